@@ -106,6 +106,14 @@ fuzz() {
   [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
 }
 
+# The server under load and attack for SOAK_SECONDS (600) or longer: rounds of 10,000 requests and 20 kills.
+soak() {
+  build release loam
+  seed=${LOAM_TEST_SEED:-$(od -An -N3 -tu4 /dev/urandom | tr -d ' ')}
+  if LOAM_TEST_SEED=$seed LOAM_SOAK_SECONDS=${SOAK_SECONDS:-600} python3 tests/server/soak.py build/release/loam . "$@"
+  then echo "1 passed, 0 failed"; else echo "0 passed, 1 failed"; return 1; fi
+}
+
 case "${1:-help}" in
   build) need; build release ;;
   test)  shift; need; build release; run_tests release "$@" ;;
@@ -113,6 +121,7 @@ case "${1:-help}" in
   tsan)  shift; need; build tsan; run_tests tsan "$@" ;;
   lint)  need clang-14; sh tools/lint.sh; cmake --preset clang -DLOAM_TESTS=OFF >/dev/null; cmake --build build/clang ;;
   fuzz)  shift; case "${1:-}" in '') fuzz ;; seeds) shift; need; fuzz_seeds "$@" ;; *) say "do fuzz [seeds [TEST...]]"; exit 2 ;; esac ;;
+  soak)  shift; need; soak "$@" ;;
   model) fetch_model ;;
   demo)  need; build release loam; fetch_model || say "the demo goes on without it"; sh tools/demo.sh build/release/loam ;;
   bench) shift; need; build release; sh tools/bench.sh build/release "$@" ;;
@@ -128,6 +137,8 @@ case "${1:-help}" in
 ./do asan    the tests under AddressSanitizer and UBSan; ./do tsan: ThreadSanitizer
 ./do fuzz    every fuzzer for 60 seconds; damage, faults and kills of saved documents, more than ./do test has;
              every randomised test with 200 random seeds (./do fuzz seeds [TEST...]: only these; FUZZ_SEEDS=N; FUZZ_DIVISOR)
+./do soak    the server under load and attack, 10 minutes: 10,000 requests a round, of which 10% leave, 20 kills, a full disk
+             (./do soak [REQUESTS [KILLS]]; SOAK_SECONDS=N)
 ./do clean   remove build/
 END
     [ "${1:-help}" = help ] || exit 2 ;;

@@ -12,7 +12,7 @@
 #include "cli/prompt.h"
 #include "cli/sampling.h"
 #include "cli/session.h"
-#include "eval/explain.h"
+#include "eval/explain_sources.h"
 
 enum { PIECE_BYTES_MAX = 512, ANSWER_DEFAULT = 128 };
 
@@ -25,10 +25,7 @@ struct explaining {
     const char *paths[OPTION_LIST_MAX];
     struct token_list tokens; /* the prompt, then the answer */
     size_t prompt_count;
-    char *text;      /* owned: of the prompt's tokens */
-    size_t *offsets; /* owned, [prompt_count + 1]: where each begins */
     struct explain explain;
-    double *mass;               /* owned, [prompt_count] */
     struct explain_span *spans; /* owned: of all documents, best first */
     size_t span_count;
 };
@@ -81,14 +78,15 @@ static enum status answer(struct explaining *e, struct sequence *sequence, struc
     }
     output_text("\n");
     engine_set_attention_observer(e->session.engine, NULL, NULL);
-    return STATUS_OK;
+    if (e->explain.failed != STATUS_OK) *error = e->explain.failure;
+    return e->explain.failed;
 }
 
 static enum status generate(struct explaining *e, struct error *error) {
     struct sequence *sequence = NULL;
     struct sampler *sampler = NULL;
-    TRY(explain_create(&e->explain, e->session.model, e->plan.context_size,
-                       e->plan.context_size - e->prompt_count, error));
+    TRY(explain_create(&e->explain, e->session.model, e->prompt_count, e->plan.context_size - e->prompt_count,
+                       false, error));
     enum status status = sequence_create(&sequence, e->session.engine, error);
     if (status == STATUS_OK)
         status =
@@ -96,75 +94,6 @@ static enum status generate(struct explaining *e, struct error *error) {
     if (status == STATUS_OK) status = answer(e, sequence, sampler, error);
     sampler_destroy(sampler);
     sequence_destroy(sequence);
-    return status;
-}
-
-/* ---- the sources ---- */
-
-/* The prompt's text as its tokens spell it, and where each begins. */
-static enum status spell(struct explaining *e, struct error *error) {
-    size_t length = 0, capacity = 0;
-    e->offsets = calloc(e->prompt_count + 1, sizeof *e->offsets);
-    for (size_t i = 0; i < e->prompt_count && e->offsets != NULL; i++) {
-        if (capacity < length + PIECE_BYTES_MAX) {
-            capacity = 2 * capacity + PIECE_BYTES_MAX;
-            char *grown = realloc(e->text, capacity);
-            if (grown == NULL) return error_set(error, STATUS_MEMORY, "no memory for the prompt's text");
-            e->text = grown;
-        }
-        const size_t bytes =
-            tokenizer_piece(e->session.tokenizer, e->tokens.ids[i], true, e->text + length, PIECE_BYTES_MAX);
-        e->offsets[i] = length;
-        length += min_size(bytes, PIECE_BYTES_MAX);
-        e->offsets[i + 1] = length;
-    }
-    return e->offsets != NULL ? STATUS_OK
-                              : error_set(error, STATUS_MEMORY, "no memory for the prompt's text");
-}
-
-/* Adds the mass of the tokens that begin in each span of a document that begins at `start` of the text. */
-static void add_mass(struct explaining *e, struct explain_span *spans, size_t count, size_t start) {
-    size_t span = 0;
-    for (size_t t = 0; t < e->prompt_count && span < count; t++) {
-        if (e->offsets[t] < start) continue;
-        const size_t at = e->offsets[t] - start;
-        while (span < count && at >= spans[span].end) span++;
-        if (span == count || at < spans[span].begin) continue;
-        spans[span].mass += e->mass[t];
-        spans[span].token_count++;
-    }
-}
-
-/* Where the document begins in the prompt's text, from `from` on; a tokenizer may have changed blanks before it. */
-static const char *find_document(const struct explaining *e, const struct prompt_part *document, size_t first,
-                                 size_t from) {
-    enum { KNOWN_BYTES = 64 };
-    const size_t known = min_size(document->length - first, KNOWN_BYTES);
-    return memmem(e->text + from, e->offsets[e->prompt_count] - from, document->bytes + first, known);
-}
-
-static enum status add_document(struct explaining *e, size_t index, size_t *from, struct error *error) {
-    const struct prompt_part *document = &e->prompt.documents[index];
-    struct explain_span *spans;
-    size_t count;
-    enum status status = explain_sentences(document->bytes, document->length, &spans, &count, error);
-    const size_t first = count > 0 ? spans[0].begin : 0;
-    const char *found = status == STATUS_OK && count > 0 ? find_document(e, document, first, *from) : NULL;
-    if (found != NULL) {
-        *from = (size_t)(found - e->text);
-        for (size_t i = 0; i < count; i++)
-            spans[i].document = index, spans[i].begin -= first, spans[i].end -= first;
-        add_mass(e, spans, count, *from);
-        for (size_t i = 0; i < count; i++) spans[i].begin += first, spans[i].end += first;
-        struct explain_span *grown = realloc(e->spans, (e->span_count + count) * sizeof *grown);
-        if (grown == NULL) status = error_set(error, STATUS_MEMORY, "no memory for the documents' sentences");
-        if (grown != NULL) {
-            e->spans = grown;
-            memcpy(e->spans + e->span_count, spans, count * sizeof *spans);
-            e->span_count += count;
-        }
-    }
-    free(spans);
     return status;
 }
 
@@ -198,13 +127,12 @@ static enum status write_json(const struct explaining *e, size_t count, struct e
 }
 
 static enum status report(struct explaining *e, struct error *error) {
-    size_t from = 0;
-    TRY(spell(e, error));
-    e->mass = calloc(e->prompt_count, sizeof *e->mass);
-    if (e->mass == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
-    explain_mass(&e->explain, e->prompt_count, e->mass);
-    for (size_t i = 0; i < e->prompt.prompt.document_count; i++) TRY(add_document(e, i, &from, error));
-    explain_rank(e->spans, e->span_count);
+    struct explain_source sources[OPTION_LIST_MAX];
+    const size_t source_count = e->prompt.prompt.document_count;
+    for (size_t i = 0; i < source_count; i++)
+        sources[i] = (struct explain_source){e->prompt.documents[i].bytes, e->prompt.documents[i].length};
+    TRY(explain_find_sources(&e->explain, e->session.tokenizer, e->tokens.ids, e->prompt_count, sources,
+                             source_count, &e->spans, &e->span_count, error));
     const size_t count = min_size(e->span_count, option_count(e->options, OPTION_EXPLAIN_SPANS));
     for (size_t i = 0; i < count; i++) {
         const struct explain_span *span = &e->spans[i];
@@ -232,9 +160,6 @@ enum status explain_command(const struct options *options, struct error *error) 
     plan_deinit(&e->plan);
     prompt_close(&e->prompt);
     token_list_deinit(&e->tokens);
-    free(e->text);
-    free(e->mass);
-    free(e->offsets);
     free(e->spans);
     free(e);
     return status;

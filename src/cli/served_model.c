@@ -22,6 +22,7 @@ static enum status create_engine(struct served_model *model, bool found_damage, 
     model->plan.context_size = option_count(model->options, OPTION_CONTEXT);
     model->plan.sequence_capacity = option_count(model->options, OPTION_PARALLEL);
     model->plan.document_name = model->document_name;
+    model->plan.pools_key_index = true;
     plan_read_sizes(&model->plan, model->options);
     TRY(plan_take_auto(&model->plan, model->options, &model->session, plan_context_size(&model->plan, config),
                        error));
@@ -62,7 +63,9 @@ enum status served_model_open(struct served_model *model, struct error *error) {
                                             .tokenizer = model->session.tokenizer,
                                             .make_engine = make_engine,
                                             .make_engine_context = model,
-                                            .parallel = option_count(options, OPTION_PARALLEL)};
+                                            .parallel = option_count(options, OPTION_PARALLEL),
+                                            .idle_ms =
+                                                (uint32_t)option_count(options, OPTION_IDLE_UNLOAD) * 1000};
     return service_create(&model->service, &service, error);
 }
 
@@ -83,7 +86,8 @@ struct server_model served_model_describe(const struct served_model *model) {
                                  .service = model->service,
                                  .sampling = model->sampling.options,
                                  .has_seed = option_integer(model->options, OPTION_SEED) >= 0,
-                                 .documents = model->plan.disk_directory};
+                                 .documents = model->plan.disk_directory,
+                                 .in_tiers = model->plan.host_bytes > 0};
 }
 
 void served_model_close(struct served_model *model) {

@@ -5,91 +5,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/assert.h"
 #include "base/checked.h"
-#include "eval/stored_key.h"
 
 enum { SENTENCE_BYTES_MAX = 400 };
 
-enum status explain_create(struct explain *explain, const struct model *model, size_t row_capacity,
-                           size_t step_capacity, struct error *error) {
-    const struct model_config *config = &model->config;
-    *explain = (struct explain){.config = config,
-                                .device = model->device,
-                                .row_capacity = row_capacity,
-                                .step_capacity = step_capacity};
-    explain->steps = calloc(step_capacity * row_capacity, sizeof *explain->steps);
-    explain->scores =
-        calloc(config->head_count / config->kv_head_count * row_capacity, sizeof *explain->scores);
-    explain->key = calloc(config->k_dimension, sizeof *explain->key);
-    if (explain->steps == NULL || explain->scores == NULL || explain->key == NULL)
-        return error_set(error, STATUS_MEMORY, "no memory to explain over %zu tokens", row_capacity);
-    return model->device->operations->stream_create(model->device, &explain->stream, error);
+enum status explain_create(struct explain *explain, const struct model *model, size_t prompt_count,
+                           size_t step_capacity, bool in_tiers, struct error *error) {
+    *explain = (struct explain){.config = &model->config,
+                                .prompt_count = prompt_count,
+                                .step_capacity = step_capacity,
+                                .row_capacity = prompt_count + step_capacity};
+    explain->steps = calloc(step_capacity * explain->row_capacity, sizeof *explain->steps);
+    if (explain->steps == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory to explain over %zu tokens", explain->row_capacity);
+    return attention_weights_create(&explain->weights, model, explain->row_capacity, in_tiers, error);
 }
 
 void explain_destroy(struct explain *explain) {
-    if (explain->stream != NULL) explain->device->operations->stream_destroy(explain->stream);
+    attention_weights_destroy(&explain->weights);
     free(explain->steps);
-    free(explain->scores);
-    free(explain->key);
-    free(explain->chunk);
     *explain = (struct explain){0};
-}
-
-/* scores[g][row] of the group's query heads; false: the device is broken, which the step itself says. */
-static bool score_rows(struct explain *explain, const struct kv_view *view, const float *q, size_t kv_head,
-                       size_t row_count) {
-    const struct model_config *config = explain->config;
-    const size_t group = config->head_count / config->kv_head_count, dimension = config->k_dimension;
-    if (explain->chunk == NULL) explain->chunk = malloc(view->layout->chunk_bytes);
-    ASSERT(explain->chunk != NULL); /* only while somebody measures */
-    for (size_t row = 0; row < row_count; row++) {
-        const void *chunk = view->chunks[kv_head * view->chunk_stride + row / KV_CHUNK_TOKENS];
-        if (row % KV_CHUNK_TOKENS == 0 && device_read(explain->device, explain->stream, explain->chunk, chunk,
-                                                      view->layout->chunk_bytes, NULL) != STATUS_OK)
-            return false;
-        stored_key_read(view->layout, explain->chunk, row % KV_CHUNK_TOKENS, explain->key);
-        for (size_t g = 0; g < group; g++) {
-            float sum = 0;
-            for (size_t i = 0; i < dimension; i++) sum += q[g * dimension + i] * explain->key[i];
-            explain->scores[g * explain->row_capacity + row] = sum;
-        }
-    }
-    return true;
-}
-
-static void add_weights(struct explain *explain, const float *scores, size_t row_count, double scale) {
-    float largest = scores[0];
-    double all = 0;
-    for (size_t i = 1; i < row_count; i++) largest = scores[i] > largest ? scores[i] : largest;
-    for (size_t i = 0; i < row_count; i++) all += exp(scale * ((double)scores[i] - (double)largest));
-    float *step = explain->steps + (explain->step_count - 1) * explain->row_capacity;
-    for (size_t i = 0; i < row_count; i++)
-        step[i] += (float)(exp(scale * ((double)scores[i] - (double)largest)) / all);
 }
 
 void explain_add(void *context, const struct attention_event *event) {
     struct explain *explain = context;
-    const struct model_config *config = explain->config;
-    const size_t group = config->head_count / config->kv_head_count;
-    const size_t row_count = (size_t)event->positions[0] + 1;
-    explain->step_count += event->layer_index == 0;
-    if (event->row_count != 1 || explain->step_count > explain->step_capacity ||
-        config->layers[event->layer_index].attention == ATTENTION_SLIDING)
-        return;
-    ASSERT(row_count <= explain->row_capacity);
-    for (size_t kv_head = 0; kv_head < config->kv_head_count; kv_head++) {
-        if (!score_rows(explain, &event->items[0].view, event->q + kv_head * group * config->k_dimension,
-                        kv_head, row_count))
-            return;
-        for (size_t g = 0; g < group; g++)
-            add_weights(explain, explain->scores + g * explain->row_capacity, row_count,
-                        (double)config->attention_scale);
-    }
+    const uint64_t position = event->positions[0];
+    if (event->row_count != 1 || explain->failed != STATUS_OK || position < explain->prompt_count) return;
+    const size_t index = (size_t)position - explain->prompt_count;
+    if (index >= explain->step_capacity) return;
+    float *step = explain->steps + index * explain->row_capacity;
+    explain->step_count = max_size(explain->step_count, index + 1);
+    if (event->layer_index == 0) memset(step, 0, explain->row_capacity * sizeof *step);
+    if (explain->config->layers[event->layer_index].attention == ATTENTION_SLIDING) return;
+    explain->failed = attention_weights_add(&explain->weights, event, step, &explain->failure);
 }
 
 void explain_mass(const struct explain *explain, size_t row_count, double *mass) {
-    const size_t count = min_size(explain->step_count, explain->step_capacity);
+    const size_t count = explain->step_count;
     for (size_t row = 0; row < row_count; row++) {
         double mean = 0;
         mass[row] = 0;
@@ -160,5 +112,5 @@ void explain_rank(struct explain_span *spans, size_t count) {
         spans[i].share = mass > 0 ? spans[i].mass / mass : 0;
         spans[i].lift = mass > 0 ? own / (mass / (double)tokens) : 0;
     }
-    qsort(spans, count, sizeof *spans, compare);
+    if (count > 0) qsort(spans, count, sizeof *spans, compare); /* spans may be NULL */
 }

@@ -1,30 +1,31 @@
 /* explain: where the tokens of an answer looked.
  *
- * An observer of decode steps adds up, for every step and stored position, the softmax weights that all query heads of
- * all layers gave it, computed here from the keys as they are stored.  Many heads look at the first tokens, at the ends
- * of sentences or at what is near, whatever they are asked.  So of each position only what a step gave it beyond the
- * mean of all steps counts: what this token of the answer looked for.  Weights say what was read, not why.
+ * An observer of decode steps adds up, for every step and stored position, the softmax weights that all query heads
+ * of all layers gave it (attention_weights.h).  Many heads look at the first tokens, at the ends of sentences or at
+ * what is near, whatever they are asked.  So of each position only what a step gave it beyond the mean of all steps
+ * counts: what this token of the answer looked for.  Weights say what was read, not why.
  *
- * All KV must be in RAM.  Thread: one. */
+ * A step that is repeated, with the same position, counts once; steps of the prompt's own tokens do not count.  Thread:
+ * the engine's. */
 #ifndef LOAM_EVAL_EXPLAIN_H
 #define LOAM_EVAL_EXPLAIN_H
 
-#include "model/model.h"
+#include "eval/attention_weights.h"
 
 struct explain {
     const struct model_config *config; /* borrowed */
-    struct device *device;             /* borrowed */
-    struct stream *stream;             /* owned */
-    size_t row_capacity, step_count, step_capacity;
-    float *steps;  /* owned, [step_capacity][row_capacity]: sums of weights */
-    float *scores; /* owned, [group][row_capacity] */
-    float *key;    /* owned, [k_dimension] */
-    void *chunk;   /* owned */
+    struct attention_weights weights;
+    size_t prompt_count, step_capacity, row_capacity; /* row_capacity: the sum of the two */
+    size_t step_count;
+    float *steps;       /* owned, [step_capacity][row_capacity]: sums of weights */
+    enum status failed; /* keys could not be read, and failure says why: nothing was added from then on */
+    struct error failure;
 };
 
-/* row_capacity: positions; step_capacity: steps, of which further ones are not added. */
-enum status explain_create(struct explain *explain, const struct model *model, size_t row_capacity,
-                           size_t step_capacity, struct error *error) STATUS_CHECKED;
+/* step_capacity: tokens of the answer, of which further ones are not added.  in_tiers: chunks of the engine's KV come
+ * and go. */
+enum status explain_create(struct explain *explain, const struct model *model, size_t prompt_count,
+                           size_t step_capacity, bool in_tiers, struct error *error) STATUS_CHECKED;
 void explain_destroy(struct explain *explain); /* safe after a failed create */
 /* What each of row_count positions got beyond the mean of the steps, summed over them: [row_count]. */
 void explain_mass(const struct explain *explain, size_t row_count, double *mass);

@@ -361,6 +361,9 @@ static bool submit_choice(struct ask *ask, struct ask_choice *choice, const stru
         .owner = server_owner(ask->server, exchange_key(ask->exchange), owner),
         .priority = options->is_low_priority ? SERVICE_LOW : SERVICE_NORMAL,
         .document_name = ask->document_name[0] != '\0' ? ask->document_name : NULL,
+        .mask = ask->mask,
+        .observer = ask->observer,
+        .observer_context = ask->observer_context,
     };
     request.sampling.seed += choice->index;
     const struct service_listener listener = {.context = choice,

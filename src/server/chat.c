@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "server/ask.h"
+#include "server/chat_messages.h"
 #include "server/conversation.h"
 #include "server/document_text.h"
 #include "server/fields.h"
@@ -16,72 +17,7 @@
 
 static const char object_whole[] = "chat.completion", object_chunk[] = "chat.completion.chunk";
 
-/* ---- the messages ---- */
-
-static bool read_role(const json_t *message, size_t index, const char **role, struct api_error *error) {
-    size_t length = 0;
-    *role = NULL;
-    if (!json_is_object(message))
-        return api_error_set(error, 400, "messages", "'messages'[%zu]: found %s, expected an object", index,
-                             json_kind(message));
-    if (!field_text(message, "role", 64, role, &length, error))
-        return api_error_set(error, 400, "messages", "'messages'[%zu]: 'role': expected a string", index);
-    return *role != NULL ||
-           api_error_set(error, 400, "messages", "'messages'[%zu]: 'role' is missing", index);
-}
-
-static bool read_calls(struct conversation *conversation, const json_t *message, struct api_error *error) {
-    const json_t *calls;
-    if (!field_array(message, "tool_calls", CONVERSATION_TOOLS_MAX, &calls, error)) return false;
-    for (size_t i = 0; i < json_array_size(calls); i++) {
-        const json_t *function = json_object_get(json_array_get(calls, i), "function");
-        const json_t *name = json_object_get(function, "name");
-        if (!json_is_string(name))
-            return api_error_set(error, 400, "messages", "'tool_calls'[%zu]: expected a function with a name",
-                                 i);
-        if (!conversation_append_call(conversation, json_string_value(name),
-                                      json_object_get(function, "arguments"), error))
-            return false;
-    }
-    return true;
-}
-
-static bool read_message(struct conversation *conversation, const json_t *message, size_t index,
-                         struct api_error *error) {
-    const char *role;
-    char param[48];
-    snprintf(param, sizeof param, "messages[%zu].content", index);
-    if (!read_role(message, index, &role, error)) return false;
-    const json_t *content = json_object_get(message, "content");
-    if (strcmp(role, "tool") == 0 || strcmp(role, "function") == 0)
-        return conversation_add_result(conversation, content, param, error);
-    enum chat_role known;
-    if (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0)
-        known = CHAT_SYSTEM;
-    else if (strcmp(role, "user") == 0)
-        known = CHAT_USER;
-    else if (strcmp(role, "assistant") == 0)
-        known = CHAT_ASSISTANT;
-    else
-        return api_error_set(
-            error, 400, "messages",
-            "'messages'[%zu]: found role '%.40s', expected system, developer, user, assistant or "
-            "tool",
-            index, role);
-    return conversation_add(conversation, known, error) &&
-           conversation_append_content(conversation, content, param, error) &&
-           (known != CHAT_ASSISTANT || read_calls(conversation, message, error));
-}
-
-static bool read_messages(struct conversation *conversation, const json_t *body, struct api_error *error) {
-    const json_t *messages;
-    if (!field_array(body, "messages", CONVERSATION_MESSAGES_MAX, &messages, error)) return false;
-    if (messages == NULL || json_array_size(messages) == 0)
-        return api_error_set(error, 400, "messages", "'messages': expected at least one");
-    for (size_t i = 0; i < json_array_size(messages); i++)
-        if (!read_message(conversation, json_array_get(messages, i), i, error)) return false;
-    return true;
-}
+/* ---- the tools ---- */
 
 /* The tool that must be called; NULL: none in particular. */
 static const char *chosen_tool(const json_t *body) {
@@ -142,7 +78,7 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     struct conversation conversation = {0};
     struct token_list prompt = {0};
     bool read =
-        read_options(ask, error) && read_messages(&conversation, ask->body, error) &&
+        read_options(ask, error) && chat_messages_read(&conversation, ask->body, error) &&
         read_tools(&conversation, ask->body, &ask->parses_tools, &ask->must_call, error) &&
         document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error);
     /* Open WebUI's requests for titles, tags and searches. */
@@ -316,7 +252,7 @@ void apply_template_route(struct server *server, struct exchange *exchange) {
     bool has_tools, must_call;
     char *text = NULL;
     size_t length = 0;
-    if (!read_messages(&conversation, body, &error) ||
+    if (!chat_messages_read(&conversation, body, &error) ||
         !read_tools(&conversation, body, &has_tools, &must_call, &error) ||
         !conversation_encode(&conversation, model->chat, model->tokenizer, &list, &error)) {
         exchange_reply_error(exchange, &error);

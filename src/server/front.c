@@ -251,14 +251,20 @@ static void accept_all(struct front *front) {
     }
 }
 
-/* The client of an adopted connection closed it. */
+/* The client of an adopted connection closed it.  libmicrohttpd does not notice an end that comes with the last bytes
+ * of a part of a body: its edge-triggered epoll tells once, and it reads once. */
 static void peer_left(struct front *front, int socket) {
-    struct exchange *exchange = front->connections[socket].exchange;
+    const struct connection *connection = &front->connections[socket];
+    struct exchange *exchange = connection->exchange;
+    const uint32_t generation = connection->generation;
     exchange_acquire(exchange);
     pthread_mutex_unlock(&front->mutex);
     exchange_leave(exchange);
     exchange_release(exchange);
     pthread_mutex_lock(&front->mutex);
+    const bool waits_for_body =
+        connection->in_use && connection->generation == generation && connection->deadline_ns != 0;
+    if (waits_for_body) (void)shutdown(socket, SHUT_RDWR);
 }
 
 static void handle_event(struct front *front, const struct epoll_event *event) {

@@ -101,6 +101,8 @@ static enum status job_init(struct job *job, struct service *service, const stru
     job->prompt_log_probabilities = request->prompt_log_probabilities;
     job->top_count = request->top_count;
     job->priority = request->priority;
+    job->observer = request->observer;
+    job->observer_context = request->observer_context;
     snprintf(job->owner, sizeof job->owner, "%s", request->owner != NULL ? request->owner : "");
     snprintf(job->document_name, sizeof job->document_name, "%s",
              request->document_name != NULL ? request->document_name : "");
@@ -151,18 +153,47 @@ enum token_origin job_origin(const struct job *job, size_t index) {
     return index < job->prompt_count ? ORIGIN_DENSE : ORIGIN_STEP;
 }
 
+#define DISK_WAIT_SECONDS 1.0
+
+/* Saved documents are found by their first page. */
+static bool shares_page(const struct job *job, const char *owner, const struct token_list *stored) {
+    return strcmp(owner, job->owner) == 0 && stored->count >= KV_CHUNK_TOKENS &&
+           job->tokens.count >= KV_CHUNK_TOKENS &&
+           memcmp(stored->ids, job->tokens.ids, KV_CHUNK_TOKENS * sizeof *stored->ids) == 0;
+}
+
+bool job_awaits_disk(struct job *job, const struct service *service) {
+    bool awaits = false;
+    const enum resident_place place = resident_place_of(service, job);
+    if (place != RESIDENT_NONE || job->prompt_log_probabilities) return place == RESIDENT_WRITES;
+    for (size_t i = 0; i < service->resident_count; i++) {
+        const struct resident *resident = &service->residents[i];
+        if (shares_page(job, resident->owner, &resident->stored) && !sequence_is_flushed(resident->sequence))
+            return true;
+    }
+    for (size_t i = 0; i < service->running_count; i++) {
+        const struct job *other = service->running[i];
+        if (!shares_page(job, other->owner, &other->answer.stored) ||
+            sequence_is_flushed(other->answer.sequence))
+            continue;
+        if (other->state == JOB_SAVE) return true;
+        awaits = true;
+    }
+    if (awaits && job->disk_deadline == 0) job->disk_deadline = clock_seconds() + DISK_WAIT_SECONDS;
+    return awaits && clock_seconds() < job->disk_deadline;
+}
+
 /* What live sequences of the same owner have computed of the prompt can be found once it is durable. */
 static void flush_relatives(struct service *service, const struct job *job) {
     struct error ignored;
     for (size_t i = 0; i < service->running_count; i++) {
         struct job *other = service->running[i];
-        if (other == job || strcmp(other->owner, job->owner) != 0) continue;
-        if (other->answer.stored.count > 0 && other->answer.stored.ids[0] == job->tokens.ids[0])
+        if (other != job && shares_page(job, other->owner, &other->answer.stored))
             (void)!sequence_flush(other->answer.sequence, &ignored); /* its own end tells */
     }
     for (size_t i = 0; i < service->resident_count; i++) {
         const struct resident *resident = &service->residents[i];
-        if (strcmp(resident->owner, job->owner) == 0 && resident->stored.ids[0] == job->tokens.ids[0])
+        if (shares_page(job, resident->owner, &resident->stored))
             (void)!sequence_flush(resident->sequence, &ignored);
     }
 }
@@ -281,7 +312,7 @@ void job_end_running(struct service *service, struct job *job, enum stop_reason 
                      const struct error *error) {
     struct error ignored;
     remove_running(service, job);
-    if (job->state == JOB_DECODE && (reason != STOP_FAILED))
+    if (job->state == JOB_DECODE && reason != STOP_FAILED && job->observer == NULL)
         (void)!sequence_save(job->answer.sequence, &ignored); /* its notice says why not */
     job_done(job, service, reason, error);
 }
@@ -289,4 +320,21 @@ void job_end_running(struct service *service, struct job *job, enum stop_reason 
 void job_fail_running(struct service *service, struct job *job, const struct error *error) {
     job_end_running(service, job, error->status == STATUS_INTERRUPTED ? STOP_INTERRUPTED : STOP_FAILED,
                     error);
+}
+
+bool job_end_saved(struct service *service, bool waits) {
+    size_t ended = 0;
+    for (size_t i = 0; i < service->running_count;) {
+        struct job *job = service->running[i];
+        struct error error;
+        if (job->state != JOB_SAVE || !(waits || sequence_is_flushed(job->answer.sequence))) {
+            if (job->state == JOB_SAVE) service->awaits_disk = true;
+            i++;
+            continue;
+        }
+        const bool durable = sequence_flush(job->answer.sequence, &error) == STATUS_OK;
+        job_end_running(service, job, STOP_LENGTH, durable ? NULL : &error);
+        ended++;
+    }
+    return ended > 0;
 }

@@ -108,6 +108,8 @@ static void put_work(struct page *page, const struct service_statistics *s) {
     put_metric(page, METRIC_COUNTER, "loam_slices_total", "Slices of prompts.", (double)s->slices);
     put_metric(page, METRIC_COUNTER, "loam_preemptions_total",
                "Requests that gave up their slot for a while.", (double)s->preemptions);
+    put_metric(page, METRIC_COUNTER, "loam_unloaded_sequences_total",
+               "Sequences that left memory because no request used them.", (double)s->unloaded);
     put_metric(page, METRIC_COUNTER, "loam_recoveries_total", "Recoveries from damaged documents.",
                (double)s->recoveries);
     put_metric(page, METRIC_COUNTER, "loam_prefill_seconds_total", "Time of computing prompts.",

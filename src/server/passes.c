@@ -17,16 +17,26 @@
 /* Of several slices: one alone may be of few tokens. */
 static void note_rate(double *rate, double now) { *rate = *rate > 0 ? 0.75 * *rate + 0.25 * now : now; }
 
-/* Jobs whose next token goes through a step: those that decode, and those that store again what a step had stored. */
+static bool is_stepper(const struct job *job) {
+    if (job->state == JOB_SAVE) return false;
+    return job->state == JOB_DECODE ? !job->paused : job_origin(job, job->answer.stored.count) == ORIGIN_STEP;
+}
+
+/* Jobs whose next token goes through a step: those that decode, and those that store again what a step had stored.
+ * Those that are observed step alone. */
 static size_t find_steppers(struct service *service, struct job **steppers) {
     size_t count = 0;
-    for (size_t i = 0; i < service->running_count; i++) {
-        struct job *job = service->running[i];
-        bool steps = job->state == JOB_DECODE ? !job->paused
-                                              : job_origin(job, job->answer.stored.count) == ORIGIN_STEP;
-        if (steps) steppers[count++] = job;
-    }
+    for (size_t i = 0; i < service->running_count; i++)
+        if (is_stepper(service->running[i]) && service->running[i]->observer == NULL)
+            steppers[count++] = service->running[i];
     return count;
+}
+
+static struct job *find_observed(struct service *service) {
+    for (size_t i = 0; i < service->running_count; i++)
+        if (is_stepper(service->running[i]) && service->running[i]->observer != NULL)
+            return service->running[i];
+    return NULL;
 }
 
 /* The step's token is stored.  What follows is sampled, unless it had been before. */
@@ -50,11 +60,9 @@ static void fail_all(struct service *service, struct job *const *jobs, size_t co
     for (size_t i = 0; i < count; i++) job_fail_running(service, jobs[i], error);
 }
 
-static void step(struct service *service) {
-    struct job *steppers[ENGINE_SEQUENCES_MAX];
+static void step(struct service *service, struct job *const *steppers, size_t count) {
     struct sequence *sequences[ENGINE_SEQUENCES_MAX];
     token_id tokens[ENGINE_SEQUENCES_MAX];
-    size_t count = find_steppers(service, steppers);
     if (count == 0) return;
     for (size_t i = 0; i < count; i++) {
         sequences[i] = steppers[i]->answer.sequence;
@@ -76,6 +84,21 @@ static void step(struct service *service) {
         account_charge(service, steppers[i], seconds / (double)count);
         take_step(service, steppers[i], logits + i * service->vocabulary_size);
     }
+}
+
+static void step_all(struct service *service) {
+    struct job *steppers[ENGINE_SEQUENCES_MAX];
+    step(service, steppers, find_steppers(service, steppers));
+}
+
+/* One of them a turn. */
+static void step_observed(struct service *service) {
+    struct job *observed = find_observed(service);
+    if (observed == NULL) return;
+    struct engine *engine = service->engine;
+    engine_set_attention_observer(engine, observed->observer, observed->observer_context);
+    step(service, &observed, 1);
+    if (service->engine == engine) engine_set_attention_observer(engine, NULL, NULL);
 }
 
 /* ---- slices of prompts ---- */
@@ -189,13 +212,8 @@ static enum status note_run(struct service *service, struct job *job, size_t fir
 static void take_prompt(struct service *service, struct job *job, const float *logits) {
     struct error error = {.status = STATUS_OK};
     job->decode_since = clock_seconds();
-    job->state = JOB_DECODE;
-    if (job->answer.tokens.count > 0) return; /* sampled before a preemption */
-    if (job->generation.token_max == 0) {     /* all that is wanted is that it is saved */
-        const bool durable = sequence_flush(job->answer.sequence, &error) == STATUS_OK;
-        job_end_running(service, job, STOP_LENGTH, durable ? NULL : &error);
-        return;
-    }
+    job->state = job->generation.token_max == 0 ? JOB_SAVE : JOB_DECODE;
+    if (job->answer.tokens.count > 0 || job->state == JOB_SAVE) return; /* sampled before a preemption */
     if (job_take(job, service, logits, &error) != STATUS_OK)
         job_fail_running(service, job, &error);
     else if (job->answer.stop != STOP_NONE)
@@ -339,15 +357,17 @@ static void run_together(struct service *service, const struct together *togethe
 
 bool passes_wait(struct service *service) {
     struct job *steppers[ENGINE_SEQUENCES_MAX];
-    return find_steppers(service, steppers) > 0 || find_prompt(service) != NULL;
+    return find_steppers(service, steppers) > 0 || find_observed(service) != NULL ||
+           find_prompt(service) != NULL;
 }
 
 void passes_run(struct service *service) {
     struct together together = {.count = 0};
+    step_observed(service);
     struct job *prompt = find_prompt(service);
     if (prompt != NULL) find_together(service, prompt, &together);
     const bool mixes = together.step_count > 0 && together.count > together.step_count;
-    if (!mixes) step(service);
+    if (!mixes) step_all(service);
     if (mixes || (together.step_count == 0 && together.count > 1)) {
         run_together(service, &together);
         return;

@@ -48,13 +48,38 @@ bool service_preempt(struct service *service, struct job *job) {
 
 /* Memory does not hold all of them: what nobody uses goes, then the job that came last waits. */
 static bool make_room(struct service *service) {
-    if (resident_evict(service)) return true;
+    if (resident_evict(service) || job_end_saved(service, true)) return true;
     if (service->running_count < 2) return false;
     struct job *job = service->running[service->running_count - 1];
     if (!service_preempt(service, job)) return true;
     service->running_max = service->running_count;
     (void)resident_evict(service);
     return true;
+}
+
+static bool runs(const struct service *service, const struct job *job) {
+    for (size_t i = 0; i < service->running_count; i++)
+        if (service->running[i] == job) return true;
+    return false;
+}
+
+/* An attachment that failed cannot be tried again with the same sequence. */
+static enum status renew(struct service *service, struct job *job, struct error *error) {
+    sequence_destroy(job->answer.sequence);
+    job->answer.sequence = NULL;
+    return sequence_create(&job->answer.sequence, service->engine, error);
+}
+
+bool service_attach(struct service *service, struct job *job, struct error *error) {
+    enum status status = job_attach(job, service, error);
+    while ((status == STATUS_FULL || status == STATUS_MEMORY) && make_room(service)) {
+        if (!runs(service, job)) return false;
+        status = renew(service, job, error);
+        if (status == STATUS_OK) status = job_attach(job, service, error);
+    }
+    if (status == STATUS_OK) return true;
+    job_fail_running(service, job, error);
+    return false;
 }
 
 enum status service_need_engine(struct service *service, struct error *error) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "platform/clock.h"
 #include "server/service_internal.h"
 
 static void remove_at(struct service *service, size_t index) {
@@ -22,25 +23,60 @@ static void drop(struct service *service, size_t index) {
     remove_at(service, index);
 }
 
-/* Whether a goes before b: what a request of low priority left, then what was used longest ago.  What a preempted
- * request goes on with is last. */
+/* Whether a goes before b: what a request of low priority left, then what was used longest ago.  What is being written
+ * goes later, as its end has to be waited for, and what a preempted request goes on with is last. */
 static bool goes_first(const struct resident *a, const struct resident *b) {
     if ((a->ticket != 0) != (b->ticket != 0)) return b->ticket != 0;
+    const bool is_flushed = sequence_is_flushed(a->sequence);
+    if (is_flushed != sequence_is_flushed(b->sequence)) return is_flushed;
     if (a->priority != b->priority) return a->priority == SERVICE_LOW;
     return a->used < b->used;
 }
 
-bool resident_evict(struct service *service) {
-    if (service->resident_count == 0) return false;
-    size_t victim = 0;
+/* SIZE_MAX: there is none. */
+static size_t find_victim(const struct service *service) {
+    size_t victim = service->resident_count > 0 ? 0 : SIZE_MAX;
     for (size_t i = 1; i < service->resident_count; i++)
         if (goes_first(&service->residents[i], &service->residents[victim])) victim = i;
+    return victim;
+}
+
+bool resident_evict(struct service *service) {
+    const size_t victim = find_victim(service);
+    if (victim == SIZE_MAX) return false;
     drop(service, victim);
     return true;
 }
 
+static bool is_full(const struct service *service) {
+    return service->running_count + service->resident_count >= service->sequence_capacity;
+}
+
 void resident_clear(struct service *service) {
     while (service->resident_count > 0) drop(service, service->resident_count - 1);
+}
+
+/* What is too short to be saved is soon computed again. */
+static bool may_leave(const struct service *service, struct sequence *sequence) {
+    struct error ignored; /* it stays */
+    if (engine_saves(service->engine) && sequence_length(sequence) < KV_CHUNK_TOKENS) return true;
+    return sequence_save(sequence, &ignored) == STATUS_OK && sequence_is_saved(sequence) &&
+           sequence_is_flushed(sequence) && /* else a later turn sees it */
+           sequence_flush(sequence, &ignored) == STATUS_OK && sequence_is_saved(sequence);
+}
+
+void resident_unload_idle(struct service *service) {
+    if (service->options.idle_ms == 0) return;
+    const double before = clock_seconds() - service->options.idle_ms * 1e-3;
+    for (size_t i = service->resident_count; i > 0; i--) {
+        const struct resident *resident = &service->residents[i - 1];
+        if (resident->ticket != 0 || resident->used_seconds > before ||
+            !may_leave(service, resident->sequence))
+            continue;
+        drop(service, i - 1);
+        service->statistics.unloaded++;
+        if (service->running_count + service->resident_count == 0) engine_give_back_memory(service->engine);
+    }
 }
 
 /* Tokens that the job may take over of it: at least one of the prompt is computed, for its logits. */
@@ -69,6 +105,7 @@ static void take_over(struct service *service, struct job *job, size_t index, si
     answer->stored = resident->stored;
     answer->origins = resident->origins;
     answer_truncate(answer, shared);
+    if (resident->ticket == 0) sequence_begin_suffix(answer->sequence);
     remove_at(service, index);
 }
 
@@ -80,7 +117,8 @@ void resident_forget_document(struct service *service, const char *owner, uint64
     }
 }
 
-enum status resident_take(struct service *service, struct job *job, struct error *error) {
+/* The one whose beginning is the longest one of the job's; SIZE_MAX: there is none. */
+static size_t find_best(const struct service *service, const struct job *job, size_t *shared_count) {
     size_t best = SIZE_MAX, most = 0;
     for (size_t i = 0; i < service->resident_count && !job->prompt_log_probabilities; i++) {
         size_t shared = shared_tokens(job, &service->residents[i]);
@@ -89,11 +127,43 @@ enum status resident_take(struct service *service, struct job *job, struct error
         best = i;
         most = shared;
     }
+    *shared_count = most;
+    return best;
+}
+
+enum resident_place resident_place_of(const struct service *service, const struct job *job) {
+    size_t shared;
+    if (find_best(service, job, &shared) != SIZE_MAX) return RESIDENT_SERVES;
+    const size_t victim = is_full(service) ? find_victim(service) : SIZE_MAX;
+    const bool waits = victim != SIZE_MAX && !sequence_is_flushed(service->residents[victim].sequence);
+    return waits ? RESIDENT_WRITES : RESIDENT_NONE;
+}
+
+/* There is one place, and another prompt behind the same document wants it: the document stays. */
+static bool adopt(struct service *service, struct job *job) {
+    struct error ignored; /* it is destroyed, and the prompt attaches to what is saved */
+    uint64_t kept = 0;
+    if (service->sequence_capacity > 1 || service->resident_count == 0 || job->prompt_log_probabilities ||
+        job->document_name[0] != '\0') /* that is saved */
+        return false;
+    const struct resident *resident = &service->residents[0];
+    if (resident->ticket != 0 || strcmp(resident->owner, job->owner) != 0) return false;
+    const size_t count = job_wanted_tokens(job) - (job->answer.tokens.count == 0);
+    if (sequence_adopt(resident->sequence, job->tokens.ids, count, &kept, &ignored) != STATUS_OK || kept == 0)
+        return false;
+    take_over(service, job, 0, (size_t)kept);
+    return true;
+}
+
+enum status resident_take(struct service *service, struct job *job, struct error *error) {
+    size_t shared;
+    const size_t best = find_best(service, job, &shared);
     if (best != SIZE_MAX) {
-        take_over(service, job, best, most);
+        take_over(service, job, best, shared);
         return STATUS_OK;
     }
-    while (service->running_count + service->resident_count >= service->sequence_capacity)
+    if (adopt(service, job)) return STATUS_OK;
+    while (is_full(service))
         if (!resident_evict(service)) break;
     return sequence_create(&job->answer.sequence, service->engine, error);
 }
@@ -115,7 +185,8 @@ void resident_leave(struct service *service, struct job *job) {
                                   .stored = answer->stored,
                                   .origins = answer->origins,
                                   .priority = job->priority,
-                                  .used = service->turn};
+                                  .used = service->turn,
+                                  .used_seconds = clock_seconds()};
     snprintf(resident->owner, sizeof resident->owner, "%s", job->owner);
     answer->stored = answer->origins = (struct token_list){0};
 }

@@ -40,6 +40,7 @@ static const struct route table[] = {
     {HTTP_GET, "/v1/loam/documents/", document_show_route, false},
     {HTTP_DELETE, "/v1/loam/documents/", document_remove_route, false},
     {HTTP_GET, "/v1/loam/map", map_route, false},
+    {HTTP_POST, "/v1/loam/explain", explain_route, false},
     {HTTP_POST, "/v1/embeddings", embeddings_route, false},
 };
 

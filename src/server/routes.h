@@ -25,6 +25,7 @@ void document_upload_route(struct server *server, struct exchange *exchange);
 void document_list_route(struct server *server, struct exchange *exchange);
 void document_show_route(struct server *server, struct exchange *exchange);
 void document_remove_route(struct server *server, struct exchange *exchange);
+void explain_route(struct server *server, struct exchange *exchange);
 void map_route(struct server *server, struct exchange *exchange);
 void tokenize_route(struct server *server, struct exchange *exchange);
 void detokenize_route(struct server *server, struct exchange *exchange);

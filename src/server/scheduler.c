@@ -1,6 +1,6 @@
 /* scheduler: one turn of the loop.
  *
- *   calls, cancelled jobs -> admission -> passes over the weights (passes.c)
+ *   calls, cancelled jobs -> idle sequences -> admission -> passes over the weights (passes.c)
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,28 +77,8 @@ static void end_cancelled(struct service *service) {
 
 /* ---- admission ---- */
 
-static void admit(struct service *service, struct job *job) {
-    struct error error = {.status = STATUS_OK};
-    double now = clock_seconds();
-    job->queue_seconds += now - job->queued_since;
-    account_open(service, job->owner);
-    enum status status = service_need_engine(service, &error);
-    if (status == STATUS_OK) status = resident_take(service, job, &error);
-    job->state = JOB_PREFILL;
-    pthread_mutex_lock(&service->mutex);
-    service->running[service->running_count++] = job;
-    pthread_mutex_unlock(&service->mutex);
-    if (status == STATUS_OK) status = job_attach(job, service, &error);
-    job->progress_done = job->answer.stored.count;
-    if (job->was_admitted) {
-        if (status != STATUS_OK) job_fail_running(service, job, &error);
-        return;
-    }
-    job->admitted_at = now;
-    if (status != STATUS_OK) {
-        job_fail_running(service, job, &error);
-        return;
-    }
+/* The first time that it runs. */
+static void tell_admission(struct service *service, struct job *job) {
     job->was_admitted = true;
     job->reused = job->answer.stored.count;
     service->statistics.prompt_tokens += job->prompt_count;
@@ -111,10 +91,35 @@ static void admit(struct service *service, struct job *job) {
     if (listener->progress != NULL) listener->progress(listener->context, job->reused, job->prompt_count);
 }
 
+static void admit(struct service *service, struct job *job) {
+    struct error error = {.status = STATUS_OK};
+    double now = clock_seconds();
+    job->queue_seconds += now - job->queued_since;
+    if (!job->was_admitted) job->admitted_at = now;
+    account_open(service, job->owner);
+    enum status status = service_need_engine(service, &error);
+    if (status == STATUS_OK) status = resident_take(service, job, &error);
+    job->state = JOB_PREFILL;
+    pthread_mutex_lock(&service->mutex);
+    service->running[service->running_count++] = job;
+    pthread_mutex_unlock(&service->mutex);
+    if (status != STATUS_OK) {
+        job_fail_running(service, job, &error);
+        return;
+    }
+    if (!service_attach(service, job, &error)) return;
+    job->progress_done = job->answer.stored.count;
+    if (!job->was_admitted) tell_admission(service, job);
+}
+
 static void admit_all(struct service *service) {
     while (service->running_count < service->running_max) {
         pthread_mutex_lock(&service->mutex);
         struct job *job = queue_head(service);
+        if (job != NULL && job_awaits_disk(job, service)) {
+            service->awaits_disk = true;
+            job = NULL;
+        }
         if (job != NULL) (void)queue_remove(service, job);
         pthread_mutex_unlock(&service->mutex);
         if (job == NULL) return;
@@ -215,12 +220,15 @@ static void publish(struct service *service) {
 
 bool scheduler_turn(struct service *service) {
     service->turn++;
+    service->awaits_disk = false;
     answer_callers(service);
     end_cancelled(service);
     drain(service);
     preempt(service);
+    resident_unload_idle(service);
     admit_all(service);
     passes_run(service);
+    (void)job_end_saved(service, false);
     publish(service);
     return passes_wait(service);
 }

@@ -47,6 +47,7 @@ struct server_model {
     struct sampler_options sampling; /* for what a request does not say */
     bool has_seed;                   /* sampling.seed too; else each request gets a new one */
     const char *documents;           /* the folder of saved documents; NULL: none */
+    bool in_tiers;                   /* of KV a part is in RAM */
 };
 
 /* STATUS_USAGE: an address beyond loopback without a key. */

@@ -10,6 +10,7 @@
 #include "server/service_internal.h"
 
 enum { PREEMPT_WAIT_MS = 10000, PREEMPT_RUN_MS = 60000, WAIT_MAX_SECONDS = 120 };
+#define DISK_POLL_SECONDS 1e-3
 
 static struct timespec after(double seconds) {
     struct timespec at;
@@ -26,6 +27,12 @@ static struct timespec after(double seconds) {
 
 /* Waits for something to do, or for the end of draining. */
 static void wait_for_work(struct service *service) {
+    if (service->awaits_disk) {
+        const struct timespec soon = after(DISK_POLL_SECONDS);
+        if (service->callers == NULL && !service->stopping)
+            (void)pthread_cond_timedwait(&service->work, &service->mutex, &soon);
+        return;
+    }
     bool waits = service->queue == NULL && service->callers == NULL && !service->stopping;
     for (size_t i = 0; i < service->running_count; i++)
         if (service->running[i]->cancelled || service->running[i]->resumed) waits = false;

@@ -60,6 +60,8 @@ struct service_options {
     size_t queue_max;         /* requests that wait; 0: SERVICE_QUEUE_DEFAULT */
     uint64_t queue_bytes_max; /* of their prompts; 0: SERVICE_QUEUE_BYTES_DEFAULT */
     uint32_t slice_ms;        /* of a prompt, while others wait; 0: SERVICE_SLICE_MS_DEFAULT */
+    /* A sequence that no request has used for so long leaves memory, if it is saved; 0: never. */
+    uint32_t idle_ms;
     /* Preemption: the head of the queue waited this long, and a sequence has decoded this long.  0: 10 s, 60 s. */
     uint32_t preempt_wait_ms, preempt_run_ms;
 };
@@ -173,6 +175,10 @@ struct service_request {
     enum service_priority priority;
     const struct logit_mask *mask; /* once submitted, the service's, which destroys its context; NULL: none */
     const char *document_name;     /* given to a new document; NULL: none */
+    /* Sees the attention of the answer's steps, which are then made for this request alone, on the service's thread.
+     * NULL: none. */
+    attention_observer *observer;
+    void *observer_context;
 };
 
 /* Takes a request, or says why not; then no callback comes and the mask stays the caller's.
@@ -213,6 +219,7 @@ struct service_statistics {
     uint64_t prefill_tokens;      /* computed, recomputed ones included */
     uint64_t recomputed_tokens;   /* after preemption or damage */
     uint64_t answer_tokens, steps, slices, preemptions, recoveries;
+    uint64_t unloaded;                      /* sequences that left memory because nobody used them */
     double prefill_seconds, decode_seconds; /* of computing */
     double prefill_rate, decode_rate;       /* tokens a second of late; 0: none yet */
     uint64_t kv_used_bytes;

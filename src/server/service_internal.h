@@ -23,6 +23,7 @@ enum job_state {
     JOB_QUEUED,
     JOB_PREFILL, /* has a slot: tokens that exist are stored, by prefill or, after a preemption, by steps */
     JOB_DECODE,  /* the last token was sampled and is not stored */
+    JOB_SAVE,    /* its prompt is stored, which is all that it wants, once that is durable */
 };
 
 struct job {
@@ -42,6 +43,8 @@ struct job {
     struct logit_mask mask;
     bool has_mask, log_probabilities, prompt_log_probabilities;
     size_t top_count;
+    attention_observer *observer; /* NULL: none */
+    void *observer_context;
     enum service_priority priority;
     char owner[SERVICE_OWNER_MAX], document_name[SERVICE_NAME_MAX];
     uint64_t bytes; /* that it takes in the queue */
@@ -57,6 +60,7 @@ struct job {
     struct token_probability top[SERVICE_TOP_MAX];
     double submitted, queued_since, admitted_at, decode_since, seconds; /* seconds: of computing for it */
     double queue_seconds, first_token_at;
+    double disk_deadline; /* until which it waits in the queue for the writes of others; 0: it does not */
     uint32_t preemptions;
 };
 
@@ -67,6 +71,7 @@ struct resident {
     char owner[SERVICE_OWNER_MAX];
     enum service_priority priority; /* of the request that left it */
     uint64_t used;                  /* the number of the turn when it was left */
+    double used_seconds;            /* the time then */
     service_ticket ticket;          /* of a preempted request, which goes on with it; 0: none */
 };
 
@@ -105,6 +110,7 @@ struct service {
     uint64_t submitted, refused, cancelled;
 
     /* The thread's. */
+    bool awaits_disk;                          /* in this turn something waited for writes */
     struct job *running[ENGINE_SEQUENCES_MAX]; /* in order of admission; changed under the mutex */
     size_t running_count;
     size_t running_max; /* fewer than `parallel` where memory did not hold so many; until one ends */
@@ -128,6 +134,12 @@ static inline size_t job_wanted_tokens(const struct job *job) {
 enum token_origin job_origin(const struct job *job, size_t index);
 /* An empty sequence takes the longest saved prefix. */
 enum status job_attach(struct job *job, struct service *service, struct error *error) STATUS_CHECKED;
+/* What a live sequence has computed of its prompt is being written, and found once it is durable; or its place has a
+ * sequence that is.  The job stays in the queue meanwhile, so that others go on: for a sequence that still computes no
+ * longer than a second. */
+bool job_awaits_disk(struct job *job, const struct service *service);
+/* Ends the jobs whose prompt is durable; waits: those that wait for it, too.  Whether there was one. */
+bool job_end_saved(struct service *service, bool waits);
 /* The sequence is about to go: how its tokens were computed stays known. */
 enum status job_remember(struct job *job, struct error *error) STATUS_CHECKED;
 /* Samples from a row of logits and hands the token out.  The job may stop by it. */
@@ -150,6 +162,9 @@ bool account_is_active(const struct service *service, const char *owner); /* a j
 /* repair.c.  A step or slice failed.  true: what can be done about it was done, so it can be tried again: room made, or
  * everything computed anew after damage.  Jobs may have gone back to the queue. */
 bool service_repair(struct service *service, enum status status, const struct error *error);
+/* job_attach of a job that runs, with room made as long as memory lacks.  false: it does not run any more; it failed,
+ * or waits in the queue again. */
+bool service_attach(struct service *service, struct job *job, struct error *error);
 /* After a recovery that failed there is no engine: tries again. */
 enum status service_need_engine(struct service *service, struct error *error) STATUS_CHECKED;
 /* A running job gives up its slot, and goes on later.  false: it failed instead. */
@@ -167,10 +182,18 @@ void scheduler_end(struct service *service);
 /* resident.c */
 /* The sequence of a job, or a new one: the prefix that it shares with a resident one need not be computed. */
 enum status resident_take(struct service *service, struct job *job, struct error *error) STATUS_CHECKED;
+enum resident_place {
+    RESIDENT_NONE,   /* a new sequence has a place, or gets one at once */
+    RESIDENT_SERVES, /* one is the beginning of the job's */
+    RESIDENT_WRITES, /* the one that would go is being written */
+};
+enum resident_place resident_place_of(const struct service *service, const struct job *job);
 /* Takes the sequence over from a job that ends or is preempted. */
 void resident_leave(struct service *service, struct job *job);
 /* Destroys the one that was used longest ago; false: there is none. */
 bool resident_evict(struct service *service);
+/* Saves and destroys those that nobody has used for service_options.idle_ms.  What cannot be saved stays. */
+void resident_unload_idle(struct service *service);
 void resident_clear(struct service *service);
 /* Destroys those of the owner that use this document. */
 void resident_forget_document(struct service *service, const char *owner, uint64_t document);

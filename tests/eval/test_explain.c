@@ -28,8 +28,9 @@ static void note(void *context, const struct attention_event *event) {
     float *keys = plain->keys + event->layer_index * ROWS * width;
     for (size_t i = 0; i < event->row_count; i++)
         memcpy(keys + event->positions[i] * width, event->k + i * width, width * sizeof *keys);
-    if (event->row_count > 1) return;
+    explain_add(&plain->explain, event);
     const size_t rows = (size_t)event->positions[0] + 1;
+    if (event->row_count > 1 || rows <= PROMPT) return;
     plain->step = rows - PROMPT - 1;
     for (size_t head = 0; head < config->head_count; head++) {
         const size_t kv_head = head / (config->head_count / config->kv_head_count);
@@ -43,7 +44,6 @@ static void note(void *context, const struct attention_event *event) {
         }
         for (size_t row = 0; row < rows; row++) plain->steps[plain->step * ROWS + row] += weights[row] / all;
     }
-    explain_add(&plain->explain, event);
 }
 
 static void test_weights(void **state) {
@@ -70,12 +70,13 @@ static void test_weights(void **state) {
     plain.keys =
         calloc(LAYERS * ROWS * model->config.kv_head_count * model->config.k_dimension, sizeof *plain.keys);
     plain.steps = calloc(STEPS * ROWS, sizeof *plain.steps);
-    assert_ok(explain_create(&plain.explain, model, ROWS, STEPS, &error), error);
+    assert_ok(explain_create(&plain.explain, model, PROMPT, STEPS, false, &error), error);
     engine_set_attention_observer(engine, note, &plain);
-    const struct prefill_request request = {.tokens = tokens, .token_count = PROMPT};
+    const struct prefill_request request = {.tokens = tokens, .token_count = PROMPT - 1};
     assert_ok(engine_prefill(engine, sequence, &request, &logits, &error), error);
-    for (size_t i = 0; i < STEPS; i++)
-        assert_ok(engine_step(engine, &sequence, &tokens[PROMPT + i], 1, &logits, &error), error);
+    for (size_t i = PROMPT - 1; i < ROWS;
+         i++) /* the prompt's last token is stepped, too, and does not count */
+        assert_ok(engine_step(engine, &sequence, &tokens[i], 1, &logits, &error), error);
     assert_int_equal(plain.explain.step_count, STEPS);
     double mass[ROWS];
     explain_mass(&plain.explain, ROWS, mass);

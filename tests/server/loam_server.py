@@ -47,9 +47,10 @@ class Reply:
 
 
 class Server:
-    def __init__(self, *options, model=NANO, environment=None):
+    def __init__(self, *options, model=NANO, environment=None, wrapper=()):
+        """wrapper: a command that becomes the server."""
         self.process = subprocess.Popen(
-            [LOAM, "serve", "-m", model, "--port", "0", "-t", "2", *options],
+            [*wrapper, LOAM, "serve", "-m", model, "--port", "0", "-t", "2", *options],
             stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, errors="replace",
             env={**os.environ, **(environment or {})})
         self.lines = []

@@ -18,8 +18,13 @@ static enum status make_engine(void *context, struct engine **engine, struct err
 }
 
 void service_rig_open(struct service_rig *rig, const struct service_rig_options *options) {
+    service_rig_open_on(rig, options, NULL);
+}
+
+void service_rig_open_on(struct service_rig *rig, const struct service_rig_options *options,
+                         const struct io_faults *faults) {
     struct error error;
-    *rig = (struct service_rig){0};
+    *rig = (struct service_rig){.engine_options = {.io_faults = faults}};
     const struct device_options device = {.thread_count = 2,
                                           .mask = cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8)};
     assert_ok(device_cpu_create(&rig->device, &device, &error), error);
@@ -29,6 +34,7 @@ void service_rig_open(struct service_rig *rig, const struct service_rig_options 
                               .sequence_capacity = options->sequences,
                               .segment_size = options->segment_size,
                               .batch_size = options->batch_size,
+                              .suffix = options->suffix,
                               .prefetches = true};
     rig->has_disk = options->host_bytes > 0;
     if (rig->has_disk) {
@@ -37,7 +43,13 @@ void service_rig_open(struct service_rig *rig, const struct service_rig_options 
         assert_ok(plan_set_disk(&rig->plan, rig->scratch.path, strlen(rig->scratch.path), 0, &error), error);
     }
     if (options->preset != NULL)
-        assert_ok(plan_set_axes(&rig->plan, options->preset, NULL, NULL, &error), error);
+        assert_ok(plan_set_axes(&rig->plan, options->preset, options->set, options->keep, &error), error);
+    if (options->lacking_bytes > 0) {
+        rig->plan.pools_key_index = true;
+        rig->plan.host_bytes = 0;
+        assert_ok(plan_host_bytes_min(&rig->plan, &rig->model->config, &rig->plan.host_bytes, &error), error);
+        rig->plan.host_bytes -= options->lacking_bytes;
+    }
     struct engine *engine = NULL;
     assert_ok(make_engine(rig, &engine, &error), error);
     rig->engines_made = 0;

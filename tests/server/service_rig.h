@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "platform/io_file.h"
 #include "platform/scratch.h"
 #include "server/service.h"
 
@@ -43,9 +44,15 @@ struct service_rig_options {
     uint64_t context_size, host_bytes; /* host_bytes: with a folder of documents */
     size_t segment_size, batch_size;
     struct service_options service;
-    const char *preset;
+    const char *preset, *set, *keep;
+    enum plan_suffix suffix;
+    uint64_t
+        lacking_bytes; /* host_bytes is so much less than what every sequence's whole context needs; 0: as given */
 };
 void service_rig_open(struct service_rig *rig, const struct service_rig_options *options);
+/* The same over a folder whose files do as faults says; NULL: no faults. */
+void service_rig_open_on(struct service_rig *rig, const struct service_rig_options *options,
+                         const struct io_faults *faults);
 void service_rig_stop(struct service_rig *rig); /* the service alone */
 void service_rig_start(struct service_rig *rig, const struct service_options *options);
 void service_rig_close(struct service_rig *rig);

@@ -83,6 +83,29 @@ class Documents(unittest.TestCase):
         reply = self.call("POST", CHAT, {"messages": [{"role": "user", "content": "x"}], "documents": [made["id"]]})
         self.assertEqual(reply.status, 404, reply.body)
 
+    def test_short_prompts_leave_no_documents(self):
+        """Less than 64 tokens are not found again: each request would leave its own."""
+        def saved():
+            return [d["id"] for d in self.call("GET", PATH).json["data"] if d["token_count"] > 0]
+        before = saved()
+        for _ in range(10):
+            self.ask("Who sleeps?")
+        self.assertEqual(saved(), before)
+        named = self.upload("The cat.").json["id"]
+        self.assertEqual(saved(), before + [named])
+        self.call("DELETE", "%s/%d" % (PATH, named))
+
+    def test_a_text_that_was_asked_about_before(self):
+        """The prompt of a question shares all but its end with the document: that is saved all the same."""
+        text = "The cat of the house sleeps on the warm stone. Nobody wakes it.\n" * 30
+        self.ask(text + "\n\nWho sleeps?")
+        made = self.upload(text).json
+        self.assertGreater(made["cached_tokens"], 0)
+        shown = self.call("GET", "%s/%d" % (PATH, made["id"])).json
+        self.assertEqual((shown["name"], shown["token_count"]), ("garden.txt", made["token_count"]))
+        self.restart()
+        self.assertIn(made["id"], self.ids())
+
     def test_a_document_survives_a_restart(self):
         made = self.upload(OTHER).json
         before = self.ask("Who sleeps?", documents=[made["id"]])

@@ -2,6 +2,7 @@
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import unittest
@@ -74,6 +75,11 @@ class Http(Case):
             self.server.open(PATH, {"prompt": "x", "max_tokens": 3, "stream": i % 2 == 0}).close()
             socket.create_connection((self.server.host, self.server.port)).close()
         self.assertTrue(wait_until(lambda: files() <= before), (files(), before))
+        for i in range(100):  # in the body: the end comes with its last bytes
+            with socket.create_connection((self.server.host, self.server.port)) as connection:
+                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                                   b"Content-Length: 1000\r\n\r\n" + b"{" * (1 + i))
+        self.assertTrue(wait_until(lambda: files() <= before), (files(), before))
 
     def test_a_full_queue_is_told(self):
         body = {"prompt": "x", "max_tokens": 900, "n": 128, "ignore_eos": True}
@@ -96,6 +102,41 @@ class Http(Case):
             frames = whole(connection).frames
             self.assertEqual("".join(f["choices"][0]["delta"].get("content", "") for f in frames[:-1]), text)
             self.assertEqual(frames[-1], "[DONE]")
+
+    def test_a_thousand_idle_connections(self):
+        """Beside them a client gets its answers; they cost memory in bounds, and nothing once they are gone."""
+        count, kib_max = 1000, 96 << 10
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard != resource.RLIM_INFINITY and hard < count + 200:
+            self.skipTest("%d open files are needed (ulimit -n)" % (count + 200))
+        if soft != resource.RLIM_INFINITY and soft < count + 200:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (count + 200, hard))
+
+        def resident():
+            with open("/proc/%d/status" % self.server.process.pid, encoding="ascii") as status:
+                return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
+
+        def files():
+            return len(os.listdir("/proc/%d/fd" % self.server.process.pid))
+        body = {"prompt": "The king", "max_tokens": 8, "temperature": 0}
+        expected = self.server.post(PATH, body).json["choices"][0]["text"]
+        self.server.get("/health")
+        before = files(), resident()
+        half = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b'Content-Length: 1000\r\n\r\n{"prompt": "')
+        idle = []
+        try:
+            for _ in range(count):
+                idle.append(socket.create_connection((self.server.host, self.server.port), timeout=60))
+                idle[-1].sendall(half)
+            self.assertTrue(wait_until(lambda: files() > count, 60), files())  # a few of `before` may have gone
+            for _ in range(20):
+                self.assertEqual(self.server.post(PATH, body).json["choices"][0]["text"], expected)
+            self.assertLess(resident() - before[1], kib_max)
+        finally:
+            for connection in idle:
+                connection.close()
+        self.assertTrue(wait_until(lambda: files() <= before[0]), (files(), before[0]))
 
     def test_a_client_that_does_not_read(self):
         """The request pauses, and goes on where it was."""

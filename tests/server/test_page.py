@@ -309,6 +309,31 @@ class Page(unittest.TestCase):
             self.browser.execute_script("sessionStorage.clear()")
             self.assertEqual(server.stop(), 0)
 
+    def copied(self, button):
+        button.click()
+        self.until(lambda: button.text == "Copied")
+        return self.browser.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
+
+    def test_14_copies(self):
+        self.browser.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite"]})
+        self.ask("Copy this.")
+        self.assertEqual(self.copied(self.all("article.user footer button")[1]), "Copy this.")
+        kept = self.copied(self.all("article.assistant footer button")[0])
+        self.assertNotEqual(kept, "")
+        self.assertEqual(kept.split(), self.answers()[0].split())
+        self.browser.execute_script("navigator.clipboard.writeText = () => Promise.reject()")  # as of an address without TLS
+        self.until(lambda: self.all("article.user footer button")[1].text == "Copy")
+        self.assertEqual(self.copied(self.all("article.user footer button")[1]), "Copy this.")
+
+    def test_15_keeps_a_long_question_short(self):
+        self.browser.execute_script("arguments[0].value = 'A long line.\\n'.repeat(300)", self.one("#question"))
+        self.ask("End.")
+        text = self.one("article.user .text")
+        self.assertLess(text.size["height"], 450)
+        self.assertTrue(text.get_attribute("textContent").endswith("End."))
+        self.browser.execute_script("arguments[0].focus()", text)
+        self.assertEqual(self.browser.switch_to.active_element, text)  # it scrolls by keyboard
+
     # ---- the map ----
 
     def read_document(self):
@@ -326,7 +351,7 @@ class Page(unittest.TestCase):
         self.until(lambda: f"{found['chunks']['attended']:,} and fetched" in self.text("#map-summary"))
         return found
 
-    def test_14_draws_the_state_of_the_server(self):
+    def test_16_draws_the_state_of_the_server(self):
         server = Server("--preset", "streaming", "--keep", "256")
         try:
             self.browser.get(server.address)
@@ -356,7 +381,7 @@ class Page(unittest.TestCase):
         self.assertEqual(len(set(colours.values())), len({BITS.index(c) & 31 for c in colours}))  # bit 5: in RAM as well
         self.picture("map_light")
 
-    def test_15_describes_chunks_by_keyboard(self):
+    def test_17_describes_chunks_by_keyboard(self):
         self.read_document()
         self.open_map()
         self.ask("Who painted it?")
@@ -372,7 +397,7 @@ class Page(unittest.TestCase):
         self.one("#question").click()
         self.assertEqual(self.text("#map-cell"), "")
 
-    def test_16_follows_an_answer_and_rests_where_motion_is_reduced(self):
+    def test_18_follows_an_answer_and_rests_where_motion_is_reduced(self):
         count = ("window.asked = 0; const ask = window.fetch; window.fetch = (to, what) => {"
                  " if (String(to).includes('loam/map')) window.asked++; return ask(to, what); };")
         self.set_settings(length="60")
@@ -394,7 +419,7 @@ class Page(unittest.TestCase):
         finally:
             self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
-    def test_17_shows_the_map_at_320_px(self):
+    def test_19_shows_the_map_at_320_px(self):
         self.ask("A word.")
         self.open_map()
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
@@ -409,6 +434,144 @@ class Page(unittest.TestCase):
             self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         self.one("#map-open").click()
         self.assertFalse(self.one("#map").is_displayed())
+
+    # ---- documents that are still being read ----
+
+    def hold_reading(self):
+        """Requests that only read end at window.release(), or when they are given up.  What the page posts from now on."""
+        self.browser.execute_script(
+            "window.posted = []; const ask = window.fetch; window.fetch = (to, what) => {"
+            " if (!what || !what.body) return ask(to, what); const body = JSON.parse(what.body); window.posted.push(body);"
+            " return body.max_tokens !== 0 ? ask(to, what) : new Promise((done, fail) => {"
+            " window.release = () => done(new Response('data: [DONE]\\n\\n'));"
+            " what.signal.addEventListener('abort', () => fail(new DOMException('given up', 'AbortError'))); }); };")
+        return lambda: [body["messages"][-1]["content"] for body in self.browser.execute_script("return window.posted")]
+
+    def ask_while_it_reads(self):
+        posted = self.hold_reading()
+        self.one("#files").send_keys(self.file("garden.txt", DOCUMENT))
+        self.until(lambda: len(posted()) == 1)
+        self.ask("Which colour?", waits=False)
+        self.until(lambda: len(self.all("article")) == 2)
+        self.assertFalse(self.idle())
+        self.assertEqual(len(posted()), 1)
+        return posted
+
+    def test_20_is_asked_while_it_reads(self):
+        posted = self.ask_while_it_reads()
+        self.browser.execute_script("window.release()")
+        self.until(lambda: self.text("#status") == "Answered.")
+        self.assertEqual(len(posted()), 2)
+        self.assertTrue(posted()[1].endswith("\n\nWhich colour?"))
+        self.assertNotEqual(self.answers()[0], "")
+        self.assertFalse(self.one("#progress-line").is_displayed())
+
+    def test_21_stops_while_it_reads(self):
+        posted = self.ask_while_it_reads()
+        self.one("#stop").click()
+        self.until(self.idle)
+        self.assertIn("stopped before", self.answers()[0])
+        shown = [button.text for button in self.all("article.assistant footer button") if button.is_displayed()]
+        self.assertEqual(shown, ["Retry"])  # there is nothing to copy
+        self.assertEqual(len(posted()), 1)
+
+    def test_22_reads_what_is_attached_now(self):
+        posted = self.hold_reading()
+        for name in ("first", "second"):
+            self.one("#files").send_keys(self.file(name + ".txt", name + " text"))
+            self.until(lambda: self.all("#documents li") and name in self.all("#documents li")[-1].text)
+        self.assertEqual(posted(), ["first text"])
+        self.browser.execute_script("window.release()")
+        self.until(lambda: len(posted()) == 2)
+        self.assertEqual(posted()[1], "first text\n\nsecond text")
+        self.all("#documents button")[0].click()
+        self.until(lambda: len(posted()) == 3)
+        self.assertEqual(posted()[2], "second text")
+        self.assertTrue(self.one("#stop").is_displayed())
+        self.one("#documents button").click()
+        self.until(lambda: not self.one("#stop").is_displayed())
+        self.assertEqual(len(posted()), 3)
+
+    # ---- the sources of an answer ----
+
+    ACCENTS = "L’été où l’hôte goûta un mûr kaki \U0001f95d était long. Nobody slept.\n" * 4 + DOCUMENT
+
+    def ask_about_a_document(self):
+        self.one("#files").send_keys(self.file("garden.txt", self.ACCENTS))
+        self.until(lambda: "Read." in self.text("#status"))
+        self.ask("Which colour has the gate?")
+
+    def show_sources(self):
+        self.one(".ask-sources").send_keys(Keys.ENTER)
+        self.until(lambda: self.all(".sources") != [])
+
+    def test_23_shows_the_sources_of_an_answer(self):
+        posted = self.requests()
+        self.ask_about_a_document()
+        self.assertEqual(self.one(".ask-sources").get_attribute("aria-expanded"), "false")
+        self.set_settings(system="Answer in French.")  # the next one
+        self.show_sources()
+        self.assertEqual(self.one(".ask-sources").get_attribute("aria-expanded"), "true")
+        body = {**posted()[-1], "stream": False}
+        self.assertEqual(body["sources"], [{"name": "garden.txt", "text": self.ACCENTS}])
+        self.assertEqual([message["role"] for message in body["messages"]], ["user", "assistant"])
+        request = urllib.request.Request(self.server.address + "v1/loam/explain", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        spans = json.loads(urllib.request.urlopen(request).read())["spans"]
+        self.assertEqual(len(spans), 5)
+        self.assertEqual([e.text for e in self.all(".sources q")], [" ".join(span["text"].split()) for span in spans])
+        for span, told in zip(spans, [e.text for e in self.all(".sources .share")], strict=True):
+            self.assertTrue(told.startswith(f"{100 * span['share']:.1f}%"), told)
+        self.assertIn("5 sources", self.text("#status"))
+        self.picture("sources")
+        count = len(posted())
+        self.one(".ask-sources").click()
+        self.assertEqual(self.all(".sources"), [])
+        self.show_sources()
+        self.assertEqual(len(posted()), count)  # it is kept
+
+    def test_24_shows_a_source_in_its_place(self):
+        self.ask_about_a_document()
+        self.show_sources()
+        buttons = self.all(".sources li button")
+        quotes = [button.find_element(By.TAG_NAME, "q").get_attribute("textContent") for button in buttons]
+        self.assertIn(quotes[0], buttons[0].accessible_name)
+        buttons[0].send_keys(Keys.ENTER)
+        for at, quote in enumerate(quotes):
+            self.assertEqual(self.text("#source-text mark.now"), quote)
+            self.assertIn("garden.txt, line ", self.text("#source-title"))
+            self.assertIn(f"{at + 1} of 5", self.text("#source-share"))
+            seen, box = self.one("#source-text mark.now").rect, self.one("#source-text").rect
+            self.assertTrue(box["y"] <= seen["y"] and seen["y"] + seen["height"] <= box["y"] + box["height"])
+            self.browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+        self.assertEqual(self.text("#source-text"), self.ACCENTS)
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
+                                     {"width": 320, "height": 640, "deviceScaleFactor": 2, "mobile": True})
+        try:
+            self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 320)
+            box = self.one("#source").rect
+            self.assertTrue(box["x"] >= 0 and box["x"] + box["width"] <= 320, box)
+            self.picture("source_narrow")
+        finally:
+            self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        for part in self.all("#source button, #source [tabindex]"):
+            self.assertNotEqual(part.accessible_name, "")
+        self.browser.switch_to.active_element.send_keys(Keys.ESCAPE)
+        self.until(lambda: not self.one("#source").is_displayed())
+        self.assertEqual(self.browser.switch_to.active_element, buttons[0])
+
+    def test_25_stops_looking_for_sources(self):
+        self.ask("A word.")
+        self.browser.execute_script(
+            "const ask = window.fetch; window.fetch = (to, what) => !String(to).includes('explain') ? ask(to, what) :"
+            " new Promise((_, fail) => what.signal.addEventListener('abort', () => fail(new DOMException('', 'AbortError'))));")
+        self.one(".ask-sources").click()
+        self.until(lambda: self.one("#stop").is_displayed())
+        self.assertFalse(self.all("article.assistant footer button")[1].is_enabled())
+        self.one("#question").send_keys(Keys.ESCAPE)
+        self.until(self.idle)
+        self.assertEqual(self.all(".sources"), [])
+        self.assertTrue(self.all("article.assistant footer button")[1].is_enabled())
 
 
 if __name__ == "__main__":

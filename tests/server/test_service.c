@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "service_rig.h"
 
@@ -69,9 +70,171 @@ static void test_together_as_alone(void **state) {
     }
 }
 
+/* ---- a disk that takes its time ---- */
+
+struct slow_disk {
+    struct io_faults faults;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    const char *closed; /* the file whose sync waits; NULL: none */
+    bool waits;
+};
+
+static struct io_fault wait_at_sync(void *context, enum io_call call, const char *path, uint64_t offset,
+                                    size_t bytes) {
+    struct slow_disk *disk = context;
+    (void)offset, (void)bytes;
+    pthread_mutex_lock(&disk->mutex);
+    while (call == IO_CALL_SYNC && disk->closed != NULL && strstr(path, disk->closed) != NULL) {
+        disk->waits = true;
+        pthread_cond_broadcast(&disk->changed);
+        pthread_cond_wait(&disk->changed, &disk->mutex);
+    }
+    pthread_mutex_unlock(&disk->mutex);
+    return (struct io_fault){0, SIZE_MAX};
+}
+
+static void disk_open(struct slow_disk *disk) {
+    pthread_mutex_lock(&disk->mutex);
+    disk->closed = NULL;
+    pthread_cond_broadcast(&disk->changed);
+    pthread_mutex_unlock(&disk->mutex);
+}
+
+static void disk_wait(struct slow_disk *disk) {
+    pthread_mutex_lock(&disk->mutex);
+    while (!disk->waits) pthread_cond_wait(&disk->changed, &disk->mutex);
+    pthread_mutex_unlock(&disk->mutex);
+}
+
+/* false: it has fewer tokens, though it has had far more time than they take on a slow machine. */
+static bool gets_tokens(struct client *client, size_t count) {
+    enum { PATIENCE_SECONDS = 30 };
+    struct timespec until;
+    int failed = 0;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += PATIENCE_SECONDS;
+    pthread_mutex_lock(&client->mutex);
+    while (client->tokens.count < count && failed == 0)
+        failed = pthread_cond_timedwait(&client->changed, &client->mutex, &until);
+    pthread_mutex_unlock(&client->mutex);
+    return failed == 0;
+}
+
+static size_t done_count(struct client *client) {
+    pthread_mutex_lock(&client->mutex);
+    const size_t count = client->done_count;
+    pthread_mutex_unlock(&client->mutex);
+    return count;
+}
+
+/* While a document is made durable, a request that runs and one that comes get their tokens, as long as there are
+ * buffers for what they write themselves: here up to the next page.  One that begins as the document does waits for it,
+ * and reuses it. */
+static void test_a_sync_holds_up_nobody(void **state) {
+    enum { DOCUMENT = 200, SHORT = 10, ANSWERED = KV_CHUNK_TOKENS - SHORT };
+    static const struct service_rig_options saving = {
+        .parallel = 4, .sequences = 4, .context_size = CONTEXT, .host_bytes = 128 << 20, .segment_size = 512};
+    struct slow_disk disk = {.faults = {&disk, wait_at_sync}, .closed = "/2.pages"};
+    struct service_rig rig;
+    struct client clients[4], *running = &clients[0], *upload = &clients[1], *late = &clients[2],
+                              *related = &clients[3];
+    (void)state;
+    pthread_mutex_init(&disk.mutex, NULL);
+    pthread_cond_init(&disk.changed, NULL);
+    service_rig_open_on(&rig, &saving, &disk.faults);
+    struct token_list document = rig_tokens(&rig, texts[1], DOCUMENT),
+                      other = rig_tokens(&rig, texts[2], SHORT);
+    struct service_request saved = request_of(&document), question = request_of(&document),
+                           asked = request_of(&other);
+    for (size_t i = 0; i < 4; i++) client_init(&clients[i], &rig);
+    asked.token_max = ANSWERED + KV_CHUNK_TOKENS;
+    client_submit(running, &asked);
+    client_wait_tokens(running, 1);
+
+    saved.token_max = 0;
+    saved.document_name = "a fox";
+    client_submit(upload, &saved);
+    disk_wait(&disk);
+    asked.owner = "another"; /* nothing of it can be reused */
+    client_submit(late, &asked);
+    question.token_max = 4;
+    client_submit(related, &question);
+    const bool goes_on = gets_tokens(late, 4) && gets_tokens(running, ANSWERED);
+    const size_t early = done_count(upload) + done_count(related);
+    disk_open(&disk);
+    assert_true(goes_on);
+    assert_int_equal(early, 0);
+    for (size_t i = 0; i < 4; i++) {
+        client_wait(&clients[i]);
+        assert_int_equal(clients[i].done.reason, STOP_LENGTH);
+    }
+    assert_true(upload->done.document > 0);
+    assert_int_equal(related->admission.reused_tokens, DOCUMENT - 1);
+    for (size_t i = 0; i < 4; i++) client_deinit(&clients[i]);
+    token_list_deinit(&document);
+    token_list_deinit(&other);
+    service_rig_close(&rig);
+    pthread_cond_destroy(&disk.changed);
+    pthread_mutex_destroy(&disk.mutex);
+}
+
+/* ---- the end ---- */
+
+/* What waits is refused at once; what runs has until the deadline, then it ends with the reason; nothing comes in. */
+static void test_draining(void **state) {
+    struct service_rig rig;
+    struct client running, waiting, quick;
+    struct error error;
+    service_ticket ticket;
+    (void)state;
+    service_rig_open(&rig,
+                     &(struct service_rig_options){.parallel = 2, .sequences = 2, .context_size = CONTEXT});
+    struct token_list prompt = rig_tokens(&rig, texts[0], 20);
+    struct service_request request = request_of(&prompt);
+    client_init(&running, &rig);
+    client_init(&waiting, &rig);
+    client_init(&quick, &rig);
+    running.pause_at = quick.pause_at = 1; /* both keep their slots */
+    client_submit(&running, &request);
+    client_wait_tokens(&running, 1);
+    request.token_max = 3;
+    client_submit(&quick, &request);
+    client_wait_tokens(&quick, 1);
+    client_submit(&waiting, &request);
+
+    service_drain(rig.service, 3600);
+    client_wait(&waiting);
+    assert_int_equal(waiting.done.reason, STOP_INTERRUPTED);
+    assert_int_equal(waiting.done.error.status, STATUS_INTERRUPTED);
+    assert_int_equal(waiting.admitted_count, 0);
+    const struct service_listener listener = client_listener(&waiting);
+    assert_int_equal(service_submit(rig.service, &request, &listener, &ticket, &error), STATUS_INTERRUPTED);
+    pthread_mutex_lock(&quick.mutex);
+    quick.pause_at = 0;
+    pthread_mutex_unlock(&quick.mutex);
+    service_resume(rig.service, quick.ticket); /* what runs goes on */
+    client_wait(&quick);
+    assert_int_equal(quick.done.reason, STOP_LENGTH);
+    assert_int_equal(quick.tokens.count, 3);
+
+    service_drain(rig.service, 0.01);
+    client_wait(&running);
+    assert_int_equal(running.done.reason, STOP_INTERRUPTED);
+    assert_string_equal(running.done.error.message, "the server is stopping");
+    assert_true(service_wait(rig.service, 60));
+    client_deinit(&running);
+    client_deinit(&waiting);
+    client_deinit(&quick);
+    token_list_deinit(&prompt);
+    service_rig_close(&rig);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_together_as_alone),
+        cmocka_unit_test(test_a_sync_holds_up_nobody),
+        cmocka_unit_test(test_draining),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,11 +3,12 @@
 const $ = (id) => document.getElementById(id);
 const log = $("log"), question = $("question"), status = $("status");
 
-/** What is kept in this browser: {messages: [{role, content, reasoning, figures, documents}], system, temperature, length} */
+/** What is kept in this browser: {messages: [{role, content, reasoning, figures, documents, sources, system}], system,
+ * temperature, length} */
 let state = { messages: [], system: "", temperature: "", length: "" };
 /** Documents of the next question: {name, text, tokens} */
 let attached = [];
-/** The request that runs: {controller, article} or null */
+/** The request that runs: {controller, article, ended, reads} or null.  reads: documents, and nobody waits for them */
 let running = null;
 
 // ---- storage ----
@@ -74,9 +75,9 @@ function wholeText(message) {
   return parts.join("\n\n");
 }
 
-function conversation(messages) {
+function conversation(messages, system = state.system) {
   const sent = messages.filter((m) => !m.failed).map((m) => ({ role: m.role, content: m.role === "user" ? wholeText(m) : m.content }));
-  return state.system ? [{ role: "system", content: state.system }, ...sent] : sent;
+  return system ? [{ role: "system", content: system }, ...sent] : sent;
 }
 
 /** Posts a chat request; calls on(event) for each of the stream. */
@@ -185,8 +186,9 @@ function copyBySelection(text) {
   return done;
 }
 
-function button(label, title, act) {
-  return element("button", { type: "button", title, onclick: act }, label);
+/** waits: until no answer is on its way. */
+function button(label, title, act, waits) {
+  return element("button", { type: "button", title, class: waits && "waits", onclick: act }, label);
 }
 
 function figuresText(figures) {
@@ -210,15 +212,19 @@ function userArticle(message, index) {
     : null;
   return element("article", { class: "user", "data-index": index, "aria-label": "You" }, read,
     element("div", { class: "text" }, message.content),
-    element("footer", {}, button("Edit", "Ask differently from here", () => edit(index)),
+    element("footer", {}, button("Edit", "Ask differently from here", () => edit(index), true),
       button("Copy", "Copy the question", (e) => copy(message.content, e.target))));
 }
 
 function answerArticle(message, index) {
   const text = element("div", { class: "text" });
   const article = element("article", { class: "assistant", "data-index": index, "aria-label": "Answer" }, text,
-    element("footer", {}, button("Copy", "Copy the answer", (e) => copy(state.messages[index].content, e.target)),
-      button("Retry", "Answer again", () => retry(index)), element("span", { class: "figures" })));
+    element("footer", {}, element("button", { type: "button", class: "copy", title: "Copy the answer",
+      onclick: (e) => copy(state.messages[index].content, e.target) }, "Copy"),
+      button("Retry", "Answer again", () => retry(index), true),
+      element("button", { type: "button", class: "ask-sources waits", title: "Which sentences this answer looked at",
+        "aria-expanded": "false", onclick: () => sources.toggle(article, index) }, "Sources"),
+      element("span", { class: "figures" })));
   fillAnswer(article, message);
   return article;
 }
@@ -234,6 +240,8 @@ function fillAnswer(article, message) {
   if (message.failed) text.append(element("p", { class: "error" }, message.failed));
   text.classList.toggle("wait", running !== null && running.article === article);
   article.querySelector(".figures").textContent = figuresText(message.figures);
+  article.querySelector(".copy").hidden = !message.content;
+  article.querySelector(".ask-sources").hidden = !message.content || Boolean(message.failed) || running?.article === article;
 }
 
 function draw() {
@@ -251,7 +259,7 @@ function drawDocuments() {
   $("documents").replaceChildren(...attached.map((d, i) => element("li", {},
     element("span", {}, d.name), element("span", { class: "figures" }, " " + size(d.text.length)),
     element("button", { type: "button", "aria-label": "Remove " + d.name,
-      onclick: () => { attached.splice(i, 1); drawDocuments(); store.save(); question.focus(); } }, "×"))));
+      onclick: () => removeDocument(i) }, "×"))));
 }
 
 const size = (n) => n < 1000 ? n + " B" : n < 1e6 ? (n / 1000).toFixed(0) + " kB" : (n / 1e6).toFixed(1) + " MB";
@@ -261,10 +269,34 @@ const toEnd = () => { log.scrollTop = log.scrollHeight; };
 // ---- asking ----
 
 function showRunning() {
-  $("send").hidden = running !== null;
+  $("send").hidden = running !== null && !running.reads;
   $("stop").hidden = running === null;
   log.setAttribute("aria-busy", String(running !== null));
+  log.querySelectorAll(".waits").forEach((b) => { b.disabled = running !== null && !running.reads; });
 }
+
+/** One request at a time. */
+function beginRunning(what) {
+  running?.controller.abort();
+  let finish;
+  const ended = new Promise((resolve) => { finish = resolve; });
+  running = { controller: new AbortController(), ended, finish, ...what };
+  status.textContent = "";
+  showRunning();
+  map.soon();
+  return running;
+}
+
+function endRunning(mine) {
+  mine.finish();
+  if (running !== mine) return; // another one has begun
+  running = null;
+  showRunning();
+  showProgress("", 0);
+  map.soon();
+}
+
+const isBusy = () => running !== null && !running.reads;
 
 function showProgress(text, part) {
   $("progress-line").hidden = text === "";
@@ -295,21 +327,34 @@ function noteFigures(message, event) {
   if (timings && timings.predicted_per_second) message.figures.rate = timings.predicted_per_second;
 }
 
+/** The documents that are being read come first: what they have read is complete then.  false: it was stopped. */
+async function readingEnds(article, message) {
+  const reading = running;
+  reading.reads = false;
+  reading.article = article;
+  showRunning();
+  fillAnswer(article, message);
+  toEnd();
+  await reading.ended;
+  if (!reading.controller.signal.aborted) return true;
+  message.failed = "stopped before the answer began";
+  fillAnswer(article, message);
+  store.save();
+  return false;
+}
+
 /** Answers the messages before `index`, into message `index`. */
 async function answer(index) {
-  const message = { role: "assistant", content: "", reasoning: "" };
+  const message = { role: "assistant", content: "", reasoning: "", system: state.system };
   state.messages.length = index;
   state.messages.push(message);
   log.querySelectorAll("article").forEach((a) => { if (Number(a.dataset.index) >= index) a.remove(); });
   const article = answerArticle(message, index);
   log.append(article);
-  const began = performance.now();
-  running = { controller: new AbortController(), article };
-  showRunning();
-  map.soon();
+  if (running?.reads && !await readingEnds(article, message)) return;
+  const began = performance.now(), mine = beginRunning({ article });
   fillAnswer(article, message);
   toEnd();
-  status.textContent = "";
   let pending = false;
   const redraw = () => {
     if (pending) return;
@@ -325,7 +370,7 @@ async function answer(index) {
   if (state.temperature !== "") body.temperature = Number(state.temperature);
   if (state.length !== "") body.max_tokens = Number(state.length);
   try {
-    await chat(body, running.controller.signal, (event) => {
+    await chat(body, mine.controller.signal, (event) => {
       noteProgress(event, began);
       noteFigures(message, event);
       const choice = (event.choices || [])[0];
@@ -343,17 +388,15 @@ async function answer(index) {
     else message.failed = error.message;
     if (error.name === "AbortError" && message.content === "") message.failed = "stopped before the answer began";
   }
-  running = null;
-  showRunning();
-  map.soon();
-  showProgress("", 0);
+  endRunning(mine);
   fillAnswer(article, message);
   store.save();
 }
 
 function send() {
   const content = question.value.trim();
-  if (running !== null || (content === "" && attached.length === 0)) return;
+  if (content === "" && attached.length === 0) return;
+  if (isBusy()) { status.textContent = "One moment: the last answer is not complete. Esc stops it."; return; }
   if (content === "") { question.focus(); status.textContent = "Now ask about it."; return; }
   log.querySelector(".welcome")?.remove();
   const message = { role: "user", content, documents: attached };
@@ -369,12 +412,12 @@ function send() {
 function stop() { running?.controller.abort(); }
 
 function retry(index) {
-  if (running === null) answer(index);
+  if (!isBusy()) answer(index);
 }
 
 /** The question becomes a field; asking it again drops what came after. */
 function edit(index) {
-  if (running !== null) return;
+  if (isBusy()) return;
   const message = state.messages[index], article = log.querySelector(`article[data-index="${index}"]`);
   const field = element("textarea", { rows: String(Math.min(12, message.content.split("\n").length + 1)), "aria-label": "Question" });
   field.value = message.content;
@@ -409,31 +452,36 @@ async function addFiles(files) {
   }
   drawDocuments();
   store.save();
-  status.textContent = refused.length > 0 ? "Not text in UTF-8: " + refused.join(", ") : "";
-  if (attached.length > 0 && running === null) readAhead();
+  const note = refused.length > 0 ? "Not text in UTF-8: " + refused.join(", ") + ". " : "";
+  if (running?.reads) running.again = true;
+  if (attached.length > 0 && running === null) readAhead(note);
+  else status.textContent = note;
   question.focus();
 }
 
 /** Reads what was attached while the question is typed: a request for no tokens computes and saves the prompt. */
-async function readAhead() {
-  const began = performance.now();
-  const article = null, controller = new AbortController();
-  running = { controller, article };
-  showRunning();
-  map.soon();
+async function readAhead(note = "") {
+  const began = performance.now(), mine = beginRunning({ article: null, reads: true });
   showProgress("Reading", 0);
+  status.textContent = note;
   try {
     const messages = conversation([...state.messages, { role: "user", content: "", documents: attached }]);
-    await chat({ messages, max_tokens: 0 }, controller.signal, (event) => noteProgress(event, began));
-    status.textContent = "Read. Ask about it.";
+    await chat({ messages, max_tokens: 0 }, mine.controller.signal, (event) => noteProgress(event, began));
+    if (mine.reads) status.textContent = note + "Read. Ask about it.";
   } catch (error) {
-    if (error.name !== "AbortError") status.textContent = error.message;
-    else status.textContent = "Stopped. What was read stays read.";
+    if (running === mine) status.textContent = error.name === "AbortError" ? "Stopped. What was read stays read." : error.message;
   }
-  running = null;
-  showRunning();
-  map.soon();
-  showProgress("", 0);
+  endRunning(mine);
+  if (mine.again && mine.reads && running === null && attached.length > 0 && !mine.controller.signal.aborted) readAhead(note);
+}
+
+function removeDocument(index) {
+  attached.splice(index, 1);
+  drawDocuments();
+  store.save();
+  question.focus();
+  if (running?.reads && attached.length > 0) readAhead();
+  else if (running?.reads) stop();
 }
 
 // ---- the page ----
@@ -495,13 +543,13 @@ function bindKeys() {
   question.addEventListener("input", fitQuestion);
   question.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
-    if (event.key === "ArrowUp" && question.value === "" && running === null) {
+    if (event.key === "ArrowUp" && question.value === "" && !isBusy()) {
       const last = state.messages.map((m) => m.role).lastIndexOf("user");
       if (last >= 0) { event.preventDefault(); edit(last); }
     }
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !$("settings").open) stop();
+    if (event.key === "Escape" && !document.querySelector("dialog[open]")) stop();
     if (event.key.toLowerCase() === "m" && event.ctrlKey && event.shiftKey) { event.preventDefault(); map.show($("map").hidden); }
     if (event.key.toLowerCase() === "o" && event.ctrlKey && event.shiftKey) { event.preventDefault(); startOver(); }
   });
@@ -535,6 +583,7 @@ async function begin() {
   bindKeys();
   bindDrop();
   map.bind();
+  sources.bind();
   const kept = await store.load();
   if (kept && Array.isArray(kept.messages)) {
     ({ attached = [], ...state } = { ...state, ...kept });

@@ -1,0 +1,37 @@
+/* attention_weights: the softmax weights of a decode step's query heads over all rows that are stored.
+ *
+ * They are computed once more, from the keys as they are stored, by the kernels of selected attention: the step's own
+ * attention may have left rows out.  In a cache of which only a part is in RAM the chunks are fetched, a few at a time.
+ * Each chunk is scored alone, so that the sums do not depend on who shares the work.  Thread: the engine's. */
+#ifndef LOAM_EVAL_ATTENTION_WEIGHTS_H
+#define LOAM_EVAL_ATTENTION_WEIGHTS_H
+
+#include "cache/kv_tier.h"
+#include "kernels/attention/attention.h"
+#include "kernels/mass/mass.h"
+#include "model/model.h"
+
+struct attention_weights {
+    const struct model_config *config; /* borrowed */
+    struct device *device;             /* borrowed */
+    struct stream *stream;             /* owned */
+    struct attention_kernels attention;
+    struct mass_kernels mass;
+    bool in_tiers;
+    size_t group, row_capacity, thread_count, thread_bytes;
+    float *scores;    /* owned, [group][row_capacity]: of a KV head */
+    float *m, *s;     /* owned, [chunks][group]: the partials of its chunks; the last ones are merged */
+    uint8_t *threads; /* owned, [thread_count][thread_bytes]: room of the kernels */
+    uint8_t *chunks;  /* owned: copies, where the host does not read the device's; else NULL */
+};
+
+/* in_tiers: chunks of the engine's KV come and go. */
+enum status attention_weights_create(struct attention_weights *weights, const struct model *model,
+                                     size_t row_capacity, bool in_tiers, struct error *error) STATUS_CHECKED;
+void attention_weights_destroy(struct attention_weights *weights); /* safe after a failed create */
+/* event: of a step of one sequence, whose attention is full or selects.  Adds the weights of all query heads of its
+ * layer to sums: [row_capacity]. */
+enum status attention_weights_add(struct attention_weights *weights, const struct attention_event *event,
+                                  float *sums, struct error *error) STATUS_CHECKED;
+
+#endif

@@ -1,0 +1,252 @@
+/* Sequences in memory without a request: those that leave it come back from the disk, and answer as if they had
+ * stayed. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "service_rig.h"
+
+enum { CONTEXT = 512, PROMPT = 150, QUESTION = 21, ANSWER = 24 };
+
+static struct service_request request_of(const struct token_list *prompt) {
+    return (struct service_request){.prompt = prompt->ids,
+                                    .prompt_count = prompt->count,
+                                    .greedy = true,
+                                    .has_token_max = true,
+                                    .token_max = ANSWER,
+                                    .ignore_end = true};
+}
+
+static void append(struct token_list *to, const struct token_list *from) {
+    struct error error;
+    for (size_t i = 0; i < from->count; i++) assert_ok(token_list_append(to, from->ids[i], &error), error);
+}
+
+/* The answer, appended to the prompt, and its log-probabilities [ANSWER], which may be NULL; how much of the prompt was
+ * reused. */
+static size_t ask_for(struct service_rig *rig, struct token_list *prompt, float *log_probabilities) {
+    struct client client;
+    client_init(&client, rig);
+    struct service_request request = request_of(prompt);
+    request.log_probabilities = true;
+    client_ask(&client, &request);
+    if (log_probabilities != NULL)
+        memcpy(log_probabilities, client.log_probabilities, ANSWER * sizeof *log_probabilities);
+    assert_int_equal(client.done.reason, STOP_LENGTH);
+    assert_string_equal(client.notice, "");
+    append(prompt, &client.tokens);
+    const size_t reused = client.admission.reused_tokens;
+    client_deinit(&client);
+    return reused;
+}
+
+static size_t ask(struct service_rig *rig, struct token_list *prompt) { return ask_for(rig, prompt, NULL); }
+
+static void do_nothing(void *context, struct engine *engine, const struct service_live *live,
+                       size_t live_count) {
+    (void)context, (void)engine, (void)live, (void)live_count;
+}
+
+/* After the turn in which the last answer ended. */
+static struct service_statistics settled(struct service *service) {
+    struct error error;
+    assert_ok(service_call(service, do_nothing, NULL, &error), error);
+    return service_get_statistics(service);
+}
+
+enum fate { STAYS, UNLOADED, EVICTED };
+
+static void wait_until_unloaded(struct service *service) {
+    const struct timespec nap = {.tv_nsec = 2000000};
+    struct service_statistics now = service_get_statistics(service);
+    for (; now.unloaded == 0; now = service_get_statistics(service)) nanosleep(&nap, NULL);
+    assert_int_equal(now.unloaded, 1);
+    assert_int_equal(now.resident, 0);
+    assert_int_equal(now.kv_used_bytes, 0);
+}
+
+static void suffer(struct service_rig *rig, enum fate fate) {
+    struct token_list other = rig_tokens(rig, "Snow lay on the roofs of the harbour.", 90);
+    if (fate == UNLOADED) wait_until_unloaded(rig->service);
+    if (fate == EVICTED) ask(rig, &other);
+    if (fate == STAYS) assert_int_equal(settled(rig->service).resident, 1);
+    token_list_deinit(&other);
+}
+
+/* A conversation of two turns, with something in between. */
+static struct token_list conversation(const char *preset, enum fate fate) {
+    struct service_rig rig;
+    service_rig_open(&rig, &(struct service_rig_options){.parallel = 1,
+                                                         .sequences = fate == EVICTED ? 1 : 2,
+                                                         .context_size = CONTEXT,
+                                                         .host_bytes = 64 << 20,
+                                                         .service.idle_ms = fate == UNLOADED ? 1 : 0,
+                                                         .preset = preset,
+                                                         .keep = preset != NULL ? "64" : NULL,
+                                                         .suffix = SUFFIX_SELECTS});
+    struct token_list tokens = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", PROMPT),
+                      question = rig_tokens(&rig, "Who saw it then?", QUESTION);
+    assert_int_equal(ask(&rig, &tokens), 0);
+    const size_t stored = tokens.count - 1; /* the last token was never put in */
+    suffer(&rig, fate);
+    append(&tokens, &question);
+    assert_int_equal(ask(&rig, &tokens), stored);
+    token_list_deinit(&question);
+    service_rig_close(&rig);
+    return tokens;
+}
+
+static void assert_same_tokens(const struct token_list *a, const struct token_list *b) {
+    assert_int_equal(a->count, b->count);
+    for (size_t i = 0; i < a->count; i++) assert_int_equal(a->ids[i], b->ids[i]);
+}
+
+static void test_comes_back(void **state) {
+    static const char *const presets[] = {NULL, "quest", "leoam"};
+    (void)state;
+    for (size_t preset = 0; preset < sizeof presets / sizeof *presets; preset++) {
+        struct token_list stays = conversation(presets[preset], STAYS);
+        for (enum fate fate = UNLOADED; fate <= EVICTED; fate++) {
+            struct token_list back = conversation(presets[preset], fate);
+            assert_same_tokens(&stays, &back);
+            token_list_deinit(&back);
+        }
+        token_list_deinit(&stays);
+    }
+}
+
+static const char leoam[] = "leoam";
+
+/* Two questions about one document and another turn of the first, in a server with one place; fresh: each in a server
+ * of its own over the same folder. */
+static void ask_twice(const char *preset, bool fresh, float log_probabilities[2][ANSWER]) {
+    struct service_rig rig;
+    service_rig_open(&rig, &(struct service_rig_options){.parallel = 1,
+                                                         .sequences = 1,
+                                                         .context_size = 1024,
+                                                         .host_bytes = 64 << 20,
+                                                         .preset = preset,
+                                                         .set = preset == leoam ? "codec=q4" : NULL,
+                                                         .keep = preset != NULL ? "64" : NULL,
+                                                         .suffix = SUFFIX_SELECTS});
+    struct token_list document = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", 620),
+                      question = rig_tokens(&rig, "Who saw it then?", 60),
+                      other = rig_tokens(&rig, "And where did it run to?", 60),
+                      third = rig_tokens(&rig, "Why?", 20), first = {0}, second = {0};
+    append(&first, &document);
+    append(&first, &question);
+    append(&second, &document);
+    append(&second, &other);
+    assert_int_equal(ask(&rig, &first), 0);
+    for (size_t turn = 0; turn < 2; turn++) {
+        struct token_list *tokens = turn == 0 ? &second : &first;
+        if (fresh) {
+            service_rig_stop(&rig);
+            service_rig_start(&rig, &(struct service_options){.parallel = 1});
+        }
+        const uint64_t before = settled(rig.service).tiers.read_pages;
+        const size_t stored = turn == 0 ? document.count : tokens->count - 1;
+        if (turn == 1) append(tokens, &third);
+        assert_in_range(ask_for(&rig, tokens, log_probabilities[turn]), stored - 64,
+                        stored + 1); /* 4 bits: whole chunks */
+        const uint64_t read = settled(rig.service).tiers.read_pages - before;
+        if (!fresh && turn == 0 && preset == NULL) assert_int_equal(read, 0); /* the document stayed */
+    }
+    token_list_deinit(&document);
+    token_list_deinit(&question);
+    token_list_deinit(&other);
+    token_list_deinit(&third);
+    token_list_deinit(&first);
+    token_list_deinit(&second);
+    service_rig_close(&rig);
+}
+
+static void test_one_place(void **state) {
+    static const char *const presets[] = {NULL, "quest", leoam};
+    (void)state;
+    for (size_t preset = 0; preset < sizeof presets / sizeof *presets; preset++) {
+        float stays[2][ANSWER], fresh[2][ANSWER];
+        ask_twice(presets[preset], false, stays);
+        ask_twice(presets[preset], true, fresh);
+        assert_memory_equal(stays, fresh, sizeof stays);
+    }
+}
+
+/* Without a folder it would be lost: it stays. */
+static void test_unsaved_stays(void **state) {
+    struct service_rig rig;
+    (void)state;
+    service_rig_open(&rig, &(struct service_rig_options){
+                               .parallel = 1, .sequences = 2, .context_size = CONTEXT, .service.idle_ms = 1});
+    struct token_list tokens = rig_tokens(&rig, "The river ran past the mill.", PROMPT), other;
+    ask(&rig, &tokens);
+    other = rig_tokens(&rig, "Rain fell on the town.", PROMPT);
+    ask(&rig, &other); /* turns of the loop later */
+    const struct service_statistics now = settled(rig.service);
+    assert_int_equal(now.resident, 2);
+    assert_int_equal(now.unloaded, 0);
+    token_list_deinit(&tokens);
+    token_list_deinit(&other);
+    service_rig_close(&rig);
+}
+
+enum { MANY = 8, LONG_CONTEXT = 2048, LONG_PROMPT = 620 };
+
+/* Of MANY clients at once, two turns each. */
+static void converse(struct token_list *tokens, uint64_t lacking_bytes) {
+    static const char *const texts[MANY] = {"The river ran past.", "A fox came.",  "It was cold.",
+                                            "She saw the door.",   "Rain fell.",   "He asked a question.",
+                                            "A letter came.",      "Numbers wait."};
+    struct service_rig rig;
+    struct client clients[MANY];
+    service_rig_open(&rig, &(struct service_rig_options){.parallel = MANY,
+                                                         .sequences = MANY,
+                                                         .context_size = LONG_CONTEXT,
+                                                         .host_bytes = 64 << 20,
+                                                         .preset = "quest",
+                                                         .keep = "64",
+                                                         .lacking_bytes = lacking_bytes});
+    for (size_t i = 0; i < MANY; i++) tokens[i] = rig_tokens(&rig, texts[i], LONG_PROMPT);
+    for (size_t turn = 0; turn < 2; turn++) {
+        for (size_t i = 0; i < MANY; i++) {
+            client_init(&clients[i], &rig);
+            const struct service_request request = request_of(&tokens[i]);
+            client_submit(&clients[i], &request);
+        }
+        for (size_t i = 0; i < MANY; i++) {
+            client_wait(&clients[i]);
+            if (clients[i].done.reason != STOP_LENGTH) fail_msg("%s", clients[i].done.error.message);
+            append(&tokens[i], &clients[i].tokens);
+            client_deinit(&clients[i]);
+        }
+    }
+    const struct service_statistics now = settled(rig.service);
+    assert_true(now.tiers.host_bytes <= rig.plan.host_bytes);
+    if (lacking_bytes > 0) assert_true(now.preemptions > 0); /* not all fit at once */
+    service_rig_close(&rig);
+}
+
+/* A budget that does not hold the key index of MANY whole contexts: sequences take of it what they need, and wait. */
+static void test_takes_what_it_needs(void **state) {
+    struct token_list ample[MANY], scarce[MANY];
+    (void)state;
+    converse(ample, 0);
+    converse(scarce, 3 << 19);
+    for (size_t i = 0; i < MANY; i++) {
+        assert_same_tokens(&ample[i], &scarce[i]);
+        token_list_deinit(&ample[i]);
+        token_list_deinit(&scarce[i]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_comes_back),
+        cmocka_unit_test(test_one_place),
+        cmocka_unit_test(test_unsaved_stays),
+        cmocka_unit_test(test_takes_what_it_needs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
