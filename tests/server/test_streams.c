@@ -2,21 +2,19 @@
  * has an end.  The HTTP of the server with streams of the test's own. */
 #include "testing.h"
 
-#include <arpa/inet.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
+#include "http_client.h"
 #include "server/http.h"
 
 enum { STREAMS = 1000, LEAVING = 300, WORKS = 200, FILES = 2 * STREAMS + 200 };
 /* 48 KiB of libmicrohttpd for each, and what an exchange takes. */
-enum { GROWTH_KIB_MAX = 64 << 10, PATIENCE_MS = 60000 };
+enum { GROWTH_KIB_MAX = 64 << 10 };
 
 static const char first_frame[] = "data: begun\n\n", last_frame[] = "data: [DONE]\n\n";
 
@@ -76,43 +74,12 @@ static size_t left_count(struct idle_streams *streams) {
 
 /* ---- the clients' ---- */
 
-static int connect_and_send(uint16_t port, const char *path, const char *body) {
-    const struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    char request[400];
-    const int length = snprintf(request, sizeof request,
-                                "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                                "Content-Length: %zu\r\n\r\n%s",
-                                path, strlen(body), body);
-    const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(client >= 0);
-    assert_int_equal(connect(client, (const struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(send(client, request, (size_t)length, MSG_NOSIGNAL), length);
-    return client;
-}
-
-/* Appends to text until it has `wanted`, or, with NULL, until the end. */
-static void read_until(int client, char *text, size_t capacity, const char *wanted) {
-    size_t length = strlen(text);
-    while (wanted == NULL || strstr(text, wanted) == NULL) {
-        struct pollfd readable = {.fd = client, .events = POLLIN};
-        assert_int_equal(poll(&readable, 1, PATIENCE_MS), 1);
-        assert_true(length + 1 < capacity);
-        const ssize_t count = recv(client, text + length, capacity - 1 - length, 0);
-        assert_true(count >= 0);
-        if (count == 0) break;
-        length += (size_t)count;
-        text[length] = '\0';
-    }
-    if (wanted != NULL) assert_non_null(strstr(text, wanted));
-}
-
 static void assert_works(uint16_t port, size_t number) {
     char body[40], reversed[40] = {0}, text[2000] = "";
     snprintf(body, sizeof body, "\"request %zu\"", number);
     for (size_t i = 0, length = strlen(body); i < length; i++) reversed[i] = body[length - 1 - i];
-    const int client = connect_and_send(port, "/work", body);
-    read_until(client, text, sizeof text, NULL);
+    const int client = http_client_post(port, "/work", body);
+    http_client_read(client, text, sizeof text, NULL);
     assert_non_null(strstr(text, "\r\n\r\n"));
     assert_string_equal(strstr(text, "\r\n\r\n") + 4, reversed);
     close(client);
@@ -141,10 +108,10 @@ static void test_idle_streams(void **state) {
     const uint16_t port = http_port(http);
     assert_works(port, 0);
     const long before = resident_kib();
-    for (size_t i = 0; i < STREAMS; i++) clients[i] = connect_and_send(port, "/stream", "{}");
+    for (size_t i = 0; i < STREAMS; i++) clients[i] = http_client_post(port, "/stream", "{}");
     for (size_t i = 0; i < STREAMS; i++) {
         char text[2000] = "";
-        read_until(clients[i], text, sizeof text, "begun");
+        http_client_read(clients[i], text, sizeof text, "begun");
     }
     for (size_t i = 1; i <= WORKS; i++) assert_works(port, i);
     const long growth = resident_kib() - before;
@@ -152,7 +119,7 @@ static void test_idle_streams(void **state) {
     if (growth > GROWTH_KIB_MAX) fail_msg("%ld KiB, and at most %d are expected", growth, GROWTH_KIB_MAX);
 
     for (size_t i = 0; i < LEAVING; i++) close(clients[i]);
-    for (int waited = 0; left_count(&streams) < LEAVING && waited < PATIENCE_MS; waited++) usleep(1000);
+    for (int waited = 0; left_count(&streams) < LEAVING && waited < HTTP_CLIENT_PATIENCE_MS; waited++) usleep(1000);
     assert_int_equal(left_count(&streams), LEAVING);
     for (size_t i = 0; i < STREAMS; i++) {
         exchange_set_work(streams.exchanges[i], NULL);
@@ -162,11 +129,11 @@ static void test_idle_streams(void **state) {
     }
     for (size_t i = LEAVING; i < STREAMS; i++) {
         char text[2000] = "";
-        read_until(clients[i], text, sizeof text, NULL);
+        http_client_read(clients[i], text, sizeof text, NULL);
         assert_non_null(strstr(text, last_frame));
         close(clients[i]);
     }
-    assert_true(http_wait_idle(http, PATIENCE_MS / 1000));
+    assert_true(http_wait_idle(http, HTTP_CLIENT_PATIENCE_MS / 1000));
     http_destroy(http);
 }
 
