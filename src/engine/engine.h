@@ -168,6 +168,9 @@ enum status engine_fill_document(struct engine *engine, struct sequence *sequenc
 enum status engine_copy(struct engine *engine, struct sequence *sequence, const struct sequence *source,
                         uint64_t token_count, struct error *error) STATUS_CHECKED;
 
+/* Tokens, behind its length, of the segment in which the sequence's prefill has paused; 0: none.  *done: as many as the
+ * work that is done would have been enough for. */
+size_t sequence_paused_tokens(const struct sequence *sequence, size_t *done);
 /* Tokens of the first prefill whose KV came from a saved document.  A common prefix below 64 tokens counts as none. */
 uint64_t sequence_reused_tokens(const struct sequence *sequence);
 /* Tokens of that prefill's suffix, behind the reused tokens, that selected (struct plan.suffix). */

@@ -15,6 +15,15 @@ void sequence_end_paused(struct sequence *sequence) {
     sequence->paused = (struct paused_segment){.active = false};
 }
 
+size_t sequence_paused_tokens(const struct sequence *sequence, size_t *done) {
+    const struct paused_segment *paused = &sequence->paused;
+    const size_t layer_count = sequence->engine->model->config.layer_count;
+    *done = 0;
+    if (!paused->active) return 0;
+    *done = (paused->row_count * paused->cursor.layer + paused->cursor.row_first) / layer_count;
+    return paused->row_count;
+}
+
 void sequence_drop_paused(struct sequence *sequence) {
     if (!sequence->paused.active) return;
     sequence_end_paused(sequence);

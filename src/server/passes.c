@@ -129,6 +129,11 @@ static bool is_cancelled(struct service *service, struct job *job) {
     return cancelled;
 }
 
+/* Within a segment: a cancelled one pauses otherwise, so that the same prompt goes on there (resident.c). */
+static bool cannot_pause(const struct service *service, const struct job *job) {
+    return engine_reads_weights(service->engine) || job->prompt_log_probabilities;
+}
+
 static bool slice_progress(void *context, uint64_t done, uint64_t total) {
     const struct slice *slice = context;
     struct job *job = slice->job;
@@ -137,14 +142,16 @@ static bool slice_progress(void *context, uint64_t done, uint64_t total) {
     job->progress_done = slice->first + (size_t)done;
     if (listener->progress != NULL && job->answer.tokens.count == 0)
         listener->progress(listener->context, job->progress_done, job->prompt_count);
-    return is_cancelled(slice->service, job);
+    return cannot_pause(slice->service, job) && is_cancelled(slice->service, job);
 }
 
-/* The slice's time is over, and somebody else wants to compute. */
+/* The client has left, or the slice's time is over and somebody else wants to compute. */
 static bool slice_pauses(void *context) {
     const struct slice *slice = context;
     struct service *service = slice->service;
-    if (engine_reads_weights(service->engine) || clock_seconds() < slice->deadline) return false;
+    if (engine_reads_weights(service->engine)) return false;
+    if (is_cancelled(service, slice->job)) return true;
+    if (clock_seconds() < slice->deadline) return false;
     pthread_mutex_lock(&service->mutex);
     bool waits = service->running_count > 1 || service->queue != NULL || service->callers != NULL;
     pthread_mutex_unlock(&service->mutex);

@@ -20,6 +20,7 @@ static void drop(struct service *service, size_t index) {
     sequence_destroy(resident->sequence);
     token_list_deinit(&resident->stored);
     token_list_deinit(&resident->origins);
+    token_list_deinit(&resident->begun);
     remove_at(service, index);
 }
 
@@ -56,9 +57,19 @@ void resident_clear(struct service *service) {
     while (service->resident_count > 0) drop(service, service->resident_count - 1);
 }
 
+/* A paused segment is not complete: it goes. */
+static void forget_begun(struct resident *resident) {
+    if (resident->begun.count == 0) return;
+    sequence_truncate(resident->sequence, sequence_length(resident->sequence));
+    token_list_deinit(&resident->begun);
+}
+
 /* What is too short to be saved is soon computed again. */
-static bool may_leave(const struct service *service, struct sequence *sequence) {
+static bool may_leave(const struct service *service, struct resident *resident) {
+    struct sequence *sequence = resident->sequence;
     struct error ignored; /* it stays */
+    forget_begun(resident);
+    if (sequence_length(sequence) == 0) return true;
     if (engine_saves(service->engine) && sequence_length(sequence) < KV_CHUNK_TOKENS) return true;
     return sequence_save(sequence, &ignored) == STATUS_OK && sequence_is_saved(sequence) &&
            sequence_is_flushed(sequence) && /* else a later turn sees it */
@@ -69,9 +80,8 @@ void resident_unload_idle(struct service *service) {
     if (service->options.idle_ms == 0) return;
     const double before = clock_seconds() - service->options.idle_ms * 1e-3;
     for (size_t i = service->resident_count; i > 0; i--) {
-        const struct resident *resident = &service->residents[i - 1];
-        if (resident->ticket != 0 || resident->used_seconds > before ||
-            !may_leave(service, resident->sequence))
+        struct resident *resident = &service->residents[i - 1];
+        if (resident->ticket != 0 || resident->used_seconds > before || !may_leave(service, resident))
             continue;
         drop(service, i - 1);
         service->statistics.unloaded++;
@@ -88,10 +98,27 @@ static size_t shared_tokens(const struct job *job, const struct resident *reside
     return shared;
 }
 
+static bool same_ids(const token_id *a, const token_id *b, size_t count) {
+    return count == 0 || memcmp(a, b, count * sizeof *a) == 0;
+}
+
+/* The job has all tokens of the resident one, those of its paused segment included. */
+static bool goes_on(const struct job *job, const struct resident *resident) {
+    const struct token_list *stored = &resident->stored, *begun = &resident->begun;
+    size_t done;
+    return begun->count > 0 && sequence_paused_tokens(resident->sequence, &done) == begun->count &&
+           job->history.count == 0 && strcmp(resident->owner, job->owner) == 0 &&
+           strcmp(resident->document_name, job->document_name) == 0 &&
+           job_wanted_tokens(job) >= stored->count + begun->count &&
+           same_ids(job->tokens.ids, stored->ids, stored->count) &&
+           same_ids(job->tokens.ids + stored->count, begun->ids, begun->count);
+}
+
 /* A sequence that is cut back would not be saved any more; then its document is attached to instead. */
 static bool may_take(const struct service *service, const struct job *job, const struct resident *resident,
                      size_t shared) {
     if (resident->ticket != 0) return resident->ticket == job->ticket;
+    if (goes_on(job, resident)) return true;
     if (strcmp(resident->owner, job->owner) != 0 || shared == 0) return false;
     return shared == resident->stored.count || !engine_saves(service->engine);
 }
@@ -104,8 +131,11 @@ static void take_over(struct service *service, struct job *job, size_t index, si
     answer->sequence = resident->sequence;
     answer->stored = resident->stored;
     answer->origins = resident->origins;
-    answer_truncate(answer, shared);
-    if (resident->ticket == 0) sequence_begin_suffix(answer->sequence);
+    if (!goes_on(job, resident)) {
+        answer_truncate(answer, shared);
+        if (resident->ticket == 0) sequence_begin_suffix(answer->sequence);
+    }
+    token_list_deinit(&resident->begun);
     remove_at(service, index);
 }
 
@@ -123,6 +153,7 @@ static size_t find_best(const struct service *service, const struct job *job, si
     for (size_t i = 0; i < service->resident_count && !job->prompt_log_probabilities; i++) {
         size_t shared = shared_tokens(job, &service->residents[i]);
         if (!may_take(service, job, &service->residents[i], shared)) continue;
+        if (goes_on(job, &service->residents[i])) shared += service->residents[i].begun.count;
         if (best != SIZE_MAX && shared <= most) continue;
         best = i;
         most = shared;
@@ -168,15 +199,33 @@ enum status resident_take(struct service *service, struct job *job, struct error
     return sequence_create(&job->answer.sequence, service->engine, error);
 }
 
+/* Tokens of the segment in which the job's prefill has paused.  It is dropped where there is no memory for them. */
+static struct token_list take_begun(struct job *job) {
+    const struct answer *answer = &job->answer;
+    const token_id *ids = job->tokens.ids + answer->stored.count;
+    struct token_list begun = {0};
+    struct error ignored;
+    size_t done;
+    const size_t count = sequence_paused_tokens(answer->sequence, &done);
+    for (size_t i = 0; i < count; i++)
+        if (token_list_append(&begun, ids[i], &ignored) != STATUS_OK) break;
+    if (begun.count < count || count == 0) {
+        token_list_deinit(&begun);
+        sequence_truncate(answer->sequence, sequence_length(answer->sequence));
+    }
+    return begun;
+}
+
 void resident_leave(struct service *service, struct job *job) {
     struct answer *answer = &job->answer;
     struct sequence *sequence = answer->sequence;
-    answer->sequence = NULL;
     if (sequence == NULL) return;
-    uint64_t length = sequence_length(sequence);
-    sequence_truncate(sequence, length); /* a segment that has paused is not complete */
-    if (length == 0 || length != answer->stored.count || job->prompt_log_probabilities ||
+    const uint64_t length = sequence_length(sequence);
+    struct token_list begun = take_begun(job);
+    answer->sequence = NULL;
+    if ((length == 0 && begun.count == 0) || length != answer->stored.count || job->prompt_log_probabilities ||
         service->resident_count == ENGINE_SEQUENCES_MAX) {
+        token_list_deinit(&begun);
         sequence_destroy(sequence);
         return;
     }
@@ -184,9 +233,11 @@ void resident_leave(struct service *service, struct job *job) {
     *resident = (struct resident){.sequence = sequence,
                                   .stored = answer->stored,
                                   .origins = answer->origins,
+                                  .begun = begun,
                                   .priority = job->priority,
                                   .used = service->turn,
                                   .used_seconds = clock_seconds()};
     snprintf(resident->owner, sizeof resident->owner, "%s", job->owner);
+    snprintf(resident->document_name, sizeof resident->document_name, "%s", job->document_name);
     answer->stored = answer->origins = (struct token_list){0};
 }

@@ -108,7 +108,9 @@ static void admit(struct service *service, struct job *job) {
         return;
     }
     if (!service_attach(service, job, &error)) return;
-    job->progress_done = job->answer.stored.count;
+    size_t begun; /* of a segment that has paused */
+    (void)sequence_paused_tokens(job->answer.sequence, &begun);
+    job->progress_done = job->answer.stored.count + begun;
     if (!job->was_admitted) tell_admission(service, job);
 }
 

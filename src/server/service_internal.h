@@ -68,7 +68,9 @@ struct job {
 struct resident {
     struct sequence *sequence;
     struct token_list stored, origins;
-    char owner[SERVICE_OWNER_MAX];
+    /* Of the segment in which a cancelled prefill has paused: a prompt with these tokens, too, goes on there. */
+    struct token_list begun;
+    char owner[SERVICE_OWNER_MAX], document_name[SERVICE_NAME_MAX];
     enum service_priority priority; /* of the request that left it */
     uint64_t used;                  /* the number of the turn when it was left */
     double used_seconds;            /* the time then */

@@ -107,7 +107,7 @@ static void progress(void *context, size_t done, size_t total) {
     struct client *client = context;
     pthread_mutex_lock(&client->mutex);
     assert_true(done >= client->progress_done && done <= total);
-    client->progress_count++;
+    if (++client->progress_count == 2) client->progress_computed = done;
     client->progress_done = done;
     bool cancels = client->cancel_done > 0 && done >= client->cancel_done;
     pthread_cond_broadcast(&client->changed);
@@ -174,8 +174,8 @@ void client_submit(struct client *client, const struct service_request *request)
     struct error error;
     const struct service_listener listener = client_listener(client);
     service_ticket ticket;
+    pthread_mutex_lock(&client->mutex); /* callbacks find the ticket */
     assert_ok(service_submit(client->rig->service, request, &listener, &ticket, &error), error);
-    pthread_mutex_lock(&client->mutex);
     client->ticket = ticket;
     pthread_mutex_unlock(&client->mutex);
 }

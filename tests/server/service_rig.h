@@ -30,6 +30,7 @@ struct client {
     struct token_list tokens;
     char text[4096];
     size_t text_length, admitted_count, progress_count, progress_done, prompt_tokens, done_count;
+    size_t progress_computed; /* the first one behind that of the admission */
     float log_probabilities[512], prompt_log_probabilities[2048];
     struct service_admission admission;
     struct service_done done;

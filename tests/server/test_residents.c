@@ -241,12 +241,87 @@ static void test_takes_what_it_needs(void **state) {
     }
 }
 
+/* ---- a prefill that is cancelled within a segment ---- */
+
+enum retry { AT_ONCE, BEHIND_ANOTHER, LONGER, PARTLY, OF_ANOTHER_OWNER, RETRIES };
+enum { CUT_PROMPT = 310, CUT_AT = 150, CUT_BATCH = 32 };
+
+static void cancel(struct service_rig *rig, const struct token_list *prompt, size_t *done) {
+    struct client client;
+    client_init(&client, rig);
+    client.cancel_done = CUT_AT;
+    const struct service_request request = request_of(prompt);
+    client_submit(&client, &request);
+    client_wait(&client);
+    assert_int_equal(client.done.reason, STOP_INTERRUPTED);
+    assert_in_range(client.progress_done, CUT_AT, CUT_PROMPT - 1);
+    *done = client.progress_done;
+    client_deinit(&client);
+}
+
+/* The prompt that a retry asks; cut: one that begins as it does was cancelled before. */
+static void retry(enum retry retry, bool cut, uint64_t host_bytes, const char *preset, struct client *client) {
+    struct service_rig rig;
+    service_rig_open(&rig, &(struct service_rig_options){.parallel = 2,
+                                                         .sequences = 2,
+                                                         .context_size = 1024,
+                                                         .host_bytes = host_bytes,
+                                                         .batch_size = CUT_BATCH,
+                                                         .preset = preset,
+                                                         .keep = preset != NULL ? "64" : NULL});
+    struct token_list prompt = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", CUT_PROMPT),
+                      other = rig_tokens(&rig, "Snow lay on the roofs of the harbour.", 90),
+                      more = rig_tokens(&rig, "Who saw it then?", QUESTION);
+    size_t done = 0;
+    if (cut) cancel(&rig, &prompt, &done);
+    if (cut) assert_int_equal(settled(rig.service).resident, 1);
+    if (retry == BEHIND_ANOTHER) (void)ask(&rig, &other);
+    if (retry == LONGER) append(&prompt, &more);
+    if (retry == PARTLY) prompt.ids[CUT_AT / 2]++;
+    client_init(client, &rig);
+    struct service_request request = request_of(&prompt);
+    if (retry == OF_ANOTHER_OWNER) request.owner = "another";
+    request.log_probabilities = true;
+    client_ask(client, &request);
+    assert_int_equal(client->admission.reused_tokens, 0);
+    const bool goes_on = cut && retry != PARTLY && retry != OF_ANOTHER_OWNER;
+    if (goes_on) assert_in_range(client->progress_computed, done + 1, CUT_PROMPT);
+    if (!goes_on) assert_in_range(client->progress_computed, 1, CUT_BATCH);
+    assert_int_equal(settled(rig.service).resident, cut && !goes_on ? 2 : retry == BEHIND_ANOTHER ? 2 : 1);
+    token_list_deinit(&prompt);
+    token_list_deinit(&other);
+    token_list_deinit(&more);
+    service_rig_close(&rig);
+}
+
+/* It goes on where it was, once the same prompt comes: what was read once is not read again. */
+static void test_cut_prefills_go_on(void **state) {
+    static const struct {
+        uint64_t host_bytes;
+        const char *preset;
+        enum retry ways;
+    } kinds[] = {{0, NULL, RETRIES}, {64 << 20, NULL, PARTLY}, {64 << 20, "quest", BEHIND_ANOTHER}};
+    (void)state;
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
+        for (enum retry way = AT_ONCE; way < kinds[kind].ways; way++) {
+            struct client whole, cut;
+            retry(way, false, kinds[kind].host_bytes, kinds[kind].preset, &whole);
+            retry(way, true, kinds[kind].host_bytes, kinds[kind].preset, &cut);
+            assert_same_tokens(&whole.tokens, &cut.tokens);
+            assert_memory_equal(whole.log_probabilities, cut.log_probabilities,
+                                ANSWER * sizeof *cut.log_probabilities);
+            client_deinit(&whole);
+            client_deinit(&cut);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_comes_back),
         cmocka_unit_test(test_one_place),
         cmocka_unit_test(test_unsaved_stays),
         cmocka_unit_test(test_takes_what_it_needs),
+        cmocka_unit_test(test_cut_prefills_go_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
