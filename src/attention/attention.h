@@ -116,6 +116,7 @@ struct rebuild_statistics {
     uint64_t layers;                            /* that lacked chunks in RAM whose inputs are kept */
     uint64_t missing_chunks;                    /* of those layers, each of all heads */
     uint64_t chunks;                            /* of them computed again */
+    uint64_t kept_chunks;                       /* of those, that stayed in RAM */
     uint64_t refusals;                          /* inputs that could not be read */
     const char *refusal;                        /* why, the first time; NULL: never; the attention's */
     double bytes_per_second, seconds_per_token; /* measured; 0: not yet */

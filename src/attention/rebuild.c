@@ -18,6 +18,7 @@ struct rebuild_run {
     uint64_t chunk_first, chunk_count, chunk_end;
     size_t
         range_chunks; /* each range of so many is attended to as it is computed; 0: all stay in the workspace */
+    bool stays;       /* none is in the workspace: they are computed to where the tier would read them */
 };
 
 /* The reads that were begun with a run. */
@@ -53,6 +54,8 @@ struct rebuild {
     size_t partial_floats;
     struct attend_ranges ranges;         /* of the run, as they are handed out */
     struct rebuild_run run;              /* of the planned layer */
+    struct kv_sequence *computing;       /* of a run that stays, until it is ended; NULL: none is under way */
+    uint64_t computed_chunks;            /* of it */
     uint64_t run_ns, wait_ns, attend_ns; /* of its rebuilding, and of that for inputs and for attention */
     struct first_reads first_reads;
     struct rebuild_rates rates;
@@ -177,14 +180,16 @@ static uint64_t find_run(const struct rebuild *rebuild, const struct kv_view *vi
     return run;
 }
 
-/* How many chunks of the run can be computed again: what the workspace holds, or whole ranges, of which each attends by
- * itself, if these are more.  Then the run begins where a range does. */
+/* How many chunks of the run can be computed again: all of them, if the tier has room (the run stays); else what the
+ * workspace holds, or whole ranges, of which each attends by itself, if these are more.  Then the run begins where a
+ * range does. */
 static uint64_t chunks_max(const struct rebuild *rebuild, struct rebuild_run *plan, uint64_t run,
                            const struct attend_item *item) {
     const uint64_t first = plan->chunk_first, kept = inputs_chunks(plan->inputs, plan->layer_index),
                    range = attention_range_rows(item->position_first + 1) / KV_CHUNK_TOKENS;
     uint64_t most = kept > first ? kept - first : 0;
     most = most < run ? most : run;
+    if (plan->stays) return min_size(most, inputs_read_max(plan->inputs));
     const uint64_t held = most < rebuild->chunk_capacity ? most : rebuild->chunk_capacity;
     const uint64_t begin = (first + range - 1) / range * range, end = (first + most) / range * range;
     const uint64_t forced = rebuild->forced_chunks;
@@ -234,6 +239,7 @@ static uint64_t decide(struct rebuild *rebuild, const struct attention_layer *la
     uint64_t missing;
     const uint64_t run = find_run(rebuild, &view, full, &plan->chunk_first, &missing);
     if (run == 0) return missing;
+    plan->stays = kv_sequence_has_room(sequence, missing);
     const uint64_t most = chunks_max(rebuild, plan, run, &operation->items[0]);
     plan->chunk_count = chunks_of_split(rebuild, plan, most, missing, kind_of(operation->items[0].row_count));
     return missing;
@@ -244,9 +250,33 @@ bool rebuild_expects(struct rebuild *rebuild, const struct attention_layer *laye
     return rebuild != NULL && decide(rebuild, layer, &plan) > 0 && plan.chunk_count > 0;
 }
 
+/* What was computed of a run that stays is there from now on. */
+static void end_computing(struct rebuild *rebuild) {
+    const struct rebuild_run *run = &rebuild->run;
+    if (rebuild->computing == NULL) return;
+    kv_sequence_end_computing(rebuild->computing, run->layer_index, run->chunk_first, run->chunk_count,
+                              rebuild->computed_chunks);
+    rebuild->statistics.kept_chunks += rebuild->computed_chunks;
+    rebuild->computing = NULL;
+}
+
+/* Before anything is read for the layer: then slots are there for both. */
+static void begin_computing(struct rebuild *rebuild, struct kv_sequence *sequence) {
+    struct rebuild_run *run = &rebuild->run;
+    rebuild->computed_chunks = 0;
+    if (!run->stays || run->chunk_count == 0) return;
+    run->stays = kv_sequence_begin_computing(sequence, run->layer_index, run->chunk_first, run->chunk_count);
+    if (run->stays)
+        rebuild->computing = sequence;
+    else
+        run->chunk_count = min_size(run->chunk_count, rebuild->chunk_capacity);
+}
+
 bool rebuild_plan(struct rebuild *rebuild, const struct attention_layer *layer) {
     struct rebuild_run *run = &rebuild->run;
+    ASSERT(rebuild->computing == NULL);
     const uint64_t missing = decide(rebuild, layer, run);
+    begin_computing(rebuild, layer->sequences[0]);
     rebuild->statistics.layers += missing > 0;
     rebuild->statistics.missing_chunks += missing;
     rebuild->statistics.chunks += run->chunk_count;
@@ -313,10 +343,14 @@ static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
     else
         rows.inputs = rebuild->tile;
     layer->math.rebuild(layer->math.context, &rows);
-    const struct attend_item item = {.view = {.layout = rebuild->layout,
-                                              .chunks = rebuild->own + place_of(&rebuild->run, first),
-                                              .chunk_stride = rebuild->chunk_capacity},
-                                     .row_count = rows.row_count};
+    struct attend_item item = {.view = {.layout = rebuild->layout,
+                                        .chunks = rebuild->own + place_of(&rebuild->run, first),
+                                        .chunk_stride = rebuild->chunk_capacity},
+                               .row_count = rows.row_count};
+    if (rebuild->run.stays) {
+        item.view = kv_sequence_view(rebuild->computing, layer->index);
+        item.view.chunks += rebuild->run.chunk_first + first;
+    }
     rebuild->device->operations->append(stream,
                                         &(struct append_operation){.k = rows.k,
                                                                    .v = rows.v,
@@ -383,6 +417,7 @@ enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const st
         const uint64_t began = clock_ns(), waited = rebuild->wait_ns;
         if (layer->index > 0) TRY(fetch_tile(rebuild, stream, first, count, error));
         TRY(compute_tile(rebuild, stream, layer, first, count, error));
+        rebuild->computed_chunks += count;
         rebuild_rates_add_computing(&rebuild->rates, (double)(count * KV_CHUNK_TOKENS),
                                     1e-9 * (double)(clock_ns() - began - (rebuild->wait_ns - waited)));
         if (rebuild->run.range_chunks > 0 && (first + count) % rebuild->run.range_chunks == 0)
@@ -396,6 +431,7 @@ enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const st
 }
 
 void rebuild_refuse(struct rebuild *rebuild, const struct error *why) {
+    end_computing(rebuild);
     if (rebuild->statistics.refusals++ == 0) rebuild->refusal = *why;
     inputs_refuse(rebuild->run.inputs);
 }
@@ -403,6 +439,7 @@ void rebuild_refuse(struct rebuild *rebuild, const struct error *why) {
 struct kv_view rebuild_view(struct rebuild *rebuild, const struct kv_view *view, size_t head_first,
                             size_t head_count) {
     const uint64_t first = rebuild->run.chunk_first, end = first + rebuild->run.chunk_count;
+    if (rebuild->run.stays) return *view;
     for (size_t i = 0; i < head_count; i++) {
         void **row = rebuild->table + i * rebuild->view_chunks;
         void *const *own = rebuild->own + (head_first + i) * rebuild->chunk_capacity;
@@ -460,6 +497,7 @@ static void note_besides(struct rebuild *rebuild, const struct rebuild_layer *la
 void rebuild_note(struct rebuild *rebuild, const struct rebuild_layer *layer) {
     struct rebuild_step *step = &rebuild->step;
     double rebuilding = 0;
+    end_computing(rebuild);
     if (layer->is_rebuilt) {
         rebuilding = 1e-9 * (double)(rebuild->run_ns - rebuild->attend_ns);
         note_link(rebuild, layer);
@@ -478,6 +516,7 @@ void rebuild_note(struct rebuild *rebuild, const struct rebuild_layer *layer) {
 void rebuild_end_step(struct rebuild *rebuild) {
     const struct rebuild_step *step = &rebuild->step;
     const double seconds = seconds_between(step->begin_ns, step->last_end_ns);
+    end_computing(rebuild); /* of a layer that failed */
     if (step->last_end_ns > 0 && !step->is_rebuilt)
         rebuild_rates_add_link(&rebuild->rates, (double)step->kv_bytes, seconds,
                                1e-9 * (double)step->wait_ns >= WAIT_MIN * seconds);

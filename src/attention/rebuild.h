@@ -11,6 +11,9 @@
  *   view     what a head attends to: the workspace's chunks in place of those that were not read
  *   ranges   what has been attended to already
  *
+ * Where the tier has room for all that the layer lacks, the run needs no workspace: its chunks are computed to where
+ * they would be read to, and stay ("compute or load", docs/decisions/0050).
+ *
  * While a layer is rebuilt nothing is prefetched for it, which costs what else a layer computes.  So it is rebuilt only
  * where that takes a tenth less than reading all of it beside that computation.
  *

@@ -108,6 +108,18 @@ enum status kv_fetch_wait(struct kv_fetch *fetch, struct error *error) STATUS_CH
 void kv_fetch_hold(const struct kv_fetch *fetch, bool more);
 void kv_fetch_release(struct kv_fetch *fetch); /* also of one that was begun in part */
 
+/* Whether RAM has room for so many more chunks of every head, of rows, without driving out others. */
+bool kv_sequence_has_room(const struct kv_sequence *sequence, uint64_t chunk_count);
+/* Chunks [chunk_first, chunk_first + chunk_count) of a layer, full ones of a document, are not read but computed by the
+ * caller, who writes the rows of every head to where the view shows them.  They have slots until they are ended, which
+ * nobody had.  false: there are none, or some of the chunks are on their way; nothing has changed. */
+bool kv_sequence_begin_computing(struct kv_sequence *sequence, size_t layer_index, uint64_t chunk_first,
+                                 uint64_t chunk_count);
+/* The first computed_count of them have their rows, and are from now on like chunks that were read; the slots of the
+ * others are free again. */
+void kv_sequence_end_computing(struct kv_sequence *sequence, size_t layer_index, uint64_t chunk_first,
+                               uint64_t chunk_count, uint64_t computed_count);
+
 /* Slots for the rows [position_first, position_first + row_count) of a layer, to be written now.  STATUS_MEMORY: all
  * slots are taken by what may not go. */
 enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,

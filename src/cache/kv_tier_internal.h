@@ -7,6 +7,7 @@
  *   kv_parts      which parts of them
  *   kv_key_index  blocks of the key index, where they lie on disk
  *   kv_fetch      the chunks of a head, fetched and held (struct kv_fetch)
+ *   kv_computed   chunks that are computed again instead of read
  *   kv_divide     the slots' memory
  *   kv_write      a sequence's chunks on their way to the disk
  *   kv_documents  documents of a sequence

@@ -48,6 +48,7 @@ json_t *rebuilt_json(const struct engine *engine) {
     json_add_uint(object, "layers", r.layers);
     json_add_uint(object, "missing_chunks", r.missing_chunks);
     json_add_uint(object, "rebuilt_chunks", r.chunks);
+    json_add_uint(object, "kept_chunks", r.kept_chunks);
     json_add_uint(object, "refusals", r.refusals);
     json_add_number(object, "input_bytes", r.input_bytes);
     json_add_number(object, "kv_bytes", r.kv_bytes);

@@ -18,6 +18,7 @@
 
 enum { PROMPT = 420, MORE = 40, STEPS = 3, CONTEXT = 480, BLOCK = 96, WIDTH_MAX = 512 };
 enum { LONG = 1600, LONG_CONTEXT = 1664, LONG_HOST_BYTES = 8 << 20 }; /* three whole ranges of attention */
+enum { SHORTER = LONG - 100, ROOM_BYTES = 48 << 20 };                 /* that all of it fits into */
 
 struct rig {
     struct device *device;
@@ -64,24 +65,27 @@ struct answer {
     uint64_t reused;
     char notice[256], refusal[256];
     struct rebuild_statistics rebuilt;
+    struct kv_tier_statistics tier;
 };
 
-/* A prompt of `count` tokens and the steps behind it; forced 0: no KV on disk. */
-static void ask(struct rig *rig, enum kv_type type, size_t count, size_t forced, struct answer *answer) {
+/* A prompt of `count` tokens and the steps behind it; forced 0: no KV on disk; host_bytes 0: the least. */
+static void ask_within(struct rig *rig, enum kv_type type, size_t count, size_t forced, uint64_t host_bytes,
+                       struct answer *answer) {
     struct plan plan = plan_of(rig, type);
     struct engine *engine;
     struct sequence *sequence;
     const float *logits;
     memset(answer, 0, sizeof *answer);
-    if (count == LONG) plan.context_size = LONG_CONTEXT;
+    if (count > CONTEXT) plan.context_size = LONG_CONTEXT;
     if (forced == 0) {
         plan.disk_directory = NULL;
         plan.rebuilds = false;
     } else {
         assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
+        if (host_bytes > 0) plan.host_bytes = host_bytes;
     }
     assert_ok(engine_create(&engine, rig->model, &plan, NULL, &rig->error), rig->error);
-    if (forced > 0 && count == LONG) {
+    if (forced > 0 && count == LONG && host_bytes == 0) {
         assert_true(plan.host_bytes <= LONG_HOST_BYTES);
         engine_destroy(engine);
         plan.host_bytes = LONG_HOST_BYTES;
@@ -101,10 +105,15 @@ static void ask(struct rig *rig, enum kv_type type, size_t count, size_t forced,
     snprintf(answer->notice, sizeof answer->notice, "%s", sequence_notice(sequence));
     assert_ok(sequence_flush(sequence, &rig->error), rig->error);
     answer->rebuilt = attention_rebuild_statistics(engine_attention(engine));
+    answer->tier = engine_tier_statistics(engine);
     if (answer->rebuilt.refusal != NULL)
         snprintf(answer->refusal, sizeof answer->refusal, "%s", answer->rebuilt.refusal);
     sequence_destroy(sequence);
     engine_destroy(engine);
+}
+
+static void ask(struct rig *rig, enum kv_type type, size_t count, size_t forced, struct answer *answer) {
+    ask_within(rig, type, count, forced, 0, answer);
 }
 
 static void assert_same(const struct rig *rig, const struct answer *got, const struct answer *want,
@@ -214,6 +223,43 @@ static void ranges_attend_by_themselves(void **state) {
     rig_close(&rig);
 }
 
+enum { FULL_LAYERS = 6, FULL_CHUNKS = SHORTER / KV_CHUNK_TOKENS };
+
+/* An opened document that RAM has room for: what is computed again stays there, and what is not is read, both once, by
+ * the rows of a question (first opened) and by a single row. */
+static void an_opened_document_is_computed_or_loaded(void **state) {
+    (void)state;
+    static const size_t forced[] = {SIZE_MAX, 17, REBUILD_NOTHING};
+    cpu_mask masks[3];
+    const size_t mask_count = masks_known(masks);
+    struct tiny_model tiny = tiny_of("llama", TENSOR_Q8_0);
+    struct answer want, got;
+    tiny.kv_head_count = 4;
+    for (size_t i = 0; i < 3; i++) {
+        struct rig rig;
+        rig_open(&rig, &tiny, masks[mask_count - 1]);
+        ask(&rig, KV_F16, LONG, 0, &want);
+        ask_within(&rig, KV_F16, SHORTER, REBUILD_NOTHING, ROOM_BYTES, &got);
+        for (size_t round = 0; round < 2; round++) {
+            ask_within(&rig, KV_F16, LONG, forced[i], ROOM_BYTES, &got);
+            const uint64_t chunks = round == 0 ? FULL_CHUNKS : (LONG - 1) / KV_CHUNK_TOKENS,
+                           computed = forced[i] == REBUILD_NOTHING ? 0
+                                      : forced[i] < chunks         ? forced[i]
+                                                                   : chunks;
+            assert_int_equal(got.reused, round == 0 ? SHORTER : LONG - 1);
+            assert_int_equal(got.rebuilt.refusals, 0);
+            if (computed > 0) /* not in a second pass; what is all read is prefetched */
+                assert_int_equal(got.rebuilt.missing_chunks, FULL_LAYERS * chunks);
+            assert_int_equal(got.rebuilt.chunks, FULL_LAYERS * computed);
+            assert_int_equal(got.rebuilt.kept_chunks, FULL_LAYERS * computed);
+            assert_int_equal(got.tier.read_pages / tiny.kv_head_count,
+                             FULL_LAYERS * (chunks - computed + 1)); /* and the one that grows */
+            assert_same(&rig, &got, &want, "computed or loaded");
+        }
+        rig_close(&rig);
+    }
+}
+
 /* Layers that slide see few chunks and read them; the others are rebuilt as ever. */
 static void sliding_layers_are_read(void **state) {
     (void)state;
@@ -251,15 +297,16 @@ static void a_prefix_of_the_inputs_is_used(void **state) {
     rig_close(&rig);
 }
 
-/* Changes a byte in the middle of the pages of the document whose layout is that of inputs: the larger id. */
-static void damage_inputs(const struct rig *rig, unsigned document) {
+/* Changes a byte of the pages, from a part of the file on, of the document whose layout is that of inputs: the larger
+ * id. */
+static void damage_inputs(const struct rig *rig, unsigned document, double from) {
     char path[256];
     uint8_t byte;
     snprintf(path, sizeof path, "%s/%u.pages", rig->scratch.path, document);
     const int file = open(path, O_RDWR);
     assert_true(file >= 0);
     const off_t end = lseek(file, 0, SEEK_END);
-    for (off_t at = 0; at < end; at += 4096) { /* every page */
+    for (off_t at = (off_t)(from * (double)end) / 4096 * 4096; at < end; at += 4096) { /* every page */
         assert_int_equal(pread(file, &byte, 1, at + 8), 1);
         byte ^= 1;
         assert_int_equal(pwrite(file, &byte, 1, at + 8), 1);
@@ -276,7 +323,7 @@ static void damaged_inputs_are_not_used(void **state) {
     rig_open(&rig, &tiny, cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8));
     ask(&rig, KV_F16, PROMPT, 0, &want);
     ask(&rig, KV_F16, PROMPT, 3, &got);
-    damage_inputs(&rig, 2);
+    damage_inputs(&rig, 2, 0);
     ask(&rig, KV_F16, PROMPT - 20, 3, &got); /* it only reads: the tail is not needed */
     assert_int_equal(got.reused, PROMPT - 21);
     assert_int_equal(got.rebuilt.refusals, 1);
@@ -286,6 +333,26 @@ static void damaged_inputs_are_not_used(void **state) {
     assert_int_equal(got.rebuilt.refusals, 0);
     assert_int_equal(got.rebuilt.chunks, 0);
     assert_same(&rig, &got, &want, "after damage");
+    rig_close(&rig);
+}
+
+/* What was computed before the damage stays; slots of what was to be computed behind it are read into. */
+static void damage_behind_some_that_stay(void **state) {
+    (void)state;
+    struct rig rig;
+    struct answer want, got;
+    struct tiny_model tiny = tiny_of("llama", TENSOR_Q8_0);
+    tiny.kv_head_count = 4;
+    rig_open(&rig, &tiny, cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8));
+    ask(&rig, KV_F16, LONG, 0, &want);
+    ask_within(&rig, KV_F16, LONG, REBUILD_NOTHING, ROOM_BYTES, &got);
+    damage_inputs(&rig, 2, 0.5);
+    ask_within(&rig, KV_F16, LONG, SIZE_MAX, ROOM_BYTES, &got);
+    const uint64_t chunks = (LONG - 1) / KV_CHUNK_TOKENS, kept = got.rebuilt.kept_chunks;
+    assert_int_equal(got.rebuilt.refusals, 1);
+    assert_true(kept > chunks && kept < FULL_LAYERS * chunks && kept % chunks != 0);
+    assert_int_equal(got.tier.read_pages / tiny.kv_head_count, FULL_LAYERS * (chunks + 1) - kept);
+    assert_same(&rig, &got, &want, "damage behind some");
     rig_close(&rig);
 }
 
@@ -335,6 +402,8 @@ int main(void) {
         cmocka_unit_test(every_family),
         cmocka_unit_test(every_weight_type),
         cmocka_unit_test(ranges_attend_by_themselves),
+        cmocka_unit_test(an_opened_document_is_computed_or_loaded),
+        cmocka_unit_test(damage_behind_some_that_stay),
         cmocka_unit_test(sliding_layers_are_read),
         cmocka_unit_test(a_prefix_of_the_inputs_is_used),
         cmocka_unit_test(damaged_inputs_are_not_used),

@@ -1,6 +1,8 @@
 /* Recomputing K and V behind a link (platform/io_link.h), in made-up time: it passes while a chunk is computed again
  * and while the link is waited for, so nothing depends on the machine.
  *
+ * A document that is opened is computed or loaded, whichever is sooner, and then in RAM.
+ *
  * A disk becomes ten times slower in a run, and fast again: within 32 steps K and V are computed again instead of read,
  * and read again; every step ends with the same logits.  And the split that takes least is the one that
  * attention/split.h predicts. */
@@ -291,8 +293,70 @@ static void the_crossing_is_where_it_is_predicted(void **state) {
     skip_without_io_uring();
 }
 
+/* ---- opening ---- */
+
+enum { ROOM_BYTES = 64 << 20, QUESTION = 40, PASSES = 2 };
+
+/* Made-up seconds of the first passes over the opened document, whose KV RAM has room for: a question's rows, then a
+ * step. */
+static void open_and_ask(struct rig *rig, size_t forced, double seconds[PASSES]) {
+    struct plan plan = {.context_size = CONTEXT,
+                        .sequence_capacity = 1,
+                        .batch_size = 256,
+                        .segment_size = 512,
+                        .k_type = KV_F16,
+                        .v_type = KV_F16,
+                        .host_bytes = ROOM_BYTES,
+                        .disk_directory = rig->scratch.path,
+                        .document_name = "slow disk",
+                        .rebuilds = true};
+    assert_ok(engine_create(&rig->engine, rig->model, &plan, NULL, &rig->error), rig->error);
+    attention_force_rebuild(engine_attention(rig->engine), forced);
+    assert_ok(sequence_create(&rig->sequence, rig->engine, &rig->error), rig->error);
+    int32_t tokens[PROMPT + QUESTION];
+    memcpy(tokens, rig->tokens, sizeof tokens);
+    const struct prefill_request request = {.tokens = tokens, .token_count = PROMPT - QUESTION};
+    const float *logits;
+    uint64_t began = now_ns;
+    assert_ok(engine_prefill(rig->engine, rig->sequence, &request, &logits, &rig->error), rig->error);
+    assert_true(sequence_reused_tokens(rig->sequence) == PROMPT - QUESTION - 1);
+    seconds[0] = 1e-9 * (double)(now_ns - began);
+    began = now_ns;
+    assert_ok(engine_step(rig->engine, &rig->sequence, &tokens[PROMPT - QUESTION], 1, &logits, &rig->error),
+              rig->error);
+    seconds[1] = 1e-9 * (double)(now_ns - began);
+    stop(rig);
+}
+
+/* It takes less than reading it all, and the step after it reads nothing; where nothing is to be gained, a trial is all
+ * that it costs. */
+static void opening_computes_or_loads(void **state) {
+    (void)state;
+    static const uint64_t links[] = {100000000, 500000000, UINT64_C(10000000000)};
+    static const double at_most[] = {0.5, 0.6, 1.15}; /* of reading all of it */
+    struct rig rig;
+    rig_open(&rig);
+    io_link_limit(FAST);
+    start(&rig, true);
+    stop(&rig);
+    for (size_t i = 0; i < sizeof links / sizeof *links && submissions > 0; i++) {
+        double read[PASSES], chosen[PASSES];
+        io_link_limit(links[i]);
+        open_and_ask(&rig, REBUILD_NOTHING, read);
+        open_and_ask(&rig, 0, chosen);
+        print_message("%d MB/s: %.2f ms, %.2f all read; then %.3f, %.3f\n", (int)(links[i] / 1000000),
+                      1e3 * chosen[0], 1e3 * read[0], 1e3 * chosen[1], 1e3 * read[1]);
+        assert_true(chosen[0] < at_most[i] * read[0]);
+        assert_true(chosen[1] < 0.01 * chosen[0]);
+    }
+    io_link_limit(0);
+    rig_close(&rig);
+    skip_without_io_uring();
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_disk_ten_times_slower),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(opening_computes_or_loads),
+                                       cmocka_unit_test(a_disk_ten_times_slower),
                                        cmocka_unit_test(the_crossing_is_where_it_is_predicted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

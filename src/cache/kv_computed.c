@@ -1,0 +1,67 @@
+/* Chunks that the caller computes again instead of having them read: into slots that nobody has. */
+#include "base/assert.h"
+#include "cache/kv_tier_internal.h"
+
+/* Of slots of rows, those that can be had without an eviction. */
+static uint64_t free_slots(const struct kv_tier *tier) {
+    const struct tier_pool *pool = &tier->slots.plain;
+    return pool->free_count + (pool->count - pool->fresh_count);
+}
+
+bool kv_sequence_has_room(const struct kv_sequence *sequence, uint64_t chunk_count) {
+    const struct kv_cache *cache = sequence->cache;
+    return cache->tier != NULL && sequence->quantized == NULL &&
+           free_slots(cache->tier) / cache->config.kv_head_count >= chunk_count;
+}
+
+/* The head's chunk has a slot, whatever is on its way there or is written from it is not touched. */
+static bool give_slot(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
+    struct kv_tier *tier = sequence->cache->tier;
+    void *const *entry = kv_chunk_entry(sequence, layer, head, chunk);
+    ASSERT(tier_document_of(sequence, chunk) != NULL);
+    if (*entry == NULL) {
+        struct slot *slot = free_slots(tier) > 0 ? tier_slot_take(tier, &tier->slots.plain, true) : NULL;
+        if (slot == NULL) return false;
+        tier_slot_give(tier, slot, sequence, layer * sequence->cache->config.kv_head_count + head, chunk,
+                       SLOT_READING); /* nobody takes it for complete */
+    } else if (tier_slot_at(tier, *entry)->state != SLOT_CLEAN) {
+        return false;
+    }
+    struct slot *slot = tier_slot_at(tier, *entry);
+    ASSERT(slot->pins < UINT16_MAX);
+    slot->pins++;
+    return true;
+}
+
+static void settle(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk, bool computed) {
+    struct kv_tier *tier = sequence->cache->tier;
+    struct slot *slot = tier_slot_at(tier, *kv_chunk_entry(sequence, layer, head, chunk));
+    ASSERT(slot->pins > 0 && slot->reading == 0);
+    slot->pins--;
+    if (slot->state != SLOT_READING) return; /* it was there before */
+    slot->state = SLOT_CLEAN;
+    slot->parts = TIER_PARTS_ALL;
+    if (!computed) tier_slot_free(tier, slot);
+}
+
+bool kv_sequence_begin_computing(struct kv_sequence *sequence, size_t layer, uint64_t chunk_first,
+                                 uint64_t chunk_count) {
+    const size_t heads = sequence->cache->config.kv_head_count;
+    for (uint64_t i = 0; i < chunk_count; i++)
+        for (size_t head = 0; head < heads; head++) {
+            if (give_slot(sequence, layer, head, chunk_first + i)) continue;
+            for (size_t before = 0; before < head; before++)
+                settle(sequence, layer, before, chunk_first + i, false);
+            kv_sequence_end_computing(sequence, layer, chunk_first, i, 0);
+            return false;
+        }
+    return true;
+}
+
+void kv_sequence_end_computing(struct kv_sequence *sequence, size_t layer, uint64_t chunk_first,
+                               uint64_t chunk_count, uint64_t computed_count) {
+    ASSERT(computed_count <= chunk_count);
+    for (uint64_t i = 0; i < chunk_count; i++)
+        for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
+            settle(sequence, layer, head, chunk_first + i, i < computed_count);
+}
