@@ -52,6 +52,7 @@ static void set_expected(struct document_rig *rig) {
         plain.quantized_pages ? RIG_AMPLE_BYTES : 0; /* 4 bits are of chunks that have a page */
     plain.key_index = PLAN_KEY_INDEX_FITS;
     if (!plain.quantized_pages) plain.disk_directory = NULL;
+    plain.rebuilds = false;
     for (enum rig_prompt prompt = 0; prompt < RIG_PROMPTS; prompt++) {
         struct rig_answer answer;
         scratch_empty(&rig->scratch);
@@ -109,6 +110,7 @@ void document_rig_open(struct document_rig *rig, const struct select_method *met
         rig->options.select.leaf = 16;
         rig->options.select.keep.tokens = 208; /* leaves beside the window: some are chosen */
     }
+    rig->options.rebuilds = pages == RIG_INPUTS;
     assert_ok(plan_host_bytes_min(&rig->options, &rig->model->config, &rig->options.host_bytes, &error),
               error);
     set_expected(rig);
@@ -127,7 +129,7 @@ void document_rig_close(struct document_rig *rig) {
 
 void document_rig_reset(struct document_rig *rig) {
     scratch_empty(&rig->scratch);
-    assert_int_equal(rig_ask_clean(rig, RIG_BEFORE, "the document before"), 0);
+    assert_int_equal(rig_ask_clean(rig, RIG_BEFORE, "the document before", NULL), 0);
 }
 
 static enum status answer_run(struct document_rig *rig, struct engine *engine, struct sequence *sequence,
@@ -157,12 +159,17 @@ static enum status answer_once(struct document_rig *rig, struct model *model, co
     answer->opened = true;
     if (engine_documents_warning(engine) != NULL)
         snprintf(answer->warning, sizeof answer->warning, "%s", engine_documents_warning(engine));
+    if (options->rebuilds) attention_force_rebuild(engine_attention(engine), SIZE_MAX);
     enum status status = sequence_create(&sequence, engine, &answer->error);
     if (status == STATUS_OK) {
         status = answer_run(rig, engine, sequence, prompt, answer);
         if (status == STATUS_OK) answer->saved = sequence_flush(sequence, &answer->error);
     }
     answer->read_pages += engine_tier_statistics(engine).read_pages;
+    const struct rebuild_statistics rebuilt = attention_rebuild_statistics(engine_attention(engine));
+    answer->rebuilt_chunks += rebuilt.chunks;
+    answer->rebuild_refusals += rebuilt.refusals;
+    if (rebuilt.refusals > 0) snprintf(answer->refusal, sizeof answer->refusal, "%s", rebuilt.refusal);
     sequence_destroy(sequence);
     engine_destroy(engine);
     return status;
@@ -180,7 +187,8 @@ bool rig_is_right(const struct document_rig *rig, enum rig_prompt prompt, const 
     return memcmp(answer->logits, expected, sizeof answer->logits) == 0;
 }
 
-uint64_t rig_ask_clean(struct document_rig *rig, enum rig_prompt prompt, const char *what) {
+uint64_t rig_ask_clean(struct document_rig *rig, enum rig_prompt prompt, const char *what,
+                       uint64_t *rebuilt_chunks) {
     struct rig_answer answer;
     rig_ask(rig, rig->model, &rig->options, NULL, prompt, &answer);
     if (answer.status != STATUS_OK || answer.saved != STATUS_OK)
@@ -188,5 +196,8 @@ uint64_t rig_ask_clean(struct document_rig *rig, enum rig_prompt prompt, const c
     if (!rig_is_right(rig, prompt, &answer))
         fail_msg("%s: then prompt %d: another answer", what, (int)prompt);
     if (answer.notice[0] != '\0') fail_msg("%s: then prompt %d: %s", what, (int)prompt, answer.notice);
+    if (answer.rebuild_refusals > 0)
+        fail_msg("%s: then prompt %d: inputs are not used: %s", what, (int)prompt, answer.refusal);
+    if (rebuilt_chunks != NULL) *rebuilt_chunks = answer.rebuilt_chunks;
     return answer.reused;
 }

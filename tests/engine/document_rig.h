@@ -30,6 +30,7 @@ enum rig_pages {
     RIG_ROWS,        /* in f16 */
     RIG_MIXED,       /* half of the first layer's in 4 bits and all of the others' */
     RIG_INDEX_APART, /* in f16, and the key index on disk; leaves of 16 tokens */
+    RIG_INPUTS,      /* in f16, and the inputs of layers, from which all K and V are computed again */
 };
 
 struct document_rig {
@@ -59,6 +60,9 @@ struct rig_answer {
     char notice[512], warning[512]; /* of the sequence, and of the folder */
     size_t refusals; /* openings that turned out damaged while the prompt was read; then it was computed */
     uint64_t reused, read_pages;
+    uint64_t rebuilt_chunks,
+        rebuild_refusals;                   /* of RIG_INPUTS: from inputs; inputs that could not be used, */
+    char refusal[256];                      /* and why */
     float logits[1 + RIG_STEPS][RIG_WIDTH]; /* of the prompt's last token and of the steps */
 };
 
@@ -67,8 +71,10 @@ void rig_ask(struct document_rig *rig, struct model *model, const struct plan *o
              const struct engine_options *faults, enum rig_prompt prompt, struct rig_answer *answer);
 /* Whether its bits are those of a fresh one. */
 bool rig_is_right(const struct document_rig *rig, enum rig_prompt prompt, const struct rig_answer *answer);
-/* Without faults: the right answer, and no rejection.  Returns the reused tokens. */
-uint64_t rig_ask_clean(struct document_rig *rig, enum rig_prompt prompt, const char *what);
+/* Without faults: the right answer, and no rejection, of inputs neither.  Returns the reused tokens; *rebuilt_chunks:
+ * if it is not NULL. */
+uint64_t rig_ask_clean(struct document_rig *rig, enum rig_prompt prompt, const char *what,
+                       uint64_t *rebuilt_chunks);
 
 uint64_t rig_fuzz(void); /* LOAM_TEST_FUZZ: so many times as many cases; 0: not given */
 

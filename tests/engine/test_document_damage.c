@@ -84,7 +84,7 @@ static struct kept_file *kept(const char *name) {
 static void set_scene(const struct select_method *method, enum rig_pages pages) {
     document_rig_open(&rig, method, pages);
     document_rig_reset(&rig);
-    assert_int_equal(rig_ask_clean(&rig, RIG_FIRST, "the scene"), 0);
+    assert_int_equal(rig_ask_clean(&rig, RIG_FIRST, "the scene", NULL), 0);
     keep_files();
     random_init(&random_cases, test_seed(SEED));
     right_count = refused_count = anew_count = silent_count = 0;
@@ -440,7 +440,7 @@ static void stale_files(void **state) {
     size_t count = file_count;
     memcpy(older, files, sizeof older);
     restore();
-    assert_int_equal(rig_ask_clean(&rig, RIG_LONGER, "grown"), rig_prompt_count(RIG_FIRST));
+    assert_int_equal(rig_ask_clean(&rig, RIG_LONGER, "grown", NULL), rig_prompt_count(RIG_FIRST));
     file_count = 0;
     keep_files();
     for (size_t i = 0; i < count; i++) {
@@ -478,7 +478,7 @@ static void other_models_and_types(void **state) {
     rig_ask(&rig, rig.model, &q4, NULL, RIG_FIRST, &found);
     assert_ok(found.status, found.error);
     assert_int_equal(found.reused, 0);
-    assert_int_equal(rig_ask_clean(&rig, RIG_FIRST, "as it was"), rig_prompt_count(RIG_FIRST) - 1);
+    assert_int_equal(rig_ask_clean(&rig, RIG_FIRST, "as it was", NULL), rig_prompt_count(RIG_FIRST) - 1);
     clear_scene();
 }
 

@@ -69,11 +69,11 @@ static bool run(struct document_rig *rig, const struct scenario *scenario, enum 
     faulty_vfs_use(NULL);
     counts->runs++;
     counts->hits += plan.hits > 0;
-    uint64_t reused = rig_ask_clean(rig, RIG_BEFORE, what);
+    uint64_t reused = rig_ask_clean(rig, RIG_BEFORE, what, NULL);
     if (reused != rig_reused_max(rig, RIG_BEFORE))
         fail_msg("%s: the document saved before is lost: %llu tokens", what, (unsigned long long)reused);
     for (enum rig_prompt prompt = RIG_FIRST; prompt < RIG_PROMPTS; prompt++)
-        (void)rig_ask_clean(rig, prompt, what);
+        (void)rig_ask_clean(rig, prompt, what, NULL);
     return plan.count > first;
 }
 
