@@ -165,7 +165,8 @@ enum status attention_set_select(struct attention *attention, struct select *sel
     TRY(choice_init(&attention->choice, &own, error));
     const struct reuse_options *reuse = &select_get_options(select)->reuse;
     if (reuse->kind == REUSE_SIMILARITY) {
-        const struct reuse_shape shape = reuse_shape_of(options, attention->part.capacity);
+        struct reuse_shape shape = reuse_shape_of(options, attention->part.capacity);
+        shape.device = attention->device;
         TRY(reuse_create(&attention->reuse, &shape, reuse, select_head_importance(select),
                          select_reuse_thresholds(select), error));
     }
@@ -240,24 +241,28 @@ static enum status attend_everything(struct attention *attention, struct stream 
     return STATUS_OK;
 }
 
+static struct choice_query query_of(const struct attention *attention, const struct attention_layer *layer) {
+    return (struct choice_query){.layer_index = layer->index,
+                                 .operation = &layer->operation,
+                                 .rules = layer->rules,
+                                 .sequences = layer->sequences,
+                                 .attends_next = attention->tiered == NULL};
+}
+
 static enum status choose(struct attention *attention, struct stream *stream,
                           const struct attention_layer *layer, struct error *error) {
     struct choice *choice = &attention->choice;
     struct trace *trace = attention->options.trace;
     struct attend_operation operation = layer->operation;
-    const struct choice_query query = {.layer_index = layer->index,
-                                       .operation = &operation,
-                                       .rules = layer->rules,
-                                       .sequences = layer->sequences,
-                                       .attends_next = attention->tiered == NULL};
+    struct choice_query query = query_of(attention, layer);
     uint64_t began = trace_clock(trace);
+    query.operation = &operation;
     if (attention->tiered != NULL && prefetch_take_choice(&attention->tiered->prefetch, layer->index, choice))
         return STATUS_OK;
     if (attention->reuse != NULL) {
         if (attention->expected.is_known && attention->expected.layer_index == layer->index)
             operation.q = attention->expected.operation.q;
-        TRY(reuse_choose(attention->reuse, attention->select, attention->device, stream, &query,
-                         layer->sequences, choice, error));
+        TRY(reuse_choose(attention->reuse, attention->select, stream, &query, choice, error));
     } else {
         TRY(select_choose(attention->select, stream, &query, choice, error));
     }
@@ -330,14 +335,17 @@ static enum status observe(struct attention *attention, struct stream *stream,
 static enum status attend_part(struct attention *attention, struct stream *stream,
                                const struct attention_layer *layer, bool is_last, struct error *error) {
     struct choice *choice = &attention->choice;
+    const struct choice_query query = query_of(attention, layer);
     TRY(choose(attention, stream, layer, error));
-    TRY(watch_choice(choice, &layer->operation, layer->sequences, layer->index, 0, attention->device, stream,
-                     error));
+    TRY(watch_choice(choice, &query, attention->device, stream, error));
     uint64_t began = clock_ns();
     TRY(attend_dense_rows(attention, stream, layer, error));
     if (attention->tiered != NULL)
-        return tiered_attend_choice(attention->tiered, stream, attention->select, layer, choice, !is_last,
-                                    error);
+        return tiered_attend_choice(
+            attention->tiered, stream,
+            &(struct tiered_choice){
+                .select = attention->select, .layer = layer, .choice = choice, .stays = !is_last},
+            error);
     if (choice->dense_count > 0) choice->statistics.dense_ns += clock_ns() - began;
     if (choice->chosen_count > 0)
         TRY(select_attend_chosen(attention->select, stream, &layer->operation, choice, error));
@@ -419,7 +427,9 @@ static enum status attend(struct attention *attention, struct stream *stream,
         return STATUS_OK;
     }
     if (attention->tiered != NULL && select_scans(select))
-        return tiered_scan(attention->tiered, stream, select, layer, choice, error);
+        return tiered_scan(attention->tiered, stream,
+                           &(struct tiered_choice){.select = select, .layer = layer, .choice = choice},
+                           error);
     return attend_in_parts(attention, stream, layer, error);
 }
 

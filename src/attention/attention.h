@@ -32,8 +32,8 @@ struct attention_options {
     bool prefetches;       /* the next layer's choice; a selection that scans: all of its chunks */
     size_t rebuild_chunks; /* of a head: workspace for what is computed again (rebuild.h); 0: nothing is */
     size_t hidden_size, v_dimension, kv_chunk_bytes; /* with rebuild_chunks; the last: of a head's chunk */
-    uint64_t
-        list_buffer_bytes;   /* KV in tiers, for rows of lists (list_buffer.h); 0: they stay where they are */
+    /* KV in tiers, for rows of lists (list_buffer.h); 0: they stay where they are */
+    uint64_t list_buffer_bytes;
     size_t list_layer_first; /* lists of layers before it stay where they are */
     struct kv_cache *cache;  /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
     struct trace *trace;     /* borrowed; shows choices and waits; NULL: none */
@@ -60,8 +60,8 @@ struct attention_rows {
     const float *k, *v; /* [rows][k_stride], [rows][v_stride]: kv_head_count heads each, RoPE applied to K */
     size_t k_stride, v_stride;
     struct kv_sequence *const *sequences; /* [item_count] */
-    struct attend_item
-        *items; /* [item_count]; rows and positions given, views filled in by attention_append */
+    /* [item_count]; rows and positions given, views filled in by attention_append */
+    struct attend_item *items;
     size_t item_count;
 };
 
@@ -92,8 +92,8 @@ struct layer_math {
 struct attention_layer {
     size_t index;
     struct kv_sequence *const *sequences; /* [operation.item_count] */
-    const struct select_rule *const
-        *rules; /* [operation.item_count]; NULL: everything is attended to (a prompt) */
+    /* [operation.item_count]; NULL: everything is attended to (a prompt) */
+    const struct select_rule *const *rules;
     struct attend_operation operation;
     struct layer_math math; /* queries NULL: nothing is expected */
 };

@@ -8,12 +8,11 @@ static void add_worst(struct reuse_counts *counts, const struct mass_estimate *e
     if (counts->estimated == 0 || estimate->left_out > counts->worst.left_out) counts->worst = *estimate;
 }
 
-void reuse_counts_add_estimates(struct reuse_counts *counts, const struct mass_estimate *estimates,
-                                const bool *hits, size_t hit_stride, size_t row_count, size_t kv_head_count,
-                                size_t group) {
-    for (size_t row = 0; row < row_count; row++)
-        for (size_t head = 0; head < kv_head_count; head++, estimates += group)
-            for (size_t i = 0; i < group && hits[row * hit_stride + head]; i++) {
+void reuse_counts_add_estimates(struct reuse_counts *counts, const struct hit_estimates *more) {
+    const struct mass_estimate *estimates = more->estimates;
+    for (size_t row = 0; row < more->row_count; row++)
+        for (size_t head = 0; head < more->kv_head_count; head++, estimates += more->group)
+            for (size_t i = 0; i < more->group && more->hits[row * more->hit_stride + head]; i++) {
                 add_worst(counts, &estimates[i]);
                 counts->left_out += estimates[i].left_out;
                 counts->estimated++;

@@ -30,10 +30,12 @@ struct reuse_counts { /* KV heads of rows that chose, layer by layer */
     double left_out;
     struct mass_estimate worst;
 };
-/* estimates: [row][kv head][group]; hits: [row] of hit_stride, the first of each of kv_head_count. */
-void reuse_counts_add_estimates(struct reuse_counts *counts, const struct mass_estimate *estimates,
-                                const bool *hits, size_t hit_stride, size_t row_count, size_t kv_head_count,
-                                size_t group);
+struct hit_estimates {
+    const struct mass_estimate *estimates; /* [row_count][kv_head_count][group] */
+    const bool *hits;                      /* [row_count] of hit_stride, the first of each kv_head_count */
+    size_t hit_stride, row_count, kv_head_count, group;
+};
+void reuse_counts_add_estimates(struct reuse_counts *counts, const struct hit_estimates *more);
 
 struct select_statistics { /* since the last reset */
     /* (token, KV head, layer) triples attended to, and that there were; dense layers in */
@@ -72,8 +74,8 @@ struct choice {
 
 struct choice_options {
     size_t row_capacity, kv_head_count;
-    uint64_t
-        list_rows; /* of all lists of a choice together, at most: allocated at once; 0: as they come to need */
+    /* Of all lists of a choice together, at most: allocated at once; 0: as they come to need */
+    uint64_t list_rows;
     size_t tree_layers; /* layers whose trees are searched; 0: none */
 };
 enum status choice_init(struct choice *choice, const struct choice_options *options, struct error *error)

@@ -82,18 +82,19 @@ size_t dial_slot(struct dial *dial, const struct kv_sequence *sequence) {
     return slot;
 }
 
-uint64_t dial_picks(const struct dial *dial, size_t slot, size_t layer_index, size_t kv_head,
-                    uint64_t candidates, uint64_t unit) {
-    const struct dial_head *head = head_of(dial, slot, layer_index, kv_head);
+uint64_t dial_picks(const struct dial *dial, const struct dial_choice *choice, uint64_t unit) {
+    const struct dial_head *head = head_of(dial, choice->slot, choice->layer_index, choice->kv_head);
+    const uint64_t candidates = choice->candidates;
     const double wanted = head->picks > 0 ? head->picks : ceil(DIAL_FIRST * (double)candidates);
     const uint64_t picks = wanted < (double)candidates ? (uint64_t)ceil(wanted) : candidates;
     const uint64_t whole = (picks + unit - 1) / unit * unit;
     return whole < candidates ? whole : candidates;
 }
 
-void dial_add(struct dial *dial, size_t slot, size_t layer_index, size_t kv_head, uint64_t candidates,
-              const struct mass_estimate *estimates, size_t group) {
-    struct dial_head *head = head_of(dial, slot, layer_index, kv_head);
+void dial_add(struct dial *dial, const struct dial_choice *choice, const struct mass_estimate *estimates,
+              size_t group) {
+    struct dial_head *head = head_of(dial, choice->slot, choice->layer_index, choice->kv_head);
+    const uint64_t candidates = choice->candidates;
     const double target = DIAL_MARGIN * dial->shape.loss;
     double left_out = 0;
     for (size_t i = 0; i < group; i++) left_out = fmax(left_out, estimates[i].left_out);

@@ -37,11 +37,15 @@ void dial_destroy(struct dial *dial); /* NULL allowed */
 
 /* Where a sequence's state is, for the two below; valid until another one asks. */
 size_t dial_slot(struct dial *dial, const struct kv_sequence *sequence);
-/* Of so many candidates, in whole units. */
-uint64_t dial_picks(const struct dial *dial, size_t slot, size_t layer_index, size_t kv_head,
-                    uint64_t candidates, uint64_t unit);
-/* What the group's heads left out where so many of so many candidates were picked. */
-void dial_add(struct dial *dial, size_t slot, size_t layer_index, size_t kv_head, uint64_t candidates,
-              const struct mass_estimate *estimates, size_t group);
+/* A KV head that chooses among so many candidates. */
+struct dial_choice {
+    size_t slot, layer_index, kv_head;
+    uint64_t candidates;
+};
+/* How many it picks, in whole units. */
+uint64_t dial_picks(const struct dial *dial, const struct dial_choice *choice, uint64_t unit);
+/* What the group's heads then left out. */
+void dial_add(struct dial *dial, const struct dial_choice *choice, const struct mass_estimate *estimates,
+              size_t group);
 
 #endif

@@ -136,13 +136,11 @@ enum status prefetch_choose(struct prefetch *prefetch, struct stream *stream, co
     uint64_t began = trace_clock(prefetch->trace);
     if (prefetch->decides) {
         prefetch->choice.statistics = (struct select_statistics){0};
-        TRY(reuse_choose(prefetch->reuse, select, prefetch->device, stream, &query, layer->sequences,
-                         &prefetch->choice, error));
+        TRY(reuse_choose(prefetch->reuse, select, stream, &query, &prefetch->choice, error));
         prefetch->is_decided = true;
         prefetch->decided_layer = query.layer_index;
     } else if (prefetch->reuse != NULL) {
-        TRY(reuse_expect(prefetch->reuse, select, prefetch->device, stream, &query, layer->sequences,
-                         &prefetch->choice, error));
+        TRY(reuse_expect(prefetch->reuse, select, stream, &query, &prefetch->choice, error));
     } else {
         TRY(select_choose(select, stream, &query, &prefetch->choice, error));
     }

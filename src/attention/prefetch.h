@@ -21,9 +21,9 @@ struct prefetch {
     struct device *device; /* borrowed */
     struct trace *trace;   /* borrowed; NULL: none */
     size_t layer_count;
-    struct reuse
-        *reuse;   /* borrowed; lists are kept: those of heads that would hit are not wanted; NULL: not so */
-    bool decides; /* with reuse: lists are kept by expected queries */
+    /* Borrowed; lists are kept: those of heads that would hit are not wanted; NULL: not so */
+    struct reuse *reuse;
+    bool decides;               /* with reuse: lists are kept by expected queries */
     struct list_buffers *lists; /* borrowed; NULL: none */
     struct choice choice;       /* the expected one; zeroed: there is none */
     bool is_decided;            /* it is what `decided_layer` attends to */

@@ -210,19 +210,18 @@ static void note_seen(struct reuse *reuse, const struct choice_query *query, con
 }
 
 /* Plans, reads the rows' queries and looks their heads up. */
-static enum status plan(struct reuse *reuse, const struct select *select, struct device *device,
-                        struct stream *stream, const struct choice_query *query,
-                        struct kv_sequence *const *sequences, struct choice *choice, struct error *error) {
+static enum status plan(struct reuse *reuse, const struct select *select, struct stream *stream,
+                        const struct choice_query *query, struct choice *choice, struct error *error) {
     const struct attend_operation *operation = query->operation;
     const size_t size = query_size(&reuse->shape);
     ASSERT(operation->kv_head_count == reuse->shape.kv_head_count && query->kv_head_first == 0);
     select_plan(select, query, choice);
     ASSERT(choice->chosen_count <= reuse->shape.row_capacity);
     for (size_t i = 0; i < choice->chosen_count; i++) {
-        TRY(device_read(device, stream, reuse->queries + i * size,
+        TRY(device_read(reuse->shape.device, stream, reuse->queries + i * size,
                         operation->q + choice->candidates[i].row * operation->q_stride, size * sizeof(float),
                         error));
-        reuse->slots[i] = slot_of(reuse, sequences[choice->chosen_items[i]]);
+        reuse->slots[i] = slot_of(reuse, query->sequences[choice->chosen_items[i]]);
         look_up(reuse, query, choice, i);
     }
     return STATUS_OK;
@@ -315,21 +314,20 @@ static enum status settle(struct reuse *reuse, const struct choice_query *query,
     return STATUS_OK;
 }
 
-enum status reuse_choose(struct reuse *reuse, const struct select *select, struct device *device,
-                         struct stream *stream, const struct choice_query *query,
-                         struct kv_sequence *const *sequences, struct choice *choice, struct error *error) {
-    TRY(plan(reuse, select, device, stream, query, sequences, choice, error));
+enum status reuse_choose(struct reuse *reuse, const struct select *select, struct stream *stream,
+                         const struct choice_query *query, struct choice *choice, struct error *error) {
+    const struct device_operations *operations = reuse->shape.device->operations;
+    TRY(plan(reuse, select, stream, query, choice, error));
     for (size_t i = 0; i < choice->chosen_count; i++) note_seen(reuse, query, choice, i);
     TRY(select_pick(select, stream, query, choice, error));
     if (choice->chosen_count == 0) return STATUS_OK;
-    TRY(device->operations->stream_synchronize(stream, error)); /* the host reads the lists */
+    TRY(operations->stream_synchronize(stream, error)); /* the host reads the lists */
     for (size_t i = 0; i < choice->chosen_count; i++) TRY(settle(reuse, query, choice, i, error));
     return STATUS_OK;
 }
 
-enum status reuse_expect(struct reuse *reuse, const struct select *select, struct device *device,
-                         struct stream *stream, const struct choice_query *query,
-                         struct kv_sequence *const *sequences, struct choice *choice, struct error *error) {
-    TRY(plan(reuse, select, device, stream, query, sequences, choice, error));
+enum status reuse_expect(struct reuse *reuse, const struct select *select, struct stream *stream,
+                         const struct choice_query *query, struct choice *choice, struct error *error) {
+    TRY(plan(reuse, select, stream, query, choice, error));
     return select_pick(select, stream, query, choice, error);
 }

@@ -25,6 +25,7 @@ struct kv_sequence;
 struct reuse;
 
 struct reuse_shape {
+    struct device *device; /* borrowed; whose memory the queries are read from */
     size_t layer_count, head_count, kv_head_count, k_dimension;
     size_t sequence_capacity, row_capacity; /* rows that choose together */
     uint64_t list_rows; /* of a KV head's list, at most; 0: they grow as they come to need */
@@ -42,12 +43,11 @@ const double *reuse_thresholds(const struct reuse *reuse);
 /* Rows look up, choose and label by the queries that the layer before expected. */
 bool reuse_speculates(const struct reuse *reuse);
 
-/* Fills the choice as select_choose does, by lists that are kept and by lists that are chosen now.  sequences: of the
- * query's items, one row each, and none twice.  The lists are valid until the same heads of the same sequences choose
- * again. */
-enum status reuse_choose(struct reuse *reuse, const struct select *select, struct device *device,
-                         struct stream *stream, const struct choice_query *query,
-                         struct kv_sequence *const *sequences, struct choice *choice, struct error *error)
+/* Fills the choice as select_choose does, by lists that are kept and by lists that are chosen now.  The query names
+ * its items' sequences, one row each, and none twice.  The lists are valid until the same heads of the same sequences
+ * choose again. */
+enum status reuse_choose(struct reuse *reuse, const struct select *select, struct stream *stream,
+                         const struct choice_query *query, struct choice *choice, struct error *error)
     STATUS_CHECKED;
 /* What a step's heads took and chose, for its timeline; ends the step.  bytes: K and V of the rows of hits. */
 struct reuse_step {
@@ -56,9 +56,8 @@ struct reuse_step {
 struct reuse_step reuse_end_step(struct reuse *reuse);
 /* What a layer is expected to choose, by queries that are expected of it: heads that would take their list have no
  * picks, since what it lies in is in memory.  Decides nothing. */
-enum status reuse_expect(struct reuse *reuse, const struct select *select, struct device *device,
-                         struct stream *stream, const struct choice_query *query,
-                         struct kv_sequence *const *sequences, struct choice *choice, struct error *error)
+enum status reuse_expect(struct reuse *reuse, const struct select *select, struct stream *stream,
+                         const struct choice_query *query, struct choice *choice, struct error *error)
     STATUS_CHECKED;
 
 #endif

@@ -12,8 +12,8 @@
 #include <stddef.h>
 
 enum { REUSE_CURVE_POINTS = 12 };
-extern const double
-    reuse_curve_thresholds[REUSE_CURVE_POINTS]; /* that are measured; the last is met by nothing */
+/* Those that are measured; the last one is met by nothing. */
+extern const double reuse_curve_thresholds[REUSE_CURVE_POINTS];
 
 /* Of a KV head held to a threshold. */
 struct reuse_point {

@@ -34,8 +34,8 @@ struct select {
     float *scores;            /* owned device memory; KEY_INDEX_MASS; grows with the longest list */
     size_t scores_bytes;
     bool bounds_mass;
-    double *
-        mass_bounds; /* owned, [row_capacity][head_count]: mass bounds of the rows that attended last; or NULL */
+    /* Owned, [row_capacity][head_count]: mass bounds of the rows that attended last; or NULL */
+    double *mass_bounds;
     struct dial *dial;               /* owned; NULL: heads keep what their rules say */
     struct mass_estimate *estimates; /* owned, [row_capacity][head_count]: the same of what they left out */
 };
@@ -154,8 +154,9 @@ static bool wants_sums(const struct select *select) {
     return select->bounds_mass || select->layout.sample_count > 0 || select->layout.estimates_rest;
 }
 
-static enum status init(struct select *select, size_t row_capacity, size_t sequence_capacity,
-                        const struct select_calibration *calibration, struct error *error) {
+static enum status init(struct select *select, const struct select_setup *setup, struct error *error) {
+    const struct select_calibration *calibration = setup->calibration;
+    const size_t row_capacity = setup->row_capacity;
     TRY(select_options_layout(&select->layout, &select->options, &select->shape, error));
     TRY(load_weights(select, calibration, error));
     TRY(load_budgets(select, calibration, error));
@@ -177,7 +178,7 @@ static enum status init(struct select *select, size_t row_capacity, size_t seque
     if (select->options.loss > 0) {
         const struct dial_shape dial = {.layer_count = select->shape.layer_count,
                                         .kv_head_count = select->shape.kv_head_count,
-                                        .sequence_capacity = sequence_capacity,
+                                        .sequence_capacity = setup->sequence_capacity,
                                         .loss = select->options.loss};
         TRY(dial_create(&select->dial, &dial, error));
     }
@@ -189,14 +190,13 @@ static enum status init(struct select *select, size_t row_capacity, size_t seque
     return STATUS_OK;
 }
 
-enum status select_create(struct select **result, struct device *device, const struct select_shape *shape,
-                          const struct select_options *options, const struct select_calibration *calibration,
-                          size_t row_capacity, size_t sequence_capacity, struct error *error) {
+enum status select_create(struct select **result, struct device *device, const struct select_setup *setup,
+                          struct error *error) {
     *result = NULL;
     struct select *select = calloc(1, sizeof *select);
     if (select == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
-    *select = (struct select){.device = device, .shape = *shape, .options = *options};
-    enum status status = init(select, row_capacity, sequence_capacity, calibration, error);
+    *select = (struct select){.device = device, .shape = *setup->shape, .options = *setup->options};
+    enum status status = init(select, setup, error);
     if (status != STATUS_OK) {
         select_destroy(select);
         return status;
@@ -342,8 +342,11 @@ static void plan_dial(const struct select *select, const struct choice_query *qu
                       uint64_t candidates, uint64_t picks_max, uint64_t *picks) {
     const uint64_t unit = select->layout.unit_tokens;
     for (size_t head = 0; head < query->operation->kv_head_count; head++) {
-        const uint64_t wanted =
-            dial_picks(select->dial, slot, query->layer_index, query->kv_head_first + head, candidates, unit);
+        const struct dial_choice now = {.slot = slot,
+                                        .layer_index = query->layer_index,
+                                        .kv_head = query->kv_head_first + head,
+                                        .candidates = candidates};
+        const uint64_t wanted = dial_picks(select->dial, &now, unit);
         picks[head] = wanted < picks_max ? wanted : picks_max;
     }
 }
@@ -634,8 +637,13 @@ static void estimate_mass(struct select *select, struct stream *stream,
     /* A broken device says so to the step as well. */
     if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK) {
         mass_receipt_add(receipt, select->estimates, count, group);
-        reuse_counts_add_estimates(&statistics->reuse, select->estimates, hits, hit_stride, rows->item_count,
-                                   rows->kv_head_count, group);
+        reuse_counts_add_estimates(&statistics->reuse,
+                                   &(struct hit_estimates){.estimates = select->estimates,
+                                                           .hits = hits,
+                                                           .hit_stride = hit_stride,
+                                                           .row_count = rows->item_count,
+                                                           .kv_head_count = rows->kv_head_count,
+                                                           .group = group});
     }
     receipt->time_ns += clock_ns() - began;
 }
@@ -647,10 +655,11 @@ static void turn_dial(struct select *select, const struct choice *choice, size_t
     for (size_t i = 0; i < rows->item_count; i++)
         for (size_t head = 0; head < rows->kv_head_count; head++) {
             const struct select_item *item = &choice->candidates[first + i];
-            dial_add(select->dial, choice->slots[first + i], choice->layer_index,
-                     choice->kv_head_first + kv_head_first + head,
-                     item->candidate_end - item->candidate_begin,
-                     select->estimates + i * rows->head_count + head * group, group);
+            const struct dial_choice now = {.slot = choice->slots[first + i],
+                                            .layer_index = choice->layer_index,
+                                            .kv_head = choice->kv_head_first + kv_head_first + head,
+                                            .candidates = item->candidate_end - item->candidate_begin};
+            dial_add(select->dial, &now, select->estimates + i * rows->head_count + head * group, group);
         }
 }
 
@@ -711,17 +720,18 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
 }
 
 void select_attend_heads(struct select *select, struct stream *stream,
-                         const struct attend_operation *operation, struct choice *choice, size_t index,
-                         size_t kv_head_first, size_t kv_head_count,
-                         const struct select_rows_source *source) {
-    const size_t group = operation->head_count / operation->kv_head_count;
-    struct rows_item heads = choice->chosen[index], copies;
+                         const struct attend_operation *operation, struct choice *choice,
+                         const struct chosen_heads *part) {
+    const struct select_rows_source *source = part->source;
+    const size_t group = operation->head_count / operation->kv_head_count,
+                 kv_head_first = part->kv_head_first;
+    struct rows_item heads = choice->chosen[part->index], copies;
     struct attend_rows_operation rows = rows_operation(operation);
     ASSERT(select->layout.kind != KEY_INDEX_MASS); /* changes with every token: not of KV in tiers */
     rows.q += kv_head_first * group * heads.view.layout->k_dimension;
     rows.out += kv_head_first * group * heads.view.layout->v_dimension;
-    rows.head_count = group * kv_head_count;
-    rows.kv_head_count = kv_head_count;
+    rows.head_count = group * part->kv_head_count;
+    rows.kv_head_count = part->kv_head_count;
     heads.view.chunks += kv_head_first * heads.view.chunk_stride;
     if (heads.view.quantized != NULL) heads.view.quantized += kv_head_first * heads.view.chunk_stride;
     if (heads.view.key_index != NULL) heads.view.key_index += kv_head_first * heads.view.chunk_stride;
@@ -740,7 +750,7 @@ void select_attend_heads(struct select *select, struct stream *stream,
     }
     select->device->operations->attend_rows(stream, &rows);
     rows.items = &heads;
-    account(select, stream, &rows, choice, index, kv_head_first);
+    account(select, stream, &rows, choice, part->index, kv_head_first);
 }
 
 /* ---- prompts that are watched ---- */

@@ -127,9 +127,9 @@ struct select_options {
     size_t sampled_keys;
     /* Of keep that goes to the most recent tokens, if it is more than the method's own. */
     double recent_fraction;
-    double
-        loss; /* above 0: what each KV head may leave out; how much it picks follows (dial.h), up to keep.  Needs
-                  * estimates, as receipt has them. */
+    /* Above 0: what each KV head may leave out; how much it picks follows (dial.h), up to keep.  Needs estimates,
+     * as receipt has them. */
+    double loss;
     /* Where KV is on disk (tiered.h): importance is evaluated with the KV, as systems without abstracts do, so all of
      * it is read in every step.  What is chosen is the same.  For comparisons. */
     bool scan;
@@ -163,10 +163,15 @@ struct select_rule {
 };
 struct select_rule select_rule_of(const struct select_options *options);
 
-/* calibration: needed for methods with weights, else not looked at. */
-enum status select_create(struct select **select, struct device *device, const struct select_shape *shape,
-                          const struct select_options *options, const struct select_calibration *calibration,
-                          size_t row_capacity, size_t sequence_capacity, struct error *error) STATUS_CHECKED;
+struct select_setup {
+    const struct select_shape *shape;
+    const struct select_options *options;
+    const struct select_calibration *calibration; /* needed for methods with weights, else not looked at */
+    size_t row_capacity;                          /* rows that choose together */
+    size_t sequence_capacity;                     /* sequences that choose */
+};
+enum status select_create(struct select **select, struct device *device, const struct select_setup *setup,
+                          struct error *error) STATUS_CHECKED;
 void select_destroy(struct select *select); /* NULL allowed */
 const struct select_options *select_get_options(const struct select *select);
 /* Of the blocks beside the chunks, for the cache; 0: the method keeps nothing. */
@@ -223,17 +228,21 @@ enum status select_pick(const struct select *select, struct stream *stream, cons
 enum status select_attend_chosen(struct select *select, struct stream *stream,
                                  const struct attend_operation *operation, struct choice *choice,
                                  struct error *error) STATUS_CHECKED;
-/* Where rows of some heads' lists are instead: [kv_head_count][chunk_stride] chunks, and the lists' rows in them. */
+/* Copies of the rows of some heads' lists: [kv_head_count][chunk_stride] chunks, and the lists' rows in them. */
 struct select_rows_source {
     void *const *chunks;
     size_t chunk_stride;
     const struct row_list *lists; /* [kv_head_count]; none has a row above the item's position */
 };
-/* The same of some KV heads of choice->chosen[index]: bit for bit what all of them at once give.  source: copies of the
- * rows; NULL: they are where the view shows them. */
+/* Some KV heads of choice->chosen[index]. */
+struct chosen_heads {
+    size_t index, kv_head_first, kv_head_count;
+    const struct select_rows_source *source; /* NULL: the rows are where the view shows them */
+};
+/* The same of some KV heads: bit for bit what all of them at once give. */
 void select_attend_heads(struct select *select, struct stream *stream,
-                         const struct attend_operation *operation, struct choice *choice, size_t index,
-                         size_t kv_head_first, size_t kv_head_count, const struct select_rows_source *source);
+                         const struct attend_operation *operation, struct choice *choice,
+                         const struct chosen_heads *part);
 /* [rows][head_count]: of the rows that attended last, what each head certainly caught; NULL: options.mass_bound is
  * off. */
 const double *select_mass_bounds(const struct select *select);

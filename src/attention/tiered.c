@@ -188,8 +188,7 @@ static enum status scan_heads(const struct tiered *tiered, struct stream *stream
     heads.item.row_count = 1;
     for (size_t row = 0; row < row_count; row++, heads.item.row_first++, heads.item.position_first++) {
         TRY(select_choose(scan->select, stream, &query, scan->choice, error));
-        TRY(watch_choice(scan->choice, &heads.operation, query.sequences, layer->index, head_first,
-                         tiered->device, stream, error));
+        TRY(watch_choice(scan->choice, &query, tiered->device, stream, error));
         if (scan->choice->chosen_count > 0) {
             TRY(select_attend_chosen(scan->select, stream, &heads.operation, scan->choice, error));
             continue;
@@ -282,10 +281,10 @@ enum status tiered_attend_everything(struct tiered *tiered, struct stream *strea
     return scan_layer(tiered, stream, &everything, layer, prefetches, error);
 }
 
-enum status tiered_scan(struct tiered *tiered, struct stream *stream, struct select *select,
-                        const struct attention_layer *layer, struct choice *choice, struct error *error) {
-    const struct scan scan = {.select = select, .choice = choice};
-    return scan_layer(tiered, stream, &scan, layer, tiered->prefetches, error);
+enum status tiered_scan(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen,
+                        struct error *error) {
+    const struct scan scan = {.select = chosen->select, .choice = chosen->choice};
+    return scan_layer(tiered, stream, &scan, chosen->layer, tiered->prefetches, error);
 }
 
 /* ---- a choice ---- */
@@ -328,8 +327,9 @@ static void fill_buffers(struct tiered *tiered, const struct choice *choice, siz
 }
 
 /* Jobs [now.done, end), neighbouring heads of a row: those with a buffer attend to it, the others to chunks. */
-static void attend_heads(struct tiered *tiered, struct stream *stream, struct select *select,
-                         const struct attention_layer *layer, struct choice *choice, size_t end) {
+static void attend_heads(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen,
+                         size_t end) {
+    struct choice *choice = chosen->choice;
     const struct fetch_job *jobs = tiered->now.jobs;
     for (size_t first = tiered->now.done, next; first < end; first = next) {
         const bool buffered = buffer_of(tiered, choice, &jobs[first]) != NULL;
@@ -338,34 +338,38 @@ static void attend_heads(struct tiered *tiered, struct stream *stream, struct se
         struct select_rows_source source = {.chunks = tiered->list_chunks, .lists = tiered->list_rows};
         if (buffered) fill_buffers(tiered, choice, first, next);
         if (buffered) source.chunk_stride = list_buffers_chunks(tiered->lists);
-        select_attend_heads(select, stream, &layer->operation, choice, jobs[first].index,
-                            jobs[first].request.kv_head, next - first, buffered ? &source : NULL);
+        const struct chosen_heads heads = {.index = jobs[first].index,
+                                           .kv_head_first = jobs[first].request.kv_head,
+                                           .kv_head_count = next - first,
+                                           .source = buffered ? &source : NULL};
+        select_attend_heads(chosen->select, stream, &chosen->layer->operation, choice, &heads);
     }
 }
 
-enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream, struct select *select,
-                                 const struct attention_layer *layer, struct choice *choice, bool stays,
-                                 struct error *error) {
+enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream,
+                                 const struct tiered_choice *chosen, struct error *error) {
     const struct device_operations *operations = tiered->device->operations;
+    const struct attention_layer *layer = chosen->layer;
+    const struct choice *choice = chosen->choice;
     struct fetch *now = &tiered->now;
     struct prefetch *prefetch = &tiered->prefetch;
     prefetch_hold(prefetch, layer->index);
     fetch_drop(now);
     now->layer_index = layer->index;
-    TRY(fetch_add_choice(now, choice, layer->sequences, tiered->lists, stays, error));
+    TRY(fetch_add_choice(now, choice, layer->sequences, tiered->lists, chosen->stays, error));
     if (tiered->lists != NULL)
         TRY(operations->stream_synchronize(stream, error)); /* the new rows are copied */
     const bool late = prefetch_is_late(prefetch);
-    if (prefetch_expects(prefetch, select, layer)) {
+    if (prefetch_expects(prefetch, chosen->select, layer)) {
         operations->overlap(stream, begin_now, tiered);
-        TRY(prefetch_choose(prefetch, stream, select, layer, error));
+        TRY(prefetch_choose(prefetch, stream, chosen->select, layer, error));
     }
     for (size_t end; now->done < now->count; fetch_release(now, end)) {
         TRY(next_heads(tiered, &end, error));
         if (prefetch_waits(prefetch) && fetch_has_arrived(now))
             operations->overlap(stream, begin_expected, tiered);
-        attend_heads(tiered, stream, select, layer, choice, end);
-        if (select_get_options(select)->reuse.kind == REUSE_SIMILARITY) hold(tiered, choice, end);
+        attend_heads(tiered, stream, chosen, end);
+        if (select_get_options(chosen->select)->reuse.kind == REUSE_SIMILARITY) hold(tiered, choice, end);
     }
     prefetch_settle(prefetch, now, late);
     return STATUS_OK;

@@ -48,14 +48,18 @@ void tiered_end_step(struct tiered *tiered);
 enum status tiered_attend_everything(struct tiered *tiered, struct stream *stream,
                                      const struct attention_layer *layer, bool prefetches,
                                      struct error *error) STATUS_CHECKED;
+/* A layer's rows, and what they choose by. */
+struct tiered_choice {
+    struct select *select;
+    const struct attention_layer *layer;
+    struct choice *choice; /* of the layer's rows; of tiered_scan: filled head by head */
+    bool stays;            /* rows of the same layer come that want much of the same chunks */
+};
 /* The same, where each head, when all of its chunks are here, chooses and attends to its choice. */
-enum status tiered_scan(struct tiered *tiered, struct stream *stream, struct select *select,
-                        const struct attention_layer *layer, struct choice *choice, struct error *error)
-    STATUS_CHECKED;
-/* Attention to the lists of a choice of the layer's rows.  stays: rows of the same layer come that want much of the
- * same chunks. */
-enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream, struct select *select,
-                                 const struct attention_layer *layer, struct choice *choice, bool stays,
-                                 struct error *error) STATUS_CHECKED;
+enum status tiered_scan(struct tiered *tiered, struct stream *stream, const struct tiered_choice *chosen,
+                        struct error *error) STATUS_CHECKED;
+/* Attention to the lists of the choice. */
+enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream,
+                                 const struct tiered_choice *chosen, struct error *error) STATUS_CHECKED;
 
 #endif

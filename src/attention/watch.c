@@ -15,16 +15,16 @@ void watch_everything(const struct attend_operation *operation, struct kv_sequen
     }
 }
 
-enum status watch_choice(const struct choice *choice, const struct attend_operation *operation,
-                         struct kv_sequence *const *sequences, size_t layer_index, size_t kv_head_first,
-                         struct device *device, struct stream *stream, struct error *error) {
+enum status watch_choice(const struct choice *choice, const struct choice_query *query, struct device *device,
+                         struct stream *stream, struct error *error) {
     if (choice->everything) return STATUS_OK;
     for (size_t i = 0; i < choice->chosen_count; i++) {
-        struct kv_sequence *sequence = sequences[choice->chosen_items[i]];
+        struct kv_sequence *sequence = query->sequences[choice->chosen_items[i]];
         if (!kv_sequence_is_watched(sequence)) continue;
         TRY(device->operations->stream_synchronize(stream, error));
-        for (size_t head = 0; head < operation->kv_head_count; head++)
-            kv_watch_list(sequence, layer_index, kv_head_first + head, &choice->chosen[i].lists[head]);
+        for (size_t head = 0; head < query->operation->kv_head_count; head++)
+            kv_watch_list(sequence, query->layer_index, query->kv_head_first + head,
+                          &choice->chosen[i].lists[head]);
     }
     return STATUS_OK;
 }

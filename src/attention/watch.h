@@ -9,10 +9,9 @@
  * kv_head_first on.  sequences: of the items. */
 void watch_everything(const struct attend_operation *operation, struct kv_sequence *const *sequences,
                       size_t layer_index, size_t kv_head_first);
-/* The rows that chose attend to their lists, with the operation's KV heads.  Where somebody looks it waits for the
- * lists.  Rows of the choice that see everything are noted by the above. */
-enum status watch_choice(const struct choice *choice, const struct attend_operation *operation,
-                         struct kv_sequence *const *sequences, size_t layer_index, size_t kv_head_first,
-                         struct device *device, struct stream *stream, struct error *error) STATUS_CHECKED;
+/* The rows that chose by the query attend to their lists, with its operation's KV heads.  Where somebody looks it waits
+ * for the lists.  Rows of the choice that see everything are noted by the above. */
+enum status watch_choice(const struct choice *choice, const struct choice_query *query, struct device *device,
+                         struct stream *stream, struct error *error) STATUS_CHECKED;
 
 #endif

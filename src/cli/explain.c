@@ -131,8 +131,12 @@ static enum status report(struct explaining *e, struct error *error) {
     const size_t source_count = e->prompt.prompt.document_count;
     for (size_t i = 0; i < source_count; i++)
         sources[i] = (struct explain_source){e->prompt.documents[i].bytes, e->prompt.documents[i].length};
-    TRY(explain_find_sources(&e->explain, e->session.tokenizer, e->tokens.ids, e->prompt_count, sources,
-                             source_count, &e->spans, &e->span_count, error));
+    const struct explain_texts texts = {.tokenizer = e->session.tokenizer,
+                                        .prompt = e->tokens.ids,
+                                        .prompt_count = e->prompt_count,
+                                        .sources = sources,
+                                        .source_count = source_count};
+    TRY(explain_find_sources(&e->explain, &texts, &e->spans, &e->span_count, error));
     const size_t count = min_size(e->span_count, option_count(e->options, OPTION_EXPLAIN_SPANS));
     for (size_t i = 0; i < count; i++) {
         const struct explain_span *span = &e->spans[i];

@@ -39,9 +39,14 @@ static enum status make_select(struct engine *engine, const struct select_option
                                            file, REUSE_CURVE_POINTS)
                                      : NULL};
     if (status == STATUS_OK)
-        status = select_create(&engine->select, engine->model->device, &shape, options, &calibration,
-                               max_size(engine->batch_size, engine->sequence_capacity),
-                               engine->sequence_capacity, error);
+        status = select_create(
+            &engine->select, engine->model->device,
+            &(struct select_setup){.shape = &shape,
+                                   .options = options,
+                                   .calibration = &calibration,
+                                   .row_capacity = max_size(engine->batch_size, engine->sequence_capacity),
+                                   .sequence_capacity = engine->sequence_capacity},
+            error);
     calibration_close(file);
     free(path);
     return status;

@@ -83,21 +83,20 @@ static enum status add_source(struct finding *finding, const struct explain_sour
     return status;
 }
 
-enum status explain_find_sources(const struct explain *explain, const struct tokenizer *tokenizer,
-                                 const token_id *prompt, size_t prompt_count,
-                                 const struct explain_source *sources, size_t source_count,
+enum status explain_find_sources(const struct explain *explain, const struct explain_texts *texts,
                                  struct explain_span **spans, size_t *span_count, struct error *error) {
-    struct finding finding = {.tokenizer = tokenizer, .prompt = prompt, .prompt_count = prompt_count};
+    struct finding finding = {
+        .tokenizer = texts->tokenizer, .prompt = texts->prompt, .prompt_count = texts->prompt_count};
     size_t from = 0;
-    finding.offsets = calloc(prompt_count + 1, sizeof *finding.offsets);
-    finding.mass = calloc(prompt_count + 1, sizeof *finding.mass);
+    finding.offsets = calloc(texts->prompt_count + 1, sizeof *finding.offsets);
+    finding.mass = calloc(texts->prompt_count + 1, sizeof *finding.mass);
     enum status status = STATUS_OK;
     if (finding.offsets == NULL || finding.mass == NULL)
         status = error_set(error, STATUS_MEMORY, "no memory for the prompt's text");
     if (status == STATUS_OK) status = spell(&finding, error);
-    if (status == STATUS_OK) explain_mass(explain, prompt_count, finding.mass);
-    for (size_t i = 0; i < source_count && status == STATUS_OK; i++)
-        status = add_source(&finding, &sources[i], i, &from, error);
+    if (status == STATUS_OK) explain_mass(explain, texts->prompt_count, finding.mass);
+    for (size_t i = 0; i < texts->source_count && status == STATUS_OK; i++)
+        status = add_source(&finding, &texts->sources[i], i, &from, error);
     if (status == STATUS_OK) explain_rank(finding.spans, finding.span_count);
     free(finding.offsets);
     free(finding.mass);

@@ -10,11 +10,17 @@ struct explain_source {
     size_t length;
 };
 
-/* The sentences of the sources, which stand in the prompt in this order; ranked (explain_rank).  A source that is not
- * found has none.  The caller frees *spans, whose `document` is the source's index. */
-enum status explain_find_sources(const struct explain *explain, const struct tokenizer *tokenizer,
-                                 const token_id *prompt, size_t prompt_count,
-                                 const struct explain_source *sources, size_t source_count,
+/* A prompt, and the texts that stand in it, in this order. */
+struct explain_texts {
+    const struct tokenizer *tokenizer;
+    const token_id *prompt; /* [prompt_count] */
+    size_t prompt_count;
+    const struct explain_source *sources; /* [source_count] */
+    size_t source_count;
+};
+/* The sentences of the sources, ranked (explain_rank).  A source that is not found has none.  The caller frees *spans,
+ * whose `document` is the source's index. */
+enum status explain_find_sources(const struct explain *explain, const struct explain_texts *texts,
                                  struct explain_span **spans, size_t *span_count, struct error *error)
     STATUS_CHECKED;
 

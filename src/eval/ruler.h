@@ -58,8 +58,8 @@ struct ruler_options {
 struct ruler_sample {
     char *prompt; /* owned, zero-terminated */
     size_t prompt_bytes;
-    struct token_list
-        tokens; /* of the prompt, with the special tokens that the vocabulary puts before a text */
+    /* Of the prompt, with the special tokens that the vocabulary puts before a text */
+    struct token_list tokens;
     char answers[RULER_ANSWERS_MAX][RULER_ANSWER_BYTES];
     size_t answer_count;
     char *answer_text;   /* owned: how a perfect model continues, " 1234567." */

@@ -227,8 +227,12 @@ static enum status find_spans(const struct ask *ask, struct explain_span **spans
     }
     for (size_t i = 0; i < e->source_count; i++)
         sources[i] = (struct explain_source){e->sources[i].bytes, e->sources[i].length};
-    return explain_find_sources(&e->explain, ask->server->model.tokenizer, prompt->ids, prompt->count,
-                                sources, e->source_count, spans, count, error);
+    const struct explain_texts texts = {.tokenizer = ask->server->model.tokenizer,
+                                        .prompt = prompt->ids,
+                                        .prompt_count = prompt->count,
+                                        .sources = sources,
+                                        .source_count = e->source_count};
+    return explain_find_sources(&e->explain, &texts, spans, count, error);
 }
 
 static json_t *explanation_json(const struct ask *ask, const struct explain_span *spans, size_t count) {

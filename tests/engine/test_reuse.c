@@ -149,9 +149,12 @@ static void use_calibrated(struct rig *rig, struct select_options options, const
         .path = "none", .head_importance = importance, .reuse_curves = curves};
     attention_drop_select(rig->attention);
     select_destroy(rig->select);
-    assert_ok(select_create(&rig->select, rig->device, &shape, &options, &calibration, CONTEXT, 1,
-                            &rig->error),
-              rig->error);
+    const struct select_setup setup = {.shape = &shape,
+                                       .options = &options,
+                                       .calibration = &calibration,
+                                       .row_capacity = CONTEXT,
+                                       .sequence_capacity = 1};
+    assert_ok(select_create(&rig->select, rig->device, &setup, &rig->error), rig->error);
     assert_ok(kv_cache_set_key_index(rig->cache, select_key_index_bytes(rig->select), 0, &rig->error),
               rig->error);
     for (size_t i = 0; i < SEQUENCES; i++)
