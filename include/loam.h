@@ -145,9 +145,10 @@ struct loam_session_options {
 
     /* Which parts of the context a sampled token reads: the command line's options of these names
      * (docs/command_line.md).  Prompt tokens attend to everything. */
-    /* "full", "streaming", "quest", "hata", "h2o", "infinigen", "leoam", "clo"; NULL: full.  "auto": what is quickest
-     * on this machine (docs/planner.md), exact unless set is "loss=SHARE" or "kld=NATS"; the first such session
-     * on a machine measures it, for up to a minute. */
+    /* "full", "flexgen", "kvpr", "streaming", "quest", "hata", "h2o", "infinigen", "infinigen-published", "leoam",
+     * "clo", "retroinfer", "pqcache"; NULL: full.  "auto": what is quickest on this machine (docs/planner.md), exact
+     * unless set is "loss=SHARE" or "kld=NATS"; the first such session on a machine measures it, for up to a
+     * minute. */
     const char *preset;
     const char *set;  /* changes to the preset, "select=meanstd,bits=256,dense=0"; NULL: none */
     const char *keep; /* "2048", "8K", "10%" of the tokens, per KV head; NULL: the preset's */

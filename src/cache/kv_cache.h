@@ -74,8 +74,8 @@ struct kv_cache_config {
      * scratch_bytes, for choosing; block_tokens: most rows of a sequence
      * that a step appends. */
     uint64_t host_bytes, buffer_bytes, scratch_bytes;
-    uint64_t
-        list_bytes; /* of scratch_bytes: rows of lists, which are copied out of chunks (attention/list_buffer.h) */
+    /* Of scratch_bytes: rows of lists, which are copied out of chunks (attention/list_buffer.h) */
+    uint64_t list_bytes;
     size_t block_tokens;
     uint64_t chosen_tokens; /* most rows that a KV head chooses, if it chooses; 0: all that there are */
     /* Of the first layers so many are wanted in RAM whole, as long as host_bytes holds them (kv_tier.h). */

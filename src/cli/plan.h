@@ -33,7 +33,7 @@ void plan_read_sizes(struct plan *plan, const struct options *options);
 json_t *plan_json(const struct plan *plan);
 /* What the searches of select=tree evaluated, and what other searches would have; NULL: there were none. */
 json_t *tree_counts_json(const struct tree_counts *counts);
-/* What reuse=similarity took from earlier steps; hit_ratio is null if no head looked. */
+/* Mean and least of the mass bounds, and of how many heads; NULL: there were none. */
 json_t *mass_bounds_json(const struct mass_bounds *bounds);
 /* What --receipt estimates was left out; zeros: nothing was. */
 json_t *receipt_json(const struct mass_receipt *receipt);

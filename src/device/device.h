@@ -59,8 +59,8 @@ struct matmul_operation {
     bool accumulate; /* y += instead of y =: the residual connection */
 };
 
-struct
-    embed_operation { /* y[i] = row tokens[i] of table (+ row positions[i] + position_offset of a second table) */
+/* y[i] = row tokens[i] of table (+ row positions[i] + position_offset of a second table). */
+struct embed_operation {
     const struct matrix *table;
     const int32_t *tokens;               /* [row_count], host memory, checked by the caller */
     const struct matrix *position_table; /* NULL: none (OPT has one) */
@@ -343,8 +343,8 @@ struct softmax_sum {
 struct attend_rows_operation {
     const float *q; /* [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
-    float
-        *out; /* [rows][out_stride]: head_count heads of v_dimension; NULL: only scores and sums are wanted */
+    /* [rows][out_stride]: head_count heads of v_dimension; NULL: only scores and sums are wanted */
+    float *out;
     size_t out_stride;
     size_t head_count, kv_head_count;
     float scale, softcap;

@@ -66,10 +66,9 @@ struct documents_prompt {
     uint64_t token_count;
     uint64_t token_capacity; /* of a new document */
     const char *owner; /* only this owner's documents are found, and a new one is its; NULL or "": nobody's */
-    const char
-        *name; /* of a new document; NULL: the plan's.  Lives as long as the sequence.  With one, the prompt
-                          is saved even where it shares nearly all of another document, and tokens has one more:
-                          its last token. */
+    /* Of a new document; NULL: the plan's.  Lives as long as the sequence.  With one, the prompt is saved even
+     * where it shares nearly all of another document, and tokens has one more: its last token. */
+    const char *name;
 };
 struct documents_outcome {
     uint64_t reused;     /* tokens whose KV the sequence now has */

@@ -28,9 +28,9 @@ struct engine_options {
     /* An earlier engine found damage.  In a read-only folder, where damage cannot be flagged, saved documents are
      * then not used. */
     bool found_damage;
-    const struct io_faults
-        *io_faults;         /* tests: injected failures of the folder's files (platform/io_file.h) */
-    const char *sqlite_vfs; /* tests: the catalog's file system; NULL: SQLite's default */
+    /* Tests: injected failures of the folder's files (platform/io_file.h) */
+    const struct io_faults *io_faults;
+    const char *sqlite_vfs;              /* tests: the catalog's file system; NULL: SQLite's default */
     const struct page_costs *page_costs; /* tests: instead of measured ones; NULL: measured */
 };
 

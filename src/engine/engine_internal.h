@@ -22,8 +22,8 @@ struct paused_segment {
     bool active;
     size_t row_count, block_rows;
     struct forward_cursor cursor;
-    float *
-        rows; /* owned, [row_count][hidden_size]; NULL: in the forward pass, engine->paused is this sequence */
+    /* Owned, [row_count][hidden_size]; NULL: in the forward pass, engine->paused is this sequence */
+    float *rows;
 };
 
 struct sequence {

@@ -21,8 +21,8 @@ enum { AUTO_NOTE_BYTES = 400 };
 struct auto_request {
     struct machine_request machine;
     uint64_t depth; /* tokens that a sequence is to have */
-    bool
-        is_default; /* nobody asked for auto: without a loss it is full, since kvpr would keep inputs beside the KV */
+    /* Nobody asked for auto: without a loss it is full, since kvpr would keep inputs beside the KV */
+    bool is_default;
 };
 
 /* Sets the axes of a plan that is_auto; leaves others as they are.  Before plan_fit_context and plan_set_host_bytes.

@@ -69,8 +69,8 @@ struct model {
     const float *output_norm, *output_norm_bias;
     const float *rope_frequency;  /* [rope_dimension / 2], scaling applied, device memory */
     struct layer_weights *layers; /* [layer_count] */
-    struct weight_stream
-        *stream;   /* owned; reads layers while others compute (weight_stream.h); NULL: all are mapped */
+    /* Owned; reads layers while others compute (weight_stream.h); NULL: all are mapped */
+    struct weight_stream *stream;
     void *vectors; /* owned device memory: every norm, bias and the rope table, as floats */
     size_t vectors_bytes;
     struct arena arena;

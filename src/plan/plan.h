@@ -49,8 +49,8 @@ struct plan {
     /* What a step reads, and in what form.  Set by plan_set_axes. */
     const char *preset; /* a name of preset_table; NULL: plan_set_axes was not called */
     bool is_auto; /* the preset is auto: measure/auto.h is to choose; until then nothing runs by the plan */
-    double
-        kld_max; /* is_auto: what the choice may lose on this model, in nats (plan/kld_table.h); 0: nothing */
+    /* is_auto: what the choice may lose on this model, in nats (plan/kld_table.h); 0: nothing */
+    double kld_max;
     const char *methods[AXIS_COUNT]; /* borrowed from axis_table: each ends at '|' or zero; see plan_method */
     struct select_options select;    /* method NULL: attention is full */
     enum kv_type k_type, v_type;
@@ -75,8 +75,8 @@ struct plan {
     bool persistent; /* with KV on disk: heads that are hard to reuse stay in RAM (plan/persistent_heads.h) */
     bool rebuilds;   /* with KV on disk: K and V are computed from kept inputs (attention/rebuild.h) */
     bool prefetches; /* with KV on disk: prefetch the next layer's chunks while this layer computes */
-    bool
-        list_buffers; /* with KV on disk: rows of lists are copied out of their chunks (attention/list_buffer.h) */
+    /* With KV on disk: rows of lists are copied out of their chunks (attention/list_buffer.h) */
+    bool list_buffers;
     enum plan_suffix suffix;
 
     /* Sizes. */

@@ -92,8 +92,8 @@ enum service_flow {
 
 struct service_token {
     token_id id; /* TOKEN_NONE: text alone, held back until now */
-    const char
-        *bytes; /* [length] whole characters that can be shown now; may be none, or those of earlier tokens */
+    /* [length] whole characters that can be shown now; may be none, or those of earlier tokens */
+    const char *bytes;
     size_t length;
     bool is_end; /* an end token: not shown */
     /* With log_probabilities: of the model's logits, before biases, penalties and temperature (log-softmax); and the
@@ -156,9 +156,9 @@ struct service_listener {
 struct service_request {
     const token_id *prompt; /* [prompt_count], at least one */
     size_t prompt_count;
-    struct sampler_options
-        sampling; /* sampler_options_default() or one's own; zeros are not valid (top_p 0) */
-    bool greedy;  /* `sampling` is ignored */
+    /* sampler_options_default() or one's own; zeros are not valid (top_p 0) */
+    struct sampler_options sampling;
+    bool greedy; /* `sampling` is ignored */
     bool has_token_max;
     size_t token_max; /* 0: the prompt alone is computed, and made durable where it is saved */
     const char *const *stops;

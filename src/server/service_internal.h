@@ -53,9 +53,9 @@ struct job {
     struct answer answer;
     bool paused, was_admitted;
     size_t reused, progress_done;
-    struct token_list
-        history; /* enum token_origin of tokens that were stored before a preemption or damage */
-    char *text;  /* owned: whole characters not yet handed out */
+    /* enum token_origin of tokens that were stored before a preemption or damage */
+    struct token_list history;
+    char *text; /* owned: whole characters not yet handed out */
     size_t text_length, text_capacity;
     struct token_probability top[SERVICE_TOP_MAX];
     double submitted, queued_since, admitted_at, decode_since, seconds; /* seconds: of computing for it */

@@ -44,8 +44,8 @@ struct fixture {
 struct sequence_case {
     uint64_t length;
     void *chunks[KV_HEADS_MAX * CHUNKS_MAX], *key_index[KV_HEADS_MAX * CHUNKS_MAX];
-    void *
-        quantized[KV_HEADS_MAX * CHUNKS_MAX]; /* of a sequence with chunks in 4 bits: some of the full ones */
+    /* Of a sequence with chunks in 4 bits: some of the full ones */
+    void *quantized[KV_HEADS_MAX * CHUNKS_MAX];
     void *all_quantized[KV_HEADS_MAX * CHUNKS_MAX]; /* all of the full ones */
 };
 

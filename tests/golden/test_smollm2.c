@@ -24,8 +24,8 @@ static const struct kind {
     const char *name;
     double behind_max; /* of the peer's token behind the likeliest, nats */
     double mean_max;   /* of the same over all tokens: steadier than the farthest */
-    double
-        difference_max; /* of the peer's eight likeliest: log-probabilities, weighted by the probabilities, nats */
+    /* Of the peer's eight likeliest: log-probabilities, weighted by the probabilities, nats */
+    double difference_max;
 } kinds[] = {
     {"Q4_1", 0.5, 0.004, 0.15}, {"F32", 0.01, 0.0001, 0.005}, {"F16", 0.01, 0.0001, 0.005},
     {"Q8_0", 0.5, 0.008, 0.15}, {"Q4_K_M", 0.6, 0.009, 0.2},

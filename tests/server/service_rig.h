@@ -47,8 +47,8 @@ struct service_rig_options {
     struct service_options service;
     const char *preset, *set, *keep;
     enum plan_suffix suffix;
-    uint64_t
-        lacking_bytes; /* host_bytes is so much less than what every sequence's whole context needs; 0: as given */
+    /* Host_bytes is so much less than what every sequence's whole context needs; 0: as given */
+    uint64_t lacking_bytes;
 };
 void service_rig_open(struct service_rig *rig, const struct service_rig_options *options);
 /* The same over a folder whose files do as faults says; NULL: no faults. */

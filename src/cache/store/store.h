@@ -106,8 +106,8 @@ struct store_layout {
     uint32_t layer_count, kv_head_count;
     uint32_t chunk_bytes; /* of 64 tokens of one head of one layer; a multiple of 8 blocks */
     uint32_t tail_bytes;  /* of the same in a tail, where full chunks are compressed; 0: chunk_bytes */
-    struct page_fractions
-        fractions; /* where only these pages are of chunk_bytes, and the others of tail_bytes, as a tail */
+    /* Where only these pages are of chunk_bytes, and the others of tail_bytes, as a tail */
+    struct page_fractions fractions;
     char key_index_kind[STORE_WORD_MAX]; /* "none" with 0 bytes */
     uint32_t key_index_bytes;            /* per chunk of one head of one layer */
 };
@@ -277,8 +277,8 @@ bool document_page_written(const struct document *document, size_t layer, size_t
 struct page_read {
     uint32_t layer, kv_head;
     uint64_t chunk; /* the chunk behind the last full one is the tail */
-    void
-        *memory; /* [store_page_bytes; of the tail, and of rows, store_tail_bytes], aligned to IO_ALIGNMENT */
+    /* [store_page_bytes; of the tail, and of rows, store_tail_bytes], aligned to IO_ALIGNMENT */
+    void *memory;
     /* Only these parts of the page, each to its place in memory; part_count 0: all of it. */
     uint8_t part_first, part_count;
 };

@@ -188,8 +188,8 @@ struct document {
     struct store_layout layout;
     struct geometry geometry;
     uint64_t id;
-    struct document_row
-        row; /* as of the last commit; a writer's is its thread's, once commits are asked for */
+    /* As of the last commit; a writer's is its thread's, once commits are asked for */
+    struct document_row row;
     struct io_file pages, key_index;
     bool writing;
     bool flag; /* what was found while it was opened belongs into the catalog */

@@ -28,8 +28,8 @@ struct select_run {
     float *scores;      /* [row][kv_head][score_heads][score_stride] */
     size_t score_stride;
     struct tree_counts *tree_counts; /* [row][kv_head]; NULL: no search */
-    size_t
-        *near; /* [row][kv_head]: units within alpha of the best; 0: has nothing to choose; NULL: no alpha */
+    /* [row][kv_head]: units within alpha of the best; 0: has nothing to choose; NULL: no alpha */
+    size_t *near;
     uint8_t *threads;
     size_t thread_bytes;
     size_t units[PHASE_COUNT], next[PHASE_COUNT];
