@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/list_buffer.h"
 #include "attention/split.h"
 #include "base/checked.h"
 #include "cache/kv_tier.h"
@@ -15,6 +16,10 @@ const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attentio
  * are in RAM, or HELD of the share that RAM holds; a token or page that is chosen has so many tokens beside it that
  * are; of reads, a prefetch expects a share. */
 static const double LOCALITY = 0.2, HELD = 0.6, NEIGHBOURS = 4, PREFETCHED = 0.6;
+/* Of the rows of a list those that the same head's list before it did not have, as a share of what a list of so many
+ * leaves out; the same where lists are kept, and then the share of the lists that change in a step; and how many of
+ * those rows lie side by side (docs/planner.md, "Hits"). */
+static const double ADDED = 0.33, ADDED_KEPT = 0.215, CHANGED = 0.5, ADDED_RUN = 1.85;
 /* Layers whose slots are on their way at a time. */
 static const double MOVING_LAYERS = 3;
 /* What a dial keeps, of texts (docs/planner.md, "The dial"): of tokens that are chosen singly, and of pages. */
@@ -111,6 +116,8 @@ struct tiers {
     double chunk_bytes; /* as they are stored */
     double heads;       /* of all layers */
     double held;        /* 0..1, of all chunks */
+    double resident;    /* layers that stay */
+    double list_heads;  /* of all, that have a buffer of their list */
 };
 
 static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const struct model_config *config,
@@ -134,6 +141,15 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
                              ? (double)(plan->host_bytes - kv_tier_bytes_around(&tiers->cache, 0))
                              : 0;
     tiers->held = plan->host_bytes == 0 || all <= 0 ? 1 : fmin(spare / all, 1);
+    tiers->resident = (double)plan->resident_layers;
+    if (tiers->cache.list_bytes == 0) return STATUS_OK;
+    /* Buffers come before layers that stay. */
+    const double layer = (double)config->kv_head_count * tiers->chunks * tiers->chunk_bytes;
+    tiers->resident = fmin(tiers->resident, floor((double)(plan->host_bytes - minimum) / layer));
+    struct attention_options lists;
+    TRY(plan_attention_options(&counted, config, &lists, error));
+    tiers->list_heads = floor((double)tiers->cache.list_bytes /
+                              (double)list_buffer_head_bytes(lists.kept_max, (size_t)tiers->chunk_bytes));
     return STATUS_OK;
 }
 
@@ -246,6 +262,16 @@ struct chosen {
 /* Runs of neighbours lie anywhere: of n places each takes one. */
 static double places_taken(double n, double runs) { return n * (1 - pow(1 - 1 / fmax(n, 1), runs)); }
 
+static double hits_of(double held, double x) {
+    return held >= 1 ? 1 : fmax(x * x / (x * x + LOCALITY), fmin(held, 1) * HELD);
+}
+
+static double request_bytes(const struct tiers *tiers, const struct chosen *chosen) {
+    const double missing =
+        chosen->chunks * (1 - chosen->hits) * chosen->miss_bytes / (tiers->chunks * tiers->chunk_bytes);
+    return chosen->miss_bytes * fmin(1 / fmax(1 - missing, 1e-9), SCAN_CHUNKS);
+}
+
 static struct chosen chosen_of(const struct step *step, double held) {
     const struct tiers *tiers = &step->tiers;
     const struct select_options *select = &step->plan->select;
@@ -256,8 +282,7 @@ static struct chosen chosen_of(const struct step *step, double held) {
     else
         chosen.chunks = places_taken(tiers->chunks, kept / run);
     const double x = held * tiers->chunks / chosen.chunks;
-    chosen.hits = fmax(x * x / (x * x + LOCALITY), fmin(held, 1) * HELD);
-    if (held >= 1) chosen.hits = 1;
+    chosen.hits = hits_of(held, x);
     if (select->method == &select_window) /* the same ones in each step; those on their way keep nothing */
         chosen.hits = x < 1 ? fmax(x - MOVING_LAYERS / (double)step->model->config->layer_count, 0) : 1;
     if (!step->plan->quantized_pages && unit < KV_CHUNK_TOKENS) {
@@ -270,22 +295,46 @@ static struct chosen chosen_of(const struct step *step, double held) {
             kept / (chosen.chunks * KV_CHUNK_TOKENS) * tiers->chunk_bytes; /* at least these */
         chosen.miss_bytes = fmin(fmax(part * taken, rows), tiers->chunk_bytes);
     }
-    const double missing =
-        chosen.chunks * (1 - chosen.hits) * chosen.miss_bytes / (tiers->chunks * tiers->chunk_bytes);
-    chosen.request_bytes = chosen.miss_bytes * fmin(1 / fmax(1 - missing, 1e-9), SCAN_CHUNKS);
+    chosen.request_bytes = request_bytes(tiers, &chosen);
     return chosen;
 }
 
+/* The same of the rows that a head with a buffer lacks: single tokens, read in parts. */
+static struct chosen added_to_lists(const struct step *step, double held) {
+    const struct tiers *tiers = &step->tiers;
+    const bool keeps = step->plan->select.reuse.kind == REUSE_SIMILARITY;
+    const double left_out = 1 - step->work.kept / step->work.depth, changed = keeps ? CHANGED : 1;
+    const double rows = step->work.kept * left_out * (keeps ? ADDED_KEPT : ADDED) / changed,
+                 runs = rows / ADDED_RUN;
+    const double part = fmax(PART_BYTES, tiers->chunk_bytes / 8), parts = fmax(tiers->chunk_bytes / part, 1);
+    const double touched = fmax(places_taken(tiers->chunks, runs), 1e-9);
+    if (step->plan->select.method == &select_window) return (struct chosen){.hits = 1}; /* the newest row */
+    struct chosen added = {.chunks = changed * touched,
+                           .hits = hits_of(held, held * tiers->chunks / touched)};
+    added.miss_bytes = fmin(part * places_taken(tiers->chunks * parts, runs) / touched, tiers->chunk_bytes);
+    added.request_bytes = request_bytes(tiers, &added);
+    return added;
+}
+
+/* Heads with a buffer lack the rows that their last list did not have; the others all of theirs. */
 static void read_chosen(struct step *step, double computed) {
     struct cost *cost = step->cost;
     const struct tiers *tiers = &step->tiers;
     const double kv_heads = step->work.kv_heads, layers = step->tiers.heads / kv_heads;
-    const double resident = fmin((double)step->plan->resident_layers, layers - step->chosen_layers);
+    const double heads = kv_heads * step->chosen_layers, buffered = fmin(tiers->list_heads, heads);
+    const double resident = fmin(tiers->resident, layers - step->chosen_layers);
     const double resident_share = resident / layers; /* they take of what RAM holds */
-    const struct chosen chosen =
-        chosen_of(step, fmax(tiers->held - resident_share, 0) * layers / fmax(step->chosen_layers, 1));
+    const double held = fmax(tiers->held - resident_share, 0) * layers / fmax(step->chosen_layers, 1);
+    const struct chosen lists = chosen_of(step, held), added = added_to_lists(step, held);
     const double dense = fmax(layers - step->chosen_layers - resident, 0); /* whole layers from disk */
-    const double misses = kv_heads * step->chosen_layers * chosen.chunks * (1 - chosen.hits);
+    const double list_misses = (heads - buffered) * lists.chunks * (1 - lists.hits),
+                 added_misses = buffered * added.chunks * (1 - added.hits),
+                 misses = list_misses + added_misses;
+    const double list_bytes = list_misses * lists.miss_bytes, added_bytes = added_misses * added.miss_bytes;
+    const double share = misses > 0 ? added_misses / misses : 0;
+    const struct chosen chosen = {.miss_bytes = (1 - share) * lists.miss_bytes + share * added.miss_bytes,
+                                  .request_bytes =
+                                      (1 - share) * lists.request_bytes + share * added.request_bytes};
     double disk, processor, dense_disk, dense_processor;
     read_pages(step->model->machine, misses, chosen.miss_bytes, chosen.request_bytes, &disk, &processor);
     read_pages(step->model->machine, kv_heads * dense * tiers->chunks, tiers->chunk_bytes,
@@ -298,7 +347,7 @@ static void read_chosen(struct step *step, double computed) {
     const double expected = step->plan->prefetches ? PREFETCHED * disk : 0;
     cost->parts[COST_DISK] = disk;
     cost->parts[COST_PAGES] = processor;
-    cost->read_bytes = misses * chosen.miss_bytes + kv_heads * dense * tiers->chunks * tiers->chunk_bytes;
+    cost->read_bytes = list_bytes + added_bytes + kv_heads * dense * tiers->chunks * tiers->chunk_bytes;
     cost->step_seconds = computed + processor + fmax(disk - fmin(expected, computed), 0);
 }
 

@@ -1,0 +1,74 @@
+/* What a step reads from disk where heads have buffers of their lists (attention/list_buffer.h): predicted within 15%
+ * of what steps over recorded keys and queries read (bench/results/2026-11-23-smollm2-list-bytes.csv).  Bytes are
+ * counted: they depend on no machine. */
+#include "plan/cost.h"
+
+#include "sample_machine.h"
+#include "testing.h"
+
+#include <math.h>
+
+enum { DEPTH = 8000 };
+static const struct model_config smollm2 = {.name = "SmolLM2-135M",
+                                            .layer_count = 30,
+                                            .hidden_size = 576,
+                                            .head_count = 9,
+                                            .kv_head_count = 3,
+                                            .k_dimension = 64,
+                                            .v_dimension = 64,
+                                            .has_rope = true,
+                                            .context_length = 8192};
+
+static const struct counted {
+    const char *preset, *keep;
+    uint64_t share; /* RAM holds 1 / share of the KV, and 8 MiB */
+    double megabytes;
+} counted[] = {
+    {"streaming", NULL, 8, 38.1}, {"hata", "512", 8, 47.7}, {"hata", "512", 4, 26.6}, {"hata", "512", 2, 9.4},
+    {"hata", NULL, 8, 118.2},     {"hata", NULL, 4, 98.6},  {"hata", NULL, 2, 62.8},  {"clo", "512", 8, 24.1},
+    {"clo", "512", 4, 24.4},      {"clo", "512", 2, 9.7},   {"clo", NULL, 8, 43.9},   {"clo", NULL, 4, 45.4},
+    {"clo", NULL, 2, 17.0},
+};
+
+static double one(void *context) {
+    (void)context;
+    return 1;
+}
+
+static double predicted(const struct counted *setting, const char *set) {
+    const struct machine machine = sample_machine(one, NULL);
+    const struct cost_model model = {.machine = &machine,
+                                     .config = &smollm2,
+                                     .row_seconds = 1e-3,
+                                     .token_seconds = 1e-4,
+                                     .weight_bytes = 90 << 20};
+    const uint64_t kv = (uint64_t)DEPTH * 30 * 3 * 256;
+    struct plan plan = {.sequence_capacity = 1,
+                        .has_budget = true,
+                        .budget_bytes = kv / setting->share + (8 << 20),
+                        .context_size = DEPTH + 17};
+    struct error error;
+    struct cost cost;
+    assert_ok(plan_set_disk(&plan, "folder", 6, 0, &error), error);
+    assert_ok(plan_set_axes(&plan, setting->preset, set, setting->keep, &error), error);
+    assert_ok(plan_set_host_bytes(&plan, &smollm2, &error), error);
+    assert_ok(cost_of_plan(&cost, &model, &plan, DEPTH, &error), error);
+    plan_deinit(&plan);
+    return 1e-6 * cost.read_bytes;
+}
+
+static void bytes_are_as_counted(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof counted / sizeof *counted; i++) {
+        const struct counted *c = &counted[i];
+        const double with = predicted(c, NULL), without = predicted(c, "list_buffer=0");
+        printf("%s,%s,1/%d,%.1f,%.1f,%.1f\n", c->preset, c->keep != NULL ? c->keep : "", (int)c->share,
+               c->megabytes, with, without);
+        assert_true(fabs(with / c->megabytes - 1) < 0.15);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bytes_are_as_counted)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
