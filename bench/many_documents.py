@@ -153,8 +153,8 @@ def main():
     loam, model, text, folder = sys.argv[1:5]
     os.mkdir(folder)
     options = ["--kv-host", str(host_bytes(loam, model)), *os.environ.get("OPTIONS", "").split()]
-    print("# CLIENTS=%d DOCUMENTS=%d LENGTH=%d ANSWER=%d PART=%d SLOTS=%d OPTIONS=%r bench/many_documents.py LOAM %s %s FOLDER" % (
-        CLIENTS, DOCUMENTS, LENGTH, ANSWER, PART, SLOTS, os.environ.get("OPTIONS", ""), os.path.basename(model),
+    print("# HOW=%s CLIENTS=%d DOCUMENTS=%d LENGTH=%d ANSWER=%d PART=%d SLOTS=%d OPTIONS=%r bench/many_documents.py LOAM %s %s FOLDER" % (
+        ",".join(HOW), CLIENTS, DOCUMENTS, LENGTH, ANSWER, PART, SLOTS, os.environ.get("OPTIONS", ""), os.path.basename(model),
         os.path.basename(text)))
     print("how,clients,documents,length,slots,part,errors,wrong,seconds,cached_tokens,gap_median_ms,gap_p90_ms,gap_p99_ms,"
           "gap_max_ms,first_median_ms,first_max_ms,rss_mib", flush=True)
