@@ -328,6 +328,7 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
     if (!writable) sequence->pages->sources[0].chunk_end = token_count / KV_CHUNK_TOKENS;
     sequence->pages->writes = sequence->pages->saved = writable;
     sequence->pages->committed_tokens = token_count;
+    sequence->pages->warm_lane = sequence->pages->warm_chunk = 0;
     sequence->length = token_count;
     return STATUS_OK;
 }

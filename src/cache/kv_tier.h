@@ -192,6 +192,10 @@ enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t tok
 struct inputs;
 void kv_sequence_set_inputs(struct kv_sequence *sequence, struct inputs *inputs);
 struct inputs *kv_sequence_inputs(const struct kv_sequence *sequence);
+/* Reads some of its documents' pages that are not in memory into slots that hold nothing, and waits for them: for times
+ * in which nothing is computed.  No chunk goes for it.  Each page is looked at once.  *more: there is more to read.
+ * Nothing in other caches.  STATUS_DOCUMENT: damaged. */
+enum status kv_sequence_warm(struct kv_sequence *sequence, bool *more, struct error *error) STATUS_CHECKED;
 /* The document that it writes to, or else one that has all of its tokens, tokens[length]; 0: none. */
 uint64_t kv_sequence_document(const struct kv_sequence *sequence, const int32_t *tokens);
 /* All of its tokens are in that document; behind a commit that is under way, too. */

@@ -11,6 +11,7 @@
  *   kv_divide     the slots' memory
  *   kv_write      a sequence's chunks on their way to the disk
  *   kv_documents  documents of a sequence
+ *   kv_warm       what of them is read before it is wanted
  *   kv_tier       all of it
  */
 #ifndef LOAM_CACHE_KV_TIER_INTERNAL_H
@@ -139,6 +140,7 @@ struct sequence_pages {
     uint64_t committed_tokens;       /* of what is saved */
     struct page_fractions fractions; /* which of its full chunks are in 4 bits; no layers: all are */
     uint32_t *held; /* owned; [layer][kv head]: the first slot that the head holds (residency.h) */
+    uint64_t warm_lane, warm_chunk; /* up to which kv_sequence_warm has looked */
     uint8_t *uses;  /* owned; [layer][kv head][column_capacity]: how often a chunk was chosen */
     /* Owned; [layer] each. */
     uint64_t *written;       /* chunks below it are on disk or on their way */

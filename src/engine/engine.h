@@ -188,6 +188,9 @@ enum status sequence_save(struct sequence *sequence, struct error *error) STATUS
  * the sequence stays usable in RAM. */
 enum status sequence_flush(struct sequence *sequence, struct error *error) STATUS_CHECKED;
 bool sequence_is_flushed(const struct sequence *sequence); /* sequence_flush would not wait */
+/* With the KV on disk: reads some of its pages into RAM that nothing is in (kv_sequence_warm), so that the next
+ * question need not wait for them.  *more: there is more to read. */
+enum status sequence_warm(struct sequence *sequence, bool *more, struct error *error) STATUS_CHECKED;
 /* The saved document that has all of the sequence's tokens, or will have them once they are durable; 0: none. */
 uint64_t sequence_document(const struct sequence *sequence);
 /* All of its tokens are in that document, or the commit is under way. */

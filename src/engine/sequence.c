@@ -90,6 +90,11 @@ bool sequence_is_flushed(const struct sequence *sequence) {
     return sequence->engine->kv.host_bytes == 0 || kv_sequence_is_flushed(sequence->kv);
 }
 
+enum status sequence_warm(struct sequence *sequence, bool *more, struct error *error) {
+    *more = false;
+    return sequence->engine->kv.host_bytes > 0 ? kv_sequence_warm(sequence->kv, more, error) : STATUS_OK;
+}
+
 uint64_t sequence_selected_tokens(const struct sequence *sequence) { return sequence->selected; }
 uint64_t sequence_reused_tokens(const struct sequence *sequence) { return sequence->saved.reused; }
 const char *sequence_notice(const struct sequence *sequence) { return sequence->saved.notice.message; }

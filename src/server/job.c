@@ -264,6 +264,14 @@ static void count_down(struct service *service) {
     pthread_mutex_unlock(&service->mutex);
 }
 
+void job_tell_progress(struct job *job) {
+    const struct service_listener *listener = &job->listener;
+    if (listener->progress == NULL || job->answer.tokens.count > 0 || job->progress_done < job->progress_told)
+        return;
+    job->progress_told = job->progress_done;
+    listener->progress(listener->context, job->progress_done, job->prompt_count);
+}
+
 void job_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error) {
     double now = clock_seconds();
     struct service_done done = {.reason = reason, .was_admitted = job->was_admitted, .notice = ""};

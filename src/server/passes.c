@@ -137,11 +137,9 @@ static bool cannot_pause(const struct service *service, const struct job *job) {
 static bool slice_progress(void *context, uint64_t done, uint64_t total) {
     const struct slice *slice = context;
     struct job *job = slice->job;
-    const struct service_listener *listener = &job->listener;
     (void)total;
     job->progress_done = slice->first + (size_t)done;
-    if (listener->progress != NULL && job->answer.tokens.count == 0)
-        listener->progress(listener->context, job->progress_done, job->prompt_count);
+    job_tell_progress(job);
     return cannot_pause(slice->service, job) && is_cancelled(slice->service, job);
 }
 
@@ -320,14 +318,12 @@ static void find_together(struct service *service, struct job *prompt, struct to
 
 static void take_together(struct service *service, struct job *job, const float *logits) {
     struct error error = {.status = STATUS_OK};
-    const struct service_listener *listener = &job->listener;
     if (note_run(service, job, job->answer.stored.count, &error) != STATUS_OK) {
         job_fail_running(service, job, &error);
         return;
     }
     job->progress_done = job->answer.stored.count;
-    if (listener->progress != NULL && job->answer.tokens.count == 0)
-        listener->progress(listener->context, job->progress_done, job->prompt_count);
+    job_tell_progress(job);
     take_prompt(service, job, logits);
 }
 

@@ -90,8 +90,7 @@ enum status service_need_engine(struct service *service, struct error *error) {
     return status;
 }
 
-/* Damage ends an engine.  Another one computes what is running anew, as far as it was not saved. */
-static bool recover(struct service *service) {
+void service_recover(struct service *service) {
     struct error error = {.status = STATUS_OK};
     resident_clear(service);
     service->statistics.recoveries++;
@@ -115,12 +114,12 @@ static bool recover(struct service *service) {
         else
             i++;
     }
-    return true;
 }
 
 bool service_repair(struct service *service, enum status status, const struct error *error) {
     (void)error;
     if (status == STATUS_MEMORY || status == STATUS_FULL) return make_room(service);
-    if (status == STATUS_DOCUMENT && service->options.make_engine != NULL) return recover(service);
-    return false;
+    if (status != STATUS_DOCUMENT || service->options.make_engine == NULL) return false;
+    service_recover(service);
+    return true;
 }

@@ -89,6 +89,13 @@ void resident_unload_idle(struct service *service) {
     }
 }
 
+enum status resident_warm(struct service *service, bool *more, struct error *error) {
+    *more = false;
+    for (size_t i = service->resident_count; i > 0 && !*more; i--)
+        TRY(sequence_warm(service->residents[i - 1].sequence, more, error));
+    return STATUS_OK;
+}
+
 /* Tokens that the job may take over of it: at least one of the prompt is computed, for its logits. */
 static size_t shared_tokens(const struct job *job, const struct resident *resident) {
     size_t shared = 0, limit = job_wanted_tokens(job) - (job->answer.tokens.count == 0);

@@ -88,7 +88,8 @@ static void tell_admission(struct service *service, struct job *job) {
     if (listener->admitted != NULL)
         listener->admitted(listener->context,
                            &(struct service_admission){job->prompt_count, job->reused, job->queue_seconds});
-    if (listener->progress != NULL) listener->progress(listener->context, job->reused, job->prompt_count);
+    job->progress_done = job->reused;
+    job_tell_progress(job);
 }
 
 static void admit(struct service *service, struct job *job) {
@@ -220,6 +221,21 @@ static void publish(struct service *service) {
     pthread_mutex_unlock(&service->mutex);
 }
 
+/* With nothing to compute, and nobody who waits.  Whether to come back at once.  A page that cannot be read is no
+ * request's: an engine without its failure answers them, and reads what they want. */
+static bool warm(struct service *service) {
+    struct error error;
+    bool more;
+    pthread_mutex_lock(&service->mutex);
+    const bool is_idle = service->job_count == 0 && service->callers == NULL && !service->draining;
+    pthread_mutex_unlock(&service->mutex);
+    if (!is_idle || service->engine == NULL || service->stays_cold) return false;
+    if (resident_warm(service, &more, &error) == STATUS_OK) return more;
+    service->stays_cold = true;
+    if (service->options.make_engine != NULL) service_recover(service);
+    return false;
+}
+
 bool scheduler_turn(struct service *service) {
     service->turn++;
     service->awaits_disk = false;
@@ -232,7 +248,7 @@ bool scheduler_turn(struct service *service) {
     passes_run(service);
     (void)job_end_saved(service, false);
     publish(service);
-    return passes_wait(service);
+    return passes_wait(service) || warm(service);
 }
 
 void scheduler_end(struct service *service) {

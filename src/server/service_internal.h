@@ -52,7 +52,7 @@ struct job {
     /* While it runs. */
     struct answer answer;
     bool paused, was_admitted;
-    size_t reused, progress_done;
+    size_t reused, progress_done, progress_told;
     /* enum token_origin of tokens that were stored before a preemption or damage */
     struct token_list history;
     char *text; /* owned: whole characters not yet handed out */
@@ -112,6 +112,7 @@ struct service {
     uint64_t submitted, refused, cancelled;
 
     /* The thread's. */
+    bool stays_cold;                           /* reading ahead has failed (resident_warm) */
     bool awaits_disk;                          /* in this turn something waited for writes */
     struct job *running[ENGINE_SEQUENCES_MAX]; /* in order of admission; changed under the mutex */
     size_t running_count;
@@ -147,6 +148,8 @@ enum status job_remember(struct job *job, struct error *error) STATUS_CHECKED;
 /* Samples from a row of logits and hands the token out.  The job may stop by it. */
 enum status job_take(struct job *job, struct service *service, const float *logits, struct error *error)
     STATUS_CHECKED;
+/* Never less than it was told before: what damage lost is computed again in silence. */
+void job_tell_progress(struct job *job);
 /* The request's end: done, and its memory.  error: NULL where it has none. */
 void job_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error);
 /* The same for a job that runs: it gives up its slot, and its sequence is saved. */
@@ -167,6 +170,8 @@ bool service_repair(struct service *service, enum status status, const struct er
 /* job_attach of a job that runs, with room made as long as memory lacks.  false: it does not run any more; it failed,
  * or waits in the queue again. */
 bool service_attach(struct service *service, struct job *job, struct error *error);
+/* Ends a failed engine, and makes another one; what runs is computed anew, as far as it was not saved. */
+void service_recover(struct service *service);
 /* After a recovery that failed there is no engine: tries again. */
 enum status service_need_engine(struct service *service, struct error *error) STATUS_CHECKED;
 /* A running job gives up its slot, and goes on later.  false: it failed instead. */
@@ -197,6 +202,8 @@ bool resident_evict(struct service *service);
 /* Saves and destroys those that nobody has used for service_options.idle_ms.  What cannot be saved stays. */
 void resident_unload_idle(struct service *service);
 void resident_clear(struct service *service);
+/* While nobody asks: reads some of what they have on disk into RAM that nothing is in.  *more: there is more. */
+enum status resident_warm(struct service *service, bool *more, struct error *error) STATUS_CHECKED;
 /* Destroys those of the owner that use this document. */
 void resident_forget_document(struct service *service, const char *owner, uint64_t document);
 

@@ -21,16 +21,17 @@ struct run {
     struct engine *shared, *plain; /* plain: everything in RAM, nothing saved */
     struct sequence *sequences[SEQUENCES], *mirrors[SEQUENCES];
     int32_t document[DOCUMENT];
+    uint64_t host_bytes;
     size_t width, full_count; /* full: the key index of another token found no memory */
 };
 
-static struct plan plan_of(const struct select_method *method) {
+static struct plan plan_of(const struct select_method *method, enum plan_suffix suffix) {
     struct plan plan = {.context_size = CONTEXT,
                         .sequence_capacity = SEQUENCES,
                         .batch_size = 64,
                         .segment_size = 128,
                         .select = select_options_default(),
-                        .suffix = SUFFIX_DENSE};
+                        .suffix = suffix};
     plan.select.method = method;
     plan.select.dense_layers = 0;
     plan.select.recent = 32;
@@ -51,7 +52,8 @@ static void save_document(struct run *run) {
 }
 
 /* host_bytes: beyond the least; below it key index is pooled. */
-static void run_open(struct run *run, const struct select_method *method, int64_t host_bytes) {
+static void run_open(struct run *run, const struct select_method *method, int64_t host_bytes,
+                     enum plan_suffix suffix) {
     struct error error;
     char path[64];
     *run = (struct run){0};
@@ -66,7 +68,7 @@ static void run_open(struct run *run, const struct select_method *method, int64_
     run->width = tiny.vocabulary_size;
     for (size_t i = 0; i < DOCUMENT; i++)
         run->document[i] = (int32_t)random_below(&run->random, tiny.vocabulary_size);
-    struct plan plan = plan_of(method);
+    struct plan plan = plan_of(method, suffix);
     assert_ok(engine_create(&run->plain, run->model, &plan, NULL, &error), error);
     scratch_create(&run->scratch, SCRATCH_MEMORY);
     plan.disk_directory = run->scratch.path;
@@ -74,6 +76,7 @@ static void run_open(struct run *run, const struct select_method *method, int64_
     assert_ok(plan_host_bytes_min(&plan, &run->model->config, &plan.host_bytes, &error), error);
     plan.host_bytes += (uint64_t)host_bytes;
     plan.pools_key_index = host_bytes < 0;
+    run->host_bytes = plan.host_bytes;
     assert_ok(engine_create(&run->shared, run->model, &plan, NULL, &error), error);
     save_document(run);
 }
@@ -151,6 +154,14 @@ static void cut(struct run *run, size_t i) {
     prefill(run, i, &token, 1);
 }
 
+/* Reads ahead, so many times; whether there is more to read. */
+static bool warm(struct run *run, size_t i, size_t times) {
+    struct error error;
+    bool more = true;
+    for (size_t n = 0; n < times && more; n++) assert_ok(sequence_warm(run->sequences[i], &more, &error), error);
+    return more;
+}
+
 static void operate(struct run *run) {
     const size_t i = random_below(&run->random, SEQUENCES);
     if (run->sequences[i] == NULL) {
@@ -159,9 +170,11 @@ static void operate(struct run *run) {
         return;
     }
     const size_t room = CONTEXT - (size_t)sequence_length(run->sequences[i]);
-    const size_t what = random_below(&run->random, 6);
+    const size_t what = random_below(&run->random, 7);
     if (what == 0 || room <= STEPS_MAX)
         close_sequence(run, i);
+    else if (what == 6)
+        (void)warm(run, i, random_below(&run->random, 4));
     else if (what == 1)
         cut(run, i);
     else
@@ -175,7 +188,7 @@ static void test_as_alone(void **state) {
     for (size_t method = 0; method < sizeof methods / sizeof *methods; method++)
         for (size_t budget = methods[method] == &select_all; budget < 4; budget++) {
             static const int64_t host_bytes[] = {-(1 << 15), 0, 1 << 16, RIG_AMPLE_BYTES};
-            run_open(&run, methods[method], host_bytes[budget]);
+            run_open(&run, methods[method], host_bytes[budget], SUFFIX_DENSE);
             for (size_t i = 0; i < OPERATIONS; i++) operate(&run);
             assert_true(run.full_count == 0 || budget == 0);
             run_close(&run);
@@ -186,7 +199,7 @@ static void test_as_alone(void **state) {
 static void test_bytes(void **state) {
     struct run run;
     (void)state;
-    run_open(&run, &select_tree, RIG_AMPLE_BYTES);
+    run_open(&run, &select_tree, RIG_AMPLE_BYTES, SUFFIX_DENSE);
     open_sequence(&run, 0, DOCUMENT, 20);
     for (size_t i = 0; i < 4; i++) step(&run, 0);
     const uint64_t first = engine_kv_used_bytes(run.shared);
@@ -207,6 +220,55 @@ static void test_bytes(void **state) {
     run_close(&run);
 }
 
+/* A question behind the document that chooses, and some steps; ahead: with what can be read ahead before them. */
+static struct kv_tier_statistics ask_choosing(struct run *run, bool ahead, float *logits) {
+    enum { STEPS = 8 };
+    struct error error;
+    struct sequence *sequence;
+    const float *found;
+    int32_t tokens[DOCUMENT + 1];
+    bool more = ahead;
+    memcpy(tokens, run->document, sizeof run->document);
+    tokens[DOCUMENT] = 3;
+    const struct prefill_request request = {.tokens = tokens, .token_count = DOCUMENT + 1};
+    assert_ok(sequence_create(&sequence, run->shared, &error), error);
+    assert_ok(engine_prefill(run->shared, sequence, &request, &found, &error), error);
+    while (more) assert_ok(sequence_warm(sequence, &more, &error), error);
+    const struct kv_tier_statistics before = engine_tier_statistics(run->shared);
+    for (int32_t i = 0; i < STEPS; i++) {
+        assert_ok(engine_step(run->shared, &sequence, &i, 1, &found, &error), error);
+        memcpy(logits + (size_t)i * run->width, found, run->width * sizeof *logits);
+    }
+    struct kv_tier_statistics after = engine_tier_statistics(run->shared);
+    assert_true(after.host_bytes <= run->host_bytes);
+    after.misses -= before.misses;
+    after.prefetched = before.prefetched; /* by reading ahead: `prefetch` is off */
+    sequence_destroy(sequence);
+    return after;
+}
+
+/* What was read ahead is not read again, and changes nothing.  Where there is no room it reads less. */
+static void test_reads_ahead(void **state) {
+    static const int64_t budgets[] = {RIG_AMPLE_BYTES, 1 << 16, 0};
+    static float cold[8 * 512], warm[8 * 512];
+    struct run run;
+    (void)state;
+    for (size_t budget = 0; budget < 3; budget++) {
+        run_open(&run, &select_tree, budgets[budget], SUFFIX_SELECTS);
+        assert_true(run.width <= 512);
+        const struct kv_tier_statistics first = ask_choosing(&run, false, cold);
+        const struct kv_tier_statistics second = ask_choosing(&run, true, warm);
+        assert_memory_equal(cold, warm, 8 * run.width * sizeof *warm);
+        if (budget == 0) {
+            assert_in_range(second.prefetched - first.prefetched, 1,
+                            DOCUMENT / 64 * run.model->config.layer_count * run.model->config.kv_head_count);
+            assert_true(first.misses > 0);
+            assert_int_equal(second.misses, 0);
+        }
+        run_close(&run);
+    }
+}
+
 /* Key index of nobody is left, and a cut needs a block of its own. */
 static void test_cut_when_full(void **state) {
     struct run run;
@@ -216,7 +278,7 @@ static void test_cut_when_full(void **state) {
     const float *logits;
     enum status status = STATUS_OK;
     (void)state;
-    run_open(&run, &select_quest, -(1 << 15));
+    run_open(&run, &select_quest, -(1 << 15), SUFFIX_DENSE);
     for (size_t i = 0; i < 2; i++) open_sequence(&run, i, DOCUMENT, 20);
     assert_ok(sequence_create(&other, run.shared, &error), error);
     const struct prefill_request request = {.tokens = tokens, .token_count = 64};
@@ -335,8 +397,9 @@ static void test_tail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_alone), cmocka_unit_test(test_bytes), cmocka_unit_test(test_cut_when_full),
-        cmocka_unit_test(test_forms),    cmocka_unit_test(test_tail),
+        cmocka_unit_test(test_as_alone), cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_reads_ahead), cmocka_unit_test(test_cut_when_full),
+        cmocka_unit_test(test_forms),       cmocka_unit_test(test_tail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
