@@ -19,6 +19,7 @@
 #ifndef LOAM_CACHE_INPUTS_H
 #define LOAM_CACHE_INPUTS_H
 
+#include "cache/store/parcel.h"
 #include "cache/store/store.h"
 
 struct inputs;
@@ -49,6 +50,18 @@ struct inputs_options {
 
 /* Whether that is the layout, as the catalog has it, of a document of inputs. */
 bool inputs_is_layout(const char *layout);
+/* The document that keeps the inputs of another one's layers. */
+struct kept_inputs {
+    uint64_t document;    /* 0: there is none */
+    uint64_t token_count; /* in common with the other one */
+    uint64_t held;        /* that it has */
+};
+enum status kept_inputs_find(struct store *store, uint64_t id, struct kept_inputs *found, struct error *error)
+    STATUS_CHECKED;
+/* What a parcel of the document takes along: itself, and the kept inputs of its layers if they are of no tokens but
+ * its. */
+enum status kept_inputs_pack(struct store *store, uint64_t id, uint64_t ids[PARCEL_DOCUMENTS_MAX],
+                             size_t *count, struct error *error) STATUS_CHECKED;
 /* Memory that an open one takes, its document's tables included. */
 uint64_t inputs_bytes(const struct inputs_shape *shape, uint64_t token_capacity, size_t read_chunks);
 /* A new document. */

@@ -48,6 +48,7 @@ enum status ls_command(const struct options *options, struct error *error) STATU
 enum status show_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status rm_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status verify_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status export_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status help_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status version_command(const struct options *options, struct error *error) STATUS_CHECKED;
 

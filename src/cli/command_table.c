@@ -28,22 +28,25 @@ const struct command command_table[COMMAND_COUNT] = {
          .summary = "answer requests of OpenAI's and Anthropic's clients over HTTP",
          .description =
              "Listens on --host and --port and answers /v1/chat/completions, /v1/completions, /v1/messages, "
-             "/v1/responses and llama-server's own routes; docs/server.md describes them.  Requests are answered "
+             "/v1/responses and llama-server's own routes; docs/server.md describes them.  Requests are "
+             "answered "
              "together, up to -np at once.  With --kv-disk, prompts and answers are saved, and what was read "
              "once is not read again.  Ctrl-C or SIGTERM ends it once running requests are answered, at the "
              "latest after 30 s; a second one leaves at once.",
          .run = serve_command},
-    [COMMAND_BATCH] =
-        {.id = COMMAND_BATCH,
-         .name = "batch",
-         .usage = "-i REQUESTS -o ANSWERS [-m MODEL] [options]",
-         .summary = "answer a file of requests, all that run in one pass over the weights",
-         .description =
-             "Requests and answers are lines of JSON as in OpenAI's batches; the routes are those of serve.  Ended "
-             "in between, by Ctrl-C or by force, the same command goes on: a request that has an answer is not "
-             "asked again.  A request that is refused has an answer with the error; one that failed for another "
-             "reason has none, and exit code 1 says so.  With --weights-host the model may be larger than RAM.",
-         .run = batch_command},
+    [COMMAND_BATCH] = {.id = COMMAND_BATCH,
+                       .name = "batch",
+                       .usage = "-i REQUESTS -o ANSWERS [-m MODEL] [options]",
+                       .summary = "answer a file of requests, all that run in one pass over the weights",
+                       .description = "Requests and answers are lines of JSON as in OpenAI's batches; the "
+                                      "routes are those of serve.  Ended "
+                                      "in between, by Ctrl-C or by force, the same command goes on: a "
+                                      "request that has an answer is not "
+                                      "asked again.  A request that is refused has an answer with the error; "
+                                      "one that failed for another "
+                                      "reason has none, and exit code 1 says so.  With --weights-host the "
+                                      "model may be larger than RAM.",
+                       .run = batch_command},
     [COMMAND_EXPLAIN] =
         {.id = COMMAND_EXPLAIN,
          .name = "explain",
@@ -51,7 +54,8 @@ const struct command command_table[COMMAND_COUNT] = {
          .summary = "answer a question, and show the sentences that the answer attended to",
          .description =
              "Answers as run does, with full attention and all KV in RAM, and adds up the attention that the "
-             "answer's tokens gave to each sentence of the documents.  Shows those that got most beyond their "
+             "answer's tokens gave to each sentence of the documents.  Shows those that got most beyond "
+             "their "
              "length.  Attention says what was read, not why.",
          .run = explain_command},
     [COMMAND_BENCH] =
@@ -118,13 +122,16 @@ const struct command command_table[COMMAND_COUNT] = {
     [COMMAND_IMPORT] =
         {.id = COMMAND_IMPORT,
          .name = "import",
-         .usage = "HF_DIR OUT.gguf [--type TYPE]",
-         .summary = "a Hugging Face folder as a GGUF file",
-         .description = "Reads config.json, the safetensors and tokenizer.json of a llama, mistral, qwen2, "
-                        "qwen3 or OPT model and writes one GGUF file; no Python needed.  A model that loam "
-                        "cannot compute is rejected, and the message names the reason.  OUT appears whole or "
-                        "not at all.",
-         .positionals_min = 2,
+         .usage = "HF_DIR OUT.gguf [--type TYPE] | FILE --kv-disk DIR",
+         .summary = "a Hugging Face folder as a GGUF file, or an exported document",
+         .description =
+             "Reads config.json, the safetensors and tokenizer.json of a llama, mistral, qwen2, "
+             "qwen3 or OPT model and writes one GGUF file; no Python needed.  A model that loam "
+             "cannot compute is rejected, and the message names the reason.  OUT appears whole or "
+             "not at all.  With one file and --kv-disk: a document that loam export wrote becomes one "
+             "of that folder, and prompts that begin like it do not compute it.  FILE is checked "
+             "before anything is stored.",
+         .positionals_min = 1,
          .positionals_max = 2,
          .run = import_command},
     [COMMAND_QUANTIZE] =
@@ -148,22 +155,23 @@ const struct command command_table[COMMAND_COUNT] = {
              "prints the choice, the next five, what each tier holds, seconds to the first token, tokens a "
              "second, and what they are limited by.  The first time it measures for up to a minute and "
              "keeps the figures in $XDG_CACHE_HOME/loam/machine.json (or ~/.cache); --measure does it "
-             "again, --machine FILE plans for another machine.  The choice is exact unless a loss is allowed.  "
+             "again, --machine FILE plans for another machine.  The choice is exact unless a loss is "
+             "allowed.  "
              "Only the model's header is read.",
          .run = plan_command},
-    [COMMAND_CALIBRATE] = {.id = COMMAND_CALIBRATE,
-                           .name = "calibrate",
-                           .usage = "MODEL TEXT... [-o FILE] [options]",
-                           .summary = "learn from a model what selecting parts of its context needs",
-                           .description =
-                               "Runs the texts through the model in windows and learns hash weights, skewing "
-                               "matrices, how alike the queries of neighbouring tokens are, which heads need "
-                               "the far context, and what rounding K and V costs.  The commands find the file as "
-                               "MODEL.calib.gguf in the model's folder; it belongs to this model file only.  "
-                               "Recall is measured on windows that nothing was learned from.",
-                           .positionals_min = 2,
-                           .positionals_max = 64,
-                           .run = calibrate_command},
+    [COMMAND_CALIBRATE] =
+        {.id = COMMAND_CALIBRATE,
+         .name = "calibrate",
+         .usage = "MODEL TEXT... [-o FILE] [options]",
+         .summary = "learn from a model what selecting parts of its context needs",
+         .description = "Runs the texts through the model in windows and learns hash weights, skewing "
+                        "matrices, how alike the queries of neighbouring tokens are, which heads need "
+                        "the far context, and what rounding K and V costs.  The commands find the file as "
+                        "MODEL.calib.gguf in the model's folder; it belongs to this model file only.  "
+                        "Recall is measured on windows that nothing was learned from.",
+         .positionals_min = 2,
+         .positionals_max = 64,
+         .run = calibrate_command},
     [COMMAND_TRACE] = {.id = COMMAND_TRACE,
                        .name = "trace",
                        .usage = "record [-m MODEL] -f FILE -o FILE [options]",
@@ -213,6 +221,18 @@ const struct command command_table[COMMAND_COUNT] = {
                                        "it is not used again, and stays where it is; the exit code is 4.",
                         .positionals_max = 64,
                         .run = verify_command},
+    [COMMAND_EXPORT] =
+        {.id = COMMAND_EXPORT,
+         .name = "export",
+         .usage = "ID OUT --kv-disk DIR [--force]",
+         .summary = "write a saved document into one file, for another machine",
+         .description =
+             "OUT holds all of the document, with checksums: loam import OUT --kv-disk DIR makes it a "
+             "document of another folder.  Every page is verified as it is read.  OUT appears whole or "
+             "not at all, and a file that is there is not replaced without --force.",
+         .positionals_min = 2,
+         .positionals_max = 2,
+         .run = export_command},
     [COMMAND_HELP] = {.id = COMMAND_HELP,
                       .name = "help",
                       .usage = "[COMMAND]",

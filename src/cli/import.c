@@ -1,4 +1,4 @@
-/* loam import. */
+/* loam import: models; exported documents are in parcels.c. */
 #include "model/import.h"
 
 #include <stdio.h>
@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/output.h"
+#include "cli/parcels.h"
 #include "cli/utf8.h"
 #include "platform/clock.h"
 
@@ -26,6 +27,7 @@ static void show_tensor(void *context, const char *tensor_name, uint64_t index, 
 }
 
 enum status import_command(const struct options *options, struct error *error) {
+    if (options->positional_count == 1) return parcels_import(options, error);
     struct import_view view = {.draws = output_can_draw()};
     bool keeps_types = option_count(options, OPTION_IMPORT_TYPE) == 0; /* "auto" */
     struct import_options how = {.type_name = keeps_types ? NULL : option_text(options, OPTION_IMPORT_TYPE),

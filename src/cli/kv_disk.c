@@ -1,5 +1,6 @@
 #include "cli/kv_disk.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,4 +28,13 @@ enum status kv_disk_parse(struct kv_disk *disk, const char *text, struct error *
 void kv_disk_deinit(struct kv_disk *disk) {
     free(disk->directory);
     *disk = (struct kv_disk){0};
+}
+
+enum status kv_disk_read_id(const char *text, uint64_t *id, struct error *error) {
+    char *end;
+    errno = 0;
+    *id = strtoull(text, &end, 10);
+    if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "found '%.40s', expected a document's number as loam ls shows it",
+                     text);
 }

@@ -16,5 +16,7 @@ struct kv_disk {
  * limit of 0. */
 enum status kv_disk_parse(struct kv_disk *disk, const char *text, struct error *error) STATUS_CHECKED;
 void kv_disk_deinit(struct kv_disk *disk);
+/* A document's number, as loam ls shows it. */
+enum status kv_disk_read_id(const char *text, uint64_t *id, struct error *error) STATUS_CHECKED;
 
 #endif

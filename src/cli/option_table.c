@@ -14,7 +14,7 @@ enum {
     ENGINE_USERS = ANSWER | BIT(EXPLAIN) | BIT(PERPLEXITY) | BIT(EVAL) | BIT(TRACE),
     COMPUTE_USERS = ENGINE_USERS | BIT(BENCH),
     TOKENIZER_USERS = SAMPLE | BIT(PERPLEXITY) | BIT(EVAL) | BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(CALIBRATE),
-    STORE_USERS = BIT(LS) | BIT(SHOW) | BIT(RM) | BIT(VERIFY),
+    STORE_USERS = BIT(LS) | BIT(SHOW) | BIT(RM) | BIT(VERIFY) | BIT(EXPORT),
     EVERY = (1u << COMMAND_COUNT) - 1,
 };
 
@@ -43,6 +43,12 @@ const struct option_spec option_table[] = {
     {.id = OPTION_KV_DISK, .name = "kv-disk",
      .kind = ARGUMENT_TEXT, .argument = "DIR", .commands = STORE_USERS, .group = GROUP_INPUT,
      .help = "the folder of saved documents (a size limit after a colon is ignored)"},
+    {.id = OPTION_KV_DISK, .name = "kv-disk",
+     .kind = ARGUMENT_TEXT, .argument = "DIR[:SIZE]", .commands = BIT(IMPORT), .group = GROUP_INPUT,
+     .help = "the folder of saved documents that FILE is imported into; made if it is not there"},
+    {.id = OPTION_FORCE, .name = "force",
+     .kind = ARGUMENT_NONE, .commands = BIT(EXPORT), .group = GROUP_OUTPUT,
+     .help = "replace OUT if it is there"},
     {.id = OPTION_IDS, .name = "ids",
      .kind = ARGUMENT_TEXT, .argument = "LIST", .commands = BIT(RUN) | BIT(DETOKENIZE), .group = GROUP_INPUT,
      .help = "token ids, separated by commas, instead of text; no token is added"},

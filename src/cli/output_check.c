@@ -145,6 +145,7 @@ static enum status check_documents(const struct output_list *list, const char *t
 
 static enum status check_positionals(const struct output_list *list, const struct options *options) {
     const enum command_id id = options->command->id;
+    if (id == COMMAND_EXPORT) return STATUS_OK; /* those of --kv-disk */
     if (id == COMMAND_IMPORT) return check_folder(list, "a file of HF_DIR", options->positionals[0]);
     if (id != COMMAND_QUANTIZE && id != COMMAND_CALIBRATE)
         return STATUS_OK; /* no files that a command reads */
@@ -157,7 +158,8 @@ static enum status check_positionals(const struct output_list *list, const struc
 /* MODEL.calib.gguf is the default output of calibrate. */
 static enum status add_positionals(struct output_list *list, const struct options *options, char **owned) {
     const enum command_id id = options->command->id;
-    if (id == COMMAND_IMPORT || id == COMMAND_QUANTIZE)
+    if (id == COMMAND_IMPORT && options->positional_count == 1) return STATUS_OK; /* an exported document */
+    if (id == COMMAND_IMPORT || id == COMMAND_QUANTIZE || id == COMMAND_EXPORT)
         return add_output(list, options->command->name, options->positionals[1]);
     if (id != COMMAND_CALIBRATE || option_text(options, OPTION_CALIBRATION) != NULL) return STATUS_OK;
     TRY(calibration_path(options->positionals[0], owned, list->error));
@@ -180,7 +182,8 @@ static enum status check_all(struct output_list *list, const struct options *opt
     TRY(check_positionals(list, options));
     const char *model = option_text(options, OPTION_MODEL);
     const enum command_id id = options->command->id;
-    const bool names_its_model = id == COMMAND_CALIBRATE || id == COMMAND_IMPORT || id == COMMAND_QUANTIZE;
+    const bool names_its_model = id == COMMAND_CALIBRATE || id == COMMAND_IMPORT || id == COMMAND_QUANTIZE ||
+                                 id == COMMAND_EXPORT;
     if (model == NULL && !names_its_model) model = bundled_model_find();
     TRY(check_model(list, "the model of -m", model));
     TRY(check_calibration(list, model));

@@ -1,7 +1,6 @@
 /* loam ls, show, rm, verify: the documents that --kv-disk DIR holds.
  *
  * None of them makes a folder or a catalog (store_open_existing). */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,6 @@
 #include "cli/kv_disk.h"
 #include "cli/output.h"
 #include "cli/page_fractions.h"
-#include "cli/rebuilt.h"
 #include "cli/table.h"
 #include "cli/utf8.h"
 
@@ -36,15 +34,6 @@ static enum status open_store(struct store **store, const struct options *option
     if (status == STATUS_OK && store_warning(*store) != NULL)
         fprintf(stderr, "loam: note: %s\n", store_warning(*store));
     return status;
-}
-
-static enum status read_id(const char *text, uint64_t *id, struct error *error) {
-    char *end;
-    errno = 0;
-    *id = strtoull(text, &end, 10);
-    if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0) return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "found '%.40s', expected a document's number as loam ls shows it",
-                     text);
 }
 
 /* ---- one document ---- */
@@ -212,7 +201,7 @@ enum status show_command(const struct options *options, struct error *error) {
     uint64_t id;
     struct shown_document document = {.object = NULL};
     bool json = option_flag(options, OPTION_JSON);
-    TRY(read_id(options->positionals[0], &id, error));
+    TRY(kv_disk_read_id(options->positionals[0], &id, error));
     TRY(open_store(&store, options, STORE_LOOK, error));
     struct error unused; /* of a damaged document nothing else can be said */
     enum status found = kept_inputs_find(store, id, &document.inputs, &unused);
@@ -233,10 +222,10 @@ enum status rm_command(const struct options *options, struct error *error) {
     enum status status = STATUS_OK;
     uint64_t id;
     for (size_t i = 0; i < options->positional_count; i++) /* all of them before any is gone */
-        TRY(read_id(options->positionals[i], &id, error));
+        TRY(kv_disk_read_id(options->positionals[i], &id, error));
     TRY(open_store(&store, options, STORE_CHANGE, error));
     for (size_t i = 0; status == STATUS_OK && i < options->positional_count; i++) {
-        status = read_id(options->positionals[i], &id, error);
+        status = kv_disk_read_id(options->positionals[i], &id, error);
         if (status == STATUS_OK) status = store_remove(store, id, error);
         if (status == STATUS_OK) output_text("removed document %" PRIu64 "\n", id);
     }
@@ -306,7 +295,7 @@ static enum status verify_documents(struct verification *v, struct error *error)
 static enum status verify(struct verification *v, const struct options *options, struct error *error) {
     uint64_t id;
     for (size_t i = 0; i < options->positional_count; i++) {
-        TRY(read_id(options->positionals[i], &id, error));
+        TRY(kv_disk_read_id(options->positionals[i], &id, error));
         add_id(v, id);
     }
     if (options->positional_count == 0) TRY(store_list(v->store, take_id, v, error));

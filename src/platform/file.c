@@ -291,14 +291,21 @@ enum status file_writer_check(const char *path, struct error *error) {
     return STATUS_OK;
 }
 
+/* Not all file systems can say in one call that nothing shall be replaced. */
+static int put_in_place(const struct file_writer *writer) {
+    if (!writer->keeps) return rename(writer->temporary, writer->target);
+    if (renameat2(AT_FDCWD, writer->temporary, AT_FDCWD, writer->target, RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS) return -1;
+    return link(writer->temporary, writer->target) == 0 ? unlink(writer->temporary) : -1;
+}
+
 enum status file_writer_commit(struct file_writer *writer, struct error *error) {
     FILE *stream = writer->stream;
     writer->stream = NULL;
     int failed = 0;
     if (fflush(stream) != 0 || (writer->temporary != NULL && fsync(fileno(stream)) != 0)) failed = errno;
     if (fclose(stream) != 0 && failed == 0) failed = errno;
-    if (failed == 0 && writer->temporary != NULL && rename(writer->temporary, writer->target) != 0)
-        failed = errno;
+    if (failed == 0 && writer->temporary != NULL && put_in_place(writer) != 0) failed = errno;
     if (failed != 0) {
         enum status status = error_set_os(error, STATUS_IO, failed, "%s", writer->path);
         file_writer_abort(writer);

@@ -48,6 +48,7 @@ struct file_writer {
     FILE *stream;        /* write here */
     char *path, *target; /* owned: as it was given, and where it leads */
     char *temporary;     /* owned; NULL: written to directly */
+    bool keeps; /* a file that is there is not replaced: may be set before the commit, which then fails */
 };
 enum status file_writer_open(struct file_writer *writer, const char *path, struct error *error)
     STATUS_CHECKED;

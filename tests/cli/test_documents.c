@@ -168,6 +168,27 @@ static void a_prompt_is_read_once(void **state) {
     expect_verified(store);
 }
 
+/* In one file to another folder, with the inputs of its layers: nothing is computed there. */
+static void a_document_is_carried(void **state) {
+    (void)state;
+    const char *store = folder("carried-from"), *other = folder("carried-to"),
+               *path = scratch_path("one.loam");
+    struct outcome plain = RUN(model_path, text_path, "--kv-disk", store, "--set", "rebuild=recompute");
+    expect_code(&plain, 0, "");
+    struct process_result result = LOAM("export", "1", path, "--kv-disk", store);
+    assert_int_equal(result.code, 0);
+    process_deinit(&result);
+    result = LOAM("import", path, "--kv-disk", other);
+    assert_int_equal(result.code, 0);
+    assert_non_null(strstr(result.output, "inputs of layers\n"));
+    process_deinit(&result);
+    struct outcome second = RUN(model_path, text_path, "--kv-disk", other);
+    expect_same(&second, &plain);
+    assert_int_equal(second.reused, second.prompt - 1);
+    assert_int_equal(second.write_bytes, 0);
+    expect_verified(other);
+}
+
 /* The fraction of pages in 4 bits of the last run; *measured: a measurement chose it. */
 static double share_of_run(bool *measured) {
     json_error_t why;
@@ -786,6 +807,7 @@ int main(void) {
     write_text(little_path, 64, "");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_is_read_once),
+        cmocka_unit_test(a_document_is_carried),
         cmocka_unit_test(pages_in_both_forms),
         cmocka_unit_test(a_fixed_fraction_is_the_same_for_any_budget),
         cmocka_unit_test(another_question_reuses_the_document),

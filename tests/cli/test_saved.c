@@ -1,5 +1,5 @@
-/* loam ls, show, rm and verify on the real binary, over documents made by the store: they print what is there; damage
- * gives exit code 4; a missing folder gives 6 and is not made; a document that is open stays. */
+/* loam ls, show, rm, verify, export and import on the real binary, over documents made by the store: they print what is
+ * there; damage gives exit code 4; a missing folder gives 6 and is not made; a document that is open stays. */
 #include "testing.h"
 
 #include <jansson.h>
@@ -287,6 +287,76 @@ static void nothing_is_made(void **state) {
     assert_int_equal(info.st_size, 4096);
 }
 
+/* ---- carried to another folder ---- */
+
+static long file_bytes(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 ? (long)info.st_size : -1;
+}
+
+static void change_byte(const char *path, long offset) {
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, offset, SEEK_SET), 0);
+    const int byte = fgetc(file);
+    assert_int_equal(fseek(file, offset, SEEK_SET), 0);
+    fputc(byte ^ 4, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void documents_are_carried(void **state) {
+    (void)state;
+    struct folder folder;
+    struct stat info;
+    char out[200], there[200], limited[220], says[300];
+    folder_init(&folder, "carried", DOCUMENTS);
+    snprintf(out, sizeof out, "%s", scratch_path("log.loam"));
+    snprintf(there, sizeof there, "%s", scratch_path("there"));
+    expect(LOAM("export", id_text(&folder, 2), out, "--kv-disk", folder.path), 0, "(log.txt) is in ");
+    const long bytes = file_bytes(out);
+    assert_true(bytes > 0);
+    snprintf(says, sizeof says, "%s: is there already; --force replaces it", out);
+    expect(LOAM("export", id_text(&folder, 0), out, "--kv-disk", folder.path), 2, says);
+    assert_int_equal(file_bytes(out), bytes);
+    expect(LOAM("import", out, "--kv-disk", there), 0,
+           "document 1: log.txt, 1000 tokens, a model of the tests\n");
+    expect(LOAM("verify", "--kv-disk", there), 0, "document 1: ok\n");
+    expect(LOAM("import", out, "--kv-disk", there), 0, "was there already");
+    expect(LOAM("import", out, "--kv-disk", folder.path), 0, "document 3: log.txt");
+    expect(LOAM("ls", "--kv-disk", there), 0, "1 document,");
+    expect(LOAM("export", id_text(&folder, 0), out, "--kv-disk", folder.path, "--force"), 0, "holmes.txt");
+    assert_true(file_bytes(out) < bytes);
+    /* Numbers and files that are none. */
+    expect(LOAM("export", "9", "x.loam", "--kv-disk", folder.path), 4, "there is no document 9");
+    expect(LOAM("export", "1", "x.loam"), 2, "--kv-disk DIR");
+    expect(LOAM("export", "1"), 2, "too few arguments");
+    expect(LOAM("import", out), 2, "needs --kv-disk DIR");
+    expect(LOAM("import", scratch_path("none"), "--kv-disk", there), 6, "none");
+    expect(LOAM("export", "1", scratch_path("no/such"), "--kv-disk", folder.path), 6, "no/such");
+    assert_int_equal(stat("x.loam", &info), -1);
+    snprintf(limited, sizeof limited, "%s:300K", scratch_path("limited"));
+    expect(LOAM("export", id_text(&folder, 2), out, "--kv-disk", folder.path, "--force"), 0, "");
+    expect(LOAM("import", out, "--kv-disk", limited), 5, "of the limit of 0 MiB");
+    /* What is damaged is found before a folder is made. */
+    char missing[200], catalog[230];
+    snprintf(missing, sizeof missing, "%s", scratch_path("not-made"));
+    snprintf(catalog, sizeof catalog, "%s/catalog.db", folder.path);
+    change_byte(out, bytes / 2);
+    snprintf(says, sizeof says, "loam: %s: document 1, ", out);
+    expect(LOAM("import", out, "--kv-disk", missing), 4, says);
+    assert_int_equal(truncate(out, bytes - 1), 0);
+    snprintf(says, sizeof says, "%s: truncated: found %ld bytes, expected %ld", out, bytes - 1, bytes);
+    expect(LOAM("import", out, "--kv-disk", missing), 4, says);
+    expect(LOAM("import", catalog, "--kv-disk", missing), 4, "not an exported document");
+    assert_int_equal(stat(missing, &info), -1);
+    /* Of a damaged document there is no file. */
+    flip_bits(&folder, 1);
+    assert_int_equal(unlink(out), 0);
+    expect(LOAM("export", id_text(&folder, 1), out, "--kv-disk", folder.path), 4, "damaged at");
+    assert_int_equal(stat(out, &info), -1);
+    expect(LOAM("ls", "--kv-disk", folder.path), 0, "damaged");
+}
+
 /* A process that died within a transaction leaves a journal.  Only a process that may write can play it back. */
 static void an_unfinished_commit_is_undone(void **state) {
     (void)state;
@@ -437,6 +507,7 @@ int main(void) {
         cmocka_unit_test(documents_are_removed),
         cmocka_unit_test(what_is_not_committed_is_empty),
         cmocka_unit_test(nothing_is_made),
+        cmocka_unit_test(documents_are_carried),
         cmocka_unit_test(an_unfinished_commit_is_undone),
         cmocka_unit_test(a_lost_catalog_is_named),
         cmocka_unit_test(verify_goes_on),

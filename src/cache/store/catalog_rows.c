@@ -286,16 +286,11 @@ static struct checksum commit_checksum(const struct commit_row *commit) {
     return checksum_of(&covered, sizeof covered);
 }
 
-static void chain_extend(struct checksum *chain, const struct checksum *next) {
-    struct checksum both[2] = {*chain, *next};
-    *chain = checksum_of(both, sizeof both);
-}
-
 enum status catalog_add_commit(struct catalog *catalog, struct commit_row *commit, struct checksum *chain,
                                struct error *error) {
     const char *doing = "writing a commit";
     commit->checksum = commit_checksum(commit);
-    chain_extend(chain, &commit->checksum);
+    checksum_chain(chain, &commit->checksum);
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog,
                         "INSERT INTO commits(document, number, token_first, token_end, tokens, page_sums, "
@@ -373,7 +368,7 @@ enum status catalog_see_commits(struct catalog *catalog, const struct document_r
                           catalog->path, row->id, number);
         if (status != STATUS_OK) break;
         tokens = commit.token_end;
-        chain_extend(&chain, &commit.checksum);
+        checksum_chain(&chain, &commit.checksum);
         status = see(context, &commit, error);
     }
     if (status != STATUS_OK) {

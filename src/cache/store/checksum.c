@@ -32,6 +32,11 @@ bool checksum_equal(const struct checksum *a, const struct checksum *b) {
 #endif
 }
 
+void checksum_chain(struct checksum *chain, const struct checksum *next) {
+    struct checksum both[2] = {*chain, *next};
+    *chain = checksum_of(both, sizeof both);
+}
+
 static const char *hexadecimal(const uint8_t *bytes, size_t count, char *text) {
     static const char digits[] = "0123456789abcdef";
     for (size_t i = 0; i < count; i++) {

@@ -117,21 +117,21 @@ static bool compare_tokens(void *context, const int32_t *tokens, uint64_t count)
 }
 
 /* Whether that document has the same tokens in the same layout, and files as long as they must be. */
-static enum status is_same(const struct document *document, const struct document_row *ours, uint64_t id,
-                           bool *same) {
-    struct store *store = document->store;
+static enum status is_same(struct store *store, const struct document_row *ours,
+                           const struct geometry *geometry, const int32_t *tokens, uint64_t id, bool *same,
+                           struct error *error) {
     struct document_row row;
     bool found;
     *same = false;
-    TRY(catalog_find(&store->catalog, id, &row, &found, NULL));
+    TRY(catalog_find(&store->catalog, id, &row, &found, error));
     if (!found || !row.intact || row.damaged[0] != '\0' || row.token_count != ours->token_count)
         return STATUS_OK;
-    struct same_tokens compared = {.tokens = document->tokens, .count = ours->token_count};
-    TRY(catalog_see_tokens(&store->catalog, id, compare_tokens, &compared, NULL));
+    struct same_tokens compared = {.tokens = tokens, .count = ours->token_count};
+    TRY(catalog_see_tokens(&store->catalog, id, compare_tokens, &compared, error));
     if (compared.differ || compared.seen != compared.count) return STATUS_OK;
     static const char *const suffixes[] = {"pages", "metadata"};
-    const uint64_t ends[] = {pages_end(&document->geometry, row.token_count, row.generation),
-                             key_index_end(&document->geometry, row.token_count)};
+    const uint64_t ends[] = {pages_end(geometry, row.token_count, row.generation),
+                             key_index_end(geometry, row.token_count)};
     for (size_t i = 0; i < 2; i++) {
         char name[40];
         struct stat info;
@@ -144,24 +144,35 @@ static enum status is_same(const struct document *document, const struct documen
     return STATUS_OK;
 }
 
+enum status document_find_same(struct store *store, const struct document_row *row,
+                               const struct geometry *geometry, const int32_t *tokens, uint64_t *id,
+                               struct error *error) {
+    uint64_t *ids;
+    size_t count;
+    bool same = false;
+    *id = 0;
+    TRY(catalog_candidates(&store->catalog, row->fingerprint, row->layout, row->prefix, &ids, &count, error));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < count && !same; i++) {
+        if (ids[i] == row->id) continue;
+        status = is_same(store, row, geometry, tokens, ids[i], &same, error);
+        if (same) *id = ids[i];
+    }
+    free(ids);
+    return status;
+}
+
 /* Processes that begin at once with one prompt each find nothing saved, and each saves it: those that close later see
  * the first one's, whole, and take theirs back.  Inside the transaction, so never both; not one that was there before,
  * and not one that somebody reads. */
 static enum status is_copy(struct document *document, const struct document_row *ours, bool *copy) {
-    struct store *store = document->store;
-    uint64_t *ids;
-    size_t count;
+    uint64_t other;
     *copy = false;
     if (document->opened_generation > 0 || ours->token_count < KV_CHUNK_TOKENS) return STATUS_OK;
-    TRY(catalog_candidates(&store->catalog, ours->fingerprint, ours->layout, ours->prefix, &ids, &count,
-                           NULL));
-    enum status status = STATUS_OK;
-    for (size_t i = 0; status == STATUS_OK && i < count && !*copy; i++)
-        if (ids[i] != ours->id) status = is_same(document, ours, ids[i], copy);
-    free(ids);
-    if (*copy && io_file_try_lock(&document->pages, LOCK_IN_USE, IO_LOCK_EXCLUSIVE, NULL) != STATUS_OK)
-        *copy = false;
-    return status;
+    TRY(document_find_same(document->store, ours, &document->geometry, document->tokens, &other, NULL));
+    *copy =
+        other != 0 && io_file_try_lock(&document->pages, LOCK_IN_USE, IO_LOCK_EXCLUSIVE, NULL) == STATUS_OK;
+    return STATUS_OK;
 }
 
 /* What the catalog says now, not what we remember: a commit that failed may have happened all the same (the last

@@ -15,6 +15,8 @@ struct checksum {
 };
 struct checksum checksum_of(const void *bytes, size_t count);
 bool checksum_equal(const struct checksum *a, const struct checksum *b);
+/* chain' = checksum of chain and next, one behind the other. */
+void checksum_chain(struct checksum *chain, const struct checksum *next);
 /* XXH3-64 in its canonical byte order, of a part of a page. */
 struct part_sum {
     uint8_t bytes[8];
@@ -254,6 +256,16 @@ enum status document_allocate(struct document **document, struct store *store,
 enum status document_tables(struct document *document, uint64_t token_capacity, struct error *error)
     STATUS_CHECKED;
 void document_free(struct document *document);
+
+/* verify.c: to be read, whatever its model and layout are. */
+enum status document_open_any(struct store *store, uint64_t id, struct document **document,
+                              struct error *error) STATUS_CHECKED;
+
+/* document_write.c */
+/* A whole document of these tokens and of the row's model and layout, but the row's own; *id 0: there is none. */
+enum status document_find_same(struct store *store, const struct document_row *row,
+                               const struct geometry *geometry, const int32_t *tokens, uint64_t *id,
+                               struct error *error) STATUS_CHECKED;
 
 /* page_sums.c: a page's checksum and those of its parts, in memory and in commits */
 uint8_t *page_sum_at(const struct document *document, size_t index);

@@ -62,9 +62,8 @@ static enum status verify_key_index(struct document *document, struct error *err
     return status;
 }
 
-/* Whatever its model and layout are. */
-static enum status open_any(struct store *store, uint64_t id, struct document **document,
-                            struct error *error) {
+enum status document_open_any(struct store *store, uint64_t id, struct document **document,
+                              struct error *error) {
     struct document_row row;
     struct store_layout layout;
     struct error why;
@@ -86,7 +85,7 @@ enum status store_tokens(struct store *store, uint64_t id, int32_t **tokens, uin
     struct document *document;
     *tokens = NULL;
     *count = 0;
-    TRY(open_any(store, id, &document, error));
+    TRY(document_open_any(store, id, &document, error));
     uint64_t held = document_token_count(document);
     *tokens = calloc((size_t)held + 1, sizeof **tokens);
     if (*tokens != NULL && held > 0)
@@ -99,7 +98,7 @@ enum status store_tokens(struct store *store, uint64_t id, int32_t **tokens, uin
 
 enum status store_verify(struct store *store, uint64_t id, struct error *error) {
     struct document *document;
-    TRY(open_any(store, id, &document, error));
+    TRY(document_open_any(store, id, &document, error));
     struct io_queue *queue = NULL;
     const struct io_queue_options options = {.backend = store->options.backend, .depth = BATCH};
     const size_t bytes = BATCH * max_size(document->geometry.page_bytes, document->geometry.tail_page_bytes);
