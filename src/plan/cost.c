@@ -308,7 +308,6 @@ static struct chosen added_to_lists(const struct step *step, double held) {
                  runs = rows / ADDED_RUN;
     const double part = fmax(PART_BYTES, tiers->chunk_bytes / 8), parts = fmax(tiers->chunk_bytes / part, 1);
     const double touched = fmax(places_taken(tiers->chunks, runs), 1e-9);
-    if (step->plan->select.method == &select_window) return (struct chosen){.hits = 1}; /* the newest row */
     struct chosen added = {.chunks = changed * touched,
                            .hits = hits_of(held, held * tiers->chunks / touched)};
     added.miss_bytes = fmin(part * places_taken(tiers->chunks * parts, runs) / touched, tiers->chunk_bytes);

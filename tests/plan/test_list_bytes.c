@@ -24,7 +24,7 @@ static const struct counted {
     uint64_t share; /* RAM holds 1 / share of the KV, and 8 MiB */
     double megabytes;
 } counted[] = {
-    {"streaming", NULL, 8, 38.1}, {"hata", "512", 8, 47.7}, {"hata", "512", 4, 26.6}, {"hata", "512", 2, 9.4},
+    {"streaming", NULL, 8, 32.1}, {"hata", "512", 8, 47.7}, {"hata", "512", 4, 26.6}, {"hata", "512", 2, 9.4},
     {"hata", NULL, 8, 118.2},     {"hata", NULL, 4, 98.6},  {"hata", NULL, 2, 62.8},  {"clo", "512", 8, 24.1},
     {"clo", "512", 4, 24.4},      {"clo", "512", 2, 9.7},   {"clo", NULL, 8, 43.9},   {"clo", NULL, 4, 45.4},
     {"clo", NULL, 2, 17.0},
