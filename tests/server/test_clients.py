@@ -19,10 +19,20 @@ QUESTION = [{"role": "user", "content": "Say a word."}]
 TEXT = ("Once upon a time there was a king who had three daughters. The eldest could sing, the second could ride, and "
         "the youngest knew where the fox lives. One day the king lost his ring in the garden behind the castle. ")
 
+SAMPLES, CHOICES = 200, 2
+TASKS = {
+    "loam_choice": {"output_type": "multiple_choice", "doc_to_text": "{{context}}", "doc_to_choice": "{{choices}}",
+                    "doc_to_target": "label", "target_delimiter": "", "metric_list": [{"metric": "acc"}]},
+    "loam_word": {"output_type": "loglikelihood", "doc_to_text": "{{text}}", "doc_to_target": " {{word}}", "target_delimiter": "",
+                  "metric_list": [{"metric": "perplexity"}, {"metric": "acc"}]},
+    "loam_rolling": {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}",
+                     "metric_list": [{"metric": "word_perplexity"}]},
+}
 
-def needs(name):
-    found = importlib.util.find_spec(name) is not None
-    return unittest.skipUnless(found, "%s is not installed" % name)
+
+def needs(*names):
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    return unittest.skipIf(missing, "not installed: " + ", ".join(missing))
 
 
 class Clients(Case):
@@ -159,7 +169,7 @@ class Clients(Case):
             total, count = total - sum(scored), count + len(scored)
         self.assertAlmostEqual(math.exp(total / count) / found, 1, delta=2e-3)
 
-    @needs("lm_eval")
+    @needs("lm_eval", "tenacity")
     def test_lm_eval(self):
         os.environ.update({"OPENAI_API_KEY": "secret", "HF_HUB_OFFLINE": "1"})
         from lm_eval.api.instance import Instance
@@ -181,6 +191,76 @@ class Clients(Case):
         said = chat.generate_until([Instance("generate_until", {}, (chat.apply_chat_template(QUESTION), {
             "until": [], "max_gen_toks": 8, "temperature": 0}), 0)])
         self.assertEqual(said, [self.answer])
+
+    @needs("lm_eval", "tenacity")
+    def test_lm_eval_tasks(self):
+        """3 tasks of 200 samples, one of each kind of score: what lm-eval gets is what the model's own logits say."""
+        scorer = os.environ.get("LOAM_SCORE_TOKENS")
+        if not scorer:
+            self.skipTest("LOAM_SCORE_TOKENS, the program that has the logits without a server, is not set")
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ.update({"OPENAI_API_KEY": "secret", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
+                               "HF_HOME": os.path.join(folder, "cache")})
+            from lm_eval import simple_evaluate
+            from lm_eval.models.openai_completions import LocalCompletionsAPI
+            from lm_eval.tasks import TaskManager
+            self.write_tasks(folder)
+            model = LocalCompletionsAPI(base_url=self.base + "/v1/completions", model=self.id, tokenizer_backend="remote",
+                                        auth_token="secret", num_concurrent=4, batch_size=4, max_retries=1, max_length=1024, timeout=3600, seed=1)
+            found = simple_evaluate(model, tasks=list(TASKS), task_manager=TaskManager(include_path=folder, include_defaults=False),
+                                    log_samples=True, bootstrap_iters=0)
+        scored = []  # (ids, how many of them are scored, what lm-eval got)
+        for name in TASKS:
+            self.assertEqual(len(found["samples"][name]), SAMPLES)
+            for sample in found["samples"][name]:
+                for arguments, replies in zip(sample["arguments"], sample["resps"]):
+                    if name == "loam_rolling":
+                        ids = model.tok_encode(arguments[0])
+                        scored.append(([model.prefix_token_id] + ids, len(ids), (replies[0], None)))
+                    else:
+                        context, rest = model._encode_pair(*arguments)
+                        scored.append((context + rest, len(rest), replies[0]))
+        self.assertEqual(len(scored), SAMPLES * (CHOICES + 2))
+        lines = "".join(" ".join(map(str, ids)) + "\n" for ids, _, _ in scored)
+        told = subprocess.run([scorer, self.model], input=lines, capture_output=True, text=True, check=True).stdout.splitlines()
+        self.assertEqual(len(told), len(scored))
+        for line, (ids, count, (total, greedy)) in zip(told, scored):
+            values = line.split()
+            own, best = [float(v) for v in values[0::2]][-count:], [v == "1" for v in values[1::2]][-count:]
+            self.assertEqual(len(values), 2 * (len(ids) - 1))
+            self.assertAlmostEqual(total, math.fsum(own), delta=1e-6 * abs(total) + 1e-6)
+            if greedy is not None:
+                self.assertEqual(bool(greedy), all(best))
+        # And the tasks' own figures follow from them.
+        sums = [math.fsum(float(v) for v in line.split()[0::2][-count:]) for line, (_, count, _) in zip(told, scored)]
+        choices = [sums[i:i + CHOICES] for i in range(0, SAMPLES * CHOICES, CHOICES)]
+        right = sum(c.index(max(c)) == s["doc"]["label"] for c, s in zip(choices, found["samples"]["loam_choice"]))
+        self.assertAlmostEqual(found["results"]["loam_choice"]["acc,none"], right / SAMPLES)
+        self.assertGreater(right, SAMPLES / CHOICES)  # better than chance
+        words = sum(len(re.split(r"\s+", s["doc"]["text"])) for s in found["samples"]["loam_rolling"])
+        self.assertAlmostEqual(found["results"]["loam_rolling"]["word_perplexity,none"] /
+                               math.exp(-math.fsum(sums[-SAMPLES:]) / words), 1, delta=1e-5)
+
+    def write_tasks(self, folder):
+        """Of a text in the repository: which of the words that follow somewhere follow here; the last word; a whole part."""
+        with open(os.path.join(ROOT, "tests", "data", "a-scandal-in-bohemia.txt"), encoding="utf-8") as file:
+            words = file.read().split()
+        step = (len(words) - 60) // SAMPLES
+        docs = {name: [] for name in TASKS}
+        for i in range(SAMPLES):
+            at = [(i + j * 37) % SAMPLES * step for j in range(CHOICES)]
+            context = " ".join(words[at[0]:at[0] + 20])
+            choices = [" " + " ".join(words[a + 20:a + 24]) for a in at]
+            docs["loam_choice"].append({"context": context, "choices": choices[i % CHOICES:] + choices[:i % CHOICES],
+                                        "label": -i % CHOICES})
+            docs["loam_word"].append({"text": context, "word": words[at[0] + 20]})
+            docs["loam_rolling"].append({"text": " ".join(words[at[0]:at[0] + 30])})
+        for name, task in TASKS.items():
+            with open(os.path.join(folder, name + ".jsonl"), "w", encoding="utf-8") as file:
+                file.writelines(json.dumps(doc) + "\n" for doc in docs[name])
+            with open(os.path.join(folder, name + ".yaml"), "w", encoding="utf-8") as file:  # JSON is YAML
+                json.dump({"task": name, "dataset_path": "json", "test_split": "test", "metadata": {"version": 1},
+                           "dataset_kwargs": {"data_files": {"test": os.path.join(folder, name + ".jsonl")}}, **task}, file)
 
     def score(self, context, rest):
         """Of the tokens of rest behind context, from the server alone."""
