@@ -11,7 +11,8 @@ A document of DEPTH (32768) tokens is made up and saved in DIR (bench_reopen; on
     fresh     a prompt of QUESTION + 1 tokens alone: what the weights cost
 
 Medians in ms: until the client has the first token (client), and from admission to it (server).  tokenize: the text of
-the whole document.  CSV on standard output.  THREADS (2), KEEP (2048), SLOTS (4), HOST (3G), SET: more of --set."""
+the whole document.  CSV on standard output.  THREADS (2), KEEP (2048), SLOTS (4), HOST (3G), SET: more of --set.  IDLE:
+seconds without a request after the cold one (0), in which the server reads ahead."""
 import http.client
 import json
 import os
@@ -99,6 +100,7 @@ def main():
         print(f"# {kind}: client {result[0]:.1f} ms, server {result[1]:.1f} ms, {result[2]} tokens reused", flush=True)
 
     note("cold", ask(port, document + question()))
+    time.sleep(float(os.environ.get("IDLE", 0)))
     for _ in range(ROUNDS):
         last = document + question()
         note("next", ask(port, last))
