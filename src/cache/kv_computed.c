@@ -2,16 +2,10 @@
 #include "base/assert.h"
 #include "cache/kv_tier_internal.h"
 
-/* Of slots of rows, those that can be had without an eviction. */
-static uint64_t free_slots(const struct kv_tier *tier) {
-    const struct tier_pool *pool = &tier->slots.plain;
-    return pool->free_count + (pool->count - pool->fresh_count);
-}
-
 bool kv_sequence_has_room(const struct kv_sequence *sequence, uint64_t chunk_count) {
     const struct kv_cache *cache = sequence->cache;
     return cache->tier != NULL && sequence->quantized == NULL &&
-           free_slots(cache->tier) / cache->config.kv_head_count >= chunk_count;
+           tier_vacant_slots(&cache->tier->slots.plain) / cache->config.kv_head_count >= chunk_count;
 }
 
 /* The head's chunk has a slot, whatever is on its way there or is written from it is not touched. */
@@ -20,7 +14,8 @@ static bool give_slot(struct kv_sequence *sequence, size_t layer, size_t head, u
     void *const *entry = kv_chunk_entry(sequence, layer, head, chunk);
     ASSERT(tier_document_of(sequence, chunk) != NULL);
     if (*entry == NULL) {
-        struct slot *slot = free_slots(tier) > 0 ? tier_slot_take(tier, &tier->slots.plain, true) : NULL;
+        struct tier_pool *pool = &tier->slots.plain;
+        struct slot *slot = tier_vacant_slots(pool) > 0 ? tier_slot_take(tier, pool, true) : NULL;
         if (slot == NULL) return false;
         tier_slot_give(tier, slot, sequence, layer * sequence->cache->config.kv_head_count + head, chunk,
                        SLOT_READING); /* nobody takes it for complete */

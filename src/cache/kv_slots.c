@@ -245,6 +245,10 @@ void tier_admit(struct kv_tier *tier, struct slot *slot) {
         tier, other != NULL && other != slot && worth_of(tier, other) < worth_of(tier, slot) ? other : slot);
 }
 
+uint64_t tier_vacant_slots(const struct tier_pool *pool) {
+    return pool->free_count + (pool->count - pool->fresh_count);
+}
+
 /* A slot for a new chunk, after an eviction if need be; NULL: all are pinned or not on disk yet.  A scan evicts the
  * next slot without comparing. */
 struct slot *tier_slot_take(struct kv_tier *tier, struct tier_pool *pool, bool scan) {

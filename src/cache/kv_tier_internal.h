@@ -185,6 +185,7 @@ bool tier_slot_is_resident(const struct kv_tier *tier, const struct slot *slot);
 bool tier_slot_is_clean(struct kv_tier *tier, struct slot *slot);
 /* The document that has a chunk's page, or will have it; NULL: none. */
 struct document *tier_document_of(const struct kv_sequence *sequence, uint64_t chunk);
+uint64_t tier_vacant_slots(const struct tier_pool *pool); /* that can be had without an eviction */
 /* A slot for a new chunk, after an eviction if need be; NULL: all are pinned or not on disk yet. */
 struct slot *tier_slot_take(struct kv_tier *tier, struct tier_pool *pool, bool scan);
 void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence, size_t lane,

@@ -157,6 +157,20 @@ struct service_listener client_listener(struct client *client) {
     return (struct service_listener){client, admitted, progress, prompt_token, take_token, take_done};
 }
 
+struct service_request rig_request(const struct token_list *prompt, size_t token_max) {
+    return (struct service_request){.prompt = prompt->ids,
+                                    .prompt_count = prompt->count,
+                                    .greedy = true,
+                                    .has_token_max = true,
+                                    .token_max = token_max,
+                                    .ignore_end = true};
+}
+
+void assert_same_tokens(const struct token_list *a, const struct token_list *b) {
+    assert_int_equal(a->count, b->count);
+    for (size_t i = 0; i < a->count; i++) assert_int_equal(a->ids[i], b->ids[i]);
+}
+
 void client_init(struct client *client, struct service_rig *rig) {
     memset(client, 0, sizeof *client);
     client->rig = rig;

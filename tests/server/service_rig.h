@@ -61,6 +61,10 @@ void service_rig_close(struct service_rig *rig);
 /* Token ids of a text, repeated until there are so many of them; owned by the caller. */
 struct token_list rig_tokens(const struct service_rig *rig, const char *text, size_t count);
 
+/* Greedy, of exactly token_max tokens. */
+struct service_request rig_request(const struct token_list *prompt, size_t token_max);
+void assert_same_tokens(const struct token_list *a, const struct token_list *b);
+
 void client_init(struct client *client, struct service_rig *rig);
 void client_deinit(struct client *client);
 struct service_listener client_listener(struct client *client);

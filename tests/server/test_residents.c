@@ -11,15 +11,6 @@
 
 enum { CONTEXT = 512, PROMPT = 150, QUESTION = 21, ANSWER = 24 };
 
-static struct service_request request_of(const struct token_list *prompt) {
-    return (struct service_request){.prompt = prompt->ids,
-                                    .prompt_count = prompt->count,
-                                    .greedy = true,
-                                    .has_token_max = true,
-                                    .token_max = ANSWER,
-                                    .ignore_end = true};
-}
-
 static void append(struct token_list *to, const struct token_list *from) {
     struct error error;
     for (size_t i = 0; i < from->count; i++) assert_ok(token_list_append(to, from->ids[i], &error), error);
@@ -30,7 +21,7 @@ static void append(struct token_list *to, const struct token_list *from) {
 static size_t ask_for(struct service_rig *rig, struct token_list *prompt, float *log_probabilities) {
     struct client client;
     client_init(&client, rig);
-    struct service_request request = request_of(prompt);
+    struct service_request request = rig_request(prompt, ANSWER);
     request.log_probabilities = true;
     client_ask(&client, &request);
     if (log_probabilities != NULL)
@@ -97,11 +88,6 @@ static struct token_list conversation(const char *preset, enum fate fate) {
     token_list_deinit(&question);
     service_rig_close(&rig);
     return tokens;
-}
-
-static void assert_same_tokens(const struct token_list *a, const struct token_list *b) {
-    assert_int_equal(a->count, b->count);
-    for (size_t i = 0; i < a->count; i++) assert_int_equal(a->ids[i], b->ids[i]);
 }
 
 static void test_comes_back(void **state) {
@@ -340,7 +326,7 @@ static void converse(struct token_list *tokens, uint64_t lacking_bytes) {
     for (size_t turn = 0; turn < 2; turn++) {
         for (size_t i = 0; i < MANY; i++) {
             client_init(&clients[i], &rig);
-            const struct service_request request = request_of(&tokens[i]);
+            const struct service_request request = rig_request(&tokens[i], ANSWER);
             client_submit(&clients[i], &request);
         }
         for (size_t i = 0; i < MANY; i++) {
@@ -378,7 +364,7 @@ static void cancel(struct service_rig *rig, const struct token_list *prompt, siz
     struct client client;
     client_init(&client, rig);
     client.cancel_done = CUT_AT;
-    const struct service_request request = request_of(prompt);
+    const struct service_request request = rig_request(prompt, ANSWER);
     client_submit(&client, &request);
     client_wait(&client);
     assert_int_equal(client.done.reason, STOP_INTERRUPTED);
@@ -407,7 +393,7 @@ static void retry(enum retry retry, bool cut, uint64_t host_bytes, const char *p
     if (retry == LONGER) append(&prompt, &more);
     if (retry == PARTLY) prompt.ids[CUT_AT / 2]++;
     client_init(client, &rig);
-    struct service_request request = request_of(&prompt);
+    struct service_request request = rig_request(&prompt, ANSWER);
     if (retry == OF_ANOTHER_OWNER) request.owner = "another";
     request.log_probabilities = true;
     client_ask(client, &request);

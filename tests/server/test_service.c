@@ -20,20 +20,6 @@ static const char *const texts[CLIENTS] = {
 static const struct service_rig_options plain = {
     .parallel = CLIENTS, .sequences = CLIENTS, .context_size = CONTEXT};
 
-static struct service_request request_of(const struct token_list *prompt) {
-    return (struct service_request){.prompt = prompt->ids,
-                                    .prompt_count = prompt->count,
-                                    .greedy = true,
-                                    .has_token_max = true,
-                                    .token_max = ANSWER,
-                                    .ignore_end = true};
-}
-
-static void assert_same_tokens(const struct token_list *a, const struct token_list *b) {
-    assert_int_equal(a->count, b->count);
-    for (size_t i = 0; i < a->count; i++) assert_int_equal(a->ids[i], b->ids[i]);
-}
-
 /* The same eight prompts one after another, each in a service of its own, and all at once over fewer slots. */
 static void test_together_as_alone(void **state) {
     struct service_rig rig;
@@ -45,14 +31,14 @@ static void test_together_as_alone(void **state) {
         for (size_t i = 0; i < CLIENTS; i++) {
             client_init(&alone[i], &rig);
             prompts[i] = rig_tokens(&rig, texts[i], 20 + 13 * i);
-            const struct service_request request = request_of(&prompts[i]);
+            const struct service_request request = rig_request(&prompts[i], ANSWER);
             client_ask(&alone[i], &request);
             service_rig_stop(&rig); /* nothing stays for the next */
             service_rig_start(&rig, &(struct service_options){.parallel = slots});
         }
         for (size_t i = 0; i < CLIENTS; i++) {
             client_init(&together[i], &rig);
-            const struct service_request request = request_of(&prompts[i]);
+            const struct service_request request = rig_request(&prompts[i], ANSWER);
             client_submit(&together[i], &request);
         }
         for (size_t i = 0; i < CLIENTS; i++) {
@@ -145,8 +131,8 @@ static void test_a_sync_holds_up_nobody(void **state) {
     service_rig_open_on(&rig, &saving, &disk.faults);
     struct token_list document = rig_tokens(&rig, texts[1], DOCUMENT),
                       other = rig_tokens(&rig, texts[2], SHORT);
-    struct service_request saved = request_of(&document), question = request_of(&document),
-                           asked = request_of(&other);
+    struct service_request saved = rig_request(&document, ANSWER), question = rig_request(&document, ANSWER),
+                           asked = rig_request(&other, ANSWER);
     for (size_t i = 0; i < 4; i++) client_init(&clients[i], &rig);
     asked.token_max = ANSWERED + KV_CHUNK_TOKENS;
     client_submit(running, &asked);
@@ -191,7 +177,7 @@ static void test_draining(void **state) {
     service_rig_open(&rig,
                      &(struct service_rig_options){.parallel = 2, .sequences = 2, .context_size = CONTEXT});
     struct token_list prompt = rig_tokens(&rig, texts[0], 20);
-    struct service_request request = request_of(&prompt);
+    struct service_request request = rig_request(&prompt, ANSWER);
     client_init(&running, &rig);
     client_init(&waiting, &rig);
     client_init(&quick, &rig);
