@@ -172,7 +172,8 @@ static void test_reads_ahead(void **state) {
                                                          .sequences = 2,
                                                          .context_size = 1024,
                                                          .host_bytes = 64 << 20,
-                                                         .preset = "quest",
+                                                         .preset = "streaming",
+                                                         .set = "dense=0",
                                                          .keep = "64",
                                                          .suffix = SUFFIX_SELECTS});
     struct token_list document = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", 620),
