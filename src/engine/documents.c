@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "engine/document_terms.h"
 #include "kernels/codec/codec.h"
 #include "plan/quantized_pages.h"
 #include "platform/pool.h"
@@ -27,6 +28,7 @@ struct documents {
     char rows_codec[STORE_WORD_MAX];
     bool ignores; /* what it holds: damage was found, and cannot be flagged */
     struct error unwritable;
+    uint64_t limit_bytes;     /* of the folder; 0: none */
     documents_choose *choose; /* NULL: all pages have one form, or the fractions are given */
     bool chosen;              /* the backing's fractions */
     void *choose_context;
@@ -117,6 +119,7 @@ enum status documents_open(struct documents **result, const struct documents_opt
                                           .faults = options->engine->io_faults,
                                           .sqlite_vfs = options->engine->sqlite_vfs};
     TRY(open_store(documents, &store_options, error));
+    documents->limit_bytes = plan->disk_bytes;
     documents->ignores = documents->is_read_only && options->engine->found_damage;
     struct kv_backing *backing = &documents->backing;
     documents->name = strdup(plan->document_name != NULL ? plan->document_name : "");
@@ -365,6 +368,22 @@ bool documents_belongs(const struct documents *documents, const char *owner,
     uint8_t fingerprint[STORE_FINGERPRINT_BYTES];
     fingerprint_of_owner(documents, owner, fingerprint);
     return memcmp(fingerprint, info->fingerprint, sizeof fingerprint) == 0;
+}
+
+enum status documents_terms(const struct documents *documents, const char *owner, bool stores,
+                            struct document_terms *terms, struct error *error) {
+    const struct kv_backing *backing = &documents->backing;
+    if (stores && documents->is_read_only)
+        return error_set(error, STATUS_IO, "%s", documents->unwritable.message);
+    *terms = (struct document_terms){.limit_bytes = documents->limit_bytes,
+                                     .layouts = {backing->layout},
+                                     .layout_count = 1,
+                                     .fixes_fractions = documents->fixes_fractions,
+                                     .takes_key_index = documents->takes_key_index};
+    memcpy(terms->model_fingerprint, backing->model.fingerprint, sizeof terms->model_fingerprint);
+    fingerprint_of_owner(documents, owner, terms->fingerprint);
+    if (documents->takes_rows) terms->layouts[terms->layout_count++] = rows_layout(documents);
+    return STATUS_OK;
 }
 
 enum status documents_find_prefix(struct documents *documents, const struct documents_prompt *prompt,

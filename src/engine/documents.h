@@ -91,6 +91,10 @@ void documents_grow(struct documents *documents, struct kv_sequence *sequence, u
 /* Whether a document of the store is this model's and this owner's. */
 bool documents_belongs(const struct documents *documents, const char *owner,
                        const struct document_info *info);
+/* For another thread.  STATUS_IO: the folder is read-only and the document is to be stored in it. */
+struct document_terms;
+enum status documents_terms(const struct documents *documents, const char *owner, bool stores,
+                            struct document_terms *terms, struct error *error) STATUS_CHECKED;
 /* For a sequence whose KV is not computed from tokens.  It may spill to disk, and no search finds it.  STATUS_IO: the
  * folder is read-only. */
 enum status documents_attach_nameless(struct documents *documents, struct kv_sequence *sequence,

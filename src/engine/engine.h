@@ -208,6 +208,11 @@ enum status engine_remove_document(struct engine *engine, const char *owner, uin
 /* Its tokens, newly allocated.  STATUS_DOCUMENT: the owner has none of that id, or it is damaged. */
 enum status engine_document_tokens(struct engine *engine, const char *owner, uint64_t id, int32_t **tokens,
                                    uint64_t *count, struct error *error) STATUS_CHECKED;
+/* For who carries documents to and from the folder on another thread (engine/document_terms.h).  stores: into it.
+ * STATUS_USAGE: nothing is saved.  STATUS_IO: the folder cannot be written. */
+struct document_terms;
+enum status engine_document_terms(const struct engine *engine, const char *owner, bool stores,
+                                  struct document_terms *terms, struct error *error) STATUS_CHECKED;
 /* Where its chunks are, and what the last token did with them (cache/kv_watch.h); from now on that is noted, as long as
  * somebody reads maps. */
 struct kv_map;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "engine/document_terms.h"
 #include "engine/engine_internal.h"
 
 void sequence_set_owner(struct sequence *sequence, const char *owner, const char *name) {
@@ -72,4 +73,14 @@ enum status engine_document_tokens(struct engine *engine, const char *owner, uin
     *count = 0;
     TRY(check_owner(engine, owner, id, error));
     return store_tokens(documents_backing(engine->documents)->store, id, tokens, count, error);
+}
+
+enum status engine_document_terms(const struct engine *engine, const char *owner, bool stores,
+                                  struct document_terms *terms, struct error *error) {
+    *terms = (struct document_terms){0};
+    if (engine->documents == NULL)
+        return error_set(error, STATUS_USAGE, "documents are saved with --kv-disk DIR alone");
+    TRY(documents_terms(engine->documents, owner, stores, terms, error));
+    terms->vocabulary_size = engine_config(engine)->vocabulary_size;
+    return STATUS_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "cache/store/store.h"
 #include "server/ask.h"
+#include "server/document_id.h"
 #include "server/document_text.h"
 #include "server/fields.h"
 #include "server/json_text.h"
@@ -146,29 +147,6 @@ static void see(void *context, const struct document_info *info) {
     json_array_append_new(listing->data, object);
 }
 
-/* The id at the end of the path: decimal digits and nothing else; 0: it is none. */
-static uint64_t id_of_path(const struct exchange *exchange) {
-    const char *digits = strrchr(exchange_path(exchange), '/') + 1;
-    uint64_t id = 0;
-    const size_t length = strlen(digits);
-    if (length == 0 || length > 18 || digits[0] == '0') return 0;
-    for (size_t i = 0; i < length; i++) {
-        if (digits[i] < '0' || digits[i] > '9') return 0;
-        id = id * 10 + (uint64_t)(digits[i] - '0');
-    }
-    static const char folder[] = "/v1/loam/documents/";
-    return strncmp(exchange_path(exchange), folder, sizeof folder - 1) == 0 &&
-                   digits == exchange_path(exchange) + sizeof folder - 1
-               ? id
-               : 0;
-}
-
-static void reply_no_document(struct exchange *exchange) {
-    struct api_error error;
-    api_error_set(&error, 404, NULL, "there is no such document");
-    exchange_reply_error(exchange, &error);
-}
-
 static bool list(struct server *server, struct exchange *exchange, uint64_t id, json_t **data) {
     char owner[SERVICE_OWNER_MAX];
     struct listing listing = {.data = json_array(), .id = id};
@@ -194,23 +172,23 @@ void document_list_route(struct server *server, struct exchange *exchange) {
 }
 
 void document_show_route(struct server *server, struct exchange *exchange) {
-    const uint64_t id = id_of_path(exchange);
+    const uint64_t id = document_id_of_path(exchange, "");
     json_t *data;
     if (id == 0) {
-        reply_no_document(exchange);
+        document_id_reply_none(exchange);
         return;
     }
     if (!list(server, exchange, id, &data)) return;
     if (json_array_size(data) == 1)
         exchange_reply_json(exchange, 200, json_incref(json_array_get(data, 0)));
     else
-        reply_no_document(exchange);
+        document_id_reply_none(exchange);
     json_decref(data);
 }
 
 void document_remove_route(struct server *server, struct exchange *exchange) {
     char owner[SERVICE_OWNER_MAX];
-    const uint64_t id = id_of_path(exchange);
+    const uint64_t id = document_id_of_path(exchange, "");
     struct error reason = {0};
     const enum status status =
         id == 0 ? STATUS_DOCUMENT
@@ -223,7 +201,7 @@ void document_remove_route(struct server *server, struct exchange *exchange) {
         json_put(object, "deleted", json_true());
         exchange_reply_json(exchange, 200, object);
     } else if (status == STATUS_DOCUMENT) {
-        reply_no_document(exchange);
+        document_id_reply_none(exchange);
     } else {
         struct api_error error;
         api_error_from(&error, &reason);

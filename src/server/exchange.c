@@ -18,8 +18,16 @@ struct exchange {
     char path[256], query[256], id[24], origin[256], if_none_match[80];
     char *body; /* owned */
     size_t body_length, body_capacity;
+    bool streams_body;
+    uint64_t body_expected; /* of a streamed one */
+    struct exchange_file file;
+    bool is_file;
 
     pthread_mutex_t mutex; /* of what follows */
+    /* Of a body that streams: [body_start, body_length) has come and was not read. */
+    size_t body_start;
+    bool wants_body, has_body, is_cut;
+    pthread_cond_t moved; /* bytes of the body or of the response, or the client left */
     unsigned references;
     enum response_state state;
     unsigned http_status, retry_after_seconds;
@@ -54,6 +62,7 @@ struct exchange *exchange_create(const struct head *head, uint32_t key, uint64_t
     if (exchange == NULL) return NULL;
     pthread_mutex_init(&exchange->mutex, NULL);
     pthread_cond_init(&exchange->calls_done, NULL);
+    pthread_cond_init(&exchange->moved, NULL);
     exchange->references = 1;
     exchange->method = head->method;
     exchange->key = key;
@@ -79,6 +88,7 @@ void exchange_release(struct exchange *exchange) {
     exchange_drop_body(exchange);
     free(exchange->out);
     pthread_cond_destroy(&exchange->calls_done);
+    pthread_cond_destroy(&exchange->moved);
     pthread_mutex_destroy(&exchange->mutex);
     free(exchange);
 }
@@ -165,6 +175,7 @@ void exchange_leave(struct exchange *exchange) {
     pthread_mutex_lock(&exchange->mutex);
     if (!exchange->has_left) {
         exchange->has_left = true;
+        pthread_cond_broadcast(&exchange->moved);
         wake_connection(exchange);
         call_work(exchange, exchange->work.leave);
     }
@@ -287,6 +298,77 @@ bool exchange_is_stream(struct exchange *exchange) {
     return is;
 }
 
+/* ---- files: the thread that carries one waits ---- */
+
+bool exchange_has_left(struct exchange *exchange) {
+    pthread_mutex_lock(&exchange->mutex);
+    const bool has_left = exchange->has_left;
+    pthread_mutex_unlock(&exchange->mutex);
+    return has_left;
+}
+
+void exchange_file_begin(struct exchange *exchange, uint64_t bytes, const char *etag, const char *name) {
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->state == RESPONSE_NONE) {
+        exchange->state = RESPONSE_STREAM;
+        exchange->http_status = 200;
+        exchange->content_type = "application/octet-stream";
+        exchange->is_file = true;
+        exchange->file.bytes = bytes;
+        snprintf(exchange->file.etag, sizeof exchange->file.etag, "%s", etag);
+        snprintf(exchange->file.name, sizeof exchange->file.name, "%s", name);
+        wake_connection(exchange);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+const struct exchange_file *exchange_get_file(const struct exchange *exchange) {
+    return exchange->is_file ? &exchange->file : NULL; /* set before the connection was woken */
+}
+
+bool exchange_write_file(struct exchange *exchange, const char *bytes, size_t length) {
+    (void)exchange_write(exchange, bytes, length);
+    pthread_mutex_lock(&exchange->mutex);
+    while (exchange->is_full && !exchange->has_left && exchange->state == RESPONSE_STREAM)
+        pthread_cond_wait(&exchange->moved, &exchange->mutex);
+    const bool goes_on = !exchange->has_left && exchange->state == RESPONSE_STREAM;
+    pthread_mutex_unlock(&exchange->mutex);
+    return goes_on;
+}
+
+void exchange_cut(struct exchange *exchange) {
+    pthread_mutex_lock(&exchange->mutex);
+    exchange->is_cut = true;
+    wake_connection(exchange);
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+bool exchange_streams_body(const struct exchange *exchange, uint64_t *bytes) {
+    *bytes = exchange->body_expected;
+    return exchange->streams_body;
+}
+
+void exchange_want_body(struct exchange *exchange) {
+    pthread_mutex_lock(&exchange->mutex);
+    exchange->wants_body = true;
+    wake_connection(exchange);
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+bool exchange_read_body(struct exchange *exchange, void *memory, size_t bytes, size_t *read) {
+    pthread_mutex_lock(&exchange->mutex);
+    while (exchange->body_start == exchange->body_length && !exchange->has_body && !exchange->has_left)
+        pthread_cond_wait(&exchange->moved, &exchange->mutex);
+    const bool is_there = !exchange->has_left;
+    const size_t there = exchange->body_length - exchange->body_start;
+    *read = !is_there ? 0 : there < bytes ? there : bytes;
+    if (*read > 0) memcpy(memory, exchange->body + exchange->body_start, *read);
+    exchange->body_start += *read;
+    if (there - *read <= EXCHANGE_BODY_BUFFER_BYTES / 2) wake_connection(exchange);
+    pthread_mutex_unlock(&exchange->mutex);
+    return is_there;
+}
+
 /* ---- the HTTP side ---- */
 
 static void fall_asleep(struct exchange *exchange, void *connection, void (*suspend)(void *connection),
@@ -312,6 +394,68 @@ enum exchange_progress exchange_await(struct exchange *exchange, void *connectio
     return progress;
 }
 
+void exchange_stream_body(struct exchange *exchange, uint64_t bytes) {
+    exchange->streams_body = true;
+    exchange->body_expected = bytes;
+}
+
+enum exchange_progress exchange_await_want(struct exchange *exchange, void *connection,
+                                           void (*suspend)(void *connection), exchange_wake *wake) {
+    enum exchange_progress progress = EXCHANGE_WAITS;
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->has_left)
+        progress = EXCHANGE_LEFT;
+    else if (exchange->state != RESPONSE_NONE)
+        progress = EXCHANGE_HAS_REPLY;
+    else if (exchange->wants_body)
+        progress = EXCHANGE_HAS_STREAM;
+    else
+        fall_asleep(exchange, connection, suspend, wake);
+    pthread_mutex_unlock(&exchange->mutex);
+    return progress;
+}
+
+/* Room behind what has come: false: there is no memory for it. */
+static bool make_body_room(struct exchange *exchange) {
+    if (exchange->body == NULL) {
+        exchange->body = malloc(EXCHANGE_BODY_BUFFER_BYTES);
+        if (exchange->body == NULL) return false;
+        exchange->body_capacity = EXCHANGE_BODY_BUFFER_BYTES;
+        atomic_fetch_add(&body_bytes_total, EXCHANGE_BODY_BUFFER_BYTES);
+    }
+    if (exchange->body_start == 0) return true;
+    exchange->body_length -= exchange->body_start;
+    memmove(exchange->body, exchange->body + exchange->body_start, exchange->body_length);
+    exchange->body_start = 0;
+    return true;
+}
+
+int64_t exchange_put_body(struct exchange *exchange, const char *bytes, size_t length, void *connection,
+                          void (*suspend)(void *connection), exchange_wake *wake) {
+    int64_t result = (int64_t)length;
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->has_left || (exchange->state == RESPONSE_NONE && !make_body_room(exchange))) {
+        result = EXCHANGE_READ_LEFT;
+    } else if (exchange->state == RESPONSE_NONE) {
+        const size_t room = exchange->body_capacity - exchange->body_length;
+        const size_t taken = length < room ? length : room;
+        memcpy(exchange->body + exchange->body_length, bytes, taken);
+        exchange->body_length += taken;
+        result = (int64_t)taken;
+        if (taken < length) fall_asleep(exchange, connection, suspend, wake);
+        pthread_cond_broadcast(&exchange->moved);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+    return result;
+}
+
+void exchange_end_body(struct exchange *exchange) {
+    pthread_mutex_lock(&exchange->mutex);
+    exchange->has_body = true;
+    pthread_cond_broadcast(&exchange->moved);
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
 struct exchange_reply_view exchange_take_reply(struct exchange *exchange) {
     pthread_mutex_lock(&exchange->mutex);
     struct exchange_reply_view view = {
@@ -335,7 +479,7 @@ int64_t exchange_read(struct exchange *exchange, char *buffer, size_t capacity, 
     int64_t result = 0;
     pthread_mutex_lock(&exchange->mutex);
     const size_t there = exchange->out_end - exchange->out_start;
-    if (exchange->has_left) {
+    if (exchange->has_left || exchange->is_cut) {
         result = EXCHANGE_READ_LEFT;
     } else if (there > 0) {
         const size_t taken = there < capacity ? there : capacity;
@@ -345,6 +489,7 @@ int64_t exchange_read(struct exchange *exchange, char *buffer, size_t capacity, 
         result = (int64_t)taken;
         if (exchange->is_full && there - taken <= EXCHANGE_BUFFER_BYTES / 2) {
             exchange->is_full = false;
+            pthread_cond_broadcast(&exchange->moved);
             call_work(exchange, exchange->work.resume);
         }
     } else if (exchange->state == RESPONSE_ENDED) {

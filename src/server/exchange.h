@@ -7,6 +7,9 @@
  * What is written is kept until the client takes it.  Beyond EXCHANGE_BUFFER_BYTES exchange_write says so: its caller
  * pauses the work, and struct exchange_work.resume goes on once the client has taken half of it.  Writing after the
  * client left does nothing.  Counted references; thread-safe.  No callback is called with a lock held.
+ *
+ * Files go through it in parts, either way, and the thread that carries one may wait: exchange_want_body and
+ * exchange_read_body for a body that the work reads as it comes; exchange_file_begin and exchange_write_file.
  */
 #ifndef LOAM_SERVER_EXCHANGE_H
 #define LOAM_SERVER_EXCHANGE_H
@@ -20,6 +23,7 @@
 #include "server/head.h"
 
 enum { EXCHANGE_BUFFER_BYTES = 64 << 10, EXCHANGE_BLOCKED_SECONDS = 30, EXCHANGE_BEAT_SECONDS = 10 };
+enum { EXCHANGE_BODY_BUFFER_BYTES = 256 << 10 }; /* of a body that is read as it comes */
 
 struct exchange;
 
@@ -60,6 +64,15 @@ const char *exchange_body(const struct exchange *exchange, size_t *length);
 void exchange_drop_body(struct exchange *exchange);
 uint64_t exchange_body_bytes_total(void); /* of all exchanges */
 
+/* ---- a body that the work reads as it comes: the work's functions, which wait ---- */
+
+/* Whether it is one; *bytes: that it will have. */
+bool exchange_streams_body(const struct exchange *exchange, uint64_t *bytes);
+/* Lets it come.  Whoever replies before that saves a client that waits for leave (Expect) from sending it. */
+void exchange_want_body(struct exchange *exchange);
+/* The next bytes; *read 0: that was all.  false: the client is gone, or there is no memory. */
+bool exchange_read_body(struct exchange *exchange, void *memory, size_t bytes, size_t *read);
+
 /* ---- the response, on any thread; the first reply or stream counts ---- */
 
 /* Takes bytes (malloc). */
@@ -82,12 +95,23 @@ bool exchange_write(struct exchange *exchange, const char *bytes, size_t length)
 void exchange_stream_end(struct exchange *exchange);
 bool exchange_is_stream(struct exchange *exchange);
 
+/* Status 200, a file of so many bytes.  etag: what identifies them; name: for who saves it.  Both are cut to
+ * EXCHANGE_NAME_MAX and have no quotes. */
+enum { EXCHANGE_NAME_MAX = 64 };
+void exchange_file_begin(struct exchange *exchange, uint64_t bytes, const char *etag, const char *name);
+/* Waits while the buffer is full.  false: the client is gone. */
+bool exchange_write_file(struct exchange *exchange, const char *bytes, size_t length);
+/* Instead of exchange_stream_end: the connection is closed, so that the client sees that something is missing. */
+void exchange_cut(struct exchange *exchange);
+bool exchange_has_left(struct exchange *exchange); /* the client */
+
 /* work NULL: none any more.  If the client has left already, leave is called at once. */
 void exchange_set_work(struct exchange *exchange, const struct exchange_work *work);
 
 /* ---- the HTTP side and the watcher ---- */
 
 enum exchange_progress { EXCHANGE_WAITS, EXCHANGE_HAS_REPLY, EXCHANGE_HAS_STREAM, EXCHANGE_LEFT };
+enum { EXCHANGE_READ_END = -1, EXCHANGE_READ_LEFT = -2 };
 
 struct exchange_reply_view {
     unsigned http_status;
@@ -100,12 +124,29 @@ struct exchange_reply_view {
     size_t header_count;
 };
 
+/* Before anything else: the body, of so many bytes, is read as it comes. */
+void exchange_stream_body(struct exchange *exchange, uint64_t bytes);
+/* EXCHANGE_HAS_STREAM: the body is wanted.  EXCHANGE_WAITS: as below. */
+enum exchange_progress exchange_await_want(struct exchange *exchange, void *connection,
+                                           void (*suspend)(void *connection), exchange_wake *wake);
+/* How many bytes of the body were taken: after a reply all of them, which nobody reads.  Fewer than there are: there is
+ * no room, and the connection is suspended as below.  EXCHANGE_READ_LEFT: the client is gone. */
+int64_t exchange_put_body(struct exchange *exchange, const char *bytes, size_t length, void *connection,
+                          void (*suspend)(void *connection), exchange_wake *wake);
+void exchange_end_body(struct exchange *exchange);
+
+/* What exchange_file_begin was given; NULL: the stream is of events. */
+struct exchange_file {
+    uint64_t bytes;
+    char etag[EXCHANGE_NAME_MAX], name[EXCHANGE_NAME_MAX];
+};
+const struct exchange_file *exchange_get_file(const struct exchange *exchange);
+
 /* Where the exchange stands.  EXCHANGE_WAITS: `connection` was noted as asleep before this returns, after calling
  * suspend, and is woken once. */
 enum exchange_progress exchange_await(struct exchange *exchange, void *connection,
                                       void (*suspend)(void *connection), exchange_wake *wake);
 struct exchange_reply_view exchange_take_reply(struct exchange *exchange);
-enum { EXCHANGE_READ_END = -1, EXCHANGE_READ_LEFT = -2 };
 /* Bytes copied; 0: none yet, and the connection is suspended as above. */
 int64_t exchange_read(struct exchange *exchange, char *buffer, size_t capacity, void *connection,
                       void (*suspend)(void *connection), exchange_wake *wake);

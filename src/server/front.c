@@ -29,6 +29,7 @@ struct connection {
     uint64_t deadline_ns;      /* 0: none */
     struct exchange *exchange; /* a reference; NULL before the head is complete */
     bool in_use;
+    size_t file_bytes; /* of a file, that came since its deadline was moved */
     struct sockaddr_storage address;
     socklen_t address_length;
 };
@@ -170,14 +171,17 @@ static void linger(struct front *front, int socket) {
 static bool admit(struct front *front, struct connection *connection, const struct head *head,
                   struct api_error *error) {
     uint32_t key = 0;
-    if (!guard_check(front->options.guard, head, &key, error)) return false;
+    const bool takes_file = front->options.takes_file != NULL && front->options.takes_file(head);
+    if (!guard_check(front->options.guard, head, takes_file, &key, error)) return false;
     if (!front->options.has_route(head, error)) return false;
-    if (exchange_body_bytes_total() + head->content_length > FRONT_BODY_BYTES_MAX) {
+    const uint64_t in_memory = takes_file ? EXCHANGE_BODY_BUFFER_BYTES : head->content_length;
+    if (exchange_body_bytes_total() + in_memory > FRONT_BODY_BYTES_MAX) {
         api_error_set(error, 429, NULL, "the requests of all clients together are too large at the moment");
         return false;
     }
     connection->exchange = exchange_create(head, key, ++front->next_number ^ clock_ns() << 16);
     if (connection->exchange == NULL) return api_error_set(error, 503, NULL, "no memory");
+    if (takes_file) exchange_stream_body(connection->exchange, head->content_length);
     if (guard_allows_origin(front->options.guard, head))
         exchange_allow_origin(connection->exchange, head->origin);
     return true;
@@ -414,6 +418,21 @@ struct exchange *front_exchange(struct front *front, int socket) {
 void front_body_complete(struct front *front, int socket) {
     pthread_mutex_lock(&front->mutex);
     if (socket >= 0 && socket < SOCKETS_MAX) front->connections[socket].deadline_ns = 0;
+    pthread_mutex_unlock(&front->mutex);
+}
+
+void front_file_moves(struct front *front, int socket, size_t bytes) {
+    pthread_mutex_lock(&front->mutex);
+    if (socket >= 0 && socket < SOCKETS_MAX) {
+        struct connection *connection = &front->connections[socket];
+        connection->file_bytes += bytes;
+        if (bytes == 0) {
+            connection->deadline_ns = 0;
+        } else if (connection->deadline_ns == 0 || connection->file_bytes >= FRONT_FILE_STEP) {
+            connection->deadline_ns = clock_ns() + FRONT_BODY_SECONDS * second_ns;
+            connection->file_bytes = 0;
+        }
+    }
     pthread_mutex_unlock(&front->mutex);
 }
 

@@ -23,7 +23,8 @@
 enum {
     FRONT_CONNECTIONS_MAX = 2048,
     FRONT_HEAD_SECONDS = 10,
-    FRONT_BODY_SECONDS = 60,
+    FRONT_BODY_SECONDS = 60, /* of a file: each FRONT_FILE_STEP bytes of it */
+    FRONT_FILE_STEP = 64 << 10,
 };
 /* Bodies of all requests together. */
 #define FRONT_BODY_BYTES_MAX (UINT64_C(256) << 20)
@@ -34,6 +35,8 @@ struct front_options {
     const struct guard *guard;
     /* Whether there is such a route; else *error says 404 or 405. */
     bool (*has_route)(const struct head *head, struct api_error *error);
+    /* Whether its body is a file that is read as it comes (exchange.h); NULL: none is. */
+    bool (*takes_file)(const struct head *head);
     /* Gives the socket away; false: it was closed. */
     bool (*adopt)(void *context, int socket, const struct sockaddr *address, socklen_t length);
     void *context;
@@ -59,6 +62,8 @@ void front_destroy(struct front *front); /* NULL: allowed */
 struct exchange *front_exchange(struct front *front, int socket);
 /* The body is complete: from here on the work takes as long as it takes. */
 void front_body_complete(struct front *front, int socket);
+/* So many bytes of a file came.  0: it waits for who reads it, and has no deadline meanwhile. */
+void front_file_moves(struct front *front, int socket, size_t bytes);
 /* The socket is about to be closed. */
 void front_forget(struct front *front, int socket);
 

@@ -93,11 +93,17 @@ static bool check_origin(const struct guard *guard, const struct head *head, str
 
 /* ---- the body ---- */
 
-static bool is_json(struct head_text type) {
-    static const char json[] = "application/json";
-    const size_t length = sizeof json - 1;
-    if (type.text == NULL || type.length < length || strncasecmp(type.text, json, length) != 0) return false;
+static bool is_type(struct head_text type, const char *name) {
+    const size_t length = strlen(name);
+    if (type.text == NULL || type.length < length || strncasecmp(type.text, name, length) != 0) return false;
     return type.length == length || strchr("; \t", type.text[length]) != NULL;
+}
+
+static bool check_file(const struct head *head, struct api_error *error) {
+    if (!head->has_length) return api_error_set(error, 411, NULL, "a file: Content-Length is needed");
+    if (!is_type(head->content_type, "application/octet-stream"))
+        return api_error_set(error, 415, NULL, "Content-Type: expected application/octet-stream");
+    return true;
 }
 
 static bool check_body(const struct head *head, struct api_error *error) {
@@ -105,7 +111,7 @@ static bool check_body(const struct head *head, struct api_error *error) {
     if (head->method == HTTP_POST) {
         if (!head->has_length && !head->is_chunked)
             return api_error_set(error, 411, NULL, "POST: Content-Length is needed");
-        if (!is_json(head->content_type))
+        if (!is_type(head->content_type, "application/json"))
             return api_error_set(error, 415, NULL, "Content-Type: expected application/json");
     } else if (has_body) {
         return api_error_set(error, 400, NULL, "a body where none is expected");
@@ -123,9 +129,10 @@ static bool is_public(const struct head *head) {
            (reads && (head_text_is(head->path, "/health") || head_text_is(head->path, "/")));
 }
 
-bool guard_check(const struct guard *guard, const struct head *head, uint32_t *key, struct api_error *error) {
+bool guard_check(const struct guard *guard, const struct head *head, bool takes_file, uint32_t *key,
+                 struct api_error *error) {
     if (!check_host(guard, head, error) || !check_origin(guard, head, error)) return false;
     *key = 0;
     if (!is_public(head) && !check_key(guard, head, key, error)) return false;
-    return check_body(head, error);
+    return takes_file ? check_file(head, error) : check_body(head, error);
 }

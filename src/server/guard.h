@@ -4,7 +4,8 @@
  * - On a loopback address without keys the Host header must name this machine: a page that a browser loaded from
  *   elsewhere and whose name was then pointed at 127.0.0.1 (DNS rebinding) is refused.
  * - A request with a foreign Origin is refused unless --cors-origins names it.
- * - A body is JSON and says so: a browser cannot send that elsewhere without asking first.
+ * - A body is JSON, or a file for the routes that take one, and says so: a browser cannot send either elsewhere without
+ *   asking first.  A file has a length; how long it may be is its route's to say.
  * Thread-safe.
  */
 #ifndef LOAM_SERVER_GUARD_H
@@ -30,8 +31,10 @@ struct guard {
 /* Whether an address is loopback: 127.*, ::1 or localhost. */
 bool guard_is_loopback(const char *host);
 
-/* *key: 1 + the index of the request's key; 0: none is needed.  false: refused. */
-bool guard_check(const struct guard *guard, const struct head *head, uint32_t *key, struct api_error *error);
+/* *key: 1 + the index of the request's key; 0: none is needed.  takes_file: the route's body is a file.  false:
+ * refused. */
+bool guard_check(const struct guard *guard, const struct head *head, bool takes_file, uint32_t *key,
+                 struct api_error *error);
 
 /* Whether a page of this origin may read the response. */
 bool guard_allows_origin(const struct guard *guard, const struct head *head);

@@ -10,7 +10,8 @@
 #include "server/front.h"
 #include "server/workers.h"
 
-enum { CONNECTION_MEMORY = 48 << 10, IDLE_SECONDS = 60, STREAM_BLOCK = 8 << 10, WORKER_COUNT = 4 };
+enum { CONNECTION_MEMORY = 48 << 10, IDLE_SECONDS = 60, WORKER_COUNT = 4 };
+enum { STREAM_BLOCK = 8 << 10, FILE_BLOCK = 64 << 10 };
 
 struct http {
     struct http_options options;
@@ -25,6 +26,7 @@ struct http_request {
     struct MHD_Connection *connection;
     int socket;
     bool was_handed_over, is_too_large;
+    bool takes_file, has_begun; /* its file: the body is wanted, or there is a reply already */
 };
 
 static int socket_of(struct MHD_Connection *connection) {
@@ -92,7 +94,23 @@ static enum MHD_Result send_whole(struct http_request *request) {
     return send_response(request->connection, reply.http_status, response);
 }
 
+static enum MHD_Result send_file(struct http_request *request, const struct exchange_file *file) {
+    char text[EXCHANGE_NAME_MAX + 64];
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(file->bytes, FILE_BLOCK, read_stream, request, NULL);
+    if (response == NULL) return MHD_NO;
+    add_headers(response, request->exchange, "application/octet-stream");
+    (void)MHD_add_response_header(response, "Cache-Control", "no-store");
+    snprintf(text, sizeof text, "\"%s\"", file->etag);
+    (void)MHD_add_response_header(response, "ETag", text);
+    snprintf(text, sizeof text, "attachment; filename=\"%s\"", file->name);
+    (void)MHD_add_response_header(response, "Content-Disposition", text);
+    return send_response(request->connection, 200, response);
+}
+
 static enum MHD_Result send_stream(struct http_request *request) {
+    const struct exchange_file *file = exchange_get_file(request->exchange);
+    if (file != NULL) return send_file(request, file);
     struct MHD_Response *response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, request, NULL);
     if (response == NULL) return MHD_NO;
@@ -110,14 +128,17 @@ static struct http_request *request_create(struct http *http, struct MHD_Connect
     request->connection = connection;
     request->socket = socket_of(connection);
     request->exchange = front_exchange(http->front, request->socket);
-    if (request->exchange != NULL) return request;
+    uint64_t ignored;
+    if (request->exchange != NULL) {
+        request->takes_file = exchange_streams_body(request->exchange, &ignored);
+        return request;
+    }
     free(request);
     return NULL;
 }
 
 static void hand_over(struct http *http, struct http_request *request) {
     request->was_handed_over = true;
-    front_body_complete(http->front, request->socket);
     struct api_error error;
     if (request->is_too_large) {
         api_error_set(&error, 413, NULL, "the body has more than %d bytes, or there is no memory for it",
@@ -129,6 +150,48 @@ static void hand_over(struct http *http, struct http_request *request) {
     }
 }
 
+static enum MHD_Result send_answer(struct http_request *request) {
+    switch (exchange_await(request->exchange, request->connection, suspend, wake)) {
+    case EXCHANGE_WAITS: return MHD_YES;
+    case EXCHANGE_HAS_REPLY: return send_whole(request);
+    case EXCHANGE_HAS_STREAM: return send_stream(request);
+    case EXCHANGE_LEFT: break;
+    }
+    return MHD_NO;
+}
+
+/* A client that waits for leave to send its file is refused before it does. */
+static bool awaits_leave(const struct http_request *request) {
+    return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, "Expect") != NULL;
+}
+
+/* A request for which a file comes: handed over first; then its bytes; then its end. */
+static enum MHD_Result answer_file(struct http *http, struct http_request *request, const char *body,
+                                   size_t *body_length) {
+    if (!request->was_handed_over) hand_over(http, request);
+    if (*body_length > 0) {
+        const int64_t taken =
+            exchange_put_body(request->exchange, body, *body_length, request->connection, suspend, wake);
+        if (taken == EXCHANGE_READ_LEFT) return MHD_NO;
+        *body_length -= (size_t)taken;
+        if (taken > 0) front_file_moves(http->front, request->socket, (size_t)taken);
+        if (*body_length > 0) front_file_moves(http->front, request->socket, 0);
+        return MHD_YES;
+    }
+    if (!request->has_begun) {
+        const enum exchange_progress progress =
+            exchange_await_want(request->exchange, request->connection, suspend, wake);
+        if (progress == EXCHANGE_WAITS) return MHD_YES;
+        if (progress == EXCHANGE_LEFT) return MHD_NO;
+        request->has_begun = true;
+        if (progress == EXCHANGE_HAS_STREAM || !awaits_leave(request)) return MHD_YES;
+    } else {
+        exchange_end_body(request->exchange);
+    }
+    front_body_complete(http->front, request->socket);
+    return send_answer(request);
+}
+
 static enum MHD_Result answer(void *context, struct MHD_Connection *connection, const char *url,
                               const char *method, const char *version, const char *body, size_t *body_length,
                               void **request_slot) {
@@ -137,8 +200,9 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
     (void)url, (void)method, (void)version;
     if (request == NULL) {
         *request_slot = request = request_create(http, connection);
-        return request != NULL ? MHD_YES : MHD_NO;
+        if (request == NULL || !request->takes_file) return request != NULL ? MHD_YES : MHD_NO;
     }
+    if (request->takes_file) return answer_file(http, request, body, body_length);
     if (*body_length > 0) {
         if (!request->is_too_large && !exchange_append_body(request->exchange, body, *body_length))
             request->is_too_large = true;
@@ -147,14 +211,11 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
         *body_length = 0;
         return MHD_YES;
     }
-    if (!request->was_handed_over) hand_over(http, request);
-    switch (exchange_await(request->exchange, connection, suspend, wake)) {
-    case EXCHANGE_WAITS: return MHD_YES;
-    case EXCHANGE_HAS_REPLY: return send_whole(request);
-    case EXCHANGE_HAS_STREAM: return send_stream(request);
-    case EXCHANGE_LEFT: break;
+    if (!request->was_handed_over) {
+        front_body_complete(http->front, request->socket);
+        hand_over(http, request);
     }
-    return MHD_NO;
+    return send_answer(request);
 }
 
 static void completed(void *context, struct MHD_Connection *connection, void **request_slot,
@@ -196,6 +257,7 @@ enum status http_create(struct http **result, const struct http_options *options
                                         .port = options->port,
                                         .guard = options->guard,
                                         .has_route = options->has_route,
+                                        .takes_file = options->takes_file,
                                         .adopt = adopt,
                                         .context = http};
     return front_create(&http->front, &front, error);

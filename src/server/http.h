@@ -1,7 +1,8 @@
 /* http: the server's HTTP, by libmicrohttpd behind a front (front.h).
  *
  * One thread of libmicrohttpd moves bytes.  A request whose body is complete goes to `handle`, on a worker; its
- * connection is suspended until the exchange has something to send.
+ * connection is suspended until the exchange has something to send.  One whose body is a file goes there before its
+ * body, which then comes as it is read.
  */
 #ifndef LOAM_SERVER_HTTP_H
 #define LOAM_SERVER_HTTP_H
@@ -18,6 +19,7 @@ struct http_options {
     uint16_t port;
     const struct guard *guard;
     bool (*has_route)(const struct head *head, struct api_error *error);
+    bool (*takes_file)(const struct head *head); /* front.h; NULL: none does */
     /* Replies to the exchange, now or later.  On a worker. */
     void (*handle)(void *context, struct exchange *exchange);
     void *context;

@@ -5,9 +5,11 @@
 
 struct route {
     enum http_method method;
-    const char *path; /* that ends in '/', but '/' itself: everything below it */
+    /* That ends in '/', but '/' itself: everything below it.  '*': one name */
+    const char *path;
     void (*handle)(struct server *server, struct exchange *exchange);
     bool answers_always; /* while loading and draining, too */
+    bool takes_file;     /* the body is a file, read as it comes (exchange.h) */
 };
 
 static void embeddings_route(struct server *server, struct exchange *exchange) {
@@ -19,33 +21,45 @@ static void embeddings_route(struct server *server, struct exchange *exchange) {
 }
 
 static const struct route table[] = {
-    {HTTP_GET, "/", page_route, true},
-    {HTTP_GET, "/health", health_route, true},
-    {HTTP_GET, "/v1/models", models_route, false},
-    {HTTP_GET, "/v1/models/", model_route, false},
-    {HTTP_GET, "/models", models_route, false},
-    {HTTP_GET, "/props", props_route, false},
-    {HTTP_GET, "/metrics", metrics_route, false},
-    {HTTP_POST, "/v1/completions", completions_route, false},
-    {HTTP_POST, "/v1/chat/completions", chat_route, false},
-    {HTTP_POST, "/v1/responses", responses_route, false},
-    {HTTP_POST, "/v1/messages", messages_route, false},
-    {HTTP_POST, "/v1/messages/count_tokens", count_tokens_route, false},
-    {HTTP_POST, "/apply-template", apply_template_route, false},
-    {HTTP_POST, "/tokenize", tokenize_route, false},
-    {HTTP_POST, "/detokenize", detokenize_route, false},
-    {HTTP_GET, "/tokenizer_info", tokenizer_info_route, false},
-    {HTTP_POST, "/v1/loam/documents", document_upload_route, false},
-    {HTTP_GET, "/v1/loam/documents", document_list_route, false},
-    {HTTP_GET, "/v1/loam/documents/", document_show_route, false},
-    {HTTP_DELETE, "/v1/loam/documents/", document_remove_route, false},
-    {HTTP_GET, "/v1/loam/map", map_route, false},
-    {HTTP_POST, "/v1/loam/explain", explain_route, false},
-    {HTTP_POST, "/v1/embeddings", embeddings_route, false},
+    {HTTP_GET, "/", page_route, true, false},
+    {HTTP_GET, "/health", health_route, true, false},
+    {HTTP_GET, "/v1/models", models_route, false, false},
+    {HTTP_GET, "/v1/models/", model_route, false, false},
+    {HTTP_GET, "/models", models_route, false, false},
+    {HTTP_GET, "/props", props_route, false, false},
+    {HTTP_GET, "/metrics", metrics_route, false, false},
+    {HTTP_POST, "/v1/completions", completions_route, false, false},
+    {HTTP_POST, "/v1/chat/completions", chat_route, false, false},
+    {HTTP_POST, "/v1/responses", responses_route, false, false},
+    {HTTP_POST, "/v1/messages", messages_route, false, false},
+    {HTTP_POST, "/v1/messages/count_tokens", count_tokens_route, false, false},
+    {HTTP_POST, "/apply-template", apply_template_route, false, false},
+    {HTTP_POST, "/tokenize", tokenize_route, false, false},
+    {HTTP_POST, "/detokenize", detokenize_route, false, false},
+    {HTTP_GET, "/tokenizer_info", tokenizer_info_route, false, false},
+    {HTTP_POST, "/v1/loam/documents", document_upload_route, false, false},
+    {HTTP_GET, "/v1/loam/documents", document_list_route, false, false},
+    {HTTP_POST, "/v1/loam/documents/import", document_import_route, false, true},
+    {HTTP_GET, "/v1/loam/documents/*/export", document_export_route, false, false},
+    {HTTP_GET, "/v1/loam/documents/", document_show_route, false, false},
+    {HTTP_DELETE, "/v1/loam/documents/", document_remove_route, false, false},
+    {HTTP_GET, "/v1/loam/map", map_route, false, false},
+    {HTTP_POST, "/v1/loam/explain", explain_route, false, false},
+    {HTTP_POST, "/v1/embeddings", embeddings_route, false, false},
 };
+
+/* What is before the name, and behind it. */
+static bool matches_around(const char *pattern, const char *star, const char *path, size_t length) {
+    const size_t before = (size_t)(star - pattern), after = strlen(star + 1);
+    return length > before + after && memcmp(path, pattern, before) == 0 &&
+           memcmp(path + length - after, star + 1, after) == 0 &&
+           memchr(path + before, '/', length - before - after) == NULL;
+}
 
 static bool matches(const struct route *route, const char *path, size_t length) {
     const size_t own = strlen(route->path);
+    const char *star = strchr(route->path, '*');
+    if (star != NULL) return matches_around(route->path, star, path, length);
     if (own > 1 && route->path[own - 1] == '/') return length > own && memcmp(path, route->path, own) == 0;
     return length == own && memcmp(path, route->path, own) == 0;
 }
@@ -61,6 +75,13 @@ bool routes_have(const struct head *head, struct api_error *error) {
     if (has_path) return api_error_set(error, 405, NULL, "this path has no such method");
     const int shown = head->path.length < 200 ? (int)head->path.length : 200;
     return api_error_set(error, 404, NULL, "no route %.*s", shown, head->path.text);
+}
+
+bool routes_take_file(const struct head *head) {
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (table[i].method == head->method && matches(&table[i], head->path.text, head->path.length))
+            return table[i].takes_file;
+    return false;
 }
 
 static const struct route *find(const struct exchange *exchange) {
@@ -91,5 +112,6 @@ void routes_handle(void *context, struct exchange *exchange) {
         error.retry_after_seconds = 1;
         exchange_reply_error(exchange, &error);
     }
-    exchange_drop_body(exchange);
+    uint64_t ignored;
+    if (!exchange_streams_body(exchange, &ignored)) exchange_drop_body(exchange);
 }

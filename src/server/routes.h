@@ -6,6 +6,8 @@
 
 /* For the front: whether there is such a route. */
 bool routes_have(const struct head *head, struct api_error *error);
+/* For the front and the guard: whether the route of this head takes a file. */
+bool routes_take_file(const struct head *head);
 /* For a worker: context is the server. */
 void routes_handle(void *context, struct exchange *exchange);
 
@@ -24,6 +26,8 @@ void apply_template_route(struct server *server, struct exchange *exchange);
 void document_upload_route(struct server *server, struct exchange *exchange);
 void document_list_route(struct server *server, struct exchange *exchange);
 void document_show_route(struct server *server, struct exchange *exchange);
+void document_export_route(struct server *server, struct exchange *exchange);
+void document_import_route(struct server *server, struct exchange *exchange);
 void document_remove_route(struct server *server, struct exchange *exchange);
 void explain_route(struct server *server, struct exchange *exchange);
 void map_route(struct server *server, struct exchange *exchange);

@@ -9,6 +9,8 @@ struct saved_call {
     void *context;
     int32_t **tokens;
     uint64_t *count;
+    struct document_terms *terms;
+    bool stores;
     enum status status;
     struct error *error;
 };
@@ -35,6 +37,13 @@ static void read_tokens(void *context, struct engine *engine, const struct servi
         engine_document_tokens(engine, call->owner, call->id, call->tokens, call->count, call->error);
 }
 
+static void read_terms(void *context, struct engine *engine, const struct service_live *live,
+                       size_t live_count) {
+    struct saved_call *call = context;
+    (void)live, (void)live_count;
+    call->status = engine_document_terms(engine, call->owner, call->stores, call->terms, call->error);
+}
+
 enum status service_list_documents(struct service *service, const char *owner,
                                    void (*see)(void *context, const struct document_info *info),
                                    void *context, struct error *error) {
@@ -56,5 +65,12 @@ enum status service_document_tokens(struct service *service, const char *owner, 
     *tokens = NULL;
     *count = 0;
     TRY(service_call(service, read_tokens, &call, error));
+    return call.status;
+}
+
+enum status service_document_terms(struct service *service, const char *owner, bool stores,
+                                   struct document_terms *terms, struct error *error) {
+    struct saved_call call = {.owner = owner, .stores = stores, .terms = terms, .error = error};
+    TRY(service_call(service, read_terms, &call, error));
     return call.status;
 }

@@ -45,6 +45,7 @@ enum status server_create(struct server **result, const struct server_options *o
     server->options = *options;
     server->started = time(NULL);
     pthread_mutex_init(&server->trie_mutex, NULL);
+    transfers_init(&server->transfers);
     atomic_store(&server->state, SERVER_LOADING);
     atomic_store(&server->next_id, clock_ns());
     TRY(name_keys(server, error));
@@ -59,6 +60,7 @@ enum status server_create(struct server **result, const struct server_options *o
                                       .port = options->port,
                                       .guard = &server->guard,
                                       .has_route = routes_have,
+                                      .takes_file = routes_take_file,
                                       .handle = routes_handle,
                                       .context = server};
     TRY(http_create(&server->http, &http, error));
@@ -75,9 +77,11 @@ void server_begin(struct server *server, const struct server_model *model) {
 void server_stop(struct server *server, double seconds) {
     const bool was_ready = atomic_exchange(&server->state, SERVER_DRAINING) == SERVER_READY;
     if (server->http != NULL) http_close_listener(server->http);
+    const double until = clock_seconds() + seconds;
     if (was_ready) {
         service_drain(server->model.service, seconds);
         (void)service_wait(server->model.service, seconds + AFTERWORD_SECONDS);
+        (void)transfers_wait(&server->transfers, until > clock_seconds() ? until - clock_seconds() : 0);
     }
     if (server->http != NULL) (void)http_wait_idle(server->http, AFTERWORD_SECONDS);
 }
@@ -85,11 +89,13 @@ void server_stop(struct server *server, double seconds) {
 void server_destroy(struct server *server) {
     if (server == NULL) return;
     http_destroy(server->http);
+    while (!transfers_wait(&server->transfers, 60)) continue; /* their clients are gone: they end */
     if (atomic_load(&server->state) != SERVER_LOADING && server->model.service != NULL) {
         service_drain(server->model.service, 0);
         (void)service_wait(server->model.service, 60); /* asks that use the server */
     }
     token_trie_destroy(server->trie);
+    transfers_deinit(&server->transfers);
     pthread_mutex_destroy(&server->trie_mutex);
     free(server->key_names);
     free(server);

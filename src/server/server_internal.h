@@ -11,6 +11,7 @@
 #include "server/guard.h"
 #include "server/latencies.h"
 #include "server/server.h"
+#include "server/transfers.h"
 
 struct http;
 
@@ -27,6 +28,7 @@ struct server {
     time_t started;
     struct latencies latencies;
     struct http *http;
+    struct transfers transfers;
     pthread_mutex_t trie_mutex;
     struct token_trie *trie; /* owned; of the vocabulary, made when first needed */
     char (

@@ -247,6 +247,10 @@ enum status service_remove_document(struct service *service, const char *owner, 
                                     struct error *error) STATUS_CHECKED;
 enum status service_document_tokens(struct service *service, const char *owner, uint64_t id, int32_t **tokens,
                                     uint64_t *count, struct error *error) STATUS_CHECKED;
+/* To carry documents to and from the folder on another thread (engine/document_terms.h). */
+struct document_terms;
+enum status service_document_terms(struct service *service, const char *owner, bool stores,
+                                   struct document_terms *terms, struct error *error) STATUS_CHECKED;
 
 /* A copy that is at most one turn of the loop old. */
 struct service_statistics service_get_statistics(struct service *service);

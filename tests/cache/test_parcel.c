@@ -444,6 +444,37 @@ static void test_no_room(void **state) {
     rig_deinit(&rig);
 }
 
+/* Where another document would go for it, and may not. */
+static void test_keeps_documents(void **state) {
+    enum { STEP = 32 << 10 };
+    (void)state;
+    struct rig rig;
+    struct error error;
+    struct parcel_content content;
+    enum status status = STATUS_FULL;
+    rig_init(&rig, 64 * 40 + 3);
+    store_close(rig.store);
+    struct store_options options = {
+        .directory = rig.scratch.path, .backend = IO_BACKEND_THREADS, .limit_bytes = 800 << 10};
+    for (; status == STATUS_FULL; options.limit_bytes += STEP) {
+        options.keeps_documents = true;
+        assert_ok(store_open(&rig.store, &options, &error), error);
+        assert_int_equal(store_check_room(rig.store, options.limit_bytes, &error), STATUS_FULL);
+        assert_int_equal(take(rig.store, &rig.file, true, &content, &error), STATUS_FULL);
+        assert_int_equal(documents_in(rig.store), 1);
+        expect_whole(rig.store, &rig.before, BEFORE_TOKENS);
+        store_close(rig.store);
+        options.keeps_documents = false;
+        assert_ok(store_open(&rig.store, &options, &error), error);
+        status = take(rig.store, &rig.file, true, &content, &error);
+        if (status == STATUS_FULL) store_close(rig.store);
+    }
+    assert_int_equal(status, STATUS_OK);
+    assert_int_equal(documents_in(rig.store), 1);
+    expect_whole(rig.store, &rig.sample, rig.tokens);
+    rig_deinit(&rig);
+}
+
 /* ---- calls that fail ---- */
 
 static struct store_options faulty_options(const struct scratch *scratch, struct fault_plan *plan,
@@ -627,6 +658,7 @@ int main(void) {
         cmocka_unit_test(test_a_source_that_fails),
         cmocka_unit_test(test_damage_is_not_exported),
         cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_keeps_documents),
         cmocka_unit_test(test_killed_at_every_call), /* before there is a thread */
         cmocka_unit_test(test_every_read_fails),
         cmocka_unit_test(test_every_call_fails),

@@ -146,7 +146,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         struct head prefix;
         ASSERT(head_read(bytes, i, &prefix, &error) == HEAD_INCOMPLETE);
     }
-    if (!guard_check(&guard, &head, &key, &error) || !routes_have(&head, &error)) return 0;
+    if (!guard_check(&guard, &head, routes_take_file(&head), &key, &error) || !routes_have(&head, &error)) return 0;
     struct exchange *exchange = exchange_create(&head, key, 1);
     ASSERT(exchange != NULL && exchange_append_body(exchange, bytes + head_length, size - head_length));
     routes_handle(server, exchange);

@@ -59,6 +59,7 @@ static const char stream_request[] = "GET /stream HTTP/1.1\r\nHost: localhost\r\
 struct stream {
     struct exchange *exchange; /* a reference */
     _Atomic size_t beats, left, flooded;
+    _Atomic size_t file_bytes; /* of all files, that were read */
 };
 
 static void stream_left(void *context) {
@@ -74,8 +75,23 @@ static void stream_beats(void *context) {
     atomic_fetch_add(&stream->beats, 1);
 }
 
+/* Waits for a file on the worker's thread, as the server's own thread for it does. */
+static void read_file(struct stream *stream, struct exchange *exchange) {
+    char bytes[1000];
+    size_t read = 1;
+    exchange_want_body(exchange);
+    while (read > 0 && exchange_read_body(exchange, bytes, sizeof bytes, &read))
+        atomic_fetch_add(&stream->file_bytes, read);
+    exchange_reply(exchange, 200, "text/plain", strdup("stored"),
+                   6); /* a client that left does not hear it */
+}
+
 static void handle(void *context, struct exchange *exchange) {
     struct stream *stream = context;
+    if (strcmp(exchange_path(exchange), "/file") == 0) {
+        read_file(stream, exchange);
+        return;
+    }
     if (strcmp(exchange_path(exchange), "/reverse") == 0) {
         exchange_reply(exchange, 200, "text/plain", strdup("answered"), 8);
         return;
@@ -102,10 +118,16 @@ static bool has_route(const struct head *found, struct api_error *error) {
     return true;
 }
 
+static bool takes_file(const struct head *found) { return head_text_is(found->path, "/file"); }
+
 static void open_http(struct http **http, struct stream *stream) {
     static const struct guard guard = {.host = "127.0.0.1", .is_loopback = true};
-    const struct http_options options = {
-        .host = "127.0.0.1", .guard = &guard, .has_route = has_route, .handle = handle, .context = stream};
+    const struct http_options options = {.host = "127.0.0.1",
+                                         .guard = &guard,
+                                         .has_route = has_route,
+                                         .takes_file = takes_file,
+                                         .handle = handle,
+                                         .context = stream};
     struct error error;
     struct timespec now;
     __real_clock_gettime(CLOCK_MONOTONIC, &now);
@@ -157,7 +179,8 @@ static void test_heads(void **state) {
     front_looks(http);
     clock_skip((uint64_t)FRONT_HEAD_SECONDS * SECOND);
     front_looks(http);
-    http_client_send(late, "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
+    http_client_send(late,
+                     "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
     http_client_read(late, text, sizeof text, NULL);
     assert_non_null(strstr(text, "answered"));
     close(late);
@@ -197,6 +220,46 @@ static void test_bodies(void **state) {
     http_client_read(clients[1], text[1], sizeof text[1], NULL);
     assert_string_equal(text[1], ""); /* closed without a word */
     assert_answers(http);
+    for (size_t i = 0; i < 2; i++) close(clients[i]);
+    close_http(http);
+}
+
+/* A file has as long as it takes while it comes; one that hardly does is given up. */
+static void test_files(void **state) {
+    enum { STEPS = 4, LITTLE = 1000 };
+    static char step[FRONT_FILE_STEP + 1];
+    struct http *http;
+    struct stream stream;
+    char request[400], text[2][1000] = {"", ""};
+    int clients[2];
+    (void)state;
+    memset(step, 'x', sizeof step - 1);
+    open_http(&http, &stream);
+    snprintf(request, sizeof request,
+             "POST /file HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
+             "Content-Length: %d\r\nExpect: 100-continue\r\n\r\n",
+             STEPS * FRONT_FILE_STEP);
+    for (size_t i = 0; i < 2; i++) {
+        clients[i] = http_client_connect(http_port(http), 0);
+        http_client_send(clients[i], request);
+        http_client_read(clients[i], text[i], sizeof text[i], "100 Continue\r\n\r\n");
+    }
+    step[LITTLE] = '\0';
+    http_client_send(clients[1], step); /* and no more */
+    step[LITTLE] = 'x';
+    for (size_t i = 0; i < STEPS; i++) {
+        http_client_send(clients[0], step);
+        wait_for(&stream.file_bytes, LITTLE + (i + 1) * FRONT_FILE_STEP);
+        if (i == STEPS - 1) break;
+        clock_skip(i == 1 ? 2 * SECOND : (FRONT_BODY_SECONDS - 1) * SECOND);
+        front_looks(http);
+        if (i != 1) continue;
+        text[1][0] = '\0'; /* of the other one, 61 s are over */
+        http_client_read(clients[1], text[1], sizeof text[1], NULL);
+        assert_string_equal(text[1], "");
+    }
+    http_client_read(clients[0], text[0], sizeof text[0], NULL);
+    assert_non_null(strstr(text[0], "stored"));
     for (size_t i = 0; i < 2; i++) close(clients[i]);
     close_http(http);
 }
@@ -289,8 +352,9 @@ static void test_requests_at_the_end(void **state) {
     char request[600];
     (void)state;
     service_rig_open(&rig, &rig_options);
-    assert_ok(server_create(&server, &(struct server_options){.host = "127.0.0.1", .version = "test"}, &error),
-              error);
+    assert_ok(
+        server_create(&server, &(struct server_options){.host = "127.0.0.1", .version = "test"}, &error),
+        error);
     server_begin(server, &(struct server_model){.id = "nano",
                                                 .path = "",
                                                 .model = rig.model,
@@ -321,8 +385,9 @@ static void test_requests_at_the_end(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads), cmocka_unit_test(test_bodies),
-                                       cmocka_unit_test(test_beats), cmocka_unit_test(test_blocked_clients),
-                                       cmocka_unit_test(test_requests_at_the_end)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_heads),           cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_files),           cmocka_unit_test(test_beats),
+        cmocka_unit_test(test_blocked_clients), cmocka_unit_test(test_requests_at_the_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,6 +27,9 @@ enum status parcel_open(struct parcel **parcel, struct store *store, const uint6
                         const uint8_t *fingerprint, struct error *error) STATUS_CHECKED;
 uint64_t parcel_bytes(const struct parcel *parcel);
 const char *parcel_name(const struct parcel *parcel); /* of its first document, for people */
+/* The checksum of what was read so far; at the end, of all of it but these bytes, which are its last. */
+enum { PARCEL_SUM_BYTES = 16 };
+const uint8_t *parcel_sum(const struct parcel *parcel); /* [PARCEL_SUM_BYTES] */
 /* Its next bytes, at most `bytes`; *read 0: that was all.  STATUS_DOCUMENT: the document is damaged, and flagged. */
 enum status parcel_read(struct parcel *parcel, void *memory, size_t bytes, size_t *read, struct error *error)
     STATUS_CHECKED;
@@ -48,6 +51,9 @@ struct parcel_document {
     uint64_t token_count;
     char name[STORE_TEXT_MAX], model[STORE_TEXT_MAX], layout[STORE_TEXT_MAX];
     uint8_t fingerprint[STORE_FINGERPRINT_BYTES]; /* as stored */
+    /* While it is asked about (parcel_accept): what follows from `layout`, and the tokens, [token_count]. */
+    const struct store_layout *pages;
+    const int32_t *tokens;
 };
 
 struct parcel_content {

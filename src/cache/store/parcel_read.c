@@ -373,7 +373,13 @@ static enum status take_all(struct intake *intake, parcel_accept *accept, void *
         memcpy(document->model, description->model, sizeof document->model);
         memcpy(document->layout, description->layout, sizeof document->layout);
         memcpy(document->fingerprint, description->fingerprint, sizeof document->fingerprint);
-        if (accept != NULL) TRY(accept(accept_context, document, error));
+        if (accept == NULL) continue;
+        document->pages = &intake->documents[i].layout;
+        document->tokens = intake->documents[i].tokens;
+        const enum status status = accept(accept_context, document, error);
+        document->pages = NULL;
+        document->tokens = NULL;
+        TRY(status);
     }
     if (intake->store != NULL) TRY(create_all(intake, error));
     intake->memory = malloc(intake->memory_bytes);

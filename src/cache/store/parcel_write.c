@@ -104,6 +104,11 @@ void parcel_close(struct parcel *parcel) {
 uint64_t parcel_bytes(const struct parcel *parcel) { return parcel->bytes; }
 const char *parcel_name(const struct parcel *parcel) { return parcel->documents[0]->row.name; }
 
+const uint8_t *parcel_sum(const struct parcel *parcel) {
+    _Static_assert(sizeof parcel->chain.bytes == PARCEL_SUM_BYTES, "the chain's checksum");
+    return parcel->chain.bytes;
+}
+
 /* ---- blocks ---- */
 
 static enum status write_header(struct parcel *parcel, struct error *error) {

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -171,6 +172,17 @@ enum status store_check_space(struct store *store, uint64_t needed, struct error
     return full(store, needed, taken, error);
 }
 
+enum status store_check_room(struct store *store, uint64_t bytes, struct error *error) {
+    struct statvfs disk;
+    TRY(store_check_space(store, bytes, error));
+    if (fstatvfs(store->folder.fd, &disk) != 0)
+        return error_set_os(error, STATUS_IO, errno, "%s", store->folder.path);
+    const uint64_t block = disk.f_frsize, free_blocks = disk.f_bavail;
+    if (bytes / block < free_blocks) return STATUS_OK;
+    return error_set(error, STATUS_FULL, "%s: %" PRIu64 " MiB are needed, the disk has %" PRIu64 " MiB free",
+                     store->folder.path, (bytes >> 20) + 1, (free_blocks >> 10) * block >> 10);
+}
+
 struct victim {
     uint64_t id, bytes;
     bool damaged;
@@ -263,7 +275,7 @@ static enum status check_removal(struct store *store, struct error *error) {
 
 enum status store_make_space(struct store *store, uint64_t needed, struct error *error) {
     enum status status = store_check_space(store, needed, error);
-    if (status != STATUS_FULL || needed == UINT64_MAX) return status;
+    if (status != STATUS_FULL || needed == UINT64_MAX || store->options.keeps_documents) return status;
     struct document_row *rows;
     size_t count, victim_count = 0;
     uint64_t taken = 0, sum, evictable = 0;

@@ -67,6 +67,8 @@ struct store_options {
     /* Nothing is written, not even flags of damage: what is refused is not found again as long as it is open.  The
      * folder may be another user's, if nobody but its owner may write in it; its files are that user's then. */
     bool read_only;
+    /* Nothing is removed to make room: without room the answer is STATUS_FULL. */
+    bool keeps_documents;
     size_t staging_bytes; /* of the write-behind buffers; 0: 8 MiB; at least two buffers are made */
     enum io_backend backend;
     const struct io_faults *faults; /* tests; NULL */
@@ -89,6 +91,10 @@ void store_close(struct store *store); /* after its documents; NULL is allowed *
 /* What the opening left alone because the catalog may be damaged, one line for the user; NULL: nothing.  Good
  * until store_close. */
 const char *store_warning(const struct store *store);
+
+/* Whether so many bytes more fit the limit, and the disk has them.  Nothing is reserved, and nothing removed.
+ * STATUS_FULL: no, with both numbers. */
+enum status store_check_room(struct store *store, uint64_t bytes, struct error *error) STATUS_CHECKED;
 
 /* Who computed the KV: whatever changes a single bit of it belongs in the fingerprint (weights, tokenizer,
  * RoPE, KV types, ...). */

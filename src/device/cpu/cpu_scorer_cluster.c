@@ -146,8 +146,10 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
         const uint64_t begin = token_first > range->begin ? token_first : range->begin;
         const uint64_t until =
             token_first + KV_CHUNK_TOKENS < range->end ? token_first + KV_CHUNK_TOKENS : range->end;
-        for (uint64_t token = begin; token < until; token++)
-            scores[token - range->begin] = of_chunk[block.of_tokens[token - token_first]];
+        for (uint64_t token = begin; token < until; token++) { /* saved blocks may come from elsewhere */
+            const size_t cluster = block.of_tokens[token - token_first];
+            scores[token - range->begin] = of_chunk[cluster < count ? cluster : 0];
+        }
     }
 }
 
