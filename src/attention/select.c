@@ -584,31 +584,15 @@ static enum status attend_with_mass(struct select *select, struct stream *stream
     rows->sums = select->sums;
     select->device->operations->attend_rows(stream, rows);
     select->device->operations->add_mass(stream,
-                                         &(struct add_mass_operation){.head_count = rows->head_count,
-                                                                      .kv_head_count = rows->kv_head_count,
-                                                                      .items = rows->items,
-                                                                      .item_count = rows->item_count,
-                                                                      .sums = rows->sums,
-                                                                      .scores = rows->scores,
-                                                                      .scores_stride = rows->scores_stride,
-                                                                      .weight = weight});
+                                         &(struct add_mass_operation){.rows = rows, .weight = weight});
     return STATUS_OK;
 }
 
 static void bound_mass(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
                        struct mass_bounds *bounds) {
     select->device->operations->mass_bound(
-        stream, &(struct mass_bound_operation){.q = rows->q,
-                                               .q_stride = rows->q_stride,
-                                               .head_count = rows->head_count,
-                                               .kv_head_count = rows->kv_head_count,
-                                               .scale = rows->scale,
-                                               .softcap = rows->softcap,
-                                               .items = rows->items,
-                                               .item_count = rows->item_count,
-                                               .sums = rows->sums,
-                                               .layout = &select->layout,
-                                               .mass_bounds = select->mass_bounds});
+        stream, &(struct mass_bound_operation){
+                    .rows = rows, .layout = &select->layout, .mass_bounds = select->mass_bounds});
     /* A broken device says so to the step as well. */
     if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK)
         mass_bounds_add(bounds, select->mass_bounds, rows->item_count * rows->head_count);
@@ -621,19 +605,11 @@ static void estimate_mass(struct select *select, struct stream *stream,
     struct mass_receipt *receipt = &statistics->receipt;
     const size_t count = rows->item_count * rows->head_count, group = rows->head_count / rows->kv_head_count;
     const uint64_t began = clock_ns();
-    select->device->operations->sample_mass(
-        stream, &(struct sample_mass_operation){.q = rows->q,
-                                                .q_stride = rows->q_stride,
-                                                .head_count = rows->head_count,
-                                                .kv_head_count = rows->kv_head_count,
-                                                .scale = rows->scale,
-                                                .softcap = rows->softcap,
-                                                .items = rows->items,
-                                                .item_count = rows->item_count,
-                                                .sums = rows->sums,
-                                                .layout = &select->layout,
-                                                .key_max = SAMPLED_KEYS_MAX,
-                                                .estimates = select->estimates});
+    select->device->operations->sample_mass(stream,
+                                            &(struct sample_mass_operation){.rows = rows,
+                                                                            .layout = &select->layout,
+                                                                            .key_max = SAMPLED_KEYS_MAX,
+                                                                            .estimates = select->estimates});
     /* A broken device says so to the step as well. */
     if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK) {
         mass_receipt_add(receipt, select->estimates, count, group);
@@ -666,18 +642,7 @@ static void turn_dial(struct select *select, const struct choice *choice, size_t
 static void attend_rest(struct select *select, struct stream *stream,
                         const struct attend_rows_operation *rows) {
     select->device->operations->attend_rest(
-        stream, &(struct attend_rest_operation){.q = rows->q,
-                                                .q_stride = rows->q_stride,
-                                                .out = rows->out,
-                                                .out_stride = rows->out_stride,
-                                                .head_count = rows->head_count,
-                                                .kv_head_count = rows->kv_head_count,
-                                                .scale = rows->scale,
-                                                .softcap = rows->softcap,
-                                                .items = rows->items,
-                                                .item_count = rows->item_count,
-                                                .sums = rows->sums,
-                                                .layout = &select->layout});
+        stream, &(struct attend_rest_operation){.rows = rows, .layout = &select->layout});
 }
 
 /* What is done with rows that have attended, and said of them, by their sums: of choice->chosen from first on, KV heads

@@ -350,7 +350,7 @@ struct attend_rows_operation {
     float scale, softcap;
     const struct rows_item *items;
     size_t item_count;
-    /* Out, device memory, or NULL: for mass_bound and add_mass, which follow on the stream. */
+    /* Out, device memory, or NULL: for the operations below, which follow on the stream and show this one. */
     struct softmax_sum *sums;   /* [item_count][head_count] */
     float *scores;              /* [item_count][head_count][scores_stride], in the order of the list */
     size_t scores_stride;       /* at least the longest list */
@@ -360,12 +360,7 @@ struct attend_rows_operation {
 /* KEY_INDEX_MASS: adds to the mass of each listed row the attention that it received, summed over the heads of a
  * group, times weight. */
 struct add_mass_operation {
-    size_t head_count, kv_head_count;
-    const struct rows_item *items; /* as in the attend_rows that produced sums and scores */
-    size_t item_count;
-    const struct softmax_sum *sums;
-    const float *scores;
-    size_t scores_stride;
+    const struct attend_rows_operation *rows; /* with sums and scores */
     float weight;
 };
 
@@ -373,13 +368,7 @@ struct add_mass_operation {
  * that the listed rows have; 1: all of it.  It follows from the bounds of the other rows, and holds whether these are
  * stored as they were or in 4 bits. */
 struct mass_bound_operation {
-    const float *q; /* as attend_rows had all of these */
-    size_t q_stride;
-    size_t head_count, kv_head_count;
-    float scale, softcap;
-    const struct rows_item *items;
-    size_t item_count;
-    const struct softmax_sum *sums;
+    const struct attend_rows_operation *rows; /* with sums */
     const struct key_index_layout *layout;
     double *mass_bounds; /* out, host memory, [item_count][head_count]; 0 if a bound is not a number */
 };
@@ -395,13 +384,7 @@ struct mass_estimate {
  * context's chunks one in n is looked at, so that no more than key_max keys of a KV head are, and by the row's position
  * in turn. */
 struct sample_mass_operation {
-    const float *q; /* as attend_rows had all of these */
-    size_t q_stride;
-    size_t head_count, kv_head_count;
-    float scale, softcap;
-    const struct rows_item *items;
-    size_t item_count;
-    const struct softmax_sum *sums;
+    const struct attend_rows_operation *rows; /* with sums */
     const struct key_index_layout *layout;
     size_t key_max;                  /* at least the layout's sample_count, at most MASS_SAMPLE_MAX */
     struct mass_estimate *estimates; /* out, host memory, [item_count][head_count] */
@@ -411,15 +394,7 @@ enum { MASS_SAMPLE_MAX = 1024 };
 /* KEY_INDEX_CLUSTER: what attend_rows gave, with an estimate of the rows that were not listed: each is taken as its
  * cluster's centroid and mean value.  Where all of a chunk's rows are listed it adds nothing, to the bit. */
 struct attend_rest_operation {
-    const float *q; /* as attend_rows had all of these */
-    size_t q_stride;
-    float *out;
-    size_t out_stride;
-    size_t head_count, kv_head_count;
-    float scale, softcap;
-    const struct rows_item *items;
-    size_t item_count;
-    const struct softmax_sum *sums;
+    const struct attend_rows_operation *rows; /* with sums */
     const struct key_index_layout *layout;
 };
 

@@ -66,42 +66,27 @@ static inline void selection_attend(const struct selection *s, struct device *de
     struct softmax_sum *sums = calloc(heads, sizeof *sums);
     float *scores = calloc(heads * longest, sizeof *scores);
     const bool adds = s->mass_weight > 0;
-    device->operations->attend_rows(
-        stream, &(struct attend_rows_operation){.q = s->q,
-                                                .q_stride = s->q_stride,
-                                                .out = s->out,
-                                                .out_stride = s->out_stride,
-                                                .head_count = s->head_count,
-                                                .kv_head_count = s->kv_head_count,
-                                                .scale = s->scale,
-                                                .softcap = s->softcap,
-                                                .items = items,
-                                                .item_count = s->item_count,
-                                                .sums = adds || s->mass_bounds != NULL ? sums : NULL,
-                                                .scores = adds ? scores : NULL,
-                                                .scores_stride = longest});
+    const struct attend_rows_operation rows = {.q = s->q,
+                                               .q_stride = s->q_stride,
+                                               .out = s->out,
+                                               .out_stride = s->out_stride,
+                                               .head_count = s->head_count,
+                                               .kv_head_count = s->kv_head_count,
+                                               .scale = s->scale,
+                                               .softcap = s->softcap,
+                                               .items = items,
+                                               .item_count = s->item_count,
+                                               .sums = adds || s->mass_bounds != NULL ? sums : NULL,
+                                               .scores = adds ? scores : NULL,
+                                               .scores_stride = longest};
+    device->operations->attend_rows(stream, &rows);
     if (adds)
-        device->operations->add_mass(stream, &(struct add_mass_operation){.head_count = s->head_count,
-                                                                          .kv_head_count = s->kv_head_count,
-                                                                          .items = items,
-                                                                          .item_count = s->item_count,
-                                                                          .sums = sums,
-                                                                          .scores = scores,
-                                                                          .scores_stride = longest,
-                                                                          .weight = s->mass_weight});
+        device->operations->add_mass(stream,
+                                     &(struct add_mass_operation){.rows = &rows, .weight = s->mass_weight});
     if (s->mass_bounds != NULL)
-        device->operations->mass_bound(stream,
-                                       &(struct mass_bound_operation){.q = s->q,
-                                                                      .q_stride = s->q_stride,
-                                                                      .head_count = s->head_count,
-                                                                      .kv_head_count = s->kv_head_count,
-                                                                      .scale = s->scale,
-                                                                      .softcap = s->softcap,
-                                                                      .items = items,
-                                                                      .item_count = s->item_count,
-                                                                      .sums = sums,
-                                                                      .layout = s->layout,
-                                                                      .mass_bounds = s->mass_bounds});
+        device->operations->mass_bound(stream, &(struct mass_bound_operation){.rows = &rows,
+                                                                              .layout = s->layout,
+                                                                              .mass_bounds = s->mass_bounds});
     free(sums), free(scores);
 }
 

@@ -200,7 +200,7 @@ static void attend(struct cluster_case *c, const struct fixture *fixture, size_t
         .view = view_of(c), .position = c->length - 1, .lists = c->lists + kv_head_first};
     item.view.chunks += kv_head_first * CHUNKS_MAX;
     item.view.key_index += kv_head_first * CHUNKS_MAX;
-    const struct attend_rest_operation rest = {.q = c->q + kv_head_first * GROUP * DIMENSION,
+    const struct attend_rows_operation rows = {.q = c->q + kv_head_first * GROUP * DIMENSION,
                                                .q_stride = HEADS * DIMENSION,
                                                .out = c->out + kv_head_first * GROUP * V_DIMENSION,
                                                .out_stride = HEADS * V_DIMENSION,
@@ -210,21 +210,10 @@ static void attend(struct cluster_case *c, const struct fixture *fixture, size_t
                                                .softcap = c->softcap,
                                                .items = &item,
                                                .item_count = 1,
-                                               .sums = c->sums + kv_head_first * GROUP,
-                                               .layout = &c->layout};
+                                               .sums = c->sums + kv_head_first * GROUP};
+    const struct attend_rest_operation rest = {.rows = &rows, .layout = &c->layout};
     struct error error;
-    operations->attend_rows(fixture->streams[device],
-                            &(struct attend_rows_operation){.q = rest.q,
-                                                            .q_stride = rest.q_stride,
-                                                            .out = rest.out,
-                                                            .out_stride = rest.out_stride,
-                                                            .head_count = rest.head_count,
-                                                            .kv_head_count = kv_head_count,
-                                                            .scale = c->scale,
-                                                            .softcap = c->softcap,
-                                                            .items = &item,
-                                                            .item_count = 1,
-                                                            .sums = c->sums + kv_head_first * GROUP});
+    operations->attend_rows(fixture->streams[device], &rows);
     if (with_rest) operations->attend_rest(fixture->streams[device], &rest);
     assert_ok(operations->stream_synchronize(fixture->streams[device], &error), error);
 }

@@ -153,15 +153,7 @@ static void estimate(struct sample_case *c, const struct fixture *fixture, size_
     struct error error;
     operations->attend_rows(fixture->streams[device], &rows);
     operations->sample_mass(fixture->streams[device], &(struct sample_mass_operation){
-                                                          .q = rows.q,
-                                                          .q_stride = rows.q_stride,
-                                                          .head_count = rows.head_count,
-                                                          .kv_head_count = kv_head_count,
-                                                          .scale = c->scale,
-                                                          .softcap = c->softcap,
-                                                          .items = &item,
-                                                          .item_count = 1,
-                                                          .sums = sums,
+                                                          .rows = &rows,
                                                           .layout = &c->layout,
                                                           .key_max = key_max,
                                                           .estimates = c->estimates + kv_head_first * GROUP});

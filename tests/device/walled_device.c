@@ -264,75 +264,67 @@ static void walled_choose(struct stream *stream, const struct choose_operation *
     for (size_t i = 0; i < list_count; i++) lists[i].rows = operation->rows + (lists[i].rows - own.rows);
 }
 
-/* Items whose lists are as the device has them; the caller frees both. */
+/* The operation with items whose lists are as the device has them. */
 struct own_rows {
-    struct rows_item *items;
-    struct row_list *lists;
+    struct attend_rows_operation operation;
+    struct rows_item *items; /* owned */
+    struct row_list *lists;  /* owned */
 };
 
-static struct own_rows own_rows(const struct walled_device *device, const struct rows_item *items,
-                                size_t item_count, size_t kv_head_count) {
-    struct own_rows own = {calloc(item_count + 1, sizeof *own.items),
-                           calloc(item_count * kv_head_count + 1, sizeof *own.lists)};
+static struct own_rows own_rows(const struct walled_device *device,
+                                const struct attend_rows_operation *rows) {
+    const size_t heads = rows->kv_head_count;
+    struct own_rows own = {.operation = *rows,
+                           .items = calloc(rows->item_count + 1, sizeof *own.items),
+                           .lists = calloc(rows->item_count * heads + 1, sizeof *own.lists)};
     assert_true(own.items != NULL && own.lists != NULL);
-    for (size_t i = 0; i < item_count; i++) {
-        own.items[i] = items[i];
-        own.items[i].lists = own.lists + i * kv_head_count;
-        for (size_t head = 0; head < kv_head_count; head++)
-            own.lists[i * kv_head_count + head] = late_list(device, items[i].lists[head]);
+    own.operation.items = own.items;
+    for (size_t i = 0; i < rows->item_count; i++) {
+        own.items[i] = rows->items[i];
+        own.items[i].lists = own.lists + i * heads;
+        for (size_t head = 0; head < heads; head++)
+            own.lists[i * heads + head] = late_list(device, rows->items[i].lists[head]);
     }
     return own;
 }
 
-#define WALLED_ROWS(name)                                                                                \
-    static void walled_##name(struct stream *stream, const struct name##_operation *operation) {         \
-        struct name##_operation call = *operation;                                                       \
-        run_overlap(stream->device);                                                                     \
-        struct own_rows own =                                                                            \
-            own_rows(stream->device, operation->items, operation->item_count, operation->kv_head_count); \
-        call.items = own.items;                                                                          \
-        enter(stream->device, false);                                                                    \
-        inner_of(stream)->name(stream->inner, &call);                                                    \
-        leave(stream->device);                                                                           \
-        free(own.items);                                                                                 \
-        free(own.lists);                                                                                 \
+static void own_rows_free(struct own_rows *own) {
+    free(own->items);
+    free(own->lists);
+}
+
+static void walled_attend_rows(struct stream *stream, const struct attend_rows_operation *operation) {
+    run_overlap(stream->device);
+    struct own_rows own = own_rows(stream->device, operation);
+    enter(stream->device, false);
+    inner_of(stream)->attend_rows(stream->inner, &own.operation);
+    leave(stream->device);
+    own_rows_free(&own);
+}
+
+/* What follows an attend_rows, and shows it; more: what else changes in the call. */
+#define WALLED_BEHIND_ROWS(name, more)                                                           \
+    static void walled_##name(struct stream *stream, const struct name##_operation *operation) { \
+        struct name##_operation call = *operation;                                               \
+        run_overlap(stream->device);                                                             \
+        struct own_rows own = own_rows(stream->device, operation->rows);                         \
+        call.rows = &own.operation;                                                              \
+        more;                                                                                    \
+        enter(stream->device, false);                                                            \
+        inner_of(stream)->name(stream->inner, &call);                                            \
+        leave(stream->device);                                                                   \
+        own_rows_free(&own);                                                                     \
     }
 
-WALLED_ROWS(attend_rows)
-WALLED_ROWS(add_mass)
-WALLED_ROWS(attend_rest)
+/* One result for each query head of each row. */
+#define LATE(results)                                        \
+    call.results = late_result(stream->device, call.results, \
+                               call.rows->item_count * call.rows->head_count * sizeof *call.results, NULL)
 
-static void walled_mass_bound(struct stream *stream, const struct mass_bound_operation *operation) {
-    struct mass_bound_operation call = *operation;
-    run_overlap(stream->device);
-    struct own_rows own =
-        own_rows(stream->device, operation->items, operation->item_count, operation->kv_head_count);
-    call.items = own.items;
-    call.mass_bounds =
-        late_result(stream->device, operation->mass_bounds,
-                    operation->item_count * operation->head_count * sizeof *call.mass_bounds, NULL);
-    enter(stream->device, false);
-    inner_of(stream)->mass_bound(stream->inner, &call);
-    leave(stream->device);
-    free(own.items);
-    free(own.lists);
-}
-
-static void walled_sample_mass(struct stream *stream, const struct sample_mass_operation *operation) {
-    struct sample_mass_operation call = *operation;
-    run_overlap(stream->device);
-    struct own_rows own =
-        own_rows(stream->device, operation->items, operation->item_count, operation->kv_head_count);
-    call.items = own.items;
-    call.estimates =
-        late_result(stream->device, operation->estimates,
-                    operation->item_count * operation->head_count * sizeof *call.estimates, NULL);
-    enter(stream->device, false);
-    inner_of(stream)->sample_mass(stream->inner, &call);
-    leave(stream->device);
-    free(own.items);
-    free(own.lists);
-}
+WALLED_BEHIND_ROWS(add_mass, )
+WALLED_BEHIND_ROWS(attend_rest, )
+WALLED_BEHIND_ROWS(mass_bound, LATE(mass_bounds))
+WALLED_BEHIND_ROWS(sample_mass, LATE(estimates))
 
 static void walled_key_index_build(struct stream *stream, const struct key_index_operation *operation) {
     enter(stream->device, false);

@@ -22,6 +22,7 @@ static const float NEGLIGIBLE = 1e-6F; /* of what is there so far: its value is 
 struct rest_run {
     const struct cpu_device *device;
     const struct attend_rest_operation *operation;
+    const struct attend_rows_operation *rows; /* the operation's */
     const struct kv_layout *kv;
     size_t group;
     uint8_t *threads;
@@ -87,6 +88,7 @@ static bool count_left(const struct rester *rester, uint64_t first, uint64_t end
 static void weigh(const struct rester *rester, const float *q, uint64_t first, size_t clusters,
                   struct rest_head *head) {
     const struct attend_rest_operation *operation = rester->run->operation;
+    const struct attend_rows_operation *rows = rester->run->rows;
     const size_t count = operation->layout->cluster_count, dimension = rester->run->kv->k_dimension;
     const float one = 1;
     float top = head->top;
@@ -102,8 +104,8 @@ static void weigh(const struct rester *rester, const float *q, uint64_t first, s
                                                                  .scores = rester->scores,
                                                                  .scratch = rester->score_scratch});
     for (size_t i = 0; i < clusters; i++) {
-        float score = rester->scores[i] * operation->scale;
-        if (operation->softcap > 0) score = operation->softcap * tanhf(score / operation->softcap);
+        float score = rester->scores[i] * rows->scale;
+        if (rows->softcap > 0) score = rows->softcap * tanhf(score / rows->softcap);
         rester->scores[i] = rester->left[i] > 0 ? score : -INFINITY;
         top = rester->scores[i] > top ? rester->scores[i] : top;
     }
@@ -148,12 +150,12 @@ static void begin_head(struct rest_head *head, const float *out, struct softmax_
 /* One KV head of one item. */
 static void rest_unit(const struct rest_run *run, size_t unit, uint8_t *scratch) {
     const struct attend_rest_operation *operation = run->operation;
-    const struct rows_item *item = &operation->items[unit / operation->kv_head_count];
-    const size_t kv_head = unit % operation->kv_head_count, count = operation->layout->cluster_count;
+    const struct attend_rows_operation *rows = run->rows;
+    const struct rows_item *item = &rows->items[unit / rows->kv_head_count];
+    const size_t kv_head = unit % rows->kv_head_count, count = operation->layout->cluster_count;
     const size_t v_dimension = run->kv->v_dimension, piece = PIECE / count;
-    const float *q =
-        operation->q + item->row * operation->q_stride + kv_head * run->group * run->kv->k_dimension;
-    float *out = operation->out + item->row * operation->out_stride + kv_head * run->group * v_dimension;
+    const float *q = rows->q + item->row * rows->q_stride + kv_head * run->group * run->kv->k_dimension;
+    float *out = rows->out + item->row * rows->out_stride + kv_head * run->group * v_dimension;
     const uint64_t chunks = (item->position + 1) / KV_CHUNK_TOKENS; /* full ones: the last is in the window */
     struct rester rester;
     size_t next = 0;
@@ -167,8 +169,7 @@ static void rest_unit(const struct rest_run *run, size_t unit, uint8_t *scratch)
         for (size_t head = 0; head < run->group; head++) {
             struct rest_head *own = &rester.heads[head];
             if (!own->is_begun)
-                begin_head(own, out + head * v_dimension, operation->sums[unit * run->group + head],
-                           v_dimension);
+                begin_head(own, out + head * v_dimension, rows->sums[unit * run->group + head], v_dimension);
             weigh(&rester, q + head * run->kv->k_dimension, first, clusters, own);
             add_values(&rester, first, clusters, own);
         }
@@ -180,24 +181,25 @@ static void rest_unit(const struct rest_run *run, size_t unit, uint8_t *scratch)
 
 static void rest_task(void *context, const struct pool_worker *worker) {
     struct rest_run *run = context;
-    size_t unit, units = run->operation->item_count * run->operation->kv_head_count;
+    size_t unit, units = run->rows->item_count * run->rows->kv_head_count;
     while ((unit = cpu_ticket(worker, &run->alone_next)) < units)
         rest_unit(run, unit, run->threads + worker->index * run->thread_bytes);
 }
 
 void cpu_attend_rest(struct stream *stream, const struct attend_rest_operation *operation) {
+    const struct attend_rows_operation *rows = operation->rows;
     struct cpu_device *device = stream->device;
-    if (operation->item_count == 0) return;
+    if (rows->item_count == 0) return;
     struct rest_run run = {.device = device,
                            .operation = operation,
-                           .kv = operation->items[0].view.layout,
-                           .group = operation->head_count / operation->kv_head_count};
-    ASSERT(run.group * operation->kv_head_count == operation->head_count);
+                           .rows = rows,
+                           .kv = rows->items[0].view.layout,
+                           .group = rows->head_count / rows->kv_head_count};
+    ASSERT(run.group * rows->kv_head_count == rows->head_count);
     ASSERT(operation->layout->kind == KEY_INDEX_CLUSTER && operation->layout->cluster_count <= CLUSTERS_MAX);
     ASSERT(run.kv->v_dimension <= DIMENSION_MAX);
-    for (size_t i = 0; i < operation->item_count; i++) ASSERT(operation->items[i].view.key_index != NULL);
+    for (size_t i = 0; i < rows->item_count; i++) ASSERT(rows->items[i].view.key_index != NULL);
     run.thread_bytes = align_up(rester_init(NULL, &run, NULL), 64);
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
-    if (run.threads != NULL)
-        cpu_run(device, operation->item_count * operation->kv_head_count == 1, rest_task, &run);
+    if (run.threads != NULL) cpu_run(device, rows->item_count * rows->kv_head_count == 1, rest_task, &run);
 }

@@ -9,6 +9,7 @@
 struct mass_run {
     const struct cpu_device *device;
     const struct add_mass_operation *operation;
+    const struct attend_rows_operation *rows; /* the operation's */
     size_t group;
     uint8_t *threads;
     size_t thread_bytes;
@@ -17,18 +18,19 @@ struct mass_run {
 /* A thread's scratch: the mass that the unit's rows received, in the order of the list. */
 static void mass_unit(const struct mass_run *run, size_t unit, float *received) {
     const struct add_mass_operation *operation = run->operation;
-    const struct rows_item *item = &operation->items[unit / operation->kv_head_count];
-    const size_t kv_head = unit % operation->kv_head_count, query_head = unit * run->group;
+    const struct attend_rows_operation *rows = run->rows;
+    const struct rows_item *item = &rows->items[unit / rows->kv_head_count];
+    const size_t kv_head = unit % rows->kv_head_count, query_head = unit * run->group;
     const struct row_list list = item->lists[kv_head];
     float m[GROUP_MAX], s[GROUP_MAX];
     for (size_t i = 0; i < run->group; i++) {
-        m[i] = operation->sums[query_head + i].largest;
-        s[i] = operation->sums[query_head + i].sum / operation->weight;
+        m[i] = rows->sums[query_head + i].largest;
+        s[i] = rows->sums[query_head + i].sum / operation->weight;
     }
     memset(received, 0, list.count * sizeof *received);
     run->device->kernels.mass.add(
-        &(struct mass_add_args){.scores = operation->scores + query_head * operation->scores_stride,
-                                .scores_stride = operation->scores_stride,
+        &(struct mass_add_args){.scores = rows->scores + query_head * rows->scores_stride,
+                                .scores_stride = rows->scores_stride,
                                 .group = run->group,
                                 .m = m,
                                 .s = s,
@@ -41,22 +43,25 @@ static void mass_unit(const struct mass_run *run, size_t unit, float *received) 
 
 static void mass_task(void *context, const struct pool_worker *worker) {
     const struct mass_run *run = context;
-    size_t units = run->operation->item_count * run->operation->kv_head_count;
+    size_t units = run->rows->item_count * run->rows->kv_head_count;
     struct range range = pool_range(worker, units, 1);
     for (size_t unit = range.begin; unit < range.end; unit++)
         mass_unit(run, unit, (float *)(void *)(run->threads + worker->index * run->thread_bytes));
 }
 
 void cpu_add_mass(struct stream *stream, const struct add_mass_operation *operation) {
+    const struct attend_rows_operation *rows = operation->rows;
     struct cpu_device *device = stream->device;
-    struct mass_run run = {
-        .device = device, .operation = operation, .group = operation->head_count / operation->kv_head_count};
-    ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MAX);
+    struct mass_run run = {.device = device,
+                           .operation = operation,
+                           .rows = rows,
+                           .group = rows->head_count / rows->kv_head_count};
+    ASSERT(run.group * rows->kv_head_count == rows->head_count && run.group <= GROUP_MAX);
     size_t longest = 0;
-    for (size_t i = 0; i < operation->item_count; i++)
-        for (size_t head = 0; head < operation->kv_head_count; head++)
-            longest = max_size(longest, operation->items[i].lists[head].count);
-    ASSERT(longest <= operation->scores_stride);
+    for (size_t i = 0; i < rows->item_count; i++)
+        for (size_t head = 0; head < rows->kv_head_count; head++)
+            longest = max_size(longest, rows->items[i].lists[head].count);
+    ASSERT(longest <= rows->scores_stride);
     run.thread_bytes = align_up(longest * sizeof(float), 64);
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
     if (run.threads != NULL) cpu_run(device, false, mass_task, &run);

@@ -34,6 +34,7 @@ typedef int16_t halves __attribute__((vector_size(LANES * sizeof(int16_t))));
 struct bound_run {
     const struct cpu_device *device;
     const struct mass_bound_operation *operation;
+    const struct attend_rows_operation *rows; /* the operation's */
     const struct kv_layout *kv;
     size_t group;
     uint8_t *threads;
@@ -187,12 +188,12 @@ static void widen_piece(const struct bounder *c, uint64_t first, size_t count) {
 
 /* Scores as the softmax sees them; units that are attended to whole get none. */
 static void add_weights(struct bounder *c, size_t head, size_t count) {
-    const struct mass_bound_operation *operation = c->run->operation;
+    const struct attend_rows_operation *rows = c->run->rows;
     float *scores = c->scores + head * PIECE, top = c->top[head];
     const float one = 1;
     for (size_t i = 0; i < count; i++) {
-        float score = scores[i] * operation->scale;
-        if (operation->softcap > 0) score = operation->softcap * tanhf(score / operation->softcap);
+        float score = scores[i] * rows->scale;
+        if (rows->softcap > 0) score = rows->softcap * tanhf(score / rows->softcap);
         scores[i] = c->left[i] > 0 ? score : -INFINITY;
         top = scores[i] > top ? scores[i] : top;
     }
@@ -214,11 +215,11 @@ static void add_weights(struct bounder *c, size_t head, size_t count) {
 
 /* 3: the exponent's part of the rounding of scores. */
 static double rounding_of(const struct bounder *c, size_t head) {
-    const struct mass_bound_operation *operation = c->run->operation;
+    const struct attend_rows_operation *rows = c->run->rows;
     double norm = 0;
     for (size_t d = 0; d < c->dimension; d++) norm += fabs((double)c->q[head * c->dimension + d]);
-    double products = norm * (double)c->largest * (double)operation->scale;
-    return (double)(4 * c->dimension + 16) * 0x1p-24 * products + 2e-6 * (double)operation->softcap + 0x1p-12;
+    double products = norm * (double)c->largest * (double)rows->scale;
+    return (double)(4 * c->dimension + 16) * 0x1p-24 * products + 2e-6 * (double)rows->softcap + 0x1p-12;
 }
 
 static double bound_share(const struct bounder *c, size_t head, double m, double s) {
@@ -232,14 +233,15 @@ static double bound_share(const struct bounder *c, size_t head, double m, double
 /* One KV head of one item. */
 static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratch) {
     const struct mass_bound_operation *operation = run->operation;
-    const struct rows_item *item = &operation->items[unit / operation->kv_head_count];
-    const size_t kv_head = unit % operation->kv_head_count;
+    const struct attend_rows_operation *rows = run->rows;
+    const struct rows_item *item = &rows->items[unit / rows->kv_head_count];
+    const size_t kv_head = unit % rows->kv_head_count;
     const struct row_list list = item->lists[kv_head];
     struct bounder c;
     bounder_init(&c, run, scratch);
     c.item = item;
     c.blocks = (const void *const *)(item->view.key_index + kv_head * item->view.chunk_stride);
-    c.q = operation->q + item->row * operation->q_stride + kv_head * run->group * c.dimension;
+    c.q = rows->q + item->row * rows->q_stride + kv_head * run->group * c.dimension;
     for (size_t head = 0; head < run->group; head++) c.top[head] = -INFINITY;
     prepare_query(&c);
     const uint64_t units = item->position / c.unit_tokens + 1;
@@ -253,7 +255,7 @@ static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratc
         for (size_t head = 0; head < run->group; head++) add_weights(&c, head, count);
     }
     for (size_t head = 0; head < run->group; head++) {
-        const struct softmax_sum *sum = &operation->sums[unit * run->group + head];
+        const struct softmax_sum *sum = &rows->sums[unit * run->group + head];
         operation->mass_bounds[unit * run->group + head] =
             bound_share(&c, head, (double)sum->largest, (double)sum->sum);
     }
@@ -261,23 +263,24 @@ static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratc
 
 static void bound_task(void *context, const struct pool_worker *worker) {
     struct bound_run *run = context;
-    size_t unit, units = run->operation->item_count * run->operation->kv_head_count;
+    size_t unit, units = run->rows->item_count * run->rows->kv_head_count;
     while ((unit = cpu_ticket(worker, &run->alone_next)) < units)
         bound_unit(run, unit, run->threads + worker->index * run->thread_bytes);
 }
 
 void cpu_mass_bound(struct stream *stream, const struct mass_bound_operation *operation) {
+    const struct attend_rows_operation *rows = operation->rows;
     struct cpu_device *device = stream->device;
-    if (operation->item_count == 0) return;
+    if (rows->item_count == 0) return;
     struct bound_run run = {.device = device,
                             .operation = operation,
-                            .kv = operation->items[0].view.layout,
-                            .group = operation->head_count / operation->kv_head_count};
-    ASSERT(run.group * operation->kv_head_count == operation->head_count && run.group <= GROUP_MAX);
-    ASSERT(operation->layout->has_bounds && operation->scale > 0);
-    for (size_t i = 0; i < operation->item_count; i++) ASSERT(operation->items[i].view.key_index != NULL);
+                            .rows = rows,
+                            .kv = rows->items[0].view.layout,
+                            .group = rows->head_count / rows->kv_head_count};
+    ASSERT(run.group * rows->kv_head_count == rows->head_count && run.group <= GROUP_MAX);
+    ASSERT(operation->layout->has_bounds && rows->scale > 0);
+    for (size_t i = 0; i < rows->item_count; i++) ASSERT(rows->items[i].view.key_index != NULL);
     run.thread_bytes = align_up(bounder_init(NULL, &run, NULL), 64);
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
-    if (run.threads != NULL)
-        cpu_run(device, operation->item_count * operation->kv_head_count == 1, bound_task, &run);
+    if (run.threads != NULL) cpu_run(device, rows->item_count * rows->kv_head_count == 1, bound_task, &run);
 }

@@ -57,6 +57,7 @@ typedef double doubles __attribute__((vector_size(LANES * sizeof(double))));
 struct sample_run {
     const struct cpu_device *device;
     const struct sample_mass_operation *operation;
+    const struct attend_rows_operation *rows; /* the operation's */
     size_t group, dimension;
     uint8_t *threads;
     size_t thread_bytes;
@@ -136,7 +137,7 @@ static float mask_scores(const struct sampler *sampler, float top) {
         masks left, bits;
         memcpy(&score, sampler->scores + i, sizeof score);
         memcpy(&left, sampler->left + i, sizeof left);
-        score *= sampler->run->operation->scale;
+        score *= sampler->run->rows->scale;
         memcpy(&bits, &score, sizeof bits);
         bits = (bits & left) | (none & ~left);
         memcpy(sampler->scores + i, &bits, sizeof bits);
@@ -154,6 +155,7 @@ static float mask_scores(const struct sampler *sampler, float top) {
 /* Scores of the keys that were left out, as the softmax sees them; returns the greatest, at least `top`. */
 static float score_keys(const struct sampler *sampler, size_t head, float top) {
     const struct sample_mass_operation *operation = sampler->run->operation;
+    const struct attend_rows_operation *rows = sampler->run->rows;
     float *scores = sampler->scores;
     sampler->run->device->kernels.score.rows(
         &(struct score_args){.blocks = sampler->blocks,
@@ -168,9 +170,8 @@ static float score_keys(const struct sampler *sampler, size_t head, float top) {
                              .aggregate = SCORE_MAX,
                              .scores = scores,
                              .scratch = sampler->score_scratch});
-    for (size_t i = 0; i < sampler->key_count && operation->softcap > 0; i++) /* scores are scaled below */
-        scores[i] =
-            operation->softcap * tanhf(scores[i] * operation->scale / operation->softcap) / operation->scale;
+    for (size_t i = 0; i < sampler->key_count && rows->softcap > 0; i++) /* scores are scaled below */
+        scores[i] = rows->softcap * tanhf(scores[i] * rows->scale / rows->softcap) / rows->scale;
     return mask_scores(sampler, top);
 }
 
@@ -228,41 +229,44 @@ static struct mass_estimate estimate(const struct sampler *sampler, size_t head,
 /* One KV head of one item. */
 static void estimate_unit(const struct sample_run *run, size_t unit, uint8_t *scratch) {
     const struct sample_mass_operation *operation = run->operation;
-    const struct rows_item *item = &operation->items[unit / operation->kv_head_count];
-    const size_t kv_head = unit % operation->kv_head_count;
+    const struct attend_rows_operation *rows = run->rows;
+    const struct rows_item *item = &rows->items[unit / rows->kv_head_count];
+    const size_t kv_head = unit % rows->kv_head_count;
     struct mass_estimate *estimates = operation->estimates + unit * run->group;
     struct sampler sampler;
     sampler_init(&sampler, run, scratch);
     sampler.item = item;
-    sampler.q = operation->q + item->row * operation->q_stride + kv_head * run->group * run->dimension;
+    sampler.q = rows->q + item->row * rows->q_stride + kv_head * run->group * run->dimension;
     const bool any =
         take_keys(&sampler, item->view.key_index + kv_head * item->view.chunk_stride, &item->lists[kv_head]);
     for (size_t head = 0; head < run->group; head++)
-        estimates[head] = any ? estimate(&sampler, head, operation->sums[unit * run->group + head])
-                              : (struct mass_estimate){0};
+        estimates[head] =
+            any ? estimate(&sampler, head, rows->sums[unit * run->group + head]) : (struct mass_estimate){0};
 }
 
 static void estimate_task(void *context, const struct pool_worker *worker) {
     struct sample_run *run = context;
-    size_t unit, units = run->operation->item_count * run->operation->kv_head_count;
+    size_t unit, units = run->rows->item_count * run->rows->kv_head_count;
     while ((unit = cpu_ticket(worker, &run->alone_next)) < units)
         estimate_unit(run, unit, run->threads + worker->index * run->thread_bytes);
 }
 
 void cpu_sample_mass(struct stream *stream, const struct sample_mass_operation *operation) {
+    const struct attend_rows_operation *rows = operation->rows;
     struct cpu_device *device = stream->device;
-    if (operation->item_count == 0) return;
+    if (rows->item_count == 0) return;
     struct sample_run run = {.device = device,
                              .operation = operation,
-                             .group = operation->head_count / operation->kv_head_count,
-                             .dimension = operation->items[0].view.layout->k_dimension};
-    ASSERT(run.group * operation->kv_head_count == operation->head_count);
+                             .rows = rows,
+                             .group = rows->head_count / rows->kv_head_count,
+                             .dimension = rows->items[0].view.layout->k_dimension};
+    ASSERT(run.group * rows->kv_head_count == rows->head_count);
     ASSERT(operation->layout->sample_count > 0 && operation->layout->sample_count <= operation->key_max &&
            operation->key_max <= MASS_SAMPLE_MAX);
-    for (size_t i = 0; i < operation->item_count; i++) ASSERT(operation->items[i].view.key_index != NULL);
+    for (size_t i = 0; i < rows->item_count; i++) ASSERT(rows->items[i].view.key_index != NULL);
     run.thread_bytes = align_up(sampler_init(NULL, &run, NULL), 64);
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
     if (run.threads != NULL)
-        cpu_run(device, operation->item_count * operation->head_count * operation->key_max <= SCORES_ALONE,
+        cpu_run(device, rows->item_count * rows->head_count * operation->key_max <= SCORES_ALONE,
                 estimate_task, &run);
 }
