@@ -96,9 +96,14 @@ enum status resident_warm(struct service *service, bool *more, struct error *err
     return STATUS_OK;
 }
 
-/* Tokens that the job may take over of it: at least one of the prompt is computed, for its logits. */
+/* Tokens that the job may take over: at least one of the prompt is computed, for its logits. */
+static size_t shareable_tokens(const struct job *job) {
+    return job_wanted_tokens(job) - (job->answer.tokens.count == 0);
+}
+
 static size_t shared_tokens(const struct job *job, const struct resident *resident) {
-    size_t shared = 0, limit = job_wanted_tokens(job) - (job->answer.tokens.count == 0);
+    size_t shared = 0;
+    const size_t limit = shareable_tokens(job);
     while (shared < limit && shared < resident->stored.count &&
            resident->stored.ids[shared] == job->tokens.ids[shared])
         shared++;
@@ -121,13 +126,23 @@ static bool goes_on(const struct job *job, const struct resident *resident) {
            same_ids(job->tokens.ids + stored->count, begun->ids, begun->count);
 }
 
-/* A sequence that is cut back would not be saved any more; then its document is attached to instead. */
-static bool may_take(const struct service *service, const struct job *job, const struct resident *resident,
-                     size_t shared) {
+/* Whether the sequence may be cut back to what it shares with the job.  One that is saved is not: the job attaches to
+ * its document instead.  Else what is cut off is lost, and every conversation begins like every other one.  So it must
+ * be less than what stays, or the job be asked once more, or the place be needed all the same. */
+static bool may_cut(const struct service *service, const struct job *job, size_t index, size_t shared) {
+    const struct resident *resident = &service->residents[index];
+    if (engine_saves(service->engine)) return false;
+    if (is_full(service) && index == find_victim(service)) return true;
+    if (job->priority == SERVICE_LOW && resident->priority != SERVICE_LOW) return false;
+    return shared > resident->stored.count - shared || shared == shareable_tokens(job);
+}
+
+static bool may_take(const struct service *service, const struct job *job, size_t index, size_t shared) {
+    const struct resident *resident = &service->residents[index];
     if (resident->ticket != 0) return resident->ticket == job->ticket;
     if (goes_on(job, resident)) return true;
     if (strcmp(resident->owner, job->owner) != 0 || shared == 0) return false;
-    return shared == resident->stored.count || !engine_saves(service->engine);
+    return shared == resident->stored.count || may_cut(service, job, index, shared);
 }
 
 static void take_over(struct service *service, struct job *job, size_t index, size_t shared) {
@@ -159,7 +174,7 @@ static size_t find_best(const struct service *service, const struct job *job, si
     size_t best = SIZE_MAX, most = 0;
     for (size_t i = 0; i < service->resident_count && !job->prompt_log_probabilities; i++) {
         size_t shared = shared_tokens(job, &service->residents[i]);
-        if (!may_take(service, job, &service->residents[i], shared)) continue;
+        if (!may_take(service, job, i, shared)) continue;
         if (goes_on(job, &service->residents[i])) shared += service->residents[i].begun.count;
         if (best != SIZE_MAX && shared <= most) continue;
         best = i;

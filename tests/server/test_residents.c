@@ -307,6 +307,109 @@ static void test_unsaved_stays(void **state) {
     service_rig_close(&rig);
 }
 
+/* Conversations that begin alike, nothing of which is saved: each keeps what was read of it, as long as there is a
+ * place. */
+static void test_conversations_that_begin_alike(void **state) {
+    enum { BEGINS = 20, EDITED = 120 };
+    struct service_rig rig;
+    (void)state;
+    service_rig_open(&rig,
+                     &(struct service_rig_options){.parallel = 1, .sequences = 3, .context_size = 1024});
+    struct token_list first = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", PROMPT),
+                      second = {0}, third = {0}, edited = {0},
+                      question = rig_tokens(&rig, "Who saw it then?", QUESTION),
+                      other = rig_tokens(&rig, "Snow lay on the roofs of the harbour.", PROMPT);
+    append(&second, &first);
+    append(&edited, &first);
+    for (size_t i = BEGINS; i < PROMPT; i++) second.ids[i] = other.ids[i];
+    append(&third, &second);
+    third.ids[BEGINS]++;
+    edited.ids[EDITED]++;
+    assert_int_equal(ask(&rig, &first), 0);
+    assert_int_equal(ask(&rig, &second), 0);
+    const size_t stored = first.count - 1;
+    append(&first, &question);
+    assert_int_equal(ask(&rig, &first), stored);
+    assert_int_equal(ask(&rig, &edited), EDITED); /* of the first, which it replaces: the less is lost */
+    assert_int_equal(settled(rig.service).resident, 2);
+    assert_int_equal(ask(&rig, &third), 0);
+    assert_int_equal(settled(rig.service).resident, 3);
+    third.count = PROMPT; /* asked once more */
+    assert_int_equal(ask(&rig, &third), PROMPT - 1);
+    first.count = BEGINS; /* no place is left: of the one that goes, what fits is kept */
+    append(&first, &question);
+    for (size_t i = 0; i < 10; i++) append(&first, &question);
+    assert_int_equal(ask(&rig, &first), BEGINS);
+    assert_int_equal(settled(rig.service).resident, 3);
+    token_list_deinit(&first);
+    token_list_deinit(&second);
+    token_list_deinit(&third);
+    token_list_deinit(&edited);
+    token_list_deinit(&other);
+    token_list_deinit(&question);
+    service_rig_close(&rig);
+}
+
+static void ask_low(struct service_rig *rig, const struct token_list *prompt, struct client *client) {
+    struct service_request request = rig_request(prompt, ANSWER);
+    request.priority = SERVICE_LOW;
+    client_init(client, rig);
+    client_submit(client, &request);
+}
+
+/* What a chat's client asks for beside it (a title, tags) takes no place of a chat, and no turn. */
+static void test_low_priority(void **state) {
+    struct service_rig rig;
+    struct client low, normal, holder;
+    (void)state;
+    service_rig_open(&rig,
+                     &(struct service_rig_options){.parallel = 1, .sequences = 2, .context_size = CONTEXT});
+    struct token_list chat = rig_tokens(&rig, "The river ran past the mill.", PROMPT), title = {0},
+                      question = rig_tokens(&rig, "Who saw it then?", QUESTION);
+    assert_int_equal(ask(&rig, &chat), 0);
+    const size_t stored = chat.count - 1;
+    append(&title, &chat);
+    for (size_t i = 0; i < 3; i++) { /* most of the chat, and no two alike */
+        title.ids[PROMPT - 2 * i]++;
+        ask_low(&rig, &title, &low);
+        client_wait(&low);
+        assert_int_equal(low.done.reason, STOP_LENGTH);
+        client_deinit(&low);
+        assert_int_equal(settled(rig.service).resident, 2);
+    }
+    ask_low(&rig, &question, &low); /* no place is left: it takes the one that such a request left */
+    client_wait(&low);
+    client_deinit(&low);
+    append(&chat, &question);
+    assert_int_equal(ask(&rig, &chat), stored);
+
+    client_init(&holder, &rig);
+    client_init(&normal, &rig);
+    holder.pause_at = normal.pause_at = 1;
+    const struct service_request request = rig_request(&question, ANSWER);
+    client_submit(&holder, &request);
+    client_wait_tokens(&holder, 1);
+    ask_low(&rig, &title, &low);
+    client_submit(&normal, &request);
+    service_cancel(rig.service, holder.ticket);
+    client_wait_tokens(&normal, 1); /* it came later, and has the slot */
+    pthread_mutex_lock(&low.mutex);
+    assert_int_equal(low.admitted_count, 0);
+    pthread_mutex_unlock(&low.mutex);
+    service_cancel(rig.service, normal.ticket);
+    client_wait(&holder);
+    client_wait(&normal);
+    client_wait(&low);
+    assert_int_equal(low.done.reason, STOP_LENGTH);
+    client_deinit(&low);
+    client_deinit(&normal);
+    client_deinit(&holder);
+    token_list_deinit(&chat);
+    token_list_deinit(&title);
+    token_list_deinit(&question);
+    service_rig_close(&rig);
+}
+
 enum { MANY = 8, LONG_CONTEXT = 2048, LONG_PROMPT = 620 };
 
 /* Of MANY clients at once, two turns each. */
@@ -432,12 +535,10 @@ static void test_cut_prefills_go_on(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_comes_back),
-        cmocka_unit_test(test_one_place),
-        cmocka_unit_test(test_reads_ahead),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_unsaved_stays),
-        cmocka_unit_test(test_takes_what_it_needs),
+        cmocka_unit_test(test_comes_back),         cmocka_unit_test(test_one_place),
+        cmocka_unit_test(test_reads_ahead),        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_unsaved_stays),      cmocka_unit_test(test_conversations_that_begin_alike),
+        cmocka_unit_test(test_low_priority),       cmocka_unit_test(test_takes_what_it_needs),
         cmocka_unit_test(test_cut_prefills_go_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
