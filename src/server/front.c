@@ -17,7 +17,13 @@
 #include "server/json_text.h"
 
 enum { SOCKETS_MAX = 4 * FRONT_CONNECTIONS_MAX, EVENTS_MAX = 64, TICK_MS = 500, LINGER_SECONDS = 2 };
-enum { BACKLOG = 512, SEND_BUFFER = 64 << 10 };
+enum {
+    BACKLOG = 512,
+    SEND_BUFFER = 64 << 10,
+    ROOM_SECONDS = 5 /* until bodies have likely been understood */
+};
+
+enum { ORIGIN_BYTES_MAX = 256 };
 
 static const uint64_t second_ns = 1000000000;
 
@@ -134,19 +140,41 @@ static void close_connection(struct front *front, int socket) {
     close(socket);
 }
 
+bool front_has_no_room(struct api_error *error) {
+    api_error_set(error, 429, NULL, "the requests of all clients together are too large at the moment");
+    error->retry_after_seconds = ROOM_SECONDS;
+    return false;
+}
+
+/* The head of a refusal.  A page from an allowed origin may read it, too. */
+static int print_head(char *text, size_t capacity, const struct front *front, const struct head *head,
+                      const struct api_error *error, size_t body_length) {
+    char retry[40] = "", origin[2 * ORIGIN_BYTES_MAX] = "";
+    if (error->never_retry) snprintf(retry, sizeof retry, "x-should-retry: false\r\n");
+    if (error->retry_after_seconds > 0)
+        snprintf(retry, sizeof retry, "Retry-After: %u\r\n", error->retry_after_seconds);
+    if (head->origin.length < ORIGIN_BYTES_MAX && guard_allows_origin(front->options.guard, head))
+        snprintf(origin, sizeof origin, "Access-Control-Allow-Origin: %.*s\r\nVary: Origin\r\n",
+                 (int)head->origin.length, head->origin.text);
+    return snprintf(text, capacity,
+                    "HTTP/1.1 %u Refused\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+                    "Connection: close\r\n%s%s%s\r\n",
+                    error->http_status, body_length, retry, origin,
+                    error->http_status == 405 ? "Allow: GET, POST, DELETE\r\n" : "");
+}
+
 /* The error as a whole response, then the end; a client that still sends is read, else its system would throw the
- * response away. */
-static void refuse(struct front *front, int socket, const struct api_error *error, bool anthropic) {
+ * response away.  head: as far as it was read. */
+static void refuse(struct front *front, int socket, const struct head *refused,
+                   const struct api_error *error) {
     struct connection *connection = &front->connections[socket];
+    const bool anthropic = refused->path.text != NULL && refused->path.length >= 12 &&
+                           memcmp(refused->path.text, "/v1/messages", 12) == 0;
     json_t *value = api_error_json(error, anthropic);
     size_t length;
-    char *body = json_line(value, &length), head[400];
+    char *body = json_line(value, &length), head[400 + 2 * ORIGIN_BYTES_MAX];
     json_decref(value);
-    const int head_length =
-        snprintf(head, sizeof head,
-                 "HTTP/1.1 %u Refused\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                 "Connection: close\r\nx-should-retry: false\r\n%s\r\n",
-                 error->http_status, length, error->http_status == 405 ? "Allow: GET, POST, DELETE\r\n" : "");
+    const int head_length = print_head(head, sizeof head, front, refused, error, length);
     bool sent = body != NULL &&
                 send(socket, head, (size_t)head_length, MSG_NOSIGNAL | MSG_MORE) == (ssize_t)head_length &&
                 send(socket, body, length, MSG_NOSIGNAL) == (ssize_t)length;
@@ -175,10 +203,7 @@ static bool admit(struct front *front, struct connection *connection, const stru
     if (!guard_check(front->options.guard, head, takes_file, &key, error)) return false;
     if (!front->options.has_route(head, error)) return false;
     const uint64_t in_memory = takes_file ? EXCHANGE_BODY_BUFFER_BYTES : head->content_length;
-    if (exchange_body_bytes_total() + in_memory > FRONT_BODY_BYTES_MAX) {
-        api_error_set(error, 429, NULL, "the requests of all clients together are too large at the moment");
-        return false;
-    }
+    if (exchange_body_bytes_total() + in_memory > FRONT_BODY_BYTES_MAX) return front_has_no_room(error);
     connection->exchange = exchange_create(head, key, ++front->next_number ^ clock_ns() << 16);
     if (connection->exchange == NULL) return api_error_set(error, 503, NULL, "no memory");
     if (takes_file) exchange_stream_body(connection->exchange, head->content_length);
@@ -204,9 +229,7 @@ static void read_head(struct front *front, int socket, bool has_ended) {
         return;
     }
     if (result == HEAD_REFUSED || !admit(front, connection, &head, &error)) {
-        const bool anthropic = head.path.text != NULL && head.path.length >= 12 &&
-                               memcmp(head.path.text, "/v1/messages", 12) == 0;
-        refuse(front, socket, &error, anthropic);
+        refuse(front, socket, &head, &error);
         return;
     }
     connection->state = CONNECTION_ADOPTED;
@@ -300,7 +323,7 @@ static void tick(struct front *front, uint64_t now_ns) {
         if (gives_up && connection->state == CONNECTION_HEAD) {
             struct api_error error;
             api_error_set(&error, 408, NULL, "HTTP: the headers took longer than %d s", FRONT_HEAD_SECONDS);
-            refuse(front, socket, &error, false);
+            refuse(front, socket, &(struct head){.is_1_0 = false}, &error);
             continue;
         }
         if (gives_up && connection->state == CONNECTION_LINGERS) {

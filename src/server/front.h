@@ -29,6 +29,9 @@ enum {
 /* Bodies of all requests together. */
 #define FRONT_BODY_BYTES_MAX (UINT64_C(256) << 20)
 
+/* They are too large at the moment: 429.  Returns false. */
+bool front_has_no_room(struct api_error *error);
+
 struct front_options {
     const char *host; /* a name or an address */
     uint16_t port;    /* 0: any that is free */

@@ -70,12 +70,16 @@ static bool check_host(const struct guard *guard, const struct head *head, struc
     return api_error_set(error, 403, NULL, "Host: expected this machine's name (localhost or its address)");
 }
 
-/* http://HOST: a page that this server delivered. */
-static bool is_same_origin(const struct head *head) {
+/* http://HOST: a page that this server delivered.  https://HOST: one that a proxy in front of it did, which passes its
+ * own Host, and so needs keys (check_host). */
+static bool is_same_origin(const struct guard *guard, const struct head *head) {
     const struct head_text origin = head->origin, host = head->host;
-    return host.text != NULL && origin.length == host.length + 7 &&
-           strncasecmp(origin.text, "http://", 7) == 0 &&
-           strncasecmp(origin.text + 7, host.text, host.length) == 0;
+    const char *scheme =
+        guard->key_count > 0 && origin.length >= 6 && origin.text[4] == 's' ? "https://" : "http://";
+    const size_t length = strlen(scheme);
+    return host.text != NULL && origin.length == host.length + length &&
+           strncasecmp(origin.text, scheme, length) == 0 &&
+           strncasecmp(origin.text + length, host.text, host.length) == 0;
 }
 
 bool guard_allows_origin(const struct guard *guard, const struct head *head) {
@@ -86,7 +90,8 @@ bool guard_allows_origin(const struct guard *guard, const struct head *head) {
 }
 
 static bool check_origin(const struct guard *guard, const struct head *head, struct api_error *error) {
-    if (head->origin.text == NULL || is_same_origin(head) || guard_allows_origin(guard, head)) return true;
+    if (head->origin.text == NULL || is_same_origin(guard, head) || guard_allows_origin(guard, head))
+        return true;
     return api_error_set(error, 403, NULL,
                          "Origin: pages from elsewhere may not ask; --cors-origins allows one");
 }

@@ -25,7 +25,7 @@ struct http_request {
     struct exchange *exchange; /* a reference */
     struct MHD_Connection *connection;
     int socket;
-    bool was_handed_over, is_too_large;
+    bool was_handed_over, is_too_large, has_no_room; /* for its body; the second: at the moment */
     bool takes_file, has_begun; /* its file: the body is wanted, or there is a reply already */
 };
 
@@ -59,10 +59,12 @@ static void add_headers(struct MHD_Response *response, const struct exchange *ex
     if (origin[0] == '\0') return;
     (void)MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
     (void)MHD_add_response_header(response, "Vary", "Origin");
+    (void)MHD_add_response_header(response, "Access-Control-Expose-Headers", "*");
     if (exchange_method(exchange) != HTTP_OPTIONS) return;
     (void)MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST, DELETE");
-    (void)MHD_add_response_header(response, "Access-Control-Allow-Headers",
-                                  "authorization, content-type, x-api-key, anthropic-version");
+    /* "*" does not stand for authorization; OpenAI's and Anthropic's JavaScript send a dozen of their own. */
+    (void)MHD_add_response_header(response, "Access-Control-Allow-Headers", "authorization, *");
+    (void)MHD_add_response_header(response, "Access-Control-Max-Age", "600");
 }
 
 static enum MHD_Result send_response(struct MHD_Connection *connection, unsigned http_status,
@@ -137,10 +139,21 @@ static struct http_request *request_create(struct http *http, struct MHD_Connect
     return NULL;
 }
 
+/* What cannot be kept is read to its end all the same, so that the client hears why. */
+static void take_body(struct http_request *request, const char *bytes, size_t length) {
+    if (request->is_too_large || request->has_no_room) return;
+    request->is_too_large = !exchange_append_body(request->exchange, bytes, length);
+    request->has_no_room = exchange_body_bytes_total() > FRONT_BODY_BYTES_MAX;
+    if (request->is_too_large || request->has_no_room) exchange_drop_body(request->exchange);
+}
+
 static void hand_over(struct http *http, struct http_request *request) {
     request->was_handed_over = true;
     struct api_error error;
-    if (request->is_too_large) {
+    if (request->has_no_room) {
+        (void)front_has_no_room(&error);
+        exchange_reply_error(request->exchange, &error);
+    } else if (request->is_too_large) {
         api_error_set(&error, 413, NULL, "the body has more than %d bytes, or there is no memory for it",
                       GUARD_BODY_BYTES_MAX);
         exchange_reply_error(request->exchange, &error);
@@ -204,10 +217,7 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
     }
     if (request->takes_file) return answer_file(http, request, body, body_length);
     if (*body_length > 0) {
-        if (!request->is_too_large && !exchange_append_body(request->exchange, body, *body_length))
-            request->is_too_large = true;
-        if (exchange_body_bytes_total() > FRONT_BODY_BYTES_MAX) request->is_too_large = true;
-        if (request->is_too_large) exchange_drop_body(request->exchange);
+        take_body(request, body, *body_length);
         *body_length = 0;
         return MHD_YES;
     }

@@ -1,6 +1,7 @@
 """Who may ask, and what is refused before it is understood: hosts, origins, keys, raw HTTP, limits of every number."""
 import json
 import shutil
+import socket
 import subprocess
 import unittest
 
@@ -55,6 +56,15 @@ class Open(Case):
                                                               "Access-Control-Request-Method: POST"]))
         self.assertEqual(status_of(preflight), 204)
         self.assertIn(b"Access-Control-Allow-Methods", preflight)
+        # OpenAI's and Anthropic's JavaScript send headers of their own; "*" alone does not stand for the key's.
+        self.assertIn(b"Access-Control-Allow-Headers: authorization, *\r\n", preflight)
+        # A refusal, too, is for the page to read.
+        for refused, status in ((request(path="/nothing", headers=["Origin: https://chat.example"]), 404),
+                                (request("PUT", headers=["Origin: https://chat.example"]), 405)):
+            reply = self.server.raw(refused)
+            self.assertEqual(status_of(reply), status)
+            self.assertIn(b"Access-Control-Allow-Origin: https://chat.example\r\n", reply)
+        self.assertNotIn(b"Access-Control", self.server.raw(request(headers=["Origin: https://evil.example"])))
         count = 0
         for origin in ("null", "http://evil.example", "https://localhost", "http://localhost:1", "https://chat.example:1",
                        "http://chat.example", "https://chat.example.evil.example", "https://evil.chat.example", "*", "",
@@ -133,6 +143,33 @@ class Open(Case):
         self.assertEqual(self.status(post(["Transfer-Encoding: chunked"], body, length=False)), 200)
         for broken in (b"zz\r\nx\r\n0\r\n\r\n", b"-1\r\nx\r\n0\r\n\r\n", b"FFFFFFFFFFFFFFFFF\r\nx"):
             self.assertNotEqual(self.status(post(["Transfer-Encoding: chunked"], broken, length=False), finish=True), 200)
+
+    def test_bodies_of_all_clients(self):
+        """Together they are larger than what the server takes: those beyond may try again, and none was wrong."""
+        held, told = [], {}
+
+        def hold():
+            held.append(socket.create_connection((self.server.host, self.server.port), timeout=60))
+            held[-1].sendall(post(["Transfer-Encoding: chunked"], b"", length=False))
+            for _ in range(8):
+                held[-1].sendall(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
+        refused = b""
+        while status_of(refused) != 429 and len(held) < 40:
+            hold()
+            refused = self.server.raw(post(["Content-Length: 33554432"], b"", length=False), finish=True)
+        for _ in range(20):
+            hold()
+        for connection in held:
+            connection.sendall(b"0\r\n\r\n")
+            answer = connection.makefile("rb").read()
+            connection.close()
+            told[status_of(answer)] = answer
+        self.assertEqual(set(told), {400, 429})  # blanks are no JSON
+        for answer in (refused, told[429]):  # by the head alone, and in the body
+            self.assertEqual(status_of(answer), 429)
+            self.assertRegex(answer, b"\r\nRetry-After: [1-9]")
+            self.assertNotIn(b"x-should-retry", answer)
+        self.assertEqual(self.status(post()), 200)
 
     def test_numbers(self):
         """NaN, negative, huge and of another kind, in every number of every family."""
@@ -255,7 +292,8 @@ class Open(Case):
 
 
 class WithKeys(Case):
-    options = ("-np", "2", "-c", "512", "--api-key", ",".join(KEYS), "--chat-template", "llama2", "--vllm-metrics")
+    options = ("-np", "2", "-c", "512", "--api-key", ",".join(KEYS), "--chat-template", "llama2", "--vllm-metrics",
+               "--cors-origins", "https://chat.example")
 
     def ask(self, key, text, **fields):
         reply = self.server.post(CHAT, {"messages": [{"role": "user", "content": text}], "max_tokens": 1, **fields},
@@ -283,6 +321,20 @@ class WithKeys(Case):
         self.assertEqual(self.server.get("/v1/models", headers={"Host": "ai.example"}).status, 401)
         self.assertEqual((self.server.get("/health").status, self.server.get("/").status), (200, 200))
 
+    def test_behind_a_proxy(self):
+        """One that adds TLS and passes its own name: its page is the server's, and no other is."""
+        def status(origin, host="ai.example", **more):
+            return self.server.get("/v1/models", headers={"Host": host, "Origin": origin, "X-Api-Key": KEYS[0], **more}).status
+        for origin in ("https://ai.example", "http://ai.example"):
+            self.assertEqual(status(origin), 200, origin)
+        self.assertEqual(status("https://ai.example:8443", "ai.example:8443"), 200)
+        self.assertEqual(status("https://ai.example", **{"X-Api-Key": "x"}), 401)
+        for origin in ("https://evil.example", "https://ai.example:8443", "https://ai.example.evil.example", "https:/ai.example",
+                       "https://evil.example/ai.example", "https", "https://", "ai.example", "ftps://ai.example", "null"):
+            self.assertEqual(status(origin), 403, origin)
+        refused = self.server.get("/v1/models", headers={"Origin": "https://chat.example"})
+        self.assertEqual((refused.status, refused.headers["access-control-allow-origin"]), (401, "https://chat.example"))
+
     def test_two_keys_share_nothing(self):
         """200 texts that one key asks and the other repeats: nothing is reused across, all of it within."""
         self.ask(KEYS[0], "warm"), self.ask(KEYS[1], "warm")
@@ -307,6 +359,7 @@ class WithKeys(Case):
         self.assertGreaterEqual(metrics['vllm:request_success_total{finished_reason="length",model_name="loam-nano"}'], 2)
         self.assertEqual(metrics['loam_request_seconds_bucket{le="+Inf"}'], metrics["loam_request_seconds_count"])
         self.assertGreater(metrics["loam_request_seconds_sum"], 0)
+        self.assertEqual((metrics["loam_visible_rows_total"], metrics["loam_kept_ratio"]), (0, 1))  # attention is full
         self.assertEqual(metrics["loam_request_seconds_count"],
                          sum(value for name, value in metrics.items() if name.startswith("loam_requests_done_total{")))
         text = self.server.get("/metrics", headers={"X-Api-Key": KEYS[0]}).body.decode()
