@@ -282,7 +282,10 @@ static enum service_flow on_token(void *context, const struct service_token *tok
     if (token->id != TOKEN_NONE && ask->options.has_log_probabilities &&
         !add_token(choice, token->id, token->log_probability, token->top, token->top_count))
         no_memory(ask);
+    const bool was_thinking = choice->parser.state == ANSWER_IN_REASONING;
     if (!answer_parser_push(&choice->parser, token->bytes, token->length, take_part, choice)) no_memory(ask);
+    if (token->id != TOKEN_NONE && (was_thinking || choice->parser.state == ANSWER_IN_REASONING))
+        choice->reasoning_tokens++;
     if (ask->options.streams && ask->options.has_log_probabilities && ask->family->token != NULL)
         ask->family->token(ask, choice);
     return ask->is_full ? SERVICE_PAUSE : SERVICE_CONTINUE;
@@ -423,6 +426,7 @@ struct ask_usage ask_usage(const struct ask *ask) {
     for (size_t i = 0; i < ask->choice_count; i++) {
         const struct ask_choice *choice = &ask->choices[i];
         usage.answer_tokens += choice->figures.answer_tokens;
+        usage.reasoning_tokens += choice->reasoning_tokens;
         if (i % ask->options.choices != 0) continue; /* a prompt counts once */
         usage.prompt_tokens += choice->figures.prompt_tokens;
         usage.reused_tokens += choice->figures.reused_tokens;

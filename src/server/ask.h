@@ -54,6 +54,7 @@ struct ask_choice {
     size_t index;
     service_ticket ticket;
     struct token_list prompt; /* shared by the n choices of a prompt; owned by the first */
+    size_t reasoning_tokens;  /* of the answer's, those of its thoughts and their end */
     struct ask_bytes content, reasoning;
     struct ask_call *calls; /* [call_count] owned */
     size_t call_count;
@@ -63,7 +64,7 @@ struct ask_choice {
     struct ask_token *tokens; /* [token_count] owned; of the prompt, too, where that is wanted */
     size_t token_count, token_capacity;
     size_t tokens_sent, content_sent, characters_sent, items_sent; /* how far a stream has come */
-    _Atomic size_t events_sent;
+    size_t events_sent;                                            /* guarded by the ask's mutex */
     bool has_ended;
     enum stop_reason stop;
     size_t stop_index;

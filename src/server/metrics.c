@@ -115,6 +115,11 @@ static void put_work(struct page *page, const struct service_statistics *s) {
     put_metric(page, METRIC_COUNTER, "loam_prefill_seconds_total", "Time of computing prompts.",
                s->prefill_seconds);
     put_metric(page, METRIC_COUNTER, "loam_decode_seconds_total", "Time of decode steps.", s->decode_seconds);
+    put_metric(page, METRIC_COUNTER, "loam_attended_rows_total",
+               "Rows of KV that answers attended to, where a preset selects.", (double)s->attended_rows);
+    put_metric(page, METRIC_COUNTER, "loam_visible_rows_total", "Of so many.", (double)s->visible_rows);
+    put_metric(page, METRIC_GAUGE, "loam_kept_ratio", "Their ratio since the server began.",
+               s->visible_rows > 0 ? (double)s->attended_rows / (double)s->visible_rows : 1);
     put_metric(page, METRIC_GAUGE, "loam_prefill_tokens_per_second", "Of late.", s->prefill_rate);
     put_metric(page, METRIC_GAUGE, "loam_decode_tokens_per_second", "Of late.", s->decode_rate);
 }

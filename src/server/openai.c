@@ -19,12 +19,14 @@ json_t *openai_envelope(const struct ask *ask, const char *object) {
 
 json_t *openai_usage(const struct ask *ask) {
     const struct ask_usage usage = ask_usage(ask);
-    json_t *object = json_object(), *details = json_object();
+    json_t *object = json_object(), *details = json_object(), *answer = json_object();
     json_put_uint(object, "prompt_tokens", usage.prompt_tokens);
     json_put_uint(object, "completion_tokens", usage.answer_tokens);
     json_put_uint(object, "total_tokens", usage.prompt_tokens + usage.answer_tokens);
     json_put_uint(details, "cached_tokens", usage.reused_tokens);
     json_put(object, "prompt_tokens_details", details);
+    json_put_uint(answer, "reasoning_tokens", usage.reasoning_tokens);
+    json_put(object, "completion_tokens_details", answer);
     return object;
 }
 

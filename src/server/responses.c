@@ -214,7 +214,7 @@ static json_t *usage_json(const struct ask *ask) {
     json_put_uint(input, "cached_tokens", figures->reused_tokens);
     json_put(usage, "input_tokens_details", input);
     json_put_uint(usage, "output_tokens", figures->answer_tokens);
-    json_put_uint(output, "reasoning_tokens", 0);
+    json_put_uint(output, "reasoning_tokens", ask->choices[0].reasoning_tokens);
     json_put(usage, "output_tokens_details", output);
     json_put_uint(usage, "total_tokens", figures->prompt_tokens + figures->answer_tokens);
     return usage;
@@ -268,12 +268,19 @@ static json_t *response_json(const struct ask *ask, const char *status, bool is_
 
 /* ---- the stream ---- */
 
-/* Takes the event.  events_sent numbers them. */
-static void send(struct ask *ask, const char *type, json_t *event) {
-    struct ask_choice *choice = &ask->choices[0];
+/* Takes the event.  events_sent numbers them in the order in which they are written, by whichever thread.  true: the
+ * client has enough for now. */
+static bool send_numbered(struct ask *ask, const char *type, json_t *event) {
     json_put(event, "type", json_string(type));
-    json_put_uint(event, "sequence_number", atomic_fetch_add(&choice->events_sent, 1));
-    if (sse_send(ask->exchange, type, event)) ask->is_full = true;
+    pthread_mutex_lock(&ask->mutex);
+    json_put_uint(event, "sequence_number", ask->choices[0].events_sent++);
+    const bool is_full = sse_send(ask->exchange, type, event);
+    pthread_mutex_unlock(&ask->mutex);
+    return is_full;
+}
+
+static void send(struct ask *ask, const char *type, json_t *event) {
+    if (send_numbered(ask, type, event)) ask->is_full = true;
 }
 
 static void send_response(struct ask *ask, const char *type, const char *status, bool is_done) {
@@ -382,10 +389,8 @@ static void fail(struct ask *ask, const struct api_error *error) {
 /* Told again; comments would not reset a client's timer. */
 static void beat(struct ask *ask) {
     json_t *event = json_object();
-    json_put(event, "type", json_string("response.in_progress"));
-    json_put_uint(event, "sequence_number", atomic_fetch_add(&ask->choices[0].events_sent, 1));
     json_put(event, "response", response_json(ask, "in_progress", false));
-    (void)sse_send(ask->exchange, "response.in_progress", event);
+    (void)send_numbered(ask, "response.in_progress", event);
 }
 
 static const struct ask_family family = {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/attention.h"
 #include "base/assert.h"
 #include "base/checked.h"
 #include "platform/clock.h"
@@ -215,6 +216,9 @@ static void publish(struct service *service) {
     if (service->engine != NULL) {
         statistics->kv_used_bytes = engine_kv_used_bytes(service->engine);
         statistics->tiers = engine_tier_statistics(service->engine);
+        const struct select_statistics chosen = attention_statistics(engine_attention(service->engine));
+        statistics->attended_rows = chosen.kept;
+        statistics->visible_rows = chosen.visible;
     }
     pthread_mutex_lock(&service->mutex);
     service->published = *statistics;

@@ -224,6 +224,9 @@ struct service_statistics {
     double prefill_rate, decode_rate;       /* tokens a second of late; 0: none yet */
     uint64_t kv_used_bytes;
     struct kv_tier_statistics tiers; /* zeros without tiers */
+    /* Of answers' steps: (token, KV head, layer) triples attended to, and that there were; zeros where attention is
+     * full. */
+    uint64_t attended_rows, visible_rows;
 };
 /* Calls `function` on the service's thread, between two turns of the loop, and waits for it: for what only the engine
  * knows (what is in memory, statistics of its parts).  It may read the engine, and set observers.  live: the sequences

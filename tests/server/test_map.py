@@ -71,5 +71,20 @@ class Map(Case):
         self.assertEqual(found["position"] + 1, found["tokens"])
 
 
+class Selecting(Case):
+    """What a preset leaves out is counted alike by the map, for one token, and by the metrics, for all."""
+    options = ("-c", "2048", "-np", "1", "--preset", "streaming", "--set", "dense=0", "--keep", "64", "--kv-host", "64M")
+
+    def test_kept_ratio(self):
+        for count in (1, 2):  # the first token is the prompt's; what tokens do is noted while somebody reads maps
+            self.server.post("/v1/completions", {"prompt": TEXT[:2000], "max_tokens": count, "ignore_eos": True})
+            found = self.server.get("/v1/loam/map").json
+        metrics, token = self.server.metrics(), found["token"]
+        self.assertLess(token["attended_rows"], token["visible_rows"])
+        self.assertEqual((metrics["loam_attended_rows_total"], metrics["loam_visible_rows_total"]),
+                         (token["attended_rows"], token["visible_rows"]))
+        self.assertAlmostEqual(metrics["loam_kept_ratio"], token["attended_rows"] / token["visible_rows"])
+
+
 if __name__ == "__main__":
     main()
