@@ -1,20 +1,20 @@
-"""Real clients against the real server: openai, anthropic, langchain-openai, litellm, lm-eval; those that are not
+"""Real clients against the real server: curl, openai, anthropic, langchain-openai, litellm, lm-eval; those that are not
 installed are skipped by name.  On the real model where it is there, else on the bundled one."""
 import importlib.util
 import json
 import math
 import os
 import re
+import shlex
+import shutil
 import subprocess
-import sys
 import tempfile
 import unittest
 
-from loam_server import LOAM, NANO, ROOT, Case, main
+from loam_server import LOAM, NANO, ROOT, Case, Reply, Server, main
 
 REAL = os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
 MODEL = REAL if os.path.exists(REAL) else NANO
-PACKAGES = ("openai", "anthropic", "langchain_openai", "litellm", "lm_eval")
 QUESTION = [{"role": "user", "content": "Say a word."}]
 TEXT = ("Once upon a time there was a king who had three daughters. The eldest could sing, the second could ride, and "
         "the youngest knew where the fox lives. One day the king lost his ring in the garden behind the castle. ")
@@ -37,7 +37,8 @@ def needs(*names):
 
 class Clients(Case):
     model = MODEL
-    options = ("-np", "4", "-c", "2048", "--api-key", "secret") + (() if MODEL == REAL else ("--chat-template", "llama2"))
+    template = () if MODEL == REAL else ("--chat-template", "llama2")
+    options = ("-np", "4", "-c", "2048", "--api-key", "secret", *template)
 
     @classmethod
     def setUpClass(cls):
@@ -48,6 +49,41 @@ class Clients(Case):
         cls.id = reply.json["data"][0]["id"]
         cls.answer = cls.server.post("/v1/chat/completions", {"messages": QUESTION, "temperature": 0, "max_tokens": 8},
                                      headers=cls.headers).json["choices"][0]["message"]["content"]
+
+    @unittest.skipIf(shutil.which("curl") is None, "not installed: curl")
+    def test_curl(self):
+        """The commands of docs/server.md, as they stand there."""
+        commands, begun = [], ""
+        with open(os.path.join(ROOT, "docs", "server.md"), encoding="utf-8") as file:
+            for line in file:
+                if not begun and not line.startswith("    $ curl "):
+                    continue
+                begun = begun.replace("\\\n", "") + line.removeprefix("    $ ")
+                if begun.count("'") % 2 == 0 and not begun.endswith("\\\n"):
+                    commands.append(shlex.split(begun))
+                    begun = ""
+        self.assertGreaterEqual(len(commands), 5)
+        with tempfile.TemporaryDirectory() as folder:
+            servers = {}
+            try:
+                for name in ("localhost:8080", "localhost:8081"):
+                    servers[name] = Server("-c", "2048", "--kv-disk", os.path.join(folder, name[-4:]), *self.template, model=self.model)
+                for command in commands:
+                    for name, server in servers.items():
+                        command = [word.replace(name, "127.0.0.1:%d" % server.port) for word in command]
+                    done = subprocess.run([*command, "-sS", "--fail-with-body"], capture_output=True, text=True, check=False, cwd=folder)
+                    self.assertEqual(done.returncode, 0, (command, done.stdout, done.stderr))
+                    if "-OJ" not in command:
+                        self.assertIn(json.loads(done.stdout)["object"], ("loam.document", "chat.completion", "loam.explanation"))
+            finally:
+                for server in servers.values():
+                    self.assertEqual(server.stop(), 0)
+            done = subprocess.run(["curl", "-sS", "-N", self.base + "/v1/chat/completions", "-H", "Authorization: Bearer secret",
+                                   "--json", json.dumps({"messages": QUESTION, "temperature": 0, "max_tokens": 8, "stream": True})],
+                                  capture_output=True, check=True)
+        frames = Reply(200, {}, done.stdout).frames
+        self.assertEqual("".join(f["choices"][0]["delta"].get("content", "") for f in frames[:-1]), self.answer)
+        self.assertEqual(frames[-1], "[DONE]")
 
     @needs("openai")
     def test_openai(self):
@@ -275,7 +311,4 @@ class Clients(Case):
 
 
 if __name__ == "__main__":
-    if not any(importlib.util.find_spec(name) for name in PACKAGES):
-        print("skipped: not installed: " + ", ".join(PACKAGES))
-        sys.exit(77)
     main()

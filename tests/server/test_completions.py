@@ -70,6 +70,32 @@ class Completions(Case):
                 self.assertIn(own, top.values())
             self.assertTrue(body["choices"][0]["text"].startswith(text))
 
+    def test_the_end_token_is_an_entry(self):
+        """lm-eval leaves the last entry out: without that of the end token it would lose one of its own."""
+        info = self.server.get("/tokenizer_info").json
+        ids = self.ids(TEXT)
+        for stream in (False, True):
+            reply = self.server.post(PATH, {"prompt": ids, "echo": True, "logprobs": 2, "max_tokens": 4, "temperature": 0,
+                                            "logit_bias": {str(info["eos_token_id"]): 100}, "stream": stream})
+            choices = [f["choices"][0] for f in reply.frames[:-1]] if stream else reply.json["choices"]
+            self.assertEqual(choices[-1]["finish_reason"], "stop")
+            for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+                self.assertEqual(sum(len(c["logprobs"][name]) for c in choices), len(ids) + 1, name)
+            self.assertEqual([c for c in choices if c["logprobs"]["tokens"]][-1]["logprobs"]["tokens"][-1], info["eos_token"])
+            self.assertEqual("".join(c["text"] for c in choices), TEXT)
+
+    def test_tokens_that_are_no_text(self):
+        """A byte of a character is told by its value, and every one of the likeliest has a key of its own."""
+        split = self.ids("\U0001F600", special=False)
+        found = self.greedy(prompt=[split + split], echo=True, logprobs=20, max_tokens=1)["choices"][0]["logprobs"]
+        self.assertGreater(len(split), 1)
+        for text in found["tokens"][:2 * len(split)]:
+            self.assertRegex(text, r"^bytes:(\\x[0-9a-f]{2})+$")
+        spelled = bytes.fromhex("".join(found["tokens"][:len(split)]).replace("bytes:", "").replace("\\x", ""))
+        self.assertEqual(spelled.decode(), "\U0001F600")
+        for top in found["top_logprobs"][1:]:
+            self.assertIn(len(top), (20, 21))  # the token itself, where it is not one of them
+
     def test_log_probabilities_do_not_depend_on_how_they_are_asked(self):
         ids = self.ids(TEXT)
         echoed = self.greedy(prompt=ids, echo=True, logprobs=3, max_tokens=1)["choices"][0]["logprobs"]

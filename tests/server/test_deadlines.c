@@ -15,6 +15,7 @@
 #include "server/http.h"
 #include "server/server.h"
 #include "service_rig.h"
+#include "token/chat_template.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -34,6 +35,21 @@ int __wrap_clock_gettime(clockid_t id, struct timespec *now) {
     now->tv_sec = (time_t)(ns / SECOND);
     now->tv_nsec = (long)(ns % SECOND);
     return 0;
+}
+
+/* The service's waits.  What was skipped before one began is no time that it waits. */
+int __real_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex,
+                                  const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex,
+                                  const struct timespec *until);
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex,
+                                  const struct timespec *until) {
+    const uint64_t skipped = atomic_load(&skipped_ns),
+                   at = (uint64_t)until->tv_sec * SECOND + (uint64_t)until->tv_nsec,
+                   real = at > skipped ? at - skipped : 0;
+    const struct timespec end = {(time_t)(real / SECOND), (long)(real % SECOND)};
+    return __real_pthread_cond_timedwait(condition, mutex, &end);
 }
 
 static void clock_skip(uint64_t ns) { atomic_fetch_add(&skipped_ns, ns); }
@@ -384,10 +400,223 @@ static void test_requests_at_the_end(void **state) {
     service_rig_close(&rig);
 }
 
+/* ---- families of routes, while nothing happens ---- */
+
+/* Holds the service's thread. */
+struct gate {
+    struct service *service;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool is_held, opens;
+};
+
+static void hold(void *context, struct engine *engine, const struct service_live *live, size_t live_count) {
+    struct gate *gate = context;
+    (void)engine, (void)live, (void)live_count;
+    pthread_mutex_lock(&gate->mutex);
+    gate->is_held = true;
+    pthread_cond_broadcast(&gate->changed);
+    while (!gate->opens) pthread_cond_wait(&gate->changed, &gate->mutex);
+    pthread_mutex_unlock(&gate->mutex);
+}
+
+static void *hold_service(void *context) {
+    struct gate *gate = context;
+    struct error error;
+    return service_call(gate->service, hold, gate, &error) == STATUS_OK ? gate : NULL;
+}
+
+/* Behind the count-th place where it is. */
+static char *read_nth(int client, char *text, size_t capacity, const char *wanted, size_t count) {
+    char *at = text;
+    for (size_t i = 0; i < count; i++) {
+        http_client_read(client, at, capacity - (size_t)(at - text), wanted);
+        at = strstr(at, wanted) + strlen(wanted);
+    }
+    return at;
+}
+
+static bool all_run(const struct service_statistics *now) {
+    return now->prefilling + now->decoding + now->paused == 4;
+}
+
+/* Each family's stream says that it is alive, in words that its clients take for data; before there is a model, that
+ * one is being loaded. */
+static void test_families_beat(void **state) {
+    static const struct {
+        const char *path, *body, *beat;
+        size_t count; /* of `beat`, with what the stream began with */
+    } families[] = {
+        {"/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":4000,\"ignore_eos\":true,\"stream\":true}",
+         "\"prompt_progress\"", 1},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":4000,\"ignore_eos\":true,"
+         "\"stream\":true}",
+         "\"prompt_progress\"", 1},
+        {"/v1/messages",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":4000,\"ignore_eos\":true,"
+         "\"stream\":true}",
+         "event: ping\n", 2},
+        {"/v1/responses", "{\"input\":\"x\",\"max_output_tokens\":4000,\"ignore_eos\":true,\"stream\":true}",
+         "event: response.in_progress\n", 2}};
+    static char text[4][8 << 20];
+    struct gate gate = {.is_held = false};
+    struct service_rig rig;
+    struct server *server;
+    struct error error;
+    pthread_t holder;
+    int clients[4];
+    void *held;
+    (void)state;
+    service_rig_open(&rig,
+                     &(struct service_rig_options){.parallel = 4, .sequences = 4, .context_size = 4096});
+    assert_ok(
+        server_create(&server, &(struct server_options){.host = "127.0.0.1", .version = "test"}, &error),
+        error);
+    text[0][0] = '\0';
+    clients[0] = http_client_post(server_port(server), families[0].path, families[0].body);
+    http_client_read(clients[0], text[0], sizeof text[0], NULL);
+    assert_non_null(strstr(text[0], "HTTP/1.1 503"));
+    assert_non_null(strstr(text[0], "Retry-After: 1\r\n"));
+    assert_non_null(strstr(text[0], "Loading model"));
+    close(clients[0]);
+    server_begin(server, &(struct server_model){.id = "nano",
+                                                .path = "",
+                                                .model = rig.model,
+                                                .tokenizer = rig.tokenizer,
+                                                .chat = chat_template_find("llama2"),
+                                                .service = rig.service,
+                                                .sampling = {.top_p = 1, .repeat_penalty = 1}});
+    for (size_t i = 0; i < 4; i++)
+        clients[i] = http_client_post(server_port(server), families[i].path, families[i].body);
+    wait_until(rig.service, all_run);
+    gate.service = rig.service;
+    pthread_mutex_init(&gate.mutex, NULL);
+    pthread_cond_init(&gate.changed, NULL);
+    assert_int_equal(pthread_create(&holder, NULL, hold_service, &gate), 0);
+    pthread_mutex_lock(&gate.mutex);
+    while (!gate.is_held) pthread_cond_wait(&gate.changed, &gate.mutex);
+    pthread_mutex_unlock(&gate.mutex);
+
+    clock_skip((EXCHANGE_BEAT_SECONDS + 1) * SECOND);
+    for (size_t i = 0; i < 4; i++) {
+        text[i][0] = '\0';
+        char *end = read_nth(clients[i], text[i], sizeof text[i], families[i].beat, families[i].count);
+        http_client_read(clients[i], end, sizeof text[i] - (size_t)(end - text[i]), "\n\n");
+        const char *frame = end; /* back to where it begins */
+        while (frame > text[i] && strncmp(frame, "\n\n", 2) != 0) frame--;
+        assert_non_null(strstr(frame, i == 0 ? "\"text\":\"\"" : i == 1 ? "\"delta\":{}" : "\"type\":\""));
+    }
+    /* Events are numbered in the order in which they come. */
+    const char *at = text[3];
+    for (unsigned long number = 0; (at = strstr(at, "\"sequence_number\":")) != NULL; number++) {
+        at += strlen("\"sequence_number\":");
+        assert_int_equal(strtoul(at, NULL, 10), number);
+    }
+    for (size_t i = 0; i < 4; i++) close(clients[i]);
+    pthread_mutex_lock(&gate.mutex);
+    gate.opens = true;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.mutex);
+    assert_int_equal(pthread_join(holder, &held), 0);
+    assert_ptr_equal(held, &gate);
+    server_stop(server, DRAIN_SECONDS);
+    server_destroy(server);
+    service_rig_close(&rig);
+    pthread_cond_destroy(&gate.changed);
+    pthread_mutex_destroy(&gate.mutex);
+    atomic_store(&skipped_ns, 0);
+}
+
+/* ---- a slot that changes hands ---- */
+
+enum { WAIT_SECONDS = 10, RUN_SECONDS = 60 }; /* of preemption: service.h's defaults */
+
+static void do_nothing(void *context, struct engine *engine, const struct service_live *live,
+                       size_t live_count) {
+    (void)context, (void)engine, (void)live, (void)live_count;
+}
+
+/* After a whole turn of its loop. */
+static struct service_statistics after_a_turn(struct service *service) {
+    struct error error;
+    for (size_t i = 0; i < 2; i++) assert_ok(service_call(service, do_nothing, NULL, &error), error);
+    return service_get_statistics(service);
+}
+
+/* An answer that has decoded for a minute lets one go first that has waited for ten seconds, and is what it would have
+ * been: its own client has read up to token `paused_at`. */
+static void change_hands(struct service_rig *rig, size_t number) {
+    enum { ANSWER = 24, SHORT = 3 };
+    struct client undisturbed, running, waiting;
+    struct token_list prompt =
+                          rig_tokens(rig, "The river ran past the mill, and nobody saw it.", 70 + 7 * number),
+                      other = rig_tokens(rig, "Snow lay on the roofs of the harbour.", 66);
+    prompt.ids[0] = 300 + (token_id)number; /* no two begin alike */
+    other.ids[0] = 400 + (token_id)number;
+    struct service_request request = rig_request(&prompt, ANSWER), asked = rig_request(&other, SHORT);
+    request.owner = "another"; /* whose prompt and answer are nobody else's */
+    client_init(&undisturbed, rig);
+    client_ask(&undisturbed, &request);
+    request.owner = NULL;
+
+    const struct service_statistics before = after_a_turn(rig->service);
+    client_init(&running, rig);
+    client_init(&waiting, rig);
+    running.pause_at = 1 + number;
+    client_submit(&running, &request);
+    client_wait_tokens(&running, 1 + number);
+    const bool waits_first = number % 4 < 2; /* of the two conditions, the one that is met first */
+    if (!waits_first) clock_skip(RUN_SECONDS * SECOND);
+    client_submit(&waiting, &asked);
+    if (waits_first) clock_skip(WAIT_SECONDS * SECOND);
+    assert_int_equal(after_a_turn(rig->service).preemptions, before.preemptions);
+    clock_skip((waits_first ? RUN_SECONDS : WAIT_SECONDS) * SECOND);
+    (void)after_a_turn(rig->service);
+    client_wait(&waiting);
+    assert_int_equal(waiting.done.reason, STOP_LENGTH);
+    pthread_mutex_lock(&running.mutex);
+    assert_int_equal(running.done_count, 0);
+    running.pause_at = 0;
+    pthread_mutex_unlock(&running.mutex);
+    service_resume(rig->service, running.ticket);
+    client_wait(&running);
+    assert_int_equal(running.done.reason, STOP_LENGTH);
+    assert_int_equal(running.done.figures.preemptions, 1);
+    assert_same_tokens(&undisturbed.tokens, &running.tokens);
+    const struct service_statistics after = after_a_turn(rig->service);
+    assert_int_equal(after.preemptions - before.preemptions, 1);
+    assert_in_range(after.recomputed_tokens - before.recomputed_tokens, 0, KV_CHUNK_TOKENS);
+    client_deinit(&undisturbed);
+    client_deinit(&running);
+    client_deinit(&waiting);
+    token_list_deinit(&prompt);
+    token_list_deinit(&other);
+}
+
+/* With a place in memory for one that gave up its slot, and without. */
+static void test_a_slot_changes_hands(void **state) {
+    enum { CASES = 20 };
+    struct service_rig rig;
+    (void)state;
+    for (size_t sequences = 1; sequences <= 2; sequences++) {
+        service_rig_open(
+            &rig, &(struct service_rig_options){
+                      .parallel = 1, .sequences = sequences, .context_size = 512, .host_bytes = 64 << 20});
+        for (size_t i = sequences - 1; i < CASES; i += 2) change_hands(&rig, i);
+        service_rig_close(&rig);
+    }
+    atomic_store(&skipped_ns, 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_heads),           cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_files),           cmocka_unit_test(test_beats),
-        cmocka_unit_test(test_blocked_clients), cmocka_unit_test(test_requests_at_the_end)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads),
+                                       cmocka_unit_test(test_bodies),
+                                       cmocka_unit_test(test_files),
+                                       cmocka_unit_test(test_beats),
+                                       cmocka_unit_test(test_blocked_clients),
+                                       cmocka_unit_test(test_requests_at_the_end),
+                                       cmocka_unit_test(test_families_beat),
+                                       cmocka_unit_test(test_a_slot_changes_hands)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

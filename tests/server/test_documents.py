@@ -166,6 +166,26 @@ class Documents(unittest.TestCase):
         finally:
             self.restart()
 
+    def test_documents_may_be_shared(self):
+        """--shared-documents: one set for all keys, that of no key; a key's own stay where they are."""
+        text = "The lamp in the hall burns all night. Somebody fills it in the morning.\n" * 30
+        mine = self.upload("The lamp of the first key. " * 40).json
+        assert self.server.stop() == 0
+        self.start(KEYS, "--shared-documents")
+        try:
+            made = self.upload(text).json
+            self.assertEqual(self.ids(), self.ids(KEYS[1]))
+            self.assertNotIn(mine["id"], self.ids())
+            _, cached, count = self.ask("When does it burn?", KEYS[1], documents=[made["id"]])
+            self.assertGreater(cached, count - 128)
+            self.assertEqual(self.upload(text, KEYS[1]).json["id"], made["id"])
+            self.assertEqual(self.call("GET", PATH, key="no-key").status, 401)
+        finally:
+            self.restart()
+        self.assertIn(mine["id"], self.ids())
+        for key in KEYS:
+            self.assertNotIn(made["id"], self.ids(key))
+
     def test_an_id_is_a_number(self):
         paths = ("..", "../..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "../catalog.db", "catalog.db", "1.pages", "1/..",
                  "1/", "0", "00", "01", "-1", "+1", "1.0", "1e3", "0x1", "1%20", "%31", "9" * 18, "9" * 19, "9" * 200,
