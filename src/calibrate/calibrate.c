@@ -20,6 +20,8 @@ struct calibrate_options calibrate_options_default(void) {
                                       .probe_queries = 24,
                                       .run_windows = 4,
                                       .run_count = 128,
+                                      .decode_windows = 4,
+                                      .decode_count = 64,
                                       .epochs = 15,
                                       .steps = 20,
                                       .batch_queries = 32,
@@ -102,6 +104,8 @@ static enum status collect(struct calibration_run *run, const int32_t *tokens, s
                                                      .probe_queries = o->probe_queries,
                                                      .run_windows = o->run_windows,
                                                      .run_count = o->run_count,
+                                                     .decode_windows = o->decode_windows,
+                                                     .decode_count = o->decode_count,
                                                      .seed = o->seed,
                                                      .bos = o->bos,
                                                      .block = 512,
@@ -135,6 +139,8 @@ static void take_similarity(struct calibration_run *run) {
         run->result->idle[i] = is_idle(s, i / run->result->head_count, i % run->result->head_count);
         if (run->result->idle[i]) continue; /* no angles */
         run->result->similarity[i] = (float)(s->similarity_sum[i] / (double)s->similarity_count);
+        run->result->similarity_decoded[i] =
+            (float)(s->decoded_sum[i] / (double)(s->decoded_count > 0 ? s->decoded_count : 1));
         for (size_t j = 0; j < CALIBRATE_QUANTILES; j++) {
             double wanted = calibrate_quantiles[j] * (double)s->similarity_count, before = 0;
             size_t bin = 0;
@@ -262,6 +268,7 @@ static bool allocate(struct calibration_result *r) {
     r->skew = calloc(kv_heads * r->k_dimension, r->k_dimension * sizeof(uint16_t));
     r->skew_kept = calloc(kv_heads, sizeof(float));
     r->similarity = calloc(heads, sizeof(float));
+    r->similarity_decoded = calloc(heads, sizeof(float));
     r->similarity_quantiles = calloc(heads * CALIBRATE_QUANTILES, sizeof(float));
     r->idle = calloc(heads, sizeof *r->idle);
     r->importance = calloc(heads, sizeof(float));
@@ -269,8 +276,8 @@ static bool allocate(struct calibration_result *r) {
     r->sensitivity = calloc(r->layer_count * STUDY_ROUNDINGS, sizeof(float));
     r->reuse = calloc(kv_heads * REUSE_CURVE_POINTS, sizeof *r->reuse);
     return there && r->reuse != NULL && r->skew != NULL && r->skew_kept != NULL && r->similarity != NULL &&
-           r->similarity_quantiles != NULL && r->idle != NULL && r->importance != NULL && r->alone != NULL &&
-           r->sensitivity != NULL;
+           r->similarity_decoded != NULL && r->similarity_quantiles != NULL && r->idle != NULL &&
+           r->importance != NULL && r->alone != NULL && r->sensitivity != NULL;
 }
 
 void calibration_result_deinit(struct calibration_result *result) {
@@ -281,6 +288,7 @@ void calibration_result_deinit(struct calibration_result *result) {
     free(result->skew);
     free(result->skew_kept);
     free(result->similarity);
+    free(result->similarity_decoded);
     free(result->similarity_quantiles);
     free(result->idle);
     free(result->importance);

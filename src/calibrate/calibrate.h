@@ -34,6 +34,8 @@ struct calibrate_options {
     size_t window_count, held_out;
     size_t text_queries, probe_queries; /* per window */
     size_t run_windows, run_count;      /* runs of adjacent positions, that what reuse loses is measured in */
+    size_t decode_windows,
+        decode_count; /* tokens that the model writes behind the text of the first windows */
     size_t bits[CALIBRATE_BITS_MAX], bits_count;
     size_t epochs, steps; /* of hash training */
     /* Pairs of a training step: batch_queries queries, a multiple of HASH_PAIR_SLOTS, with batch_keys keys each. */
@@ -60,8 +62,9 @@ struct calibration_result {
     struct hash_learned *learned[CALIBRATE_BITS_MAX]; /* [layer][kv_head] */
     uint16_t *skew;                                   /* [layer][kv_head][k_dimension][k_dimension] */
     float *skew_kept;                                 /* [layer][kv_head] */
-    float *similarity;                                /* [layer][head] */
-    float *similarity_quantiles;                      /* [layer][head][CALIBRATE_QUANTILES] */
+    float *similarity;                                /* [layer][head]: of a text's adjacent queries */
+    float *similarity_decoded;   /* [layer][head]: of adjacent decode steps; NULL: not measured */
+    float *similarity_quantiles; /* [layer][head][CALIBRATE_QUANTILES] */
     /* [layer][head]: the head's queries are zero, so it attends to all tokens equally.  Any k tokens are then its true
      * top k, whatever is learned.  Its similarity and quantiles are 0. */
     bool *idle;

@@ -57,6 +57,7 @@ static void add_scores(struct sidecar *s) {
         {"head_importance", r->importance, {r->head_count, r->layer_count, 0}},
         {"head_alone", r->alone, {r->head_count, r->layer_count, 0}},
         {"query_similarity", r->similarity, {r->head_count, r->layer_count, 0}},
+        {"query_similarity_decoded", r->similarity_decoded, {r->head_count, r->layer_count, 0}},
         {"query_similarity_quantiles",
          r->similarity_quantiles,
          {CALIBRATE_QUANTILES, r->head_count, r->layer_count}},
@@ -154,7 +155,7 @@ enum status calibration_write(const struct calibration_result *result, const str
                               const char *path, struct error *error) {
     struct sidecar s = {.result = result};
     size_t bits_count = result->options.bits_count;
-    s.capacity = result->layer_count * (bits_count + 1) + 7 + bits_count;
+    s.capacity = result->layer_count * (bits_count + 1) + 8 + bits_count;
     s.entries = calloc(s.capacity, sizeof *s.entries);
     s.recalls = calloc(bits_count * result->layer_count * result->kv_head_count + 1, 3 * sizeof *s.recalls);
     enum status status = s.entries == NULL || s.recalls == NULL

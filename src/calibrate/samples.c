@@ -63,17 +63,24 @@ static void prepare_windows(struct samples *s, const int32_t *tokens) {
 
 /* ---- running ---- */
 
-static void add_similarity(struct samples *s, size_t layer, size_t head, const float *before,
-                           const float *now) {
-    size_t dimension = s->model->config.k_dimension;
+static double cosine_of(const float *before, const float *now, size_t dimension) {
     double dot = 0, first = 0, second = 0;
     for (size_t d = 0; d < dimension; d++) {
         dot += (double)(before[d] * now[d]);
         first += (double)(before[d] * before[d]);
         second += (double)(now[d] * now[d]);
     }
-    double cosine = first > 0 && second > 0 ? dot / sqrt(first * second) : 0;
+    return first > 0 && second > 0 ? dot / sqrt(first * second) : 0;
+}
+
+static void add_similarity(struct samples *s, size_t layer, size_t head, const float *before,
+                           const float *now) {
+    const double cosine = cosine_of(before, now, s->model->config.k_dimension);
     size_t entry = layer * s->model->config.head_count + head;
+    if (s->is_decoding) {
+        s->decoded_sum[entry] += cosine;
+        return;
+    }
     size_t bin = (size_t)((fmax(-1, fmin(1, cosine)) + 1) / 2 * SIMILARITY_BINS);
     s->similarity[entry * SIMILARITY_BINS + min_size(bin, SIMILARITY_BINS - 1)]++;
     s->similarity_sum[entry] += cosine;
@@ -103,13 +110,15 @@ static void see_queries(void *context, const struct attention_event *event) {
     for (size_t row = 0; row < row_count; row++) {
         const float *now = q + row * width;
         size_t position = s->block_first + row;
-        if (position >= 2 && position < text) /* token 0 is a sink of its own kind */
+        if (s->is_decoding || (position >= 2 && position < text)) /* token 0 is a sink of its own kind */
             for (size_t head = 0; head < config->head_count; head++)
                 add_similarity(s, layer, head, previous + head * config->k_dimension,
                                now + head * config->k_dimension);
         memcpy(previous, now, width * sizeof *now);
+        if (layer == 0 && s->is_decoding) s->decoded_count++;
         if (layer == 0 && position >= 2 && position < text) s->similarity_count++;
     }
+    if (s->is_decoding) return;
     keep_run(s, layer, q, row_count);
     for (size_t i = 0; i < s->query_count; i++) {
         size_t position = s->positions[s->window * s->query_count + i];
@@ -119,24 +128,70 @@ static void see_queries(void *context, const struct attention_event *event) {
     }
 }
 
-static enum status run_window(struct samples *s, uint64_t *positions, struct error *error) {
-    const struct samples_options *o = &s->options;
+/* Rows [first, first + row_count) of the window.  logits: of the last of them; NULL: not wanted. */
+static enum status run_rows(struct samples *s, const int32_t *tokens, size_t first, size_t row_count,
+                            const float **logits, struct error *error) {
     struct kv_sequence *sequence = s->sequences[s->window];
-    TRY(kv_sequence_reserve(sequence, o->window_size, error));
-    for (size_t first = 0; first < o->window_size; first += o->block) {
-        size_t rows = min_size(o->block, o->window_size - first);
-        for (size_t i = 0; i < rows; i++) positions[i] = first + i;
-        struct attend_item item = {.row_count = rows, .position_first = first};
-        s->block_first = first;
-        TRY(forward_run(s->forward,
-                        &(struct forward_batch){.tokens = s->tokens + s->window * o->window_size + first,
-                                                .positions = positions,
-                                                .row_count = rows,
-                                                .sequences = &sequence,
-                                                .items = &item,
-                                                .item_count = 1},
-                        NULL, error));
-        kv_sequence_set_length(sequence, first + rows);
+    const uint32_t last = (uint32_t)row_count - 1;
+    struct attend_item item = {.row_count = row_count, .position_first = first};
+    for (size_t i = 0; i < row_count; i++) s->row_positions[i] = first + i;
+    s->block_first = first;
+    TRY(forward_run(s->forward,
+                    &(struct forward_batch){.tokens = tokens,
+                                            .positions = s->row_positions,
+                                            .row_count = row_count,
+                                            .sequences = &sequence,
+                                            .items = &item,
+                                            .item_count = 1,
+                                            .logit_rows = &last,
+                                            .logit_row_count = logits != NULL ? 1 : 0},
+                    logits, error));
+    kv_sequence_set_length(sequence, first + row_count);
+    return STATUS_OK;
+}
+
+/* A token by its probability. */
+static int32_t draw_token(struct samples *s, const float *logits, struct random *random) {
+    const size_t count = s->model->config.vocabulary_size;
+    double sum = 0, greatest = -INFINITY;
+    for (size_t i = 0; i < count; i++) greatest = fmax(greatest, (double)logits[i]);
+    for (size_t i = 0; i < count; i++) sum += s->draws[i] = (float)exp((double)logits[i] - greatest);
+    double left = random_double(random) * sum;
+    size_t token = 0;
+    while (token + 1 < count && (left -= (double)s->draws[token]) >= 0) token++;
+    return (int32_t)token;
+}
+
+/* The model goes on behind the text; then the window is as it was.  logits: of its last token. */
+static enum status write_on(struct samples *s, size_t text, const float *logits, struct error *error) {
+    struct kv_sequence *sequence = s->sequences[s->window];
+    struct random random;
+    enum status status = STATUS_OK;
+    random_init(&random, s->options.seed + 1000003 * (s->window + 1));
+    s->is_decoding = true;
+    for (size_t i = 0; i < s->options.decode_count && status == STATUS_OK; i++) {
+        const int32_t token = draw_token(s, logits, &random);
+        status = run_rows(s, &token, text + i, 1, &logits, error);
+    }
+    s->is_decoding = false;
+    if (status != STATUS_OK) return status;
+    kv_sequence_set_length(sequence, text);
+    return kv_sequence_reserve(sequence, s->options.window_size, error);
+}
+
+static enum status run_window(struct samples *s, struct error *error) {
+    const struct samples_options *o = &s->options;
+    const size_t text = o->window_size - s->probe_count;
+    const bool writes = s->window < o->decode_windows && o->decode_count > 0;
+    TRY(kv_sequence_reserve(s->sequences[s->window], o->window_size, error));
+    for (size_t first = 0, rows; first < o->window_size; first += rows) {
+        const float *logits = NULL;
+        rows = min_size(o->block, o->window_size - first);
+        if (writes && first < text) rows = min_size(rows, text - first);
+        const bool ends = writes && first + rows == text;
+        TRY(run_rows(s, s->tokens + s->window * o->window_size + first, first, rows, ends ? &logits : NULL,
+                     error));
+        if (ends) TRY(write_on(s, text, logits, error));
         if (o->progress != NULL &&
             o->progress(o->progress_context, s->window * o->window_size + first + rows))
             return error_set(error, STATUS_INTERRUPTED, "interrupted");
@@ -172,10 +227,14 @@ static enum status allocate(struct samples *s, struct error *error) {
     s->runs = calloc(o->run_windows * o->run_count * heads + 1, config->k_dimension * sizeof *s->runs);
     s->similarity = calloc(heads * SIMILARITY_BINS, sizeof *s->similarity);
     s->similarity_sum = calloc(heads, sizeof *s->similarity_sum);
+    s->decoded_sum = calloc(heads, sizeof *s->decoded_sum);
+    s->draws = calloc(config->vocabulary_size, sizeof *s->draws);
+    s->row_positions = calloc(o->block, sizeof *s->row_positions);
     s->previous = calloc(heads * config->k_dimension, sizeof *s->previous);
     s->sequences = calloc(windows, sizeof(struct kv_sequence *));
     if (s->tokens == NULL || s->positions == NULL || s->queries == NULL || s->runs == NULL ||
-        s->similarity == NULL || s->similarity_sum == NULL || s->previous == NULL || s->sequences == NULL)
+        s->similarity == NULL || s->similarity_sum == NULL || s->decoded_sum == NULL || s->draws == NULL ||
+        s->row_positions == NULL || s->previous == NULL || s->sequences == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for the queries of %zu windows of %zu tokens",
                          windows, o->window_size);
     TRY(create_cache(s, error));
@@ -187,9 +246,7 @@ static enum status allocate(struct samples *s, struct error *error) {
 static enum status run_all(struct samples *s, struct error *error) {
     const struct attention_options everything = {.cache = NULL};
     struct attention *attention = NULL;
-    uint64_t *positions = calloc(s->options.block, sizeof *positions);
-    enum status status = positions == NULL ? error_set(error, STATUS_MEMORY, "out of memory") : STATUS_OK;
-    if (status == STATUS_OK) status = attention_create(&attention, s->model->device, &everything, error);
+    enum status status = attention_create(&attention, s->model->device, &everything, error);
     if (status == STATUS_OK)
         status = forward_create(&s->forward, s->model,
                                 &(struct forward_options){.attention = attention,
@@ -199,11 +256,10 @@ static enum status run_all(struct samples *s, struct error *error) {
                                 error);
     if (status == STATUS_OK) forward_set_attention_observer(s->forward, see_queries, s);
     for (s->window = 0; s->window < s->options.window_count && status == STATUS_OK; s->window++)
-        status = run_window(s, positions, error);
+        status = run_window(s, error);
     forward_destroy(s->forward);
     s->forward = NULL;
     attention_destroy(attention);
-    free(positions);
     return status;
 }
 
@@ -215,6 +271,7 @@ enum status samples_collect(struct samples *samples, struct model *model, const 
     *samples = (struct samples){.model = model, .options = *options};
     samples->probe_count = min_size(spans, 10) * SAMPLES_SPAN;
     samples->query_count = options->text_queries + options->probe_queries;
+    samples->options.decode_count = min_size(options->decode_count, samples->probe_count);
     enum status status = allocate(samples, error);
     if (status == STATUS_OK) {
         prepare_windows(samples, tokens);
@@ -238,6 +295,9 @@ void samples_deinit(struct samples *samples) {
     free(samples->runs);
     free(samples->similarity);
     free(samples->similarity_sum);
+    free(samples->decoded_sum);
+    free(samples->draws);
+    free(samples->row_positions);
     free(samples->previous);
     *samples = (struct samples){0};
 }

@@ -8,6 +8,10 @@
  * order.  To predict the next token of a copy, a head must find the original, which no window of recent tokens holds.
  * DuoAttention's passkeys test the same, but need a prompt in a language.
  * The other positions lie in the second half of the text before the probes.  The last windows are held out.
+ *
+ * Behind the text of the first windows, before their probes, the model writes: tokens drawn from its own probabilities,
+ * a step each, whose queries say how alike those of adjacent decode steps are.  Then the window is cut back to its
+ * text.
  */
 #ifndef LOAM_CALIBRATE_SAMPLES_H
 #define LOAM_CALIBRATE_SAMPLES_H
@@ -26,6 +30,8 @@ struct samples_options {
     size_t window_size, window_count, held_out; /* held_out of window_count */
     size_t text_queries, probe_queries;         /* positions kept per window */
     size_t run_windows, run_count; /* of the first windows, the last positions of the text, all of them */
+    size_t decode_windows,
+        decode_count; /* of the first windows: tokens that the model writes, at most the probes */
     uint64_t seed;
     int32_t bos;                                           /* first token of each window; -1: none */
     size_t block;                                          /* rows of a forward pass */
@@ -46,6 +52,8 @@ struct samples {
     uint64_t *similarity;
     double *similarity_sum;
     uint64_t similarity_count; /* pairs seen per layer and head */
+    double *decoded_sum; /* [layer_count][head_count]: of the cosines of adjacent queries while it writes */
+    uint64_t decoded_count; /* pairs */
     struct kv_cache *cache;
     struct kv_sequence **sequences; /* [window_count] */
     struct stream *stream;          /* owned; reads the cache */
@@ -55,6 +63,9 @@ struct samples {
     struct forward *forward;
     float *previous; /* [layer_count][head_count][k_dimension]: of the row before the block */
     size_t window, block_first;
+    bool is_decoding;
+    float *draws;            /* [vocabulary_size]: what a token is drawn from */
+    uint64_t *row_positions; /* [block] */
 };
 
 /* tokens: at least window_count * window_size.  STATUS_INTERRUPTED: progress returned true. */

@@ -159,11 +159,11 @@ static void print_idle(const struct calibration_result *r) {
 }
 
 /* Over the query heads (or KV heads) of a layer that are not idle; 0: all are. */
-static double mean_similarity(const struct calibration_result *r, size_t layer) {
+static double mean_similarity(const struct calibration_result *r, const float *similarity, size_t layer) {
     double sum = 0;
     size_t count = 0;
     for (size_t i = layer * r->head_count; i < (layer + 1) * r->head_count; i++)
-        if (!r->idle[i]) sum += (double)r->similarity[i], count++;
+        if (!r->idle[i]) sum += (double)similarity[i], count++;
     return count > 0 ? sum / (double)count : 0;
 }
 
@@ -177,17 +177,19 @@ static double mean_skew(const struct calibration_result *r, size_t layer) {
 }
 
 static void print_layers(const struct calibration_result *r) {
-    output_text(
-        "\nHead importance: %s; similarity: mean cosine of adjacent queries; error of a layer's attention\n"
-        "output with K or V rounded; skew: share of (sigma_q sigma_k)^2 in the first fifth of the columns\n",
-        r->importance_source);
-    output_text("layer  importance  similarity      K8      V8      K4      V4    skew\n");
+    output_text("\nHead importance: %s; similarity: mean cosine of adjacent queries, of the text and of what "
+                "the model\n"
+                "writes behind it; error of a layer's attention output with K or V rounded; skew: share of\n"
+                "(sigma_q sigma_k)^2 in the first fifth of the columns\n",
+                r->importance_source);
+    output_text("layer  importance  similarity  written      K8      V8      K4      V4    skew\n");
     for (size_t layer = 0; layer < r->layer_count; layer++) {
         const float *s = r->sensitivity + layer * STUDY_ROUNDINGS;
-        output_text("%5zu  %10.3f  %10.3f  %6.4f  %6.4f  %6.4f  %6.4f  %6.3f\n", layer,
-                    mean_of(r->importance + layer * r->head_count, r->head_count), mean_similarity(r, layer),
-                    (double)s[STUDY_K8], (double)s[STUDY_V8], (double)s[STUDY_K4], (double)s[STUDY_V4],
-                    mean_skew(r, layer));
+        output_text("%5zu  %10.3f  %10.3f  %7.3f  %6.4f  %6.4f  %6.4f  %6.4f  %6.3f\n", layer,
+                    mean_of(r->importance + layer * r->head_count, r->head_count),
+                    mean_similarity(r, r->similarity, layer),
+                    mean_similarity(r, r->similarity_decoded, layer), (double)s[STUDY_K8],
+                    (double)s[STUDY_V8], (double)s[STUDY_K4], (double)s[STUDY_V4], mean_skew(r, layer));
     }
     output_text("\nImportance of each head\n");
     for (size_t layer = 0; layer < r->layer_count; layer++) {

@@ -43,7 +43,8 @@ enum status engine_choose_persistent(struct engine *engine, const struct plan *p
                                            .options = &plan->select.reuse,
                                            .thresholds = thresholds};
     if (file != NULL) {
-        question.similarity = calibration_query_similarity(file);
+        question.similarity = calibration_decoded_similarity(file);
+        if (question.similarity == NULL) question.similarity = calibration_query_similarity(file);
         question.importance = calibration_head_importance(file);
     }
     uint32_t *lanes = calloc(config->layer_count * config->kv_head_count, sizeof *lanes);

@@ -223,6 +223,7 @@ static enum status check_tensors(const struct calibration *c, struct error *erro
     TRY(check_scores(c, "head_importance", 0, 1, error));
     TRY(check_sensitivity(c, error));
     TRY(check_reuse(c, error));
+    TRY(check_scores(c, "query_similarity_decoded", -1, 1, error));
     return check_scores(c, "query_similarity", -1, 1, error);
 }
 
@@ -330,6 +331,10 @@ const float *calibration_head_importance(const struct calibration *calibration) 
 
 const float *calibration_query_similarity(const struct calibration *calibration) {
     return scores(calibration, "query_similarity");
+}
+
+const float *calibration_decoded_similarity(const struct calibration *calibration) {
+    return scores(calibration, "query_similarity_decoded");
 }
 
 const float *calibration_kv_sensitivity(const struct calibration *calibration) {

@@ -49,8 +49,10 @@ const char *calibration_file(const struct calibration *calibration);
 const uint16_t *calibration_find(void *context, const char *kind, size_t layer_index, size_t *columns);
 
 /* [layer_count][head_count]; NULL: not in the file. */
-const float *calibration_head_importance(const struct calibration *calibration);  /* 0..1: CLO's s_i */
-const float *calibration_query_similarity(const struct calibration *calibration); /* -1..1: CLO's average */
+const float *calibration_head_importance(const struct calibration *calibration); /* 0..1: CLO's s_i */
+/* -1..1: CLO's average, of a text's tokens and of decode steps */
+const float *calibration_query_similarity(const struct calibration *calibration);
+const float *calibration_decoded_similarity(const struct calibration *calibration);
 /* The columns of calibration_kv_sensitivity: which of K and V is rounded, and to how many bits. */
 enum calibration_rounding {
     CALIBRATION_K8,

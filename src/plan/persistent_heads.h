@@ -5,12 +5,13 @@
  *   N_p = T_comp B / mem_head                                                                         Eq. 12, corrected
  *   max(N_d - N_p, 0) of each layer's heads persist, those of the largest D                           Eq. 13
  *
- * s_i is the mean similarity of a head's adjacent queries, aggregated over its group as lookups are; N_d are a layer's
- * heads with D > 0; T_comp are the seconds of a layer, B is the rate of the tier that is read from, mem_head are the
- * bytes that a head's list is read with.  [clo] prints Eq. 12 as T_comp / (B mem_head), which is no number of heads.
+ * s_i is the mean similarity of a head's queries in adjacent decode steps (loam calibrate), aggregated over its group
+ * as lookups are; N_d are a layer's heads with D > 0; T_comp are the seconds of a layer, B is the rate of the tier that
+ * is read from, mem_head are the bytes that a head's list is read with.  [clo] prints Eq. 12 as T_comp / (B mem_head),
+ * which is no number of heads.
  *
- * Differs from [clo]: similarities are those of adjacent tokens of a text (loam calibrate), not of decoded sequences.
- * Where heads stay never changes an answer. */
+ * A calibration made before decode steps were profiled gives the similarities of a text's adjacent tokens.  Where heads
+ * stay never changes an answer. */
 #ifndef LOAM_PLAN_PERSISTENT_HEADS_H
 #define LOAM_PLAN_PERSISTENT_HEADS_H
 

@@ -99,6 +99,42 @@ static void test_samples(void **state) {
     samples_deinit(&s);
 }
 
+/* The model writes behind a text: as many pairs as tokens, and keys and queries of the window are those of a window
+ * behind which nothing was written. */
+static void test_decoding(void **state) {
+    (void)state;
+    enum { WRITTEN = 20 };
+    const size_t k = model->config.k_dimension, heads = model->config.layer_count * model->config.head_count;
+    struct samples with, without;
+    struct error error;
+    struct samples_options options = sampling();
+    float *keys[2] = {calloc(WINDOW * k, sizeof(float)), calloc(WINDOW * k, sizeof(float))};
+    assert_ok(samples_collect(&without, model, tokens, &options, &error), error);
+    options.decode_windows = 1, options.decode_count = WRITTEN;
+    assert_ok(samples_collect(&with, model, tokens, &options, &error), error);
+    assert_int_equal(without.decoded_count, 0);
+    assert_int_equal(with.decoded_count, WRITTEN);
+    bool differ = false;
+    for (size_t i = 0; i < heads; i++) {
+        const double mean = with.decoded_sum[i] / WRITTEN;
+        assert_true(without.decoded_sum[i] == 0 && mean != 0 && fabs(mean) <= 1);
+        assert_true(with.similarity_sum[i] == without.similarity_sum[i]);
+        differ = differ || fabs(mean - with.similarity_sum[i] / (double)with.similarity_count) > 1e-3;
+    }
+    assert_true(differ);
+    assert_int_equal(with.similarity_count, without.similarity_count);
+    assert_memory_equal(with.queries, without.queries,
+                        heads * with.options.window_count * with.query_count * k * sizeof(float));
+    for (size_t window = 0; window < 2; window++) {
+        assert_ok(samples_keys(&with, 1, window, 0, keys[0], &error), error);
+        assert_ok(samples_keys(&without, 1, window, 0, keys[1], &error), error);
+        assert_memory_equal(keys[0], keys[1], WINDOW * k * sizeof(float));
+    }
+    free(keys[0]), free(keys[1]);
+    samples_deinit(&with);
+    samples_deinit(&without);
+}
+
 static bool stop(void *context, uint64_t done) {
     *(uint64_t *)context = done;
     return done >= 400;
@@ -412,6 +448,8 @@ static void check_file(const struct calibration_result *result) {
     assert_int_equal(columns, result->k_dimension);
     assert_memory_equal(calibration_head_importance(calibration), result->importance, heads * sizeof(float));
     assert_memory_equal(calibration_query_similarity(calibration), result->similarity, heads * sizeof(float));
+    assert_memory_equal(calibration_decoded_similarity(calibration), result->similarity_decoded,
+                        heads * sizeof(float));
     const size_t lanes = result->layer_count * result->kv_head_count;
     const struct reuse_point *curves =
         (const struct reuse_point *)(const void *)calibration_reuse_curve(calibration, REUSE_CURVE_POINTS);
@@ -519,10 +557,10 @@ static void test_heads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_samples), cmocka_unit_test(test_stopped),    cmocka_unit_test(test_attended),
-        cmocka_unit_test(test_caught),  cmocka_unit_test(test_importance), cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_skew),    cmocka_unit_test(test_whole),      cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_samples),  cmocka_unit_test(test_decoding), cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_attended), cmocka_unit_test(test_caught),   cmocka_unit_test(test_importance),
+        cmocka_unit_test(test_rounding), cmocka_unit_test(test_skew),     cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_fit),      cmocka_unit_test(test_heads),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

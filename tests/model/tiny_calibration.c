@@ -14,12 +14,14 @@ char *tiny_calibration_write(const struct model *model) {
     size_t halves = config->layer_count * columns, heads = config->layer_count * config->head_count;
     uint16_t *skew = calloc(halves, sizeof *skew);
     float *zeros = calloc(heads * CALIBRATE_QUANTILES, sizeof *zeros);
-    float *importance = calloc(heads, sizeof *importance);
+    float *importance = calloc(heads, sizeof *importance), *ones = calloc(heads, sizeof *ones);
     struct random random;
     struct error error;
     char *path;
     random_init(&random, 7);
     for (size_t i = 0; i < halves; i++) skew[i] = float_to_half((float)random_normal(&random));
+    for (size_t i = 0; i < heads; i++)
+        ones[i] = 1; /* by the text no head is hard to reuse, in decode all are */
     for (size_t layer = 0; layer < config->layer_count; layer++)
         importance[layer * config->head_count] = layer % 2 == 0 ? 1 : 0.5F;
     const struct calibration_result result = {.layer_count = config->layer_count,
@@ -28,7 +30,8 @@ char *tiny_calibration_write(const struct model *model) {
                                               .k_dimension = config->k_dimension,
                                               .skew = skew,
                                               .skew_kept = zeros,
-                                              .similarity = zeros,
+                                              .similarity = ones,
+                                              .similarity_decoded = zeros,
                                               .similarity_quantiles = zeros,
                                               .importance = importance,
                                               .alone = zeros,
@@ -38,6 +41,7 @@ char *tiny_calibration_write(const struct model *model) {
     assert_ok(calibration_write(&result, model, path, &error), error);
     free(zeros);
     free(importance);
+    free(ones);
     free(skew);
     return path;
 }
