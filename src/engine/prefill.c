@@ -153,13 +153,18 @@ static enum status each_logits(struct engine *engine, const struct prefill_reque
     return STATUS_OK;
 }
 
-/* A segment that goes on keeps its cut into blocks, unless they become shorter ones. */
+/* Blocks of about equal rows, so that the last is none of a few rows, which cost as much as many: each block reads the
+ * layer's weights.  A segment that goes on keeps its cut into blocks, unless they become shorter ones. */
 static size_t block_rows_of(const struct engine *engine, const struct sequence *sequence,
                             const struct prefill_request *request, size_t count) {
+    enum { ROW_GRANULE = 8 };
     const struct paused_segment *paused = &sequence->paused;
     size_t rows = min_size(engine->batch_size, count);
     if (request->block_size > 0) rows = min_size(rows, request->block_size);
-    if (!paused->active) return rows;
+    if (!paused->active) {
+        const size_t blocks = (count + rows - 1) / rows;
+        return min_size(rows, align_up((count + blocks - 1) / blocks, ROW_GRANULE));
+    }
     return rows < paused->block_rows && paused->cursor.row_first % rows == 0 ? rows : paused->block_rows;
 }
 

@@ -2,8 +2,8 @@
  *
  *   a step of all jobs that decode -> a slice of one prompt, or several short prompts together
  *
- * A slice goes to the prompt of the owner, and of it to the job, that had the least computing time.  Where attention is
- * full the step and the short prompts are one pass over the weights.
+ * A slice goes to the owner who had the least computing time, and of its prompts to the one that is read soonest.
+ * Where attention is full the step and the short prompts are one pass over the weights.
  */
 #include <math.h>
 #include <string.h>
@@ -103,14 +103,26 @@ static void step_observed(struct service *service) {
 
 /* ---- slices of prompts ---- */
 
+/* Seconds until the prompt is read, by the rate of late, less those since it was admitted: in this order prompts that
+ * came together have their first tokens one after another, not all with the last; a short one does not wait for a long
+ * one, nor a long one forever for short ones. */
+static double prompt_order(const struct service *service, const struct job *job, double now) {
+    const double rate = service->statistics.prefill_rate > 0 ? service->statistics.prefill_rate : 1;
+    const size_t wanted = job_wanted_tokens(job);
+    const size_t left = wanted > job->progress_done ? wanted - job->progress_done : 0;
+    return (double)left / rate - (now - job->admitted_at);
+}
+
 static struct job *find_prompt(struct service *service) {
     struct job *best = NULL;
+    const double now = clock_seconds();
     for (size_t i = 0; i < service->running_count; i++) {
         struct job *job = service->running[i];
         if (job->state != JOB_PREFILL || job_origin(job, job->answer.stored.count) == ORIGIN_STEP) continue;
         double mine = account_seconds(service, job), its = best != NULL ? account_seconds(service, best) : 0;
         bool same = best != NULL && strcmp(best->owner, job->owner) == 0;
-        if (best == NULL || (same ? job->seconds < best->seconds : mine < its)) best = job;
+        if (best == NULL || (same ? prompt_order(service, job, now) < prompt_order(service, best, now) : mine < its))
+            best = job;
     }
     return best;
 }

@@ -56,6 +56,78 @@ static void test_together_as_alone(void **state) {
     }
 }
 
+/* ---- whose prompt is read next ---- */
+
+enum { READERS = 3, LENGTH = 300 };
+
+/* Prompts that come at the same moment. */
+struct reader {
+    struct reader *all;
+    size_t progress[READERS]; /* of all, when this one's prompt is read */
+    size_t done;
+    const struct service_request *request;
+    struct service *service;
+};
+
+static void reader_progress(void *context, size_t done, size_t total) {
+    struct reader *reader = context;
+    (void)total;
+    reader->done = done;
+}
+
+static enum service_flow reader_token(void *context, const struct service_token *token) {
+    struct reader *reader = context;
+    (void)token;
+    for (size_t i = 0; i < READERS; i++) reader->progress[i] = reader->all[i].done;
+    return SERVICE_CONTINUE;
+}
+
+static void reader_done(void *context, const struct service_done *done) {
+    (void)context;
+    assert_int_equal(done->reason, STOP_LENGTH);
+}
+
+/* In the service's thread: it admits none before all are there. */
+static void submit_readers(void *context, struct engine *engine, const struct service_live *live,
+                           size_t count) {
+    struct reader *readers = context;
+    struct error error;
+    (void)engine, (void)live, (void)count;
+    for (size_t i = 0; i < READERS; i++) {
+        const struct service_listener listener = {
+            .context = &readers[i], .progress = reader_progress, .token = reader_token, .done = reader_done};
+        service_ticket ticket;
+        assert_int_equal(service_submit(readers[i].service, readers[i].request, &listener, &ticket, &error),
+                         STATUS_OK);
+    }
+}
+
+/* Of equal length: each is read to its end before the next begins. */
+static void test_prompts_are_read_one_after_another(void **state) {
+    struct service_rig rig;
+    struct service_request requests[READERS];
+    struct token_list prompts[READERS];
+    struct reader readers[READERS];
+    struct error error;
+    (void)state;
+    service_rig_open(&rig, &(struct service_rig_options){.parallel = READERS,
+                                                         .sequences = READERS,
+                                                         .context_size = CONTEXT,
+                                                         .service = {.slice_ms = 1}});
+    for (size_t i = 0; i < READERS; i++) {
+        prompts[i] = rig_tokens(&rig, texts[i], LENGTH);
+        requests[i] = rig_request(&prompts[i], 1);
+        readers[i] = (struct reader){.all = readers, .request = &requests[i], .service = rig.service};
+    }
+    assert_int_equal(service_call(rig.service, submit_readers, readers, &error), STATUS_OK);
+    assert_true(service_wait(rig.service, 600));
+    for (size_t i = 0; i < READERS; i++)
+        for (size_t j = 0; j < READERS; j++)
+            assert_int_equal(readers[i].progress[j], j <= i ? LENGTH : 0);
+    for (size_t i = 0; i < READERS; i++) token_list_deinit(&prompts[i]);
+    service_rig_close(&rig);
+}
+
 /* ---- a disk that takes its time ---- */
 
 struct slow_disk {
@@ -219,6 +291,7 @@ static void test_draining(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_together_as_alone),
+        cmocka_unit_test(test_prompts_are_read_one_after_another),
         cmocka_unit_test(test_a_sync_holds_up_nobody),
         cmocka_unit_test(test_draining),
     };
