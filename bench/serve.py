@@ -24,6 +24,11 @@ def prompt(index):
     return [1000 + (i * 7919 + index * 104729 + i * i * index) % 28000 for i in range(PROMPT)]
 
 
+def has_text(line):
+    choices = json.loads(line[6:]).get("choices") or [{}]
+    return bool(choices[0].get("text"))
+
+
 def ask(port, index, found):
     body = {"prompt": prompt(index), "max_tokens": ANSWER, "temperature": 0, "stream": True, "ignore_eos": True}
     began = time.monotonic()
@@ -33,7 +38,7 @@ def ask(port, index, found):
     assert response.status == 200, response.read()
     first = None
     for line in response:
-        if line.startswith(b"data: {") and first is None:
+        if first is None and line.startswith(b"data: {") and has_text(line): # a beat has none
             first = time.monotonic() - began
     connection.close()
     found.append((first, time.monotonic() - began))
