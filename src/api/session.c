@@ -7,6 +7,7 @@
 #include "api/api_internal.h"
 #include "base/checked.h"
 #include "measure/auto.h"
+#include "platform/pool.h"
 
 void session_note(const struct loam_session *session, const char *line) {
     if (session->options.note != NULL && line != NULL) session->options.note(session->options.context, line);
@@ -118,14 +119,17 @@ static enum status add_budget(struct plan *plan, uint64_t bytes, struct error *e
 
 /* What "auto" stands for.  Its note is heard as others are. */
 static enum status take_auto(struct loam_session *session, struct error *error) {
-    char note[AUTO_NOTE_BYTES];
+    struct auto_choice choice;
     struct plan *plan = &session->plan;
     const struct model *model = session->model->model;
     const struct auto_request request = {
         .machine = {.measure = {.thread_count = session->model->thread_count, .mask = session->model->mask}},
+        .thread_count = pool_thread_count(device_pool(session->model->device)), /* the model's options say */
+        .keeps_weights = true,
+        .sequences = 1,
         .depth = plan->wanted_tokens != 0 ? plan->wanted_tokens : plan_context_size(plan, &model->config)};
-    TRY(auto_choose(plan, model, &request, note, error));
-    if (note[0] != '\0') session_note(session, note);
+    TRY(auto_choose(plan, model, &request, &choice, error));
+    if (choice.note[0] != '\0') session_note(session, choice.note);
     return STATUS_OK;
 }
 

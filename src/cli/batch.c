@@ -194,6 +194,7 @@ static enum status run(struct batch *batch, const struct options *options, struc
     TRY(batch_file_open(&batch->file, option_text(options, OPTION_BATCH_INPUT),
                         option_text(options, OPTION_BATCH_OUTPUT), error));
     TRY(served_model_read(&batch->model, options, "batch", error));
+    batch->model.is_batch = true;
     if (batch->file.answered_before == batch->file.count) return report(batch, error);
     const struct server_options server = {.version = version_number};
     TRY(server_create(&batch->server, &server, error));

@@ -109,7 +109,7 @@ static enum status create_engine(struct chat *chat, bool found_damage, struct er
     if (chat->plan.document_name == NULL) chat->plan.document_name = "chat";
     plan_read_sizes(&chat->plan, chat->options);
     TRY(plan_take_auto(&chat->plan, chat->options, &chat->session, plan_context_size(&chat->plan, config),
-                       error));
+                       NULL, error));
     TRY(plan_fit_context(&chat->plan, config, error));
     TRY(plan_set_host_bytes(&chat->plan, config, error));
     return session_create_engine(&chat->session, &chat->plan, &options, error);

@@ -326,7 +326,13 @@ const struct option_spec option_table[] = {
     {.id = OPTION_PARALLEL, .name = "parallel", .short_name = "np",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "16", .min = 1, .max = 64,
      .commands = BIT(BATCH), .group = GROUP_MACHINE,
-     .help = "requests that are answered at once: each pass over the weights is for all of them"},
+     .help = "requests that are answered at once: each pass over the weights is for all of them; --preset auto, where "
+             "it is named, chooses if this is not given"},
+    {.id = OPTION_PARALLEL, .name = "parallel", .short_name = "np",
+     .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "1", .max = 64,
+     .commands = BIT(PLAN), .group = GROUP_MACHINE,
+     .help = "sequences of -c tokens each that go through each pass together, as loam batch answers; 0: as many as "
+             "give the most tokens a second"},
     {.id = OPTION_CPU_MASK, .name = "cpu-mask",
      .kind = ARGUMENT_WORD, .argument = "LEVEL", .default_text = "all",
      .choices = "ref|avx2|avx512|amx|amx-int8|neon|all",
@@ -371,7 +377,7 @@ const struct option_spec option_table[] = {
      .kind = ARGUMENT_NONE, .commands = GENERATE | BIT(BENCH) | BIT(SERVE), .group = GROUP_CACHE,
      .help = "estimate how much of the attention is left out, from a sample of the keys, and say it"},
     {.id = OPTION_WEIGHTS_HOST, .name = "weights-host",
-     .kind = ARGUMENT_COUNT, .argument = "SIZE", .commands = COMPUTE_USERS, .group = GROUP_MACHINE,
+     .kind = ARGUMENT_COUNT, .argument = "SIZE", .commands = COMPUTE_USERS | BIT(PLAN), .group = GROUP_MACHINE,
      .help = "weights in RAM (K, M, G: 1024); the others are read from the model file for each pass, while layers "
              "compute"},
     {.id = OPTION_KV_DEVICE, .name = "kv-device",

@@ -82,19 +82,25 @@ static bool show_part(void *context, const char *part) {
     return interrupt_requested();
 }
 
-enum status plan_take_auto(struct plan *plan, const struct options *options, const struct session *session,
-                           uint64_t depth, struct error *error) {
-    char note[AUTO_NOTE_BYTES];
+enum status plan_take_auto(struct plan *plan, const struct options *options, struct session *session,
+                           uint64_t depth, size_t *sequences, struct error *error) {
+    struct auto_choice choice;
     bool is_quiet = session->quiet;
-    const struct auto_request request = {.machine = {.measure = {.thread_count = session->thread_count,
-                                                                 .mask = session->mask,
-                                                                 .progress = show_part,
-                                                                 .context = &is_quiet}},
-                                         .depth = depth,
-                                         .is_default = !option_given(options, OPTION_PRESET)};
-    TRY(auto_choose(plan, session->model, &request, note, error));
-    if (note[0] != '\0' && !session->quiet) fprintf(stderr, "loam: note: %s\n", note);
-    return STATUS_OK;
+    const struct auto_request request = {
+        .machine = {.measure = {.thread_count = session->thread_count,
+                                .mask = session->mask,
+                                .progress = show_part,
+                                .context = &is_quiet}},
+        .depth = depth,
+        .is_default = !option_given(options, OPTION_PRESET),
+        .thread_count = option_count(options, OPTION_THREADS),
+        .sequences = sequences != NULL ? *sequences : 1,
+        .weights_host_bytes =
+            option_given(options, OPTION_WEIGHTS_HOST) ? option_count(options, OPTION_WEIGHTS_HOST) : 0};
+    TRY(auto_choose(plan, session->model, &request, &choice, error));
+    if (choice.note[0] != '\0' && !session->quiet) fprintf(stderr, "loam: note: %s\n", choice.note);
+    if (sequences != NULL && choice.sequences > 0) *sequences = choice.sequences;
+    return session_take_choice(session, &choice, error);
 }
 
 enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error) {

@@ -17,9 +17,11 @@ enum status plan_read_axes(struct plan *plan, const struct options *options, str
 /* --preset auto with --loss and --kld, for plan_take_auto or plan_choose. */
 enum status plan_read_auto(struct plan *plan, const struct options *options, struct error *error)
     STATUS_CHECKED;
-/* What --preset auto stands for with so many tokens, and a line about it on standard error. */
-enum status plan_take_auto(struct plan *plan, const struct options *options, const struct session *session,
-                           uint64_t depth, struct error *error) STATUS_CHECKED;
+/* What --preset auto stands for with so many tokens, and a line about it on standard error.  The session gets the
+ * threads and the weights that were chosen: before its engine.  *sequences go through a pass together; 0: that is
+ * chosen, too, and set; NULL: one. */
+enum status plan_take_auto(struct plan *plan, const struct options *options, struct session *session,
+                           uint64_t depth, size_t *sequences, struct error *error) STATUS_CHECKED;
 /* --kv-device, --kv-host and --kv-disk alone; to be read before the axes. */
 enum status plan_read_budgets(struct plan *plan, const struct options *options, struct error *error)
     STATUS_CHECKED;

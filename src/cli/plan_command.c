@@ -16,6 +16,7 @@
 #include "measure/auto.h"
 #include "measure/machine_file.h"
 #include "plan/choose.h"
+#include "platform/memory.h"
 
 enum { SHOWN = 6 }; /* the choice and the five next best */
 
@@ -26,9 +27,10 @@ struct planning {
     struct gguf gguf;
     struct arena arena;
     struct model_config config;
-    struct cost_model model;
+    struct cost_models models; /* on each number of threads */
     struct plan plan;
     uint64_t depth;
+    uint64_t memory_bytes; /* for KV and weights; 0: not known */
     struct choices choices;
     struct kld_table losses; /* of MODEL.kld.json; no rows: there is none */
     bool quiet;
@@ -63,8 +65,17 @@ static enum status open_model(struct planning *planning, struct error *error) {
     TRY(model_path(planning->options, &path, error));
     TRY(gguf_open(&planning->gguf, path, error));
     TRY(model_config_read(&planning->config, &planning->gguf, &planning->arena, error));
-    cost_model_init(&planning->model, &planning->machine, &planning->config, &planning->gguf);
-    return STATUS_OK;
+    const size_t threads = option_count(planning->options, OPTION_THREADS);
+    if (cost_models_init(&planning->models, &planning->machine, threads, &planning->config, &planning->gguf))
+        return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "%s: -t %zu: found numbers of %u threads, none of %zu",
+                     planning->machine_path, threads, planning->machine.thread_count, threads);
+}
+
+/* RAM of a machine that is given, as its file says; else what is available here. */
+static uint64_t memory_of(const struct planning *planning) {
+    const bool is_given = option_given(planning->options, OPTION_MACHINE);
+    return auto_memory_bytes(is_given ? planning->machine.memory_bytes : (double)memory_available_bytes());
 }
 
 static enum status read_plan(struct planning *planning, struct error *error) {
@@ -78,6 +89,7 @@ static enum status read_plan(struct planning *planning, struct error *error) {
     planning->depth = option_count(options, OPTION_CONTEXT);
     if (planning->depth == 0) planning->depth = planning->config.context_length;
     plan->context_size = planning->depth + 1;
+    planning->memory_bytes = memory_of(planning);
     return STATUS_OK;
 }
 
@@ -96,9 +108,16 @@ static void load_losses(struct planning *planning) {
 
 static enum status choose(struct planning *planning, struct error *error) {
     load_losses(planning);
-    const struct choose_question question = {.model = &planning->model,
+    const struct options *options = planning->options;
+    const struct choose_question question = {.models = planning->models.list,
+                                             .model_count = planning->models.count,
                                              .plan = &planning->plan,
                                              .depth = planning->depth,
+                                             .sequences = option_count(options, OPTION_PARALLEL),
+                                             .memory_bytes = planning->memory_bytes,
+                                             .weights_host_bytes = option_given(options, OPTION_WEIGHTS_HOST)
+                                                                       ? option_count(options, OPTION_WEIGHTS_HOST)
+                                                                       : 0,
                                              .loss = planning->plan.select.loss,
                                              .kld_max = planning->plan.kld_max,
                                              .kld = kld_of,
@@ -107,8 +126,6 @@ static enum status choose(struct planning *planning, struct error *error) {
 }
 
 /* ---- for people ---- */
-
-static double rate_of(const struct candidate *candidate) { return 1 / candidate->cost.step_seconds; }
 
 static const char *loss_text(const struct candidate *candidate, char *buffer, size_t buffer_bytes) {
     if (candidate->is_exact) return "exact";
@@ -133,7 +150,7 @@ static void print_table(const struct planning *planning) {
         const struct candidate *candidate = &planning->choices.list[i];
         char buffer[32];
         table_cell(&table, "%s", candidate->text);
-        table_cell(&table, "%.2f", rate_of(candidate));
+        table_cell(&table, "%.2f", candidate_rate(candidate));
         table_cell(&table, "%s", seconds_text(candidate->cost.prompt_seconds, buffer, sizeof buffer));
         table_cell(&table, "%.0f%%", 100 * candidate->cost.held);
         table_cell(&table, "%s", loss_text(candidate, buffer, sizeof buffer));
@@ -143,6 +160,24 @@ static void print_table(const struct planning *planning) {
     if (!text.failed) output_bytes(text.bytes, text.length);
     text_deinit(&text);
     table_deinit(&table);
+}
+
+/* What the plan runs with. */
+static void print_settings(const struct planning *planning, const struct candidate *choice) {
+    const struct weight_sizes *weights = &planning->models.list[0].weights;
+    char a[32], b[32], c[32];
+    output_text("  %zu of %u threads; schedule %s, %zu sequence%s a pass\n", choice->thread_count,
+                planning->machine.thread_count, choice->sequences > 1 ? "column" : "row", choice->sequences,
+                choice->sequences > 1 ? "s" : "");
+    if (choice->weights_host_bytes == 0)
+        output_text("  weights: %s, all in RAM\n", bytes_text(weights->all, a, sizeof a));
+    else
+        output_text("  weights: %s, of which %s stay in RAM, %zu of %zu layers (--weights-host %" PRIu64
+                    "); %s are read for each pass\n",
+                    bytes_text(weights->all, a, sizeof a),
+                    bytes_text(choice->weights_host_bytes, b, sizeof b), choice->resident_layers,
+                    weights->layer_count, choice->weights_host_bytes,
+                    bytes_text((uint64_t)choice->cost.pass_bytes, c, sizeof c));
 }
 
 static void print_choice(const struct planning *planning) {
@@ -157,7 +192,8 @@ static void print_choice(const struct planning *planning) {
         output_text("  exact up to %" PRIu64 " tokens, where it is as fast\n", choice->exact_below);
     if (cost->device_bytes > 0)
         output_text("  device: %s of KV, beside %s of weights\n", bytes_text(cost->device_bytes, a, sizeof a),
-                    bytes_text(planning->model.weight_bytes, b, sizeof b));
+                    bytes_text(planning->models.list[0].weight_bytes, b, sizeof b));
+    print_settings(planning, choice);
     output_text("  RAM: %s for KV (%s of KV and %s of key index at %" PRIu64 " tokens)\n",
                 bytes_text(cost->host_bytes, a, sizeof a), bytes_text(cost->kv_bytes, b, sizeof b),
                 bytes_text(cost->key_index_bytes, c, sizeof c), planning->depth);
@@ -195,7 +231,7 @@ static json_t *candidate_json(const struct candidate *candidate) {
     json_add_number(object, "kld", candidate->kld);
     json_add_number(object, "loss", candidate->loss);
     json_add_uint(object, "exact_below", candidate->exact_below);
-    json_add_number(object, "tokens_per_second", rate_of(candidate));
+    json_add_number(object, "tokens_per_second", candidate_rate(candidate));
     json_add_number(object, "first_token_seconds", cost->prompt_seconds);
     json_add_number(object, "step_seconds", cost->step_seconds);
     for (enum cost_part part = 0; part < COST_PARTS; part++)
@@ -209,6 +245,14 @@ static json_t *candidate_json(const struct candidate *candidate) {
     json_add_uint(object, "host_bytes", cost->host_bytes);
     json_add_uint(object, "disk_bytes", cost->disk_bytes);
     json_add_number(object, "step_read_bytes", cost->read_bytes);
+    json_add_uint(object, "threads", candidate->thread_count);
+    json_add(object, "schedule", json_string(candidate->sequences > 1 ? "column" : "row"));
+    json_add_uint(object, "sequences", candidate->sequences);
+    json_add(object, "weights_host_bytes",
+             candidate->weights_host_bytes > 0 ? json_integer((json_int_t)candidate->weights_host_bytes)
+                                               : json_null());
+    json_add_uint(object, "resident_layers", candidate->resident_layers);
+    json_add_number(object, "pass_read_bytes", cost->pass_bytes);
     return object;
 }
 
@@ -217,6 +261,7 @@ static enum status print_json(const struct planning *planning, struct error *err
     json_t *root = json_object(), *machine = json_object(), *list = json_array();
     json_add(root, "model", json_bytes(name, strlen(name)));
     json_add_uint(root, "tokens", planning->depth);
+    json_add_uint(root, "weight_bytes", planning->models.list[0].weights.all);
     json_add(machine, "processor", json_string(planning->machine.processor));
     json_add_uint(machine, "threads", planning->machine.thread_count);
     json_add(machine, "file", json_bytes(planning->machine_path, strlen(planning->machine_path)));

@@ -20,12 +20,16 @@ static enum status create_engine(struct served_model *model, bool found_damage, 
     const struct engine_options options = {.found_damage = found_damage};
     const struct model_config *config = &model->session.model->config;
     model->plan.context_size = option_count(model->options, OPTION_CONTEXT);
-    model->plan.sequence_capacity = option_count(model->options, OPTION_PARALLEL);
+    const size_t parallel = option_count(model->options, OPTION_PARALLEL);
+    const bool chooses = model->is_batch && !option_given(model->options, OPTION_PARALLEL);
+    size_t together = chooses ? model->sequences : model->is_batch ? parallel : 1;
+    model->plan.sequence_capacity = model->sequences != 0 ? model->sequences : parallel;
     model->plan.document_name = model->document_name;
     model->plan.pools_key_index = true;
     plan_read_sizes(&model->plan, model->options);
     TRY(plan_take_auto(&model->plan, model->options, &model->session, plan_context_size(&model->plan, config),
-                       error));
+                       &together, error));
+    if (chooses && together != 0) model->plan.sequence_capacity = model->sequences = together;
     TRY(plan_fit_context(&model->plan, config, error));
     TRY(plan_set_host_bytes(&model->plan, config, error));
     return session_create_engine(&model->session, &model->plan, &options, error);
@@ -63,7 +67,7 @@ enum status served_model_open(struct served_model *model, struct error *error) {
                                             .tokenizer = model->session.tokenizer,
                                             .make_engine = make_engine,
                                             .make_engine_context = model,
-                                            .parallel = option_count(options, OPTION_PARALLEL),
+                                            .parallel = model->plan.sequence_capacity,
                                             .idle_ms =
                                                 (uint32_t)option_count(options, OPTION_IDLE_UNLOAD) * 1000};
     return service_create(&model->service, &service, error);

@@ -14,6 +14,8 @@ struct served_model {
     const struct options *options; /* borrowed */
     const char *document_name;     /* borrowed; of what is saved */
     const char *path;              /* borrowed; the model's */
+    bool is_batch;    /* its requests are all there: --preset auto chooses how many go together, unless -np is given */
+    size_t sequences; /* of a pass, as chosen; 0: -np */
     struct plan plan;
     struct session session;
     struct sampling sampling;

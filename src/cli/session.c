@@ -94,6 +94,16 @@ enum status session_create_engine(struct session *session, const struct plan *pl
     return STATUS_OK;
 }
 
+enum status session_take_choice(struct session *session, const struct auto_choice *choice,
+                                struct error *error) {
+    if (choice->thread_count != 0 && choice->thread_count != session->thread_count) {
+        TRY(device_set_threads(session->device, choice->thread_count, error));
+        session->thread_count = choice->thread_count;
+    }
+    return choice->weights_host_bytes > 0 ? limit_weights(session, choice->weights_host_bytes, error)
+                                          : STATUS_OK;
+}
+
 void session_close(struct session *session) {
     engine_destroy(session->engine);
     tokenizer_destroy(session->tokenizer);

@@ -8,6 +8,7 @@
 #include "cli/option.h"
 #include "device/device.h"
 #include "engine/engine.h"
+#include "measure/auto.h"
 #include "model/model.h"
 #include "token/tokenizer.h"
 
@@ -37,6 +38,9 @@ enum status session_open_tokenizer(struct session *session, const struct options
 enum status session_create_engine(struct session *session, const struct plan *plan,
                                   const struct engine_options *engine_options, struct error *error)
     STATUS_CHECKED;
+/* Threads and weights as they were chosen, before there is an engine. */
+enum status session_take_choice(struct session *session, const struct auto_choice *choice,
+                                struct error *error) STATUS_CHECKED;
 void session_close(struct session *session);
 
 /* Tokens of a prefill block: the smaller of -b and -ub. */

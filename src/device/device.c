@@ -4,6 +4,10 @@ void device_destroy(struct device *device) {
     if (device != NULL) device->operations->destroy(device);
 }
 
+enum status device_set_threads(struct device *device, size_t thread_count, struct error *error) {
+    return device->operations->set_threads(device, thread_count, error);
+}
+
 enum status device_read(struct device *device, struct stream *stream, void *target, const void *source,
                         size_t size_bytes, struct error *error) {
     device->operations->copy(stream, target, source, size_bytes);

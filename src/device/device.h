@@ -410,6 +410,7 @@ struct gather_operation { /* y[i] = x[indices[i]] */
 struct device_operations {
     void (*destroy)(struct device *device);
     struct pool *(*pool)(struct device *device);
+    enum status (*set_threads)(struct device *device, size_t thread_count, struct error *error);
 
     /* Zeroed; aligned to 64 bytes or more, MEMORY_HOST to pages.  On the cpu device large areas take real memory only
      * where they are touched, on which the KV slab of a long context relies (kv_cache.h).  A device without this must
@@ -478,6 +479,9 @@ struct device_options {
 
 enum status device_cpu_create(struct device **device, const struct device_options *options,
                               struct error *error) STATUS_CHECKED;
+/* Another number of threads, before anything holds the device's pool or is under way.  STATUS_MEMORY: it has as many as
+ * before.  A device without a pool stays as it is. */
+enum status device_set_threads(struct device *device, size_t thread_count, struct error *error) STATUS_CHECKED;
 void device_destroy(struct device *device); /* NULL allowed */
 
 /* Copies to the host's memory; waits for the copy and for all that was put on the stream before. */

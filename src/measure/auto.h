@@ -6,6 +6,9 @@
  *   with a loss (--loss)     the quickest of full and the selections with that dial, and the length from which on it
  *                            is quicker than attending to everything (select_options.exact_below)
  *
+ * With it come what the plan runs with (plan/choose.h): threads, how many sequences go together, and how much of the
+ * weights stays in RAM.  What nobody measured is not chosen; weights are, by sizes alone.
+ *
  * Where the machine's numbers cannot be had it is full, and the note says why.  Thread: the engine's.
  */
 #ifndef LOAM_MEASURE_AUTO_H
@@ -23,13 +26,28 @@ struct auto_request {
     uint64_t depth; /* tokens that a sequence is to have */
     /* Nobody asked for auto: without a loss it is full, since kvpr would keep inputs beside the KV */
     bool is_default;
+    size_t thread_count;         /* given by who asks; 0: to be chosen */
+    size_t sequences;            /* that go through a pass together; 0: to be chosen */
+    uint64_t weights_host_bytes; /* given by who asks; 0: to be chosen */
+    bool keeps_weights;          /* they stay as they are: who asks cannot change them */
+    uint64_t memory_bytes;       /* for KV and weights; 0: auto_memory_bytes of what is available */
 };
 
-/* Sets the axes of a plan that is_auto; leaves others as they are.  Before plan_fit_context and plan_set_host_bytes.
- * note: one line about the choice; "": there was none.  STATUS_MEMORY: not even full fits the budgets.
+struct auto_choice {
+    char note[AUTO_NOTE_BYTES];  /* one line; "": nothing was chosen */
+    size_t thread_count;         /* 0: as many as there are */
+    size_t sequences;            /* that go through a pass together; 0: not chosen */
+    uint64_t weights_host_bytes; /* 0: all weights are in RAM, or as they were */
+};
+
+/* Sets the axes of a plan that is_auto, and its budget where KV and weights divide the memory; leaves other plans as
+ * they are.  Before plan_fit_context and plan_set_host_bytes.  STATUS_MEMORY: not even full fits the budgets.
  * STATUS_INTERRUPTED: measuring was stopped. */
 enum status auto_choose(struct plan *plan, const struct model *model, const struct auto_request *request,
-                        char note[AUTO_NOTE_BYTES], struct error *error) STATUS_CHECKED;
+                        struct auto_choice *choice, struct error *error) STATUS_CHECKED;
+
+/* Of so many bytes of RAM what KV and weights may take: the rest is for activations, and for others.  0: not known. */
+uint64_t auto_memory_bytes(double ram_bytes);
 
 /* What plans lose on a model: the file beside it (plan/kld_table.h).  STATUS_IO: there is none. */
 enum status auto_load_losses(struct kld_table *losses, const struct gguf *gguf,

@@ -9,7 +9,7 @@
 
 static const char file_name[] = "machine.json";
 
-/* The folder of the file, made if it is missing. */
+/* The folder of the file. */
 static enum status cache_folder(char path[MACHINE_PATH_BYTES], struct error *error) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int length;
@@ -23,6 +23,10 @@ static enum status cache_folder(char path[MACHINE_PATH_BYTES], struct error *err
     if (length < 0 || length >= MACHINE_PATH_BYTES - (int)sizeof file_name - 1)
         return error_set(error, STATUS_USAGE, "the cache folder's name is longer than %d bytes",
                          MACHINE_PATH_BYTES);
+    return STATUS_OK;
+}
+
+static enum status make_folder(char path[MACHINE_PATH_BYTES], struct error *error) {
     for (char *slash = path + 1;; slash++) {
         const char was = *slash;
         if (was != '/' && was != '\0') continue;
@@ -36,10 +40,11 @@ static enum status cache_folder(char path[MACHINE_PATH_BYTES], struct error *err
 
 static bool is_of_this_machine(const struct machine *machine, const struct measure_options *options) {
     char kernels[MACHINE_TEXT_BYTES];
+    struct machine fewer;
     cpu_mask_text(options->mask, kernels, sizeof kernels);
     const size_t threads = options->thread_count != 0 ? options->thread_count : cpu_count();
     return strcmp(machine->processor, cpu_model_name()) == 0 && strcmp(machine->kernels, kernels) == 0 &&
-           machine->thread_count == threads;
+           machine_with_threads(&fewer, machine, threads);
 }
 
 /* Why the file's numbers do not hold; false: they do. */
@@ -70,6 +75,7 @@ enum status machine_open(struct machine *machine, const struct machine_request *
              file_name);
     if (!must_measure(machine, request, path, note)) return STATUS_OK;
     if (request->never_measures) return error_set(error, STATUS_UNSUPPORTED, "%s", note);
+    TRY(make_folder(folder, error));
     if (options.progress != NULL && options.progress(options.context, note))
         return error_set(error, STATUS_INTERRUPTED, "interrupted");
     if (options.directory == NULL) options.directory = folder;

@@ -6,6 +6,7 @@
 
 #include "base/size.h"
 #include "platform/clock.h"
+#include "platform/memory.h"
 
 static const size_t CACHES_BYTES = (size_t)96 << 20, COPY_BYTES = (size_t)32 << 20,
                     READ_BYTES = (size_t)256 << 20;
@@ -57,6 +58,7 @@ enum status machine_measure(struct machine *machine, const struct measure_option
     snprintf(machine->processor, sizeof machine->processor, "%s", cpu_model_name());
     cpu_mask_text(options->mask, machine->kernels, sizeof machine->kernels);
     machine->thread_count = (uint32_t)device.thread_count;
+    machine->memory_bytes = (double)memory_total_bytes();
     TRY(device_cpu_create(&measurement.device, &device, error));
     enum status status = bandwidth_open(&measurement.caches, device_pool(measurement.device),
                                         options->is_short ? CACHES_BYTES / 16 : CACHES_BYTES, error);
@@ -67,6 +69,7 @@ enum status machine_measure(struct machine *machine, const struct measure_option
     if (status == STATUS_OK) status = measure_matrices(&measurement, error);
     if (status == STATUS_OK) status = measure_disk(&measurement, error);
     if (status == STATUS_OK) status = measure_steps(&measurement, error);
+    if (status == STATUS_OK) status = measure_threads(&measurement, error);
     kv_scratch_close(&measurement.folder);
     bandwidth_close(&measurement.caches);
     device_destroy(measurement.device);

@@ -13,6 +13,9 @@ struct measurement {
     struct device *device;
     struct bandwidth caches;  /* reading it empties them */
     struct kv_scratch folder; /* within the options' directory */
+    /* One type of matrix, attention in f16, layers and one selection, with groups of 1: to compare numbers of threads.
+     */
+    bool is_brief;
 };
 
 /* Asks the caller whether to go on; STATUS_INTERRUPTED: no. */
@@ -46,6 +49,8 @@ static inline bool quickest_add(struct quickest *quickest, double seconds) {
 
 enum status measure_matrices(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 enum status measure_disk(struct measurement *measurement, struct error *error) STATUS_CHECKED;
+/* What fewer threads reach of the speed of all: into machine->threads. */
+enum status measure_threads(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 /* After the matrices and the disk. */
 enum status measure_steps(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 

@@ -98,6 +98,7 @@ static enum status measure_types(struct products *products, struct error *error)
         const struct tensor_type_info *info = tensor_type_find(type);
         struct machine_matrix *matrix = &products->measurement->machine->matrices[type];
         if (info == NULL || !info->is_weight) continue;
+        if (products->measurement->is_brief && type != TENSOR_Q8_0) continue;
         if (type != TENSOR_F32 && products->convert.quantize[type] == NULL) continue;
         TRY(measure_part(products->measurement, info->name, error));
         const size_t wide_bytes = fill_rows(products, (enum tensor_type)type);

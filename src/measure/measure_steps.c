@@ -289,9 +289,26 @@ static enum status open_model(struct probe *probe, struct error *error) {
     return status;
 }
 
+/* For a number of threads: the least that says how fast they are. */
+static enum status brief(struct probe *probe, struct error *error) {
+    struct machine *machine = probe->measurement->machine;
+    struct plan f16 = probe_plan(probe);
+    double empty;
+    TRY(plan_set_axes(&f16, "full", NULL, NULL, error));
+    TRY(full_attention(probe, &f16, &machine->attend_f16, error));
+    TRY(layers(probe, error));
+    for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
+        struct machine_selection *hata = &machine->selections[i];
+        if (hata->name == NULL || strcmp(hata->name, "hata") != 0) continue;
+        TRY(step(probe, probe->empty, &empty, error));
+        TRY(selection(probe, hata, empty, error));
+    }
+    return STATUS_OK;
+}
+
 enum status measure_steps(struct measurement *measurement, struct error *error) {
     static const uint32_t groups[] = {1, MACHINE_GROUP};
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < (measurement->is_brief ? 1 : 2); i++) {
         const bool is_short = measurement->options->is_short;
         struct probe probe = {.measurement = measurement,
                               .group = groups[i],
@@ -299,7 +316,7 @@ enum status measure_steps(struct measurement *measurement, struct error *error) 
                               .shallow_tokens = is_short ? SHALLOW_SHORT : SHALLOW,
                               .keep_many = is_short ? KEEP_MANY_SHORT : KEEP_MANY};
         enum status status = open_model(&probe, error);
-        if (status == STATUS_OK) status = one_group(&probe, error);
+        if (status == STATUS_OK) status = measurement->is_brief ? brief(&probe, error) : one_group(&probe, error);
         close_engine(&probe);
         model_destroy(probe.model);
         TRY(status);

@@ -1,5 +1,10 @@
 #include "model/model_size.h"
 
+#include <stdio.h>
+
+/* Of a slot of weight_stream.c: runs of a file begin and end at whole blocks, and lie this far apart at most. */
+enum { SLOTS = 2, RUN_BYTES = 2 * 4096 + (64 << 10) };
+
 struct kv_cache_config model_cache_config(const struct model_config *config, enum kv_type k_type,
                                           enum kv_type v_type) {
     return (struct kv_cache_config){
@@ -23,4 +28,54 @@ uint64_t model_work_bytes(const struct model_config *config, uint64_t row_count)
                          config->kv_head_count * (config->k_dimension + config->v_dimension);
     uint64_t row = 2 * config->hidden_size + attention + 2 * config->ffn_size;
     return (row_count * row + config->vocabulary_size) * sizeof(float);
+}
+
+/* ---- weights ---- */
+
+static uint64_t tensor_bytes(const struct gguf *gguf, const char *name) {
+    const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
+    return tensor != NULL ? tensor->size_bytes + RUN_BYTES : 0;
+}
+
+struct weight_sizes weight_sizes_of(const struct gguf *gguf, const struct model_config *config) {
+    static const char *const matrices[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
+                                           "ffn_gate", "ffn_up", "ffn_down"};
+    struct weight_sizes sizes = {.layer_count = config->layer_count};
+    for (uint64_t i = 0; i < gguf->tensor_count; i++) sizes.all += gguf->tensors[i].size_bytes;
+    const uint64_t output = tensor_bytes(gguf, "output.weight");
+    sizes.top = (output > 0 ? output : tensor_bytes(gguf, "token_embd.weight")) +
+                tensor_bytes(gguf, "position_embd.weight");
+    for (size_t layer = 0; layer < config->layer_count; layer++) {
+        uint64_t slot = 0;
+        for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%zu.%s.weight", layer, matrices[i]);
+            const uint64_t bytes = tensor_bytes(gguf, name);
+            slot += bytes;
+            sizes.layers += bytes > 0 ? bytes - RUN_BYTES : 0;
+        }
+        if (slot > sizes.slot) sizes.slot = slot;
+    }
+    return sizes;
+}
+
+size_t weight_sizes_resident(const struct weight_sizes *sizes, uint64_t host_bytes) {
+    const uint64_t least = sizes->top + SLOTS * sizes->slot;
+    if (host_bytes >= sizes->all) return sizes->layer_count;
+    if (host_bytes < least || sizes->slot == 0) return 0;
+    const uint64_t layers = (host_bytes - least) / sizes->slot;
+    return layers < sizes->layer_count ? (size_t)layers : sizes->layer_count;
+}
+
+double weight_sizes_pass_bytes(const struct weight_sizes *sizes, uint64_t host_bytes) {
+    const size_t streamed = sizes->layer_count - weight_sizes_resident(sizes, host_bytes);
+    return sizes->layer_count > 0
+               ? (double)sizes->layers * (double)streamed / (double)sizes->layer_count
+               : 0;
+}
+
+uint64_t weight_sizes_host_bytes(const struct weight_sizes *sizes, uint64_t spare) {
+    const uint64_t least = sizes->top + SLOTS * sizes->slot;
+    if (spare >= sizes->all) return sizes->all;
+    return spare >= least ? least + weight_sizes_resident(sizes, spare) * sizes->slot : 0;
 }

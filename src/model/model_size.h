@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "cache/kv_cache.h"
+#include "format/gguf.h"
 #include "model/model.h"
 
 /* The cache of this model for one sequence of one token, for kv_cache_bytes_per_token. */
@@ -15,5 +16,23 @@ struct kv_cache_config model_cache_config(const struct model_config *config, enu
 bool model_cache_q8_possible(const struct model_config *config);
 /* Estimated buffers of a forward pass over row_count rows: the widest activations that exist at the same time. */
 uint64_t model_work_bytes(const struct model_config *config, uint64_t row_count);
+
+/* What of a model's weights must stay in RAM, and what can be read for each pass (weight_stream.h), from the header of
+ * its file. */
+struct weight_sizes {
+    uint64_t all;    /* of all tensors */
+    uint64_t top;    /* of what always stays: at most */
+    uint64_t slot;   /* of the largest layer with what alignment adds: at most */
+    uint64_t layers; /* of the matrices of all layers */
+    size_t layer_count;
+};
+struct weight_sizes weight_sizes_of(const struct gguf *gguf, const struct model_config *config);
+/* Layers that stay in RAM with so many bytes for weights, of those that do not hold all; at least so many do. */
+size_t weight_sizes_resident(const struct weight_sizes *sizes, uint64_t host_bytes);
+/* Bytes that are read for each pass then; 0: nothing is read. */
+double weight_sizes_pass_bytes(const struct weight_sizes *sizes, uint64_t host_bytes);
+/* How much of `spare` bytes is of use: all that whole layers take; at least what always stays and the two buffers.
+ * 0: it is less than that. */
+uint64_t weight_sizes_host_bytes(const struct weight_sizes *sizes, uint64_t spare);
 
 #endif

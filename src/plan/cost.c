@@ -10,7 +10,7 @@
 #include "kernels/attention/attention.h"
 
 const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attention", "selection",
-                                                 "pages",    "link",   "disk"};
+                                                 "pages",    "link",   "disk",      "weights"};
 
 /* What recorded queries of texts do (docs/planner.md, "Hits").  Of the chunks that are chosen x^2 / (x^2 + LOCALITY)
  * are in RAM, or HELD of the share that RAM holds; a token or page that is chosen has so many tokens beside it that
@@ -24,6 +24,9 @@ static const double ADDED = 0.33, ADDED_KEPT = 0.215, CHANGED = 0.5, ADDED_RUN =
 static const double MOVING_LAYERS = 3;
 /* What a dial keeps, of texts (docs/planner.md, "The dial"): of tokens that are chosen singly, and of pages. */
 static const double DIAL_TOKENS = 0.25, DIAL_PAGES = 0.48;
+enum { BLOCK_ROWS = 256 }; /* of a prefill block that a machine's file has numbers of */
+/* Of a prompt that goes through the layers at once (docs/decisions/0009). */
+static const double SEGMENT_TOKENS = 8192, SEGMENT_BYTES = 64 << 20;
 /* Chunks of a head are neighbours on disk, which a scan reads in one request. */
 enum { SCAN_CHUNKS = 16 };
 enum { PAGE_DEFAULT = 16, PART_BYTES = 4096 }; /* select.h; pages in parts (docs/decisions/0030) */
@@ -37,7 +40,8 @@ static bool has_name(const struct gguf_tensor *tensor, const char *name) {
 void cost_model_init(struct cost_model *model, const struct machine *machine,
                      const struct model_config *config, const struct gguf *gguf) {
     const bool is_tied = gguf_find_tensor(gguf, "output.weight") == NULL;
-    *model = (struct cost_model){.machine = machine, .config = config};
+    *model = (struct cost_model){
+        .machine = machine, .config = config, .weights = weight_sizes_of(gguf, config)};
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf->tensors[i];
         const bool is_embedding = has_name(tensor, "token_embd.weight"),
@@ -47,9 +51,9 @@ void cost_model_init(struct cost_model *model, const struct machine *machine,
         if (is_embedding && !is_tied) continue; /* a row of it is looked up */
         model->row_seconds += (double)tensor->size_bytes /
                               machine_matrix_rate(machine, tensor->type, (size_t)tensor->dimensions[0]);
-        if (!is_output)
-            model->token_seconds += (double)(tensor->dimensions[0] * tensor->dimensions[1]) /
-                                    machine_matrix_block(machine, tensor->type);
+        *(is_output ? &model->output_seconds : &model->token_seconds) +=
+            (double)(tensor->dimensions[0] * tensor->dimensions[1]) /
+            machine_matrix_block(machine, tensor->type);
     }
 }
 
@@ -58,7 +62,7 @@ void cost_model_init(struct cost_model *model, const struct machine *machine,
 struct layer_work {
     double depth, kept;         /* rows, per KV head */
     double sampled;             /* keys that an estimate reads besides */
-    double kv_heads, group;     /* of a layer */
+    double kv_heads, group;     /* of a layer, of all sequences */
     double dimensions;          /* k and v over those that were measured */
     double row_bytes, row_rate; /* of a token and KV head; bytes a second */
     const struct machine *machine;
@@ -114,15 +118,19 @@ struct tiers {
     struct kv_cache_config cache;
     double chunks;      /* of a KV head */
     double chunk_bytes; /* as they are stored */
-    double heads;       /* of all layers */
+    double heads;       /* of all layers and sequences */
     double held;        /* 0..1, of all chunks */
     double resident;    /* layers that stay */
     double list_heads;  /* of all, that have a buffer of their list */
 };
 
 static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const struct model_config *config,
-                            uint64_t depth, struct error *error) {
+                            const struct cost_work *work, struct error *error) {
+    const uint64_t depth = work->depth;
+    const double sequences = (double)work->sequences,
+                 model_heads = (double)(config->layer_count * config->kv_head_count);
     struct plan counted = *plan;
+    if (counted.sequence_capacity < work->sequences) counted.sequence_capacity = work->sequences;
     if (counted.context_size < depth + 1) counted.context_size = depth + 1;
     TRY(plan_check(&counted, config, error));
     TRY(plan_cache_config(&counted, config, &tiers->cache, error));
@@ -133,8 +141,8 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
     struct kv_cache_config plain = tiers->cache;
     plain.key_index_bytes = 0;
     tiers->chunks = (double)kv_chunks_of(depth);
-    tiers->heads = (double)(config->layer_count * config->kv_head_count);
-    tiers->chunk_bytes = (double)(kv_cache_bytes_per_token(&plain) * KV_CHUNK_TOKENS) / tiers->heads;
+    tiers->heads = model_heads * sequences;
+    tiers->chunk_bytes = (double)(kv_cache_bytes_per_token(&plain) * KV_CHUNK_TOKENS) / model_heads;
     if (plan->quantized_pages) tiers->chunk_bytes *= 0.36; /* 4 bits, scales and the padding of pages */
     const double all = tiers->chunks * tiers->heads * tiers->chunk_bytes,
                  spare = plan->host_bytes > 0
@@ -144,7 +152,7 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
     tiers->resident = (double)plan->resident_layers;
     if (tiers->cache.list_bytes == 0) return STATUS_OK;
     /* Buffers come before layers that stay. */
-    const double layer = (double)config->kv_head_count * tiers->chunks * tiers->chunk_bytes;
+    const double layer = (double)config->kv_head_count * sequences * tiers->chunks * tiers->chunk_bytes;
     tiers->resident = fmin(tiers->resident, floor((double)(plan->host_bytes - minimum) / layer));
     struct attention_options lists;
     TRY(plan_attention_options(&counted, config, &lists, error));
@@ -167,18 +175,29 @@ struct step {
     struct cost *cost;
     const struct cost_model *model;
     const struct plan *plan;
+    double sequences; /* that go through a pass together */
     struct tiers tiers;
     struct layer_work work;
     double chosen_layers;    /* those that select; the others attend to everything */
     uint64_t rebuild_chunks; /* of a head, that are computed again at most */
 };
 
+/* All matrices: between one row and a block the time is linear in the rows. */
+static double matrices_seconds(const struct step *step) {
+    const struct cost_model *model = step->model;
+    const double block = BLOCK_ROWS * (model->token_seconds + model->output_seconds);
+    return model->row_seconds +
+           (step->sequences - 1) / (BLOCK_ROWS - 1) * fmax(block - model->row_seconds, 0);
+}
+
 static void compute(struct step *step) {
     const struct machine *machine = step->model->machine;
     const double layers = (double)step->model->config->layer_count, dense = layers - step->chosen_layers;
     double *parts = step->cost->parts;
-    parts[COST_MATRICES] = step->model->row_seconds;
-    parts[COST_LAYERS] = machine->step_seconds + layers * machine->layer_seconds;
+    parts[COST_MATRICES] = matrices_seconds(step);
+    parts[COST_LAYERS] =
+        machine->step_seconds +
+        layers * (machine->layer_seconds + (step->sequences - 1) * machine->layer_token_seconds);
     parts[COST_ATTENTION] = dense * everything_seconds(&step->work);
     if (step->chosen_layers > 0) {
         parts[COST_SELECTION] = step->chosen_layers * score_seconds(&step->work);
@@ -231,6 +250,7 @@ static double rebuilt(const struct step *step, double disk, double computed) {
         .schedule = SPLIT_OVERLAPPED,
         .first_tokens = REBUILD_ROWS_MAX};
     const double again = layers * split_choose(&question).seconds + computed;
+    if (step->sequences > 1) return overlapped(machine, disk, computed, layers); /* one sequence at a time */
     return again < 0.9 * fmax(disk, computed) ? again : overlapped(machine, disk, computed, layers);
 }
 
@@ -350,6 +370,20 @@ static void read_chosen(struct step *step, double computed) {
     cost->step_seconds = computed + processor + fmax(disk - fmin(expected, computed), 0);
 }
 
+/* Weights come while other layers compute, from the same disk as KV: the next pass begins where this one ends. */
+static void read_weights(struct step *step, uint64_t host_bytes, double computed) {
+    struct cost *cost = step->cost;
+    const struct machine *machine = step->model->machine;
+    const double serial = fmin(machine->disk_serial, 1);
+    if (host_bytes == 0 || host_bytes >= step->model->weights.all) return;
+    cost->pass_bytes = weight_sizes_pass_bytes(&step->model->weights, host_bytes);
+    const double seconds =
+        cost->pass_bytes / machine_disk_rate(machine, machine_disk_bytes[MACHINE_DISK_SIZES - 1], false);
+    cost->parts[COST_WEIGHTS] = seconds;
+    cost->step_seconds =
+        fmax(cost->step_seconds, cost->parts[COST_DISK] + seconds) + serial * fmin(seconds, computed);
+}
+
 static void count_bytes(struct step *step, uint64_t depth) {
     struct cost *cost = step->cost;
     const struct tiers *tiers = &step->tiers;
@@ -358,7 +392,8 @@ static void count_bytes(struct step *step, uint64_t depth) {
     const uint64_t per_token = kv_cache_bytes_per_token(&plain);
     cost->held = tiers->held;
     cost->kv_bytes = (uint64_t)(tiers->chunks * tiers->heads * tiers->chunk_bytes);
-    cost->key_index_bytes = (kv_cache_bytes_per_token(&tiers->cache) - per_token) * depth;
+    cost->key_index_bytes =
+        (kv_cache_bytes_per_token(&tiers->cache) - per_token) * depth * (uint64_t)step->sequences;
     cost->host_bytes =
         step->plan->host_bytes > 0 ? step->plan->host_bytes : cost->kv_bytes + cost->key_index_bytes;
     if (step->plan->disk_directory != NULL) cost->disk_bytes = cost->kv_bytes + cost->key_index_bytes;
@@ -369,7 +404,8 @@ static void count_bytes(struct step *step, uint64_t depth) {
     cost->host_bytes -= cost->device_bytes;
 }
 
-/* Prompts attend to everything; what they store is written while they compute. */
+/* Prompts attend to everything; what they store is written while they compute, and weights are read for each segment.
+ */
 static double prompt_seconds(const struct step *step, uint64_t depth) {
     const struct machine *machine = step->model->machine;
     const struct model_config *config = step->model->config;
@@ -379,7 +415,10 @@ static double prompt_seconds(const struct step *step, uint64_t depth) {
                             tokens * tokens / 2;
     const double computed = tokens * (step->model->token_seconds + layers * machine->layer_token_seconds) +
                             products / machine->attend_block;
-    return fmax(computed, (double)step->cost->disk_bytes / machine->disk_write) + step->cost->step_seconds;
+    const double written = (double)step->cost->disk_bytes / step->sequences / machine->disk_write,
+                 segment = fmin(SEGMENT_TOKENS, SEGMENT_BYTES / (double)(config->hidden_size * sizeof(float))),
+                 weights = ceil(tokens / segment) * step->cost->parts[COST_WEIGHTS];
+    return fmax(computed, fmax(written, weights)) + step->cost->step_seconds;
 }
 
 static void work_of(struct step *step, const struct plan *plan, uint64_t depth) {
@@ -392,10 +431,10 @@ static void work_of(struct step *step, const struct plan *plan, uint64_t depth) 
     step->work = (struct layer_work){
         .depth = (double)depth,
         .kept = (double)depth,
-        .kv_heads = (double)config->kv_head_count,
+        .kv_heads = (double)config->kv_head_count * step->sequences,
         .group = group,
         .dimensions = (double)(config->k_dimension + config->v_dimension) / (2 * MACHINE_DIMENSION),
-        .row_bytes = (double)kv_cache_bytes_per_token(&plain) / step->tiers.heads,
+        .row_bytes = (double)kv_cache_bytes_per_token(&plain) * step->sequences / step->tiers.heads,
         .row_rate = machine_by_group_at(f16 ? machine->attend_f16 : machine->attend_q8, group),
         .machine = machine};
 }
@@ -427,17 +466,19 @@ static enum status selection_work(struct step *step, const struct plan *plan, ui
 }
 
 enum status cost_of_plan(struct cost *cost, const struct cost_model *model, const struct plan *plan,
-                         uint64_t depth, struct error *error) {
-    struct step step = {.cost = cost, .model = model, .plan = plan};
+                         const struct cost_work *given, struct error *error) {
+    struct cost_work work = *given;
+    if (work.sequences == 0) work.sequences = 1;
+    struct step step = {.cost = cost, .model = model, .plan = plan, .sequences = (double)work.sequences};
     struct attention_options attention;
     *cost = (struct cost){.held = 1};
-    TRY(tiers_of(&step.tiers, plan, model->config, depth, error));
-    work_of(&step, plan, depth);
-    TRY(selection_work(&step, plan, depth, error));
+    TRY(tiers_of(&step.tiers, plan, model->config, &work, error));
+    work_of(&step, plan, work.depth);
+    TRY(selection_work(&step, plan, work.depth, error));
     TRY(plan_attention_options(plan, model->config, &attention, error));
     step.rebuild_chunks = attention.rebuild_chunks;
     compute(&step);
-    count_bytes(&step, depth);
+    count_bytes(&step, work.depth);
     const double computed = computing(cost);
     cost->parts[COST_LINK] = over_link(&step);
     cost->step_seconds = fmax(computed, cost->parts[COST_LINK]);
@@ -445,8 +486,9 @@ enum status cost_of_plan(struct cost *cost, const struct cost_model *model, cons
         read_chosen(&step, cost->step_seconds);
     else if (step.tiers.held < 1)
         read_everything(&step, cost->step_seconds);
+    read_weights(&step, work.weights_host_bytes, computed);
     for (enum cost_part part = 0; part < COST_PARTS; part++)
         if (cost->parts[part] > cost->parts[cost->limit]) cost->limit = part;
-    cost->prompt_seconds = prompt_seconds(&step, depth);
+    cost->prompt_seconds = prompt_seconds(&step, work.depth);
     return STATUS_OK;
 }

@@ -9,8 +9,11 @@
  *          = computing + reading                                                a selection, whose reads wait for it
  *          = computing + max(reading - computing, the part that is not expected)    the same, with prefetch
  *
- * What a selection finds in RAM, and reads of what it does not find: docs/planner.md, "Hits".  Arithmetic only: any
- * thread.
+ *   step   = max(step, reading)                                                 the same with weights on the way: what
+ *                                                                               a pass reads of them is added
+ *
+ * Sequences that go through a pass together share its weights; all else is done for each.  What a selection finds in
+ * RAM, and reads of what it does not find: docs/planner.md, "Hits".  Arithmetic only: any thread.
  */
 #ifndef LOAM_PLAN_COST_H
 #define LOAM_PLAN_COST_H
@@ -18,15 +21,18 @@
 #include "base/status.h"
 #include "format/gguf.h"
 #include "model/model.h"
+#include "model/model_size.h"
 #include "plan/machine.h"
 #include "plan/plan.h"
 
 struct cost_model {
     const struct machine *machine; /* borrowed, as is the configuration */
     const struct model_config *config;
-    double row_seconds;   /* all matrices, one row */
-    double token_seconds; /* the layers' matrices, a token of a prefill block */
+    double row_seconds;    /* all matrices, one row */
+    double token_seconds;  /* the layers' matrices, a token of a prefill block */
+    double output_seconds; /* the output matrix, a row of as many */
     uint64_t weight_bytes;
+    struct weight_sizes weights;
 };
 /* Types and shapes are read from gguf; no weight is. */
 void cost_model_init(struct cost_model *model, const struct machine *machine,
@@ -40,6 +46,7 @@ enum cost_part {
     COST_PAGES, /* requests and checksums of what is read, by the processor */
     COST_LINK,
     COST_DISK,
+    COST_WEIGHTS, /* reading those that RAM does not hold */
     COST_PARTS
 };
 extern const char *const cost_part_names[COST_PARTS];
@@ -52,11 +59,20 @@ struct cost {
     double held;              /* 0..1: the share of the KV that RAM holds */
     uint64_t kv_bytes, key_index_bytes, device_bytes, host_bytes, disk_bytes; /* at the depth */
     double read_bytes;                                                        /* of a step */
+    double pass_bytes; /* of weights, read for each step */
 };
 
-/* A step of one sequence with `depth` tokens by this plan, whose host_bytes are set if it has a disk.  STATUS_MEMORY,
- * STATUS_USAGE, ...: the plan is not possible for the model. */
+/* What goes through the layers. */
+struct cost_work {
+    uint64_t depth;              /* tokens of each sequence */
+    size_t sequences;            /* of a step together; 0: 1 */
+    uint64_t weights_host_bytes; /* RAM for weights; 0: all of them are in RAM */
+};
+
+/* A step of sequences with `depth` tokens by this plan, whose host_bytes are set if it has a disk; its capacity is at
+ * least the number of sequences.  prompt_seconds is of one.  STATUS_MEMORY, STATUS_USAGE, ...: the plan is not possible
+ * for the model. */
 enum status cost_of_plan(struct cost *cost, const struct cost_model *model, const struct plan *plan,
-                         uint64_t depth, struct error *error) STATUS_CHECKED;
+                         const struct cost_work *work, struct error *error) STATUS_CHECKED;
 
 #endif

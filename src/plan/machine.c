@@ -32,6 +32,42 @@ void machine_init(struct machine *machine) {
 
 /* ---- what the numbers say ---- */
 
+static void scale_group(struct machine_by_group *numbers, double factor) {
+    numbers->one *= factor;
+    numbers->many *= factor;
+}
+
+static void take_speeds(struct machine *machine, const struct machine_threads *speed) {
+    for (size_t i = 0; i < MACHINE_TYPES; i++) {
+        machine->matrices[i].narrow *= speed->narrow;
+        machine->matrices[i].wide *= speed->wide;
+        machine->matrices[i].block *= speed->block;
+    }
+    machine->step_seconds /= speed->layer;
+    machine->layer_seconds /= speed->layer;
+    machine->layer_token_seconds /= speed->token;
+    scale_group(&machine->attend_f16, speed->attend);
+    scale_group(&machine->attend_q8, speed->attend);
+    machine->attend_block *= speed->attend_block;
+    for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
+        machine->selections[i].seconds /= speed->select;
+        scale_group(&machine->selections[i].score, 1 / speed->select);
+        scale_group(&machine->selections[i].rows, 1 / speed->select);
+    }
+}
+
+bool machine_with_threads(struct machine *fewer, const struct machine *machine, size_t thread_count) {
+    *fewer = *machine;
+    if (thread_count == machine->thread_count) return true;
+    for (size_t i = 0; i < MACHINE_THREAD_COUNTS; i++) {
+        if ((size_t)1 << i != thread_count || !(machine->threads[i].wide > 0)) continue;
+        fewer->thread_count = (uint32_t)thread_count;
+        take_speeds(fewer, &machine->threads[i]);
+        return true;
+    }
+    return false;
+}
+
 const struct machine_selection *machine_find_selection(const struct machine *machine, const char *name) {
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
         const struct machine_selection *selection = &machine->selections[i];
@@ -138,12 +174,29 @@ static void visit_selections(struct visit *v, struct machine *machine) {
     }
 }
 
+static void visit_threads(struct visit *v, struct machine *machine) {
+    for (size_t i = 0; i < MACHINE_THREAD_COUNTS; i++) {
+        struct machine_threads *threads = &machine->threads[i];
+        const unsigned count = 1U << i;
+        visit(v, OPTIONAL, &threads->narrow, "threads.%u.narrow", count);
+        visit(v, OPTIONAL, &threads->wide, "threads.%u.wide", count);
+        visit(v, OPTIONAL, &threads->block, "threads.%u.block", count);
+        visit(v, OPTIONAL, &threads->layer, "threads.%u.layer", count);
+        visit(v, OPTIONAL, &threads->token, "threads.%u.token", count);
+        visit(v, OPTIONAL, &threads->attend, "threads.%u.attend", count);
+        visit(v, OPTIONAL, &threads->attend_block, "threads.%u.attend_block", count);
+        visit(v, OPTIONAL, &threads->select, "threads.%u.select", count);
+    }
+}
+
 static enum status visit_numbers(struct machine *machine, number_visitor *visitor, void *context) {
     struct visit v = {.visitor = visitor, .context = context};
+    visit(&v, OPTIONAL, &machine->memory_bytes, "memory.bytes");
     visit(&v, NEEDED, &machine->memory_one, "memory.one");
     visit(&v, NEEDED, &machine->memory_all, "memory.all");
     visit(&v, NEEDED, &machine->copy, "memory.copy");
     visit_matrices(&v, machine);
+    visit_threads(&v, machine);
     visit(&v, OPTIONAL, &machine->step_seconds, "step.seconds");
     visit(&v, OPTIONAL, &machine->layer_seconds, "layer.seconds");
     visit(&v, OPTIONAL, &machine->layer_token_seconds, "layer.token_seconds");
@@ -205,6 +258,22 @@ static enum status read_name(const json_t *root, const char *key, char text[MACH
     return STATUS_OK;
 }
 
+static enum status check_threads(const struct machine *machine, const char *path, struct error *error) {
+    for (size_t i = 0; i < MACHINE_THREAD_COUNTS; i++) {
+        const struct machine_threads *t = &machine->threads[i];
+        const int found = (t->narrow > 0) + (t->wide > 0) + (t->block > 0) + (t->layer > 0) +
+                          (t->token > 0) + (t->attend > 0) + (t->attend_block > 0) + (t->select > 0);
+        if (found % 8 != 0)
+            return error_set(error, STATUS_USAGE, "%s: numbers: threads.%u: found %d of its 8 numbers", path,
+                             1U << i, found);
+        if (found > 0 && (uint32_t)1 << i >= machine->thread_count)
+            return error_set(error, STATUS_USAGE,
+                             "%s: numbers: threads.%u: the machine has %u threads, expected fewer", path,
+                             1U << i, machine->thread_count);
+    }
+    return STATUS_OK;
+}
+
 /* What belongs together is there, or none of it. */
 static enum status check_groups(const struct machine *machine, const char *path, struct error *error) {
     bool any = false;
@@ -225,7 +294,7 @@ static enum status check_groups(const struct machine *machine, const char *path,
                              "%s: numbers: select.%s.rows: found one of group1 and group%d", path,
                              machine->selections[i].name, MACHINE_GROUP);
     }
-    return STATUS_OK;
+    return check_threads(machine, path, error);
 }
 
 static enum status read_root(struct machine *machine, const json_t *root, const char *path,

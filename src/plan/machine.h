@@ -18,7 +18,7 @@
 #include "tensor/type.h"
 
 enum {
-    MACHINE_VERSION = 1,
+    MACHINE_VERSION = 2,
     MACHINE_TYPES = 32,     /* of tensors, by number */
     MACHINE_DIMENSION = 64, /* of the measured heads */
     MACHINE_GROUP = 4,
@@ -27,6 +27,7 @@ enum {
     MACHINE_SELECTIONS_MAX = 12,
     MACHINE_DISK_SIZES = 5,
     MACHINE_DISK_DEPTHS = 3,
+    MACHINE_THREAD_COUNTS = 10, /* 1, 2, 4 .. 512 */
     MACHINE_TEXT_BYTES = 96,
 };
 
@@ -52,9 +53,19 @@ struct machine_selection {
     struct machine_by_group rows;    /* seconds for each row that is attended to, and KV head */
 };
 
+/* What fewer threads reach of the speed of all: 1 is as quick.  0: not measured. */
+struct machine_threads {
+    double narrow, wide, block;  /* struct machine_matrix */
+    double layer, token;         /* a layer of a step, and of a token of a prefill block */
+    double attend, attend_block; /* one row, a prefill block */
+    double select;
+};
+
 struct machine {
     char processor[MACHINE_TEXT_BYTES], kernels[MACHINE_TEXT_BYTES];
     uint32_t thread_count;
+    struct machine_threads threads[MACHINE_THREAD_COUNTS]; /* of 1, 2, 4 .. threads, below thread_count */
+    double memory_bytes;                                   /* RAM in all; 0: not known */
     double memory_one, memory_all; /* bytes per second that one thread reads, and that all read */
     double copy;                   /* bytes per second copied by one thread */
     struct machine_matrix matrices[MACHINE_TYPES];
@@ -77,6 +88,8 @@ struct machine {
 
 /* Zeros, with the names of the selections. */
 void machine_init(struct machine *machine);
+/* The same machine with fewer threads: its rates are those.  false: that count was not measured. */
+bool machine_with_threads(struct machine *fewer, const struct machine *machine, size_t thread_count);
 /* NULL: that selection was not measured. */
 const struct machine_selection *machine_find_selection(const struct machine *machine, const char *name);
 /* Between groups of 1 and MACHINE_GROUP the numbers lie on a line, and beyond, too. */

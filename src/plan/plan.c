@@ -390,7 +390,8 @@ enum status plan_set_host_bytes(struct plan *plan, const struct model_config *co
         __builtin_mul_overflow(all, plan->sequence_capacity, &all) ||
         __builtin_add_overflow(all, bytes_min, &all))
         all = UINT64_MAX;
-    uint64_t half = memory_available_bytes() / 2, wanted = all < half ? all : half;
+    const uint64_t memory = plan->memory_bytes != 0 ? plan->memory_bytes : memory_available_bytes();
+    uint64_t half = memory / 2, wanted = all < half ? all : half;
     plan->host_bytes = wanted;
     if (plan->pools_key_index) TRY(plan_host_bytes_min(plan, config, &bytes_min, error));
     plan->host_bytes = wanted > bytes_min ? wanted : bytes_min;

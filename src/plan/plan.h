@@ -96,6 +96,7 @@ struct plan {
     /* RAM for KV, key index, tables and buffers; the rest of the KV is on disk (cache/kv_tier.h).  0: all KV is in RAM.
      * plan_set_host_bytes derives it from the budget. */
     uint64_t host_bytes;
+    uint64_t memory_bytes; /* RAM that there is for plan_set_host_bytes; 0: what the system has available */
     const char *disk_directory; /* the folder of saved documents (cache/store/store.h); NULL: none */
     uint64_t disk_bytes;        /* max size of the folder; 0: no limit */
     const char *document_name;  /* borrowed; a name for people, given to what is saved; NULL: none */

@@ -2,23 +2,31 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "base/checked.h"
 
 enum { HUGE_PAGE_BYTES = 2 << 20, PAGE_BYTES = 4096 };
 
-uint64_t memory_available_bytes(void) {
+/* A line of /proc/meminfo; unknown: it is not there. */
+static uint64_t read_line(const char *name, uint64_t unknown) {
     FILE *file = fopen("/proc/meminfo", "re");
-    if (file == NULL) return UINT64_MAX;
+    if (file == NULL) return unknown;
+    const size_t length = strlen(name);
     char line[128];
     unsigned long long kib;
-    uint64_t bytes = UINT64_MAX;
+    uint64_t bytes = unknown;
     while (fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) bytes = kib * 1024;
+        if (strncmp(line, name, length) == 0 && sscanf(line + length, " %llu kB", &kib) == 1)
+            bytes = kib * 1024;
     fclose(file);
     return bytes;
 }
+
+uint64_t memory_available_bytes(void) { return read_line("MemAvailable:", UINT64_MAX); }
+
+uint64_t memory_total_bytes(void) { return read_line("MemTotal:", 0); }
 
 static size_t area_alignment(size_t size_bytes) {
     return size_bytes >= MEMORY_AREA_BYTES_MIN ? (size_t)HUGE_PAGE_BYTES : (size_t)PAGE_BYTES;

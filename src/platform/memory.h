@@ -9,6 +9,7 @@ enum { MEMORY_AREA_BYTES_MIN = 1 << 20 }; /* of an area in huge pages; smaller o
 
 /* Bytes that new allocations can get without swapping, by the kernel's estimate; UINT64_MAX: unknown. */
 uint64_t memory_available_bytes(void);
+uint64_t memory_total_bytes(void); /* that the system has; 0: unknown */
 
 /* An area of zeros, mapped without a promise of swap, so that it costs what is used of it.  From MEMORY_AREA_BYTES_MIN
  * on it is aligned to huge pages and asks for them: who streams it would miss the TLB every 4 KiB, and a read from disk

@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -107,6 +108,74 @@ static void tiers_are_filled(void **state) {
     process_deinit(&result);
 }
 
+static json_t *choice_of(const json_t *root) { return json_object_get(root, "choice"); }
+
+static const char *text_of(const json_t *object, const char *key) {
+    const char *text = json_string_value(json_object_get(object, key));
+    if (text == NULL) fail_msg("%s: no text", key);
+    return text;
+}
+
+/* Threads, schedule and the weights in RAM: chosen and said; what is given stays. */
+static void what_a_plan_runs_with_is_said(void **state) {
+    (void)state;
+    struct error error;
+    struct machine machine = sample_machine(one, NULL);
+    char path[200];
+    snprintf(path, sizeof path, "%s", scratch_path("small.json"));
+    machine.threads[1] = sample_machine_threads(2, 2); /* two threads are the quickest */
+    assert_ok(machine_save(&machine, path, &error), error);
+    json_t *chosen = planned((const char *const[]){"plan", "--machine", path, "--json", "-c", "1K", NULL}),
+           *given = planned((const char *const[]){"plan", "--machine", path, "--json", "-c", "1K", "-t", "1", NULL}),
+           *together = planned(
+               (const char *const[]){"plan", "--machine", path, "--json", "-c", "1K", "-np", "0", NULL}),
+           *eight = planned(
+               (const char *const[]){"plan", "--machine", path, "--json", "-c", "1K", "-np", "8", NULL});
+    assert_int_equal(number(choice_of(chosen), "threads"), 2);
+    assert_string_equal(text_of(choice_of(chosen), "schedule"), "row");
+    assert_true(json_is_null(json_object_get(choice_of(chosen), "weights_host_bytes")));
+    assert_int_equal(number(choice_of(given), "threads"), 1);
+    assert_string_equal(text_of(choice_of(together), "schedule"), "column");
+    assert_true(number(choice_of(together), "tokens_per_second") >
+                number(choice_of(chosen), "tokens_per_second"));
+    assert_int_equal(number(choice_of(eight), "sequences"), 8);
+    json_decref(chosen);
+    json_decref(given);
+    json_decref(together);
+    json_decref(eight);
+    struct process_result shown = LOAM("plan", "--machine", path, "-c", "1K");
+    assert_int_equal(shown.code, 0);
+    assert_non_null(strstr(shown.output, "2 of 4 threads; schedule row, 1 sequence a pass"));
+    assert_non_null(strstr(shown.output, "weights: "));
+    process_deinit(&shown);
+}
+
+/* A machine with less RAM than the model takes: as much stays as there is memory for, and it says what to give. */
+static void weights_that_do_not_fit(void **state) {
+    (void)state;
+    struct error error;
+    struct machine machine = sample_machine(one, NULL);
+    char path[200];
+    snprintf(path, sizeof path, "%s", scratch_path("little-ram.json"));
+    json_t *all = PLANNED("-c", "64");
+    const double weights = number(all, "weight_bytes"), kv = number(choice_of(all), "kv_bytes");
+    machine.memory_bytes = (weights + kv) * 0.98 * 16 / 15;
+    assert_ok(machine_save(&machine, path, &error), error);
+    json_t *some = planned((const char *const[]){"plan", "--machine", path, "--json", "-c", "64", NULL});
+    const double chosen = number(choice_of(some), "weights_host_bytes");
+    assert_true(chosen > 0 && chosen < weights);
+    assert_true(number(choice_of(some), "pass_read_bytes") > 0);
+    assert_true(number(json_object_get(choice_of(some), "parts_seconds"), "weights") > 0);
+    assert_true(number(choice_of(some), "tokens_per_second") <
+                number(choice_of(all), "tokens_per_second"));
+    json_decref(some);
+    json_decref(all);
+    struct process_result shown = LOAM("plan", "--machine", path, "-c", "64");
+    assert_int_equal(shown.code, 0);
+    assert_non_null(strstr(shown.output, "--weights-host "));
+    process_deinit(&shown);
+}
+
 /* A step of a device with memory of its own: what it does not hold comes over the link. */
 static void another_machine_has_another_limit(void **state) {
     (void)state;
@@ -131,7 +200,7 @@ static void another_machine_has_another_limit(void **state) {
 }
 
 /* A cache folder with the numbers of this machine, as if they had been measured. */
-static const char *cache_variable(void) {
+static const char *cache_variable(const char *name) {
     static char variable[400];
     struct error error;
     struct machine machine = sample_machine(one, NULL);
@@ -139,7 +208,9 @@ static const char *cache_variable(void) {
     snprintf(machine.processor, sizeof machine.processor, "%s", cpu_model_name());
     cpu_mask_text(cpu_features(), machine.kernels, sizeof machine.kernels);
     machine.thread_count = 2;
-    snprintf(path, sizeof path, "%s", scratch_path("cache"));
+    machine.threads[0] = sample_machine_threads(2, 2); /* one thread is the quicker number */
+    machine.threads[1] = (struct machine_threads){0};
+    snprintf(path, sizeof path, "%s", scratch_path(name));
     assert_int_equal(mkdir(path, 0700), 0);
     snprintf(variable, sizeof variable, "XDG_CACHE_HOME=%s", path);
     snprintf(path + strlen(path), sizeof path - strlen(path), "/loam");
@@ -172,13 +243,99 @@ static void a_run_takes_the_choice(void **state) {
     assert_string_equal(named.output, full.output);
     assert_null(strstr(plain.complaints, "auto"));
     assert_int_equal(access(folder, F_OK), -1); /* nothing was measured */
-    struct process_result lossy = RUN_WITH(cache_variable(), "--loss", "0.05", "-n", "40");
+    struct process_result lossy = RUN_WITH(cache_variable("cache"), "--loss", "0.05", "-n", "40");
     if (strstr(lossy.complaints, "note: --preset auto: ") == NULL) fail_msg("%s", lossy.complaints);
     assert_null(strstr(lossy.complaints, "measuring"));
+    assert_null(strstr(lossy.complaints, "threads")); /* -t is given */
     process_deinit(&full);
     process_deinit(&plain);
     process_deinit(&named);
     process_deinit(&lossy);
+}
+
+/* ... its number of threads, too, with the same answer. */
+static void a_run_takes_the_threads(void **state) {
+    (void)state;
+    char path[200];
+    snprintf(path, sizeof path, "%s", scratch_path("run.json"));
+    const char *const arguments[] = {"run",    "-p",       "once", "-n",     "3",  "--raw", "--temp", "0",
+                                     "--json", path, "--preset", "auto", NULL};
+    if (cpu_count() != 2) skip(); /* the numbers are those of two threads */
+    struct process_result chosen = run_with(cache_variable("threads"), arguments),
+                          full = LOAM("run", "-p", "once", "-n", "3", "--raw", "--temp", "0");
+    if (strstr(chosen.complaints, "1 of 2 threads") == NULL) fail_msg("%s", chosen.complaints);
+    assert_string_equal(chosen.output, full.output);
+    json_error_t error;
+    json_t *root = json_load_file(path, 0, &error);
+    if (root == NULL) fail_msg("%s", error.text);
+    assert_int_equal(number(json_object_get(root, "plan"), "threads"), 1);
+    json_decref(root);
+    process_deinit(&chosen);
+    process_deinit(&full);
+}
+
+enum { REQUESTS = 3 };
+
+static void write_requests(const char *path) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    for (int i = 0; i < REQUESTS; i++)
+        fprintf(file,
+                "{\"custom_id\": \"%d\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": "
+                "{\"prompt\": \"The king number %d\", \"max_tokens\": 8, \"temperature\": 0}}\n",
+                i, i);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* The text of each answer, by its id; the caller frees. */
+static void read_answers(const char *path, char *texts[REQUESTS]) {
+    char line[4096];
+    size_t count = 0;
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    for (; fgets(line, sizeof line, file) != NULL; count++) {
+        json_t *root = json_loads(line, 0, NULL);
+        const json_t *body = json_object_get(json_object_get(root, "response"), "body");
+        const char *text = text_of(json_array_get(json_object_get(body, "choices"), 0), "text");
+        texts[text_of(root, "custom_id")[0] - '0'] = strdup(text);
+        json_decref(root);
+    }
+    fclose(file);
+    assert_int_equal(count, REQUESTS);
+}
+
+/* ... and `batch` how many requests go together, unless -np says it. */
+static void a_batch_takes_the_sequences(void **state) {
+    (void)state;
+    char requests[200], auto_path[200], given_path[200], plain_path[200], *texts[3][REQUESTS] = {{NULL}};
+    snprintf(requests, sizeof requests, "%s", scratch_path("requests.jsonl"));
+    snprintf(auto_path, sizeof auto_path, "%s", scratch_path("auto.jsonl"));
+    snprintf(given_path, sizeof given_path, "%s", scratch_path("given.jsonl"));
+    snprintf(plain_path, sizeof plain_path, "%s", scratch_path("plain.jsonl"));
+    write_requests(requests);
+    const char *cache = cache_variable("batch");
+    struct process_result chosen = run_with(
+        cache, (const char *const[]){"batch", "-i", requests, "-o", auto_path, "-c", "256", "-t", "2", "--preset",
+                                     "auto", NULL});
+    if (strstr(chosen.complaints, "sequences together") == NULL) fail_msg("%s", chosen.complaints);
+    struct process_result given = run_with(
+        cache, (const char *const[]){"batch", "-i", requests, "-o", given_path, "-c", "256", "-t", "2", "--preset",
+                                     "auto", "-np", "2", NULL});
+    assert_null(strstr(given.complaints, "together"));
+    struct process_result plain =
+        run_with(cache, (const char *const[]){"batch", "-i", requests, "-o", plain_path, "-c", "256", NULL});
+    assert_null(strstr(plain.complaints, "auto"));
+    read_answers(auto_path, texts[0]);
+    read_answers(given_path, texts[1]);
+    read_answers(plain_path, texts[2]);
+    for (size_t i = 0; i < REQUESTS; i++) {
+        assert_string_equal(texts[0][i], texts[2][i]);
+        assert_string_equal(texts[1][i], texts[2][i]);
+        for (size_t j = 0; j < 3; j++) free(texts[j][i]);
+    }
+    process_deinit(&chosen);
+    process_deinit(&given);
+    process_deinit(&plain);
 }
 
 /* The example in the source: of data sheets.  The whole of a long context does not fit its device. */
@@ -205,6 +362,8 @@ static void what_cannot_be_is_one_line(void **state) {
         {{"plan", "--machine", machine_path, "-m", "no-such.gguf"}, 6, "no-such.gguf"},
         {{"plan", "-q", "--machine", machine_path, "-c", "128K", "--kv-host", "1M"}, 5, "131072"},
         {{"plan", "--machine", machine_path, "-c", "-1"}, 2, "-c"},
+        {{"plan", "-q", "--machine", machine_path, "-t", "3"}, 2, "numbers of 4 threads, none of 3"},
+        {{"plan", "-q", "--machine", machine_path, "--weights-host", "1K"}, 5, "--weights-host: 0 MiB"},
         {{"plan", "-q", "--machine", machine_path, "--loss", "7"}, 2, "loss: found '7'"},
         {{"plan", "-q", "--machine", machine_path, "--kld", "x"}, 2, "--kld: found 'x', expected nats"},
         {{"run", "-q", "-p", "x", "--preset", "hata", "--kld", "0.1"}, 2, "--kld: found --preset hata"},
@@ -228,7 +387,11 @@ int main(void) {
         cmocka_unit_test(nothing_is_lost_unless_it_is_allowed),
         cmocka_unit_test(tiers_are_filled),
         cmocka_unit_test(another_machine_has_another_limit),
+        cmocka_unit_test(what_a_plan_runs_with_is_said),
+        cmocka_unit_test(weights_that_do_not_fit),
         cmocka_unit_test(a_run_takes_the_choice),
+        cmocka_unit_test(a_run_takes_the_threads),
+        cmocka_unit_test(a_batch_takes_the_sequences),
         cmocka_unit_test(the_example_can_be_planned_for),
         cmocka_unit_test(what_cannot_be_is_one_line),
     };

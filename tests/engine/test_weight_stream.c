@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "engine/engine.h"
+#include "model/model_size.h"
 #include "model/tiny_model.h"
 #include "model/weight_stream.h"
 #include "platform/fault_plan.h"
@@ -185,6 +186,33 @@ static void test_same_bits(void **state) {
     assert_met(resident > 0 && with_disk > 0 && wholly_read > 0);
 }
 
+/* What the header says is at least what streaming takes, so a budget that is chosen by it holds as many layers. */
+static void test_sizes_of_the_header(void **state) {
+    (void)state;
+    const uint64_t seed = test_seed(20261124);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        if (!test_takes_next()) continue;
+        struct rig rig;
+        rig_open(&rig, seed + round);
+        const struct model *model = rig.models[1];
+        const struct weight_sizes sizes = weight_sizes_of(&model->gguf, &model->config);
+        assert_true(sizes.all == weight_bytes(model) && sizes.layer_count == rig.tiny.layer_count);
+        if (rig.least < sizes.all) {
+            (void)limit(&rig, rig.least, NULL);
+            const struct weight_figures figures = weight_stream_figures(model->stream);
+            assert_true(figures.resident_layers == 0 && sizes.top >= figures.resident_bytes);
+            assert_true(2 * sizes.slot >= figures.slot_bytes);
+            assert_true(sizes.layers <= figures.pass_bytes && figures.pass_bytes <= sizes.layer_count * sizes.slot);
+        }
+        assert_int_equal(weight_sizes_resident(&sizes, sizes.all), sizes.layer_count);
+        assert_int_equal(weight_sizes_resident(&sizes, 0), 0);
+        assert_true(weight_sizes_pass_bytes(&sizes, sizes.all) == 0);
+        assert_true(weight_sizes_pass_bytes(&sizes, 0) == (double)sizes.layers);
+        assert_true(weight_sizes_host_bytes(&sizes, sizes.all) == sizes.all);
+        rig_close(&rig);
+    }
+}
+
 static bool stop_at(void *context, uint64_t done, uint64_t total) {
     uint64_t *calls = context;
     (void)done, (void)total;
@@ -292,6 +320,7 @@ static void test_changed_file(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_sizes_of_the_header),
         cmocka_unit_test(test_interrupted_prompt),
         cmocka_unit_test(test_every_fault),
         cmocka_unit_test(test_changed_file),

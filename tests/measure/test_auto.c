@@ -2,6 +2,7 @@
 #include "measure/auto.h"
 
 #include "model/calibration.h"
+#include "model/model_size.h"
 #include "model/tiny_model.h"
 #include "plan/choose.h"
 #include "plan/sample_machine.h"
@@ -26,6 +27,7 @@ static int setup(void **state) {
     struct error error;
     struct machine machine = sample_machine(one, NULL);
     struct tiny_model tiny = tiny_model_default("llama");
+    tiny.layer_count = 8;
     snprintf(machine_path, sizeof machine_path, "test_auto-%ld.json", (long)getpid());
     assert_ok(machine_save(&machine, machine_path, &error), error);
     tiny_model_load(&tiny, "auto", &(struct device_options){.thread_count = 1}, &device, &model);
@@ -50,7 +52,7 @@ static struct plan auto_plan(const char *set, bool on_disk) {
 }
 
 static struct auto_request request_of(const char *path) {
-    return (struct auto_request){.machine = {.given = path}, .depth = 1 << 17};
+    return (struct auto_request){.machine = {.given = path}, .depth = 1 << 17, .sequences = 1};
 }
 
 static void nothing_runs_before_the_choice(void **state) {
@@ -67,61 +69,61 @@ static void nothing_runs_before_the_choice(void **state) {
 /* ... for which no machine is measured, and no file is read. */
 static void without_a_loss_it_is_exact(void **state) {
     (void)state;
-    char note[AUTO_NOTE_BYTES];
+    struct auto_choice choice;
     struct error error;
     for (int round = 0; round < 2; round++) {
         struct plan plan = auto_plan(NULL, round == 1);
         struct auto_request request = request_of("no such file");
         request.is_default = round == 1;
         plan.select.receipt = true;
-        assert_ok(auto_choose(&plan, model, &request, note, &error), error);
+        assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
         assert_string_equal(plan.preset, "full");
         assert_false(plan.is_auto);
         assert_true(plan.select.receipt);
-        assert_true(note[0] == '\0');
+        assert_true(choice.note[0] == '\0');
         plan_deinit(&plan);
     }
     struct plan plan = auto_plan(NULL, true);
     struct auto_request request = request_of(machine_path);
     plan.has_budget = true;
     plan.budget_bytes = 32 << 20;
-    assert_ok(auto_choose(&plan, model, &request, note, &error), error);
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
     assert_true(strcmp(plan.preset, "full") == 0 || strcmp(plan.preset, "kvpr") == 0);
-    assert_non_null(strstr(note, plan.preset));
+    assert_non_null(strstr(choice.note, plan.preset));
     plan_deinit(&plan);
 }
 
 static void a_loss_is_used(void **state) {
     (void)state;
-    char note[AUTO_NOTE_BYTES], again_note[AUTO_NOTE_BYTES];
+    struct auto_choice choice, again_choice;
     struct error error;
     struct plan plan = auto_plan("loss=0.05", false), again = auto_plan("loss=0.05", false);
     const struct auto_request request = request_of(machine_path);
-    assert_ok(auto_choose(&plan, model, &request, note, &error), error);
-    assert_ok(auto_choose(&again, model, &request, again_note, &error), error);
-    assert_string_equal(note, again_note);
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
+    assert_ok(auto_choose(&again, model, &request, &again_choice, &error), error);
+    assert_string_equal(choice.note, again_choice.note);
     assert_true(plan.select.method != &select_all && plan.select.loss == 0.05);
     assert_true(plan.select.exact_below > 0 && plan.select.exact_below < 1 << 17);
-    assert_non_null(strstr(note, plan.preset));
-    assert_non_null(strstr(note, "exact below"));
+    assert_non_null(strstr(choice.note, plan.preset));
+    assert_non_null(strstr(choice.note, "exact below"));
     plan.context_size = 1 << 17;
     assert_ok(plan_check(&plan, &model->config, &error), error);
     struct auto_request shallow = request;
     shallow.depth = 64; /* where everything is quickest */
     plan = auto_plan("loss=0.05", false);
-    assert_ok(auto_choose(&plan, model, &shallow, note, &error), error);
+    assert_ok(auto_choose(&plan, model, &shallow, &choice, &error), error);
     assert_string_equal(plan.preset, "full");
 }
 
 static void without_numbers_it_is_full(void **state) {
     (void)state;
-    char note[AUTO_NOTE_BYTES];
+    struct auto_choice choice;
     struct error error;
     struct plan plan = auto_plan("loss=0.05", false);
     const struct auto_request request = request_of("no-such-file.json");
-    assert_ok(auto_choose(&plan, model, &request, note, &error), error);
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
     assert_string_equal(plan.preset, "full");
-    assert_non_null(strstr(note, "no-such-file.json"));
+    assert_non_null(strstr(choice.note, "no-such-file.json"));
     assert_true(plan.select.loss == 0 && !plan.is_auto);
 }
 
@@ -144,31 +146,32 @@ static void write_losses(const char *fingerprint, double leoam) {
     free(path);
 }
 
-static struct plan chosen_with(const char *set, char note[AUTO_NOTE_BYTES]) {
+static struct plan chosen_with(const char *set, struct auto_choice *choice) {
     struct error error;
     struct plan plan = auto_plan(set, false);
     const struct auto_request request = request_of(machine_path);
-    assert_ok(auto_choose(&plan, model, &request, note, &error), error);
+    assert_ok(auto_choose(&plan, model, &request, choice, &error), error);
     return plan;
 }
 
 /* Plans may be chosen that lose no more than that on this model, and none where nothing is known. */
 static void a_kld_is_used(void **state) {
     (void)state;
-    char note[AUTO_NOTE_BYTES], fingerprint[CALIBRATION_FINGERPRINT_BYTES], *path = losses_path();
+    struct auto_choice choice;
+    char fingerprint[CALIBRATION_FINGERPRINT_BYTES], *path = losses_path();
     calibration_fingerprint(&model->gguf, &model->config, fingerprint);
     write_losses(fingerprint, 0.019);
-    struct plan plan = chosen_with("kld=0.02", note);
+    struct plan plan = chosen_with("kld=0.02", &choice);
     assert_string_equal(plan.preset, "leoam");
     assert_true(plan.select.loss == 0 && plan.select.exact_below > 0);
     write_losses(fingerprint, 0.021);
-    assert_string_equal(chosen_with("kld=0.02", note).preset, "full");
+    assert_string_equal(chosen_with("kld=0.02", &choice).preset, "full");
     write_losses("of another model", 0.019);
-    assert_string_equal(chosen_with("kld=0.02", note).preset, "full");
-    assert_non_null(strstr(note, "fingerprint: found of another model"));
+    assert_string_equal(chosen_with("kld=0.02", &choice).preset, "full");
+    assert_non_null(strstr(choice.note, "fingerprint: found of another model"));
     unlink(path);
-    assert_string_equal(chosen_with("kld=0.02", note).preset, "full");
-    assert_non_null(strstr(note, path));
+    assert_string_equal(chosen_with("kld=0.02", &choice).preset, "full");
+    assert_non_null(strstr(choice.note, path));
     free(path);
 }
 
@@ -186,15 +189,95 @@ static void what_a_kld_may_be(void **state) {
     assert_true(plan.kld_max == 0.1 && plan.select.loss == 0.05);
 }
 
+/* Threads, sequences and weights come with the choice; what the user gave stays. */
+static void what_a_plan_runs_with(void **state) {
+    (void)state;
+    struct auto_choice choice;
+    struct error error;
+    struct machine machine = sample_machine(one, NULL);
+    char path[80];
+    snprintf(path, sizeof path, "%s-threads", machine_path);
+    machine.threads[0] = sample_machine_threads(2, 2); /* one thread is the quickest */
+    assert_ok(machine_save(&machine, path, &error), error);
+    struct plan plan = auto_plan(NULL, false);
+    struct auto_request request = request_of(path);
+    request.depth = 64;
+    request.sequences = 0;
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
+    assert_string_equal(plan.preset, "full");
+    assert_int_equal(choice.thread_count, 1);
+    assert_true(choice.sequences > 1 && choice.weights_host_bytes == 0);
+    assert_non_null(strstr(choice.note, "1 of 4 threads"));
+    assert_non_null(strstr(choice.note, "sequences together"));
+    plan = auto_plan(NULL, false);
+    request.thread_count = 2;
+    request.sequences = 1;
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
+    assert_true(choice.thread_count == 0 && choice.sequences == 0);
+    plan = auto_plan(NULL, false);
+    request.thread_count = 3; /* of which the file knows nothing */
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
+    assert_non_null(strstr(choice.note, "no numbers of 3 threads"));
+    unlink(path);
+}
+
+/* Of its header: the same model a thousand times as large, or as small again. */
+static void scale_header(uint64_t numerator, uint64_t denominator) {
+    struct gguf_tensor *tensors = (struct gguf_tensor *)(uintptr_t)model->gguf.tensors;
+    for (uint64_t i = 0; i < model->gguf.tensor_count; i++)
+        tensors[i].size_bytes = tensors[i].size_bytes * numerator / denominator;
+}
+
+/* By sizes alone, nothing measured: of weights that do not fit the memory as many layers stay as fit beside the KV. */
+static void weights_larger_than_memory(void **state) {
+    (void)state;
+    struct auto_choice choice;
+    struct error error;
+    struct auto_request request = request_of("no such file");
+    request.is_default = true;
+    request.depth = 64;
+    scale_header(1000, 1);
+    const struct weight_sizes sizes = weight_sizes_of(&model->gguf, &model->config);
+    struct plan plan = auto_plan(NULL, false);
+    request.memory_bytes = sizes.all;
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
+    assert_true(choice.weights_host_bytes == 0 && choice.note[0] == '\0'); /* they fit, or nearly */
+    plan = auto_plan(NULL, false);
+    request.memory_bytes = sizes.all - 1;
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
+    assert_string_equal(plan.preset, "full");
+    assert_true(choice.weights_host_bytes > 0 && choice.weights_host_bytes < request.memory_bytes);
+    assert_non_null(strstr(choice.note, "--weights-host"));
+    const uint64_t beside_little = choice.weights_host_bytes;
+    plan = auto_plan(NULL, true); /* with a budget for KV, which comes first */
+    plan.has_budget = true;
+    plan.budget_bytes = (sizes.all - sizes.top - 2 * sizes.slot) / 2;
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
+    assert_true(choice.weights_host_bytes > 0 &&
+                choice.weights_host_bytes + plan.budget_bytes <= request.memory_bytes);
+    assert_true(choice.weights_host_bytes < beside_little);
+    plan_deinit(&plan);
+    plan = auto_plan(NULL, false); /* what the user says stays; so do weights that nobody can move */
+    request.weights_host_bytes = sizes.all / 2;
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
+    assert_true(choice.weights_host_bytes == 0);
+    plan = auto_plan(NULL, false);
+    request.weights_host_bytes = 0;
+    request.keeps_weights = true;
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
+    assert_true(choice.weights_host_bytes == 0);
+    scale_header(1, 1000);
+}
+
 static void what_is_not_auto_stays(void **state) {
     (void)state;
-    char note[AUTO_NOTE_BYTES];
+    struct auto_choice choice;
     struct error error;
     struct plan plan = {.sequence_capacity = 1};
     const struct auto_request request = request_of("no-such-file.json");
     assert_ok(plan_set_axes(&plan, "hata", "dense=1", "77", &error), error);
-    assert_ok(auto_choose(&plan, model, &request, note, &error), error);
-    assert_true(note[0] == '\0' && plan.select.dense_layers == 1 && plan.select.keep.tokens == 77);
+    assert_ok(auto_choose(&plan, model, &request, &choice, &error), error);
+    assert_true(choice.note[0] == '\0' && plan.select.dense_layers == 1 && plan.select.keep.tokens == 77);
 }
 
 int main(void) {
@@ -205,6 +288,8 @@ int main(void) {
         cmocka_unit_test(without_numbers_it_is_full),
         cmocka_unit_test(a_kld_is_used),
         cmocka_unit_test(what_a_kld_may_be),
+        cmocka_unit_test(what_a_plan_runs_with),
+        cmocka_unit_test(weights_larger_than_memory),
         cmocka_unit_test(what_is_not_auto_stays),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

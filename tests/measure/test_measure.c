@@ -60,13 +60,31 @@ static void is_measured_once(void **state) {
     assert_true(fabs(second.memory_all - first.memory_all) <= 1e-3 * first.memory_all);
 }
 
+/* One thread's numbers are there, as shares of those of two. */
+static void fewer_threads_are_known(void **state) {
+    (void)state;
+    struct machine machine, one;
+    struct error error;
+    struct machine_request request = request_of();
+    request.never_measures = true;
+    request.measure.thread_count = 1;
+    assert_ok(open_machine(&machine, &request, &error), error);
+    assert_true(machine_with_threads(&one, &machine, 1));
+    const struct machine_threads *speed = &machine.threads[0];
+    const double speeds[] = {speed->narrow, speed->wide,   speed->block,        speed->layer,
+                             speed->token,  speed->attend, speed->attend_block, speed->select};
+    for (size_t i = 0; i < sizeof speeds / sizeof *speeds; i++)
+        assert_true(speeds[i] > 0 && isfinite(speeds[i]));
+    assert_true(machine.threads[1].wide == 0 && machine.memory_bytes > 1e8);
+}
+
 static void another_setting_is_measured_again(void **state) {
     (void)state;
     struct machine machine;
     struct error error;
     struct machine_request request = request_of();
     request.never_measures = true;
-    request.measure.thread_count = 1;
+    request.measure.thread_count = 3;
     assert_int_equal(open_machine(&machine, &request, &error), STATUS_UNSUPPORTED);
     assert_non_null(strstr(error.message, "2 threads"));
     request = request_of();
@@ -104,7 +122,7 @@ static void a_damaged_file_is_measured_again(void **state) {
     fclose(file);
     request.never_measures = true;
     assert_int_equal(open_machine(&machine, &request, &error), STATUS_UNSUPPORTED);
-    assert_non_null(strstr(error.message, "found 0, expected 1"));
+    assert_non_null(strstr(error.message, "found 0, expected 2"));
     request.never_measures = false;
     char given[MACHINE_PATH_BYTES]; /* a file that was given is not replaced */
     snprintf(given, sizeof given, "%s", path);
@@ -116,6 +134,7 @@ static void a_damaged_file_is_measured_again(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(is_measured_once),
+        cmocka_unit_test(fewer_threads_are_known),
         cmocka_unit_test(another_setting_is_measured_again),
         cmocka_unit_test(an_interrupted_measurement_changes_nothing),
         cmocka_unit_test(a_damaged_file_is_measured_again),

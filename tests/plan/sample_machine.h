@@ -12,6 +12,18 @@ static inline void sample_machine_selection(struct machine_selection *selection,
     selection->rows = (struct machine_by_group){8e-9 * factor, 1.2e-8 * factor};
 }
 
+/* Of steps, and of prefill blocks. */
+static inline struct machine_threads sample_machine_threads(double step, double block) {
+    return (struct machine_threads){.narrow = step,
+                                    .wide = step,
+                                    .block = block,
+                                    .layer = step,
+                                    .token = block,
+                                    .attend = step,
+                                    .attend_block = block,
+                                    .select = step};
+}
+
 /* factor(context): each number is multiplied by its own. */
 static inline struct machine sample_machine(double (*factor)(void *context), void *context) {
     struct machine machine;
@@ -26,6 +38,9 @@ static inline struct machine sample_machine(double (*factor)(void *context), voi
         if (tensor_type_find(i) != NULL && tensor_type_find(i)->is_weight)
             machine.matrices[i] = (struct machine_matrix){1e10 * factor(context), 2e10 * factor(context),
                                                           3e11 * factor(context)};
+    for (size_t i = 0; (1U << i) < machine.thread_count; i++) /* 1 and 2 of 4: a quarter and a half of the speed */
+        machine.threads[i] = sample_machine_threads((double)(1U << i) / machine.thread_count * factor(context),
+                                                    (double)(1U << i) / machine.thread_count * factor(context));
     machine.layer_seconds = 5e-6 * factor(context);
     machine.layer_token_seconds = 1e-6 * factor(context);
     machine.attend_f16 = (struct machine_by_group){3e10 * factor(context), 2e10 * factor(context)};

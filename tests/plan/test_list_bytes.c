@@ -52,7 +52,7 @@ static double predicted(const struct counted *setting, const char *set) {
     assert_ok(plan_set_disk(&plan, "folder", 6, 0, &error), error);
     assert_ok(plan_set_axes(&plan, setting->preset, set, setting->keep, &error), error);
     assert_ok(plan_set_host_bytes(&plan, &smollm2, &error), error);
-    assert_ok(cost_of_plan(&cost, &model, &plan, DEPTH, &error), error);
+    assert_ok(cost_of_plan(&cost, &model, &plan, &(struct cost_work){.depth = DEPTH}, &error), error);
     plan_deinit(&plan);
     return 1e-6 * cost.read_bytes;
 }

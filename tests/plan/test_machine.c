@@ -52,6 +52,8 @@ static void what_is_saved_is_loaded(void **state) {
     assert_true(is_near(loaded.matrices[TENSOR_Q8_0].block, machine.matrices[TENSOR_Q8_0].block));
     assert_true(is_near(loaded.attend_q8.many, machine.attend_q8.many));
     assert_true(is_near(loaded.disk_read[2][1], machine.disk_read[2][1]));
+    assert_true(is_near(loaded.threads[1].attend_block, machine.threads[1].attend_block));
+    assert_true(loaded.threads[2].wide == 0);
     const struct machine_selection *hata = machine_find_selection(&loaded, "hata");
     assert_non_null(hata);
     assert_true(is_near(hata->rows.many, machine_find_selection(&machine, "hata")->rows.many));
@@ -96,7 +98,7 @@ static void damaged_files_are_refused(void **state) {
     static const struct {
         const char *what, *with, *expected;
     } cases[] = {
-        {"\"loam_machine\": 1", "\"loam_machine\": 2", "found 2, expected 1"},
+        {"\"loam_machine\": 2", "\"loam_machine\": 1", "found 1, expected 2"},
         {"\"loam_machine\"", "\"other\"", "loam_machine: missing"},
         {"\"threads\": 4", "\"threads\": 0", "threads: expected"},
         {"\"processor\": \"sample\"", "\"processor\": 7", "processor: expected a text"},
@@ -109,12 +111,40 @@ static void damaged_files_are_refused(void **state) {
         {"\"matrix.Q8_0.wide\"", "\"matrix.Q9_0.wide\"", "matrix.Q9_0.wide"},
         {"\"matrix.Q8_0.wide\": 2e10,", "", "matrix.Q8_0: found 2 of"},
         {"\"select.hata.rows.group1\"", "\"device.speed\"", "device.speed"},
+        {"\"threads.2.attend\"", "\"threads.8.attend\"", "threads.2: found 7 of its 8"},
+        {"\"threads\": 4", "\"threads\": 2", "threads.2: the machine has 2 threads"},
         {"{", "[", path},
         {"\"numbers\": {", "\"numbers\": 3, \"unread\": {", "numbers: expected an object"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refused(text, cases[i].what, cases[i].with, cases[i].expected);
     free(text);
+}
+
+/* Fewer threads: each rate is its share of that of all; counts that nobody measured are not to be had. */
+static void fewer_threads_are_slower(void **state) {
+    (void)state;
+    const struct machine machine = sample_machine(one, NULL);
+    struct machine fewer;
+    assert_true(machine_with_threads(&fewer, &machine, 4));
+    assert_true(fewer.attend_block == machine.attend_block && fewer.thread_count == 4);
+    assert_false(machine_with_threads(&fewer, &machine, 3));
+    assert_false(machine_with_threads(&fewer, &machine, 8));
+    assert_true(machine_with_threads(&fewer, &machine, 2));
+    assert_int_equal(fewer.thread_count, 2);
+    assert_true(machine_matrix_rate(&fewer, TENSOR_Q4_K, 1024) ==
+                machine_matrix_rate(&machine, TENSOR_Q4_K, 1024) / 2);
+    assert_true(machine_matrix_block(&fewer, TENSOR_Q8_0) == machine_matrix_block(&machine, TENSOR_Q8_0) / 2);
+    assert_true(fewer.attend_f16.one == machine.attend_f16.one / 2);
+    assert_true(fewer.attend_q8.many == machine.attend_q8.many / 2);
+    assert_true(fewer.attend_block == machine.attend_block / 2);
+    assert_true(fewer.layer_seconds == machine.layer_seconds * 2);
+    assert_true(fewer.layer_token_seconds == machine.layer_token_seconds * 2);
+    const struct machine_selection *hata = machine_find_selection(&machine, "hata"),
+                                   *slower = machine_find_selection(&fewer, "hata");
+    assert_true(slower->seconds == hata->seconds * 2 && slower->rows.many == hata->rows.many * 2 &&
+                slower->score.one == hata->score.one * 2);
+    assert_true(fewer.disk_read[0][0] == machine.disk_read[0][0]); /* nobody computes there */
 }
 
 /* Cut or changed anywhere: loaded with numbers that can be planned by, or refused in one line. */
@@ -187,6 +217,7 @@ static void numbers_between_numbers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_saved_is_loaded), cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(fewer_threads_are_slower),
         cmocka_unit_test(bytes_may_be_anything),   cmocka_unit_test(a_missing_file_is_said),
         cmocka_unit_test(numbers_between_numbers),
     };

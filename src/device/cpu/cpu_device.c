@@ -16,6 +16,16 @@ struct event {
 
 static struct pool *cpu_pool(struct device *device) { return ((struct cpu_device *)device)->pool; }
 
+static enum status cpu_set_threads(struct device *base, size_t thread_count, struct error *error) {
+    struct cpu_device *device = (struct cpu_device *)base;
+    struct pool *pool;
+    TRY(pool_create(&pool, thread_count, error));
+    pool_destroy(device->pool);
+    device->pool = pool;
+    device->thread_count = pool_thread_count(pool);
+    return STATUS_OK;
+}
+
 static void cpu_destroy(struct device *base) {
     struct cpu_device *device = (struct cpu_device *)base;
     cpu_release(base, MEMORY_DEVICE, device->scratch, device->scratch_bytes);
@@ -100,6 +110,7 @@ static bool cpu_event_done(struct event *event) {
 static const struct device_operations CPU_OPERATIONS = {
     .destroy = cpu_destroy,
     .pool = cpu_pool,
+    .set_threads = cpu_set_threads,
     .allocate = cpu_allocate,
     .release = cpu_release,
     .adopt_weight = cpu_adopt_weight,

@@ -1,0 +1,51 @@
+/* What fewer threads reach of the speed of all, by the same parts with each number of them. */
+#include <string.h>
+
+#include "measure/measure_internal.h"
+
+enum { DEPTH = 16384, KEPT = 2048 }; /* of the selection whose time is compared */
+
+/* The parts of a machine with so many threads. */
+static enum status with_threads(const struct measurement *all, size_t thread_count, struct machine *machine,
+                                struct error *error) {
+    struct measurement brief = *all;
+    const struct device_options device = {.thread_count = thread_count, .mask = all->options->mask};
+    machine_init(machine);
+    brief.machine = machine;
+    brief.is_brief = true;
+    TRY(device_cpu_create(&brief.device, &device, error));
+    enum status status = measure_matrices(&brief, error);
+    if (status == STATUS_OK) status = measure_steps(&brief, error);
+    device_destroy(brief.device);
+    return status;
+}
+
+/* Of a layer and KV head. */
+static double select_seconds(const struct machine *machine) {
+    const struct machine_selection *hata = machine_find_selection(machine, "hata");
+    return hata->seconds + DEPTH * hata->score.one + KEPT * hata->rows.one;
+}
+
+static struct machine_threads compare(const struct machine *fewer, const struct machine *all) {
+    const struct machine_matrix *a = &fewer->matrices[TENSOR_Q8_0], *b = &all->matrices[TENSOR_Q8_0];
+    return (struct machine_threads){.narrow = a->narrow / b->narrow,
+                                    .wide = a->wide / b->wide,
+                                    .block = a->block / b->block,
+                                    .layer = all->layer_seconds / fewer->layer_seconds,
+                                    .token = all->layer_token_seconds / fewer->layer_token_seconds,
+                                    .attend = fewer->attend_f16.one / all->attend_f16.one,
+                                    .attend_block = fewer->attend_block / all->attend_block,
+                                    .select = select_seconds(all) / select_seconds(fewer)};
+}
+
+enum status measure_threads(struct measurement *measurement, struct error *error) {
+    struct machine *machine = measurement->machine, all, fewer;
+    if (machine->thread_count < 2) return STATUS_OK;
+    TRY(measure_part(measurement, "threads", error));
+    TRY(with_threads(measurement, machine->thread_count, &all, error)); /* now: the machine may have changed */
+    for (size_t i = 0; i < MACHINE_THREAD_COUNTS && (size_t)1 << i < machine->thread_count; i++) {
+        TRY(with_threads(measurement, (size_t)1 << i, &fewer, error));
+        machine->threads[i] = compare(&fewer, &all);
+    }
+    return STATUS_OK;
+}
