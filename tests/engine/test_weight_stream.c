@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/checked.h"
@@ -298,22 +299,65 @@ static void test_every_fault(void **state) {
     rig_close(&rig);
 }
 
-/* A model file that is written to while it is in use: no answer is computed from two versions of it unsaid. */
-static void test_changed_file(void **state) {
-    (void)state;
-    struct rig rig;
-    rig_open(&rig, test_seed(20261123));
-    struct error error = {.message = ""};
-    (void)limit(&rig, rig.least, NULL);
-    assert_ok(try_prompt(&rig, &error), error);
-    FILE *file = fopen(rig.path, "r+be");
+static void change_last_byte(const char *path) {
+    FILE *file = fopen(path, "r+be");
     assert_non_null(file);
     assert_int_equal(fseek(file, -1, SEEK_END), 0);
     assert_int_equal(fputc(1, file), 1);
     assert_int_equal(fclose(file), 0);
-    assert_int_equal(try_prompt(&rig, &error), STATUS_IO);
-    assert_non_null(strstr(error.message, rig.path));
-    assert_non_null(strstr(error.message, "changed"));
+}
+
+static void cut_last_byte(const char *path) {
+    struct stat before;
+    assert_int_equal(stat(path, &before), 0);
+    assert_int_equal(truncate(path, before.st_size - 1), 0);
+}
+
+static void add_byte(const char *path) {
+    FILE *file = fopen(path, "abe");
+    assert_non_null(file);
+    assert_int_equal(fputc(1, file), 1);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* A model file that is written to while it is in use: no answer is computed from two versions of it unsaid. */
+static void test_changed_file(void **state) {
+    (void)state;
+    static void (*const changes[])(const char *path) = {change_last_byte, cut_last_byte, add_byte};
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        struct rig rig;
+        rig_open(&rig, test_seed(20261123));
+        struct error error = {.message = ""};
+        (void)limit(&rig, rig.least, NULL);
+        assert_ok(try_prompt(&rig, &error), error);
+        changes[i](rig.path);
+        for (int again = 0; again < 2; again++) {
+            error.message[0] = '\0';
+            assert_int_equal(try_prompt(&rig, &error), STATUS_IO);
+            assert_non_null(strstr(error.message, rig.path));
+        }
+        assert_non_null(strstr(error.message, "changed"));
+        rig_close(&rig);
+    }
+}
+
+/* Another file of that name, as a download puts it there: the answers are those of the file that was opened. */
+static void test_replaced_file(void **state) {
+    (void)state;
+    struct rig rig;
+    char other[80];
+    rig_open(&rig, test_seed(20261123));
+    float *expected = run(&rig, 0);
+    (void)limit(&rig, rig.least, NULL);
+    snprintf(other, sizeof other, "%s.other", rig.path);
+    struct tiny_model tiny = rig.tiny;
+    tiny.seed++;
+    tiny_model_write(&tiny, other);
+    assert_int_equal(rename(other, rig.path), 0);
+    float *found = run(&rig, 1);
+    assert_memory_equal(found, expected,
+                        SEQUENCES * (1 + STEPS) * rig.tiny.vocabulary_size * sizeof *found);
+    free(found), free(expected);
     rig_close(&rig);
 }
 
@@ -324,6 +368,7 @@ int main(void) {
         cmocka_unit_test(test_interrupted_prompt),
         cmocka_unit_test(test_every_fault),
         cmocka_unit_test(test_changed_file),
+        cmocka_unit_test(test_replaced_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
