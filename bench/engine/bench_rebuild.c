@@ -4,8 +4,9 @@
  *     bench_rebuild MODEL FOLDER [-d tokens] [-m MiB of RAM] [-t threads] [-n steps] [-l MB/s,MB/s,...]
  *
  * Prints CSV, a row for each link: the rates that the engine measured, what it predicts and chooses by them, and the
- * median of n steps at 0, 1/8 .. 1 of the tokens (whole ranges of attention), each as tokens:milliseconds.  FOLDER
- * keeps the document, so a second run opens it. */
+ * median of n steps at 0, 1/8 .. 1 of the tokens (whole ranges of attention), each as tokens:milliseconds, then what is
+ * predicted of each.  Shares take turns, and rates are the medians over the same n rounds: a machine that is slower for
+ * a while is so in all of them.  FOLDER keeps the document, so a second run opens it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +79,7 @@ struct opened {
 static void open_all(struct opened *opened, const struct request *request) {
     struct error error;
     const struct device_options device = {.thread_count = request->threads, .mask = cpu_features()};
-    const uint64_t steps = (PARTS + 2) * (request->steps + 1) + SETTLE_STEPS;
+    const uint64_t steps = (PARTS + 2) * 2 * request->steps + SETTLE_STEPS;
     const struct plan plan = {.context_size = request->tokens + request->link_count * steps + 1,
                               .sequence_capacity = 1,
                               .k_type = KV_F16,
@@ -125,24 +126,42 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-struct point {
-    double tokens; /* of a layer, computed again */
-    double ms;
+/* Of one way to read: a fixed share computed again, or what the engine chooses. */
+struct series {
+    double seconds[STEPS_MAX], tokens[STEPS_MAX]; /* of a step; of a layer, computed again */
+    size_t count;
 };
 
-/* The first of the steps settles what RAM holds. */
-static struct point measure(struct opened *opened, size_t forced, size_t steps) {
+static double median(const double *values, size_t count) {
+    double sorted[STEPS_MAX];
+    memcpy(sorted, values, count * sizeof *sorted);
+    qsort(sorted, count, sizeof *sorted, compare);
+    return sorted[count / 2];
+}
+
+/* The first step settles what RAM holds, the second one counts. */
+static void measure(struct opened *opened, size_t forced, struct series *series) {
     struct attention *attention = engine_attention(opened->engine);
-    double seconds[STEPS_MAX];
     attention_force_rebuild(attention, forced);
     (void)step_seconds(opened);
     const struct rebuild_statistics before = attention_rebuild_statistics(attention);
-    for (size_t i = 0; i < steps; i++) seconds[i] = step_seconds(opened);
+    series->seconds[series->count] = step_seconds(opened);
     const struct rebuild_statistics after = attention_rebuild_statistics(attention);
-    qsort(seconds, steps, sizeof *seconds, compare);
-    const double layers = (double)(steps * opened->model->config.layer_count);
-    return (struct point){(double)((after.chunks - before.chunks) * KV_CHUNK_TOKENS) / layers,
-                          1e3 * seconds[steps / 2]};
+    series->tokens[series->count++] = (double)((after.chunks - before.chunks) * KV_CHUNK_TOKENS) /
+                                      (double)opened->model->config.layer_count;
+}
+
+/* Rates as the engine has them after each round. */
+struct rates {
+    double link[STEPS_MAX], token[STEPS_MAX], besides[STEPS_MAX];
+    size_t count;
+};
+
+static void note_rates(const struct opened *opened, struct rates *rates) {
+    const struct rebuild_statistics now = attention_rebuild_statistics(engine_attention(opened->engine));
+    rates->link[rates->count] = now.bytes_per_second;
+    rates->token[rates->count] = now.seconds_per_token;
+    rates->besides[rates->count++] = now.seconds_besides;
 }
 
 /* Of a layer and of a step, by what the engine has measured. */
@@ -166,34 +185,51 @@ static double predicted_ms(const struct opened *opened, const struct rebuild_sta
     return 1e3 * layers * layer;
 }
 
-static void measure_link(struct opened *opened, const struct request *request, uint64_t link) {
-    struct attention *attention = engine_attention(opened->engine);
+static void print_link(const struct opened *opened, const struct request *request, uint64_t link,
+                       const struct series series[PARTS + 2], const struct rates *taken) {
     const uint64_t chunks = request->tokens / KV_CHUNK_TOKENS;
-    struct point fixed[PARTS + 1], best = {0, 1e300};
-    io_link_limit(link * 1000000);
-    attention_force_rebuild(attention, 0);
-    for (size_t i = 0; i < SETTLE_STEPS; i++) (void)step_seconds(opened);
-    const struct point chosen = measure(opened, 0, request->steps);
-    const struct rebuild_statistics rates = attention_rebuild_statistics(attention);
+    struct rebuild_statistics rates = attention_rebuild_statistics(engine_attention(opened->engine));
+    double tokens[PARTS + 2], ms[PARTS + 2], expected[PARTS + 2];
+    size_t best = 0;
+    rates.bytes_per_second = median(taken->link, taken->count);
+    rates.seconds_per_token = median(taken->token, taken->count);
+    rates.seconds_besides = median(taken->besides, taken->count);
     const struct split_question question = question_of(&rates, chunks * KV_CHUNK_TOKENS);
     const struct split split = split_choose(&question);
-    for (size_t part = 0; part <= PARTS; part++) {
-        /* 0 lets the rates say; more than there is of a chunk's share computes nothing */
-        fixed[part] =
-            measure(opened, part == 0 ? REBUILD_NOTHING : (size_t)(chunks * part / PARTS), request->steps);
-        if (fixed[part].ms < best.ms) best = fixed[part];
+    for (size_t i = 0; i < PARTS + 2; i++) {
+        tokens[i] = median(series[i].tokens, series[i].count);
+        ms[i] = 1e3 * median(series[i].seconds, series[i].count);
+        expected[i] = predicted_ms(opened, &rates, &question, tokens[i]);
+        if (i <= PARTS && ms[i] < ms[best]) best = i;
     }
     printf("%" PRIu64 ",%zu,%.1f,%.2f,%.2f,%" PRIu64 ",%.0f,%.0f,%.0f,%.0f,%.0f,%.0f,", link, request->tokens,
            rates.bytes_per_second / 1e6, 1e6 * rates.seconds_per_token, 1e3 * rates.seconds_besides,
-           split.tokens, predicted_ms(opened, &rates, &question, (double)split.tokens), chosen.tokens,
-           predicted_ms(opened, &rates, &question, chosen.tokens), chosen.ms, best.tokens, best.ms);
-    for (size_t part = 0; part <= PARTS; part++)
-        printf("%s%.0f:%.0f", part > 0 ? " " : "", fixed[part].tokens, fixed[part].ms);
+           split.tokens, predicted_ms(opened, &rates, &question, (double)split.tokens), tokens[PARTS + 1],
+           expected[PARTS + 1], ms[PARTS + 1], tokens[best], ms[best]);
+    for (size_t i = 0; i <= PARTS; i++) printf("%s%.0f:%.0f", i > 0 ? " " : "", tokens[i], ms[i]);
     printf(",");
-    for (size_t part = 0; part <= PARTS; part++)
-        printf("%s%.0f", part > 0 ? " " : "", predicted_ms(opened, &rates, &question, fixed[part].tokens));
+    for (size_t i = 0; i <= PARTS; i++) printf("%s%.0f", i > 0 ? " " : "", expected[i]);
     printf("\n");
     fflush(stdout);
+}
+
+/* All shares in turns, so that a machine whose speed changes does so in all of them. */
+static void measure_link(struct opened *opened, const struct request *request, uint64_t link) {
+    static struct series series[PARTS + 2]; /* the last: what the engine chooses */
+    static struct rates rates;
+    const uint64_t chunks = request->tokens / KV_CHUNK_TOKENS;
+    memset(series, 0, sizeof series);
+    rates.count = 0;
+    io_link_limit(link * 1000000);
+    attention_force_rebuild(engine_attention(opened->engine), 0);
+    for (size_t i = 0; i < SETTLE_STEPS; i++) (void)step_seconds(opened);
+    for (size_t round = 0; round < request->steps; round++) {
+        for (size_t part = 0; part <= PARTS; part++) /* 0 lets the rates say */
+            measure(opened, part == 0 ? REBUILD_NOTHING : (size_t)(chunks * part / PARTS), &series[part]);
+        measure(opened, 0, &series[PARTS + 1]);
+        note_rates(opened, &rates);
+    }
+    print_link(opened, request, link, series, &rates);
 }
 
 int main(int argc, char **argv) {
