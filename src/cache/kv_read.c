@@ -73,6 +73,7 @@ static void pages_arrived(struct kv_tier *tier, const struct io_completion *comp
         tier->statistics.read_bytes += completions[i].request.bytes;
         kv_watch_bytes(owner, completions[i].request.bytes);
         tier->statistics.read_pages += pages;
+        tier->statistics.read_requests++;
     }
 }
 

@@ -224,6 +224,7 @@ enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *l
 
 struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t read_bytes, read_pages, write_bytes;
+    uint64_t read_requests;             /* neighbours on the disk are read in one; parts of a page in several */
     uint64_t hits, misses;              /* chunks that were fetched to be attended to */
     uint64_t prefetched, prefetch_hits; /* chunks that were prefetched; hits on such chunks */
     uint64_t wait_ns;                   /* in which nothing could be computed */

@@ -150,6 +150,7 @@ static struct kv_tier_statistics tier_difference(struct kv_tier_statistics after
                                                  struct kv_tier_statistics before) {
     return (struct kv_tier_statistics){.read_bytes = after.read_bytes - before.read_bytes,
                                        .read_pages = after.read_pages - before.read_pages,
+                                       .read_requests = after.read_requests - before.read_requests,
                                        .write_bytes = after.write_bytes - before.write_bytes,
                                        .hits = after.hits - before.hits,
                                        .misses = after.misses - before.misses,

@@ -286,7 +286,9 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     uint64_t chunks = tier->hits + tier->misses;
     json_add_uint(row, "kv_host_bytes", tier->host_bytes);
     json_add_uint(row, "kv_read_bytes", tier->read_bytes);
+    json_add_uint(row, "kv_read_requests", tier->read_requests);
     json_add_uint(row, "kv_write_bytes", tier->write_bytes);
+    json_add_uint(row, "kv_chunks", chunks); /* that were attended to, or some of their rows */
     json_add_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
     json_add_uint(row, "kv_prefetched", tier->prefetched); /* chunks, and the hits because of them: */
     json_add_uint(row, "kv_prefetched_used", tier->prefetch_hits);

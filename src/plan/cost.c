@@ -265,6 +265,8 @@ static void read_everything(struct step *step, double computed) {
     read_pages(step->model->machine, pages, tiers->chunk_bytes, tiers->chunk_bytes * SCAN_CHUNKS, &disk,
                &processor);
     cost->read_bytes = pages * tiers->chunk_bytes;
+    cost->missed_chunks = pages;
+    cost->read_requests = pages / SCAN_CHUNKS;
     cost->parts[COST_DISK] = disk;
     cost->parts[COST_PAGES] = processor;
     cost->step_seconds = step->plan->rebuilds
@@ -366,6 +368,9 @@ static void read_chosen(struct step *step, double computed) {
     const double expected = step->plan->prefetches ? PREFETCHED * disk : 0;
     cost->parts[COST_DISK] = disk;
     cost->parts[COST_PAGES] = processor;
+    cost->missed_chunks = misses + kv_heads * dense * tiers->chunks;
+    cost->read_requests = misses * chosen.miss_bytes / fmax(chosen.request_bytes, chosen.miss_bytes) +
+                          kv_heads * dense * tiers->chunks / SCAN_CHUNKS;
     cost->read_bytes = list_bytes + added_bytes + kv_heads * dense * tiers->chunks * tiers->chunk_bytes;
     cost->step_seconds = computed + processor + fmax(disk - fmin(expected, computed), 0);
 }

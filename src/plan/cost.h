@@ -58,7 +58,7 @@ struct cost {
     double prompt_seconds;    /* computing the depth as a prompt, and its first token */
     double held;              /* 0..1: the share of the KV that RAM holds */
     uint64_t kv_bytes, key_index_bytes, device_bytes, host_bytes, disk_bytes; /* at the depth */
-    double read_bytes;                                                        /* of a step */
+    double read_bytes, read_requests, missed_chunks;                          /* of a step */
     double pass_bytes; /* of weights, read for each step */
 };
 
