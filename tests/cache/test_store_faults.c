@@ -90,17 +90,26 @@ static void assert_after(const struct scratch *scratch, const struct sample *bef
     if (scratch_count(scratch) > 2 + 2 * documents) fail_msg("%s: files were left behind", what);
 }
 
+static struct scratch saved; /* a folder in which `before` is saved: where every run begins */
+
+static void save_before(const struct sample *before) {
+    const uint64_t tokens = BEFORE_TOKENS;
+    struct error error;
+    uint64_t id;
+    scratch_create(&saved, SCRATCH_MEMORY);
+    struct store *store = sample_store_open(saved.path);
+    assert_ok(sample_save(before, store, &tokens, 1, &id, &error), error);
+    store_close(store);
+}
+
 /* Returns whether that many calls were made. */
 static bool run(const struct sample *before, const struct sample *sample, enum fault_kind kind,
                 uint64_t first, bool for_ever, bool remove, uint64_t *failures) {
     struct scratch scratch;
-    scratch_create(&scratch, SCRATCH_MEMORY);
-    struct store *store = sample_store_open(scratch.path);
+    struct store *store;
     struct error error = {.message = ""};
-    const uint64_t tokens = BEFORE_TOKENS;
-    uint64_t id;
-    assert_ok(sample_save(before, store, &tokens, 1, &id, &error), error);
-    store_close(store);
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    scratch_copy(&scratch, &saved);
     struct fault_plan plan;
     fault_plan_init(&plan, kind, first, for_ever, 0);
     faulty_vfs_use(&plan);
@@ -142,6 +151,7 @@ static void every_call(void) {
     if (seed % 2 == 1) sample_share(&sample, &random);
     before = sample_other(&sample, 3);
     uint64_t runs = 0, failures = 0;
+    save_before(&before);
     for (enum fault_kind kind = FAULT_EIO; kind < FAULT_KINDS; kind++)
         for (int for_ever = 0; for_ever < 2; for_ever++) {
             if (kind == FAULT_KILL) continue; /* test_store_kill.c */
@@ -157,6 +167,7 @@ static void every_call(void) {
     printf("%llu runs with a fault, %llu of them failed\n", (unsigned long long)runs,
            (unsigned long long)failures);
     assert_met(failures > runs / 5);
+    scratch_destroy(&saved);
 }
 
 static void test_every_call(void **state) {

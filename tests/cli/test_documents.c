@@ -20,7 +20,15 @@
 #include "cli/process.h"
 #include "cli/tiny_model.h"
 
-enum { TEXT_BYTES = 3000, DEEP_LAYERS = 16, ARGUMENTS = 40, TOKENS_MAX = 16 };
+/* LONG_BYTES: as little as a measurement needs (plan/quantized_pages.c): the time of a prompt grows with its square. */
+enum {
+    TEXT_BYTES = 3000,
+    LONG_BYTES = 4400,
+    KILLED_BYTES = 1600,
+    DEEP_LAYERS = 16,
+    ARGUMENTS = 40,
+    TOKENS_MAX = 16
+};
 /* KV in f16 of a token of the model with TINY_LAYERS. */
 enum { TOKEN_BYTES = TINY_LAYERS * TINY_KV_HEADS * 2 * TINY_HEAD_DIMENSION * 2 };
 /* ... and of one with many layers, twice the KV heads and twice their dimension. */
@@ -215,23 +223,23 @@ static void pages_in_both_forms(void **state) {
     const char *store = folder("dynamic"), *path = scratch_path("long");
     char host[30];
     bool measured;
-    write_text(path, 3 * TEXT_BYTES, "");
+    write_text(path, LONG_BYTES, "");
     struct outcome refused = RUN(deep_path, path, "--set", "codec=dynamic");
     expect_code(&refused, 2, "--set codec=dynamic: 4 bits are for pages on disk, and there is no --kv-disk");
     struct outcome ample =
-        RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "-c", "16K");
+        RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "-c", "8K");
     expect_code(&ample, 0, "");
     assert_true(share_of_run(&measured) == 0);
     assert_false(measured);
     uint64_t bytes = ample.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
     snprintf(host, sizeof host, "%" PRIu64, bytes / 2);
     struct outcome first =
-        RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam", "-c", "16K");
+        RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam", "-c", "8K");
     expect_code(&first, 0, "");
     double share = share_of_run(&measured);
     assert_true(measured);
     struct outcome second = RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam",
-                                "--set", "codec=dynamic", "-c", "16K");
+                                "--set", "codec=dynamic", "-c", "8K");
     expect_code(&second, 0, "");
     assert_int_equal(second.reused, second.prompt - 1);
     assert_true(share_of_run(&measured) == share);
@@ -255,10 +263,10 @@ static void a_fixed_fraction_is_the_same_for_any_budget(void **state) {
     bool measured;
     snprintf(path, sizeof path, "%s", scratch_path("long"));
     snprintf(store, sizeof store, "%s", folder("fixed"));
-    write_text(path, 3 * TEXT_BYTES, "");
+    write_text(path, TEXT_BYTES, "");
 #define FIXED(n, host, store)                                                                 \
     RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam", "--set", \
-        "quantized=" n, "-c", "16K")
+        "quantized=" n, "-c", "4K")
     struct outcome all = FIXED("8", "256M", folder("fixed.all"));
     expect_code(&all, 0, "pages in 4 bits: 0.50");
     const uint64_t bytes = all.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
@@ -403,10 +411,13 @@ static void dense_layers_stay_in_ram(void **state) {
 
 static void a_killed_prefill_goes_on(void **state) {
     (void)state;
-    struct outcome plain = RUN(deep_path, text_path, "--segment", "256");
+    char path[160];
+    snprintf(path, sizeof path, "%s", scratch_path("killed.text"));
+    write_text(path, KILLED_BYTES, "");
+    struct outcome plain = RUN(deep_path, path, "--segment", "256");
     const char *timed = folder("timed");
-    struct process_result result = LOAM("run", "-q", "-m", deep_path, "-f", text_path, "-n", "1", "-t", "1",
-                                        "-ub", "256", "--segment", "256", "--kv-disk", timed);
+    struct process_result result = LOAM("run", "-q", "-m", deep_path, "-f", path, "-n", "1", "-t", "1", "-ub",
+                                        "256", "--segment", "256", "--kv-disk", timed);
     assert_int_equal(result.code, 0);
     double seconds = result.seconds;
     process_deinit(&result);
@@ -419,10 +430,10 @@ static void a_killed_prefill_goes_on(void **state) {
         unsigned ms = (unsigned)(kill_seconds * 1000) + 1;
         static const char *const segment[] = {"--segment", "256", "--kv-disk"};
         const char *more[] = {segment[0], segment[1], segment[2], store, NULL};
-        struct outcome killed = run_killed(deep_path, text_path, json_path, ms, more);
+        struct outcome killed = run_killed(deep_path, path, json_path, ms, more);
         assert_true(killed.code == 0 || killed.code == 128 + SIGKILL);
         uint64_t tokens = saved_tokens(store);
-        struct outcome again = run_killed(deep_path, text_path, json_path, 0, more);
+        struct outcome again = run_killed(deep_path, path, json_path, 0, more);
         expect_same(&again, &plain);
         if (strstr(again.complaint, "damaged") != NULL) fail_msg("%s", again.complaint);
         assert_int_equal(again.reused, tokens < again.prompt ? tokens : again.prompt - 1);
@@ -434,6 +445,7 @@ static void a_killed_prefill_goes_on(void **state) {
         expect_verified(store);
     }
     assert_true(resumed > 0);
+    unlink(path);
 }
 
 struct at_once {

@@ -17,6 +17,8 @@ void scratch_destroy(struct scratch *scratch); /* with everything in it */
 const char *scratch_name(const struct scratch *scratch, const char *name);
 size_t scratch_count(const struct scratch *scratch);        /* files in it */
 uint64_t scratch_disk_bytes(const struct scratch *scratch); /* blocks they take, in bytes */
+/* The files of another one, into an empty one. */
+void scratch_copy(const struct scratch *scratch, const struct scratch *from);
 /* For one scratch folder after another: removes the files, keeps the folder. */
 void scratch_empty(struct scratch *scratch);
 
