@@ -20,6 +20,8 @@ static const double LOCALITY = 0.2, HELD = 0.6, NEIGHBOURS = 4, PREFETCHED = 0.6
  * leaves out; the same where lists are kept, and then the share of the lists that change in a step; and how many of
  * those rows lie side by side (docs/planner.md, "Hits"). */
 static const double ADDED = 0.33, ADDED_KEPT = 0.215, CHANGED = 0.5, ADDED_RUN = 1.85;
+/* Single tokens that are chosen lie in fewer chunks than so many runs would: of so many tokens each takes one. */
+static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7;
 /* Layers whose slots are on their way at a time. */
 static const double MOVING_LAYERS = 3;
 /* What a dial keeps, of texts (docs/planner.md, "The dial"): of tokens that are chosen singly, and of pages. */
@@ -161,12 +163,12 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
     return STATUS_OK;
 }
 
-/* Seconds of the disk and of the processor for so many pages. */
+/* Seconds of the disk and of the processor for so many pages, or parts of so many, of page_bytes in the mean. */
 static void read_pages(const struct machine *machine, double pages, double page_bytes, double request_bytes,
                        double *disk, double *processor) {
-    const double padded = ceil(page_bytes / 4096) * 4096;
-    *disk = pages * padded / machine_disk_rate(machine, fmax(request_bytes, padded), false);
-    *processor = pages * (machine->tier_page_seconds + padded / machine->copy);
+    const double bytes = pages * fmax(page_bytes, 1);
+    *disk = bytes / machine_disk_rate(machine, fmax(request_bytes, fmax(page_bytes, 1)), false);
+    *processor = pages * machine->tier_page_seconds + bytes / machine->copy;
 }
 
 /* ---- a step ---- */
@@ -277,8 +279,7 @@ static void read_everything(struct step *step, double computed) {
 /* What the lists of a KV head ask for, in a step. */
 struct chosen {
     double chunks, hits;  /* hits: the share of them that RAM holds */
-    double miss_bytes;    /* that are read of a chunk */
-    double request_bytes; /* of a request: neighbours that are both missing are read in one */
+    double miss_bytes;    /* that are read of a chunk, in one request: neighbours have slots that lie apart */
 };
 
 /* Runs of neighbours lie anywhere: of n places each takes one. */
@@ -288,22 +289,17 @@ static double hits_of(double held, double x) {
     return held >= 1 ? 1 : fmax(x * x / (x * x + LOCALITY), fmin(held, 1) * HELD);
 }
 
-static double request_bytes(const struct tiers *tiers, const struct chosen *chosen) {
-    const double missing =
-        chosen->chunks * (1 - chosen->hits) * chosen->miss_bytes / (tiers->chunks * tiers->chunk_bytes);
-    return chosen->miss_bytes * fmin(1 / fmax(1 - missing, 1e-9), SCAN_CHUNKS);
-}
-
 static struct chosen chosen_of(const struct step *step, double held) {
     const struct tiers *tiers = &step->tiers;
     const struct select_options *select = &step->plan->select;
     const double unit = unit_tokens(select), kept = step->work.kept, run = unit + NEIGHBOURS;
-    struct chosen chosen = {.miss_bytes = tiers->chunk_bytes, .request_bytes = tiers->chunk_bytes};
+    struct chosen chosen = {.miss_bytes = tiers->chunk_bytes};
     if (select->method == &select_window || unit >= KV_CHUNK_TOKENS)
         chosen.chunks = fmin(ceil(kept / KV_CHUNK_TOKENS) + 1, tiers->chunks);
     else
         chosen.chunks = places_taken(tiers->chunks, kept / run);
-    const double x = held * tiers->chunks / chosen.chunks;
+    const double spread = chosen.chunks, x = held * tiers->chunks / spread; /* of which hits were fitted */
+    if (unit == 1) chosen.chunks = fmin(spread, places_taken(tiers->chunks, kept / CHUNK_TOKENS));
     chosen.hits = hits_of(held, x);
     if (select->method == &select_window) /* the same ones in each step; those on their way keep nothing */
         chosen.hits = x < 1 ? fmax(x - MOVING_LAYERS / (double)step->model->config->layer_count, 0) : 1;
@@ -312,12 +308,12 @@ static struct chosen chosen_of(const struct step *step, double held) {
                      part_tokens = KV_CHUNK_TOKENS / parts;
         const double run_parts =
             fmax(unit / part_tokens, 1) + (run - unit) / part_tokens; /* units are aligned */
-        const double taken = fmax(places_taken(parts, kept / run / chosen.chunks * run_parts), 1);
+        const double taken =
+            fmax(places_taken(parts, kept / run / spread * run_parts) * spread / chosen.chunks, 1);
         const double rows =
             kept / (chosen.chunks * KV_CHUNK_TOKENS) * tiers->chunk_bytes; /* at least these */
         chosen.miss_bytes = fmin(fmax(part * taken, rows), tiers->chunk_bytes);
     }
-    chosen.request_bytes = request_bytes(tiers, &chosen);
     return chosen;
 }
 
@@ -329,11 +325,11 @@ static struct chosen added_to_lists(const struct step *step, double held) {
     const double rows = step->work.kept * left_out * (keeps ? ADDED_KEPT : ADDED) / changed,
                  runs = rows / ADDED_RUN;
     const double part = fmax(PART_BYTES, tiers->chunk_bytes / 8), parts = fmax(tiers->chunk_bytes / part, 1);
-    const double touched = fmax(places_taken(tiers->chunks, runs), 1e-9);
+    const double spread = fmax(places_taken(tiers->chunks, runs), 1e-9), /* of which hits were fitted */
+        touched = fmax(fmin(spread, places_taken(tiers->chunks, rows / CHUNK_ADDED)), 1e-9);
     struct chosen added = {.chunks = changed * touched,
-                           .hits = hits_of(held, held * tiers->chunks / touched)};
+                           .hits = hits_of(held, held * tiers->chunks / spread)};
     added.miss_bytes = fmin(part * places_taken(tiers->chunks * parts, runs) / touched, tiers->chunk_bytes);
-    added.request_bytes = request_bytes(tiers, &added);
     return added;
 }
 
@@ -353,11 +349,9 @@ static void read_chosen(struct step *step, double computed) {
                  misses = list_misses + added_misses;
     const double list_bytes = list_misses * lists.miss_bytes, added_bytes = added_misses * added.miss_bytes;
     const double share = misses > 0 ? added_misses / misses : 0;
-    const struct chosen chosen = {.miss_bytes = (1 - share) * lists.miss_bytes + share * added.miss_bytes,
-                                  .request_bytes =
-                                      (1 - share) * lists.request_bytes + share * added.request_bytes};
+    const struct chosen chosen = {.miss_bytes = (1 - share) * lists.miss_bytes + share * added.miss_bytes};
     double disk, processor, dense_disk, dense_processor;
-    read_pages(step->model->machine, misses, chosen.miss_bytes, chosen.request_bytes, &disk, &processor);
+    read_pages(step->model->machine, misses, chosen.miss_bytes, chosen.miss_bytes, &disk, &processor);
     read_pages(step->model->machine, kv_heads * dense * tiers->chunks, tiers->chunk_bytes,
                tiers->chunk_bytes * SCAN_CHUNKS, &dense_disk, &dense_processor);
     disk += dense_disk;
@@ -369,8 +363,7 @@ static void read_chosen(struct step *step, double computed) {
     cost->parts[COST_DISK] = disk;
     cost->parts[COST_PAGES] = processor;
     cost->missed_chunks = misses + kv_heads * dense * tiers->chunks;
-    cost->read_requests = misses * chosen.miss_bytes / fmax(chosen.request_bytes, chosen.miss_bytes) +
-                          kv_heads * dense * tiers->chunks / SCAN_CHUNKS;
+    cost->read_requests = misses + kv_heads * dense * tiers->chunks / SCAN_CHUNKS;
     cost->read_bytes = list_bytes + added_bytes + kv_heads * dense * tiers->chunks * tiers->chunk_bytes;
     cost->step_seconds = computed + processor + fmax(disk - fmin(expected, computed), 0);
 }
