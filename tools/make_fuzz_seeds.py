@@ -250,11 +250,45 @@ def store_seeds():
         yield "layout_%d" % i, bytes([document, 5, words, len(layout)]) + layout
 
 
+def parcel_seeds():
+    """Changes to exported documents, as tests/fuzz/fuzz_parcel.c takes them, and bytes that are one or nearly."""
+    byte, number, small, cut, grow, copy, text = range(7)
+    limit, keeps = 1, 2
+    header, description, tokens = 0, 40, 40 + 808 + 16
+    for which in range(4):
+        yield "sound_%d" % which, bytes([which, 0])
+        yield "limited_%d" % which, bytes([which, limit | keeps])
+    for place in (8, 12, 16, 24):
+        yield "header_%d" % place, bytes([0, 0, number]) + struct.pack("<HQ", header + place, 1 << 40)
+    for place, count in ((32, 0), (32, 64), (32, 1 << 28), (32, 1 << 29)):
+        yield "tokens_%d" % count, bytes([0, 0, number]) + struct.pack("<HQ", description + place, count)
+    for place in (0, 40, 40 + 256, 40 + 512):
+        yield "text_%d" % place, bytes([3, 0, text]) + struct.pack("<HB", description + place, 4) + b"ab\xffc"
+    layouts = (b"codec=f16.64,f16.64 layers=1000 heads=1000 chunk=8192 metadata=none/0 segment=16",
+               b"codec=f16.64,f16.64 layers=2 heads=1 chunk=8 metadata=abstract/24 segment=16",
+               b"codec=f16.64,f16.64 layers=2 heads=1 chunk=512 metadata=abstract/1048576 segment=16",
+               b"codec=f16+q4k64.64,f16+q4v32.64 layers=2 heads=1 chunk=256 tail=1024 share=88,2:0 metadata=none/0 "
+               b"segment=16")
+    for i, layout in enumerate(layouts):
+        yield "layout_%d" % i, (bytes([i % 4, limit, text]) + struct.pack("<HB", description + 40 + 512, len(layout)) +
+                                layout)
+    yield "one_token", bytes([0, 0, small]) + struct.pack("<HH", tokens + 4, 77)
+    yield "negative_token", bytes([0, 0, number]) + struct.pack("<Hq", tokens, -1)
+    yield "page", bytes([0, 0, byte]) + struct.pack("<HB", 2000, 1)
+    yield "cut", bytes([0, 0, cut]) + struct.pack("<H", 1500)
+    yield "cut_header", bytes([0, 0, cut]) + struct.pack("<H", 20)
+    yield "longer", bytes([0, 0, grow]) + struct.pack("<HH", 0, 700)
+    yield "twice", bytes([3, 0, copy]) + struct.pack("<HHH", description, description + 824, 824)
+    yield "nothing", bytes([255, 0])
+    yield "magic", bytes([255, 0]) + b"\x89LOAMD\r\n" + struct.pack("<IIQ", 1, 1, 2000) + bytes(16)
+
+
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/fuzz/corpus")
     for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds()),
                           ("import", import_seeds()), ("calibration", calibration_seeds()),
-                          ("chat_template", chat_template_seeds()), ("store", store_seeds())):
+                          ("chat_template", chat_template_seeds()), ("store", store_seeds()),
+                          ("parcel", parcel_seeds())):
         os.makedirs(os.path.join(root, folder), exist_ok=True)
         for name, data in seeds:
             with open(os.path.join(root, folder, name), "wb") as file:
