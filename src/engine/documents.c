@@ -170,14 +170,35 @@ static bool same_key_index(const struct store_layout *a, const struct store_layo
     return strcmp(a->key_index_kind, b->key_index_kind) == 0 && a->key_index_bytes == b->key_index_bytes;
 }
 
+struct naming {
+    const char *name;
+    bool is_other;
+};
+
+static void see_name(void *context, const struct document_info *info) {
+    struct naming *naming = context;
+    naming->is_other = strcmp(info->name, naming->name) != 0;
+}
+
+/* A prompt with a name of its own does not go on in a document of another name. */
+static bool is_named_otherwise(struct documents *documents, uint64_t id,
+                               const struct documents_prompt *prompt) {
+    struct naming naming = {.name = prompt->name};
+    struct error ignored; /* opening it tells */
+    return prompt->name != NULL &&
+           store_show(documents->store, id, see_name, &naming, &ignored) == STATUS_OK && naming.is_other;
+}
+
 /* The prompt uses all of it, so it continues where the document ends.  Otherwise it is only read; *full->message says
  * so if the disk lacks space for a copy. */
 static enum status open_match(struct documents *documents, const struct kv_backing *backing,
-                              const struct store_match *match, uint64_t token_capacity,
+                              const struct store_match *match, const struct documents_prompt *prompt,
                               struct document **document, bool *writable, struct error *full,
                               struct error *error) {
+    const uint64_t token_capacity = prompt->token_capacity;
     *writable = match->prefix_tokens == match->token_count &&
-                same_key_index(&match->layout, &backing->layout) && !documents->is_read_only;
+                same_key_index(&match->layout, &backing->layout) && !documents->is_read_only &&
+                !is_named_otherwise(documents, match->document, prompt);
     if (*writable) {
         enum status status = document_open(document, documents->store, match->document, &backing->model,
                                            &match->layout, DOCUMENT_APPEND, token_capacity, error);
@@ -301,7 +322,7 @@ static enum status use(struct documents *documents, const struct kv_backing *bac
     struct document *document;
     bool writable;
     struct error full = {.message = ""};
-    TRY(open_match(documents, backing, match, prompt->token_capacity, &document, &writable, &full, error));
+    TRY(open_match(documents, backing, match, prompt, &document, &writable, &full, error));
     if (document_token_count(document) != match->token_count) {
         document_close(document);
         return STATUS_OK;
@@ -318,7 +339,7 @@ static enum status use(struct documents *documents, const struct kv_backing *bac
         match->prefix_tokens < match->token_count || !same_key_index(&match->layout, &backing->layout);
     const bool is_worth = documents_copies(match->prefix_tokens, whole - match->prefix_tokens);
     const bool is_asked = prompt->name != NULL && !holds(document, prompt->tokens, whole);
-    if (writable || !departs || !(is_worth || is_asked)) return STATUS_OK;
+    if (writable || !(departs || is_asked) || !(is_worth || is_asked)) return STATUS_OK;
     enum status status = kv_sequence_copy_document(sequence, prompt->token_capacity, error);
     if (status == STATUS_OK) documents_grow(documents, sequence, whole, prompt->token_capacity);
     if (status == STATUS_OK) return STATUS_OK;

@@ -142,6 +142,9 @@ static bool may_take(const struct service *service, const struct job *job, size_
     if (resident->ticket != 0) return resident->ticket == job->ticket;
     if (goes_on(job, resident)) return true;
     if (strcmp(resident->owner, job->owner) != 0 || shared == 0) return false;
+    /* What is uploaded becomes a document of that name, whatever was cancelled with the same beginning. */
+    if (job->document_name[0] != '\0' && strcmp(resident->document_name, job->document_name) != 0)
+        return false;
     return shared == resident->stored.count || may_cut(service, job, index, shared);
 }
 

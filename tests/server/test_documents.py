@@ -124,8 +124,8 @@ class Documents(unittest.TestCase):
         _, cached, _ = self.ask("", messages=talk)
         self.assertGreaterEqual(cached, count - 64)
 
-    def test_a_cancelled_prefill_is_not_read_again(self):
-        text = "One sheep, two sheep, three sheep went through the hedge. " * 200
+    def cancel(self, text):
+        """A chat whose client leaves when more than two segments of the text were read."""
         body = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 4, "stream": True,
                 "return_progress": True}
         connection = self.server.open(CHAT, body, {"Authorization": "Bearer " + KEYS[0]})
@@ -139,6 +139,24 @@ class Documents(unittest.TestCase):
                     processed = json.loads(line[6:])["prompt_progress"]["processed"]
         connection.close()
         self.assertTrue(wait_until(lambda: self.ask("x", max_tokens=1)[2] > 0))
+
+    def test_an_upload_does_not_go_on_in_a_chat(self):
+        """A chat that was cancelled has read the beginning: the document has the upload's name, from RAM and disk."""
+        for leaves, text in ((False, "One goat, two goats, three goats went up the hill. " * 200),
+                             (True, "One hen, two hens, three hens went across the road. " * 200)):
+            self.cancel(text)
+            if leaves:
+                self.restart()
+            before = self.ids()
+            made = self.upload(text, name="goats.txt").json
+            self.assertGreaterEqual(made["cached_tokens"], 1024)
+            shown = self.call("GET", "%s/%d" % (PATH, made["id"])).json
+            self.assertEqual((shown["name"], shown["token_count"]), ("goats.txt", made["token_count"]))
+            self.assertNotIn(made["id"], before)
+
+    def test_a_cancelled_prefill_is_not_read_again(self):
+        text = "One sheep, two sheep, three sheep went through the hedge. " * 200
+        self.cancel(text)
         _, cached, count = self.ask(text)
         self.assertGreaterEqual(cached, 1024)
         self.assertLess(cached, count)
