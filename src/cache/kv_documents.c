@@ -385,6 +385,7 @@ void kv_sequence_close_documents(struct kv_sequence *sequence) {
     sequence->inputs = NULL;
     tier_drain_all(tier);
     tier->failed = STATUS_OK;
+    tier->failed_document = 0;
     forget_chunks(sequence, 0);
     kv_sequence_drop_columns(sequence);
     cut_sources(sequence, 0);

@@ -26,6 +26,8 @@ static void page_arrived(struct kv_tier *tier, const struct tier_place *place, v
             ? document_check_page(tier_document_of(slot->sequence, slot->chunk), &read, &error)
             : document_read_failed(tier_document_of(slot->sequence, slot->chunk), completion, &error);
     if (status != STATUS_OK) {
+        if (tier->failed == STATUS_OK)
+            tier->failed_document = document_id(tier_document_of(slot->sequence, slot->chunk));
         kv_tier_fail(tier, &error);
         slot->parts &=
             (uint8_t) ~(((1u << place->part_count) - 1) << place->part_first); /* others may have it */

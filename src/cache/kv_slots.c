@@ -22,6 +22,11 @@ enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) {
     return cache->tier->failed;
 }
 
+uint64_t kv_tier_failed_document(const struct kv_cache *cache) {
+    const struct kv_tier *tier = cache->tier;
+    return tier != NULL && tier->failed != STATUS_OK ? tier->failed_document : 0;
+}
+
 enum status kv_tier_full(const struct kv_cache *cache, struct error *error) {
     for (const struct kv_sequence *s = cache->sequences; s != NULL; s = s->next)
         if (s->pages->failed != STATUS_OK)

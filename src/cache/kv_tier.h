@@ -243,6 +243,8 @@ enum status kv_tier_set_trace(struct kv_cache *cache, struct trace *trace, struc
 enum status kv_tier_full(const struct kv_cache *cache, struct error *error);
 /* The first failure; STATUS_OK: none. */
 enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) STATUS_CHECKED;
+/* The document whose page could not be read; 0: there is no failure, or it was another. */
+uint64_t kv_tier_failed_document(const struct kv_cache *cache);
 
 /* The bytes that a configuration needs at least in host_bytes, with key_index_bytes per chunk; for messages. */
 uint64_t kv_tier_bytes_min(const struct kv_cache_config *config);

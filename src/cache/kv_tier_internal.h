@@ -120,6 +120,7 @@ struct kv_tier {
     struct kv_tier_statistics statistics;
     enum status failed;
     struct error failure;
+    uint64_t failed_document; /* whose page it was; 0: nobody's */
 };
 
 /* Chunks [chunk_first, chunk_end) of a sequence are pages of a document. */

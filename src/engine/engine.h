@@ -234,6 +234,8 @@ const struct model_config *engine_config(const struct engine *engine);
 enum status engine_check_weights(const struct engine *engine, struct error *error) STATUS_CHECKED;
 uint64_t engine_context_size(const struct engine *engine);
 size_t engine_sequence_capacity(const struct engine *engine);
+/* The saved document of which a page could not be read: the engine's passes fail from then on.  0: none. */
+uint64_t engine_failed_document(const struct engine *engine);
 bool engine_saves(const struct engine *engine); /* prompts become documents, and attach to them */
 
 #endif

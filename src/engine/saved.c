@@ -26,6 +26,10 @@ bool sequence_uses_document(const struct sequence *sequence, uint64_t id) {
     return kv_sequence_uses_document(sequence->kv, id);
 }
 
+uint64_t engine_failed_document(const struct engine *engine) {
+    return kv_tier_failed_document(engine->cache);
+}
+
 struct listing {
     const struct engine *engine;
     const char *owner;

@@ -126,6 +126,7 @@ enum status job_create(struct job **job, struct service *service, const struct s
         return status;
     }
     made->listener = *listener;
+    made->failed_at = SIZE_MAX;
     made->submitted = made->queued_since = clock_seconds();
     if (request->mask != NULL) {
         made->mask = *request->mask;

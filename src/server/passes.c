@@ -23,20 +23,29 @@ static bool is_stepper(const struct job *job) {
 }
 
 /* Jobs whose next token goes through a step: those that decode, and those that store again what a step had stored.
- * Those that are observed step alone. */
+ * Those that are observed, or that the disk has failed, step alone. */
 static size_t find_steppers(struct service *service, struct job **steppers) {
     size_t count = 0;
     for (size_t i = 0; i < service->running_count; i++)
-        if (is_stepper(service->running[i]) && service->running[i]->observer == NULL)
+        if (is_stepper(service->running[i]) && !job_is_alone(service->running[i]))
             steppers[count++] = service->running[i];
     return count;
 }
 
-static struct job *find_observed(struct service *service) {
-    for (size_t i = 0; i < service->running_count; i++)
-        if (is_stepper(service->running[i]) && service->running[i]->observer != NULL)
-            return service->running[i];
-    return NULL;
+/* The one that had the least computing time. */
+static struct job *find_alone(struct service *service) {
+    struct job *best = NULL;
+    for (size_t i = 0; i < service->running_count; i++) {
+        struct job *job = service->running[i];
+        if (is_stepper(job) && job_is_alone(job) && (best == NULL || job->seconds < best->seconds))
+            best = job;
+    }
+    return best;
+}
+
+/* It got on where the disk had failed it. */
+static void note_progress(struct job *job) {
+    if (job->failed_at != SIZE_MAX && job->answer.stored.count > job->failed_at) job->failed_at = SIZE_MAX;
 }
 
 /* The step's token is stored.  What follows is sampled, unless it had been before. */
@@ -45,6 +54,7 @@ static void take_step(struct service *service, struct job *job, const float *log
     struct answer *answer = &job->answer;
     enum status status =
         answer_note_stored(answer, job->tokens.ids[answer->stored.count], ORIGIN_STEP, &error);
+    note_progress(job);
     bool known = answer->stored.count < job->tokens.count;
     if (known) service->statistics.recomputed_tokens++;
     if (answer->stored.count + 1 >= job->tokens.count) job->state = JOB_DECODE;
@@ -74,7 +84,8 @@ static void step(struct service *service, struct job *const *steppers, size_t co
     enum status status = engine_step(service->engine, sequences, tokens, count, &logits, &error);
     double seconds = clock_seconds() - began;
     if (status != STATUS_OK) {
-        if (!service_repair(service, status, &error)) fail_all(service, steppers, count, &error);
+        if (!service_repair(service, steppers, count, status, &error))
+            fail_all(service, steppers, count, &error);
         return;
     }
     service->statistics.steps++;
@@ -92,13 +103,14 @@ static void step_all(struct service *service) {
 }
 
 /* One of them a turn. */
-static void step_observed(struct service *service) {
-    struct job *observed = find_observed(service);
-    if (observed == NULL) return;
+static void step_alone(struct service *service) {
+    struct job *alone = find_alone(service);
+    if (alone == NULL) return;
+    const bool observes = alone->observer != NULL;
     struct engine *engine = service->engine;
-    engine_set_attention_observer(engine, observed->observer, observed->observer_context);
-    step(service, &observed, 1);
-    if (service->engine == engine) engine_set_attention_observer(engine, NULL, NULL);
+    if (observes) engine_set_attention_observer(engine, alone->observer, alone->observer_context);
+    step(service, &alone, 1);
+    if (observes && service->engine == engine) engine_set_attention_observer(engine, NULL, NULL);
 }
 
 /* ---- slices of prompts ---- */
@@ -266,8 +278,9 @@ static void prefill_slice(struct service *service, struct job *job) {
         status = unnoted.status;
         error = unnoted;
     }
+    note_progress(job);
     if (status != STATUS_OK) {
-        if (!service_repair(service, status, &error)) job_fail_running(service, job, &error);
+        if (!service_repair(service, &job, 1, status, &error)) job_fail_running(service, job, &error);
     } else if (job->answer.stored.count == job_wanted_tokens(job)) {
         take_prompt(service, job, logits);
     }
@@ -306,7 +319,7 @@ static size_t together_rows(const struct service *service, bool others_decode) {
 /* The rest of a prompt, if it can share a pass; 0: it cannot. */
 static size_t short_rest(const struct job *job) {
     const size_t first = job->answer.stored.count;
-    if (job->state != JOB_PREFILL || job->prompt_log_probabilities ||
+    if (job->state != JOB_PREFILL || job->prompt_log_probabilities || job->failed_at != SIZE_MAX ||
         job_origin(job, first) != ORIGIN_DENSE || run_end(job, first) < job_wanted_tokens(job) ||
         !sequence_prefills_together(job->answer.sequence))
         return 0;
@@ -347,7 +360,7 @@ static void run_together(struct service *service, const struct together *togethe
         engine_prefill_together(service->engine, together->parts, together->count, &logits, &error);
     const double seconds = clock_seconds() - began, row_seconds = seconds / (double)together->rows;
     if (status != STATUS_OK) {
-        if (!service_repair(service, status, &error))
+        if (!service_repair(service, together->jobs, together->count, status, &error))
             fail_all(service, together->jobs, together->count, &error);
         return;
     }
@@ -372,13 +385,13 @@ static void run_together(struct service *service, const struct together *togethe
 
 bool passes_wait(struct service *service) {
     struct job *steppers[ENGINE_SEQUENCES_MAX];
-    return find_steppers(service, steppers) > 0 || find_observed(service) != NULL ||
+    return find_steppers(service, steppers) > 0 || find_alone(service) != NULL ||
            find_prompt(service) != NULL;
 }
 
 void passes_run(struct service *service) {
     struct together together = {.count = 0};
-    step_observed(service);
+    step_alone(service);
     struct job *prompt = find_prompt(service);
     if (prompt != NULL) find_together(service, prompt, &together);
     const bool mixes = together.step_count > 0 && together.count > together.step_count;

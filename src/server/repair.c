@@ -116,10 +116,28 @@ void service_recover(struct service *service) {
     }
 }
 
-bool service_repair(struct service *service, enum status status, const struct error *error) {
-    (void)error;
+/* A page could not be read: perhaps the next time it can.  Who did not get on alone either has met it. */
+static void try_alone(struct service *service, struct job *const *jobs, size_t count, uint64_t document,
+                      const struct error *error) {
+    bool is_theirs = false; /* else it was read for an earlier pass, or nobody knows */
+    for (size_t i = 0; i < count; i++)
+        is_theirs = is_theirs || sequence_uses_document(jobs[i]->answer.sequence, document);
+    for (size_t i = 0; i < count; i++) {
+        struct job *job = jobs[i];
+        if (is_theirs && !sequence_uses_document(job->answer.sequence, document)) continue;
+        if (count == 1 && job->failed_at != SIZE_MAX)
+            job_fail_running(service, job, error);
+        else
+            job->failed_at = job->answer.stored.count;
+    }
+}
+
+bool service_repair(struct service *service, struct job *const *jobs, size_t count, enum status status,
+                    const struct error *error) {
     if (status == STATUS_MEMORY || status == STATUS_FULL) return make_room(service);
-    if (status != STATUS_DOCUMENT || service->options.make_engine == NULL) return false;
+    const uint64_t document = engine_failed_document(service->engine);
+    if ((status != STATUS_DOCUMENT && document == 0) || service->options.make_engine == NULL) return false;
+    if (status != STATUS_DOCUMENT) try_alone(service, jobs, count, document, error);
     service_recover(service);
     return true;
 }

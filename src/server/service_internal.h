@@ -62,6 +62,8 @@ struct job {
     double queue_seconds, first_token_at;
     double disk_deadline; /* until which it waits in the queue for the writes of others; 0: it does not */
     uint32_t preemptions;
+    /* Tokens that it had stored when the disk failed it; it steps alone until it has more.  SIZE_MAX: it did not. */
+    size_t failed_at;
 };
 
 /* A sequence in memory that no request uses. */
@@ -164,9 +166,15 @@ void account_charge(struct service *service, struct job *job, double seconds);
 double account_seconds(const struct service *service, const struct job *job);
 bool account_is_active(const struct service *service, const char *owner); /* a job of the owner runs */
 
-/* repair.c.  A step or slice failed.  true: what can be done about it was done, so it can be tried again: room made, or
- * everything computed anew after damage.  Jobs may have gone back to the queue. */
-bool service_repair(struct service *service, enum status status, const struct error *error);
+/* repair.c.  A step or slice of these jobs failed.  true: what can be done about it was done, so it can be tried
+ * again: room made, or everything computed anew after damage.  Jobs may have gone back to the queue.  Where a page
+ * could not be read, those that use its document try once more, each alone, with a new engine; one that fails again
+ * ends. */
+bool service_repair(struct service *service, struct job *const *jobs, size_t count, enum status status,
+                    const struct error *error);
+static inline bool job_is_alone(const struct job *job) {
+    return job->observer != NULL || job->failed_at != SIZE_MAX;
+}
 /* job_attach of a job that runs, with room made as long as memory lacks.  false: it does not run any more; it failed,
  * or waits in the queue again. */
 bool service_attach(struct service *service, struct job *job, struct error *error);

@@ -3,6 +3,7 @@
 #include "testing.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -27,7 +28,8 @@ static size_t ask_for(struct service_rig *rig, struct token_list *prompt, float 
     if (log_probabilities != NULL)
         memcpy(log_probabilities, client.log_probabilities, ANSWER * sizeof *log_probabilities);
     assert_int_equal(client.done.reason, STOP_LENGTH);
-    if (client.notice[0] != '\0' && strstr(client.notice, "damaged at") == NULL) fail_msg("%s", client.notice);
+    if (client.notice[0] != '\0' && strstr(client.notice, "damaged at") == NULL)
+        fail_msg("%s", client.notice);
     append(prompt, &client.tokens);
     const size_t reused = client.admission.reused_tokens;
     client_deinit(&client);
@@ -178,7 +180,8 @@ static void test_reads_ahead(void **state) {
                                                          .suffix = SUFFIX_SELECTS});
     struct token_list document = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", 620),
                       question = rig_tokens(&rig, "Who saw it then?", 60),
-                      other = rig_tokens(&rig, "And where did it run to?", 60), first = {0}, second = {0}, again = {0};
+                      other = rig_tokens(&rig, "And where did it run to?", 60), first = {0}, second = {0},
+                      again = {0};
     append(&first, &document);
     append(&first, &question);
     append(&second, &document);
@@ -196,7 +199,8 @@ static void test_reads_ahead(void **state) {
     const uint64_t before = settled(rig.service).tiers.misses;
     ask_for(&rig, &again, asked_later);
     assert_in_range(settled(rig.service).tiers.misses - before, 0,
-                    rig.model->config.layer_count * rig.model->config.kv_head_count); /* the chunk that grows */
+                    rig.model->config.layer_count *
+                        rig.model->config.kv_head_count); /* the chunk that grows */
     assert_memory_equal(asked_at_once, asked_later, sizeof asked_later);
     token_list_deinit(&document);
     token_list_deinit(&question);
@@ -266,7 +270,8 @@ static void ask_damaged(bool all) {
     struct service_rig rig;
     float found[ANSWER], expected[ANSWER];
     service_rig_open(&rig, &damage_options);
-    struct token_list first = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", 620), second = {0};
+    struct token_list first = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", 620),
+                      second = {0};
     append(&second, &first);
     assert_int_equal(ask(&rig, &first), 0);
     service_rig_stop(&rig);
@@ -287,6 +292,114 @@ static void test_damage(void **state) {
     (void)state;
     ask_damaged(false);
     ask_damaged(true);
+}
+
+/* ---- a disk that cannot be read ---- */
+
+struct bad_disk {
+    struct io_faults faults;
+    pthread_mutex_t mutex;
+    const char *file;               /* whose pages cannot be read */
+    size_t tails_bytes, page_bytes; /* tails_bytes: of the tails before them */
+    bool all;                       /* or the fifth chunk of each head alone */
+    size_t left, met;               /* reads that will fail, and that did */
+};
+
+static struct io_fault fail_reads(void *context, enum io_call call, const char *path, uint64_t offset,
+                                  size_t bytes) {
+    struct bad_disk *disk = context;
+    pthread_mutex_lock(&disk->mutex);
+    bool fails = call == IO_CALL_READ && disk->left > 0 && offset >= disk->tails_bytes &&
+                 strstr(path, disk->file) != NULL;
+    if (fails && !disk->all) {
+        const size_t first = (offset - disk->tails_bytes) / disk->page_bytes,
+                     end = first + (bytes + disk->page_bytes - 1) / disk->page_bytes;
+        const size_t bad = first + (DAMAGED_CHUNK + 16 - first % 16) % 16;
+        fails = bad < end;
+    }
+    if (fails) disk->left--, disk->met++;
+    pthread_mutex_unlock(&disk->mutex);
+    return (struct io_fault){fails ? EIO : 0, SIZE_MAX};
+}
+
+static void break_disk(struct bad_disk *disk, size_t reads) {
+    pthread_mutex_lock(&disk->mutex);
+    disk->left = reads;
+    disk->met = 0;
+    pthread_mutex_unlock(&disk->mutex);
+}
+
+/* Two answers that are under way, over KV of which RAM holds a part: all of it is read for each token.  Pages of the
+ * first one's document fail `reads` times.  Once: both go on as if nothing had been.  For good: the first one ends with
+ * the reason, or is computed anew where its document cannot even be opened; the second goes on, others are answered,
+ * and the first's question too once the disk has recovered. */
+static void ask_bad_disk(size_t reads, bool all) {
+    enum { SOON = 3 };
+    static const struct service_rig_options options = {
+        .parallel = 2, .sequences = 2, .context_size = 1024, .host_bytes = 5000 << 10};
+    static const char *const texts[] = {"The river ran past the mill, and nobody saw it.", "A fox came.",
+                                        "It was cold."};
+    struct bad_disk disk = {.faults = {&disk, fail_reads}, .file = "/1.pages", .all = all};
+    struct service_rig rig;
+    struct client alone[3], clients[4];
+    struct token_list prompts[3];
+    pthread_mutex_init(&disk.mutex, NULL);
+    service_rig_open_on(&rig, &options, &disk.faults);
+    const struct model_config *config = &rig.model->config;
+    disk.page_bytes = (64 * 2 * 2 * config->k_dimension + 4095) / 4096 * 4096;
+    disk.tails_bytes = 2 * config->layer_count * config->kv_head_count * disk.page_bytes;
+    for (size_t i = 0; i < 3; i++) {
+        prompts[i] = rig_tokens(&rig, texts[i], 620);
+        client_init(&alone[i], &rig);
+        const struct service_request request = rig_request(&prompts[i], ANSWER);
+        client_ask(&alone[i], &request);
+    }
+    for (size_t i = 0; i < 4; i++) client_init(&clients[i], &rig);
+    for (size_t i = 0; i < 2; i++) {
+        const struct service_request request = rig_request(&prompts[i], ANSWER);
+        clients[i].pause_at = SOON;
+        client_submit(&clients[i], &request);
+    }
+    for (size_t i = 0; i < 2; i++) client_wait_tokens(&clients[i], SOON);
+    break_disk(&disk, reads);
+    for (size_t i = 0; i < 2; i++) {
+        pthread_mutex_lock(&clients[i].mutex);
+        clients[i].pause_at = 0;
+        pthread_mutex_unlock(&clients[i].mutex);
+        service_resume(rig.service, clients[i].ticket);
+    }
+    for (size_t i = 0; i < 2; i++) client_wait(&clients[i]);
+    assert_true(disk.met > 0);
+    assert_int_equal(clients[1].done.reason, STOP_LENGTH);
+    assert_same_tokens(&alone[1].tokens, &clients[1].tokens);
+    if (reads == 1 || all) {
+        assert_int_equal(clients[0].done.reason, STOP_LENGTH);
+        assert_same_tokens(&alone[0].tokens, &clients[0].tokens);
+    } else {
+        assert_int_equal(clients[0].done.reason, STOP_FAILED);
+        assert_int_equal(clients[0].done.error.status, STATUS_IO);
+        assert_non_null(strstr(clients[0].done.error.message, "1.pages"));
+    }
+    struct service_request request = rig_request(&prompts[2], ANSWER); /* later, and the disk is as bad */
+    client_ask(&clients[2], &request);
+    assert_same_tokens(&alone[2].tokens, &clients[2].tokens);
+    break_disk(&disk, 0);
+    request = rig_request(&prompts[0], ANSWER);
+    client_ask(&clients[3], &request);
+    assert_same_tokens(&alone[0].tokens, &clients[3].tokens);
+    assert_true(clients[3].admission.reused_tokens >= 512);
+    for (size_t i = 0; i < 3; i++) token_list_deinit(&prompts[i]), client_deinit(&alone[i]);
+    for (size_t i = 0; i < 4; i++) client_deinit(&clients[i]);
+    service_rig_close(&rig);
+    pthread_mutex_destroy(&disk.mutex);
+}
+
+static void test_bad_disk(void **state) {
+    (void)state;
+    ask_bad_disk(1, false);
+    ask_bad_disk(1, true);
+    ask_bad_disk(SIZE_MAX, false);
+    ask_bad_disk(SIZE_MAX, true);
 }
 
 /* Without a folder it would be lost: it stays. */
@@ -478,7 +591,8 @@ static void cancel(struct service_rig *rig, const struct token_list *prompt, siz
 }
 
 /* The prompt that a retry asks; cut: one that begins as it does was cancelled before. */
-static void retry(enum retry retry, bool cut, uint64_t host_bytes, const char *preset, struct client *client) {
+static void retry(enum retry retry, bool cut, uint64_t host_bytes, const char *preset,
+                  struct client *client) {
     struct service_rig rig;
     service_rig_open(&rig, &(struct service_rig_options){.parallel = 2,
                                                          .sequences = 2,
@@ -487,7 +601,8 @@ static void retry(enum retry retry, bool cut, uint64_t host_bytes, const char *p
                                                          .batch_size = CUT_BATCH,
                                                          .preset = preset,
                                                          .keep = preset != NULL ? "64" : NULL});
-    struct token_list prompt = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", CUT_PROMPT),
+    struct token_list prompt =
+                          rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", CUT_PROMPT),
                       other = rig_tokens(&rig, "Snow lay on the roofs of the harbour.", 90),
                       more = rig_tokens(&rig, "Who saw it then?", QUESTION);
     size_t done = 0;
@@ -535,10 +650,15 @@ static void test_cut_prefills_go_on(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_comes_back),         cmocka_unit_test(test_one_place),
-        cmocka_unit_test(test_reads_ahead),        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_unsaved_stays),      cmocka_unit_test(test_conversations_that_begin_alike),
-        cmocka_unit_test(test_low_priority),       cmocka_unit_test(test_takes_what_it_needs),
+        cmocka_unit_test(test_comes_back),
+        cmocka_unit_test(test_one_place),
+        cmocka_unit_test(test_reads_ahead),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_bad_disk),
+        cmocka_unit_test(test_unsaved_stays),
+        cmocka_unit_test(test_conversations_that_begin_alike),
+        cmocka_unit_test(test_low_priority),
+        cmocka_unit_test(test_takes_what_it_needs),
         cmocka_unit_test(test_cut_prefills_go_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
