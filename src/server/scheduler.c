@@ -104,6 +104,7 @@ static void admit(struct service *service, struct job *job) {
     job->state = JOB_PREFILL;
     pthread_mutex_lock(&service->mutex);
     service->running[service->running_count++] = job;
+    service->admitted = NULL;
     pthread_mutex_unlock(&service->mutex);
     if (status != STATUS_OK) {
         job_fail_running(service, job, &error);
@@ -125,6 +126,7 @@ static void admit_all(struct service *service) {
             job = NULL;
         }
         if (job != NULL) (void)queue_remove(service, job);
+        service->admitted = job;
         pthread_mutex_unlock(&service->mutex);
         if (job == NULL) return;
         admit(service, job);

@@ -170,6 +170,7 @@ enum status service_submit(struct service *service, const struct service_request
 static struct job *find_job(struct service *service, service_ticket ticket) {
     for (size_t i = 0; i < service->running_count; i++)
         if (service->running[i]->ticket == ticket) return service->running[i];
+    if (service->admitted != NULL && service->admitted->ticket == ticket) return service->admitted;
     struct job *job = service->queue;
     while (job != NULL && job->ticket != ticket) job = job->next;
     return job;

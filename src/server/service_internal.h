@@ -103,6 +103,7 @@ struct service {
     pthread_mutex_t mutex;
     pthread_cond_t work, idle; /* something to do; no job is left, or a call was made */
     struct job *queue;         /* in order of arrival */
+    struct job *admitted;      /* left the queue, and does not run yet; NULL: none */
     size_t queue_count;
     uint64_t queue_bytes;
     service_ticket last_ticket;
