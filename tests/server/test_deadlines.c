@@ -528,11 +528,95 @@ static void test_families_beat(void **state) {
     atomic_store(&skipped_ns, 0);
 }
 
+/* ---- a slot that changes hands ---- */
+
+enum { WAIT_SECONDS = 10, RUN_SECONDS = 60 }; /* of preemption: service.h's defaults */
+
+static void do_nothing(void *context, struct engine *engine, const struct service_live *live,
+                       size_t live_count) {
+    (void)context, (void)engine, (void)live, (void)live_count;
+}
+
+/* After a whole turn of its loop. */
+static struct service_statistics after_a_turn(struct service *service) {
+    struct error error;
+    for (size_t i = 0; i < 2; i++) assert_ok(service_call(service, do_nothing, NULL, &error), error);
+    return service_get_statistics(service);
+}
+
+/* An answer that has decoded for a minute lets one go first that has waited for ten seconds, and is what it would have
+ * been: its own client has read up to token `paused_at`. */
+static void change_hands(struct service_rig *rig, size_t number) {
+    enum { ANSWER = 24, SHORT = 3 };
+    struct client undisturbed, running, waiting;
+    struct token_list prompt =
+                          rig_tokens(rig, "The river ran past the mill, and nobody saw it.", 70 + 7 * number),
+                      other = rig_tokens(rig, "Snow lay on the roofs of the harbour.", 66);
+    prompt.ids[0] = 300 + (token_id)number; /* no two begin alike */
+    other.ids[0] = 400 + (token_id)number;
+    struct service_request request = rig_request(&prompt, ANSWER), asked = rig_request(&other, SHORT);
+    request.owner = "another"; /* whose prompt and answer are nobody else's */
+    client_init(&undisturbed, rig);
+    client_ask(&undisturbed, &request);
+    request.owner = NULL;
+
+    const struct service_statistics before = after_a_turn(rig->service);
+    client_init(&running, rig);
+    client_init(&waiting, rig);
+    running.pause_at = 1 + number;
+    client_submit(&running, &request);
+    client_wait_tokens(&running, 1 + number);
+    const bool waits_first = number % 4 < 2; /* of the two conditions, the one that is met first */
+    if (!waits_first) clock_skip(RUN_SECONDS * SECOND);
+    client_submit(&waiting, &asked);
+    if (waits_first) clock_skip(WAIT_SECONDS * SECOND);
+    assert_int_equal(after_a_turn(rig->service).preemptions, before.preemptions);
+    clock_skip((waits_first ? RUN_SECONDS : WAIT_SECONDS) * SECOND);
+    (void)after_a_turn(rig->service);
+    client_wait(&waiting);
+    assert_int_equal(waiting.done.reason, STOP_LENGTH);
+    pthread_mutex_lock(&running.mutex);
+    assert_int_equal(running.done_count, 0);
+    running.pause_at = 0;
+    pthread_mutex_unlock(&running.mutex);
+    service_resume(rig->service, running.ticket);
+    client_wait(&running);
+    assert_int_equal(running.done.reason, STOP_LENGTH);
+    assert_int_equal(running.done.figures.preemptions, 1);
+    assert_same_tokens(&undisturbed.tokens, &running.tokens);
+    const struct service_statistics after = after_a_turn(rig->service);
+    assert_int_equal(after.preemptions - before.preemptions, 1);
+    assert_in_range(after.recomputed_tokens - before.recomputed_tokens, 0, KV_CHUNK_TOKENS);
+    client_deinit(&undisturbed);
+    client_deinit(&running);
+    client_deinit(&waiting);
+    token_list_deinit(&prompt);
+    token_list_deinit(&other);
+}
+
+/* With a place in memory for one that gave up its slot, and without. */
+static void test_a_slot_changes_hands(void **state) {
+    enum { CASES = 20 };
+    struct service_rig rig;
+    (void)state;
+    for (size_t sequences = 1; sequences <= 2; sequences++) {
+        service_rig_open(
+            &rig, &(struct service_rig_options){
+                      .parallel = 1, .sequences = sequences, .context_size = 512, .host_bytes = 64 << 20});
+        for (size_t i = sequences - 1; i < CASES; i += 2) change_hands(&rig, i);
+        service_rig_close(&rig);
+    }
+    atomic_store(&skipped_ns, 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_heads),           cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_files),           cmocka_unit_test(test_beats),
-        cmocka_unit_test(test_blocked_clients), cmocka_unit_test(test_requests_at_the_end),
-        cmocka_unit_test(test_families_beat)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads),
+                                       cmocka_unit_test(test_bodies),
+                                       cmocka_unit_test(test_files),
+                                       cmocka_unit_test(test_beats),
+                                       cmocka_unit_test(test_blocked_clients),
+                                       cmocka_unit_test(test_requests_at_the_end),
+                                       cmocka_unit_test(test_families_beat),
+                                       cmocka_unit_test(test_a_slot_changes_hands)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
