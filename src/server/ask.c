@@ -36,8 +36,9 @@ uint64_t ask_seed(const struct ask *ask) {
 
 /* ---- life ---- */
 
-struct ask *ask_create(struct server *server, struct exchange *exchange, json_t *body,
-                       const struct ask_family *family, const char *id_prefix) {
+/* Takes the body. NULL: no memory, and replied. */
+static struct ask *create(struct server *server, struct exchange *exchange, json_t *body,
+                          const struct ask_family *family) {
     struct ask *ask = calloc(1, sizeof *ask);
     if (ask == NULL) {
         struct api_error error;
@@ -52,7 +53,7 @@ struct ask *ask_create(struct server *server, struct exchange *exchange, json_t 
     ask->family = family;
     ask->body = body;
     ask->created = (int64_t)time(NULL);
-    server_new_id(server, id_prefix, ask->id);
+    server_new_id(server, family->id_prefix, ask->id);
     pthread_mutex_init(&ask->mutex, NULL);
     return ask;
 }
@@ -81,11 +82,6 @@ static void ask_destroy(struct ask *ask) {
     exchange_release(ask->exchange);
     pthread_mutex_destroy(&ask->mutex);
     free(ask);
-}
-
-void ask_refuse(struct ask *ask, const struct api_error *error) {
-    exchange_reply_error(ask->exchange, error);
-    ask_destroy(ask);
 }
 
 bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_count,
@@ -406,7 +402,8 @@ static bool submit_choice(struct ask *ask, struct ask_choice *choice, const stru
     return false;
 }
 
-void ask_submit(struct ask *ask) {
+/* The ask may be gone when this returns. */
+static void submit(struct ask *ask) {
     const struct exchange_work work = {
         .context = ask, .leave = on_leave, .resume = on_resume, .beat = on_beat};
     ask->pending = 1; /* this function's */
@@ -417,6 +414,20 @@ void ask_submit(struct ask *ask) {
         if (!submit_choice(ask, &ask->choices[i], first)) break;
     }
     settle(ask);
+}
+
+void ask_route(struct server *server, struct exchange *exchange, const struct ask_family *family) {
+    json_t *body;
+    if (!server_read_body(exchange, &body)) return;
+    struct ask *ask = create(server, exchange, body, family);
+    if (ask == NULL) return;
+    struct api_error error;
+    if (family->read(ask, &error)) {
+        submit(ask);
+        return;
+    }
+    exchange_reply_error(ask->exchange, &error);
+    ask_destroy(ask);
 }
 
 /* ---- figures ---- */

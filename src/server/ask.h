@@ -1,6 +1,6 @@
 /* ask: the answers of one HTTP request, from the service to the exchange.
  *
- *   ask_create -> add prompts -> ask_submit -> family's callbacks -> freed by itself
+ *   ask_route -> family's read -> the service -> family's other callbacks -> freed by itself
  *
  * A request has `prompts` x n choices; each is a request of the service.  The callbacks of a family come on the
  * service's thread, one at a time:
@@ -73,9 +73,11 @@ struct ask_choice {
     char notice[400]; /* why nothing was saved or reused; "": no notice */
 };
 
-/* Any may be NULL but end. */
+/* Any may be NULL but read and end. */
 struct ask_family {
+    const char *id_prefix;   /* of the answer's id */
     const char *call_prefix; /* of the ids of tool calls; NULL: "call_" */
+    bool (*read)(struct ask *ask, struct api_error *error); /* of the body, on the route's thread: ask_set_prompts */
     void (*begin)(struct ask *ask, const struct service_admission *admission);
     void (*progress)(struct ask *ask, size_t done, size_t total);
     void (*part)(struct ask *ask, struct ask_choice *choice, const struct answer_part *part);
@@ -118,16 +120,11 @@ struct ask {
     size_t pending; /* choices that have not ended, and the submitter */
 };
 
-/* Takes the body. NULL: no memory, and replied. */
-struct ask *ask_create(struct server *server, struct exchange *exchange, json_t *body,
-                       const struct ask_family *family, const char *id_prefix);
-/* Before ask_submit: gives up, replying the error. */
-void ask_refuse(struct ask *ask, const struct api_error *error);
+/* The request of an exchange, from its body to its reply. */
+void ask_route(struct server *server, struct exchange *exchange, const struct ask_family *family);
 /* Makes the choices: prompts[prompt_count], taken.  Without a schema: that of response_format. */
 bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_count,
                      struct api_error *error);
-/* Hands the choices to the service.  The ask may be gone when this returns. */
-void ask_submit(struct ask *ask);
 
 /* For a request without a seed. */
 uint64_t ask_seed(const struct ask *ask);

@@ -219,7 +219,9 @@ static void end(struct ask *ask) {
     sse_send_done(ask->exchange);
 }
 
-static const struct ask_family family = {.begin = stream_begin,
+static const struct ask_family family = {.id_prefix = "chatcmpl-",
+                                         .read = read_request,
+                                         .begin = stream_begin,
                                          .progress = stream_progress,
                                          .part = stream_part,
                                          .token = stream_token,
@@ -229,15 +231,7 @@ static const struct ask_family family = {.begin = stream_begin,
                                          .beat = send_progress};
 
 void chat_route(struct server *server, struct exchange *exchange) {
-    json_t *body;
-    if (!server_read_body(exchange, &body)) return;
-    struct ask *ask = ask_create(server, exchange, body, &family, "chatcmpl-");
-    if (ask == NULL) return;
-    struct api_error error;
-    if (read_request(ask, &error))
-        ask_submit(ask);
-    else
-        ask_refuse(ask, &error);
+    ask_route(server, exchange, &family);
 }
 
 /* The conversation as text, as llama-server's route of this name. */

@@ -207,7 +207,9 @@ static void beat(struct ask *ask) {
     (void)sse_send(ask->exchange, NULL, object);
 }
 
-static const struct ask_family family = {.begin = stream_begin,
+static const struct ask_family family = {.id_prefix = "cmpl-",
+                                         .read = read_request,
+                                         .begin = stream_begin,
                                          .part = stream_part,
                                          .token = stream_token,
                                          .choice_ends = stream_choice_ends,
@@ -216,13 +218,5 @@ static const struct ask_family family = {.begin = stream_begin,
                                          .beat = beat};
 
 void completions_route(struct server *server, struct exchange *exchange) {
-    json_t *body;
-    if (!server_read_body(exchange, &body)) return;
-    struct ask *ask = ask_create(server, exchange, body, &family, "cmpl-");
-    if (ask == NULL) return;
-    struct api_error error;
-    if (read_request(ask, &error))
-        ask_submit(ask);
-    else
-        ask_refuse(ask, &error);
+    ask_route(server, exchange, &family);
 }

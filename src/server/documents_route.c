@@ -62,9 +62,6 @@ static void upload_end(struct ask *ask) {
     sse_send_done(ask->exchange);
 }
 
-static const struct ask_family family = {
-    .progress = upload_progress, .end = upload_end, .fail = upload_fail, .beat = upload_beat};
-
 static bool read_name(struct ask *ask, struct api_error *error) {
     const char *name = "document";
     size_t length = strlen(name);
@@ -111,16 +108,15 @@ static bool read_upload(struct ask *ask, struct api_error *error) {
     return read;
 }
 
+static const struct ask_family family = {.id_prefix = "doc-",
+                                         .read = read_upload,
+                                         .progress = upload_progress,
+                                         .end = upload_end,
+                                         .fail = upload_fail,
+                                         .beat = upload_beat};
+
 void document_upload_route(struct server *server, struct exchange *exchange) {
-    json_t *body;
-    if (!server_read_body(exchange, &body)) return;
-    struct ask *ask = ask_create(server, exchange, body, &family, "doc-");
-    if (ask == NULL) return;
-    struct api_error error;
-    if (read_upload(ask, &error))
-        ask_submit(ask);
-    else
-        ask_refuse(ask, &error);
+    ask_route(server, exchange, &family);
 }
 
 /* ---- what there is ---- */

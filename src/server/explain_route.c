@@ -179,7 +179,9 @@ static bool prepare(struct ask *ask, struct explaining *e, size_t prompt_count, 
     return true;
 }
 
-static bool read_request(struct ask *ask, struct explaining *e, struct api_error *error) {
+static bool read_request(struct ask *ask, struct api_error *error) {
+    struct explaining *e = ask->data = calloc(1, sizeof *e);
+    if (e == NULL) return no_memory(error);
     const struct server_model *model = &ask->server->model;
     struct conversation conversation = {0};
     struct token_list prompt = {0};
@@ -273,18 +275,14 @@ static void reply(struct ask *ask) {
     free(spans);
 }
 
-static const struct ask_family family = {
-    .progress = reading_progress, .end = reply, .fail = fail, .beat = beat, .destroy = explaining_destroy};
+static const struct ask_family family = {.id_prefix = "explain-",
+                                         .read = read_request,
+                                         .progress = reading_progress,
+                                         .end = reply,
+                                         .fail = fail,
+                                         .beat = beat,
+                                         .destroy = explaining_destroy};
 
 void explain_route(struct server *server, struct exchange *exchange) {
-    json_t *body;
-    if (!server_read_body(exchange, &body)) return;
-    struct ask *ask = ask_create(server, exchange, body, &family, "explain-");
-    if (ask == NULL) return;
-    struct api_error error;
-    struct explaining *e = ask->data = calloc(1, sizeof *e);
-    if (e != NULL ? read_request(ask, e, &error) : no_memory(&error))
-        ask_submit(ask);
-    else
-        ask_refuse(ask, &error);
+    ask_route(server, exchange, &family);
 }

@@ -368,7 +368,9 @@ static void beat(struct ask *ask) {
     (void)sse_send(ask->exchange, "ping", event);
 }
 
-static const struct ask_family family = {.call_prefix = "toolu_",
+static const struct ask_family family = {.id_prefix = "msg_",
+                                         .read = read_request,
+                                         .call_prefix = "toolu_",
                                          .begin = stream_begin,
                                          .part = stream_part,
                                          .end = end,
@@ -376,15 +378,7 @@ static const struct ask_family family = {.call_prefix = "toolu_",
                                          .beat = beat};
 
 void messages_route(struct server *server, struct exchange *exchange) {
-    json_t *body;
-    if (!server_read_body(exchange, &body)) return;
-    struct ask *ask = ask_create(server, exchange, body, &family, "msg_");
-    if (ask == NULL) return;
-    struct api_error error;
-    if (read_request(ask, &error))
-        ask_submit(ask);
-    else
-        ask_refuse(ask, &error);
+    ask_route(server, exchange, &family);
 }
 
 void count_tokens_route(struct server *server, struct exchange *exchange) {

@@ -393,17 +393,14 @@ static void beat(struct ask *ask) {
     (void)send_numbered(ask, "response.in_progress", event);
 }
 
-static const struct ask_family family = {
-    .begin = stream_begin, .part = stream_part, .end = end, .fail = fail, .beat = beat};
+static const struct ask_family family = {.id_prefix = "resp_",
+                                         .read = read_request,
+                                         .begin = stream_begin,
+                                         .part = stream_part,
+                                         .end = end,
+                                         .fail = fail,
+                                         .beat = beat};
 
 void responses_route(struct server *server, struct exchange *exchange) {
-    json_t *body;
-    if (!server_read_body(exchange, &body)) return;
-    struct ask *ask = ask_create(server, exchange, body, &family, "resp_");
-    if (ask == NULL) return;
-    struct api_error error;
-    if (read_request(ask, &error))
-        ask_submit(ask);
-    else
-        ask_refuse(ask, &error);
+    ask_route(server, exchange, &family);
 }
