@@ -118,15 +118,17 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
                            const struct prefill_request *request, const float **logits, struct error *error)
     STATUS_CHECKED;
 
-/* Prompts of several sequences, in one pass: each layer's weights are read once for all of them.  Bit for bit what
- * engine_prefill gives each.  Sequences that have documents were attached before.  At most plan.batch_size tokens,
- * each of a sequence for which sequence_prefills_together says yes.  *logits: [count][vocabulary_size], of each one's
- * last token.  On a failure no sequence has become longer, or all have and some are not saved. */
+/* Prompts of several sequences, or parts of them, in one pass: each layer's weights are read once for all of them.  Bit
+ * for bit what engine_prefill gives each.  Sequences that have documents were attached before.  At most
+ * plan.batch_size tokens, each of a sequence for which sequence_prefills_together says yes.  *logits:
+ * [count][vocabulary_size], of each one's last token.  On a failure no sequence has become longer, or all have and some
+ * are not saved. */
 struct prefill_part {
     struct sequence *sequence;
     const int32_t *tokens;
-    size_t token_count; /* at least 1 */
-    bool is_step;       /* an answer's token, which is saved later; of an engine that mixes */
+    size_t token_count;  /* at least 1 */
+    size_t tokens_after; /* of the prompt, for later passes: what is stored is saved where a segment ends */
+    bool is_step;        /* an answer's token, which is saved later; of an engine that mixes */
 };
 enum status engine_prefill_together(struct engine *engine, const struct prefill_part *parts, size_t count,
                                     const float **logits, struct error *error) STATUS_CHECKED;

@@ -1,4 +1,5 @@
-/* together: short prompts of several sequences as one batch, so that each layer's weights are read once for all. */
+/* together: short prompts of several sequences, and parts of longer ones, as one batch: each layer's weights are read
+ * once for all of them. */
 #include "base/assert.h"
 #include "base/checked.h"
 #include "cache/kv_watch.h"
@@ -20,9 +21,16 @@ bool engine_mixes(const struct engine *engine) {
 size_t engine_batch_size(const struct engine *engine) { return engine->batch_size; }
 bool engine_reads_weights(const struct engine *engine) { return engine->model->stream != NULL; }
 
+/* For all of its prompt, once. */
 static enum status grow(const struct prefill_part *part, struct error *error) {
-    TRY(sequence_grow(part->sequence, part->token_count, error));
-    return kv_sequence_holds(part->sequence->kv, sequence_length(part->sequence) + part->token_count, error);
+    struct sequence *sequence = part->sequence;
+    const struct engine *engine = sequence->engine;
+    const uint64_t length = sequence_length(sequence);
+    const uint64_t after = length + part->token_count + part->tokens_after;
+    TRY(sequence_grow(sequence, part->token_count, error));
+    if (!part->is_step && length > 0 && !sequence->unfinished && engine->documents != NULL)
+        documents_grow(engine->documents, sequence->kv, after, engine->context_size);
+    return kv_sequence_holds(sequence->kv, after, error);
 }
 
 /* The batch's arrays, from the parts. */
@@ -53,11 +61,16 @@ static void add(struct engine *engine, struct together *together, size_t index,
         kv_watch_begin_prompt(part->sequence->kv);
 }
 
-/* As a prompt of its own: durable now. */
-static enum status finish(const struct engine *engine, struct sequence *sequence, const float *logits,
+/* As a prompt of its own: durable at its end, and where a segment ends. */
+static enum status finish(const struct engine *engine, const struct prefill_part *part, const float *logits,
                           struct error *error) {
+    struct sequence *sequence = part->sequence;
+    const uint64_t length = sequence_length(sequence), segment = engine->segment_size;
+    const bool ends_segment = length / segment != (length - part->token_count) / segment;
     sequence->suffix_follows = false;
-    return sequence->tokens != NULL ? engine_save_prompt(engine, sequence, logits, error) : STATUS_OK;
+    sequence->unfinished = part->tokens_after > 0;
+    if (sequence->tokens == NULL || (sequence->unfinished && !ends_segment)) return STATUS_OK;
+    return engine_save_prompt(engine, sequence, logits, error);
 }
 
 enum status engine_prefill_together(struct engine *engine, const struct prefill_part *parts, size_t count,
@@ -88,7 +101,6 @@ enum status engine_prefill_together(struct engine *engine, const struct prefill_
         kv_sequence_set_length(together.kv[i], together.items[i].position_first + parts[i].token_count);
     for (size_t i = 0; i < count; i++)
         if (!parts[i].is_step)
-            TRY(finish(engine, parts[i].sequence, *logits + i * engine->model->config.vocabulary_size,
-                       error));
+            TRY(finish(engine, &parts[i], *logits + i * engine->model->config.vocabulary_size, error));
     return STATUS_OK;
 }

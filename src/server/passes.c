@@ -3,7 +3,7 @@
  *   a step of all jobs that decode -> a slice of one prompt, or several short prompts together
  *
  * A slice goes to the owner who had the least computing time, and of its prompts to the one that is read soonest.
- * Where attention is full the step and the short prompts are one pass over the weights.
+ * Where attention is full the step and the short prompts, or a part of one, are one pass over the weights.
  */
 #include <math.h>
 #include <string.h>
@@ -294,29 +294,31 @@ struct together {
     size_t count, step_count, rows;
 };
 
-static void add(struct together *together, struct job *job, size_t token_count, bool is_step) {
+static void add(struct together *together, struct job *job, size_t token_count, size_t tokens_after, bool is_step) {
     together->jobs[together->count] = job;
     together->parts[together->count++] =
         (struct prefill_part){.sequence = job->answer.sequence,
                               .tokens = job->tokens.ids + job->answer.stored.count,
                               .token_count = token_count,
+                              .tokens_after = tokens_after,
                               .is_step = is_step};
     together->rows += token_count;
     together->step_count += is_step;
 }
 
-/* Rows of a pass: as many as a slice computes by the rate of late.  Where weights are read for each pass, its rows cost
- * little. */
-static size_t together_rows(const struct service *service, bool others_decode) {
-    enum { ROWS_MIN = 32, ALONE = 4 };
+/* Rows of a pass: as many as a slice computes by the rate of late, and some for prompts.  Where weights are read for
+ * each pass, its rows cost little. */
+static size_t together_rows(const struct service *service, size_t step_count) {
+    enum { ROWS_MIN = 32, PROMPT_MIN = 16, ALONE = 4 };
     const size_t max = engine_batch_size(service->engine);
+    const size_t least = step_count + PROMPT_MIN > ROWS_MIN ? step_count + PROMPT_MIN : ROWS_MIN;
     if (engine_reads_weights(service->engine)) return max;
     double rows = service->statistics.prefill_rate * service->options.slice_ms * 1e-3;
-    if (!others_decode) rows *= ALONE;
-    return rows <= ROWS_MIN ? min_size(ROWS_MIN, max) : rows < (double)max ? (size_t)rows : max;
+    if (step_count == 0) rows *= ALONE;
+    return rows <= (double)least ? min_size(least, max) : rows < (double)max ? (size_t)rows : max;
 }
 
-/* The rest of a prompt, if it can share a pass; 0: it cannot. */
+/* The rest of a prompt, if it or a part of it can share a pass; 0: it cannot. */
 static size_t short_rest(const struct job *job) {
     const size_t first = job->answer.stored.count;
     if (job->state != JOB_PREFILL || job->prompt_log_probabilities || job->failed_at != SIZE_MAX ||
@@ -326,18 +328,30 @@ static size_t short_rest(const struct job *job) {
     return job_wanted_tokens(job) - first;
 }
 
+/* Tokens of a prompt for a pass with room for so many, in about equal parts; 0: a slice of its own reads it, as each
+ * part reads all KV before it, which of a long one costs as much as the weights. */
+static size_t part_of(const struct job *job, size_t rest, size_t room) {
+    enum { LENGTH_MAX = 4096 };
+    if (rest <= room) return rest;
+    if (room == 0 || job_wanted_tokens(job) > LENGTH_MAX) return 0;
+    const size_t parts = (rest + room - 1) / room;
+    return (rest + parts - 1) / parts;
+}
+
 /* From the prompt on whose turn it is. */
 static void find_together(struct service *service, struct job *prompt, struct together *together) {
     struct job *steppers[ENGINE_SEQUENCES_MAX];
     const size_t step_count = find_steppers(service, steppers);
     if (engine_mixes(service->engine))
-        for (size_t i = 0; i < step_count; i++) add(together, steppers[i], 1, true);
-    const size_t rows_max = together_rows(service, step_count > 0), rest = short_rest(prompt);
-    if (rest == 0 || together->rows + rest > rows_max) return;
-    add(together, prompt, rest, false);
+        for (size_t i = 0; i < step_count; i++) add(together, steppers[i], 1, 0, true);
+    const size_t rows_max = together_rows(service, step_count), rest = short_rest(prompt);
+    const size_t room = together->rows < rows_max ? rows_max - together->rows : 0;
+    const size_t part = together->step_count > 0 ? part_of(prompt, rest, room) : rest <= room ? rest : 0;
+    if (part == 0) return;
+    add(together, prompt, part, rest - part, false);
     for (size_t i = 0; i < service->running_count; i++) {
         const size_t more = service->running[i] != prompt ? short_rest(service->running[i]) : 0;
-        if (more > 0 && together->rows + more <= rows_max) add(together, service->running[i], more, false);
+        if (more > 0 && together->rows + more <= rows_max) add(together, service->running[i], more, 0, false);
     }
 }
 
@@ -349,7 +363,7 @@ static void take_together(struct service *service, struct job *job, const float 
     }
     job->progress_done = job->answer.stored.count;
     job_tell_progress(job);
-    take_prompt(service, job, logits);
+    if (job->answer.stored.count == job_wanted_tokens(job)) take_prompt(service, job, logits);
 }
 
 static void run_together(struct service *service, const struct together *together) {

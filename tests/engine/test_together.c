@@ -1,6 +1,7 @@
 /* Prompts of several sequences in one pass give bit for bit what each gives alone, and so do the steps behind them:
  * over random families, windows, KV types, selections, lengths and tiers, with a printed seed.  Each is saved as it
- * would be alone.  Where attention is full, a pass has steps of some sequences and prompts of others. */
+ * would be alone.  Where attention is full, a pass has steps of some sequences and prompts of others; some prompts
+ * come in two parts. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -36,6 +37,7 @@ struct rig {
     struct scratch scratches[2];
     bool has_disk;
     size_t mixed;                                /* passes of steps and prompts */
+    size_t parts;                                /* first parts of prompts */
     size_t firsts[SEQUENCES], counts[SEQUENCES]; /* tokens that are there before; of the prompt in all */
     int32_t tokens[SEQUENCES][PROMPT_MAX + STEPS];
     struct error error;
@@ -103,6 +105,25 @@ static float *place(const struct rig *rig, float *all, size_t sequence, size_t i
     return all + (sequence * (1 + STEPS) + index) * rig->tiny.vocabulary_size;
 }
 
+/* The first parts of some prompts. */
+static void run_parts(struct rig *rig, struct sequence **sequences) {
+    struct prefill_part parts[SEQUENCES] = {0};
+    const float *logits;
+    size_t count = 0;
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        const size_t at = (size_t)sequence_length(sequences[s]), left = rig->counts[s] - at;
+        if (left < 2 || random_below(&rig->random, 2)) continue;
+        const size_t some = random_between(&rig->random, 1, left - 1);
+        parts[count++] = (struct prefill_part){.sequence = sequences[s],
+                                               .tokens = rig->tokens[s] + at,
+                                               .token_count = some,
+                                               .tokens_after = left - some};
+    }
+    if (count == 0) return;
+    assert_ok(engine_prefill_together(rig->engines[1], parts, count, &logits, &rig->error), rig->error);
+    rig->parts += count;
+}
+
 /* Prompts of the sequences [first, end) and the first step of those before, where they share a pass. */
 static void run_pass(struct rig *rig, struct sequence **sequences, size_t first, size_t end, bool *stepped,
                      float *all) {
@@ -135,6 +156,7 @@ static bool prefill_together(struct rig *rig, struct sequence **sequences, bool 
         if (!sequence_prefills_together(sequences[s])) return false;
     }
     const size_t split = random_between(&rig->random, 1, SEQUENCES);
+    run_parts(rig, sequences);
     run_pass(rig, sequences, 0, split, stepped, all);
     if (split < SEQUENCES) run_pass(rig, sequences, split, SEQUENCES, stepped, all);
     return true;
@@ -201,7 +223,7 @@ static void check_saved(struct rig *rig) {
 static void test_as_alone(void **state) {
     (void)state;
     const uint64_t seed = test_seed(20261123);
-    size_t compared = 0, refused = 0, with_disk = 0, mixed = 0;
+    size_t compared = 0, refused = 0, with_disk = 0, mixed = 0, parts = 0;
     for (size_t round = 0; round < ROUNDS; round++) {
         if (!test_takes_next()) continue;
         struct rig rig;
@@ -211,6 +233,7 @@ static void test_as_alone(void **state) {
         compared += found != NULL;
         with_disk += rig.has_disk;
         mixed += rig.mixed;
+        parts += rig.parts;
         if (found != NULL &&
             memcmp(found, expected, SEQUENCES * (1 + STEPS) * rig.tiny.vocabulary_size * sizeof *found) != 0)
             fail_msg("seed %llu: other logits", (unsigned long long)(seed + round));
@@ -218,7 +241,7 @@ static void test_as_alone(void **state) {
         free(found), free(expected);
         rig_close(&rig);
     }
-    assert_met(compared > ROUNDS / 2 && refused > 0 && with_disk > 0 && mixed > 2);
+    assert_met(compared > ROUNDS / 2 && refused > 0 && with_disk > 0 && mixed > 2 && parts > 0);
 }
 
 int main(void) {
