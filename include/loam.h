@@ -62,10 +62,12 @@ LOAM_API const char *loam_version(void);
 
 struct loam_model_options {
     size_t size;
-    size_t thread_count;  /* 0: one per processor */
+    size_t thread_count;  /* 0: one per processor, unless the first session's preset "auto" chooses fewer */
     const char *cpu_mask; /* "ref", "avx2", "avx512", "amx", "neon", "all"; NULL: all */
     bool force_pre;       /* accept a pre-tokenizer that loam does not know */
-    /* Weights in RAM; the others are read from the model file for each pass.  0: all are mapped. */
+    /* Weights in RAM; the others are read from the model file for each pass.  0: all are mapped, unless the first
+     * session's preset "auto" chooses less; by default it does where they are larger than the memory.  UINT64_MAX:
+     * all. */
     uint64_t weights_host_bytes;
 };
 
@@ -74,6 +76,8 @@ LOAM_API enum loam_status loam_model_open(struct loam_model **model, const char 
 LOAM_API void loam_model_close(struct loam_model *model); /* destroy its sessions first; NULL allowed */
 LOAM_API const char *loam_model_name(const struct loam_model *model);
 LOAM_API uint64_t loam_model_context_length(const struct loam_model *model); /* in tokens, as trained */
+/* Weights that each pass reads from the file; 0: all are in RAM, or mapped. */
+LOAM_API uint64_t loam_model_pass_bytes(const struct loam_model *model);
 LOAM_API size_t loam_model_vocabulary_size(const struct loam_model *model);
 
 enum loam_tokenize_flags {
@@ -130,6 +134,9 @@ LOAM_API bool loam_token_is_end(const struct loam_model *model, int32_t token); 
 
 enum loam_kv_type { LOAM_KV_F16, LOAM_KV_Q8 };
 
+/* As many sequences as preset "auto" chooses, for the most tokens a second of all together. */
+#define LOAM_SEQUENCES_AUTO ((size_t)-1)
+
 /* How the suffix of a prompt, its tokens behind a saved document, attends.  DENSE: to everything.  SELECT: by the
  * preset, as answers do.  AUTO: whichever reads less. */
 enum loam_suffix { LOAM_SUFFIX_AUTO, LOAM_SUFFIX_DENSE, LOAM_SUFFIX_SELECT };
@@ -137,7 +144,7 @@ enum loam_suffix { LOAM_SUFFIX_AUTO, LOAM_SUFFIX_DENSE, LOAM_SUFFIX_SELECT };
 struct loam_session_options {
     size_t size;
     uint64_t context_size;    /* tokens per sequence; 0: the model's, or what the budget holds */
-    size_t sequence_capacity; /* max sequences at once, up to 64; 0: 1 */
+    size_t sequence_capacity; /* max sequences at once, up to 64; 0: 1; or LOAM_SEQUENCES_AUTO */
     size_t batch_size;        /* tokens of a prefill block; 0: 512 */
     /* Tokens of a prompt that become durable together, in whole blocks; 0: up to 8,192. */
     size_t segment_size;
@@ -146,9 +153,10 @@ struct loam_session_options {
     /* Which parts of the context a sampled token reads: the command line's options of these names
      * (docs/command_line.md).  Prompt tokens attend to everything. */
     /* "full", "flexgen", "kvpr", "streaming", "quest", "hata", "h2o", "infinigen", "infinigen-published", "leoam",
-     * "clo", "retroinfer", "pqcache"; NULL: full.  "auto": what is quickest on this machine (docs/planner.md), exact
-     * unless set is "loss=SHARE" or "kld=NATS"; the first such session on a machine measures it, for up to a
-     * minute. */
+     * "clo", "retroinfer", "pqcache".  "auto": what is quickest on this machine (docs/planner.md), exact unless set is
+     * "loss=SHARE" or "kld=NATS"; the first such session on a machine measures it, for up to a minute.  The first
+     * session of a model also chooses its threads and weights, where the model's options are 0.  NULL: auto, which is
+     * full, and measures nothing, unless set is such a loss; full where set or keep change anything else. */
     const char *preset;
     const char *set;  /* changes to the preset, "select=meanstd,bits=256,dense=0"; NULL: none */
     const char *keep; /* "2048", "8K", "10%" of the tokens, per KV head; NULL: the preset's */
@@ -174,6 +182,9 @@ struct loam_session_options {
     bool (*progress)(void *context, uint64_t done, uint64_t total);
     bool (*cancels)(void *context);                /* called before every step; true stops */
     void (*note)(void *context, const char *line); /* a line for the user: why a document was not used, ... */
+
+    /* RAM for KV and weights together, which preset "auto" divides; 0: 15/16 of what the system has available. */
+    uint64_t memory_bytes;
 };
 
 LOAM_API enum loam_status loam_session_create(struct loam_session **session, struct loam_model *model,
@@ -182,6 +193,8 @@ LOAM_API enum loam_status loam_session_create(struct loam_session **session, str
 /* Destroy its sequences first.  NULL allowed. */
 LOAM_API void loam_session_destroy(struct loam_session *session);
 LOAM_API uint64_t loam_session_context_size(const struct loam_session *session);
+LOAM_API size_t loam_session_sequence_capacity(const struct loam_session *session);
+LOAM_API size_t loam_session_thread_count(const struct loam_session *session); /* the model's */
 /* A line for the user about a fallback of the selection (random hash codes, because there is no calibration beside the
  * model); NULL: none. */
 LOAM_API const char *loam_session_note(const struct loam_session *session);

@@ -15,7 +15,9 @@ struct loam_model {
     struct device *device;
     struct model *model;
     struct tokenizer *tokenizer;
-    size_t thread_count; /* of the device */
+    size_t thread_count;         /* as given; 0: the first session's plan says */
+    uint64_t weights_host_bytes; /* the same */
+    bool is_settled;             /* a session has been there: threads and weights stay as they are */
     cpu_mask mask;
 };
 

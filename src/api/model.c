@@ -5,6 +5,7 @@
 
 #include "api/api_internal.h"
 #include "base/checked.h"
+#include "model/weight_stream.h"
 
 static enum loam_status status_public(enum status status) {
     switch (status) {
@@ -74,6 +75,7 @@ static enum status model_open(struct loam_model *model, const char *path,
     struct device_options device = {.thread_count = options->thread_count, .mask = cpu_features()};
     if (options->cpu_mask != NULL) TRY(cpu_mask_parse(options->cpu_mask, &device.mask, error));
     model->thread_count = options->thread_count;
+    model->weights_host_bytes = options->weights_host_bytes;
     model->mask = device.mask;
     TRY(device_cpu_create(&model->device, &device, error));
     TRY(model_load(&model->model, path, model->device, error));
@@ -108,6 +110,9 @@ void loam_model_close(struct loam_model *model) {
 const char *loam_model_name(const struct loam_model *model) { return model->model->config.name; }
 uint64_t loam_model_context_length(const struct loam_model *model) {
     return model->model->config.context_length;
+}
+uint64_t loam_model_pass_bytes(const struct loam_model *model) {
+    return model->model->stream != NULL ? weight_stream_figures(model->model->stream).pass_bytes : 0;
 }
 size_t loam_model_vocabulary_size(const struct loam_model *model) {
     return model->model->config.vocabulary_size;

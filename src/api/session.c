@@ -117,20 +117,40 @@ static enum status add_budget(struct plan *plan, uint64_t bytes, struct error *e
     return error_set(error, STATUS_USAGE, "the budgets of KV are more than any memory");
 }
 
+/* Threads and weights are of the model: its first session chooses them, before it runs. */
+static enum status settle_model(struct loam_model *model, const struct auto_choice *choice,
+                                struct error *error) {
+    if (model->is_settled) return STATUS_OK;
+    model->is_settled = true;
+    if (choice->thread_count != 0 && choice->thread_count != pool_thread_count(device_pool(model->device)))
+        TRY(device_set_threads(model->device, choice->thread_count, error));
+    if (choice->weights_host_bytes == 0) return STATUS_OK;
+    model->weights_host_bytes = choice->weights_host_bytes;
+    return model_limit_weights(model->model, choice->weights_host_bytes, NULL, error);
+}
+
 /* What "auto" stands for.  Its note is heard as others are. */
-static enum status take_auto(struct loam_session *session, struct error *error) {
+static enum status take_auto(struct loam_session *session, bool is_default, struct error *error) {
     struct auto_choice choice;
     struct plan *plan = &session->plan;
-    const struct model *model = session->model->model;
+    struct loam_model *model = session->model;
+    const bool chooses_sequences = session->options.sequence_capacity == LOAM_SEQUENCES_AUTO;
+    const size_t threads =
+        model->is_settled ? pool_thread_count(device_pool(model->device)) : model->thread_count;
     const struct auto_request request = {
-        .machine = {.measure = {.thread_count = session->model->thread_count, .mask = session->model->mask}},
-        .thread_count = pool_thread_count(device_pool(session->model->device)), /* the model's options say */
-        .keeps_weights = true,
-        .sequences = 1,
-        .depth = plan->wanted_tokens != 0 ? plan->wanted_tokens : plan_context_size(plan, &model->config)};
-    TRY(auto_choose(plan, model, &request, &choice, error));
+        .machine = {.measure = {.thread_count = model->thread_count, .mask = model->mask}},
+        .is_default = is_default,
+        .thread_count = threads,
+        .weights_host_bytes = model->weights_host_bytes,
+        .keeps_weights = model->is_settled,
+        .sequences = chooses_sequences ? 0 : 1,
+        .memory_bytes = session->options.memory_bytes,
+        .depth = plan->wanted_tokens != 0 ? plan->wanted_tokens
+                                          : plan_context_size(plan, &model->model->config)};
+    TRY(auto_choose(plan, model->model, &request, &choice, error));
     if (choice.note[0] != '\0') session_note(session, choice.note);
-    return STATUS_OK;
+    if (chooses_sequences && choice.sequences > 0) plan->sequence_capacity = choice.sequences;
+    return settle_model(model, &choice, error);
 }
 
 static enum status read_plan(struct loam_session *session, struct error *error) {
@@ -148,7 +168,9 @@ static enum status read_plan(struct loam_session *session, struct error *error) 
     plan->k_type = options->k_type == LOAM_KV_Q8 ? KV_Q8 : KV_F16;
     plan->v_type = options->v_type == LOAM_KV_Q8 ? KV_Q8 : KV_F16;
     plan->context_size = options->context_size;
-    plan->sequence_capacity = max_size(options->sequence_capacity, 1);
+    plan->sequence_capacity = options->sequence_capacity == LOAM_SEQUENCES_AUTO
+                                  ? 1 /* until it is chosen */
+                                  : max_size(options->sequence_capacity, 1);
     plan->batch_size = options->batch_size;
     plan->segment_size = options->segment_size;
     plan->wanted_tokens = options->wanted_tokens;
@@ -157,8 +179,10 @@ static enum status read_plan(struct loam_session *session, struct error *error) 
                           error));
     TRY(add_budget(plan, options->kv_device_bytes, error));
     TRY(add_budget(plan, options->kv_host_bytes, error));
-    TRY(plan_set_axes(plan, options->preset, options->set, options->keep, error));
-    TRY(take_auto(session, error));
+    const char *preset =
+        options->preset != NULL ? options->preset : plan_default_preset(options->set, options->keep);
+    TRY(plan_set_axes(plan, preset, options->set, options->keep, error));
+    TRY(take_auto(session, options->preset == NULL, error));
     if (plan->sequence_capacity > PLAN_SEQUENCES_MAX) return plan_check(plan, config, error);
     return plan_fit_context(plan, config, error);
 }
@@ -230,6 +254,14 @@ void loam_session_destroy(struct loam_session *session) {
 }
 
 uint64_t loam_session_context_size(const struct loam_session *session) { return session->plan.context_size; }
+
+size_t loam_session_sequence_capacity(const struct loam_session *session) {
+    return session->plan.sequence_capacity;
+}
+
+size_t loam_session_thread_count(const struct loam_session *session) {
+    return pool_thread_count(device_pool(session->model->device));
+}
 
 const char *loam_session_note(const struct loam_session *session) {
     const struct select *select = session->engine != NULL ? engine_select(session->engine) : NULL;

@@ -173,6 +173,10 @@ static bool is_only_loss(const char *set) {
     return first_is && (second == NULL || is_only_loss(second + 1));
 }
 
+const char *plan_default_preset(const char *set, const char *keep) {
+    return keep == NULL && (set == NULL || is_only_loss(set)) ? "auto" : "full";
+}
+
 enum status plan_set_axes(struct plan *plan, const char *preset_name, const char *set, const char *keep,
                           struct error *error) {
     const struct preset *preset;

@@ -107,6 +107,8 @@ enum status plan_set_disk(struct plan *plan, const char *directory, size_t lengt
                           struct error *error) STATUS_CHECKED;
 void plan_deinit(struct plan *plan); /* frees what plan_set_disk allocated; safe on zeros */
 
+/* The preset where none is named: auto, or full, which set and keep then change. */
+const char *plan_default_preset(const char *set, const char *keep);
 /* preset NULL: full.  set ("AXIS=METHOD,NAME=NUMBER,...") and keep ("2048", "10%") NULL: not given.  Call plan_set_disk
  * first.  The plan's types of K and V hold unless set names a codec.  STATUS_USAGE: one line with the valid words. */
 enum status plan_set_axes(struct plan *plan, const char *preset, const char *set, const char *keep,

@@ -6,9 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "loam.h"
+#include "plan/sample_machine.h"
+#include "platform/cpu.h"
 #include "platform/scratch.h"
 
 enum { PROMPT = 300, TAIL = 20, ANSWER = 12, SEQUENCES = 3 };
@@ -575,6 +578,149 @@ static void a_question_is_asked_as_the_program_asks(void **state) {
     assert_int_equal(loam_question_tokens(model, &question, ids, 128, &count, &error), LOAM_USAGE);
 }
 
+/* ---- what the planner chooses ---- */
+
+static double one(void *context) {
+    (void)context;
+    return 1;
+}
+
+/* A cache folder with numbers of this machine, as if they had been measured: one thread is twice as quick as two. */
+static void keep_machine(struct scratch *folder) {
+    struct error why;
+    struct machine machine = sample_machine(one, NULL);
+    char *absolute, file[300];
+    scratch_create(folder, SCRATCH_DISK);
+    absolute = realpath(folder->path, NULL);
+    assert_non_null(absolute);
+    snprintf(machine.processor, sizeof machine.processor, "%s", cpu_model_name());
+    cpu_mask_text(cpu_features(), machine.kernels, sizeof machine.kernels);
+    machine.thread_count = (uint32_t)cpu_count();
+    for (size_t i = 0; i < MACHINE_THREAD_COUNTS; i++)
+        machine.threads[i] = 1U << i < machine.thread_count ? sample_machine_threads(i == 0 ? 2 : 0.5, i == 0 ? 2 : 0.5)
+                                                            : (struct machine_threads){0};
+    snprintf(file, sizeof file, "%s/loam", folder->path);
+    assert_int_equal(mkdir(file, 0700), 0);
+    snprintf(file, sizeof file, "%s/loam/machine.json", folder->path);
+    assert_ok(machine_save(&machine, file, &why), why);
+    assert_int_equal(setenv("XDG_CACHE_HOME", absolute, 1), 0);
+    free(absolute);
+}
+
+static void forget_machine(struct scratch *folder) {
+    char file[300];
+    snprintf(file, sizeof file, "%s/loam/machine.json", folder->path);
+    assert_int_equal(unlink(file), 0);
+    assert_int_equal(unsetenv("XDG_CACHE_HOME"), 0);
+    scratch_destroy(folder);
+}
+
+/* A session of the model, its answer to the prompt, and what it noted. */
+static struct loam_session *answer_in(struct loam_model *own, struct loam_session_options options,
+                                      struct seen *seen, int32_t *tokens) {
+    struct loam_session *session;
+    options.size = sizeof options;
+    options.context_size = 512;
+    options.context = seen;
+    options.note = take_note;
+    OK(loam_session_create(&session, own, &options, &error));
+    struct loam_sequence *sequence = sequence_in(session, NULL);
+    OK(loam_generate(session, &(struct loam_prompt){sequence, prompt, PROMPT}, 1, &short_answer, &error));
+    memcpy(tokens, answer_of(sequence).tokens, ANSWER * sizeof *tokens);
+    loam_sequence_destroy(sequence);
+    return session;
+}
+
+/* What is not given is chosen by preset "auto": threads and weights by the first session, for the model; how many
+ * sequences, where that is asked for.  The answer is the same. */
+static void what_is_not_given_is_chosen(void **state) {
+    (void)state;
+    struct scratch folder;
+    struct loam_model *own;
+    struct seen seen = {.count = 0};
+    int32_t full[ANSWER], tokens[ANSWER];
+    if (cpu_count() < 2) skip();
+    keep_machine(&folder);
+    fresh(PROMPT, NULL, full);
+    OK(loam_model_open(&own, path, NULL, &error));
+    struct loam_session *session =
+        answer_in(own, (struct loam_session_options){.preset = "auto", .sequence_capacity = LOAM_SEQUENCES_AUTO},
+                  &seen, tokens);
+    assert_memory_equal(tokens, full, sizeof full);
+    if (strstr(seen.notes, "1 of ") == NULL || strstr(seen.notes, "sequences together") == NULL)
+        fail_msg("%s", seen.notes);
+    assert_int_equal(loam_session_thread_count(session), 1);
+    assert_true(loam_session_sequence_capacity(session) > 1);
+    loam_session_destroy(session);
+    /* A later session finds the model as it is, and so does one that chooses nothing. */
+    seen.notes[0] = '\0';
+    session = answer_in(own, (struct loam_session_options){.preset = "auto"}, &seen, tokens);
+    assert_null(strstr(seen.notes, "thread"));
+    assert_int_equal(loam_session_thread_count(session), 1);
+    assert_int_equal(loam_session_sequence_capacity(session), 1);
+    loam_session_destroy(session);
+    loam_model_close(own);
+
+    struct loam_model_options given = {.size = sizeof given, .thread_count = 2};
+    seen.notes[0] = '\0';
+    OK(loam_model_open(&own, path, &given, &error));
+    session = answer_in(own, (struct loam_session_options){.preset = "auto", .sequence_capacity = 3}, &seen, tokens);
+    assert_null(strstr(seen.notes, "threads"));
+    assert_null(strstr(seen.notes, "together"));
+    assert_int_equal(loam_session_thread_count(session), 2);
+    assert_int_equal(loam_session_sequence_capacity(session), 3);
+    assert_memory_equal(tokens, full, sizeof full);
+    loam_session_destroy(session);
+    loam_model_close(own);
+    forget_machine(&folder);
+}
+
+/* Weights that memory does not hold are read for each pass: by default, and by "auto", but not where the model's
+ * options say how many stay.  A loss is allowed without naming a preset. */
+static void weights_are_divided_with_kv(void **state) {
+    (void)state;
+    enum { MEMORY = 32 << 20 }; /* 59 MiB of weights, and 16 MiB of KV */
+    static const struct {
+        const char *preset, *set, *says;
+        uint64_t weights;
+    } cases[] = {
+        {"full", NULL, NULL, 0}, /* what the others are compared with */
+        {NULL, NULL, "--weights-host", 0},
+        {"auto", NULL, "for weights, ", 0},
+        {NULL, "loss=0.05", "--preset auto: ", 0},
+        {NULL, NULL, NULL, UINT64_MAX},
+        {"auto", NULL, NULL, UINT64_MAX},
+    };
+    struct scratch folder;
+    char large[80], command[512];
+    int32_t full[ANSWER], tokens[ANSWER];
+    snprintf(large, sizeof large, "large-%s", path);
+    snprintf(command, sizeof command, "'%s' kv-1b F16 %s 2>/dev/null", LOAM_MAKE_MODEL, large);
+    assert_int_equal(system(command), 0);
+    keep_machine(&folder);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct seen seen = {.count = 0};
+        struct loam_model *own;
+        struct loam_model_options options = {.size = sizeof options, .weights_host_bytes = cases[i].weights};
+        OK(loam_model_open(&own, large, &options, &error));
+        struct loam_session *session = answer_in(
+            own,
+            (struct loam_session_options){
+                .preset = cases[i].preset, .set = cases[i].set, .memory_bytes = MEMORY},
+            &seen, tokens);
+        if (cases[i].says != NULL && strstr(seen.notes, cases[i].says) == NULL)
+            fail_msg("no '%s' in: %s", cases[i].says, seen.notes);
+        if (cases[i].says == NULL && strstr(seen.notes, "weights") != NULL) fail_msg("%s", seen.notes);
+        assert_true((loam_model_pass_bytes(own) > 0) == (cases[i].says != NULL));
+        if (i == 0) memcpy(full, tokens, sizeof full);
+        if (cases[i].set == NULL) assert_memory_equal(tokens, full, sizeof full);
+        loam_session_destroy(session);
+        loam_model_close(own);
+    }
+    forget_machine(&folder);
+    assert_int_equal(unlink(large), 0);
+}
+
 static int set_up(void **state) {
     (void)state;
     char command[512];
@@ -605,6 +751,8 @@ int main(void) {
         cmocka_unit_test(conversations_are_laid_out),
         cmocka_unit_test(a_session_tells_of_itself),
         cmocka_unit_test(a_question_is_asked_as_the_program_asks),
+        cmocka_unit_test(what_is_not_given_is_chosen),
+        cmocka_unit_test(weights_are_divided_with_kv),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
