@@ -6,7 +6,9 @@
     bench/planner.py --model A.gguf --model B.gguf --folder DIR --replay rows --csv grid.csv
 
 A setting is a model, a depth, a budget of RAM for the KV (all of it in RAM, or a share with the rest in DIR) and a plan.
-KV in RAM are generated; KV on disk are those that --replay has, since hits depend on them.  Wants a quiet machine.
+KV in RAM are generated; KV on disk are those that --replay has, since hits depend on them.  A disk that is shared
+changes from minute to minute, so right before each setting on disk its rates are measured again, and the prediction is
+by those (`loam plan --measure-disk`); --kept-disk predicts by the machine's kept numbers.  Wants a quiet machine.
 Lines that begin with # are the machine's and the program's; the last lines of the output say how many predictions are
 within 15%, and how the plan that is predicted to be quickest of those with the same accuracy compares with the quickest
 measured one."""
@@ -21,7 +23,8 @@ import sys
 IN_RAM = ["full", "full codec=q8", "streaming", "quest", "quest select=meanstd", "hata", "leoam", "clo"]
 ON_DISK = ["full", "streaming", "quest", "quest select=meanstd", "hata", "leoam"]
 COLUMNS = ["model", "depth", "budget", "plan", "exact", "predicted_ts", "measured_ts", "slowest_ts", "quickest_ts",
-           "ratio", "limit"]
+           "ratio", "limit", "predicted_ms", "disk_ms", "pages_ms", "waited_ms", "predicted_mb", "read_mb",
+           "predicted_requests", "requests"]
 
 
 def output(command):
@@ -47,7 +50,9 @@ def tiers(options, share, bytes_of_all):
 
 
 def predicted(options, model, depth, budget):
-    text = output([options.loam, "plan", "-m", model, "-c", str(depth), "--json", "-q"] + budget + machine(options))
+    disk = ["--measure-disk"] if budget and not options.kept_disk else []
+    text = output([options.loam, "plan", "-m", model, "-c", str(depth), "--json", "-q"] + budget + disk +
+                  machine(options))
     plans = json.loads(text)
     return {plan["plan"]: plan for plan in [plans["choice"]] + plans["others"]}
 
@@ -59,7 +64,7 @@ def measured(options, model, depth, budget, plan):
                str(options.repetitions), "-o", "jsonl", "-q", "--preset", words[0]] + rows
     if len(words) > 1:
         command += ["--set", words[1]]
-    return json.loads(output(command + budget).splitlines()[-1])["samples_ts"]
+    return json.loads(output(command + budget).splitlines()[-1])
 
 
 def settings(options):
@@ -69,6 +74,15 @@ def settings(options):
             for share in options.shares:
                 plans = IN_RAM if share == 1 else ON_DISK
                 yield model, depth, share, tiers(options, share, bytes_of_all), plans
+
+
+def details(prediction, result, options):
+    """Of a step: milliseconds and megabytes; what is counted is the mean over all steps."""
+    steps, parts = options.steps * options.repetitions, prediction["parts_seconds"]
+    return [f"{1e3 * seconds:.2f}" for seconds in
+            (prediction["step_seconds"], parts["disk"], parts["pages"], (result.get("kv_wait_seconds") or 0) / steps)] + [
+        f"{1e-6 * prediction['step_read_bytes']:.1f}", f"{1e-6 * (result.get('kv_read_bytes') or 0) / steps:.1f}",
+        f"{prediction['step_read_requests']:.0f}", f"{(result.get('kv_read_requests') or 0) / steps:.0f}"]
 
 
 def run(options, writer):
@@ -83,15 +97,17 @@ def run(options, writer):
             if plan not in predictions:
                 continue
             try:
-                rates = measured(options, model, depth, budget, plan)
+                if budget and not options.kept_disk:
+                    predictions = predicted(options, model, depth, budget)
+                result = measured(options, model, depth, budget, plan)
             except RuntimeError as reason:
                 print(f"{model} {depth} {share} {plan}: {reason}", file=sys.stderr)
                 continue
-            expected = predictions[plan]["tokens_per_second"]
+            expected, rates = predictions[plan]["tokens_per_second"], result["samples_ts"]
             found = max(rates) if options.quickest else statistics.median(rates)
             row = [os.path.basename(model), depth, share, plan, int(predictions[plan]["exact"]), f"{expected:.2f}",
                    f"{found:.2f}", f"{min(rates):.2f}", f"{max(rates):.2f}", f"{expected / found:.3f}",
-                   predictions[plan]["limit"]]
+                   predictions[plan]["limit"]] + details(predictions[plan], result, options)
             writer.writerow(row)
             print("  ".join(str(cell) for cell in row), flush=True)
             rows.append(dict(zip(COLUMNS, row)))
@@ -128,6 +144,7 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--quickest", action="store_true", help="the quickest of many single steps, as the machine's "
                         "numbers are: for a machine that others use, too")
+    parser.add_argument("--kept-disk", action="store_true", help="predict by the rates of the disk that are kept")
     parser.add_argument("--csv", required=True)
     options = parser.parse_args()
     if options.quickest:

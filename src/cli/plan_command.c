@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/json_file.h"
+#include "cli/kv_disk.h"
 #include "cli/output.h"
 #include "cli/plan.h"
 #include "cli/table.h"
@@ -52,10 +53,19 @@ static enum status open_machine(struct planning *planning, struct error *error) 
                                                   .progress = show_part,
                                                   .context = planning}};
     char note[400];
+    struct kv_disk disk = {0};
     if (request.given != NULL && request.measures)
         return error_set(error, STATUS_USAGE, "plan: --machine and --measure: expected one of them");
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &request.measure.mask, error));
-    return machine_open(&planning->machine, &request, planning->machine_path, note, error);
+    if (option_flag(options, OPTION_MEASURE_DISK) && !option_given(options, OPTION_KV_DISK))
+        return error_set(error, STATUS_USAGE, "plan: --measure-disk: expected --kv-disk, whose disk is measured");
+    if (option_flag(options, OPTION_MEASURE_DISK))
+        TRY(kv_disk_parse(&disk, option_text(options, OPTION_KV_DISK), error));
+    request.disk = disk.directory;
+    const enum status status =
+        machine_open(&planning->machine, &request, planning->machine_path, note, error);
+    kv_disk_deinit(&disk);
+    return status;
 }
 
 /* ---- the model and its budgets ---- */

@@ -61,8 +61,8 @@ static bool must_measure(struct machine *machine, const struct machine_request *
                     machine->processor, machine->kernels, machine->thread_count) > 0;
 }
 
-enum status machine_open(struct machine *machine, const struct machine_request *request,
-                         char path[MACHINE_PATH_BYTES], char note[400], struct error *error) {
+static enum status open_file(struct machine *machine, const struct machine_request *request,
+                             char path[MACHINE_PATH_BYTES], char note[400], struct error *error) {
     struct measure_options options = request->measure;
     char folder[MACHINE_PATH_BYTES];
     note[0] = '\0';
@@ -81,4 +81,12 @@ enum status machine_open(struct machine *machine, const struct machine_request *
     if (options.directory == NULL) options.directory = folder;
     TRY(machine_measure(machine, &options, error));
     return machine_save(machine, path, error);
+}
+
+enum status machine_open(struct machine *machine, const struct machine_request *request,
+                         char path[MACHINE_PATH_BYTES], char note[400], struct error *error) {
+    struct measure_options options = request->measure;
+    TRY(open_file(machine, request, path, note, error));
+    options.directory = request->disk;
+    return request->disk != NULL ? machine_measure_disk(machine, &options, error) : STATUS_OK;
 }

@@ -12,6 +12,7 @@ struct machine_request {
     const char *given;              /* a file of --machine, taken as it is; NULL: this machine's own */
     bool measures;                  /* again, whatever there is */
     bool never_measures;            /* STATUS_UNSUPPORTED: it would have to be measured */
+    const char *disk; /* a folder: the rates of its disk are measured now, and not kept; NULL: those of the file */
 };
 
 /* path: the file that the numbers are from.  *note: why they were measured now; "": they were there. */

@@ -75,3 +75,16 @@ enum status machine_measure(struct machine *machine, const struct measure_option
     device_destroy(measurement.device);
     return status;
 }
+
+enum status machine_measure_disk(struct machine *machine, const struct measure_options *options,
+                                 struct error *error) {
+    struct measurement measurement = {.options = options, .machine = machine};
+    const struct device_options device = {.thread_count = 1, .mask = options->mask};
+    uint64_t no_limit = 0;
+    TRY(device_cpu_create(&measurement.device, &device, error)); /* for memory of a tier's kind */
+    enum status status = kv_scratch_open(&measurement.folder, options->directory, &no_limit, error);
+    if (status == STATUS_OK) status = measure_disk(&measurement, error);
+    kv_scratch_close(&measurement.folder);
+    device_destroy(measurement.device);
+    return status;
+}

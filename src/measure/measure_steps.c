@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "measure/measure_internal.h"
 #include "measure/probe_model.h"
+#include "plan/cost.h"
 #include "platform/clock.h"
 
 enum {
@@ -209,12 +210,11 @@ static enum status selections(struct probe *probe, struct error *error) {
 
 /* ---- KV on disk ---- */
 
-/* Where `seconds` lie between reading beside computing (plan/cost.h: all but a layer of the shorter one) and reading,
- * then computing; 0 to 1. */
-static double serial_share(double seconds, double reading, double computing) {
-    const double longer = fmax(reading, computing), shorter = fmin(reading, computing);
-    const double beside = longer + shorter / PROBE_LAYERS;
-    return fmin(fmax((seconds - beside) / (longer + shorter - beside), 0), 1);
+/* Where `seconds` lie between reading beside computing and reading, then computing; 0 to 1. */
+static double serial_share(double seconds, double reading, double handling, double computing) {
+    const double beside = cost_overlapped(0, reading, handling, computing, PROBE_LAYERS),
+                 after = cost_overlapped(1, reading, handling, computing, PROBE_LAYERS);
+    return after > beside ? fmin(fmax((seconds - beside) / (after - beside), 0), 1) : 0;
 }
 
 /* Steps that read most of the KV, of which RAM holds a quarter: the processor's part of a page, beside what the same
@@ -236,7 +236,7 @@ static enum status pages(struct probe *probe, double in_memory, struct error *er
     plan_deinit(&plan);
     TRY(status);
     struct quickest page = {0}, whole = {0};
-    double reading = 0, computing = 0;
+    double reading = 0, handling = 0;
     for (int i = 0; i < DISK_STEPS; i++) {
         const struct kv_tier_statistics before = engine_tier_statistics(probe->engine);
         static const int32_t token = 1;
@@ -252,12 +252,14 @@ static enum status pages(struct probe *probe, double in_memory, struct error *er
                      checksum = bytes / read / machine->copy;
         quickest_add(&page, fmax((seconds - waited - in_memory) / read - checksum, 1e-9));
         if (quickest_add(&whole, seconds)) {
-            reading = bytes / machine_disk_rate(machine, machine_disk_bytes[MACHINE_DISK_SIZES - 1], false);
-            computing = seconds - waited;
+            const double requests = (double)(after.read_requests - before.read_requests);
+            reading = bytes / machine_disk_rate(machine, bytes / requests);
+            handling = fmax(seconds - waited - in_memory, 0);
         }
     }
     machine->tier_page_seconds = page.seconds;
-    if (whole.rounds > 0) machine->disk_serial = serial_share(whole.seconds, reading, computing);
+    if (whole.rounds > 0)
+        machine->disk_serial = serial_share(whole.seconds, reading, handling, in_memory);
     return STATUS_OK;
 }
 

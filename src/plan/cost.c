@@ -13,15 +13,17 @@ const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attentio
                                                  "pages",    "link",   "disk",      "weights"};
 
 /* What recorded queries of texts do (docs/planner.md, "Hits").  Of the chunks that are chosen x^2 / (x^2 + LOCALITY)
- * are in RAM, or HELD of the share that RAM holds; a token or page that is chosen has so many tokens beside it that
- * are; of reads, a prefetch expects a share. */
-static const double LOCALITY = 0.2, HELD = 0.6, NEIGHBOURS = 4, PREFETCHED = 0.6;
+ * are in RAM, or HELD of the share that RAM holds, and where RAM has room for more than those (x > 1) the power is
+ * LOCALITY_POWER; a token or page that is chosen has so many tokens beside it that are; of reads, a prefetch expects a
+ * share. */
+static const double LOCALITY = 0.2, LOCALITY_POWER = 4.5, HELD = 0.6, NEIGHBOURS = 4, PREFETCHED = 0.6;
 /* Of the rows of a list those that the same head's list before it did not have, as a share of what a list of so many
  * leaves out; the same where lists are kept, and then the share of the lists that change in a step; and how many of
  * those rows lie side by side (docs/planner.md, "Hits"). */
 static const double ADDED = 0.33, ADDED_KEPT = 0.215, CHANGED = 0.5, ADDED_RUN = 1.85;
-/* Single tokens that are chosen lie in fewer chunks than so many runs would: of so many tokens each takes one. */
-static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7;
+/* What is chosen lies in fewer chunks than so many runs would: of so many single tokens each takes one, and of pages
+ * each with so many tokens beside it (by means and spreads they lie closer together than by boxes). */
+static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7, CHUNK_NEIGHBOURS = 8, CHUNK_NEIGHBOURS_SPREAD = 14;
 /* Layers whose slots are on their way at a time. */
 static const double MOVING_LAYERS = 3;
 /* What a dial keeps, of texts (docs/planner.md, "The dial"): of tokens that are chosen singly, and of pages. */
@@ -29,8 +31,9 @@ static const double DIAL_TOKENS = 0.25, DIAL_PAGES = 0.48;
 enum { BLOCK_ROWS = 256 }; /* of a prefill block that a machine's file has numbers of */
 /* Of a prompt that goes through the layers at once (docs/decisions/0009). */
 static const double SEGMENT_TOKENS = 8192, SEGMENT_BYTES = 64 << 20;
-/* Chunks of a head are neighbours on disk, which a scan reads in one request. */
-enum { SCAN_CHUNKS = 16 };
+/* Chunks of a head are neighbours on disk, which a scan reads in one request, up to one that RAM holds, or to one whose
+ * slot does not lie behind the last one's: of so many chunks, and of those that are held, each ends one. */
+static const double SCAN_CUT = 0.15, SCAN_CUT_HELD = 0.45;
 enum { PAGE_DEFAULT = 16, PART_BYTES = 4096 }; /* select.h; pages in parts (docs/decisions/0030) */
 
 /* ---- the model ---- */
@@ -167,7 +170,7 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
 static void read_pages(const struct machine *machine, double pages, double page_bytes, double request_bytes,
                        double *disk, double *processor) {
     const double bytes = pages * fmax(page_bytes, 1);
-    *disk = bytes / machine_disk_rate(machine, fmax(request_bytes, fmax(page_bytes, 1)), false);
+    *disk = bytes / machine_disk_rate(machine, fmax(request_bytes, fmax(page_bytes, 1)));
     *processor = pages * machine->tier_page_seconds + bytes / machine->copy;
 }
 
@@ -222,16 +225,16 @@ static double over_link(const struct step *step) {
     return fmax((double)cost->kv_bytes - spare, 0) * kept / machine->device_link;
 }
 
-/* The next layer is read while this one computes, as far as this machine does both at once; the first one's reads and
- * the last one's computing are alone. */
-static double overlapped(const struct machine *machine, double disk, double computed, double layers) {
-    const double serial = fmin(machine->disk_serial, 1);
-    return fmax(disk, computed) + fmin(disk, computed) * (serial + (1 - serial) / layers);
+double cost_overlapped(double serial, double disk, double processor, double computed, double layers) {
+    const double beside = fmax(disk + computed / layers,
+                               computed + processor + fmax(disk - processor, 0) / layers),
+                 after = computed + fmax(disk, processor);
+    return beside + fmin(serial, 1) * (after - beside);
 }
 
 /* Seconds of a step whose layers compute a first run again from kept inputs (attention/split.h).  Nothing is read
  * beside a layer's other computing then, so it is worth it only where it takes a tenth less (attention/rebuild.c). */
-static double rebuilt(const struct step *step, double disk, double computed) {
+static double rebuilt(const struct step *step, double disk, double processor, double computed) {
     const struct model_config *config = step->model->config;
     const struct machine *machine = step->model->machine;
     const double outputs = (double)(config->kv_head_count * (config->k_dimension + config->v_dimension)),
@@ -251,10 +254,14 @@ static double rebuilt(const struct step *step, double disk, double computed) {
         .seconds_per_token = outputs * hidden / machine_matrix_block(machine, TENSOR_Q8_0),
         .schedule = SPLIT_OVERLAPPED,
         .first_tokens = REBUILD_ROWS_MAX};
-    const double again = layers * split_choose(&question).seconds + computed;
-    if (step->sequences > 1) return overlapped(machine, disk, computed, layers); /* one sequence at a time */
-    return again < 0.9 * fmax(disk, computed) ? again : overlapped(machine, disk, computed, layers);
+    const double again = layers * split_choose(&question).seconds + computed + processor,
+                 read = cost_overlapped(machine->disk_serial, disk, processor, computed, layers);
+    if (step->sequences > 1) return read; /* one sequence at a time */
+    return again < 0.9 * fmax(disk, computed + processor) ? again : read;
 }
+
+/* Of a scan that finds a share of its chunks in RAM. */
+static double request_chunks(double held) { return 1 / (SCAN_CUT + SCAN_CUT_HELD * held); }
 
 static void read_everything(struct step *step, double computed) {
     struct cost *cost = step->cost;
@@ -262,18 +269,18 @@ static void read_everything(struct step *step, double computed) {
     const double layers = (double)step->model->config->layer_count;
     /* Slots of a layer's chunks on their way keep nothing for the next step. */
     const double missed = fmin(1 - tiers->held + 1 / layers, 1);
-    const double pages = tiers->chunks * tiers->heads * missed;
+    const double pages = tiers->chunks * tiers->heads * missed, together = request_chunks(1 - missed);
+    const struct machine *machine = step->model->machine;
     double disk, processor;
-    read_pages(step->model->machine, pages, tiers->chunk_bytes, tiers->chunk_bytes * SCAN_CHUNKS, &disk,
-               &processor);
+    read_pages(machine, pages, tiers->chunk_bytes, tiers->chunk_bytes * together, &disk, &processor);
     cost->read_bytes = pages * tiers->chunk_bytes;
     cost->missed_chunks = pages;
-    cost->read_requests = pages / SCAN_CHUNKS;
+    cost->read_requests = pages / together;
     cost->parts[COST_DISK] = disk;
     cost->parts[COST_PAGES] = processor;
     cost->step_seconds = step->plan->rebuilds
-                             ? rebuilt(step, disk, computed + processor)
-                             : overlapped(step->model->machine, disk, computed + processor, layers);
+                             ? rebuilt(step, disk, processor, computed)
+                             : cost_overlapped(machine->disk_serial, disk, processor, computed, layers);
 }
 
 /* What the lists of a KV head ask for, in a step. */
@@ -286,7 +293,8 @@ struct chosen {
 static double places_taken(double n, double runs) { return n * (1 - pow(1 - 1 / fmax(n, 1), runs)); }
 
 static double hits_of(double held, double x) {
-    return held >= 1 ? 1 : fmax(x * x / (x * x + LOCALITY), fmin(held, 1) * HELD);
+    const double power = pow(x, x > 1 ? LOCALITY_POWER : 2);
+    return held >= 1 ? 1 : fmax(power / (power + LOCALITY), fmin(held, 1) * HELD);
 }
 
 static struct chosen chosen_of(const struct step *step, double held) {
@@ -299,7 +307,10 @@ static struct chosen chosen_of(const struct step *step, double held) {
     else
         chosen.chunks = places_taken(tiers->chunks, kept / run);
     const double spread = chosen.chunks, x = held * tiers->chunks / spread; /* of which hits were fitted */
+    const double beside = select->method == &select_meanstd ? CHUNK_NEIGHBOURS_SPREAD : CHUNK_NEIGHBOURS;
     if (unit == 1) chosen.chunks = fmin(spread, places_taken(tiers->chunks, kept / CHUNK_TOKENS));
+    if (unit > 1 && unit < KV_CHUNK_TOKENS && select->method != &select_tree)
+        chosen.chunks = fmin(spread, places_taken(tiers->chunks, kept / (unit + beside)));
     chosen.hits = hits_of(held, x);
     if (select->method == &select_window) /* the same ones in each step; those on their way keep nothing */
         chosen.hits = x < 1 ? fmax(x - MOVING_LAYERS / (double)step->model->config->layer_count, 0) : 1;
@@ -337,6 +348,7 @@ static struct chosen added_to_lists(const struct step *step, double held) {
 static void read_chosen(struct step *step, double computed) {
     struct cost *cost = step->cost;
     const struct tiers *tiers = &step->tiers;
+    const struct machine *machine = step->model->machine;
     const double kv_heads = step->work.kv_heads, layers = step->tiers.heads / kv_heads;
     const double heads = kv_heads * step->chosen_layers, buffered = fmin(tiers->list_heads, heads);
     const double resident = fmin(tiers->resident, layers - step->chosen_layers);
@@ -351,21 +363,23 @@ static void read_chosen(struct step *step, double computed) {
     const double share = misses > 0 ? added_misses / misses : 0;
     const struct chosen chosen = {.miss_bytes = (1 - share) * lists.miss_bytes + share * added.miss_bytes};
     double disk, processor, dense_disk, dense_processor;
-    read_pages(step->model->machine, misses, chosen.miss_bytes, chosen.miss_bytes, &disk, &processor);
-    read_pages(step->model->machine, kv_heads * dense * tiers->chunks, tiers->chunk_bytes,
-               tiers->chunk_bytes * SCAN_CHUNKS, &dense_disk, &dense_processor);
+    read_pages(machine, misses, chosen.miss_bytes, chosen.miss_bytes, &disk, &processor);
+    read_pages(machine, kv_heads * dense * tiers->chunks, tiers->chunk_bytes,
+               tiers->chunk_bytes * request_chunks(0), &dense_disk, &dense_processor);
+    /* A layer's are asked for at once, and waited for. */
+    disk = step->chosen_layers * machine_disk_seconds(machine, fmax(chosen.miss_bytes, 1),
+                                                      misses / fmax(step->chosen_layers, 1));
     disk += dense_disk;
     processor += dense_processor;
-    /* The first of a layer is waited for. */
-    disk += fmin(misses, step->chosen_layers) * chosen.miss_bytes /
-            machine_disk_rate(step->model->machine, chosen.miss_bytes, true);
-    const double expected = step->plan->prefetches ? PREFETCHED * disk : 0;
+    const double expected =
+        step->plan->prefetches ? PREFETCHED * disk * (1 - fmin(machine->disk_serial, 1)) : 0;
     cost->parts[COST_DISK] = disk;
     cost->parts[COST_PAGES] = processor;
     cost->missed_chunks = misses + kv_heads * dense * tiers->chunks;
-    cost->read_requests = misses + kv_heads * dense * tiers->chunks / SCAN_CHUNKS;
+    cost->read_requests = misses + kv_heads * dense * tiers->chunks / request_chunks(0);
     cost->read_bytes = list_bytes + added_bytes + kv_heads * dense * tiers->chunks * tiers->chunk_bytes;
-    cost->step_seconds = computed + processor + fmax(disk - fmin(expected, computed), 0);
+    /* Pages are handled while others are on their way. */
+    cost->step_seconds = computed + fmax(disk - fmin(expected, computed), processor);
 }
 
 /* Weights come while other layers compute, from the same disk as KV: the next pass begins where this one ends. */
@@ -376,7 +390,7 @@ static void read_weights(struct step *step, uint64_t host_bytes, double computed
     if (host_bytes == 0 || host_bytes >= step->model->weights.all) return;
     cost->pass_bytes = weight_sizes_pass_bytes(&step->model->weights, host_bytes);
     const double seconds =
-        cost->pass_bytes / machine_disk_rate(machine, machine_disk_bytes[MACHINE_DISK_SIZES - 1], false);
+        cost->pass_bytes / machine_disk_rate(machine, machine_disk_bytes[MACHINE_DISK_SIZES - 1]);
     cost->parts[COST_WEIGHTS] = seconds;
     cost->step_seconds =
         fmax(cost->step_seconds, cost->parts[COST_DISK] + seconds) + serial * fmin(seconds, computed);

@@ -4,10 +4,11 @@
  *   attention of a layer
  *          = bytes of KV / rate                                                 everything
  *          = candidates x score + kept x rows                                   a selection
- *   step   = max(reading, computing) + min(reading, computing) / layers         everything, KV on disk: the next
+ *   step   = cost_overlapped                                                    everything, KV on disk: the next
  *                                                                               layer is read while this one computes
- *          = computing + reading                                                a selection, whose reads wait for it
- *          = computing + max(reading - computing, the part that is not expected)    the same, with prefetch
+ *          = computing + max(reading, pages)                                    a selection, whose reads wait for it;
+ *                                                                               pages are handled as they come
+ *          = computing + max(reading - what is expected, pages)                 the same, with prefetch
  *
  *   step   = max(step, reading)                                                 the same with weights on the way: what
  *                                                                               a pass reads of them is added
@@ -68,6 +69,11 @@ struct cost_work {
     size_t sequences;            /* of a step together; 0: 1 */
     uint64_t weights_host_bytes; /* RAM for weights; 0: all of them are in RAM */
 };
+
+/* A step whose layers are read one ahead: processor handles pages of this layer and computes it, while the disk goes on
+ * with the next one's; the first layer's reads and the last one's computing are alone.  serial: 0 as far as a machine
+ * reads and computes at once, 1 where one waits for the other (machine.disk_serial). */
+double cost_overlapped(double serial, double disk, double processor, double computed, double layers);
 
 /* A step of sequences with `depth` tokens by this plan, whose host_bytes are set if it has a disk; its capacity is at
  * least the number of sequences.  prompt_seconds is of one.  STATUS_MEMORY, STATUS_USAGE, ...: the plan is not possible

@@ -111,15 +111,33 @@ double machine_matrix_block(const struct machine *machine, enum tensor_type type
     return matrix_of(machine, type)->block;
 }
 
-double machine_disk_rate(const struct machine *machine, double bytes, bool alone) {
-    const size_t depth = alone ? 0 : MACHINE_DISK_DEPTHS - 1;
+/* Of a request among so many in flight. */
+static double request_seconds(const struct machine *machine, double bytes, size_t depth) {
     size_t i = 0;
     while (i + 2 < MACHINE_DISK_SIZES && bytes > machine_disk_bytes[i + 1]) i++;
     const double low = machine_disk_bytes[i], high = machine_disk_bytes[i + 1];
     const double low_seconds = low / machine->disk_read[i][depth],
                  high_seconds = high / machine->disk_read[i + 1][depth];
     const double seconds = low_seconds + (high_seconds - low_seconds) * (bytes - low) / (high - low);
-    return bytes / fmax(seconds, low_seconds / 8);
+    return fmax(seconds, low_seconds / 8);
+}
+
+double machine_disk_rate(const struct machine *machine, double bytes) {
+    return bytes / request_seconds(machine, bytes, MACHINE_DISK_DEPTHS - 1);
+}
+
+double machine_disk_seconds(const struct machine *machine, double bytes, double requests) {
+    double seconds = 0, left = fmax(requests, 0), shallow = request_seconds(machine, bytes, 0);
+    uint32_t from = machine_disk_depths[0];
+    for (size_t i = 1; i < MACHINE_DISK_DEPTHS; i++) { /* the last of them go with ever fewer others */
+        const uint32_t to = machine_disk_depths[i];
+        const double deep = request_seconds(machine, bytes, i);
+        for (uint32_t depth = from; depth < to && left > 0; depth++, left--)
+            seconds += fmin(left, 1) * (shallow + (deep - shallow) * (depth - from) / (to - from));
+        shallow = deep;
+        from = to;
+    }
+    return seconds + fmax(left, 0) * shallow;
 }
 
 /* ---- every number has a name ---- */

@@ -98,8 +98,10 @@ double machine_by_group_at(struct machine_by_group numbers, double group);
  * without numbers has those of the type with the nearest bytes per element. */
 double machine_matrix_rate(const struct machine *machine, enum tensor_type type, size_t columns);
 double machine_matrix_block(const struct machine *machine, enum tensor_type type);
-/* Bytes per second of reads of so many bytes, many in flight (or one); linear in time between the sizes. */
-double machine_disk_rate(const struct machine *machine, double bytes, bool alone);
+/* Bytes per second of reads of so many bytes, many in flight; linear in time between the sizes. */
+double machine_disk_rate(const struct machine *machine, double bytes);
+/* Until so many reads have come that are asked for at once: fewer and fewer are in flight. */
+double machine_disk_seconds(const struct machine *machine, double bytes, double requests);
 
 /* STATUS_USAGE: one line with file, key, what was found and what is expected.  STATUS_IO: it cannot be read. */
 enum status machine_load(struct machine *machine, const char *path, struct error *error) STATUS_CHECKED;

@@ -359,6 +359,7 @@ static void what_cannot_be_is_one_line(void **state) {
         {{"plan", "--machine", "no-such-file.json"}, 6, "no-such-file.json"},
         {{"plan", "--machine", damaged_path}, 2, "damaged.json"},
         {{"plan", "--machine", machine_path, "--measure"}, 2, "--machine and --measure"},
+        {{"plan", "--machine", machine_path, "--measure-disk"}, 2, "--measure-disk: expected --kv-disk"},
         {{"plan", "--machine", machine_path, "-m", "no-such.gguf"}, 6, "no-such.gguf"},
         {{"plan", "-q", "--machine", machine_path, "-c", "128K", "--kv-host", "1M"}, 5, "131072"},
         {{"plan", "--machine", machine_path, "-c", "-1"}, 2, "-c"},

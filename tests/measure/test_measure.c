@@ -111,6 +111,45 @@ static void an_interrupted_measurement_changes_nothing(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* The disk of a folder, at once: for this plan alone, also with a file that was given. */
+static void a_disk_is_measured_for_one_plan(void **state) {
+    (void)state;
+    struct machine kept, own, given;
+    struct error error;
+    struct machine_request request = request_of();
+    struct stat before, after;
+    char disk[MACHINE_PATH_BYTES], copy[MACHINE_PATH_BYTES], own_path[MACHINE_PATH_BYTES];
+    parts_max = 1000;
+    request.never_measures = true;
+    assert_int_equal(stat(path, &before), 0);
+    assert_ok(open_machine(&kept, &request, &error), error);
+    kept.disk_read[0][0] = kept.disk_write = 1; /* not what a disk does */
+    memcpy(own_path, path, sizeof path);
+    snprintf(copy, sizeof copy, "%s/given.json", folder);
+    assert_ok(machine_save(&kept, copy, &error), error);
+    snprintf(disk, sizeof disk, "%s/disk", folder);
+    request.disk = disk;
+    assert_ok(open_machine(&own, &request, &error), error);
+    assert_int_equal(parts, 1);
+    assert_true(own.tier_page_seconds == kept.tier_page_seconds && own.disk_serial == kept.disk_serial);
+    assert_int_equal(stat(path, &after), 0);
+    assert_true(before.st_ino == after.st_ino && before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
+    request.given = copy;
+    assert_ok(open_machine(&given, &request, &error), error);
+    assert_true(given.disk_read[0][0] > 1e3 && given.disk_write > 1e3);
+    for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
+        for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) assert_true(isfinite(given.disk_read[i][j]));
+    assert_int_equal(access(disk, F_OK), -1); /* it was made for this */
+    parts_max = 0;
+    assert_int_equal(open_machine(&given, &request, &error), STATUS_INTERRUPTED);
+    snprintf(disk, sizeof disk, "%s/given.json/disk", folder);
+    parts_max = 1000;
+    assert_int_equal(open_machine(&given, &request, &error), STATUS_IO);
+    assert_non_null(strstr(error.message, disk));
+    assert_int_equal(unlink(copy), 0);
+    memcpy(path, own_path, sizeof path);
+}
+
 static void a_damaged_file_is_measured_again(void **state) {
     (void)state;
     struct machine machine;
@@ -137,6 +176,7 @@ int main(void) {
         cmocka_unit_test(fewer_threads_are_known),
         cmocka_unit_test(another_setting_is_measured_again),
         cmocka_unit_test(an_interrupted_measurement_changes_nothing),
+        cmocka_unit_test(a_disk_is_measured_for_one_plan),
         cmocka_unit_test(a_damaged_file_is_measured_again),
     };
     char command[64];

@@ -40,7 +40,19 @@ static const struct counted missed[] = {
     {"streaming", NULL, 8, 2021}, {"quest", NULL, 8, 5294}, {"quest", NULL, 4, 3972},
     {"quest", NULL, 2, 1611},     {"hata", NULL, 8, 8758},  {"hata", NULL, 4, 7869},
     {"hata", NULL, 2, 5891},      {"clo", NULL, 4, 3687},   {"clo", NULL, 2, 1700},
+    {"full", NULL, 2, 6179},      {"full", NULL, 4, 9040},  {"full", NULL, 8, 10111},
 };
+static const struct counted by_spread[] = {{"quest", NULL, 8, 4567}, {"quest", NULL, 4, 3187}};
+/* Requests of scans, which read neighbours in one. */
+static const struct counted requests[] = {
+    {"full", NULL, 2, 2280}, {"full", NULL, 4, 1969}, {"full", NULL, 8, 2017},
+};
+/* Of what fits RAM more than once few are missed; the first steps' are among those counted. */
+static const struct {
+    const char *set;
+    uint64_t share;
+    double least, most;
+} few[] = {{NULL, 8, 90, 150}, {NULL, 4, 3, 12}, {NULL, 2, 0, 1}, {"codec=f16", 4, 340, 540}, {"codec=f16", 2, 15, 60}};
 enum { MISSED_DEPTH = 8128 };
 
 static struct cost predicted(const struct counted *setting, const char *set, uint64_t depth) {
@@ -80,6 +92,12 @@ static void bytes_are_as_counted(void **state) {
 /* A disk takes its time for each request, too. */
 static void chunks_are_as_counted(void **state) {
     (void)state;
+    for (size_t i = 0; i < sizeof by_spread / sizeof *by_spread; i++) {
+        const struct counted *c = &by_spread[i];
+        const double chunks = predicted(c, "select=meanstd", MISSED_DEPTH).missed_chunks;
+        printf("select=meanstd,1/%d,%.0f,%.0f\n", (int)c->share, c->megabytes, chunks);
+        assert_true(fabs(chunks / c->megabytes - 1) < 0.2);
+    }
     for (size_t i = 0; i < sizeof missed / sizeof *missed; i++) {
         const struct counted *c = &missed[i];
         const struct cost cost = predicted(c, NULL, MISSED_DEPTH);
@@ -88,8 +106,30 @@ static void chunks_are_as_counted(void **state) {
     }
 }
 
+static void scans_take_few_requests(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
+        const struct cost cost = predicted(&requests[i], NULL, MISSED_DEPTH);
+        printf("%s,1/%d,%.0f,%.0f\n", requests[i].preset, (int)requests[i].share, requests[i].megabytes,
+               cost.read_requests);
+        assert_true(fabs(cost.read_requests / requests[i].megabytes - 1) < 0.2);
+    }
+}
+
+static void what_fits_is_seldom_missed(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof few / sizeof *few; i++) {
+        const struct counted leoam = {"leoam", NULL, few[i].share, 0};
+        const double chunks = predicted(&leoam, few[i].set, MISSED_DEPTH).missed_chunks;
+        printf("leoam %s,1/%d,%.1f\n", few[i].set != NULL ? few[i].set : "", (int)few[i].share, chunks);
+        assert_true(chunks >= few[i].least && chunks <= few[i].most);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bytes_are_as_counted),
-                                       cmocka_unit_test(chunks_are_as_counted)};
+                                       cmocka_unit_test(chunks_are_as_counted),
+                                       cmocka_unit_test(scans_take_few_requests),
+                                       cmocka_unit_test(what_fits_is_seldom_missed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

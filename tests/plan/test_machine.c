@@ -200,10 +200,22 @@ static void numbers_between_numbers(void **state) {
     assert_true(rate > 1e10 && rate < 2e10);
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++) {
         const double bytes = machine_disk_bytes[i];
-        assert_true(is_near(machine_disk_rate(&machine, bytes, true), machine.disk_read[i][0]));
-        assert_true(is_near(machine_disk_rate(&machine, bytes, false), machine.disk_read[i][2]));
+        assert_true(is_near(machine_disk_seconds(&machine, bytes, 1), bytes / machine.disk_read[i][0]));
+        assert_true(is_near(machine_disk_rate(&machine, bytes), machine.disk_read[i][2]));
+        double before = 0;
+        for (double requests = 0.25; requests <= 100; requests += 0.25) { /* each adds its own, of its depth */
+            const double seconds = machine_disk_seconds(&machine, bytes, requests);
+            assert_true(seconds > before);
+            before = seconds;
+        }
+        const double eight = machine_disk_seconds(&machine, bytes, 8) - machine_disk_seconds(&machine, bytes, 7);
+        const double four = machine_disk_seconds(&machine, bytes, 4) - machine_disk_seconds(&machine, bytes, 3),
+                     last = machine_disk_seconds(&machine, bytes, 101) - before;
+        assert_true(is_near(eight, bytes / machine.disk_read[i][1]));
+        assert_true(is_near(last, bytes / machine.disk_read[i][2]));
+        assert_true(eight < four && four < bytes / machine.disk_read[i][0]);
     }
-    const double between = machine_disk_rate(&machine, 40000, false);
+    const double between = machine_disk_rate(&machine, 40000);
     assert_true(between > machine.disk_read[1][2] && between < machine.disk_read[2][2]);
     assert_true(is_near(machine_by_group_at((struct machine_by_group){1, 4}, 1), 1));
     assert_true(is_near(machine_by_group_at((struct machine_by_group){1, 4}, MACHINE_GROUP), 4));
