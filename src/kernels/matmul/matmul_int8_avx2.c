@@ -13,9 +13,9 @@
  * Each block of 32 is scaled into float sums: y += (sum * dw) * dx, plus minimum * (dx * sum of x), which are added up
  * in the lanes of a span (kernels/span.h), as matvec does it.
  *
- * Bytes: a thread unpacks RUN_ROWS rows x RUN_BLOCKS blocks into its scratch (52 KiB, L2) and walks over a
- * stretch of inputs that stays in L2; per 16 x 6 tile and 32 columns it loads 0.5 to 1 KiB of weights (L1) and
- * 0.4 KiB of activations (L2).  Weights are read from memory once per stretch.
+ * Bytes: a thread unpacks 16 rows x RUN_BLOCKS blocks into its scratch (13 KiB, L1) and walks over a stretch of
+ * inputs that stays in L2; per 16 x 6 tile and 32 columns it loads 0.5 to 1 KiB of weights (L1) and 0.4 KiB of
+ * activations (L2).  Weights are read from memory once per stretch.
  * Bound: the multiplying pipes and, for codes, the 20 vector operations around 8 multiplications of a block.
  * Measured 2026-11-21 at 512 x 2048 x 2048, one thread of a shared Zen 3 virtual machine at 2.2 GHz, thread
  * time, in one run with the peaks: FMA 73 GFLOP/s, vpmaddubsw + vpaddw 218 GOP/s, vpmaddwd + vpaddd 107 GOP/s;

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+enum { PREFETCH_TILES = 2 };
+
 /* Where a call stands: rows [row, row_end); inputs [input_begin, input_end), which are the tiles
  * [tile_begin, tile_end) of tile_count; blocks [block, block + block_count) of all_blocks. */
 struct stand {
@@ -17,39 +19,62 @@ struct stand {
     size_t input_begin, input_end;
 };
 
-/* Prefetches into L2 the next blocks of the same 8 rows, or, after the last blocks, the beginning of the rows
- * RUN_ROWS later.  A row's part of a run is a few lines, too short for the hardware to see
- * a stream: 10% of the cycles of Q4_K at 8 inputs, nothing of Q4_0's (AVX2, Zen 3). */
-static void rows_prefetch(const struct stand *s, const uint8_t *const rows[8], size_t offset, size_t bytes) {
-    size_t distance = bytes;
-    if (s->block + s->block_count >= s->all_blocks) {
-        if (s->row + RUN_ROWS >= s->args->row_end) return;
-        distance = RUN_ROWS * s->args->weight->row_bytes - offset;
-    }
-    for (size_t r = 0; r < 8; r++)
-        for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(rows[r] + distance + line, 0, 2);
-}
+/* The part of a row that the blocks [block, block + run_blocks) take. */
+struct row_part {
+    size_t column_count, offset, bytes;
+};
 
-/* Unpacks the panels of the stand; rows past the end repeat the last one (computed, never stored). */
-static void panels_unpack(const struct stand *s) {
+static struct row_part row_part_get(const struct stand *s, size_t block) {
     const struct matrix *weight = s->args->weight;
     const struct tensor_type_info *info = tensor_type_info(weight->type);
-    size_t column = s->block * PANEL_COLUMNS;
-    size_t column_count = min_size(s->block_count * PANEL_COLUMNS, weight->columns - column);
-    size_t offset = column / info->block_elements * info->block_bytes;
-    size_t bytes = column_count / info->block_elements * info->block_bytes;
+    size_t column = block * PANEL_COLUMNS;
+    size_t column_count = min_size(s->kernel->run_blocks * PANEL_COLUMNS, weight->columns - column);
+    return (struct row_part){column_count, column / info->block_elements * info->block_bytes,
+                             column_count / info->block_elements * info->block_bytes};
+}
+
+/* Prefetches into L2 what is unpacked of tile_rows rows from `row` on. */
+static void rows_prefetch(const struct stand *s, size_t row, size_t block) {
+    const struct matrix *weight = s->args->weight;
+    const struct row_part part = row_part_get(s, block);
+    const size_t end = min_size(row + s->kernel->tile_rows, s->args->row_end);
+    for (; row < end; row++) {
+        const uint8_t *data = (const uint8_t *)weight->data + row * weight->row_bytes + part.offset;
+        for (size_t line = 0; line < part.bytes; line += 64) __builtin_prefetch(data + line, 0, 2);
+    }
+}
+
+/* Prefetches what is unpacked PREFETCH_TILES tiles of rows later: of these blocks, of the next, or of the next rows.  A
+ * row's part of a run is a few lines, too short for the hardware to see a stream. */
+static void tiles_prefetch(const struct stand *s, size_t row) {
+    size_t block = s->block, ahead = row + PREFETCH_TILES * s->kernel->tile_rows;
+    if (ahead >= s->row_end) {
+        ahead -= align_up(s->row_end - s->row, s->kernel->tile_rows);
+        block += s->kernel->run_blocks;
+    }
+    if (block >= s->all_blocks) {
+        ahead += RUN_ROWS;
+        block = 0;
+    }
+    rows_prefetch(s, ahead, block);
+}
+
+/* Unpacks the panel of tile_rows rows from `row` on, or two; rows past the end repeat the last one (computed, never
+ * stored). */
+static void panel_unpack(const struct stand *s, size_t row) {
+    const struct matrix *weight = s->args->weight;
+    const struct row_part part = row_part_get(s, s->block);
     char *panel = s->args->scratch;
-    for (size_t row = s->row; row < s->row_end; row += s->kernel->tile_rows)
-        for (size_t half = 0; half < s->kernel->tile_rows / 8; half++) {
-            const uint8_t *rows[8];
-            for (size_t r = 0; r < 8; r++) {
-                size_t index = min_size(row + half * 8 + r, s->args->row_end - 1);
-                rows[r] = (const uint8_t *)weight->data + index * weight->row_bytes + offset;
-            }
-            rows_prefetch(s, rows, offset, bytes);
-            s->kernel->unpack(s->kernel, rows, column_count, half % 2, panel);
-            if (half % 2 == 1) panel += s->kernel->run_blocks * s->kernel->panel_bytes;
+    tiles_prefetch(s, row);
+    for (size_t half = 0; half < s->kernel->tile_rows / 8; half++) {
+        const uint8_t *rows[8];
+        for (size_t r = 0; r < 8; r++) {
+            size_t index = min_size(row + half * 8 + r, s->args->row_end - 1);
+            rows[r] = (const uint8_t *)weight->data + index * weight->row_bytes + part.offset;
         }
+        s->kernel->unpack(s->kernel, rows, part.column_count, half % 2, panel);
+        if (half % 2 == 1) panel += s->kernel->run_blocks * s->kernel->panel_bytes;
+    }
 }
 
 static struct tile_inputs inputs_get(const struct stand *s, size_t tile) {
@@ -66,18 +91,16 @@ static float *sums_get(const struct stand *s, size_t row, size_t input) {
            (input - s->input_begin) * s->kernel->tile_rows;
 }
 
-/* One panel, or two, with the tiles of the stretch. */
+/* The unpacked panel, or two, with the tiles of the stretch. */
 static void tiles_run(const struct stand *s, size_t row) {
     const struct panel_kernel *kernel = s->kernel;
-    const char *panel = (const char *)s->args->scratch +
-                        (row - s->row) / PANEL_ROWS * kernel->run_blocks * kernel->panel_bytes;
     for (size_t tile = s->tile_begin; tile < s->tile_end; tile++) {
         struct tile_inputs inputs = inputs_get(s, tile);
         float *sums = sums_get(s, row, inputs.begin);
         size_t zeroed = kernel->has_whole_tiles ? kernel->tile_inputs : inputs.count;
         if (s->block == 0) memset(sums, 0, zeroed * kernel->tile_rows * sizeof(float));
         const void *x = kernel->input_get(s->args->prepared, tile, inputs, s->block, s->all_blocks);
-        kernel->tile(kernel, panel, x, s->block_count, inputs.count, sums);
+        kernel->tile(kernel, s->args->scratch, x, s->block_count, inputs.count, sums);
     }
 }
 
@@ -102,8 +125,10 @@ static void stretch_run(struct stand *s) {
     s->input_end = last.begin + last.count;
     for (s->block = 0; s->block < s->all_blocks; s->block += s->kernel->run_blocks) {
         s->block_count = min_size(s->kernel->run_blocks, s->all_blocks - s->block);
-        panels_unpack(s);
-        for (size_t row = s->row; row < s->row_end; row += s->kernel->tile_rows) tiles_run(s, row);
+        for (size_t row = s->row; row < s->row_end; row += s->kernel->tile_rows) {
+            panel_unpack(s, row);
+            tiles_run(s, row);
+        }
     }
     sums_store(s);
 }
@@ -113,11 +138,14 @@ void panel_run(const struct matmul_args *args, const struct panel_kernel *kernel
     ASSERT(args->row_begin <= args->row_end && args->row_end <= weight->rows);
     ASSERT((uintptr_t)args->scratch % 64 == 0 && (uintptr_t)args->prepared % 64 == 0);
     ASSERT(kernel->run_blocks <= RUN_BLOCKS && kernel->run_blocks % 8 == 0);
+    ASSERT(kernel->tile_rows <= RUN_PANELS_MAX * PANEL_ROWS);
     if (args->input_count == 0) return;
     size_t stretch = kernel->run_inputs / kernel->tile_inputs;
     struct stand s = {.args = args, .kernel = kernel};
     s.all_blocks = (weight->columns + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
     s.tile_count = tile_count_get(args->input_count, kernel->tile_inputs);
+    for (size_t tile = 0; tile < PREFETCH_TILES; tile++)
+        rows_prefetch(&s, args->row_begin + tile * kernel->tile_rows, 0);
     for (s.row = args->row_begin; s.row < args->row_end; s.row += RUN_ROWS) {
         s.row_end = min_size(s.row + RUN_ROWS, args->row_end);
         for (s.tile_begin = 0; s.tile_begin < s.tile_count; s.tile_begin += stretch) {

@@ -146,12 +146,13 @@ const void *code_input_get(const void *prepared, size_t tile, struct tile_inputs
 /* --- running -----------------------------------------------------------------------------
  * The loops around a tile kernel, the same for all kernels.  They take RUN_ROWS rows and a stretch of about
  * RUN_INPUTS inputs at a time, and multiply run_blocks blocks of columns after run_blocks blocks.  Scratch holds these
- * blocks, unpacked (they stay in L2, a tile's part of them in L1), and the sums of the stretch.  The sums go to the
- * outputs once: outputs are often a power of two apart and would evict each other from the caches.  Unpacking again for
- * each stretch costs less than 1% of multiplying it. */
+ * blocks of one tile's rows, unpacked (13 to 26 KiB, in L1), and the sums of the stretch.  The sums go to the outputs
+ * once: outputs are often a power of two apart and would evict each other from the caches.  Unpacking again for each
+ * stretch costs less than 1% of multiplying it. */
 
 enum {
     RUN_ROWS = 64,
+    RUN_PANELS_MAX = 2, /* that a tile takes at once */
     RUN_BLOCKS = SPAN_BLOCKS,
     RUN_INPUTS = 240,
     FLOAT_RUN_BLOCKS = SPAN_FLOAT_COLUMNS / PANEL_COLUMNS
@@ -194,7 +195,7 @@ const void *float_input_get(const void *prepared, size_t tile, struct tile_input
 float_unpack *float_unpack_find(enum tensor_type type);
 
 static inline size_t panel_bytes_max(size_t panel_bytes) {
-    return panel_bytes * (RUN_ROWS / PANEL_ROWS) * RUN_BLOCKS;
+    return panel_bytes * RUN_PANELS_MAX * RUN_BLOCKS;
 }
 
 /* run_inputs as in the kernel. */
