@@ -255,8 +255,11 @@ static enum status add_list_buffers(const struct plan *plan, const struct model_
     kv_layout_init(&layout, cache->k_type, cache->v_type, cache->k_dimension, cache->v_dimension);
     const uint64_t kv_bytes =
         cache->layer_count * cache->kv_head_count * kv_chunks_of(cache->token_capacity) * layout.chunk_bytes;
-    if (plan->select.method == &select_window)
-        return STATUS_OK; /* its rows are whole chunks, always the same */
+    /* A window's rows are whole chunks, always the same; clusters are taken of a few chunks, which slots hold; by alpha
+     * a list is far shorter than the longest, which its buffer has place for. */
+    if (plan->select.method == &select_window || plan->select.method == &select_cluster ||
+        plan->select.alpha > 0)
+        return STATUS_OK;
     if (unit > LIST_UNIT_MAX || cache->host_bytes >= kv_tier_bytes_around(cache, kv_bytes)) return STATUS_OK;
     const struct list_buffer_shape buffers = {.layer_count = cache->layer_count,
                                               .kv_head_count = cache->kv_head_count,

@@ -134,6 +134,47 @@ static void a_tier_has_a_min_budget(void **state) {
     plan_deinit(&plan);
 }
 
+/* Buffers of lists: of single tokens that change from step to step, and fill what a buffer has place for. */
+static void who_has_buffers_of_lists(void **state) {
+    (void)state;
+    enum { DEPTH = 8000 };
+    static const struct model_config smollm2 = {.layer_count = 30,
+                                                .head_count = 9,
+                                                .kv_head_count = 3,
+                                                .k_dimension = 64,
+                                                .v_dimension = 64,
+                                                .has_rope = true,
+                                                .context_length = 8192};
+    static const struct {
+        const char *preset, *set;
+        bool has;
+    } cases[] = {{"hata", NULL, true},
+                 {"clo", NULL, true},
+                 {"pqcache", NULL, true},
+                 {"infinigen", NULL, true},
+                 {"infinigen", "alpha=5", false},
+                 {"infinigen-published", NULL, false},
+                 {"infinigen-published", "alpha=0", true},
+                 {"retroinfer", NULL, false},
+                 {"streaming", NULL, false},
+                 {"hata", "page=16", false},
+                 {"hata", "list_buffer=0", false}};
+    struct error error;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct plan plan = plan_of(cases[i].preset, cases[i].set, true, KV_F16);
+        struct kv_cache_config cache;
+        plan.context_size = DEPTH;
+        assert_ok(plan_host_bytes_around(&plan, &smollm2, DEPTH / 8 * 30 * 3 * 2 * 64 * 2, &plan.host_bytes,
+                                         &error),
+                  error);
+        assert_ok(plan_cache_config(&plan, &smollm2, &cache, &error), error);
+        if ((cache.list_bytes > 0) != cases[i].has)
+            fail_msg("%s %s: %llu bytes", cases[i].preset, cases[i].set != NULL ? cases[i].set : "",
+                     (unsigned long long)cache.list_bytes);
+        plan_deinit(&plan);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_preset_is_its_row),
@@ -141,6 +182,7 @@ int main(void) {
         cmocka_unit_test(texts),
         cmocka_unit_test(a_context_fits_its_budget),
         cmocka_unit_test(a_tier_has_a_min_budget),
+        cmocka_unit_test(who_has_buffers_of_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
