@@ -215,6 +215,9 @@ enum status engine_document_tokens(struct engine *engine, const char *owner, uin
 struct document_terms;
 enum status engine_document_terms(const struct engine *engine, const char *owner, bool stores,
                                   struct document_terms *terms, struct error *error) STATUS_CHECKED;
+/* Its KV, for who reads stored rows between steps; as long as the sequence. */
+struct kv_sequence;
+struct kv_sequence *sequence_kv(const struct sequence *sequence);
 /* Where its chunks are, and what the last token did with them (cache/kv_watch.h); from now on that is noted, as long as
  * somebody reads maps. */
 struct kv_map;

@@ -47,6 +47,7 @@ void sequence_destroy(struct sequence *sequence) {
     free(sequence);
 }
 
+struct kv_sequence *sequence_kv(const struct sequence *sequence) { return sequence->kv; }
 uint64_t sequence_length(const struct sequence *sequence) { return kv_sequence_length(sequence->kv); }
 
 void sequence_truncate(struct sequence *sequence, uint64_t token_count) {

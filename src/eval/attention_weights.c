@@ -39,7 +39,7 @@ void attention_weights_destroy(struct attention_weights *weights) {
     *weights = (struct attention_weights){0};
 }
 
-/* With the first event comes the layout. */
+/* With the first query comes the layout. */
 static enum status reserve(struct attention_weights *weights, const struct kv_layout *layout,
                            struct error *error) {
     if (weights->threads != NULL) return STATUS_OK;
@@ -165,16 +165,15 @@ static enum status copy_chunks(struct head_run *run, void *const *chunks, struct
     return STATUS_OK;
 }
 
-static enum status score_head(struct head_run *run, const struct attention_event *event, size_t kv_head,
-                              struct error *error) {
-    const struct kv_view *view = &event->items[0].view;
-    void *const *chunks = view->chunks + kv_head * view->chunk_stride;
+static enum status score_head(struct head_run *run, const struct attention_query *query,
+                              const struct kv_view *view, struct error *error) {
+    void *const *chunks = view->chunks + query->kv_head * view->chunk_stride;
     const size_t count = (size_t)kv_chunks_of(run->row_count);
     for (run->chunk_first = 0; run->chunk_first < count; run->chunk_first += run->chunk_count) {
         run->chunk_count = min_size(CHUNKS_TOGETHER, count - run->chunk_first);
-        struct kv_fetch fetch = {.sequence = event->sequences[0],
-                                 .layer_index = event->layer_index,
-                                 .kv_head = kv_head,
+        struct kv_fetch fetch = {.sequence = query->sequence,
+                                 .layer_index = query->layer_index,
+                                 .kv_head = query->kv_head,
                                  .chunk_first = run->chunk_first,
                                  .chunk_count = run->chunk_count};
         if (run->weights->in_tiers) TRY(fetch_chunks(&fetch, error));
@@ -187,19 +186,17 @@ static enum status score_head(struct head_run *run, const struct attention_event
     return STATUS_OK;
 }
 
-enum status attention_weights_add(struct attention_weights *weights, const struct attention_event *event,
+enum status attention_weights_add(struct attention_weights *weights, const struct attention_query *query,
                                   float *sums, struct error *error) {
-    const struct kv_layout *layout = event->items[0].view.layout;
-    TRY(reserve(weights, layout, error));
-    for (size_t kv_head = 0; kv_head < weights->config->kv_head_count; kv_head++) {
-        struct head_run run = {.weights = weights,
-                               .layout = layout,
-                               .q = event->q + kv_head * weights->group * layout->k_dimension,
-                               .row_count = (size_t)event->positions[0] + 1,
-                               .sums = sums};
-        TRY(score_head(&run, event, kv_head, error));
-        merge_partials(&run);
-        share_out(&run, add_part);
-    }
+    const struct kv_view view = kv_sequence_view(query->sequence, query->layer_index);
+    TRY(reserve(weights, view.layout, error));
+    struct head_run run = {.weights = weights,
+                           .layout = view.layout,
+                           .q = query->q,
+                           .row_count = query->row_count,
+                           .sums = sums};
+    TRY(score_head(&run, query, &view, error));
+    merge_partials(&run);
+    share_out(&run, add_part);
     return STATUS_OK;
 }

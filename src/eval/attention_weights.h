@@ -29,9 +29,15 @@ struct attention_weights {
 enum status attention_weights_create(struct attention_weights *weights, const struct model *model,
                                      size_t row_capacity, bool in_tiers, struct error *error) STATUS_CHECKED;
 void attention_weights_destroy(struct attention_weights *weights); /* safe after a failed create */
-/* event: of a step of one sequence, whose attention is full or selects.  Adds the weights of all query heads of its
- * layer to sums: [row_capacity]. */
-enum status attention_weights_add(struct attention_weights *weights, const struct attention_event *event,
+/* Queries of a step whose layer has stored its rows. */
+struct attention_query {
+    struct kv_sequence *sequence;
+    size_t layer_index, kv_head;
+    size_t row_count; /* that they see */
+    const float *q;   /* [group][k_dimension], post-RoPE */
+};
+/* Adds their weights to sums: [row_capacity]. */
+enum status attention_weights_add(struct attention_weights *weights, const struct attention_query *query,
                                   float *sums, struct error *error) STATUS_CHECKED;
 
 #endif

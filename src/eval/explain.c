@@ -9,6 +9,11 @@
 
 enum { SENTENCE_BYTES_MAX = 400 };
 
+/* Of a layer. */
+static size_t query_bytes(const struct explain *explain) {
+    return explain->config->head_count * explain->config->k_dimension * sizeof *explain->queries;
+}
+
 enum status explain_create(struct explain *explain, const struct model *model, size_t prompt_count,
                            size_t step_capacity, bool in_tiers, struct error *error) {
     *explain = (struct explain){.config = &model->config,
@@ -16,7 +21,8 @@ enum status explain_create(struct explain *explain, const struct model *model, s
                                 .step_capacity = step_capacity,
                                 .row_capacity = prompt_count + step_capacity};
     explain->steps = calloc(step_capacity * explain->row_capacity, sizeof *explain->steps);
-    if (explain->steps == NULL)
+    explain->queries = calloc(model->config.layer_count, query_bytes(explain));
+    if (explain->steps == NULL || explain->queries == NULL)
         return error_set(error, STATUS_MEMORY, "no memory to explain over %zu tokens", explain->row_capacity);
     return attention_weights_create(&explain->weights, model, explain->row_capacity, in_tiers, error);
 }
@@ -24,20 +30,57 @@ enum status explain_create(struct explain *explain, const struct model *model, s
 void explain_destroy(struct explain *explain) {
     attention_weights_destroy(&explain->weights);
     free(explain->steps);
+    free(explain->queries);
     *explain = (struct explain){0};
 }
 
-void explain_add(void *context, const struct attention_event *event) {
+void explain_note(void *context, const struct attention_event *event) {
     struct explain *explain = context;
     const uint64_t position = event->positions[0];
     if (event->row_count != 1 || explain->failed != STATUS_OK || position < explain->prompt_count) return;
     const size_t index = (size_t)position - explain->prompt_count;
     if (index >= explain->step_capacity) return;
-    float *step = explain->steps + index * explain->row_capacity;
-    explain->step_count = max_size(explain->step_count, index + 1);
-    if (event->layer_index == 0) memset(step, 0, explain->row_capacity * sizeof *step);
-    if (explain->config->layers[event->layer_index].attention == ATTENTION_SLIDING) return;
-    explain->failed = attention_weights_add(&explain->weights, event, step, &explain->failure);
+    if (event->layer_index == 0) {
+        explain->step = index;
+        explain->step_count = max_size(explain->step_count, index + 1);
+        explain->layer = explain->kv_head = 0;
+    }
+    const size_t floats = query_bytes(explain) / sizeof *explain->queries;
+    memcpy(explain->queries + event->layer_index * floats, event->q, query_bytes(explain));
+    explain->noted_layers = event->layer_index + 1;
+}
+
+/* Of the KV head that is next. */
+static enum status add_head(struct explain *explain, struct kv_sequence *sequence, struct error *error) {
+    const struct model_config *config = explain->config;
+    const size_t group = config->head_count / config->kv_head_count, layer = explain->layer;
+    const struct attention_query query = {
+        .sequence = sequence,
+        .layer_index = layer,
+        .kv_head = explain->kv_head,
+        .row_count = explain->prompt_count + explain->step + 1,
+        .q = explain->queries +
+             (layer * config->head_count + explain->kv_head * group) * config->k_dimension};
+    float *step = explain->steps + explain->step * explain->row_capacity;
+    if (layer == 0 && explain->kv_head == 0) memset(step, 0, explain->row_capacity * sizeof *step);
+    if (config->layers[layer].attention == ATTENTION_SLIDING) return STATUS_OK;
+    return attention_weights_add(&explain->weights, &query, step, error);
+}
+
+bool explain_work(struct explain *explain, struct kv_sequence *sequence, bool (*pauses)(void *context),
+                  void *pauses_context) {
+    while (explain->layer < explain->noted_layers && explain->failed == STATUS_OK) {
+        explain->failed = add_head(explain, sequence, &explain->failure);
+        explain->kv_head = (explain->kv_head + 1) % explain->config->kv_head_count;
+        explain->layer += explain->kv_head == 0;
+        if (pauses != NULL && pauses(pauses_context)) break;
+    }
+    return explain->layer < explain->noted_layers && explain->failed == STATUS_OK;
+}
+
+void explain_add(void *context, const struct attention_event *event) {
+    explain_note(context, event);
+    (void)explain_work(context, event->sequences[0], NULL, NULL);
 }
 
 void explain_mass(const struct explain *explain, size_t row_count, double *mass) {

@@ -18,6 +18,10 @@ struct explain {
     size_t prompt_count, step_capacity, row_capacity; /* row_capacity: the sum of the two */
     size_t step_count;
     float *steps;       /* owned, [step_capacity][row_capacity]: sums of weights */
+    /* Of the step that is looked at: its number, its queries, and how far its weights are added. */
+    size_t step;
+    float *queries; /* owned, [layer_count][head_count][k_dimension] */
+    size_t noted_layers, layer, kv_head;
     enum status failed; /* keys could not be read, and failure says why: nothing was added from then on */
     struct error failure;
 };
@@ -31,6 +35,12 @@ void explain_destroy(struct explain *explain); /* safe after a failed create */
 void explain_mass(const struct explain *explain, size_t row_count, double *mass);
 /* An attention_observer of decode steps of one sequence; context: the explain. */
 void explain_add(void *context, const struct attention_event *event);
+/* The same in parts, for who must not hold up others: explain_note is the observer, which keeps queries, and
+ * explain_work, between that step and the next one, adds their weights to the same bits.  It goes on until pauses says
+ * so, which is asked behind each KV head; true: there is more. */
+void explain_note(void *context, const struct attention_event *event);
+bool explain_work(struct explain *explain, struct kv_sequence *sequence, bool (*pauses)(void *context),
+                  void *pauses_context);
 
 /* A part of a text: a sentence, or a paragraph's rest. */
 struct explain_span {

@@ -362,7 +362,6 @@ static bool submit_choice(struct ask *ask, struct ask_choice *choice, const stru
         .document_name = ask->document_name[0] != '\0' ? ask->document_name : NULL,
         .mask = ask->mask,
         .observer = ask->observer,
-        .observer_context = ask->observer_context,
     };
     request.sampling.seed += choice->index;
     const struct service_listener listener = {.context = choice,

@@ -106,8 +106,7 @@ struct ask {
     int64_t created;               /* seconds since 1970 */
     struct json_schema *schema;    /* owned: what the answer must be; NULL: any text */
     const struct logit_mask *mask; /* the family's own, instead of a schema's, as its data; NULL: none */
-    attention_observer *observer;  /* of its steps; NULL: none */
-    void *observer_context;
+    struct service_observer observer; /* of its steps; zeros: none */
     struct ask_choice *choices; /* [choice_count] owned */
     size_t choice_count;
     bool has_begun, is_full; /* service thread */

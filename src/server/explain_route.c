@@ -62,6 +62,10 @@ static enum status allow_next(void *context, float *logits, size_t vocabulary_si
     return STATUS_OK;
 }
 
+static bool work(void *context, struct sequence *sequence, bool (*pauses)(void *context), void *pauses_context) {
+    return explain_work(context, sequence_kv(sequence), pauses, pauses_context);
+}
+
 /* In a stream: of the prompt that is read, then of the answer. */
 static void send_progress(struct ask *ask, bool reads, size_t done, size_t total) {
     json_t *object = json_object();
@@ -166,8 +170,7 @@ static bool prepare(struct ask *ask, struct explaining *e, size_t prompt_count, 
         return api_error_from(error, &reason);
     e->mask = (struct logit_mask){.context = e, .apply = allow_next, .accept = count_picked};
     ask->mask = &e->mask;
-    ask->observer = explain_add;
-    ask->observer_context = &e->explain;
+    ask->observer = (struct service_observer){.note = explain_note, .work = work, .context = &e->explain};
     ask->options = (struct ask_options){.is_greedy = true,
                                         .has_token_max = true,
                                         .token_max = e->answer.count + 1,

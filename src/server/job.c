@@ -102,7 +102,6 @@ static enum status job_init(struct job *job, struct service *service, const stru
     job->top_count = request->top_count;
     job->priority = request->priority;
     job->observer = request->observer;
-    job->observer_context = request->observer_context;
     snprintf(job->owner, sizeof job->owner, "%s", request->owner != NULL ? request->owner : "");
     snprintf(job->document_name, sizeof job->document_name, "%s",
              request->document_name != NULL ? request->document_name : "");
@@ -321,7 +320,7 @@ void job_end_running(struct service *service, struct job *job, enum stop_reason 
                      const struct error *error) {
     struct error ignored;
     remove_running(service, job);
-    if (job->state == JOB_DECODE && reason != STOP_FAILED && job->observer == NULL)
+    if (job->state == JOB_DECODE && reason != STOP_FAILED && job->observer.note == NULL)
         (void)!sequence_save(job->answer.sequence, &ignored); /* its notice says why not */
     job_done(job, service, reason, error);
 }

@@ -1,6 +1,7 @@
 /* passes: what the running jobs compute next.
  *
- *   a step of all jobs that decode -> a slice of one prompt, or several short prompts together
+ *   a step of all jobs that decode -> a slice of one prompt, or several short prompts together,
+ *                                     or of what an observer makes of its last step
  *
  * A slice goes to the owner who had the least computing time, and of its prompts to the one that is read soonest.
  * Where attention is full the step and the short prompts, or a part of one, are one pass over the weights.
@@ -17,13 +18,18 @@
 /* Of several slices: one alone may be of few tokens. */
 static void note_rate(double *rate, double now) { *rate = *rate > 0 ? 0.75 * *rate + 0.25 * now : now; }
 
+/* An observer has work on the last step.  Not of a job whose tokens are stored again: it sees that step once more. */
+static bool is_behind(const struct job *job) {
+    return job->observes && job->answer.stored.count + 1 >= job->tokens.count;
+}
+
 static bool is_stepper(const struct job *job) {
-    if (job->state == JOB_SAVE) return false;
+    if (job->state == JOB_SAVE || is_behind(job)) return false;
     return job->state == JOB_DECODE ? !job->paused : job_origin(job, job->answer.stored.count) == ORIGIN_STEP;
 }
 
 /* Jobs whose next token goes through a step: those that decode, and those that store again what a step had stored.
- * Those that are observed, or that the disk has failed, step alone. */
+ * Those that the disk has failed step alone. */
 static size_t find_steppers(struct service *service, struct job **steppers) {
     size_t count = 0;
     for (size_t i = 0; i < service->running_count; i++)
@@ -61,8 +67,59 @@ static void take_step(struct service *service, struct job *job, const float *log
     if (status == STATUS_OK && !known) status = job_take(job, service, logits, &error);
     if (status != STATUS_OK)
         job_fail_running(service, job, &error);
-    else if (answer->stop != STOP_NONE)
+    else if (answer->stop != STOP_NONE && !job->observes)
         job_end_running(service, job, answer->stop, NULL);
+}
+
+/* The rows of a step, each for the observer of its job. */
+struct observed_step {
+    struct job *const *jobs;
+    const struct model_config *config;
+};
+
+static void note_rows(void *context, const struct attention_event *event) {
+    const struct observed_step *step = context;
+    const struct model_config *config = step->config;
+    for (size_t i = 0; i < event->item_count; i++) {
+        const struct service_observer *observer = &step->jobs[i]->observer;
+        if (observer->note == NULL) continue;
+        struct attend_item item = event->items[i];
+        item.row_first = 0;
+        observer->note(observer->context,
+                       &(struct attention_event){
+                           .layer_index = event->layer_index,
+                           .row_count = 1,
+                           .q = event->q + i * config->head_count * config->k_dimension,
+                           .k = event->k + i * config->kv_head_count * config->k_dimension,
+                           .v = event->v + i * config->kv_head_count * config->v_dimension,
+                           .attended = event->attended + i * config->head_count * config->v_dimension,
+                           .positions = event->positions + i,
+                           .items = &item,
+                           .sequences = event->sequences + i,
+                           .item_count = 1});
+    }
+}
+
+static bool are_observed(struct job *const *jobs, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (jobs[i]->observer.note != NULL) return true;
+    return false;
+}
+
+static enum status run_step(struct service *service, struct job *const *steppers, size_t count,
+                            const float **logits, struct error *error) {
+    struct sequence *sequences[ENGINE_SEQUENCES_MAX];
+    token_id tokens[ENGINE_SEQUENCES_MAX];
+    struct observed_step observed = {.jobs = steppers, .config = engine_config(service->engine)};
+    for (size_t i = 0; i < count; i++) {
+        sequences[i] = steppers[i]->answer.sequence;
+        tokens[i] = steppers[i]->tokens.ids[steppers[i]->answer.stored.count];
+    }
+    const bool is_observed = are_observed(steppers, count);
+    if (is_observed) engine_set_attention_observer(service->engine, note_rows, &observed);
+    enum status status = engine_step(service->engine, sequences, tokens, count, logits, error);
+    if (is_observed) engine_set_attention_observer(service->engine, NULL, NULL);
+    return status;
 }
 
 static void fail_all(struct service *service, struct job *const *jobs, size_t count,
@@ -71,17 +128,11 @@ static void fail_all(struct service *service, struct job *const *jobs, size_t co
 }
 
 static void step(struct service *service, struct job *const *steppers, size_t count) {
-    struct sequence *sequences[ENGINE_SEQUENCES_MAX];
-    token_id tokens[ENGINE_SEQUENCES_MAX];
     if (count == 0) return;
-    for (size_t i = 0; i < count; i++) {
-        sequences[i] = steppers[i]->answer.sequence;
-        tokens[i] = steppers[i]->tokens.ids[steppers[i]->answer.stored.count];
-    }
     const float *logits;
     struct error error = {.status = STATUS_OK};
     double began = clock_seconds();
-    enum status status = engine_step(service->engine, sequences, tokens, count, &logits, &error);
+    enum status status = run_step(service, steppers, count, &logits, &error);
     double seconds = clock_seconds() - began;
     if (status != STATUS_OK) {
         if (!service_repair(service, steppers, count, status, &error))
@@ -93,6 +144,7 @@ static void step(struct service *service, struct job *const *steppers, size_t co
     note_rate(&service->statistics.decode_rate, (double)count / seconds);
     for (size_t i = 0; i < count; i++) {
         account_charge(service, steppers[i], seconds / (double)count);
+        steppers[i]->observes = steppers[i]->observer.note != NULL;
         take_step(service, steppers[i], logits + i * service->vocabulary_size);
     }
 }
@@ -106,11 +158,7 @@ static void step_all(struct service *service) {
 static void step_alone(struct service *service) {
     struct job *alone = find_alone(service);
     if (alone == NULL) return;
-    const bool observes = alone->observer != NULL;
-    struct engine *engine = service->engine;
-    if (observes) engine_set_attention_observer(engine, alone->observer, alone->observer_context);
     step(service, &alone, 1);
-    if (observes && service->engine == engine) engine_set_attention_observer(engine, NULL, NULL);
 }
 
 /* ---- slices of prompts ---- */
@@ -168,16 +216,20 @@ static bool slice_progress(void *context, uint64_t done, uint64_t total) {
 }
 
 /* The client has left, or the slice's time is over and somebody else wants to compute. */
-static bool slice_pauses(void *context) {
+static bool slice_is_over(void *context) {
     const struct slice *slice = context;
     struct service *service = slice->service;
-    if (engine_reads_weights(service->engine)) return false;
     if (is_cancelled(service, slice->job)) return true;
     if (clock_seconds() < slice->deadline) return false;
     pthread_mutex_lock(&service->mutex);
     bool waits = service->running_count > 1 || service->queue != NULL || service->callers != NULL;
     pthread_mutex_unlock(&service->mutex);
     return waits;
+}
+
+static bool slice_pauses(void *context) {
+    const struct slice *slice = context;
+    return !engine_reads_weights(slice->service->engine) && slice_is_over(context);
 }
 
 /* Rows a layer at a time such that a slice has several places to pause at, by the rate of late; 0: nobody waits. */
@@ -286,6 +338,29 @@ static void prefill_slice(struct service *service, struct job *job) {
     }
 }
 
+/* ---- slices of what observers do ---- */
+
+/* The one that had the least computing time. */
+static struct job *find_behind(struct service *service) {
+    struct job *best = NULL;
+    for (size_t i = 0; i < service->running_count; i++) {
+        struct job *job = service->running[i];
+        if (is_behind(job) && (best == NULL || job->seconds < best->seconds)) best = job;
+    }
+    return best;
+}
+
+static void observe_slice(struct service *service, struct job *job) {
+    const double began = clock_seconds();
+    struct slice slice = {
+        .service = service, .job = job, .deadline = began + service->options.slice_ms * 1e-3};
+    const struct service_observer *observer = &job->observer;
+    job->observes = observer->work(observer->context, job->answer.sequence, slice_is_over, &slice);
+    account_charge(service, job, clock_seconds() - began);
+    if (!job->observes && job->answer.stop != STOP_NONE)
+        job_end_running(service, job, job->answer.stop, NULL);
+}
+
 /* ---- short prompts together ---- */
 
 struct together {
@@ -342,7 +417,7 @@ static size_t part_of(const struct job *job, size_t rest, size_t room) {
 static void find_together(struct service *service, struct job *prompt, struct together *together) {
     struct job *steppers[ENGINE_SEQUENCES_MAX];
     const size_t step_count = find_steppers(service, steppers);
-    if (engine_mixes(service->engine))
+    if (engine_mixes(service->engine) && !are_observed(steppers, step_count))
         for (size_t i = 0; i < step_count; i++) add(together, steppers[i], 1, 0, true);
     const size_t rows_max = together_rows(service, step_count), rest = short_rest(prompt);
     const size_t room = together->rows < rows_max ? rows_max - together->rows : 0;
@@ -400,20 +475,25 @@ static void run_together(struct service *service, const struct together *togethe
 bool passes_wait(struct service *service) {
     struct job *steppers[ENGINE_SEQUENCES_MAX];
     return find_steppers(service, steppers) > 0 || find_alone(service) != NULL ||
-           find_prompt(service) != NULL;
+           find_behind(service) != NULL || find_prompt(service) != NULL;
 }
 
 void passes_run(struct service *service) {
     struct together together = {.count = 0};
     step_alone(service);
     struct job *prompt = find_prompt(service);
-    if (prompt != NULL) find_together(service, prompt, &together);
+    /* Prompts and observers take turns. */
+    const bool observes = prompt == NULL || (!service->has_observed && find_behind(service) != NULL);
+    service->has_observed = observes;
+    if (!observes) find_together(service, prompt, &together);
     const bool mixes = together.step_count > 0 && together.count > together.step_count;
     if (!mixes) step_all(service);
     if (mixes || (together.step_count == 0 && together.count > 1)) {
         run_together(service, &together);
         return;
     }
-    prompt = find_prompt(service);
+    struct job *behind = observes ? find_behind(service) : NULL;
+    prompt = behind == NULL ? find_prompt(service) : NULL;
+    if (behind != NULL) observe_slice(service, behind);
     if (prompt != NULL) prefill_slice(service, prompt);
 }

@@ -152,6 +152,16 @@ struct service_listener {
     void (*done)(void *context, const struct service_done *done);
 };
 
+/* Looks at the attention of an answer's steps, on the service's thread. */
+struct service_observer {
+    attention_observer *note; /* of the request's own row of each step; holds up the steps of others */
+    /* After a step, before the next one of this request: goes on until pauses says so; true: there is more.  The
+     * sequence has the rows of that step. */
+    bool (*work)(void *context, struct sequence *sequence, bool (*pauses)(void *context),
+                 void *pauses_context);
+    void *context;
+};
+
 /* Zeros but for the prompt are a greedy answer up to the end of the context.  Everything but the mask is copied. */
 struct service_request {
     const token_id *prompt; /* [prompt_count], at least one */
@@ -175,10 +185,7 @@ struct service_request {
     enum service_priority priority;
     const struct logit_mask *mask; /* once submitted, the service's, which destroys its context; NULL: none */
     const char *document_name;     /* given to a new document; NULL: none */
-    /* Sees the attention of the answer's steps, which are then made for this request alone, on the service's thread.
-     * NULL: none. */
-    attention_observer *observer;
-    void *observer_context;
+    struct service_observer observer; /* zeros: none */
 };
 
 /* Takes a request, or says why not; then no callback comes and the mask stays the caller's.

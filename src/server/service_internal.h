@@ -43,8 +43,7 @@ struct job {
     struct logit_mask mask;
     bool has_mask, log_probabilities, prompt_log_probabilities;
     size_t top_count;
-    attention_observer *observer; /* NULL: none */
-    void *observer_context;
+    struct service_observer observer; /* zeros: none */
     enum service_priority priority;
     char owner[SERVICE_OWNER_MAX], document_name[SERVICE_NAME_MAX];
     uint64_t bytes; /* that it takes in the queue */
@@ -52,6 +51,7 @@ struct job {
     /* While it runs. */
     struct answer answer;
     bool paused, was_admitted;
+    bool observes; /* the observer's work on the last step is not done */
     size_t reused, progress_done, progress_told;
     /* enum token_origin of tokens that were stored before a preemption or damage */
     struct token_list history;
@@ -116,6 +116,7 @@ struct service {
 
     /* The thread's. */
     bool stays_cold;                           /* reading ahead has failed (resident_warm) */
+    bool has_observed;                         /* the last slice was of an observer */
     bool awaits_disk;                          /* in this turn something waited for writes */
     struct job *running[ENGINE_SEQUENCES_MAX]; /* in order of admission; changed under the mutex */
     size_t running_count;
@@ -174,7 +175,7 @@ bool account_is_active(const struct service *service, const char *owner); /* a j
 bool service_repair(struct service *service, struct job *const *jobs, size_t count, enum status status,
                     const struct error *error);
 static inline bool job_is_alone(const struct job *job) {
-    return job->observer != NULL || job->failed_at != SIZE_MAX;
+    return job->failed_at != SIZE_MAX;
 }
 /* job_attach of a job that runs, with room made as long as memory lacks.  false: it does not run any more; it failed,
  * or waits in the queue again. */

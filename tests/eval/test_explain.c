@@ -18,8 +18,14 @@ struct plain {
     float *keys;   /* [LAYERS][ROWS][kv_head_count][k_dimension] */
     double *steps; /* [STEPS][ROWS] */
     size_t step;
-    struct explain explain;
+    struct explain explain, parts; /* the second one works in parts */
 };
+
+/* Asked behind each KV head. */
+static bool always(void *context) {
+    ++*(size_t *)context;
+    return true;
+}
 
 static void note(void *context, const struct attention_event *event) {
     struct plain *plain = context;
@@ -29,6 +35,7 @@ static void note(void *context, const struct attention_event *event) {
     for (size_t i = 0; i < event->row_count; i++)
         memcpy(keys + event->positions[i] * width, event->k + i * width, width * sizeof *keys);
     explain_add(&plain->explain, event);
+    explain_note(&plain->parts, event);
     const size_t rows = (size_t)event->positions[0] + 1;
     if (event->row_count > 1 || rows <= PROMPT) return;
     plain->step = rows - PROMPT - 1;
@@ -71,13 +78,21 @@ static void test_weights(void **state) {
         calloc(LAYERS * ROWS * model->config.kv_head_count * model->config.k_dimension, sizeof *plain.keys);
     plain.steps = calloc(STEPS * ROWS, sizeof *plain.steps);
     assert_ok(explain_create(&plain.explain, model, PROMPT, STEPS, false, &error), error);
+    assert_ok(explain_create(&plain.parts, model, PROMPT, STEPS, false, &error), error);
     engine_set_attention_observer(engine, note, &plain);
     const struct prefill_request request = {.tokens = tokens, .token_count = PROMPT - 1};
     assert_ok(engine_prefill(engine, sequence, &request, &logits, &error), error);
-    for (size_t i = PROMPT - 1; i < ROWS;
-         i++) /* the prompt's last token is stepped, too, and does not count */
+    for (size_t i = PROMPT - 1; i < ROWS; i++) { /* the prompt's last token is stepped, too, and does not count */
+        size_t pauses = 0, calls = 1;
         assert_ok(engine_step(engine, &sequence, &tokens[i], 1, &logits, &error), error);
+        while (explain_work(&plain.parts, sequence_kv(sequence), always, &pauses)) calls++;
+        const size_t heads = LAYERS * model->config.kv_head_count;
+        assert_int_equal(calls, i < PROMPT ? 1 : heads);
+        assert_int_equal(pauses, i < PROMPT ? 0 : heads);
+    }
     assert_int_equal(plain.explain.step_count, STEPS);
+    assert_int_equal(plain.parts.step_count, STEPS);
+    assert_memory_equal(plain.parts.steps, plain.explain.steps, STEPS * ROWS * sizeof(float));
     double mass[ROWS];
     explain_mass(&plain.explain, ROWS, mass);
     for (size_t row = 0; row < ROWS; row++) {
@@ -94,6 +109,7 @@ static void test_weights(void **state) {
         assert_true(fabs(mass[row] - expected) < 0.01 * expected + 2e-3);
     }
     explain_destroy(&plain.explain);
+    explain_destroy(&plain.parts);
     free(plain.keys), free(plain.steps);
     sequence_destroy(sequence);
     engine_destroy(engine);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "platform/clock.h"
 #include "service_rig.h"
 
 enum { CLIENTS = 8, CONTEXT = 512, ANSWER = 24 };
@@ -237,6 +238,118 @@ static void test_a_sync_holds_up_nobody(void **state) {
     pthread_mutex_destroy(&disk.mutex);
 }
 
+/* ---- observers ---- */
+
+enum { OBSERVED = 4, PARTS = 3, CALLS = PARTS * (OBSERVED - 1) };
+
+/* Looks at the steps of one client, in parts that take as long as a slice may. */
+struct watcher {
+    struct client *observed, *other;
+    struct service_request requests[2];
+    size_t prompt_count, position, part, calls;
+    size_t noted[OBSERVED], finished[OBSERVED]; /* by step */
+    size_t others[4 * CALLS];                   /* tokens of the other, at each call */
+    bool is_held;
+};
+
+static void watcher_note(void *context, const struct attention_event *event) {
+    struct watcher *watcher = context;
+    if (event->layer_index > 0) return;
+    assert_int_equal(event->row_count, 1);
+    watcher->position = (size_t)event->positions[0];
+    assert_true(watcher->position >= watcher->prompt_count);
+    assert_true(watcher->position < watcher->prompt_count + OBSERVED);
+    watcher->noted[watcher->position - watcher->prompt_count]++;
+    watcher->part = 0;
+}
+
+static bool watcher_work(void *context, struct sequence *sequence, bool (*pauses)(void *context),
+                         void *pauses_context) {
+    struct watcher *watcher = context;
+    const double began = clock_seconds();
+    assert_true(sequence_length(sequence) > watcher->position);
+    if (watcher->calls < 4 * CALLS) watcher->others[watcher->calls] = watcher->other->tokens.count;
+    watcher->calls++;
+    while (watcher->other->done_count == 0 && !pauses(pauses_context) && !watcher->is_held)
+        watcher->is_held = clock_seconds() - began > 20;
+    if (++watcher->part < PARTS) return true;
+    watcher->finished[watcher->position - watcher->prompt_count]++;
+    return false;
+}
+
+/* In the service's thread: both are there at the same moment. */
+static void submit_both(void *context, struct engine *engine, const struct service_live *live, size_t count) {
+    struct watcher *watcher = context;
+    (void)engine, (void)live, (void)count;
+    client_submit(watcher->observed, &watcher->requests[0]);
+    client_submit(watcher->other, &watcher->requests[1]);
+}
+
+/* What an observer makes of a step comes in slices, between steps of others.  Over one slot its client is preempted in
+ * between; then, too, each step is looked at to its end. */
+static void watch(const struct service_rig_options *options, struct watcher *watcher) {
+    struct service_rig rig;
+    struct client alone[2], clients[2];
+    struct token_list prompts[2];
+    struct error error;
+    service_rig_open(&rig, options);
+    for (size_t i = 0; i < 2; i++) {
+        prompts[i] = rig_tokens(&rig, texts[i], watcher->prompt_count);
+        watcher->requests[i] = rig_request(&prompts[i], i == 0 ? OBSERVED : ANSWER);
+        client_init(&alone[i], &rig);
+        client_ask(&alone[i], &watcher->requests[i]);
+        client_init(&clients[i], &rig);
+    }
+    service_rig_stop(&rig);
+    service_rig_start(&rig, &options->service);
+    watcher->observed = &clients[0];
+    watcher->other = &clients[1];
+    watcher->requests[0].observer =
+        (struct service_observer){.note = watcher_note, .work = watcher_work, .context = watcher};
+    assert_ok(service_call(rig.service, submit_both, watcher, &error), error);
+    for (size_t i = 0; i < 2; i++) {
+        client_wait(&clients[i]);
+        assert_int_equal(clients[i].done.reason, STOP_LENGTH);
+        assert_same_tokens(&alone[i].tokens, &clients[i].tokens);
+    }
+    assert_int_equal(clients[0].done.figures.preemptions > 0, options->parallel == 1);
+    assert_false(watcher->is_held);
+    for (size_t i = 0; i + 1 < OBSERVED; i++) {
+        assert_true(watcher->noted[i] > 0);
+        assert_int_equal(watcher->finished[i], 1);
+    }
+    service_rig_close(&rig);
+    for (size_t i = 0; i < 2; i++) {
+        client_deinit(&alone[i]);
+        client_deinit(&clients[i]);
+        token_list_deinit(&prompts[i]);
+    }
+}
+
+static void test_an_observer_holds_up_nobody(void **state) {
+    (void)state;
+    struct watcher watcher = {.prompt_count = 12}; /* both are read in one pass */
+    watch(&(struct service_rig_options){.parallel = 2,
+                                        .sequences = 2,
+                                        .context_size = CONTEXT,
+                                        .service = {.parallel = 2, .slice_ms = 1}},
+          &watcher);
+    assert_int_equal(watcher.calls, CALLS);
+    for (size_t i = 0; i < CALLS; i++) assert_int_equal(watcher.others[i], i + 2); /* a step each */
+}
+
+static void test_who_is_observed_may_be_preempted(void **state) {
+    (void)state;
+    struct watcher watcher = {.prompt_count = 100};
+    watch(&(struct service_rig_options){
+              .parallel = 1,
+              .sequences = 2,
+              .context_size = CONTEXT,
+              .host_bytes = 32 << 20,
+              .service = {.parallel = 1, .slice_ms = 1, .preempt_wait_ms = 1, .preempt_run_ms = 1}},
+          &watcher);
+}
+
 /* ---- the end ---- */
 
 /* What waits is refused at once; what runs has until the deadline, then it ends with the reason; nothing comes in. */
@@ -293,6 +406,8 @@ int main(void) {
         cmocka_unit_test(test_together_as_alone),
         cmocka_unit_test(test_prompts_are_read_one_after_another),
         cmocka_unit_test(test_a_sync_holds_up_nobody),
+        cmocka_unit_test(test_an_observer_holds_up_nobody),
+        cmocka_unit_test(test_who_is_observed_may_be_preempted),
         cmocka_unit_test(test_draining),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
