@@ -92,6 +92,7 @@ enum status session_make_engine(struct loam_session *session, bool found_damage,
     engine_destroy(session->engine);
     session->engine = session->generation.engine = NULL;
     TRY(plan_set_host_bytes(&session->plan, &session->model->model->config, error));
+    if (session->plan.disk_directory != NULL) session->plan.read_gap_bytes = machine_file_read_gap();
     TRY(engine_create(&session->engine, session->model->model, &session->plan, &options, error));
     session->generation.engine = session->engine;
     session_note(session, engine_documents_warning(session->engine));

@@ -85,8 +85,14 @@ struct kv_cache_config {
     /* With quantized_pages: only a fraction of them is quantized, the others stay rows (kv_sequence_set_fractions). */
     bool mixes_pages;
     enum kv_eviction eviction; /* with host_bytes */
+    /* With host_bytes: what the disk reads in the time of one more request.  As many bytes between two wanted parts of
+     * a page are read as well.  0: KV_READ_GAP_BYTES. */
+    uint64_t read_gap_bytes;
     enum io_backend backend;
 };
+
+/* Of the disk in docs/decisions/0030-pages-in-parts.md. */
+enum { KV_READ_GAP_BYTES = 8192 };
 
 enum { KV_KEY_INDEX_PLACES = 2 };
 

@@ -4,10 +4,6 @@
 #include "base/checked.h"
 #include "cache/kv_tier_internal.h"
 
-/* Unwanted bytes between two wanted parts that are read as well: what this costs is less than a second request
- * (docs/decisions/0030-pages-in-parts.md has the disk's figures). */
-enum { GAP_BYTES_MAX = 8192 };
-
 static uint8_t all_parts(const struct kv_tier *tier) { return (uint8_t)((1u << tier->page_parts.count) - 1); }
 
 /* The parts that blocks lie in. */
@@ -23,10 +19,10 @@ static uint8_t parts_of(const struct kv_tier *tier, uint8_t blocks) {
     return parts;
 }
 
-/* The next run of wanted parts from *first on, with the gaps that are read through; readable: parts that may be.
- * Its length, 0: none is left. */
+/* The next run of wanted parts from *first on, with the gaps that are read through, since a second request would take
+ * longer; readable: parts that may be.  Its length, 0: none is left. */
 static size_t next_run(const struct kv_tier *tier, uint8_t wanted, uint8_t readable, size_t *first) {
-    const size_t gap_max = GAP_BYTES_MAX / tier->page_parts.bytes, count = tier->page_parts.count;
+    const size_t gap_max = tier->gap_bytes / tier->page_parts.bytes, count = tier->page_parts.count;
     while (*first < count && (wanted >> *first & 1) == 0) ++*first;
     size_t end = *first;
     for (size_t part = *first; part < count && (readable >> part & 1) != 0 && part <= end + gap_max; part++)

@@ -33,6 +33,7 @@ static enum status create(struct kv_cache *cache, struct error *error) {
            tier->fractions.layer_count); /* until a sequence has some */
     tier->page_parts =
         store_page_parts(&(struct store_layout){.chunk_bytes = (uint32_t)kv_budget_plain_bytes(config)});
+    tier->gap_bytes = (size_t)(config->read_gap_bytes != 0 ? config->read_gap_bytes : KV_READ_GAP_BYTES);
     if (tier->reads.ring == NULL || tier->lane_stays == NULL)
         return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     return device->operations->stream_create(cache->device, &tier->stream, error);

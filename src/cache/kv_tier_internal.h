@@ -107,6 +107,7 @@ struct kv_tier {
     struct codec_kernels codec;
     size_t quantized_bytes;        /* of a 4-bit chunk; 0: there are none */
     struct store_parts page_parts; /* of a page of rows; count 0: none */
+    size_t gap_bytes;              /* between two parts that are wanted, at most, that are read as well */
     struct kv_residents residents; /* whose chunks never go; its lanes are the first of: */
     uint32_t *wanted_lanes;        /* owned; [wanted_lane_count] (kv_tier_set_resident_heads) */
     size_t wanted_lane_count;

@@ -76,7 +76,10 @@ enum status session_create_engine(struct session *session, const struct plan *pl
     double began = clock_seconds();
     engine_destroy(session->engine);
     session->engine = NULL;
-    TRY(engine_create(&session->engine, session->model, plan, engine_options, error));
+    struct plan on_this_disk = *plan;
+    if (plan->disk_directory != NULL && plan->read_gap_bytes == 0)
+        on_this_disk.read_gap_bytes = machine_file_read_gap();
+    TRY(engine_create(&session->engine, session->model, &on_this_disk, engine_options, error));
     session->load_seconds += clock_seconds() - began;
     const char *warning = engine_documents_warning(session->engine);
     if (warning != NULL && !session->quiet) fprintf(stderr, "loam: note: %s\n", warning);

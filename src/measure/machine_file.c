@@ -26,6 +26,14 @@ static enum status cache_folder(char path[MACHINE_PATH_BYTES], struct error *err
     return STATUS_OK;
 }
 
+static enum status file_path(char path[MACHINE_PATH_BYTES], char folder[MACHINE_PATH_BYTES],
+                             struct error *error) {
+    TRY(cache_folder(folder, error));
+    snprintf(path, MACHINE_PATH_BYTES, "%.*s/%s", (int)(MACHINE_PATH_BYTES - sizeof file_name - 1), folder,
+             file_name);
+    return STATUS_OK;
+}
+
 static enum status make_folder(char path[MACHINE_PATH_BYTES], struct error *error) {
     for (char *slash = path + 1;; slash++) {
         const char was = *slash;
@@ -70,9 +78,7 @@ static enum status open_file(struct machine *machine, const struct machine_reque
         snprintf(path, MACHINE_PATH_BYTES, "%s", request->given);
         return machine_load(machine, request->given, error);
     }
-    TRY(cache_folder(folder, error));
-    snprintf(path, MACHINE_PATH_BYTES, "%.*s/%s", (int)(MACHINE_PATH_BYTES - sizeof file_name - 1), folder,
-             file_name);
+    TRY(file_path(path, folder, error));
     if (!must_measure(machine, request, path, note)) return STATUS_OK;
     if (request->never_measures) return error_set(error, STATUS_UNSUPPORTED, "%s", note);
     TRY(make_folder(folder, error));
@@ -89,4 +95,12 @@ enum status machine_open(struct machine *machine, const struct machine_request *
     TRY(open_file(machine, request, path, note, error));
     options.directory = request->disk;
     return request->disk != NULL ? machine_measure_disk(machine, &options, error) : STATUS_OK;
+}
+
+uint64_t machine_file_read_gap(void) {
+    char path[MACHINE_PATH_BYTES], folder[MACHINE_PATH_BYTES];
+    struct machine machine;
+    struct error why;
+    if (file_path(path, folder, &why) != STATUS_OK || access(path, F_OK) != 0) return 0;
+    return machine_load(&machine, path, &why) == STATUS_OK ? machine_read_gap(&machine) : 0;
 }

@@ -19,4 +19,7 @@ struct machine_request {
 enum status machine_open(struct machine *machine, const struct machine_request *request,
                          char path[MACHINE_PATH_BYTES], char note[400], struct error *error) STATUS_CHECKED;
 
+/* machine_read_gap by this machine's own file, whatever its processor; 0: there is none, and nothing is measured. */
+uint64_t machine_file_read_gap(void);
+
 #endif

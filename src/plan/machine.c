@@ -140,6 +140,18 @@ double machine_disk_seconds(const struct machine *machine, double bytes, double 
     return seconds + fmax(left, 0) * shallow;
 }
 
+uint64_t machine_read_gap(const struct machine *machine) {
+    const size_t deep = MACHINE_DISK_DEPTHS - 1;
+    const double low = machine_disk_bytes[0], high = machine_disk_bytes[1];
+    const double low_seconds = low / machine->disk_read[0][deep],
+                 high_seconds = high / machine->disk_read[1][deep];
+    const double byte_seconds = (high_seconds - low_seconds) / (high - low),
+                 request_seconds = low_seconds - low * byte_seconds;
+    const double most = 1 << 20;
+    if (!(byte_seconds * most > request_seconds)) return 1 << 20;
+    return (uint64_t)fmax(request_seconds / byte_seconds, 1);
+}
+
 /* ---- every number has a name ---- */
 
 /* What a file may leave out is 0 then. */

@@ -102,6 +102,9 @@ double machine_matrix_block(const struct machine *machine, enum tensor_type type
 double machine_disk_rate(const struct machine *machine, double bytes);
 /* Until so many reads have come that are asked for at once: fewer and fewer are in flight. */
 double machine_disk_seconds(const struct machine *machine, double bytes, double requests);
+/* Bytes that the disk reads in the time of one more request, many in flight, as requests of 4 and 16 KiB say: at least
+ * 1, at most 1 MiB. */
+uint64_t machine_read_gap(const struct machine *machine);
 
 /* STATUS_USAGE: one line with file, key, what was found and what is expected.  STATUS_IO: it cannot be read. */
 enum status machine_load(struct machine *machine, const char *path, struct error *error) STATUS_CHECKED;

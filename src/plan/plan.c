@@ -289,6 +289,7 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     cache->host_bytes = plan->host_bytes;
     cache->quantized_pages = plan->quantized_pages;
     cache->eviction = plan->eviction;
+    cache->read_gap_bytes = plan->read_gap_bytes;
     cache->mixes_pages = plan->mixes_pages;
     cache->resident_layers = plan->disk_directory != NULL ? plan->resident_layers : 0;
     cache->buffer_bytes = buffer_bytes_of(plan);

@@ -68,6 +68,8 @@ struct plan {
     /* With KV on disk: this many first layers stay in RAM if host_bytes holds them. */
     size_t resident_layers;
     enum kv_eviction eviction; /* with KV on disk */
+    /* With KV on disk: struct kv_cache_config's, by this machine's numbers (machine_read_gap); 0: not known */
+    uint64_t read_gap_bytes;
     enum plan_key_index key_index;
     /* With KV on disk: sequences share the memory of the key index where host_bytes does not hold that of every
      * sequence's whole context.  A sequence that grows may then get STATUS_MEMORY: for a caller that makes room. */

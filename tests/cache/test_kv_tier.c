@@ -28,6 +28,8 @@ struct setting {
     struct random *random;
     enum io_backend backend;
     bool whole_pages;               /* struct store_options */
+    bool is_wide;                   /* pages of 32 KiB, a block of 8 tokens in each part of 4 */
+    uint64_t gap_bytes;             /* struct kv_cache_config */
     uint32_t lanes[LAYERS * HEADS]; /* wanted in RAM whole, the first ones most; so many of them: */
     size_t lane_count;
     bool grows; /* sequences are seldom cut, so that they become as long as they may */
@@ -48,10 +50,11 @@ static void setting_open(struct setting *setting, const char *directory, uint64_
     struct error error;
     setting->config = (struct kv_cache_config){.layer_count = LAYERS,
                                                .kv_head_count = HEADS,
-                                               .k_dimension = 32,
-                                               .v_dimension = 64,
+                                               .k_dimension = setting->is_wide ? 128 : 32,
+                                               .v_dimension = setting->is_wide ? 128 : 64,
                                                .k_type = KV_F16,
-                                               .v_type = KV_Q8,
+                                               .v_type = setting->is_wide ? KV_F16 : KV_Q8,
+                                               .read_gap_bytes = setting->gap_bytes,
                                                .token_capacity = SEQUENCES * CONTEXT,
                                                .sequence_capacity = SEQUENCES,
                                                .key_index_bytes = key_index_bytes,
@@ -488,6 +491,55 @@ static void what_is_read_is_what_was_chosen(void **state) {
     device_destroy(device);
 }
 
+/* What lies between two wanted parts is read as well where the disk takes no longer for it than for a request. */
+static void gaps_are_read_by_their_cost(void **state) {
+    (void)state;
+    enum { PART = 4096, CHUNKS = 4, KINDS = 3 };
+    static const uint8_t wanted[KINDS] = {0x05, 0x09, 0x21}; /* gaps of 1, 2 and 4 parts */
+    static const struct {
+        uint64_t gap_bytes;
+        size_t parts[KINDS];
+    } cases[] = {{0, {3, 4, 2}}, {1, {2, 2, 2}}, {2 * PART - 1, {3, 2, 2}}, {1 << 20, {3, 4, 6}}};
+    struct device *device = make_device();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static struct model_sequence model;
+        struct random random;
+        struct scratch scratch;
+        struct error error;
+        random_init(&random, 8);
+        scratch_create(&scratch, SCRATCH_DISK);
+        struct setting setting = {
+            .device = device, .random = &random, .is_wide = true, .gap_bytes = cases[i].gap_bytes};
+        setting_open(&setting, scratch.path, 0, 0);
+        assert_int_equal(bytes_per_chunk(&setting), 8 * PART);
+        memset(&model, 0, sizeof model);
+        assert_ok(kv_sequence_create(&model.sequence, setting.cache, CONTEXT, &error), error);
+        kv_sequence_set_backing(model.sequence, &setting.backing);
+        assert_ok(kv_sequence_create_document(model.sequence, CONTEXT, &error), error);
+        while (model.length < CHUNKS * KV_CHUNK_TOKENS) append(&setting, &model);
+        save(&model);
+        assert_ok(kv_sequence_flush(model.sequence, &error), error);
+        kv_sequence_destroy(model.sequence);
+        struct document *document;
+        assert_ok(document_open(&document, setting.store, 1, &setting.backing.model, &setting.backing.layout,
+                                DOCUMENT_READ, 0, &error),
+                  error);
+        assert_ok(kv_sequence_create(&model.sequence, setting.cache, CONTEXT, &error), error);
+        kv_sequence_set_backing(model.sequence, &setting.backing);
+        assert_ok(kv_sequence_open_document(model.sequence, document, model.length, false, &error), error);
+        for (uint32_t kind = 0; kind < KINDS; kind++) {
+            const size_t parts = cases[i].parts[kind];
+            const uint64_t before = kv_tier_statistics(setting.cache).read_requests;
+            assert_int_equal(read_blocks(&setting, &model, kind, wanted[kind], STATUS_OK), parts * PART);
+            assert_int_equal(kv_tier_statistics(setting.cache).read_requests - before, parts == 2 ? 2 : 1);
+        }
+        kv_sequence_destroy(model.sequence);
+        setting_close(&setting);
+        scratch_destroy(&scratch);
+    }
+    device_destroy(device);
+}
+
 static void test_too_small_a_budget_is_refused(void **state) {
     (void)state;
     struct device *device = make_device();
@@ -580,6 +632,7 @@ int main(void) {
         cmocka_unit_test(test_against_a_model),
         cmocka_unit_test(what_goes_is_the_policys),
         cmocka_unit_test(what_is_read_is_what_was_chosen),
+        cmocka_unit_test(gaps_are_read_by_their_cost),
         cmocka_unit_test(test_too_small_a_budget_is_refused),
         cmocka_unit_test(residents_never_go),
         cmocka_unit_test(an_eighth_is_enough),

@@ -274,6 +274,39 @@ static void a_run_takes_the_threads(void **state) {
     process_deinit(&full);
 }
 
+/* Bytes that steps read from a disk with so many bytes a second of 16 KiB for one of 4 KiB. */
+static double bytes_read(const char *name, double faster) {
+    char folder[200], path[300];
+    struct error error;
+    struct machine machine = sample_machine(one, NULL);
+    const char *variable = cache_variable(name);
+    for (size_t i = 0; i < MACHINE_DISK_DEPTHS; i++)
+        machine.disk_read[1][i] = faster * machine.disk_read[0][i];
+    snprintf(path, sizeof path, "%s/loam/machine.json", strchr(variable, '=') + 1);
+    assert_ok(machine_save(&machine, path, &error), error);
+    snprintf(folder, sizeof folder, "%s-kv", scratch_path(name));
+    const char *const arguments[] = {"bench", "-p",       "0",      "-n",    "3",         "-d",
+                                     "4000",  "-r",       "1",      "-t",    "1",         "--no-warmup",
+                                     "-q",    "--preset", "hata",   "--keep", "256",      "--set",
+                                     "list_buffer=0", "--fill-random", "--kv-host", "6M", "--kv-disk", folder,
+                                     "-o",    "json",     NULL};
+    struct process_result result = run_with(variable, arguments);
+    json_error_t bad;
+    json_t *root = json_loads(result.output, 0, &bad);
+    if (root == NULL) fail_msg("%s: %s", bad.text, result.output);
+    const double bytes = number(json_array_get(root, 0), "kv_read_bytes");
+    json_decref(root);
+    process_deinit(&result);
+    return bytes;
+}
+
+/* What lies between two wanted parts of a page is read where this machine's disk takes longer for a request. */
+static void reads_go_by_the_machines_disk(void **state) {
+    (void)state;
+    const double apart = bytes_read("free-requests", 1), together = bytes_read("free-bytes", 4);
+    if (!(apart > 0 && together > 1.1 * apart)) fail_msg("%.0f and %.0f bytes", apart, together);
+}
+
 enum { REQUESTS = 3 };
 
 static void write_requests(const char *path) {
@@ -392,6 +425,7 @@ int main(void) {
         cmocka_unit_test(weights_that_do_not_fit),
         cmocka_unit_test(a_run_takes_the_choice),
         cmocka_unit_test(a_run_takes_the_threads),
+        cmocka_unit_test(reads_go_by_the_machines_disk),
         cmocka_unit_test(a_batch_takes_the_sequences),
         cmocka_unit_test(the_example_can_be_planned_for),
         cmocka_unit_test(what_cannot_be_is_one_line),

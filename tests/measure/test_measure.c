@@ -39,6 +39,7 @@ static void is_measured_once(void **state) {
     parts_max = 1000;
     request.never_measures = true;
     assert_int_equal(open_machine(&first, &request, &error), STATUS_UNSUPPORTED);
+    assert_int_equal(machine_file_read_gap(), 0);
     request.never_measures = false;
     assert_ok(open_machine(&first, &request, &error), error);
     assert_true(parts > 10);
@@ -57,6 +58,7 @@ static void is_measured_once(void **state) {
     assert_ok(open_machine(&second, &request, &error), error);
     assert_int_equal(parts, 0);
     assert_true(note[0] == '\0');
+    assert_int_equal(machine_file_read_gap(), machine_read_gap(&second));
     assert_true(fabs(second.memory_all - first.memory_all) <= 1e-3 * first.memory_all);
 }
 
@@ -162,6 +164,7 @@ static void a_damaged_file_is_measured_again(void **state) {
     request.never_measures = true;
     assert_int_equal(open_machine(&machine, &request, &error), STATUS_UNSUPPORTED);
     assert_non_null(strstr(error.message, "found 0, expected 2"));
+    assert_int_equal(machine_file_read_gap(), 0);
     request.never_measures = false;
     char given[MACHINE_PATH_BYTES]; /* a file that was given is not replaced */
     snprintf(given, sizeof given, "%s", path);
