@@ -243,6 +243,9 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
             q4 || random_below(&random, 2) == 0 || methods[round % (METHODS + 1)]->reads_keys ? KV_F16
                                                                                               : KV_Q8);
         if (random_below(&random, 2) == 0) options.select.page = 8u << random_below(&random, 4);
+        const bool has_lists = !q4 && (options.select.method == &select_hash ||
+                                       options.select.method == &select_product); /* of single tokens */
+        if (has_lists && round % 4 != 3) options.select.page = 0;
         /* heads that keep different numbers of rows, some of them at a time */
         if (shape.kv_head_count == 4) options.select.heads = SELECT_HEADS_IMPORTANCE;
         options.select.mass_bound = has_bounds(options.select.method) && random_below(&random, 2) == 0;
@@ -269,6 +272,7 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         options.resident_layers = random_below(&random, 3);
         options.select.scan = !q4 && random_below(&random, 3) == 0;
         options.list_buffers = random_below(&random, 2) == 0;
+        if (has_lists && round % 4 != 3) options.list_buffers = true;
         if (round % 4 == 3) options.host_bytes = bytes_min;
         between += options.host_bytes > bytes_min;
         const struct kv_tier_statistics did = expect_logits(&rig, &options, lengths, count, expected, bounds);
