@@ -64,6 +64,7 @@ static void take_step(struct service *service, struct job *job, const float *log
     bool known = answer->stored.count < job->tokens.count;
     if (known) service->statistics.recomputed_tokens++;
     if (answer->stored.count + 1 >= job->tokens.count) job->state = JOB_DECODE;
+    if (!known && job->decode_since == 0) job->decode_since = clock_seconds();
     if (status == STATUS_OK && !known) status = job_take(job, service, logits, &error);
     if (status != STATUS_OK)
         job_fail_running(service, job, &error);
@@ -292,9 +293,9 @@ static enum status note_run(struct service *service, struct job *job, size_t fir
 /* The prompt is stored, all of it. */
 static void take_prompt(struct service *service, struct job *job, const float *logits) {
     struct error error = {.status = STATUS_OK};
-    job->decode_since = clock_seconds();
     job->state = job->generation.token_max == 0 ? JOB_SAVE : JOB_DECODE;
     if (job->answer.tokens.count > 0 || job->state == JOB_SAVE) return; /* sampled before a preemption */
+    job->decode_since = clock_seconds();
     if (job_take(job, service, logits, &error) != STATUS_OK)
         job_fail_running(service, job, &error);
     else if (job->answer.stop != STOP_NONE)

@@ -98,6 +98,8 @@ static void admit(struct service *service, struct job *job) {
     double now = clock_seconds();
     job->queue_seconds += now - job->queued_since;
     if (!job->was_admitted) job->admitted_at = now;
+    job->slot_since = now;
+    job->decode_since = 0;
     account_open(service, job->owner);
     enum status status = service_need_engine(service, &error);
     if (status == STATUS_OK) status = resident_take(service, job, &error);
@@ -133,6 +135,17 @@ static void admit_all(struct service *service) {
     }
 }
 
+/* It has decoded long: made new tokens, for at least as long as it took to compute again what a preemption had cost.
+ * So each stay in a slot brings an answer on, however slow a step is.  Of a client that does not read the whole stay
+ * counts. */
+static bool has_decoded_long(const struct service *service, const struct job *job, double now) {
+    const double least = service->options.preempt_run_ms * 1e-3;
+    if (job->state != JOB_DECODE) return false;
+    if (job->decode_since == 0) return job->paused && now - job->slot_since >= least;
+    const double again = job->preemptions > 0 ? job->decode_since - job->slot_since : 0;
+    return now - job->decode_since >= (again > least ? again : least);
+}
+
 /* The head of the queue has waited long, and somebody has decoded long: they change places. */
 static void preempt(struct service *service) {
     double now = clock_seconds();
@@ -146,8 +159,7 @@ static void preempt(struct service *service) {
     struct job *victim = NULL;
     for (size_t i = 0; i < service->running_count && waited; i++) {
         struct job *job = service->running[i];
-        if (job->state != JOB_DECODE || now - job->decode_since < service->options.preempt_run_ms * 1e-3)
-            continue;
+        if (!has_decoded_long(service, job, now)) continue;
         if (victim == NULL || job->decode_since < victim->decode_since) victim = job;
     }
     if (victim != NULL) (void)service_preempt(service, victim);

@@ -58,7 +58,8 @@ struct job {
     char *text; /* owned: whole characters not yet handed out */
     size_t text_length, text_capacity;
     struct token_probability top[SERVICE_TOP_MAX];
-    double submitted, queued_since, admitted_at, decode_since, seconds; /* seconds: of computing for it */
+    double submitted, queued_since, admitted_at, seconds; /* seconds: of computing for it */
+    double slot_since, decode_since; /* since it has its slot: its first new token; 0: it has made none */
     double queue_seconds, first_token_at;
     double disk_deadline; /* until which it waits in the queue for the writes of others; 0: it does not */
     uint32_t preemptions;
