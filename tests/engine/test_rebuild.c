@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "engine/engine.h"
 #include "model/tiny_model.h"
+#include "model/weight_stream.h"
 
 enum { PROMPT = 420, MORE = 40, STEPS = 3, CONTEXT = 480, BLOCK = 96, WIDTH_MAX = 512 };
 enum { LONG = 1600, LONG_CONTEXT = 1664, LONG_HOST_BYTES = 8 << 20 }; /* three whole ranges of attention */
@@ -201,6 +202,44 @@ static void every_weight_type(void **state) {
             struct tiny_model tiny = tiny_of("llama", types[t]);
             check(&tiny, masks[m], KV_F16);
         }
+}
+
+/* W_K and W_V come from the file for each pass (model/weight_stream.h), while K and V are computed again with them. */
+static void with_weights_on_their_way(void **state) {
+    (void)state;
+    static const char *const families[] = {"llama", "qwen3", "opt"};
+    cpu_mask masks[3];
+    const size_t mask_count = masks_known(masks);
+    for (size_t f = 0; f < 3; f++) {
+        struct tiny_model tiny = tiny_of(families[f], f == 0 ? TENSOR_F32 : TENSOR_Q8_0);
+        struct rig rig;
+        struct answer want, got;
+        unsigned long long least = 0;
+        char path[64];
+        tiny.kv_head_count = 4;
+        rig_open(&rig, &tiny, masks[f % mask_count]);
+        model_destroy(rig.model); /* its file is gone: this one stays */
+        tiny_model_write(&tiny, tiny_model_path("streamed", path, sizeof path));
+        assert_ok(model_load(&rig.model, path, rig.device, &rig.error), rig.error);
+        ask(&rig, KV_F16, PROMPT, 0, &want);
+        assert_int_equal(model_limit_weights(rig.model, 1, NULL, &rig.error), STATUS_MEMORY);
+        const char *number = strstr(rig.error.message, "at least ");
+        assert_non_null(number);
+        assert_int_equal(sscanf(number, "at least %llu", &least), 1);
+        assert_ok(model_limit_weights(rig.model, least, NULL, &rig.error), rig.error);
+        for (size_t round = 0; round < 2; round++) { /* as it is made, and opened again */
+            const uint64_t before = weight_stream_figures(rig.model->stream).read_bytes;
+            ask(&rig, KV_F16, PROMPT, 3, &got);
+            assert_int_equal(got.reused, round == 0 ? 0 : PROMPT - 1);
+            assert_true(got.rebuilt.chunks > 0 && got.rebuilt.refusals == 0);
+            const struct weight_figures figures = weight_stream_figures(rig.model->stream);
+            assert_true(figures.resident_layers < tiny.layer_count &&
+                        figures.read_bytes - before >= STEPS * figures.pass_bytes);
+            assert_same(&rig, &got, &want, tiny.family);
+        }
+        rig_close(&rig);
+        assert_int_equal(unlink(path), 0);
+    }
 }
 
 /* More than the workspace holds: each range attends as it is computed, and is merged with those that were read. */
@@ -401,6 +440,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family),
         cmocka_unit_test(every_weight_type),
+        cmocka_unit_test(with_weights_on_their_way),
         cmocka_unit_test(ranges_attend_by_themselves),
         cmocka_unit_test(an_opened_document_is_computed_or_loaded),
         cmocka_unit_test(damage_behind_some_that_stay),
