@@ -62,7 +62,8 @@ struct service_options {
     uint32_t slice_ms;        /* of a prompt, while others wait; 0: SERVICE_SLICE_MS_DEFAULT */
     /* A sequence that no request has used for so long leaves memory, if it is saved; 0: never. */
     uint32_t idle_ms;
-    /* Preemption: the head of the queue waited this long, and a sequence has decoded this long.  0: 10 s, 60 s. */
+    /* Preemption: the head of the queue waited this long, and a sequence has made new tokens for this long, and for as
+     * long as it took to compute again what an earlier preemption had cost.  0: 10 s, 60 s. */
     uint32_t preempt_wait_ms, preempt_run_ms;
 };
 
