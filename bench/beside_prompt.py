@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""beside_prompt.py LOAM MODEL: what a long prompt does to others at the same server.
+
+STREAMS (4) clients decode.  Then one prompt of LENGTH (32000) tokens comes, and SHORT (7) prompts of 64 tokens behind it.
+ms between two tokens of the streams before and while the long prompt is read, and ms to the first token of the short
+ones, alone and behind it.  The time from a client that leaves until its slot is free, CLIENTS_LEAVING (10) times.  CSV
+on standard output; MODEL's vocabulary has 30,000 tokens or more."""
+import http.client
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+STREAMS = int(os.environ.get("STREAMS", 4))
+LENGTH = int(os.environ.get("LENGTH", 32000))
+SHORT = int(os.environ.get("SHORT", 7))
+LEAVING = int(os.environ.get("CLIENTS_LEAVING", 10))
+IDLE_SECONDS = 10
+
+
+def prompt(index, length):
+    return [1000 + (i * 7919 + index * 104729 + i * i * index) % 28000 for i in range(length)]
+
+
+def has_text(line):
+    return line.startswith(b"data: {") and bool((json.loads(line[6:]).get("choices") or [{}])[0].get("text"))
+
+
+class Client(threading.Thread):
+    """Streams an answer; times[] are when its tokens came."""
+
+    def __init__(self, port, tokens, answer):
+        super().__init__(daemon=True)
+        self.times, self.began, self.leaves = [], time.monotonic(), False
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=3600)
+        self.body = {"prompt": tokens, "max_tokens": answer, "temperature": 0, "stream": True, "ignore_eos": True}
+        self.start()
+
+    def run(self):
+        self.connection.request("POST", "/v1/completions", json.dumps(self.body), {"Content-Type": "application/json"})
+        response = self.connection.getresponse()
+        assert response.status == 200, response.read()
+        for line in response:
+            if has_text(line):
+                self.times.append(time.monotonic())
+            if self.leaves:
+                break
+        self.connection.close()
+
+    def first(self):
+        self.join()
+        return (self.times[0] - self.began) * 1e3
+
+
+def gaps(clients, begin, end):
+    """ms between tokens that both came in [begin, end)."""
+    return [(b - a) * 1e3 for c in clients for a, b in zip(c.times, c.times[1:]) if a >= begin and b < end]
+
+
+def p99(values):
+    return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
+
+
+def running(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return sum(int(re.search(rf"^loam_requests_{state} (\d+)", text, re.M).group(1)) for state in ("prefilling", "decoding"))
+
+
+def main():
+    loam, model = sys.argv[1:3]
+    slots = STREAMS + SHORT + 1
+    command = [loam, "serve", "-m", model, "--port", "0", "-np", str(slots), "-c", str(LENGTH + 8192), "-t", str(os.cpu_count())]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+    for line in server.stderr:
+        match = re.search(r"on http://[^:]+:(\d+)", line)
+        if match:
+            break
+    port = int(match.group(1))
+    threading.Thread(target=server.stderr.read, daemon=True).start()
+    try:
+        alone = [Client(port, prompt(100 + i, 64), 2).first() for i in range(SHORT)]
+        streams = [Client(port, prompt(i, 32), 8000) for i in range(STREAMS)]
+        while any(len(c.times) < 2 for c in streams):
+            time.sleep(0.05)
+        begin = time.monotonic()
+        time.sleep(IDLE_SECONDS)
+        middle = time.monotonic()
+        long = Client(port, prompt(50, LENGTH), 2)
+        time.sleep(0.5)
+        behind = [Client(port, prompt(200 + i, 64), 2) for i in range(SHORT)]
+        firsts = [c.first() for c in behind]
+        first_long = long.first()
+        end = time.monotonic()
+        free = []
+        for i in range(LEAVING):
+            before = running(port)
+            client = Client(port, prompt(300 + i, 64), 4000)
+            while not client.times:
+                time.sleep(0.01)
+            client.leaves, left = True, time.monotonic()
+            while running(port) > before:
+                time.sleep(0.005)
+            free.append((time.monotonic() - left) * 1e3)
+        idle, beside = gaps(streams, begin, middle), gaps(streams, middle, end)
+    finally:
+        server.kill()
+        server.wait()
+    print(f"# STREAMS={STREAMS} LENGTH={LENGTH} SHORT={SHORT} bench/beside_prompt.py LOAM {os.path.basename(model)}")
+    print("what,count,median_ms,p99_ms,max_ms")
+    for name, values in (("gap idle", idle), ("gap beside the prompt", beside), ("first token of short, alone", alone),
+                         ("first token of short, behind it", firsts), ("first token of long", [first_long]),
+                         ("until a slot is free", free)):
+        print(f"{name},{len(values)},{statistics.median(values):.1f},{p99(values):.1f},{max(values):.1f}")
+
+
+main()
