@@ -434,6 +434,32 @@ static uint64_t read_blocks(struct setting *setting, const struct model_sequence
     return after.read_bytes - before.read_bytes;
 }
 
+/* Saves the rows of a new sequence of so many chunks as the store's first document. */
+static struct document *save_document(struct setting *setting, struct model_sequence *model, size_t chunks) {
+    struct document *document;
+    struct error error;
+    memset(model, 0, sizeof *model);
+    assert_ok(kv_sequence_create(&model->sequence, setting->cache, CONTEXT, &error), error);
+    kv_sequence_set_backing(model->sequence, &setting->backing);
+    assert_ok(kv_sequence_create_document(model->sequence, CONTEXT, &error), error);
+    while (model->length < chunks * KV_CHUNK_TOKENS) append(setting, model);
+    save(model);
+    assert_ok(kv_sequence_flush(model->sequence, &error), error);
+    kv_sequence_destroy(model->sequence);
+    assert_ok(document_open(&document, setting->store, 1, &setting->backing.model, &setting->backing.layout,
+                            DOCUMENT_READ, 0, &error),
+              error);
+    return document;
+}
+
+/* A new sequence that attends to it. */
+static void open_document(struct setting *setting, struct model_sequence *model, struct document *document) {
+    struct error error;
+    assert_ok(kv_sequence_create(&model->sequence, setting->cache, CONTEXT, &error), error);
+    kv_sequence_set_backing(model->sequence, &setting->backing);
+    assert_ok(kv_sequence_open_document(model->sequence, document, model->length, false, &error), error);
+}
+
 /* Only the parts of a page that hold wanted blocks are read, each once; the page's other bytes need not even be
  * valid. */
 static void what_is_read_is_what_was_chosen(void **state) {
@@ -444,31 +470,17 @@ static void what_is_read_is_what_was_chosen(void **state) {
         static struct model_sequence model;
         struct random random;
         struct scratch scratch;
-        struct error error;
         random_init(&random, 7);
         scratch_create(&scratch, SCRATCH_DISK);
         struct setting setting = {.device = device, .random = &random, .whole_pages = form == 1};
         setting_open(&setting, scratch.path, 0, 0);
-        memset(&model, 0, sizeof model);
-        assert_ok(kv_sequence_create(&model.sequence, setting.cache, CONTEXT, &error), error);
-        kv_sequence_set_backing(model.sequence, &setting.backing);
-        assert_ok(kv_sequence_create_document(model.sequence, CONTEXT, &error), error);
-        while (model.length < CHUNKS * KV_CHUNK_TOKENS) append(&setting, &model);
-        save(&model);
-        assert_ok(kv_sequence_flush(model.sequence, &error), error);
-        kv_sequence_destroy(model.sequence);
-        struct document *document;
-        assert_ok(document_open(&document, setting.store, 1, &setting.backing.model, &setting.backing.layout,
-                                DOCUMENT_READ, 0, &error),
-                  error);
+        struct document *document = save_document(&setting, &model, CHUNKS);
         /* Of a chunk of 8,704 bytes: part 1 of chunk 6, and part 0 of chunk 7. */
         assert_int_equal(bytes_per_chunk(&setting), 8704);
         flip(&scratch, 1, page_offset(&document->geometry, 0, 0, 6) + PART + 100);
         flip(&scratch, 1, page_offset(&document->geometry, 0, 0, 7) + 100);
         const uint64_t last = align_up(8704 - 2 * PART, document->pages.block_bytes);
-        assert_ok(kv_sequence_create(&model.sequence, setting.cache, CONTEXT, &error), error);
-        kv_sequence_set_backing(model.sequence, &setting.backing);
-        assert_ok(kv_sequence_open_document(model.sequence, document, model.length, false, &error), error);
+        open_document(&setting, &model, document);
         if (form == 0) {
             assert_int_equal(read_blocks(&setting, &model, 5, 1, STATUS_OK), PART);
             assert_int_equal(read_blocks(&setting, &model, 5, 7, STATUS_OK), 0); /* the same part */
@@ -505,28 +517,14 @@ static void gaps_are_read_by_their_cost(void **state) {
         static struct model_sequence model;
         struct random random;
         struct scratch scratch;
-        struct error error;
         random_init(&random, 8);
         scratch_create(&scratch, SCRATCH_DISK);
         struct setting setting = {
             .device = device, .random = &random, .is_wide = true, .gap_bytes = cases[i].gap_bytes};
         setting_open(&setting, scratch.path, 0, 0);
         assert_int_equal(bytes_per_chunk(&setting), 8 * PART);
-        memset(&model, 0, sizeof model);
-        assert_ok(kv_sequence_create(&model.sequence, setting.cache, CONTEXT, &error), error);
-        kv_sequence_set_backing(model.sequence, &setting.backing);
-        assert_ok(kv_sequence_create_document(model.sequence, CONTEXT, &error), error);
-        while (model.length < CHUNKS * KV_CHUNK_TOKENS) append(&setting, &model);
-        save(&model);
-        assert_ok(kv_sequence_flush(model.sequence, &error), error);
-        kv_sequence_destroy(model.sequence);
-        struct document *document;
-        assert_ok(document_open(&document, setting.store, 1, &setting.backing.model, &setting.backing.layout,
-                                DOCUMENT_READ, 0, &error),
-                  error);
-        assert_ok(kv_sequence_create(&model.sequence, setting.cache, CONTEXT, &error), error);
-        kv_sequence_set_backing(model.sequence, &setting.backing);
-        assert_ok(kv_sequence_open_document(model.sequence, document, model.length, false, &error), error);
+        struct document *document = save_document(&setting, &model, CHUNKS);
+        open_document(&setting, &model, document);
         for (uint32_t kind = 0; kind < KINDS; kind++) {
             const size_t parts = cases[i].parts[kind];
             const uint64_t before = kv_tier_statistics(setting.cache).read_requests;
