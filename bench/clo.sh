@@ -12,7 +12,8 @@
 #   replay  FILE: of `loam trace record`.  Tokens a second of a 1B shape at 32K and 128K, an eighth in RAM.  A model
 #           without a calibration holds every head to eta 0.8
 #
-# LOAM: the program; OUT: folder for lines and tables; DISK: folder for the KV; ROUNDS: of speed and replay
+# LOAM: the program; OUT: folder for lines and tables; DISK: folder for the KV; LENGTHS: of kl and disk (4096), of equal
+# (8000); ROUNDS: of speed and replay
 # (3), which want a quiet machine; PAGES: of both, beside lists of single tokens (16 64).
 set -eu
 [ $# -ge 3 ] || { sed -n '2,17p' "$0"; exit 2; }
@@ -25,7 +26,7 @@ hata=hata:512:bits=256
 one() { # PRESETS TEXT OPTION...
   presets=$1 text=$2
   shift 2
-  "$loam" eval kl -m "$model" -f "$text" --chunks 1 --lengths 4096 --stretch 64 --preset "$presets" -q \
+  "$loam" eval kl -m "$model" -f "$text" --chunks 1 --lengths "${LENGTHS:-4096}" --stretch 64 --preset "$presets" -q \
     --jsonl "$out/$mode-$(basename "$text" .txt).jsonl" "$@"
 }
 rates() { # PRESETS OPTION...

@@ -11,8 +11,8 @@
 #   replay  FILE DEPTH: of `loam trace record`.  Tokens a second of a 1B shape at 32K or 128K, in RAM and from disk
 #   table   what the others left in OUT as one table: OUT/presets.csv
 #
-# LOAM: the program; OUT: folder for lines and tables; DISK: folder for the KV; WINDOW: tokens of a window (40); SAMPLES:
-# of needles (8).  speed and replay want a quiet machine.
+# LOAM: the program; OUT: folder for lines and tables; DISK: folder for the KV; WINDOW: tokens of a window (40); LENGTHS:
+# of kl and disk (8000; the table is of 8000 alone); SAMPLES: of needles (8).  speed and replay want a quiet machine.
 set -eu
 [ $# -ge 2 ] || { sed -n '2,15p' "$0"; exit 2; }
 mode=$1 model=$2
@@ -26,7 +26,7 @@ list() { echo "$@" | tr ' ' ,; }
 kl() { # PRESETS TEXT OPTION...
   presets=$1 text=$2
   shift 2
-  "$loam" eval kl -m "$model" -f "$text" --chunks 1 --lengths $length --stretch "${WINDOW:-40}" --preset "$presets" -q \
+  "$loam" eval kl -m "$model" -f "$text" --chunks 1 --lengths "${LENGTHS:-$length}" --stretch "${WINDOW:-40}" --preset "$presets" -q \
     --jsonl "$out/$mode-$(basename "$text" .txt).jsonl" "$@"
 }
 needles() { # NAME PRESETS OPTION...

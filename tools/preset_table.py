@@ -16,13 +16,20 @@ COLUMNS = [
     "needles_disk", "ram_mb_per_step", "disk_mb_per_step", "hits", "ram_tps", "disk_tps", "ram_tps_32k", "disk_tps_32k",
     "ram_tps_128k", "disk_tps_128k",
 ]  # fmt: skip
+LENGTH = "8000"  # tokens, of the rows of a table
 
 
 def read_csv(path):
+    """Rows of a CSV behind its comment; none where there is no file."""
     if not os.path.exists(path):
         return []
     with open(path, newline="") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def of_length(path):
+    """Rows of the table's length: the divergence may have been judged at others too."""
+    return [row for row in read_csv(path) if row["length"] == LENGTH]
 
 
 def main():
@@ -32,9 +39,9 @@ def main():
     def put(preset, **values):
         table.setdefault(preset, {}).update(values)
 
-    for row in read_csv(os.path.join(folder, "kl.csv")):
+    for row in of_length(os.path.join(folder, "kl.csv")):
         put(row["preset"], kld=row["kld"], kld_error=row["kld_error"])
-    for row in read_csv(os.path.join(folder, "disk.csv")):
+    for row in of_length(os.path.join(folder, "disk.csv")):
         put(row["preset"], kld_disk=row["kld"], kld_disk_error=row["kld_error"], hits=row["hits"],
             disk_mb_per_step=f"{int(row['disk_bytes_per_token']) / 1e6:.2f}")
     for name, suffix in (("needles", ""), ("needles-disk", "_disk")):
