@@ -101,7 +101,7 @@ struct select_options {
     size_t sinks, recent; /* the window */
     size_t dense_layers;  /* layers below this attend to everything */
     /* A keep that is a fraction takes at least so many units (tokens, pages, leaves) beside the window: the same
-     * fraction of a short context is few pieces, and a head needs some places (docs/evaluation.md). */
+     * fraction of a short context is few pieces, and a head needs some places (docs/evaluation_studies.md). */
     size_t units_min;
     /* A row that sees fewer tokens attends to all of them: of short contexts that is quicker (plan/choose.h). */
     size_t exact_below;
@@ -115,7 +115,7 @@ struct select_options {
     enum tree_rank rank; /* tree: what leaves are ranked by */
     bool estimate;       /* cluster: the rest is attended to as centroids and mean values */
     enum select_heads heads;
-    enum select_group group; /* SELECT_GROUP_OWN: what loses least with the method (docs/evaluation.md) */
+    enum select_group group; /* SELECT_GROUP_OWN: what loses least with the method (docs/evaluation_studies.md) */
     enum select_code code; /* hash; SELECT_CODE_OWN: levels where the bits are a multiple of the dimension */
     bool norms;            /* hash: scores times |k| */
     /* quest, meanstd, tree: of each step and query head it is found out what share of the attention was certainly
