@@ -79,6 +79,8 @@ static enum status open_server(struct serve *serve, struct error *error) {
     const struct server_options server = {
         .host = option_text(options, OPTION_HOST),
         .port = (uint16_t)option_count(options, OPTION_PORT),
+        .network_max = option_count(options, OPTION_ADDRESS_CONNECTIONS),
+        .counts_local = option_given(options, OPTION_ADDRESS_CONNECTIONS),
         .keys = serve->all_keys,
         .key_count = serve->keys.count + serve->file_keys.count,
         .origins = serve->origins.words,
@@ -90,6 +92,15 @@ static enum status open_server(struct serve *serve, struct error *error) {
     return server_create(&serve->server, &server, error);
 }
 
+static void tell_address(const struct serve *serve, const struct served_model *model) {
+    const char *host = option_text(serve->options, OPTION_HOST);
+    char where[24] = "";
+    if (server_port(serve->server) > 0) snprintf(where, sizeof where, ":%u", server_port(serve->server));
+    fprintf(stderr, "loam: %s on %s%s%s, %zu requests at once of %llu tokens each\n", model->id,
+            where[0] != '\0' ? "http://" : "", host, where, service_parallel(model->service),
+            (unsigned long long)service_context_size(model->service));
+}
+
 static enum status serve_until_interrupted(struct serve *serve, struct error *error) {
     const struct options *options = serve->options;
     struct served_model *model = &serve->model;
@@ -98,9 +109,7 @@ static enum status serve_until_interrupted(struct serve *serve, struct error *er
     TRY(served_model_open(model, error));
     const struct server_model served = served_model_describe(model);
     server_begin(serve->server, &served);
-    fprintf(stderr, "loam: %s on http://%s:%u, %zu requests at once of %llu tokens each\n", model->id,
-            option_text(options, OPTION_HOST), server_port(serve->server), service_parallel(model->service),
-            (unsigned long long)service_context_size(model->service));
+    tell_address(serve, model);
     const struct timespec nap = {.tv_nsec = 50000000};
     while (!interrupt_requested()) nanosleep(&nap, NULL);
     if (!option_flag(options, OPTION_QUIET)) fputs("loam: stopping; once more leaves at once\n", stderr);

@@ -1,7 +1,6 @@
 #include "server/front.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -14,11 +13,12 @@
 #include <unistd.h>
 
 #include "platform/clock.h"
+#include "server/client_network.h"
 #include "server/json_text.h"
+#include "server/listener.h"
 
 enum { SOCKETS_MAX = 4 * FRONT_CONNECTIONS_MAX, EVENTS_MAX = 64, TICK_MS = 500, LINGER_SECONDS = 2 };
 enum {
-    BACKLOG = 512,
     SEND_BUFFER = 64 << 10,
     ROOM_SECONDS = 5 /* until bodies have likely been understood */
 };
@@ -42,13 +42,14 @@ struct connection {
 
 struct front {
     struct front_options options;
-    int listener, epoll, wake; /* listener -1: closed */
-    uint16_t port;
+    struct listener listener;
+    int epoll, wake;
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t mutex; /* of what follows */
     bool stops, closes_listener;
     struct connection *connections; /* [SOCKETS_MAX], by socket */
+    uint64_t *networks;             /* the same: where they come from (client_network.h); 0: none, or not counted */
     size_t count;
     uint32_t next_generation;
     uint64_t next_number; /* of exchanges */
@@ -56,41 +57,6 @@ struct front {
 };
 
 /* ---- opening ---- */
-
-static enum status listen_on(struct front *front, const struct addrinfo *address, struct error *error) {
-    const int on = 1;
-    front->listener = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (front->listener < 0) return error_set_os(error, STATUS_IO, errno, "--host %s", front->options.host);
-    (void)setsockopt(front->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(front->listener, address->ai_addr, address->ai_addrlen) != 0 ||
-        listen(front->listener, BACKLOG) != 0)
-        return error_set_os(error, STATUS_IO, errno, "cannot listen on %s port %u", front->options.host,
-                            front->options.port);
-    struct sockaddr_storage bound;
-    socklen_t length = sizeof bound;
-    if (getsockname(front->listener, (struct sockaddr *)&bound, &length) != 0)
-        return error_set_os(error, STATUS_IO, errno, "--host %s", front->options.host);
-    front->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                    : ((struct sockaddr_in *)&bound)->sin_port);
-    return STATUS_OK;
-}
-
-static enum status open_listener(struct front *front, struct error *error) {
-    const struct addrinfo hints = {
-        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    struct addrinfo *found = NULL;
-    char port[8];
-    snprintf(port, sizeof port, "%u", front->options.port);
-    const int failed = getaddrinfo(front->options.host, port, &hints, &found);
-    if (failed != 0)
-        return error_set(error, STATUS_USAGE, "--host %s: %s", front->options.host, gai_strerror(failed));
-    const struct addrinfo *chosen = found;
-    for (const struct addrinfo *a = found; a != NULL; a = a->ai_next)
-        if (a->ai_family == AF_INET && chosen->ai_family != AF_INET) chosen = a; /* localhost: both */
-    enum status status = listen_on(front, chosen, error);
-    freeaddrinfo(found);
-    return status;
-}
 
 static bool watch(struct front *front, int operation, int socket, uint32_t events, uint32_t generation) {
     struct epoll_event event = {.events = events, .data.u64 = (uint64_t)generation << 32 | (uint32_t)socket};
@@ -109,22 +75,24 @@ enum status front_create(struct front **result, const struct front_options *opti
     struct front *front = *result = calloc(1, sizeof *front);
     if (front == NULL) return error_set(error, STATUS_MEMORY, "no memory for the server");
     front->options = *options;
-    front->listener = front->epoll = front->wake = -1;
+    front->listener.socket = front->epoll = front->wake = -1;
     pthread_mutex_init(&front->mutex, NULL);
     raise_socket_limit();
     front->connections = calloc(SOCKETS_MAX, sizeof *front->connections);
-    if (front->connections == NULL) return error_set(error, STATUS_MEMORY, "no memory for the server");
+    front->networks = calloc(SOCKETS_MAX, sizeof *front->networks);
+    if (front->connections == NULL || front->networks == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory for the server");
     front->epoll = epoll_create1(EPOLL_CLOEXEC);
     front->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (front->epoll < 0 || front->wake < 0) return error_set_os(error, STATUS_IO, errno, "epoll");
-    TRY(open_listener(front, error));
-    if (!watch(front, EPOLL_CTL_ADD, front->listener, EPOLLIN, 0) ||
+    TRY(listener_open(&front->listener, options->host, options->port, error));
+    if (!watch(front, EPOLL_CTL_ADD, front->listener.socket, EPOLLIN, 0) ||
         !watch(front, EPOLL_CTL_ADD, front->wake, EPOLLIN, 0))
         return error_set_os(error, STATUS_IO, errno, "epoll");
     return STATUS_OK;
 }
 
-uint16_t front_port(const struct front *front) { return front->port; }
+uint16_t front_port(const struct front *front) { return front->listener.port; }
 
 /* ---- one connection; the mutex is held ---- */
 
@@ -132,6 +100,7 @@ static void forget(struct front *front, struct connection *connection) {
     if (!connection->in_use) return;
     if (connection->exchange != NULL) exchange_release(connection->exchange);
     *connection = (struct connection){0};
+    front->networks[connection - front->connections] = 0;
     front->count--;
 }
 
@@ -249,14 +218,30 @@ static void read_head(struct front *front, int socket, bool has_ended) {
 
 /* ---- the loop; the mutex is held but while it waits ---- */
 
+/* Whether one more may come from there. */
+static bool has_place(const struct front *front, uint64_t network) {
+    size_t count = 0;
+    for (size_t i = 0; i < SOCKETS_MAX && network != 0; i++) count += front->networks[i] == network;
+    return front->count < FRONT_CONNECTIONS_MAX && (network == 0 || count < front->options.network_max);
+}
+
+/* 0: they are not counted. */
+static uint64_t network_of(const struct front *front, const struct sockaddr_storage *address) {
+    bool is_local;
+    const uint64_t network = client_network_of(address, &is_local);
+    const bool counts = front->options.network_max > 0 && (!is_local || front->options.counts_local);
+    return counts ? network : 0;
+}
+
 static void accept_all(struct front *front) {
     for (int i = 0; i < EVENTS_MAX; i++) {
         struct sockaddr_storage address;
         socklen_t length = sizeof address;
-        const int on = 1, socket = accept4(front->listener, (struct sockaddr *)&address, &length,
+        const int on = 1, socket = accept4(front->listener.socket, (struct sockaddr *)&address, &length,
                                            SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (socket < 0) return;
-        if (socket >= SOCKETS_MAX || front->count >= FRONT_CONNECTIONS_MAX) {
+        const uint64_t network = network_of(front, &address);
+        if (socket >= SOCKETS_MAX || !has_place(front, network)) {
             close(socket);
             continue;
         }
@@ -272,6 +257,7 @@ static void accept_all(struct front *front) {
                                           .in_use = true,
                                           .address = address,
                                           .address_length = length};
+        front->networks[socket] = network;
         front->count++;
         if (!watch(front, EPOLL_CTL_ADD, socket, EPOLLIN | EPOLLRDHUP | EPOLLET, connection->generation))
             close_connection(front, socket);
@@ -301,7 +287,7 @@ static void handle_event(struct front *front, const struct epoll_event *event) {
         (void)eventfd_read(front->wake, &ignored);
         return;
     }
-    if (socket == front->listener) {
+    if (socket == front->listener.socket) {
         accept_all(front);
         return;
     }
@@ -345,12 +331,6 @@ static void tick(struct front *front, uint64_t now_ns) {
     }
 }
 
-static void close_listener(struct front *front) {
-    if (front->listener < 0) return;
-    close(front->listener);
-    front->listener = -1;
-}
-
 static void *front_thread(void *context) {
     struct front *front = context;
     struct epoll_event events[EVENTS_MAX];
@@ -360,7 +340,7 @@ static void *front_thread(void *context) {
         pthread_mutex_unlock(&front->mutex);
         const int count = epoll_wait(front->epoll, events, EVENTS_MAX, TICK_MS);
         pthread_mutex_lock(&front->mutex);
-        if (front->closes_listener) close_listener(front);
+        if (front->closes_listener) listener_close(&front->listener);
         for (int i = 0; i < count && !front->stops; i++) handle_event(front, &events[i]);
         const uint64_t now_ns = clock_ns();
         if (now_ns - ticked_ns < (uint64_t)TICK_MS * 1000000) continue;
@@ -418,10 +398,11 @@ void front_destroy(struct front *front) {
         if (front->connections[socket].in_use && is_ours) close_connection(front, socket);
         forget(front, &front->connections[socket]);
     }
-    close_listener(front);
+    listener_close(&front->listener);
     if (front->wake >= 0) close(front->wake);
     if (front->epoll >= 0) close(front->epoll);
     free(front->connections);
+    free(front->networks);
     pthread_mutex_destroy(&front->mutex);
     free(front);
 }

@@ -33,8 +33,12 @@ enum {
 bool front_has_no_room(struct api_error *error);
 
 struct front_options {
-    const char *host; /* a name or an address */
+    const char *host; /* a name, an address, or a file (listener.h) */
     uint16_t port;    /* 0: any that is free */
+    /* Connections that come from one place (client_network.h), at most; further ones are closed.  0: as many as from
+     * all.  counts_local: from this machine, too. */
+    size_t network_max;
+    bool counts_local;
     const struct guard *guard;
     /* Whether there is such a route; else *error says 404 or 405. */
     bool (*has_route)(const struct head *head, struct api_error *error);

@@ -7,6 +7,11 @@ bool guard_is_loopback(const char *host) {
     return strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 || strncmp(host, "127.", 4) == 0;
 }
 
+bool guard_is_file(const char *host) {
+    const size_t length = strlen(host);
+    return length > 5 && strcmp(host + length - 5, ".sock") == 0;
+}
+
 /* ---- keys ---- */
 
 /* Every byte of every key is looked at, whatever differs first. */
@@ -71,11 +76,12 @@ static bool check_host(const struct guard *guard, const struct head *head, struc
 }
 
 /* http://HOST: a page that this server delivered.  https://HOST: one that a proxy in front of it did, which passes its
- * own Host, and so needs keys (check_host). */
+ * own Host, and so needs keys (check_host) or a socket file. */
 static bool is_same_origin(const struct guard *guard, const struct head *head) {
     const struct head_text origin = head->origin, host = head->host;
+    const bool has_proxy = guard->key_count > 0 || guard->is_file;
     const char *scheme =
-        guard->key_count > 0 && origin.length >= 6 && origin.text[4] == 's' ? "https://" : "http://";
+        has_proxy && origin.length >= 6 && origin.text[4] == 's' ? "https://" : "http://";
     const size_t length = strlen(scheme);
     return host.text != NULL && origin.length == host.length + length &&
            strncasecmp(origin.text, scheme, length) == 0 &&

@@ -26,10 +26,13 @@ struct guard {
     size_t origin_count;
     const char *host; /* what the server listens on */
     bool is_loopback;
+    bool is_file; /* a socket of the file system: no browser reaches it but through a proxy */
 };
 
 /* Whether an address is loopback: 127.*, ::1 or localhost. */
 bool guard_is_loopback(const char *host);
+/* Whether it is a socket of the file system, as llama-server has them: PATH.sock. */
+bool guard_is_file(const char *host);
 
 /* *key: 1 + the index of the request's key; 0: none is needed.  takes_file: the route's body is a file.  false:
  * refused. */

@@ -265,6 +265,8 @@ enum status http_create(struct http **result, const struct http_options *options
     http->options = *options;
     const struct front_options front = {.host = options->host,
                                         .port = options->port,
+                                        .network_max = options->network_max,
+                                        .counts_local = options->counts_local,
                                         .guard = options->guard,
                                         .has_route = options->has_route,
                                         .takes_file = options->takes_file,

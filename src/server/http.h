@@ -17,6 +17,8 @@ struct http;
 struct http_options {
     const char *host;
     uint16_t port;
+    size_t network_max; /* front.h */
+    bool counts_local;
     const struct guard *guard;
     bool (*has_route)(const struct head *head, struct api_error *error);
     bool (*takes_file)(const struct head *head); /* front.h; NULL: none does */

@@ -14,7 +14,7 @@ enum { AFTERWORD_SECONDS = 2 }; /* for clients to read their error */
 
 static enum status check_options(const struct server_options *options, struct error *error) {
     if (options->host == NULL) return STATUS_OK;
-    if (options->key_count == 0 && !guard_is_loopback(options->host))
+    if (options->key_count == 0 && !guard_is_loopback(options->host) && !guard_is_file(options->host))
         return error_set(error, STATUS_USAGE,
                          "--host %s: other machines can reach this address: give --api-key KEY as well",
                          options->host);
@@ -55,9 +55,12 @@ enum status server_create(struct server **result, const struct server_options *o
                                    .origins = options->origins,
                                    .origin_count = options->origin_count,
                                    .host = options->host,
-                                   .is_loopback = guard_is_loopback(options->host)};
+                                   .is_loopback = guard_is_loopback(options->host),
+                                   .is_file = guard_is_file(options->host)};
     const struct http_options http = {.host = options->host,
                                       .port = options->port,
+                                      .network_max = options->network_max,
+                                      .counts_local = options->counts_local,
                                       .guard = &server->guard,
                                       .has_route = routes_have,
                                       .takes_file = routes_take_file,

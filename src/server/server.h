@@ -25,6 +25,8 @@ struct server;
 struct server_options {
     const char *host;        /* NULL: nothing listens; requests come by server_ask */
     uint16_t port;           /* 0: any that is free */
+    size_t network_max;      /* connections from one address (front.h) */
+    bool counts_local;       /* from this machine, too */
     const char *const *keys; /* [key_count] */
     size_t key_count;
     const char *const *origins; /* [origin_count]: pages that may ask */

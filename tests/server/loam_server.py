@@ -1,4 +1,4 @@
-"""A server under test, and the ways to ask it.  Everything stays on 127.0.0.1."""
+"""A server under test, and the ways to ask it.  Everything stays on 127.0.0.1, or at a socket file."""
 import http.client
 import json
 import os
@@ -57,17 +57,27 @@ class Server:
         while True:
             line = self.process.stderr.readline()
             self.lines.append(line)
-            found = re.search(r"on http://(\S+):(\d+), ", line)
+            found = re.search(r" on (?:http://(\S+):(\d+)|(\S+\.sock)), ", line)
             if found:
                 break
             if line == "":
                 self.process.wait()
                 self.process.stderr.close()
                 raise AssertionError("the server did not start: " + "".join(self.lines))
-        self.host, self.port = found.group(1), int(found.group(2))
+        self.host, self.port, self.path = found.group(1) or "localhost", int(found.group(2) or 0), found.group(3)
+
+    def connect(self, timeout=TIMEOUT):
+        if self.path is None:
+            return socket.create_connection((self.host, self.port), timeout=timeout)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(timeout)
+        connection.connect(self.path)
+        return connection
 
     def ask(self, method, path, body=None, headers=None, timeout=TIMEOUT):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+        if self.path is not None:
+            connection.sock = self.connect(timeout)
         try:
             given = dict(headers or {})
             if body is not None and not isinstance(body, (bytes, str)):
@@ -88,7 +98,7 @@ class Server:
 
     def raw(self, data, timeout=20, finish=False):
         """The whole answer to these bytes."""
-        with socket.create_connection((self.host, self.port), timeout=timeout) as connection:
+        with self.connect(timeout) as connection:
             connection.sendall(data)
             if finish:
                 connection.shutdown(socket.SHUT_WR)
@@ -106,7 +116,7 @@ class Server:
     def open(self, path, body, headers=None):
         """A connection whose request was sent and whose answer was not read."""
         text = json.dumps(body).encode()
-        connection = socket.create_connection((self.host, self.port), timeout=TIMEOUT)
+        connection = self.connect()
         more = "".join("%s: %s\r\n" % pair for pair in (headers or {}).items()).encode()
         connection.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                            b"Content-Length: %d\r\n%s\r\n%s" % (path.encode(), len(text), more, text))
