@@ -15,16 +15,10 @@
 
 #include "base/assert.h"
 #include "cache/store/parcel.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "fuzz_input.h"
 
 enum { SOUND = 4, TOKENS_MAX = 64 * 17, CHANGES_MAX = 16, PARCEL_MAX = 1 << 20, AT_ONCE = 777 };
 enum { FLAG_LIMIT = 1, FLAG_KEEPS = 2 };
-
-struct bytes {
-    const uint8_t *at;
-    size_t left;
-};
 
 struct file {
     uint8_t *bytes;
@@ -39,24 +33,7 @@ struct seen {
 static struct file sound[SOUND];
 static const struct store_model model = {.description = "a model"};
 
-static uint64_t take(struct bytes *bytes, size_t count) {
-    uint64_t number = 0;
-    for (size_t i = 0; i < count && bytes->left > 0; i++, bytes->at++, bytes->left--)
-        number |= (uint64_t)*bytes->at << (8 * i);
-    return number;
-}
-
-static void check_line(const struct error *error) {
-    ASSERT(error->message[0] != '\0' && strchr(error->message, '\n') == NULL);
-}
-
 /* ---- folders ---- */
-
-static void new_folder(char folder[64]) {
-    const char *root = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    snprintf(folder, 64, "%s/fuzz-parcel-XXXXXX", root);
-    ASSERT(mkdtemp(folder) != NULL);
-}
 
 /* Files of documents that were in it. */
 static size_t remove_folder(const char *folder) {
@@ -165,7 +142,7 @@ static void make_sound(void) {
         char folder[64];
         struct error error;
         uint64_t ids[2];
-        new_folder(folder);
+        new_folder(folder, "parcel");
         struct store *store = open_store(folder, 0);
         ids[0] = write_document(store, layouts[i], tokens[i]);
         if (i == SOUND - 1) ids[1] = write_document(store, &bare, tokens[i]);
@@ -318,7 +295,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct file file = read_input(data, size, &flags);
     const enum status checked = import(NULL, &file, &content, &error);
     if (checked != STATUS_OK) check_line(&error);
-    new_folder(folder);
+    new_folder(folder, "parcel");
     struct store *store = open_store(folder, flags);
     const enum status status = import(store, &file, &content, &error);
     if (status == STATUS_OK) {

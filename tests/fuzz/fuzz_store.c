@@ -17,8 +17,7 @@
 
 #include "base/assert.h"
 #include "cache/store/store.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "fuzz_input.h"
 
 enum { TOKENS = 150, LAYERS = 2, CHUNK = 64, CHANGES_MAX = 16, QUEUE_DEPTH = 8, FILES = 3 };
 
@@ -38,22 +37,6 @@ static const struct store_layout layout = {.codec = "f16.64,f16.64",
                                            .key_index_kind = "abstract",
                                            .key_index_bytes = 24};
 
-struct bytes {
-    const uint8_t *at;
-    size_t left;
-};
-
-static uint64_t take(struct bytes *bytes, size_t count) {
-    uint64_t number = 0;
-    for (size_t i = 0; i < count && bytes->left > 0; i++, bytes->at++, bytes->left--)
-        number |= (uint64_t)*bytes->at << (8 * i);
-    return number;
-}
-
-static void check_line(const struct error *error) {
-    ASSERT(error->message[0] != '\0' && strchr(error->message, '\n') == NULL);
-}
-
 /* ---- the folder, as it was before all changes ---- */
 
 static uint8_t *sound[FILES];
@@ -70,12 +53,6 @@ static void remove_folder(const char *folder) {
     }
     closedir(entries);
     ASSERT(rmdir(folder) == 0);
-}
-
-static void new_folder(char folder[64]) {
-    const char *root = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    snprintf(folder, 64, "%s/fuzz-store-XXXXXX", root);
-    ASSERT(mkdtemp(folder) != NULL);
 }
 
 static void write_document(struct store *store) {
@@ -102,7 +79,7 @@ static void make_sound(void) {
     char folder[64], path[PATH_MAX];
     struct store *store;
     struct error error;
-    new_folder(folder);
+    new_folder(folder, "store");
     const struct store_options options = {.directory = folder, .backend = IO_BACKEND_THREADS};
     ASSERT(store_open(&store, &options, &error) == STATUS_OK);
     write_document(store);
@@ -312,7 +289,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         make_sound();
         ASSERT(io_queue_create(&queue, &depth, &error) == STATUS_OK);
     }
-    new_folder(folder);
+    new_folder(folder, "store");
     copy_sound(folder);
     change(folder, &bytes);
     const struct store_options options = {.directory = folder, .backend = IO_BACKEND_THREADS};
