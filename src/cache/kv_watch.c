@@ -176,7 +176,52 @@ static void draw(const struct kv_sequence *sequence, struct kv_map *map) {
     *next = '\0';
 }
 
-enum status kv_sequence_read_map(struct kv_sequence *sequence, struct kv_map *map, struct error *error) {
+/* ---- its changes ---- */
+
+enum {
+    GAP_MAX = 4,      /* cells that are as they were, and are in the run that they lie in */
+    RUN_BYTES_MIN = 6 /* 0,"A", */
+};
+
+size_t kv_map_run_bytes(struct kv_map_run run) {
+    size_t digits = 1;
+    for (; run.first >= 10; run.first /= 10) digits++;
+    return digits + run.count + 4;
+}
+
+/* Those of cells [first, end), as far as there is room.  Returns where it ended. */
+static size_t add_changes(struct kv_watch *watch, struct kv_map *map, size_t first, size_t end, size_t *room) {
+    for (size_t i = first; i < end; i++) {
+        if (map->cells[i] == watch->cells[i]) continue;
+        struct kv_map_run run = {i, 0};
+        const size_t frame = kv_map_run_bytes(run);
+        if (*room <= frame) return i;
+        size_t behind = i + 1;
+        for (size_t at = behind; at < end && at < behind + GAP_MAX; at++)
+            if (map->cells[at] != watch->cells[at]) behind = at + 1;
+        run.count = behind - i < *room - frame ? behind - i : *room - frame;
+        memcpy(watch->cells + i, map->cells + i, run.count);
+        map->runs[map->run_count++] = run;
+        *room -= frame + run.count;
+        i += run.count - 1;
+    }
+    return end;
+}
+
+static enum status find_changes(struct kv_watch *watch, struct kv_map *map, size_t count, struct error *error) {
+    size_t room = KV_MAP_CHANGES_BYTES;
+    map->has_changes = true;
+    map->runs = malloc((KV_MAP_CHANGES_BYTES / RUN_BYTES_MIN + 1) * sizeof *map->runs);
+    if (map->runs == NULL) return error_set(error, STATUS_MEMORY, "no memory for a map");
+    const size_t first = watch->next_cell;
+    watch->next_cell = add_changes(watch, map, first, count, &room);
+    if (watch->next_cell == count) watch->next_cell = add_changes(watch, map, 0, first, &room);
+    for (size_t i = 0; i < count; i++) map->late_count += map->cells[i] != watch->cells[i];
+    return STATUS_OK;
+}
+
+enum status kv_sequence_read_map(struct kv_sequence *sequence, uint64_t since, struct kv_map *map,
+                                 struct error *error) {
     *map = (struct kv_map){.token_count = sequence->length, .chunk_count = sequence->column_count};
     TRY(watch_begin(sequence, error));
     sequence->cache->watch_until_ns = clock_ns() + watch_ns;
@@ -185,14 +230,17 @@ enum status kv_sequence_read_map(struct kv_sequence *sequence, struct kv_map *ma
     while (map->column_chunks * KV_MAP_COLUMNS_MAX < map->chunk_count) map->column_chunks *= 2;
     map->column_count = (map->chunk_count + map->column_chunks - 1) / map->column_chunks;
     const size_t bytes = watch->lane_count * map->column_count;
-    const bool same = watch->number > 0 && watch->column_count == map->column_count &&
-                      watch->column_chunks == map->column_chunks;
+    const bool is_known = since > 0 && since == watch->number && watch->column_count == map->column_count &&
+                          watch->column_chunks == map->column_chunks;
     map->cells = malloc(bytes + 1);
-    map->before = same ? strndup(watch->cells, bytes) : NULL;
-    if (map->cells == NULL || (same && map->before == NULL))
-        return error_set(error, STATUS_MEMORY, "no memory for a map");
+    if (map->cells == NULL) return error_set(error, STATUS_MEMORY, "no memory for a map");
     draw(sequence, map);
-    memcpy(watch->cells, map->cells, bytes);
+    if (is_known) {
+        TRY(find_changes(watch, map, bytes, error));
+    } else {
+        memcpy(watch->cells, map->cells, bytes);
+        watch->next_cell = 0;
+    }
     watch->column_count = map->column_count;
     watch->column_chunks = map->column_chunks;
     map->has_token = watch->has_token;
@@ -200,13 +248,12 @@ enum status kv_sequence_read_map(struct kv_sequence *sequence, struct kv_map *ma
     map->token = map->watched = watch->token;
     add_counts(&map->watched, &watch->before);
     map->watched_tokens = watch->token_count;
-    map->before_number = watch->number;
     map->number = watch->number = ++sequence->cache->maps;
     return STATUS_OK;
 }
 
 void kv_map_deinit(struct kv_map *map) {
     free(map->cells);
-    free(map->before);
+    free(map->runs);
     *map = (struct kv_map){0};
 }

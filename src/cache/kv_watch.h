@@ -14,6 +14,8 @@
 #include "cache/kv_cache.h"
 
 enum { KV_WATCH_SECONDS = 3, KV_MAP_COLUMNS_MAX = 512 };
+/* The changes of a map, written as kv_map_run_bytes counts. */
+enum { KV_MAP_CHANGES_BYTES = 14 << 10 };
 
 /* ---- noted by attention and by the tier ---- */
 
@@ -45,6 +47,11 @@ enum {
     KV_CELL_SAVED = 1 << 5,      /* all that are complete are on disk, or on their way there */
 };
 
+/* Cells [first, first + count). */
+struct kv_map_run {
+    size_t first, count;
+};
+
 struct kv_map {
     uint64_t token_count;                 /* stored */
     uint64_t chunk_count;                 /* of a KV head; with those that are being computed */
@@ -58,14 +65,20 @@ struct kv_map {
     struct kv_watch_counts watched; /* since the watch began, with the token */
     uint64_t watched_tokens;
     uint64_t number; /* of this map, from 1 on, among all of the cache */
-    /* The watch's map before this one, and its number; NULL: there was none of this shape. */
-    char *before; /* owned */
-    uint64_t before_number;
+    /* With since: the cells that changed, as far as they fit.  A change that does not comes with a later map, which
+     * begins behind those of this one, so that none waits for ever. */
+    bool has_changes;
+    struct kv_map_run *runs; /* owned; [run_count] */
+    size_t run_count;
+    uint64_t late_count; /* cells that whoever reads these changes does not have yet */
 };
 
-/* At most KV_MAP_COLUMNS_MAX columns.  Begins the watch, or goes on with it.  kv_map_deinit follows a failure too. */
-enum status kv_sequence_read_map(struct kv_sequence *sequence, struct kv_map *map, struct error *error)
-    STATUS_CHECKED;
+/* At most KV_MAP_COLUMNS_MAX columns.  Begins the watch, or goes on with it.  since: the number of the watch's last
+ * map, for its changes; any other number: all cells.  kv_map_deinit follows a failure too. */
+enum status kv_sequence_read_map(struct kv_sequence *sequence, uint64_t since, struct kv_map *map,
+                                 struct error *error) STATUS_CHECKED;
+/* Of a run as JSON: OFFSET,"CELLS", */
+size_t kv_map_run_bytes(struct kv_map_run run);
 void kv_map_deinit(struct kv_map *map);
 bool kv_sequence_is_watched(const struct kv_sequence *sequence);
 

@@ -15,7 +15,8 @@ struct kv_watch {
     /* In the same block of memory. */
     uint8_t *rows; /* [lane][chunk]: that the token attended to */
     uint8_t *read; /* [lane][chunk]: 1: read from disk for it */
-    char *cells;   /* [lane][KV_MAP_COLUMNS_MAX]: of the last map, [lane][column_count] */
+    char *cells;   /* [lane][KV_MAP_COLUMNS_MAX]: what readers of the last map have, [lane][column_count] */
+    size_t next_cell; /* from where on changes are looked for */
 };
 
 /* A chunk was found in memory; or its page is being read. */

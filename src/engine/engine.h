@@ -221,8 +221,8 @@ struct kv_sequence *sequence_kv(const struct sequence *sequence);
 /* Where its chunks are, and what the last token did with them (cache/kv_watch.h); from now on that is noted, as long as
  * somebody reads maps. */
 struct kv_map;
-enum status sequence_read_map(struct sequence *sequence, struct kv_map *map, struct error *error)
-    STATUS_CHECKED;
+enum status sequence_read_map(struct sequence *sequence, uint64_t since, struct kv_map *map,
+                              struct error *error) STATUS_CHECKED;
 /* Zeros without host_bytes. */
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
 /* The measured costs behind the fractions of new documents (plan/quantized_pages.h); NULL: nothing was measured. */

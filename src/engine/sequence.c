@@ -103,6 +103,7 @@ const struct page_fractions *sequence_fractions(const struct sequence *sequence)
     return kv_sequence_fractions(sequence->kv);
 }
 
-enum status sequence_read_map(struct sequence *sequence, struct kv_map *map, struct error *error) {
-    return kv_sequence_read_map(sequence->kv, map, error);
+enum status sequence_read_map(struct sequence *sequence, uint64_t since, struct kv_map *map,
+                              struct error *error) {
+    return kv_sequence_read_map(sequence->kv, since, map, error);
 }

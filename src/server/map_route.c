@@ -9,15 +9,13 @@
 #include "server/json_text.h"
 #include "server/routes.h"
 
-enum {
-    GAP_MAX = 4, /* cells that are as they were, and are sent with the run that they lie in */
-    READERS_MAX =
-        2, /* at once: each waits for the turn of the service that runs, and has a worker meanwhile */
-};
+/* At once: each waits for the turn of the service that runs, and has a worker meanwhile. */
+enum { READERS_MAX = 2 };
 
 /* What is read between two turns of the service. */
 struct reading {
     const char *owner;
+    uint64_t since;
     size_t sequence_count;
     bool runs, found;
     struct kv_map map;
@@ -47,7 +45,7 @@ static void read_map(void *context, struct engine *engine, const struct service_
     if (shown == NULL) return;
     reading->found = true;
     reading->runs = shown->ticket != 0;
-    reading->status = sequence_read_map(shown->sequence, &reading->map, &reading->error);
+    reading->status = sequence_read_map(shown->sequence, reading->since, &reading->map, &reading->error);
 }
 
 /* ---- as JSON ---- */
@@ -76,18 +74,13 @@ static json_t *chunks_json(const struct kv_map *map) {
     return object;
 }
 
-/* [offset, cells, ...]: what is not as it was. */
+/* [offset, cells, ...] */
 static json_t *changes_json(const struct kv_map *map) {
     json_t *changes = json_array();
-    const size_t count = strlen(map->cells);
-    for (size_t i = 0; i < count; i++) {
-        if (map->cells[i] == map->before[i]) continue;
-        size_t end = i + 1;
-        for (size_t at = end; at < count && at < end + GAP_MAX; at++)
-            if (map->cells[at] != map->before[at]) end = at + 1;
-        (void)json_array_append_new(changes, json_integer((json_int_t)i));
-        (void)json_array_append_new(changes, json_stringn(map->cells + i, end - i));
-        i = end;
+    for (size_t i = 0; i < map->run_count; i++) {
+        const struct kv_map_run run = map->runs[i];
+        (void)json_array_append_new(changes, json_integer((json_int_t)run.first));
+        (void)json_array_append_new(changes, json_stringn(map->cells + run.first, run.count));
     }
     return changes;
 }
@@ -103,7 +96,7 @@ static json_t *receipt_json(const struct mass_receipt *receipt) {
     return object;
 }
 
-static json_t *map_json(const struct reading *reading, uint64_t since) {
+static json_t *map_json(const struct reading *reading) {
     const struct kv_map *map = &reading->map;
     json_t *object = json_object();
     json_put(object, "object", json_string("loam.map"));
@@ -127,10 +120,12 @@ static json_t *map_json(const struct reading *reading, uint64_t since) {
     json_put(object, "watched", counts_json(&map->watched, reading->row_bytes));
     json_put_uint(object, "watched_tokens", map->watched_tokens);
     json_put_uint(object, "resident_layers", reading->tiers.resident_layers);
-    if (since > 0 && since == map->before_number && map->before != NULL)
+    if (map->has_changes) {
         json_put(object, "changes", changes_json(map));
-    else
+        json_put_uint(object, "late", map->late_count);
+    } else {
         json_put(object, "cells", json_string(map->cells));
+    }
     return object;
 }
 
@@ -142,7 +137,8 @@ static uint64_t since_of(const struct exchange *exchange) {
 
 void map_route(struct server *server, struct exchange *exchange) {
     char owner[SERVICE_OWNER_MAX];
-    struct reading reading = {.owner = server_owner(server, exchange_key(exchange), owner)};
+    struct reading reading = {.owner = server_owner(server, exchange_key(exchange), owner),
+                              .since = since_of(exchange)};
     enum status status = STATUS_FULL;
     if (atomic_fetch_add(&server->map_readers, 1) < READERS_MAX)
         status = service_call(server->model.service, read_map, &reading, &reading.error);
@@ -151,7 +147,7 @@ void map_route(struct server *server, struct exchange *exchange) {
     atomic_fetch_sub(&server->map_readers, 1);
     if (status == STATUS_OK) status = reading.status;
     if (status == STATUS_OK) {
-        exchange_reply_json(exchange, 200, map_json(&reading, since_of(exchange)));
+        exchange_reply_json(exchange, 200, map_json(&reading));
     } else {
         struct api_error error;
         api_error_from(&error, &reading.error);

@@ -69,7 +69,7 @@ static void run_close(struct run *run) {
 
 static struct kv_map map_of(struct run *run) {
     struct kv_map map;
-    assert_ok(sequence_read_map(run->sequence, &map, &run->base->error), run->base->error);
+    assert_ok(sequence_read_map(run->sequence, 0, &map, &run->base->error), run->base->error);
     assert_int_equal(map.column_chunks, 1);
     assert_int_equal(strlen(map.cells), LAYERS * run->lists.heads * map.column_count);
     return map;
@@ -256,7 +256,7 @@ static void aggregates_columns(void **state) {
     assert_ok(engine_create(&engine, base->model, &plan, NULL, &base->error), base->error);
     assert_ok(sequence_create(&sequence, engine, &base->error), base->error);
     assert_ok(engine_fill_random(engine, sequence, LONG - 1, 3, &base->error), base->error);
-    assert_ok(sequence_read_map(sequence, &map, &base->error), base->error);
+    assert_ok(sequence_read_map(sequence, 0, &map, &base->error), base->error);
     const size_t lanes = LAYERS * base->model->config.kv_head_count;
     assert_int_equal(map.chunk_count, LONG / 64);
     assert_int_equal(map.column_chunks, 2);
@@ -270,22 +270,34 @@ static void aggregates_columns(void **state) {
     engine_destroy(engine);
 }
 
+static struct kv_map map_since(struct run *run, uint64_t since) {
+    struct kv_map map;
+    assert_ok(sequence_read_map(run->sequence, since, &map, &run->base->error), run->base->error);
+    return map;
+}
+
 static void follows_and_ends(void **state) {
     struct run run;
     run_open(&run, *state, "quest", false, false);
     struct kv_map first = map_of(&run);
-    assert_null(first.before);
+    assert_false(first.has_changes);
     (void)decode_rig_step(run.base, run.engine, run.sequence);
-    struct kv_map second = map_of(&run);
-    assert_int_equal(second.before_number, first.number);
+    struct kv_map second = map_since(&run, first.number);
+    assert_true(second.has_changes && second.run_count > 0);
+    assert_int_equal(second.late_count, 0);
     assert_true(second.number > first.number);
-    assert_string_equal(second.before, first.cells);
     assert_string_not_equal(second.cells, first.cells);
+    for (size_t i = 0; i < second.run_count; i++)
+        memcpy(first.cells + second.runs[i].first, second.cells + second.runs[i].first, second.runs[i].count);
+    assert_string_equal(second.cells, first.cells);
+    struct kv_map another = map_since(&run, first.number); /* which is not the last one any more */
+    assert_false(another.has_changes);
+    kv_map_deinit(&another);
     run.engine->cache->watch_until_ns = 1; /* long ago */
     (void)decode_rig_step(run.base, run.engine, run.sequence);
     assert_false(kv_sequence_is_watched(run.sequence->kv));
-    struct kv_map third = map_of(&run);
-    assert_null(third.before);
+    struct kv_map third = map_since(&run, second.number + 1);
+    assert_false(third.has_changes);
     assert_true(third.number > second.number);
     sequence_destroy(run.sequence); /* the next one is watched from its prompt on */
     run.sequence = decode_rig_prompt(run.base, run.engine, PROMPT);
