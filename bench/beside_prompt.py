@@ -3,12 +3,16 @@
 
 STREAMS (4) clients decode.  Then one prompt of LENGTH (32000) tokens comes, and SHORT (7) prompts of 64 tokens behind it.
 ms between two tokens of the streams before and while the long prompt is read, and ms to the first token of the short
-ones, alone and behind it.  The time from a client that leaves until its slot is free, CLIENTS_LEAVING (10) times.  CSV
-on standard output; MODEL's vocabulary has 30,000 tokens or more."""
+ones, alone and behind it.  SECONDS (0): the long prompt's client leaves so long after the last short one has its first
+token; 0: it stays.  The time from a client that closes its connection until its slot is free, as /metrics has it,
+CLIENTS_LEAVING (10) times while it decodes and as often while its prompt of 2,048 tokens is read.  CSV on standard
+output; MODEL's vocabulary has 30,000 tokens or more."""
 import http.client
 import json
 import os
+import random
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -19,6 +23,7 @@ STREAMS = int(os.environ.get("STREAMS", 4))
 LENGTH = int(os.environ.get("LENGTH", 32000))
 SHORT = int(os.environ.get("SHORT", 7))
 LEAVING = int(os.environ.get("CLIENTS_LEAVING", 10))
+SECONDS = float(os.environ.get("SECONDS", 0))
 IDLE_SECONDS = 10
 
 
@@ -35,21 +40,28 @@ class Client(threading.Thread):
 
     def __init__(self, port, tokens, answer):
         super().__init__(daemon=True)
-        self.times, self.began, self.leaves = [], time.monotonic(), False
+        self.times, self.began, self.leaves = [], time.monotonic(), threading.Event()
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=3600)
         self.body = {"prompt": tokens, "max_tokens": answer, "temperature": 0, "stream": True, "ignore_eos": True}
         self.start()
 
     def run(self):
         self.connection.request("POST", "/v1/completions", json.dumps(self.body), {"Content-Type": "application/json"})
+        self.socket = self.connection.sock
         response = self.connection.getresponse()
         assert response.status == 200, response.read()
-        for line in response:
-            if has_text(line):
-                self.times.append(time.monotonic())
-            if self.leaves:
-                break
+        try:
+            for line in response:
+                if has_text(line):
+                    self.times.append(time.monotonic())
+        except (OSError, ValueError, http.client.HTTPException):
+            assert self.leaves.is_set()
         self.connection.close()
+
+    def leave(self):
+        """The connection is closed at once, not behind the next token."""
+        self.leaves.set()
+        self.socket.shutdown(socket.SHUT_RDWR)
 
     def first(self):
         self.join()
@@ -71,6 +83,20 @@ def running(port):
     text = connection.getresponse().read().decode()
     connection.close()
     return sum(int(re.search(rf"^loam_requests_{state} (\d+)", text, re.M).group(1)) for state in ("prefilling", "decoding"))
+
+
+def leave(port, length, is_time):
+    """ms until the slot is free of a client that leaves when it is time, which is once it has a slot."""
+    before = running(port)
+    client = Client(port, prompt(time.monotonic_ns() % 20000, length), 4000)
+    while running(port) == before or not is_time(client):
+        time.sleep(0.01)
+    time.sleep(random.random())
+    client.leave()
+    left = time.monotonic()
+    while running(port) > before:
+        time.sleep(0.005)
+    return (time.monotonic() - left) * 1e3
 
 
 def main():
@@ -96,27 +122,25 @@ def main():
         time.sleep(0.5)
         behind = [Client(port, prompt(200 + i, 64), 2) for i in range(SHORT)]
         firsts = [c.first() for c in behind]
-        first_long = long.first()
+        if SECONDS > 0:
+            time.sleep(SECONDS)
+            long.leave()
+        first_long = long.first() if SECONDS == 0 else float("nan")
         end = time.monotonic()
-        free = []
-        for i in range(LEAVING):
-            before = running(port)
-            client = Client(port, prompt(300 + i, 64), 4000)
-            while not client.times:
-                time.sleep(0.01)
-            client.leaves, left = True, time.monotonic()
-            while running(port) > before:
-                time.sleep(0.005)
-            free.append((time.monotonic() - left) * 1e3)
+        while running(port) > STREAMS:
+            time.sleep(0.05)
+        free = [leave(port, 64, lambda client: client.times) for _ in range(LEAVING)]
+        free_reading = [leave(port, 2048, lambda _: True) for _ in range(LEAVING)]
         idle, beside = gaps(streams, begin, middle), gaps(streams, middle, end)
     finally:
         server.kill()
         server.wait()
-    print(f"# STREAMS={STREAMS} LENGTH={LENGTH} SHORT={SHORT} bench/beside_prompt.py LOAM {os.path.basename(model)}")
+    print(f"# STREAMS={STREAMS} LENGTH={LENGTH} SHORT={SHORT} SECONDS={SECONDS:g} CLIENTS_LEAVING={LEAVING} "
+          f"bench/beside_prompt.py LOAM {os.path.basename(model)}")
     print("what,count,median_ms,p99_ms,max_ms")
     for name, values in (("gap idle", idle), ("gap beside the prompt", beside), ("first token of short, alone", alone),
                          ("first token of short, behind it", firsts), ("first token of long", [first_long]),
-                         ("until a slot is free", free)):
+                         ("until a slot is free, decoding", free), ("until a slot is free, reading", free_reading)):
         print(f"{name},{len(values)},{statistics.median(values):.1f},{p99(values):.1f},{max(values):.1f}")
 
 

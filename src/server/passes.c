@@ -192,8 +192,10 @@ struct slice {
     struct service *service;
     struct job *job;
     size_t first; /* of the tokens, in the job's */
-    double deadline;
+    double deadline, looked_at; /* looked_at: when it last was asked whether it is over */
 };
+
+static double slice_seconds(const struct service *service) { return service->options.slice_ms * 1e-3; }
 
 static bool is_cancelled(struct service *service, struct job *job) {
     pthread_mutex_lock(&service->mutex);
@@ -216,31 +218,33 @@ static bool slice_progress(void *context, uint64_t done, uint64_t total) {
     return cannot_pause(slice->service, job) && is_cancelled(slice->service, job);
 }
 
-/* The client has left, or the slice's time is over and somebody else wants to compute. */
+/* A client has left, whose slot is wanted back; or somebody else wants to compute and the slice's time is over, or will
+ * be before it is asked again: as long again as since it was asked last. */
 static bool slice_is_over(void *context) {
-    const struct slice *slice = context;
+    struct slice *slice = context;
     struct service *service = slice->service;
-    if (is_cancelled(service, slice->job)) return true;
-    if (clock_seconds() < slice->deadline) return false;
+    const double now = clock_seconds(), next = now + (now - slice->looked_at);
+    slice->looked_at = now;
     pthread_mutex_lock(&service->mutex);
-    bool waits = service->running_count > 1 || service->queue != NULL || service->callers != NULL;
+    const bool leaves = service->has_cancelled || service->stopping;
+    const bool waits = service->running_count > 1 || service->queue != NULL || service->callers != NULL;
     pthread_mutex_unlock(&service->mutex);
-    return waits;
+    return leaves || (waits && next >= slice->deadline);
 }
 
 static bool slice_pauses(void *context) {
-    const struct slice *slice = context;
+    struct slice *slice = context;
     return !engine_reads_weights(slice->service->engine) && slice_is_over(context);
 }
 
 /* Rows a layer at a time such that a slice has several places to pause at, by the rate of late; 0: nobody waits. */
 static size_t slice_block_size(struct service *service) {
-    enum { PAUSES = 4, ROWS_MIN = 32 };
+    enum { PAUSES = 4, ROWS_MIN = 16 };
     if (service->running_count < 2) return 0;
     double rate = service->statistics.prefill_rate; /* tokens through all layers */
     if (rate <= 0) return ROWS_MIN;
     double layers = (double)engine_config(service->engine)->layer_count;
-    double rows = rate * layers * service->options.slice_ms * 1e-3 / PAUSES;
+    double rows = rate * layers * slice_seconds(service) / PAUSES;
     size_t size = ROWS_MIN;
     while ((double)(2 * size) <= rows) size *= 2;
     return size;
@@ -307,7 +311,7 @@ static void prefill_slice(struct service *service, struct job *job) {
     double began = clock_seconds();
     size_t first = job->answer.stored.count, last = run_end(job, first), before = job->progress_done;
     struct slice slice = {
-        .service = service, .job = job, .first = first, .deadline = began + service->options.slice_ms * 1e-3};
+        .service = service, .job = job, .first = first, .deadline = began + slice_seconds(service), .looked_at = began};
     const struct prefill_request request = {.tokens = job->tokens.ids + first,
                                             .token_count = last - first,
                                             .progress = slice_progress,
@@ -354,7 +358,7 @@ static struct job *find_behind(struct service *service) {
 static void observe_slice(struct service *service, struct job *job) {
     const double began = clock_seconds();
     struct slice slice = {
-        .service = service, .job = job, .deadline = began + service->options.slice_ms * 1e-3};
+        .service = service, .job = job, .deadline = began + slice_seconds(service), .looked_at = began};
     const struct service_observer *observer = &job->observer;
     job->observes = observer->work(observer->context, job->answer.sequence, slice_is_over, &slice);
     account_charge(service, job, clock_seconds() - began);
@@ -382,16 +386,26 @@ static void add(struct together *together, struct job *job, size_t token_count, 
     together->step_count += is_step;
 }
 
-/* Rows of a pass: as many as a slice computes by the rate of late, and some for prompts.  Where weights are read for
- * each pass, its rows cost little. */
+/* Rows of a pass: those of its steps, and of prompts as many as a slice computes by the rate of late.  So it lasts as
+ * long as a step and a slice one after the other, or, where that is
+ * but a few rows, a little longer.  A pass cannot pause.  Where weights are read for each pass, its rows
+ * cost little. */
 static size_t together_rows(const struct service *service, size_t step_count) {
-    enum { ROWS_MIN = 32, PROMPT_MIN = 16, ALONE = 4 };
+    enum { BESIDE_MIN = 8, ALONE_MIN = 32 };
     const size_t max = engine_batch_size(service->engine);
-    const size_t least = step_count + PROMPT_MIN > ROWS_MIN ? step_count + PROMPT_MIN : ROWS_MIN;
+    const size_t least = step_count > 0 ? step_count + BESIDE_MIN : ALONE_MIN;
     if (engine_reads_weights(service->engine)) return max;
-    double rows = service->statistics.prefill_rate * service->options.slice_ms * 1e-3;
-    if (step_count == 0) rows *= ALONE;
+    const double rows = (double)step_count + service->statistics.prefill_rate * slice_seconds(service);
     return rows <= (double)least ? min_size(least, max) : rows < (double)max ? (size_t)rows : max;
+}
+
+/* Seconds of a pass that its prompts took: what is more than a step of late takes.  At most their part of the rows, as
+ * the first rows of a pass cost most; at least half of that, should the steps of late have met a busy machine. */
+static double prompt_seconds(const struct service *service, const struct together *together, double seconds) {
+    const double share = seconds * (double)(together->rows - together->step_count) / (double)together->rows;
+    const double rate = service->statistics.decode_rate;
+    const double more = rate > 0 ? seconds - (double)together->step_count / rate : share;
+    return fmin(fmax(more, share / 2), share);
 }
 
 /* The rest of a prompt, if it or a part of it can share a pass; 0: it cannot. */
@@ -449,6 +463,7 @@ static void run_together(struct service *service, const struct together *togethe
     enum status status =
         engine_prefill_together(service->engine, together->parts, together->count, &logits, &error);
     const double seconds = clock_seconds() - began, row_seconds = seconds / (double)together->rows;
+    const size_t prompt_rows = together->rows - together->step_count;
     if (status != STATUS_OK) {
         if (!service_repair(service, together->jobs, together->count, status, &error))
             fail_all(service, together->jobs, together->count, &error);
@@ -458,8 +473,8 @@ static void run_together(struct service *service, const struct together *togethe
     statistics->slices++;
     statistics->steps += together->step_count > 0;
     statistics->decode_seconds += row_seconds * (double)together->step_count;
-    statistics->prefill_seconds += row_seconds * (double)(together->rows - together->step_count);
-    note_rate(&statistics->prefill_rate, 1 / row_seconds);
+    statistics->prefill_seconds += row_seconds * (double)prompt_rows;
+    note_rate(&statistics->prefill_rate, (double)prompt_rows / prompt_seconds(service, together, seconds));
     for (size_t i = 0; i < together->count; i++) {
         struct job *job = together->jobs[i];
         const float *own = logits + i * service->vocabulary_size;

@@ -59,7 +59,12 @@ static void end_queued(struct service *service, bool all, const char *why) {
     }
 }
 
-static void end_cancelled(struct service *service) {
+/* Whether there was a cancelled one. */
+static bool end_cancelled(struct service *service) {
+    pthread_mutex_lock(&service->mutex);
+    const bool has_cancelled = service->has_cancelled;
+    service->has_cancelled = false; /* one that comes from here on may be seen twice */
+    pthread_mutex_unlock(&service->mutex);
     end_queued(service, false, "cancelled");
     struct error error;
     (void)error_set(&error, STATUS_INTERRUPTED, "cancelled");
@@ -74,6 +79,7 @@ static void end_cancelled(struct service *service) {
         else
             i++;
     }
+    return has_cancelled;
 }
 
 /* ---- admission ---- */
@@ -258,7 +264,7 @@ bool scheduler_turn(struct service *service) {
     service->turn++;
     service->awaits_disk = false;
     answer_callers(service);
-    end_cancelled(service);
+    if (end_cancelled(service)) publish(service); /* a slot is free: it is seen before the next pass */
     drain(service);
     preempt(service);
     resident_unload_idle(service);

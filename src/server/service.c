@@ -180,7 +180,7 @@ void service_cancel(struct service *service, service_ticket ticket) {
     pthread_mutex_lock(&service->mutex);
     struct job *job = find_job(service, ticket);
     if (job != NULL && !job->cancelled) service->cancelled++;
-    if (job != NULL) job->cancelled = true;
+    if (job != NULL) job->cancelled = service->has_cancelled = true;
     pthread_cond_broadcast(&service->work);
     pthread_mutex_unlock(&service->mutex);
 }

@@ -109,6 +109,7 @@ struct service {
     uint64_t queue_bytes;
     service_ticket last_ticket;
     bool stopping, draining;
+    bool has_cancelled; /* since the last turn of the loop looked for cancelled jobs */
     double drain_deadline;
     struct service_caller *callers;
     struct service_statistics published;

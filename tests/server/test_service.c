@@ -129,6 +129,58 @@ static void test_prompts_are_read_one_after_another(void **state) {
     service_rig_close(&rig);
 }
 
+/* ---- a client that leaves ---- */
+
+struct leaver {
+    struct client *client;
+    bool is_cancelled, was_read, is_free; /* was_read: the prompt, at last; is_free: the slot was, before that */
+};
+
+static void leaver_progress(void *context, size_t done, size_t total) {
+    struct leaver *leaver = context;
+    struct service *service = leaver->client->rig->service;
+    if (done > 0 && !leaver->is_cancelled) service_cancel(service, leaver->client->ticket);
+    if (done > 0) leaver->is_cancelled = true;
+    if (done == total || leaver->is_free) return;
+    leaver->is_free = leaver->client->done_count == 1 && service_get_statistics(service).paused == 0;
+}
+
+static void leaver_done(void *context, const struct service_done *done) {
+    struct leaver *leaver = context;
+    leaver->was_read = done->reason == STOP_LENGTH;
+}
+
+/* Its slot is free, and seen to be, while a long prompt of another client is read, though nothing else ends that
+ * slice. */
+static void test_a_slot_is_free_within_a_slice(void **state) {
+    struct service_rig rig;
+    struct client client;
+    service_ticket ticket;
+    struct error error;
+    (void)state;
+    service_rig_open(&rig, &(struct service_rig_options){.parallel = 2,
+                                                         .sequences = 2,
+                                                         .context_size = CONTEXT,
+                                                         .batch_size = 32,
+                                                         .service = {.slice_ms = 3600000}});
+    struct token_list prompt = rig_tokens(&rig, texts[0], 20), longer = rig_tokens(&rig, texts[1], LENGTH);
+    const struct service_request request = rig_request(&prompt, ANSWER), reading = rig_request(&longer, 1);
+    struct leaver leaver = {.client = &client};
+    const struct service_listener listener = {.context = &leaver, .progress = leaver_progress, .done = leaver_done};
+    client_init(&client, &rig);
+    client.pause_at = 1;
+    client_submit(&client, &request);
+    client_wait_tokens(&client, 1);
+    assert_ok(service_submit(rig.service, &reading, &listener, &ticket, &error), error);
+    assert_true(service_wait(rig.service, 600));
+    assert_true(leaver.was_read);
+    assert_true(leaver.is_free);
+    client_deinit(&client);
+    token_list_deinit(&prompt);
+    token_list_deinit(&longer);
+    service_rig_close(&rig);
+}
+
 /* ---- a disk that takes its time ---- */
 
 struct slow_disk {
@@ -405,6 +457,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_together_as_alone),
         cmocka_unit_test(test_prompts_are_read_one_after_another),
+        cmocka_unit_test(test_a_slot_is_free_within_a_slice),
         cmocka_unit_test(test_a_sync_holds_up_nobody),
         cmocka_unit_test(test_an_observer_holds_up_nobody),
         cmocka_unit_test(test_who_is_observed_may_be_preempted),
