@@ -7,8 +7,9 @@
 
 A setting is a model, a depth, a budget of RAM for the KV (all of it in RAM, or a share with the rest in DIR) and a plan.
 KV in RAM are generated; KV on disk are those that --replay has, since hits depend on them.  A disk that is shared
-changes from minute to minute, so right before each setting on disk its rates are measured again, and the prediction is
-by those (`loam plan --measure-disk`); --kept-disk predicts by the machine's kept numbers.  Wants a quiet machine.
+changes from minute to minute, so right before and right after each setting on disk its rates are measured again, and
+what is compared is the mean step of the two predictions (`loam plan --measure-disk`), so that the model is judged and
+not the weather; --kept-disk predicts by the machine's kept numbers.  Wants a quiet machine.
 Lines that begin with # are the machine's and the program's; the last lines of the output say how many predictions are
 within 15%, and how the plan that is predicted to be quickest of those with the same accuracy compares with the quickest
 measured one."""
@@ -24,7 +25,8 @@ IN_RAM = ["full", "full codec=q8", "streaming", "quest", "quest select=meanstd",
 ON_DISK = ["full", "streaming", "quest", "quest select=meanstd", "hata", "leoam"]
 COLUMNS = ["model", "depth", "budget", "plan", "exact", "predicted_ts", "measured_ts", "slowest_ts", "quickest_ts",
            "ratio", "limit", "predicted_ms", "disk_ms", "pages_ms", "waited_ms", "predicted_mb", "read_mb",
-           "predicted_requests", "requests"]
+           "predicted_requests", "requests", "before_ts", "after_ts"]
+MOVED = 0.15  # the predictions before and after differ by more: the disk did not keep its rate
 
 
 def output(command):
@@ -76,47 +78,66 @@ def settings(options):
                 yield model, depth, share, tiers(options, share, bytes_of_all), plans
 
 
-def details(prediction, result, options):
+def mean(values):
+    return statistics.fmean(float(value or 0) for value in values)
+
+
+def details(around, result, options):
     """Of a step: milliseconds and megabytes; what is counted is the mean over all steps."""
-    steps, parts = options.steps * options.repetitions, prediction["parts_seconds"]
+    steps = options.steps * options.repetitions
+    parts = [plan["parts_seconds"] for plan in around]
     return [f"{1e3 * seconds:.2f}" for seconds in
-            (prediction["step_seconds"], parts["disk"], parts["pages"], (result.get("kv_wait_seconds") or 0) / steps)] + [
-        f"{1e-6 * prediction['step_read_bytes']:.1f}", f"{1e-6 * (result.get('kv_read_bytes') or 0) / steps:.1f}",
-        f"{prediction['step_read_requests']:.0f}", f"{(result.get('kv_read_requests') or 0) / steps:.0f}"]
+            (mean(plan["step_seconds"] for plan in around), mean(part["disk"] for part in parts),
+             mean(part["pages"] for part in parts), (result.get("kv_wait_seconds") or 0) / steps)] + [
+        f"{1e-6 * around[0]['step_read_bytes']:.1f}", f"{1e-6 * (result.get('kv_read_bytes') or 0) / steps:.1f}",
+        f"{around[0]['step_read_requests']:.0f}", f"{(result.get('kv_read_requests') or 0) / steps:.0f}"] + [
+        f"{plan['tokens_per_second']:.2f}" for plan in around]
+
+
+def measured_row(options, setting, plan, before, after, result):
+    model, depth, share = setting
+    around, rates = (before[plan], after[plan]), result["samples_ts"]
+    expected = 1 / mean(prediction["step_seconds"] for prediction in around)
+    found = max(rates) if options.quickest else statistics.median(rates)
+    return [os.path.basename(model), depth, share, plan, int(before[plan]["exact"]), f"{expected:.2f}",
+            f"{found:.2f}", f"{min(rates):.2f}", f"{max(rates):.2f}", f"{expected / found:.3f}",
+            before[plan]["limit"]] + details(around, result, options)
 
 
 def run(options, writer):
     rows = []
     for model, depth, share, budget, plans in settings(options):
         try:
-            predictions = predicted(options, model, depth, budget)
+            before = predicted(options, model, depth, budget)
         except RuntimeError as reason:
             print(f"{model} {depth} {share}: {reason}", file=sys.stderr)
             continue
         for plan in plans:
-            if plan not in predictions:
+            if plan not in before:
                 continue
             try:
-                if budget and not options.kept_disk:
-                    predictions = predicted(options, model, depth, budget)
                 result = measured(options, model, depth, budget, plan)
+                after = predicted(options, model, depth, budget) if budget and not options.kept_disk else before
             except RuntimeError as reason:
                 print(f"{model} {depth} {share} {plan}: {reason}", file=sys.stderr)
                 continue
-            expected, rates = predictions[plan]["tokens_per_second"], result["samples_ts"]
-            found = max(rates) if options.quickest else statistics.median(rates)
-            row = [os.path.basename(model), depth, share, plan, int(predictions[plan]["exact"]), f"{expected:.2f}",
-                   f"{found:.2f}", f"{min(rates):.2f}", f"{max(rates):.2f}", f"{expected / found:.3f}",
-                   predictions[plan]["limit"]] + details(predictions[plan], result, options)
+            row = measured_row(options, (model, depth, share), plan, before, after, result)
+            before = after
             writer.writerow(row)
             print("  ".join(str(cell) for cell in row), flush=True)
             rows.append(dict(zip(COLUMNS, row)))
     return rows
 
 
+def is_within(row):
+    return abs(float(row["ratio"]) - 1) <= 0.15
+
+
 def summarize(rows):
-    within = sum(1 for row in rows if abs(float(row["ratio"]) - 1) <= 0.15)
-    print(f"{within} of {len(rows)} within 15%")
+    print(f"{sum(map(is_within, rows))} of {len(rows)} within 15%")
+    kept = [row for row in rows if abs(float(row["after_ts"]) / float(row["before_ts"]) - 1) <= MOVED]
+    if len(kept) < len(rows):
+        print(f"{sum(map(is_within, kept))} of the {len(kept)} for which the disk kept its rate")
     groups = {}
     for row in rows:
         for kind in ["any"] + (["exact"] if row["exact"] else []):

@@ -252,8 +252,7 @@ static enum status pages(struct probe *probe, double in_memory, struct error *er
                      checksum = bytes / read / machine->copy;
         quickest_add(&page, fmax((seconds - waited - in_memory) / read - checksum, 1e-9));
         if (quickest_add(&whole, seconds)) {
-            const double requests = (double)(after.read_requests - before.read_requests);
-            reading = bytes / machine_disk_rate(machine, bytes / requests);
+            reading = bytes / machine_disk_rate(machine, bytes / read * COST_SEGMENT_CHUNKS);
             handling = fmax(seconds - waited - in_memory, 0);
         }
     }

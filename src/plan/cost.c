@@ -31,8 +31,8 @@ static const double DIAL_TOKENS = 0.25, DIAL_PAGES = 0.48;
 enum { BLOCK_ROWS = 256 }; /* of a prefill block that a machine's file has numbers of */
 /* Of a prompt that goes through the layers at once (docs/decisions/0009). */
 static const double SEGMENT_TOKENS = 8192, SEGMENT_BYTES = 64 << 20;
-/* Chunks of a head are neighbours on disk, which a scan reads in one request, up to one that RAM holds, or to one whose
- * slot does not lie behind the last one's: of so many chunks, and of those that are held, each ends one. */
+/* Chunks of a head are neighbours on disk, which a scan asks for in one request, up to one that RAM holds, or to one
+ * whose slot does not lie behind the last one's: of so many chunks, and of those that are held, each ends one. */
 static const double SCAN_CUT = 0.15, SCAN_CUT_HELD = 0.45;
 enum { PAGE_DEFAULT = 16, PART_BYTES = 4096 }; /* select.h; pages in parts (docs/decisions/0030) */
 
@@ -166,12 +166,14 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
     return STATUS_OK;
 }
 
-/* Seconds of the disk and of the processor for so many pages, or parts of so many, of page_bytes in the mean. */
-static void read_pages(const struct machine *machine, double pages, double page_bytes, double request_bytes,
-                       double *disk, double *processor) {
-    const double bytes = pages * fmax(page_bytes, 1);
-    *disk = bytes / machine_disk_rate(machine, fmax(request_bytes, fmax(page_bytes, 1)));
-    *processor = pages * machine->tier_page_seconds + bytes / machine->copy;
+/* Seconds of the processor for so many pages, or parts of so many, of page_bytes in the mean. */
+static double handling_seconds(const struct machine *machine, double pages, double page_bytes) {
+    return pages * machine->tier_page_seconds + pages * page_bytes / machine->copy;
+}
+
+/* The system reads neighbours in one go that are asked for at once. */
+static double scan_seconds(const struct machine *machine, double pages, double page_bytes) {
+    return pages * page_bytes / machine_disk_rate(machine, COST_SEGMENT_CHUNKS * page_bytes);
 }
 
 /* ---- a step ---- */
@@ -271,8 +273,9 @@ static void read_everything(struct step *step, double computed) {
     const double missed = fmin(1 - tiers->held + 1 / layers, 1);
     const double pages = tiers->chunks * tiers->heads * missed, together = request_chunks(1 - missed);
     const struct machine *machine = step->model->machine;
-    double disk, processor;
-    read_pages(machine, pages, tiers->chunk_bytes, tiers->chunk_bytes * together, &disk, &processor);
+    const double disk = scan_seconds(machine, pages, tiers->chunk_bytes),
+                 processor = handling_seconds(machine, pages, tiers->chunk_bytes);
+    cost->disk_requests = pages / COST_SEGMENT_CHUNKS;
     cost->read_bytes = pages * tiers->chunk_bytes;
     cost->missed_chunks = pages;
     cost->read_requests = pages / together;
@@ -344,6 +347,29 @@ static struct chosen added_to_lists(const struct step *step, double held) {
     return added;
 }
 
+/* What a layer's disk gets at once. */
+struct layer_reads {
+    double layers; /* that read, each so many: */
+    double bytes, requests;
+};
+
+/* Of so many reads of chosen chunks, each a request of bytes, those are one for the disk that lie side by side and
+ * reach each other.  A window misses whole layers, those whose turn comes last: what was used the longest ago
+ * leaves. */
+static struct layer_reads merged_reads(const struct step *step, double misses, double bytes) {
+    const struct tiers *tiers = &step->tiers;
+    const double kv_heads = step->work.kv_heads, heads = kv_heads * step->chosen_layers;
+    if (step->plan->select.method == &select_window) {
+        const double window = fmin(ceil(step->work.kept / KV_CHUNK_TOKENS) + 1, tiers->chunks),
+                     run = window / (window / COST_SEGMENT_CHUNKS + 2); /* sinks; a segment that is begun */
+        const double layers = fmax(misses / (kv_heads * window), 1);
+        return (struct layer_reads){layers, bytes * fmax(run, 1), misses / layers / fmax(run, 1)};
+    }
+    const double beside = misses / fmax(heads * tiers->chunks, 1) * (bytes / tiers->chunk_bytes),
+                 run = 1 / (1 - fmin(beside, 1) * (COST_SEGMENT_CHUNKS - 1) / COST_SEGMENT_CHUNKS);
+    return (struct layer_reads){step->chosen_layers, bytes * run, misses / run / fmax(step->chosen_layers, 1)};
+}
+
 /* Heads with a buffer lack the rows that their last list did not have; the others all of theirs. */
 static void read_chosen(struct step *step, double computed) {
     struct cost *cost = step->cost;
@@ -362,22 +388,21 @@ static void read_chosen(struct step *step, double computed) {
     const double list_bytes = list_misses * lists.miss_bytes, added_bytes = added_misses * added.miss_bytes;
     const double share = misses > 0 ? added_misses / misses : 0;
     const struct chosen chosen = {.miss_bytes = (1 - share) * lists.miss_bytes + share * added.miss_bytes};
-    double disk, processor, dense_disk, dense_processor;
-    read_pages(machine, misses, chosen.miss_bytes, chosen.miss_bytes, &disk, &processor);
-    read_pages(machine, kv_heads * dense * tiers->chunks, tiers->chunk_bytes,
-               tiers->chunk_bytes * request_chunks(0), &dense_disk, &dense_processor);
+    const double dense_pages = kv_heads * dense * tiers->chunks;
     /* A layer's are asked for at once, and waited for. */
-    disk = step->chosen_layers * machine_disk_seconds(machine, fmax(chosen.miss_bytes, 1),
-                                                      misses / fmax(step->chosen_layers, 1));
-    disk += dense_disk;
-    processor += dense_processor;
+    const struct layer_reads reads = merged_reads(step, misses, fmax(chosen.miss_bytes, 1));
+    const double disk = reads.layers * machine_disk_seconds(machine, reads.bytes, reads.requests) +
+                        scan_seconds(machine, dense_pages, tiers->chunk_bytes),
+                 processor = handling_seconds(machine, misses, chosen.miss_bytes) +
+                             handling_seconds(machine, dense_pages, tiers->chunk_bytes);
     const double expected =
         step->plan->prefetches ? PREFETCHED * disk * (1 - fmin(machine->disk_serial, 1)) : 0;
     cost->parts[COST_DISK] = disk;
     cost->parts[COST_PAGES] = processor;
-    cost->missed_chunks = misses + kv_heads * dense * tiers->chunks;
-    cost->read_requests = misses + kv_heads * dense * tiers->chunks / request_chunks(0);
-    cost->read_bytes = list_bytes + added_bytes + kv_heads * dense * tiers->chunks * tiers->chunk_bytes;
+    cost->missed_chunks = misses + dense_pages;
+    cost->read_requests = misses + dense_pages / request_chunks(0);
+    cost->disk_requests = reads.layers * reads.requests + dense_pages / COST_SEGMENT_CHUNKS;
+    cost->read_bytes = list_bytes + added_bytes + dense_pages * tiers->chunk_bytes;
     /* Pages are handled while others are on their way. */
     cost->step_seconds = computed + fmax(disk - fmin(expected, computed), processor);
 }

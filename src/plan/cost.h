@@ -39,6 +39,9 @@ struct cost_model {
 void cost_model_init(struct cost_model *model, const struct machine *machine,
                      const struct model_config *config, const struct gguf *gguf);
 
+/* Consecutive chunks of a head that are neighbours on disk (cache/store/store.h). */
+enum { COST_SEGMENT_CHUNKS = 16 };
+
 enum cost_part {
     COST_MATRICES,
     COST_LAYERS,
@@ -60,6 +63,7 @@ struct cost {
     double held;              /* 0..1: the share of the KV that RAM holds */
     uint64_t kv_bytes, key_index_bytes, device_bytes, host_bytes, disk_bytes; /* at the depth */
     double read_bytes, read_requests, missed_chunks;                          /* of a step */
+    double disk_requests; /* of these, what is left when the system has put neighbours together */
     double pass_bytes; /* of weights, read for each step */
 };
 
