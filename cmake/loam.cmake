@@ -95,7 +95,7 @@ endfunction()
 # with many seeds: loam_seeded_tests writes down which those are.
 function(loam_test name)
   cmake_parse_arguments(ARG "SEEDED" "TIMEOUT" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
-  add_executable(test_${name} ${ARG_SOURCES})
+  add_executable(test_${name} ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/watch.c)
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(test_${name} PRIVATE _GNU_SOURCE ${ARG_DEFINES}
     LOAM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LOAM_BINARY="$<TARGET_FILE:loam>")
@@ -120,16 +120,19 @@ function(loam_test name)
   if(LOAM_SANITIZE OR CMAKE_CROSSCOMPILING)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 10")
   endif()
+  math(EXPR watch "${ARG_TIMEOUT} * 9 / 10")
   add_test(NAME ${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+    ENVIRONMENT LOAM_TEST_WATCH=${watch})
 endfunction()
 
 # loam_test_again(NAME SEED): the test NAME with another seed, as NAME_seed_SEED.
 function(loam_test_again name seed)
   get_test_property(${name} TIMEOUT timeout)
+  get_test_property(${name} ENVIRONMENT environment)
   add_test(NAME ${name}_seed_${seed} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${name}_seed_${seed} PROPERTIES
-    SKIP_RETURN_CODE 77 TIMEOUT ${timeout} ENVIRONMENT LOAM_TEST_SEED=${seed})
+    SKIP_RETURN_CODE 77 TIMEOUT ${timeout} ENVIRONMENT "${environment};LOAM_TEST_SEED=${seed}")
 endfunction()
 
 # loam_seeded_tests(): seeded_tests.txt in the build folder, a line "NAME PROGRAM" for each.

@@ -1,9 +1,14 @@
 /* Threads that call pread, pwrite and fdatasync, behind io_queue_internal.h.
  *
  * `waiting` and `finished` are the only things that both sides touch, under one lock; what the owner of the
- * queue has started lies in `gathered` until flush, so that many submits cost one locking. */
+ * queue has started lies in `gathered` until flush, so that many submits cost one locking.
+ *
+ * Threads wait on a semaphore, which has one permit for each slot of `waiting` and one for each thread that is to
+ * stop.  A condition variable would do, were it not for glibc before 2.41: with several waiters one of its signals may
+ * wake none (bug 25847), and a request would never be served.  `done` has one waiter. */
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -13,9 +18,9 @@ struct threads_engine {
     struct io_slot_list gathered; /* the owner's own */
     size_t gathered_count;
     pthread_mutex_t lock;
-    pthread_cond_t work, done;
+    pthread_cond_t done;
     struct io_slot_list waiting, finished; /* under lock */
-    bool stopping;                         /* under lock */
+    sem_t work;
     size_t thread_count;
     pthread_t threads[];
 };
@@ -35,33 +40,26 @@ static ssize_t slot_run(const struct io_slot *slot) {
 
 static void *thread_main(void *argument) {
     struct threads_engine *engine = argument;
-    pthread_mutex_lock(&engine->lock);
     for (;;) {
+        while (sem_wait(&engine->work) != 0) continue; /* a signal came */
+        pthread_mutex_lock(&engine->lock);
         struct io_slot *slot = io_slot_list_take(&engine->waiting);
-        if (slot == NULL) {
-            if (engine->stopping) break;
-            pthread_cond_wait(&engine->work, &engine->lock);
-            continue;
-        }
         pthread_mutex_unlock(&engine->lock);
-        ssize_t result = slot_run(slot);
+        if (slot == NULL) return NULL; /* a permit without a slot: the end */
+        const ssize_t result = slot_run(slot);
         pthread_mutex_lock(&engine->lock);
         slot->result = result;
         io_slot_list_add(&engine->finished, slot);
         pthread_cond_signal(&engine->done);
+        pthread_mutex_unlock(&engine->lock);
     }
-    pthread_mutex_unlock(&engine->lock);
-    return NULL;
 }
 
 static void threads_destroy(void *pointer) {
     struct threads_engine *engine = pointer;
-    pthread_mutex_lock(&engine->lock);
-    engine->stopping = true;
-    pthread_cond_broadcast(&engine->work);
-    pthread_mutex_unlock(&engine->lock);
+    for (size_t i = 0; i < engine->thread_count; i++) (void)sem_post(&engine->work);
     for (size_t i = 0; i < engine->thread_count; i++) pthread_join(engine->threads[i], NULL);
-    pthread_cond_destroy(&engine->work);
+    (void)sem_destroy(&engine->work);
     pthread_cond_destroy(&engine->done);
     pthread_mutex_destroy(&engine->lock);
     free(engine);
@@ -78,12 +76,8 @@ static void threads_flush(void *pointer) {
     pthread_mutex_lock(&engine->lock);
     for (struct io_slot *slot; (slot = io_slot_list_take(&engine->gathered)) != NULL;)
         io_slot_list_add(&engine->waiting, slot);
-    if (engine->gathered_count < engine->thread_count)
-        for (size_t i = 0; i < engine->gathered_count; i++) pthread_cond_signal(&engine->work);
-    else
-        pthread_cond_broadcast(&engine->work);
     pthread_mutex_unlock(&engine->lock);
-    engine->gathered_count = 0;
+    for (; engine->gathered_count > 0; engine->gathered_count--) (void)sem_post(&engine->work);
 }
 
 static void threads_reap(void *pointer, bool wait, struct io_slot_list *finished) {
@@ -107,7 +101,7 @@ enum status io_threads_engine_create(struct io_queue *queue, size_t thread_count
     struct threads_engine *engine = calloc(1, sizeof *engine + thread_count * sizeof(pthread_t));
     if (engine == NULL) return error_set(error, STATUS_MEMORY, "I/O threads: out of memory");
     pthread_mutex_init(&engine->lock, NULL);
-    pthread_cond_init(&engine->work, NULL);
+    (void)sem_init(&engine->work, 0, 0);
     pthread_cond_init(&engine->done, NULL);
     for (; engine->thread_count < thread_count; engine->thread_count++) {
         int failed = pthread_create(&engine->threads[engine->thread_count], NULL, thread_main, engine);

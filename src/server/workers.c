@@ -69,7 +69,7 @@ bool workers_submit(struct workers *workers, struct exchange *exchange) {
     else
         workers->first = entry;
     workers->last = entry;
-    pthread_cond_signal(&workers->changed);
+    pthread_cond_broadcast(&workers->changed); /* not a signal: platform/io_queue_threads.c */
     pthread_mutex_unlock(&workers->mutex);
     return true;
 }
