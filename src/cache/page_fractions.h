@@ -11,6 +11,9 @@
  * row exactly n are in 4 bits, which makes all segments of a document alike.
  *
  * A page keeps its form.  A document that grows may have other fractions from some segment of 16 chunks on: a span.
+ *
+ * With first_is_rows chunk 0 of every head stays rows: the first keys of a text are unlike all others, widen the ranges
+ * of their page, and every step attends to them (docs/decisions/0034-pages-by-their-best-leaf.md).
  */
 #ifndef LOAM_CACHE_PAGE_FRACTIONS_H
 #define LOAM_CACHE_PAGE_FRACTIONS_H
@@ -35,8 +38,16 @@ struct page_fractions {
     uint8_t sixteenths
         [PAGE_FRACTIONS_LAYERS_MAX]; /* of each layer, 0 to PAGE_FRACTION_WHOLE; zeros behind the last one */
     uint8_t later_count;
+    bool first_is_rows;                         /* whatever the first span's fractions say of it */
     struct page_span later[PAGE_SPANS_MAX - 1]; /* [later_count]: other fractions from these chunks on */
 };
+
+/* For a new document.  Where no page is in 4 bits nothing has to be said of the first ones. */
+static inline void page_fractions_keep_first(struct page_fractions *fractions) {
+    fractions->first_is_rows = false;
+    for (size_t i = 0; i < fractions->layer_count; i++)
+        if (fractions->sixteenths[i] > 0) fractions->first_is_rows = true;
+}
 
 /* Of a layer at a chunk. */
 static inline unsigned page_fractions_at(const struct page_fractions *fractions, size_t layer,
@@ -48,7 +59,8 @@ static inline unsigned page_fractions_at(const struct page_fractions *fractions,
 
 static inline bool page_fractions_same_in(const struct page_fractions *a, const struct page_fractions *b,
                                           size_t layer) {
-    bool same = a->sixteenths[layer] == b->sixteenths[layer] && a->later_count == b->later_count;
+    bool same = a->sixteenths[layer] == b->sixteenths[layer] && a->later_count == b->later_count &&
+                (a->first_is_rows == b->first_is_rows || a->sixteenths[layer] == 0);
     for (size_t i = 0; same && i < a->later_count; i++)
         same = a->later[i].chunk_first == b->later[i].chunk_first &&
                a->later[i].sixteenths[layer] == b->later[i].sixteenths[layer];
@@ -70,6 +82,15 @@ static inline uint64_t page_span_before(unsigned sixteenths, size_t kv_head, siz
            whole;
 }
 
+/* Of heads [0, kv_head_end) of a layer so many have a first page that would be in 4 bits and is rows:
+ * page_span_before(sixteenths, h, kv_head_count, 1) is 1 for the last heads of the layer. */
+static inline uint64_t page_fractions_kept(const struct page_fractions *fractions, size_t layer,
+                                           size_t kv_head_end, size_t kv_head_count) {
+    const uint64_t whole = PAGE_FRACTION_WHOLE,
+                   others = (kv_head_count * (whole - fractions->sixteenths[layer]) + whole - 1) / whole;
+    return fractions->first_is_rows && kv_head_end > others ? kv_head_end - others : 0;
+}
+
 /* Pages in 4 bits among chunks [0, chunk_end) of a head. */
 static inline uint64_t page_fractions_before(const struct page_fractions *fractions, size_t layer,
                                              size_t kv_head, size_t kv_head_count, uint64_t chunk_end) {
@@ -80,7 +101,10 @@ static inline uint64_t page_fractions_before(const struct page_fractions *fracti
         first = fractions->later[i].chunk_first;
         sixteenths = fractions->later[i].sixteenths[layer];
     }
-    return before + page_span_before(sixteenths, kv_head, kv_head_count, chunk_end - first);
+    before += page_span_before(sixteenths, kv_head, kv_head_count, chunk_end - first);
+    if (chunk_end == 0) return before;
+    return before - (page_fractions_kept(fractions, layer, kv_head + 1, kv_head_count) -
+                     page_fractions_kept(fractions, layer, kv_head, kv_head_count));
 }
 
 /* The same of all heads of a layer. */
@@ -96,6 +120,7 @@ static inline bool page_fractions_is_quantized(const struct page_fractions *frac
                                                size_t kv_head, size_t kv_head_count, uint64_t chunk) {
     const unsigned sixteenths = page_fractions_at(fractions, layer, chunk);
     const uint64_t here = chunk % PAGE_FRACTION_WHOLE; /* segments of a span are alike */
+    if (chunk == 0 && fractions->first_is_rows) return false;
     return page_span_before(sixteenths, kv_head, kv_head_count, here + 1) >
            page_span_before(sixteenths, kv_head, kv_head_count, here);
 }

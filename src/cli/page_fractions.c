@@ -6,11 +6,14 @@
 #include "cli/json_file.h"
 #include "kernels/attention/kv_layout.h"
 
-/* Of less than a segment: what its pages will have. */
+/* Of less than a segment: what its pages will have.  The first page of a head counts as what it would be: that it is
+ * rows whatever the fraction says is no choice of anybody. */
 static double part(const struct page_fractions *fractions, size_t layer, uint64_t token_count) {
     const uint64_t segment = PAGE_FRACTION_WHOLE, chunks = token_count / KV_CHUNK_TOKENS;
     const uint64_t whole = chunks < segment ? segment : chunks / segment * segment;
-    return (double)page_fractions_before(fractions, layer, 0, 1, whole) / (double)whole;
+    const uint64_t quantized =
+        page_fractions_before(fractions, layer, 0, 1, whole) + page_fractions_kept(fractions, layer, 1, 1);
+    return (double)quantized / (double)whole;
 }
 
 double fractions_mean(const struct page_fractions *fractions, uint64_t token_count) {

@@ -143,8 +143,10 @@ enum status documents_open(struct documents **result, const struct documents_opt
         backing->layout.fractions = plan->fractions;
         backing->layout.fractions.layer_count = (uint16_t)model->config.layer_count;
         documents->fixes_fractions = plan->fixes_fractions;
-        if (plan->fixes_fractions)
+        if (plan->fixes_fractions) {
             memset(backing->layout.fractions.sixteenths, plan->quantized_of_16, model->config.layer_count);
+            page_fractions_keep_first(&backing->layout.fractions);
+        }
     }
     snprintf(backing->layout.key_index_kind, sizeof backing->layout.key_index_kind, "none");
     bool selects = select != NULL && select_get_options(select)->dense_layers < model->config.layer_count;

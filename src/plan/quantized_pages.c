@@ -214,15 +214,18 @@ bool quantized_pages_plan(struct page_costs *costs, bool *has_costs, const struc
     memset(fractions->sixteenths, PAGE_FRACTION_WHOLE, work.layer_count);
     if (!*has_costs) *has_costs = measure_costs(costs, question, &work);
     if (*has_costs) quantized_pages_choose(costs, &work, fractions);
+    page_fractions_keep_first(fractions);
     return *has_costs;
 }
 
 /* ---- a document that grows ---- */
 
-/* Sixteenths of the new pages, with which all chunk_end have `wanted`; in whole segments, which chunk_first is. */
+/* Sixteenths of the new pages, with which all chunk_end have `wanted`; in whole segments, which chunk_first is.  That
+ * a head's first page is rows is not made up for: a span for the sake of one page would be one too many. */
 static uint8_t sixteenths_behind(const struct page_fractions *fractions, size_t layer, unsigned wanted,
                                  uint64_t chunk_first, uint64_t chunk_end) {
-    const double have = (double)page_fractions_before(fractions, layer, 0, 1, chunk_first),
+    const double have = (double)(page_fractions_before(fractions, layer, 0, 1, chunk_first) +
+                                 page_fractions_kept(fractions, layer, 1, 1)),
                  want = (double)wanted / PAGE_FRACTION_WHOLE * (double)chunk_end,
                  found = PAGE_FRACTION_WHOLE * (want - have) / (double)(chunk_end - chunk_first);
     return (uint8_t)fmin(fmax(round(found), 0), PAGE_FRACTION_WHOLE);

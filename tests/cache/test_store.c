@@ -237,6 +237,32 @@ static void test_fractions_are_even(void **state) {
         }
 }
 
+/* First pages are rows, all others what they would be without that; and what is counted is what there is. */
+static void test_first_pages_are_rows(void **state) {
+    (void)state;
+    struct random random;
+    random_init(&random, seed + 27);
+    for (unsigned sixteenths = 0; sixteenths <= PAGE_FRACTION_WHOLE; sixteenths++)
+        for (size_t heads = 1; heads <= 20; heads++) {
+            const struct page_fractions even = {.layer_count = 1, .sixteenths = {(uint8_t)sixteenths}};
+            struct page_fractions kept = even;
+            page_fractions_keep_first(&kept);
+            assert_true(kept.first_is_rows == (sixteenths > 0));
+            const uint64_t end = random_below(&random, 60);
+            uint64_t layer = 0;
+            for (size_t head = 0; head < heads; head++) {
+                assert_false(page_fractions_is_quantized(&kept, 0, head, heads, 0));
+                for (uint64_t chunk = 1; chunk < 40; chunk++)
+                    assert_true(page_fractions_is_quantized(&kept, 0, head, heads, chunk) ==
+                                page_fractions_is_quantized(&even, 0, head, heads, chunk));
+                const uint64_t quantized = quantized_of(&kept, head, heads, 0, end);
+                assert_int_equal(page_fractions_before(&kept, 0, head, heads, end), quantized);
+                layer += quantized;
+            }
+            assert_int_equal(page_fractions_of_layer(&kept, 0, heads, end), layer);
+        }
+}
+
 /* Every span has its own fractions, and what is counted over spans is what there is. */
 static void test_fractions_of_spans(void **state) {
     (void)state;
@@ -282,6 +308,7 @@ static void test_places_follow_each_other(void **state) {
     for (int round = 0; round < 200; round++) {
         struct sample sample = sample_random(&random);
         if (round % 4 > 0) sample_share(&sample, &random);
+        if (round % 8 > 4) page_fractions_keep_first(&sample.layout.fractions);
         for (int span = 2; span < round % 4; span++)
             sample_share_again(&sample, (uint64_t)(span - 1) * 64 * (16 + 16 * random_below(&random, 2)),
                                &random);
@@ -425,6 +452,40 @@ static void test_fractions_change(void **state) {
     store_close(store);
 }
 
+/* Documents whose first pages are rows and documents of before lie side by side and are found by the same search; an
+ * older loam sees by the version that it cannot read the catalog. */
+static void test_first_rows_stay(void **state) {
+    (void)state;
+    struct random random;
+    struct error error;
+    struct store_match match;
+    random_init(&random, seed + 28);
+    struct sample before = sample_random(&random), sample;
+    sample_share(&before, &random);
+    before.layout.fractions.sixteenths[0] = PAGE_FRACTION_WHOLE;
+    sample = sample_other(&before, seed + 29);
+    page_fractions_keep_first(&sample.layout.fractions);
+    struct store *store = open_store(0);
+    const uint64_t old = save(store, &before, 64 * 20 + 3);
+    assert_true(catalog_version() < 6);
+    const uint64_t id = save(store, &sample, 64 * 20 + 3);
+    assert_int_equal(catalog_version(), 6);
+    store_close(store);
+    store = open_store(0);
+    assert_null(store_warning(store));
+    assert_ok(store_verify(store, old, &error), error);
+    assert_ok(store_verify(store, id, &error), error);
+    assert_reused(store, &sample, 5000, 64 * 20 + 3);
+    assert_reused(store, &before, 5000, 64 * 20 + 3);
+    int32_t *tokens = sample_tokens(&sample, 5000);
+    assert_ok(store_find(store, &sample.model, &before.layout, tokens, 5000, &match, &error), error);
+    assert_true(match.prefix_tokens == 64 * 20 + 3 && match.layout.fractions.first_is_rows);
+    assert_ok(store_find_same(store, &sample.model, &before.layout, tokens, 5000, &match, &error), error);
+    assert_int_equal(match.prefix_tokens, 0); /* other fractions, where they are fixed */
+    free(tokens);
+    store_close(store);
+}
+
 /* Gives the row of document 1 another layout, with a valid checksum. */
 static void change_layout(const char *share) {
     struct io_folder folder;
@@ -457,6 +518,7 @@ static void test_faulty_fractions(void **state) {
         " share=888",     " share=",        " share=8 ",
         " share=8G",      " share=88,1:h",  " share=88,1:888",
         " share=88,:8",   " share=88,1",    " share=88,",
+        " share=r8",      " share=rr88",    " share=88r",
         " share=88,1:8,", " share=88,01x8", " share=88,1:8,2:7,3:8,4:7,5:8,6:7,7:8,8:7"};
     for (size_t i = 0; i < sizeof faulty / sizeof *faulty; i++) {
         struct random random;
@@ -901,6 +963,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_fractions_change, set_up, tear_down),
         cmocka_unit_test(test_faulty_spans),
         cmocka_unit_test(test_fractions_of_spans),
+        cmocka_unit_test(test_first_pages_are_rows),
+        cmocka_unit_test_setup_teardown(test_first_rows_stay, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_list_and_remove, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_writer_and_readers, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_own_pages, set_up, tear_down),

@@ -149,6 +149,7 @@ static void every_call(void) {
     sample.layout.chunk_bytes = 4096;
     sample.layout.key_index_bytes = 64;
     if (seed % 2 == 1) sample_share(&sample, &random);
+    if (seed % 4 == 1) page_fractions_keep_first(&sample.layout.fractions);
     before = sample_other(&sample, 3);
     uint64_t runs = 0, failures = 0;
     save_before(&before);

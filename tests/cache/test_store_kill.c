@@ -155,6 +155,7 @@ static struct sample make_sample(void) {
     sample.layout.chunk_bytes = 8 * 500;
     sample.layout.key_index_bytes = 48;
     if (seed % 2 == 1) sample_share(&sample, &random);
+    if (seed % 4 == 1) page_fractions_keep_first(&sample.layout.fractions);
     return sample;
 }
 

@@ -36,6 +36,7 @@ static struct plan plan_of(struct rig *rig, const char *preset, const char *set,
     if (plan.mixes_pages) {
         plan.fractions.layer_count = LAYERS;
         memcpy(plan.fractions.sixteenths, fractions, sizeof fractions);
+        page_fractions_keep_first(&plan.fractions);
     }
     if (budget == AMPLE) plan.host_bytes = AMPLE_BYTES;
     if (budget == BUDGET_MIN)

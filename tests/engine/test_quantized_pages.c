@@ -382,11 +382,52 @@ static void short_prompts_are_not_measured(void **state) {
     uint64_t reused;
     rig_open(&rig);
     assert_ok(ask(&rig, (struct page_fractions){0}, rig.tokens, SHORT, &reused, &fractions), rig.error);
-    assert_fractions(&fractions, (struct page_fractions){.layer_count = LAYERS, .sixteenths = {16, 16}});
+    assert_fractions(&fractions, (struct page_fractions){
+                                     .layer_count = LAYERS, .sixteenths = {16, 16}, .first_is_rows = true});
     assert_ok(ask(&rig, then, rig.others, SHORT, &reused, &fractions), rig.error);
     assert_ok(ask(&rig, (struct page_fractions){0}, rig.others, PROMPT, &reused, &fractions), rig.error);
     assert_int_equal(reused, SHORT);
     assert_fractions(&fractions, then);
+    rig_close(&rig);
+}
+
+/* The first 64 tokens of a text stay exact where all pages are in 4 bits, and only they. */
+static void first_pages_are_exact(void **state) {
+    (void)state;
+    static const size_t lengths[] = {100, 200}; /* one full page, and three */
+    float exact[256], logits[256];
+    for (size_t i = 0; i < 2; i++) {
+        struct rig rig = {0};
+        rig_open(&rig);
+        assert_true(rig.model->config.vocabulary_size <= 256);
+        const size_t bytes = rig.model->config.vocabulary_size * sizeof *exact;
+        rig.options.fixes_fractions = true;
+        for (uint8_t quantized = 0; quantized <= 16; quantized += 16) {
+            float *found = quantized == 0 ? exact : logits;
+            rig.options.quantized_of_16 = quantized;
+            assert_int_equal(answer(&rig, rig.tokens, lengths[i], found), 0);
+            assert_int_equal(answer(&rig, rig.tokens, lengths[i], found), lengths[i] - 1); /* from the disk */
+        }
+        assert_true((memcmp(logits, exact, bytes) == 0) == (i == 0));
+        rig_close(&rig);
+    }
+}
+
+/* A document of before, whose first pages are in 4 bits, keeps them so and is read and continued as it is. */
+static void first_pages_of_before_stay(void **state) {
+    (void)state;
+    static const struct page_fractions all = {.layer_count = LAYERS, .sixteenths = {16, 16}};
+    struct rig rig = {0};
+    struct page_fractions fractions;
+    uint64_t reused;
+    rig_open(&rig);
+    assert_ok(ask(&rig, all, rig.tokens, SHORT, &reused, &fractions), rig.error);
+    assert_ok(ask(&rig, (struct page_fractions){0}, rig.tokens, PROMPT, &reused, &fractions), rig.error);
+    assert_true(reused == SHORT && !fractions.first_is_rows);
+    rig.options.fixes_fractions = true; /* those of today, which are others */
+    rig.options.quantized_of_16 = 16;
+    assert_ok(ask(&rig, (struct page_fractions){0}, rig.tokens, PROMPT, &reused, &fractions), rig.error);
+    assert_true(reused == 0 && fractions.first_is_rows);
     rig_close(&rig);
 }
 
@@ -438,6 +479,8 @@ int main(void) {
         cmocka_unit_test(a_document_keeps_its_fractions),
         cmocka_unit_test(a_document_in_f16_is_opened),
         cmocka_unit_test(short_prompts_are_not_measured),
+        cmocka_unit_test(first_pages_are_exact),
+        cmocka_unit_test(first_pages_of_before_stay),
         cmocka_unit_test(a_damaged_page_of_either_form_is_computed_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -254,6 +254,7 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         if (form == MIXED)
             for (size_t i = 0; i < DEEP; i++)
                 options.fractions.sixteenths[i] = (uint8_t)random_below(&random, PAGE_FRACTION_WHOLE + 1);
+        if (form == MIXED && round % 2 == 0) page_fractions_keep_first(&options.fractions);
         options.disk_directory = q4 ? ample.path : NULL;
         options.host_bytes = q4 ? AMPLE_BYTES : 0;
         size_t lengths[SEQUENCES], count = draw_lengths(lengths, &shape, false, &random);

@@ -2,10 +2,10 @@
  *
  * SQLite keeps transactions whole; it does not notice a flipped bit in a value.  So every row carries a
  * checksum of its own, and the commits of a document are chained: chain' = XXH3-128(chain, checksum of the commit).
- * The schema is compared as text, the version by number, before anything is read.  Versions 3 to 5 have the tables of
+ * The schema is compared as text, the version by number, before anything is read.  Versions 3 to 6 have the tables of
  * 2.  From 3 on there may be documents with fractions, from 4 on documents whose pages have checksums of their parts,
- * from 5 on documents whose fractions change behind some segment: a loam that reads only what was before would call
- * them damaged.
+ * from 5 on documents whose fractions change behind some segment, from 6 on documents whose first pages are rows
+ * whatever their fractions: a loam that reads only what was before would call them damaged.
  *
  * Rollback journal, not WAL: readers of a folder that they may not write need no shared memory file, and the
  * TRUNCATE mode with synchronous=FULL flushes the journal's end, so that a commit that returned stays. */
@@ -28,6 +28,7 @@ enum {
     FRACTIONS_VERSION = 3,
     PARTS_VERSION = 4,
     SPANS_VERSION = 5,
+    FIRST_ROWS_VERSION = 6,
     BUSY_MILLISECONDS = 10000
 };
 
@@ -132,9 +133,9 @@ static enum status schema_check(struct catalog *catalog, struct error *error) {
         return error_set(error, STATUS_DOCUMENT,
                          "%s: not a catalog of loam (application id %lld, expected %d)", catalog->path,
                          (long long)id, APPLICATION_ID);
-    if (version < SCHEMA_VERSION || version > SPANS_VERSION)
+    if (version < SCHEMA_VERSION || version > FIRST_ROWS_VERSION)
         return error_set(error, STATUS_DOCUMENT, "%s: version %lld, this loam reads %d to %d", catalog->path,
-                         (long long)version, SCHEMA_VERSION, SPANS_VERSION);
+                         (long long)version, SCHEMA_VERSION, FIRST_ROWS_VERSION);
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY name",
                         "opening", &statement, error));
@@ -166,7 +167,8 @@ enum status catalog_note_version(struct catalog *catalog, const struct geometry 
                                  struct error *error) {
     char sql[48];
     int64_t version;
-    const int needed = geometry->fractions.later_count > 0   ? SPANS_VERSION
+    const int needed = geometry->fractions.first_is_rows     ? FIRST_ROWS_VERSION
+                       : geometry->fractions.later_count > 0 ? SPANS_VERSION
                        : geometry->part_count > 0            ? PARTS_VERSION
                        : geometry->fractions.layer_count > 0 ? FRACTIONS_VERSION
                                                              : SCHEMA_VERSION;

@@ -264,7 +264,8 @@ enum status document_set_fractions(struct document *document, const struct page_
                                    struct error *error) {
     struct store_layout layout = document->layout;
     struct geometry geometry;
-    ASSERT(document->writing && fractions->layer_count == layout.fractions.layer_count);
+    ASSERT(document->writing && fractions->layer_count == layout.fractions.layer_count &&
+           fractions->first_is_rows == layout.fractions.first_is_rows);
     ASSERT(memcmp(fractions->sixteenths, layout.fractions.sixteenths, sizeof fractions->sixteenths) == 0 &&
            !is_written_from(document, fractions_differ_at(&layout.fractions, fractions)));
     layout.fractions = *fractions;

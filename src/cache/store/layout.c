@@ -1,7 +1,8 @@
 /* Where things lie in a document's files (docs/formats.md).
  *
  *   N.pages     two tails, each [layer][head] pages; then segments of 16 chunks, each [layer][head][16] pages
- *               (of two sizes where layout.fractions says so; the same of each in all segments of a span)
+ *               (of two sizes where layout.fractions says so; the same of each in all segments of a span, but for
+ *               the first pages of heads, which may be rows)
  *   N.metadata   segments of 16 chunks, each [layer][head][16] entries of key_index_bytes, unpadded
  *
  * Nothing has to be looked up to find a page, whatever the order in which pages were written. */
@@ -19,6 +20,8 @@ static bool word_good(const char *word) {
 
 /* A layer's sixteenths in one character, 0 to 9 and a to g. */
 static const char fraction_digits[] = "0123456789abcdefg";
+/* In front of them: first_is_rows. */
+static const char first_rows_mark = 'r';
 
 enum { SPAN_TEXT_BYTES = PAGE_FRACTIONS_LAYERS_MAX + 16 };
 
@@ -32,10 +35,11 @@ static size_t format_span(const uint8_t *sixteenths, size_t layer_count, bool sh
     return count;
 }
 
-/* " share=88g0...", and for every later span ",SEGMENT:80g0..." */
+/* " share=88g0...", "share=r88g0..." where first pages are rows, and for every later span ",SEGMENT:80g0..." */
 static void format_fractions(const struct page_fractions *fractions,
                              char text[SPAN_TEXT_BYTES * PAGE_SPANS_MAX]) {
     size_t used = (size_t)sprintf(text, " share=");
+    if (fractions->first_is_rows) text[used++] = first_rows_mark;
     used += format_span(fractions->sixteenths, fractions->layer_count, false, text + used);
     for (size_t i = 0; i < fractions->later_count; i++) {
         const struct page_span *span = &fractions->later[i];
@@ -145,21 +149,23 @@ static bool later_parse(const char **text, struct page_fractions *fractions) {
     return true;
 }
 
-/* " share=88g0..." at *text, if it is there. */
+/* " share=r88g0..." at *text, if it is there. */
 static enum status fractions_parse(const char **text, struct store_layout *layout, struct error *error) {
     static const char word[] = " share=";
     if (strncmp(*text, word, sizeof word - 1) != 0) return STATUS_OK;
-    const char *digits = *text + sizeof word - 1, *rest = digits;
-    const size_t length = strcspn(digits, " "), first = strcspn(digits, ", ");
     struct page_fractions *fractions = &layout->fractions;
+    const char *share = *text + sizeof word - 1, *rest = share;
+    fractions->first_is_rows = *rest == first_rows_mark;
+    if (fractions->first_is_rows) rest++;
+    const size_t length = strcspn(share, " "), first = strcspn(rest, ", ");
     const bool good = first == layout->layer_count && first <= PAGE_FRACTIONS_LAYERS_MAX &&
                       span_parse(&rest, first, fractions->sixteenths);
     fractions->layer_count = good ? (uint16_t)first : 0;
-    if (!good || !later_parse(&rest, fractions) || rest != digits + length)
+    if (!good || !later_parse(&rest, fractions) || rest != share + length)
         return error_set(
             error, STATUS_DOCUMENT,
             "its layout says%s%.*s, expected a fraction of 0 to 9 or a to g for each of its %u layers", word,
-            (int)(length < 64 ? length : 64), digits, layout->layer_count);
+            (int)(length < 64 ? length : 64), share, layout->layer_count);
     *text = rest;
     return STATUS_OK;
 }
@@ -234,6 +240,10 @@ static void spans_init(struct geometry *geometry) {
         span->offset = before->offset + (span->chunk_first - before->chunk_first) / SEGMENT_CHUNKS *
                                             segment_bytes(geometry, before);
     }
+    for (size_t i = 0; i < fractions->layer_count; i++)
+        geometry->kept_before[i + 1] =
+            geometry->kept_before[i] +
+            (uint32_t)page_fractions_kept(fractions, i, geometry->kv_head_count, geometry->kv_head_count);
 }
 
 void geometry_init(struct geometry *geometry, const struct store_layout *layout) {
@@ -292,6 +302,13 @@ size_t page_padded_max(const struct geometry *geometry) {
                                                : geometry->page_bytes;
 }
 
+/* First pages before this one that are rows where their fractions say 4 bits. */
+static uint64_t kept_before(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
+    if (chunk >= SEGMENT_CHUNKS) return geometry->kept_before[geometry->layer_count];
+    return geometry->kept_before[layer] +
+           page_fractions_kept(&geometry->fractions, layer, kv_head + (chunk > 0), geometry->kv_head_count);
+}
+
 /* From the start of the segments: those before, then in this one the layers, heads and chunks before. */
 static uint64_t mixed_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     const struct geometry_span *span = &geometry->spans[geometry->fractions.later_count];
@@ -303,7 +320,8 @@ static uint64_t mixed_offset(const struct geometry *geometry, size_t layer, size
     return span->offset + (chunk - span->chunk_first) / SEGMENT_CHUNKS * segment_bytes(geometry, span) +
            mixed_bytes(geometry, layer * heads * SEGMENT_CHUNKS, heads * before) +
            mixed_bytes(geometry, kv_head * SEGMENT_CHUNKS, kv_head * fraction) +
-           mixed_bytes(geometry, here, quantized);
+           mixed_bytes(geometry, here, quantized) +
+           kept_before(geometry, layer, kv_head, chunk) * (geometry->tail_page_bytes - geometry->page_bytes);
 }
 
 uint64_t page_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {

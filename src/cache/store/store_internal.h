@@ -45,6 +45,8 @@ struct geometry {
         uint16_t quantized_before[PAGE_FRACTIONS_LAYERS_MAX +
                                   1]; /* pages in 4 bits of a head's segment, of the layers before */
     } spans[PAGE_SPANS_MAX];          /* [1 + fractions.later_count] */
+    /* First pages that fractions.first_is_rows keeps in rows, of the layers before. */
+    uint32_t kept_before[PAGE_FRACTIONS_LAYERS_MAX + 1];
 };
 
 /* STATUS_USAGE names the field that is out of bounds. */
