@@ -139,6 +139,8 @@ static void put_memory(struct page *page, const struct service_statistics *s) {
                (double)t->read_bytes);
     put_metric(page, METRIC_COUNTER, "loam_kv_read_pages_total", "Pages read from disk.",
                (double)t->read_pages);
+    put_metric(page, METRIC_COUNTER, "loam_kv_read_requests_total",
+               "Requests to the disk for them: neighbours are read in one.", (double)t->read_requests);
     put_metric(page, METRIC_COUNTER, "loam_kv_write_bytes_total", "Pages written to disk.",
                (double)t->write_bytes);
     put_metric(page, METRIC_COUNTER, "loam_kv_hits_total", "Chunks attended to that were in memory.",

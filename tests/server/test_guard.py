@@ -1,11 +1,13 @@
 """Who may ask, and what is refused before it is understood: hosts, origins, keys, raw HTTP, limits of every number."""
 import json
+import os
+import re
 import shutil
 import socket
 import subprocess
 import unittest
 
-from loam_server import Case, Server, main, wait_until
+from loam_server import ROOT, Case, Server, main, wait_until
 
 PATH, CHAT = "/v1/completions", "/v1/chat/completions"
 KEYS = ("the-first-key", "the-second-key")
@@ -371,6 +373,13 @@ class WithKeys(Case):
                              and name[:-len(end)] in typed), name)
                 self.assertIn(base, typed)
         self.assertEqual(len(typed), text.count("# TYPE"))
+        with open(os.path.join(ROOT, "src", "cache", "kv_tier.h"), encoding="utf-8") as file:
+            fields = re.search(r"struct kv_tier_statistics \{(.*?)\n\}", file.read(), re.S).group(1)
+        fields = re.findall(r"(\w+)[,;]", re.sub(r"/\*.*?\*/", "", fields))
+        self.assertIn("read_pages", fields)
+        for field in fields:  # each of what the cache counts has a name here
+            name = "loam_kv_" + field.replace("_ns", "_seconds")
+            self.assertTrue(any(found.startswith(name) for found in metrics), field)
         promtool = shutil.which("promtool")
         if promtool:  # others' names have colons, which it dislikes
             own = "".join(line + "\n" for line in text.split("\n") if "loam_" in line)
