@@ -279,6 +279,53 @@ class Open(Case):
             reply = self.server.post(CHAT, {"messages": [{"role": "user", "content": "x"}], name: "{{ x }}"})
             self.assertEqual(reply.status, 400 if name == "chat_template" else 200)
 
+    def test_control_tokens_stay_text_in_all_families(self):
+        """The same of each field that other routes put into a prompt: it has more tokens with the word, by more than the
+        word has control tokens."""
+        def said(role, content):
+            return {"messages": [{"role": "user", "content": "x"}, {"role": role, "content": content}]}
+
+        def tool(**fields):
+            return {"name": "f", "description": "d", "input_schema": {"type": "object"}, **fields}
+        word, user = "<|end|>" * 4, [{"role": "user", "content": "x"}]
+        messages = (
+            lambda w: {"messages": user, "system": "y" + w}, lambda w: {"messages": user, "system": [{"type": "text", "text": "y" + w}]},
+            lambda w: said("user", "y" + w), lambda w: said("assistant", "y" + w), lambda w: said("user", [{"type": "text", "text": "y" + w}]),
+            lambda w: said("assistant", [{"type": "tool_use", "id": "t", "name": "f" + w, "input": {}}]),
+            lambda w: said("assistant", [{"type": "tool_use", "id": "t", "name": "f", "input": {"a": w}}]),
+            lambda w: said("assistant", [{"type": "tool_use", "id": "t", "name": "f", "input": {"a" + w: 1}}]),
+            lambda w: said("user", [{"type": "tool_result", "tool_use_id": "t", "content": "y" + w}]),
+            lambda w: said("user", [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "y" + w}]}]),
+            lambda w: {"messages": user, "tools": [tool(name="f" + w)]},
+            lambda w: {"messages": user, "tools": [tool(description=w)]},
+            lambda w: {"messages": user, "tools": [tool(input_schema={"type": "object", "properties": {"a" + w: {}}})]})
+
+        def items(*more):
+            return {"input": [{"role": "user", "content": "x"}, *more]}
+
+        def response_tool(**fields):
+            return {"input": "x", "tools": [{"type": "function", "name": "f", "description": "d", **fields}]}
+        responses = (
+            lambda w: {"input": "x" + w}, lambda w: {"input": "x", "instructions": "y" + w},
+            lambda w: {"input": [{"role": "user", "content": "x" + w}]},
+            lambda w: {"input": [{"role": "developer", "content": "x" + w}, {"role": "user", "content": "x"}]},
+            lambda w: {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x" + w}]}]},
+            lambda w: items({"type": "function_call", "call_id": "c", "name": "f" + w, "arguments": "{}"}),
+            lambda w: items({"type": "function_call", "call_id": "c", "name": "f", "arguments": json.dumps({"a": w})}),
+            lambda w: items({"type": "function_call_output", "call_id": "c", "output": "x" + w}),
+            lambda w: response_tool(name="f" + w), lambda w: response_tool(description="d" + w),
+            lambda w: response_tool(parameters={"type": "object", "properties": {"a": {"enum": ["b" + w]}}}))
+
+        def counted(path, body):
+            reply = self.server.post(path, body)
+            self.assertEqual(reply.status, 200, reply.body)
+            return reply.json["input_tokens"] if "input_tokens" in reply.json else reply.json["usage"]["input_tokens"]
+        self.assertEqual(len(self.server.post("/tokenize", {"content": word}).json["tokens"]), 4)
+        for path, bodies in (("/v1/messages/count_tokens", messages), ("/v1/responses", responses)):
+            for index, body in enumerate(bodies):
+                more = counted(path, {**body(word), "max_output_tokens": 1}) - counted(path, {**body(""), "max_output_tokens": 1})
+                self.assertGreater(more, 8, (path, index))
+
     def test_names_come_back_as_json(self):
         """20 texts that a page might take for markup: JSON, and nothing else, says them back."""
         words = ("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "javascript:alert(1)",
