@@ -69,7 +69,7 @@ struct exchange *exchange_create(const struct head *head, uint32_t key, uint64_t
     copy_text(exchange->path, sizeof exchange->path, head->path);
     copy_text(exchange->query, sizeof exchange->query, head->query);
     copy_text(exchange->if_none_match, sizeof exchange->if_none_match, head->if_none_match);
-    snprintf(exchange->id, sizeof exchange->id, "req_%016llx", (unsigned long long)number);
+    snprintf(exchange->id, sizeof exchange->id, EXCHANGE_ID_FORMAT, (unsigned long long)number);
     exchange->written_ns = exchange->taken_ns = clock_ns();
     return exchange;
 }

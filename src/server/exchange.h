@@ -25,6 +25,9 @@
 enum { EXCHANGE_BUFFER_BYTES = 64 << 10, EXCHANGE_BLOCKED_SECONDS = 30, EXCHANGE_BEAT_SECONDS = 10 };
 enum { EXCHANGE_BODY_BUFFER_BYTES = 256 << 10 }; /* of a body that is read as it comes */
 
+/* Of a request's number, an unsigned long long. */
+#define EXCHANGE_ID_FORMAT "req_%016llx"
+
 struct exchange;
 
 /* What the owner of the work is told.  Called on any thread, never after exchange_set_work(NULL). */

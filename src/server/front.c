@@ -52,7 +52,7 @@ struct front {
     uint64_t *networks;             /* the same: where they come from (client_network.h); 0: none, or not counted */
     size_t count;
     uint32_t next_generation;
-    uint64_t next_number; /* of exchanges */
+    uint64_t next_number; /* of requests */
     char peek[HEAD_BYTES_MAX];
 };
 
@@ -115,9 +115,12 @@ bool front_has_no_room(struct api_error *error) {
     return false;
 }
 
+/* Of a request, in its id. */
+static uint64_t new_number(struct front *front) { return ++front->next_number ^ clock_ns() << 16; }
+
 /* The head of a refusal.  A page from an allowed origin may read it, too. */
 static int print_head(char *text, size_t capacity, const struct front *front, const struct head *head,
-                      const struct api_error *error, size_t body_length) {
+                      const struct api_error *error, size_t body_length, uint64_t number) {
     char retry[40] = "", origin[2 * ORIGIN_BYTES_MAX] = "";
     if (error->never_retry) snprintf(retry, sizeof retry, "x-should-retry: false\r\n");
     if (error->retry_after_seconds > 0)
@@ -127,8 +130,8 @@ static int print_head(char *text, size_t capacity, const struct front *front, co
                  (int)head->origin.length, head->origin.text);
     return snprintf(text, capacity,
                     "HTTP/1.1 %u Refused\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                    "Connection: close\r\n%s%s%s\r\n",
-                    error->http_status, body_length, retry, origin,
+                    "Connection: close\r\nx-request-id: " EXCHANGE_ID_FORMAT "\r\n%s%s%s\r\n",
+                    error->http_status, body_length, (unsigned long long)number, retry, origin,
                     error->http_status == 405 ? "Allow: GET, POST, DELETE\r\n" : "");
 }
 
@@ -139,11 +142,13 @@ static void refuse(struct front *front, int socket, const struct head *refused,
     struct connection *connection = &front->connections[socket];
     const bool anthropic = refused->path.text != NULL && refused->path.length >= 12 &&
                            memcmp(refused->path.text, "/v1/messages", 12) == 0;
+    const uint64_t number = new_number(front);
     json_t *value = api_error_json(error, anthropic);
+    if (anthropic) json_put(value, "request_id", json_sprintf(EXCHANGE_ID_FORMAT, (unsigned long long)number));
     size_t length;
     char *body = json_line(value, &length), head[400 + 2 * ORIGIN_BYTES_MAX];
     json_decref(value);
-    const int head_length = print_head(head, sizeof head, front, refused, error, length);
+    const int head_length = print_head(head, sizeof head, front, refused, error, length, number);
     bool sent = body != NULL &&
                 send(socket, head, (size_t)head_length, MSG_NOSIGNAL | MSG_MORE) == (ssize_t)head_length &&
                 send(socket, body, length, MSG_NOSIGNAL) == (ssize_t)length;
@@ -173,7 +178,7 @@ static bool admit(struct front *front, struct connection *connection, const stru
     if (!front->options.has_route(head, error)) return false;
     const uint64_t in_memory = takes_file ? EXCHANGE_BODY_BUFFER_BYTES : head->content_length;
     if (exchange_body_bytes_total() + in_memory > FRONT_BODY_BYTES_MAX) return front_has_no_room(error);
-    connection->exchange = exchange_create(head, key, ++front->next_number ^ clock_ns() << 16);
+    connection->exchange = exchange_create(head, key, new_number(front));
     if (connection->exchange == NULL) return api_error_set(error, 503, NULL, "no memory");
     if (takes_file) exchange_stream_body(connection->exchange, head->content_length);
     if (guard_allows_origin(front->options.guard, head))

@@ -181,6 +181,14 @@ class Http(Case):
         self.assertEqual(self.server.get("/v1/models/other").json["error"]["code"], "model_not_found")
         embeddings = self.server.post("/v1/embeddings", {"input": "x"})
         self.assertEqual((embeddings.status, embeddings.headers["x-should-retry"]), (501, "false"))
+        ids = {reply.headers["x-request-id"]}
+        for path, status in (("/nothing", 404), ("/v1/messages/nothing", 404), ("/props", 405)):  # refused by the head alone
+            refused = self.server.ask("DELETE", path)
+            self.assertEqual(refused.status, status)
+            self.assertRegex(refused.headers["x-request-id"], "^req_[0-9a-f]{16}$")
+            self.assertEqual(refused.json.get("request_id"), refused.headers["x-request-id"] if "messages" in path else None)
+            ids.add(refused.headers["x-request-id"])
+        self.assertEqual(len(ids), 4)
 
 
 class End(unittest.TestCase):
