@@ -387,9 +387,8 @@ static void add(struct together *together, struct job *job, size_t token_count, 
 }
 
 /* Rows of a pass: those of its steps, and of prompts as many as a slice computes by the rate of late.  So it lasts as
- * long as a step and a slice one after the other, or, where that is
- * but a few rows, a little longer.  A pass cannot pause.  Where weights are read for each pass, its rows
- * cost little. */
+ * long as a step and a slice one after the other, or, where that is but a few rows, a little longer.  A pass cannot
+ * pause.  Where weights are read for each pass, its rows cost little. */
 static size_t together_rows(const struct service *service, size_t step_count) {
     enum { BESIDE_MIN = 8, ALONE_MIN = 32 };
     const size_t max = engine_batch_size(service->engine);
