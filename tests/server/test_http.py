@@ -23,7 +23,7 @@ def whole(connection):
 
 
 class Http(Case):
-    options = ("-np", "2", "-c", "1024", "--chat-template", "llama2")
+    options = ("-np", "2", "-c", "4096", "--chat-template", "llama2")
 
     @classmethod
     def setUpClass(cls):
@@ -41,30 +41,51 @@ class Http(Case):
     def tearDown(self):
         self.assertTrue(wait_until(self.idle))
 
+    def count(self, *states):
+        metrics = self.server.metrics()
+        return sum(metrics["loam_requests_" + state] for state in states)
+
+    def leave(self, state, streams, number):
+        """So many clients leave, half of them at once, without a farewell.  All are there before, in the state, unless this
+        program is so slow that a prompt is read meanwhile; its answer takes long, too.  How many requests there were."""
+        long = {"prompt": "Once upon a time", "max_tokens": 4000, "temperature": 0, "ignore_eos": True, "stream": streams}
+        bodies = [long] * number
+        if state == "prefilling":  # no two begin alike: what was read of one is not of another
+            bodies = [{**long, "prompt": [400 + i + 200 * streams] + [300 + j % 97 for j in range(3000)], "max_tokens": 1000}
+                      for i in range(number)]
+        states = ("prefilling", "decoding") if state == "prefilling" else (state,)
+        at_once = 10 if state == "queued" else 2
+        held = 0
+        for first in range(0, number, at_once):
+            holders = [self.server.open(PATH, long) for _ in range(2)] if state == "queued" else []
+            held += len(holders)
+            self.assertTrue(wait_until(lambda: self.count("decoding") == len(holders)), state)
+            left = [self.server.open(PATH, body) for body in bodies[first:first + at_once]]
+            self.assertTrue(wait_until(lambda: self.count(*states) == len(left)), state)
+            for i, connection in enumerate(left):
+                if i % 2 == 1:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                connection.close()
+            self.assertTrue(wait_until(lambda: self.count(*states) == 0), state)
+            self.assertEqual(self.count("decoding"), len(holders), state)  # whom it does not concern
+            for connection in holders:
+                connection.close()
+            self.assertTrue(wait_until(self.idle), state)
+        return number + held
+
     def test_clients_that_leave(self):
-        """Decoding, prefilling and queued; streamed and not: the slot is free, and others' answers are theirs."""
-        expected = self.server.post(PATH, {"prompt": "The king", "max_tokens": 8, "temperature": 0}).json["choices"][0]["text"]
-        long = {"prompt": "Once upon a time", "max_tokens": 900, "temperature": 0, "ignore_eos": True}
-        read = {"prompt": [300 + i % 200 for i in range(1000)], "max_tokens": 20}
-        before = self.server.metrics()["loam_requests_cancelled_total"]
+        """Decoding, prefilling and queued; streamed and not: the slot is free, and others' answers are theirs.
+        LOAM_TEST_LEAVERS=100: so many of each."""
+        number = int(os.environ.get("LOAM_TEST_LEAVERS", "10"))
+        question = {"prompt": "The king", "max_tokens": 8, "temperature": 0}
+        expected = self.server.post(PATH, question).json["choices"][0]["text"]
+        before = self.count("cancelled_total")
         opened = 0
-        for stream in (False, True):
-            for body in (long, read):
-                for rounds in range(5):
-                    left = [self.server.open(PATH, {**body, "stream": stream}) for _ in range(4)]  # two of them wait
-                    opened += len(left)
-                    if rounds % 2 == 0:
-                        for connection in left:
-                            connection.close()
-                    else:  # at once, without a farewell
-                        for connection in left:
-                            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-                            connection.close()
-                    got = self.server.post(PATH, {"prompt": "The king", "max_tokens": 8, "temperature": 0}).json
-                    self.assertEqual(got["choices"][0]["text"], expected)
-        self.assertTrue(wait_until(self.idle))
-        self.assertLessEqual(self.server.metrics()["loam_requests_cancelled_total"] - before, opened)
-        self.assertGreater(self.server.metrics()["loam_requests_cancelled_total"] - before, 0)
+        for streams in (False, True):
+            for state in ("decoding", "prefilling", "queued"):
+                opened += self.leave(state, streams, number)
+                self.assertEqual(self.server.post(PATH, question).json["choices"][0]["text"], expected)
+        self.assertEqual(self.count("cancelled_total") - before, opened)  # each once, and nobody else
 
     def test_files_do_not_leak(self):
         def files():
@@ -189,6 +210,55 @@ class Http(Case):
             self.assertEqual(refused.json.get("request_id"), refused.headers["x-request-id"] if "messages" in path else None)
             ids.add(refused.headers["x-request-id"])
         self.assertEqual(len(ids), 4)
+
+    def test_what_clients_read_of_the_model(self):
+        """Fields that clients of OpenAI, Anthropic, llama-server and vLLM look for."""
+        found = self.server.get("/v1/models").json
+        model = found["data"][0]
+        self.assertEqual((found["object"], found["has_more"], found["first_id"], found["last_id"]),
+                         ("list", False, model["id"], model["id"]))
+        self.assertEqual((model["object"], model["type"], model["max_model_len"]), ("model", "model", 4096))
+        self.assertRegex(model["created_at"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        self.assertTrue(model["display_name"] and model["owned_by"] and isinstance(model["created"], int))
+        self.assertTrue({"n_vocab", "n_ctx_train", "n_embd", "n_params", "size"} <= set(model["meta"]))
+        props = self.server.get("/props").json
+        self.assertEqual((props["total_slots"], props["default_generation_settings"]["n_ctx"], props["model_alias"]),
+                         (2, 4096, model["id"]))
+        self.assertIn("temperature", props["default_generation_settings"]["params"])
+        self.assertEqual(props["modalities"], {"vision": False, "audio": False})
+        self.assertTrue({"chat_template", "build_info", "model_path"} <= set(props))
+        info = self.server.get("/tokenizer_info").json
+        for name in ("eos_token", "bos_token", "pad_token"):
+            self.assertEqual(len(self.server.post("/tokenize", {"content": info[name]}).json["tokens"]), 1, name)
+        self.assertIn("chat_template", info)
+        body = {"messages": [{"role": "user", "content": "Who is the king?"}], "max_tokens": 3, "temperature": 0}
+        timings = self.server.post(CHAT, body).json["timings"]
+        self.assertEqual(timings["predicted_n"], 3)
+        self.assertGreater(timings["prompt_n"] + timings["cache_n"], 3)
+        for name in ("prompt_ms", "prompt_per_second", "predicted_ms", "predicted_per_second"):
+            self.assertGreaterEqual(timings[name], 0, name)
+
+    def test_no_page_from_elsewhere_may_ask(self):
+        """Without --cors-origins."""
+        for origin in ("https://chat.example", "http://localhost:1", "null", "file://"):
+            for data in (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: %s\r\n\r\n",
+                         b"OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: %s\r\n\r\n"):
+                reply = self.server.raw(data % origin.encode())
+                self.assertTrue(reply.startswith(b"HTTP/1.1 403 "), (origin, reply[:100]))
+                self.assertNotIn(b"Access-Control", reply)
+
+    def test_titles_wait_for_chats(self):
+        """What Open WebUI asks for behind a chat: it evicts the title before it, not the chat."""
+        def ask(text, *more):
+            talk = [{"role": role, "content": content} for role, content in zip(("user", "assistant", "user"), (text, *more))]
+            reply = self.server.post(CHAT, {"messages": talk, "max_tokens": 3, "temperature": 0}).json
+            return reply["choices"][0]["message"]["content"], reply["usage"]
+        chat = "A fox and a crow met on a field of clover. " * 8
+        answer, usage = ask(chat)
+        for word in ("title", "list of tags", "search query"):
+            ask("### Task:\nA %s for this chat: %s" % (word, chat))
+        cached = ask(chat, answer, "And then?")[1]["prompt_tokens_details"]["cached_tokens"]
+        self.assertGreaterEqual(cached, usage["prompt_tokens"] - 16)
 
 
 class End(unittest.TestCase):
