@@ -97,6 +97,19 @@ class Structured(Case):
         both = self.server.post(PATH, {**body, "prompt": ["A person:", "A person:"]}).json["choices"]
         self.assertEqual([choice["text"] for choice in both], [alone, alone])
 
+    def test_streams_have_whole_characters(self):
+        """Characters of several tokens, each of which is a byte: no frame has a part of one."""
+        word = "na\u00efve \u20ac\U0001F600\U0001F469\u200d\U0001F680 \u4e2d\u6587"
+        body = {"temperature": 0, "max_tokens": 100, "stream": True, "response_format": of_schema({"const": word})}
+        talk = [{"role": "user", "content": "x"}]
+        for path, fields, part in ((PATH, {"prompt": "x"}, lambda f: f["choices"][0]["text"]),
+                                   ("/v1/chat/completions", {"messages": talk}, lambda f: f["choices"][0]["delta"].get("content", ""))):
+            reply = self.server.post(path, {**body, **fields})
+            parts = [part(frame) for frame in reply.frames[:-1]]
+            self.assertNotIn("\ufffd", reply.body.decode())
+            self.assertEqual(json.loads("".join(parts)), word)
+            self.assertGreater(len([p for p in parts if p]), 5)
+
     def test_refused_by_name(self):
         def message(form):
             reply = self.server.post(PATH, {"prompt": "x", "response_format": form})
