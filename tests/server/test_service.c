@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "platform/clock.h"
+#include "server/service_internal.h"
 #include "service_rig.h"
 
 enum { CLIENTS = 8, CONTEXT = 512, ANSWER = 24 };
@@ -402,6 +403,61 @@ static void test_who_is_observed_may_be_preempted(void **state) {
           &watcher);
 }
 
+/* ---- a queue that is full ---- */
+
+enum { FULL_PROMPT = 200 };
+
+/* By its requests, and by their bytes: what runs has left it, and what is refused tells when to come again. */
+static void check_full(const struct service_options *options, size_t waiting_count) {
+    struct service_rig rig;
+    struct client running, waiting[CLIENTS];
+    struct error error;
+    service_ticket ticket;
+    service_rig_open(&rig, &(struct service_rig_options){
+                               .parallel = 1, .sequences = 1, .context_size = CONTEXT, .service = *options});
+    struct token_list prompt = rig_tokens(&rig, texts[0], FULL_PROMPT);
+    const struct service_request request = rig_request(&prompt, 2);
+    client_init(&running, &rig);
+    running.pause_at = 1;
+    client_submit(&running, &request);
+    client_wait_tokens(&running, 1);
+    for (size_t i = 0; i < waiting_count; i++) {
+        client_init(&waiting[i], &rig);
+        client_submit(&waiting[i], &request);
+    }
+    const struct service_listener listener = client_listener(&running);
+    assert_int_equal(service_submit(rig.service, &request, &listener, &ticket, &error), STATUS_FULL);
+    assert_in_range(service_wait_estimate(rig.service), 1, 120);
+    const struct service_statistics now = service_get_statistics(rig.service);
+    assert_int_equal(now.queued, waiting_count);
+    assert_int_equal(now.refused, 1);
+    service_cancel(rig.service, waiting[0].ticket); /* there is a place again */
+    client_wait(&waiting[0]);
+    client_deinit(&waiting[0]);
+    client_init(&waiting[0], &rig);
+    client_submit(&waiting[0], &request);
+    service_cancel(rig.service, running.ticket);
+    client_wait(&running);
+    for (size_t i = 0; i < waiting_count; i++) {
+        client_wait(&waiting[i]);
+        assert_int_equal(waiting[i].done.reason, STOP_LENGTH);
+        client_deinit(&waiting[i]);
+    }
+    client_deinit(&running);
+    assert_int_equal(service_get_statistics(rig.service).queued_bytes, 0);
+    token_list_deinit(&prompt);
+    service_rig_close(&rig);
+}
+
+static void test_a_queue_is_full(void **state) {
+    enum { PLACES = 3 };
+    const uint64_t bytes = sizeof(struct job) + FULL_PROMPT * sizeof(token_id);
+    (void)state;
+    check_full(&(struct service_options){.queue_max = PLACES}, PLACES);
+    check_full(&(struct service_options){.queue_bytes_max = PLACES * bytes}, PLACES);
+    check_full(&(struct service_options){.queue_bytes_max = PLACES * bytes - 1}, PLACES - 1);
+}
+
 /* ---- the end ---- */
 
 /* What waits is refused at once; what runs has until the deadline, then it ends with the reason; nothing comes in. */
@@ -461,6 +517,7 @@ int main(void) {
         cmocka_unit_test(test_a_sync_holds_up_nobody),
         cmocka_unit_test(test_an_observer_holds_up_nobody),
         cmocka_unit_test(test_who_is_observed_may_be_preempted),
+        cmocka_unit_test(test_a_queue_is_full),
         cmocka_unit_test(test_draining),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
