@@ -26,15 +26,19 @@ void http_client_send(int client, const char *text) {
     assert_int_equal(send(client, text, length, MSG_NOSIGNAL), (ssize_t)length);
 }
 
-int http_client_post(uint16_t port, const char *path, const char *body) {
+void http_client_send_post(int client, const char *path, const char *body) {
     char request[600];
     const int length = snprintf(request, sizeof request,
                                 "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                                 "Content-Length: %zu\r\n\r\n%s",
                                 path, strlen(body), body);
     assert_true(length > 0 && (size_t)length < sizeof request);
-    const int client = http_client_connect(port, 0);
     http_client_send(client, request);
+}
+
+int http_client_post(uint16_t port, const char *path, const char *body) {
+    const int client = http_client_connect(port, 0);
+    http_client_send_post(client, path, body);
     return client;
 }
 

@@ -55,6 +55,17 @@ int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mu
 
 static void clock_skip(uint64_t ns) { atomic_fetch_add(&skipped_ns, ns); }
 
+static void stop_clock(void) {
+    struct timespec now;
+    __real_clock_gettime(CLOCK_MONOTONIC, &now);
+    atomic_store(&stopped_ns, (uint64_t)now.tv_sec * SECOND);
+}
+
+static void start_clock(void) {
+    atomic_store(&stopped_ns, 0);
+    atomic_store(&skipped_ns, 0);
+}
+
 static void wait_for(const _Atomic size_t *count, size_t wanted) {
     for (int waited = 0; atomic_load(count) < wanted && waited < HTTP_CLIENT_PATIENCE_MS; waited++)
         usleep(1000);
@@ -146,10 +157,8 @@ static void open_http(struct http **http, struct stream *stream) {
                                          .handle = handle,
                                          .context = stream};
     struct error error;
-    struct timespec now;
-    __real_clock_gettime(CLOCK_MONOTONIC, &now);
     *stream = (struct stream){.exchange = NULL};
-    atomic_store(&stopped_ns, (uint64_t)now.tv_sec * SECOND);
+    stop_clock();
     assert_ok(http_create(http, &options, &error), error);
     assert_ok(http_start(*http, &error), error);
 }
@@ -178,8 +187,7 @@ static void front_looks(const struct http *http) {
 
 static void close_http(struct http *http) {
     http_destroy(http);
-    atomic_store(&stopped_ns, 0);
-    atomic_store(&skipped_ns, 0);
+    start_clock();
 }
 
 /* Clients that send no whole head, and one that does at the last moment. */
@@ -338,11 +346,24 @@ static void test_blocked_clients(void **state) {
 
 /* ---- the whole server, and a clock that runs ---- */
 
+static void begin_server(struct server *server, const struct service_rig *rig) {
+    server_begin(server, &(struct server_model){.id = "nano",
+                                                .path = "",
+                                                .model = rig->model,
+                                                .tokenizer = rig->tokenizer,
+                                                .chat = chat_template_find("llama2"),
+                                                .service = rig->service,
+                                                .sampling = {.top_p = 1, .repeat_penalty = 1}});
+}
+
 static void *stop_server(void *context) {
     server_stop(context, DRAIN_SECONDS);
     return NULL;
 }
 
+static bool all_run(const struct service_statistics *now) {
+    return now->prefilling + now->decoding + now->paused == 4;
+}
 static bool is_paused(const struct service_statistics *now) { return now->paused > 0; }
 static bool is_draining(const struct service_statistics *now) { return now->draining; }
 
@@ -355,50 +376,65 @@ static void wait_until(struct service *service, bool (*holds)(const struct servi
     assert_true(holds(&now));
 }
 
-/* A request that never ends, as its client takes nothing: it is cut, and its client finds an error behind the text. */
+/* Requests that have no end, in each family, one of them as its client takes nothing: they are cut, and each client
+ * finds an error behind the text, in its family's form, and no end of an answer. */
 static void test_requests_at_the_end(void **state) {
+    enum { FAMILIES = 4 };
     static const struct service_rig_options rig_options = {
-        .parallel = 1, .sequences = 1, .context_size = 4096};
-    static const char body[] = "{\"prompt\":\"x\",\"max_tokens\":4000,\"ignore_eos\":true,\"stream\":true,"
-                               "\"temperature\":0,\"logprobs\":5}";
+        .parallel = FAMILIES, .sequences = FAMILIES, .context_size = 4096};
+    static const struct {
+        const char *path, *body, *error, *type, *end;
+    } families[FAMILIES] = {
+        {"/v1/completions",
+         "{\"prompt\":\"x\",\"max_tokens\":4000,\"ignore_eos\":true,\"stream\":true,\"temperature\":0,"
+         "\"logprobs\":5}",
+         "data: {\"error\":{", "\"type\":\"unavailable_error\"", "[DONE]"},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":4000,\"ignore_eos\":true,"
+         "\"stream\":true}",
+         "data: {\"error\":{", "\"type\":\"unavailable_error\"", "[DONE]"},
+        {"/v1/messages",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":4000,\"ignore_eos\":true,"
+         "\"stream\":true}",
+         "event: error\ndata: {\"type\":\"error\",\"error\":{", "\"type\":\"overloaded_error\"", "message_stop"},
+        {"/v1/responses", "{\"input\":\"x\",\"max_output_tokens\":4000,\"ignore_eos\":true,\"stream\":true}",
+         "event: error\ndata: {", "\"type\":\"error\"", "response.incomplete"}};
     static char text[16 << 20];
     struct service_rig rig;
     struct server *server;
     struct error error;
     pthread_t stopping;
-    char request[600];
+    int clients[FAMILIES];
     (void)state;
     service_rig_open(&rig, &rig_options);
     assert_ok(
         server_create(&server, &(struct server_options){.host = "127.0.0.1", .version = "test"}, &error),
         error);
-    server_begin(server, &(struct server_model){.id = "nano",
-                                                .path = "",
-                                                .model = rig.model,
-                                                .tokenizer = rig.tokenizer,
-                                                .service = rig.service,
-                                                .sampling = {.top_p = 1, .repeat_penalty = 1}});
-    snprintf(request, sizeof request,
-             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-             "Content-Length: %zu\r\n\r\n%s",
-             strlen(body), body);
-    const int client = http_client_connect(server_port(server), SMALL_BUFFER);
-    http_client_send(client, request);
+    begin_server(server, &rig);
+    for (size_t i = 0; i < FAMILIES; i++) {
+        clients[i] = http_client_connect(server_port(server), SMALL_BUFFER);
+        http_client_send_post(clients[i], families[i].path, families[i].body);
+    }
+    wait_until(rig.service, all_run);
     wait_until(rig.service, is_paused);
     assert_int_equal(pthread_create(&stopping, NULL, stop_server, server), 0);
     wait_until(rig.service, is_draining);
     clock_skip(DRAIN_SECONDS * SECOND);
-    text[0] = '\0';
-    http_client_read(client, text, sizeof text, NULL);
-    const char *told = strstr(text, "data: {\"error\":{");
-    assert_non_null(told);
-    assert_non_null(strstr(told, "the server is stopping"));
-    assert_null(strstr(text, "\"finish_reason\":\"length\""));
-    assert_null(strstr(text, "[DONE]"));
+    for (size_t i = 0; i < FAMILIES; i++) {
+        text[0] = '\0';
+        http_client_read(clients[i], text, sizeof text, NULL);
+        const char *told = strstr(text, families[i].error);
+        assert_non_null(told);
+        assert_non_null(strstr(told, "the server is stopping"));
+        assert_non_null(strstr(told, families[i].type));
+        assert_null(strstr(text, "\"finish_reason\":\"length\""));
+        assert_null(strstr(text, families[i].end));
+        close(clients[i]);
+    }
     assert_int_equal(pthread_join(stopping, NULL), 0);
-    close(client);
     server_destroy(server);
     service_rig_close(&rig);
+    atomic_store(&skipped_ns, 0);
 }
 
 /* ---- families of routes, while nothing happens ---- */
@@ -435,10 +471,6 @@ static char *read_nth(int client, char *text, size_t capacity, const char *wante
         at = strstr(at, wanted) + strlen(wanted);
     }
     return at;
-}
-
-static bool all_run(const struct service_statistics *now) {
-    return now->prefilling + now->decoding + now->paused == 4;
 }
 
 /* Each family's stream says that it is alive, in words that its clients take for data; before there is a model, that
@@ -481,13 +513,7 @@ static void test_families_beat(void **state) {
     assert_non_null(strstr(text[0], "Retry-After: 1\r\n"));
     assert_non_null(strstr(text[0], "Loading model"));
     close(clients[0]);
-    server_begin(server, &(struct server_model){.id = "nano",
-                                                .path = "",
-                                                .model = rig.model,
-                                                .tokenizer = rig.tokenizer,
-                                                .chat = chat_template_find("llama2"),
-                                                .service = rig.service,
-                                                .sampling = {.top_p = 1, .repeat_penalty = 1}});
+    begin_server(server, &rig);
     for (size_t i = 0; i < 4; i++)
         clients[i] = http_client_post(server_port(server), families[i].path, families[i].body);
     wait_until(rig.service, all_run);
@@ -621,6 +647,69 @@ static bool nothing_more(void *context, struct sequence *sequence, bool (*pauses
     return false;
 }
 
+/* ---- turns of keys ---- */
+
+/* Prompts that come at the same moment, three of one key and one of another. */
+enum { READERS = 4, READER_LENGTH = 320 };
+struct reader {
+    struct reader *all;
+    struct service *service;
+    struct service_request request;
+    size_t slices, slices_at_end[READERS]; /* of all, when this one's prompt is read */
+};
+
+/* A slice is over at each place where it can end. */
+static void reader_progress(void *context, size_t done, size_t total) {
+    struct reader *reader = context;
+    if (done == 0) return;
+    reader->slices++;
+    clock_skip(SECOND);
+    for (size_t i = 0; i < READERS && done == total; i++) reader->slices_at_end[i] = reader->all[i].slices;
+}
+
+static void submit_readers(void *context, struct engine *engine, const struct service_live *live,
+                           size_t live_count) {
+    struct reader *readers = context;
+    struct error error;
+    service_ticket ticket;
+    (void)engine, (void)live, (void)live_count;
+    for (size_t i = 0; i < READERS; i++) {
+        const struct service_listener listener = {.context = &readers[i], .progress = reader_progress};
+        assert_ok(service_submit(readers[i].service, &readers[i].request, &listener, &ticket, &error), error);
+    }
+}
+
+/* Slices take turns by key, however many prompts a key has: when the one prompt of the second key is read, the first
+ * key had no more slices than that.  It is not the last one, though it came last. */
+static void test_keys_take_turns(void **state) {
+    struct service_rig rig;
+    struct reader readers[READERS] = {{.slices = 0}};
+    struct token_list prompts[READERS];
+    struct error error;
+    (void)state;
+    service_rig_open(&rig, &(struct service_rig_options){.parallel = READERS,
+                                                         .sequences = READERS,
+                                                         .context_size = 512,
+                                                         .batch_size = 32});
+    stop_clock();
+    for (size_t i = 0; i < READERS; i++) {
+        prompts[i] = rig_tokens(&rig, "The river ran past the mill.", READER_LENGTH);
+        prompts[i].ids[0] = 300 + (token_id)i;
+        readers[i] = (struct reader){.all = readers, .service = rig.service, .request = rig_request(&prompts[i], 1)};
+        readers[i].request.owner = i + 1 < READERS ? "one" : "another";
+    }
+    assert_ok(service_call(rig.service, submit_readers, readers, &error), error);
+    assert_true(service_wait(rig.service, 600));
+    const size_t *at_end = readers[READERS - 1].slices_at_end;
+    assert_true(at_end[READERS - 1] > 2);
+    assert_in_range(at_end[0] + at_end[1] + at_end[2], at_end[READERS - 1] - 1, at_end[READERS - 1] + 1);
+    for (size_t i = 0; i < READERS; i++) token_list_deinit(&prompts[i]);
+    service_rig_close(&rig);
+    start_clock();
+}
+
+/* ---- two that change places ---- */
+
 /* Two requests that come at the same moment. */
 enum { RIVALS = 2 };
 struct rivals {
@@ -698,6 +787,7 @@ int main(void) {
                                        cmocka_unit_test(test_blocked_clients),
                                        cmocka_unit_test(test_requests_at_the_end),
                                        cmocka_unit_test(test_families_beat),
+                                       cmocka_unit_test(test_keys_take_turns),
                                        cmocka_unit_test(test_a_slot_changes_hands),
                                        cmocka_unit_test(test_every_stay_brings_an_answer_on)};
     return cmocka_run_group_tests(tests, NULL, NULL);
