@@ -1,7 +1,7 @@
 """Accuracy by keep ratio, from the lines of `loam eval ruler --jsonl`: a CSV of every preset, keep and length, and a
 picture (SVG) of the share found against what was kept.
 
-    python3 tools/plot_keep.py LINES.jsonl... --csv FILE --svg FILE [--task NAME]... [--title TEXT]
+    python3 tools/plot_keep.py LINES.jsonl... --csv FILE [--svg FILE] [--task NAME]... [--title TEXT]
 
 A preset's label is read as `NAME[:SETTING=VALUE]...:KEEP%`; presets without a share (full) are lines across.  The mean
 is that of the tasks' means; the interval is Wilson's, over the samples (texts), whose tasks are not independent.
@@ -132,7 +132,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lines", nargs="+")
     parser.add_argument("--csv", required=True)
-    parser.add_argument("--svg", required=True)
+    parser.add_argument("--svg")
     parser.add_argument("--task", action="append")
     parser.add_argument("--title", default="Accuracy by what is kept")
     options = parser.parse_args()
@@ -142,8 +142,9 @@ def main():
         writer.writerow("length preset keep_percent task samples score low high minus_full minus_full_error".split())
         for row in rows:
             writer.writerow([*row[:5], *(f"{value:.4f}" for value in row[5:])])
-    with open(options.svg, "w", encoding="utf-8") as file:
-        file.write(draw(rows, options.title))
+    if options.svg:
+        with open(options.svg, "w", encoding="utf-8") as file:
+            file.write(draw(rows, options.title))
 
 
 if __name__ == "__main__":

@@ -11,68 +11,108 @@ import os
 import statistics
 import sys
 
+NEEDLES = {"4096": "_4k", "8000": "_8k"}  # columns by length
+DEPTHS = {"32768": "_32k", "131072": "_128k"}
+PLACES = ("", "_disk")
 COLUMNS = [
-    "preset", "kld", "kld_error", "kld_disk", "kld_disk_error", "needles", "needles_error",
-    "needles_disk", "ram_mb_per_step", "disk_mb_per_step", "hits", "ram_tps", "disk_tps", "ram_tps_32k", "disk_tps_32k",
-    "ram_tps_128k", "disk_tps_128k",
+    "preset", "keep", "kld", "kld_error", "windows", "kld_disk", "kld_disk_error", "windows_disk",
+    *(f"needles{place}{length}{figure}" for length in NEEDLES.values() for place in PLACES
+      for figure in ("", "_minus_full", "_minus_full_error", "_samples")),
+    "ram_mb_per_step", "disk_mb_per_token", "hits", "ram_tps", "disk_tps",
+    *(f"{place}_tps{depth}" for depth in DEPTHS.values() for place in ("ram", "disk")),
 ]  # fmt: skip
-LENGTH = "8000"  # tokens, of the rows of a table
+LENGTH = "8000"  # tokens, of the divergence
 
 
-def read_csv(path):
+def read_csv(folder, name):
     """Rows of a CSV behind its comment; none where there is no file."""
+    path = os.path.join(folder, name)
     if not os.path.exists(path):
         return []
     with open(path, newline="") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
-def of_length(path):
-    """Rows of the table's length: the divergence may have been judged at others too."""
-    return [row for row in read_csv(path) if row["length"] == LENGTH]
-
-
-def main():
-    folder = sys.argv[1]
+def measured(folder):
+    """{preset: {column: text}}"""
     table = {}
 
     def put(preset, **values):
         table.setdefault(preset, {}).update(values)
 
-    for row in of_length(os.path.join(folder, "kl.csv")):
-        put(row["preset"], kld=row["kld"], kld_error=row["kld_error"])
-    for row in of_length(os.path.join(folder, "disk.csv")):
-        put(row["preset"], kld_disk=row["kld"], kld_disk_error=row["kld_error"], hits=row["hits"],
-            disk_mb_per_step=f"{int(row['disk_bytes_per_token']) / 1e6:.2f}")
-    for name, suffix in (("needles", ""), ("needles-disk", "_disk")):
-        path = os.path.join(folder, f"{name}.json")
-        for preset, (mean, error) in (needles(path) if os.path.exists(path) else {}).items():
-            put(preset, **{f"needles{suffix}": f"{mean:.1f}"}, **({} if suffix else {"needles_error": f"{error:.1f}"}))
     path = os.path.join(folder, "bytes.jsonl")
     for line in open(path) if os.path.exists(path) else []:
         row = json.loads(line)
-        put(row["preset"], ram_mb_per_step=f"{row['kv_bytes_per_step'] / 1e6:.2f}")
+        put(row["preset"], keep=row["keep"], ram_mb_per_step=f"{row['kv_bytes_per_step'] / 1e6:.1f}")
+    for name, place in (("kl.csv", ""), ("disk.csv", "_disk")):
+        for row in read_csv(folder, name):
+            if row["length"] == LENGTH:  # the divergence may have been judged at others too
+                put(row["preset"], **{f"kld{place}": row["kld"], f"kld{place}_error": row["kld_error"],
+                                      f"windows{place}": row["windows"]})
+                if place:
+                    put(row["preset"], hits=row["hits"], disk_mb_per_token=f"{int(row['disk_bytes_per_token']) / 1e6:.2f}")
+    for name, place in (("needles.csv", ""), ("needles-disk.csv", "_disk")):
+        for row in read_csv(folder, name):
+            if row["length"] in NEEDLES and row["task"] == "mean" and not (place and row["preset"] == "full"):
+                column = f"needles{place}{NEEDLES[row['length']]}"
+                put(row["preset"], **{column: percent(row["score"]), f"{column}_minus_full": percent(row["minus_full"]),
+                                      f"{column}_minus_full_error": percent(row["minus_full_error"]),
+                                      f"{column}_samples": row["samples"]})
     speeds = {}
-    for name in ("speed.csv", "replay.csv"):
-        for row in read_csv(os.path.join(folder, name)):
-            where = "ram" if "all KV in RAM" in row["state"] else "disk"
-            depth = {32768: "_32k", 131072: "_128k"}.get(int(row["depth"]), "")
-            speeds.setdefault((row["preset"], f"{where}_tps{depth}"), []).append(float(row["tokens_per_second"]))
+    for row in (*read_csv(folder, "speed.csv"), *read_csv(folder, "replay.csv")):
+        place = "ram" if "all KV in RAM" in row["state"] else "disk"
+        column = f"{place}_tps{DEPTHS.get(row['depth'], '')}"
+        speeds.setdefault((row["preset"], column), []).append(float(row["tokens_per_second"]))
     for (preset, column), values in speeds.items():
         put(preset, **{column: f"{statistics.median(values):.1f}"})
+    return table
+
+
+def percent(share):
+    return f"{100 * float(share):.1f}"
+
+
+def divergence(values, place):
+    kld = values.get(f"kld{place}")
+    return f"{float(kld):.4f} ± {float(values[f'kld{place}_error']):.4f}" if kld else ""
+
+
+def found(values, column):
+    if column not in values:
+        return ""
+    difference, error = (float(values[f"{column}_minus_full{end}"]) for end in ("", "_error"))
+    return f"{float(values[column]):.0f}, {difference:+.0f} ± {error:.0f}".replace("-", "−")
+
+
+def markdown(table):
+    """Those of the columns below of which a preset has a measurement."""
+    columns = [("keep", lambda values: values.get("keep", ""))]
+    columns += [(f"KLD{' from disk' if place else ''}", lambda values, place=place: divergence(values, place))
+                for place in PLACES]
+    columns += [(f"needles {length[1:].upper()}{' from disk' if place else ''}",
+                 lambda values, column=f"needles{place}{length}": found(values, column))
+                for length in NEEDLES.values() for place in PLACES]
+    names = {"ram_mb_per_step": "MB a step", "disk_mb_per_token": "MB a token from disk"}
+    for depth in ("", *DEPTHS.values()):
+        names |= {f"{place}_tps{depth}": f"t/s {word}{' ' * bool(depth)}{depth[1:].upper()}"
+                  for place, word in (("ram", "in RAM"), ("disk", "from disk"))}
+    columns += [(name, lambda values, key=key: values.get(key, "")) for key, name in names.items()]
+    columns = [(name, cell) for name, cell in columns if any(cell(values) for values in table.values())]
+    yield "| preset | " + " | ".join(name for name, _ in columns) + " |"
+    yield "|---" * (1 + len(columns)) + "|"
+    for preset, values in table.items():
+        yield " | ".join([f"| `{preset}`", *(cell(values) for _, cell in columns)]) + " |"
+
+
+def main():
+    folder = sys.argv[1]
+    table = measured(folder)
     with open(os.path.join(folder, "presets.csv"), "w", newline="") as file:
         out = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         out.writeheader()
         for preset, values in table.items():
             out.writerow({"preset": preset, **values})
-    print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
-    for preset, values in table.items():
-        print("| " + " | ".join([f"`{preset}`", *(values.get(column, "") for column in COLUMNS[1:])]) + " |")
-
-
-def needles(path):
-    """Score and its error, mean of the tasks, of each preset of `loam eval ruler --json`."""
-    return {row["preset"]: (row["score"], row["error"]) for row in json.load(open(path))["means"]}
+    print("\n".join(markdown(table)))
 
 
 main()
