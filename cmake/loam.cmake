@@ -90,11 +90,13 @@ function(loam_library name)
   endforeach()
 endfunction()
 
-# loam_test(NAME [SEEDED] SOURCES f.c... DEPENDS folder... [TIMEOUT seconds] [LABELS l...])
+# loam_test(NAME [SEEDED] [CROSSING] SOURCES f.c... DEPENDS folder... [TIMEOUT seconds] [LABELS l...])
 # Exit 77 means skipped, with the reason on standard output.  SEEDED: it draws from tests/seed.h, and `./do fuzz` runs it
 # with many seeds: loam_seeded_tests writes down which those are.
+# A test has one processor, so that tests that run side by side do not spin for threads whose processor the other one has.
+# CROSSING: it has all of them, since it is about what threads do at the same time.
 function(loam_test name)
-  cmake_parse_arguments(ARG "SEEDED" "TIMEOUT" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
+  cmake_parse_arguments(ARG "SEEDED;CROSSING" "TIMEOUT" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
   add_executable(test_${name} ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/watch.c)
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(test_${name} PRIVATE _GNU_SOURCE ${ARG_DEFINES}
@@ -124,15 +126,20 @@ function(loam_test name)
   add_test(NAME ${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     ENVIRONMENT LOAM_TEST_WATCH=${watch})
+  if(NOT ARG_CROSSING)
+    set_tests_properties(${name} PROPERTIES PROCESSOR_AFFINITY ON)
+  endif()
 endfunction()
 
 # loam_test_again(NAME SEED): the test NAME with another seed, as NAME_seed_SEED.
 function(loam_test_again name seed)
   get_test_property(${name} TIMEOUT timeout)
   get_test_property(${name} ENVIRONMENT environment)
+  get_test_property(${name} PROCESSOR_AFFINITY affinity)
   add_test(NAME ${name}_seed_${seed} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${name}_seed_${seed} PROPERTIES
-    SKIP_RETURN_CODE 77 TIMEOUT ${timeout} ENVIRONMENT "${environment};LOAM_TEST_SEED=${seed}")
+    SKIP_RETURN_CODE 77 TIMEOUT ${timeout} ENVIRONMENT "${environment};LOAM_TEST_SEED=${seed}"
+    PROCESSOR_AFFINITY ${affinity})
 endfunction()
 
 # loam_seeded_tests(): seeded_tests.txt in the build folder, a line "NAME PROGRAM" for each.
