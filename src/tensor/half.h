@@ -25,12 +25,14 @@ static inline uint16_t float_to_half(float value) {
     return (uint16_t)_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
 }
 #else
+/* Without branches, so that a compiler can take several at once. */
 static inline float half_to_float(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = half >> 10 & 0x1f, mantissa = half & 0x3ffu;
-    if (exponent == 0x1f) return bits_to_float(sign | 0x7f800000u | mantissa << 13);
-    if (exponent != 0) return bits_to_float(sign | (exponent + 112) << 23 | mantissa << 13);
-    float magnitude = (float)mantissa * 0x1.0p-24f; /* subnormal: exact in float */
-    return bits_to_float(sign | float_to_bits(magnitude));
+    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, rest = (uint32_t)(half & 0x7fffu) << 13;
+    const float subnormal = (float)(int32_t)(half & 0x3ffu) * 0x1.0p-24f; /* exact in float */
+    uint32_t magnitude = rest + (112u << 23);
+    magnitude = rest >= 0x1fu << 23 ? rest | 0x7f800000u : magnitude; /* infinite, NaN */
+    magnitude = rest < 1u << 23 ? float_to_bits(subnormal) : magnitude;
+    return bits_to_float(sign | magnitude);
 }
 
 static inline uint16_t float_to_half(float value) {

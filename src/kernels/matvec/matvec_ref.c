@@ -90,18 +90,25 @@ static void prepare_q8_256(const float *x, size_t columns, void *prepared) {
     }
 }
 
-/* Element c of a prepared input; exact in double. */
-static double input_value(enum matvec_form form, const void *input, size_t c) {
-    size_t k = c % INPUT_GROUP;
+/* A group of a prepared input; exact in double. */
+static void input_values(enum matvec_form form, const void *input, size_t begin, size_t count,
+                         double *values) {
+    const size_t number = begin / INPUT_GROUP;
+    const int8_t *codes;
+    const float *scales;
     if (form == MATVEC_FORM_Q8_32) {
-        const struct input_q8_32 *group = (const struct input_q8_32 *)input + c / INPUT_GROUP;
-        return (double)group->scale[input_block_place(k / 32)] * group->q[k];
+        const struct input_q8_32 *group = (const struct input_q8_32 *)input + number;
+        codes = group->q;
+        scales = group->scale;
+    } else if (form == MATVEC_FORM_Q8_256) {
+        const struct input_q8_256 *group = (const struct input_q8_256 *)input + number;
+        codes = group->q;
+        scales = group->scale;
+    } else {
+        for (size_t k = 0; k < count; k++) values[k] = (double)((const float *)input)[begin + k];
+        return;
     }
-    if (form == MATVEC_FORM_Q8_256) {
-        const struct input_q8_256 *group = (const struct input_q8_256 *)input + c / INPUT_GROUP;
-        return (double)group->scale[input_block_place(k / 32)] * group->q[k];
-    }
-    return ((const float *)input)[c];
+    for (size_t k = 0; k < count; k++) values[k] = (double)scales[input_block_place(k / 32)] * codes[k];
 }
 
 static const enum matvec_form forms[MATVEC_TYPES] = {
@@ -115,29 +122,41 @@ static const enum matvec_form forms[MATVEC_TYPES] = {
     [TENSOR_IQ4_XS] = MATVEC_FORM_Q8_256,
 };
 
-static void run_ref(const struct matvec_args *args) {
+/* Rows that share what an input's values are; each row's sum is one after the other, as if alone. */
+enum { ROWS_TOGETHER = 16 };
+
+static void run_rows(const struct matvec_args *args, size_t row_begin, size_t row_count) {
     const struct matrix *weight = args->weight;
     const struct tensor_type_info *info = tensor_type_info(weight->type);
     struct convert_kernels convert;
     convert_kernels_init(&convert, 0);
-    enum matvec_form form = forms[weight->type];
-    size_t input_bytes_each = input_bytes(form, weight->columns);
-    for (size_t row = args->row_begin; row < args->row_end; row++) {
-        const uint8_t *w = (const uint8_t *)weight->data + row * weight->row_bytes;
-        double sum[MATVEC_INPUTS_MAX] = {0};
-        for (size_t begin = 0; begin < weight->columns; begin += INPUT_GROUP) {
-            float value[INPUT_GROUP];
-            size_t count = min_size(INPUT_GROUP, weight->columns - begin);
-            convert.dequantize[weight->type](w + begin / info->block_elements * info->block_bytes, value,
+    const enum matvec_form form = forms[weight->type];
+    const size_t input_bytes_each = input_bytes(form, weight->columns);
+    double sums[MATVEC_INPUTS_MAX][ROWS_TOGETHER] = {0};
+    for (size_t begin = 0; begin < weight->columns; begin += INPUT_GROUP) {
+        double x[INPUT_GROUP], w[INPUT_GROUP][ROWS_TOGETHER] = {0};
+        const size_t count = min_size(INPUT_GROUP, weight->columns - begin);
+        for (size_t r = 0; r < row_count; r++) {
+            float values[INPUT_GROUP];
+            const uint8_t *row = (const uint8_t *)weight->data + (row_begin + r) * weight->row_bytes;
+            convert.dequantize[weight->type](row + begin / info->block_elements * info->block_bytes, values,
                                              count);
-            for (size_t i = 0; i < args->input_count; i++) {
-                const uint8_t *input = (const uint8_t *)args->inputs + i * input_bytes_each;
-                for (size_t c = 0; c < count; c++) sum[i] += value[c] * input_value(form, input, begin + c);
-            }
+            for (size_t c = 0; c < count; c++) w[c][r] = (double)values[c];
         }
-        for (size_t i = 0; i < args->input_count; i++)
-            args->outputs[i * args->output_stride + row] = (float)sum[i];
+        for (size_t i = 0; i < args->input_count; i++) {
+            input_values(form, (const uint8_t *)args->inputs + i * input_bytes_each, begin, count, x);
+            for (size_t c = 0; c < count; c++)
+                for (size_t r = 0; r < ROWS_TOGETHER; r++) sums[i][r] += w[c][r] * x[c];
+        }
     }
+    for (size_t i = 0; i < args->input_count; i++)
+        for (size_t r = 0; r < row_count; r++)
+            args->outputs[i * args->output_stride + row_begin + r] = (float)sums[i][r];
+}
+
+static void run_ref(const struct matvec_args *args) {
+    for (size_t row = args->row_begin; row < args->row_end; row += ROWS_TOGETHER)
+        run_rows(args, row, min_size(ROWS_TOGETHER, args->row_end - row));
 }
 
 void matvec_init_ref(struct matvec_kernels *kernels) {
