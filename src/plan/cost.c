@@ -24,6 +24,8 @@ static const double ADDED = 0.33, ADDED_KEPT = 0.215, CHANGED = 0.5, ADDED_RUN =
 /* What is chosen lies in fewer chunks than so many runs would: of so many single tokens each takes one, and of pages
  * each with so many tokens beside it (by means and spreads they lie closer together than by boxes). */
 static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7, CHUNK_NEIGHBOURS = 8, CHUNK_NEIGHBOURS_SPREAD = 14;
+/* Of measured steps (docs/planner.md, "Predicted against measured"). */
+static const double NOT_HIDDEN = 0.75;
 /* Layers whose slots are on their way at a time. */
 static const double MOVING_LAYERS = 3;
 /* What a dial keeps, of texts (docs/planner.md, "The dial"): of tokens that are chosen singly, and of pages. */
@@ -45,8 +47,8 @@ static bool has_name(const struct gguf_tensor *tensor, const char *name) {
 void cost_model_init(struct cost_model *model, const struct machine *machine,
                      const struct model_config *config, const struct gguf *gguf) {
     const bool is_tied = gguf_find_tensor(gguf, "output.weight") == NULL;
-    *model = (struct cost_model){
-        .machine = machine, .config = config, .weights = weight_sizes_of(gguf, config)};
+    *model =
+        (struct cost_model){.machine = machine, .config = config, .weights = weight_sizes_of(gguf, config)};
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf->tensors[i];
         const bool is_embedding = has_name(tensor, "token_embd.weight"),
@@ -227,10 +229,15 @@ static double over_link(const struct step *step) {
     return fmax((double)cost->kv_bytes - spare, 0) * kept / machine->device_link;
 }
 
+/* One thread asks for pages, waits for them and handles them: of the shorter of both times NOT_HIDDEN is beside nothing. */
+static double reading(double disk, double processor) {
+    return fmax(disk, processor) + NOT_HIDDEN * fmin(disk, processor);
+}
+
 double cost_overlapped(double serial, double disk, double processor, double computed, double layers) {
     const double beside = fmax(disk + computed / layers,
                                computed + processor + fmax(disk - processor, 0) / layers),
-                 after = computed + fmax(disk, processor);
+                 after = computed + reading(disk, processor);
     return beside + fmin(serial, 1) * (after - beside);
 }
 
@@ -288,8 +295,8 @@ static void read_everything(struct step *step, double computed) {
 
 /* What the lists of a KV head ask for, in a step. */
 struct chosen {
-    double chunks, hits;  /* hits: the share of them that RAM holds */
-    double miss_bytes;    /* that are read of a chunk, in one request: neighbours have slots that lie apart */
+    double chunks, hits; /* hits: the share of them that RAM holds */
+    double miss_bytes;   /* that are read of a chunk, in one request: neighbours have slots that lie apart */
 };
 
 /* Runs of neighbours lie anywhere: of n places each takes one. */
@@ -341,8 +348,7 @@ static struct chosen added_to_lists(const struct step *step, double held) {
     const double part = fmax(PART_BYTES, tiers->chunk_bytes / 8), parts = fmax(tiers->chunk_bytes / part, 1);
     const double spread = fmax(places_taken(tiers->chunks, runs), 1e-9), /* of which hits were fitted */
         touched = fmax(fmin(spread, places_taken(tiers->chunks, rows / CHUNK_ADDED)), 1e-9);
-    struct chosen added = {.chunks = changed * touched,
-                           .hits = hits_of(held, held * tiers->chunks / spread)};
+    struct chosen added = {.chunks = changed * touched, .hits = hits_of(held, held * tiers->chunks / spread)};
     added.miss_bytes = fmin(part * places_taken(tiers->chunks * parts, runs) / touched, tiers->chunk_bytes);
     return added;
 }
@@ -367,7 +373,8 @@ static struct layer_reads merged_reads(const struct step *step, double misses, d
     }
     const double beside = misses / fmax(heads * tiers->chunks, 1) * (bytes / tiers->chunk_bytes),
                  run = 1 / (1 - fmin(beside, 1) * (COST_SEGMENT_CHUNKS - 1) / COST_SEGMENT_CHUNKS);
-    return (struct layer_reads){step->chosen_layers, bytes * run, misses / run / fmax(step->chosen_layers, 1)};
+    return (struct layer_reads){step->chosen_layers, bytes * run,
+                                misses / run / fmax(step->chosen_layers, 1)};
 }
 
 /* Heads with a buffer lack the rows that their last list did not have; the others all of theirs. */
@@ -403,8 +410,7 @@ static void read_chosen(struct step *step, double computed) {
     cost->read_requests = misses + dense_pages / request_chunks(0);
     cost->disk_requests = reads.layers * reads.requests + dense_pages / COST_SEGMENT_CHUNKS;
     cost->read_bytes = list_bytes + added_bytes + dense_pages * tiers->chunk_bytes;
-    /* Pages are handled while others are on their way. */
-    cost->step_seconds = computed + fmax(disk - fmin(expected, computed), processor);
+    cost->step_seconds = computed + reading(disk - fmin(expected, computed), processor);
 }
 
 /* Weights come while other layers compute, from the same disk as KV: the next pass begins where this one ends. */
@@ -453,7 +459,8 @@ static double prompt_seconds(const struct step *step, uint64_t depth) {
     const double computed = tokens * (step->model->token_seconds + layers * machine->layer_token_seconds) +
                             products / machine->attend_block;
     const double written = (double)step->cost->disk_bytes / step->sequences / machine->disk_write,
-                 segment = fmin(SEGMENT_TOKENS, SEGMENT_BYTES / (double)(config->hidden_size * sizeof(float))),
+                 segment =
+                     fmin(SEGMENT_TOKENS, SEGMENT_BYTES / (double)(config->hidden_size * sizeof(float))),
                  weights = ceil(tokens / segment) * step->cost->parts[COST_WEIGHTS];
     return fmax(computed, fmax(written, weights)) + step->cost->step_seconds;
 }

@@ -289,10 +289,11 @@ static void the_choice_is_the_quickest(void **state) {
         }
         plan_deinit(&plan);
     }
-    printf("%zu chosen, %zu lossy, %zu with KV on disk, %zu with fewer threads, %zu of several sequences, %zu "
-           "with weights on the way, %zu refused\n",
-           seen.chosen, seen.lossy, seen.on_disks, seen.fewer_threads, seen.together, seen.streams,
-           seen.refused);
+    printf(
+        "%zu chosen, %zu lossy, %zu with KV on disk, %zu with fewer threads, %zu of several sequences, %zu "
+        "with weights on the way, %zu refused\n",
+        seen.chosen, seen.lossy, seen.on_disks, seen.fewer_threads, seen.together, seen.streams,
+        seen.refused);
     assert_met(seen.chosen > ROUNDS / 2 && seen.lossy > ROUNDS / 10 && seen.refused > 0 &&
                seen.on_disks > ROUNDS / 20 && seen.fewer_threads > ROUNDS / 20 &&
                seen.together > ROUNDS / 4 && seen.streams > ROUNDS / 20);
@@ -379,7 +380,7 @@ static void reading_everything_is_as_played(void **state) {
         assert_true(fabs(cost.step_seconds - played) <= 2e-3 * played); /* a page at the ends */
         machine.disk_serial = 1; /* the processors move the disk's bytes */
         assert_ok(cost_of_plan(&serial, &model, &plan, &deep, &error), error);
-        const double sum = fmax(disk, pages) + compute;
+        const double sum = fmax(disk, pages) + 0.75 * fmin(disk, pages) + compute;
         assert_true(fabs(serial.step_seconds - sum) <= 1e-9 * sum);
         disk_bound += disk > compute + pages;
         handling_bound += pages > disk;
@@ -388,8 +389,8 @@ static void reading_everything_is_as_played(void **state) {
     assert_met(disk_bound > ROUNDS / 10 && disk_bound < ROUNDS * 9 / 10 && handling_bound > ROUNDS / 20);
 }
 
-/* Of a choice pages are handled as they come, too: the step takes what takes longer. */
-static void pages_of_a_choice_are_handled_beside_the_disk(void **state) {
+/* Of a choice one thread asks for pages and handles them: a quarter of the shorter time is hidden by the longer one. */
+static void pages_of_a_choice_are_partly_handled_beside_the_disk(void **state) {
     (void)state;
     struct machine machine = sample_machine(one, NULL);
     const struct cost_model model = model_on(&machine);
@@ -401,14 +402,15 @@ static void pages_of_a_choice_are_handled_beside_the_disk(void **state) {
     assert_ok(plan_set_axes(&plan, "quest", NULL, NULL, &error), error);
     assert_ok(plan_set_host_bytes(&plan, &config, &error), error);
     assert_ok(cost_of_plan(&cost, &model, &plan, &deep, &error), error);
-    const double computed = cost.step_seconds - cost.parts[COST_DISK];
+    const double computed = cost.step_seconds - cost.parts[COST_DISK] - 0.75 * cost.parts[COST_PAGES];
     assert_true(cost.parts[COST_DISK] > cost.parts[COST_PAGES] && cost.parts[COST_PAGES] > 0);
     assert_true(fabs(computed - cost.parts[COST_MATRICES] - cost.parts[COST_LAYERS] -
                      cost.parts[COST_ATTENTION] - cost.parts[COST_SELECTION]) < 1e-12);
     machine.tier_page_seconds *= 1e3;
     assert_ok(cost_of_plan(&slow, &model, &plan, &deep, &error), error);
     assert_true(slow.parts[COST_PAGES] > slow.parts[COST_DISK]);
-    assert_true(fabs(slow.step_seconds - computed - slow.parts[COST_PAGES]) < 1e-12);
+    assert_true(fabs(slow.step_seconds - computed - slow.parts[COST_PAGES] - 0.75 * slow.parts[COST_DISK]) <
+                1e-12);
     plan_deinit(&plan);
 }
 
@@ -612,7 +614,7 @@ int main(void) {
         cmocka_unit_test(the_choice_is_the_quickest),
         cmocka_unit_test(of_equal_plans_the_exact_one),
         cmocka_unit_test(reading_everything_is_as_played),
-        cmocka_unit_test(pages_of_a_choice_are_handled_beside_the_disk),
+        cmocka_unit_test(pages_of_a_choice_are_partly_handled_beside_the_disk),
         cmocka_unit_test(more_is_not_worse),
         cmocka_unit_test(exact_below_is_where_lines_cross),
         cmocka_unit_test(what_is_not_measured_is_not_chosen),
