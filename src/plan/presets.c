@@ -48,14 +48,15 @@ const struct preset preset_table[] = {
      .settings = "alpha=5,eta=1,power=0"},
     /* By what a real language model loses at equal bytes read (docs/decisions/0024-leoam-by-a-real-model.md).  On disk
      * whole chunks are read: more of them, in 4 bits, lose less than finer leaves, whose key index would take the
-     * budget; scores that are normalised per query head read half of the bytes (0034-pages-by-their-best-leaf.md). */
+     * budget; scores that are normalised per query head read half of the bytes; a quarter of a short context is too few
+     * chunks (0034-pages-by-their-best-leaf.md). */
     {.name = "leoam",
      .summary = "leaves of a tree, over RAM and disk (LeoAM)",
      .methods = {"tree", "none", "next-layer", "even", "direct", "f16", "none", "row"},
      .keep = "10%",
      .settings = "rank=meanstd,dense=0",
      .disk_keep = "25%",
-     .disk_settings = "leaf=64,group=softmax,codec=dynamic"},
+     .disk_settings = "leaf=64,units_min=20,group=softmax,codec=dynamic"},
     {.name = "flexgen",
      .summary = "everything, exactly, from slower tiers (FlexGen)",
      .methods = {"all", FIXED_AXES},
