@@ -229,7 +229,7 @@ static double over_link(const struct step *step) {
     return fmax((double)cost->kv_bytes - spare, 0) * kept / machine->device_link;
 }
 
-/* One thread asks for pages, waits for them and handles them: of the shorter of both times NOT_HIDDEN is beside nothing. */
+/* One thread asks for pages, waits for them and handles them: of the shorter time NOT_HIDDEN is beside nothing. */
 static double reading(double disk, double processor) {
     return fmax(disk, processor) + NOT_HIDDEN * fmin(disk, processor);
 }
