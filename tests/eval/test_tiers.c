@@ -56,7 +56,9 @@ static void an_eighth_in_ram_answers_the_same(void **state) {
     snprintf(folder, sizeof folder, "%s", scratch_path("kv"));
     snprintf(json, sizeof json, "%s", scratch_path("tiers.json"));
     mkdir(folder, 0700);
-    take_answers((const char *const[])RULER("--preset", "leoam:dense=0:leaf=64:5%,hata:300,full"), in_ram);
+    take_answers((const char *const[])RULER(
+                     "--preset", "leoam:dense=0:leaf=64:units_min=20:group=softmax:5%,hata:300,full"),
+                 in_ram);
     take_answers((const char *const[])RULER("--preset", "leoam:5%:codec=f16,hata:300,leoam:100%:codec=f16",
                                             "--kv-host", "1/8", "--kv-disk", folder, "--json", json),
                  in_tiers);
