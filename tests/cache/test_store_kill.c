@@ -282,6 +282,7 @@ static void child_hold(const struct scratch *scratch, const struct sample *sampl
     }
     const uint64_t said[2] = {id, (uint64_t)holder};
     if (write(report, said, sizeof said) != sizeof said) _exit(6);
+    alarm(60); /* as above */
     pause();
     _exit(7);
 }
