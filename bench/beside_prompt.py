@@ -24,6 +24,7 @@ LENGTH = int(os.environ.get("LENGTH", 32000))
 SHORT = int(os.environ.get("SHORT", 7))
 LEAVING = int(os.environ.get("CLIENTS_LEAVING", 10))
 SECONDS = float(os.environ.get("SECONDS", 0))
+TOKEN = os.environ.get("TOKEN", "1000")  # any that is a whole character
 IDLE_SECONDS = 10
 
 
@@ -42,7 +43,9 @@ class Client(threading.Thread):
         super().__init__(daemon=True)
         self.times, self.began, self.leaves = [], time.monotonic(), threading.Event()
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=3600)
-        self.body = {"prompt": tokens, "max_tokens": answer, "temperature": 0, "stream": True, "ignore_eos": True}
+        # Always the same token, a whole character: one whose bytes wait for the next token would be a gap of two.
+        self.body = {"prompt": tokens, "max_tokens": answer, "temperature": 0, "stream": True, "ignore_eos": True,
+                     "logit_bias": {TOKEN: 100}}
         self.start()
 
     def run(self):

@@ -1,7 +1,7 @@
 /* passes: what the running jobs compute next.
  *
- *   a step of all jobs that decode -> a slice of one prompt, or several short prompts together,
- *                                     or of what an observer makes of its last step
+ *   a slice of one prompt, or several short prompts together, -> a step of all jobs that decode
+ *   or a slice of what an observer makes of its last step
  *
  * A slice goes to the owner who had the least computing time, and of its prompts to the one that is read soonest.
  * Where attention is full the step and the short prompts, or a part of one, are one pass over the weights.
@@ -493,6 +493,7 @@ bool passes_wait(struct service *service) {
            find_behind(service) != NULL || find_prompt(service) != NULL;
 }
 
+/* Steps come last, whichever way the turn goes: the time between two tokens is that of one turn. */
 void passes_run(struct service *service) {
     struct together together = {.count = 0};
     step_alone(service);
@@ -502,13 +503,12 @@ void passes_run(struct service *service) {
     service->has_observed = observes;
     if (!observes) find_together(service, prompt, &together);
     const bool mixes = together.step_count > 0 && together.count > together.step_count;
-    if (!mixes) step_all(service);
-    if (mixes || (together.step_count == 0 && together.count > 1)) {
-        run_together(service, &together);
-        return;
-    }
     struct job *behind = observes ? find_behind(service) : NULL;
-    prompt = behind == NULL ? find_prompt(service) : NULL;
-    if (behind != NULL) observe_slice(service, behind);
-    if (prompt != NULL) prefill_slice(service, prompt);
+    if (mixes || (together.step_count == 0 && together.count > 1))
+        run_together(service, &together);
+    else if (behind != NULL)
+        observe_slice(service, behind);
+    else if (prompt != NULL)
+        prefill_slice(service, prompt);
+    if (!mixes) step_all(service);
 }

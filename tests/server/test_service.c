@@ -182,6 +182,70 @@ static void test_a_slot_is_free_within_a_slice(void **state) {
     service_rig_close(&rig);
 }
 
+/* ---- passes of steps and prompts ---- */
+
+enum { COMERS = 2 };
+
+/* One that decodes, and others that come with its first token. */
+struct decoder {
+    struct service *service;
+    service_ticket ticket;
+    const struct service_request *requests[COMERS];
+    struct service_listener listeners[COMERS];
+    size_t tokens, slices, slices_most; /* slices, at its last token; the most between two tokens */
+};
+
+static enum service_flow decoder_token(void *context, const struct service_token *token) {
+    struct decoder *decoder = context;
+    struct error error;
+    const size_t slices = (size_t)decoder->service->statistics.slices;
+    (void)token;
+    for (size_t i = 0; i < COMERS && decoder->tokens == 0 && decoder->requests[i] != NULL; i++) {
+        service_ticket ticket;
+        assert_ok(
+            service_submit(decoder->service, decoder->requests[i], &decoder->listeners[i], &ticket, &error),
+            error);
+    }
+    if (decoder->tokens > 0 && slices - decoder->slices > decoder->slices_most)
+        decoder->slices_most = slices - decoder->slices;
+    decoder->slices = slices;
+    decoder->tokens++;
+    return SERVICE_CONTINUE;
+}
+
+static void decode_beside(struct service_rig *rig, struct decoder *decoder) {
+    enum { DECODED = 200 };
+    struct token_list prompt = rig_tokens(rig, texts[0], 20);
+    const struct service_request request = rig_request(&prompt, DECODED);
+    const struct service_listener listener = {
+        .context = decoder, .token = decoder_token};
+    struct error error;
+    decoder->service = rig->service;
+    assert_ok(service_submit(rig->service, &request, &listener, &decoder->ticket, &error), error);
+    assert_true(service_wait(rig->service, 600));
+    token_list_deinit(&prompt);
+}
+
+/* A prompt that is read in slices, then one that shares passes with the steps: never two of them between two tokens. */
+static void test_one_slice_between_two_tokens(void **state) {
+    struct service_rig rig;
+    (void)state;
+    service_rig_open(&rig, &(struct service_rig_options){.parallel = 3,
+                                                         .sequences = 3,
+                                                         .context_size = CONTEXT,
+                                                         .service = {.slice_ms = 3600000}});
+    struct token_list sliced = rig_tokens(&rig, texts[1], 10), shared = rig_tokens(&rig, texts[2], 40);
+    struct service_request requests[] = {rig_request(&sliced, 1), rig_request(&shared, 1)};
+    requests[0].prompt_log_probabilities = true;
+    struct decoder decoder = {.requests = {&requests[0], &requests[1]}};
+    decode_beside(&rig, &decoder);
+    assert_int_equal(rig.service->statistics.slices, 3); /* its own prompt's, and these */
+    assert_int_equal(decoder.slices_most, 1);
+    token_list_deinit(&sliced);
+    token_list_deinit(&shared);
+    service_rig_close(&rig);
+}
+
 /* ---- a disk that takes its time ---- */
 
 struct slow_disk {
@@ -514,6 +578,7 @@ int main(void) {
         cmocka_unit_test(test_together_as_alone),
         cmocka_unit_test(test_prompts_are_read_one_after_another),
         cmocka_unit_test(test_a_slot_is_free_within_a_slice),
+        cmocka_unit_test(test_one_slice_between_two_tokens),
         cmocka_unit_test(test_a_sync_holds_up_nobody),
         cmocka_unit_test(test_an_observer_holds_up_nobody),
         cmocka_unit_test(test_who_is_observed_may_be_preempted),
