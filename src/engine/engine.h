@@ -130,8 +130,16 @@ struct prefill_part {
     size_t tokens_after; /* of the prompt, for later passes: what is stored is saved where a segment ends */
     bool is_step;        /* an answer's token, which is saved later; of an engine that mixes */
 };
+/* Steps come before prompts.  pauses: NULL, or asked between two layers, but of an engine that reads weights; true: the
+ * prompts leave the pass, paused there as by prefill_request.pauses (sequence_paused_tokens), and the steps go on:
+ * their logits are the first ones, and without steps *logits is NULL. */
+struct prefill_pauses {
+    bool (*asks)(void *context, size_t layers_done, size_t layer_count);
+    void *context;
+};
 enum status engine_prefill_together(struct engine *engine, const struct prefill_part *parts, size_t count,
-                                    const float **logits, struct error *error) STATUS_CHECKED;
+                                    const struct prefill_pauses *pauses, const float **logits,
+                                    struct error *error) STATUS_CHECKED;
 /* Whether steps and prompts may share a pass: attention is full. */
 bool engine_mixes(const struct engine *engine);
 size_t engine_batch_size(const struct engine *engine);  /* plan.batch_size */

@@ -1,5 +1,8 @@
 /* together: short prompts of several sequences, and parts of longer ones, as one batch: each layer's weights are read
  * once for all of them. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/assert.h"
 #include "base/checked.h"
 #include "cache/kv_watch.h"
@@ -73,33 +76,77 @@ static enum status finish(const struct engine *engine, const struct prefill_part
     return engine_save_prompt(engine, sequence, logits, error);
 }
 
+/* A prompt has left the pass, with these rows: its prefill goes on at that layer, or, without memory for them, at the
+ * first one. */
+static void pause_part(const struct prefill_part *part, size_t layer, const float *rows) {
+    struct sequence *sequence = part->sequence;
+    const size_t bytes = part->token_count * sequence->engine->model->config.hidden_size * sizeof *rows;
+    float *own = malloc(bytes);
+    sequence->suffix_follows = false;
+    sequence->unfinished = true;
+    if (own == NULL) {
+        kv_sequence_set_length(sequence->kv, kv_sequence_length(sequence->kv));
+        return;
+    }
+    memcpy(own, rows, bytes);
+    sequence->paused = (struct paused_segment){.active = true,
+                                               .row_count = part->token_count,
+                                               .block_rows = part->token_count,
+                                               .cursor = {.layer = layer},
+                                               .rows = own};
+}
+
+/* The batch, whose prompts pause if they are asked to.  *layer: where they go on; 0: they have not paused. */
+static enum status run(struct engine *engine, struct forward_batch *batch, const struct prefill_part *parts,
+                       const struct prefill_pauses *pauses, size_t *layer, const float **logits,
+                       struct error *error) {
+    const size_t hidden = engine->model->config.hidden_size;
+    const size_t count = batch->item_count;
+    size_t steps = 0;
+    *layer = 0;
+    while (steps < count && parts[steps].is_step) steps++;
+    if (pauses == NULL || engine_reads_weights(engine) || steps == count)
+        return engine_run_batch(engine, batch, logits, error);
+    struct forward_leave leave = {.asks = pauses->asks, .context = pauses->context, .stays = steps};
+    leave.rows = malloc((batch->row_count - steps) * hidden * sizeof *leave.rows);
+    if (leave.rows != NULL) batch->leave = &leave;
+    enum status status = engine_run_batch(engine, batch, logits, error);
+    if (status == STATUS_OK) *layer = leave.layer;
+    for (size_t i = *layer > 0 ? steps : count; i < count; i++)
+        pause_part(&parts[i], *layer, leave.rows + (batch->items[i].row_first - steps) * hidden);
+    free(leave.rows);
+    return status;
+}
+
 enum status engine_prefill_together(struct engine *engine, const struct prefill_part *parts, size_t count,
-                                    const float **logits, struct error *error) {
+                                    const struct prefill_pauses *pauses, const float **logits,
+                                    struct error *error) {
     struct together together = {.row_count = 0};
     *logits = NULL;
     ASSERT(count > 0 && count <= engine->sequence_capacity);
     for (size_t i = 0; i < count; i++) {
         ASSERT(parts[i].sequence->engine == engine);
         ASSERT(parts[i].is_step ? engine_mixes(engine) : sequence_prefills_together(parts[i].sequence));
-        ASSERT(!parts[i].is_step || parts[i].token_count == 1);
+        ASSERT(!parts[i].is_step || (parts[i].token_count == 1 && (i == 0 || parts[i - 1].is_step)));
         ASSERT(parts[i].token_count > 0 && together.row_count + parts[i].token_count <= engine->batch_size);
         ASSERT(engine->documents == NULL || parts[i].sequence->attached);
         for (size_t j = 0; j < i; j++) ASSERT(parts[j].sequence != parts[i].sequence);
         TRY(grow(&parts[i], error));
         add(engine, &together, i, &parts[i]);
     }
-    const struct forward_batch batch = {.tokens = engine->together,
-                                        .positions = engine->positions,
-                                        .row_count = together.row_count,
-                                        .sequences = together.kv,
-                                        .items = together.items,
-                                        .item_count = count,
-                                        .logit_rows = together.last_rows,
-                                        .logit_row_count = count};
-    TRY(engine_run_batch(engine, &batch, logits, error));
-    for (size_t i = 0; i < count; i++)
+    struct forward_batch batch = {.tokens = engine->together,
+                                  .positions = engine->positions,
+                                  .row_count = together.row_count,
+                                  .sequences = together.kv,
+                                  .items = together.items,
+                                  .item_count = count,
+                                  .logit_rows = together.last_rows,
+                                  .logit_row_count = count};
+    size_t layer;
+    TRY(run(engine, &batch, parts, pauses, &layer, logits, error));
+    for (size_t i = 0; i < count && (layer == 0 || parts[i].is_step); i++)
         kv_sequence_set_length(together.kv[i], together.items[i].position_first + parts[i].token_count);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count && layer == 0; i++)
         if (!parts[i].is_step)
             TRY(finish(engine, &parts[i], *logits + i * engine->model->config.vocabulary_size, error));
     return STATUS_OK;

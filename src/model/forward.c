@@ -482,16 +482,40 @@ static bool pauses(const struct forward_batch *batch, size_t layer, const struct
     return true;
 }
 
-static enum status run_layers(struct forward *forward, const struct forward_batch *batch, bool *paused,
+/* Those that may leave do so, if it is time: the batch is of the others from here on. */
+static enum status let_leave(struct forward *forward, struct forward_batch *batch, size_t done,
+                             struct error *error) {
+    const struct model_config *config = &forward->model->config;
+    const struct device_operations *operations = forward->model->device->operations;
+    struct forward_leave *leave = batch->leave;
+    if (leave == NULL || done == config->layer_count ||
+        !leave->asks(leave->context, done, config->layer_count))
+        return STATUS_OK;
+    ASSERT(batch->block_rows == 0 && leave->stays < batch->item_count && forward->model->stream == NULL);
+    const size_t first = batch->items[leave->stays].row_first;
+    operations->copy(forward->stream, leave->rows, hidden_of(forward, batch, first),
+                     (batch->row_count - first) * config->hidden_size * sizeof *leave->rows);
+    TRY(operations->stream_synchronize(forward->stream, error));
+    leave->layer = done;
+    batch->leave = NULL;
+    batch->row_count = first;
+    batch->item_count = leave->stays;
+    while (batch->logit_row_count > 0 && batch->logit_rows[batch->logit_row_count - 1] >= first)
+        batch->logit_row_count--;
+    return STATUS_OK;
+}
+
+/* *batch: its items may leave. */
+static enum status run_layers(struct forward *forward, struct forward_batch *batch, bool *paused,
                               struct error *error) {
     static const struct forward_cursor begin;
     const struct forward_cursor from = batch->cursor != NULL ? *batch->cursor : begin;
     size_t layer_count = forward->model->config.layer_count;
-    bool all_wanted = batch->logit_row_count == batch->row_count;
     uint64_t done = (uint64_t)batch->row_count * from.layer + from.row_first,
              total = (uint64_t)batch->row_count * layer_count;
     for (size_t layer = from.layer; layer < layer_count; layer++) {
         struct block block = block_before(batch, layer == from.layer ? from.row_first : 0);
+        const bool all_wanted = batch->logit_row_count == batch->row_count;
         TRY(weight_stream_need(forward->model->stream, layer, error));
         while (next_block(forward, batch, &block)) {
             if (layer == 0) embed(forward, &block.batch, block.first);
@@ -504,18 +528,23 @@ static enum status run_layers(struct forward *forward, const struct forward_batc
             if (*paused) return STATUS_OK;
         }
         if (forward->model->stream != NULL) TRY(leave_layer(forward, layer, error));
+        TRY(let_leave(forward, batch, layer + 1, error));
+        *paused = batch->row_count == 0;
+        if (*paused) return STATUS_OK;
     }
     return STATUS_OK;
 }
 
-enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
+enum status forward_run(struct forward *forward, const struct forward_batch *given, const float **logits,
                         struct error *error) {
     bool paused = false;
+    struct forward_batch own = *given;
+    const struct forward_batch *batch = &own;
     forward->kept_row_count = 0;
     TRY(batch_check(forward, batch, error));
     narrow_prepare(forward, batch);
     uint64_t began = trace_clock(forward->trace);
-    enum status status = run_layers(forward, batch, &paused, error);
+    enum status status = run_layers(forward, &own, &paused, error);
     attention_end_step(forward->attention);
     if (forward->trace != NULL) trace_phase(forward->trace, "logits", TRACE_NONE);
     bool all_wanted = batch->logit_row_count == batch->row_count;

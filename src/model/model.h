@@ -118,6 +118,16 @@ struct forward_cursor {
     size_t layer, row_first;
 };
 
+/* Items that may leave a batch of one block between two layers, and go on as batches of their own. */
+struct forward_leave {
+    /* Asked after each layer but the last one, with the layers that are done. */
+    bool (*asks)(void *context, size_t done, size_t layer_count);
+    void *context;
+    size_t stays; /* of the items, the first ones: they go on; 0: the run ends with *logits NULL */
+    float *rows;  /* [rows of the others][hidden_size], host memory: their residual stream */
+    size_t layer; /* at which they go on (forward_restore_rows); 0: they have not left */
+};
+
 struct forward_batch {
     const int32_t *tokens;     /* [row_count] */
     const uint64_t *positions; /* [row_count] */
@@ -144,6 +154,7 @@ struct forward_batch {
     void *pauses_context;
     struct forward_cursor *cursor;
     bool beside;
+    struct forward_leave *leave; /* NULL: all items stay; not with weights that are read for each pass */
 };
 
 /* For tests: the observer sees the residual stream after every layer, block by block. */

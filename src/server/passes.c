@@ -444,39 +444,93 @@ static void find_together(struct service *service, struct job *prompt, struct to
     }
 }
 
+/* A pass whose prompts may leave it. */
+struct pass {
+    struct service *service;
+    double began, deadline;
+    double step_seconds; /* of a pass of its steps alone, by the rate of late */
+    bool is_cut;         /* a client has left */
+};
+
+/* Without a step that waits for its end it has no deadline. */
+static struct pass begin_pass(struct service *service, const struct together *together) {
+    struct job *steppers[ENGINE_SEQUENCES_MAX];
+    const double rate = service->statistics.decode_rate;
+    struct pass pass = {.service = service, .began = clock_seconds(), .deadline = INFINITY};
+    if (rate > 0) pass.step_seconds = (double)together->step_count / rate;
+    if (find_steppers(service, steppers) > 0)
+        pass.deadline = pass.began + pass.step_seconds + slice_seconds(service);
+    return pass;
+}
+
+static bool has_left(struct service *service) {
+    pthread_mutex_lock(&service->mutex);
+    bool left = service->stopping;
+    for (size_t i = 0; i < service->running_count; i++) left = left || service->running[i]->cancelled;
+    pthread_mutex_unlock(&service->mutex);
+    return left;
+}
+
+/* A client has left, whose slot is wanted back; or the pass is slower than its rows were chosen for: with one more
+ * layer of prompts it would be late, and much later at its end. */
+static bool pass_is_over(void *context, size_t done, size_t layer_count) {
+    enum { SLACK = 10 };
+    struct pass *pass = context;
+    pass->is_cut = has_left(pass->service);
+    if (pass->is_cut) return true;
+    const double now = clock_seconds(), layer = (now - pass->began) / (double)done;
+    const double steps = pass->step_seconds / (double)layer_count, left = (double)(layer_count - done);
+    return now + layer + steps * (left - 1) > pass->deadline &&
+           now + layer * left > pass->deadline + slice_seconds(pass->service) / SLACK;
+}
+
+/* Tokens of its prompts that a pass was enough for. */
+static double done_tokens(const struct together *together) {
+    double done = 0;
+    for (size_t i = together->step_count; i < together->count; i++) {
+        size_t begun;
+        const size_t paused = sequence_paused_tokens(together->jobs[i]->answer.sequence, &begun);
+        done += (double)(paused > 0 ? begun : together->parts[i].token_count);
+    }
+    return done;
+}
+
 static void take_together(struct service *service, struct job *job, const float *logits) {
     struct error error = {.status = STATUS_OK};
     if (note_run(service, job, job->answer.stored.count, &error) != STATUS_OK) {
         job_fail_running(service, job, &error);
         return;
     }
-    job->progress_done = job->answer.stored.count;
+    size_t begun;
+    (void)sequence_paused_tokens(job->answer.sequence, &begun);
+    job->progress_done = job->answer.stored.count + begun;
     job_tell_progress(job);
     if (job->answer.stored.count == job_wanted_tokens(job)) take_prompt(service, job, logits);
 }
 
 static void run_together(struct service *service, const struct together *together) {
     struct error error = {.status = STATUS_OK};
+    struct service_statistics *statistics = &service->statistics;
     const float *logits;
-    const double began = clock_seconds();
+    struct pass pass = begin_pass(service, together);
+    const struct prefill_pauses pauses = {.asks = pass_is_over, .context = &pass};
     enum status status =
-        engine_prefill_together(service->engine, together->parts, together->count, &logits, &error);
-    const double seconds = clock_seconds() - began, row_seconds = seconds / (double)together->rows;
-    const size_t prompt_rows = together->rows - together->step_count;
+        engine_prefill_together(service->engine, together->parts, together->count, &pauses, &logits, &error);
+    const double seconds = clock_seconds() - pass.began, row_seconds = seconds / (double)together->rows;
     if (status != STATUS_OK) {
         if (!service_repair(service, together->jobs, together->count, status, &error))
             fail_all(service, together->jobs, together->count, &error);
         return;
     }
-    struct service_statistics *statistics = &service->statistics;
+    const double prompt_rows = done_tokens(together);
     statistics->slices++;
     statistics->steps += together->step_count > 0;
     statistics->decode_seconds += row_seconds * (double)together->step_count;
-    statistics->prefill_seconds += row_seconds * (double)prompt_rows;
-    note_rate(&statistics->prefill_rate, (double)prompt_rows / prompt_seconds(service, together, seconds));
+    statistics->prefill_seconds += row_seconds * (double)(together->rows - together->step_count);
+    if (!pass.is_cut) note_rate(&statistics->prefill_rate, prompt_rows / prompt_seconds(service, together, seconds));
     for (size_t i = 0; i < together->count; i++) {
         struct job *job = together->jobs[i];
-        const float *own = logits + i * service->vocabulary_size;
+        const float *own = logits != NULL ? logits + i * service->vocabulary_size : NULL;
         account_charge(service, job, row_seconds * (double)together->parts[i].token_count);
         if (together->parts[i].is_step)
             take_step(service, job, own);

@@ -1,7 +1,7 @@
 /* Prompts of several sequences in one pass give bit for bit what each gives alone, and so do the steps behind them:
  * over random families, windows, KV types, selections, lengths and tiers, with a printed seed.  Each is saved as it
  * would be alone.  Where attention is full, a pass has steps of some sequences and prompts of others; some prompts
- * come in two parts. */
+ * come in two parts, and some leave their pass between two layers. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -36,8 +36,9 @@ struct rig {
     struct engine *engines[2]; /* alone, together */
     struct scratch scratches[2];
     bool has_disk;
-    size_t mixed;                                /* passes of steps and prompts */
-    size_t parts;                                /* first parts of prompts */
+    size_t mixed;          /* passes of steps and prompts */
+    size_t parts;          /* first parts of prompts */
+    size_t left, left_all; /* passes that prompts left: with steps in them, and without */
     size_t firsts[SEQUENCES], counts[SEQUENCES]; /* tokens that are there before; of the prompt in all */
     int32_t tokens[SEQUENCES][PROMPT_MAX + STEPS];
     struct error error;
@@ -105,22 +106,74 @@ static float *place(const struct rig *rig, float *all, size_t sequence, size_t i
     return all + (sequence * (1 + STEPS) + index) * rig->tiny.vocabulary_size;
 }
 
-/* The first parts of some prompts. */
-static void run_parts(struct rig *rig, struct sequence **sequences) {
-    struct prefill_part parts[SEQUENCES] = {0};
+static bool leave_sometimes(void *context, size_t layers_done, size_t layer_count) {
+    struct rig *rig = context;
+    assert_true(layers_done > 0 && layers_done < layer_count);
+    return random_below(&rig->random, 2) == 0;
+}
+
+struct growth {
+    const struct sequence *sequence;
+    uint64_t length;
+};
+
+static bool has_grown(void *context) {
+    const struct growth *growth = context;
+    return sequence_length(growth->sequence) > growth->length;
+}
+
+/* A prompt that has left its pass goes on alone, to the end of what it had in it. */
+static void go_on(struct rig *rig, struct sequence *sequence, size_t index, float *all) {
+    struct growth growth = {.sequence = sequence, .length = sequence_length(sequence)};
+    const struct prefill_request request = {.tokens = rig->tokens[index] + growth.length,
+                                            .token_count = rig->counts[index] - (size_t)growth.length,
+                                            .pauses = has_grown,
+                                            .pauses_context = &growth};
     const float *logits;
-    size_t count = 0;
+    assert_ok(engine_prefill(rig->engines[1], sequence, &request, &logits, &rig->error), rig->error);
+    if (logits != NULL) memcpy(place(rig, all, index, 0), logits, rig->tiny.vocabulary_size * sizeof *logits);
+}
+
+/* A pass; its prompts may leave it.  which: the sequences' indexes. */
+static void run_together(struct rig *rig, const struct prefill_part *parts, const size_t *which, size_t count,
+                         float *all) {
+    const struct prefill_pauses pauses = {.asks = leave_sometimes, .context = rig};
+    const float *logits;
+    size_t done;
+    assert_ok(engine_prefill_together(rig->engines[1], parts, count, &pauses, &logits, &rig->error),
+              rig->error);
+    const bool leaves = sequence_paused_tokens(parts[count - 1].sequence, &done) > 0;
+    rig->left += leaves && parts[0].is_step;
+    rig->left_all += leaves && !parts[0].is_step;
+    assert_int_equal(logits == NULL, leaves && !parts[0].is_step);
+    for (size_t i = 0; i < count && logits != NULL; i++) {
+        if (parts[i].tokens_after > 0 || (leaves && !parts[i].is_step)) continue;
+        memcpy(place(rig, all, which[i], parts[i].is_step), logits + i * rig->tiny.vocabulary_size,
+               rig->tiny.vocabulary_size * sizeof *logits);
+    }
+    for (size_t i = 0; i < count && leaves; i++) {
+        if (parts[i].is_step) continue;
+        assert_int_equal(sequence_paused_tokens(parts[i].sequence, &done), parts[i].token_count);
+        go_on(rig, parts[i].sequence, which[i], all);
+    }
+}
+
+/* The first parts of some prompts. */
+static void run_parts(struct rig *rig, struct sequence **sequences, float *all) {
+    struct prefill_part parts[SEQUENCES] = {0};
+    size_t count = 0, which[SEQUENCES];
     for (size_t s = 0; s < SEQUENCES; s++) {
         const size_t at = (size_t)sequence_length(sequences[s]), left = rig->counts[s] - at;
         if (left < 2 || random_below(&rig->random, 2)) continue;
         const size_t some = random_between(&rig->random, 1, left - 1);
-        parts[count++] = (struct prefill_part){.sequence = sequences[s],
-                                               .tokens = rig->tokens[s] + at,
-                                               .token_count = some,
-                                               .tokens_after = left - some};
+        parts[count] = (struct prefill_part){.sequence = sequences[s],
+                                             .tokens = rig->tokens[s] + at,
+                                             .token_count = some,
+                                             .tokens_after = left - some};
+        which[count++] = s;
     }
     if (count == 0) return;
-    assert_ok(engine_prefill_together(rig->engines[1], parts, count, &logits, &rig->error), rig->error);
+    run_together(rig, parts, which, count, all);
     rig->parts += count;
 }
 
@@ -128,7 +181,6 @@ static void run_parts(struct rig *rig, struct sequence **sequences) {
 static void run_pass(struct rig *rig, struct sequence **sequences, size_t first, size_t end, bool *stepped,
                      float *all) {
     struct prefill_part parts[SEQUENCES] = {0};
-    const float *logits;
     size_t count = 0, which[SEQUENCES];
     for (size_t s = 0; s < end; s++) {
         const bool is_step = s < first;
@@ -141,10 +193,7 @@ static void run_pass(struct rig *rig, struct sequence **sequences, size_t first,
         stepped[s] = is_step;
         which[count++] = s;
     }
-    assert_ok(engine_prefill_together(rig->engines[1], parts, count, &logits, &rig->error), rig->error);
-    for (size_t i = 0; i < count; i++)
-        memcpy(place(rig, all, which[i], parts[i].is_step), logits + i * rig->tiny.vocabulary_size,
-               rig->tiny.vocabulary_size * sizeof *logits);
+    run_together(rig, parts, which, count, all);
 }
 
 /* false: a selection watches prompts, and nothing was done. */
@@ -156,7 +205,7 @@ static bool prefill_together(struct rig *rig, struct sequence **sequences, bool 
         if (!sequence_prefills_together(sequences[s])) return false;
     }
     const size_t split = random_between(&rig->random, 1, SEQUENCES);
-    run_parts(rig, sequences);
+    run_parts(rig, sequences, all);
     run_pass(rig, sequences, 0, split, stepped, all);
     if (split < SEQUENCES) run_pass(rig, sequences, split, SEQUENCES, stepped, all);
     return true;
@@ -223,7 +272,7 @@ static void check_saved(struct rig *rig) {
 static void test_as_alone(void **state) {
     (void)state;
     const uint64_t seed = test_seed(20261123);
-    size_t compared = 0, refused = 0, with_disk = 0, mixed = 0, parts = 0;
+    size_t compared = 0, refused = 0, with_disk = 0, mixed = 0, parts = 0, left = 0, left_all = 0;
     for (size_t round = 0; round < ROUNDS; round++) {
         if (!test_takes_next()) continue;
         struct rig rig;
@@ -234,6 +283,8 @@ static void test_as_alone(void **state) {
         with_disk += rig.has_disk;
         mixed += rig.mixed;
         parts += rig.parts;
+        left += rig.left;
+        left_all += rig.left_all;
         if (found != NULL &&
             memcmp(found, expected, SEQUENCES * (1 + STEPS) * rig.tiny.vocabulary_size * sizeof *found) != 0)
             fail_msg("seed %llu: other logits", (unsigned long long)(seed + round));
@@ -241,7 +292,8 @@ static void test_as_alone(void **state) {
         free(found), free(expected);
         rig_close(&rig);
     }
-    assert_met(compared > ROUNDS / 2 && refused > 0 && with_disk > 0 && mixed > 2 && parts > 0);
+    assert_met(compared > ROUNDS / 2 && refused > 0 && with_disk > 0 && mixed > 2 && parts > 0 && left > 0 &&
+               left_all > 0);
 }
 
 int main(void) {

@@ -22,7 +22,8 @@ static const char *const texts[CLIENTS] = {
 static const struct service_rig_options plain = {
     .parallel = CLIENTS, .sequences = CLIENTS, .context_size = CONTEXT};
 
-/* The same eight prompts one after another, each in a service of its own, and all at once over fewer slots. */
+/* The same eight prompts one after another, each in a service of its own, and all at once over fewer slots; once with
+ * slices so short that prompts leave the passes that they share with steps. */
 static void test_together_as_alone(void **state) {
     struct service_rig rig;
     struct client alone[CLIENTS], together[CLIENTS];
@@ -36,7 +37,8 @@ static void test_together_as_alone(void **state) {
             const struct service_request request = rig_request(&prompts[i], ANSWER);
             client_ask(&alone[i], &request);
             service_rig_stop(&rig); /* nothing stays for the next */
-            service_rig_start(&rig, &(struct service_options){.parallel = slots});
+            service_rig_start(&rig,
+                              &(struct service_options){.parallel = slots, .slice_ms = slots == 4 ? 1 : 0});
         }
         for (size_t i = 0; i < CLIENTS; i++) {
             client_init(&together[i], &rig);
@@ -193,6 +195,7 @@ struct decoder {
     const struct service_request *requests[COMERS];
     struct service_listener listeners[COMERS];
     size_t tokens, slices, slices_most; /* slices, at its last token; the most between two tokens */
+    bool is_over;
 };
 
 static enum service_flow decoder_token(void *context, const struct service_token *token) {
@@ -213,12 +216,18 @@ static enum service_flow decoder_token(void *context, const struct service_token
     return SERVICE_CONTINUE;
 }
 
+static void decoder_done(void *context, const struct service_done *done) {
+    struct decoder *decoder = context;
+    (void)done;
+    decoder->is_over = true;
+}
+
 static void decode_beside(struct service_rig *rig, struct decoder *decoder) {
     enum { DECODED = 200 };
     struct token_list prompt = rig_tokens(rig, texts[0], 20);
     const struct service_request request = rig_request(&prompt, DECODED);
     const struct service_listener listener = {
-        .context = decoder, .token = decoder_token};
+        .context = decoder, .token = decoder_token, .done = decoder_done};
     struct error error;
     decoder->service = rig->service;
     assert_ok(service_submit(rig->service, &request, &listener, &decoder->ticket, &error), error);
@@ -243,6 +252,51 @@ static void test_one_slice_between_two_tokens(void **state) {
     assert_int_equal(decoder.slices_most, 1);
     token_list_deinit(&sliced);
     token_list_deinit(&shared);
+    service_rig_close(&rig);
+}
+
+struct comer {
+    struct decoder *decoder;
+    bool is_free, was_read;
+};
+
+/* Behind this turn's look for clients that have left. */
+static void comer_admitted(void *context, const struct service_admission *admission) {
+    struct comer *comer = context;
+    (void)admission;
+    service_cancel(comer->decoder->service, comer->decoder->ticket);
+}
+
+static void comer_progress(void *context, size_t done, size_t total) {
+    struct comer *comer = context;
+    if (done < total && comer->decoder->is_over) comer->is_free = true;
+}
+
+static void comer_done(void *context, const struct service_done *done) {
+    struct comer *comer = context;
+    comer->was_read = done->reason == STOP_LENGTH;
+}
+
+/* The slot of a client that leaves is free while another one's prompt is read, though both share a pass that nothing
+ * else ends. */
+static void test_a_slot_is_free_within_a_pass(void **state) {
+    struct service_rig rig;
+    struct decoder decoder = {0};
+    struct comer comer = {.decoder = &decoder};
+    (void)state;
+    service_rig_open(
+        &rig, &(struct service_rig_options){
+                  .parallel = 2, .sequences = 2, .context_size = CONTEXT, .service = {.slice_ms = 3600000}});
+    struct token_list prompt = rig_tokens(&rig, texts[1], 40);
+    const struct service_request request = rig_request(&prompt, 1);
+    decoder.requests[0] = &request;
+    decoder.listeners[0] = (struct service_listener){
+        .context = &comer, .admitted = comer_admitted, .progress = comer_progress, .done = comer_done};
+    decode_beside(&rig, &decoder);
+    assert_true(decoder.tokens >= 2 && decoder.tokens < 200); /* its step was in that pass */
+    assert_true(comer.is_free);
+    assert_true(comer.was_read);
+    token_list_deinit(&prompt);
     service_rig_close(&rig);
 }
 
@@ -579,6 +633,7 @@ int main(void) {
         cmocka_unit_test(test_prompts_are_read_one_after_another),
         cmocka_unit_test(test_a_slot_is_free_within_a_slice),
         cmocka_unit_test(test_one_slice_between_two_tokens),
+        cmocka_unit_test(test_a_slot_is_free_within_a_pass),
         cmocka_unit_test(test_a_sync_holds_up_nobody),
         cmocka_unit_test(test_an_observer_holds_up_nobody),
         cmocka_unit_test(test_who_is_observed_may_be_preempted),
