@@ -330,8 +330,8 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     }
     uint64_t candidates = item->candidate_end - item->candidate_begin, window = visible - candidates;
     *pick_count = keep > window && !rule->window_only ? (keep - window) / unit * unit : 0;
-    if (select_has_units_min(options, rule) && *pick_count < options->units_min * unit)
-        *pick_count = options->units_min * unit;
+    const uint64_t pick_min = options->units_min * select_piece_tokens(&select->layout);
+    if (select_has_units_min(options, rule) && *pick_count < pick_min) *pick_count = pick_min;
     if (*pick_count > candidates) *pick_count = candidates;
     ASSERT(*pick_count <= candidates);
     return true;

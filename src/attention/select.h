@@ -100,8 +100,8 @@ struct select_options {
     struct select_keep keep;
     size_t sinks, recent; /* the window */
     size_t dense_layers;  /* layers below this attend to everything */
-    /* A keep that is a fraction takes at least so many units (tokens, pages, leaves) beside the window: the same
-     * fraction of a short context is few pieces, and a head needs some places (docs/evaluation_studies.md). */
+    /* A keep that is a fraction takes at least so many units (tokens, pages, leaves, clusters) beside the window: the
+     * same fraction of a short context is few pieces, and a head needs some places (docs/evaluation_studies.md). */
     size_t units_min;
     /* A row that sees fewer tokens attends to all of them: of short contexts that is quicker (plan/choose.h). */
     size_t exact_below;

@@ -50,6 +50,11 @@ static inline bool select_has_units_min(const struct select_options *options,
                                         const struct select_rule *rule) {
     return rule->keep.ratio > 0 && !rule->window_only && options->units_min > 0;
 }
+/* Tokens of a unit of options.units_min: a page, a leaf, a single token, or as many as a cluster has on average, which
+ * are ranked together. */
+static inline uint64_t select_piece_tokens(const struct key_index_layout *layout) {
+    return layout->kind == KEY_INDEX_CLUSTER ? KV_CHUNK_TOKENS / layout->cluster_count : layout->unit_tokens;
+}
 /* How many of the visible rows a rule keeps, before it is cut to those that there are. */
 uint64_t select_keep_tokens(struct select_keep keep, uint64_t visible);
 

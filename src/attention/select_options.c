@@ -294,8 +294,8 @@ enum status select_options_kept_max(const struct select_options *options, const 
                                       : (uint64_t)(select_recent_fraction(options) * (double)keep);
     if (key_index_needs_full_chunks(&layout) && recent < KV_CHUNK_TOKENS) recent = KV_CHUNK_TOKENS;
     uint64_t window = sinks + (width > recent ? width : recent) + unit - 1;
-    if (select_has_units_min(options, &rule) && keep < window + options->units_min * unit)
-        keep = window + options->units_min * unit;
+    const uint64_t pick_min = options->units_min * select_piece_tokens(&layout);
+    if (select_has_units_min(options, &rule) && keep < window + pick_min) keep = window + pick_min;
     if (keep > context_size) keep = context_size;
     if (options->heads == SELECT_HEADS_IMPORTANCE)
         keep = head_budget_keep(keep, context_size, HEAD_BUDGET_MAX) + unit;

@@ -32,6 +32,7 @@ struct cluster_case {
     struct key_index_layout layout;
     uint64_t length;
     float scale, softcap;
+    bool is_alike; /* keys and values of a group are: their estimate is attention itself */
     float q[HEADS * DIMENSION], out[HEADS * V_DIMENSION];
     void *chunks[KV_HEADS * CHUNKS_MAX], *blocks[KV_HEADS * CHUNKS_MAX];
     float *keys, *values; /* [KV_HEADS][length][...], as they are stored */
@@ -51,9 +52,10 @@ static void rows_init(struct cluster_case *c, const struct fixture *fixture, siz
             for (size_t d = 0; d < DIMENSION; d++) {
                 if (t % (KV_CHUNK_TOKENS / groups) == 0)
                     directions[group][d] = (float)random_normal(&c->random);
-                key[d] = directions[group][d] + 0.2F * (float)random_normal(&c->random);
+                key[d] = directions[group][d] + (c->is_alike ? 0 : 0.2F * (float)random_normal(&c->random));
             }
-            for (size_t d = 0; d < V_DIMENSION; d++) value[d] = (float)random_normal(&c->random);
+            for (size_t d = 0; d < V_DIMENSION; d++)
+                value[d] = c->is_alike ? directions[group][d] : (float)random_normal(&c->random);
             fixture->kernels.attention.store(&c->kv, c->chunks[chunk], t % KV_CHUNK_TOKENS, key, value);
             fixture->kernels.attention.load(&c->kv, c->chunks[chunk], t % KV_CHUNK_TOKENS, key, value);
         }
@@ -62,7 +64,8 @@ static void rows_init(struct cluster_case *c, const struct fixture *fixture, siz
 
 static void case_init(struct cluster_case *c, const struct fixture *fixture, uint64_t seed, uint64_t length) {
     static const size_t counts[] = {4, 8, 2, 1};
-    *c = (struct cluster_case){.length = length, .scale = 0.125F, .softcap = seed % 3 == 0 ? 6 : 0};
+    *c = (struct cluster_case){
+        .length = length, .scale = 0.125F, .softcap = seed % 3 == 0 ? 6 : 0, .is_alike = seed % 5 == 3};
     random_init(&c->random, seed);
     kv_layout_init(&c->kv, seed % 2 == 0 ? KV_F16 : KV_Q8, KV_F16, DIMENSION, V_DIMENSION);
     c->layout = (struct key_index_layout){.kind = KEY_INDEX_CLUSTER,
@@ -223,13 +226,15 @@ static double as_softmax_sees(const struct cluster_case *c, double product) {
     return c->softcap > 0 ? (double)c->softcap * tanh(score / (double)c->softcap) : score;
 }
 
-/* Every row by itself: as it is, or as its cluster. */
+/* Every row by itself: as it is, or as its cluster.  Where those of clusters are alike, all rows as they are: this is
+ * attention to everything. */
 static void check_rest(const struct cluster_case *c, size_t head) {
     const size_t kv_head = head / GROUP;
     const uint64_t full = c->length / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
     double values[V_DIMENSION] = {0}, sum = 0;
     for (uint64_t t = 0, next = 0; t < c->length; t++) {
         const bool is_listed = next < c->lists[kv_head].count && c->lists[kv_head].rows[next] == t;
+        const bool as_it_is = is_listed || c->is_alike;
         const struct cluster_block block = block_of(c, kv_head, t);
         const size_t cluster = is_listed || t >= full ? 0 : block.of_tokens[t % KV_CHUNK_TOKENS];
         const float *key = c->keys + (kv_head * c->length + t) * DIMENSION,
@@ -239,13 +244,12 @@ static void check_rest(const struct cluster_case *c, size_t head) {
         assert_true(is_listed || t < full);
         for (size_t d = 0; d < DIMENSION; d++)
             product += (double)c->q[head * DIMENSION + d] *
-                       (double)(is_listed ? key[d] : half_to_float(block.centroids[cluster * DIMENSION + d]));
+                       (double)(as_it_is ? key[d] : half_to_float(block.centroids[cluster * DIMENSION + d]));
         const double weight = exp(as_softmax_sees(c, product));
         sum += weight;
         for (size_t d = 0; d < V_DIMENSION; d++)
-            values[d] +=
-                weight *
-                (double)(is_listed ? value[d] : half_to_float(block.values[cluster * V_DIMENSION + d]));
+            values[d] += weight * (double)(as_it_is ? value[d]
+                                                    : half_to_float(block.values[cluster * V_DIMENSION + d]));
     }
     for (size_t d = 0; d < V_DIMENSION; d++)
         if (!(fabs((double)c->out[head * V_DIMENSION + d] - values[d] / sum) < 2e-3))

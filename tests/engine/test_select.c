@@ -202,30 +202,36 @@ static void budgets_hold_at_every_edge(void **state) {
 }
 
 struct units {
-    uint64_t unit, picked; /* of each KV head beside the window */
+    uint64_t unit, recent, picked; /* picked: units of each KV head beside the window */
     size_t kv_heads, events;
 };
 
 static void check_units(void *context, const struct select_event *event) {
     struct units *units = context;
     const uint64_t visible = event->position + 1, sinks = (4 + units->unit - 1) / units->unit * units->unit;
-    const uint64_t window = sinks + visible - (visible - 16) / units->unit * units->unit;
+    const uint64_t window = sinks + visible - (visible - units->recent) / units->unit * units->unit;
     for (size_t head = 0; head < units->kv_heads; head++)
         assert_int_equal(event->lists[head].count, window + units->picked * units->unit);
     units->events++;
 }
 
-/* A fraction of a short context is few pieces: not fewer than units_min.  A number of tokens is what it says. */
+/* A fraction of a short context is few pieces: not fewer than units_min, of clusters too.  A number of tokens is what it
+ * says. */
 static void a_fraction_takes_units(void **state) {
     (void)state;
-    enum { LENGTH = 300 };
-    for (size_t round = 0; round < 8; round++) {
-        struct select_options select = small(round < 4 ? &select_quest : &select_tree, 20);
+    enum { LENGTH = 300, CLUSTER_TOKENS = 16 };
+    const struct select_method *const of[] = {&select_quest, &select_tree, &select_cluster};
+    for (size_t round = 0; round < 12; round++) {
+        struct select_options select = small(of[round / 4], 20);
         if (round % 4 != 3) select.keep = (struct select_keep){.ratio = 0.05};
         select.units_min = round % 4 == 2 ? 1000 : round % 4 == 1 ? 0 : 5;
         struct rig rig = {0};
         rig_open(&rig, cpu_features(), 2, select);
-        struct units units = {unit_of(&select), round % 4 == 0 ? 5 : 0, rig.model->config.kv_head_count, 0};
+        struct units units = {.unit = unit_of(&select),
+                              .recent = select.recent,
+                              .picked = round % 4 == 0 ? 5 : 0,
+                              .kv_heads = rig.model->config.kv_head_count};
+        if (of[round / 4] == &select_cluster) units.picked *= CLUSTER_TOKENS; /* they are picked one by one */
         struct sequence *sequence = filled(&rig, LENGTH);
         const struct select_shape shape = {2, rig.model->config.head_count, units.kv_heads,
                                            rig.model->config.k_dimension, rig.model->config.v_dimension};
