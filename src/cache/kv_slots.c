@@ -30,9 +30,8 @@ uint64_t kv_tier_failed_document(const struct kv_cache *cache) {
 enum status kv_tier_full(const struct kv_cache *cache, struct error *error) {
     for (const struct kv_sequence *s = cache->sequences; s != NULL; s = s->next)
         if (s->pages->failed != STATUS_OK)
-            return error_set(error, s->pages->failed == STATUS_IO ? STATUS_IO : STATUS_MEMORY,
-                             "%s; and without the disk --kv-host does not hold the KV",
-                             s->pages->failure.message);
+            return tier_without_disk(s, tier_failure_status(s), error,
+                                     "and without the disk --kv-host does not hold the KV");
     return error_set(error, STATUS_MEMORY,
                      "KV tier: all %" PRIu64 " slots are in use: give more --kv-host, or --kv-disk",
                      cache->tier->slots.plain.count + cache->tier->slots.quantized.count);

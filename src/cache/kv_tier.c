@@ -161,12 +161,12 @@ enum status kv_sequence_holds(struct kv_sequence *sequence, uint64_t token_count
         if (lack.plain == 0 && lack.quantized == 0) return STATUS_OK;
         struct kv_residents fewer = tier->residents;
         if (fewer.layer_count + fewer.lane_count == 0)
-            return error_set(error, sequence->pages->failed == STATUS_IO ? STATUS_IO : STATUS_MEMORY,
-                             "%s; and for the KV of %" PRIu64
-                             " tokens that the disk does not have --kv-host lacks at least %" PRIu64 " bytes",
-                             sequence->pages->failure.message,
-                             token_count - tier_sources_end(sequence) * KV_CHUNK_TOKENS,
-                             kv_budget_slot_bytes(&sequence->cache->config, lack));
+            return tier_without_disk(sequence, tier_failure_status(sequence), error,
+                                     "and for the KV of %" PRIu64
+                                     " tokens that the disk does not have --kv-host "
+                                     "lacks at least %" PRIu64 " bytes",
+                                     token_count - tier_sources_end(sequence) * KV_CHUNK_TOKENS,
+                                     kv_budget_slot_bytes(&sequence->cache->config, lack));
         if (fewer.lane_count > 0)
             fewer.lane_count--;
         else

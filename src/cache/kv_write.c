@@ -1,6 +1,8 @@
 /* A sequence's chunks on their way to the disk: quantized when they are full, written behind the computation, and
  * committed. */
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -136,8 +138,8 @@ static enum status write_somewhere(struct kv_sequence *sequence, size_t layer, u
     tier->reclaim(tier, true);
     if (pages->writes) return STATUS_OK;
     if (pages->failed != STATUS_OK)
-        return error_set(error, STATUS_IO, "%s; and without the disk --kv-host does not hold the key index",
-                         pages->failure.message);
+        return tier_without_disk(sequence, STATUS_IO, error,
+                                 "and without the disk --kv-host does not hold the key index");
     return error_set(error, STATUS_MEMORY, "key index on disk: the sequence has no folder to write it to");
 }
 
@@ -152,6 +154,23 @@ enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, 
         tier_write_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, &why) != STATUS_OK)
         tier_stop_writing(sequence, &why);
     return STATUS_OK;
+}
+
+enum status tier_failure_status(const struct kv_sequence *sequence) {
+    return sequence->pages->failed == STATUS_IO ? STATUS_IO : STATUS_MEMORY;
+}
+
+enum status tier_without_disk(const struct kv_sequence *sequence, enum status status, struct error *error,
+                              const char *format, ...) {
+    const struct error *why = &sequence->pages->failure;
+    char lacking[200];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(lacking, sizeof lacking, format, arguments);
+    va_end(arguments);
+    (void)error_set(error, status, "%s; %s", why->message, lacking);
+    if (error != NULL) error->os_error = why->os_error; /* whether the disk is full */
+    return status;
 }
 
 void tier_stop_writing(struct kv_sequence *sequence, const struct error *why) {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "platform/io_file.h"
 #include "server/json_text.h"
 
 bool api_error_set(struct api_error *error, unsigned http_status, const char *param, const char *format,
@@ -35,13 +36,13 @@ bool api_error_from(struct api_error *error, const struct error *reason) {
     case STATUS_USAGE: http_status = 400; break;
     case STATUS_UNSUPPORTED: http_status = 501; break;
     case STATUS_FULL: http_status = 429; break;
-    case STATUS_MEMORY:
     case STATUS_INTERRUPTED: http_status = 503; break;
+    case STATUS_MEMORY: http_status = io_is_full(reason->os_error) ? 507 : 503; break;
+    case STATUS_IO: http_status = io_is_full(reason->os_error) ? 507 : 500; break;
     case STATUS_OK:
     case STATUS_FAILED:
     case STATUS_MODEL:
-    case STATUS_DOCUMENT:
-    case STATUS_IO: break;
+    case STATUS_DOCUMENT: break;
     }
     return api_error_set(error, http_status, NULL, "%s", reason->message);
 }

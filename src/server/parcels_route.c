@@ -10,7 +10,6 @@
 
 #include "cache/inputs.h"
 #include "engine/document_terms.h"
-#include "platform/io_file.h"
 #include "server/document_id.h"
 #include "server/json_text.h"
 #include "server/routes.h"
@@ -26,8 +25,7 @@ struct carriage {
 static void reply(struct exchange *exchange, const struct error *reason) {
     struct api_error error;
     api_error_from(&error, reason);
-    if (reason->status == STATUS_FULL || (reason->status == STATUS_IO && io_is_full(reason->os_error)))
-        error.http_status = 507;
+    if (reason->status == STATUS_FULL) error.http_status = 507;
     error.never_retry = reason->status != STATUS_MEMORY && reason->status != STATUS_INTERRUPTED;
     exchange_reply_error(exchange, &error);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "server/api_error.h"
 #include "service_rig.h"
 
 enum { CONTEXT = 512, PROMPT = 150, QUESTION = 21, ANSWER = 24 };
@@ -402,6 +403,51 @@ static void test_bad_disk(void **state) {
     ask_bad_disk(SIZE_MAX, true);
 }
 
+/* ---- a disk that is full ---- */
+
+struct full_disk {
+    struct io_faults faults;
+    enum io_call call; /* which fails, of the files of pages */
+};
+
+static struct io_fault fail_full(void *context, enum io_call call, const char *path, uint64_t offset,
+                                 size_t bytes) {
+    const struct full_disk *disk = context;
+    (void)offset, (void)bytes;
+    const bool fails = call == disk->call && strstr(path, ".pages") != NULL;
+    return (struct io_fault){fails ? ENOSPC : 0, SIZE_MAX};
+}
+
+/* Where RAM does not hold the KV either, a request ends with the reason, and its client is told that it is the disk:
+ * 507. */
+static void ask_full_disk(enum io_call call) {
+    static const struct service_rig_options options = {
+        .parallel = 1, .sequences = 1, .context_size = 1024, .host_bytes = 3400 << 10};
+    struct full_disk disk = {.faults = {&disk, fail_full}, .call = call};
+    struct service_rig rig;
+    struct client client;
+    struct api_error told;
+    service_rig_open_on(&rig, &options, &disk.faults);
+    struct token_list prompt = rig_tokens(&rig, "The river ran past the mill.", 900);
+    const struct service_request request = rig_request(&prompt, ANSWER);
+    client_init(&client, &rig);
+    client_submit(&client, &request);
+    client_wait(&client);
+    assert_int_equal(client.done.reason, STOP_FAILED);
+    assert_non_null(strstr(client.done.error.message, "No space left"));
+    (void)api_error_from(&told, &client.done.error);
+    assert_int_equal(told.http_status, 507);
+    client_deinit(&client);
+    token_list_deinit(&prompt);
+    service_rig_close(&rig);
+}
+
+static void test_full_disk(void **state) {
+    (void)state;
+    ask_full_disk(IO_CALL_WRITE);
+    ask_full_disk(IO_CALL_OPEN);
+}
+
 /* Without a folder it would be lost: it stays. */
 static void test_unsaved_stays(void **state) {
     struct service_rig rig;
@@ -655,6 +701,7 @@ int main(void) {
         cmocka_unit_test(test_reads_ahead),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_bad_disk),
+        cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_unsaved_stays),
         cmocka_unit_test(test_conversations_that_begin_alike),
         cmocka_unit_test(test_low_priority),
