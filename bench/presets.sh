@@ -58,7 +58,7 @@ kl)
   for text; do kl "$(list $selecting h2o)" "$text"; done
   tools/kl_windows.py table "$out"/kl-*.jsonl --csv "$out/kl.csv" ;;
 disk)
-  for text; do kl "$(list $selecting flexgen)" "$text" --kv-disk "$disk" --kv-host 1/8; done
+  for text; do kl "$(list $selecting flexgen kvpr)" "$text" --kv-disk "$disk" --kv-host 1/8; done
   tools/kl_windows.py table "$out"/disk-*.jsonl --csv "$out/disk.csv" ;;
 needles)
   if in_tiers ram; then needles needles "$(list full $selecting h2o)" ${1:+-f "$1"}; fi
@@ -74,12 +74,12 @@ bytes)
   done >"$out/bytes.jsonl" ;;
 speed)
   if in_tiers ram; then tiers memory "$(list full $selecting h2o)" --depth $length; fi
-  if in_tiers disk; then tiers text "$(list $selecting flexgen)" --depth $length --kv-host 1/8 --text "$1"; fi ;;
+  if in_tiers disk; then tiers text "$(list $selecting flexgen kvpr)" --depth $length --kv-host 1/8 --text "$1"; fi ;;
 replay)
   host=$(($2 * 6 / 1024))M # 3/16 of 32 KiB a token, for KV and key index
   set -- --depth "$2" --recording "$1" --steps 16 --rounds 1
   if in_tiers ram; then tiers recorded-memory "$(list full@4 $selecting h2o)" "$@"; fi
-  if in_tiers disk; then tiers recorded "$(list $selecting flexgen@4)" "$@" --kv-host "$host"; fi ;;
+  if in_tiers disk; then tiers recorded "$(list $selecting flexgen@4 kvpr@4)" "$@" --kv-host "$host"; fi ;;
 table) tools/preset_table.py "$out" ;;
 *) usage ;;
 esac

@@ -55,8 +55,8 @@ def read_rows(paths):
 def table(options):
     rows = read_rows(options.lines)
     out = csv.writer(open(options.csv, "w", newline="") if options.csv else sys.stdout, lineterminator="\n")
-    out.writerow("length,preset,windows,tokens,kld,kld_error,difference,difference_error,ln_ppl_ratio,same_top,"
-                 "disk_bytes_per_token,hits,lists_reused".split(","))
+    out.writerow("length,preset,windows,tokens,kld,kld_error,kld_worst,difference,difference_error,ln_ppl_ratio,"
+                 "same_top,disk_bytes_per_token,hits,lists_reused".split(","))
     for (length, preset), windows in sorted(rows.items()):
         values = list(windows.values())
         kld, error = mean_and_error([row["kld"] for row in values])
@@ -68,7 +68,8 @@ def table(options):
         wanted = sum(row.get("hits", 0) + row.get("misses", 0) for row in values)
         lists = sum(row.get("lists_reused", 0) + row.get("lists_chosen", 0) for row in values)
         out.writerow([length, preset, len(values), sum(row["tokens"] for row in values), f"{kld:.5f}", f"{error:.5f}",
-                      f"{difference:.5f}" if pairs else "", f"{difference_error:.5f}" if pairs else "",
+                      f"{max(row['kld'] for row in values):.5f}", f"{difference:.5f}" if pairs else "",
+                      f"{difference_error:.5f}" if pairs else "",
                       f"{ratio:.4f}", f"{sum(row['same_top'] for row in values) / len(values):.4f}",
                       sum(row["disk_bytes"] for row in values) // decoded if decoded else "",
                       f"{sum(row['hits'] for row in values) / wanted:.4f}" if wanted else "",

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Accuracy by keep ratio, from the lines of `loam eval ruler --jsonl`: a CSV of every preset, keep and length, and a
 picture (SVG) of the share found against what was kept.
 

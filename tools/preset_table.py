@@ -12,16 +12,19 @@ import statistics
 import sys
 
 NEEDLES = {"4096": "_4k", "8000": "_8k"}  # columns by length
+LENGTHS = {"2048": "_2k", "4096": "_4k", "8000": "_8k"}  # of the divergence
+FIGURES = ("", "_error", "_worst")
 DEPTHS = {"32768": "_32k", "131072": "_128k"}
 PLACES = ("", "_disk")
 COLUMNS = [
-    "preset", "keep", "kld", "kld_error", "windows", "kld_disk", "kld_disk_error", "windows_disk",
+    "preset", "keep", "windows", "windows_disk",
+    *(f"kld{place}{length}{figure}" for place in PLACES for length in LENGTHS.values() for figure in FIGURES),
     *(f"needles{place}{length}{figure}" for length in NEEDLES.values() for place in PLACES
       for figure in ("", "_minus_full", "_minus_full_error", "_samples")),
     "ram_mb_per_step", "disk_mb_per_token", "hits", "ram_tps", "disk_tps",
     *(f"{place}_tps{depth}" for depth in DEPTHS.values() for place in ("ram", "disk")),
 ]  # fmt: skip
-LENGTH = "8000"  # tokens, of the divergence
+LENGTH = "8000"  # tokens, of bytes
 
 
 def read_csv(folder, name):
@@ -46,10 +49,11 @@ def measured(folder):
         put(row["preset"], keep=row["keep"], ram_mb_per_step=f"{row['kv_bytes_per_step'] / 1e6:.1f}")
     for name, place in (("kl.csv", ""), ("disk.csv", "_disk")):
         for row in read_csv(folder, name):
-            if row["length"] == LENGTH:  # the divergence may have been judged at others too
-                put(row["preset"], **{f"kld{place}": row["kld"], f"kld{place}_error": row["kld_error"],
-                                      f"windows{place}": row["windows"]})
-                if place:
+            if row["length"] in LENGTHS:
+                column = f"kld{place}{LENGTHS[row['length']]}"
+                put(row["preset"], **{f"{column}{figure}": row[f"kld{figure}"] for figure in FIGURES},
+                    **{f"windows{place}": row["windows"]})
+                if place and row["length"] == LENGTH:
                     put(row["preset"], hits=row["hits"], disk_mb_per_token=f"{int(row['disk_bytes_per_token']) / 1e6:.2f}")
     for name, place in (("needles.csv", ""), ("needles-disk.csv", "_disk")):
         for row in read_csv(folder, name):
@@ -72,9 +76,12 @@ def percent(share):
     return f"{100 * float(share):.1f}"
 
 
-def divergence(values, place):
-    kld = values.get(f"kld{place}")
-    return f"{float(kld):.4f} ± {float(values[f'kld{place}_error']):.4f}" if kld else ""
+def divergence(values, column):
+    """Mean, error where there are windows to tell it by, and the worst window."""
+    mean, error, worst = (float(values.get(f"{column}{figure}") or "nan") for figure in FIGURES)
+    if mean != mean:
+        return ""
+    return f"{mean:.4f} ± {error:.4f} ({worst:.4f})" if error > 0 else f"{mean:.4f}"
 
 
 def found(values, column):
@@ -87,8 +94,9 @@ def found(values, column):
 def markdown(table):
     """Those of the columns below of which a preset has a measurement."""
     columns = [("keep", lambda values: values.get("keep", ""))]
-    columns += [(f"KLD{' from disk' if place else ''}", lambda values, place=place: divergence(values, place))
-                for place in PLACES]
+    columns += [(f"KLD {length[1:].upper()}{' from disk' if place else ''}",
+                 lambda values, column=f"kld{place}{length}": divergence(values, column))
+                for place in PLACES for length in LENGTHS.values()]
     columns += [(f"needles {length[1:].upper()}{' from disk' if place else ''}",
                  lambda values, column=f"needles{place}{length}": found(values, column))
                 for length in NEEDLES.values() for place in PLACES]

@@ -4,11 +4,19 @@ beside the layer-local surrogate of `loam calibrate`.
 
 In every layer the student's heads give alpha * full + (1 - alpha) * (sinks and recent tokens); the teacher is the same
 model with all alpha = 1.  The loss is the squared difference of the final hidden states at the label tokens plus
-0.05 * mean |alpha|; AdamW, rate 0.02, up over the first fifth of the steps and down over the last.  Differs from
-DuoAttention: the labels are copied spans of the text as in `loam calibrate` (32 tokens, the first 4 not counted),
-not passkeys in BookSum; sinks and recent tokens are loam's 4 and 64, not 128 and 256; fewer steps, shorter texts."""
+0.05 * mean |alpha|; AdamW, rate 0.02, up over the first 20 steps.
+
+When it ends: the same windows of held-out text, the last tenth of each, are looked at every few steps.  Where the mean
+of three such losses is no longer below the least so far by 1% in three looks, the rate becomes a tenth; the second time
+that is the end.  --steps is the most there are.  The gates are those of the least loss on held-out text.
+
+Differs from DuoAttention: the labels are copied spans of the text as in `loam calibrate` (32 tokens, the first 4 not
+counted), not passkeys in BookSum; sinks and recent tokens are loam's 4 and 64, not 128 and 256; the number of steps
+follows from the loss, shorter texts."""
 import argparse
+import copy
 import json
+import time
 
 import numpy
 import torch
@@ -17,16 +25,36 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from model import Llama, Shape, rotation
+from plateau import Plateau
 
 SPAN, TELLING = 32, 4
 
 
-def load(folder):
-    config = json.load(open(folder + "/config.json"))
+def load(path, loam):
+    """The model, its begin token and what makes tokens of a text: of a Hugging Face folder, or of a GGUF file."""
+    if path.endswith(".gguf"):
+        import read_gguf
+        file = read_gguf.read(path)
+        config, weights = file.config, {name: torch.tensor(array) for name, array in file.weights.items()}
+        encode = lambda text: read_gguf.tokenize(loam, path, text)
+    else:
+        config, weights = json.load(open(path + "/config.json")), load_file(path + "/model.safetensors")
+        tokenizer = Tokenizer.from_file(path + "/tokenizer.json")
+        encode = lambda text: tokenizer.encode(text).ids
     model = Llama(Shape(**{key: value for key, value in config.items() if key in Shape.__dataclass_fields__}))
-    missing, unexpected = model.load_state_dict(load_file(folder + "/model.safetensors"), strict=False)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
-    return model.requires_grad_(False), config.get("bos_token_id")
+    return model.requires_grad_(False), config.get("bos_token_id"), encode
+
+
+def split(texts, encode):
+    """Tokens to learn from, and those of the last tenth of each text."""
+    parts = ([], [])
+    for path in texts:
+        tokens = numpy.array(encode(open(path, encoding="utf-8").read()))
+        for part, some in zip(parts, (tokens[:len(tokens) // 10 * 9], tokens[len(tokens) // 10 * 9:])):
+            part.append(some)
+    return tuple(numpy.concatenate(part) for part in parts)
 
 
 def window(stream, size, generator, spans, bos):
@@ -64,27 +92,66 @@ def hidden(model, tokens, gates=None, sinks=4, recent=64):
     return model.model.norm(x)
 
 
-def train(model, stream, steps, sizes, seed, bos):
-    generator = numpy.random.default_rng(seed)
+def spans_of(size):
+    return max(1, min(size // 8 // SPAN, 10))
+
+
+def loss_of(model, gates, tokens, labels, teacher):
+    difference = hidden(model, tokens, gates)[0, labels] - teacher
+    return difference.square().mean() + 0.05 * gates.abs().mean()
+
+
+class Trial:
+    """Windows of held-out text that never change, and what the teacher says of them."""
+
+    def __init__(self, model, stream, sizes, count, seed, bos):
+        generator = numpy.random.default_rng(seed)
+        self.model, self.windows = model, []
+        for i in range(count):
+            size = sizes[i % len(sizes)]
+            tokens, labels = window(stream, size, generator, spans_of(size), bos)
+            self.windows.append((tokens, labels, hidden(model, tokens)[0, labels]))
+
+    def loss(self, gates):
+        return sum(loss_of(self.model, gates, *window).item() for window in self.windows) / len(self.windows)
+
+
+def train(model, stream, held_out, options, bos):
+    """The gates of the least loss on held-out text."""
+    generator = numpy.random.default_rng(options.seed)
     gates = torch.ones(model.shape.num_hidden_layers, model.shape.num_attention_heads, requires_grad=True)
     optimizer = torch.optim.AdamW([gates], lr=0.02, weight_decay=0)
-    for step in range(steps):
-        ramp = min(1, (step + 1) / (0.2 * steps), max(0.1, (steps - step) / (0.2 * steps)))
-        optimizer.param_groups[0]["lr"] = 0.02 * ramp
-        size = int(generator.choice(sizes))
-        tokens, labels = window(stream, size, generator, min(size // 8 // SPAN, 10), bos)
+    plateau, best, rate, began = Plateau(options.least, options.patience, 3), None, 0.02, time.time()
+    with torch.no_grad():
+        trial = Trial(model, held_out, options.sizes, options.validation, options.seed, bos)
+    for step in range(options.steps):
+        optimizer.param_groups[0]["lr"] = rate * min(1, (step + 1) / 20)
+        size = int(generator.choice(options.sizes))
+        tokens, labels = window(stream, size, generator, spans_of(size), bos)
         with torch.no_grad():
             teacher = hidden(model, tokens)[0, labels]
-        difference = hidden(model, tokens, gates)[0, labels] - teacher
-        loss = difference.square().mean() + 0.05 * gates.abs().mean()
+        loss = loss_of(model, gates, tokens, labels, teacher)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         with torch.no_grad():
             gates.clamp_(0, 1)
-        if step % 20 == 0 or step + 1 == steps:
-            print(f"step {step} loss {loss.item():.4f} mean gate {gates.mean().item():.3f}", flush=True)
-    return gates.detach().numpy()
+        if (step + 1) % options.every != 0:
+            continue
+        with torch.no_grad():
+            value = trial.loss(gates)
+        if best is None or value < best[0]:
+            best = value, step + 1, copy.deepcopy(gates.detach())
+        print(f"step {step + 1} loss {loss.item():.4f} held out {value:.4f} mean gate {gates.mean().item():.3f} "
+              f"rate {rate:g} {time.time() - began:.0f} s", flush=True)
+        if plateau.reached(value):
+            rate /= 10
+            if rate < 0.001:
+                print(f"held-out loss falls no more; the least, {best[0]:.4f}, was at step {best[1]}", flush=True)
+                break
+    else:
+        print(f"ended by --steps; the least held-out loss, {best[0]:.4f}, was at step {best[1]}", flush=True)
+    return best[2].numpy()
 
 
 def ranks(values):
@@ -100,21 +167,25 @@ def rank_correlation(a, b):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="Hugging Face folder, as train.py writes it")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--model", required=True, help="a Hugging Face folder, as train.py writes it, or a GGUF file")
+    parser.add_argument("--loam", default="build/release/loam", help="makes tokens of the texts for a GGUF file")
+    parser.add_argument("--steps", type=int, default=2000, help="the most that are made")
+    parser.add_argument("--every", type=int, default=10, help="steps between two looks at held-out text")
+    parser.add_argument("--validation", type=int, default=8, help="windows of it")
+    parser.add_argument("--least", type=float, default=0.01, help="fraction by which a loss must fall")
+    parser.add_argument("--patience", type=int, default=3, help="looks in which it may fail to")
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048])
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", help="the gates as a TSV: a line per layer, a column per query head")
     parser.add_argument("--calibration", help="MODEL.calib.gguf to compare with (needs the package gguf)")
     parser.add_argument("texts", nargs="+")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
-    model, bos = load(options.model)
-    tokenizer = Tokenizer.from_file(options.model + "/tokenizer.json")
-    stream = numpy.concatenate([numpy.array(tokenizer.encode(open(path, encoding="utf-8").read()).ids)
-                                for path in options.texts])
-    gates = train(model, stream, options.steps, options.sizes, options.seed, bos)
+    model, bos, encode = load(options.model, options.loam)
+    stream, held_out = split(options.texts, encode)
+    gates = train(model, stream, held_out, options, bos)
     print(numpy.array2string(gates, precision=3, suppress_small=True))
     if options.out:
         numpy.savetxt(options.out, gates, fmt="%.6f", delimiter="\t")

@@ -23,7 +23,11 @@ def read(path):
     """config (what model.Shape takes, and bos_token_id) and {name: array}."""
     reader = GGUFReader(path)
     field = lambda name: reader.fields[name].contents()
-    config = {key: field("llama." + name) for key, name in FIELDS.items()}
+    config = {key: field("llama." + name) for key, name in FIELDS.items() if "llama." + name in reader.fields}
+    config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    config.setdefault("rope_theta", 10000.0)
+    if "vocab_size" not in config:
+        config["vocab_size"] = len(reader.fields["tokenizer.ggml.tokens"].contents())
     config["bos_token_id"] = field("tokenizer.ggml.bos_token_id")
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     weights = {}
