@@ -215,8 +215,8 @@ static void check_units(void *context, const struct select_event *event) {
     units->events++;
 }
 
-/* A fraction of a short context is few pieces: not fewer than units_min, of clusters too.  A number of tokens is what it
- * says. */
+/* A fraction of a short context is few pieces: not fewer than units_min, of clusters too.  A number of tokens is what
+ * it says. */
 static void a_fraction_takes_units(void **state) {
     (void)state;
     enum { LENGTH = 300, CLUSTER_TOKENS = 16 };
