@@ -257,7 +257,6 @@ static json_t *candidate_json(const struct candidate *candidate) {
     json_add_number(object, "step_read_bytes", cost->read_bytes);
     json_add_number(object, "step_read_requests", cost->read_requests);
     json_add_number(object, "step_missed_chunks", cost->missed_chunks);
-    json_add_number(object, "step_disk_requests", cost->disk_requests);
     json_add_uint(object, "threads", candidate->thread_count);
     json_add(object, "schedule", json_string(candidate->sequences > 1 ? "column" : "row"));
     json_add_uint(object, "sequences", candidate->sequences);

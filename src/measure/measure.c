@@ -48,43 +48,54 @@ static enum status measure_memory(struct measurement *measurement, struct error 
     return copy_rate(&measurement->machine->copy, error);
 }
 
-enum status machine_measure(struct machine *machine, const struct measure_options *options,
-                            struct error *error) {
-    struct measurement measurement = {.options = options, .machine = machine};
+/* The device with the threads that are asked for, memory that empties the caches, a folder on the disk. */
+static enum status open_measurement(struct measurement *measurement, struct error *error) {
+    const struct measure_options *options = measurement->options;
     const struct device_options device = {.thread_count = options->thread_count != 0 ? options->thread_count
                                                                                      : cpu_count(),
                                           .mask = options->mask};
+    uint64_t no_limit = 0;
+    TRY(device_cpu_create(&measurement->device, &device, error));
+    TRY(bandwidth_open(&measurement->caches, device_pool(measurement->device),
+                       options->is_short ? CACHES_BYTES / 16 : CACHES_BYTES, error));
+    return kv_scratch_open(&measurement->folder, options->directory, &no_limit, error);
+}
+
+static void close_measurement(struct measurement *measurement) {
+    kv_scratch_close(&measurement->folder);
+    bandwidth_close(&measurement->caches);
+    device_destroy(measurement->device);
+}
+
+static void name_machine(struct machine *machine, const struct measure_options *options) {
     machine_init(machine);
     snprintf(machine->processor, sizeof machine->processor, "%s", cpu_model_name());
     cpu_mask_text(options->mask, machine->kernels, sizeof machine->kernels);
-    machine->thread_count = (uint32_t)device.thread_count;
+    machine->thread_count = (uint32_t)(options->thread_count != 0 ? options->thread_count : cpu_count());
     machine->memory_bytes = (double)memory_total_bytes();
-    TRY(device_cpu_create(&measurement.device, &device, error));
-    enum status status = bandwidth_open(&measurement.caches, device_pool(measurement.device),
-                                        options->is_short ? CACHES_BYTES / 16 : CACHES_BYTES, error);
-    uint64_t no_limit = 0;
-    if (status == STATUS_OK)
-        status = kv_scratch_open(&measurement.folder, options->directory, &no_limit, error);
+}
+
+enum status machine_measure(struct machine *machine, const struct measure_options *options,
+                            struct error *error) {
+    struct measurement measurement = {.options = options, .machine = machine};
+    name_machine(machine, options);
+    enum status status = open_measurement(&measurement, error);
     if (status == STATUS_OK) status = measure_memory(&measurement, error);
     if (status == STATUS_OK) status = measure_matrices(&measurement, error);
     if (status == STATUS_OK) status = measure_disk(&measurement, error);
+    if (status == STATUS_OK) status = measure_tier(&measurement, true, error);
     if (status == STATUS_OK) status = measure_steps(&measurement, error);
     if (status == STATUS_OK) status = measure_threads(&measurement, error);
-    kv_scratch_close(&measurement.folder);
-    bandwidth_close(&measurement.caches);
-    device_destroy(measurement.device);
+    close_measurement(&measurement);
     return status;
 }
 
 enum status machine_measure_disk(struct machine *machine, const struct measure_options *options,
                                  struct error *error) {
     struct measurement measurement = {.options = options, .machine = machine};
-    const struct device_options device = {.thread_count = 1, .mask = options->mask};
-    uint64_t no_limit = 0;
-    TRY(device_cpu_create(&measurement.device, &device, error)); /* for memory of a tier's kind */
-    enum status status = kv_scratch_open(&measurement.folder, options->directory, &no_limit, error);
+    enum status status = open_measurement(&measurement, error);
     if (status == STATUS_OK) status = measure_disk(&measurement, error);
-    kv_scratch_close(&measurement.folder);
-    device_destroy(measurement.device);
+    if (status == STATUS_OK) status = measure_tier(&measurement, false, error);
+    close_measurement(&measurement);
     return status;
 }

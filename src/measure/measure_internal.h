@@ -51,7 +51,11 @@ enum status measure_matrices(struct measurement *measurement, struct error *erro
 enum status measure_disk(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 /* What fewer threads reach of the speed of all: into machine->threads. */
 enum status measure_threads(struct measurement *measurement, struct error *error) STATUS_CHECKED;
-/* After the matrices and the disk. */
+/* Steps with KV on disk: machine->tier and disk_serial.  After the disk.  is_reference: the machine is measured as a
+ * whole; else all numbers that are not the disk's are brought to the pace that it has now. */
+enum status measure_tier(struct measurement *measurement, bool is_reference, struct error *error)
+    STATUS_CHECKED;
+/* After the matrices. */
 enum status measure_steps(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 
 #endif

@@ -12,20 +12,26 @@
 const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attention", "selection",
                                                  "pages",    "link",   "disk",      "weights"};
 
-/* What recorded queries of texts do (docs/planner.md, "Hits").  Of the chunks that are chosen x^2 / (x^2 + LOCALITY)
- * are in RAM, or HELD of the share that RAM holds, and where RAM has room for more than those (x > 1) the power is
- * LOCALITY_POWER; a token or page that is chosen has so many tokens beside it that are; of reads, a prefetch expects a
- * share. */
-static const double LOCALITY = 0.2, LOCALITY_POWER = 4.5, HELD = 0.6, NEIGHBOURS = 4, PREFETCHED = 0.6;
+/* What recorded queries of texts do (docs/planner.md, "Hits").  RAM has room for x times the chunks that are chosen;
+ * CHOSEN_AGAIN of those that it holds are chosen in the next step, and where it has room for all of them the misses go
+ * with x to the power of -MISS_POWER; a token or page that is chosen has so many tokens beside it that are; of reads, a
+ * prefetch expects a share. */
+static const double CHOSEN_AGAIN = 0.85, MISS_POWER = 3.5, NEIGHBOURS = 4, PREFETCHED = 0.6;
 /* Of the rows of a list those that the same head's list before it did not have, as a share of what a list of so many
  * leaves out; the same where lists are kept, and then the share of the lists that change in a step; and how many of
- * those rows lie side by side (docs/planner.md, "Hits"). */
-static const double ADDED = 0.33, ADDED_KEPT = 0.215, CHANGED = 0.5, ADDED_RUN = 1.85;
+ * those rows lie side by side (docs/planner.md, "Hits").  Of their chunks x^2 / (x^2 + LOCALITY) are in RAM, or HELD of
+ * the share that RAM holds. */
+static const double LOCALITY = 0.2, HELD = 0.6, ADDED = 0.33, ADDED_KEPT = 0.215, CHANGED = 0.5,
+                    ADDED_RUN = 1.85;
 /* What is chosen lies in fewer chunks than so many runs would: of so many single tokens each takes one, and of pages
- * each with so many tokens beside it (by means and spreads they lie closer together than by boxes). */
-static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7, CHUNK_NEIGHBOURS = 8, CHUNK_NEIGHBOURS_SPREAD = 14;
+ * each with so many tokens beside it for each times that the context is as long as what is kept, SPARSE_MAX times at
+ * most (by means and spreads they lie closer together than by boxes). */
+static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7, CHUNK_NEIGHBOURS = 2,
+                    CHUNK_NEIGHBOURS_SPREAD = 3.5, SPARSE_MAX = 8;
 /* Of measured steps (docs/planner.md, "Predicted against measured"). */
 static const double NOT_HIDDEN = 0.75;
+/* Of the bytes of f16, with scales and the padding of pages.  Rows are attended to as quickly as they are read. */
+static const double QUANTIZED_BYTES = 0.36;
 /* Layers whose slots are on their way at a time. */
 static const double MOVING_LAYERS = 3;
 /* What a dial keeps, of texts (docs/planner.md, "The dial"): of tokens that are chosen singly, and of pages. */
@@ -68,10 +74,12 @@ void cost_model_init(struct cost_model *model, const struct machine *machine,
 
 struct layer_work {
     double depth, kept;         /* rows, per KV head */
+    double scored;              /* candidates, as those that were measured: larger leaves are fewer */
     double sampled;             /* keys that an estimate reads besides */
     double kv_heads, group;     /* of a layer, of all sequences */
     double dimensions;          /* k and v over those that were measured */
     double row_bytes, row_rate; /* of a token and KV head; bytes a second */
+    double row_share;           /* of a chosen row's time in f16 */
     const struct machine *machine;
     const struct machine_selection *selection; /* NULL: everything is attended to */
 };
@@ -93,12 +101,12 @@ static double everything_seconds(const struct layer_work *work) {
 
 static double score_seconds(const struct layer_work *work) {
     const struct machine_selection *selection = work->selection;
-    return selection->seconds + work->depth * work->kv_heads * work->dimensions *
+    return selection->seconds + work->scored * work->kv_heads * work->dimensions *
                                     machine_by_group_at(selection->score, work->group);
 }
 
 static double rows_seconds(const struct layer_work *work) {
-    return (work->kept + work->sampled) * work->kv_heads * work->dimensions *
+    return (work->kept + work->sampled) * work->kv_heads * work->dimensions * work->row_share *
            machine_by_group_at(work->selection->rows, work->group);
 }
 
@@ -150,7 +158,7 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
     tiers->chunks = (double)kv_chunks_of(depth);
     tiers->heads = model_heads * sequences;
     tiers->chunk_bytes = (double)(kv_cache_bytes_per_token(&plain) * KV_CHUNK_TOKENS) / model_heads;
-    if (plan->quantized_pages) tiers->chunk_bytes *= 0.36; /* 4 bits, scales and the padding of pages */
+    if (plan->quantized_pages) tiers->chunk_bytes *= QUANTIZED_BYTES;
     const double all = tiers->chunks * tiers->heads * tiers->chunk_bytes,
                  spare = plan->host_bytes > 0
                              ? (double)(plan->host_bytes - kv_tier_bytes_around(&tiers->cache, 0))
@@ -170,12 +178,15 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
 
 /* Seconds of the processor for so many pages, or parts of so many, of page_bytes in the mean. */
 static double handling_seconds(const struct machine *machine, double pages, double page_bytes) {
-    return pages * machine->tier_page_seconds + pages * page_bytes / machine->copy;
+    return pages * machine->tier.page_seconds + pages * page_bytes / machine->copy;
 }
 
 /* The system reads neighbours in one go that are asked for at once. */
 static double scan_seconds(const struct machine *machine, double pages, double page_bytes) {
-    return pages * page_bytes / machine_disk_rate(machine, COST_SEGMENT_CHUNKS * page_bytes);
+    const double rate = machine->tier.scan_rate > 0
+                            ? machine->tier.scan_rate
+                            : machine_disk_rate(machine, COST_SEGMENT_CHUNKS * page_bytes);
+    return pages * page_bytes / rate;
 }
 
 /* ---- a step ---- */
@@ -234,6 +245,12 @@ static double reading(double disk, double processor) {
     return fmax(disk, processor) + NOT_HIDDEN * fmin(disk, processor);
 }
 
+double cost_disk_share(double both, double processor) {
+    return fmax(both >= (1 + NOT_HIDDEN) * processor ? both - NOT_HIDDEN * processor
+                                                     : (both - processor) / NOT_HIDDEN,
+                0);
+}
+
 double cost_overlapped(double serial, double disk, double processor, double computed, double layers) {
     const double beside = fmax(disk + computed / layers,
                                computed + processor + fmax(disk - processor, 0) / layers),
@@ -282,7 +299,6 @@ static void read_everything(struct step *step, double computed) {
     const struct machine *machine = step->model->machine;
     const double disk = scan_seconds(machine, pages, tiers->chunk_bytes),
                  processor = handling_seconds(machine, pages, tiers->chunk_bytes);
-    cost->disk_requests = pages / COST_SEGMENT_CHUNKS;
     cost->read_bytes = pages * tiers->chunk_bytes;
     cost->missed_chunks = pages;
     cost->read_requests = pages / together;
@@ -303,8 +319,8 @@ struct chosen {
 static double places_taken(double n, double runs) { return n * (1 - pow(1 - 1 / fmax(n, 1), runs)); }
 
 static double hits_of(double held, double x) {
-    const double power = pow(x, x > 1 ? LOCALITY_POWER : 2);
-    return held >= 1 ? 1 : fmax(power / (power + LOCALITY), fmin(held, 1) * HELD);
+    if (held >= 1) return 1;
+    return x > 1 ? 1 - (1 - CHOSEN_AGAIN) * pow(x, -MISS_POWER) : CHOSEN_AGAIN * x;
 }
 
 static struct chosen chosen_of(const struct step *step, double held) {
@@ -316,11 +332,13 @@ static struct chosen chosen_of(const struct step *step, double held) {
         chosen.chunks = fmin(ceil(kept / KV_CHUNK_TOKENS) + 1, tiers->chunks);
     else
         chosen.chunks = places_taken(tiers->chunks, kept / run);
-    const double spread = chosen.chunks, x = held * tiers->chunks / spread; /* of which hits were fitted */
-    const double beside = select->method == &select_meanstd ? CHUNK_NEIGHBOURS_SPREAD : CHUNK_NEIGHBOURS;
+    const double spread = chosen.chunks;
+    const double beside = (select->method == &select_meanstd ? CHUNK_NEIGHBOURS_SPREAD : CHUNK_NEIGHBOURS) *
+                          fmin(step->work.depth / kept, SPARSE_MAX);
     if (unit == 1) chosen.chunks = fmin(spread, places_taken(tiers->chunks, kept / CHUNK_TOKENS));
     if (unit > 1 && unit < KV_CHUNK_TOKENS && select->method != &select_tree)
-        chosen.chunks = fmin(spread, places_taken(tiers->chunks, kept / (unit + beside)));
+        chosen.chunks = places_taken(tiers->chunks, kept / (unit + beside));
+    const double x = held * tiers->chunks / chosen.chunks;
     chosen.hits = hits_of(held, x);
     if (select->method == &select_window) /* the same ones in each step; those on their way keep nothing */
         chosen.hits = x < 1 ? fmax(x - MOVING_LAYERS / (double)step->model->config->layer_count, 0) : 1;
@@ -346,35 +364,44 @@ static struct chosen added_to_lists(const struct step *step, double held) {
     const double rows = step->work.kept * left_out * (keeps ? ADDED_KEPT : ADDED) / changed,
                  runs = rows / ADDED_RUN;
     const double part = fmax(PART_BYTES, tiers->chunk_bytes / 8), parts = fmax(tiers->chunk_bytes / part, 1);
-    const double spread = fmax(places_taken(tiers->chunks, runs), 1e-9), /* of which hits were fitted */
-        touched = fmax(fmin(spread, places_taken(tiers->chunks, rows / CHUNK_ADDED)), 1e-9);
-    struct chosen added = {.chunks = changed * touched, .hits = hits_of(held, held * tiers->chunks / spread)};
+    const double spread = fmax(places_taken(tiers->chunks, runs), 1e-9),
+                 touched = fmax(fmin(spread, places_taken(tiers->chunks, rows / CHUNK_ADDED)), 1e-9);
+    const double x = held * tiers->chunks / spread;
+    struct chosen added = {.chunks = changed * touched,
+                           .hits = fmin(fmax(x * x / (x * x + LOCALITY), held * HELD), 1)};
     added.miss_bytes = fmin(part * places_taken(tiers->chunks * parts, runs) / touched, tiers->chunk_bytes);
     return added;
 }
 
-/* What a layer's disk gets at once. */
-struct layer_reads {
-    double layers; /* that read, each so many: */
-    double bytes, requests;
+/* Reads of chosen chunks, which layers ask for at once and wait for. */
+struct chosen_reads {
+    double layers; /* that read at all */
+    double requests, bytes;
+    bool are_neighbours; /* each with the next one, on disk */
 };
 
-/* Of so many reads of chosen chunks, each a request of bytes, those are one for the disk that lie side by side and
- * reach each other.  A window misses whole layers, those whose turn comes last: what was used the longest ago
- * leaves. */
-static struct layer_reads merged_reads(const struct step *step, double misses, double bytes) {
-    const struct tiers *tiers = &step->tiers;
-    const double kv_heads = step->work.kv_heads, heads = kv_heads * step->chosen_layers;
-    if (step->plan->select.method == &select_window) {
-        const double window = fmin(ceil(step->work.kept / KV_CHUNK_TOKENS) + 1, tiers->chunks),
-                     run = window / (window / COST_SEGMENT_CHUNKS + 2); /* sinks; a segment that is begun */
-        const double layers = fmax(misses / (kv_heads * window), 1);
-        return (struct layer_reads){layers, bytes * fmax(run, 1), misses / layers / fmax(run, 1)};
-    }
-    const double beside = misses / fmax(heads * tiers->chunks, 1) * (bytes / tiers->chunk_bytes),
-                 run = 1 / (1 - fmin(beside, 1) * (COST_SEGMENT_CHUNKS - 1) / COST_SEGMENT_CHUNKS);
-    return (struct layer_reads){step->chosen_layers, bytes * run,
-                                misses / run / fmax(step->chosen_layers, 1)};
+/* Handling them included.  A machine that nobody has measured handles them as a scan's. */
+static double chosen_seconds(const struct machine *machine, const struct chosen_reads *reads) {
+    const struct machine_tier *tier = &machine->tier;
+    if (reads->requests <= 0) return 0;
+    if (tier->request_seconds > 0)
+        return fmin(reads->layers, reads->requests / MACHINE_LAYER_REQUESTS) * tier->layer_seconds +
+               reads->requests * (reads->are_neighbours ? tier->neighbour_seconds : tier->request_seconds) +
+               reads->bytes * machine_tier_byte_seconds(machine);
+    const double bytes = reads->bytes / reads->requests;
+    return reading(reads->layers * machine_disk_seconds(machine, bytes, reads->requests / reads->layers),
+                   handling_seconds(machine, reads->requests, bytes));
+}
+
+/* A window misses whole layers, those whose turn comes last: what was used the longest ago leaves. */
+static struct chosen_reads reads_of(const struct step *step, double requests, double bytes) {
+    const double window = fmin(ceil(step->work.kept / KV_CHUNK_TOKENS) + 1, step->tiers.chunks);
+    const bool are_neighbours = step->plan->select.method == &select_window;
+    return (struct chosen_reads){.requests = requests,
+                                 .bytes = bytes,
+                                 .are_neighbours = are_neighbours,
+                                 .layers = are_neighbours ? requests / (step->work.kv_heads * window)
+                                                          : places_taken(step->chosen_layers, requests)};
 }
 
 /* Heads with a buffer lack the rows that their last list did not have; the others all of theirs. */
@@ -393,24 +420,20 @@ static void read_chosen(struct step *step, double computed) {
                  added_misses = buffered * added.chunks * (1 - added.hits),
                  misses = list_misses + added_misses;
     const double list_bytes = list_misses * lists.miss_bytes, added_bytes = added_misses * added.miss_bytes;
-    const double share = misses > 0 ? added_misses / misses : 0;
-    const struct chosen chosen = {.miss_bytes = (1 - share) * lists.miss_bytes + share * added.miss_bytes};
     const double dense_pages = kv_heads * dense * tiers->chunks;
-    /* A layer's are asked for at once, and waited for. */
-    const struct layer_reads reads = merged_reads(step, misses, fmax(chosen.miss_bytes, 1));
-    const double disk = reads.layers * machine_disk_seconds(machine, reads.bytes, reads.requests) +
-                        scan_seconds(machine, dense_pages, tiers->chunk_bytes),
-                 processor = handling_seconds(machine, misses, chosen.miss_bytes) +
-                             handling_seconds(machine, dense_pages, tiers->chunk_bytes);
+    const struct chosen_reads reads = reads_of(step, misses, list_bytes + added_bytes);
+    const double dense_handling = handling_seconds(machine, dense_pages, tiers->chunk_bytes);
+    const double waited = chosen_seconds(machine, &reads) +
+                          reading(scan_seconds(machine, dense_pages, tiers->chunk_bytes), dense_handling);
     const double expected =
-        step->plan->prefetches ? PREFETCHED * disk * (1 - fmin(machine->disk_serial, 1)) : 0;
-    cost->parts[COST_DISK] = disk;
-    cost->parts[COST_PAGES] = processor;
+        step->plan->prefetches ? PREFETCHED * waited * (1 - fmin(machine->disk_serial, 1)) : 0;
+    cost->parts[COST_PAGES] =
+        handling_seconds(machine, misses, reads.bytes / fmax(misses, 1)) + dense_handling;
+    cost->parts[COST_DISK] = fmax(waited - cost->parts[COST_PAGES], 0);
     cost->missed_chunks = misses + dense_pages;
     cost->read_requests = misses + dense_pages / request_chunks(0);
-    cost->disk_requests = reads.layers * reads.requests + dense_pages / COST_SEGMENT_CHUNKS;
     cost->read_bytes = list_bytes + added_bytes + dense_pages * tiers->chunk_bytes;
-    cost->step_seconds = computed + reading(disk - fmin(expected, computed), processor);
+    cost->step_seconds = computed + waited - fmin(expected, computed);
 }
 
 /* Weights come while other layers compute, from the same disk as KV: the next pass begins where this one ends. */
@@ -479,6 +502,7 @@ static void work_of(struct step *step, const struct plan *plan, uint64_t depth) 
         .group = group,
         .dimensions = (double)(config->k_dimension + config->v_dimension) / (2 * MACHINE_DIMENSION),
         .row_bytes = (double)kv_cache_bytes_per_token(&plain) * step->sequences / step->tiers.heads,
+        .row_share = plan->quantized_pages ? QUANTIZED_BYTES : 1,
         .row_rate = machine_by_group_at(f16 ? machine->attend_f16 : machine->attend_q8, group),
         .machine = machine};
 }
@@ -501,6 +525,9 @@ static enum status selection_work(struct step *step, const struct plan *plan, ui
         return error_set(error, STATUS_UNSUPPORTED, "%s: this machine's file has no select.* of it",
                          plan->preset);
     step->work.kept = (double)kept;
+    step->work.scored = (double)depth;
+    if (plan->select.method == &select_tree)
+        step->work.scored *= (double)select_options_default().leaf / (double)plan->select.leaf;
     if (plan->select.receipt || plan->select.loss > 0)
         step->work.sampled = (double)(depth * plan->select.sampled_keys) / KV_CHUNK_TOKENS;
     step->chosen_layers = (double)(config->layer_count - (plan->select.dense_layers < config->layer_count

@@ -63,7 +63,6 @@ struct cost {
     double held;              /* 0..1: the share of the KV that RAM holds */
     uint64_t kv_bytes, key_index_bytes, device_bytes, host_bytes, disk_bytes; /* at the depth */
     double read_bytes, read_requests, missed_chunks;                          /* of a step */
-    double disk_requests; /* of these, what is left when the system has put neighbours together */
     double pass_bytes; /* of weights, read for each step */
 };
 
@@ -74,6 +73,8 @@ struct cost_work {
     uint64_t weights_host_bytes; /* RAM for weights; 0: all of them are in RAM */
 };
 
+/* Of reading and handling that take so long together, the disk's. */
+double cost_disk_share(double both, double processor);
 /* A step whose layers are read one ahead: processor handles pages of this layer and computes it, while the disk goes on
  * with the next one's; the first layer's reads and the last one's computing are alone.  serial: 0 as far as a machine
  * reads and computes at once, 1 where one waits for the other (machine.disk_serial); then a quarter of the shorter of

@@ -68,6 +68,11 @@ bool machine_with_threads(struct machine *fewer, const struct machine *machine, 
     return false;
 }
 
+void machine_set_pace(struct machine *machine, double pace) {
+    const struct machine_threads all = {pace, pace, pace, pace, pace, pace, pace, pace};
+    take_speeds(machine, &all);
+}
+
 const struct machine_selection *machine_find_selection(const struct machine *machine, const char *name) {
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
         const struct machine_selection *selection = &machine->selections[i];
@@ -140,16 +145,23 @@ double machine_disk_seconds(const struct machine *machine, double bytes, double 
     return seconds + fmax(left, 0) * shallow;
 }
 
-uint64_t machine_read_gap(const struct machine *machine) {
+/* By requests of 4 and 16 KiB, many in flight. */
+static double byte_seconds(const struct machine *machine) {
     const size_t deep = MACHINE_DISK_DEPTHS - 1;
     const double low = machine_disk_bytes[0], high = machine_disk_bytes[1];
-    const double low_seconds = low / machine->disk_read[0][deep],
-                 high_seconds = high / machine->disk_read[1][deep];
-    const double byte_seconds = (high_seconds - low_seconds) / (high - low),
-                 request_seconds = low_seconds - low * byte_seconds;
+    return (high / machine->disk_read[1][deep] - low / machine->disk_read[0][deep]) / (high - low);
+}
+
+double machine_tier_byte_seconds(const struct machine *machine) {
+    return fmax(byte_seconds(machine), 0) + 1 / machine->copy;
+}
+
+uint64_t machine_read_gap(const struct machine *machine) {
+    const double low = machine_disk_bytes[0], byte = byte_seconds(machine),
+                 request_seconds = low / machine->disk_read[0][MACHINE_DISK_DEPTHS - 1] - low * byte;
     const double most = 1 << 20;
-    if (!(byte_seconds * most > request_seconds)) return 1 << 20;
-    return (uint64_t)fmax(request_seconds / byte_seconds, 1);
+    if (!(byte * most > request_seconds)) return 1 << 20;
+    return (uint64_t)fmax(request_seconds / byte, 1);
 }
 
 /* ---- every number has a name ---- */
@@ -240,7 +252,12 @@ static enum status visit_numbers(struct machine *machine, number_visitor *visito
                   machine_disk_depths[j]);
     visit(&v, NEEDED, &machine->disk_write, "disk.write");
     visit(&v, OPTIONAL, &machine->disk_serial, "disk.serial");
-    visit(&v, OPTIONAL, &machine->tier_page_seconds, "tier.page_seconds");
+    visit(&v, OPTIONAL, &machine->tier.page_seconds, "tier.page_seconds");
+    visit(&v, OPTIONAL, &machine->tier.scan_rate, "tier.scan_rate");
+    visit(&v, OPTIONAL, &machine->tier.layer_seconds, "tier.layer_seconds");
+    visit(&v, OPTIONAL, &machine->tier.request_seconds, "tier.request_seconds");
+    visit(&v, OPTIONAL, &machine->tier.neighbour_seconds, "tier.neighbour_seconds");
+    visit(&v, OPTIONAL, &machine->tier.memory_seconds, "tier.memory_seconds");
     visit(&v, OPTIONAL, &machine->device_bytes, "device.bytes");
     visit(&v, OPTIONAL, &machine->device_link, "device.link");
     return v.status;
@@ -291,8 +308,8 @@ static enum status read_name(const json_t *root, const char *key, char text[MACH
 static enum status check_threads(const struct machine *machine, const char *path, struct error *error) {
     for (size_t i = 0; i < MACHINE_THREAD_COUNTS; i++) {
         const struct machine_threads *t = &machine->threads[i];
-        const int found = (t->narrow > 0) + (t->wide > 0) + (t->block > 0) + (t->layer > 0) +
-                          (t->token > 0) + (t->attend > 0) + (t->attend_block > 0) + (t->select > 0);
+        const int found = (t->narrow > 0) + (t->wide > 0) + (t->block > 0) + (t->layer > 0) + (t->token > 0) +
+                          (t->attend > 0) + (t->attend_block > 0) + (t->select > 0);
         if (found % 8 != 0)
             return error_set(error, STATUS_USAGE, "%s: numbers: threads.%u: found %d of its 8 numbers", path,
                              1U << i, found);

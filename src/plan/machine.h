@@ -1,7 +1,7 @@
 /* machine: what a machine does in a second, as a table of numbers (docs/planner.md).
  *
  * engine/measure.h measures it by running loam's own code; plan/cost.h predicts a step from it.  A file of numbers is
- * JSON: {"loam_machine": 1, "processor": NAME, "kernels": NAMES, "threads": N, "numbers": {"memory.all": 3.1e10, ...}}.
+ * JSON: {"loam_machine": 3, "processor": NAME, "kernels": NAMES, "threads": N, "numbers": {"memory.all": 3.1e10, ...}}.
  * A machine that nobody has measured is planned for with such a file, in which what differs is changed.
  *
  * Times of attention and of selection are of heads of MACHINE_DIMENSION elements, for groups of 1 and of
@@ -18,7 +18,7 @@
 #include "tensor/type.h"
 
 enum {
-    MACHINE_VERSION = 2,
+    MACHINE_VERSION = 3,
     MACHINE_TYPES = 32,     /* of tensors, by number */
     MACHINE_DIMENSION = 64, /* of the measured heads */
     MACHINE_GROUP = 4,
@@ -27,6 +27,7 @@ enum {
     MACHINE_SELECTIONS_MAX = 12,
     MACHINE_DISK_SIZES = 5,
     MACHINE_DISK_DEPTHS = 3,
+    MACHINE_LAYER_REQUESTS = 50,
     MACHINE_THREAD_COUNTS = 10, /* 1, 2, 4 .. 512 */
     MACHINE_TEXT_BYTES = 96,
 };
@@ -61,6 +62,20 @@ struct machine_threads {
     double select;
 };
 
+/* What a step with KV on disk pays for its reads.  0: not measured, but for page_seconds; then the rates of the disk say
+ * it. */
+struct machine_tier {
+    /* Of the processor, for a page that is fetched: request and bookkeeping.  Its checksum takes as long as a copy. */
+    double page_seconds;
+    double scan_rate; /* bytes per second of chunks that come one after the other, beside handling them */
+    /* Of a selection's reads, which a layer waits for, handling them included: for a layer with MACHINE_LAYER_REQUESTS,
+     * less in proportion to fewer; for each request at a random place; for each of those that lie side by side.  A byte
+     * takes machine_tier_byte_seconds more. */
+    double layer_seconds, request_seconds, neighbour_seconds;
+    double
+        memory_seconds; /* the same steps in RAM, at their quickest: the pace that all other numbers are of */
+};
+
 struct machine {
     char processor[MACHINE_TEXT_BYTES], kernels[MACHINE_TEXT_BYTES];
     uint32_t thread_count;
@@ -79,8 +94,7 @@ struct machine {
     double disk_write;                                         /* bytes per second */
     /* Of reading and computing at once, the share of the shorter one that is added to the longer: 0 if they overlap. */
     double disk_serial;
-    /* Of the processor, for a page that is fetched: request and bookkeeping.  Its checksum takes as long as a copy. */
-    double tier_page_seconds;
+    struct machine_tier tier;
     /* A device with memory of its own; 0: the device is the processor.  All rates above but those of the disk are then
      * the device's, and KV in RAM moves over the link. */
     double device_bytes, device_link;
@@ -90,6 +104,8 @@ struct machine {
 void machine_init(struct machine *machine);
 /* The same machine with fewer threads: its rates are those.  false: that count was not measured. */
 bool machine_with_threads(struct machine *fewer, const struct machine *machine, size_t thread_count);
+/* The processor, at so many times its pace: another program, heat or a battery slows it.  The disk's numbers stay. */
+void machine_set_pace(struct machine *machine, double pace);
 /* NULL: that selection was not measured. */
 const struct machine_selection *machine_find_selection(const struct machine *machine, const char *name);
 /* Between groups of 1 and MACHINE_GROUP the numbers lie on a line, and beyond, too. */
@@ -102,6 +118,8 @@ double machine_matrix_block(const struct machine *machine, enum tensor_type type
 double machine_disk_rate(const struct machine *machine, double bytes);
 /* Until so many reads have come that are asked for at once: fewer and fewer are in flight. */
 double machine_disk_seconds(const struct machine *machine, double bytes, double requests);
+/* Reading a byte more with a request, many in flight, and its part of the checksum. */
+double machine_tier_byte_seconds(const struct machine *machine);
 /* Bytes that the disk reads in the time of one more request, many in flight, as requests of 4 and 16 KiB say: at least
  * 1, at most 1 MiB. */
 uint64_t machine_read_gap(const struct machine *machine);

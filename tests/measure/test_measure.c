@@ -52,7 +52,10 @@ static void is_measured_once(void **state) {
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++)
         if (first.selections[i].name != NULL)
             assert_ptr_equal(machine_find_selection(&first, first.selections[i].name), &first.selections[i]);
-    assert_true(first.tier_page_seconds > 0 && isfinite(first.tier_page_seconds));
+    const double tier[] = {first.tier.page_seconds, first.tier.scan_rate, first.tier.request_seconds,
+                           first.tier.neighbour_seconds, first.tier.memory_seconds};
+    for (size_t i = 0; i < sizeof tier / sizeof *tier; i++) assert_true(tier[i] > 0 && isfinite(tier[i]));
+    assert_true(first.tier.layer_seconds >= 0 && isfinite(first.tier.layer_seconds));
     assert_true(first.disk_write > 0 && first.disk_read[0][0] > 0);
     request.never_measures = true;
     assert_ok(open_machine(&second, &request, &error), error);
@@ -126,19 +129,25 @@ static void a_disk_is_measured_for_one_plan(void **state) {
     assert_int_equal(stat(path, &before), 0);
     assert_ok(open_machine(&kept, &request, &error), error);
     kept.disk_read[0][0] = kept.disk_write = 1; /* not what a disk does */
+    kept.tier.scan_rate = kept.tier.request_seconds = 1;
     memcpy(own_path, path, sizeof path);
     snprintf(copy, sizeof copy, "%s/given.json", folder);
     assert_ok(machine_save(&kept, copy, &error), error);
     snprintf(disk, sizeof disk, "%s/disk", folder);
     request.disk = disk;
     assert_ok(open_machine(&own, &request, &error), error);
-    assert_int_equal(parts, 1);
-    assert_true(own.tier_page_seconds == kept.tier_page_seconds && own.disk_serial == kept.disk_serial);
+    assert_int_equal(parts, 2);
+    /* All else is at one pace, that of now. */
+    const double pace = own.attend_block / kept.attend_block;
+    assert_true(pace > 0 && isfinite(pace) && own.tier.memory_seconds == kept.tier.memory_seconds);
+    assert_true(fabs(kept.layer_seconds / own.layer_seconds / pace - 1) < 1e-9 &&
+                fabs(own.matrices[TENSOR_Q8_0].wide / kept.matrices[TENSOR_Q8_0].wide / pace - 1) < 1e-9);
     assert_int_equal(stat(path, &after), 0);
     assert_true(before.st_ino == after.st_ino && before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
     request.given = copy;
     assert_ok(open_machine(&given, &request, &error), error);
     assert_true(given.disk_read[0][0] > 1e3 && given.disk_write > 1e3);
+    assert_true(given.tier.scan_rate > 1e3 && given.tier.request_seconds < 1);
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
         for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) assert_true(isfinite(given.disk_read[i][j]));
     assert_int_equal(access(disk, F_OK), -1); /* it was made for this */
@@ -163,7 +172,7 @@ static void a_damaged_file_is_measured_again(void **state) {
     fclose(file);
     request.never_measures = true;
     assert_int_equal(open_machine(&machine, &request, &error), STATUS_UNSUPPORTED);
-    assert_non_null(strstr(error.message, "found 0, expected 2"));
+    assert_non_null(strstr(error.message, "found 0, expected 3"));
     assert_int_equal(machine_file_read_gap(), 0);
     request.never_measures = false;
     char given[MACHINE_PATH_BYTES]; /* a file that was given is not replaced */

@@ -53,7 +53,7 @@ static inline struct machine sample_machine(double (*factor)(void *context), voi
         for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++)
             machine.disk_read[i][j] = 1e8 * (double)(1 + i) * (double)(1 + j) * factor(context);
     machine.disk_write = 8e8 * factor(context);
-    machine.tier_page_seconds = 1e-6 * factor(context);
+    machine.tier.page_seconds = 1e-6 * factor(context);
     return machine;
 }
 

@@ -359,7 +359,7 @@ static void reading_everything_is_as_played(void **state) {
     random_init(&random, test_seed(12));
     for (size_t round = 0; round < ROUNDS; round++) {
         struct machine machine = sample_machine(any_factor, &random);
-        machine.tier_page_seconds *= 10 * any_factor(&random);
+        machine.tier.page_seconds *= 10 * any_factor(&random);
         const struct cost_model model = model_on(&machine);
         struct plan plan = sizes(true, 24 << 20);
         struct cost cost, serial;
@@ -389,29 +389,48 @@ static void reading_everything_is_as_played(void **state) {
     assert_met(disk_bound > ROUNDS / 10 && disk_bound < ROUNDS * 9 / 10 && handling_bound > ROUNDS / 20);
 }
 
-/* Of a choice one thread asks for pages and handles them: a quarter of the shorter time is hidden by the longer one. */
-static void pages_of_a_choice_are_partly_handled_beside_the_disk(void **state) {
-    (void)state;
-    struct machine machine = sample_machine(one, NULL);
-    const struct cost_model model = model_on(&machine);
-    struct plan plan = sizes(true, 48 << 20);
-    struct cost cost, slow;
+/* Seconds that a step of so many layers, all of which choose, is longer than its computing. */
+static double waited_for(struct cost *cost, const struct machine *machine, const char *preset,
+                         const char *keep) {
+    const struct cost_model model = model_on(machine);
+    struct plan plan = sizes(true, 40 << 20);
     const struct cost_work deep = {.depth = 65536};
     struct error error;
     plan.context_size = 65537;
-    assert_ok(plan_set_axes(&plan, "quest", NULL, NULL, &error), error);
+    assert_ok(plan_set_axes(&plan, preset, "dense=0", keep, &error), error);
     assert_ok(plan_set_host_bytes(&plan, &config, &error), error);
-    assert_ok(cost_of_plan(&cost, &model, &plan, &deep, &error), error);
-    const double computed = cost.step_seconds - cost.parts[COST_DISK] - 0.75 * cost.parts[COST_PAGES];
-    assert_true(cost.parts[COST_DISK] > cost.parts[COST_PAGES] && cost.parts[COST_PAGES] > 0);
-    assert_true(fabs(computed - cost.parts[COST_MATRICES] - cost.parts[COST_LAYERS] -
-                     cost.parts[COST_ATTENTION] - cost.parts[COST_SELECTION]) < 1e-12);
-    machine.tier_page_seconds *= 1e3;
-    assert_ok(cost_of_plan(&slow, &model, &plan, &deep, &error), error);
-    assert_true(slow.parts[COST_PAGES] > slow.parts[COST_DISK]);
-    assert_true(fabs(slow.step_seconds - computed - slow.parts[COST_PAGES] - 0.75 * slow.parts[COST_DISK]) <
-                1e-12);
+    assert_ok(cost_of_plan(cost, &model, &plan, &deep, &error), error);
     plan_deinit(&plan);
+    const double *parts = cost->parts;
+    const double waited = cost->step_seconds - parts[COST_MATRICES] - parts[COST_LAYERS] -
+                          parts[COST_ATTENTION] - parts[COST_SELECTION];
+    assert_true(parts[COST_PAGES] > 0 && parts[COST_DISK] > 0);
+    assert_true(fabs(waited - parts[COST_DISK] - parts[COST_PAGES]) < 1e-9);
+    return waited;
+}
+
+/* As steps on such a disk were measured; where none were, as the disk and the handling of pages say. */
+static void a_choice_pays_for_its_reads(void **state) {
+    (void)state;
+    struct machine machine = sample_machine(one, NULL);
+    struct cost cost;
+    const double alone = waited_for(&cost, &machine, "quest", "25%");
+    for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
+        for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) machine.disk_read[i][j] /= 4;
+    assert_true(waited_for(&cost, &machine, "quest", "25%") > 1.5 * alone);
+    machine.tier = (struct machine_tier){
+        .page_seconds = 1e-7, .layer_seconds = 3e-4, .request_seconds = 5e-6, .neighbour_seconds = 7e-6};
+    const double layers = (double)config.layer_count, byte = machine_tier_byte_seconds(&machine);
+    const double many = waited_for(&cost, &machine, "quest", "25%");
+    assert_true(cost.read_requests > layers * MACHINE_LAYER_REQUESTS);
+    assert_true(fabs(many - layers * 3e-4 - cost.read_requests * 5e-6 - cost.read_bytes * byte) < 1e-9);
+    const double few = waited_for(&cost, &machine, "quest", "2048"),
+                 share = cost.read_requests / MACHINE_LAYER_REQUESTS;
+    assert_true(share > 0.1 && share < layers);
+    assert_true(fabs(few - share * 3e-4 - cost.read_requests * 5e-6 - cost.read_bytes * byte) < 1e-9);
+    const double streaming = waited_for(&cost, &machine, "streaming", "25%"); /* whole layers, neighbours */
+    const double least = cost.read_requests * 7e-6 + cost.read_bytes * byte;
+    assert_true(streaming > least && streaming <= least + layers * 3e-4);
 }
 
 /* ---- what must follow ---- */
@@ -614,7 +633,7 @@ int main(void) {
         cmocka_unit_test(the_choice_is_the_quickest),
         cmocka_unit_test(of_equal_plans_the_exact_one),
         cmocka_unit_test(reading_everything_is_as_played),
-        cmocka_unit_test(pages_of_a_choice_are_partly_handled_beside_the_disk),
+        cmocka_unit_test(a_choice_pays_for_its_reads),
         cmocka_unit_test(more_is_not_worse),
         cmocka_unit_test(exact_below_is_where_lines_cross),
         cmocka_unit_test(what_is_not_measured_is_not_chosen),

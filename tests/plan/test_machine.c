@@ -98,7 +98,7 @@ static void damaged_files_are_refused(void **state) {
     static const struct {
         const char *what, *with, *expected;
     } cases[] = {
-        {"\"loam_machine\": 2", "\"loam_machine\": 1", "found 1, expected 2"},
+        {"\"loam_machine\": 3", "\"loam_machine\": 2", "found 2, expected 3"},
         {"\"loam_machine\"", "\"other\"", "loam_machine: missing"},
         {"\"threads\": 4", "\"threads\": 0", "threads: expected"},
         {"\"processor\": \"sample\"", "\"processor\": 7", "processor: expected a text"},
@@ -145,6 +145,24 @@ static void fewer_threads_are_slower(void **state) {
     assert_true(slower->seconds == hata->seconds * 2 && slower->rows.many == hata->rows.many * 2 &&
                 slower->score.one == hata->score.one * 2);
     assert_true(fewer.disk_read[0][0] == machine.disk_read[0][0]); /* nobody computes there */
+}
+
+/* A processor that another program, heat or a battery slows; its disk does not know. */
+static void all_but_the_disk_has_a_pace(void **state) {
+    (void)state;
+    struct machine machine = sample_machine(one, NULL);
+    const struct machine was = machine;
+    machine_set_pace(&machine, 0.5);
+    assert_true(machine_matrix_rate(&machine, TENSOR_Q4_K, 1024) ==
+                machine_matrix_rate(&was, TENSOR_Q4_K, 1024) / 2);
+    assert_true(machine.attend_f16.many == was.attend_f16.many / 2 &&
+                machine.attend_block == was.attend_block / 2);
+    assert_true(machine.layer_seconds == was.layer_seconds * 2);
+    const struct machine_selection *hata = machine_find_selection(&was, "hata"),
+                                   *slower = machine_find_selection(&machine, "hata");
+    assert_true(slower->rows.one == hata->rows.one * 2 && slower->score.many == hata->score.many * 2);
+    assert_memory_equal(machine.disk_read, was.disk_read, sizeof was.disk_read);
+    assert_memory_equal(&machine.tier, &was.tier, sizeof was.tier);
 }
 
 /* Cut or changed anywhere: loaded with numbers that can be planned by, or refused in one line. */
@@ -203,13 +221,16 @@ static void numbers_between_numbers(void **state) {
         assert_true(is_near(machine_disk_seconds(&machine, bytes, 1), bytes / machine.disk_read[i][0]));
         assert_true(is_near(machine_disk_rate(&machine, bytes), machine.disk_read[i][2]));
         double before = 0;
-        for (double requests = 0.25; requests <= 100; requests += 0.25) { /* each adds its own, of its depth */
+        for (double requests = 0.25; requests <= 100;
+             requests += 0.25) { /* each adds its own, of its depth */
             const double seconds = machine_disk_seconds(&machine, bytes, requests);
             assert_true(seconds > before);
             before = seconds;
         }
-        const double eight = machine_disk_seconds(&machine, bytes, 8) - machine_disk_seconds(&machine, bytes, 7);
-        const double four = machine_disk_seconds(&machine, bytes, 4) - machine_disk_seconds(&machine, bytes, 3),
+        const double eight =
+            machine_disk_seconds(&machine, bytes, 8) - machine_disk_seconds(&machine, bytes, 7);
+        const double four =
+                         machine_disk_seconds(&machine, bytes, 4) - machine_disk_seconds(&machine, bytes, 3),
                      last = machine_disk_seconds(&machine, bytes, 101) - before;
         assert_true(is_near(eight, bytes / machine.disk_read[i][1]));
         assert_true(is_near(last, bytes / machine.disk_read[i][2]));
@@ -247,10 +268,10 @@ static void bytes_in_the_time_of_a_request(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_saved_is_loaded), cmocka_unit_test(damaged_files_are_refused),
-        cmocka_unit_test(fewer_threads_are_slower),
-        cmocka_unit_test(bytes_may_be_anything),   cmocka_unit_test(a_missing_file_is_said),
-        cmocka_unit_test(numbers_between_numbers), cmocka_unit_test(bytes_in_the_time_of_a_request),
+        cmocka_unit_test(what_is_saved_is_loaded),  cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(fewer_threads_are_slower), cmocka_unit_test(all_but_the_disk_has_a_pace),
+        cmocka_unit_test(bytes_may_be_anything),    cmocka_unit_test(a_missing_file_is_said),
+        cmocka_unit_test(numbers_between_numbers),  cmocka_unit_test(bytes_in_the_time_of_a_request),
     };
     snprintf(path, sizeof path, "test_machine-%ld.json", (long)getpid());
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,81 @@
+#include "measure/probe.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "platform/clock.h"
+
+enum { SEED = 1 };
+
+enum status probe_open_model(struct probe *probe, struct error *error) {
+    const struct measure_options *options = probe->measurement->options;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/probe.gguf", probe->measurement->folder.path);
+    TRY(probe_model_write(path, probe->group, options->mask, error));
+    enum status status = model_load(&probe->model, path, probe->measurement->device, error);
+    unlink(path); /* it stays mapped */
+    return status;
+}
+
+struct plan probe_plan(const struct probe *probe) {
+    return (struct plan){.sequence_capacity = 3,
+                         .context_size = probe->deep_tokens + 2 * PROBE_PROMPT,
+                         .batch_size = PROBE_PROMPT};
+}
+
+void probe_close_engine(struct probe *probe) {
+    sequence_destroy(probe->deep);
+    sequence_destroy(probe->shallow);
+    sequence_destroy(probe->empty);
+    engine_destroy(probe->engine);
+    probe->deep = probe->shallow = probe->empty = NULL;
+    probe->engine = NULL;
+}
+
+void probe_close(struct probe *probe) {
+    probe_close_engine(probe);
+    model_destroy(probe->model);
+    probe->model = NULL;
+}
+
+static enum status add_sequence(struct probe *probe, struct sequence **sequence, uint64_t tokens,
+                                struct error *error) {
+    TRY(sequence_create(sequence, probe->engine, error));
+    return tokens > 0 ? engine_fill_random(probe->engine, *sequence, tokens, SEED, error) : STATUS_OK;
+}
+
+enum status probe_open_engine(struct probe *probe, const struct plan *plan, struct error *error) {
+    probe_close_engine(probe);
+    TRY(engine_create(&probe->engine, probe->model, plan, NULL, error));
+    TRY(add_sequence(probe, &probe->deep, probe->deep_tokens, error));
+    if (plan->sequence_capacity == 1) return STATUS_OK;
+    TRY(add_sequence(probe, &probe->shallow, probe->shallow_tokens, error));
+    return add_sequence(probe, &probe->empty, 0, error);
+}
+
+enum status probe_step_of(struct probe *probe, struct sequence *sequence, int32_t token, double *seconds,
+                          struct error *error) {
+    const uint64_t length = sequence_length(sequence);
+    const float *logits;
+    measure_empty_caches(probe->measurement);
+    const uint64_t began = clock_ns();
+    TRY(engine_step(probe->engine, &sequence, &token, 1, &logits, error));
+    *seconds = (double)(clock_ns() - began) * 1e-9;
+    sequence_truncate(sequence, length);
+    return STATUS_OK;
+}
+
+enum status probe_step_once(struct probe *probe, struct sequence *sequence, struct quickest *quickest,
+                            struct error *error) {
+    double seconds;
+    TRY(probe_step_of(probe, sequence, 1, &seconds, error));
+    quickest_add(quickest, seconds);
+    return STATUS_OK;
+}
+
+enum status probe_step(struct probe *probe, struct sequence *sequence, double *seconds, struct error *error) {
+    struct quickest quickest = {0};
+    while (quickest_is_open(&quickest)) TRY(probe_step_once(probe, sequence, &quickest, error));
+    *seconds = quickest.seconds;
+    return STATUS_OK;
+}

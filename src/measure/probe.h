@@ -1,0 +1,39 @@
+/* probe: an engine over the probe model, whose steps are measured. */
+#ifndef LOAM_MEASURE_PROBE_H
+#define LOAM_MEASURE_PROBE_H
+
+#include "engine/engine.h"
+#include "measure/measure_internal.h"
+#include "measure/probe_model.h"
+
+enum { PROBE_PROMPT = 512 }; /* a prefill block */
+
+/* An engine and up to three sequences, one of them empty. */
+struct probe {
+    struct measurement *measurement;
+    struct model *model; /* owned */
+    uint32_t group, deep_tokens, shallow_tokens, keep_many;
+    struct engine *engine; /* owned, as are its sequences */
+    struct sequence *deep, *shallow, *empty;
+};
+
+enum status probe_open_model(struct probe *probe, struct error *error) STATUS_CHECKED;
+/* A plan for all three sequences, of everything. */
+struct plan probe_plan(const struct probe *probe);
+/* With a plan for one sequence there is only the deep one.  Replaces the engine that is open. */
+enum status probe_open_engine(struct probe *probe, const struct plan *plan, struct error *error)
+    STATUS_CHECKED;
+void probe_close_engine(struct probe *probe);
+/* The model as well.  Safe on zeros. */
+void probe_close(struct probe *probe);
+
+/* A step of this token with empty caches, which the sequence forgets. */
+enum status probe_step_of(struct probe *probe, struct sequence *sequence, int32_t token, double *seconds,
+                          struct error *error) STATUS_CHECKED;
+enum status probe_step_once(struct probe *probe, struct sequence *sequence, struct quickest *quickest,
+                            struct error *error) STATUS_CHECKED;
+/* The quickest of as many as it takes. */
+enum status probe_step(struct probe *probe, struct sequence *sequence, double *seconds, struct error *error)
+    STATUS_CHECKED;
+
+#endif
