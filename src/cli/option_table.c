@@ -351,7 +351,7 @@ const struct option_spec option_table[] = {
      .help = "measure this machine again, also where it was before"},
     {.id = OPTION_MEASURE_DISK, .name = "measure-disk",
      .kind = ARGUMENT_NONE, .commands = BIT(PLAN), .group = GROUP_MACHINE,
-     .help = "plan with the rates that the disk of --kv-disk has now, measured in some seconds and not kept"},
+     .help = "plan with what the disk of --kv-disk and the processor do now, measured in seconds and not kept"},
 
     {.id = OPTION_PRESET, .name = "preset",
      .kind = ARGUMENT_TEXT, .argument = "NAME", .default_text = "auto",

@@ -30,7 +30,7 @@ static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7, CHUNK_NEIGHBOURS = 2,
                     CHUNK_NEIGHBOURS_SPREAD = 3.5, SPARSE_MAX = 8;
 /* Of measured steps (docs/planner.md, "Predicted against measured"). */
 static const double NOT_HIDDEN = 0.75;
-/* Of the bytes of f16, with scales and the padding of pages.  Rows are attended to as quickly as they are read. */
+/* Of the bytes of f16: 4 bits, with scales and the padding of pages. */
 static const double QUANTIZED_BYTES = 0.36;
 /* Layers whose slots are on their way at a time. */
 static const double MOVING_LAYERS = 3;
@@ -79,7 +79,6 @@ struct layer_work {
     double kv_heads, group;     /* of a layer, of all sequences */
     double dimensions;          /* k and v over those that were measured */
     double row_bytes, row_rate; /* of a token and KV head; bytes a second */
-    double row_share;           /* of a chosen row's time in f16 */
     const struct machine *machine;
     const struct machine_selection *selection; /* NULL: everything is attended to */
 };
@@ -106,7 +105,7 @@ static double score_seconds(const struct layer_work *work) {
 }
 
 static double rows_seconds(const struct layer_work *work) {
-    return (work->kept + work->sampled) * work->kv_heads * work->dimensions * work->row_share *
+    return (work->kept + work->sampled) * work->kv_heads * work->dimensions *
            machine_by_group_at(work->selection->rows, work->group);
 }
 
@@ -502,7 +501,6 @@ static void work_of(struct step *step, const struct plan *plan, uint64_t depth) 
         .group = group,
         .dimensions = (double)(config->k_dimension + config->v_dimension) / (2 * MACHINE_DIMENSION),
         .row_bytes = (double)kv_cache_bytes_per_token(&plain) * step->sequences / step->tiers.heads,
-        .row_share = plan->quantized_pages ? QUANTIZED_BYTES : 1,
         .row_rate = machine_by_group_at(f16 ? machine->attend_f16 : machine->attend_q8, group),
         .machine = machine};
 }

@@ -6,9 +6,9 @@
  *          = candidates x score + kept x rows                                   a selection
  *   step   = cost_overlapped                                                    everything, KV on disk: the next
  *                                                                               layer is read while this one computes
- *          = computing + max(reading, pages)                                    a selection, whose reads wait for it;
- *                                                                               pages are handled as they come
- *          = computing + max(reading - what is expected, pages)                 the same, with prefetch
+ *          = computing + reads                                                a selection, whose reads wait for it
+ *          = computing + reads - what is expected                             the same, with prefetch
+ *   reads  = layers x layer + requests x request + bytes x byte                 machine_tier
  *
  *   step   = max(step, reading)                                                 the same with weights on the way: what
  *                                                                               a pass reads of them is added
