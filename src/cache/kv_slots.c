@@ -1,5 +1,7 @@
 /* Slots: whose chunk each holds, and which one goes when another is wanted.  Nothing here waits. */
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -25,6 +27,23 @@ enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) {
 uint64_t kv_tier_failed_document(const struct kv_cache *cache) {
     const struct kv_tier *tier = cache->tier;
     return tier != NULL && tier->failed != STATUS_OK ? tier->failed_document : 0;
+}
+
+enum status tier_failure_status(const struct kv_sequence *sequence) {
+    return sequence->pages->failed == STATUS_IO ? STATUS_IO : STATUS_MEMORY;
+}
+
+enum status tier_without_disk(const struct kv_sequence *sequence, enum status status, struct error *error,
+                              const char *format, ...) {
+    const struct error *why = &sequence->pages->failure;
+    char lacking[200];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(lacking, sizeof lacking, format, arguments);
+    va_end(arguments);
+    (void)error_set(error, status, "%s; %s", why->message, lacking);
+    if (error != NULL) error->os_error = why->os_error; /* whether the disk is full */
+    return status;
 }
 
 enum status kv_tier_full(const struct kv_cache *cache, struct error *error) {

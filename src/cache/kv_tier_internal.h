@@ -175,6 +175,11 @@ static inline void **kv_stored_entry(const struct kv_sequence *sequence, size_t 
 
 /* ---- kv_slots.c ---- */
 
+/* Of a sequence whose writes have failed: what is lacking, STATUS_IO or STATUS_MEMORY; and the error, why they failed
+ * and what RAM does not hold therefore. */
+enum status tier_failure_status(const struct kv_sequence *sequence);
+enum status tier_without_disk(const struct kv_sequence *sequence, enum status status, struct error *error,
+                              const char *format, ...) __attribute__((format(printf, 4, 5)));
 void kv_tier_fail(struct kv_tier *tier, const struct error *error);
 struct tier_pool *tier_pool_of(struct kv_tier *tier, const struct slot *slot);
 /* Whose memory that is, of either kind. */
@@ -279,11 +284,6 @@ enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t h
                             size_t count, struct error *error) STATUS_CHECKED;
 /* A write failed: what is in memory and not on disk stays there, and nothing more is written. */
 void tier_stop_writing(struct kv_sequence *sequence, const struct error *why);
-/* Of a sequence whose writes have failed: what is lacking, STATUS_IO or STATUS_MEMORY; and the error, why they failed
- * and what RAM does not hold therefore. */
-enum status tier_failure_status(const struct kv_sequence *sequence);
-enum status tier_without_disk(const struct kv_sequence *sequence, enum status status, struct error *error,
-                              const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 /* ---- kv_documents.c ---- */
 

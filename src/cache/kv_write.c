@@ -1,8 +1,5 @@
 /* A sequence's chunks on their way to the disk: quantized when they are full, written behind the computation, and
  * committed. */
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -154,23 +151,6 @@ enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, 
         tier_write_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, &why) != STATUS_OK)
         tier_stop_writing(sequence, &why);
     return STATUS_OK;
-}
-
-enum status tier_failure_status(const struct kv_sequence *sequence) {
-    return sequence->pages->failed == STATUS_IO ? STATUS_IO : STATUS_MEMORY;
-}
-
-enum status tier_without_disk(const struct kv_sequence *sequence, enum status status, struct error *error,
-                              const char *format, ...) {
-    const struct error *why = &sequence->pages->failure;
-    char lacking[200];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(lacking, sizeof lacking, format, arguments);
-    va_end(arguments);
-    (void)error_set(error, status, "%s; %s", why->message, lacking);
-    if (error != NULL) error->os_error = why->os_error; /* whether the disk is full */
-    return status;
 }
 
 void tier_stop_writing(struct kv_sequence *sequence, const struct error *why) {

@@ -62,8 +62,8 @@ struct machine_threads {
     double select;
 };
 
-/* What a step with KV on disk pays for its reads.  0: not measured, but for page_seconds; then the rates of the disk say
- * it. */
+/* What a step with KV on disk pays for its reads.  0: not measured, but for page_seconds; then the rates of the disk
+ * say it. */
 struct machine_tier {
     /* Of the processor, for a page that is fetched: request and bookkeeping.  Its checksum takes as long as a copy. */
     double page_seconds;
