@@ -75,6 +75,14 @@ static void name_machine(struct machine *machine, const struct measure_options *
     machine->memory_bytes = (double)memory_total_bytes();
 }
 
+/* The numbers of another machine have no pace here. */
+static bool is_this_machine(const struct machine *machine, const struct measure_options *options) {
+    struct machine here;
+    name_machine(&here, options);
+    return strcmp(machine->processor, here.processor) == 0 && strcmp(machine->kernels, here.kernels) == 0 &&
+           machine->thread_count == here.thread_count;
+}
+
 enum status machine_measure(struct machine *machine, const struct measure_options *options,
                             struct error *error) {
     struct measurement measurement = {.options = options, .machine = machine};
@@ -83,7 +91,7 @@ enum status machine_measure(struct machine *machine, const struct measure_option
     if (status == STATUS_OK) status = measure_memory(&measurement, error);
     if (status == STATUS_OK) status = measure_matrices(&measurement, error);
     if (status == STATUS_OK) status = measure_disk(&measurement, error);
-    if (status == STATUS_OK) status = measure_tier(&measurement, true, error);
+    if (status == STATUS_OK) status = measure_tier(&measurement, PACE_REFERENCE, error);
     if (status == STATUS_OK) status = measure_steps(&measurement, error);
     if (status == STATUS_OK) status = measure_threads(&measurement, error);
     close_measurement(&measurement);
@@ -95,7 +103,8 @@ enum status machine_measure_disk(struct machine *machine, const struct measure_o
     struct measurement measurement = {.options = options, .machine = machine};
     enum status status = open_measurement(&measurement, error);
     if (status == STATUS_OK) status = measure_disk(&measurement, error);
-    if (status == STATUS_OK) status = measure_tier(&measurement, false, error);
+    const enum measure_pace pace = is_this_machine(machine, options) ? PACE_NOW : PACE_OTHER;
+    if (status == STATUS_OK) status = measure_tier(&measurement, pace, error);
     close_measurement(&measurement);
     return status;
 }

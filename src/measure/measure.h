@@ -27,7 +27,7 @@ struct measure_options {
 enum status machine_measure(struct machine *machine, const struct measure_options *options,
                             struct error *error) STATUS_CHECKED;
 /* Only the rates at which the disk of options->directory reads and writes, and what steps pay for it; the other numbers
- * stay.  Some seconds. */
+ * are brought to the pace that this machine has now, and stay if they are another machine's.  Some seconds. */
 enum status machine_measure_disk(struct machine *machine, const struct measure_options *options,
                                  struct error *error) STATUS_CHECKED;
 

@@ -51,10 +51,15 @@ enum status measure_matrices(struct measurement *measurement, struct error *erro
 enum status measure_disk(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 /* What fewer threads reach of the speed of all: into machine->threads. */
 enum status measure_threads(struct measurement *measurement, struct error *error) STATUS_CHECKED;
-/* Steps with KV on disk: machine->tier and disk_serial.  After the disk.  is_reference: the machine is measured as a
- * whole; else all numbers that are not the disk's are brought to the pace that it has now. */
-enum status measure_tier(struct measurement *measurement, bool is_reference, struct error *error)
-    STATUS_CHECKED;
+/* Numbers that are not the disk's. */
+enum measure_pace {
+    PACE_REFERENCE, /* measured as well: steps in RAM say at which pace */
+    PACE_NOW,       /* brought to the pace that the machine has now */
+    PACE_OTHER,     /* of another machine: they stay */
+};
+/* Steps with KV on disk: machine->tier and disk_serial.  After the disk. */
+enum status measure_tier(struct measurement *measurement, enum measure_pace pace,
+                         struct error *error) STATUS_CHECKED;
 /* After the matrices. */
 enum status measure_steps(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 

@@ -170,15 +170,15 @@ static double seconds_of(const struct steps *steps, bool at_their_quickest) {
 }
 
 /* The machine's other numbers are what it does at its quickest.  Now it does this. */
-static void set_pace(struct machine *machine, const struct steps *memory, bool is_reference) {
+static void set_pace(struct machine *machine, const struct steps *memory, enum measure_pace pace) {
     const double usual = seconds_of(memory, false);
-    if (is_reference)
+    if (pace == PACE_REFERENCE)
         machine->tier.memory_seconds = seconds_of(memory, true);
-    else if (machine->tier.memory_seconds > 0)
+    else if (pace == PACE_NOW && machine->tier.memory_seconds > 0)
         machine_set_pace(machine, machine->tier.memory_seconds / usual);
 }
 
-enum status measure_tier(struct measurement *measurement, bool is_reference, struct error *error) {
+enum status measure_tier(struct measurement *measurement, enum measure_pace pace, struct error *error) {
     struct machine *machine = measurement->machine;
     const bool is_short = measurement->options->is_short;
     const double request_seconds = machine_disk_bytes[0] / machine->disk_read[0][MACHINE_DISK_DEPTHS - 1],
@@ -198,6 +198,6 @@ enum status measure_tier(struct measurement *measurement, bool is_reference, str
     const struct paid scan = median(&disk, SCAN);
     set_scan(machine, &scan, median(&memory, SCAN).seconds);
     set_chosen(machine, &memory, &disk);
-    set_pace(machine, &memory, is_reference);
+    set_pace(machine, &memory, pace);
     return STATUS_OK;
 }

@@ -1,6 +1,6 @@
 /* machine: what a machine does in a second, as a table of numbers (docs/planner.md).
  *
- * engine/measure.h measures it by running loam's own code; plan/cost.h predicts a step from it.  A file of numbers is
+ * measure/measure.h measures it by running loam's own code; plan/cost.h predicts a step from it.  A file of numbers is
  * JSON: {"loam_machine": 3, "processor": NAME, "kernels": NAMES, "threads": N, "numbers": {"memory.all": 3.1e10, ...}}.
  * A machine that nobody has measured is planned for with such a file, in which what differs is changed.
  *
@@ -27,7 +27,7 @@ enum {
     MACHINE_SELECTIONS_MAX = 12,
     MACHINE_DISK_SIZES = 5,
     MACHINE_DISK_DEPTHS = 3,
-    MACHINE_LAYER_REQUESTS = 50,
+    MACHINE_LAYER_REQUESTS = 50, /* with which a layer pays all of tier.layer_seconds */
     MACHINE_THREAD_COUNTS = 10, /* 1, 2, 4 .. 512 */
     MACHINE_TEXT_BYTES = 96,
 };
@@ -72,8 +72,8 @@ struct machine_tier {
      * less in proportion to fewer; for each request at a random place; for each of those that lie side by side.  A byte
      * takes machine_tier_byte_seconds more. */
     double layer_seconds, request_seconds, neighbour_seconds;
-    double
-        memory_seconds; /* the same steps in RAM, at their quickest: the pace that all other numbers are of */
+    /* The same steps in RAM, at their quickest: the pace that all other numbers are of. */
+    double memory_seconds;
 };
 
 struct machine {
