@@ -29,6 +29,7 @@ DISK_BYTES = 512 << 20
 RSS_REQUESTS = 1000  # a shorter life has not warmed up at its first tenth: its memory is printed, not judged
 RSS_GROWTH = 1.05
 SEQUENCES = 4
+PUSHES = 12
 OPTIONS = ("-np", str(SEQUENCES), "-c", "1024", "--segment", "512", "--kv-host", "24M", "--idle-unload", "1",
            "--chat-template", "llama2")
 DOCUMENTS = "/v1/loam/documents"
@@ -372,19 +373,31 @@ class Soak:
         return kinds
 
     def push_out(self):
-        """A sequence that is not saved stays in memory, with its files, until another one needs its place.  Uploads take
-        all places, and leave memory, close their files and give memory back after a second."""
-        made = []
-        for _ in range(SEQUENCES):
-            reply = self.server.post(DOCUMENTS, {"name": "last", "text": random_text(self.rng, 150)}, timeout=DEADLINE)
-            if reply.status != 200:
-                self.fail("an upload on an idle server:", reply.status, reply.body[:300])
+        """A sequence that is not saved stays in memory, with its files, until another one needs its place.  Uploads that
+        take all places at once leave memory after a second, close their files and give memory back.  Where the machine is
+        so busy that the first has left before the last comes, they are tried again."""
+        for _ in range(PUSHES):
+            made = self.upload_at_once()
+            left = wait_until(lambda: self.server.metrics()["loam_resident_sequences"] == 0, DEADLINE / PUSHES)
+            for identity in made:
+                self.server.ask("DELETE", "%s/%d" % (DOCUMENTS, identity), timeout=DEADLINE)
+            if left or self.failures:
                 return
-            made.append(reply.json["id"])
-        if not wait_until(lambda: self.server.metrics()["loam_resident_sequences"] == 0, DEADLINE):
-            self.fail("sequences that are saved stay in memory")
-        for identity in made:
-            self.server.ask("DELETE", "%s/%d" % (DOCUMENTS, identity), timeout=DEADLINE)
+        self.fail("sequences that are saved stay in memory")
+
+    def upload_at_once(self):
+        """As many documents as there are places; their ids."""
+        texts, replies = [random_text(self.rng, 150) for _ in range(SEQUENCES)], []
+        threads = [threading.Thread(target=lambda text=text: replies.append(
+            self.server.post(DOCUMENTS, {"name": "last", "text": text}, timeout=DEADLINE))) for text in texts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        refused = [(reply.status, reply.body[:300]) for reply in replies if reply.status != 200]
+        if refused or len(replies) < SEQUENCES:
+            self.fail("uploads on an idle server:", len(replies), "answers,", refused)
+        return [reply.json["id"] for reply in replies if reply.status == 200]
 
     def usage(self, files=None):
         """(resident KiB, open files by kind) once nothing runs, and the files are the given ones."""
