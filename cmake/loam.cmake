@@ -90,6 +90,23 @@ function(loam_library name)
   endforeach()
 endfunction()
 
+# loam_test_shared(OUT SOURCE): the objects of a file of tests/ that several tests link, compiled once, as a target.
+function(loam_test_shared out source)
+  get_filename_component(path ${source} ABSOLUTE)
+  file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR}/tests ${path})
+  string(MAKE_C_IDENTIFIER "tests_${name}" target)
+  set(${out} ${target} PARENT_SCOPE)
+  if(TARGET ${target})
+    return()
+  endif()
+  add_library(${target} OBJECT ${path})
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_definitions(${target} PRIVATE _GNU_SOURCE
+    LOAM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LOAM_BINARY="$<TARGET_FILE:loam>")
+  target_compile_options(${target} PRIVATE ${LOAM_WARNINGS})
+  target_link_libraries(${target} PRIVATE PkgConfig::cmocka)
+endfunction()
+
 # loam_test(NAME [SEEDED] [CROSSING] SOURCES f.c... DEPENDS folder... [TIMEOUT seconds] [LABELS l...])
 # Exit 77 means skipped, with the reason on standard output.  SEEDED: it draws from tests/seed.h, and `./do fuzz` runs it
 # with many seeds: loam_seeded_tests writes down which those are.
@@ -97,7 +114,14 @@ endfunction()
 # CROSSING: it has all of them, since it is about what threads do at the same time.
 function(loam_test name)
   cmake_parse_arguments(ARG "SEEDED;CROSSING" "TIMEOUT" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
-  add_executable(test_${name} ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/watch.c)
+  set(shared ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/watch.c)
+  list(FILTER ARG_SOURCES INCLUDE REGEX "(^|/)(test|emulated)_[^/]*$")
+  list(REMOVE_ITEM shared ${ARG_SOURCES})
+  add_executable(test_${name} ${ARG_SOURCES})
+  foreach(source IN LISTS shared)
+    loam_test_shared(objects ${source})
+    target_link_libraries(test_${name} PRIVATE ${objects})
+  endforeach()
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(test_${name} PRIVATE _GNU_SOURCE ${ARG_DEFINES}
     LOAM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LOAM_BINARY="$<TARGET_FILE:loam>")
