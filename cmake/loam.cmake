@@ -107,13 +107,15 @@ function(loam_test_shared out source)
   target_link_libraries(${target} PRIVATE PkgConfig::cmocka)
 endfunction()
 
-# loam_test(NAME [SEEDED] [CROSSING] SOURCES f.c... DEPENDS folder... [TIMEOUT seconds] [LABELS l...])
+# loam_test(NAME [SEEDED] [CROSSING] SOURCES f.c... DEPENDS folder... [TIMEOUT seconds] [LABELS l...]
+#           [COST seconds])
 # Exit 77 means skipped, with the reason on standard output.  SEEDED: it draws from tests/seed.h, and `./do fuzz` runs it
 # with many seeds: loam_seeded_tests writes down which those are.
 # A test has one processor, so that tests that run side by side do not spin for threads whose processor the other one has.
+# COST: of the longest, so that they begin first and none of them runs alone at the end.
 # CROSSING: it has all of them, since it is about what threads do at the same time.
 function(loam_test name)
-  cmake_parse_arguments(ARG "SEEDED;CROSSING" "TIMEOUT" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
+  cmake_parse_arguments(ARG "SEEDED;CROSSING" "TIMEOUT;COST" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
   set(shared ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/watch.c)
   list(FILTER ARG_SOURCES INCLUDE REGEX "(^|/)(test|emulated)_[^/]*$")
   list(REMOVE_ITEM shared ${ARG_SOURCES})
@@ -150,6 +152,9 @@ function(loam_test name)
   add_test(NAME ${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     ENVIRONMENT LOAM_TEST_WATCH=${watch})
+  if(ARG_COST)
+    set_tests_properties(${name} PROPERTIES COST ${ARG_COST})
+  endif()
   if(NOT ARG_CROSSING)
     set_tests_properties(${name} PROPERTIES PROCESSOR_AFFINITY ON)
   endif()
