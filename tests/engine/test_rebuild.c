@@ -182,6 +182,8 @@ static void every_family(void **state) {
         for (size_t f = 0; f < 4; f++) {
             struct tiny_model tiny = tiny_of(families[f], m % 2 == 0 ? TENSOR_F32 : TENSOR_Q8_0);
             tiny.kv_head_count = f == 3 ? 4 : 2;
+            if (masks[m] == 0) /* the reference kernels take ten times as long */
+                tiny.hidden_size = 128, tiny.ffn_size = 128, tiny.head_dimension = 32;
             check(&tiny, masks[m], KV_F16);
             if (m + 1 < mask_count) continue;
             tiny.type = TENSOR_Q4_0;
