@@ -8,7 +8,7 @@
 #include "kernels/attention/attention.h"
 #include "platform/clock.h"
 
-enum { TILE_CHUNKS = REBUILD_ROWS_MAX / KV_CHUNK_TOKENS, LOOKS_MIN = 3, BESIDE_HEADS = 2 };
+enum { TILE_CHUNKS = REBUILD_ROWS_MAX / KV_CHUNK_TOKENS, LOOK_PARTS = 6, BESIDE_HEADS = 2, WAITED_NS = 20000 };
 static const double WAIT_MIN = 0.05; /* of a step's time: less is no sign that it waited for the link */
 
 /* The chunks of a layer that are computed again: [chunk_first, chunk_first + chunk_count) of chunk_end. */
@@ -24,10 +24,10 @@ struct rebuild_run {
 /* The reads that were begun with a run. */
 struct first_reads {
     uint64_t begin_ns, arrived_ns; /* 0: not yet */
+    uint64_t missing_ns;           /* the last time at which they were not all there */
     double bytes;
-    size_t jobs;      /* of the others */
-    uint64_t look_ns; /* when they had not arrived, the last time */
-    unsigned looks;   /* so many times they had not */
+    size_t jobs;   /* of the others */
+    bool is_bound; /* arrived_ns is known well enough to be the link's time; else they arrived no later */
 };
 
 /* The layers of a step so far. */
@@ -301,7 +301,8 @@ static void read_beside(const struct rebuild *rebuild, struct fetch *others) {
 
 enum status rebuild_begin(struct rebuild *rebuild, struct fetch *others, struct error *error) {
     struct first_reads *reads = &rebuild->first_reads;
-    *reads = (struct first_reads){.begin_ns = clock_ns()};
+    const uint64_t now = clock_ns();
+    *reads = (struct first_reads){.begin_ns = now, .missing_ns = now};
     if (rebuild->run.layer_index > 0)
         TRY(inputs_read_begin(rebuild->run.inputs, rebuild->run.layer_index, rebuild->run.chunk_first,
                               (size_t)rebuild->run.chunk_count, error));
@@ -319,7 +320,9 @@ static enum status fetch_tile(struct rebuild *rebuild, struct stream *stream, si
     for (size_t i = 0; i < count; i++) {
         const uint64_t began = clock_ns();
         TRY(inputs_read_wait(rebuild->run.inputs, first + i, error));
-        rebuild->wait_ns += clock_ns() - began;
+        const uint64_t now = clock_ns();
+        if (now - began >= WAITED_NS) rebuild->first_reads.missing_ns = now; /* these are of the first reads */
+        rebuild->wait_ns += now - began;
         TRY(inputs_read_rows(rebuild->run.inputs, first + i, rebuild->rows + i * chunk, error));
     }
     rebuild->device->operations->copy(stream, rebuild->tile, rebuild->rows, count * chunk * sizeof(float));
@@ -390,19 +393,20 @@ static void attend_range(struct rebuild *rebuild, struct stream *stream, const s
     rebuild->attend_ns += clock_ns() - began;
 }
 
-/* When they have arrived, which is between two looks: the link may be idle from then on. */
+/* When they have arrived, which is between two looks: the link may be idle from then on.  Where these are far apart it
+ * is the later one, so that the link is not taken for faster than it is. */
 static enum status look_for_first_reads(struct rebuild *rebuild, struct fetch *others, struct error *error) {
     struct first_reads *reads = &rebuild->first_reads;
     if (reads->arrived_ns > 0) return STATUS_OK;
     bool arrived = fetch_have_arrived(others, reads->jobs);
     if (arrived && rebuild->run.layer_index > 0) TRY(inputs_begun_look(rebuild->run.inputs, &arrived, error));
-    const uint64_t now = clock_ns();
-    if (arrived) {
-        reads->arrived_ns = reads->look_ns > 0 ? (reads->look_ns + now) / 2 : now;
-    } else {
-        reads->look_ns = now;
-        reads->looks++;
+    const uint64_t now = clock_ns(), between = now - reads->missing_ns;
+    if (!arrived) {
+        reads->missing_ns = now;
+        return STATUS_OK;
     }
+    reads->is_bound = LOOK_PARTS * between <= now - reads->begin_ns;
+    reads->arrived_ns = reads->is_bound ? now - between / 2 : now;
     return STATUS_OK;
 }
 
@@ -416,6 +420,7 @@ enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const st
         count = min_size(chunks - first, TILE_CHUNKS);
         const uint64_t began = clock_ns(), waited = rebuild->wait_ns;
         if (layer->index > 0) TRY(fetch_tile(rebuild, stream, first, count, error));
+        TRY(look_for_first_reads(rebuild, others, error));
         TRY(compute_tile(rebuild, stream, layer, first, count, error));
         rebuild->computed_chunks += count;
         rebuild_rates_add_computing(&rebuild->rates, (double)(count * KV_CHUNK_TOKENS),
@@ -468,8 +473,7 @@ static double seconds_between(uint64_t begin_ns, uint64_t end_ns) {
     return 1e-9 * (double)(end_ns - begin_ns);
 }
 
-/* The link was never idle until the first reads had arrived, or all of them if these took longer.  What had arrived
- * when it was looked for once or twice may have come much earlier. */
+/* The link was never idle until the first reads had arrived, or all of them if these took longer. */
 static void note_link(struct rebuild *rebuild, const struct rebuild_layer *layer) {
     const struct first_reads *reads = &rebuild->first_reads;
     const struct rebuild_run *run = &rebuild->run;
@@ -477,7 +481,7 @@ static void note_link(struct rebuild *rebuild, const struct rebuild_layer *layer
     if (reads->arrived_ns > 0)
         rebuild_rates_add_link(&rebuild->rates, reads->bytes,
                                seconds_between(reads->begin_ns, reads->arrived_ns),
-                               reads->looks >= LOOKS_MIN);
+                               reads->is_bound);
     else
         rebuild_rates_add_link(
             &rebuild->rates,
