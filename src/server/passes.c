@@ -18,6 +18,12 @@
 /* Of several slices: one alone may be of few tokens. */
 static void note_rate(double *rate, double now) { *rate = *rate > 0 ? 0.75 * *rate + 0.25 * now : now; }
 
+/* In slices or in shared passes, and in both. */
+static void note_prompts(struct service *service, double *rate, double now) {
+    note_rate(rate, now);
+    note_rate(&service->statistics.prefill_rate, now);
+}
+
 /* An observer has work on the last step.  Not of a job whose tokens are stored again: it sees that step once more. */
 static bool is_behind(const struct job *job) {
     return job->observes && job->answer.stored.count + 1 >= job->tokens.count;
@@ -174,16 +180,22 @@ static double prompt_order(const struct service *service, const struct job *job,
     return (double)left / rate - (now - job->admitted_at);
 }
 
+static bool is_prompt(const struct job *job) {
+    return job->state == JOB_PREFILL && job_origin(job, job->answer.stored.count) != ORIGIN_STEP;
+}
+
+/* Whether a is read before b: by owner, who had less computing time, then in order. */
+static bool goes_before(const struct service *service, const struct job *a, const struct job *b, double now) {
+    if (strcmp(a->owner, b->owner) == 0) return prompt_order(service, a, now) < prompt_order(service, b, now);
+    return account_seconds(service, a) < account_seconds(service, b);
+}
+
 static struct job *find_prompt(struct service *service) {
     struct job *best = NULL;
     const double now = clock_seconds();
     for (size_t i = 0; i < service->running_count; i++) {
         struct job *job = service->running[i];
-        if (job->state != JOB_PREFILL || job_origin(job, job->answer.stored.count) == ORIGIN_STEP) continue;
-        double mine = account_seconds(service, job), its = best != NULL ? account_seconds(service, best) : 0;
-        bool same = best != NULL && strcmp(best->owner, job->owner) == 0;
-        if (best == NULL || (same ? prompt_order(service, job, now) < prompt_order(service, best, now) : mine < its))
-            best = job;
+        if (is_prompt(job) && (best == NULL || goes_before(service, job, best, now))) best = job;
     }
     return best;
 }
@@ -241,7 +253,7 @@ static bool slice_pauses(void *context) {
 static size_t slice_block_size(struct service *service) {
     enum { PAUSES = 4, ROWS_MIN = 16 };
     if (service->running_count < 2) return 0;
-    double rate = service->statistics.prefill_rate; /* tokens through all layers */
+    double rate = service->slice_rate; /* tokens through all layers */
     if (rate <= 0) return ROWS_MIN;
     double layers = (double)engine_config(service->engine)->layer_count;
     double rows = rate * layers * slice_seconds(service) / PAUSES;
@@ -329,7 +341,7 @@ static void prefill_slice(struct service *service, struct job *job) {
     service->statistics.slices++;
     service->statistics.prefill_seconds += seconds;
     if (job->progress_done > before)
-        note_rate(&service->statistics.prefill_rate, (double)(job->progress_done - before) / seconds);
+        note_prompts(service, &service->slice_rate, (double)(job->progress_done - before) / seconds);
     struct error unnoted = {.status = STATUS_OK};
     if (note_run(service, job, first, &unnoted) != STATUS_OK && status == STATUS_OK) {
         status = unnoted.status;
@@ -386,15 +398,17 @@ static void add(struct together *together, struct job *job, size_t token_count, 
     together->step_count += is_step;
 }
 
-/* Rows of a pass: those of its steps, and of prompts as many as a slice computes by the rate of late.  So it lasts as
- * long as a step and a slice one after the other, or, where that is but a few rows, a little longer.  A pass cannot
- * pause.  Where weights are read for each pass, its rows cost little. */
+/* Rows of a pass: those of its steps, and of prompts as many as nine tenths of a slice compute by the rate of late.  So
+ * it lasts nearly as long as a step and a slice one after the other, or, where that is but a few rows, a little longer;
+ * prompts that leave it because it is late cost more than the tenth.  Where weights are read for each pass, its rows
+ * cost little. */
 static size_t together_rows(const struct service *service, size_t step_count) {
-    enum { BESIDE_MIN = 8, ALONE_MIN = 32 };
+    enum { BESIDE_MIN = 8, ALONE_MIN = 32, OF_TEN = 9 };
     const size_t max = engine_batch_size(service->engine);
     const size_t least = step_count > 0 ? step_count + BESIDE_MIN : ALONE_MIN;
     if (engine_reads_weights(service->engine)) return max;
-    const double rows = (double)step_count + service->statistics.prefill_rate * slice_seconds(service);
+    const double rate = service->shared_rate > 0 ? service->shared_rate : service->slice_rate;
+    const double rows = (double)step_count + rate * slice_seconds(service) * OF_TEN / 10;
     return rows <= (double)least ? min_size(least, max) : rows < (double)max ? (size_t)rows : max;
 }
 
@@ -417,30 +431,47 @@ static size_t short_rest(const struct job *job) {
     return job_wanted_tokens(job) - first;
 }
 
-/* Tokens of a prompt for a pass with room for so many, in about equal parts; 0: a slice of its own reads it, as each
- * part reads all KV before it, which of a long one costs as much as the weights. */
-static size_t part_of(const struct job *job, size_t rest, size_t room) {
+/* Tokens of a prompt for a pass with room for so many; 0: none.  Beside steps, which wait for its end, a pass is
+ * filled with a part of a prompt, unless that is long: each part reads all KV before it, which costs as much as the
+ * weights. */
+static size_t part_of(const struct together *together, const struct job *job, size_t room) {
     enum { LENGTH_MAX = 4096 };
+    const size_t rest = short_rest(job);
     if (rest <= room) return rest;
-    if (room == 0 || job_wanted_tokens(job) > LENGTH_MAX) return 0;
-    const size_t parts = (rest + room - 1) / room;
-    return (rest + parts - 1) / parts;
+    return together->step_count > 0 && job_wanted_tokens(job) <= LENGTH_MAX ? room : 0;
 }
 
-/* From the prompt on whose turn it is. */
+static bool has(const struct together *together, const struct job *job) {
+    for (size_t i = 0; i < together->count; i++)
+        if (together->jobs[i] == job) return true;
+    return false;
+}
+
+/* Of the prompts that have no part in the pass yet the one that is read first of those that can. */
+static struct job *find_next(struct service *service, const struct together *together, size_t room) {
+    struct job *best = NULL;
+    const double now = clock_seconds();
+    for (size_t i = 0; i < service->running_count; i++) {
+        struct job *job = service->running[i];
+        if (has(together, job) || part_of(together, job, room) == 0) continue;
+        if (best == NULL || goes_before(service, job, best, now)) best = job;
+    }
+    return best;
+}
+
+/* From the prompt on whose turn it is.  In the order in which they are read they fill the pass, since its first rows
+ * cost most: the last one may have a part of itself there, and goes on in the next pass as the first one. */
 static void find_together(struct service *service, struct job *prompt, struct together *together) {
     struct job *steppers[ENGINE_SEQUENCES_MAX];
     const size_t step_count = find_steppers(service, steppers);
     if (engine_mixes(service->engine) && !are_observed(steppers, step_count))
         for (size_t i = 0; i < step_count; i++) add(together, steppers[i], 1, 0, true);
-    const size_t rows_max = together_rows(service, step_count), rest = short_rest(prompt);
-    const size_t room = together->rows < rows_max ? rows_max - together->rows : 0;
-    const size_t part = together->step_count > 0 ? part_of(prompt, rest, room) : rest <= room ? rest : 0;
-    if (part == 0) return;
-    add(together, prompt, part, rest - part, false);
-    for (size_t i = 0; i < service->running_count; i++) {
-        const size_t more = service->running[i] != prompt ? short_rest(service->running[i]) : 0;
-        if (more > 0 && together->rows + more <= rows_max) add(together, service->running[i], more, 0, false);
+    const size_t rows_max = together_rows(service, step_count);
+    for (struct job *next = prompt; next != NULL && together->rows < rows_max;) {
+        const size_t room = rows_max - together->rows, part = part_of(together, next, room);
+        if (part == 0) return;
+        add(together, next, part, short_rest(next) - part, false);
+        next = find_next(service, together, room - part);
     }
 }
 
@@ -527,7 +558,8 @@ static void run_together(struct service *service, const struct together *togethe
     statistics->steps += together->step_count > 0;
     statistics->decode_seconds += row_seconds * (double)together->step_count;
     statistics->prefill_seconds += row_seconds * (double)(together->rows - together->step_count);
-    if (!pass.is_cut) note_rate(&statistics->prefill_rate, prompt_rows / prompt_seconds(service, together, seconds));
+    if (!pass.is_cut)
+        note_prompts(service, &service->shared_rate, prompt_rows / prompt_seconds(service, together, seconds));
     for (size_t i = 0; i < together->count; i++) {
         struct job *job = together->jobs[i];
         const float *own = logits != NULL ? logits + i * service->vocabulary_size : NULL;

@@ -120,6 +120,9 @@ struct service {
     bool stays_cold;                           /* reading ahead has failed (resident_warm) */
     bool has_observed;                         /* the last slice was of an observer */
     bool awaits_disk;                          /* in this turn something waited for writes */
+    /* Tokens of prompts a second of late; 0: none yet.  Of a slice, which for a long prompt is mostly attention to what
+     * it has; and of what a pass takes longer for the rows of prompts. */
+    double slice_rate, shared_rate;
     struct job *running[ENGINE_SEQUENCES_MAX]; /* in order of admission; changed under the mutex */
     size_t running_count;
     size_t running_max; /* fewer than `parallel` where memory did not hold so many; until one ends */

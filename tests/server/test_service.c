@@ -186,7 +186,7 @@ static void test_a_slot_is_free_within_a_slice(void **state) {
 
 /* ---- passes of steps and prompts ---- */
 
-enum { COMERS = 2 };
+enum { COMERS = 4 };
 
 /* One that decodes, and others that come with its first token. */
 struct decoder {
@@ -252,6 +252,44 @@ static void test_one_slice_between_two_tokens(void **state) {
     assert_int_equal(decoder.slices_most, 1);
     token_list_deinit(&sliced);
     token_list_deinit(&shared);
+    service_rig_close(&rig);
+}
+
+/* Prompts that come together fill the passes that they share with steps: 31 rows of 20 and 11, 9, 20 and 2, and 18.
+ * Their answers are those of each alone. */
+static void test_short_prompts_fill_passes(void **state) {
+    struct service_rig rig;
+    struct client alone[COMERS], together[COMERS];
+    struct token_list prompts[COMERS];
+    struct service_request requests[COMERS];
+    struct decoder decoder = {0};
+    (void)state;
+    const struct service_options options = {.slice_ms = 3600000};
+    service_rig_open(&rig, &(struct service_rig_options){.parallel = COMERS + 1,
+                                                         .sequences = COMERS + 1,
+                                                         .context_size = CONTEXT,
+                                                         .batch_size = 32,
+                                                         .service = options});
+    for (size_t i = 0; i < COMERS; i++) {
+        client_init(&alone[i], &rig);
+        client_init(&together[i], &rig);
+        prompts[i] = rig_tokens(&rig, texts[i + 1], 20);
+        requests[i] = rig_request(&prompts[i], 1);
+        client_ask(&alone[i], &requests[i]);
+        decoder.requests[i] = &requests[i];
+        decoder.listeners[i] = client_listener(&together[i]);
+    }
+    service_rig_stop(&rig); /* nothing stays for the next */
+    service_rig_start(&rig, &options);
+    decode_beside(&rig, &decoder);
+    assert_int_equal(rig.service->statistics.slices, 4); /* its own prompt's, and these */
+    assert_int_equal(decoder.slices_most, 1);
+    for (size_t i = 0; i < COMERS; i++) {
+        assert_same_tokens(&alone[i].tokens, &together[i].tokens);
+        client_deinit(&alone[i]);
+        client_deinit(&together[i]);
+        token_list_deinit(&prompts[i]);
+    }
     service_rig_close(&rig);
 }
 
@@ -633,6 +671,7 @@ int main(void) {
         cmocka_unit_test(test_prompts_are_read_one_after_another),
         cmocka_unit_test(test_a_slot_is_free_within_a_slice),
         cmocka_unit_test(test_one_slice_between_two_tokens),
+        cmocka_unit_test(test_short_prompts_fill_passes),
         cmocka_unit_test(test_a_slot_is_free_within_a_pass),
         cmocka_unit_test(test_a_sync_holds_up_nobody),
         cmocka_unit_test(test_an_observer_holds_up_nobody),
