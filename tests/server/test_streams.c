@@ -13,7 +13,8 @@
 #include "server/http.h"
 
 enum { STREAMS = 1000, LEAVING = 300, WORKS = 200, FILES = 2 * STREAMS + 200 };
-/* 48 KiB of libmicrohttpd for each, and what an exchange takes.  ThreadSanitizer keeps several times as much beside it. */
+/* 48 KiB of libmicrohttpd for each, and what an exchange takes.  ThreadSanitizer keeps several times as much beside
+ * it. */
 #ifdef __SANITIZE_THREAD__
 enum { GROWTH_KIB_MAX = 8 * (64 << 10) };
 #else
