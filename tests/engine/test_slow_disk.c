@@ -52,7 +52,7 @@ int __wrap_clock_nanosleep(clockid_t clock, int flags, const struct timespec *un
     return 0;
 }
 
-static size_t submissions;
+static _Atomic size_t submissions; /* the writer submits, too */
 
 /* A real read takes no made-up time: it ends before anybody looks.  Reads by threads (no io_uring) do not. */
 #if __has_include(<liburing.h>)
