@@ -109,11 +109,12 @@ endfunction()
 
 # loam_test(NAME [SEEDED] [CROSSING] SOURCES f.c... DEPENDS folder... [TIMEOUT seconds] [LABELS l...]
 #           [COST seconds])
+# SOURCES that are not named test_* or emulated_* are compiled once for all tests, without this one's DEFINES.
 # Exit 77 means skipped, with the reason on standard output.  SEEDED: it draws from tests/seed.h, and `./do fuzz` runs it
 # with many seeds: loam_seeded_tests writes down which those are.
 # A test has one processor, so that tests that run side by side do not spin for threads whose processor the other one has.
-# COST: of the longest, so that they begin first and none of them runs alone at the end.
 # CROSSING: it has all of them, since it is about what threads do at the same time.
+# COST: of the longest, so that they begin first and none of them runs alone at the end.
 function(loam_test name)
   cmake_parse_arguments(ARG "SEEDED;CROSSING" "TIMEOUT;COST" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
   set(shared ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/watch.c)

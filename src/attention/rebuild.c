@@ -8,7 +8,12 @@
 #include "kernels/attention/attention.h"
 #include "platform/clock.h"
 
-enum { TILE_CHUNKS = REBUILD_ROWS_MAX / KV_CHUNK_TOKENS, LOOK_PARTS = 6, BESIDE_HEADS = 2, WAITED_NS = 20000 };
+enum {
+    TILE_CHUNKS = REBUILD_ROWS_MAX / KV_CHUNK_TOKENS,
+    BESIDE_HEADS = 2,
+    LOOK_PARTS = 6,    /* two looks are near if they are no further apart than a sixth of what is measured by them */
+    WAITED_NS = 20000, /* a call that takes less has not waited */
+};
 static const double WAIT_MIN = 0.05; /* of a step's time: less is no sign that it waited for the link */
 
 /* The chunks of a layer that are computed again: [chunk_first, chunk_first + chunk_count) of chunk_end. */
@@ -321,7 +326,8 @@ static enum status fetch_tile(struct rebuild *rebuild, struct stream *stream, si
         const uint64_t began = clock_ns();
         TRY(inputs_read_wait(rebuild->run.inputs, first + i, error));
         const uint64_t now = clock_ns();
-        if (now - began >= WAITED_NS) rebuild->first_reads.missing_ns = now; /* these are of the first reads */
+        if (now - began >= WAITED_NS && inputs_has_begun(rebuild->run.inputs, first + i))
+            rebuild->first_reads.missing_ns = now;
         rebuild->wait_ns += now - began;
         TRY(inputs_read_rows(rebuild->run.inputs, first + i, rebuild->rows + i * chunk, error));
     }

@@ -464,6 +464,11 @@ uint64_t inputs_begun_bytes(const struct inputs *inputs) {
     return (uint64_t)inputs->begun * store_page_bytes(&inputs->layout);
 }
 
+bool inputs_has_begun(const struct inputs *inputs, size_t index) {
+    const size_t groups = index / inputs->group_chunks + 1;
+    return min_size(groups * inputs->group_chunks * inputs->slices, inputs->read_count) <= inputs->begun;
+}
+
 enum status inputs_begun_look(struct inputs *inputs, bool *arrived, struct error *error) {
     TRY(go_on(inputs, 0, error));
     *arrived = true;

@@ -99,8 +99,10 @@ size_t inputs_read_max(const struct inputs *inputs);
 /* Begins to read chunks of a layer (not of the first), at most inputs_read_max; the reading before has been ended. */
 enum status inputs_read_begin(struct inputs *inputs, size_t layer, uint64_t chunk_first, size_t chunk_count,
                               struct error *error) STATUS_CHECKED;
-/* Of that reading what the disk was asked for at once, in bytes; and whether that is in memory, without waiting. */
+/* Of that reading what the disk was asked for at once, in bytes; whether the index-th chunk is of it; and whether all
+ * of it is in memory, without waiting. */
 uint64_t inputs_begun_bytes(const struct inputs *inputs);
+bool inputs_has_begun(const struct inputs *inputs, size_t index);
 enum status inputs_begun_look(struct inputs *inputs, bool *arrived, struct error *error) STATUS_CHECKED;
 /* Until the index-th of them is in memory; as inputs_read_rows in order. */
 enum status inputs_read_wait(struct inputs *inputs, size_t index, struct error *error) STATUS_CHECKED;

@@ -17,9 +17,10 @@ enum { SAVED = 140, ASKED = 290, LENGTHS = 4, ANSWERS = RIG_TOKENS + 1 };
 struct others {
     struct io_faults faults;
     struct document_rig *rig;
-    uint64_t at, calls; /* the call before which they answer; calls so far */
-    size_t end;         /* they answer lengths[1, end) */
-    bool busy;
+    uint64_t at;            /* the call before which they answer */
+    size_t end;             /* they answer lengths[1, end) */
+    _Atomic uint64_t calls; /* so far, of all threads */
+    _Atomic bool busy;
 };
 
 static float answers[ANSWERS][RIG_WIDTH]; /* by the prompt's length: all in RAM */

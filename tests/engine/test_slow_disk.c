@@ -211,8 +211,7 @@ struct point {
 };
 
 enum { LINK_STEPS = 2 }; /* with those of the share: more than half of the samples */
-/* A link that is not waited for is at least as fast as what it brought. */
-static const double LINK_MOST = 1.05, LINK_LEAST = 0.7;
+static const double LINK_MOST = 1.05, LINK_LEAST = 0.95;
 enum { INPUT_BYTES = 320 }; /* a page of 20,480 bytes for 64 tokens; the first layer has none */
 static uint64_t link_bytes;
 uint64_t __real_io_link_read(uint64_t bytes);
@@ -259,7 +258,7 @@ static double predicted(const struct point *point, uint64_t bytes_per_second) {
            (LAYERS - 1) * predicted_layer(point, bytes_per_second, INPUT_BYTES);
 }
 
-/* What the engine takes the link for: no faster than it is, whatever it was looked for between two tiles. */
+/* What the engine takes the link for, however seldom it looks for what it reads: between two tiles. */
 static void assert_link(const struct rig *rig, uint64_t bytes_per_second, double tokens) {
     const double rate = attention_rebuild_statistics(engine_attention(rig->engine)).bytes_per_second,
                  ratio = rate / (double)bytes_per_second;
