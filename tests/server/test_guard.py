@@ -397,8 +397,8 @@ class WithKeys(Case):
         self.assertGreater(again, 16)
 
     def test_metrics(self):
-        self.ask(KEYS[0], "x", max_tokens=4)
-        self.ask(KEYS[0], "x", max_tokens=4)
+        self.ask(KEYS[0], "x", max_tokens=4, temperature=0)
+        self.ask(KEYS[0], "x", max_tokens=4, temperature=0)
         def read():
             return self.server.metrics({"Authorization": "Bearer " + KEYS[0]})
         ended = 'vllm:request_success_total{finished_reason="length",model_name="loam-nano"}'
