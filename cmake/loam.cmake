@@ -33,7 +33,7 @@ set(LOAM_ISA_avx2 -mavx2 -mfma -mf16c -mbmi2)
 set(LOAM_ISA_avx512 ${LOAM_ISA_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni)
 set(LOAM_ISA_avx512bf16 ${LOAM_ISA_avx512} -mavx512bf16)
 set(LOAM_ISA_avx512popcnt ${LOAM_ISA_avx512} -mavx512vpopcntdq -mavx512bitalg)
-set(LOAM_ISA_amx ${LOAM_ISA_avx512bf16} -mamx-tile -mamx-int8 -mamx-bf16)
+set(LOAM_ISA_amx ${LOAM_ISA_avx512bf16} -mamx-tile -mamx-bf16)
 set(LOAM_ISA_dotprod -march=armv8.2-a+dotprod) # _neon needs no flags: every AArch64 has it
 
 function(loam_isa_flags)

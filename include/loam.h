@@ -63,7 +63,7 @@ LOAM_API const char *loam_version(void);
 struct loam_model_options {
     size_t size;
     size_t thread_count;  /* 0: one per processor, unless the first session's preset "auto" chooses fewer */
-    const char *cpu_mask; /* "ref", "avx2", "avx512", "amx", "neon", "all"; NULL: all */
+    const char *cpu_mask; /* "ref", "avx2", "avx512", "amx", "neon", "all"; NULL: all but amx */
     bool force_pre;       /* accept a pre-tokenizer that loam does not know */
     /* Weights in RAM; the others are read from the model file for each pass.  0: all are mapped, unless the first
      * session's preset "auto" chooses less; by default it does where they are larger than the memory.  UINT64_MAX:

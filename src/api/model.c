@@ -72,7 +72,7 @@ const char *loam_version(void) { return LOAM_VERSION; }
 
 static enum status model_open(struct loam_model *model, const char *path,
                               const struct loam_model_options *options, struct error *error) {
-    struct device_options device = {.thread_count = options->thread_count, .mask = cpu_features()};
+    struct device_options device = {.thread_count = options->thread_count, .mask = cpu_default()};
     if (options->cpu_mask != NULL) TRY(cpu_mask_parse(options->cpu_mask, &device.mask, error));
     model->thread_count = options->thread_count;
     model->weights_host_bytes = options->weights_host_bytes;

@@ -19,8 +19,8 @@
  *
  * So attention sees one context, in ranges that follow from lengths alone.  The rows have the bits of the stored ones:
  * the operations and their order are those of the step that stored them, whose sums do not depend on how many rows go
- * together (docs/decisions/0026; not with AMX and NEON).  Inputs that cannot be read, or are not what was written, are
- * not asked for again, and the layer reads its KV.  One sequence at a time.  Thread: the engine's.
+ * together (docs/decisions/0026; not with --cpu-mask amx, nor with NEON).  Inputs that cannot be read, or are not what
+ * was written, are not asked for again, and the layer reads its KV.  One sequence at a time.  Thread: the engine's.
  */
 #ifndef LOAM_ATTENTION_REBUILD_H
 #define LOAM_ATTENTION_REBUILD_H

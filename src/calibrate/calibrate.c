@@ -32,7 +32,7 @@ struct calibrate_options calibrate_options_default(void) {
                                       .lambda = 0.05,
                                       .seed = 1,
                                       .bos = -1,
-                                      .mask = cpu_features()};
+                                      .mask = cpu_default()};
 }
 
 enum status calibrate_options_fit(struct calibrate_options *options, const struct model *model,

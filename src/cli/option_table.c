@@ -339,10 +339,11 @@ const struct option_spec option_table[] = {
      .help = "sequences of -c tokens each that go through each pass together, as loam batch answers; 0: as many as "
              "give the most tokens a second"},
     {.id = OPTION_CPU_MASK, .name = "cpu-mask",
-     .kind = ARGUMENT_WORD, .argument = "LEVEL", .default_text = "all",
-     .choices = "ref|avx2|avx512|amx|amx-int8|neon|all",
+     .kind = ARGUMENT_WORD, .argument = "LEVEL", .default_text = "default",
+     .choices = "default|ref|avx2|avx512|amx|neon|all",
      .commands = COMPUTE_USERS | BIT(CALIBRATE) | BIT(PLAN), .group = GROUP_MACHINE,
-     .help = "use instruction sets up to this one"},
+     .help = "use instruction sets up to this one; default: all but amx, which reads prompts faster and lets answers "
+             "depend on what is computed beside them"},
     {.id = OPTION_MACHINE, .name = "machine",
      .kind = ARGUMENT_TEXT, .argument = "FILE", .commands = BIT(PLAN), .group = GROUP_MACHINE,
      .help = "plan for the machine whose figures are in FILE (docs/planner.md)"},

@@ -65,33 +65,33 @@ cpu_mask cpu_features(void) {
     return __atomic_load_n(&known, __ATOMIC_RELAXED);
 }
 
+cpu_mask cpu_default(void) { return cpu_features() & ~(cpu_mask)CPU_AMX; }
+
 static const struct {
     const char *name;
-    cpu_mask allows, wishes; /* wishes: where the processor has AMX */
+    cpu_mask allows;
 } levels[] = {
-    {"ref", 0, 0},
-    {"avx2", CPU_AVX2, 0},
-    {"avx512", CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16 | CPU_VPOPCNTDQ, 0},
-    {"amx", CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16 | CPU_VPOPCNTDQ | CPU_AMX, 0},
-    {"amx-int8", CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16 | CPU_VPOPCNTDQ | CPU_AMX, CPU_AMX_INT8},
-    {"neon", CPU_NEON | CPU_DOTPROD, 0},
-    {"all", ~(cpu_mask)0, 0},
+    {"default", ~(cpu_mask)CPU_AMX},
+    {"ref", 0},
+    {"avx2", CPU_AVX2},
+    {"avx512", CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16 | CPU_VPOPCNTDQ},
+    {"amx", CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16 | CPU_VPOPCNTDQ | CPU_AMX},
+    {"neon", CPU_NEON | CPU_DOTPROD},
+    {"all", ~(cpu_mask)0},
 };
 
 enum status cpu_mask_parse(const char *text, cpu_mask *mask, struct error *error) {
     for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++)
         if (strcmp(text, levels[i].name) == 0) {
             *mask = levels[i].allows & cpu_features();
-            if ((*mask & CPU_AMX) != 0) *mask |= levels[i].wishes;
             return STATUS_OK;
         }
     return error_set(error, STATUS_USAGE,
-                     "--cpu-mask: found '%s', expected ref, avx2, avx512, amx, amx-int8, neon or all", text);
+                     "--cpu-mask: found '%s', expected default, ref, avx2, avx512, amx, neon or all", text);
 }
 
 const char *cpu_mask_text(cpu_mask mask, char *buffer, size_t buffer_bytes) {
-    static const char *const names[] = {"avx2", "avx512", "avx512-bf16", "vpopcntdq",
-                                        "amx",  "neon",   "dotprod",     "amx-int8"};
+    static const char *const names[] = {"avx2", "avx512", "avx512-bf16", "vpopcntdq", "amx", "neon", "dotprod"};
     size_t used = 0;
     if (buffer_bytes == 0) return "";
     buffer[0] = '\0';

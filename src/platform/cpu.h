@@ -17,10 +17,9 @@ enum cpu_feature {
     CPU_AVX512 = 1 << 1,      /* F, BW, DQ, VL and VNNI */
     CPU_AVX512_BF16 = 1 << 2, /* VDPBF16PS */
     CPU_VPOPCNTDQ = 1 << 3,   /* VPOPCNTDQ and BITALG: bits counted in quadwords down to bytes */
-    CPU_AMX = 1 << 4,         /* tiles with int8 and bf16, granted by the kernel */
+    CPU_AMX = 1 << 4,         /* tiles of bf16, granted by the kernel */
     CPU_NEON = 1 << 5,        /* AArch64 */
     CPU_DOTPROD = 1 << 6,     /* SDOT, UDOT */
-    CPU_AMX_INT8 = 1 << 7,    /* no feature but a wish, of --cpu-mask amx-int8: int8 tiles rather than bf16 */
 };
 
 typedef uint32_t cpu_mask; /* a set of enum cpu_feature */
@@ -28,8 +27,12 @@ typedef uint32_t cpu_mask; /* a set of enum cpu_feature */
 /* What this processor and kernel allow.  Asks the kernel for AMX once. */
 cpu_mask cpu_features(void);
 
-/* --cpu-mask: "ref", "avx2", "avx512", "amx", "amx-int8", "neon" or "all": everything up to
- * that level, within cpu_features().  STATUS_USAGE for an unknown word. */
+/* What is used where nothing else is asked for: all but AMX, with which a token's result depends on the number of
+ * tokens beside it (docs/decisions/0056-tiles-when-asked-for.md). */
+cpu_mask cpu_default(void);
+
+/* --cpu-mask: "default", "ref", "avx2", "avx512", "amx", "neon" or "all": everything up to that level, within
+ * cpu_features().  STATUS_USAGE for an unknown word. */
 enum status cpu_mask_parse(const char *text, cpu_mask *mask, struct error *error) STATUS_CHECKED;
 
 /* "avx2 avx512 amx", for tables; the text lives in buffer. */

@@ -304,7 +304,7 @@ static uint64_t run(struct setting *setting, size_t steps) {
 static struct device *make_device(void) {
     struct device *device;
     struct error error;
-    const struct device_options options = {.thread_count = 1, .mask = cpu_features()};
+    const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
     assert_ok(device_cpu_create(&device, &options, &error), error);
     return device;
 }

@@ -30,7 +30,7 @@ static int setup(void **state) {
     struct error error;
     struct random random;
     struct tiny_model tiny = tiny_model_default("llama");
-    device = walled_device_create(&(struct device_options){.thread_count = 2, .mask = cpu_features()}, false);
+    device = walled_device_create(&(struct device_options){.thread_count = 2, .mask = cpu_default()}, false);
     tiny_model_write(&tiny, tiny_model_path("study.gguf", model_file, sizeof model_file));
     tiny_model_path("one.calib.gguf", written[0], sizeof written[0]);
     tiny_model_path("two.calib.gguf", written[1], sizeof written[1]);
@@ -291,7 +291,7 @@ static void test_caught(void **state) {
     assert_ok(samples_collect(&s, model, tokens, &options, &error), error);
     for (size_t i = 0; i < s.query_count * model->config.head_count * model->config.k_dimension; i++)
         s.queries[i] *= 8; /* layer 0, window 0: else a random model attends to everything alike */
-    kernels_init(&kernels, cpu_features());
+    kernels_init(&kernels, cpu_default());
     assert_ok(hash_head_create(&head, &s, &kernels, device_pool(device), 4, 4, &error), error);
     random_init(&random, 5);
     assert_true(head->dimension <= 256 && head->group <= 4);
@@ -323,7 +323,7 @@ static void test_importance(void **state) {
     struct samples_options options = sampling();
     float importance[64], alone[64], sensitivity[STUDY_ROUNDINGS], before[64];
     size_t heads = model->config.head_count;
-    kernels_init(&kernels, cpu_features());
+    kernels_init(&kernels, cpu_default());
     assert_ok(samples_collect(&s, model, tokens, &options, &error), error);
     /* A window that holds everything loses nothing: no head matters. */
     assert_ok(layer_study_create(&study, &s, &kernels, device_pool(device), 4, WINDOW, 0.05, &error), error);
@@ -473,7 +473,7 @@ static void test_whole(void **state) {
         struct model *same;
         struct calibration_result result;
         assert_ok(device_cpu_create(&own,
-                                    &(struct device_options){.thread_count = threads, .mask = cpu_features()},
+                                    &(struct device_options){.thread_count = threads, .mask = cpu_default()},
                                     &error),
                   error);
         assert_ok(model_load(&same, model_file, own, &error), error);

@@ -174,11 +174,11 @@ static void curves_are_those_of_the_formulas(void **state) {
     struct reuse_study *study;
     struct kernels kernels;
     struct error error;
-    assert_ok(device_cpu_create(&device, &(struct device_options){.thread_count = 2, .mask = cpu_features()},
+    assert_ok(device_cpu_create(&device, &(struct device_options){.thread_count = 2, .mask = cpu_default()},
                                 &error),
               error);
     collect(&samples, device, &model);
-    kernels_init(&kernels, cpu_features());
+    kernels_init(&kernels, cpu_default());
     assert_ok(reuse_study_create(
                   &study, &samples, &kernels, device_pool(device),
                   &(struct reuse_study_options){.keep = keep, .sinks = SINKS, .recent = RECENT}, &error),

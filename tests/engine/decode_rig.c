@@ -14,7 +14,7 @@ void decode_rig_open(struct decode_rig *rig, const char *name, const char *archi
                      struct device *device, size_t token_count, uint64_t seed) {
     struct random random;
     struct tiny_model tiny = tiny_model_default(architecture);
-    const struct device_options options = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
     *rig = (struct decode_rig){.device = device, .width = tiny.vocabulary_size};
     tiny.head_dimension = 32;
     tiny.layer_count = DECODE_RIG_LAYERS;

@@ -77,7 +77,7 @@ void document_rig_open(struct document_rig *rig, const struct select_method *met
     struct error error;
     struct random random;
     *rig = (struct document_rig){0};
-    const struct device_options device = {.thread_count = 1, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = 1, .mask = cpu_default()};
     assert_ok(device_cpu_create(&rig->device, &device, &error), error);
     rig->model = load(rig, 1);
     rig->other = load(rig, 2);

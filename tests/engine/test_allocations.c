@@ -70,7 +70,7 @@ static size_t calls_of_decoding(const struct plan *options, struct error *error)
     const float *logits;
     struct tiny_model tiny = tiny_model_default("llama");
     tiny.head_dimension = 32; /* what q8 KV needs */
-    const struct device_options machine = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options machine = {.thread_count = 2, .mask = cpu_default()};
     struct sampler_options sampling = sampler_options_default();
     sampling.repeat_penalty = 1.1F;
     sampling.seed = 3;

@@ -45,7 +45,7 @@ static void rig_open(void) {
     tiny.head_dimension = 32;
     tiny.layer_count = LAYERS;
     tiny.kv_head_count = 2;
-    const struct device_options device = {.thread_count = 1, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = 1, .mask = cpu_default()};
     tiny_model_load(&tiny, "key_index_disk", &device, &rig.device, &rig.model);
     rig.calibration = tiny_calibration_write(rig.model);
     rig.width = tiny.vocabulary_size;

@@ -98,7 +98,7 @@ static void test_grows(void **state) {
     struct error error;
     struct device *device;
     (void)state;
-    const struct device_options options = {.thread_count = 1, .mask = cpu_features()};
+    const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
     assert_ok(device_cpu_create(&device, &options, &error), error);
     struct model *model = load(device);
     check_growth(model, 0);

@@ -19,7 +19,7 @@ enum { PROMPT = 900, STEPS = 8, CONTEXT = 1024, THREADS = 2 };
 enum walls { CPU, WALLED, WALLED_APART }; /* apart: operations do not reach the host's memory */
 
 static void rig_open(struct decode_rig *rig, const char *architecture, enum walls walls) {
-    const struct device_options options = {.thread_count = THREADS, .mask = cpu_features()};
+    const struct device_options options = {.thread_count = THREADS, .mask = cpu_default()};
     struct device *device = walls == CPU ? NULL : walled_device_create(&options, walls == WALLED);
     decode_rig_open(rig, "memory_kinds", architecture, device, PROMPT + STEPS, 7);
 }

@@ -243,7 +243,7 @@ static void test_dropped(void **state) {
 int main(void) {
     const struct tiny_model tiny = tiny_model_default("llama");
     const struct device_options options = {.thread_count = 2,
-                                           .mask = cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8)};
+                                           .mask = cpu_default()};
     struct random random;
     tiny_model_load(&tiny, "prefill_pauses", &options, &device, &model);
     width = model->config.vocabulary_size;

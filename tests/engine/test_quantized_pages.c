@@ -221,7 +221,7 @@ static void rig_open(struct rig *rig) {
     struct tiny_model tiny = tiny_model_default("llama");
     tiny.head_dimension = 32;
     tiny.layer_count = LAYERS;
-    const struct device_options device = {.thread_count = 1, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = 1, .mask = cpu_default()};
     tiny_model_load(&tiny, "share", &device, &rig->device, &rig->model);
     random_init(&random, test_seed(5));
     tiny_model_tokens(&tiny, &random, rig->tokens, PROMPT);

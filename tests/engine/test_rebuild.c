@@ -159,7 +159,7 @@ static size_t masks_known(cpu_mask masks[3]) {
     size_t count = 0;
     masks[count++] = 0;
     if (have & CPU_AVX2) masks[count++] = CPU_AVX2;
-    if (have & CPU_AVX512) masks[count++] = have & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8);
+    if (have & CPU_AVX512) masks[count++] = have & ~(cpu_mask)CPU_AMX;
     return count;
 }
 
@@ -304,7 +304,7 @@ static void an_opened_document_is_computed_or_loaded(void **state) {
 /* Layers that slide see few chunks and read them; the others are rebuilt as ever. */
 static void sliding_layers_are_read(void **state) {
     (void)state;
-    const cpu_mask mask = cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8);
+    const cpu_mask mask = cpu_default();
     struct tiny_model tiny = tiny_of("llama", TENSOR_Q8_0);
     struct rig rig;
     struct answer want, got;
@@ -327,7 +327,7 @@ static void a_prefix_of_the_inputs_is_used(void **state) {
     struct rig rig;
     struct answer want, got;
     const struct tiny_model tiny = tiny_of("qwen2", TENSOR_Q8_0);
-    rig_open(&rig, &tiny, cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8));
+    rig_open(&rig, &tiny, cpu_default());
     ask(&rig, KV_F16, PROMPT, 3, &got);
     for (size_t i = PROMPT / 2; i < PROMPT + STEPS; i++) rig.tokens[i] ^= 1;
     ask(&rig, KV_F16, PROMPT, 0, &want);
@@ -361,7 +361,7 @@ static void damaged_inputs_are_not_used(void **state) {
     struct rig rig;
     struct answer want, got;
     const struct tiny_model tiny = tiny_of("llama", TENSOR_Q8_0);
-    rig_open(&rig, &tiny, cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8));
+    rig_open(&rig, &tiny, cpu_default());
     ask(&rig, KV_F16, PROMPT, 0, &want);
     ask(&rig, KV_F16, PROMPT, 3, &got);
     damage_inputs(&rig, 2, 0);
@@ -384,7 +384,7 @@ static void damage_behind_some_that_stay(void **state) {
     struct answer want, got;
     struct tiny_model tiny = tiny_of("llama", TENSOR_Q8_0);
     tiny.kv_head_count = 4;
-    rig_open(&rig, &tiny, cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8));
+    rig_open(&rig, &tiny, cpu_default());
     ask(&rig, KV_F16, LONG, 0, &want);
     ask_within(&rig, KV_F16, LONG, REBUILD_NOTHING, ROOM_BYTES, &got);
     damage_inputs(&rig, 2, 0.5);

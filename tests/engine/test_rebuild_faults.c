@@ -106,7 +106,7 @@ static void save(struct rig *rig) {
 
 static void rig_open(struct rig *rig) {
     const struct device_options device = {.thread_count = 1,
-                                          .mask = cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8)};
+                                          .mask = cpu_default()};
     struct tiny_model tiny = tiny_model_default("llama");
     struct answer answer;
     struct random random;

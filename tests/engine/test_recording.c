@@ -48,7 +48,7 @@ static void rig_open(struct rig *rig, const char *family) {
     struct random random;
     struct tiny_model tiny = tiny_model_default(family);
     const size_t layers[LAYERS] = {0, 1, 2};
-    const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
     *rig = (struct rig){0};
     tiny.layer_count = LAYERS;
     tiny_model_load(&tiny, "recording", &device, &rig->device, &rig->model);

@@ -262,7 +262,7 @@ static uint64_t hits_of(struct rig *rig, uint64_t lookups) {
 enum { STEP_LOOKUPS = LAYERS * KV_HEADS };
 
 static void rig_open(struct rig *rig, struct select_options options, const float *importance) {
-    const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
     const struct kv_cache_config config = {.layer_count = LAYERS,
                                            .kv_head_count = KV_HEADS,
                                            .k_dimension = DIMENSION,

@@ -66,7 +66,7 @@ static void generated_text_is_found(void **state) {
 
 static int open_model(void **state) {
     static struct device *device;
-    const struct device_options options = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
     struct model *model;
     struct error error;
     if (device_cpu_create(&device, &options, &error) != STATUS_OK) return -1;

@@ -36,7 +36,7 @@ static void rig_open(struct rig *rig, uint64_t seed) {
     random_init(&rig->random, seed);
     static const char *const families[] = {"llama", "llama", "opt"};
     const struct tiny_model tiny = tiny_model_random(&rig->random, families, 3);
-    const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
     tiny_model_load(&tiny, "segments", &device, &rig->device, &rig->model);
     rig->block = random_between(&rig->random, 1, 64);
     size_t wanted = random_between(&rig->random, 1, 300);

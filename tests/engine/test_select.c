@@ -110,7 +110,7 @@ static void everything_equals_full(void **state) {
     (void)state;
     static const struct { bool fast, gathers; } rounds[] = {{false, true}, {true, false}, {true, true}};
     for (size_t round = 0; round < sizeof rounds / sizeof rounds[0]; round++) {
-        cpu_mask mask = rounds[round].fast ? cpu_features() : 0;
+        cpu_mask mask = rounds[round].fast ? cpu_default() : 0;
         size_t first = 290, count = 12;
         const double bound = rounds[round].fast && rounds[round].gathers ? gather_bound : 0;
         struct rig full = {0};
@@ -182,7 +182,7 @@ static void budgets_hold_at_every_edge(void **state) {
         struct select_options select = small(methods[round % METHODS], 100);
         if (round >= METHODS) select.page = 8;
         struct rig rig = {0};
-        rig_open(&rig, cpu_features(), 2, select);
+        rig_open(&rig, cpu_default(), 2, select);
         struct sequence *sequence = filled(&rig, 252);
         for (size_t k = 0; k < sizeof keeps / sizeof keeps[0]; k++) {
             select.keep.tokens = keeps[k];
@@ -226,7 +226,7 @@ static void a_fraction_takes_units(void **state) {
         if (round % 4 != 3) select.keep = (struct select_keep){.ratio = 0.05};
         select.units_min = round % 4 == 2 ? 1000 : round % 4 == 1 ? 0 : 5;
         struct rig rig = {0};
-        rig_open(&rig, cpu_features(), 2, select);
+        rig_open(&rig, cpu_default(), 2, select);
         struct units units = {.unit = unit_of(&select),
                               .recent = select.recent,
                               .picked = round % 4 == 0 ? 5 : 0,
@@ -296,7 +296,7 @@ static void heads_keep_by_importance(void **state) {
         select.recent = 16;
         select.code = SELECT_CODE_SIGN; /* levels are of complete chunks: a longer window */
         struct rig rig = {0};
-        rig_open(&rig, cpu_features(), 2, select);
+        rig_open(&rig, cpu_default(), 2, select);
         const size_t kv_heads = rig.model->config.kv_head_count;
         const struct select_shape shape = {LAYERS, rig.model->config.head_count, kv_heads,
                                            rig.model->config.k_dimension, rig.model->config.v_dimension};
@@ -324,7 +324,7 @@ static void importance_needs_a_calibration(void **state) {
     (void)state;
     struct select_options select = small(&select_quest, 100);
     struct rig rig = {0};
-    rig_open(&rig, cpu_features(), 1, select);
+    rig_open(&rig, cpu_default(), 1, select);
     float *expected = decode(&rig, 300, 4);
     unlink(rig.calibration);
     select.heads = SELECT_HEADS_IMPORTANCE;
@@ -389,7 +389,7 @@ static void threads_change_nothing(void **state) {
         float *expected = NULL;
         for (size_t threads = 1; threads <= 3; threads++) {
             struct rig rig = {0};
-            rig_open(&rig, cpu_features(), threads, small(methods[m], 110));
+            rig_open(&rig, cpu_default(), threads, small(methods[m], 110));
             float *found = decode(&rig, 300, 6);
             if (expected == NULL)
                 expected = found;
@@ -453,7 +453,7 @@ static void h2o_learns_from_steps(void **state) {
     (void)state;
     struct rig rig = {0};
     uint32_t latest = 0;
-    rig_open(&rig, cpu_features(), 2, small(&select_h2o, 60));
+    rig_open(&rig, cpu_default(), 2, small(&select_h2o, 60));
     struct sequence *sequence = filled(&rig, 20);
     for (size_t i = 20; i < 300; i++) step(&rig, sequence, i);
     attention_set_observer(engine_attention(rig.engine), latest_heavy, &latest);
@@ -505,7 +505,7 @@ static void short_contexts_are_exact(void **state) {
     (void)state;
     enum { FIRST = 250, COUNT = 40, BELOW = 270 }; /* the step at position p sees p + 1 tokens */
     struct rig rig = {0};
-    rig_open(&rig, cpu_features(), 2, select_options_default());
+    rig_open(&rig, cpu_default(), 2, select_options_default());
     float *full = decode(&rig, FIRST, COUNT);
     for (size_t m = 0; m < METHODS; m++) {
         struct select_options select = small(methods[m], 120);
@@ -530,7 +530,7 @@ static void less_is_different(void **state) {
     (void)state;
     float *found[METHODS + 1];
     struct rig rig = {0};
-    rig_open(&rig, cpu_features(), 2, select_options_default());
+    rig_open(&rig, cpu_default(), 2, select_options_default());
     found[METHODS] = decode(&rig, 300, 2);
     for (size_t m = 0; m < METHODS; m++) {
         struct select_options select = small(methods[m], 120);
@@ -554,7 +554,7 @@ static void a_tree_of_pages_is_quest(void **state) {
     struct select_options quest = small(&select_quest, 100), tree = small(&select_tree, 100);
     tree.leaf = quest.page = 16;
     struct rig rig = {0};
-    rig_open_layers(&rig, cpu_features(), 2, quest, LAYERS);
+    rig_open_layers(&rig, cpu_default(), 2, quest, LAYERS);
     float *expected = decode(&rig, FIRST, COUNT);
     assert_ok(engine_set_select(rig.engine, &tree, &rig.error), rig.error);
     float *found = decode(&rig, FIRST, COUNT);
@@ -584,7 +584,7 @@ static void pages_are_kept_by_their_best_leaf(void **state) {
     tree.leaf = quest.page = 16;
     tree.take = quest.take = alone.leaf = 64;
     struct rig rig = {0};
-    rig_open_layers(&rig, cpu_features(), 2, quest, LAYERS);
+    rig_open_layers(&rig, cpu_default(), 2, quest, LAYERS);
     float *expected = decode(&rig, FIRST, COUNT);
     char kinds[3][SELECT_KIND_BYTES];
     select_key_index_kind(engine_select(rig.engine), kinds[0]);
@@ -617,7 +617,7 @@ static void filled_rows_have_key_index(void **state) {
     for (size_t m = 1; m < METHODS; m++) {
         struct select_options select = small(methods[m], 110), all = select_options_default();
         struct rig rig = {0};
-        rig_open(&rig, cpu_features(), 2, select);
+        rig_open(&rig, cpu_default(), 2, select);
         struct sequence *sequence;
         assert_ok(sequence_create(&sequence, rig.engine, &rig.error), rig.error);
         assert_ok(engine_fill_random(rig.engine, sequence, 333, 1, &rig.error), rig.error);
@@ -647,7 +647,7 @@ static void evaluations_are_counted(void **state) {
                  {&select_window, 0, 0},
                  {&select_tree, 5, 2 * 256 / 16}};
     struct rig rig = {0};
-    rig_open(&rig, cpu_features(), 2, select_options_default());
+    rig_open(&rig, cpu_default(), 2, select_options_default());
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct select_options select = small(cases[i].method, 120);
         select.leaf = 16;

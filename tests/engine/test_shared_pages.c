@@ -59,7 +59,7 @@ static void run_open(struct run *run, const struct select_method *method, int64_
     *run = (struct run){0};
     random_init(&run->random, test_seed(19));
     const struct device_options device = {.thread_count = 1,
-                                          .mask = cpu_features() & ~(cpu_mask)(CPU_AMX | CPU_AMX_INT8)};
+                                          .mask = cpu_default()};
     assert_ok(device_cpu_create(&run->device, &device, &error), error);
     const struct tiny_model tiny = tiny_model_default("llama");
     tiny_model_write(&tiny, tiny_model_path("shared_pages", path, sizeof path));

@@ -157,7 +157,7 @@ static struct rig_shape shape_of_round(size_t round, struct random *random) {
     return (struct rig_shape){.architecture = random_below(random, 3) == 0 ? "qwen3" : "llama",
                               .layer_count = 4,
                               .kv_head_count = random_below(random, 3) > 0 ? 4 : 2,
-                              .mask = round % 2 == 0 ? cpu_features() : 0,
+                              .mask = round % 2 == 0 ? cpu_default() : 0,
                               .thread_count = round / 2 % 4 == 0 ? 2 : 1};
 }
 
@@ -303,7 +303,7 @@ static void what_is_certain_is_prefetched(void **state) {
     (void)state;
     test_skip_part();
     const size_t lengths[] = {PROMPT};
-    const struct rig_shape shape = {"llama", 4, 2, cpu_features(), 1, true};
+    const struct rig_shape shape = {"llama", 4, 2, cpu_default(), 1, true};
     for (size_t method = 1; method < METHODS; method++)
         for (enum form form = ROWS; form <= Q4; form++) {
             struct rig rig = {0};
@@ -377,7 +377,7 @@ static void a_short_sequence_beside_long_ones(void **state) {
     struct rig rig = {0};
     struct scratch scratch;
     const size_t lengths[SEQUENCES] = {26, 562, 491};
-    rig_open(&rig, "llama", cpu_features());
+    rig_open(&rig, "llama", cpu_default());
     scratch_create(&scratch, SCRATCH_MEMORY);
     struct plan options = options_of(&select_all, KV_Q8);
     struct engine *engine = make_engine(&rig, &options);
@@ -435,7 +435,7 @@ static void cutting_back(enum form form) {
     struct scratch scratches[2];
     float *found[2];
     uint64_t pages[2];
-    rig_open(&rig, "llama", cpu_features());
+    rig_open(&rig, "llama", cpu_default());
     for (size_t i = 0; i < 2; i++) {
         scratch_create(&scratches[i], SCRATCH_MEMORY);
         struct plan options = options_of(&select_all, KV_F16);
@@ -499,7 +499,7 @@ static void the_first_layers_stay(enum form form) {
         struct scratch scratch, small;
         uint64_t bytes_min;
         const size_t lengths[] = {PROMPT};
-        rig_open_deep(&rig, "llama", cpu_features(), DEEP);
+        rig_open_deep(&rig, "llama", cpu_default(), DEEP);
         scratch_create(&scratch, SCRATCH_MEMORY);
         scratch_create(&small, SCRATCH_MEMORY);
         struct plan options = options_of(methods[round], KV_F16);
@@ -553,7 +553,7 @@ static void saved_prompt_is_opened(enum form form) {
     for (size_t round = 0; round < METHODS; round++) {
         struct rig rig = {0};
         struct scratch scratch, ample;
-        rig_open(&rig, "llama", cpu_features());
+        rig_open(&rig, "llama", cpu_default());
         scratch_create(&scratch, SCRATCH_MEMORY);
         struct plan options = options_of(methods[round], KV_F16);
         options.disk_directory = scratch.path;
@@ -642,7 +642,7 @@ static void what_follows_a_document_selects(void **state) {
                  {SUFFIX_CHEAPER, DOCUMENT / 160 + 1, false}};
     for (size_t method = 1; method < METHODS; method++) {
         struct rig rig = {0};
-        rig_open(&rig, "llama", cpu_features());
+        rig_open(&rig, "llama", cpu_default());
         struct plan options = options_of(methods[method], KV_F16);
         options.disk_directory = "of each case its own";
         assert_ok(plan_host_bytes_min(&options, &rig.model->config, &options.host_bytes, &rig.error),
@@ -710,7 +710,7 @@ static void departing_prompt_is_saved(enum form form) {
     for (size_t round = 0; round < METHODS; round++) {
         struct rig rig = {0};
         struct scratch scratch, fresh;
-        rig_open(&rig, "llama", cpu_features());
+        rig_open(&rig, "llama", cpu_default());
         struct plan options = options_of(methods[round], KV_F16);
         set_form(&options, form);
         options.disk_directory = "one of two";
@@ -771,7 +771,7 @@ static void another_method_opens_it(void **state) {
         struct rig rig = {0};
         struct scratch scratch, fresh;
         uint64_t written, unused = 0;
-        rig_open(&rig, "llama", cpu_features());
+        rig_open(&rig, "llama", cpu_default());
         struct plan from = options_of(methods[(to + 2) % METHODS], KV_F16),
                     options = options_of(methods[to], KV_F16);
         scratch_create(&scratch, SCRATCH_MEMORY);
@@ -822,7 +822,7 @@ static void a_damaged_page_is_refused(void **state) {
     test_skip_part();
     struct rig rig = {0};
     struct scratch scratch;
-    rig_open(&rig, "llama", cpu_features());
+    rig_open(&rig, "llama", cpu_default());
     scratch_create(&scratch, SCRATCH_DISK);
     struct plan options = options_of(&select_all, KV_F16);
     options.disk_directory = scratch.path;
@@ -856,7 +856,7 @@ static void scans_read_rows(void **state) {
     test_skip_part();
     struct rig rig = {0};
     struct engine *engine;
-    rig_open(&rig, "llama", cpu_features());
+    rig_open(&rig, "llama", cpu_default());
     struct plan exact = options_of(&select_exact, KV_Q8);
     assert_int_equal(engine_create(&engine, rig.model, &exact, NULL, &rig.error), STATUS_UNSUPPORTED);
     assert_non_null(strstr(rig.error.message, "select=exact reads keys as halves"));
@@ -879,7 +879,7 @@ static void lists_of_chosen_rows_are_counted(void **state) {
         struct rig rig = {0};
         struct scratch scratch;
         uint64_t few, many;
-        rig_open(&rig, "llama", cpu_features());
+        rig_open(&rig, "llama", cpu_default());
         scratch_create(&scratch, SCRATCH_MEMORY);
         struct plan options = options_of(methods[method], KV_F16);
         options.disk_directory = scratch.path;
@@ -918,7 +918,7 @@ static void what_the_dial_holds_is_counted(void **state) {
     test_skip_part();
     struct rig rig = {0};
     uint64_t with_receipt, with_dial;
-    rig_open(&rig, "llama", cpu_features());
+    rig_open(&rig, "llama", cpu_default());
     struct plan options = options_of(&select_hash, KV_F16);
     options.select.receipt = true;
     assert_ok(plan_host_bytes_min(&options, &rig.model->config, &with_receipt, &rig.error), rig.error);
@@ -938,7 +938,7 @@ static void a_budget_without_a_disk_holds(void **state) {
     (void)state;
     test_skip_part();
     struct rig rig = {0};
-    rig_open(&rig, "llama", cpu_features());
+    rig_open(&rig, "llama", cpu_default());
     struct plan options = options_of(&select_all, KV_F16);
     assert_ok(plan_host_bytes_min(&options, &rig.model->config, &options.host_bytes, &rig.error), rig.error);
     struct engine *engine = make_engine(&rig, &options);

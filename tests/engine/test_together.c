@@ -49,7 +49,7 @@ static void rig_open(struct rig *rig, uint64_t seed) {
     random_init(&rig->random, seed);
     static const char *const families[] = {"llama", "qwen3", "opt"};
     rig->tiny = tiny_model_random(&rig->random, families, 3);
-    const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
     tiny_model_load(&rig->tiny, "together", &device, &rig->device, &rig->model);
     struct plan plan = {.context_size = CONTEXT,
                         .sequence_capacity = SEQUENCES,

@@ -84,7 +84,7 @@ static void rig_open(struct rig *rig, uint64_t seed) {
     rig->tiny.layer_count = random_between(&rig->random, 4, LAYERS_MAX);
     rig->tiny.tied = random_below(&rig->random, 2);
     rig->tiny.type = types[random_below(&rig->random, 4)];
-    const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
     assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
     tiny_model_write(&rig->tiny, tiny_model_path("weight_stream", rig->path, sizeof rig->path));
     for (size_t i = 0; i < 2; i++)

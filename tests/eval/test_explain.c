@@ -65,7 +65,7 @@ static void test_weights(void **state) {
     const float *logits;
     int32_t tokens[ROWS];
     struct random random;
-    const struct device_options options = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
     tiny_model_load(&tiny, "explain", &options, &device, &model);
     random_init(&random, 3);
     tiny_model_tokens(&tiny, &random, tokens, ROWS);

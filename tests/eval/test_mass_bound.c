@@ -26,7 +26,7 @@ static void rig_open(struct rig *rig) {
     struct tiny_model tiny = tiny_model_default("llama");
     tiny.layer_count = LAYERS;
     tiny.head_dimension = 32;
-    const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
     tiny_model_load(&tiny, "mass_bound", &device, &rig->device, &rig->model);
     rig->width = tiny.vocabulary_size;
     random_init(&random, 7);

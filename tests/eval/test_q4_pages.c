@@ -102,7 +102,7 @@ static float *forced(struct rig *rig, const char *directory) {
 static void close_to_f16(void **state) {
     (void)state;
     struct rig rig = {0};
-    const struct device_options device = {.thread_count = 1, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = 1, .mask = cpu_default()};
     assert_ok(device_cpu_create(&rig.device, &device, &rig.error), rig.error);
     assert_ok(model_load(&rig.model, MODEL, rig.device, &rig.error), rig.error);
     rig.width = rig.model->config.vocabulary_size;

@@ -70,25 +70,6 @@ static inline void amx_dpbf16ps(int c, int a, int b) {
         }
 }
 
-/* The same for int8: signed or unsigned a and b in groups of four. */
-static inline void amx_dpint8(int c, int a, int b, int a_signed, int b_signed) {
-    size_t rows = amx_state.config.rows[c], columns = amx_state.config.row_bytes[c] / 4u;
-    size_t depth = amx_state.config.row_bytes[a] / 4u;
-    if (amx_state.config.rows[b] != depth || amx_state.config.rows[a] != rows) abort();
-    for (size_t m = 0; m < rows; m++)
-        for (size_t n = 0; n < columns; n++) {
-            int32_t total;
-            memcpy(&total, &amx_state.tile[c].bytes[m][4 * n], 4);
-            for (size_t k = 0; k < depth; k++)
-                for (size_t i = 0; i < 4; i++) {
-                    uint8_t x = amx_state.tile[a].bytes[m][4 * k + i],
-                            y = amx_state.tile[b].bytes[k][4 * n + i];
-                    total += (a_signed ? (int8_t)x : x) * (b_signed ? (int8_t)y : y);
-                }
-            memcpy(&amx_state.tile[c].bytes[m][4 * n], &total, 4);
-        }
-}
-
 #undef _tile_loadconfig
 #undef _tile_release
 #undef _tile_zero
@@ -96,10 +77,6 @@ static inline void amx_dpint8(int c, int a, int b, int a_signed, int b_signed) {
 #undef _tile_stream_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
-#undef _tile_dpbssd
-#undef _tile_dpbsud
-#undef _tile_dpbusd
-#undef _tile_dpbuud
 #define _tile_loadconfig(config)            amx_loadconfig(config)
 #define _tile_release()                     amx_release()
 #define _tile_zero(t)                       amx_zero(t)
@@ -107,9 +84,5 @@ static inline void amx_dpint8(int c, int a, int b, int a_signed, int b_signed) {
 #define _tile_stream_loadd(t, base, stride) amx_load(t, base, stride)
 #define _tile_stored(t, base, stride)       amx_store(t, base, stride)
 #define _tile_dpbf16ps(c, a, b)             amx_dpbf16ps(c, a, b)
-#define _tile_dpbssd(c, a, b)               amx_dpint8(c, a, b, 1, 1)
-#define _tile_dpbsud(c, a, b)               amx_dpint8(c, a, b, 1, 0)
-#define _tile_dpbusd(c, a, b)               amx_dpint8(c, a, b, 0, 1)
-#define _tile_dpbuud(c, a, b)               amx_dpint8(c, a, b, 0, 0)
 
 #endif

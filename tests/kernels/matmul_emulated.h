@@ -7,6 +7,5 @@
 void emulated_int8_avx512_init(struct matmul_kernels *kernels);
 void emulated_float_avx512_init(struct matmul_kernels *kernels);
 void emulated_amx_init(struct matmul_kernels *kernels);
-void emulated_int8_amx_init(struct matmul_kernels *kernels);
 
 #endif

@@ -33,10 +33,6 @@ static size_t variants_create(struct variant variants[VARIANTS_MAX]) {
         variants[v].name = levels[v].name;
         matmul_kernels_init(&variants[v].kernels, levels[v].mask);
     }
-    if ((cpu_features() & CPU_AMX) != 0) {
-        variants[count].name = "amx-int8";
-        matmul_kernels_init(&variants[count++].kernels, cpu_features() | CPU_AMX_INT8);
-    }
 #if defined(LOAM_EMULATED)
     if ((cpu_features() & CPU_AVX2) != 0) {
         variants[count].name = "avx512 (emulated)";
@@ -46,9 +42,6 @@ static size_t variants_create(struct variant variants[VARIANTS_MAX]) {
         variants[count].name = "amx (emulated)";
         matmul_kernels_init(&variants[count].kernels, CPU_AVX2);
         emulated_amx_init(&variants[count++].kernels);
-        variants[count].name = "amx int8 (emulated)";
-        matmul_kernels_init(&variants[count].kernels, CPU_AVX2);
-        emulated_int8_amx_init(&variants[count++].kernels);
     }
 #endif
     return count;
@@ -68,8 +61,7 @@ static void input_round(int form, const float *x, size_t columns, float *rounded
         for (size_t c = 0; c < columns; c++) rounded[c] = bfloat_to_float(float_to_bfloat(x[c]));
         return;
     }
-    if (form != MATMUL_FORM_I8_PAIRS && form != MATMUL_FORM_I8_TOTALS && form != MATMUL_FORM_I8_TILES &&
-        form != MATMUL_FORM_I16) {
+    if (form != MATMUL_FORM_I8_PAIRS && form != MATMUL_FORM_I8_TOTALS && form != MATMUL_FORM_I16) {
         memcpy(rounded, x, columns * sizeof *x);
         return;
     }

@@ -57,7 +57,7 @@ static enum status score(struct engine *engine, struct prompt *prompt, struct er
 
 static enum status score_all(const char *path, struct error *error) {
     static struct prompt prompt;
-    const struct device_options device_options = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options device_options = {.thread_count = 2, .mask = cpu_default()};
     const struct plan plan = {.context_size = TOKENS_MAX, .sequence_capacity = 1};
     struct device *device;
     struct model *model;

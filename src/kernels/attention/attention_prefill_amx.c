@@ -7,7 +7,7 @@
  * result is already in the pair order that a B tile wants.  2 x 2 tiles of C share 2 of A and 2 of B.
  * Flops: 2 * group * (k_dimension + v_dimension) per (query, row) pair.
  * Bound: compute; per block and step packing costs 1 / 256 of the multiplications' operands.
- * Not run natively yet: tested on the emulation in tests/kernels/amx_emulation.h.
+ * Tested on the emulation in tests/kernels/amx_emulation.h, and on the processor where it has tiles.
  *
  * Rounding: q, k, v and the weights are rounded to bf16 (relative 2^-9 each), sums are float.  A score is
  * off by at most (2^-8 + 2^-18) scale sum |q k| more than in float, a value by (2^-8 + 2^-18) sum w |v|.

@@ -10,7 +10,6 @@ enum matmul_form {
     MATMUL_FORM_F32_TILES, /* floats, the inputs of a tile side by side */
     MATMUL_FORM_I8_PAIRS,  /* struct code_input */
     MATMUL_FORM_I8_TOTALS, /* the same with totals for pairs */
-    MATMUL_FORM_I8_TILES,  /* the same, in tiles of 32 inputs */
     MATMUL_FORM_I16,       /* int16 values of a block of 32, the scales behind them */
     MATMUL_FORM_BF16,      /* tiles of 16 inputs, bf16 */
     MATMUL_FORM_BF16_TWICE /* the same, each value as the sum of two bf16 */
@@ -24,7 +23,6 @@ void matmul_float_avx2_init(struct matmul_kernels *kernels);
 void matmul_int8_avx512_init(struct matmul_kernels *kernels);
 void matmul_float_avx512_init(struct matmul_kernels *kernels);
 void matmul_amx_init(struct matmul_kernels *kernels);
-void matmul_int8_amx_init(struct matmul_kernels *kernels);
 void matmul_float_neon_init(struct matmul_kernels *kernels);
 
 #endif
