@@ -4,7 +4,7 @@ beside the layer-local surrogate of `loam calibrate`.
 
 In every layer the student's heads give alpha * full + (1 - alpha) * (sinks and recent tokens); the teacher is the same
 model with all alpha = 1.  The loss is the squared difference of the final hidden states at the label tokens plus
-0.05 * mean |alpha|; AdamW, rate 0.02, up over the first 20 steps.
+--sparsity (0.05) * mean |alpha|; AdamW, rate 0.02, up over the first 20 steps.
 
 When it ends: the same windows of held-out text, the last tenth of each, are looked at every few steps.  Where the mean
 of three such losses is no longer below the least so far by 1% in three looks, the rate becomes a tenth; the second time
@@ -14,7 +14,6 @@ Differs from DuoAttention: the labels are copied spans of the text as in `loam c
 counted), not passkeys in BookSum; sinks and recent tokens are loam's 4 and 64, not 128 and 256; the number of steps
 follows from the loss, shorter texts."""
 import argparse
-import copy
 import json
 import time
 
@@ -30,7 +29,7 @@ from plateau import Plateau
 SPAN, TELLING = 32, 4
 
 
-def load(path, loam):
+def load(path, loam, device):
     """The model, its begin token and what makes tokens of a text: of a Hugging Face folder, or of a GGUF file."""
     if path.endswith(".gguf"):
         import read_gguf
@@ -44,7 +43,7 @@ def load(path, loam):
     model = Llama(Shape(**{key: value for key, value in config.items() if key in Shape.__dataclass_fields__}))
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
-    return model.requires_grad_(False), config.get("bos_token_id"), encode
+    return model.requires_grad_(False).to(device), config.get("bos_token_id"), encode
 
 
 def split(texts, encode):
@@ -57,7 +56,7 @@ def split(texts, encode):
     return tuple(numpy.concatenate(part) for part in parts)
 
 
-def window(stream, size, generator, spans, bos):
+def window(stream, size, generator, spans, bos, device):
     """Tokens with `spans` copies at the end, and which positions are labels.  They begin as the model's rows do, on whose
     first token heads that find nothing rest."""
     text = size - spans * SPAN
@@ -69,16 +68,18 @@ def window(stream, size, generator, spans, bos):
         source = generator.integers(1, text // 20 * 19 - SPAN)
         tokens[end:end + SPAN] = tokens[source:source + SPAN]
     labels = numpy.arange(text, size)
-    return torch.tensor(tokens)[None], torch.tensor(labels[(labels - text) % SPAN >= TELLING])
+    labels = labels[(labels - text) % SPAN >= TELLING]
+    return torch.tensor(tokens, device=device)[None], torch.tensor(labels, device=device)
 
 
 def hidden(model, tokens, gates=None, sinks=4, recent=64):
     """Final hidden states; gates [layers][heads] or None: the teacher."""
     shape, time = model.shape, tokens.shape[1]
-    turn = rotation(torch.arange(time)[None], shape)
+    turn = rotation(torch.arange(time, device=tokens.device)[None], shape)
     group = shape.num_attention_heads // shape.num_key_value_heads
     x = model.model.embed_tokens(tokens)
-    row, column = torch.arange(time)[:, None], torch.arange(time)[None]
+    row = torch.arange(time, device=tokens.device)[:, None]
+    column = row.T
     near = (column <= row) & ((column < sinks) | (column > row - recent))
     for index, layer in enumerate(model.model.layers):
         q, k, v = layer.self_attn.heads(layer.input_layernorm(x), turn)
@@ -96,41 +97,46 @@ def spans_of(size):
     return max(1, min(size // 8 // SPAN, 10))
 
 
-def loss_of(model, gates, tokens, labels, teacher):
+def losses_of(model, gates, tokens, labels, teacher, sparsity):
+    """What the student is off by, and what its gates cost."""
     difference = hidden(model, tokens, gates)[0, labels] - teacher
-    return difference.square().mean() + 0.05 * gates.abs().mean()
+    return difference.square().mean(), sparsity * gates.abs().mean()
 
 
 class Trial:
     """Windows of held-out text that never change, and what the teacher says of them."""
 
-    def __init__(self, model, stream, sizes, count, seed, bos):
+    def __init__(self, model, stream, sizes, count, seed, bos, sparsity, device):
         generator = numpy.random.default_rng(seed)
-        self.model, self.windows = model, []
+        self.model, self.sparsity, self.windows = model, sparsity, []
         for i in range(count):
             size = sizes[i % len(sizes)]
-            tokens, labels = window(stream, size, generator, spans_of(size), bos)
+            tokens, labels = window(stream, size, generator, spans_of(size), bos, device)
             self.windows.append((tokens, labels, hidden(model, tokens)[0, labels]))
 
-    def loss(self, gates):
-        return sum(loss_of(self.model, gates, *window).item() for window in self.windows) / len(self.windows)
+    def losses(self, gates):
+        """Means over the windows of both losses."""
+        all_losses = [losses_of(self.model, gates, *window, self.sparsity) for window in self.windows]
+        return [sum(loss.item() for loss in losses) / len(self.windows) for losses in zip(*all_losses)]
 
 
 def train(model, stream, held_out, options, bos):
-    """The gates of the least loss on held-out text."""
+    """The gates of the least loss on held-out text; options.out has the best so far at any time."""
     generator = numpy.random.default_rng(options.seed)
-    gates = torch.ones(model.shape.num_hidden_layers, model.shape.num_attention_heads, requires_grad=True)
+    gates = torch.ones(model.shape.num_hidden_layers, model.shape.num_attention_heads, device=options.device,
+                       requires_grad=True)
     optimizer = torch.optim.AdamW([gates], lr=0.02, weight_decay=0)
     plateau, best, rate, began = Plateau(options.least, options.patience, 3), None, 0.02, time.time()
     with torch.no_grad():
-        trial = Trial(model, held_out, options.sizes, options.validation, options.seed, bos)
+        trial = Trial(model, held_out, options.sizes, options.validation, options.seed, bos, options.sparsity,
+                      options.device)
     for step in range(options.steps):
         optimizer.param_groups[0]["lr"] = rate * min(1, (step + 1) / 20)
         size = int(generator.choice(options.sizes))
-        tokens, labels = window(stream, size, generator, spans_of(size), bos)
+        tokens, labels = window(stream, size, generator, spans_of(size), bos, options.device)
         with torch.no_grad():
             teacher = hidden(model, tokens)[0, labels]
-        loss = loss_of(model, gates, tokens, labels, teacher)
+        loss = sum(losses_of(model, gates, tokens, labels, teacher, options.sparsity))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -139,11 +145,13 @@ def train(model, stream, held_out, options, bos):
         if (step + 1) % options.every != 0:
             continue
         with torch.no_grad():
-            value = trial.loss(gates)
+            off, cost = trial.losses(gates)
+        value = off + cost
         if best is None or value < best[0]:
-            best = value, step + 1, copy.deepcopy(gates.detach())
-        print(f"step {step + 1} loss {loss.item():.4f} held out {value:.4f} mean gate {gates.mean().item():.3f} "
-              f"rate {rate:g} {time.time() - began:.0f} s", flush=True)
+            best = value, step + 1, gates.detach().cpu().numpy().copy()
+            save(best[2], options.out)
+        print(f"step {step + 1} loss {loss.item():.4f} held out {value:.4f} of which off by {off:.4f} mean gate "
+              f"{gates.mean().item():.3f} rate {rate:g} {time.time() - began:.0f} s", flush=True)
         if plateau.reached(value):
             rate /= 10
             if rate < 0.001:
@@ -151,7 +159,12 @@ def train(model, stream, held_out, options, bos):
                 break
     else:
         print(f"ended by --steps; the least held-out loss, {best[0]:.4f}, was at step {best[1]}", flush=True)
-    return best[2].numpy()
+    return best[2]
+
+
+def save(gates, path):
+    if path:
+        numpy.savetxt(path, gates, fmt="%.6f", delimiter="\t")
 
 
 def ranks(values):
@@ -175,6 +188,8 @@ def main():
     parser.add_argument("--least", type=float, default=0.01, help="fraction by which a loss must fall")
     parser.add_argument("--patience", type=int, default=3, help="looks in which it may fail to")
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048])
+    parser.add_argument("--sparsity", type=float, default=0.05, help="what a gate of 1 costs, beside the squared error")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", help="the gates as a TSV: a line per layer, a column per query head")
@@ -183,12 +198,10 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
-    model, bos, encode = load(options.model, options.loam)
+    model, bos, encode = load(options.model, options.loam, options.device)
     stream, held_out = split(options.texts, encode)
     gates = train(model, stream, held_out, options, bos)
     print(numpy.array2string(gates, precision=3, suppress_small=True))
-    if options.out:
-        numpy.savetxt(options.out, gates, fmt="%.6f", delimiter="\t")
     if options.calibration:
         from gguf import GGUFReader
         tensors = {t.name: numpy.array(t.data) for t in GGUFReader(options.calibration).tensors}
