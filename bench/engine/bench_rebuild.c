@@ -1,12 +1,13 @@
 /* Where recomputing K and V crosses reading them (attention/split.h), predicted and measured: a step's milliseconds
  * with fixed shares of a document's KV computed again, behind limited links, and with what the engine chooses.
  *
- *     bench_rebuild MODEL FOLDER [-d tokens] [-m MiB of RAM] [-t threads] [-n steps] [-l MB/s,MB/s,...]
+ *     bench_rebuild MODEL FOLDER [-d tokens] [-m MiB of RAM] [-t threads] [-n steps] [-l MB/s,MB/s,...] [-c kernels]
  *
  * Prints CSV, a row for each link: the rates that the engine measured, what it predicts and chooses by them, and the
  * median of n steps at 0, 1/8 .. 1 of the tokens (whole ranges of attention), each as tokens:milliseconds, then what is
  * predicted of each.  Shares take turns, and rates are the medians over the same n rounds: a machine that is slower for
- * a while is so in all of them.  FOLDER keeps the document, so a second run opens it. */
+ * a while is so in all of them.  FOLDER keeps the document, so a second run opens it.  Kernels are named as by
+ * --cpu-mask: with AMX inputs are kept in floats, which is as much as K and V, and nothing is gained. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ struct request {
     const char *model, *folder;
     size_t tokens, host_mib, threads, steps, link_count;
     uint64_t links[LINKS_MAX]; /* MB a second */
+    cpu_mask kernels;
 };
 
 static void check(enum status status, const struct error *error) {
@@ -34,7 +36,7 @@ static void check(enum status status, const struct error *error) {
 
 static _Noreturn void usage(void) {
     fprintf(stderr, "bench_rebuild MODEL FOLDER [-d tokens] [-m MiB of RAM] [-t threads] [-n steps] "
-                    "[-l MB/s,MB/s,...]\n");
+                    "[-l MB/s,MB/s,...] [-c kernels]\n");
     exit(2);
 }
 
@@ -44,7 +46,9 @@ static struct request request_read(int argc, char **argv) {
                               .threads = 2,
                               .steps = 3,
                               .links = {50, 100, 200, 500},
-                              .link_count = 4};
+                              .link_count = 4,
+                              .kernels = cpu_features()};
+    struct error error;
     if (argc < 3 || argc % 2 == 0) usage();
     request.model = argv[1];
     request.folder = argv[2];
@@ -56,6 +60,7 @@ static struct request request_read(int argc, char **argv) {
         case 'm': request.host_mib = number; break;
         case 't': request.threads = number; break;
         case 'n': request.steps = number < STEPS_MAX ? number : STEPS_MAX; break;
+        case 'c': check(cpu_mask_parse(value, &request.kernels, &error), &error); break;
         case 'l':
             request.link_count = 0;
             for (char *text = strtok(value, ","); text != NULL && request.link_count < LINKS_MAX;
@@ -78,7 +83,7 @@ struct opened {
 
 static void open_all(struct opened *opened, const struct request *request) {
     struct error error;
-    const struct device_options device = {.thread_count = request->threads, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = request->threads, .mask = request->kernels};
     const uint64_t steps = (PARTS + 2) * 2 * request->steps + SETTLE_STEPS;
     const struct plan plan = {.context_size = request->tokens + request->link_count * steps + 1,
                               .sequence_capacity = 1,
