@@ -103,16 +103,17 @@ static void encode_block(const float *x, uint8_t *kept) {
         kept[sizeof largest + i] = (uint8_t)(int8_t)(largest > 0 ? lrintf(x[i] * inverse) : 0);
 }
 
-/* Codes of 127 are the largest magnitude itself: 127 steps of a scale may miss it by a bit. */
-static void decode_block(const uint8_t *kept, float *x) {
+/* Codes of 127 are the largest magnitude itself: 127 steps of a scale may miss it by a bit.  Of a block that is NaN all
+ * values are, as the scale is.  One loop for each operation: compilers make vectors of these, not of one with branches,
+ * and one thread does this while the others have nothing to do. */
+static void decode_block(const uint8_t *restrict kept, float *restrict x) {
+    const int8_t *restrict codes = (const int8_t *)kept + sizeof(float);
     float largest;
     memcpy(&largest, kept, sizeof largest);
-    const float scale = largest / 127;
-    for (size_t i = 0; i < BLOCK; i++) {
-        const int code = (int8_t)kept[sizeof largest + i];
-        x[i] = code == 127 ? largest : code == -127 ? -largest : (float)code * scale;
-        if (isnan(largest)) x[i] = largest;
-    }
+    const float scale = largest / 127, highest = scale > 0 ? 127 * scale : 1; /* else no value is */
+    for (size_t i = 0; i < BLOCK; i++) x[i] = (float)codes[i] * scale;
+    for (size_t i = 0; i < BLOCK; i++) x[i] = x[i] == highest ? largest : x[i];
+    for (size_t i = 0; i < BLOCK; i++) x[i] = x[i] == -highest ? -largest : x[i];
 }
 
 void inputs_encode(enum inputs_form form, const float *row, size_t columns, uint8_t *kept) {
