@@ -158,7 +158,7 @@ static void measure(struct opened *opened, size_t forced, struct series *series)
 
 /* Rates as the engine has them after each round. */
 struct rates {
-    double link[STEPS_MAX], token[STEPS_MAX], besides[STEPS_MAX];
+    double link[STEPS_MAX], token[STEPS_MAX], read[STEPS_MAX], besides[STEPS_MAX];
     size_t count;
 };
 
@@ -166,12 +166,12 @@ static void note_rates(const struct opened *opened, struct rates *rates) {
     const struct rebuild_statistics now = attention_rebuild_statistics(engine_attention(opened->engine));
     rates->link[rates->count] = now.bytes_per_second;
     rates->token[rates->count] = now.seconds_per_token;
+    rates->read[rates->count] = now.seconds_per_read;
     rates->besides[rates->count++] = now.seconds_besides;
 }
 
 /* Of a layer and of a step, by what the engine has measured. */
 static struct split_question question_of(const struct rebuild_statistics *rates, uint64_t tokens) {
-
     return (struct split_question){.token_count = tokens,
                                    .tokens_max = tokens,
                                    .tile_tokens = KV_CHUNK_TOKENS,
@@ -180,7 +180,9 @@ static struct split_question question_of(const struct rebuild_statistics *rates,
                                    .bytes_per_second = rates->bytes_per_second,
                                    .seconds_per_token = rates->seconds_per_token,
                                    .schedule = SPLIT_OVERLAPPED,
-                                   .first_tokens = REBUILD_ROWS_MAX};
+                                   .first_tokens = REBUILD_ROWS_MAX,
+                                   .held_tokens = rates->held_tokens,
+                                   .seconds_per_read = rates->seconds_per_read};
 }
 
 static double predicted_ms(const struct opened *opened, const struct rebuild_statistics *rates,
@@ -198,6 +200,7 @@ static void print_link(const struct opened *opened, const struct request *reques
     size_t best = 0;
     rates.bytes_per_second = median(taken->link, taken->count);
     rates.seconds_per_token = median(taken->token, taken->count);
+    rates.seconds_per_read = median(taken->read, taken->count);
     rates.seconds_besides = median(taken->besides, taken->count);
     const struct split_question question = question_of(&rates, chunks * KV_CHUNK_TOKENS);
     const struct split split = split_choose(&question);
@@ -207,9 +210,10 @@ static void print_link(const struct opened *opened, const struct request *reques
         expected[i] = predicted_ms(opened, &rates, &question, tokens[i]);
         if (i <= PARTS && ms[i] < ms[best]) best = i;
     }
-    printf("%" PRIu64 ",%zu,%.1f,%.2f,%.2f,%" PRIu64 ",%.0f,%.0f,%.0f,%.0f,%.0f,%.0f,", link, request->tokens,
-           rates.bytes_per_second / 1e6, 1e6 * rates.seconds_per_token, 1e3 * rates.seconds_besides,
-           split.tokens, predicted_ms(opened, &rates, &question, (double)split.tokens), tokens[PARTS + 1],
+    printf("%" PRIu64 ",%zu,%.1f,%.2f,%.2f,%.2f,%" PRIu64 ",%.0f,%.0f,%.0f,%.0f,%.0f,%.0f,", link,
+           request->tokens, rates.bytes_per_second / 1e6, 1e6 * rates.seconds_per_token,
+           1e6 * rates.seconds_per_read, 1e3 * rates.seconds_besides, split.tokens,
+           predicted_ms(opened, &rates, &question, (double)split.tokens), tokens[PARTS + 1],
            expected[PARTS + 1], ms[PARTS + 1], tokens[best], ms[best]);
     for (size_t i = 0; i <= PARTS; i++) printf("%s%.0f:%.0f", i > 0 ? " " : "", tokens[i], ms[i]);
     printf(",");
@@ -241,9 +245,8 @@ int main(int argc, char **argv) {
     const struct request request = request_read(argc, argv);
     struct opened opened;
     open_all(&opened, &request);
-    printf("link_mb_s,tokens,measured_mb_s,us_per_token,besides_ms,predicted_l,predicted_ms,chosen_l,chosen_"
-           "predicted_ms,"
-           "chosen_ms,best_l,best_ms,fixed_l:ms,fixed_predicted_ms\n");
+    printf("link_mb_s,tokens,measured_mb_s,us_per_token,us_per_read,besides_ms,predicted_l,predicted_ms,chosen_l,"
+           "chosen_predicted_ms,chosen_ms,best_l,best_ms,fixed_l:ms,fixed_predicted_ms\n");
     fflush(stdout);
     for (size_t i = 0; i < request.link_count; i++) measure_link(&opened, &request, request.links[i]);
     close_all(&opened);

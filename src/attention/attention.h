@@ -120,7 +120,9 @@ struct rebuild_statistics {
     uint64_t refusals;                          /* inputs that could not be read */
     const char *refusal;                        /* why, the first time; NULL: never; the attention's */
     double bytes_per_second, seconds_per_token; /* measured; 0: not yet */
+    double seconds_per_read;                    /* of a token that is read beside; 0: not yet */
     double seconds_besides;                     /* of a layer of a step; 0: not yet */
+    uint64_t held_tokens;                       /* whose KV memory has room for meanwhile */
     double input_bytes, kv_bytes;               /* of a token and layer; 0: nothing was asked */
 };
 /* The rate at which KV is read, measured before the first step; nothing where nothing is computed again. */

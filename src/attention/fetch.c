@@ -107,9 +107,10 @@ enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
 /* ---- when ---- */
 
 /* The oldest jobs have slots before the younger ones get any (but those that were begun a layer ahead have some). */
-void fetch_begin(struct fetch *fetch, size_t chunks_max) {
+static void begin(struct fetch *fetch, size_t chunks_max, bool beside) {
     size_t first = fetch->begun, flush = first, read = 0;
     for (size_t i = 0; i < fetch->begun; i++) read += fetch->jobs[i].request.missed;
+    for (size_t i = first; i < fetch->count; i++) fetch->jobs[i].request.beside = beside;
     while (fetch->begun < fetch->count && read < chunks_max &&
            kv_fetch_begin(&fetch->jobs[fetch->begun].request)) {
         read += fetch->jobs[fetch->begun].request.missed;
@@ -121,12 +122,14 @@ void fetch_begin(struct fetch *fetch, size_t chunks_max) {
     if (first < fetch->count) kv_fetch_flush(&fetch->jobs[first].request);
 }
 
+void fetch_begin(struct fetch *fetch, size_t chunks_max) { begin(fetch, chunks_max, false); }
+
 void fetch_keep_busy(struct fetch *fetch, size_t chunks_max) {
     size_t arrived = 0;
     for (size_t i = 0; i < fetch->begun; i++)
         if (i < fetch->done || kv_fetch_is_ready(&fetch->jobs[i].request))
             arrived += fetch->jobs[i].request.missed;
-    fetch_begin(fetch, arrived + chunks_max);
+    begin(fetch, arrived + chunks_max, true);
 }
 
 bool fetch_has_arrived(struct fetch *fetch) {

@@ -51,7 +51,7 @@ enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
 
 /* Begins what there are slots for; no more once so many chunks are being read. */
 void fetch_begin(struct fetch *fetch, size_t chunks_max);
-/* The same, where what has arrived does not count: the disk has so many to read, and no more. */
+/* The same beside computing, where what has arrived does not count: the disk has so many to read, and no more. */
 void fetch_keep_busy(struct fetch *fetch, size_t chunks_max);
 /* All of what is not done is in memory; the same of the jobs before `end`, which were begun. */
 bool fetch_has_arrived(struct fetch *fetch);

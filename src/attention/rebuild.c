@@ -47,6 +47,7 @@ struct rebuild {
     struct device *device; /* borrowed */
     size_t kv_head_count, hidden_size, chunk_capacity, view_chunks;
     size_t chunk_bytes, forced_chunks;
+    uint64_t held_tokens;           /* whose KV has room while others are computed */
     const struct kv_layout *layout; /* borrowed, the cache's */
     uint8_t *chunks;                /* owned MEMORY_DEVICE; [kv_head_count][chunk_capacity] */
     void **own;                     /* owned; [kv_head_count][chunk_capacity]: their addresses */
@@ -62,6 +63,7 @@ struct rebuild {
     struct kv_sequence *computing;       /* of a run that stays, until it is ended; NULL: none is under way */
     uint64_t computed_chunks;            /* of it */
     uint64_t run_ns, wait_ns, attend_ns; /* of its rebuilding, and of that for inputs and for attention */
+    uint64_t read_ns;                    /* of its rebuilding, for the others */
     struct first_reads first_reads;
     struct rebuild_rates rates;
     struct rebuild_step step; /* under way */
@@ -131,6 +133,8 @@ enum status rebuild_create(struct rebuild **result, struct device *device,
                                 .view_chunks = (size_t)kv_chunks_of(options->context_size),
                                 .chunk_bytes = options->kv_chunk_bytes,
                                 .partial_floats = partial_floats(options),
+                                .held_tokens = kv_tier_beside_chunks(options->cache) /
+                                               options->kv_head_count * KV_CHUNK_TOKENS,
                                 .layout = kv_cache_layout(options->cache)};
     rebuild_rates_init(&rebuild->rates);
     ASSERT(rebuild->chunk_bytes == rebuild->layout->chunk_bytes);
@@ -218,7 +222,8 @@ static uint64_t chunks_of_split(struct rebuild *rebuild, const struct rebuild_ru
                                       .kv_bytes = (double)(rebuild->kv_head_count * rebuild->chunk_bytes) /
                                                   KV_CHUNK_TOKENS,
                                       .schedule = SPLIT_OVERLAPPED,
-                                      .first_tokens = REBUILD_ROWS_MAX};
+                                      .first_tokens = REBUILD_ROWS_MAX,
+                                      .held_tokens = rebuild->held_tokens};
     rebuild->statistics.input_bytes = input_bytes;
     rebuild->statistics.kv_bytes = question.kv_bytes;
     if (rebuild->forced_chunks == REBUILD_NOTHING) return 0;
@@ -304,6 +309,22 @@ static void read_beside(const struct rebuild *rebuild, struct fetch *others) {
     fetch_keep_busy(others, BESIDE_HEADS * rebuild->other_count);
 }
 
+/* The disk is busy with inputs until those of the first tile have come: what is asked for earlier delays these, as a
+ * disk does not serve one request after the other. */
+static bool others_can_wait(const struct rebuild *rebuild) {
+    const struct rebuild_run *run = &rebuild->run;
+    return run->layer_index > 0 && run->chunk_count > TILE_CHUNKS &&
+           inputs_has_begun(run->inputs, TILE_CHUNKS);
+}
+
+static void begin_others(struct rebuild *rebuild, struct fetch *others) {
+    struct first_reads *reads = &rebuild->first_reads;
+    read_beside(rebuild, others);
+    reads->bytes = (double)(fetch_missed(others, others->begun) * rebuild->chunk_bytes);
+    if (rebuild->run.layer_index > 0) reads->bytes += (double)inputs_begun_bytes(rebuild->run.inputs);
+    reads->jobs = others->begun;
+}
+
 enum status rebuild_begin(struct rebuild *rebuild, struct fetch *others, struct error *error) {
     struct first_reads *reads = &rebuild->first_reads;
     const uint64_t now = clock_ns();
@@ -311,17 +332,12 @@ enum status rebuild_begin(struct rebuild *rebuild, struct fetch *others, struct 
     if (rebuild->run.layer_index > 0)
         TRY(inputs_read_begin(rebuild->run.inputs, rebuild->run.layer_index, rebuild->run.chunk_first,
                               (size_t)rebuild->run.chunk_count, error));
-    read_beside(rebuild, others);
-    reads->bytes = (double)(fetch_missed(others, others->begun) * rebuild->chunk_bytes);
-    if (rebuild->run.layer_index > 0) reads->bytes += (double)inputs_begun_bytes(rebuild->run.inputs);
-    reads->jobs = others->begun;
+    if (!others_can_wait(rebuild)) begin_others(rebuild, others);
     return STATUS_OK;
 }
 
-/* Inputs of a tile into the device's memory. */
-static enum status fetch_tile(struct rebuild *rebuild, struct stream *stream, size_t first, size_t count,
-                              struct error *error) {
-    const size_t chunk = KV_CHUNK_TOKENS * rebuild->hidden_size;
+/* For the inputs of a tile. */
+static enum status wait_tile(struct rebuild *rebuild, size_t first, size_t count, struct error *error) {
     for (size_t i = 0; i < count; i++) {
         const uint64_t began = clock_ns();
         TRY(inputs_read_wait(rebuild->run.inputs, first + i, error));
@@ -329,8 +345,16 @@ static enum status fetch_tile(struct rebuild *rebuild, struct stream *stream, si
         if (now - began >= WAITED_NS && inputs_has_begun(rebuild->run.inputs, first + i))
             rebuild->first_reads.missing_ns = now;
         rebuild->wait_ns += now - began;
-        TRY(inputs_read_rows(rebuild->run.inputs, first + i, rebuild->rows + i * chunk, error));
     }
+    return STATUS_OK;
+}
+
+/* They have come: into the device's memory. */
+static enum status fetch_tile(struct rebuild *rebuild, struct stream *stream, size_t first, size_t count,
+                              struct error *error) {
+    const size_t chunk = KV_CHUNK_TOKENS * rebuild->hidden_size;
+    for (size_t i = 0; i < count; i++)
+        TRY(inputs_read_rows(rebuild->run.inputs, first + i, rebuild->rows + i * chunk, error));
     rebuild->device->operations->copy(stream, rebuild->tile, rebuild->rows, count * chunk * sizeof(float));
     return STATUS_OK;
 }
@@ -416,28 +440,54 @@ static enum status look_for_first_reads(struct rebuild *rebuild, struct fetch *o
     return STATUS_OK;
 }
 
+/* Between two computations: what has come is checked, and more is asked for. */
+static enum status look_and_read(struct rebuild *rebuild, struct fetch *others, struct error *error) {
+    const uint64_t began = clock_ns();
+    if (rebuild->first_reads.jobs == 0) {
+        begin_others(rebuild, others);
+    } else {
+        TRY(look_for_first_reads(rebuild, others, error));
+        read_beside(rebuild, others);
+    }
+    rebuild->read_ns += clock_ns() - began;
+    return STATUS_OK;
+}
+
+/* Chunks [first, first + count) of the run, from their inputs on. */
+static enum status rebuild_tile(struct rebuild *rebuild, struct stream *stream,
+                                const struct attention_layer *layer, struct fetch *others, size_t first,
+                                size_t count, struct error *error) {
+    const uint64_t began = clock_ns(), not_computing = rebuild->wait_ns + rebuild->read_ns;
+    if (layer->index > 0) TRY(wait_tile(rebuild, first, count, error));
+    TRY(look_and_read(rebuild, others, error));
+    if (layer->index > 0) TRY(fetch_tile(rebuild, stream, first, count, error));
+    TRY(compute_tile(rebuild, stream, layer, first, count, error));
+    const uint64_t other = rebuild->wait_ns + rebuild->read_ns - not_computing;
+    rebuild->computed_chunks += count;
+    rebuild_rates_add_computing(&rebuild->rates, (double)(count * KV_CHUNK_TOKENS),
+                                1e-9 * (double)(clock_ns() - began - other));
+    return STATUS_OK;
+}
+
 enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
                         struct fetch *others, struct error *error) {
     const size_t chunks = (size_t)rebuild->run.chunk_count;
     const uint64_t run_began = clock_ns();
     ASSERT(layer->index == rebuild->run.layer_index);
-    rebuild->wait_ns = rebuild->attend_ns = 0;
+    rebuild->wait_ns = rebuild->attend_ns = rebuild->read_ns = 0;
     for (size_t first = 0, count; first < chunks; first += count) {
         count = min_size(chunks - first, TILE_CHUNKS);
-        const uint64_t began = clock_ns(), waited = rebuild->wait_ns;
-        if (layer->index > 0) TRY(fetch_tile(rebuild, stream, first, count, error));
-        TRY(look_for_first_reads(rebuild, others, error));
-        TRY(compute_tile(rebuild, stream, layer, first, count, error));
-        rebuild->computed_chunks += count;
-        rebuild_rates_add_computing(&rebuild->rates, (double)(count * KV_CHUNK_TOKENS),
-                                    1e-9 * (double)(clock_ns() - began - (rebuild->wait_ns - waited)));
+        TRY(rebuild_tile(rebuild, stream, layer, others, first, count, error));
         if (rebuild->run.range_chunks > 0 && (first + count) % rebuild->run.range_chunks == 0)
             attend_range(rebuild, stream, layer, first + count);
-        TRY(look_for_first_reads(rebuild, others, error));
-        read_beside(rebuild, others);
+        TRY(look_and_read(rebuild, others, error));
     }
     inputs_read_end(rebuild->run.inputs);
     rebuild->run_ns = clock_ns() - run_began;
+    rebuild_rates_add_reading(&rebuild->rates,
+                              (double)(fetch_missed(others, others->begun) * KV_CHUNK_TOKENS) /
+                                  (double)rebuild->kv_head_count,
+                              1e-9 * (double)rebuild->read_ns);
     return STATUS_OK;
 }
 
@@ -546,6 +596,8 @@ struct rebuild_statistics rebuild_statistics(const struct rebuild *rebuild) {
     if (statistics.refusals > 0) statistics.refusal = rebuild->refusal.message;
     statistics.bytes_per_second = rebuild_rates_bytes_per_second(&rebuild->rates);
     statistics.seconds_per_token = rebuild_rates_seconds_per_token(&rebuild->rates);
+    statistics.seconds_per_read = rebuild_rates_seconds_per_read(&rebuild->rates);
+    statistics.held_tokens = rebuild->held_tokens;
     statistics.seconds_besides = rebuild_rates_seconds_besides(&rebuild->rates);
     return statistics;
 }

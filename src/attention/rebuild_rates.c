@@ -59,6 +59,10 @@ void rebuild_rates_add_computing(struct rebuild_rates *rates, double tokens, dou
     rate_add(&rates->computing, tokens, seconds);
 }
 
+void rebuild_rates_add_reading(struct rebuild_rates *rates, double tokens, double seconds) {
+    rate_add(&rates->reading, tokens, seconds);
+}
+
 void rebuild_rates_add_besides(struct rebuild_rates *rates, enum rebuild_kind kind, double seconds) {
     rate_add(&rates->besides[kind], 1, seconds);
 }
@@ -81,6 +85,7 @@ void rebuild_rates_end_step(struct rebuild_rates *rates) {
     const bool has_rebuilt = rates->computing.now.amount > 0;
     rate_end_step(&rates->link);
     rate_end_step(&rates->computing);
+    rate_end_step(&rates->reading);
     rate_end_step(&rates->besides[REBUILD_STEP]);
     rate_end_step(&rates->besides[REBUILD_PROMPT]);
     if (rates->trial_steps > 1)
@@ -105,6 +110,10 @@ double rebuild_rates_seconds_per_token(const struct rebuild_rates *rates) {
     return rate_value(&rates->computing);
 }
 
+double rebuild_rates_seconds_per_read(const struct rebuild_rates *rates) {
+    return rate_value(&rates->reading);
+}
+
 double rebuild_rates_seconds_besides(const struct rebuild_rates *rates) {
     return rate_value(&rates->besides[REBUILD_STEP]);
 }
@@ -116,6 +125,7 @@ uint64_t rebuild_rates_choose(struct rebuild_rates *rates, struct split_question
     const double link = rate_value(&rates->link), besides = rate_value(&rates->besides[kind]);
     rates->was_asked = true;
     question->seconds_per_token = rate_value(&rates->computing);
+    question->seconds_per_read = rate_value(&rates->reading);
     if (link > 0 && question->seconds_per_token > 0) {
         question->bytes_per_second = 1 / link;
         const struct split split = split_choose(question);

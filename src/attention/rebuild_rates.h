@@ -48,11 +48,13 @@ struct rebuild_rate {
 };
 
 struct rebuild_rates {
-    struct rebuild_rate link, computing, besides[2]; /* bytes, tokens, layers of either rebuild_kind */
-    unsigned trial_steps;                            /* still to come of a trial; 0: none is under way */
-    unsigned pause, pause_next;                      /* steps until the next one, and after it */
-    double besides_then[2];                          /* at the last trial's end */
-    bool was_asked;                                  /* in this step: chunks were missing */
+    struct rebuild_rate link, computing; /* bytes, tokens */
+    struct rebuild_rate reading;         /* tokens, of the thread that computes */
+    struct rebuild_rate besides[2];      /* layers of either rebuild_kind */
+    unsigned trial_steps;                /* still to come of a trial; 0: none is under way */
+    unsigned pause, pause_next;          /* steps until the next one, and after it */
+    double besides_then[2];              /* at the last trial's end */
+    bool was_asked;                      /* in this step: chunks were missing */
 };
 
 void rebuild_rates_init(struct rebuild_rates *rates);
@@ -62,6 +64,8 @@ void rebuild_rates_init(struct rebuild_rates *rates);
 /* is_bound: the link took all of these seconds for the bytes; else it is at least as fast. */
 void rebuild_rates_add_link(struct rebuild_rates *rates, double bytes, double seconds, bool is_bound);
 void rebuild_rates_add_computing(struct rebuild_rates *rates, double tokens, double seconds);
+/* Of the thread that computes, for tokens whose KV came meanwhile. */
+void rebuild_rates_add_reading(struct rebuild_rates *rates, double tokens, double seconds);
 void rebuild_rates_add_besides(struct rebuild_rates *rates, enum rebuild_kind kind, double seconds);
 void rebuild_rates_end_step(struct rebuild_rates *rates);
 
@@ -69,6 +73,7 @@ void rebuild_rates_end_step(struct rebuild_rates *rates);
 
 double rebuild_rates_bytes_per_second(const struct rebuild_rates *rates);  /* 0: not known */
 double rebuild_rates_seconds_per_token(const struct rebuild_rates *rates); /* 0: not known */
+double rebuild_rates_seconds_per_read(const struct rebuild_rates *rates);  /* 0: not known */
 double rebuild_rates_seconds_besides(const struct rebuild_rates *rates);   /* of a layer of a step; 0: not known */
 /* How many tokens of the question, whose rates are filled in, are to be computed again. */
 uint64_t rebuild_rates_choose(struct rebuild_rates *rates, struct split_question *question,

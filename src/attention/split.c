@@ -14,16 +14,20 @@ static double kv_seconds(const struct split_question *question) {
     return question->kv_bytes / question->bytes_per_second;
 }
 
-/* Until all of l tokens are computed: more with l. */
+/* Until all of l tokens are computed, and what memory had no room for meanwhile is read. */
 static double computed_seconds(const struct split_question *question, uint64_t l) {
     const double x = input_seconds(question), c = question->seconds_per_token, tokens = (double)l;
     if (question->schedule != SPLIT_OVERLAPPED) return (x + c) * tokens;
+    const uint64_t others = question->token_count - l;
     const double first = (double)(l < question->first_tokens ? l : question->first_tokens),
-                 bound_by_computing = x * first + c * tokens, bound_by_link = x * tokens + c * first;
+                 held = (double)(others < question->held_tokens ? others : question->held_tokens),
+                 bound_by_computing = x * first + c * tokens + question->seconds_per_read * held +
+                                      kv_seconds(question) * ((double)others - held),
+                 bound_by_link = x * tokens + c * first;
     return bound_by_computing > bound_by_link ? bound_by_computing : bound_by_link;
 }
 
-/* Until the link has moved everything: less with l, if inputs are less than KV. */
+/* Until the link has moved everything. */
 static double read_seconds(const struct split_question *question, uint64_t l) {
     return input_seconds(question) * (double)l + kv_seconds(question) * (double)(question->token_count - l);
 }
@@ -33,22 +37,13 @@ double split_seconds(const struct split_question *question, uint64_t l) {
     return computed > read ? computed : read;
 }
 
+/* Every l is tried: some 10 ns each, while a tile takes some 100 us to compute or to read. */
 struct split split_choose(const struct split_question *question) {
     ASSERT(question->tile_tokens > 0 && question->bytes_per_second > 0 && question->seconds_per_token >= 0);
-    ASSERT(question->tokens_max <= question->token_count);
-    const uint64_t tile = question->tile_tokens;
+    ASSERT(question->tokens_max <= question->token_count && question->seconds_per_read >= 0);
     struct split split = {.seconds = split_seconds(question, 0)};
     split.seconds_without = split.seconds;
-    if (input_seconds(question) >= kv_seconds(question)) return split;
-    uint64_t low = 0, high = question->tokens_max / tile; /* in tiles: up to low the link is the limit */
-    while (low < high) {
-        const uint64_t middle = high - (high - low) / 2;
-        if (computed_seconds(question, middle * tile) <= read_seconds(question, middle * tile))
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    for (uint64_t l = low * tile; l <= question->tokens_max && l <= (low + 1) * tile; l += tile) {
+    for (uint64_t l = question->tile_tokens; l <= question->tokens_max; l += question->tile_tokens) {
         const double seconds = split_seconds(question, l);
         if (seconds < split.seconds) split = (struct split){l, seconds, split.seconds_without};
     }

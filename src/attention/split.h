@@ -3,13 +3,13 @@
  *
  *   seconds(l) = x l + max(c l, k (s - l))     column: the inputs of l tokens are read first
  *   seconds(l) =       max(c l, k (s - l))     row: they were read while the layer before computed
- *   seconds(l) = max(x w + c l, x l + c w, x l + k (s - l))     overlapped, w = min(l, first_tokens)
+ *   seconds(l) = max(x w + c l + r h + k (s - l - h), x l + c w, x l + k (s - l))     overlapped
  *
  * with x and k the seconds that the link needs for one token's inputs and for its KV, and c those that computing K and
- * V takes.  Overlapped is what rebuild.c does: the inputs of w tokens are there before computing begins, and are
- * computed after all others have come.  What grows with l and what falls are monotone, so the best l is where they
- * cross, or 0 where reading the inputs takes longer than what it saves (x >= k, but by row).  Arithmetic only: no
- * state, any thread.
+ * V takes.  Overlapped is what rebuild.c does: the inputs of w = min(l, first_tokens) tokens are there before computing
+ * begins, and are computed after all others have come.  Meanwhile the KV of h = min(s - l, held_tokens) tokens comes,
+ * as memory has room for no more before heads attend, and the thread that computes asks for it and checks it, r seconds
+ * for a token.  Arithmetic only: no state, any thread.
  */
 #ifndef LOAM_ATTENTION_SPLIT_H
 #define LOAM_ATTENTION_SPLIT_H
@@ -28,7 +28,11 @@ struct split_question {
     double bytes_per_second;  /* of the link; above 0 */
     double seconds_per_token; /* K and V of all heads from its inputs; at least 0 */
     enum split_schedule schedule;
-    uint64_t first_tokens; /* SPLIT_OVERLAPPED */
+    /* SPLIT_OVERLAPPED: */
+    uint64_t first_tokens; /* are computed together */
+    uint64_t held_tokens;  /* whose KV memory has room for while others are computed */
+    double
+        seconds_per_read; /* of the thread that computes, for a token whose KV comes meanwhile; at least 0 */
 };
 
 struct split {

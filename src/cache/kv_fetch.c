@@ -39,10 +39,15 @@ static struct slot *fetch_take(struct kv_tier *tier, struct tier_pool *pool, con
     return slot != NULL || fetch->is_prefetch ? slot : tier_slot_take_waiting(tier, pool, fetch->scan);
 }
 
+uint64_t kv_tier_beside_chunks(const struct kv_cache *cache) {
+    return cache->tier->slots.plain.count / 8 * 7;
+}
+
 /* A scan has so many chunks on their way that another one would only drive out what the scan will come back to.  One of
- * a list reads beside the rebuilding of the other chunks (attention/rebuild.h), which is not to end before it. */
+ * a list is of a layer that is rebuilt (attention/rebuild.h): the link is not to be idle before that ends. */
 static bool scan_is_full(const struct kv_tier *tier, const struct kv_fetch *fetch) {
-    uint64_t pins_max = tier->slots.plain.count / (fetch->chunks != NULL ? 2 : 4);
+    uint64_t pins_max = fetch->beside ? kv_tier_beside_chunks(tier->cache)
+                                      : tier->slots.plain.count / (fetch->chunks != NULL ? 2 : 4);
     if (pins_max < 4 * fetch->chunk_count) pins_max = 4 * fetch->chunk_count;
     return fetch->scan && fetch->pinned == 0 && tier->slots.scan_pins > 0 &&
            tier->slots.scan_pins + fetch->chunk_count > pins_max;

@@ -57,9 +57,10 @@
  * they bound the rounded keys too, at fewer these may exceed them by a thirtieth of the chunk's range.
  *
  * Eviction.  Of what a scan fetched (attention over everything) the latest goes first, so that a scan larger than the
- * budget finds the rest still there the next time.  At most a quarter of the slots is on its way for scans (half
- * beside rebuilding), and neighbouring chunks get neighbouring slots, so that one request reads many pages.  Of what
- * was fetched for a choice, what is used less often than others goes first (access frequency, LeoAM section 4.1).
+ * budget finds the rest still there the next time.  At most a quarter of the slots is on its way for scans (behind
+ * rebuilding half, and beside it seven eighths, since nothing is released before it ends), and neighbouring chunks get
+ * neighbouring slots, so that one request reads many pages.  Of what was fetched for a choice, what is used less often
+ * than others goes first (access frequency, LeoAM section 4.1).
  *
  * Slots lie in MEMORY_HOST, where operations reach them; key index is the device's.  Thread: the engine's.
  */
@@ -87,6 +88,7 @@ struct kv_fetch {
     const uint8_t *blocks;
     bool is_prefetch; /* takes only slots that may go now, and is not counted as a use of a chunk */
     bool scan;        /* all of a head's chunks, in order, step after step */
+    bool beside;      /* a scan's, read while other chunks are computed: none is released before that ends */
     bool stays;       /* what was read is soon wanted again: it is no victim when it is released */
     bool quantized;   /* full chunks may come in 4 bits, where the tier has them so; else all come as rows */
     /* The tier's; all count chunks. */
@@ -96,6 +98,8 @@ struct kv_fetch {
     size_t prefetch_hits; /* found in memory because a prefetch had read them */
 };
 
+/* Chunks of all heads that fetches beside computing may hold. */
+uint64_t kv_tier_beside_chunks(const struct kv_cache *cache);
 /* Takes slots and starts reads, as far as there are slots.  Whether all chunks have one now: call again, after
  * something was released, until then.  Reads gather until they are flushed, or somebody waits. */
 bool kv_fetch_begin(struct kv_fetch *fetch);
@@ -224,8 +228,8 @@ enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *l
 
 struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t read_bytes, read_pages, write_bytes;
-    uint64_t read_requests;             /* neighbours on the disk are read in one; parts of a page in several */
-    uint64_t hits, misses;              /* chunks that were fetched to be attended to */
+    uint64_t read_requests; /* neighbours on the disk are read in one; parts of a page in several */
+    uint64_t hits, misses;  /* chunks that were fetched to be attended to */
     uint64_t prefetched, prefetch_hits; /* chunks that were prefetched; hits on such chunks */
     uint64_t wait_ns;                   /* in which nothing could be computed */
     uint64_t key_index_read_bytes;      /* with key_index_on_disk */

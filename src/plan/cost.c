@@ -30,6 +30,7 @@ static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7, CHUNK_NEIGHBOURS = 2,
                     CHUNK_NEIGHBOURS_SPREAD = 3.5, SPARSE_MAX = 8;
 /* Of measured steps (docs/planner.md, "Predicted against measured"). */
 static const double NOT_HIDDEN = 0.75;
+static const double BESIDE_SHARE = 0.875; /* of the slots, beside computing (kv_tier_beside_chunks) */
 /* Of the bytes of f16: 4 bits, with scales and the padding of pages. */
 static const double QUANTIZED_BYTES = 0.36;
 /* Layers whose slots are on their way at a time. */
@@ -264,7 +265,8 @@ static double rebuilt(const struct step *step, double disk, double processor, do
     const struct machine *machine = step->model->machine;
     const double outputs = (double)(config->kv_head_count * (config->k_dimension + config->v_dimension)),
                  hidden = (double)config->hidden_size, layers = (double)config->layer_count,
-                 tokens = step->tiers.chunks * KV_CHUNK_TOKENS * (1 - step->tiers.held);
+                 all_tokens = step->tiers.chunks * KV_CHUNK_TOKENS,
+                 tokens = all_tokens * (1 - step->tiers.held);
     const uint64_t workspace = step->rebuild_chunks * KV_CHUNK_TOKENS;
     const bool attends_ranges =
         workspace >= attention_range_rows((uint64_t)(step->tiers.chunks * KV_CHUNK_TOKENS));
@@ -278,7 +280,8 @@ static double rebuilt(const struct step *step, double disk, double processor, do
         .bytes_per_second = step->cost->read_bytes / disk,
         .seconds_per_token = outputs * hidden / machine_matrix_block(machine, TENSOR_Q8_0),
         .schedule = SPLIT_OVERLAPPED,
-        .first_tokens = REBUILD_ROWS_MAX};
+        .first_tokens = REBUILD_ROWS_MAX,
+        .held_tokens = (uint64_t)(BESIDE_SHARE * step->tiers.held * all_tokens * layers)};
     const double again = layers * split_choose(&question).seconds + computed + processor,
                  read = cost_overlapped(machine->disk_serial, disk, processor, computed, layers);
     if (step->sequences > 1) return read; /* one sequence at a time */

@@ -183,6 +183,7 @@ static void read_some(struct setting *setting, const struct model_sequence *mode
         if (fetches[i].scan) {
             fetches[i].chunk_first = random_below(random, 2) * random_below(random, stored);
             fetches[i].chunk_count = stored - fetches[i].chunk_first;
+            fetches[i].beside = random_below(random, 2) == 0;
             continue;
         }
         fetches[i].chunks = chunks[i];
@@ -503,6 +504,55 @@ static void what_is_read_is_what_was_chosen(void **state) {
     device_destroy(device);
 }
 
+/* Chunks that fetches of four each pin, until another one would be too much. */
+static uint64_t pinned_at_most(struct model_sequence *model, bool beside) {
+    enum { EACH = 4, FETCHES = LAYERS * HEADS * CONTEXT / KV_CHUNK_TOKENS / EACH };
+    static uint32_t chunks[CONTEXT / KV_CHUNK_TOKENS];
+    struct kv_fetch fetches[FETCHES];
+    struct error error;
+    const size_t of_a_head = model->length / KV_CHUNK_TOKENS / EACH;
+    size_t begun = 0;
+    for (uint32_t i = 0; i < CONTEXT / KV_CHUNK_TOKENS; i++) chunks[i] = i;
+    for (size_t i = 0; i < LAYERS * HEADS * of_a_head && begun == i; i++) {
+        fetches[i] = (struct kv_fetch){.sequence = model->sequence,
+                                       .layer_index = i / of_a_head / HEADS,
+                                       .kv_head = i / of_a_head % HEADS,
+                                       .chunks = chunks + i % of_a_head * EACH,
+                                       .chunk_count = EACH,
+                                       .scan = true,
+                                       .beside = beside};
+        begun += kv_fetch_begin(&fetches[i]);
+    }
+    for (size_t i = 0; i < begun; i++) {
+        assert_ok(kv_fetch_wait(&fetches[i], &error), error);
+        kv_fetch_release(&fetches[i]);
+    }
+    return begun * EACH;
+}
+
+/* Half of the slots are for chunks of a scan that are on their way, beside computing seven eighths. */
+static void most_slots_are_on_their_way_beside_computing(void **state) {
+    (void)state;
+    static struct model_sequence model;
+    struct device *device = make_device();
+    struct random random;
+    struct scratch scratch;
+    random_init(&random, 11);
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    struct setting setting = {.device = device, .random = &random};
+    setting_open(&setting, scratch.path, 0, 0);
+    struct document *document = save_document(&setting, &model, CONTEXT / KV_CHUNK_TOKENS - 4);
+    open_document(&setting, &model, document);
+    const uint64_t beside = kv_tier_beside_chunks(setting.cache), half = beside / 7 * 4;
+    const uint64_t some = pinned_at_most(&model, false), most = pinned_at_most(&model, true);
+    assert_true(beside > 32 && model.length / KV_CHUNK_TOKENS * LAYERS * HEADS > beside);
+    assert_true(some <= half + 3 && some + 4 > half && most <= beside && most + 4 > beside);
+    kv_sequence_destroy(model.sequence);
+    setting_close(&setting);
+    scratch_destroy(&scratch);
+    device_destroy(device);
+}
+
 /* What lies between two wanted parts is read as well where the disk takes no longer for it than for a request. */
 static void gaps_are_read_by_their_cost(void **state) {
     (void)state;
@@ -629,6 +679,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_a_model),
         cmocka_unit_test(what_goes_is_the_policys),
+        cmocka_unit_test(most_slots_are_on_their_way_beside_computing),
         cmocka_unit_test(what_is_read_is_what_was_chosen),
         cmocka_unit_test(gaps_are_read_by_their_cost),
         cmocka_unit_test(test_too_small_a_budget_is_refused),

@@ -226,6 +226,33 @@ static void a_slower_disk_is_read_less(void **state) {
     }
 }
 
+/* What reading costs the thread that computes is in the split: of a token as much as the link takes for it, so fewer
+ * are computed again; and it is forgotten within the samples. */
+static void what_reading_costs_counts(void **state) {
+    (void)state;
+    static const double costs[] = {0, 20e-6, 0};
+    struct rebuild_rates rates;
+    struct split_question question = question_of(&quiet);
+    uint64_t chosen[3];
+    question.schedule = SPLIT_OVERLAPPED;
+    question.first_tokens = REBUILD_TRIAL_TOKENS;
+    question.held_tokens = TOKENS;
+    rebuild_rates_init(&rates);
+    for (size_t i = 0; i < 3; i++) {
+        for (size_t step = 0; step < REBUILD_SAMPLES; step++) {
+            rebuild_rates_add_link(&rates, quiet.bytes_per_second, 1, true);
+            rebuild_rates_add_computing(&rates, 1000, 0.04);
+            rebuild_rates_add_reading(&rates, 1000, 1000 * costs[i]);
+            rebuild_rates_end_step(&rates);
+        }
+        assert_true(fabs(rebuild_rates_seconds_per_read(&rates) - costs[i]) < 1e-12);
+        chosen[i] = rebuild_rates_choose(&rates, &question, REBUILD_STEP);
+        question.seconds_per_read = costs[i];
+        assert_int_equal(chosen[i], split_choose(&question).tokens);
+    }
+    assert_true(chosen[1] < chosen[0] && chosen[2] == chosen[0] && chosen[1] > 0);
+}
+
 /* Where it does not pay: a tile in one layer of 3 steps of every 19, and that soon. */
 static void what_does_not_pay_is_seldom_tried(void **state) {
     (void)state;
@@ -268,6 +295,7 @@ int main(void) {
         cmocka_unit_test(what_else_is_computed_tells),
         cmocka_unit_test(every_change_counts_within_32_steps),
         cmocka_unit_test(a_slower_disk_is_read_less),
+        cmocka_unit_test(what_reading_costs_counts),
         cmocka_unit_test(what_does_not_pay_is_seldom_tried),
         cmocka_unit_test(nothing_kept_is_nothing_chosen),
     };

@@ -208,6 +208,7 @@ struct point {
     double tokens, missing; /* of a layer: computed again, of what RAM lacks of any head */
     double kv_bytes;        /* that were read, of a token of those that were not computed again */
     double seconds;         /* of a step */
+    uint64_t held_tokens;   /* whose KV memory has room for while others are computed */
 };
 
 enum { LINK_STEPS = 2 }; /* with those of the share: more than half of the samples */
@@ -235,7 +236,8 @@ static struct point measure(struct rig *rig, size_t forced) {
     const struct rebuild_statistics after = attention_rebuild_statistics(attention);
     struct point point = {.tokens = tokens_of(after.chunks - before.chunks),
                           .missing = tokens_of(after.missing_chunks - before.missing_chunks),
-                          .seconds = 1e-9 * (double)(now_ns - began)};
+                          .seconds = 1e-9 * (double)(now_ns - began),
+                          .held_tokens = after.held_tokens};
     const double kv = (double)(link_bytes - bytes_before) - (LAYERS - 1) * INPUT_BYTES * point.tokens;
     if (point.missing > point.tokens) point.kv_bytes = kv / LAYERS / (point.missing - point.tokens);
     return point;
@@ -249,7 +251,8 @@ static double predicted_layer(const struct point *point, uint64_t bytes_per_seco
                                                   .bytes_per_second = (double)bytes_per_second,
                                                   .seconds_per_token = 1e-9 * CHUNK_NS / KV_CHUNK_TOKENS,
                                                   .schedule = SPLIT_OVERLAPPED,
-                                                  .first_tokens = REBUILD_ROWS_MAX},
+                                                  .first_tokens = REBUILD_ROWS_MAX,
+                                                  .held_tokens = point->held_tokens},
                          (uint64_t)point->tokens);
 }
 

@@ -24,7 +24,9 @@ static struct split_question any_question(struct random *random) {
                                       .bytes_per_second = between(random, 1e7, 1e11),
                                       .seconds_per_token = between(random, 1e-9, 1e-4),
                                       .schedule = (enum split_schedule)random_below(random, 3),
-                                      .first_tokens = random_below(random, 1000)};
+                                      .first_tokens = random_below(random, 1000),
+                                      .held_tokens = random_below(random, 4000),
+                                      .seconds_per_read = between(random, 1e-9, 1e-5)};
     question.tokens_max = random_below(random, (uint32_t)question.token_count + 1);
     if (random_below(random, 10) == 0) question.seconds_per_token = 0;
     return question;
@@ -75,11 +77,21 @@ static void by_hand(void **state) {
     /* A token's inputs, 256 of them at first, while the others are computed: l = 2/2.5 of 1024 and more than 256 us. */
     question.schedule = SPLIT_OVERLAPPED;
     question.first_tokens = 256;
+    question.held_tokens = 1024;
     assert_true(fabs(split_seconds(&question, 512) - 1536e-6) < 1e-12); /* the link */
     assert_true(fabs(split_seconds(&question, 640) - 1536e-6) < 1e-12); /* 256 us, and 640 tokens */
     split = split_choose(&question);
     assert_int_equal(split.tokens, 576);
     assert_true(fabs(split.seconds - 1472e-6) < 1e-12);
+    /* Half a us of the computing thread for each of the 448 that come meanwhile: 256 us, 512 times 2 and 512 times a
+     * half are 1536 us, as the link takes. */
+    question.seconds_per_read = 0.5e-6;
+    split = split_choose(&question);
+    assert_int_equal(split.tokens, 512);
+    assert_true(fabs(split.seconds - 1536e-6) < 1e-12);
+    /* Memory has room for 128 of them: the others come when 256 us, 640 times 2 and 128 times a half are over. */
+    question.held_tokens = 128;
+    assert_true(fabs(split_seconds(&question, 640) - (256 + 1280 + 64 + 256 * 2) * 1e-6) < 1e-12);
     question.schedule = SPLIT_COLUMN;
     question.tokens_max = 200;
     assert_int_equal(split_choose(&question).tokens, 192);
