@@ -35,7 +35,7 @@ enum {
 
 /* One form of x, shared by the weights that multiply with it. */
 struct prepared_input {
-    const struct matmul_method *method; /* NULL: matvec */
+    const struct matmul_method *method; /* prepares it; NULL: matvec */
     int form;
     size_t offset;      /* in scratch */
     size_t input_bytes; /* matvec: from one input to the next */
@@ -46,6 +46,7 @@ struct prepared_input {
 struct product {
     const struct matrix *weight;
     const struct prepared_input *input;
+    const struct matmul_method *method; /* its type's: others may share the input; NULL: matvec */
     const float *bias;
     float *y;
     size_t y_stride;
@@ -82,8 +83,8 @@ static void add_form(struct matmul_run *run, struct product *product, size_t *sc
     const struct kernels *kernels = &run->device->kernels;
     enum tensor_type type = product->weight->type;
     size_t rows = run->operation->row_count;
-    struct prepared_input input = {0};
-    if (rows > run->device->matvec_inputs[type]) input.method = &kernels->matmul.method[type];
+    if (rows > run->device->matvec_inputs[type]) product->method = &kernels->matmul.method[type];
+    struct prepared_input input = {.method = product->method};
     input.form = input.method != NULL ? input.method->form : (int)kernels->matvec.form[type];
     for (size_t i = 0; i < run->input_count; i++) {
         const struct prepared_input *old = &run->inputs[i];
@@ -111,7 +112,7 @@ static void add_form(struct matmul_run *run, struct product *product, size_t *sc
 }
 
 static void cut_panels(struct matmul_run *run, struct product *product, size_t total_bytes) {
-    const struct matmul_method *method = product->input->method;
+    const struct matmul_method *method = product->method;
     size_t granule = method != NULL ? method->row_granule : MATVEC_ROW_GRANULE;
     size_t rows_max = method != NULL ? MATMUL_PANEL_ROWS_MAX : PANEL_ROWS_MAX;
     size_t bytes = total_bytes / (run->device->thread_count * PANELS_PER_THREAD);
@@ -138,7 +139,7 @@ static void plan(struct matmul_run *run, size_t *scratch_bytes) {
         ASSERT(product->weight->columns == run->columns);
         add_form(run, product, scratch_bytes);
         cut_panels(run, product, total_bytes);
-        const struct matmul_method *method = product->input->method;
+        const struct matmul_method *method = product->method;
         if (method != NULL) kernel_bytes = max_size(kernel_bytes, method->scratch_bytes(run->columns));
         if (operation->accumulate)
             sums_bytes = max_size(sums_bytes, operation->row_count * product->panel_rows * sizeof(float));
@@ -170,10 +171,10 @@ static void multiply(const struct matmul_run *run, const struct product *product
     const struct prepared_input *input = product->input;
     const uint8_t *prepared = run->scratch + input->offset;
     size_t count = run->operation->row_count;
-    if (input->method != NULL) {
+    if (product->method != NULL) {
         const struct matmul_args args = {weight,        count, prepared,     outputs,
                                          output_stride, 0,     weight->rows, kernel_scratch};
-        input->method->run(&args);
+        product->method->run(&args);
         return;
     }
     for (size_t first = 0; first < count; first += MATVEC_INPUTS_MAX) {
