@@ -1,6 +1,6 @@
-/* From how many inputs on is matmul faster than matvec, for a weight type?  Both ways through the cpu
- * device, on a weight larger than the last-level cache; what it finds belongs into MATVEC_INPUTS in
- * src/device/cpu/cpu_matmul.c.
+/* From how many inputs on is matmul faster than matvec, for a weight type, and with AMX its tiles faster than matmul
+ * without them ("few")?  All ways through the cpu device, on a weight larger than the last-level cache; what it finds
+ * belongs into MATVEC_INPUTS and FEW_INPUTS_AMX in src/device/cpu/cpu_matmul.c.
  *
  *     bench_matvec_or_matmul [--threads N] [--cpu-mask LEVEL] [TYPE...] */
 #include <math.h>
@@ -15,7 +15,7 @@
 
 enum { COLUMNS = 2048, WEIGHT_BYTES = 48 << 20, MODEL_ROWS = 32, REPEATS_MAX = 15, INPUTS_MAX = 64 };
 
-static const size_t INPUT_COUNTS[] = {1, 2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64};
+static const size_t INPUT_COUNTS[] = {1, 2, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64};
 static const enum tensor_type TYPES[] = {TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q4_0,   TENSOR_Q4_1,
                                          TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q8_0, TENSOR_Q2_K,   TENSOR_Q3_K,
                                          TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS};
@@ -52,18 +52,27 @@ static double seconds_of(struct stream *stream, const struct matmul_operation *o
     return clock_seconds() - start;
 }
 
+/* Seconds of each way; INFINITY: there is none. */
+struct ways {
+    double matvec, few, matmul;
+};
+
 /* The best of several runs each, taken in turns, because other work on the machine only ever adds time. */
-static void measure(struct stream *stream, const struct matmul_operation *operation, double *matvec,
-                    double *matmul) {
-    uint16_t *inputs = &stream->device->matvec_inputs[operation->weights[0]->type];
-    *matvec = *matmul = INFINITY;
+static struct ways measure(struct stream *stream, const struct matmul_operation *operation) {
+    const enum tensor_type type = operation->weights[0]->type;
+    struct cpu_device *device = stream->device;
+    const bool has_few = device->kernels.matmul.few[type].run != NULL;
+    struct ways best = {INFINITY, INFINITY, INFINITY};
     double begin = clock_seconds();
     for (size_t i = 0; i < REPEATS_MAX && (i < 3 || clock_seconds() < begin + 1); i++) {
-        *inputs = UINT16_MAX;
-        *matvec = fmin(*matvec, seconds_of(stream, operation));
-        *inputs = 0;
-        *matmul = fmin(*matmul, seconds_of(stream, operation));
+        device->matvec_inputs[type] = UINT16_MAX;
+        best.matvec = fmin(best.matvec, seconds_of(stream, operation));
+        device->matvec_inputs[type] = device->few_inputs[type] = 0;
+        best.matmul = fmin(best.matmul, seconds_of(stream, operation));
+        device->few_inputs[type] = UINT16_MAX;
+        if (has_few) best.few = fmin(best.few, seconds_of(stream, operation));
     }
+    return best;
 }
 
 static void bench_type(struct cpu_device *device, struct stream *stream, enum tensor_type type) {
@@ -73,7 +82,7 @@ static void bench_type(struct cpu_device *device, struct stream *stream, enum te
     struct random random;
     random_init(&random, 2);
     for (size_t i = 0; i < INPUTS_MAX * COLUMNS; i++) x[i] = (float)random_normal(&random);
-    printf("%s\n  inputs  matvec ms    GB/s  matmul ms  GFLOP/s  matvec/matmul\n",
+    printf("%s\n  inputs  matvec ms    GB/s     few ms  matmul ms  GFLOP/s  matvec/matmul\n",
            tensor_type_info(type)->name);
     for (size_t i = 0; i < sizeof INPUT_COUNTS / sizeof *INPUT_COUNTS; i++) {
         size_t inputs = INPUT_COUNTS[i];
@@ -84,11 +93,11 @@ static void bench_type(struct cpu_device *device, struct stream *stream, enum te
                                                    .weights = {&weight},
                                                    .y = {y},
                                                    .y_stride = {weight.rows}};
-        double matvec, matmul;
-        measure(stream, &operation, &matvec, &matmul);
-        printf("  %6zu %10.2f %7.1f %10.2f %8.1f %14.2f\n", inputs, matvec * 1e3,
-               (double)(weight.rows * weight.row_bytes) / matvec * 1e-9, matmul * 1e3,
-               2.0 * (double)weight.rows * COLUMNS * (double)inputs / matmul * 1e-9, matvec / matmul);
+        const struct ways best = measure(stream, &operation);
+        printf("  %6zu %10.2f %7.1f %10.2f %10.2f %8.1f %14.2f\n", inputs, best.matvec * 1e3,
+               (double)(weight.rows * weight.row_bytes) / best.matvec * 1e-9, best.few * 1e3, best.matmul * 1e3,
+               2.0 * (double)weight.rows * COLUMNS * (double)inputs / best.matmul * 1e-9,
+               best.matvec / best.matmul);
         fflush(stdout);
     }
     free((void *)(uintptr_t)weight.data);

@@ -105,8 +105,8 @@ static const enum tensor_type WEIGHT_TYPES[] = {TENSOR_F32,  TENSOR_F16,  TENSOR
 static void multiply_directly(struct fixture *fixture, const struct matrix *weight, const float *x,
                               size_t x_stride, size_t row_count, float *y /* [row_count][rows] */) {
     const struct cpu_device *device = (const struct cpu_device *)fixture->devices[0];
-    if (row_count > device->matvec_inputs[weight->type]) {
-        const struct matmul_method *method = &fixture->kernels.matmul.method[weight->type];
+    const struct matmul_method *method = cpu_matmul_method(device, weight->type, row_count);
+    if (method != NULL) {
         void *prepared = aligned_alloc(64, align_up(method->prepared_bytes(row_count, weight->columns), 64));
         void *scratch = aligned_alloc(64, align_up(method->scratch_bytes(weight->columns) + 1, 64));
         method->prepare(x, x_stride, row_count, weight->columns, 0, row_count, prepared);
@@ -205,6 +205,43 @@ static void test_matmul(struct fixture *fixture) {
 static void matmul_is_the_kernels_result(void **state) {
     (void)state;
     with_masks(test_matmul);
+}
+
+/* What a step of a few sequences takes: tiles of AMX, which round otherwise, are for more. */
+static void test_few_inputs(struct fixture *fixture) {
+    static const size_t counts[] = {2, 4, 5, 8, 9, 16, 24};
+    enum { COLUMNS = 512, ROWS = 70, INPUTS_MAX = 24 };
+    struct stream *stream = fixture->streams[1];
+    for (size_t t = 0; t < sizeof WEIGHT_TYPES / sizeof *WEIGHT_TYPES; t++) {
+        if (fixture->kernels.matvec.form[WEIGHT_TYPES[t]] == MATVEC_FORM_F32) continue;
+        struct matrix weight = random_matrix(fixture, WEIGHT_TYPES[t], ROWS, COLUMNS);
+        float *x = random_floats(fixture, INPUTS_MAX * COLUMNS);
+        static float alone[INPUTS_MAX * ROWS], together[INPUTS_MAX * ROWS];
+        struct matmul_operation operation = {
+            .x_stride = COLUMNS, .row_count = 1, .weight_count = 1, .weights = {&weight}, .y_stride = {ROWS}};
+        for (size_t i = 0; i < INPUTS_MAX; i++) {
+            operation.x = x + i * COLUMNS;
+            operation.y[0] = alone + i * ROWS;
+            fixture->devices[1]->operations->matmul(stream, &operation);
+        }
+        operation.x = x;
+        operation.y[0] = together;
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            operation.row_count = counts[i];
+            fixture->devices[1]->operations->matmul(stream, &operation);
+            if (memcmp(together, alone, counts[i] * ROWS * sizeof *alone) != 0)
+                fail_msg("%s: %zu inputs are not multiplied as each alone",
+                         tensor_type_info(WEIGHT_TYPES[t])->name, counts[i]);
+        }
+        free((void *)(uintptr_t)weight.data);
+        free(x);
+    }
+}
+
+static void few_inputs_multiply_as_each_alone(void **state) {
+    (void)state;
+    if ((cpu_features() & CPU_AVX2) == 0) skip(); /* NEON's matmul multiplies floats */
+    with_masks(test_few_inputs);
 }
 
 /* The direct result itself is a product: F32 against sums in double. */
@@ -635,6 +672,7 @@ static void scratch_stays_after_the_largest_shapes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matmul_is_the_kernels_result),
+        cmocka_unit_test(few_inputs_multiply_as_each_alone),
         cmocka_unit_test(matmul_of_f32_is_the_product),
         cmocka_unit_test(norm_of_segments_in_place),
         cmocka_unit_test(rope_of_any_rows),

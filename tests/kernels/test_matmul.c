@@ -403,6 +403,24 @@ static void test_matvec_is_equal(void **state) {
             }
 }
 
+/* With AMX a few inputs multiply as without it. */
+static void test_few(void **state) {
+    (void)state;
+#if !defined(__x86_64__)
+    skip();
+#endif
+    static const cpu_mask without = CPU_AVX2 | CPU_AVX512;
+    struct matmul_kernels plain, tiles;
+    matmul_kernels_init(&plain, without);
+    matmul_kernels_init(&tiles, without | CPU_AMX);
+    for (size_t t = 0; t < WEIGHT_TYPES; t++) {
+        const enum tensor_type type = weight_types[t];
+        assert_true(plain.few[type].run == NULL);
+        assert_true(tiles.few[type].run == plain.method[type].run);
+        assert_true(tiles.few[type].run != tiles.method[type].run);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference),
@@ -414,6 +432,7 @@ int main(void) {
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_broken_scales),
         cmocka_unit_test(test_matvec_is_equal),
+        cmocka_unit_test(test_few),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -36,8 +36,9 @@ struct cpu_device {
     void (*overlap)(void *context); /* the caller's work before its part of the next run; NULL: none */
     void *overlap_context;
     bool runs_overlap; /* the caller is in a run of the pool */
-    /* By weight type: up to how many inputs go through matvec; more go through matmul. */
-    uint16_t matvec_inputs[MATVEC_TYPES];
+    /* By weight type: up to how many inputs go through matvec; more go through matmul, and up to how many of these
+     * through matmul_kernels.few (0: none). */
+    uint16_t matvec_inputs[MATVEC_TYPES], few_inputs[MATVEC_TYPES];
     struct kernels kernels;
 };
 
@@ -90,8 +91,11 @@ struct cpu_ranges {
 };
 struct cpu_ranges cpu_ranges_of(uint64_t row_count);
 
-/* Fills matvec_inputs for the device's kernels. */
+/* Fills matvec_inputs and few_inputs for the device's kernels. */
 void cpu_matmul_init(struct cpu_device *device, cpu_mask mask);
+/* How so many inputs multiply with a weight of this type; NULL: through matvec. */
+const struct matmul_method *cpu_matmul_method(const struct cpu_device *device, enum tensor_type type,
+                                              size_t input_count);
 void cpu_matmul(struct stream *stream, const struct matmul_operation *operation);
 void cpu_append(struct stream *stream, const struct append_operation *operation);
 void cpu_attend(struct stream *stream, const struct attend_operation *operation);

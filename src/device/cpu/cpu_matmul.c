@@ -8,10 +8,10 @@
  *   finish    bias and accumulation on the panel while it is in the cache
  *
  * Few inputs go through the matvec kernels (the weights stream through registers as they are), many
- * through matmul (a panel is unpacked, then used for all inputs).  Both add in one order (kernels/span.h; with AMX and
- * NEON matmul has another), so an input's result does not depend on how many others there are.  Panels are cut at
- * multiples of MATVEC_ROW_GRANULE or of the method's row_granule and a row's result does not depend on the panel it
- * is in: bit-identical for any thread count. */
+ * through matmul (a panel is unpacked, then used for all inputs), with AMX from FEW_INPUTS_AMX on through its tiles.
+ * All but these and NEON add in one order (kernels/span.h), so an input's result does not depend on how many others
+ * there are.  Panels are cut at multiples of MATVEC_ROW_GRANULE or of the method's row_granule and a row's result does
+ * not depend on the panel it is in: bit-identical for any thread count. */
 #include <string.h>
 
 #include "base/assert.h"
@@ -24,6 +24,9 @@ enum {
     MATVEC_INPUTS = MATVEC_INPUTS_MAX,
     /* Quantised weights on AVX-512 (Zen 5, weights in L2, preparing included): at 4 inputs 0.7-0.9, at 5 1.1-1.2. */
     MATVEC_INPUTS_512 = 4,
+    /* Quantised weights with AMX (Xeon, 2 threads, from memory): at 5 inputs AVX-512 takes 0.4-0.6 of AMX's time, at 16
+     * 0.7-0.9 (Q3_K 1.1), at 24 0.7-1.1, at 32 0.8-1.4. */
+    FEW_INPUTS_AMX = 24,
     MATVEC_ROW_GRANULE = 16,
     PANELS_PER_THREAD = 16, /* enough that the last panels end at about the same time on all threads */
     PANEL_BYTES_MIN = 32 << 10,
@@ -76,14 +79,24 @@ void cpu_matmul_init(struct cpu_device *device, cpu_mask mask) {
         if ((mask & CPU_AVX512) != 0 && device->kernels.matvec.form[type] != MATVEC_FORM_F32)
             inputs = MATVEC_INPUTS_512;
         device->matvec_inputs[type] = (uint16_t)(!has_matmul ? UINT16_MAX : has_matvec ? inputs : 0);
+        const bool has_few = device->kernels.matmul.few[type].run != NULL;
+        if (has_few && device->kernels.matvec.form[type] != MATVEC_FORM_F32)
+            device->few_inputs[type] = FEW_INPUTS_AMX;
     }
+}
+
+const struct matmul_method *cpu_matmul_method(const struct cpu_device *device, enum tensor_type type,
+                                              size_t input_count) {
+    const struct matmul_kernels *kernels = &device->kernels.matmul;
+    if (input_count <= device->matvec_inputs[type]) return NULL;
+    return input_count <= device->few_inputs[type] ? &kernels->few[type] : &kernels->method[type];
 }
 
 static void add_form(struct matmul_run *run, struct product *product, size_t *scratch_bytes) {
     const struct kernels *kernels = &run->device->kernels;
     enum tensor_type type = product->weight->type;
     size_t rows = run->operation->row_count;
-    if (rows > run->device->matvec_inputs[type]) product->method = &kernels->matmul.method[type];
+    product->method = cpu_matmul_method(run->device, type, rows);
     struct prepared_input input = {.method = product->method};
     input.form = input.method != NULL ? input.method->form : (int)kernels->matvec.form[type];
     for (size_t i = 0; i < run->input_count; i++) {

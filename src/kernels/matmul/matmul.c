@@ -16,7 +16,10 @@ void matmul_kernels_init(struct matmul_kernels *kernels, cpu_mask mask) {
         matmul_int8_avx512_init(kernels);
         matmul_float_avx512_init(kernels);
     }
-    if ((mask & CPU_AMX) != 0) matmul_amx_init(kernels);
+    if ((mask & CPU_AMX) != 0) {
+        memcpy(kernels->few, kernels->method, sizeof kernels->few);
+        matmul_amx_init(kernels);
+    }
 #elif defined(__aarch64__)
     if ((mask & CPU_NEON) != 0) matmul_float_neon_init(kernels);
 #else

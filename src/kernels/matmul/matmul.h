@@ -44,6 +44,9 @@ enum { MATMUL_TYPES = 32 };
 
 struct matmul_kernels {
     struct matmul_method method[MATMUL_TYPES]; /* by weight type; run == NULL: no such weight type */
+    /* With AMX what its methods stand in for: tiles want bf16, which costs the same for one input as for 32, so a few
+     * inputs are quicker without.  run == NULL: none. */
+    struct matmul_method few[MATMUL_TYPES];
 };
 
 void matmul_kernels_init(struct matmul_kernels *kernels, cpu_mask mask);
