@@ -36,7 +36,7 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
                                                     .row_capacity = rows,
                                                     .block_capacity = block,
                                                     .logit_row_capacity = engine->logit_rows_max,
-                                                    .beside_capacity = engine->sequence_capacity},
+                                                    .beside_capacity = block},
                           error);
 }
 

@@ -1,5 +1,5 @@
 /* together: short prompts of several sequences, and parts of longer ones, as one batch: each layer's weights are read
- * once for all of them. */
+ * once for all of them.  It runs beside a segment that has paused, as steps do. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,7 +141,8 @@ enum status engine_prefill_together(struct engine *engine, const struct prefill_
                                   .items = together.items,
                                   .item_count = count,
                                   .logit_rows = together.last_rows,
-                                  .logit_row_count = count};
+                                  .logit_row_count = count,
+                                  .beside = true};
     size_t layer;
     TRY(run(engine, &batch, parts, pauses, &layer, logits, error));
     for (size_t i = 0; i < count && (layer == 0 || parts[i].is_step); i++)

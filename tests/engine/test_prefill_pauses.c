@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "engine/engine.h"
+#include "engine/engine_internal.h"
 #include "model/tiny_model.h"
 #include "platform/scratch.h"
 
@@ -240,6 +240,37 @@ static void test_dropped(void **state) {
     end_engine(engine, sequences); /* with a paused one */
 }
 
+/* A pass of a step and a short prompt runs beside a paused segment: its rows are not copied away and back. */
+static void test_together_beside(void **state) {
+    struct plan plan = plain_plan();
+    struct sequence *sequences[3];
+    struct bits expected[3] = {0}, bits[3] = {0};
+    struct pauses pauses = {.every = 1};
+    struct error error;
+    const float *logits;
+    float *meanwhile = calloc(MEANWHILE * width, sizeof *meanwhile);
+    (void)state;
+    plan.select.method = NULL;
+    alone(&plan, expected, meanwhile);
+    struct engine *engine = make_engine(&plan, sequences);
+    assert_true(go_on(engine, sequences[2], 2, NULL, 0, &bits[2]));
+    for (size_t i = 0; i < 5; i++) assert_false(go_on(engine, sequences[0], 0, &pauses, 0, &bits[0]));
+    const struct prefill_part parts[] = {
+        {.sequence = sequences[2], .tokens = tokens[2] + DECODER, .token_count = 1, .is_step = true},
+        {.sequence = sequences[1], .tokens = tokens[1], .token_count = BLOCK - 1, .tokens_after = SECOND - BLOCK + 1}};
+    assert_ok(engine_prefill_together(engine, parts, 2, NULL, &logits, &error), error);
+    assert_ptr_equal(engine->paused, sequences[0]);
+    assert_null(sequences[0]->paused.rows);
+    assert_bits(logits, expected[2].logits[1], width * sizeof *logits, "the step", 1);
+    for (size_t i = 0; i < 2; i++) {
+        assert_true(go_on(engine, sequences[i], i, NULL, 0, &bits[i]));
+        finish(engine, sequences[i], i, &bits[i]);
+        assert_bits(&bits[i], &expected[i], sizeof bits[i], i == 0 ? "the paused one" : "the short one", 1);
+    }
+    end_engine(engine, sequences);
+    free(meanwhile);
+}
+
 int main(void) {
     const struct tiny_model tiny = tiny_model_default("llama");
     const struct device_options options = {.thread_count = 2,
@@ -255,6 +286,7 @@ int main(void) {
         cmocka_unit_test(test_key_index_on_disk),
         cmocka_unit_test(test_suffix),
         cmocka_unit_test(test_dropped),
+        cmocka_unit_test(test_together_beside),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     model_destroy(model);
