@@ -47,7 +47,7 @@ static struct request request_read(int argc, char **argv) {
                               .steps = 3,
                               .links = {50, 100, 200, 500},
                               .link_count = 4,
-                              .kernels = cpu_features()};
+                              .kernels = cpu_default()};
     struct error error;
     if (argc < 3 || argc % 2 == 0) usage();
     request.model = argv[1];
