@@ -1,8 +1,8 @@
 /* paused: a segment of a prompt that has stopped between two blocks.
  *
- * Its residual stream stays in the buffers of the forward pass, where steps and passes of short prompts do not touch it.
- * When another prompt needs these buffers it is copied away, and back when its own goes on.  Its sequence is as long as
- * before the segment: what layers have stored behind that counts when the segment is complete.
+ * Its residual stream stays in the buffers of the forward pass, where steps and passes of short prompts do not touch
+ * it.  When another prompt needs these buffers it is copied away, and back when its own goes on.  Its sequence is as
+ * long as before the segment: what layers have stored behind that counts when the segment is complete.
  */
 #include <stdlib.h>
 
