@@ -79,6 +79,7 @@ static void ask_destroy(struct ask *ask) {
     free(ask->choices);
     json_schema_destroy(ask->schema);
     json_decref(ask->body);
+    token_list_deinit(&ask->ids);
     exchange_release(ask->exchange);
     pthread_mutex_destroy(&ask->mutex);
     free(ask);
@@ -417,9 +418,16 @@ static void submit(struct ask *ask) {
 
 void ask_route(struct server *server, struct exchange *exchange, const struct ask_family *family) {
     json_t *body;
-    if (!server_read_body(exchange, &body)) return;
+    struct token_list ids = {0};
+    if (!(family->ids_field != NULL ? server_read_body_with_ids(exchange, family->ids_field, &body, &ids)
+                                    : server_read_body(exchange, &body)))
+        return;
     struct ask *ask = create(server, exchange, body, family);
-    if (ask == NULL) return;
+    if (ask == NULL) {
+        token_list_deinit(&ids);
+        return;
+    }
+    ask->ids = ids;
     struct api_error error;
     if (family->read(ask, &error)) {
         submit(ask);

@@ -77,6 +77,7 @@ struct ask_choice {
 struct ask_family {
     const char *id_prefix;   /* of the answer's id */
     const char *call_prefix; /* of the ids of tool calls; NULL: "call_" */
+    const char *ids_field;   /* of the body, which may be token ids (ask->ids); NULL: none */
     bool (*read)(struct ask *ask, struct api_error *error); /* of the body, on the route's thread: ask_set_prompts */
     void (*begin)(struct ask *ask, const struct service_admission *admission);
     void (*progress)(struct ask *ask, size_t done, size_t total);
@@ -97,6 +98,7 @@ struct ask {
     const struct ask_family *family;
     void *data;   /* the family's */
     json_t *body; /* owned; what options borrow from */
+    struct token_list ids; /* owned: of the family's ids_field, if it is a plain array of them */
     struct ask_options options;
     bool parses_tools, parses_reasoning;
     bool must_call; /* the answer is a tool call, whose tag ends the prompt; schema is set */

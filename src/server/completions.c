@@ -39,10 +39,17 @@ static bool is_list_of_prompts(const json_t *prompt) {
     return json_is_string(first) || json_is_array(first);
 }
 
+/* One prompt of ids, which were read with the body. */
+static bool read_ids(struct ask *ask, struct api_error *error) {
+    return token_ids_check(&ask->ids, "prompt", service_vocabulary_size(ask->server->model.service), error) &&
+           ask_set_prompts(ask, &ask->ids, 1, error);
+}
+
 static bool read_prompts(struct ask *ask, struct api_error *error) {
     const json_t *prompt = field_get(ask->body, "prompt");
     if (prompt == NULL)
         return api_error_set(error, 400, "prompt", "'prompt': expected a string or token ids");
+    if (ask->ids.count > 0) return read_ids(ask, error);
     const bool is_list = json_is_array(prompt) && is_list_of_prompts(prompt);
     const size_t count = is_list ? json_array_size(prompt) : 1;
     if (count > ASK_CHOICES_MAX)
@@ -208,6 +215,7 @@ static void beat(struct ask *ask) {
 }
 
 static const struct ask_family family = {.id_prefix = "cmpl-",
+                                         .ids_field = "prompt",
                                          .read = read_request,
                                          .begin = stream_begin,
                                          .part = stream_part,

@@ -48,5 +48,7 @@ enum status server_mask(struct server *server, const struct json_schema *schema,
 
 /* Parses the body; false: replied. */
 bool server_read_body(struct exchange *exchange, json_t **body);
+/* The same.  Where the field `name` is a plain array of token ids, they are in *ids and the field is an empty array. */
+bool server_read_body_with_ids(struct exchange *exchange, const char *name, json_t **body, struct token_list *ids);
 
 #endif

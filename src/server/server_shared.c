@@ -1,7 +1,9 @@
 /* What all routes use of the server. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "server/fields.h"
+#include "server/id_array.h"
 #include "server/server_internal.h"
 
 const char *server_new_id(struct server *server, const char *prefix, char *buffer) {
@@ -34,4 +36,18 @@ bool server_read_body(struct exchange *exchange, json_t **body) {
     if (fields_parse(bytes, length, body, &error)) return true;
     exchange_reply_error(exchange, &error);
     return false;
+}
+
+bool server_read_body_with_ids(struct exchange *exchange, const char *name, json_t **body, struct token_list *ids) {
+    size_t length, rest_length;
+    char *rest;
+    struct api_error ignored;
+    const char *bytes = exchange_body(exchange, &length);
+    if (id_array_take(bytes, length, name, ids, &rest, &rest_length)) {
+        const bool parsed = fields_parse(rest, rest_length, body, &ignored);
+        free(rest);
+        if (parsed) return true;
+        token_list_deinit(ids);
+    }
+    return server_read_body(exchange, body); /* with its errors */
 }

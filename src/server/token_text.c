@@ -52,6 +52,12 @@ size_t token_character_count(const struct tokenizer *tokenizer, token_id id) {
     return count;
 }
 
+static bool check_id(long long id, const char *name, size_t index, size_t vocabulary_size, struct api_error *error) {
+    if (id >= 0 && (unsigned long long)id < vocabulary_size) return true;
+    return api_error_set(error, 400, name, "'%s'[%zu]: found %lld, expected a token id below %zu", name, index, id,
+                         vocabulary_size);
+}
+
 bool token_ids_read(const json_t *array, const char *name, size_t vocabulary_size, struct token_list *list,
                     struct api_error *error) {
     for (size_t i = 0; i < json_array_size(array); i++) {
@@ -60,11 +66,15 @@ bool token_ids_read(const json_t *array, const char *name, size_t vocabulary_siz
         if (!json_is_integer(id))
             return api_error_set(error, 400, name, "'%s'[%zu]: found %s, expected a token id", name, i,
                                  json_kind(id));
-        if (json_integer_value(id) < 0 || (uint64_t)json_integer_value(id) >= vocabulary_size)
-            return api_error_set(error, 400, name, "'%s'[%zu]: found %lld, expected a token id below %zu",
-                                 name, i, (long long)json_integer_value(id), vocabulary_size);
+        if (!check_id(json_integer_value(id), name, i, vocabulary_size, error)) return false;
         if (token_list_append(list, (token_id)json_integer_value(id), &reason) != STATUS_OK)
             return api_error_from(error, &reason);
     }
+    return true;
+}
+
+bool token_ids_check(const struct token_list *list, const char *name, size_t vocabulary_size, struct api_error *error) {
+    for (size_t i = 0; i < list->count; i++)
+        if (!check_id(list->ids[i], name, i, vocabulary_size, error)) return false;
     return true;
 }

@@ -20,4 +20,7 @@ size_t token_character_count(const struct tokenizer *tokenizer, token_id id);
 bool token_ids_read(const json_t *array, const char *name, size_t vocabulary_size, struct token_list *list,
                     struct api_error *error);
 
+/* Whether all are in the vocabulary. */
+bool token_ids_check(const struct token_list *list, const char *name, size_t vocabulary_size, struct api_error *error);
+
 #endif
