@@ -206,7 +206,7 @@ static const char *cache_variable(const char *name) {
     struct machine machine = sample_machine(one, NULL);
     char path[300];
     snprintf(machine.processor, sizeof machine.processor, "%s", cpu_model_name());
-    cpu_mask_text(cpu_features(), machine.kernels, sizeof machine.kernels);
+    cpu_mask_text(cpu_default(), machine.kernels, sizeof machine.kernels);
     machine.thread_count = 2;
     machine.threads[0] = sample_machine_threads(2, 2); /* one thread is the quicker number */
     machine.threads[1] = (struct machine_threads){0};

@@ -24,7 +24,7 @@ struct rig {
 };
 
 static void rig_open(struct rig *rig, enum kv_type type, size_t heads, size_t sequences) {
-    const struct device_options options = {.thread_count = 1, .mask = cpu_features()};
+    const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
     const struct kv_cache_config config = {.layer_count = LAYERS,
                                            .kv_head_count = HEADS,
                                            .k_dimension = DIMENSION,

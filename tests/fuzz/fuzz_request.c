@@ -25,7 +25,7 @@ static struct server *open_server(void) {
     struct service *service;
     struct server *server;
     struct error error;
-    const struct device_options options = {.thread_count = 1, .mask = cpu_features()};
+    const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
     ASSERT(device_cpu_create(&device, &options, &error) == STATUS_OK);
     ASSERT(model_load(&model, LOAM_SOURCE_DIR "/models/loam-nano.gguf", device, &error) == STATUS_OK);
     ASSERT(tokenizer_create(&tokenizer, &model->gguf, false, &error) == STATUS_OK);

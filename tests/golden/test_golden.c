@@ -129,7 +129,7 @@ static void compare_case(void **state) {
     assert_true(ids != NULL && logits != NULL && comparison.hidden != NULL);
 
     struct device *device;
-    struct device_options device_options = {.thread_count = 2, .mask = cpu_features()};
+    struct device_options device_options = {.thread_count = 2, .mask = cpu_default()};
     assert_ok(device_cpu_create(&device, &device_options, &error), error);
     struct model *model;
     assert_ok(model_load(&model, file, device, &error), error);

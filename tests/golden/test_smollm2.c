@@ -43,7 +43,7 @@ struct rig {
 
 static void rig_open(struct rig *rig, const char *path) {
     struct error *error = &rig->error;
-    const struct device_options machine = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options machine = {.thread_count = 2, .mask = cpu_default()};
     struct plan plan = {.sequence_capacity = 1, .context_size = TOKENS_MAX, .batch_size = TOKENS_MAX};
     assert_ok(device_cpu_create(&rig->device, &machine, error), *error);
     assert_ok(model_load(&rig->model, path, rig->device, error), *error);

@@ -83,9 +83,9 @@ static void rig_open(struct rig *rig, uint64_t seed) {
     random_init(&rig->random, seed);
     static const char *const families[] = {"llama", "qwen2", "qwen3", "opt"};
     const struct tiny_model tiny = tiny_model_random(&rig->random, families, 4);
-    const struct device_options device = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
     tiny_model_load(&tiny, "blocks", &device, &rig->device, &rig->model);
-    kernels_init(&rig->kernels, cpu_features());
+    kernels_init(&rig->kernels, cpu_default());
     open_cache(rig);
     const struct attention_options everything = {.cache = NULL};
     assert_ok(attention_create(&rig->attention, rig->device, &everything, &rig->error), rig->error);
@@ -382,7 +382,7 @@ struct tier_rig {
 static void tier_rig_open(struct tier_rig *rig, uint64_t spare_bytes) {
     *rig = (struct tier_rig){0};
     const struct tiny_model tiny = tiny_model_default("llama");
-    const struct device_options device = {.thread_count = 1, .mask = cpu_features()};
+    const struct device_options device = {.thread_count = 1, .mask = cpu_default()};
     tiny_model_load(&tiny, "failing", &device, &rig->device, &rig->model);
     rig->operations = rig->device->operations;
     const struct model_config *config = &rig->model->config;

@@ -101,7 +101,7 @@ static void run(struct model *model, const int32_t *tokens, struct observed *obs
 static void check(struct tiny_model tiny, const char *name) {
     struct device *device;
     struct model *model;
-    const struct device_options options = {.thread_count = 2, .mask = cpu_features()};
+    const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
     tiny_model_load(&tiny, "forward", &options, &device, &model);
     size_t width = tiny.hidden_size, vocabulary = tiny.vocabulary_size;
     int32_t tokens[TOKENS];

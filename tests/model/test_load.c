@@ -151,7 +151,7 @@ static void test_config(void **state) {
 static int set_up(void **state) {
     (void)state;
     struct error error;
-    struct device_options options = {.thread_count = 1, .mask = cpu_features()};
+    struct device_options options = {.thread_count = 1, .mask = cpu_default()};
     return device_cpu_create(&device, &options, &error) == STATUS_OK ? 0 : -1;
 }
 
