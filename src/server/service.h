@@ -40,7 +40,7 @@ typedef uint64_t service_ticket;
 
 enum {
     SERVICE_QUEUE_DEFAULT = 256,
-    SERVICE_SLICE_MS_DEFAULT = 250,
+    SERVICE_SLICE_MS_DEFAULT = 225, /* with a step and what looks at the clock it stays below 300 */
     SERVICE_TOP_MAX = GENERATION_TOP_MAX,
     SERVICE_STOPS_MAX = 64,
     SERVICE_OWNER_MAX = 128, /* bytes, with the zero */
