@@ -8,7 +8,7 @@
  *   finish    bias and accumulation on the panel while it is in the cache
  *
  * Few inputs go through the matvec kernels (the weights stream through registers as they are), many
- * through matmul (a panel is unpacked, then used for all inputs), with AMX from FEW_INPUTS_AMX on through its tiles.
+ * through matmul (a panel is unpacked, then used for all inputs), with AMX more than FEW_INPUTS_AMX through its tiles.
  * All but these and NEON add in one order (kernels/span.h), so an input's result does not depend on how many others
  * there are.  Panels are cut at multiples of MATVEC_ROW_GRANULE or of the method's row_granule and a row's result does
  * not depend on the panel it is in: bit-identical for any thread count. */

@@ -12,7 +12,7 @@
  *
  * Bytes: 4 KiB of operands per 131,072 flops, from L2: panels 64 KiB, inputs 64 bytes per block each.
  * Bound: the tile unit, 4 x 16 cycles per block; unpacking costs about 0.3 cycles per weight, to be
- * compared with one cycle per weight and 512 inputs.  Measured with 512 inputs: 1.8 to 2.1 times AVX-512
+ * compared with one cycle per weight and 512 inputs.  Measured with 512 inputs: 1.7 to 2.2 times AVX-512
  * (bench/results/2026-11-26-xeon-amx-kernels.csv).  Tested on emulated tiles, and on the processor's where it has them.
  */
 #include "base/assert.h"
