@@ -8,6 +8,7 @@ A document of DEPTH (32768) tokens is made up and saved in DIR (bench_reopen; on
     next      another question; the sequences before it are in memory, without a request
     together  another question while one is being answered
     turn      the question goes on with the one before
+    again     the same question once more, behind which an answer of 16 tokens was made
     fresh     a prompt of QUESTION + 1 tokens alone: what the weights cost
 
 Medians in ms: until the client has the first token (client), and from admission to it (server).  tokenize: the text of
@@ -103,7 +104,8 @@ def main():
     time.sleep(float(os.environ.get("IDLE", 0)))
     for _ in range(ROUNDS):
         last = document + question()
-        note("next", ask(port, last))
+        note("next", ask(port, last, 16))  # its sequence then has an answer behind it
+        note("again", ask(port, last))
         note("turn", ask(port, last + question()))
         note("fresh", ask(port, question() + question()[:1]))
     for _ in range(ROUNDS):

@@ -110,6 +110,8 @@ void sequence_begin_suffix(struct sequence *sequence);
  * follows would be saved then.  The sequence's own tokens may be lost where they are not saved. */
 enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, size_t token_count,
                            uint64_t *kept, struct error *error) STATUS_CHECKED;
+/* Whether sequence_truncate to so many tokens leaves rows that others may follow: not within a page in 4 bits. */
+bool sequence_cuts_at(const struct sequence *sequence, uint64_t token_count);
 /* Without sequences: memory that there was KV in goes back to the system. */
 void engine_give_back_memory(struct engine *engine);
 /* Appends tokens to the sequence in segments, each layer by layer.  *logits: of the last token, [vocabulary_size].

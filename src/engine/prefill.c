@@ -53,6 +53,10 @@ static uint64_t exact_prefix(const struct sequence *sequence, uint64_t token_cou
     return is_rounded ? token_count - token_count % KV_CHUNK_TOKENS : token_count;
 }
 
+bool sequence_cuts_at(const struct sequence *sequence, uint64_t token_count) {
+    return exact_prefix(sequence, token_count) == token_count;
+}
+
 enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, size_t token_count,
                            uint64_t *kept, struct error *error) {
     struct engine *engine = sequence->engine;

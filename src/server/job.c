@@ -144,8 +144,20 @@ void job_destroy(struct job *job) {
     if (job->has_mask && job->mask.destroy != NULL) job->mask.destroy(job->mask.context);
     token_list_deinit(&job->tokens);
     token_list_deinit(&job->history);
+    free(job->logits);
     free(job->text);
     free(job);
+}
+
+void job_recall(struct job *job, struct service *service) {
+    if (job->logits != NULL || job->answer.tokens.count > 0 || job->prompt_log_probabilities ||
+        job->generation.token_max == 0)
+        return;
+    const float *logits =
+        prompt_logits_find(&service->prompts, job->owner, job->tokens.ids, job->prompt_count);
+    const size_t bytes = service->vocabulary_size * sizeof *logits;
+    if (logits != NULL) job->logits = malloc(bytes);
+    if (job->logits != NULL) memcpy(job->logits, logits, bytes);
 }
 
 enum token_origin job_origin(const struct job *job, size_t index) {
@@ -204,10 +216,9 @@ enum status job_attach(struct job *job, struct service *service, struct error *e
     if (sequence_length(answer->sequence) > 0) return STATUS_OK; /* a resident one */
     answer->stored.count = answer->origins.count = 0;
     if (job->prompt_log_probabilities) return STATUS_OK;
-    size_t count = job_wanted_tokens(job) - (job->answer.tokens.count == 0);
     sequence_set_owner(answer->sequence, job->owner, job->document_name);
     flush_relatives(service, job);
-    TRY(sequence_attach(answer->sequence, job->tokens.ids, count, error));
+    TRY(sequence_attach(answer->sequence, job->tokens.ids, job_shareable_tokens(job), error));
     for (size_t i = 0; i < sequence_length(answer->sequence); i++)
         TRY(answer_note_stored(answer, job->tokens.ids[i], job_origin(job, i), error));
     return STATUS_OK;

@@ -2,6 +2,7 @@
  *
  *   a slice of one prompt, or several short prompts together, -> a step of all jobs that decode
  *   or a slice of what an observer makes of its last step
+ *   before them: the first token of a prompt whose logits are known
  *
  * A slice goes to the owner who had the least computing time, and of its prompts to the one that is read soonest.
  * Where attention is full the step and the short prompts, or a part of one, are one pass over the weights.
@@ -30,7 +31,7 @@ static bool is_behind(const struct job *job) {
 }
 
 static bool is_stepper(const struct job *job) {
-    if (job->state == JOB_SAVE || is_behind(job)) return false;
+    if (job->state == JOB_SAVE || is_behind(job) || job_has_logits(job)) return false;
     return job->state == JOB_DECODE ? !job->paused : job_origin(job, job->answer.stored.count) == ORIGIN_STEP;
 }
 
@@ -181,7 +182,8 @@ static double prompt_order(const struct service *service, const struct job *job,
 }
 
 static bool is_prompt(const struct job *job) {
-    return job->state == JOB_PREFILL && job_origin(job, job->answer.stored.count) != ORIGIN_STEP;
+    return job->state == JOB_PREFILL && !job_has_logits(job) &&
+           job_origin(job, job->answer.stored.count) != ORIGIN_STEP;
 }
 
 /* Whether a is read before b: by owner, who had less computing time, then in order. */
@@ -310,7 +312,11 @@ static enum status note_run(struct service *service, struct job *job, size_t fir
 static void take_prompt(struct service *service, struct job *job, const float *logits) {
     struct error error = {.status = STATUS_OK};
     job->state = job->generation.token_max == 0 ? JOB_SAVE : JOB_DECODE;
-    if (job->answer.tokens.count > 0 || job->state == JOB_SAVE) return; /* sampled before a preemption */
+    if (job->answer.tokens.count > 0) return; /* sampled before a preemption */
+    if (logits != job->logits && job->prompt_count >= KV_CHUNK_TOKENS && job->priority != SERVICE_LOW)
+        prompt_logits_note(&service->prompts, job->owner, job->tokens.ids, job->prompt_count, logits,
+                           service->vocabulary_size);
+    if (job->state == JOB_SAVE) return;
     job->decode_since = clock_seconds();
     if (job_take(job, service, logits, &error) != STATUS_OK)
         job_fail_running(service, job, &error);
@@ -353,6 +359,17 @@ static void prefill_slice(struct service *service, struct job *job) {
     } else if (job->answer.stored.count == job_wanted_tokens(job)) {
         take_prompt(service, job, logits);
     }
+}
+
+/* A prompt that was asked before, and whose KV is there. */
+static struct job *find_known(const struct service *service) {
+    for (size_t i = 0; i < service->running_count; i++)
+        if (job_has_logits(service->running[i])) return service->running[i];
+    return NULL;
+}
+
+static void take_known(struct service *service) {
+    for (struct job *job; (job = find_known(service)) != NULL;) take_prompt(service, job, job->logits);
 }
 
 /* ---- slices of what observers do ---- */
@@ -575,13 +592,14 @@ static void run_together(struct service *service, const struct together *togethe
 
 bool passes_wait(struct service *service) {
     struct job *steppers[ENGINE_SEQUENCES_MAX];
-    return find_steppers(service, steppers) > 0 || find_alone(service) != NULL ||
+    return find_known(service) != NULL || find_steppers(service, steppers) > 0 || find_alone(service) != NULL ||
            find_behind(service) != NULL || find_prompt(service) != NULL;
 }
 
 /* Steps come last, whichever way the turn goes: the time between two tokens is that of one turn. */
 void passes_run(struct service *service) {
     struct together together = {.count = 0};
+    take_known(service);
     step_alone(service);
     struct job *prompt = find_prompt(service);
     /* Prompts and observers take turns. */

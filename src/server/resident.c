@@ -96,14 +96,9 @@ enum status resident_warm(struct service *service, bool *more, struct error *err
     return STATUS_OK;
 }
 
-/* Tokens that the job may take over: at least one of the prompt is computed, for its logits. */
-static size_t shareable_tokens(const struct job *job) {
-    return job_wanted_tokens(job) - (job->answer.tokens.count == 0);
-}
-
 static size_t shared_tokens(const struct job *job, const struct resident *resident) {
     size_t shared = 0;
-    const size_t limit = shareable_tokens(job);
+    const size_t limit = job_shareable_tokens(job);
     while (shared < limit && shared < resident->stored.count &&
            resident->stored.ids[shared] == job->tokens.ids[shared])
         shared++;
@@ -126,15 +121,21 @@ static bool goes_on(const struct job *job, const struct resident *resident) {
            same_ids(job->tokens.ids + stored->count, begun->ids, begun->count);
 }
 
+/* Where documents are saved: the job's prompt was asked before, and its answer, which is not saved, is asked anew. */
+static bool is_asked_again(const struct job *job, const struct resident *resident, size_t shared) {
+    return job->logits != NULL && shared == job->prompt_count && !sequence_is_saved(resident->sequence) &&
+           sequence_cuts_at(resident->sequence, shared);
+}
+
 /* Whether the sequence may be cut back to what it shares with the job.  One that is saved is not: the job attaches to
  * its document instead.  Else what is cut off is lost, and every conversation begins like every other one.  So it must
  * be less than what stays, or the job be asked once more, or the place be needed all the same. */
 static bool may_cut(const struct service *service, const struct job *job, size_t index, size_t shared) {
     const struct resident *resident = &service->residents[index];
-    if (engine_saves(service->engine)) return false;
+    if (engine_saves(service->engine)) return is_asked_again(job, resident, shared);
     if (is_full(service) && index == find_victim(service)) return true;
     if (job->priority == SERVICE_LOW && resident->priority != SERVICE_LOW) return false;
-    return shared > resident->stored.count - shared || shared == shareable_tokens(job);
+    return shared > resident->stored.count - shared || shared == job_shareable_tokens(job);
 }
 
 static bool may_take(const struct service *service, const struct job *job, size_t index, size_t shared) {
@@ -204,7 +205,7 @@ static bool adopt(struct service *service, struct job *job) {
         return false;
     const struct resident *resident = &service->residents[0];
     if (resident->ticket != 0 || strcmp(resident->owner, job->owner) != 0) return false;
-    const size_t count = job_wanted_tokens(job) - (job->answer.tokens.count == 0);
+    const size_t count = job_shareable_tokens(job);
     if (sequence_adopt(resident->sequence, job->tokens.ids, count, &kept, &ignored) != STATUS_OK || kept == 0)
         return false;
     take_over(service, job, 0, (size_t)kept);

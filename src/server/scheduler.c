@@ -129,6 +129,7 @@ static void admit_all(struct service *service) {
     while (service->running_count < service->running_max) {
         pthread_mutex_lock(&service->mutex);
         struct job *job = queue_head(service);
+        if (job != NULL) job_recall(job, service);
         if (job != NULL && job_awaits_disk(job, service)) {
             service->awaits_disk = true;
             job = NULL;

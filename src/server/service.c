@@ -81,6 +81,7 @@ static void free_service(struct service *service) {
     pthread_mutex_destroy(&service->mutex);
     pthread_cond_destroy(&service->work);
     pthread_cond_destroy(&service->idle);
+    prompt_logits_deinit(&service->prompts);
     free(service->accounts);
     free(service);
 }

@@ -17,6 +17,7 @@
 
 #include <pthread.h>
 
+#include "server/prompt_logits.h"
 #include "server/service.h"
 
 enum job_state {
@@ -55,6 +56,7 @@ struct job {
     size_t reused, progress_done, progress_told;
     /* enum token_origin of tokens that were stored before a preemption or damage */
     struct token_list history;
+    float *logits; /* owned; behind the prompt, which was asked before (prompt_logits.h); NULL: they are computed */
     char *text; /* owned: whole characters not yet handed out */
     size_t text_length, text_capacity;
     struct token_probability top[SERVICE_TOP_MAX];
@@ -128,6 +130,7 @@ struct service {
     size_t running_max; /* fewer than `parallel` where memory did not hold so many; until one ends */
     struct resident residents[ENGINE_SEQUENCES_MAX];
     size_t resident_count;
+    struct prompt_logits prompts;
     struct owner_account *accounts; /* owned */
     size_t account_count, account_capacity;
     uint64_t turn;
@@ -142,6 +145,17 @@ void job_destroy(struct job *job); /* the mask too, unless has_mask was cleared 
 static inline size_t job_wanted_tokens(const struct job *job) {
     return job->tokens.count - (job->answer.tokens.count > 0);
 }
+/* Of these, those that may come from memory or a saved document: at least one is computed where logits are lacking. */
+static inline size_t job_shareable_tokens(const struct job *job) {
+    return job_wanted_tokens(job) - (job->answer.tokens.count == 0 && job->logits == NULL);
+}
+/* Whether all of the prompt is stored, and its logits are known: the first token can be sampled. */
+static inline bool job_has_logits(const struct job *job) {
+    return job->state == JOB_PREFILL && job->logits != NULL && job->answer.tokens.count == 0 &&
+           job->answer.stored.count == job->prompt_count;
+}
+/* A copy of the logits behind its prompt, if it was asked before. */
+void job_recall(struct job *job, struct service *service);
 /* How the KV of a token is to be computed: as before, where it was computed before. */
 enum token_origin job_origin(const struct job *job, size_t index);
 /* An empty sequence takes the longest saved prefix. */

@@ -494,7 +494,7 @@ static void test_conversations_that_begin_alike(void **state) {
     assert_int_equal(ask(&rig, &third), 0);
     assert_int_equal(settled(rig.service).resident, 3);
     third.count = PROMPT; /* asked once more */
-    assert_int_equal(ask(&rig, &third), PROMPT - 1);
+    assert_int_equal(ask(&rig, &third), PROMPT);
     first.count = BEGINS; /* no place is left: of the one that goes, what fits is kept */
     append(&first, &question);
     for (size_t i = 0; i < 10; i++) append(&first, &question);
@@ -507,6 +507,101 @@ static void test_conversations_that_begin_alike(void **state) {
     token_list_deinit(&other);
     token_list_deinit(&question);
     service_rig_close(&rig);
+}
+
+/* The same prompt once more: what is stored of it is all of it, and its first token costs no pass.  Of another owner
+ * everything is computed. */
+static void ask_again(const char *preset, bool saves, enum fate fate) {
+    struct service_rig rig;
+    service_rig_open(&rig, &(struct service_rig_options){.parallel = 1,
+                                                         .sequences = fate == EVICTED ? 1 : 2,
+                                                         .context_size = CONTEXT,
+                                                         .host_bytes = saves ? 64 << 20 : 0,
+                                                         .service.idle_ms = fate == UNLOADED ? 1 : 0,
+                                                         .preset = preset,
+                                                         .keep = preset != NULL ? "64" : NULL,
+                                                         .suffix = SUFFIX_SELECTS});
+    struct token_list prompt = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", PROMPT);
+    float log_probabilities[3][ANSWER];
+    struct token_list asked[3] = {0};
+    struct client stranger;
+    struct service_request request = rig_request(&prompt, ANSWER);
+    for (size_t i = 0; i < 3; i++) append(&asked[i], &prompt);
+    assert_int_equal(ask_for(&rig, &asked[0], log_probabilities[0]), 0);
+    suffer(&rig, fate);
+    const uint64_t computed = settled(rig.service).prefill_tokens;
+    for (size_t i = 1; i < 3; i++) {
+        assert_int_equal(ask_for(&rig, &asked[i], log_probabilities[i]), PROMPT);
+        assert_int_equal(settled(rig.service).prefill_tokens, computed);
+    }
+    request.owner = "another";
+    client_init(&stranger, &rig);
+    client_ask(&stranger, &request);
+    assert_int_equal(stranger.admission.reused_tokens, 0);
+    assert_same_tokens(&stranger.tokens, &(struct token_list){.ids = asked[0].ids + PROMPT, .count = ANSWER});
+    for (size_t i = 1; i < 3; i++) {
+        assert_same_tokens(&asked[i], &asked[0]);
+        assert_memory_equal(log_probabilities[i], log_probabilities[0], sizeof log_probabilities[0]);
+    }
+    for (size_t i = 0; i < 3; i++) token_list_deinit(&asked[i]);
+    token_list_deinit(&prompt);
+    client_deinit(&stranger);
+    service_rig_close(&rig);
+}
+
+/* Behind a document that another question went on with, so that the answer is not saved.  cuts: the answer is cut off;
+ * else the end of the question is in a page in 4 bits, whose rows are rounded, and is computed again. */
+static void ask_again_behind_a_document(const char *preset, size_t question_count, bool cuts) {
+    struct service_rig rig;
+    service_rig_open(&rig, &(struct service_rig_options){.parallel = 1,
+                                                         .sequences = 3,
+                                                         .context_size = 1024,
+                                                         .host_bytes = 64 << 20,
+                                                         .preset = preset,
+                                                         .set = preset == leoam ? "codec=q4" : NULL,
+                                                         .keep = preset != NULL ? "64" : NULL,
+                                                         .suffix = SUFFIX_SELECTS});
+    struct token_list document = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", 620),
+                      question = rig_tokens(&rig, "Who saw it then?", question_count),
+                      other = rig_tokens(&rig, "And where did it run to?", 60), prompt = {0}, asked[3] = {0};
+    float log_probabilities[3][ANSWER];
+    append(&prompt, &document);
+    append(&document, &other);
+    assert_int_equal(ask(&rig, &document), 0);
+    append(&prompt, &question);
+    for (size_t i = 0; i < 3; i++) append(&asked[i], &prompt);
+    (void)ask_for(&rig, &asked[0], log_probabilities[0]);
+    const uint64_t computed = settled(rig.service).prefill_tokens;
+    for (size_t i = 1; i < 3; i++) {
+        const size_t reused = ask_for(&rig, &asked[i], log_probabilities[i]);
+        if (cuts) assert_int_equal(reused, prompt.count);
+        assert_same_tokens(&asked[i], &asked[0]);
+        assert_memory_equal(log_probabilities[i], log_probabilities[0], sizeof log_probabilities[0]);
+    }
+    assert_true(cuts == (settled(rig.service).prefill_tokens == computed));
+    for (size_t i = 0; i < 3; i++) token_list_deinit(&asked[i]);
+    token_list_deinit(&document);
+    token_list_deinit(&question);
+    token_list_deinit(&other);
+    token_list_deinit(&prompt);
+    service_rig_close(&rig);
+}
+
+static void test_asked_again_behind_a_document(void **state) {
+    (void)state;
+    ask_again_behind_a_document(NULL, 60, true);
+    ask_again_behind_a_document("quest", 70, true);
+    ask_again_behind_a_document(leoam, 60, true);
+    ask_again_behind_a_document(leoam, 70, false);
+}
+
+static void test_asked_again(void **state) {
+    static const char *const presets[] = {NULL, "quest", "leoam"};
+    (void)state;
+    for (size_t preset = 0; preset < sizeof presets / sizeof *presets; preset++) {
+        ask_again(presets[preset], false, STAYS);
+        for (enum fate fate = STAYS; fate <= EVICTED; fate++) ask_again(presets[preset], true, fate);
+    }
 }
 
 static void ask_low(struct service_rig *rig, const struct token_list *prompt, struct client *client) {
@@ -704,6 +799,8 @@ int main(void) {
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_unsaved_stays),
         cmocka_unit_test(test_conversations_that_begin_alike),
+        cmocka_unit_test(test_asked_again),
+        cmocka_unit_test(test_asked_again_behind_a_document),
         cmocka_unit_test(test_low_priority),
         cmocka_unit_test(test_takes_what_it_needs),
         cmocka_unit_test(test_cut_prefills_go_on),
