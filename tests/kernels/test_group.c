@@ -75,7 +75,44 @@ static void nan_comes_out(void **state) {
         }
 }
 
+/* Bit for bit, with infinities, and NaN in some of the units. */
+static void best_matches(void **state) {
+    (void)state;
+    struct level levels[8];
+    size_t level_count = levels_init(levels);
+    struct random random;
+    random_init(&random, test_seed(32));
+    static const size_t parts[] = {1, 2, 3, 4, 8, 16, 32, 48, 64}, counts[] = {0, 1, 2, 15, 16, 17, 40};
+    for (size_t round = 0; round < 9 * 7; round++) {
+        const size_t each = parts[round % 9], count = counts[round / 9];
+        struct guarded scores = guarded_create(each * count * sizeof(float));
+        float *values = scores.data, best[40], want[40];
+        fill_normal(&random, values, each * count, 3.0);
+        for (size_t i = 0; i < count / 4; i++) {
+            static const float odd[] = {NAN, INFINITY, -INFINITY};
+            values[random_below(&random, each * count)] = odd[i % 3];
+        }
+        for (size_t i = 0; i < count; i++) {
+            want[i] = -INFINITY;
+            for (size_t p = 0; p < each; p++) {
+                const float x = values[i * each + p];
+                if (x != x || x > want[i]) want[i] = x;
+                if (x != x) break;
+            }
+        }
+        for (size_t level = 0; level < level_count; level++) {
+            levels[level].kernels.best(&(struct group_best_args){values, count, each, best});
+            for (size_t i = 0; i < count; i++)
+                if (best[i] != want[i] && (best[i] == best[i] || want[i] == want[i]))
+                    fail_msg("%s: unit %zu of %zu, %zu parts: %g, expected %g", levels[level].name, i, count,
+                             each, (double)best[i], (double)want[i]);
+        }
+        guarded_destroy(&scores);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shares_match), cmocka_unit_test(nan_comes_out)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shares_match), cmocka_unit_test(nan_comes_out),
+                                       cmocka_unit_test(best_matches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

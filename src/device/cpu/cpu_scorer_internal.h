@@ -29,6 +29,7 @@ struct score_range {
     uint64_t begin, end;
     const void *const *blocks; /* of the KV head, by chunk */
     const void *const *then;   /* chunks that will be attended to next; NULL: no prefetch */
+    size_t stride;             /* from one query head's scores to the next one's */
 };
 
 /* Candidates that are nodes of a tree: nodes of the start level are scored, and the best leaves are searched for
@@ -59,7 +60,7 @@ struct cpu_scorer {
     size_t (*query_bytes)(const struct key_index_layout *layout, size_t group);
     void (*prepare)(const struct select_run *run, size_t kv_head, const float *q, void *prepared);
     /* One score per unit, or per token where key_index_scores_tokens.  scores_apart: where scores_by_head, of each of
-     * the range's heads, run->score_stride apart; others are then asked for one head after the other. */
+     * the range's heads, range->stride apart; others are then asked for one head after the other. */
     void (*score)(const struct score_range *range, float *scores, uint8_t *scratch);
     bool scores_apart;
     size_t (*scratch_bytes)(const struct select_run *run); /* of score, or of the search; NULL: none */

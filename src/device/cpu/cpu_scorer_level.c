@@ -69,7 +69,7 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
                                    .heads = scores_by_head(run->operation) ? range->head_count : 1,
                                    .then = range->then,
                                    .scores = scores,
-                                   .stride = run->score_stride});
+                                   .stride = range->stride});
 }
 
 const struct cpu_scorer cpu_scorer_level = {

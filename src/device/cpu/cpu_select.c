@@ -53,32 +53,46 @@ static size_t scores_per_unit(const struct key_index_layout *layout) {
     return layout->unit_tokens / key_index_scored_tokens(layout);
 }
 
-/* A NaN is the best (top_k.h). */
-static void best_of_units(const float *scores, size_t count, size_t parts, float *best) {
-    for (size_t i = 0; i < count; i++) {
-        best[i] = scores[i * parts];
-        for (size_t p = 1; p < parts; p++)
-            if (!(scores[i * parts + p] <= best[i]) && best[i] == best[i]) best[i] = scores[i * parts + p];
-    }
+/* Query heads whose tokens are scored in one pass. */
+static size_t heads_at_once(const struct select_run *run) {
+    return run->scorer->scores_apart ? run->group : run->group / run->score_heads;
 }
 
+/* Rows of scores that a pass writes: one, or one of each head. */
+static size_t rows_at_once(const struct select_run *run) {
+    return run->scorer->scores_apart ? run->score_heads : 1;
+}
+
+/* Scores of parts of so many tokens, of all heads of a pass, stay in L1 or L2. */
+enum { PART_TOKENS = 4096 };
+
+static size_t parts_of_range(const struct select_run *run) {
+    return PART_TOKENS / key_index_scored_tokens(run->operation->layout);
+}
+
+/* scores: of each head of the pass, run->score_stride apart. */
 static void score_heads(const struct score_range *range, float *scores, uint8_t *scratch) {
     const struct select_run *run = range->run;
-    const struct key_index_layout *layout = run->operation->layout;
-    const size_t parts = scores_per_unit(layout);
+    const size_t unit_tokens = run->operation->layout->unit_tokens, rows = rows_at_once(run);
+    const size_t parts = scores_per_unit(run->operation->layout);
+    struct score_range some = *range;
+    some.stride = parts == 1 ? run->score_stride : parts_of_range(run);
     if (parts == 1) {
-        run->scorer->score(range, scores, scratch);
+        run->scorer->score(&some, scores, scratch);
         return;
     }
     float *of_parts = (float *)(void *)scratch;
-    run->scorer->score(range, of_parts, scratch + SCORE_TOKENS * sizeof *of_parts);
-    best_of_units(of_parts, (size_t)(range->end - range->begin) / layout->unit_tokens, parts, scores);
-}
-
-/* Query heads whose tokens are scored in one pass. */
-static size_t heads_at_once(const struct select_run *run) {
-    const bool together = run->scorer->scores_apart && scores_per_unit(run->operation->layout) == 1;
-    return together ? run->group : run->group / run->score_heads;
+    scratch += rows * some.stride * sizeof *of_parts;
+    for (; some.begin < range->end; some.begin += PART_TOKENS, scores += PART_TOKENS / unit_tokens) {
+        some.end = some.begin + PART_TOKENS < range->end ? some.begin + PART_TOKENS : range->end;
+        run->scorer->score(&some, of_parts, scratch);
+        for (size_t row = 0; row < rows; row++)
+            run->device->kernels.group.best(
+                &(struct group_best_args){.scores = of_parts + row * some.stride,
+                                          .count = (size_t)(some.end - some.begin) / unit_tokens,
+                                          .parts = parts,
+                                          .best = scores + row * run->score_stride});
+    }
 }
 
 static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
@@ -269,7 +283,7 @@ static size_t unit_scratch(const struct select_run *run) {
     const struct kernels *kernels = &run->device->kernels;
     const struct key_index_layout *layout = run->operation->layout;
     size_t bytes = run->scorer->scratch_bytes != NULL ? run->scorer->scratch_bytes(run) : 0;
-    if (scores_per_unit(layout) > 1) bytes += SCORE_TOKENS * sizeof(float);
+    if (scores_per_unit(layout) > 1) bytes += rows_at_once(run) * parts_of_range(run) * sizeof(float);
     for (size_t i = 0; i < run->row_count * run->operation->kv_head_count; i++) {
         const struct select_item *item = run->rows[i / run->operation->kv_head_count].item;
         size_t head = i % run->operation->kv_head_count;

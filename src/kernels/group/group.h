@@ -1,4 +1,4 @@
-/* group: the scores of a group's query heads become one score per unit.
+/* group: the scores of a unit's parts become one, and those of a group's query heads one per unit.
  *
  *   out[i] = sum over heads h of  e_h[i] / sum over j of e_h[j],   e_h[i] = exp(scales[h] (scores[h][i] - m_h))
  *
@@ -20,8 +20,16 @@ struct group_softmax_args {
     const float *scales; /* [heads], at least 0 */
 };
 
+/* The best score of each unit's parts: the greatest, or NaN if one of them is (as top_k.h takes it). */
+struct group_best_args {
+    const float *scores; /* [count][parts] */
+    size_t count, parts; /* parts at least 1 */
+    float *best;         /* [count]; not where scores are */
+};
+
 struct group_kernels {
     void (*softmax)(const struct group_softmax_args *args);
+    void (*best)(const struct group_best_args *args);
 };
 
 void group_kernels_init(struct group_kernels *kernels, cpu_mask mask);

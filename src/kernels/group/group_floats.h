@@ -3,6 +3,7 @@
  * Mapping: per head three passes over its scores: the greatest; exponentials in place, and their sum in four registers;
  * shares added to the first row.  Bytes: 4 per score, read and written twice, out of L1 or L2.
  * Bound: the exponentials, one register of them per register of scores.
+ * best: parts of whole registers, a greatest and a mark of NaN each; others one by one.
  */
 #include <math.h>
 #include <string.h>
@@ -69,5 +70,37 @@ static void group_softmax(const struct group_softmax_args *args) {
             if (head > 0) share = floats_add(scores_load(args->scores + i, args->count - i), share);
             scores_store(args->scores + i, share, args->count - i);
         }
+    }
+}
+
+static void best_of_each(const float *scores, size_t count, size_t parts, float *best) {
+    for (size_t i = 0; i < count; i++) {
+        best[i] = scores[i * parts];
+        for (size_t p = 1; p < parts; p++)
+            if (!(scores[i * parts + p] <= best[i]) && best[i] == best[i]) best[i] = scores[i * parts + p];
+    }
+}
+
+static void group_best(const struct group_best_args *args) {
+    enum { UNITS = 16 }; /* that share a mark */
+    if (args->parts % FLOATS != 0) {
+        best_of_each(args->scores, args->count, args->parts, args->best);
+        return;
+    }
+    for (size_t first = 0; first < args->count; first += UNITS) {
+        const size_t end = first + UNITS < args->count ? first + UNITS : args->count;
+        floats odd = floats_set(0); /* above 0: a NaN, or infinity */
+        for (size_t i = first; i < end; i++) {
+            const float *scores = args->scores + i * args->parts;
+            floats largest = floats_set(-INFINITY);
+            for (size_t p = 0; p < args->parts; p += FLOATS) {
+                const floats x = floats_load(scores + p);
+                largest = floats_max(x, largest);
+                odd = floats_if_less(x, floats_set(INFINITY), odd, floats_set(1));
+            }
+            args->best[i] = floats_largest(largest);
+        }
+        if (floats_any_greater(odd, floats_set(0)))
+            best_of_each(args->scores + first * args->parts, end - first, args->parts, args->best + first);
     }
 }

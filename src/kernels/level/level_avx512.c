@@ -79,6 +79,8 @@ FLOATS_INLINE void chunk_score(const struct level_layout *layout, const size_t h
     for (size_t i = 0; i < GROUPS * heads; i++) sums[i] = _mm512_setzero_si512();
     if (layout->planes == 2) /* most often */
         part_add(2, heads, block, level_part_words(layout, 2), integers, sums);
+    else if (layout->planes == 1)
+        part_add(1, heads, block, level_part_words(layout, 1), integers, sums);
     else
         parts_add(layout, heads, block, integers, sums);
     FLOATS_UNROLL
