@@ -22,7 +22,7 @@ static size_t key_index_layers(const struct kv_cache_config *config) {
 /* Layers that have blocks in memory at once. */
 static size_t key_index_places(const struct kv_cache_config *config) {
     const size_t layers = key_index_layers(config);
-    return config->key_index_on_disk ? min_size(layers, KV_KEY_INDEX_PLACES) : layers;
+    return config->key_index_on_disk ? min_size(layers, kv_key_index_places(config)) : layers;
 }
 
 /* Bytes of key index beside a column, of so many layers; false when they do not fit. */

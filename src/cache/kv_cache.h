@@ -25,7 +25,7 @@
  *
  * In a cache of kv_tier_create (cache/kv_tier.h) chunks come and go: a sequence's table then has NULL where a chunk is
  * not in RAM, columns are key index alone, and invariant 3 holds for memory and disk together.  With key_index_on_disk
- * the slab has the blocks of KV_KEY_INDEX_PLACES layers, which the layers use in turns.
+ * the slab has the blocks of key_index_places layers, which the layers use in turns.
  *
  * The slab is never exceeded: a sequence that does not fit gets STATUS_FULL from kv_sequence_reserve,
  * before any work.  Thread: the engine's.
@@ -67,6 +67,8 @@ struct kv_cache_config {
     /* With host_bytes: the blocks of full chunks lie in their documents alone.  In memory are those of the layer that
      * chooses and of the next one, and each layer's growing chunk (kv_key_index.c). */
     bool key_index_on_disk;
+    /* 1, where memory has no room for the next layer's blocks: then nothing is chosen a layer ahead.  0: both. */
+    size_t key_index_places;
     /* Building a block reads those of chunks before it, back to a multiple of so many; 0, 1: of none. */
     size_t key_index_group;
     /* RAM for KV and all that belongs to it, beyond which chunks live on disk (cache/kv_tier.h); 0: the slab holds
@@ -94,7 +96,7 @@ struct kv_cache_config {
 /* Of the disk in docs/decisions/0030-pages-in-parts.md. */
 enum { KV_READ_GAP_BYTES = 8192 };
 
-enum { KV_KEY_INDEX_PLACES = 2 };
+enum { KV_KEY_INDEX_PLACES = 2 }; /* at most */
 
 /* Chunks that the first token_count tokens of a head lie in. */
 static inline uint64_t kv_chunks_of(uint64_t token_count) {

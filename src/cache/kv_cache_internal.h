@@ -81,9 +81,14 @@ static inline void **kv_chunk_entry(const struct kv_sequence *sequence, size_t l
     return &sequence->chunks[lane * sequence->column_capacity + chunk];
 }
 
+/* With key_index_on_disk: layers whose blocks are in memory at once. */
+static inline size_t kv_key_index_places(const struct kv_cache_config *config) {
+    return config->key_index_places != 0 ? config->key_index_places : KV_KEY_INDEX_PLACES;
+}
+
 /* The place in memory of a layer's blocks of the key index; without key_index_on_disk each layer has its own. */
 static inline size_t kv_key_index_place(const struct kv_cache_config *config, size_t layer) {
-    return config->key_index_on_disk ? (layer - config->key_index_layer_first) % KV_KEY_INDEX_PLACES : layer;
+    return config->key_index_on_disk ? (layer - config->key_index_layer_first) % kv_key_index_places(config) : layer;
 }
 
 /* A layer's blocks of the key index: [kv head][column_capacity]. */

@@ -25,6 +25,7 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
                                 struct trace *trace, struct error *error) {
     struct attention_options options;
     TRY(plan_attention_options(plan, &engine->model->config, &options, error));
+    options.prefetches = engine->prefetches;
     options.cache = plan->host_bytes > 0 ? engine->cache : NULL;
     options.list_buffer_bytes = engine->kv.list_bytes;
     options.trace = trace;
@@ -54,7 +55,7 @@ static enum status open_documents(struct engine *engine, const struct plan *plan
                                                    .key_index_on_disk = engine->kv.key_index_on_disk},
                        error));
     documents_build_with(engine->documents, engine_build_rows, engine);
-    engine->hides_reads = engine->select == NULL || (plan->prefetches && select_scans(engine->select));
+    engine->hides_reads = engine->select == NULL || (engine->prefetches && select_scans(engine->select));
     if (plan->mixes_pages && plan->fractions.layer_count == 0 && !plan->fixes_fractions)
         documents_choose_with(engine->documents, engine_choose_fractions, engine);
     engine->has_costs = options->page_costs != NULL;
@@ -74,6 +75,8 @@ static enum status set_trace(struct engine *engine, struct trace *trace, struct 
 static enum status engine_init(struct engine *engine, const struct plan *plan,
                                const struct engine_options *options, struct error *error) {
     TRY(plan_cache_config(plan, &engine->model->config, &engine->kv, error));
+    engine->prefetches =
+        plan->prefetches && !(engine->kv.key_index_on_disk && engine->kv.key_index_places == 1);
     /* The cache rejects a budget that is too small, and names what everything together needs.  So the key index counts
      * here if there is a budget; without one it is allocated with the selection. */
     if (plan->host_bytes == 0) engine->kv.key_index_bytes = engine->kv.key_index_layer_first = 0;

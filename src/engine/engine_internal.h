@@ -65,6 +65,7 @@ struct engine {
     bool rebuilds;               /* layers' inputs are kept (inputs.c), in this form: */
     struct inputs_shape inputs_shape;
     size_t rebuild_chunks;
+    bool prefetches;                     /* the plan's, but where RAM has one layer's key index alone */
     bool hides_reads;                    /* reads overlap with the computation of the previous layer */
     const struct replay *const *replays; /* borrowed, of the sequences of a step; NULL: nothing is replayed */
     float *replay_rows;                  /* owned, of a step: queries, keys and values of every layer */

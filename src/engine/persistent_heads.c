@@ -50,7 +50,7 @@ enum status engine_choose_persistent(struct engine *engine, const struct plan *p
     uint32_t *lanes = calloc(config->layer_count * config->kv_head_count, sizeof *lanes);
     enum status status = lanes == NULL ? error_set(error, STATUS_MEMORY, "out of memory") : STATUS_OK;
     if (status == STATUS_OK && question.similarity != NULL) {
-        question.prefetchable = plan->prefetches ? prefetchable(engine) : 0;
+        question.prefetchable = engine->prefetches ? prefetchable(engine) : 0;
         status = kv_tier_set_resident_heads(engine->cache, lanes, persistent_choose(&question, lanes), error);
     }
     free(lanes);

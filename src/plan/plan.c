@@ -227,13 +227,14 @@ static void pool_key_index(const struct plan *plan, uint64_t context, struct kv_
     if (cache->pooled_tokens >= all) cache->pooled_tokens = 0;
 }
 
-/* Decides where the key index lies, once all else of the cache is known. */
+/* Decides where the key index lies, once all else of the cache is known.  Without a budget: as in the least one. */
 static void place_key_index(const struct plan *plan, struct kv_cache_config *cache) {
     if (!key_index_may_leave(plan) || cache->key_index_bytes == 0 || plan->key_index == PLAN_KEY_INDEX_RAM)
         return;
     const uint64_t in_ram = kv_tier_bytes_min(cache);
     cache->key_index_group = key_index_group(&plan->select);
     cache->key_index_on_disk = true;
+    if (cache->host_bytes < kv_tier_bytes_min(cache)) cache->key_index_places = 1;
     if (plan->key_index == PLAN_KEY_INDEX_DISK) return;
     cache->key_index_on_disk =
         cache->host_bytes > 0 && in_ram > cache->host_bytes && kv_tier_bytes_min(cache) < in_ram;

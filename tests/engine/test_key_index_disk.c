@@ -86,6 +86,18 @@ static void set_disk(struct plan *options) {
     assert_ok(plan_host_bytes_min(options, &rig.model->config, &options->host_bytes, &rig.error), rig.error);
 }
 
+/* The same with room for the key index of two layers, so that one may be chosen for a layer ahead. */
+static void set_disk_of_two(struct plan *options) {
+    struct kv_cache_config cache;
+    set_disk(options);
+    assert_ok(plan_cache_config(options, &rig.model->config, &cache, &rig.error), rig.error);
+    assert_int_equal(cache.key_index_places, 1);
+    cache.key_index_places = 2;
+    options->host_bytes = kv_tier_bytes_min(&cache);
+    assert_ok(plan_cache_config(options, &rig.model->config, &cache, &rig.error), rig.error);
+    assert_true(cache.key_index_places != 1);
+}
+
 static struct engine *make_engine(const struct plan *options) {
     struct engine *engine;
     assert_ok(engine_create(&engine, rig.model, options, NULL, &rig.error), rig.error);
@@ -164,7 +176,7 @@ static void same_logits(void **state) {
         options.host_bytes = AMPLE_BYTES;
         float *expected = answer(&options, lengths, count, &in_ram);
         options.disk_directory = scratch.path;
-        set_disk(&options);
+        (random_below(&random, 2) == 0 ? set_disk : set_disk_of_two)(&options);
         float *found = answer(&options, lengths, count, &on_disk);
         if (memcmp(found, expected, STEPS * count * rig.width * sizeof *found) != 0)
             fail_msg("select=%s, form %d, %zu sequences: other logits", methods[round % METHODS]->name,
@@ -198,12 +210,14 @@ static void decided_a_layer_ahead(void **state) {
     options.host_bytes = AMPLE_BYTES;
     float *expected = answer(&options, lengths, 1, &did);
     options.disk_directory = scratch.path;
-    set_disk(&options);
-    float *found = answer(&options, lengths, 1, &did);
-    assert_true(did.key_index_read_bytes > 0);
-    assert_memory_equal(found, expected, STEPS * rig.width * sizeof *found);
+    for (size_t places = 1; places <= 2; places++) {
+        (places == 1 ? set_disk : set_disk_of_two)(&options);
+        float *found = answer(&options, lengths, 1, &did);
+        assert_true(did.key_index_read_bytes > 0);
+        assert_memory_equal(found, expected, STEPS * rig.width * sizeof *found);
+        free(found);
+    }
     free(expected);
-    free(found);
     scratch_destroy(&scratch);
     scratch_destroy(&ample);
 }
