@@ -30,8 +30,8 @@ WAYS = {
         ["--preset", "flexgen", "--keep", "100%", "--set", "codec=q4,speculate=next-layer"], 6, "the same, prefetched"),
     "abstracts": (["--set", "select=quest,page=64,dense=0"], 24, "+LKA"),
     "tree": (["--set", "select=tree,leaf=32,dense=0"], 24, "+LKA +IAKM"),
-    "exact": (["--preset", "leoam", "--set", "codec=f16"], 24, "ALL without compression"),
-    "all": (["--preset", "leoam", "--set", "codec=q4"], 24, "ALL"),
+    "exact": (["--preset", "leoam", "--set", "select=tree,codec=f16"], 24, "ALL without compression"),
+    "all": (["--preset", "leoam", "--set", "select=tree,codec=q4"], 24, "ALL"),
 }
 BASELINES = ["tokens", "chunks", "tokens+prefetch", "chunks+prefetch"]
 BASELINES_4_BITS = ["all-4bit", "all-4bit+prefetch"]

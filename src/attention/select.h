@@ -107,6 +107,7 @@ struct select_options {
     size_t exact_below;
     size_t page;       /* tokens of a page; 0: 16 (quest, meanstd), single tokens (hash, lowrank, exact) */
     size_t bits;       /* of a code; 0: hash 128, pq 6 */
+    size_t planes; /* hash: bits of each coordinate of a key, at least, in place of `bits`; 0: by `bits` */
     size_t partitions; /* pq: of a key, each with codes of its own */
     size_t codebook;   /* pq: tokens whose centroids a code may name */
     size_t columns;    /* lowrank: of a partial key; 0: a fifth of the head, as published */

@@ -21,13 +21,16 @@ static const uint64_t RANDOM_SEED =
 
 enum { DIMENSION_MAX = 1024, BITS_DEFAULT = 128 };
 
-static size_t code_bits(const struct select_options *options) {
+/* Planes: the next number whose codes are whole words; of a dimension without one, the default. */
+static size_t code_bits(const struct select_options *options, const struct select_shape *shape) {
+    for (size_t planes = options->planes; planes != 0 && planes <= LEVEL_PLANES_MAX; planes++)
+        if (level_fits(shape->k_dimension, planes)) return planes * shape->k_dimension;
     return options->bits != 0 ? options->bits : BITS_DEFAULT;
 }
 
 static bool fits_levels(const struct select_options *options, const struct select_shape *shape) {
-    return code_bits(options) % shape->k_dimension == 0 &&
-           level_fits(shape->k_dimension, code_bits(options) / shape->k_dimension);
+    return code_bits(options, shape) % shape->k_dimension == 0 &&
+           level_fits(shape->k_dimension, code_bits(options, shape) / shape->k_dimension);
 }
 
 static bool uses_levels(const struct select_options *options, const struct select_shape *shape) {
@@ -41,9 +44,13 @@ static bool uses_levels(const struct select_options *options, const struct selec
 
 static enum status check_options(const struct select_options *options, const struct select_shape *shape,
                                  struct error *error) {
-    if (code_bits(options) % 32 != 0 || code_bits(options) > HASH_BITS_MAX)
+    if (options->planes > LEVEL_PLANES_MAX || (options->planes != 0 && options->bits != 0))
+        return error_set(error, STATUS_USAGE,
+                         "select=hash: planes=%zu, bits=%zu: expected one of them, planes up to %d",
+                         options->planes, options->bits, LEVEL_PLANES_MAX);
+    if (code_bits(options, shape) % 32 != 0 || code_bits(options, shape) > HASH_BITS_MAX)
         return error_set(error, STATUS_USAGE, "select=hash: bits=%zu, expected a multiple of 32 up to %d",
-                         code_bits(options), HASH_BITS_MAX);
+                         code_bits(options, shape), HASH_BITS_MAX);
     if (options->group == SELECT_GROUP_MAX)
         return error_set(error, STATUS_USAGE, "select=hash: group=max, expected sum or softmax");
     if (!options->norms && (options->group == SELECT_GROUP_SOFTMAX || options->code == SELECT_CODE_LEVEL))
@@ -53,7 +60,7 @@ static enum status check_options(const struct select_options *options, const str
             error, STATUS_USAGE,
             "select=hash: bits=%zu, expected %zu, the dimension of a key, or up to %d times that, "
             "with code=level",
-            code_bits(options), shape->k_dimension, LEVEL_PLANES_MAX);
+            code_bits(options, shape), shape->k_dimension, LEVEL_PLANES_MAX);
     return STATUS_OK;
 }
 
@@ -64,11 +71,11 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
     layout->aggregate = select_aggregate(options, by_level ? SCORE_SOFTMAX : SCORE_SUM);
     if (by_level) {
         layout->kind = KEY_INDEX_LEVEL;
-        level_layout_init(&layout->level, shape->k_dimension, code_bits(options) / shape->k_dimension);
+        level_layout_init(&layout->level, shape->k_dimension, code_bits(options, shape) / shape->k_dimension);
         layout->bytes = layout->level.bytes;
     } else {
         layout->kind = KEY_INDEX_HASH;
-        hash_layout_init(&layout->hash, code_bits(options));
+        hash_layout_init(&layout->hash, code_bits(options, shape));
         layout->bytes = layout->hash.bytes;
         layout->use_norms = options->norms;
     }
@@ -127,7 +134,7 @@ static enum status rotations(uint16_t *weights, size_t layer_index, const struct
 static enum status weights(uint16_t *weights, size_t layer_index, const struct select_shape *shape,
                            const struct select_options *options, const struct select_calibration *calibration,
                            const char **fallback, struct error *error) {
-    size_t bits = code_bits(options), first_layer = options->dense_layers;
+    size_t bits = code_bits(options, shape), first_layer = options->dense_layers;
     if (uses_levels(options, shape)) return rotations(weights, layer_index, shape, options, error);
     size_t layer_size = shape->kv_head_count * shape->k_dimension * bits;
     bool has_codes = select_calibration_find(calibration, "hash", first_layer, &bits) != NULL;
@@ -140,7 +147,7 @@ static enum status weights(uint16_t *weights, size_t layer_index, const struct s
         return error_set(error, STATUS_MODEL, "%s: blk.%zu.hash_%zu: found nothing, expected a tensor",
                          calibration->path, layer_index, bits);
     *fallback = "select=hash: no calibration of this model was found; its codes are of random hyperplanes";
-    if (layer_index == first_layer) return random_weights(weights, shape, code_bits(options), error);
+    if (layer_index == first_layer) return random_weights(weights, shape, code_bits(options, shape), error);
     memcpy(weights, weights - layer_size, layer_size * sizeof *weights); /* the same for every layer */
     return STATUS_OK;
 }

@@ -54,6 +54,7 @@ static const struct setting {
     {"exact_below", NULL, offsetof(struct select_options, exact_below), false},
     {"page", NULL, offsetof(struct select_options, page), false},
     {"bits", NULL, offsetof(struct select_options, bits), false},
+    {"planes", NULL, offsetof(struct select_options, planes), false},
     {"partitions", NULL, offsetof(struct select_options, partitions), false},
     {"codebook", NULL, offsetof(struct select_options, codebook), false},
     {"norms", NULL, offsetof(struct select_options, norms), true},

@@ -50,8 +50,8 @@
  * Key index on disk (LeoAM's lightweight abstracts).  With key_index_on_disk the blocks of full chunks are in the
  * documents alone, each under its checksum.  A layer that chooses reads its blocks in the order of the file
  * (kv_sequence_load_key_index); two layers' blocks are in memory at once, this one's and the next one's, or this
- * one's alone (key_index_places).  Full chunks are then written at once by every sequence, and invariant 6 ends at the next full chunk: there is no room for its
- * block.
+ * one's alone (key_index_places).  Full chunks are then written at once by every sequence, and invariant 6 ends at the
+ * next full chunk: there is no room for its block.
  *
  * After a cut back into a quantized chunk its rows stay rounded.  Abstracts were made of the exact keys: at 64 tokens
  * they bound the rounded keys too, at fewer these may exceed them by a thirtieth of the chunk's range.

@@ -47,16 +47,16 @@ const struct preset preset_table[] = {
      .keep = "20%",
      .settings = "alpha=5,eta=1,power=0"},
     /* By what a real language model loses at equal bytes read (docs/decisions/0024-leoam-by-a-real-model.md).  On disk
-     * whole chunks are read: more of them, in 4 bits, lose less than finer leaves, whose key index would take the
-     * budget; scores that are normalised per query head read half of the bytes; a quarter of a short context is too few
-     * chunks (0034-pages-by-their-best-leaf.md). */
+     * whole chunks are read, in 4 bits, by the best token in them: codes of a bit a coordinate find those that
+     * abstracts miss (0058-pages-by-codes-of-their-tokens.md); 22% of a short context is too few chunks
+     * (0034-pages-by-their-best-leaf.md).  As published: select=tree,leaf=64,rank=bound. */
     {.name = "leoam",
      .summary = "leaves of a tree, over RAM and disk (LeoAM)",
      .methods = {"tree", "none", "next-layer", "even", "direct", "f16", "none", "row"},
      .keep = "10%",
      .settings = "rank=meanstd,dense=0",
-     .disk_keep = "25%",
-     .disk_settings = "leaf=64,units_min=20,group=softmax,codec=dynamic"},
+     .disk_keep = "22%",
+     .disk_settings = "select=hash,planes=1,page=64,leaf=64,units_min=20,group=softmax,codec=dynamic"},
     {.name = "flexgen",
      .summary = "everything, exactly, from slower tiers (FlexGen)",
      .methods = {"all", FIXED_AXES},

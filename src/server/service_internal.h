@@ -8,6 +8,7 @@
  *   accounts    computing time by owner
  *   resident    sequences that stay in memory without a request
  *   saved       saved documents, for other threads
+ *   prompt_logits  the logits behind prompts that were asked of late (prompt_logits.h)
  *
  * The mutex guards what other threads touch: the queue of new jobs, the flags of jobs, the copy of the statistics.
  * Everything else is the service's thread's.

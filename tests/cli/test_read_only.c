@@ -316,7 +316,7 @@ static void what_ram_holds(const char *name, const char *const *settings) {
     struct process_result plain = {0};
     uint64_t before = sum_of(folder);
     size_t refused = 0, answers = 0;
-    for (uint64_t budget = 2560 << 10; budget < 9 << 20; budget += 448 << 10) {
+    for (uint64_t budget = 2560 << 10; budget < 10 << 20; budget += 448 << 10) {
         char host[32];
         snprintf(host, sizeof host, "%llu", (unsigned long long)budget);
         arguments[3] = host;

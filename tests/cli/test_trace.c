@@ -338,7 +338,7 @@ static void reads_run_while_the_layer_before_computes(void **state) {
 static void choices_run_ahead(void **state) {
     (void)state;
     TRACED("--preset", "leoam", "--keep", "40%", "--set", "speculate=next-layer,codec=f16", "--kv-disk",
-           scratch_path("leoam.kv"), "--kv-host", "3200K");
+           scratch_path("leoam.kv"), "--kv-host", "4M");
     struct timeline timeline = timeline_read();
     expect_nesting(&timeline);
     expect_all_layers(&timeline);

@@ -33,15 +33,41 @@ static void a_preset_is_its_row(void **state) {
     plan = plan_of("leoam", NULL, true, KV_F16);
     assert_string_equal(plan.disk_directory, "folder");
     assert_int_equal(plan.disk_bytes, 7);
+    assert_true(plan.select.method == &select_hash && plan.select.planes == 1 && plan.select.page == 64);
     assert_true(plan.select.leaf == 64 && plan.select.dense_layers == 0 && plan.resident_layers == 0);
     assert_true(plan.select.group == SELECT_GROUP_SOFTMAX && plan.select.take == 0);
     assert_true(plan.select.rank == TREE_MEAN_DEVIATION && plan.quantized_pages && plan.mixes_pages);
-    assert_true(plan.select.heads == SELECT_HEADS_EVEN && plan.select.keep.ratio == 0.25);
+    assert_true(plan.select.heads == SELECT_HEADS_EVEN && plan.select.keep.ratio == 0.22);
     plan_deinit(&plan);
     plan = plan_of("quest", NULL, true, KV_F16);
     assert_true(!plan.quantized_pages && !plan.prefetches && plan.select.heads == SELECT_HEADS_EVEN);
     assert_int_equal(plan.resident_layers, plan.select.dense_layers);
     plan_deinit(&plan);
+}
+
+/* Bytes of a chunk's block: codes, a factor a token, a mean. */
+static void planes_are_bits_of_a_coordinate(void **state) {
+    (void)state;
+    static const struct {
+        const char *set;
+        size_t dimension, bytes; /* 0: refused */
+    } cases[] = {{"planes=1", 64, 64 * (8 + 2) + 128}, {"planes=2", 64, 64 * (16 + 2) + 128},
+                 {"bits=64", 64, 64 * (8 + 2) + 128},  {"planes=1", 128, 64 * (16 + 2) + 256},
+                 {"planes=1", 16, 64 * (4 + 2) + 64}, /* two: words of 32 bits; blocks of 64 bytes */
+                 {"planes=1,bits=64", 64, 0},          {"planes=9", 64, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct plan plan = plan_of("hata", cases[i].set, false, KV_F16);
+        const struct select_shape shape = {
+            .layer_count = 4, .head_count = 4, .kv_head_count = 2, .k_dimension = cases[i].dimension};
+        struct error error;
+        size_t bytes = 0;
+        const enum status status = select_options_key_index_bytes(&plan.select, &shape, &bytes, &error);
+        if (cases[i].bytes == 0)
+            assert_non_null(status == STATUS_USAGE ? strstr(error.message, "planes up to 8") : NULL);
+        else
+            assert_int_equal(status == STATUS_OK ? bytes : 0, cases[i].bytes);
+        plan_deinit(&plan);
+    }
 }
 
 /* The user's settings take precedence over the preset's, and a preset's codec does not make KV of another type. */
@@ -177,11 +203,9 @@ static void who_has_buffers_of_lists(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_preset_is_its_row),
-        cmocka_unit_test(settings_change_the_row),
-        cmocka_unit_test(texts),
-        cmocka_unit_test(a_context_fits_its_budget),
-        cmocka_unit_test(a_tier_has_a_min_budget),
+        cmocka_unit_test(a_preset_is_its_row),       cmocka_unit_test(planes_are_bits_of_a_coordinate),
+        cmocka_unit_test(settings_change_the_row),   cmocka_unit_test(texts),
+        cmocka_unit_test(a_context_fits_its_budget), cmocka_unit_test(a_tier_has_a_min_budget),
         cmocka_unit_test(who_has_buffers_of_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
