@@ -44,10 +44,9 @@ static bool uses_levels(const struct select_options *options, const struct selec
 
 static enum status check_options(const struct select_options *options, const struct select_shape *shape,
                                  struct error *error) {
-    if (options->planes > LEVEL_PLANES_MAX || (options->planes != 0 && options->bits != 0))
-        return error_set(error, STATUS_USAGE,
-                         "select=hash: planes=%zu, bits=%zu: expected one of them, planes up to %d",
-                         options->planes, options->bits, LEVEL_PLANES_MAX);
+    if (options->planes > LEVEL_PLANES_MAX)
+        return error_set(error, STATUS_USAGE, "select=hash: planes=%zu, expected up to %d", options->planes,
+                         LEVEL_PLANES_MAX);
     if (code_bits(options, shape) % 32 != 0 || code_bits(options, shape) > HASH_BITS_MAX)
         return error_set(error, STATUS_USAGE, "select=hash: bits=%zu, expected a multiple of 32 up to %d",
                          code_bits(options, shape), HASH_BITS_MAX);

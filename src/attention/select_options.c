@@ -124,6 +124,9 @@ bool select_option_set(struct select_options *options, const char *name, uint64_
         memcpy(target, &flag, sizeof flag);
     else
         memcpy(target, &number, sizeof number);
+    /* Two ways to give a code's length: the later one counts, as a user's behind a preset's. */
+    if (strcmp(name, "bits") == 0) options->planes = 0;
+    if (strcmp(name, "planes") == 0) options->bits = 0;
     return true;
 }
 

@@ -51,10 +51,16 @@ static void planes_are_bits_of_a_coordinate(void **state) {
     static const struct {
         const char *set;
         size_t dimension, bytes; /* 0: refused */
-    } cases[] = {{"planes=1", 64, 64 * (8 + 2) + 128}, {"planes=2", 64, 64 * (16 + 2) + 128},
-                 {"bits=64", 64, 64 * (8 + 2) + 128},  {"planes=1", 128, 64 * (16 + 2) + 256},
-                 {"planes=1", 16, 64 * (4 + 2) + 64}, /* two: words of 32 bits; blocks of 64 bytes */
-                 {"planes=1,bits=64", 64, 0},          {"planes=9", 64, 0}};
+    } cases[] = {{"planes=1", 64, 64 * (8 + 2) + 128},
+                 {"planes=2", 64, 64 * (16 + 2) + 128},
+                 {"bits=64", 64, 64 * (8 + 2) + 128},
+                 {"planes=1", 128, 64 * (16 + 2) + 256},
+                 /* two planes: codes are words of 32 bits; blocks are of 64 bytes */
+                 {"planes=1", 16, 64 * (4 + 2) + 64},
+                 /* the later one */
+                 {"planes=1,bits=256", 64, 64 * (32 + 2) + 128},
+                 {"bits=256,planes=1", 64, 64 * (8 + 2) + 128},
+                 {"planes=9", 64, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct plan plan = plan_of("hata", cases[i].set, false, KV_F16);
         const struct select_shape shape = {
@@ -63,7 +69,7 @@ static void planes_are_bits_of_a_coordinate(void **state) {
         size_t bytes = 0;
         const enum status status = select_options_key_index_bytes(&plan.select, &shape, &bytes, &error);
         if (cases[i].bytes == 0)
-            assert_non_null(status == STATUS_USAGE ? strstr(error.message, "planes up to 8") : NULL);
+            assert_non_null(status == STATUS_USAGE ? strstr(error.message, "planes=9, expected up to 8") : NULL);
         else
             assert_int_equal(status == STATUS_OK ? bytes : 0, cases[i].bytes);
         plan_deinit(&plan);
