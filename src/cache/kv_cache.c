@@ -20,7 +20,7 @@ static size_t key_index_layers(const struct kv_cache_config *config) {
 }
 
 /* Layers that have blocks in memory at once. */
-static size_t key_index_places(const struct kv_cache_config *config) {
+static size_t layers_in_memory(const struct kv_cache_config *config) {
     const size_t layers = key_index_layers(config);
     return config->key_index_on_disk ? min_size(layers, kv_key_index_places(config)) : layers;
 }
@@ -125,14 +125,14 @@ void kv_cache_destroy(struct kv_cache *cache) {
 }
 
 uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config) {
-    return config->kv_head_count * config->key_index_bytes * key_index_places(config);
+    return config->kv_head_count * config->key_index_bytes * layers_in_memory(config);
 }
 
 uint64_t kv_key_index_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count) {
     const uint64_t heads = config->kv_head_count, layers = config->layer_count;
     if (config->key_index_bytes == 0) return 0;
     if (!config->key_index_on_disk) return layers * heads * chunk_count * sizeof(void *);
-    return key_index_places(config) * heads * chunk_count * sizeof(void *) +
+    return layers_in_memory(config) * heads * chunk_count * sizeof(void *) +
            layers * (heads * config->key_index_bytes + sizeof(uint64_t));
 }
 
@@ -214,7 +214,7 @@ static uint64_t key_index_block(const struct kv_cache *cache, size_t layer, uint
 static void key_index_enter(struct kv_sequence *sequence, uint64_t index) {
     const struct kv_cache *cache = sequence->cache;
     size_t heads = cache->config.kv_head_count, bytes = cache->config.key_index_bytes;
-    size_t layer_count = key_index_places(&cache->config),
+    size_t layer_count = layers_in_memory(&cache->config),
            first = cache->config.key_index_on_disk ? 0 : cache->config.key_index_layer_first;
     for (size_t layer = 0; layer < layer_count; layer++)
         for (size_t head = 0; head < heads; head++) {
@@ -238,7 +238,7 @@ static bool key_index_table(struct kv_sequence *sequence) {
     sequence->open_chunks = NULL;
     memset(sequence->places, 0, sizeof sequence->places);
     if (cache->key_index == NULL) return true;
-    const size_t layers = config->key_index_on_disk ? key_index_places(config) : config->layer_count;
+    const size_t layers = config->key_index_on_disk ? layers_in_memory(config) : config->layer_count;
     if (!checked_multiply(layers * config->kv_head_count, sequence->column_capacity, &count)) return false;
     sequence->key_index = table_create(count, sizeof *sequence->key_index);
     if (config->key_index_on_disk) {
@@ -279,7 +279,7 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
     if (key_index_layers(&config) == 0)
         return cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
     uint64_t column, bytes;
-    if (!column_key_index_bytes(&config, key_index_places(&config), &column) ||
+    if (!column_key_index_bytes(&config, layers_in_memory(&config), &column) ||
         !checked_multiply(column, key_index_columns(cache), &bytes))
         return error_set(error, STATUS_MEMORY, "key index of %llu tokens does not fit any memory",
                          (unsigned long long)(cache->column_count * KV_CHUNK_TOKENS));
@@ -430,7 +430,7 @@ bool kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct
     if (free_columns(cache) == 0) return false;
     const struct kv_cache_config *config = &cache->config;
     const uint64_t own = column_take(cache);
-    for (size_t layer = 0; layer < key_index_places(config); layer++)
+    for (size_t layer = 0; layer < layers_in_memory(config); layer++)
         for (size_t head = 0; head < config->kv_head_count; head++)
             cache->device->operations->copy(
                 stream, cache->key_index + key_index_block(cache, layer, own, head) * config->key_index_bytes,

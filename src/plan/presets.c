@@ -49,9 +49,10 @@ const struct preset preset_table[] = {
     /* By what a real language model loses at equal bytes read (docs/decisions/0024-leoam-by-a-real-model.md).  On disk
      * whole chunks are read, in 4 bits, by the best token in them: codes of a bit a coordinate find those that
      * abstracts miss (0058-pages-by-codes-of-their-tokens.md); 22% of a short context is too few chunks
-     * (0034-pages-by-their-best-leaf.md).  As published: select=tree,leaf=64,rank=bound. */
+     * (0034-pages-by-their-best-leaf.md).  leaf=64 is for --set select=tree; as published: that and rank=bound,
+     * group=max. */
     {.name = "leoam",
-     .summary = "leaves of a tree, over RAM and disk (LeoAM)",
+     .summary = "leaves of a tree; from disk pages by codes of their tokens (LeoAM)",
      .methods = {"tree", "none", "next-layer", "even", "direct", "f16", "none", "row"},
      .keep = "10%",
      .settings = "rank=meanstd,dense=0",

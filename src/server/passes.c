@@ -313,7 +313,7 @@ static void take_prompt(struct service *service, struct job *job, const float *l
     struct error error = {.status = STATUS_OK};
     job->state = job->generation.token_max == 0 ? JOB_SAVE : JOB_DECODE;
     if (job->answer.tokens.count > 0) return; /* sampled before a preemption */
-    if (logits != job->logits && job->prompt_count >= KV_CHUNK_TOKENS && job->priority != SERVICE_LOW)
+    if (logits != NULL && logits != job->logits && job->prompt_count >= KV_CHUNK_TOKENS && job->priority != SERVICE_LOW)
         prompt_logits_note(&service->prompts, job->owner, job->tokens.ids, job->prompt_count, logits,
                            service->vocabulary_size);
     if (job->state == JOB_SAVE) return;

@@ -109,18 +109,23 @@ static void test_comes_back(void **state) {
 
 static const char leoam[] = "leoam";
 
+/* A server in which questions about a document select. */
+static void open_for_documents(struct service_rig *rig, const char *preset, size_t sequences) {
+    service_rig_open(rig, &(struct service_rig_options){.parallel = 1,
+                                                        .sequences = sequences,
+                                                        .context_size = 1024,
+                                                        .host_bytes = 64 << 20,
+                                                        .preset = preset,
+                                                        .set = preset == leoam ? "codec=q4" : NULL,
+                                                        .keep = preset != NULL ? "64" : NULL,
+                                                        .suffix = SUFFIX_SELECTS});
+}
+
 /* Two questions about one document and another turn of the first, in a server with one place; fresh: each in a server
  * of its own over the same folder. */
 static void ask_twice(const char *preset, bool fresh, float log_probabilities[2][ANSWER]) {
     struct service_rig rig;
-    service_rig_open(&rig, &(struct service_rig_options){.parallel = 1,
-                                                         .sequences = 1,
-                                                         .context_size = 1024,
-                                                         .host_bytes = 64 << 20,
-                                                         .preset = preset,
-                                                         .set = preset == leoam ? "codec=q4" : NULL,
-                                                         .keep = preset != NULL ? "64" : NULL,
-                                                         .suffix = SUFFIX_SELECTS});
+    open_for_documents(&rig, preset, 1);
     struct token_list document = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", 620),
                       question = rig_tokens(&rig, "Who saw it then?", 60),
                       other = rig_tokens(&rig, "And where did it run to?", 60),
@@ -553,14 +558,7 @@ static void ask_again(const char *preset, bool saves, enum fate fate) {
  * else the end of the question is in a page in 4 bits, whose rows are rounded, and is computed again. */
 static void ask_again_behind_a_document(const char *preset, size_t question_count, bool cuts) {
     struct service_rig rig;
-    service_rig_open(&rig, &(struct service_rig_options){.parallel = 1,
-                                                         .sequences = 3,
-                                                         .context_size = 1024,
-                                                         .host_bytes = 64 << 20,
-                                                         .preset = preset,
-                                                         .set = preset == leoam ? "codec=q4" : NULL,
-                                                         .keep = preset != NULL ? "64" : NULL,
-                                                         .suffix = SUFFIX_SELECTS});
+    open_for_documents(&rig, preset, 3);
     struct token_list document = rig_tokens(&rig, "The river ran past the mill, and nobody saw it.", 620),
                       question = rig_tokens(&rig, "Who saw it then?", question_count),
                       other = rig_tokens(&rig, "And where did it run to?", 60), prompt = {0}, asked[3] = {0};

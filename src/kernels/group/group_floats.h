@@ -73,18 +73,10 @@ static void group_softmax(const struct group_softmax_args *args) {
     }
 }
 
-static void best_of_each(const float *scores, size_t count, size_t parts, float *best) {
-    for (size_t i = 0; i < count; i++) {
-        best[i] = scores[i * parts];
-        for (size_t p = 1; p < parts; p++)
-            if (!(scores[i * parts + p] <= best[i]) && best[i] == best[i]) best[i] = scores[i * parts + p];
-    }
-}
-
 static void group_best(const struct group_best_args *args) {
     enum { UNITS = 16 }; /* that share a mark */
     if (args->parts % FLOATS != 0) {
-        best_of_each(args->scores, args->count, args->parts, args->best);
+        group_best_of_each(args);
         return;
     }
     for (size_t first = 0; first < args->count; first += UNITS) {
@@ -101,6 +93,9 @@ static void group_best(const struct group_best_args *args) {
             args->best[i] = floats_largest(largest);
         }
         if (floats_any_greater(odd, floats_set(0)))
-            best_of_each(args->scores + first * args->parts, end - first, args->parts, args->best + first);
+            group_best_of_each(&(struct group_best_args){.scores = args->scores + first * args->parts,
+                                                         .count = end - first,
+                                                         .parts = args->parts,
+                                                         .best = args->best + first});
     }
 }

@@ -26,15 +26,6 @@ static void softmax(const struct group_softmax_args *args) {
     }
 }
 
-static void best(const struct group_best_args *args) {
-    for (size_t i = 0; i < args->count; i++) {
-        const float *scores = args->scores + i * args->parts;
-        args->best[i] = scores[0];
-        for (size_t p = 1; p < args->parts && !isnan(args->best[i]); p++)
-            if (!(scores[p] <= args->best[i])) args->best[i] = scores[p];
-    }
-}
-
 void group_ref_install(struct group_kernels *kernels) {
-    *kernels = (struct group_kernels){.softmax = softmax, .best = best};
+    *kernels = (struct group_kernels){.softmax = softmax, .best = group_best_of_each};
 }
