@@ -456,6 +456,11 @@ enum status attention_end_layer(struct attention *attention, struct stream *stre
     return tiered_write_rows(attention->tiered, rows, error);
 }
 
+void attention_change_items(struct attention *attention) {
+    if (attention->tiered != NULL) prefetch_forget(&attention->tiered->prefetch);
+    attention->expected.is_known = false;
+}
+
 static void trace_reuse(struct trace *trace, struct reuse_step step) {
     trace_count(trace, "reuse: hits", (double)step.hits);
     trace_count(trace, "reuse: misses", (double)step.misses);

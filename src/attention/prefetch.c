@@ -31,6 +31,11 @@ void prefetch_drop(struct prefetch *prefetch) {
     fetch_drop(&prefetch->held);
 }
 
+void prefetch_forget(struct prefetch *prefetch) {
+    prefetch_drop(prefetch);
+    prefetch->is_decided = false;
+}
+
 /* ---- what is certain ---- */
 
 /* The next layer's rows are not there yet: their chunk is in memory when it is attended to, and not before. */
@@ -66,8 +71,10 @@ bool prefetch_take_over(struct prefetch *prefetch, struct fetch *now, const stru
     *now = prefetch->next;
     prefetch->next = finished;
     ASSERT(prefetch->is_certain && now->done == 0);
+    ASSERT(now->count == layer->operation.item_count * layer->operation.kv_head_count);
     for (size_t i = 0; i < now->count; i++) {
         const struct attend_item *item = &layer->operation.items[now->jobs[i].index];
+        ASSERT(now->jobs[i].request.sequence == layer->sequences[now->jobs[i].index]);
         now->jobs[i].request.chunk_count = kv_chunks_of(item->position_first + item->row_count);
     }
     now->begun = 0; /* begun once more, for the last chunk */

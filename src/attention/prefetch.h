@@ -39,7 +39,9 @@ enum status prefetch_init(struct prefetch *prefetch, struct device *device,
                           const struct attention_options *options, const struct fetch_options *lists,
                           struct error *error) STATUS_CHECKED;
 void prefetch_deinit(struct prefetch *prefetch);
-void prefetch_drop(struct prefetch *prefetch); /* all of it */
+void prefetch_drop(struct prefetch *prefetch); /* all that is read ahead */
+/* The same, and what was chosen for the next layer: the step is over, or its items are others. */
+void prefetch_forget(struct prefetch *prefetch);
 
 /* What is certain to be read for the layer after this one, of which only one row a sequence is attended to. */
 void prefetch_everything(struct prefetch *prefetch, const struct attention_layer *layer);

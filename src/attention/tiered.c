@@ -111,8 +111,7 @@ enum status tiered_write_rows(struct tiered *tiered, const struct attention_rows
 
 void tiered_end_step(struct tiered *tiered) {
     fetch_drop(&tiered->now);
-    prefetch_drop(&tiered->prefetch);
-    tiered->prefetch.is_decided = false;
+    prefetch_forget(&tiered->prefetch);
     if (tiered->rebuild != NULL) rebuild_end_step(tiered->rebuild);
 }
 

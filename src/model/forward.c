@@ -496,6 +496,7 @@ static enum status let_leave(struct forward *forward, struct forward_batch *batc
     operations->copy(forward->stream, leave->rows, hidden_of(forward, batch, first),
                      (batch->row_count - first) * config->hidden_size * sizeof *leave->rows);
     TRY(operations->stream_synchronize(forward->stream, error));
+    attention_change_items(forward->attention);
     leave->layer = done;
     batch->leave = NULL;
     batch->row_count = first;
