@@ -59,7 +59,7 @@ struct ways {
 
 /* The best of several runs each, taken in turns, because other work on the machine only ever adds time. */
 static struct ways measure(struct stream *stream, const struct matmul_operation *operation) {
-    const enum tensor_type type = operation->weights[0]->type;
+    const enum tensor_type type = operation->weights[0]->matrix.type;
     struct cpu_device *device = stream->device;
     const bool has_few = device->kernels.matmul.few[type].run != NULL;
     struct ways best = {INFINITY, INFINITY, INFINITY};
@@ -76,9 +76,17 @@ static struct ways measure(struct stream *stream, const struct matmul_operation 
 }
 
 static void bench_type(struct cpu_device *device, struct stream *stream, enum tensor_type type) {
-    struct matrix weight = weight_create(device, type);
-    float *x = calloc(INPUTS_MAX * COLUMNS, sizeof *x), *y = calloc(INPUTS_MAX * weight.rows, sizeof *y);
-    if (x == NULL || y == NULL) fail("out of memory");
+    const struct device_operations *operations = device->device.operations;
+    const struct matrix matrix = weight_create(device, type);
+    struct weight weight = {.matrix = matrix};
+    struct buffer inputs_memory, y;
+    if (operations->weight_load(&device->device, &weight, NULL) != STATUS_OK ||
+        operations->allocate(&device->device, MEMORY_SHARED, INPUTS_MAX * COLUMNS * sizeof(float),
+                             &inputs_memory, NULL) != STATUS_OK ||
+        operations->allocate(&device->device, MEMORY_DEVICE, INPUTS_MAX * matrix.rows * sizeof(float), &y,
+                             NULL) != STATUS_OK)
+        fail("out of memory");
+    float *x = inputs_memory.host;
     struct random random;
     random_init(&random, 2);
     for (size_t i = 0; i < INPUTS_MAX * COLUMNS; i++) x[i] = (float)random_normal(&random);
@@ -86,23 +94,23 @@ static void bench_type(struct cpu_device *device, struct stream *stream, enum te
            tensor_type_info(type)->name);
     for (size_t i = 0; i < sizeof INPUT_COUNTS / sizeof *INPUT_COUNTS; i++) {
         size_t inputs = INPUT_COUNTS[i];
-        const struct matmul_operation operation = {.x = x,
+        const struct matmul_operation operation = {.x = span_of(&inputs_memory, 0),
                                                    .x_stride = COLUMNS,
                                                    .row_count = inputs,
                                                    .weight_count = 1,
                                                    .weights = {&weight},
-                                                   .y = {y},
-                                                   .y_stride = {weight.rows}};
+                                                   .y = {span_of(&y, 0)},
+                                                   .y_stride = {matrix.rows}};
         const struct ways best = measure(stream, &operation);
         printf("  %6zu %10.2f %7.1f %10.2f %10.2f %8.1f %14.2f\n", inputs, best.matvec * 1e3,
-               (double)(weight.rows * weight.row_bytes) / best.matvec * 1e-9, best.few * 1e3, best.matmul * 1e3,
-               2.0 * (double)weight.rows * COLUMNS * (double)inputs / best.matmul * 1e-9,
+               (double)(matrix.rows * matrix.row_bytes) / best.matvec * 1e-9, best.few * 1e3,
+               best.matmul * 1e3, 2.0 * (double)matrix.rows * COLUMNS * (double)inputs / best.matmul * 1e-9,
                best.matvec / best.matmul);
         fflush(stdout);
     }
-    free((void *)(uintptr_t)weight.data);
-    free(x);
-    free(y);
+    free((void *)(uintptr_t)matrix.data);
+    operations->release(&device->device, &inputs_memory);
+    operations->release(&device->device, &y);
 }
 
 int main(int argc, char **argv) {

@@ -43,7 +43,7 @@ static void timed_matmul(struct stream *stream, const struct matmul_operation *o
     figures[MATMUL].ns += clock_ns() - begin_ns;
     figures[MATMUL].calls++;
     for (size_t i = 0; i < operation->weight_count; i++)
-        figures[MATMUL].bytes += operation->weights[i]->rows * operation->weights[i]->row_bytes;
+        figures[MATMUL].bytes += operation->weights[i]->matrix.rows * operation->weights[i]->matrix.row_bytes;
 }
 
 static void check(enum status status, const struct error *error) {
@@ -141,7 +141,7 @@ int main(int argc, char **argv) {
     struct model *model;
     struct engine *engine;
     struct sequence *sequences[ENGINE_SEQUENCES_MAX];
-    check(device_cpu_create(&device, &(struct device_options){request.threads, cpu_features(), 0}, &error),
+    check(device_cpu_create(&device, &(struct device_options){request.threads, cpu_features()}, &error),
           &error);
     inner = device->operations;
     struct device_operations timed = *inner;

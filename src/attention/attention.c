@@ -162,7 +162,7 @@ enum status attention_set_select(struct attention *attention, struct select *sel
     attention_drop_select(attention);
     if (select == NULL) return STATUS_OK;
     own.tree_layers = select_tree_layers(select);
-    TRY(choice_init(&attention->choice, &own, error));
+    TRY(choice_init(&attention->choice, attention->device, &own, error));
     const struct reuse_options *reuse = &select_get_options(select)->reuse;
     if (reuse->kind == REUSE_SIMILARITY) {
         struct reuse_shape shape = reuse_shape_of(options, attention->part.capacity);
@@ -177,7 +177,7 @@ enum status attention_set_select(struct attention *attention, struct select *sel
     const bool decides = attention->reuse != NULL && reuse_speculates(attention->reuse);
     attention->tiered->prefetch.reuse = attention->reuse;
     attention->tiered->prefetch.decides = decides;
-    return choice_init(&attention->tiered->prefetch.choice, &own, error);
+    return choice_init(&attention->tiered->prefetch.choice, attention->device, &own, error);
 }
 
 const double *attention_reuse_thresholds(const struct attention *attention) {
@@ -314,7 +314,7 @@ static enum status observe(struct attention *attention, struct stream *stream,
         if (attention->event_q == NULL)
             return error_set(error, STATUS_MEMORY, "attention: no memory for the observer");
         TRY(device_read(attention->device, stream, attention->event_q,
-                        operation->q + item->row * operation->q_stride, q_bytes, error));
+                        span_floats(operation->q, item->row * operation->q_stride), q_bytes, error));
         attention->observer(attention->observer_context,
                             &(struct select_event){
                                 .layer_index = layer->index,

@@ -57,7 +57,8 @@ bool attention_watches_prefill(const struct attention *attention);
 /* Its new rows. */
 struct attention_rows {
     size_t layer_index, kv_head_count;
-    const float *k, *v; /* [rows][k_stride], [rows][v_stride]: kv_head_count heads each, RoPE applied to K */
+    struct span k,
+        v; /* float [rows][k_stride], [rows][v_stride]: kv_head_count heads each, RoPE applied to K */
     size_t k_stride, v_stride;
     struct kv_sequence *const *sequences; /* [item_count] */
     /* [item_count]; rows and positions given, views filled in by attention_append */
@@ -71,10 +72,10 @@ struct rebuild_rows {
     size_t layer_index;
     uint64_t position_first;
     size_t row_count;      /* at most REBUILD_ROWS_MAX */
-    const float *inputs;   /* [row_count][hidden_size]: what W_K and W_V multiply */
+    struct span inputs;    /* float [row_count][hidden_size]: what W_K and W_V multiply */
     const int32_t *tokens; /* [row_count], of the first layer, instead of inputs */
-    /* Set: [row_count][stride], RoPE applied to K; the model's, until it is asked again. */
-    const float *k, *v;
+    /* Set: float [row_count][stride], RoPE applied to K; the model's, until it is asked again. */
+    struct span k, v;
     size_t k_stride, v_stride;
 };
 

@@ -44,9 +44,11 @@ void select_statistics_add(struct select_statistics *sum, const struct select_st
     sum->dense_ns += more->dense_ns;
 }
 
-enum status choice_init(struct choice *choice, const struct choice_options *options, struct error *error) {
+enum status choice_init(struct choice *choice, struct device *device, const struct choice_options *options,
+                        struct error *error) {
     const size_t rows = options->row_capacity, lists = rows * options->kv_head_count;
-    *choice = (struct choice){.row_capacity = rows,
+    *choice = (struct choice){.device = device,
+                              .row_capacity = rows,
                               .kv_head_count = options->kv_head_count,
                               .rows_max = options->list_rows != 0 ? (size_t)options->list_rows : SIZE_MAX};
     choice->dense = calloc(rows, sizeof *choice->dense);
@@ -58,11 +60,12 @@ enum status choice_init(struct choice *choice, const struct choice_options *opti
     choice->candidates = calloc(rows, sizeof *choice->candidates);
     choice->picks = calloc(lists, sizeof *choice->picks);
     choice->hits = calloc(lists, sizeof *choice->hits);
+    choice->rows = calloc(1, sizeof *choice->rows);
     if (options->tree_layers > 0) choice->densities = calloc(options->tree_layers, sizeof *choice->densities);
     enum status status = STATUS_OK;
     if (choice->dense == NULL || choice->chosen == NULL || choice->dense_items == NULL ||
         choice->chosen_items == NULL || choice->lists == NULL || choice->candidates == NULL ||
-        choice->picks == NULL || choice->hits == NULL || choice->slots == NULL ||
+        choice->picks == NULL || choice->hits == NULL || choice->slots == NULL || choice->rows == NULL ||
         (options->tree_layers > 0 && choice->densities == NULL))
         status = error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", rows);
     if (status == STATUS_OK) status = choice_reserve(choice, (size_t)options->list_rows, error);
@@ -80,6 +83,7 @@ void choice_deinit(struct choice *choice) {
     free(choice->picks);
     free(choice->hits);
     free(choice->slots);
+    if (choice->rows != NULL) choice->device->operations->release(choice->device, choice->rows);
     free(choice->rows);
     free(choice->densities);
     *choice = (struct choice){0};
@@ -92,10 +96,12 @@ enum status choice_reserve(struct choice *choice, size_t rows, struct error *err
                          choice->rows_capacity);
     /* Lists grow with their context, token by token. */
     size_t capacity = choice->rows_max == SIZE_MAX ? rows + rows / 2 : choice->rows_max;
-    free(choice->rows);
-    choice->rows = calloc(capacity, sizeof *choice->rows);
-    choice->rows_capacity = choice->rows != NULL ? capacity : 0;
-    if (choice->rows == NULL)
+    const struct device_operations *operations = choice->device->operations;
+    operations->release(choice->device, choice->rows);
+    choice->rows_capacity = 0;
+    if (operations->allocate(choice->device, MEMORY_SHARED, capacity * sizeof(uint32_t), choice->rows,
+                             NULL) != STATUS_OK)
         return error_set(error, STATUS_MEMORY, "select: no memory for lists of %zu rows", rows);
+    choice->rows_capacity = capacity;
     return STATUS_OK;
 }

@@ -66,8 +66,9 @@ struct choice {
     size_t row_capacity, kv_head_count;
     struct select_item *candidates; /* [row_capacity]: what each of `chosen` chooses from */
     uint64_t *picks;                /* [row_capacity][kv_head_count] */
-    bool *hits;     /* [row_capacity][kv_head_count]: lists that were kept from a step before (reuse.h) */
-    uint32_t *rows; /* [rows_capacity]: of the lists */
+    bool *hits; /* [row_capacity][kv_head_count]: lists that were kept from a step before (reuse.h) */
+    struct device *device;          /* borrowed; whose memory the lists are in */
+    struct buffer *rows;            /* MEMORY_SHARED; uint32_t [rows_capacity]: of the lists */
     size_t rows_capacity, rows_max; /* rows_max: what it may grow to */
     struct tree_density *densities; /* [layer_count]; NULL: no tree is searched */
 };
@@ -78,8 +79,8 @@ struct choice_options {
     uint64_t list_rows;
     size_t tree_layers; /* layers whose trees are searched; 0: none */
 };
-enum status choice_init(struct choice *choice, const struct choice_options *options, struct error *error)
-    STATUS_CHECKED;
+enum status choice_init(struct choice *choice, struct device *device, const struct choice_options *options,
+                        struct error *error) STATUS_CHECKED;
 void choice_deinit(struct choice *choice); /* zeroed is allowed */
 
 /* Memory for lists of so many rows together.  STATUS_MEMORY */

@@ -54,19 +54,17 @@ void fetch_add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t i
 }
 
 /* The chunks that rows lie in, without repetition, and the blocks of each. */
-static void add_list(struct fetch *fetch, struct kv_fetch *request, const struct row_list *list) {
-    const uint32_t *rows = list->rows;
+static void add_list(struct fetch *fetch, struct kv_fetch *request, const uint32_t *rows, size_t count) {
     uint32_t *chunks = fetch->chunks + fetch->chunks_used;
     uint8_t *blocks = fetch->blocks + fetch->chunks_used;
     size_t used = 0;
-    for (size_t i = 0; i < list->count;) {
+    for (size_t i = 0; i < count;) {
         uint32_t chunk = rows[i] / KV_CHUNK_TOKENS;
         if (used == 0 || chunks[used - 1] != chunk) {
             blocks[used] = 0;
             chunks[used++] = chunk;
         }
-        bool whole =
-            i + KV_CHUNK_TOKENS <= list->count && rows[i + KV_CHUNK_TOKENS - 1] / KV_CHUNK_TOKENS == chunk;
+        bool whole = i + KV_CHUNK_TOKENS <= count && rows[i + KV_CHUNK_TOKENS - 1] / KV_CHUNK_TOKENS == chunk;
         const uint8_t block = (uint8_t)(1u << rows[i] % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS);
         blocks[used - 1] = (uint8_t)(blocks[used - 1] | (whole ? UINT8_MAX : block));
         i += whole ? KV_CHUNK_TOKENS : 1; /* rows ascend */
@@ -98,8 +96,10 @@ enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
                 list_buffers_of(lists, sequence, fetch->layer_index, head, list);
             request->quantized = true;
             request->stays = stays;
-            const struct row_list missing = buffer != NULL ? list_buffer_missing(lists, buffer, list) : *list;
-            add_list(fetch, request, &missing);
+            size_t count = list->count;
+            const uint32_t *rows = row_list_host(list);
+            if (buffer != NULL) rows = list_buffer_missing(lists, buffer, list, &count);
+            add_list(fetch, request, rows, count);
         }
     return STATUS_OK;
 }

@@ -10,10 +10,10 @@
 static const uint32_t NO_PLACE = UINT32_MAX;
 
 struct list_buffer {
-    size_t count;     /* rows of the list; 0: nothing is held */
-    uint32_t *rows;   /* in the tables; [list_rows]: the list */
-    uint32_t *places; /* in the tables; [list_rows]: where each row is, of the buffer's rows */
-    void **chunks;    /* in the tables; [chunk_count] */
+    size_t count;       /* rows of the list; 0: nothing is held */
+    uint32_t *rows;     /* in the tables; [list_rows]: the list */
+    struct span places; /* in the tables; uint32_t [list_rows]: where each row is, of the buffer's rows */
+    void **chunks;      /* in the tables; [chunk_count] */
 };
 
 /* Whose buffers they are. */
@@ -29,10 +29,10 @@ struct list_buffers {
     struct list_buffer_shape shape;
     size_t heads_max, chunk_count; /* of a sequence; of a buffer */
     struct list_buffer *list;      /* owned; [sequence_capacity][heads_max] */
-    uint32_t *rows, *places;       /* owned; [sequence_capacity][heads_max][list_rows] */
+    uint32_t *rows;                /* owned; [sequence_capacity][heads_max][list_rows] */
+    struct buffer places;          /* owned MEMORY_SHARED; the same */
     void **chunks;                 /* owned; [sequence_capacity][heads_max][chunk_count] */
-    uint8_t *memory;               /* owned MEMORY_HOST; [sequence_capacity][heads_max][chunk_count] chunks */
-    size_t memory_bytes;
+    struct buffer memory; /* owned MEMORY_SHARED; [sequence_capacity][heads_max][chunk_count] chunks */
     struct buffered_sequence *sequences; /* owned; [sequence_capacity] */
     uint32_t *missing;                   /* owned; [list_rows]: of the last question, or new places */
     bool *is_taken;                      /* owned; [list_rows]: places that stay */
@@ -70,13 +70,11 @@ static bool allocate_tables(struct list_buffers *b) {
     const size_t count = shape->sequence_capacity * b->heads_max, rows = (size_t)shape->list_rows;
     b->list = calloc(count, sizeof *b->list);
     b->rows = calloc(count * rows, sizeof *b->rows);
-    b->places = calloc(count * rows, sizeof *b->places);
     b->chunks = calloc(count * b->chunk_count, sizeof *b->chunks);
     b->sequences = calloc(shape->sequence_capacity, sizeof *b->sequences);
     b->missing = calloc(rows, sizeof *b->missing);
     b->is_taken = calloc(rows, sizeof *b->is_taken);
-    if (!b->list || !b->rows || !b->places || !b->chunks || !b->sequences || !b->missing || !b->is_taken)
-        return false;
+    if (!b->list || !b->rows || !b->chunks || !b->sequences || !b->missing || !b->is_taken) return false;
     for (size_t i = 0; i < shape->sequence_capacity; i++) {
         b->sequences[i].heads = calloc(shape->layer_count * shape->kv_head_count, sizeof(uint32_t));
         if (b->sequences[i].heads == NULL) return false;
@@ -95,24 +93,26 @@ enum status list_buffers_create(struct list_buffers **result, struct device *dev
                                .heads_max = heads_of(shape),
                                .chunk_count = chunks_of(shape->list_rows)};
     const size_t count = shape->sequence_capacity * b->heads_max, chunk_bytes = shape->layout->chunk_bytes;
-    void *memory = NULL;
-    enum status status = allocate_tables(b)
-                             ? device->operations->allocate(
-                                   device, MEMORY_HOST, count * b->chunk_count * chunk_bytes, &memory, error)
-                             : error_set(error, STATUS_MEMORY, "buffers of lists: out of memory");
+    const size_t rows = (size_t)shape->list_rows;
+    enum status status =
+        allocate_tables(b)
+            ? device->operations->allocate(device, MEMORY_SHARED, count * b->chunk_count * chunk_bytes,
+                                           &b->memory, error)
+            : error_set(error, STATUS_MEMORY, "buffers of lists: out of memory");
+    if (status == STATUS_OK)
+        status = device->operations->allocate(device, MEMORY_SHARED, count * rows * sizeof(uint32_t),
+                                              &b->places, error);
     if (status != STATUS_OK) {
         list_buffers_destroy(b);
         return status;
     }
-    b->memory = memory;
-    b->memory_bytes = count * b->chunk_count * chunk_bytes;
     b->counts.heads = b->heads_max;
     for (size_t i = 0; i < count; i++) {
-        b->list[i] = (struct list_buffer){.rows = b->rows + i * (size_t)shape->list_rows,
-                                          .places = b->places + i * (size_t)shape->list_rows,
+        b->list[i] = (struct list_buffer){.rows = b->rows + i * rows,
+                                          .places = span_of(&b->places, i * rows * sizeof(uint32_t)),
                                           .chunks = b->chunks + i * b->chunk_count};
         for (size_t c = 0; c < b->chunk_count; c++)
-            b->list[i].chunks[c] = b->memory + (i * b->chunk_count + c) * chunk_bytes;
+            b->list[i].chunks[c] = (uint8_t *)b->memory.host + (i * b->chunk_count + c) * chunk_bytes;
     }
     *result = b;
     return STATUS_OK;
@@ -120,12 +120,12 @@ enum status list_buffers_create(struct list_buffers **result, struct device *dev
 
 void list_buffers_destroy(struct list_buffers *b) {
     if (b == NULL) return;
-    if (b->memory != NULL) b->device->operations->release(b->device, MEMORY_HOST, b->memory, b->memory_bytes);
+    b->device->operations->release(b->device, &b->memory);
+    b->device->operations->release(b->device, &b->places);
     for (size_t i = 0; b->sequences != NULL && i < b->shape.sequence_capacity; i++)
         free(b->sequences[i].heads);
     free(b->list);
     free(b->rows);
-    free(b->places);
     free(b->chunks);
     free(b->sequences);
     free(b->missing);
@@ -171,15 +171,17 @@ struct list_buffer *list_buffers_of(struct list_buffers *b, const struct kv_sequ
 
 /* ---- rows ---- */
 
-struct row_list list_buffer_missing(struct list_buffers *b, const struct list_buffer *buffer,
-                                    const struct row_list *list) {
-    size_t count = 0, i = 0;
+const uint32_t *list_buffer_missing(struct list_buffers *b, const struct list_buffer *buffer,
+                                    const struct row_list *list, size_t *count) {
+    const uint32_t *rows = row_list_host(list);
+    size_t i = 0;
+    *count = 0;
     ASSERT(list->count <= b->shape.list_rows);
     for (size_t j = 0; j < list->count; j++) { /* both ascend */
-        while (i < buffer->count && buffer->rows[i] < list->rows[j]) i++;
-        if (i == buffer->count || buffer->rows[i] != list->rows[j]) b->missing[count++] = list->rows[j];
+        while (i < buffer->count && buffer->rows[i] < rows[j]) i++;
+        if (i == buffer->count || buffer->rows[i] != rows[j]) b->missing[(*count)++] = rows[j];
     }
-    return (struct row_list){.rows = b->missing, .count = count};
+    return b->missing;
 }
 
 /* K or V of a row, and its scales, which lie together in their block. */
@@ -209,14 +211,15 @@ static void copy_row(const struct kv_layout *layout, const void *source, size_t 
 /* Rows that stay keep their places; returns how many do.  The others' places are open. */
 static size_t keep_places(struct list_buffers *b, const struct list_buffer *buffer,
                           const struct row_list *list) {
+    const uint32_t *rows = row_list_host(list), *places = span_host(buffer->places);
     size_t kept = 0, i = 0;
     memset(b->is_taken, 0, (size_t)b->shape.list_rows * sizeof *b->is_taken);
     for (size_t j = 0; j < list->count; j++) {
-        while (i < buffer->count && buffer->rows[i] < list->rows[j]) i++;
-        const bool found = i < buffer->count && buffer->rows[i] == list->rows[j];
-        b->missing[j] = found ? buffer->places[i] : NO_PLACE;
+        while (i < buffer->count && buffer->rows[i] < rows[j]) i++;
+        const bool found = i < buffer->count && buffer->rows[i] == rows[j];
+        b->missing[j] = found ? places[i] : NO_PLACE;
         if (!found) continue;
-        b->is_taken[buffer->places[i]] = true;
+        b->is_taken[places[i]] = true;
         kept++;
     }
     return kept;
@@ -226,18 +229,19 @@ void list_buffer_fill(struct list_buffers *b, struct list_buffer *buffer, const 
                       void *const *chunks) {
     ASSERT(list->count <= b->shape.list_rows);
     const size_t kept = keep_places(b, buffer, list);
+    const uint32_t *rows = row_list_host(list);
     uint32_t open = 0;
     for (size_t j = 0; j < list->count; j++) {
         if (b->missing[j] != NO_PLACE) continue;
         while (b->is_taken[open]) open++; /* there are as many places as a list may have rows */
-        const void *chunk = chunks[list->rows[j] / KV_CHUNK_TOKENS];
+        const void *chunk = chunks[rows[j] / KV_CHUNK_TOKENS];
         ASSERT(chunk != NULL);
-        copy_row(b->shape.layout, chunk, list->rows[j] % KV_CHUNK_TOKENS,
-                 buffer->chunks[open / KV_CHUNK_TOKENS], open % KV_CHUNK_TOKENS);
+        copy_row(b->shape.layout, chunk, rows[j] % KV_CHUNK_TOKENS, buffer->chunks[open / KV_CHUNK_TOKENS],
+                 open % KV_CHUNK_TOKENS);
         b->missing[j] = open++;
     }
-    memcpy(buffer->rows, list->rows, list->count * sizeof *buffer->rows);
-    memcpy(buffer->places, b->missing, list->count * sizeof *buffer->places);
+    memcpy(buffer->rows, rows, list->count * sizeof *buffer->rows);
+    memcpy(span_host(buffer->places), b->missing, list->count * sizeof *b->missing);
     buffer->count = list->count;
     b->counts.kept += kept;
     b->counts.copied += list->count - kept;

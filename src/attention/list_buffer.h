@@ -41,9 +41,9 @@ void list_buffers_destroy(struct list_buffers *buffers); /* NULL is allowed */
 /* The buffer of a head for a list; NULL: it has none, or the list is longer than it may be. */
 struct list_buffer *list_buffers_of(struct list_buffers *buffers, const struct kv_sequence *sequence,
                                     size_t layer_index, size_t kv_head, const struct row_list *list);
-/* Those rows of a list that it lacks; valid until the next call. */
-struct row_list list_buffer_missing(struct list_buffers *buffers, const struct list_buffer *buffer,
-                                    const struct row_list *list);
+/* Those rows of a list that it lacks, [*count]; valid until the next call. */
+const uint32_t *list_buffer_missing(struct list_buffers *buffers, const struct list_buffer *buffer,
+                                    const struct row_list *list, size_t *count);
 /* It holds the list from now on.  chunks: of the KV head, those that the missing rows lie in. */
 void list_buffer_fill(struct list_buffers *buffers, struct list_buffer *buffer, const struct row_list *list,
                       void *const *chunks);

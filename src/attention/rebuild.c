@@ -11,7 +11,8 @@
 enum {
     TILE_CHUNKS = REBUILD_ROWS_MAX / KV_CHUNK_TOKENS,
     BESIDE_HEADS = 2,
-    LOOK_PARTS = 6,    /* two looks are near if they are no further apart than a sixth of what is measured by them */
+    LOOK_PARTS =
+        6, /* two looks are near if they are no further apart than a sixth of what is measured by them */
     WAITED_NS = 20000, /* a call that takes less has not waited */
 };
 static const double WAIT_MIN = 0.05; /* of a step's time: less is no sign that it waited for the link */
@@ -49,14 +50,14 @@ struct rebuild {
     size_t chunk_bytes, forced_chunks;
     uint64_t held_tokens;           /* whose KV has room while others are computed */
     const struct kv_layout *layout; /* borrowed, the cache's */
-    uint8_t *chunks;                /* owned MEMORY_DEVICE; [kv_head_count][chunk_capacity] */
+    struct buffer chunks;           /* owned MEMORY_DEVICE; [kv_head_count][chunk_capacity] */
     void **own;                     /* owned; [kv_head_count][chunk_capacity]: their addresses */
     void **table;                   /* owned; [kv_head_count][view_chunks]: of a view */
     uint32_t *others;               /* owned; [view_chunks] */
     size_t other_count;
-    float *rows;     /* owned MEMORY_HOST; a tile's inputs */
-    float *tile;     /* owned MEMORY_DEVICE; the same */
-    float *partials; /* owned MEMORY_HOST; [kv_head_count][ATTENTION_RANGES][partial_floats] */
+    struct buffer rows;     /* owned MEMORY_SHARED; float: a tile's inputs */
+    struct buffer tile;     /* owned MEMORY_DEVICE; the same */
+    struct buffer partials; /* owned MEMORY_DEVICE; float [kv_head_count][ATTENTION_RANGES][partial_floats] */
     size_t partial_floats;
     struct attend_ranges ranges;         /* of the run, as they are handed out */
     struct rebuild_run run;              /* of the planned layer */
@@ -102,22 +103,18 @@ static enum status init(struct rebuild *rebuild, const struct attention_options 
                         struct error *error) {
     const struct device_operations *operations = rebuild->device->operations;
     const size_t heads = rebuild->kv_head_count;
-    void *memory;
-    TRY(operations->allocate(rebuild->device, MEMORY_DEVICE, workspace_bytes(options), &memory, error));
-    rebuild->chunks = memory;
-    TRY(operations->allocate(rebuild->device, MEMORY_HOST, tile_bytes(options), &memory, error));
-    rebuild->rows = memory;
-    TRY(operations->allocate(rebuild->device, MEMORY_DEVICE, tile_bytes(options), &memory, error));
-    rebuild->tile = memory;
-    TRY(operations->allocate(rebuild->device, MEMORY_HOST, partials_bytes(options), &memory, error));
-    rebuild->partials = memory;
+    struct device *device = rebuild->device;
+    TRY(operations->allocate(device, MEMORY_DEVICE, workspace_bytes(options), &rebuild->chunks, error));
+    TRY(operations->allocate(device, MEMORY_SHARED, tile_bytes(options), &rebuild->rows, error));
+    TRY(operations->allocate(device, MEMORY_DEVICE, tile_bytes(options), &rebuild->tile, error));
+    TRY(operations->allocate(device, MEMORY_DEVICE, partials_bytes(options), &rebuild->partials, error));
     rebuild->own = calloc(heads * rebuild->chunk_capacity, sizeof *rebuild->own);
     rebuild->table = calloc(heads * rebuild->view_chunks, sizeof *rebuild->table);
     rebuild->others = calloc(rebuild->view_chunks, sizeof *rebuild->others);
     if (rebuild->own == NULL || rebuild->table == NULL || rebuild->others == NULL)
         return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
     for (size_t i = 0; i < heads * rebuild->chunk_capacity; i++)
-        rebuild->own[i] = rebuild->chunks + i * rebuild->chunk_bytes;
+        rebuild->own[i] = (void *)(uintptr_t)(rebuild->chunks.address + i * rebuild->chunk_bytes);
     return STATUS_OK;
 }
 
@@ -145,16 +142,10 @@ enum status rebuild_create(struct rebuild **result, struct device *device,
 void rebuild_destroy(struct rebuild *rebuild) {
     if (rebuild == NULL) return;
     const struct device_operations *operations = rebuild->device->operations;
-    const size_t chunks = rebuild->kv_head_count * rebuild->chunk_capacity;
-    const size_t tile = REBUILD_ROWS_MAX * rebuild->hidden_size * sizeof(float);
-    if (rebuild->chunks != NULL)
-        operations->release(rebuild->device, MEMORY_DEVICE, rebuild->chunks, chunks * rebuild->chunk_bytes);
-    if (rebuild->partials != NULL)
-        operations->release(rebuild->device, MEMORY_HOST, rebuild->partials,
-                            rebuild->kv_head_count * ATTENTION_RANGES * rebuild->partial_floats *
-                                sizeof(float));
-    if (rebuild->rows != NULL) operations->release(rebuild->device, MEMORY_HOST, rebuild->rows, tile);
-    if (rebuild->tile != NULL) operations->release(rebuild->device, MEMORY_DEVICE, rebuild->tile, tile);
+    operations->release(rebuild->device, &rebuild->chunks);
+    operations->release(rebuild->device, &rebuild->partials);
+    operations->release(rebuild->device, &rebuild->rows);
+    operations->release(rebuild->device, &rebuild->tile);
     free(rebuild->own);
     free(rebuild->table);
     free(rebuild->others);
@@ -353,9 +344,11 @@ static enum status wait_tile(struct rebuild *rebuild, size_t first, size_t count
 static enum status fetch_tile(struct rebuild *rebuild, struct stream *stream, size_t first, size_t count,
                               struct error *error) {
     const size_t chunk = KV_CHUNK_TOKENS * rebuild->hidden_size;
+    float *rows = rebuild->rows.host;
     for (size_t i = 0; i < count; i++)
-        TRY(inputs_read_rows(rebuild->run.inputs, first + i, rebuild->rows + i * chunk, error));
-    rebuild->device->operations->copy(stream, rebuild->tile, rebuild->rows, count * chunk * sizeof(float));
+        TRY(inputs_read_rows(rebuild->run.inputs, first + i, rows + i * chunk, error));
+    rebuild->device->operations->copy(stream, span_of(&rebuild->tile, 0), span_of(&rebuild->rows, 0),
+                                      count * chunk * sizeof(float));
     return STATUS_OK;
 }
 
@@ -374,7 +367,7 @@ static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
     if (layer->index == 0)
         rows.tokens = inputs_tokens(rebuild->run.inputs) + position;
     else
-        rows.inputs = rebuild->tile;
+        rows.inputs = span_of(&rebuild->tile, 0);
     layer->math.rebuild(layer->math.context, &rows);
     struct attend_item item = {.view = {.layout = rebuild->layout,
                                         .chunks = rebuild->own + place_of(&rebuild->run, first),
@@ -396,6 +389,10 @@ static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
                                                            error); /* the tile's memory is used again */
 }
 
+static struct span partials_at(const struct rebuild *rebuild, size_t floats) {
+    return span_of(&rebuild->partials, floats * sizeof(float));
+}
+
 /* All heads attend to the range that ends before chunk `end` of the run, and its part of the workspace is free. */
 static void attend_range(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
                          size_t end) {
@@ -409,7 +406,7 @@ static void attend_range(struct rebuild *rebuild, struct stream *stream, const s
     const struct attend_ranges range = {.makes = true,
                                         .first = chunk_first / chunks,
                                         .end = chunk_first / chunks + 1,
-                                        .partials = rebuild->partials + index * rebuild->partial_floats,
+                                        .partials = partials_at(rebuild, index * rebuild->partial_floats),
                                         .head_stride = ATTENTION_RANGES * rebuild->partial_floats,
                                         .partial_floats = rebuild->partial_floats};
     struct attend_item item = layer->operation.items[0];
@@ -519,7 +516,7 @@ const struct attend_ranges *rebuild_ranges(struct rebuild *rebuild, size_t head_
     if (run->range_chunks == 0) return NULL;
     rebuild->ranges = (struct attend_ranges){.first = run->chunk_first / run->range_chunks,
                                              .end = (run->chunk_first + run->chunk_count) / run->range_chunks,
-                                             .partials = rebuild->partials + head_first * head_stride,
+                                             .partials = partials_at(rebuild, head_first * head_stride),
                                              .head_stride = head_stride,
                                              .partial_floats = rebuild->partial_floats};
     return &rebuild->ranges;
@@ -536,8 +533,7 @@ static void note_link(struct rebuild *rebuild, const struct rebuild_layer *layer
     const uint64_t chunks = run->layer_index > 0 ? run->chunk_count : 0;
     if (reads->arrived_ns > 0)
         rebuild_rates_add_link(&rebuild->rates, reads->bytes,
-                               seconds_between(reads->begin_ns, reads->arrived_ns),
-                               reads->is_bound);
+                               seconds_between(reads->begin_ns, reads->arrived_ns), reads->is_bound);
     else
         rebuild_rates_add_link(
             &rebuild->rates,

@@ -9,7 +9,8 @@
 
 /* What a KV head of a layer of a sequence holds. */
 struct held {
-    uint32_t *rows; /* owned; [capacity]: sinks and picks, and behind them the window of the last step */
+    /* Owned MEMORY_SHARED; uint32_t [capacity]: sinks and picks, and behind them the window of the last step. */
+    struct buffer rows;
     size_t capacity, prefix_count; /* rows of sinks and picks; 0: nothing is held */
     uint64_t candidate_end;        /* where the window began when they were chosen */
     uint64_t position, seen;       /* of the row that chose, and of the last one that looked */
@@ -103,7 +104,8 @@ enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
 
 void reuse_destroy(struct reuse *reuse) {
     if (reuse == NULL) return;
-    for (size_t i = 0; reuse->held != NULL && i < held_count(&reuse->shape); i++) free(reuse->held[i].rows);
+    for (size_t i = 0; reuse->held != NULL && i < held_count(&reuse->shape); i++)
+        reuse->shape.device->operations->release(reuse->shape.device, &reuse->held[i].rows);
     free(reuse->importance);
     free(reuse->thresholds);
     free(reuse->sequences);
@@ -219,8 +221,8 @@ static enum status plan(struct reuse *reuse, const struct select *select, struct
     ASSERT(choice->chosen_count <= reuse->shape.row_capacity);
     for (size_t i = 0; i < choice->chosen_count; i++) {
         TRY(device_read(reuse->shape.device, stream, reuse->queries + i * size,
-                        operation->q + choice->candidates[i].row * operation->q_stride, size * sizeof(float),
-                        error));
+                        span_floats(operation->q, choice->candidates[i].row * operation->q_stride),
+                        size * sizeof(float), error));
         reuse->slots[i] = slot_of(reuse, query->sequences[choice->chosen_items[i]]);
         look_up(reuse, query, choice, i);
     }
@@ -234,9 +236,13 @@ static enum status reserve(struct reuse *reuse, struct held *held, size_t rows, 
     size_t capacity = rows + rows / 2;
     if (reuse->shape.list_rows != 0) capacity = min_size(capacity, (size_t)reuse->shape.list_rows);
     ASSERT(capacity >= rows);
-    uint32_t *grown = realloc(held->rows, capacity * sizeof *grown);
-    if (grown == NULL)
+    struct device *device = reuse->shape.device;
+    struct buffer grown;
+    if (device->operations->allocate(device, MEMORY_SHARED, capacity * sizeof(uint32_t), &grown, NULL) !=
+        STATUS_OK)
         return error_set(error, STATUS_MEMORY, "reuse: no memory for a list of %zu rows", rows);
+    if (held->prefix_count > 0) memcpy(grown.host, held->rows.host, held->prefix_count * sizeof(uint32_t));
+    device->operations->release(device, &held->rows);
     held->rows = grown;
     held->capacity = capacity;
     return STATUS_OK;
@@ -249,9 +255,10 @@ static enum status take(struct reuse *reuse, struct held *held, const struct sel
     const uint64_t age = candidates->position - held->position;
     const size_t window = (size_t)(candidates->position + 1 - begin);
     TRY(reserve(reuse, held, held->prefix_count + window, error));
-    for (size_t i = 0; i < window; i++) held->rows[held->prefix_count + i] = (uint32_t)(begin + i);
+    uint32_t *rows = held->rows.host;
+    for (size_t i = 0; i < window; i++) rows[held->prefix_count + i] = (uint32_t)(begin + i);
     statistics->kept += held->prefix_count + window - list->count;
-    *list = (struct row_list){.rows = held->rows, .count = held->prefix_count + window};
+    *list = (struct row_list){.rows = span_of(&held->rows, 0), .count = held->prefix_count + window};
     statistics->reuse.hits++;
     statistics->reuse.rows += list->count;
     statistics->reuse.age_sum += age;
@@ -265,7 +272,7 @@ static enum status keep(struct reuse *reuse, struct held *held, const struct sel
     const size_t window = (size_t)(candidates->position + 1 - candidates->candidate_end);
     held->prefix_count = 0;
     TRY(reserve(reuse, held, list->count, error));
-    memcpy(held->rows, list->rows, list->count * sizeof *held->rows);
+    memcpy(held->rows.host, row_list_host(list), list->count * sizeof(uint32_t));
     held->prefix_count = list->count - window;
     held->candidate_end = candidates->candidate_end;
     held->position = candidates->position;

@@ -22,17 +22,17 @@ struct select {
     struct select_shape shape;
     struct select_options options;
     struct key_index_layout layout;
-    uint16_t *weights; /* owned device memory, [layer from dense_layers][layer_weights]; NULL: none */
-    size_t layer_weights, weights_bytes;
+    struct buffer
+        weights; /* owned MEMORY_DEVICE, uint16_t [layer from dense_layers][layer_weights]; or none */
+    size_t layer_weights;
     uint32_t weights_digest;
     float *importance;    /* owned, [layer][head]: for reuse; NULL: not known, or not wanted */
     double *thresholds;   /* owned, [layer][kv_head]: for reuse, measured; NULL: the same */
     double *head_budgets; /* owned, [layer][kv_head]: of keep, 1 on average; NULL: all alike */
     const char *fallback;
     size_t row_capacity;
-    struct softmax_sum *sums; /* owned device memory, [row_capacity][head_count]; NULL: not needed */
-    float *scores;            /* owned device memory; KEY_INDEX_MASS; grows with the longest list */
-    size_t scores_bytes;
+    struct buffer sums;   /* owned MEMORY_DEVICE, struct softmax_sum [row_capacity][head_count]; or none */
+    struct buffer scores; /* owned MEMORY_DEVICE; KEY_INDEX_MASS; grows with the longest list */
     bool bounds_mass;
     /* Owned, [row_capacity][head_count]: mass bounds of the rows that attended last; or NULL */
     double *mass_bounds;
@@ -56,25 +56,22 @@ static enum status load_weights(struct select *select, const struct select_calib
     if (method->weights == NULL || first >= layers) return STATUS_OK;
     const struct device_operations *operations = select->device->operations;
     select->layer_weights = select->shape.kv_head_count * select->shape.k_dimension * columns;
-    select->weights_bytes = (layers - first) * select->layer_weights * sizeof *select->weights;
-    void *weights;
-    TRY(operations->allocate(select->device, MEMORY_DEVICE, select->weights_bytes, &weights, error));
-    select->weights = weights;
-    void *host = NULL;
+    const size_t count = (layers - first) * select->layer_weights, bytes = count * sizeof(uint16_t);
+    TRY(operations->allocate(select->device, MEMORY_DEVICE, bytes, &select->weights, error));
+    uint16_t *host = malloc(bytes);
     struct stream *stream = NULL;
-    enum status status =
-        operations->allocate(select->device, MEMORY_HOST, select->weights_bytes, &host, error);
-    if (status == STATUS_OK) status = operations->stream_create(select->device, &stream, error);
+    enum status status = host != NULL ? operations->stream_create(select->device, &stream, error)
+                                      : error_set(error, STATUS_MEMORY, "select: no memory for its weights");
     for (size_t layer = first; status == STATUS_OK && layer < layers; layer++)
-        status = method->weights((uint16_t *)host + (layer - first) * select->layer_weights, layer,
-                                 &select->shape, &select->options, calibration, &select->fallback, error);
+        status = method->weights(host + (layer - first) * select->layer_weights, layer, &select->shape,
+                                 &select->options, calibration, &select->fallback, error);
     if (status == STATUS_OK) {
-        select->weights_digest = digest_of(host, select->weights_bytes / sizeof(uint16_t));
-        operations->copy(stream, weights, host, select->weights_bytes);
+        select->weights_digest = digest_of(host, count);
+        operations->upload(stream, span_of(&select->weights, 0), host, bytes);
         status = operations->stream_synchronize(stream, error);
     }
     if (stream != NULL) operations->stream_destroy(stream);
-    if (host != NULL) operations->release(select->device, MEMORY_HOST, host, select->weights_bytes);
+    free(host);
     return status;
 }
 
@@ -183,11 +180,8 @@ static enum status init(struct select *select, const struct select_setup *setup,
         TRY(dial_create(&select->dial, &dial, error));
     }
     if (!wants_sums(select) && select->layout.kind != KEY_INDEX_MASS) return STATUS_OK;
-    void *sums;
-    TRY(select->device->operations->allocate(select->device, MEMORY_DEVICE, heads * sizeof *select->sums,
-                                             &sums, error));
-    select->sums = sums;
-    return STATUS_OK;
+    return select->device->operations->allocate(select->device, MEMORY_DEVICE,
+                                                heads * sizeof(struct softmax_sum), &select->sums, error);
 }
 
 enum status select_create(struct select **result, struct device *device, const struct select_setup *setup,
@@ -207,16 +201,10 @@ enum status select_create(struct select **result, struct device *device, const s
 
 void select_destroy(struct select *select) {
     if (select == NULL) return;
-    if (select->weights != NULL)
-        select->device->operations->release(select->device, MEMORY_DEVICE, select->weights,
-                                            select->weights_bytes);
-    if (select->sums != NULL)
-        select->device->operations->release(select->device, MEMORY_DEVICE, select->sums,
-                                            select->row_capacity * select->shape.head_count *
-                                                sizeof *select->sums);
-    if (select->scores != NULL)
-        select->device->operations->release(select->device, MEMORY_DEVICE, select->scores,
-                                            select->scores_bytes);
+    const struct device_operations *operations = select->device->operations;
+    operations->release(select->device, &select->weights);
+    operations->release(select->device, &select->sums);
+    operations->release(select->device, &select->scores);
     free(select->importance);
     free(select->thresholds);
     free(select->head_budgets);
@@ -283,9 +271,17 @@ bool select_scans(const struct select *select) {
     return select->options.scan || select->options.method->reads_keys;
 }
 
-static const uint16_t *weights_of(const struct select *select, size_t layer_index) {
-    if (select->weights == NULL) return NULL;
-    return select->weights + (layer_index - select->options.dense_layers) * select->layer_weights;
+/* Of a layer's KV heads from one on. */
+static struct span weights_of(const struct select *select, size_t layer_index, size_t kv_head) {
+    if (!buffer_exists(&select->weights)) return (struct span){.buffer = NULL};
+    const size_t layer = layer_index - select->options.dense_layers,
+                 head_weights = select->layer_weights / select->shape.kv_head_count;
+    return span_of(&select->weights,
+                   (layer * select->layer_weights + kv_head * head_weights) * sizeof(uint16_t));
+}
+
+static struct span sums_of(const struct select *select) {
+    return buffer_exists(&select->sums) ? span_of(&select->sums, 0) : (struct span){.buffer = NULL};
 }
 
 void select_append(struct select *select, struct stream *stream, size_t layer_index,
@@ -293,7 +289,7 @@ void select_append(struct select *select, struct stream *stream, size_t layer_in
     if (select->layout.bytes == 0 || !layer_selects(select, layer_index)) return;
     select->device->operations->key_index_build(
         stream, &(struct key_index_operation){.layout = &select->layout,
-                                              .weights = weights_of(select, layer_index),
+                                              .weights = weights_of(select, layer_index, 0),
                                               .layer_index = layer_index,
                                               .kv_head_count = select->shape.kv_head_count,
                                               .items = items,
@@ -488,16 +484,14 @@ static enum status choose_rows(const struct select *select, struct stream *strea
                                       .kv_head_count = heads,
                                       .scale = operation->scale,
                                       .layout = &select->layout,
-                                      .weights = weights_of(select, query->layer_index),
+                                      .weights = weights_of(select, query->layer_index, query->kv_head_first),
                                       .alpha = (float)select->options.alpha,
                                       .items = choice->candidates,
                                       .item_count = choice->chosen_count,
                                       .attends_next = query->attends_next,
-                                      .rows = choice->rows,
+                                      .rows = span_of(choice->rows, 0),
                                       .lists = choice->lists,
                                       .times = &choice->statistics.times};
-    if (choose.weights != NULL)
-        choose.weights += select->layer_weights / select->shape.kv_head_count * query->kv_head_first;
     if (choice->densities == NULL) {
         select->device->operations->choose(stream, &choose);
         if (choose.alpha == 0) return STATUS_OK;
@@ -557,18 +551,11 @@ enum status select_choose(const struct select *select, struct stream *stream,
 static enum status reserve_scores(struct select *select, const struct attend_rows_operation *rows,
                                   struct error *error) {
     const struct device_operations *operations = select->device->operations;
-    size_t bytes = rows->item_count * rows->head_count * rows->scores_stride * sizeof *select->scores;
-    if (bytes <= select->scores_bytes) return STATUS_OK;
+    size_t bytes = rows->item_count * rows->head_count * rows->scores_stride * sizeof(float);
+    if (bytes <= select->scores.bytes) return STATUS_OK;
     bytes += bytes / 2; /* contexts grow token by token */
-    if (select->scores != NULL)
-        operations->release(select->device, MEMORY_DEVICE, select->scores, select->scores_bytes);
-    select->scores = NULL;
-    select->scores_bytes = 0;
-    void *scores;
-    TRY(operations->allocate(select->device, MEMORY_DEVICE, bytes, &scores, error));
-    select->scores = scores;
-    select->scores_bytes = bytes;
-    return STATUS_OK;
+    operations->release(select->device, &select->scores);
+    return operations->allocate(select->device, MEMORY_DEVICE, bytes, &select->scores, error);
 }
 
 /* attend_rows with scores, whose shares of attention are added to the rows' mass. */
@@ -580,8 +567,8 @@ static enum status attend_with_mass(struct select *select, struct stream *stream
             longest = max_size(longest, rows->items[i].lists[head].count);
     rows->scores_stride = align_up(longest, 16);
     TRY(reserve_scores(select, rows, error));
-    rows->scores = select->scores;
-    rows->sums = select->sums;
+    rows->scores = span_of(&select->scores, 0);
+    rows->sums = sums_of(select);
     select->device->operations->attend_rows(stream, rows);
     select->device->operations->add_mass(stream,
                                          &(struct add_mass_operation){.rows = rows, .weight = weight});
@@ -675,7 +662,7 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
     rows.items = choice->chosen;
     rows.item_count = choice->chosen_count;
     rows.times = &choice->statistics.times;
-    if (wants_sums(select)) rows.sums = select->sums;
+    if (wants_sums(select)) rows.sums = sums_of(select);
     if (select->layout.kind == KEY_INDEX_MASS)
         TRY(attend_with_mass(select, stream, &rows, 1, error));
     else
@@ -693,8 +680,8 @@ void select_attend_heads(struct select *select, struct stream *stream,
     struct rows_item heads = choice->chosen[part->index], copies;
     struct attend_rows_operation rows = rows_operation(operation);
     ASSERT(select->layout.kind != KEY_INDEX_MASS); /* changes with every token: not of KV in tiers */
-    rows.q += kv_head_first * group * heads.view.layout->k_dimension;
-    rows.out += kv_head_first * group * heads.view.layout->v_dimension;
+    rows.q = span_floats(rows.q, kv_head_first * group * heads.view.layout->k_dimension);
+    rows.out = span_floats(rows.out, kv_head_first * group * heads.view.layout->v_dimension);
     rows.head_count = group * part->kv_head_count;
     rows.kv_head_count = part->kv_head_count;
     heads.view.chunks += kv_head_first * heads.view.chunk_stride;
@@ -704,7 +691,7 @@ void select_attend_heads(struct select *select, struct stream *stream,
     rows.items = &heads;
     rows.item_count = 1;
     rows.times = &choice->statistics.times;
-    if (wants_sums(select)) rows.sums = select->sums;
+    if (wants_sums(select)) rows.sums = sums_of(select);
     if (source != NULL) {
         copies = heads;
         copies.view.chunks = source->chunks;
@@ -735,7 +722,7 @@ static enum status watch_row(struct select *select, struct stream *stream, const
                                            .lists = choice->lists};
     choice->chosen_count = 1;
     TRY(choose_rows(select, stream, query, choice, error));
-    rows.out = NULL;
+    rows.out = (struct span){.buffer = NULL};
     rows.items = choice->chosen;
     rows.item_count = 1;
     return attend_with_mass(select, stream, &rows, SELECT_WATCH_INTERVAL, error);

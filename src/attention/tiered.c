@@ -148,8 +148,8 @@ static void take_heads(struct heads_operation *heads, const struct attend_operat
     if (item->view.key_index != NULL) heads->item.view.key_index += head_first * item->view.chunk_stride;
     heads->item.view.quantized = NULL; /* rows */
     heads->operation = *operation;
-    heads->operation.q += head_first * group * item->view.layout->k_dimension;
-    heads->operation.out += head_first * group * item->view.layout->v_dimension;
+    heads->operation.q = span_floats(operation->q, head_first * group * item->view.layout->k_dimension);
+    heads->operation.out = span_floats(operation->out, head_first * group * item->view.layout->v_dimension);
     heads->operation.head_count = group * head_count;
     heads->operation.kv_head_count = head_count;
     heads->operation.items = &heads->item;

@@ -46,28 +46,19 @@ static void *table_create(uint64_t count, size_t element_bytes) {
 
 /* Checksums are the host's work. */
 static enum memory_kind key_index_memory(const struct kv_cache_config *config) {
-    return config->key_index_on_disk ? MEMORY_HOST : MEMORY_DEVICE;
+    return config->key_index_on_disk ? MEMORY_SHARED : MEMORY_DEVICE;
 }
 
 static void release_key_index(struct kv_cache *cache) {
-    if (cache->key_index != NULL)
-        cache->device->operations->release(cache->device, key_index_memory(&cache->config), cache->key_index,
-                                           cache->key_index_slab_bytes);
-    cache->key_index = NULL;
+    cache->device->operations->release(cache->device, &cache->key_index);
     cache->config.key_index_bytes = 0;
 }
 
 static enum status slab_create(struct kv_cache *cache, uint64_t slab_bytes, struct error *error) {
-    void *slab;
-    enum status status =
-        cache->device->operations->allocate(cache->device, MEMORY_DEVICE, (size_t)slab_bytes, &slab, error);
-    if (status != STATUS_OK) {
-        if (error != NULL) error_prefix(error, "KV cache");
-        return status;
-    }
-    cache->slab = slab;
-    cache->slab_bytes = (size_t)slab_bytes;
-    return STATUS_OK;
+    enum status status = cache->device->operations->allocate(cache->device, MEMORY_DEVICE, (size_t)slab_bytes,
+                                                             &cache->slab, error);
+    if (status != STATUS_OK && error != NULL) error_prefix(error, "KV cache");
+    return status;
 }
 
 enum status kv_cache_create(struct kv_cache **cache, struct device *device,
@@ -116,8 +107,7 @@ void kv_cache_destroy(struct kv_cache *cache) {
     if (cache == NULL) return;
     ASSERT(cache->sequence_count == 0 && cache->used_columns == 0);
     release_key_index(cache);
-    if (cache->slab != NULL)
-        cache->device->operations->release(cache->device, MEMORY_DEVICE, cache->slab, cache->slab_bytes);
+    cache->device->operations->release(cache->device, &cache->slab);
     if (cache->owner != NULL) cache->owner->destroy(cache);
     free(cache->free_columns);
     free(cache->column_users);
@@ -152,11 +142,13 @@ uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache) {
 }
 
 /* A new area in place of one; without memory for it that one stays. */
-static void renew(struct kv_cache *cache, enum memory_kind kind, uint8_t **area, size_t bytes) {
+static void renew(struct kv_cache *cache, struct buffer *area) {
     const struct device_operations *operations = cache->device->operations;
-    void *fresh;
-    if (*area == NULL || operations->allocate(cache->device, kind, bytes, &fresh, NULL) != STATUS_OK) return;
-    operations->release(cache->device, kind, *area, bytes);
+    struct buffer fresh;
+    if (!buffer_exists(area) ||
+        operations->allocate(cache->device, area->kind, area->bytes, &fresh, NULL) != STATUS_OK)
+        return;
+    operations->release(cache->device, area);
     *area = fresh;
 }
 
@@ -166,8 +158,8 @@ void kv_cache_give_back(struct kv_cache *cache) {
     if (cache->fresh_first == 0) return;
     ASSERT(cache->used_columns == 0);
     cache->fresh_first = cache->free_count = 0;
-    renew(cache, MEMORY_DEVICE, &cache->slab, cache->slab_bytes);
-    renew(cache, key_index_memory(&cache->config), &cache->key_index, cache->key_index_slab_bytes);
+    renew(cache, &cache->slab);
+    renew(cache, &cache->key_index);
 }
 
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache) { return &cache->layout; }
@@ -219,9 +211,9 @@ static void key_index_enter(struct kv_sequence *sequence, uint64_t index) {
     for (size_t layer = 0; layer < layer_count; layer++)
         for (size_t head = 0; head < heads; head++) {
             uint64_t block = key_index_block(cache, layer, sequence->columns[index], head);
-            ASSERT((block + 1) * bytes <= cache->key_index_slab_bytes);
+            ASSERT((block + 1) * bytes <= cache->key_index.bytes);
             sequence->key_index[((layer + first) * heads + head) * sequence->column_capacity + index] =
-                cache->key_index + block * bytes;
+                (void *)(uintptr_t)(cache->key_index.address + block * bytes);
         }
 }
 
@@ -237,7 +229,7 @@ static bool key_index_table(struct kv_sequence *sequence) {
     sequence->open_blocks = NULL;
     sequence->open_chunks = NULL;
     memset(sequence->places, 0, sizeof sequence->places);
-    if (cache->key_index == NULL) return true;
+    if (!buffer_exists(&cache->key_index)) return true;
     const size_t layers = config->key_index_on_disk ? layers_in_memory(config) : config->layer_count;
     if (!checked_multiply(layers * config->kv_head_count, sequence->column_capacity, &count)) return false;
     sequence->key_index = table_create(count, sizeof *sequence->key_index);
@@ -261,7 +253,7 @@ static bool key_index_tables(struct kv_cache *cache) {
 
 /* Nothing was ever stored: what there is of key index is zeros. */
 static bool is_fresh(const struct kv_cache *cache) {
-    bool made = cache->owner != NULL ? cache->owner->is_divided(cache) : cache->slab != NULL;
+    bool made = cache->owner != NULL ? cache->owner->is_divided(cache) : buffer_exists(&cache->slab);
     return made && cache->fresh_first == 0;
 }
 
@@ -283,15 +275,12 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
         !checked_multiply(column, key_index_columns(cache), &bytes))
         return error_set(error, STATUS_MEMORY, "key index of %llu tokens does not fit any memory",
                          (unsigned long long)(cache->column_count * KV_CHUNK_TOKENS));
-    void *slab;
     enum status status = cache->device->operations->allocate(cache->device, key_index_memory(&config),
-                                                             (size_t)bytes, &slab, error);
+                                                             (size_t)bytes, &cache->key_index, error);
     if (status != STATUS_OK) {
         if (error != NULL) error_prefix(error, "key index");
         return status;
     }
-    cache->key_index = slab;
-    cache->key_index_slab_bytes = (size_t)bytes;
     cache->config = config;
     status = cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
     if (status == STATUS_OK && key_index_tables(cache)) return STATUS_OK;
@@ -376,9 +365,9 @@ static void column_enter(struct kv_sequence *sequence, uint64_t index, uint64_t 
     for (size_t layer = 0; layer < cache->config.layer_count && cache->owner == NULL; layer++)
         for (size_t head = 0; head < heads; head++) {
             uint64_t chunk = (layer * cache->column_count + column) * heads + head;
-            ASSERT((chunk + 1) * chunk_bytes <= cache->slab_bytes);
+            ASSERT((chunk + 1) * chunk_bytes <= cache->slab.bytes);
             sequence->chunks[(layer * heads + head) * sequence->column_capacity + index] =
-                cache->slab + chunk * chunk_bytes;
+                (void *)(uintptr_t)(cache->slab.address + chunk * chunk_bytes);
         }
     if (sequence->key_index != NULL) key_index_enter(sequence, index);
 }
@@ -433,8 +422,11 @@ bool kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct
     for (size_t layer = 0; layer < layers_in_memory(config); layer++)
         for (size_t head = 0; head < config->kv_head_count; head++)
             cache->device->operations->copy(
-                stream, cache->key_index + key_index_block(cache, layer, own, head) * config->key_index_bytes,
-                cache->key_index + key_index_block(cache, layer, column, head) * config->key_index_bytes,
+                stream,
+                span_of(&cache->key_index,
+                        key_index_block(cache, layer, own, head) * config->key_index_bytes),
+                span_of(&cache->key_index,
+                        key_index_block(cache, layer, column, head) * config->key_index_bytes),
                 config->key_index_bytes);
     column_give_back(cache, column);
     column_enter(sequence, index, own);

@@ -29,11 +29,9 @@ struct kv_cache {
     struct device *device; /* borrowed */
     struct kv_cache_config config;
     struct kv_layout layout;
-    uint8_t *slab; /* owned MEMORY_DEVICE; [layer][column][kv head] chunks; NULL with a tier */
-    size_t slab_bytes;
-    /* Owned MEMORY_DEVICE; blocks of the layers from key_index_layer_first on: key_index_block; NULL: none. */
-    uint8_t *key_index;
-    size_t key_index_slab_bytes;
+    struct buffer slab; /* owned MEMORY_DEVICE; [layer][column][kv head] chunks; none with a tier */
+    /* Owned; blocks of the layers from key_index_layer_first on: key_index_block; or none. */
+    struct buffer key_index;
     uint64_t column_count;
     uint64_t fresh_first;   /* columns from here on have never been used */
     uint64_t *free_columns; /* owned; stack of [free_count], room for column_count */
@@ -88,7 +86,8 @@ static inline size_t kv_key_index_places(const struct kv_cache_config *config) {
 
 /* The place in memory of a layer's blocks of the key index; without key_index_on_disk each layer has its own. */
 static inline size_t kv_key_index_place(const struct kv_cache_config *config, size_t layer) {
-    return config->key_index_on_disk ? (layer - config->key_index_layer_first) % kv_key_index_places(config) : layer;
+    return config->key_index_on_disk ? (layer - config->key_index_layer_first) % kv_key_index_places(config)
+                                     : layer;
 }
 
 /* A layer's blocks of the key index: [kv head][column_capacity]. */
@@ -126,5 +125,10 @@ bool kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct
 enum status kv_cache_create_owned(struct kv_cache **cache, struct device *device,
                                   const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
                                   struct error *error) STATUS_CHECKED;
+
+/* Where a block of the key index is that a table shows. */
+static inline struct span kv_key_index_span(const struct kv_cache *cache, const void *block) {
+    return span_of(&cache->key_index, (size_t)((uint64_t)(uintptr_t)block - cache->key_index.address));
+}
 
 #endif

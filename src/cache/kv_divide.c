@@ -29,21 +29,18 @@ uint64_t tier_host_bytes(const struct kv_tier *tier) {
 
 void tier_release_slots(struct kv_tier *tier) {
     io_queue_destroy(tier->reads.queue);
-    if (tier->slab != NULL)
-        tier->cache->device->operations->release(tier->cache->device, MEMORY_HOST, tier->slab,
-                                                 tier->slab_bytes);
+    tier->cache->device->operations->release(tier->cache->device, &tier->slab);
     free(tier->slots.list);
     free(tier->slots.stacks);
     tier->reads.queue = NULL;
-    tier->slab = NULL;
     tier->slots.list = NULL;
     tier->slots.stacks = NULL;
 }
 
-static void place_pools(struct kv_tier *tier, uint8_t *slab) {
+static void place_pools(struct kv_tier *tier) {
     struct tier_slots *slots = &tier->slots;
-    tier->slab = tier->reads.pages = slab;
-    slots->plain.memory = slab + kv_budget_staging_bytes(&tier->cache->config);
+    tier->reads.pages = tier->slab.host;
+    slots->plain.memory = tier->reads.pages + kv_budget_staging_bytes(&tier->cache->config);
     slots->quantized.memory = slots->plain.memory + slots->plain.count * slots->plain.slot_bytes;
 }
 
@@ -58,22 +55,24 @@ void tier_give_back(struct kv_cache *cache) {
     const struct device_operations *operations = cache->device->operations;
     const struct io_queue_options options = {.backend = cache->config.backend, .depth = QUEUE_DEPTH};
     struct io_queue *queue;
-    void *slab;
+    struct buffer slab;
     if (!tier_is_divided(cache) || tier_used_bytes(cache) > 0) return;
     if (tier->slots.plain.fresh_count + tier->slots.quantized.fresh_count == 0) return;
     tier_drain_all(tier);
     /* The new ones first: without them it stays as it is. */
-    if (operations->allocate(cache->device, MEMORY_HOST, tier->slab_bytes, &slab, NULL) != STATUS_OK) return;
+    if (operations->allocate(cache->device, MEMORY_SHARED, tier->slab.bytes, &slab, NULL) != STATUS_OK)
+        return;
     if (io_queue_create(&queue, &options, NULL) != STATUS_OK) {
-        operations->release(cache->device, MEMORY_HOST, slab, tier->slab_bytes);
+        operations->release(cache->device, &slab);
         return;
     }
     tier->host_bytes_max = tier_host_bytes(tier);
     io_queue_destroy(tier->reads.queue); /* it may know the old memory */
     tier->reads.queue = queue;
     tier->reads.is_registered = false;
-    operations->release(cache->device, MEMORY_HOST, tier->slab, tier->slab_bytes);
-    place_pools(tier, slab);
+    operations->release(cache->device, &tier->slab);
+    tier->slab = slab;
+    place_pools(tier);
     pool_empty(tier, &tier->slots.plain);
     pool_empty(tier, &tier->slots.quantized);
 }
@@ -83,11 +82,9 @@ static enum status create_slots(struct kv_tier *tier, struct slot_counts counts,
     const size_t plain_bytes = kv_budget_plain_bytes(config), staging = kv_budget_staging_bytes(config);
     uint64_t count = counts.plain + counts.quantized;
     if (count >= TIER_NO_SLOT) return error_set(error, STATUS_MEMORY, "KV tier: too many slots");
-    tier->slab_bytes = staging + counts.plain * plain_bytes + counts.quantized * tier->quantized_bytes;
-    void *slab;
-    TRY(tier->cache->device->operations->allocate(tier->cache->device, MEMORY_HOST, tier->slab_bytes, &slab,
+    const size_t slab_bytes = staging + counts.plain * plain_bytes + counts.quantized * tier->quantized_bytes;
+    TRY(tier->cache->device->operations->allocate(tier->cache->device, MEMORY_SHARED, slab_bytes, &tier->slab,
                                                   error));
-    tier->slab = slab;
     tier->slots.list = calloc(count, sizeof *tier->slots.list);
     tier->slots.stacks = calloc(2 * count, sizeof *tier->slots.stacks);
     if (tier->slots.list == NULL || tier->slots.stacks == NULL)
@@ -95,7 +92,7 @@ static enum status create_slots(struct kv_tier *tier, struct slot_counts counts,
                          count);
     pool_init(&tier->slots.plain, tier, plain_bytes, 0, counts.plain);
     pool_init(&tier->slots.quantized, tier, tier->quantized_bytes, counts.plain, counts.quantized);
-    place_pools(tier, slab);
+    place_pools(tier);
     residency_divide(tier);
     const struct io_queue_options options = {.backend = config->backend, .depth = QUEUE_DEPTH};
     tier->reads.is_registered = false;

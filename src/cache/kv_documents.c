@@ -212,9 +212,12 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
             status = document_read_key_index(document, layer, first, count, run, error);
             for (size_t head = 0; head < heads && status == STATUS_OK; head++)
                 for (size_t i = 0; i < count; i++)
-                    operations->copy(
+                    operations->upload(
                         stream,
-                        sequence->key_index[(layer * heads + head) * sequence->column_capacity + first + i],
+                        kv_key_index_span(
+                            sequence->cache,
+                            sequence
+                                ->key_index[(layer * heads + head) * sequence->column_capacity + first + i]),
                         run + (head * count + i) * bytes, bytes);
             if (status == STATUS_OK) status = operations->stream_synchronize(stream, error);
         }

@@ -31,9 +31,10 @@ void kv_sequence_keep_key_index(struct kv_sequence *sequence, struct stream *str
     const uint64_t chunk = (position_end - 1) / KV_CHUNK_TOKENS;
     sequence->open_chunks[layer_index] = chunk;
     for (size_t head = 0; head < cache->config.kv_head_count; head++)
-        cache->device->operations->copy(stream, open_block(sequence, layer_index, head),
-                                        block_at(sequence, layer_index, head, chunk),
-                                        cache->config.key_index_bytes);
+        cache->device->operations->download(
+            stream, open_block(sequence, layer_index, head),
+            kv_key_index_span(cache, block_at(sequence, layer_index, head, chunk)),
+            cache->config.key_index_bytes);
 }
 
 /* Blocks [first, end) of a layer, all in one document, to the entries of [kv head][stride] from chunk `first` on. */
@@ -98,9 +99,9 @@ enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stre
     if (position_first % KV_CHUNK_TOKENS == 0) return STATUS_OK; /* a new chunk */
     ASSERT(sequence->open_chunks[layer_index] == chunk);
     for (size_t head = 0; head < cache->config.kv_head_count; head++)
-        cache->device->operations->copy(stream, block_at(sequence, layer_index, head, chunk),
-                                        open_block(sequence, layer_index, head),
-                                        cache->config.key_index_bytes);
+        cache->device->operations->upload(
+            stream, kv_key_index_span(cache, block_at(sequence, layer_index, head, chunk)),
+            open_block(sequence, layer_index, head), cache->config.key_index_bytes);
     return STATUS_OK;
 }
 

@@ -119,7 +119,7 @@ static void register_memory(struct kv_tier *tier) {
     if (to_plain && tier->slots.plain.fresh_count < tier->slots.plain.count) return;
     if (to_plain) bytes += (size_t)tier->slots.plain.count * tier->slots.plain.slot_bytes;
     tier->reads.is_registered = true;
-    (void)io_queue_register_memory(tier->reads.queue, tier->slab, bytes);
+    (void)io_queue_register_memory(tier->reads.queue, tier->slab.host, bytes);
 }
 
 void tier_batch_submit(struct kv_tier *tier, struct read_batch *batch) {

@@ -11,10 +11,6 @@
 static enum status create(struct kv_cache *cache, struct error *error) {
     const struct kv_cache_config *config = &cache->config;
     const struct device *device = cache->device;
-    if (!device->reaches_host)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "KV on disk with device %s, whose operations cannot read the host's memory",
-                         device->name);
     struct kv_tier *tier = calloc(1, sizeof *tier);
     if (tier == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     cache->tier = tier;

@@ -62,7 +62,7 @@
  * neighbouring slots, so that one request reads many pages.  Of what was fetched for a choice, what is used less often
  * than others goes first (access frequency, LeoAM section 4.1).
  *
- * Slots lie in MEMORY_HOST, where operations reach them; key index is the device's.  Thread: the engine's.
+ * Slots lie in MEMORY_SHARED; key index is the device's.  Thread: the engine's.
  */
 #ifndef LOAM_CACHE_KV_TIER_H
 #define LOAM_CACHE_KV_TIER_H
@@ -71,8 +71,7 @@
 #include "cache/store/store.h"
 #include "platform/trace.h"
 
-/* A cache whose chunks are in RAM under config->host_bytes, and on disk.  The device's operations must reach the host's
- * memory (STATUS_UNSUPPORTED). */
+/* A cache whose chunks are in RAM under config->host_bytes, and on disk. */
 enum status kv_tier_create(struct kv_cache **cache, struct device *device,
                            const struct kv_cache_config *config, struct error *error) STATUS_CHECKED;
 

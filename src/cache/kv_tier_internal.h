@@ -99,8 +99,7 @@ struct tier_reads {
 struct kv_tier {
     struct kv_cache *cache; /* borrowed */
     struct stream *stream;  /* owned; key index to and from the device's memory */
-    uint8_t *slab;          /* owned MEMORY_HOST; 4-bit pages being read, plain slots, quantized ones */
-    size_t slab_bytes;
+    struct buffer slab;     /* owned MEMORY_SHARED; 4-bit pages being read, plain slots, quantized ones */
     struct tier_slots slots;
     uint32_t use_clock; /* uses so far */
     struct tier_reads reads;
@@ -143,7 +142,7 @@ struct sequence_pages {
     struct page_fractions fractions; /* which of its full chunks are in 4 bits; no layers: all are */
     uint32_t *held; /* owned; [layer][kv head]: the first slot that the head holds (residency.h) */
     uint64_t warm_lane, warm_chunk; /* up to which kv_sequence_warm has looked */
-    uint8_t *uses;  /* owned; [layer][kv head][column_capacity]: how often a chunk was chosen */
+    uint8_t *uses; /* owned; [layer][kv head][column_capacity]: how often a chunk was chosen */
     /* Owned; [layer] each. */
     uint64_t *written;       /* chunks below it are on disk or on their way */
     uint64_t *complete;      /* rows below it are complete */

@@ -83,8 +83,9 @@ void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, c
     if (watch == NULL || !watch->in_step) return;
     uint8_t *rows =
         watch->rows + (layer * sequence->cache->config.kv_head_count + kv_head) * watch->chunk_capacity;
+    const uint32_t *listed = row_list_host(list);
     for (size_t i = 0; i < list->count; i++)
-        if (list->rows[i] / KV_CHUNK_TOKENS < watch->chunk_capacity) rows[list->rows[i] / KV_CHUNK_TOKENS]++;
+        if (listed[i] / KV_CHUNK_TOKENS < watch->chunk_capacity) rows[listed[i] / KV_CHUNK_TOKENS]++;
     watch->token.rows += list->count;
     watch->token.visible += watch->position + 1;
 }
@@ -190,7 +191,8 @@ size_t kv_map_run_bytes(struct kv_map_run run) {
 }
 
 /* Those of cells [first, end), as far as there is room.  Returns where it ended. */
-static size_t add_changes(struct kv_watch *watch, struct kv_map *map, size_t first, size_t end, size_t *room) {
+static size_t add_changes(struct kv_watch *watch, struct kv_map *map, size_t first, size_t end,
+                          size_t *room) {
     for (size_t i = first; i < end; i++) {
         if (map->cells[i] == watch->cells[i]) continue;
         struct kv_map_run run = {i, 0};
@@ -208,7 +210,8 @@ static size_t add_changes(struct kv_watch *watch, struct kv_map *map, size_t fir
     return end;
 }
 
-static enum status find_changes(struct kv_watch *watch, struct kv_map *map, size_t count, struct error *error) {
+static enum status find_changes(struct kv_watch *watch, struct kv_map *map, size_t count,
+                                struct error *error) {
     size_t room = KV_MAP_CHANGES_BYTES;
     map->has_changes = true;
     map->runs = malloc((KV_MAP_CHANGES_BYTES / RUN_BYTES_MIN + 1) * sizeof *map->runs);

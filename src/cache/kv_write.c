@@ -46,7 +46,8 @@ static enum status write_key_index(struct kv_sequence *sequence, size_t layer, s
         has ? kv_key_index_blocks(sequence, layer) + head * sequence->column_capacity : NULL;
     const struct device_operations *operations = sequence->cache->device->operations;
     for (size_t i = 0; has && i < count; i++)
-        operations->copy(tier->stream, tier->key_index_run + i * bytes, blocks[first + i], bytes);
+        operations->download(tier->stream, tier->key_index_run + i * bytes,
+                             kv_key_index_span(sequence->cache, blocks[first + i]), bytes);
     TRY(operations->stream_synchronize(tier->stream, error));
     tier->statistics.write_bytes += count * bytes;
     WRITE(document,

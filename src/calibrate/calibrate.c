@@ -70,7 +70,7 @@ struct calibration_run {
 static const double collect_share = 0.12, study_share = 0.08, reuse_share = 0.1;
 
 /* Without hash weights to learn there is the skew, about a tenth of the rest. */
-static double span_of(const struct calibration_run *run, double share) {
+static double share_of(const struct calibration_run *run, double share) {
     return run->options->bits_count > 0 ? share : 0.9 * share / (collect_share + study_share + reuse_share);
 }
 
@@ -95,7 +95,7 @@ static enum status interrupted(struct error *error) {
 
 static enum status collect(struct calibration_run *run, const int32_t *tokens, struct error *error) {
     const struct calibrate_options *o = run->options;
-    run->stage = "reading", run->span = span_of(run, collect_share);
+    run->stage = "reading", run->span = share_of(run, collect_share);
     return samples_collect(&run->samples, run->model, tokens,
                            &(struct samples_options){.window_size = o->window_size,
                                                      .window_count = o->window_count,
@@ -158,7 +158,7 @@ static enum status study(struct calibration_run *run, struct error *error) {
     struct calibration_result *r = run->result;
     struct layer_study *study;
     enum status status = STATUS_OK;
-    run->began += run->span, run->span = span_of(run, study_share), run->stage = "layers";
+    run->began += run->span, run->span = share_of(run, study_share), run->stage = "layers";
     TRY(layer_study_create(&study, &run->samples, &run->kernels, run->pool, o->sinks, o->recent, o->lambda,
                            error));
     for (size_t layer = 0; layer < r->layer_count && status == STATUS_OK; layer++) {
@@ -177,7 +177,7 @@ static enum status study_reuse(struct calibration_run *run, struct error *error)
     struct calibration_result *r = run->result;
     struct reuse_study *study;
     enum status status = STATUS_OK;
-    run->began += run->span, run->span = span_of(run, reuse_share), run->stage = "reuse";
+    run->began += run->span, run->span = share_of(run, reuse_share), run->stage = "reuse";
     TRY(reuse_study_create(&study, &run->samples, &run->kernels, run->pool, &how, error));
     for (size_t layer = 0; layer < r->layer_count && status == STATUS_OK; layer++) {
         status = reuse_study_run(study, layer, r->importance + layer * r->head_count,

@@ -334,7 +334,7 @@ static enum status read_rows(const struct samples *samples, const struct kv_view
     for (size_t row = 0; row < samples->options.window_size; row++, out += dimension) {
         const void *chunk = view->chunks[kv_head * view->chunk_stride + row / KV_CHUNK_TOKENS];
         if (row % KV_CHUNK_TOKENS == 0)
-            TRY(device_read(samples->model->device, samples->stream, samples->chunk, chunk,
+            TRY(device_read(samples->model->device, samples->stream, samples->chunk, kv_view_span(chunk),
                             view->layout->chunk_bytes, error));
         const uint16_t *halves =
             (const uint16_t *)(const void *)row_at(view->layout, samples->chunk, row % KV_CHUNK_TOKENS);

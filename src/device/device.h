@@ -4,18 +4,11 @@
  * after the work on one without (cpu).  Launching cannot fail halfway: a device that breaks remembers its
  * first error, which stream_synchronize returns.
  *
- * Addresses are `void *` with ordinary arithmetic, of one of two memories:
- *   MEMORY_DEVICE  only operations and `copy` touch it; the host never reads or writes it, not even on the
- *                  cpu device, where it could (tests/device/walled_device.h faults where it does);
- *   MEMORY_HOST    the host's disk reads, codecs and checksums work on it, and `copy`.  Where the device
- *                  `reaches_host`, operations take such addresses too, for what they read and for what they
- *                  write, at the speed of the bus.  The host touches it while no work that does is under
- *                  way: after a stream_synchronize.
- * Host arrays that an operation names (items, tokens, picks, lists, the tables of a view) are read before the call
- * returns: the caller may change them then, and a device with a queue stages them per launch.  Results in host
- * arrays are there after the next stream_synchronize, and the arrays must last until then.  An operation that follows
- * on the stream may be given them sooner (attend_rows the rows of choose): it reads what the device has of them.
- * Thread: one engine thread calls; flags may be raised and looked at by any.
+ * Operations name places in the device's buffers (buffer.h), and by ordinary pointers small arrays of the host:
+ * those that it reads (items, tokens, picks, lists, the tables of a view) are read before the call returns: the caller
+ * may change them then, and a device with a queue stages them per launch.  Results in host arrays are there after the
+ * next stream_synchronize, and the arrays must last until then.
+ * Thread: one engine thread calls.
  */
 #ifndef LOAM_DEVICE_DEVICE_H
 #define LOAM_DEVICE_DEVICE_H
@@ -25,6 +18,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "device/buffer.h"
 #include "kernels/abstract/abstract.h"
 #include "kernels/attention/kv_layout.h"
 #include "kernels/hash/hash.h"
@@ -34,53 +28,51 @@
 #include "platform/cpu.h"
 #include "tensor/type.h"
 
-struct device;
 struct stream;
-struct event;
-struct flag; /* a number that only rises, from 0: one side waits for a value, the other raises it */
-
-enum memory_kind {
-    MEMORY_DEVICE, /* the fast tier */
-    MEMORY_HOST,   /* whole pages of the host, which the device copies at full speed */
-};
 
 enum { DEVICE_GROUP_MAX = 4, DEVICE_BATCH_MAX = 4096 };
 
+/* A matrix that operations multiply with. */
+struct weight {
+    struct matrix matrix; /* as the model file has it; data NULL: there is none */
+    struct buffer memory; /* as the device has it, in a form of its own; the cpu's is the file's */
+};
+
 /* y_j = x * w_j^T (+ bias_j) for the matrices that share one input: q, k and v; gate and up. */
 struct matmul_operation {
-    const float *x; /* [row_count][x_stride] */
+    struct span x; /* float [row_count][x_stride] */
     size_t x_stride;
     size_t row_count;
     size_t weight_count; /* 1..DEVICE_GROUP_MAX */
-    const struct matrix *weights[DEVICE_GROUP_MAX];
-    const float *biases[DEVICE_GROUP_MAX]; /* [rows] or NULL */
-    float *y[DEVICE_GROUP_MAX];            /* [row_count][y_stride[j]] */
+    const struct weight *weights[DEVICE_GROUP_MAX];
+    struct span biases[DEVICE_GROUP_MAX]; /* float [rows], or none */
+    struct span y[DEVICE_GROUP_MAX];      /* float [row_count][y_stride[j]] */
     size_t y_stride[DEVICE_GROUP_MAX];
     bool accumulate; /* y += instead of y =: the residual connection */
 };
 
 /* y[i] = row tokens[i] of table (+ row positions[i] + position_offset of a second table). */
 struct embed_operation {
-    const struct matrix *table;
+    const struct weight *table;
     const int32_t *tokens;               /* [row_count], host memory, checked by the caller */
-    const struct matrix *position_table; /* NULL: none (OPT has one) */
+    const struct weight *position_table; /* NULL: none (OPT has one) */
     const uint64_t *positions;           /* [row_count], host memory */
     uint64_t position_offset;
     size_t row_count;
-    float *y; /* [row_count][table->columns] */
+    struct span y; /* float [row_count][columns of the table] */
 };
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
 
 struct norm_operation {
     enum norm_kind kind;
-    const float *x; /* [row_count][x_stride]; each row holds segment_count segments */
+    struct span x; /* float [row_count][x_stride]; each row holds segment_count segments */
     size_t x_stride, row_count;
     size_t segment_count; /* 1, or heads for the per-head norm of qwen3 */
     size_t segment_size;  /* elements of a segment, = length of w */
-    const float *w, *b;   /* b only for NORM_LAYER */
+    struct span w, b;     /* float; b only for NORM_LAYER */
     float epsilon;
-    float *y; /* [row_count][y_stride]; may be x */
+    struct span y; /* float [row_count][y_stride]; may be x */
     size_t y_stride;
 };
 
@@ -88,26 +80,26 @@ struct norm_operation {
 struct rope_angles_operation {
     const uint64_t *positions; /* [row_count], host memory */
     size_t row_count;
-    const float *frequency; /* [pair_count] */
+    struct span frequency; /* float [pair_count] */
     size_t pair_count;
     float factor;
-    float *cosine_sine;
+    struct span cosine_sine; /* float */
 };
 
 struct rope_operation {
-    float *x; /* [row_count][x_stride]: head_count heads of head_stride elements */
+    struct span x; /* float [row_count][x_stride]: head_count heads of head_stride elements */
     size_t x_stride, row_count, head_count, head_stride, pair_count;
     enum rope_order order;
-    const float *cosine_sine;
+    struct span cosine_sine;
 };
 
 enum activation_kind { ACTIVATION_SILU_MULTIPLY, ACTIVATION_RELU, ACTIVATION_GELU };
 
 struct activation_operation {
     enum activation_kind kind;
-    const float *gate, *up; /* [row_count][stride]; up only for the gated kind */
+    struct span gate, up; /* float [row_count][stride]; up only for the gated kind */
     size_t stride, row_count, count;
-    float *y; /* may be gate */
+    struct span y; /* may be gate */
 };
 
 /* The KV rows of one sequence in one layer, as attention sees them. */
@@ -123,6 +115,12 @@ struct kv_view {
     void *const *key_index;
 };
 
+/* An entry of a view as a place. */
+extern const struct buffer kv_view_memory;
+static inline struct span kv_view_span(const void *entry) {
+    return span_of(&kv_view_memory, (size_t)(uintptr_t)entry);
+}
+
 /* One sequence's rows of a step: rows [row_first, row_first + row_count) of q, k, v and out are at
  * positions position_first, position_first + 1, ... */
 struct attend_item {
@@ -132,7 +130,7 @@ struct attend_item {
 };
 
 struct append_operation { /* stores K and V of a step's rows into their chunks */
-    const float *k, *v;   /* [rows][k_stride]: kv_head_count heads each */
+    struct span k, v;     /* float [rows][k_stride]: kv_head_count heads each */
     size_t k_stride, v_stride;
     size_t kv_head_count;
     const struct attend_item *items;
@@ -144,14 +142,14 @@ struct append_operation { /* stores K and V of a step's rows into their chunks *
 struct attend_ranges {
     bool makes; /* only these are attended to, and left here; else they are taken from here and merged */
     uint64_t first, end;
-    float *partials; /* MEMORY_HOST; range r of head h: [h * head_stride + (r - first) * partial_floats] */
+    struct span partials; /* float; range r of head h: [h * head_stride + (r - first) * partial_floats] */
     size_t head_stride, partial_floats;
 };
 
 struct attend_operation { /* dense causal attention over everything stored so far, own rows included */
-    const float *q;       /* [rows][q_stride]: head_count heads of k_dimension */
+    struct span q;        /* float [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
-    float *out; /* [rows][out_stride]: head_count heads of v_dimension */
+    struct span out; /* float [rows][out_stride]: head_count heads of v_dimension */
     size_t out_stride;
     size_t head_count, kv_head_count;
     float scale, softcap;
@@ -245,7 +243,7 @@ static inline size_t key_index_weight_columns(const struct key_index_layout *lay
 struct key_index_operation {
     const struct key_index_layout *layout;
     /* [kv_head_count][k_dimension][key_index_weight_columns] halves, device memory; KEY_INDEX_HASH, _LEVEL, _PARTIAL */
-    const uint16_t *weights;
+    struct span weights;
     size_t layer_index, kv_head_count;
     const struct attend_item *items; /* row_first is not used */
     size_t item_count;
@@ -253,9 +251,12 @@ struct key_index_operation {
 
 /* Rows of a context that one KV head of a row attends to: ascending, none above the row's position. */
 struct row_list {
-    const uint32_t *rows; /* host memory */
+    struct span rows; /* uint32_t [count] */
     size_t count;
 };
+
+/* The rows of a list in MEMORY_SHARED, for the host. */
+static inline uint32_t *row_list_host(const struct row_list *list) { return span_host(list->rows); }
 
 /* A row of a step (a query) that chooses.  All its KV heads attend to [0, candidate_begin) and [candidate_end,
  * position].  Each also attends to the rows of [candidate_begin, candidate_end) with the highest scores, `picks` of
@@ -296,12 +297,12 @@ struct select_times {
 /* Scores candidates by their key index and takes the best.  The query heads of a group share one choice.  No row of K
  * or V is read, so the entries of view.chunks may be NULL (except with KEY_INDEX_KEYS, which reads the keys). */
 struct choose_operation {
-    const float *q; /* [rows][q_stride]: head_count heads of k_dimension */
+    struct span q; /* float [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
     size_t head_count, kv_head_count;
     float scale; /* the factor of a query times a key, as in attention: for SCORE_SOFTMAX */
     const struct key_index_layout *layout;
-    const uint16_t *weights; /* as in key_index_operation */
+    struct span weights; /* as in key_index_operation */
     /* KEY_INDEX_TREE: the level at which the search starts, at least the leaves'.  The choice does not depend on it.
      * With SCORE_SOFTMAX every leaf is scored, whatever the level.  tree_counts: host memory, added to; may be NULL.
      */
@@ -315,10 +316,9 @@ struct choose_operation {
     size_t item_count;
     /* attend_rows of this choice follows next and all its chunks are in memory: the device may prefetch them. */
     bool attends_next;
-    /* Out, host memory.  rows: the lists one after another, select_item_kept entries for each KV head of each item.
-     * lists: [item_count][kv_head_count], written when the call returns; the rows they point to are written by the
-     * stream. */
-    uint32_t *rows;
+    /* Out.  rows: the lists one after another, select_item_kept entries for each KV head of each item, written by the
+     * stream.  lists: [item_count][kv_head_count], host memory, written when the call returns. */
+    struct span rows; /* uint32_t */
     struct row_list *lists;
     struct select_times *times; /* score_ns and top_k_ns are added to; may be NULL */
 };
@@ -341,18 +341,18 @@ struct softmax_sum {
  * view.chunks (quantized, key index) advanced by head * chunk_stride; its heads may come in any order, in any number of
  * operations, and give the same bits. */
 struct attend_rows_operation {
-    const float *q; /* [rows][q_stride]: head_count heads of k_dimension */
+    struct span q; /* float [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
-    /* [rows][out_stride]: head_count heads of v_dimension; NULL: only scores and sums are wanted */
-    float *out;
+    /* float [rows][out_stride]: head_count heads of v_dimension; none: only scores and sums are wanted */
+    struct span out;
     size_t out_stride;
     size_t head_count, kv_head_count;
     float scale, softcap;
     const struct rows_item *items;
     size_t item_count;
-    /* Out, device memory, or NULL: for the operations below, which follow on the stream and show this one. */
-    struct softmax_sum *sums;   /* [item_count][head_count] */
-    float *scores;              /* [item_count][head_count][scores_stride], in the order of the list */
+    /* Out, or none: for the operations below, which follow on the stream and show this one. */
+    struct span sums;           /* struct softmax_sum [item_count][head_count] */
+    struct span scores;         /* float [item_count][head_count][scores_stride], in the order of the list */
     size_t scores_stride;       /* at least the longest list */
     struct select_times *times; /* attend_ns is added to; or NULL */
 };
@@ -399,11 +399,11 @@ struct attend_rest_operation {
 };
 
 struct gather_operation { /* y[i] = x[indices[i]] */
-    const float *x;
+    struct span x;
     size_t x_stride;
     const uint32_t *indices; /* [row_count], host memory */
     size_t row_count, count;
-    float *y;
+    struct span y;
     size_t y_stride;
 };
 
@@ -412,14 +412,15 @@ struct device_operations {
     struct pool *(*pool)(struct device *device);
     enum status (*set_threads)(struct device *device, size_t thread_count, struct error *error);
 
-    /* Zeroed; aligned to 64 bytes or more, MEMORY_HOST to pages.  On the cpu device large areas take real memory only
+    /* Zeroed; aligned to 64 bytes or more, MEMORY_SHARED to pages.  On the cpu device large areas take real memory only
      * where they are touched, on which the KV slab of a long context relies (kv_cache.h).  A device without this must
-     * be given a context that fits.  release takes the same kind and size, and NULL. */
-    enum status (*allocate)(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
-                            struct error *error);
-    void (*release)(struct device *device, enum memory_kind kind, void *address, size_t size_bytes);
-    /* Makes a weight of the model file usable by operations; the cpu uses it in place. */
-    enum status (*adopt_weight)(struct device *device, struct matrix *matrix, struct error *error);
+     * be given a context that fits.  release takes what allocate has made, or nothing, and leaves nothing. */
+    enum status (*allocate)(struct device *device, enum memory_kind kind, size_t size_bytes,
+                            struct buffer *buffer, struct error *error);
+    void (*release)(struct device *device, struct buffer *buffer);
+    /* Makes a weight of the model file, weight->matrix, usable by operations; the cpu uses it in place. */
+    enum status (*weight_load)(struct device *device, struct weight *weight, struct error *error);
+    void (*weight_release)(struct device *device, struct weight *weight);
 
     enum status (*stream_create)(struct device *device, struct stream **stream, struct error *error);
     void (*stream_destroy)(struct stream *stream);
@@ -427,25 +428,10 @@ struct device_operations {
     /* Host work of the calling thread (disk reads to submit), done once while the next launched operation runs, or at
      * the next stream_synchronize.  It launches nothing but copies, on another stream.  One at a time. */
     void (*overlap)(struct stream *stream, void (*work)(void *context), void *context);
-    void (*copy)(struct stream *stream, void *target, const void *source,
-                 size_t size_bytes); /* between any two kinds; from or to other host memory too, but slower */
-    enum status (*event_create)(struct device *device, struct event **event, struct error *error);
-    void (*event_destroy)(struct event *event);
-    void (*event_record)(struct event *event, struct stream *stream);
-    void (*event_wait)(struct event *event, struct stream *stream); /* the stream waits, not the host */
-    bool (*event_done)(struct event *event);
-    enum status (*flag_create)(struct device *device, struct flag **flag, struct error *error);
-    void (*flag_destroy)(struct flag *flag); /* nobody waits for it */
-    /* By the host, from any thread: raises the flag to at least that value.  Earlier writes are visible to whoever
-     * waited. */
-    void (*flag_raise)(struct device *device, struct flag *flag, uint32_t value);
-    /* By the stream: raises it when all that was put on the stream before is done. */
-    void (*flag_signal)(struct stream *stream, struct flag *flag, uint32_t value);
-    /* Later work of the stream waits for that value.  The host does not wait, except on a device without a queue; a
-     * device may hold the work back on the host until then.  After the options' flag_wait_limit_ns the device is
-     * broken. */
-    void (*flag_wait)(struct stream *stream, struct flag *flag, uint32_t value);
-    uint32_t (*flag_value)(struct flag *flag); /* of any thread */
+    void (*copy)(struct stream *stream, struct span target, struct span source, size_t size_bytes);
+    /* From host memory, which is read before the call returns, and to it: there after the next stream_synchronize. */
+    void (*upload)(struct stream *stream, struct span target, const void *source, size_t size_bytes);
+    void (*download)(struct stream *stream, void *target, struct span source, size_t size_bytes);
 
     void (*embed)(struct stream *stream, const struct embed_operation *operation);
     void (*matmul)(struct stream *stream, const struct matmul_operation *operation);
@@ -467,25 +453,24 @@ struct device_operations {
 
 struct device {
     const struct device_operations *operations;
-    const char *name;  /* "cpu" */
-    bool reaches_host; /* operations read and write MEMORY_HOST in place (zero copy) */
+    const char *name; /* "cpu" */
 };
 
 struct device_options {
-    size_t thread_count;         /* 0: one per processor */
-    cpu_mask mask;               /* kernels that the cpu may use; cpu_features() for all */
-    uint64_t flag_wait_limit_ns; /* a flag that is not raised within this time is an error; 0: one minute */
+    size_t thread_count; /* 0: one per processor */
+    cpu_mask mask;       /* kernels that the cpu may use; cpu_features() for all */
 };
 
 enum status device_cpu_create(struct device **device, const struct device_options *options,
                               struct error *error) STATUS_CHECKED;
 /* Another number of threads, before anything holds the device's pool or is under way.  STATUS_MEMORY: it has as many as
  * before.  A device without a pool stays as it is. */
-enum status device_set_threads(struct device *device, size_t thread_count, struct error *error) STATUS_CHECKED;
+enum status device_set_threads(struct device *device, size_t thread_count, struct error *error)
+    STATUS_CHECKED;
 void device_destroy(struct device *device); /* NULL allowed */
 
 /* Copies to the host's memory; waits for the copy and for all that was put on the stream before. */
-enum status device_read(struct device *device, struct stream *stream, void *target, const void *source,
+enum status device_read(struct device *device, struct stream *stream, void *target, struct span source,
                         size_t size_bytes, struct error *error) STATUS_CHECKED;
 
 /* The cpu device's threads, for code that is host work by nature (sampling over 64 rows, quantising a file).  NULL

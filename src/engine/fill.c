@@ -17,8 +17,8 @@ struct fill {
     struct engine *engine;
     struct sequence *sequence;
     struct stream *stream;
-    void *host, *rows; /* [FILL_ROWS][kv_head_count][k_dimension + v_dimension] floats, host and device */
-    size_t bytes;
+    float *host; /* owned; [FILL_ROWS][kv_head_count][k_dimension + v_dimension]; the same: */
+    struct buffer rows;
     void *chunk; /* owned; host memory; a chunk of the source */
     struct random random;
     const struct sequence *source; /* whose rows are copied; NULL: none */
@@ -53,7 +53,7 @@ static enum status copy_rows(struct fill *fill, size_t layer, uint64_t position,
             uint64_t token = position + i;
             const void *chunk = view.chunks[head * view.chunk_stride + token / KV_CHUNK_TOKENS];
             if (i == 0 || token % KV_CHUNK_TOKENS == 0)
-                TRY(device_read(fill->engine->model->device, fill->stream, fill->chunk, chunk,
+                TRY(device_read(fill->engine->model->device, fill->stream, fill->chunk, kv_view_span(chunk),
                                 view.layout->chunk_bytes, error));
             read_halves(kv_k_row(view.layout, fill->chunk, token % KV_CHUNK_TOKENS), kv->k_dimension,
                         k + (i * kv->kv_head_count + head) * kv->k_dimension);
@@ -85,13 +85,13 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
         if (fill->source != NULL) TRY(copy_rows(fill, layer, position, count, error));
         if (fill->replay != NULL) recorded_rows(fill, layer, position, count);
         if (!made_up || layer == 0)
-            operations->copy(fill->stream, fill->rows, fill->host,
-                             count * (k_stride + v_stride) * sizeof(float));
+            operations->upload(fill->stream, span_of(&fill->rows, 0), fill->host,
+                               count * (k_stride + v_stride) * sizeof(float));
         struct attend_item item = {.row_first = 0, .row_count = count, .position_first = position};
         const struct attention_rows rows = {.layer_index = layer,
                                             .kv_head_count = kv->kv_head_count,
-                                            .k = fill->rows,
-                                            .v = (float *)fill->rows + count * k_stride,
+                                            .k = span_of(&fill->rows, 0),
+                                            .v = span_of(&fill->rows, count * k_stride * sizeof(float)),
                                             .k_stride = k_stride,
                                             .v_stride = v_stride,
                                             .sequences = &fill->sequence->kv,
@@ -108,12 +108,13 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
 static enum status fill_run(struct fill *fill, uint64_t token_count, struct error *error) {
     struct device *device = fill->engine->model->device;
     const struct kv_cache_config *kv = &fill->engine->kv;
-    fill->bytes = FILL_ROWS * kv->kv_head_count * (kv->k_dimension + kv->v_dimension) * sizeof(float);
+    const size_t bytes = FILL_ROWS * kv->kv_head_count * (kv->k_dimension + kv->v_dimension) * sizeof(float);
     TRY(device->operations->stream_create(device, &fill->stream, error));
-    TRY(device->operations->allocate(device, MEMORY_HOST, fill->bytes, &fill->host, error));
-    TRY(device->operations->allocate(device, MEMORY_DEVICE, fill->bytes, &fill->rows, error));
+    TRY(device->operations->allocate(device, MEMORY_DEVICE, bytes, &fill->rows, error));
+    fill->host = calloc(1, bytes);
     fill->chunk = malloc(kv_cache_layout(fill->engine->cache)->chunk_bytes);
-    if (fill->chunk == NULL) return error_set(error, STATUS_MEMORY, "no memory for a chunk");
+    if (fill->host == NULL || fill->chunk == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory to fill %d rows", FILL_ROWS);
     for (uint64_t done = 0; done < token_count;) {
         uint64_t length = sequence_length(fill->sequence);
         size_t count = min_size(token_count - done, FILL_ROWS);
@@ -135,10 +136,10 @@ static enum status fill_sequence(struct fill *fill, uint64_t token_count, struct
     TRY(sequence_grow(sequence, token_count, error));
     enum status status = fill_run(fill, token_count, error);
     struct device *device = engine->model->device;
-    if (fill->rows != NULL) device->operations->release(device, MEMORY_DEVICE, fill->rows, fill->bytes);
-    if (fill->host != NULL) device->operations->release(device, MEMORY_HOST, fill->host, fill->bytes);
+    device->operations->release(device, &fill->rows);
     if (fill->stream != NULL) device->operations->stream_destroy(fill->stream);
     free(fill->chunk);
+    free(fill->host);
     return status;
 }
 

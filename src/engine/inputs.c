@@ -1,4 +1,5 @@
 /* inputs: the inputs of layers that a sequence keeps beside its document (cache/inputs.h), and their form. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -7,11 +8,11 @@
 
 enum { TRIAL_ROWS = 64, TRIAL_SEED = 20 };
 
-/* Buffers of a trial, in one piece of each memory. */
+/* Buffers of a trial, in one piece for each side. */
 struct trial {
     size_t columns, outputs; /* of x, and of y: the larger of W_K's and W_V's rows */
-    float *host;             /* MEMORY_HOST: x, then y of either form */
-    float *memory;           /* MEMORY_DEVICE: x, y */
+    float *host;             /* owned; x, then y of either form */
+    struct buffer memory;    /* owned MEMORY_DEVICE; float: x, y */
 };
 
 static size_t trial_floats(const struct trial *trial, size_t outputs) {
@@ -19,24 +20,24 @@ static size_t trial_floats(const struct trial *trial, size_t outputs) {
 }
 
 /* y of the rows in host memory. */
-static enum status multiply(struct engine *engine, const struct trial *trial, const struct matrix *weight,
+static enum status multiply(struct engine *engine, const struct trial *trial, const struct weight *weight,
                             size_t row_count, float *y, struct error *error) {
     const struct device_operations *operations = engine->model->device->operations;
-    float *x = trial->memory, *result = x + TRIAL_ROWS * trial->columns;
-    operations->copy(engine->stream, x, trial->host, row_count * trial->columns * sizeof *x);
+    const struct span x = span_of(&trial->memory, 0), result = span_floats(x, TRIAL_ROWS * trial->columns);
+    operations->upload(engine->stream, x, trial->host, row_count * trial->columns * sizeof *trial->host);
     operations->matmul(engine->stream, &(struct matmul_operation){.x = x,
                                                                   .x_stride = trial->columns,
                                                                   .row_count = row_count,
                                                                   .weight_count = 1,
                                                                   .weights = {weight},
                                                                   .y = {result},
-                                                                  .y_stride = {weight->rows}});
-    operations->copy(engine->stream, y, result, row_count * weight->rows * sizeof *y);
+                                                                  .y_stride = {weight->matrix.rows}});
+    operations->download(engine->stream, y, result, row_count * weight->matrix.rows * sizeof *y);
     return operations->stream_synchronize(engine->stream, error);
 }
 
 /* Whether rows that were kept in 8 bits give this weight's product the same bits, one row and many. */
-static enum status keeps_bits(struct engine *engine, const struct trial *trial, const struct matrix *weight,
+static enum status keeps_bits(struct engine *engine, const struct trial *trial, const struct weight *weight,
                               bool *same, struct error *error) {
     uint8_t kept[36]; /* of 32 columns */
     float *rows = trial->host, *exact = rows + TRIAL_ROWS * trial->columns,
@@ -52,7 +53,7 @@ static enum status keeps_bits(struct engine *engine, const struct trial *trial, 
             inputs_decode(INPUTS_Q8, kept, 32, rows + i);
         }
         TRY(multiply(engine, trial, weight, count, rounded, error));
-        *same = memcmp(exact, rounded, count * weight->rows * sizeof *exact) == 0;
+        *same = memcmp(exact, rounded, count * weight->matrix.rows * sizeof *exact) == 0;
     }
     return STATUS_OK;
 }
@@ -64,9 +65,9 @@ static enum status try_types(struct engine *engine, const struct trial *trial, b
     uint64_t tried = 0;
     *same = true;
     for (size_t layer = 1; layer < model->config.layer_count; layer++) {
-        const struct matrix *weights[] = {&model->layers[layer].k, &model->layers[layer].v};
+        const struct weight *weights[] = {&model->layers[layer].k, &model->layers[layer].v};
         for (size_t i = 0; i < 2 && *same; i++) {
-            const uint64_t bit = UINT64_C(1) << weights[i]->type;
+            const uint64_t bit = UINT64_C(1) << weights[i]->matrix.type;
             if ((tried & bit) == 0) TRY(keeps_bits(engine, trial, weights[i], same, error));
             tried |= bit;
         }
@@ -82,7 +83,6 @@ enum status engine_choose_inputs(struct engine *engine, const struct plan *plan,
     struct trial trial = {.columns = config->hidden_size, .outputs = max_size(k, v)};
     struct attention_options options;
     bool same = false;
-    void *host = NULL, *memory = NULL;
     engine->rebuilds = plan->rebuilds && engine->documents != NULL;
     if (!engine->rebuilds) return STATUS_OK;
     TRY(plan_attention_options(plan, config, &options, error));
@@ -92,14 +92,14 @@ enum status engine_choose_inputs(struct engine *engine, const struct plan *plan,
     if (config->hidden_size % 32 != 0) return STATUS_OK;
     const size_t host_bytes = trial_floats(&trial, 2) * sizeof(float),
                  bytes = trial_floats(&trial, 1) * sizeof(float);
-    enum status status = device->operations->allocate(device, MEMORY_HOST, host_bytes, &host, error);
-    if (status == STATUS_OK)
-        status = device->operations->allocate(device, MEMORY_DEVICE, bytes, &memory, error);
-    trial.host = host;
-    trial.memory = memory;
+    TRY(device->operations->allocate(device, MEMORY_DEVICE, bytes, &trial.memory, error));
+    trial.host = calloc(1, host_bytes);
+    enum status status = trial.host != NULL
+                             ? STATUS_OK
+                             : error_set(error, STATUS_MEMORY, "no memory to try %d rows", TRIAL_ROWS);
     if (status == STATUS_OK) status = try_types(engine, &trial, &same, error);
-    if (host != NULL) device->operations->release(device, MEMORY_HOST, host, host_bytes);
-    if (memory != NULL) device->operations->release(device, MEMORY_DEVICE, memory, bytes);
+    free(trial.host);
+    device->operations->release(device, &trial.memory);
     if (same) engine->inputs_shape.form = INPUTS_Q8;
     struct store_rates rates;
     const double page = (double)kv_cache_layout(engine->cache)->chunk_bytes;

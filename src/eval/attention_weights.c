@@ -159,8 +159,8 @@ static enum status copy_chunks(struct head_run *run, void *const *chunks, struct
     for (size_t i = 0; i < run->chunk_count; i++) {
         run->chunks[i] = weights->chunks == NULL ? chunks[i] : weights->chunks + i * stride;
         if (weights->chunks != NULL)
-            TRY(device_read(weights->device, weights->stream, weights->chunks + i * stride, chunks[i],
-                            run->layout->chunk_bytes, error));
+            TRY(device_read(weights->device, weights->stream, weights->chunks + i * stride,
+                            kv_view_span(chunks[i]), run->layout->chunk_bytes, error));
     }
     return STATUS_OK;
 }

@@ -54,7 +54,8 @@ static bool read_chunk(struct recall *recall, const struct select_event *step, c
         recall->chunk_bytes = bytes;
     }
     ASSERT(recall->chunk != NULL); /* only while somebody measures */
-    return device_read(step->device, step->stream, recall->chunk, chunk, bytes, NULL) == STATUS_OK;
+    return device_read(step->device, step->stream, recall->chunk, kv_view_span(chunk), bytes, NULL) ==
+           STATUS_OK;
 }
 
 /* scores[g][row] for the group's query heads. */
@@ -99,7 +100,7 @@ static void add_mass_bound(struct recall_cell *sum, uint64_t count, double bound
 
 static void add_head(struct recall *recall, const struct select_event *step, const float *scores,
                      const struct row_list *list, const double *bound, struct recall_cell *cell) {
-    const uint32_t *rows = list->rows;
+    const uint32_t *rows = row_list_host(list);
     const size_t row_count = list->count;
     size_t visible = (size_t)step->position + 1;
     float largest = scores[0];

@@ -21,8 +21,9 @@ struct disk {
     struct io_file file;
     struct io_queue *queue;
     struct device *device;
-    uint8_t *memory; /* owned MEMORY_HOST, [DEPTH_MAX] places of the largest request */
-    uint64_t bytes;  /* of the file */
+    struct buffer shared; /* owned MEMORY_SHARED */
+    uint8_t *memory;      /* its; [DEPTH_MAX] places of the largest request */
+    uint64_t bytes;       /* of the file */
     struct random random;
 };
 
@@ -80,9 +81,9 @@ static enum status open_file(struct disk *disk, const char *directory, struct er
     TRY(io_file_open(&disk->file, &disk->folder, name, IO_FILE_CREATE, true, error));
     TRY(io_folder_remove(&disk->folder, name, error));
     /* The tier's kind of memory: with small pages a read of 1 MiB is 256 pieces, at half the speed on some disks. */
-    void *memory = NULL;
-    TRY(disk->device->operations->allocate(disk->device, MEMORY_HOST, memory_bytes(), &memory, error));
-    disk->memory = memory;
+    TRY(disk->device->operations->allocate(disk->device, MEMORY_SHARED, memory_bytes(), &disk->shared,
+                                           error));
+    disk->memory = disk->shared.host;
     return io_queue_create(&disk->queue, &options, error);
 }
 
@@ -120,7 +121,6 @@ enum status measure_disk(struct measurement *measurement, struct error *error) {
     io_queue_destroy(disk.queue); /* first: it may have reads under way */
     io_file_close(&disk.file);
     io_folder_close(&disk.folder);
-    if (disk.memory != NULL)
-        disk.device->operations->release(disk.device, MEMORY_HOST, disk.memory, memory_bytes());
+    disk.device->operations->release(disk.device, &disk.shared);
     return status;
 }

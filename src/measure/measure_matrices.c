@@ -19,7 +19,7 @@ struct products {
     struct convert_kernels convert;
     uint8_t *weights; /* owned; [bytes] in small pages, as a mapped file is */
     size_t bytes;
-    float *x, *y; /* owned device memory; [BLOCK_ROWS][MACHINE_WIDE], [BLOCK_ROWS][rows] */
+    struct buffer x, y; /* owned MEMORY_DEVICE; float [BLOCK_ROWS][MACHINE_WIDE], [BLOCK_ROWS][rows] */
     size_t x_bytes, y_bytes;
 };
 
@@ -45,21 +45,22 @@ static size_t fill_rows(struct products *products, enum tensor_type type) {
 static enum status product(struct products *products, const struct matrix *shape, size_t index,
                            size_t row_count, double *seconds, struct error *error) {
     struct device *device = products->measurement->device;
-    struct matrix matrix = *shape;
-    matrix.data = products->weights + index * shape->rows * shape->row_bytes;
-    TRY(device->operations->adopt_weight(device, &matrix, error));
-    const struct matmul_operation operation = {.x = products->x,
-                                               .x_stride = matrix.columns,
+    struct weight weight = {.matrix = *shape};
+    weight.matrix.data = products->weights + index * shape->rows * shape->row_bytes;
+    TRY(device->operations->weight_load(device, &weight, error));
+    const struct matmul_operation operation = {.x = span_of(&products->x, 0),
+                                               .x_stride = shape->columns,
                                                .row_count = row_count,
                                                .weight_count = 1,
-                                               .weights = {&matrix},
-                                               .y = {products->y},
-                                               .y_stride = {matrix.rows}};
+                                               .weights = {&weight},
+                                               .y = {span_of(&products->y, 0)},
+                                               .y_stride = {shape->rows}};
     const uint64_t began = clock_ns();
     device->operations->matmul(products->stream, &operation);
-    TRY(device->operations->stream_synchronize(products->stream, error));
+    enum status status = device->operations->stream_synchronize(products->stream, error);
     *seconds += (double)(clock_ns() - began) * 1e-9;
-    return STATUS_OK;
+    device->operations->weight_release(device, &weight);
+    return status;
 }
 
 static enum status row_rate(struct products *products, enum tensor_type type, size_t wide_bytes,
@@ -122,15 +123,12 @@ static enum status open_products(struct products *products, struct error *error)
     (void)madvise(weights, products->bytes, MADV_NOHUGEPAGE); /* a hint */
     for (size_t i = 0; i < products->x_bytes / sizeof *values; i++) values[i] = (float)(i % 17) - 8;
     enum status status = device->operations->stream_create(device, &products->stream, error);
-    void *x = NULL, *y = NULL;
     if (status == STATUS_OK)
-        status = device->operations->allocate(device, MEMORY_DEVICE, products->x_bytes, &x, error);
+        status = device->operations->allocate(device, MEMORY_DEVICE, products->x_bytes, &products->x, error);
     if (status == STATUS_OK)
-        status = device->operations->allocate(device, MEMORY_DEVICE, products->y_bytes, &y, error);
-    products->x = x;
-    products->y = y;
+        status = device->operations->allocate(device, MEMORY_DEVICE, products->y_bytes, &products->y, error);
     if (status == STATUS_OK) {
-        device->operations->copy(products->stream, products->x, values, products->x_bytes);
+        device->operations->upload(products->stream, span_of(&products->x, 0), values, products->x_bytes);
         status = device->operations->stream_synchronize(products->stream, error);
     }
     free(values);
@@ -151,8 +149,8 @@ enum status measure_matrices(struct measurement *measurement, struct error *erro
     enum status status = open_products(&products, error);
     if (status == STATUS_OK) status = measure_types(&products, error);
     if (products.stream != NULL) device->operations->stream_destroy(products.stream);
-    device->operations->release(device, MEMORY_DEVICE, products.x, products.x_bytes);
-    device->operations->release(device, MEMORY_DEVICE, products.y, products.y_bytes);
+    device->operations->release(device, &products.x);
+    device->operations->release(device, &products.y);
     if (products.weights != NULL) munmap(products.weights, products.bytes);
     return status;
 }

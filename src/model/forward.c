@@ -11,17 +11,17 @@ enum { BUFFER_ALIGNMENT = 64, FORWARD_ROWS_MAX = 1 << 20 };
 
 /* Lays out the buffers.  The first round (memory NULL) only counts bytes. */
 struct layout {
-    uint8_t *memory;
+    const struct buffer *memory;
     size_t used;
 };
 
-static float *place(struct layout *layout, size_t rows, size_t columns) {
-    size_t at = layout->used;
+static struct span place(struct layout *layout, size_t rows, size_t columns) {
+    const size_t at = layout->used;
     layout->used += align_up(rows * columns * sizeof(float), BUFFER_ALIGNMENT);
-    return layout->memory == NULL ? NULL : (float *)(void *)(layout->memory + at);
+    return span_of(layout->memory, at);
 }
 
-static size_t place_all(struct forward *forward, uint8_t *memory) {
+static size_t place_all(struct forward *forward, const struct buffer *memory) {
     const struct model_config *config = &forward->model->config;
     struct layout layout = {memory, 0};
     size_t rows = forward->block_capacity, wanted = forward->logit_row_capacity, hidden = config->hidden_size;
@@ -51,20 +51,12 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     const struct model_config *config = &forward->model->config;
     struct device *device = forward->model->device;
     size_t rows = forward->block_capacity, wanted = forward->logit_row_capacity;
-    forward->memory_bytes = place_all(forward, NULL);
+    const size_t memory_bytes = place_all(forward, NULL);
     TRY(device->operations->stream_create(device, &forward->stream, error));
-    TRY(device->operations->allocate(device, MEMORY_DEVICE, forward->memory_bytes, &forward->memory, error));
-    place_all(forward, forward->memory);
-    /* The device writes straight into host memory if it can: a copy would cost more than it hides. */
-    void *logits;
-    forward->logits.bytes = wanted * config->vocabulary_size * sizeof(float);
-    TRY(device->operations->allocate(device, MEMORY_HOST, forward->logits.bytes, &logits, error));
-    forward->logits.host = forward->logits.written = logits;
-    if (!device->reaches_host) {
-        forward->logits.written = NULL;
-        TRY(device->operations->allocate(device, MEMORY_DEVICE, forward->logits.bytes, &logits, error));
-        forward->logits.written = logits;
-    }
+    TRY(device->operations->allocate(device, MEMORY_DEVICE, memory_bytes, &forward->memory, error));
+    place_all(forward, &forward->memory);
+    TRY(device->operations->allocate(device, MEMORY_SHARED, wanted * config->vocabulary_size * sizeof(float),
+                                     &forward->logits, error));
     forward->items = calloc(rows, sizeof *forward->items);
     forward->narrow.items = calloc(wanted, sizeof *forward->narrow.items);
     forward->narrow.sequences = calloc(wanted, sizeof *forward->narrow.sequences);
@@ -119,12 +111,8 @@ enum status forward_create(struct forward **forward, struct model *model,
 void forward_destroy(struct forward *forward) {
     if (forward == NULL) return;
     struct device *device = forward->model->device;
-    if (forward->logits.written != NULL && forward->logits.written != forward->logits.host)
-        device->operations->release(device, MEMORY_DEVICE, forward->logits.written, forward->logits.bytes);
-    if (forward->logits.host != NULL)
-        device->operations->release(device, MEMORY_HOST, forward->logits.host, forward->logits.bytes);
-    if (forward->memory != NULL)
-        device->operations->release(device, MEMORY_DEVICE, forward->memory, forward->memory_bytes);
+    device->operations->release(device, &forward->logits);
+    device->operations->release(device, &forward->memory);
     if (forward->stream != NULL) device->operations->stream_destroy(forward->stream);
     free(forward->items);
     free(forward->narrow.items);
@@ -202,13 +190,13 @@ static void narrow_prepare(struct forward *forward, const struct forward_batch *
 }
 
 /* Where a row of a batch has its residual stream and its angles. */
-static float *hidden_of(const struct forward *forward, const struct forward_batch *batch, size_t row) {
+static struct span hidden_of(const struct forward *forward, const struct forward_batch *batch, size_t row) {
     size_t first = batch->beside ? forward->row_capacity : 0;
-    return forward->hidden + (first + row) * forward->model->config.hidden_size;
+    return span_floats(forward->hidden, (first + row) * forward->model->config.hidden_size);
 }
-static float *angles_of(const struct forward *forward, const struct forward_batch *batch, size_t row) {
+static struct span angles_of(const struct forward *forward, const struct forward_batch *batch, size_t row) {
     size_t first = batch->beside ? forward->row_capacity : 0;
-    return forward->angles + (first + row) * forward->model->config.rope_dimension;
+    return span_floats(forward->angles, (first + row) * forward->model->config.rope_dimension);
 }
 
 /* first: the block's, of the batch. */
@@ -251,8 +239,8 @@ static enum status observe(const struct layer_pass *pass, struct error *error) {
             calloc(forward->block_capacity * hidden, sizeof *forward->watch.layer.copy);
     if (forward->watch.layer.copy == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for the observer");
-    operations->copy(forward->stream, forward->watch.layer.copy, pass->residual,
-                     row_count * hidden * sizeof(float));
+    operations->download(forward->stream, forward->watch.layer.copy, pass->residual,
+                         row_count * hidden * sizeof(float));
     TRY(operations->stream_synchronize(forward->stream, error));
     forward->watch.layer.observer(forward->watch.layer.context, pass->layer_index, forward->watch.layer.copy,
                                   row_count);
@@ -274,10 +262,10 @@ static enum status observe_attention(struct forward *forward, const struct forwa
         return error_set(error, STATUS_MEMORY, "no memory for the observer");
     float *q = forward->watch.attention.copy, *k = q + capacity * q_size, *v = k + capacity * k_size;
     float *attended = v + capacity * v_size;
-    operations->copy(forward->stream, q, forward->q, rows * q_size * sizeof(float));
-    operations->copy(forward->stream, k, forward->k, rows * k_size * sizeof(float));
-    operations->copy(forward->stream, v, forward->v, rows * v_size * sizeof(float));
-    operations->copy(forward->stream, attended, forward->attended, rows * o_size * sizeof(float));
+    operations->download(forward->stream, q, forward->q, rows * q_size * sizeof(float));
+    operations->download(forward->stream, k, forward->k, rows * k_size * sizeof(float));
+    operations->download(forward->stream, v, forward->v, rows * v_size * sizeof(float));
+    operations->download(forward->stream, attended, forward->attended, rows * o_size * sizeof(float));
     TRY(operations->stream_synchronize(forward->stream, error));
     forward->watch.attention.observer(forward->watch.attention.context,
                                       &(struct attention_event){.layer_index = layer_index,
@@ -302,37 +290,35 @@ static bool may_narrow(const struct forward *forward, const struct forward_batch
 }
 
 /* rows: [row_count][hidden_size] of the residual stream after the last layer. */
-static void project_logits(struct forward *forward, const float *rows, size_t row_count) {
+static void project_logits(struct forward *forward, struct span rows, size_t row_count) {
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
     const struct device_operations *operations = model->device->operations;
-    operations->norm(forward->stream,
-                     &(struct norm_operation){.kind = model->output_norm_bias != NULL ? NORM_LAYER : NORM_RMS,
-                                              .x = rows,
-                                              .x_stride = config->hidden_size,
-                                              .row_count = row_count,
-                                              .segment_count = 1,
-                                              .segment_size = config->hidden_size,
-                                              .w = model->output_norm,
-                                              .b = model->output_norm_bias,
-                                              .epsilon = config->norm_epsilon,
-                                              .y = forward->narrow.normed,
-                                              .y_stride = config->hidden_size});
+    operations->norm(
+        forward->stream,
+        &(struct norm_operation){.kind = span_exists(model->output_norm_bias) ? NORM_LAYER : NORM_RMS,
+                                 .x = rows,
+                                 .x_stride = config->hidden_size,
+                                 .row_count = row_count,
+                                 .segment_count = 1,
+                                 .segment_size = config->hidden_size,
+                                 .w = model->output_norm,
+                                 .b = model->output_norm_bias,
+                                 .epsilon = config->norm_epsilon,
+                                 .y = forward->narrow.normed,
+                                 .y_stride = config->hidden_size});
     operations->matmul(forward->stream, &(struct matmul_operation){.x = forward->narrow.normed,
                                                                    .x_stride = config->hidden_size,
                                                                    .row_count = row_count,
                                                                    .weight_count = 1,
                                                                    .weights = {&model->output},
-                                                                   .y = {forward->logits.written},
+                                                                   .y = {span_of(&forward->logits, 0)},
                                                                    .y_stride = {config->vocabulary_size}});
-    if (forward->logits.written != forward->logits.host)
-        operations->copy(forward->stream, forward->logits.host, forward->logits.written,
-                         row_count * config->vocabulary_size * sizeof(float));
 }
 
 /* y[i] = x[rows[i]] of the residual stream. */
-static void gather_hidden(struct forward *forward, const float *x, const uint32_t *rows, size_t row_count,
-                          float *y) {
+static void gather_hidden(struct forward *forward, struct span x, const uint32_t *rows, size_t row_count,
+                          struct span y) {
     size_t hidden = forward->model->config.hidden_size;
     forward->model->device->operations->gather(forward->stream,
                                                &(struct gather_operation){.x = x,
@@ -454,7 +440,7 @@ static enum status run_block(struct forward *forward, const struct block *block,
     TRY(status);
     if (last && !all_wanted && !pass.narrow && block->batch.logit_row_count > 0)
         gather_hidden(forward, pass.residual, block->batch.logit_rows, block->batch.logit_row_count,
-                      forward->narrow.hidden + block->narrow_first * config->hidden_size);
+                      span_floats(forward->narrow.hidden, block->narrow_first * config->hidden_size));
     return STATUS_OK;
 }
 
@@ -493,8 +479,8 @@ static enum status let_leave(struct forward *forward, struct forward_batch *batc
         return STATUS_OK;
     ASSERT(batch->block_rows == 0 && leave->stays < batch->item_count && forward->model->stream == NULL);
     const size_t first = batch->items[leave->stays].row_first;
-    operations->copy(forward->stream, leave->rows, hidden_of(forward, batch, first),
-                     (batch->row_count - first) * config->hidden_size * sizeof *leave->rows);
+    operations->download(forward->stream, leave->rows, hidden_of(forward, batch, first),
+                         (batch->row_count - first) * config->hidden_size * sizeof *leave->rows);
     TRY(operations->stream_synchronize(forward->stream, error));
     attention_change_items(forward->attention);
     leave->layer = done;
@@ -568,8 +554,8 @@ enum status forward_run(struct forward *forward, const struct forward_batch *giv
 enum status forward_save_rows(struct forward *forward, size_t row_count, float *rows, struct error *error) {
     const struct device_operations *operations = forward->model->device->operations;
     ASSERT(row_count <= forward->row_capacity);
-    operations->copy(forward->stream, rows, forward->hidden,
-                     row_count * forward->model->config.hidden_size * sizeof *rows);
+    operations->download(forward->stream, rows, forward->hidden,
+                         row_count * forward->model->config.hidden_size * sizeof *rows);
     return operations->stream_synchronize(forward->stream, error);
 }
 
@@ -578,8 +564,8 @@ enum status forward_restore_rows(struct forward *forward, const struct forward_b
     const struct device_operations *operations = forward->model->device->operations;
     struct block block = {.count = 0};
     TRY(batch_check(forward, batch, error));
-    operations->copy(forward->stream, forward->hidden, rows,
-                     batch->row_count * forward->model->config.hidden_size * sizeof *rows);
+    operations->upload(forward->stream, forward->hidden, rows,
+                       batch->row_count * forward->model->config.hidden_size * sizeof *rows);
     while (next_block(forward, batch, &block)) make_angles(forward, &block.batch, block.first);
     return operations->stream_synchronize(forward->stream, error);
 }

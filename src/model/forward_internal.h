@@ -11,32 +11,26 @@
 
 /* The rows whose logits are wanted, [logit_row_capacity] each. */
 struct narrow_rows {
-    float *hidden, *normed;    /* [hidden_size] a row */
-    struct attend_item *items; /* owned; one row each */
-    size_t *sequences;         /* owned; index of the item that a row belongs to */
-    struct kv_sequence **kv;   /* owned; the sequence */
-    uint64_t *positions;       /* owned */
-    uint32_t *rows;            /* owned; counted from the row's block */
+    struct span hidden, normed; /* [hidden_size] a row */
+    struct attend_item *items;  /* owned; one row each */
+    size_t *sequences;          /* owned; index of the item that a row belongs to */
+    struct kv_sequence **kv;    /* owned; the sequence */
+    uint64_t *positions;        /* owned */
+    uint32_t *rows;             /* owned; counted from the row's block */
 };
 
 /* The queries that the next layer is expected to have, for prefetch: [block_capacity] rows. */
 struct next_rows {
-    float *normed, *q;         /* a row: [hidden_size], [head_count][k_dimension] */
+    struct span normed, q;     /* a row: [hidden_size], [head_count][k_dimension] */
     struct attend_item *items; /* owned */
 };
 
 /* Inputs of layers, kept or computed from again: REBUILD_ROWS_MAX rows but for `host`. */
 struct input_rows {
-    float *host;   /* owned, [block_capacity][hidden_size]: of a block, to be kept; NULL: nothing is kept */
-    float *normed; /* a row: [hidden_size], of the first layer */
-    float *k, *v, *angles; /* [kv_head_count][k_dimension or v_dimension]; [rope_dimension] */
-    uint64_t *positions;   /* owned */
-};
-
-struct logit_rows {
-    float *host;    /* owned MEMORY_HOST, [logit_row_capacity][vocabulary_size] */
-    float *written; /* host, or owned MEMORY_DEVICE if operations cannot write host memory */
-    size_t bytes;
+    float *host; /* owned, [block_capacity][hidden_size]: of a block, to be kept; NULL: nothing is kept */
+    struct span normed;       /* a row: [hidden_size], of the first layer */
+    struct span k, v, angles; /* [kv_head_count][k_dimension or v_dimension]; [rope_dimension] */
+    uint64_t *positions;      /* owned */
 };
 
 /* The observers of a layer's output and of its attention. */
@@ -60,22 +54,21 @@ struct forward {
     struct trace *trace;                 /* borrowed; NULL: none */
     const struct forward_replay *replay; /* borrowed; NULL: none */
     size_t row_capacity, block_capacity, logit_row_capacity, beside_capacity;
-    size_t kept_row_count; /* rows of hidden that forward_logits may use; 0: none */
-    void *memory;          /* owned device memory of everything but logits */
-    size_t memory_bytes;
-    float *hidden;             /* [row_capacity + beside_capacity][hidden_size], the residual stream */
-    float *normed;             /* [block_capacity][hidden_size] */
-    float *q;                  /* [block_capacity][head_count][k_dimension] */
-    float *k, *v;              /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
-    float *attended;           /* [block_capacity][head_count][v_dimension] */
-    float *gate, *up;          /* [block_capacity][ffn_size]; gate only for gated families */
-    float *angles;             /* [row_capacity + beside_capacity][rope_dimension] cosine, sine pairs */
+    size_t kept_row_count;     /* rows of hidden that forward_logits may use; 0: none */
+    struct buffer memory;      /* owned MEMORY_DEVICE; everything but logits, all of it floats: */
+    struct span hidden;        /* [row_capacity + beside_capacity][hidden_size], the residual stream */
+    struct span normed;        /* [block_capacity][hidden_size] */
+    struct span q;             /* [block_capacity][head_count][k_dimension] */
+    struct span k, v;          /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
+    struct span attended;      /* [block_capacity][head_count][v_dimension] */
+    struct span gate, up;      /* [block_capacity][ffn_size]; gate only for gated families */
+    struct span angles;        /* [row_capacity + beside_capacity][rope_dimension] cosine, sine pairs */
     struct attend_item *items; /* owned, [block_capacity]: the block's, with this layer's views */
     struct narrow_rows narrow;
     struct next_rows next;
     struct input_rows inputs;
     bool rebuilds;
-    struct logit_rows logits;
+    struct buffer logits; /* owned MEMORY_SHARED; [logit_row_capacity][vocabulary_size] */
     struct forward_watch watch;
 };
 
@@ -87,9 +80,9 @@ struct layer_pass {
     size_t layer_index;
     bool narrow;                /* after K and V only batch->logit_rows are computed */
     size_t narrow_first;        /* the block's first row in forward->narrow */
-    float *angles;              /* [rows of the block][rope_dimension] */
-    float *residual;            /* in hidden, or in narrow.hidden once narrowed: [row_count][hidden_size] */
-    float *normed;              /* the same for the norm's output */
+    struct span angles;         /* [rows of the block][rope_dimension] */
+    struct span residual;       /* in hidden, or in narrow.hidden once narrowed: [row_count][hidden_size] */
+    struct span normed;         /* the same for the norm's output */
     size_t row_count;           /* of residual */
     struct attention_rows rows; /* the block's new rows */
 };
@@ -99,17 +92,17 @@ static inline void layer_phase(const struct layer_pass *pass, const char *name) 
     if (pass->forward->trace != NULL) trace_phase(pass->forward->trace, name, (uint32_t)pass->layer_index);
 }
 
-/* layer_rows.c.  y = norm(residual): RMSNorm or LayerNorm, as the family has it; layer_norm: into normed. */
-void layer_norm_into(const struct layer_pass *pass, const float *weight, const float *bias, float *y);
-void layer_norm(struct layer_pass *pass, const float *weight, const float *bias);
-/* k, v and, unless it is NULL, q of rows x. */
-void layer_project(const struct layer_pass *pass, const float *x, size_t row_count, float *k, float *v,
-                   float *q);
+/* layer_rows.c.  y = norm(residual): LayerNorm with a bias, else RMSNorm; layer_norm: into normed. */
+void layer_norm_into(const struct layer_pass *pass, struct span weight, struct span bias, struct span y);
+void layer_norm(struct layer_pass *pass, struct span weight, struct span bias);
+/* k, v and, unless it is none, q of rows x. */
+void layer_project(const struct layer_pass *pass, struct span x, size_t row_count, struct span k,
+                   struct span v, struct span q);
 /* In place, on any rows. */
-void layer_head_norm(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
-                     const float *weight);
-void layer_rotate(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
-                  const float *angles);
+void layer_head_norm(const struct layer_pass *pass, struct span x, size_t row_count, size_t heads,
+                     struct span weight);
+void layer_rotate(const struct layer_pass *pass, struct span x, size_t row_count, size_t heads,
+                  struct span angles);
 
 /* Appends K and V of all rows, then residual += output(attention(normed)).  Narrows the pass if pass->narrow is set.
  * false: no row is left. */

@@ -11,8 +11,9 @@ static void narrow(struct layer_pass *pass) {
     const struct device_operations *operations = model->device->operations;
     const struct forward_batch *batch = pass->batch;
     size_t hidden = config->hidden_size, count = batch->logit_row_count;
-    const float *sources[2] = {pass->residual, pass->normed};
-    float *targets[2] = {forward->narrow.hidden + pass->narrow_first * hidden, forward->narrow.normed};
+    const struct span sources[2] = {pass->residual, pass->normed};
+    const struct span targets[2] = {span_floats(forward->narrow.hidden, pass->narrow_first * hidden),
+                                    forward->narrow.normed};
     for (size_t i = 0; i < 2; i++)
         operations->gather(forward->stream, &(struct gather_operation){.x = sources[i],
                                                                        .x_stride = hidden,
@@ -43,7 +44,7 @@ static void narrow(struct layer_pass *pass) {
                                                  .cosine_sine = pass->angles});
 }
 
-static struct attend_operation operation_of(const struct layer_pass *pass, const float *q,
+static struct attend_operation operation_of(const struct layer_pass *pass, struct span q,
                                             const struct attend_item *items, size_t item_count) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
@@ -124,12 +125,12 @@ static void attend(struct layer_pass *pass) {
 }
 
 /* Replaces a layer's computed rows, [row_count][size] from `rows` on, by those of the replay. */
-static void replay_rows(const struct layer_pass *pass, float *target, const float *rows, size_t size) {
+static void replay_rows(const struct layer_pass *pass, struct span target, const float *rows, size_t size) {
     struct forward *forward = pass->forward;
     ASSERT(!pass->narrow && pass->row_count == forward->replay->row_count);
-    forward->model->device->operations->copy(forward->stream, target,
-                                             rows + pass->layer_index * pass->row_count * size,
-                                             pass->row_count * size * sizeof *rows);
+    forward->model->device->operations->upload(forward->stream, target,
+                                               rows + pass->layer_index * pass->row_count * size,
+                                               pass->row_count * size * sizeof *rows);
 }
 
 static void replay_keys_and_values(const struct layer_pass *pass) {
@@ -143,7 +144,7 @@ bool layer_attention(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
     layer_project(pass, pass->normed, pass->row_count, forward->k, forward->v,
-                  pass->narrow ? NULL : forward->q);
+                  pass->narrow ? (struct span){.buffer = NULL} : forward->q);
     if (forward->inputs.host != NULL && forward->replay == NULL) layer_keep_inputs(pass);
     layer_head_norm(pass, forward->k, pass->row_count, config->kv_head_count, pass->weights->k_norm);
     layer_rotate(pass, forward->k, pass->row_count, config->kv_head_count, pass->angles);

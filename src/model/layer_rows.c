@@ -2,32 +2,32 @@
  * v, rotations. */
 #include "model/forward_internal.h"
 
-void layer_norm_into(const struct layer_pass *pass, const float *weight, const float *bias, float *y) {
+void layer_norm_into(const struct layer_pass *pass, struct span weight, struct span bias, struct span y) {
     const struct model *model = pass->forward->model;
-    model->device->operations->norm(pass->forward->stream,
-                                    &(struct norm_operation){.kind = bias != NULL ? NORM_LAYER : NORM_RMS,
-                                                             .x = pass->residual,
-                                                             .x_stride = model->config.hidden_size,
-                                                             .row_count = pass->row_count,
-                                                             .segment_count = 1,
-                                                             .segment_size = model->config.hidden_size,
-                                                             .w = weight,
-                                                             .b = bias,
-                                                             .epsilon = model->config.norm_epsilon,
-                                                             .y = y,
-                                                             .y_stride = model->config.hidden_size});
+    model->device->operations->norm(
+        pass->forward->stream, &(struct norm_operation){.kind = span_exists(bias) ? NORM_LAYER : NORM_RMS,
+                                                        .x = pass->residual,
+                                                        .x_stride = model->config.hidden_size,
+                                                        .row_count = pass->row_count,
+                                                        .segment_count = 1,
+                                                        .segment_size = model->config.hidden_size,
+                                                        .w = weight,
+                                                        .b = bias,
+                                                        .epsilon = model->config.norm_epsilon,
+                                                        .y = y,
+                                                        .y_stride = model->config.hidden_size});
 }
 
-void layer_norm(struct layer_pass *pass, const float *weight, const float *bias) {
+void layer_norm(struct layer_pass *pass, struct span weight, struct span bias) {
     layer_norm_into(pass, weight, bias, pass->normed);
 }
 
 /* The norm per head of qwen3, in place. */
-void layer_head_norm(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
-                     const float *weight) {
+void layer_head_norm(const struct layer_pass *pass, struct span x, size_t row_count, size_t heads,
+                     struct span weight) {
     const struct model *model = pass->forward->model;
     size_t dimension = model->config.k_dimension;
-    if (weight == NULL) return;
+    if (!span_exists(weight)) return;
     model->device->operations->norm(pass->forward->stream,
                                     &(struct norm_operation){.kind = NORM_RMS,
                                                              .x = x,
@@ -41,8 +41,8 @@ void layer_head_norm(const struct layer_pass *pass, float *x, size_t row_count, 
                                                              .y_stride = heads * dimension});
 }
 
-void layer_rotate(const struct layer_pass *pass, float *x, size_t row_count, size_t heads,
-                  const float *angles) {
+void layer_rotate(const struct layer_pass *pass, struct span x, size_t row_count, size_t heads,
+                  struct span angles) {
     const struct model *model = pass->forward->model;
     const struct model_config *config = &model->config;
     if (!config->has_rope) return;
@@ -57,9 +57,9 @@ void layer_rotate(const struct layer_pass *pass, float *x, size_t row_count, siz
                                                              .cosine_sine = angles});
 }
 
-/* k, v and, unless it is NULL, q of rows of a layer's input, in one operation: they share it. */
-void layer_project(const struct layer_pass *pass, const float *x, size_t row_count, float *k, float *v,
-                   float *q) {
+/* k, v and, unless it is none, q of rows of a layer's input, in one operation: they share it. */
+void layer_project(const struct layer_pass *pass, struct span x, size_t row_count, struct span k,
+                   struct span v, struct span q) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
     const struct layer_weights *weights = pass->weights;
@@ -67,7 +67,7 @@ void layer_project(const struct layer_pass *pass, const float *x, size_t row_cou
         .x = x,
         .x_stride = config->hidden_size,
         .row_count = row_count,
-        .weight_count = q != NULL ? 3 : 2,
+        .weight_count = span_exists(q) ? 3 : 2,
         .weights = {&weights->k, &weights->v, &weights->q},
         .biases = {weights->k_bias, weights->v_bias, weights->q_bias},
         .y = {k, v, q},

@@ -8,10 +8,10 @@ void llama_layer(struct layer_pass *pass) {
     const struct device_operations *operations = forward->model->device->operations;
     const struct layer_weights *weights = pass->weights;
     const struct model_config *config = &forward->model->config;
-    layer_norm(pass, weights->attention_norm, NULL);
+    layer_norm(pass, weights->attention_norm, (struct span){.buffer = NULL});
     if (!layer_attention(pass)) return;
     layer_phase(pass, "feed-forward");
-    layer_norm(pass, weights->ffn_norm, NULL);
+    layer_norm(pass, weights->ffn_norm, (struct span){.buffer = NULL});
     operations->matmul(forward->stream,
                        &(struct matmul_operation){.x = pass->normed,
                                                   .x_stride = config->hidden_size,

@@ -33,12 +33,27 @@ enum status model_limit_weights(struct model *model, uint64_t host_bytes, const 
     return weight_stream_create(&model->stream, model, host_bytes, faults, error);
 }
 
+/* What has failed to load is not all there.  A tied output is the embedding. */
+static void release_weights(struct model *model) {
+    const struct device_operations *operations = model->device->operations;
+    if (model->output.memory.address != model->token_embedding.memory.address)
+        operations->weight_release(model->device, &model->output);
+    operations->weight_release(model->device, &model->token_embedding);
+    operations->weight_release(model->device, &model->position_embedding);
+    for (size_t i = 0; model->layers != NULL && i < model->config.layer_count; i++) {
+        struct layer_weights *layer = &model->layers[i];
+        struct weight *weights[] = {&layer->q,    &layer->k,  &layer->v,   &layer->output,
+                                    &layer->gate, &layer->up, &layer->down};
+        for (size_t j = 0; j < sizeof weights / sizeof weights[0]; j++)
+            operations->weight_release(model->device, weights[j]);
+    }
+    operations->release(model->device, &model->vectors);
+}
+
 void model_destroy(struct model *model) {
     if (model == NULL) return;
     weight_stream_destroy(model->stream);
-    if (model->vectors != NULL)
-        model->device->operations->release(model->device, MEMORY_DEVICE, model->vectors,
-                                           model->vectors_bytes);
+    release_weights(model);
     arena_deinit(&model->arena);
     gguf_close(&model->gguf);
     free(model);

@@ -52,27 +52,26 @@ struct model_config {
 };
 
 struct layer_weights {
-    struct matrix q, k, v, output;                       /* attention */
-    const float *q_bias, *k_bias, *v_bias, *output_bias; /* NULL where the family has none */
-    const float *attention_norm, *attention_norm_bias;
-    const float *q_norm, *k_norm; /* qwen3: per-head RMSNorm */
-    struct matrix gate, up, down; /* gate.data NULL for OPT */
-    const float *up_bias, *down_bias;
-    const float *ffn_norm, *ffn_norm_bias;
+    struct weight q, k, v, output;                   /* attention */
+    struct span q_bias, k_bias, v_bias, output_bias; /* none where the family has none */
+    struct span attention_norm, attention_norm_bias;
+    struct span q_norm, k_norm;   /* qwen3: per-head RMSNorm */
+    struct weight gate, up, down; /* OPT has no gate */
+    struct span up_bias, down_bias;
+    struct span ffn_norm, ffn_norm_bias;
 };
 
 struct model {
     struct model_config config;
     struct gguf gguf;      /* the mapped file */
     struct device *device; /* borrowed */
-    struct matrix token_embedding, position_embedding, output;
-    const float *output_norm, *output_norm_bias;
-    const float *rope_frequency;  /* [rope_dimension / 2], scaling applied, device memory */
+    struct weight token_embedding, position_embedding, output;
+    struct span output_norm, output_norm_bias;
+    struct span rope_frequency;   /* [rope_dimension / 2], scaling applied */
     struct layer_weights *layers; /* [layer_count] */
     /* Owned; reads layers while others compute (weight_stream.h); NULL: all are mapped */
     struct weight_stream *stream;
-    void *vectors; /* owned device memory: every norm, bias and the rope table, as floats */
-    size_t vectors_bytes;
+    struct buffer vectors; /* owned MEMORY_DEVICE: every norm, bias and the rope table, as floats */
     struct arena arena;
 };
 

@@ -4,13 +4,13 @@
 #include "model/forward_internal.h"
 
 /* The first layer's inputs: the embedded tokens, normalized. */
-static const float *first_inputs(const struct layer_pass *pass, const struct rebuild_rows *rows) {
+static struct span first_inputs(const struct layer_pass *pass, const struct rebuild_rows *rows) {
     struct forward *forward = pass->forward;
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
     const struct layer_weights *weights = &model->layers[0];
-    const bool has_bias = weights->attention_norm_bias != NULL;
-    float *normed = forward->inputs.normed;
+    const bool has_bias = span_exists(weights->attention_norm_bias);
+    const struct span normed = forward->inputs.normed;
     model->device->operations->embed(
         forward->stream,
         &(struct embed_operation){.table = &model->token_embedding,
@@ -40,9 +40,9 @@ void layer_rebuild(void *context, struct rebuild_rows *rows) {
     struct forward *forward = pass->forward;
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
-    float *k = forward->inputs.k, *v = forward->inputs.v;
+    const struct span k = forward->inputs.k, v = forward->inputs.v;
     for (size_t i = 0; i < rows->row_count; i++) forward->inputs.positions[i] = rows->position_first + i;
-    const float *x = rows->inputs != NULL ? rows->inputs : first_inputs(pass, rows);
+    const struct span x = span_exists(rows->inputs) ? rows->inputs : first_inputs(pass, rows);
     if (config->has_rope)
         model->device->operations->rope_angles(
             forward->stream, &(struct rope_angles_operation){.positions = forward->inputs.positions,
@@ -51,7 +51,7 @@ void layer_rebuild(void *context, struct rebuild_rows *rows) {
                                                              .pair_count = config->rope_dimension / 2,
                                                              .factor = config->rope_attention_factor,
                                                              .cosine_sine = forward->inputs.angles});
-    layer_project(pass, x, rows->row_count, k, v, NULL);
+    layer_project(pass, x, rows->row_count, k, v, (struct span){.buffer = NULL});
     layer_head_norm(pass, k, rows->row_count, config->kv_head_count, pass->weights->k_norm);
     layer_rotate(pass, k, rows->row_count, config->kv_head_count, forward->inputs.angles);
     rows->k = k;
@@ -71,8 +71,8 @@ void layer_keep_inputs(const struct layer_pass *pass) {
         keeps = keeps || (inputs != NULL && inputs_keeps(inputs));
     }
     if (!keeps || pass->layer_index == 0) return;
-    operations->copy(forward->stream, forward->inputs.host, pass->normed,
-                     pass->row_count * hidden * sizeof(float));
+    operations->download(forward->stream, forward->inputs.host, pass->normed,
+                         pass->row_count * hidden * sizeof(float));
     /* A device that fails says so again at the end of the step, of which nothing is kept then. */
     if (operations->stream_synchronize(forward->stream, NULL) != STATUS_OK) return;
     for (size_t i = 0; i < batch->item_count; i++) {

@@ -33,7 +33,7 @@ struct run {
 
 /* Where a matrix lies: in the file and in its slot. */
 struct place {
-    struct matrix *matrix; /* of struct model; its data change */
+    struct weight *weight; /* of struct model; where it is changes */
     const void *mapped;    /* data, in the mapped file */
     uint32_t file;
     uint64_t offset, bytes;
@@ -83,13 +83,14 @@ struct weight_stream {
 
 /* ---- what lies where ---- */
 
-static bool locate(const struct model *model, struct matrix *matrix, struct place *place) {
+static bool locate(const struct model *model, struct weight *weight, struct place *place) {
+    const struct matrix *matrix = &weight->matrix;
     if (matrix->data == NULL) return false;
     const uint8_t *data = matrix->data;
     for (uint32_t i = 0; i < model->gguf.file_count; i++) {
         const struct file_map *map = &model->gguf.maps[i];
         if (data < map->data || data >= map->data + map->size_bytes) continue;
-        *place = (struct place){.matrix = matrix,
+        *place = (struct place){.weight = weight,
                                 .mapped = data,
                                 .file = i,
                                 .offset = (uint64_t)(data - map->data),
@@ -127,7 +128,7 @@ static void plan_part(struct layer_plan *plan, size_t first, size_t end, enum pa
 }
 
 static void plan_layer(const struct model *model, struct layer_weights *weights, struct layer_plan *plan) {
-    struct matrix *matrices[MATRICES] = {&weights->q,    &weights->k,  &weights->v,   &weights->output,
+    struct weight *matrices[MATRICES] = {&weights->q,    &weights->k,  &weights->v,   &weights->output,
                                          &weights->gate, &weights->up, &weights->down};
     size_t queries = 0;
     for (size_t i = 0; i < MATRICES; i++) {
@@ -143,7 +144,7 @@ static void plan_top(struct weight_stream *stream) {
     struct model *model = stream->model;
     struct layer_plan *plan = &stream->top;
     plan->is_resident = true;
-    const bool tied = model->output.data == model->token_embedding.data;
+    const bool tied = model->output.matrix.data == model->token_embedding.matrix.data;
     if (locate(model, &model->output, &plan->places[plan->place_count])) plan->place_count++;
     if (locate(model, &model->position_embedding, &plan->places[plan->place_count])) plan->place_count++;
     plan_part(plan, 0, plan->place_count, PART_REST);
@@ -194,10 +195,11 @@ static enum status divide(struct weight_stream *stream, uint64_t host_bytes, str
 /* Matrices point there; memory NULL: into the mapped file. */
 static void show(struct weight_stream *stream, struct layer_plan *plan, const uint8_t *memory) {
     struct model *model = stream->model;
-    const bool tied = model->token_embedding.data == model->output.data;
+    const bool tied = model->token_embedding.matrix.data == model->output.matrix.data;
     for (size_t i = 0; i < plan->place_count; i++)
-        plan->places[i].matrix->data = memory != NULL ? memory + plan->places[i].at : plan->places[i].mapped;
-    if (tied) model->token_embedding.data = model->output.data;
+        plan->places[i].weight->memory.address =
+            (uintptr_t)(memory != NULL ? memory + plan->places[i].at : plan->places[i].mapped);
+    if (tied) model->token_embedding.memory.address = model->output.memory.address;
 }
 
 /* Bytes of a run that O_DIRECT can read; the rest is in the source's tail. */
@@ -342,7 +344,7 @@ enum status weight_stream_end_pass(struct weight_stream *stream, struct error *e
     if (stream == NULL) return STATUS_OK;
     const struct model *model = stream->model;
     if (stream->scatter_bytes > 0) {
-        struct matrix table = model->token_embedding;
+        struct weight table = model->token_embedding;
         struct place place;
         if (locate(model, &table, &place))
             file_map_drop(&model->gguf.maps[place.file], place.offset, place.bytes);
@@ -457,7 +459,8 @@ enum status weight_stream_create(struct weight_stream **stream, struct model *mo
                                  const struct io_faults *faults, struct error *error) {
     *stream = NULL;
     if (host_bytes >= all_bytes(model)) return STATUS_OK;
-    if (!model->device->reaches_host)
+    if (model->output.memory.kind !=
+        MEMORY_SHARED) /* a device that has a form of its own, or its own memory */
         return error_set(error, STATUS_UNSUPPORTED, "--weights-host: this device holds all weights itself");
     struct weight_stream *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory to read weights");

@@ -62,7 +62,7 @@ static enum status mismatch(struct loader *loader, const char *name, const char 
 
 /* w[rows][columns]; absent is an error. */
 static enum status load_matrix(struct loader *loader, const char *name, size_t rows, size_t columns,
-                               struct matrix *matrix) {
+                               struct weight *weight) {
     char expected[64], found[96];
     snprintf(expected, sizeof expected, "[%zu, %zu]", columns, rows);
     const struct gguf_tensor *tensor = tensor_find(loader, name);
@@ -78,9 +78,9 @@ static enum status load_matrix(struct loader *loader, const char *name, size_t r
     if (!tensor_row_bytes(tensor->type, columns, &row_bytes) || !checked_multiply(row_bytes, rows, &bytes) ||
         bytes != tensor->size_bytes)
         return mismatch(loader, name, "bytes", "another number", "rows of whole blocks");
-    *matrix = (struct matrix){tensor->type, tensor->data, rows, columns, row_bytes};
+    weight->matrix = (struct matrix){tensor->type, tensor->data, rows, columns, row_bytes};
     struct device *device = loader->model->device;
-    return device->operations->adopt_weight(device, matrix, loader->error);
+    return device->operations->weight_load(device, weight, loader->error);
 }
 
 static float vector_element(const struct gguf_tensor *tensor, size_t index) {
@@ -94,17 +94,17 @@ static float vector_element(const struct gguf_tensor *tensor, size_t index) {
 }
 
 /* Takes count floats of the device's vectors.  The host fills *staging before vectors_flush. */
-static const float *vector_take(struct loader *loader, size_t count, float **staging) {
+static struct span vector_take(struct loader *loader, size_t count, float **staging) {
     size_t bytes = align_up(count * sizeof(float), VECTOR_ALIGNMENT), at = loader->vectors_used;
-    ASSERT(bytes <= loader->model->vectors_bytes - at); /* vectors_reserve counted it */
+    ASSERT(bytes <= loader->model->vectors.bytes - at); /* vectors_reserve counted it */
     loader->vectors_used += bytes;
     *staging = (float *)(void *)(loader->staging + at);
-    return (const float *)(const void *)((const uint8_t *)loader->model->vectors + at);
+    return span_of(&loader->model->vectors, at);
 }
 
-/* A vector of count elements as floats.  If it is absent and not required, *vector is NULL. */
+/* A vector of count elements as floats.  If it is absent and not required, *vector is none. */
 static enum status load_vector(struct loader *loader, const char *name, size_t count, bool required,
-                               const float **vector) {
+                               struct span *vector) {
     char expected[32], found[96];
     snprintf(expected, sizeof expected, "[%zu]", count);
     const struct gguf_tensor *tensor = tensor_find(loader, name);
@@ -169,12 +169,11 @@ static enum status load_ffn(struct loader *loader, struct layer_weights *layer) 
 static enum status load_rope(struct loader *loader) {
     struct model *model = loader->model;
     size_t pairs = model->config.rope_dimension / 2;
-    const float *divisors = NULL;
+    struct span divisors = {.buffer = NULL};
     TRY(load_vector(loader, "rope_freqs.weight", pairs, false, &divisors));
     const float *host = NULL;
-    if (divisors != NULL) {
-        host = (const float *)(const void *)(loader->staging +
-                                             ((const uint8_t *)divisors - (const uint8_t *)model->vectors));
+    if (span_exists(divisors)) {
+        host = (const float *)(const void *)(loader->staging + divisors.offset);
         for (size_t i = 0; i < pairs; i++)
             if (!(host[i] > 0)) return mismatch(loader, "rope_freqs.weight", "value", "0 or less", "above 0");
     }
@@ -238,7 +237,6 @@ static enum status vectors_reserve(struct loader *loader) {
     total = max_size(total, VECTOR_ALIGNMENT);
     struct device *device = model->device;
     TRY(device->operations->allocate(device, MEMORY_DEVICE, total, &model->vectors, loader->error));
-    model->vectors_bytes = total;
     loader->staging = calloc(1, total);
     loader->used = calloc(max_size(model->gguf.tensor_count, 1), sizeof *loader->used);
     if (loader->staging == NULL || loader->used == NULL)
@@ -250,7 +248,8 @@ static enum status vectors_flush(struct loader *loader) {
     struct device *device = loader->model->device;
     struct stream *stream;
     TRY(device->operations->stream_create(device, &stream, loader->error));
-    device->operations->copy(stream, loader->model->vectors, loader->staging, loader->vectors_used);
+    device->operations->upload(stream, span_of(&loader->model->vectors, 0), loader->staging,
+                               loader->vectors_used);
     enum status status = device->operations->stream_synchronize(stream, loader->error);
     device->operations->stream_destroy(stream);
     return status;

@@ -30,7 +30,7 @@ static int setup(void **state) {
     struct error error;
     struct random random;
     struct tiny_model tiny = tiny_model_default("llama");
-    device = walled_device_create(&(struct device_options){.thread_count = 2, .mask = cpu_default()}, false);
+    device = walled_device_create(&(struct device_options){.thread_count = 2, .mask = cpu_default()});
     tiny_model_write(&tiny, tiny_model_path("study.gguf", model_file, sizeof model_file));
     tiny_model_path("one.calib.gguf", written[0], sizeof written[0]);
     tiny_model_path("two.calib.gguf", written[1], sizeof written[1]);
@@ -472,9 +472,8 @@ static void test_whole(void **state) {
         struct device *own;
         struct model *same;
         struct calibration_result result;
-        assert_ok(device_cpu_create(&own,
-                                    &(struct device_options){.thread_count = threads, .mask = cpu_default()},
-                                    &error),
+        assert_ok(device_cpu_create(
+                      &own, &(struct device_options){.thread_count = threads, .mask = cpu_default()}, &error),
                   error);
         assert_ok(model_load(&same, model_file, own, &error), error);
         assert_ok(calibrate_run(&result, same, tokens, &options, &error), error);

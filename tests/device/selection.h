@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "device/device.h"
+#include "host_span.h"
 #include "testing.h"
 
 struct selection {
@@ -40,23 +41,23 @@ static inline uint32_t *selection_choose(const struct selection *s, struct devic
         total += select_item_kept(&s->items[i / s->kv_head_count], i % s->kv_head_count);
     uint32_t *rows = calloc(total + SELECTION_GUARDS, sizeof *rows);
     for (size_t i = 0; i < SELECTION_GUARDS; i++) rows[total + i] = SELECTION_GUARD;
-    device->operations->choose(stream, &(struct choose_operation){.q = s->q,
+    device->operations->choose(stream, &(struct choose_operation){.q = host_span(s->q),
                                                                   .q_stride = s->q_stride,
                                                                   .head_count = s->head_count,
                                                                   .kv_head_count = s->kv_head_count,
                                                                   .scale = s->scale,
                                                                   .layout = s->layout,
-                                                                  .weights = s->weights,
+                                                                  .weights = host_span(s->weights),
                                                                   .tree_start = s->tree_start,
                                                                   .tree_counts = s->tree_counts,
                                                                   .items = s->items,
                                                                   .item_count = s->item_count,
                                                                   .attends_next = s->out != NULL,
-                                                                  .rows = rows,
+                                                                  .rows = host_span(rows),
                                                                   .lists = lists});
     for (size_t i = 0; i < SELECTION_GUARDS; i++) assert_int_equal(rows[total + i], SELECTION_GUARD);
     for (size_t i = 0; i < entries && s->chosen != NULL; i++)
-        memcpy(s->chosen + i * s->stride, lists[i].rows, lists[i].count * sizeof *rows);
+        memcpy(s->chosen + i * s->stride, row_list_host(&lists[i]), lists[i].count * sizeof *rows);
     return rows;
 }
 
@@ -66,9 +67,9 @@ static inline void selection_attend(const struct selection *s, struct device *de
     struct softmax_sum *sums = calloc(heads, sizeof *sums);
     float *scores = calloc(heads * longest, sizeof *scores);
     const bool adds = s->mass_weight > 0;
-    const struct attend_rows_operation rows = {.q = s->q,
+    const struct attend_rows_operation rows = {.q = host_span(s->q),
                                                .q_stride = s->q_stride,
-                                               .out = s->out,
+                                               .out = host_span(s->out),
                                                .out_stride = s->out_stride,
                                                .head_count = s->head_count,
                                                .kv_head_count = s->kv_head_count,
@@ -76,8 +77,9 @@ static inline void selection_attend(const struct selection *s, struct device *de
                                                .softcap = s->softcap,
                                                .items = items,
                                                .item_count = s->item_count,
-                                               .sums = adds || s->mass_bounds != NULL ? sums : NULL,
-                                               .scores = adds ? scores : NULL,
+                                               .sums =
+                                                   host_span(adds || s->mass_bounds != NULL ? sums : NULL),
+                                               .scores = host_span(adds ? scores : NULL),
                                                .scores_stride = longest};
     device->operations->attend_rows(stream, &rows);
     if (adds)
@@ -99,7 +101,7 @@ static inline void selection_run(const struct selection *s, struct device *devic
     if (s->given == NULL) rows = selection_choose(s, device, stream, lists);
     for (size_t i = 0; i < entries; i++) {
         size_t kept = select_item_kept(&s->items[i / s->kv_head_count], i % s->kv_head_count);
-        if (s->given != NULL) lists[i] = (struct row_list){s->given + i * s->stride, kept};
+        if (s->given != NULL) lists[i] = (struct row_list){host_span(s->given + i * s->stride), kept};
         assert_int_equal(lists[i].count, kept);
         longest = max_size(longest, kept);
     }

@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "device/cluster.h"
 #include "device_variants.h"
+#include "host_span.h"
 #include "kernels/kernels.h"
 #include "seed.h"
 #include "tensor/half.h"
@@ -168,7 +169,7 @@ static void check_choice(struct cluster_case *c, const struct fixture *fixture, 
         picks[i] = (item.candidate_end - item.candidate_begin) * (i + 1) / 5;
     struct error error;
     fixture->devices[device]->operations->choose(fixture->streams[device],
-                                                 &(struct choose_operation){.q = c->q,
+                                                 &(struct choose_operation){.q = host_span(c->q),
                                                                             .q_stride = HEADS * DIMENSION,
                                                                             .head_count = HEADS,
                                                                             .kv_head_count = KV_HEADS,
@@ -176,14 +177,14 @@ static void check_choice(struct cluster_case *c, const struct fixture *fixture, 
                                                                             .layout = &c->layout,
                                                                             .items = &item,
                                                                             .item_count = 1,
-                                                                            .rows = c->rows,
+                                                                            .rows = host_span(c->rows),
                                                                             .lists = c->lists});
     assert_ok(fixture->devices[device]->operations->stream_synchronize(fixture->streams[device], &error),
               error);
     for (size_t kv_head = 0; kv_head < KV_HEADS; kv_head++) {
         double chosen = INFINITY, left = -INFINITY;
         for (uint64_t t = item.candidate_begin, next = item.candidate_begin; t < item.candidate_end; t++) {
-            const bool is_chosen = c->lists[kv_head].rows[next] == t;
+            const bool is_chosen = row_list_host(&c->lists[kv_head])[next] == t;
             next += is_chosen;
             if (is_chosen)
                 chosen = fmin(chosen, score_of(c, kv_head, t));
@@ -203,9 +204,9 @@ static void attend(struct cluster_case *c, const struct fixture *fixture, size_t
         .view = view_of(c), .position = c->length - 1, .lists = c->lists + kv_head_first};
     item.view.chunks += kv_head_first * CHUNKS_MAX;
     item.view.key_index += kv_head_first * CHUNKS_MAX;
-    const struct attend_rows_operation rows = {.q = c->q + kv_head_first * GROUP * DIMENSION,
+    const struct attend_rows_operation rows = {.q = host_span(c->q + kv_head_first * GROUP * DIMENSION),
                                                .q_stride = HEADS * DIMENSION,
-                                               .out = c->out + kv_head_first * GROUP * V_DIMENSION,
+                                               .out = host_span(c->out + kv_head_first * GROUP * V_DIMENSION),
                                                .out_stride = HEADS * V_DIMENSION,
                                                .head_count = kv_head_count * GROUP,
                                                .kv_head_count = kv_head_count,
@@ -213,7 +214,7 @@ static void attend(struct cluster_case *c, const struct fixture *fixture, size_t
                                                .softcap = c->softcap,
                                                .items = &item,
                                                .item_count = 1,
-                                               .sums = c->sums + kv_head_first * GROUP};
+                                               .sums = host_span(c->sums + kv_head_first * GROUP)};
     const struct attend_rest_operation rest = {.rows = &rows, .layout = &c->layout};
     struct error error;
     operations->attend_rows(fixture->streams[device], &rows);
@@ -233,7 +234,7 @@ static void check_rest(const struct cluster_case *c, size_t head) {
     const uint64_t full = c->length / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
     double values[V_DIMENSION] = {0}, sum = 0;
     for (uint64_t t = 0, next = 0; t < c->length; t++) {
-        const bool is_listed = next < c->lists[kv_head].count && c->lists[kv_head].rows[next] == t;
+        const bool is_listed = next < c->lists[kv_head].count && row_list_host(&c->lists[kv_head])[next] == t;
         const bool as_it_is = is_listed || c->is_alike;
         const struct cluster_block block = block_of(c, kv_head, t);
         const size_t cluster = is_listed || t >= full ? 0 : block.of_tokens[t % KV_CHUNK_TOKENS];
@@ -278,7 +279,7 @@ static void check_case(struct cluster_case *c, const struct fixture *fixture) {
     for (size_t kv_head = 0; kv_head < KV_HEADS; kv_head++) { /* everything is listed */
         uint32_t *rows = c->rows + kv_head * c->length;
         for (uint64_t t = 0; t < c->length; t++) rows[t] = (uint32_t)t;
-        c->lists[kv_head] = (struct row_list){rows, (size_t)c->length};
+        c->lists[kv_head] = (struct row_list){host_span(rows), (size_t)c->length};
     }
     attend(c, fixture, 1, 0, KV_HEADS, false);
     memcpy(first, c->out, sizeof first);

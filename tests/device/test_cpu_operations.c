@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/random.h"
 #include "device/cpu/cpu_device_internal.h"
+#include "host_span.h"
 #include "seed.h"
 
 enum { DEVICES = 4, ROUNDS = 8 };
@@ -30,7 +31,7 @@ static void fixture_init(struct fixture *fixture, cpu_mask mask) {
     fixture->tolerance = mask == 0 ? 1e-4f : 0.03f;
     for (size_t i = 0; i < DEVICES; i++) {
         struct error error;
-        const struct device_options options = {THREADS[i], mask, 0};
+        const struct device_options options = {THREADS[i], mask};
         assert_ok(device_cpu_create(&fixture->devices[i], &options, &error), error);
         assert_ok(
             fixture->devices[i]->operations->stream_create(fixture->devices[i], &fixture->streams[i], &error),
@@ -131,7 +132,7 @@ static void multiply_directly(struct fixture *fixture, const struct matrix *weig
 
 struct matmul_case {
     struct matmul_operation operation;
-    struct matrix weights[DEVICE_GROUP_MAX];
+    struct weight weights[DEVICE_GROUP_MAX];
     float *x, *biases[DEVICE_GROUP_MAX], *before[DEVICE_GROUP_MAX], *expected[DEVICE_GROUP_MAX];
 };
 
@@ -142,22 +143,24 @@ static void matmul_case_init(struct fixture *fixture, struct matmul_case *c, siz
     static const size_t row_counts[] = {1, 2, 8, 9, 40, 3};
     operation->row_count = row_counts[round % 6];
     operation->x_stride = columns + between(fixture, 0, 20);
-    operation->x = c->x = random_floats(fixture, operation->row_count * operation->x_stride);
+    c->x = random_floats(fixture, operation->row_count * operation->x_stride);
+    operation->x = host_span(c->x);
     operation->weight_count = between(fixture, 1, DEVICE_GROUP_MAX);
     operation->accumulate = round % 2 == 1;
     for (size_t j = 0; j < operation->weight_count; j++) {
         enum tensor_type type =
             WEIGHT_TYPES[between(fixture, 0, sizeof WEIGHT_TYPES / sizeof *WEIGHT_TYPES - 1)];
         size_t rows = between(fixture, 1, 300);
-        c->weights[j] = random_matrix(fixture, type, rows, columns);
+        c->weights[j] = host_weight(random_matrix(fixture, type, rows, columns));
         operation->weights[j] = &c->weights[j];
         operation->y_stride[j] = rows + between(fixture, 0, 5);
         size_t count = operation->row_count * operation->y_stride[j];
         c->before[j] = random_floats(fixture, count);
         c->expected[j] = copy_of(c->before[j], count);
-        if (between(fixture, 0, 1) == 1) operation->biases[j] = c->biases[j] = random_floats(fixture, rows);
+        if (between(fixture, 0, 1) == 1) c->biases[j] = random_floats(fixture, rows);
+        operation->biases[j] = host_span(c->biases[j]);
         float *direct = calloc(operation->row_count * rows, sizeof *direct);
-        multiply_directly(fixture, &c->weights[j], operation->x, operation->x_stride, operation->row_count,
+        multiply_directly(fixture, &c->weights[j].matrix, c->x, operation->x_stride, operation->row_count,
                           direct);
         for (size_t i = 0; i < operation->row_count; i++)
             for (size_t r = 0; r < rows; r++) {
@@ -172,7 +175,7 @@ static void matmul_case_init(struct fixture *fixture, struct matmul_case *c, siz
 static void matmul_case_deinit(struct matmul_case *c) {
     free(c->x);
     for (size_t j = 0; j < c->operation.weight_count; j++) {
-        free((void *)(uintptr_t)c->weights[j].data);
+        free((void *)(uintptr_t)c->weights[j].matrix.data);
         free(c->biases[j]);
         free(c->before[j]);
         free(c->expected[j]);
@@ -186,16 +189,19 @@ static void test_matmul(struct fixture *fixture) {
         matmul_case_init(fixture, &c, round);
         for (size_t d = 0; d < DEVICES; d++) {
             struct matmul_operation operation = c.operation;
-            for (size_t j = 0; j < operation.weight_count; j++)
-                operation.y[j] = copy_of(c.before[j], operation.row_count * operation.y_stride[j]);
+            float *y[DEVICE_GROUP_MAX];
+            for (size_t j = 0; j < operation.weight_count; j++) {
+                y[j] = copy_of(c.before[j], operation.row_count * operation.y_stride[j]);
+                operation.y[j] = host_span(y[j]);
+            }
             fixture->devices[d]->operations->matmul(fixture->streams[d], &operation);
             for (size_t j = 0; j < operation.weight_count; j++) {
                 size_t count = operation.row_count * operation.y_stride[j];
-                if (memcmp(operation.y[j], c.expected[j], count * sizeof(float)) != 0)
+                if (memcmp(y[j], c.expected[j], count * sizeof(float)) != 0)
                     fail_msg("round %zu, %zu threads, weight %zu (%s, %zu inputs): not the direct result",
-                             round, THREADS[d], j, tensor_type_info(c.weights[j].type)->name,
+                             round, THREADS[d], j, tensor_type_info(c.weights[j].matrix.type)->name,
                              operation.row_count);
-                free(operation.y[j]);
+                free(y[j]);
             }
         }
         matmul_case_deinit(&c);
@@ -214,18 +220,18 @@ static void test_few_inputs(struct fixture *fixture) {
     struct stream *stream = fixture->streams[1];
     for (size_t t = 0; t < sizeof WEIGHT_TYPES / sizeof *WEIGHT_TYPES; t++) {
         if (fixture->kernels.matvec.form[WEIGHT_TYPES[t]] == MATVEC_FORM_F32) continue;
-        struct matrix weight = random_matrix(fixture, WEIGHT_TYPES[t], ROWS, COLUMNS);
+        struct weight weight = host_weight(random_matrix(fixture, WEIGHT_TYPES[t], ROWS, COLUMNS));
         float *x = random_floats(fixture, INPUTS_MAX * COLUMNS);
         static float alone[INPUTS_MAX * ROWS], together[INPUTS_MAX * ROWS];
         struct matmul_operation operation = {
             .x_stride = COLUMNS, .row_count = 1, .weight_count = 1, .weights = {&weight}, .y_stride = {ROWS}};
         for (size_t i = 0; i < INPUTS_MAX; i++) {
-            operation.x = x + i * COLUMNS;
-            operation.y[0] = alone + i * ROWS;
+            operation.x = host_span(x + i * COLUMNS);
+            operation.y[0] = host_span(alone + i * ROWS);
             fixture->devices[1]->operations->matmul(stream, &operation);
         }
-        operation.x = x;
-        operation.y[0] = together;
+        operation.x = host_span(x);
+        operation.y[0] = host_span(together);
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
             operation.row_count = counts[i];
             fixture->devices[1]->operations->matmul(stream, &operation);
@@ -233,7 +239,7 @@ static void test_few_inputs(struct fixture *fixture) {
                 fail_msg("%s: %zu inputs are not multiplied as each alone",
                          tensor_type_info(WEIGHT_TYPES[t])->name, counts[i]);
         }
-        free((void *)(uintptr_t)weight.data);
+        free((void *)(uintptr_t)weight.matrix.data);
         free(x);
     }
 }
@@ -248,17 +254,17 @@ static void few_inputs_multiply_as_each_alone(void **state) {
 static void test_matmul_value(struct fixture *fixture) {
     for (size_t row_count = 1; row_count < 40; row_count += 12) {
         size_t rows = 70, columns = 256;
-        struct matrix weight = random_matrix(fixture, TENSOR_F32, rows, columns);
+        struct weight weight = host_weight(random_matrix(fixture, TENSOR_F32, rows, columns));
         float *x = random_floats(fixture, row_count * columns), *y = random_floats(fixture, row_count * rows);
-        struct matmul_operation operation = {.x = x,
+        struct matmul_operation operation = {.x = host_span(x),
                                              .x_stride = columns,
                                              .row_count = row_count,
                                              .weight_count = 1,
                                              .weights = {&weight},
-                                             .y = {y},
+                                             .y = {host_span(y)},
                                              .y_stride = {rows}};
         fixture->devices[2]->operations->matmul(fixture->streams[2], &operation);
-        const float *w = weight.data;
+        const float *w = weight.matrix.data;
         float magnitude = fixture->tolerance > 0.01f ? 0.05f : 1e-4f; /* some variants multiply in bf16 */
         for (size_t i = 0; i < row_count; i++)
             for (size_t r = 0; r < rows; r++) {
@@ -267,7 +273,7 @@ static void test_matmul_value(struct fixture *fixture) {
                     sum += (double)w[r * columns + c] * (double)x[i * columns + c];
                 assert_true(fabs((double)y[i * rows + r] - sum) < (double)magnitude);
             }
-        free((void *)(uintptr_t)weight.data);
+        free((void *)(uintptr_t)weight.matrix.data);
         free(x);
         free(y);
     }
@@ -296,8 +302,9 @@ static void test_rows(struct fixture *fixture) {
         }
         for (size_t d = 0; d < DEVICES; d++) {
             y = copy_of(x, count);
-            const struct norm_operation operation = {kind, y, stride, rows, segments, size,
-                                                     w,    b, 1e-5f,  y,    stride};
+            const struct norm_operation operation = {kind,     host_span(y), stride,       rows,
+                                                     segments, size,         host_span(w), host_span(b),
+                                                     1e-5f,    host_span(y), stride};
             fixture->devices[d]->operations->norm(fixture->streams[d], &operation);
             assert_memory_equal(y, expected, count * sizeof(float));
             free(y);
@@ -331,8 +338,10 @@ static void test_rope(struct fixture *fixture) {
         }
         for (size_t d = 0; d < DEVICES; d++) {
             float *y = copy_of(x, rows * stride), *table = random_floats(fixture, rows * 2 * pairs);
-            const struct rope_angles_operation make = {positions, rows, frequency, pairs, 1.25f, table};
-            const struct rope_operation apply = {y, stride, rows, heads, head_stride, pairs, order, table};
+            const struct rope_angles_operation make = {positions, rows,  host_span(frequency),
+                                                       pairs,     1.25f, host_span(table)};
+            const struct rope_operation apply = {host_span(y), stride, rows,  heads,
+                                                 head_stride,  pairs,  order, host_span(table)};
             fixture->devices[d]->operations->rope_angles(fixture->streams[d], &make);
             fixture->devices[d]->operations->rope(fixture->streams[d], &apply);
             assert_memory_equal(y, expected, rows * stride * sizeof(float));
@@ -371,7 +380,8 @@ static void test_activation(struct fixture *fixture) {
             if (i % stride < count) expected[i] = activate(kind, gate[i], up[i]);
         for (size_t d = 0; d < DEVICES; d++) {
             float *y = copy_of(gate, rows * stride);
-            const struct activation_operation operation = {kind, y, up, stride, rows, count, y};
+            const struct activation_operation operation = {kind, host_span(y), host_span(up), stride,
+                                                           rows, count,        host_span(y)};
             fixture->devices[d]->operations->activation(fixture->streams[d], &operation);
             assert_close(y, expected, rows * stride, 2e-5f);
             if (d == 0) {
@@ -399,6 +409,7 @@ static void test_embed_and_gather(struct fixture *fixture) {
         size_t rows = between(fixture, 1, 90), columns = 256 * between(fixture, 1, 2), table_rows = 20;
         struct matrix table = random_matrix(fixture, WEIGHT_TYPES[round % 9], table_rows, columns);
         struct matrix positions_table = random_matrix(fixture, TENSOR_F16, 50, columns);
+        const struct weight embedding = host_weight(table), position_embedding = host_weight(positions_table);
         int32_t *tokens = malloc(rows * sizeof *tokens);
         uint64_t *positions = malloc(rows * sizeof *positions);
         uint32_t *indices = malloc(rows * sizeof *indices);
@@ -419,10 +430,12 @@ static void test_embed_and_gather(struct fixture *fixture) {
             float *y = random_floats(fixture, rows * columns),
                   *z = random_floats(fixture, rows * (columns + 1));
             const struct embed_operation embed = {
-                &table, tokens, round % 2 == 0 ? &positions_table : NULL, positions, 2, rows, y};
+                &embedding, tokens,      round % 2 == 0 ? &position_embedding : NULL, positions, 2,
+                rows,       host_span(y)};
             fixture->devices[d]->operations->embed(fixture->streams[d], &embed);
             assert_memory_equal(y, expected, rows * columns * sizeof(float));
-            const struct gather_operation gather = {y, columns, indices, rows, columns, z, columns + 1};
+            const struct gather_operation gather = {host_span(y), columns,      indices,    rows,
+                                                    columns,      host_span(z), columns + 1};
             fixture->devices[d]->operations->gather(fixture->streams[d], &gather);
             for (size_t i = 0; i < rows; i++)
                 assert_memory_equal(z + i * (columns + 1), expected + indices[i] * columns,
@@ -494,7 +507,8 @@ static void attend_case_init(struct fixture *fixture, struct attend_case *c, siz
     attend_items_init(fixture, c, round);
     c->operation.q_stride = group * heads * c->layout.k_dimension + 5;
     c->operation.out_stride = group * heads * c->layout.v_dimension + 7;
-    c->operation.q = c->q = random_floats(fixture, c->rows * c->operation.q_stride);
+    c->q = random_floats(fixture, c->rows * c->operation.q_stride);
+    c->operation.q = host_span(c->q);
     c->k = random_floats(fixture, c->rows * heads * c->layout.k_dimension);
     c->v = random_floats(fixture, c->rows * heads * c->layout.v_dimension);
 }
@@ -518,8 +532,8 @@ static void attend_past_init(struct fixture *fixture, struct attend_case *c) {
 static void append_rows(struct fixture *fixture, struct attend_case *c, size_t d) {
     size_t heads = c->operation.kv_head_count;
     const struct append_operation append = {
-        c->k,  c->v,     heads * c->layout.k_dimension, heads * c->layout.v_dimension,
-        heads, c->items, c->operation.item_count};
+        host_span(c->k), host_span(c->v), heads * c->layout.k_dimension, heads * c->layout.v_dimension,
+        heads,           c->items,        c->operation.item_count};
     fixture->devices[d]->operations->append(fixture->streams[d], &append);
 }
 
@@ -591,7 +605,7 @@ static void attend_alone(struct fixture *fixture, struct attend_case *c, const f
         struct attend_operation alone = c->operation;
         alone.items = &c->items[i];
         alone.item_count = 1;
-        alone.out = out;
+        alone.out = host_span(out);
         for (size_t r = 0; r < c->items[i].row_count; r++)
             memset(out + (c->items[i].row_first + r) * alone.out_stride, 0,
                    alone.head_count * c->layout.v_dimension * sizeof(float));
@@ -618,7 +632,7 @@ static void test_attend(struct fixture *fixture) {
                                expected + (c.items[i].row_first + r) * c.operation.out_stride + h * dv);
         for (size_t d = 0; d < DEVICES; d++) {
             float *out = copy_of(before, count);
-            c.operation.out = out;
+            c.operation.out = host_span(out);
             fixture->devices[d]->operations->attend(fixture->streams[d], &c.operation);
             if (d == 0) {
                 first = out;
@@ -650,7 +664,7 @@ static void test_no_growth(struct fixture *fixture) {
             struct matmul_case c;
             matmul_case_init(fixture, &c, 4); /* 40 rows */
             c.operation.accumulate = true;
-            for (size_t j = 0; j < c.operation.weight_count; j++) c.operation.y[j] = c.before[j];
+            for (size_t j = 0; j < c.operation.weight_count; j++) c.operation.y[j] = host_span(c.before[j]);
             for (size_t rows = 40; rows > 13; rows -= 13) {
                 c.operation.row_count = rows;
                 fixture->devices[d]->operations->matmul(fixture->streams[d], &c.operation);

@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "device/product_codes.h"
 #include "device_variants.h"
+#include "host_span.h"
 #include "kernels/kernels.h"
 #include "seed.h"
 #include "tensor/half.h"
@@ -249,7 +250,7 @@ static struct select_item choose(struct product_case *c, const struct fixture *f
                                      .picks = picks};
     struct error error;
     fixture->devices[device]->operations->choose(fixture->streams[device],
-                                                 &(struct choose_operation){.q = c->q,
+                                                 &(struct choose_operation){.q = host_span(c->q),
                                                                             .q_stride = HEADS * DIMENSION,
                                                                             .head_count = HEADS,
                                                                             .kv_head_count = KV_HEADS,
@@ -257,7 +258,7 @@ static struct select_item choose(struct product_case *c, const struct fixture *f
                                                                             .layout = &c->layout,
                                                                             .items = &item,
                                                                             .item_count = 1,
-                                                                            .rows = c->rows,
+                                                                            .rows = host_span(c->rows),
                                                                             .lists = c->lists});
     assert_ok(fixture->devices[device]->operations->stream_synchronize(fixture->streams[device], &error),
               error);
@@ -273,7 +274,7 @@ static void check_choice(struct product_case *c, const struct fixture *fixture, 
         double chosen = INFINITY, left = -INFINITY;
         find_scores(c, kv_head, item.candidate_begin, item.candidate_end);
         for (uint64_t t = item.candidate_begin, next = item.candidate_begin; t < item.candidate_end; t++) {
-            const bool is_chosen = c->lists[kv_head].rows[next] == t;
+            const bool is_chosen = row_list_host(&c->lists[kv_head])[next] == t;
             next += is_chosen;
             if (is_chosen)
                 chosen = fmin(chosen, c->scores[t]);
@@ -351,7 +352,8 @@ static void a_key_that_is_no_number(void **state) {
     choose(&c, fixture, 1, picks);
     for (size_t kv_head = 0; kv_head < KV_HEADS; kv_head++) {
         size_t found = 0;
-        for (size_t i = 0; i < c.lists[kv_head].count; i++) found += c.lists[kv_head].rows[i] == SPOILT;
+        for (size_t i = 0; i < c.lists[kv_head].count; i++)
+            found += row_list_host(&c.lists[kv_head])[i] == SPOILT;
         assert_int_equal(found, 1);
         for (uint64_t t = 0; t < LENGTH; t++)
             if (t != SPOILT) assert_true(isfinite(product_of(&c, kv_head, 0, GROUP, t)));

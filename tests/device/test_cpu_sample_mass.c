@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "device/key_sample.h"
 #include "device_variants.h"
+#include "host_span.h"
 #include "kernels/kernels.h"
 #include "seed.h"
 
@@ -92,7 +93,7 @@ static void case_init(struct sample_case *c, const struct fixture *fixture, uint
         size_t count = 0;
         for (uint64_t t = 0; t < length; t++)
             if (t + 1 == length || random_below(&c->random, 8) < 2 * kv_head + 1) rows[count++] = (uint32_t)t;
-        c->lists[kv_head] = (struct row_list){rows, count};
+        c->lists[kv_head] = (struct row_list){host_span(rows), count};
     }
 }
 
@@ -107,7 +108,7 @@ static double exact_ratio(const struct sample_case *c, size_t head) {
     const double *scores = c->scores + head * c->length;
     double listed = 0, left = 0;
     for (uint64_t t = 0, next = 0; t < c->length; t++) {
-        const bool is_listed = next < list->count && list->rows[next] == t;
+        const bool is_listed = next < list->count && row_list_host(list)[next] == t;
         next += is_listed;
         *(is_listed ? &listed : &left) += exp(scores[t]);
     }
@@ -141,7 +142,7 @@ static void estimate(struct sample_case *c, const struct fixture *fixture, size_
         .view = view_of(c), .position = c->length - 1, .lists = c->lists + kv_head_first};
     item.view.chunks += kv_head_first * CHUNKS_MAX;
     item.view.key_index += kv_head_first * CHUNKS_MAX;
-    const struct attend_rows_operation rows = {.q = c->q + kv_head_first * GROUP * DIMENSION,
+    const struct attend_rows_operation rows = {.q = host_span(c->q + kv_head_first * GROUP * DIMENSION),
                                                .q_stride = sizeof c->q / sizeof *c->q,
                                                .head_count = kv_head_count * GROUP,
                                                .kv_head_count = kv_head_count,
@@ -149,7 +150,7 @@ static void estimate(struct sample_case *c, const struct fixture *fixture, size_
                                                .softcap = c->softcap,
                                                .items = &item,
                                                .item_count = 1,
-                                               .sums = sums};
+                                               .sums = host_span(sums)};
     struct error error;
     operations->attend_rows(fixture->streams[device], &rows);
     operations->sample_mass(fixture->streams[device], &(struct sample_mass_operation){

@@ -213,7 +213,7 @@ static void build(const struct select_case *c, const struct fixture *fixture, si
         for (size_t part = 0; part < 2; part++)
             fixture->devices[device]->operations->key_index_build(
                 fixture->streams[device], &(struct key_index_operation){.layout = &c->layout,
-                                                                        .weights = c->weights,
+                                                                        .weights = host_span(c->weights),
                                                                         .kv_head_count = c->kv_heads,
                                                                         .items = &items[part],
                                                                         .item_count = 1});
@@ -552,17 +552,17 @@ static void no_more_than_are_near(void **state) {
                      *expected = calloc(CHUNKS_MAX * 64, sizeof *expected);
             fixture.devices[device]->operations->choose(
                 fixture.streams[device],
-                &(struct choose_operation){.q = c.q,
+                &(struct choose_operation){.q = host_span(c.q),
                                            .q_stride = heads * c.group * c.kv.k_dimension,
                                            .head_count = heads * c.group,
                                            .kv_head_count = heads,
                                            .scale = c.scale,
                                            .layout = &c.layout,
-                                           .weights = c.weights,
+                                           .weights = host_span(c.weights),
                                            .alpha = alpha,
                                            .items = c.items,
                                            .item_count = c.row_count,
-                                           .rows = rows,
+                                           .rows = host_span(rows),
                                            .lists = lists});
             memcpy(own, c.picks, sizeof own);
             for (size_t i = 0; i < c.row_count; i++) {
@@ -585,7 +585,7 @@ static void no_more_than_are_near(void **state) {
                     const struct row_list *list = &lists[i * heads + head];
                     const size_t count = expected_rows(&c, &fixture.kernels[kernels], item, head, expected);
                     assert_int_equal(list->count, count);
-                    assert_memory_equal(list->rows, expected, count * sizeof *expected);
+                    assert_memory_equal(row_list_host(list), expected, count * sizeof *expected);
                     c.picks[i][head] = own[i][head];
                 }
             }
@@ -618,9 +618,9 @@ static void all_rows_are_dense_attention(void **state) {
                                             .position_first = c.items[i].position};
         }
         fixture.devices[0]->operations->attend(
-            fixture.streams[0], &(struct attend_operation){.q = c.q,
+            fixture.streams[0], &(struct attend_operation){.q = host_span(c.q),
                                                            .q_stride = heads * c.kv.k_dimension,
-                                                           .out = dense,
+                                                           .out = host_span(dense),
                                                            .out_stride = heads * c.kv.v_dimension,
                                                            .head_count = heads,
                                                            .kv_head_count = c.kv_heads,

@@ -10,6 +10,7 @@
 
 #include "base/random.h"
 #include "cache/kv_cache.h"
+#include "device/host_span.h"
 
 enum { LAYERS = 3, HEADS = 2, TOKENS = 640, ROWS = 200, DIMENSION = 32 };
 
@@ -70,9 +71,9 @@ static void fill(struct rig *rig, struct random *random) {
 static struct row_list draw(struct random *random, uint32_t rows[ROWS], const struct row_list *near) {
     bool in[TOKENS] = {false};
     const size_t count = 1 + (size_t)random_below(random, ROWS);
-    for (size_t i = 0; i < near->count; i++) in[near->rows[i]] = random_below(random, 4) > 0;
+    for (size_t i = 0; i < near->count; i++) in[row_list_host(near)[i]] = random_below(random, 4) > 0;
     for (size_t i = 0; i < count / 4; i++) in[random_below(random, TOKENS)] = true;
-    struct row_list list = {.rows = rows};
+    struct row_list list = {.rows = host_span(rows)};
     for (uint32_t row = 0; row < TOKENS && list.count < ROWS; row++)
         if (in[row]) rows[list.count++] = row;
     if (list.count == 0) rows[list.count++] = (uint32_t)random_below(random, TOKENS);
@@ -95,20 +96,20 @@ static void assert_row(const struct kv_layout *layout, const void *found, size_t
 /* Asks, hides every chunk that no missing row lies in, fills and compares. */
 static void turn(struct rig *rig, struct list_buffer *buffer, const struct row_list *list, size_t *missed) {
     void *chunks[TOKENS / KV_CHUNK_TOKENS] = {NULL};
-    const struct row_list missing = list_buffer_missing(rig->buffers, buffer, list);
-    *missed = missing.count;
-    for (size_t i = 0; i < missing.count; i++)
-        chunks[missing.rows[i] / KV_CHUNK_TOKENS] = rig->chunks[missing.rows[i] / KV_CHUNK_TOKENS];
+    const uint32_t *missing = list_buffer_missing(rig->buffers, buffer, list, missed);
+    for (size_t i = 0; i < *missed; i++)
+        chunks[missing[i] / KV_CHUNK_TOKENS] = rig->chunks[missing[i] / KV_CHUNK_TOKENS];
     list_buffer_fill(rig->buffers, buffer, list, chunks);
     const struct list_buffer_rows rows = list_buffer_rows(buffer);
     bool taken[ROWS] = {false};
     assert_int_equal(rows.list.count, list->count);
     for (size_t i = 0; i < list->count; i++) {
-        const uint32_t place = rows.list.rows[i];
+        const uint32_t place = row_list_host(&rows.list)[i];
         assert_true(place < ROWS && !taken[place]);
         taken[place] = true;
         assert_row(&rig->layout, rows.chunks[place / KV_CHUNK_TOKENS], place % KV_CHUNK_TOKENS,
-                   rig->chunks[list->rows[i] / KV_CHUNK_TOKENS], list->rows[i] % KV_CHUNK_TOKENS);
+                   rig->chunks[row_list_host(list)[i] / KV_CHUNK_TOKENS],
+                   row_list_host(list)[i] % KV_CHUNK_TOKENS);
     }
 }
 
@@ -119,7 +120,7 @@ static void lists_follow_each_other(void **state) {
     for (int round = 0; round < 6; round++) {
         struct rig rig = {0};
         uint32_t rows[2][ROWS];
-        struct row_list list = {.rows = rows[1]};
+        struct row_list list = {.rows = host_span(rows[1])};
         uint64_t kept = 0, copied = 0;
         rig_open(&rig, round % 2 == 0 ? KV_F16 : KV_Q8, 2, 1);
         fill(&rig, &random);
@@ -173,7 +174,7 @@ static void what_was_there_is_forgotten(void **state) {
 static void as_many_as_there_is_memory_for(void **state) {
     (void)state;
     static const uint32_t rows[ROWS + 1] = {0};
-    const struct row_list list = {rows, 1}, longer = {rows, ROWS + 1};
+    const struct row_list list = {host_span(rows), 1}, longer = {host_span(rows), ROWS + 1};
     struct rig rig = {0};
     rig_open(&rig, KV_F16, 0, 1);
     assert_null(rig.buffers);

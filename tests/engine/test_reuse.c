@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "cache/kv_cache.h"
 #include "device/device.h"
+#include "device/host_span.h"
 
 enum {
     DIMENSION = 32,
@@ -104,7 +105,7 @@ static void note(void *context, const struct select_event *event) {
     struct rig *rig = context;
     for (size_t head = 0; head < KV_HEADS; head++) {
         rig->counts[event->layer_index][event->row][head] = event->lists[head].count;
-        memcpy(rig->rows[event->layer_index][event->row][head], event->lists[head].rows,
+        memcpy(rig->rows[event->layer_index][event->row][head], row_list_host(&event->lists[head]),
                event->lists[head].count * sizeof(uint32_t));
     }
 }
@@ -180,7 +181,7 @@ static bool expected_queries(void *context, size_t layer, struct attend_operatio
     const struct expectation *expectation = context;
     if (layer >= LAYERS) return false;
     *next = *expectation->operation;
-    next->q = expectation->rig->expected[0];
+    next->q = host_span(expectation->rig->expected[0]);
     return true;
 }
 
@@ -194,8 +195,8 @@ static void rows(struct rig *rig, size_t first, size_t count, size_t row_count, 
           *out = calloc(count * row_count, Q_SIZE * sizeof *out);
     struct attend_item items[SEQUENCES];
     struct attention_rows new_rows = {.kv_head_count = KV_HEADS,
-                                      .k = kv,
-                                      .v = kv + count * row_count * KV_SIZE,
+                                      .k = host_span(kv),
+                                      .v = host_span(kv + count * row_count * KV_SIZE),
                                       .k_stride = KV_SIZE,
                                       .v_stride = KV_SIZE,
                                       .sequences = &rig->sequences[first],
@@ -214,9 +215,9 @@ static void rows(struct rig *rig, size_t first, size_t count, size_t row_count, 
         struct attention_layer step = {.index = layer,
                                        .sequences = &rig->sequences[first],
                                        .rules = chooses ? rules : NULL,
-                                       .operation = {.q = q,
+                                       .operation = {.q = host_span(q),
                                                      .q_stride = Q_SIZE,
-                                                     .out = out,
+                                                     .out = host_span(out),
                                                      .out_stride = Q_SIZE,
                                                      .head_count = HEADS,
                                                      .kv_head_count = KV_HEADS,

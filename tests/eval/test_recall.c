@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "device/host_span.h"
 #include "eval/recall.h"
 #include "tensor/half.h"
 
@@ -101,7 +102,8 @@ static void check(enum kv_type type) {
         .position = ROWS - 1,
         .q = scene->q,
         .view = {.layout = &scene->layout, .chunks = scene->chunks, .chunk_stride = CHUNKS},
-        .lists = (const struct row_list[KV_HEADS]){{scene->rows[0], PICKS}, {scene->rows[1], PICKS - 3}}};
+        .lists = (const struct row_list[KV_HEADS]){{host_span(scene->rows[0]), PICKS},
+                                                   {host_span(scene->rows[1]), PICKS - 3}}};
     recall_add(&recall, &step);
     recall_add(&recall, &step);
     double mass_min = 1;
@@ -166,7 +168,7 @@ static void all_is_all(void **state) {
                    .position = 29,
                    .q = scene->q,
                    .view = {.layout = &scene->layout, .chunks = scene->chunks, .chunk_stride = CHUNKS},
-                   .lists = (const struct row_list[KV_HEADS]){{rows, 30}, {rows, 30}}});
+                   .lists = (const struct row_list[KV_HEADS]){{host_span(rows), 30}, {host_span(rows), 30}}});
     struct recall_cell sum = sum_of(&recall, 0);
     assert_true(fabs(sum.mass - HEADS) < 1e-9 && sum.top == HEADS && sum.kept == HEADS);
     recall_destroy(&recall);

@@ -7,6 +7,8 @@
 
 #include "model/tiny_model.h"
 
+static const struct span none;
+
 struct plain {
     const struct model *model;
     size_t count;
@@ -14,7 +16,15 @@ struct plain {
     double *q, *k, *v, *out; /* [count][heads * dimension] */
 };
 
-static void multiply(const struct matrix *w, const float *bias, const double *x, double *y, bool accumulate) {
+/* What the cpu device has there; NULL: nothing. */
+static const float *floats(struct span span) {
+    return span_exists(span) ? (const float *)(uintptr_t)(span.buffer->address + span.offset) : NULL;
+}
+
+static void multiply(const struct weight *weight, struct span biases, const double *x, double *y,
+                     bool accumulate) {
+    const struct matrix *w = &weight->matrix;
+    const float *bias = floats(biases);
     assert_int_equal(w->type, TENSOR_F32);
     for (size_t r = 0; r < w->rows; r++) {
         const float *row = (const float *)(const void *)((const uint8_t *)w->data + r * w->row_bytes);
@@ -24,7 +34,9 @@ static void multiply(const struct matrix *w, const float *bias, const double *x,
     }
 }
 
-static void norm(const double *x, const float *w, const float *b, double epsilon, size_t count, double *y) {
+static void norm(const double *x, struct span weight, struct span bias, double epsilon, size_t count,
+                 double *y) {
+    const float *w = floats(weight), *b = floats(bias);
     double mean = 0, square = 0;
     for (size_t i = 0; i < count; i++) mean += x[i] / (double)count;
     if (b == NULL) mean = 0;
@@ -41,7 +53,7 @@ static void rotate(const struct model *model, size_t position, double *head) {
     for (size_t j = 0; j < pairs; j++) {
         size_t a = config->rope_order == ROPE_SPLIT ? j : 2 * j;
         size_t b = config->rope_order == ROPE_SPLIT ? j + pairs : 2 * j + 1;
-        double angle = (double)position * (double)model->rope_frequency[j];
+        double angle = (double)position * (double)floats(model->rope_frequency)[j];
         double c = cos(angle) * (double)config->rope_attention_factor;
         double s = sin(angle) * (double)config->rope_attention_factor, x = head[a], y = head[b];
         head[a] = x * c - y * s;
@@ -83,13 +95,13 @@ static void attention(const struct plain *p, size_t index) {
         multiply(&w->k, w->k_bias, h, k, false);
         multiply(&w->v, w->v_bias, h, p->v + t * kv_size, false);
         for (size_t i = 0; i < config->head_count; i++) {
-            if (w->q_norm != NULL)
-                norm(q + i * dimension, w->q_norm, NULL, epsilon, dimension, q + i * dimension);
+            if (span_exists(w->q_norm))
+                norm(q + i * dimension, w->q_norm, none, epsilon, dimension, q + i * dimension);
             rotate(p->model, t, q + i * dimension);
         }
         for (size_t i = 0; i < config->kv_head_count; i++) {
-            if (w->k_norm != NULL)
-                norm(k + i * dimension, w->k_norm, NULL, epsilon, dimension, k + i * dimension);
+            if (span_exists(w->k_norm))
+                norm(k + i * dimension, w->k_norm, none, epsilon, dimension, k + i * dimension);
             rotate(p->model, t, k + i * dimension);
         }
         for (size_t i = 0; i < config->head_count; i++) attend_head(p, &config->layers[index], t, i);
@@ -105,7 +117,7 @@ static void feed_forward(const struct plain *p, size_t index) {
         double *x = p->x + t * config->hidden_size, *h = p->h + t * config->hidden_size;
         norm(x, w->ffn_norm, w->ffn_norm_bias, (double)config->norm_epsilon, config->hidden_size, h);
         multiply(&w->up, w->up_bias, h, up, false);
-        if (config->family != FAMILY_OPT) multiply(&w->gate, NULL, h, gate, false);
+        if (config->family != FAMILY_OPT) multiply(&w->gate, none, h, gate, false);
         for (size_t i = 0; i < config->ffn_size; i++)
             up[i] = config->family == FAMILY_OPT ? fmax(up[i], 0) : up[i] * gate[i] / (1 + exp(-gate[i]));
         multiply(&w->down, w->down_bias, up, x, true);
@@ -114,7 +126,8 @@ static void feed_forward(const struct plain *p, size_t index) {
     free(up);
 }
 
-static const float *embedding_row(const struct matrix *table, size_t row) {
+static const float *embedding_row(const struct weight *weight, size_t row) {
+    const struct matrix *table = &weight->matrix;
     return (const float *)(const void *)((const uint8_t *)table->data + row * table->row_bytes);
 }
 
@@ -140,7 +153,7 @@ void plain_forward(const struct model *model, const int32_t *tokens, size_t coun
     for (size_t t = 0; t < count; t++) {
         norm(p.x + t * width, model->output_norm, model->output_norm_bias, (double)config->norm_epsilon,
              width, p.h);
-        multiply(&model->output, NULL, p.h, logits + t * config->vocabulary_size, false);
+        multiply(&model->output, none, p.h, logits + t * config->vocabulary_size, false);
     }
     for (size_t i = 0; i < 6; i++) free(*buffers[i]);
 }

@@ -117,7 +117,8 @@ static void finish_head(const struct attend_run *run, const struct decode_row *r
         kernels->merge(group, dimension, target, target + group, target + 2 * group, dimension, source,
                        source + group, source + 2 * group, dimension);
     }
-    float *out = run->operation->out + row->row * run->operation->out_stride + kv_head * group * dimension;
+    float *out =
+        cpu_floats(run->operation->out) + row->row * run->operation->out_stride + kv_head * group * dimension;
     kernels->finish(group, dimension, target + group, target + 2 * group, dimension, out, dimension);
 }
 
@@ -150,7 +151,7 @@ static struct decode_part decode_part_of(const struct attend_run *run, size_t un
 static float *kept_partial(const struct attend_run *run, const struct decode_part *part) {
     const struct attend_ranges *ranges = run->operation->ranges;
     if (ranges == NULL || part->range < ranges->first || part->range >= ranges->end) return NULL;
-    return ranges->partials + part->kv_head * ranges->head_stride +
+    return cpu_floats(ranges->partials) + part->kv_head * ranges->head_stride +
            (part->range - ranges->first) * ranges->partial_floats;
 }
 
@@ -181,7 +182,8 @@ static void decode_unit(const struct attend_run *run, size_t unit, size_t then, 
         .chunks = head_chunks(&row->item->view, part.kv_head),
         .row_begin = part.begin,
         .row_end = part.end,
-        .q = operation->q + row->row * operation->q_stride + part.kv_head * run->group * layout->k_dimension,
+        .q = cpu_floats(operation->q) + row->row * operation->q_stride +
+             part.kv_head * run->group * layout->k_dimension,
         .q_stride = layout->k_dimension,
         .group = run->group,
         .scale = operation->scale,
@@ -213,12 +215,14 @@ static void prefill_unit(const struct attend_run *run, size_t unit, uint8_t *scr
         .position_first = block->item->position_first + block->query_first,
         .query_count = block->query_count,
         .window = operation->window,
-        .q = operation->q + row * operation->q_stride + kv_head * run->group * layout->k_dimension,
+        .q =
+            cpu_floats(operation->q) + row * operation->q_stride + kv_head * run->group * layout->k_dimension,
         .q_stride = operation->q_stride,
         .group = run->group,
         .scale = operation->scale,
         .softcap = operation->softcap,
-        .out = operation->out + row * operation->out_stride + kv_head * run->group * layout->v_dimension,
+        .out = cpu_floats(operation->out) + row * operation->out_stride +
+               kv_head * run->group * layout->v_dimension,
         .out_stride = operation->out_stride,
         .scratch = scratch,
     };
@@ -336,8 +340,8 @@ static void append_task(void *context, const struct pool_worker *worker) {
                 run->kernels->store(
                     layout, item->view.chunks[head * item->view.chunk_stride + position / KV_CHUNK_TOKENS],
                     position % KV_CHUNK_TOKENS,
-                    operation->k + row * operation->k_stride + head * layout->k_dimension,
-                    operation->v + row * operation->v_stride + head * layout->v_dimension);
+                    cpu_floats(operation->k) + row * operation->k_stride + head * layout->k_dimension,
+                    cpu_floats(operation->v) + row * operation->v_stride + head * layout->v_dimension);
         }
         item_first += item->row_count;
     }

@@ -72,13 +72,14 @@ static struct cluster_block block_of(const struct rester *rester, uint64_t chunk
 static bool count_left(const struct rester *rester, uint64_t first, uint64_t end, const struct row_list *list,
                        size_t *next) {
     const size_t count = rester->run->operation->layout->cluster_count;
+    const uint32_t *rows = cpu_rows(*list);
     bool any = false;
     for (uint64_t chunk = first; chunk < end; chunk++) {
         const struct cluster_block block = block_of(rester, chunk);
         uint8_t *left = rester->left + (chunk - first) * count;
         memcpy(left, block.sizes, count);
-        for (; *next < list->count && list->rows[*next] < (chunk + 1) * KV_CHUNK_TOKENS; ++*next)
-            left[block.of_tokens[list->rows[*next] % KV_CHUNK_TOKENS]]--;
+        for (; *next < list->count && rows[*next] < (chunk + 1) * KV_CHUNK_TOKENS; ++*next)
+            left[block.of_tokens[rows[*next] % KV_CHUNK_TOKENS]]--;
         for (size_t i = 0; i < count; i++) any = any || left[i] > 0;
     }
     return any;
@@ -154,8 +155,9 @@ static void rest_unit(const struct rest_run *run, size_t unit, uint8_t *scratch)
     const struct rows_item *item = &rows->items[unit / rows->kv_head_count];
     const size_t kv_head = unit % rows->kv_head_count, count = operation->layout->cluster_count;
     const size_t v_dimension = run->kv->v_dimension, piece = PIECE / count;
-    const float *q = rows->q + item->row * rows->q_stride + kv_head * run->group * run->kv->k_dimension;
-    float *out = rows->out + item->row * rows->out_stride + kv_head * run->group * v_dimension;
+    const float *q =
+        cpu_floats(rows->q) + item->row * rows->q_stride + kv_head * run->group * run->kv->k_dimension;
+    float *out = cpu_floats(rows->out) + item->row * rows->out_stride + kv_head * run->group * v_dimension;
     const uint64_t chunks = (item->position + 1) / KV_CHUNK_TOKENS; /* full ones: the last is in the window */
     struct rester rester;
     size_t next = 0;
@@ -169,7 +171,8 @@ static void rest_unit(const struct rest_run *run, size_t unit, uint8_t *scratch)
         for (size_t head = 0; head < run->group; head++) {
             struct rest_head *own = &rester.heads[head];
             if (!own->is_begun)
-                begin_head(own, out + head * v_dimension, rows->sums[unit * run->group + head], v_dimension);
+                begin_head(own, out + head * v_dimension, cpu_sums(rows->sums)[unit * run->group + head],
+                           v_dimension);
             weigh(&rester, q + head * run->kv->k_dimension, first, clusters, own);
             add_values(&rester, first, clusters, own);
         }

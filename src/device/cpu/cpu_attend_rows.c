@@ -49,7 +49,7 @@ static struct rows_part part_of(const struct rows_run *run, size_t unit) {
         unit -= ranges.count;
     part.begin = unit * ranges.rows;
     part.count = min_size(ranges.rows, item->lists[part.head].count - part.begin);
-    part.list = item->lists[part.head].rows + part.begin;
+    part.list = cpu_rows(item->lists[part.head]) + part.begin;
     return part;
 }
 
@@ -83,7 +83,7 @@ static void attend_piece(const struct rows_run *run, const struct rows_part *par
                                         part->head * view->chunk_stride),
         .rows = part->list + piece->first,
         .row_count = piece->count,
-        .q = run->operation->q + item->row * run->operation->q_stride +
+        .q = cpu_floats(run->operation->q) + item->row * run->operation->q_stride +
              part->head * run->group * run->kv->k_dimension,
         .q_stride = run->kv->k_dimension,
         .group = run->group,
@@ -129,9 +129,9 @@ static void attend_unit(const struct rows_run *run, size_t unit, size_t then, ui
     float *partial = run->partials + unit * run->partial_stride;
     ASSERT(part.list[part.count - 1] <= item->position);
     float *scores = NULL;
-    if (operation->scores != NULL)
-        scores =
-            operation->scores + query_head(run, part.item, part.head) * operation->scores_stride + part.begin;
+    if (cpu_floats(operation->scores) != NULL)
+        scores = cpu_floats(operation->scores) +
+                 query_head(run, part.item, part.head) * operation->scores_stride + part.begin;
     float *other = (float *)(void *)scratch; /* rows after those of one form */
     uint8_t *rest = scratch + run->partial_stride * sizeof *other;
     struct rows_piece piece = {.first = 0};
@@ -155,13 +155,14 @@ static void finish_unit(const struct rows_run *run, size_t unit) {
     float *target = run->partials + first * run->partial_stride;
     for (size_t range = 1; range < head_ranges(item, head).count; range++)
         merge_partial(run, target, target + range * run->partial_stride);
-    for (size_t i = 0; i < group && operation->sums != NULL; i++)
-        operation->sums[query_head(run, index, head) + i] =
+    struct softmax_sum *sums = cpu_sums(operation->sums);
+    for (size_t i = 0; i < group && sums != NULL; i++)
+        sums[query_head(run, index, head) + i] =
             (struct softmax_sum){.largest = target[i], .sum = target[group + i]};
-    if (operation->out == NULL) return;
+    if (cpu_floats(operation->out) == NULL) return;
     run->device->kernels.attention.finish(
         group, dimension, target + group, target + 2 * group, dimension,
-        operation->out + item->row * operation->out_stride + head * group * dimension, dimension);
+        cpu_floats(operation->out) + item->row * operation->out_stride + head * group * dimension, dimension);
 }
 
 /* relaxed: only tickets; what units read of each other is separated by the barrier */

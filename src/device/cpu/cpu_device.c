@@ -1,18 +1,13 @@
-/* The cpu device's table: life, streams, events and copies.  A stream has no queue: work is done
- * when the call returns, so order holds by itself and an event is over as soon as it is recorded. */
+/* The cpu device's table: life, streams and copies.  A stream has no queue: work is done when the call returns, so order
+ * holds by itself. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "device/cpu/cpu_device_internal.h"
 
-static const uint64_t FLAG_WAIT_LIMIT_NS = 60000000000u;
 /* One core copies about 10 GB/s here: below this, waking threads gains nothing. */
 enum { COPY_BYTES_ALONE = 256 << 10 };
-
-struct event {
-    char unused;
-};
 
 static struct pool *cpu_pool(struct device *device) { return ((struct cpu_device *)device)->pool; }
 
@@ -28,18 +23,28 @@ static enum status cpu_set_threads(struct device *base, size_t thread_count, str
 
 static void cpu_destroy(struct device *base) {
     struct cpu_device *device = (struct cpu_device *)base;
-    cpu_release(base, MEMORY_DEVICE, device->scratch, device->scratch_bytes);
+    cpu_release(base, &device->scratch);
     pool_destroy(device->pool);
     free(device);
 }
 
-static enum status cpu_adopt_weight(struct device *base, struct matrix *matrix, struct error *error) {
+static enum status cpu_weight_load(struct device *base, struct weight *weight, struct error *error) {
     const struct cpu_device *device = (const struct cpu_device *)base;
-    if (device->kernels.matvec.run[matrix->type] != NULL ||
-        device->kernels.matmul.method[matrix->type].run != NULL)
-        return STATUS_OK;
-    return error_set(error, STATUS_UNSUPPORTED, "cpu device: no kernel multiplies weights of type %s",
-                     tensor_type_info(matrix->type)->name);
+    const struct matrix *matrix = &weight->matrix;
+    if (device->kernels.matvec.run[matrix->type] == NULL &&
+        device->kernels.matmul.method[matrix->type].run == NULL)
+        return error_set(error, STATUS_UNSUPPORTED, "cpu device: no kernel multiplies weights of type %s",
+                         tensor_type_info(matrix->type)->name);
+    weight->memory = (struct buffer){.device = base,
+                                     .kind = MEMORY_SHARED,
+                                     .address = (uintptr_t)matrix->data,
+                                     .bytes = matrix->rows * matrix->row_bytes};
+    return STATUS_OK;
+}
+
+static void cpu_weight_release(struct device *base, struct weight *weight) {
+    (void)base;
+    weight->memory = (struct buffer){.device = NULL};
 }
 
 static enum status cpu_stream_create(struct device *device, struct stream **stream, struct error *error) {
@@ -77,34 +82,22 @@ static void copy_task(void *context, const struct pool_worker *worker) {
         memcpy(run->target + part.begin, run->source + part.begin, part.end - part.begin);
 }
 
-static void cpu_copy(struct stream *stream, void *target, const void *source, size_t size_bytes) {
+static void copy(struct stream *stream, void *target, const void *source, size_t size_bytes) {
     if (size_bytes == 0) return;
     struct copy_run run = {target, source, size_bytes};
     cpu_run(stream->device, size_bytes <= COPY_BYTES_ALONE, copy_task, &run);
 }
 
-static enum status cpu_event_create(struct device *device, struct event **event, struct error *error) {
-    (void)device;
-    *event = calloc(1, sizeof **event);
-    if (*event == NULL) return error_set(error, STATUS_MEMORY, "cpu device: no memory for an event");
-    return STATUS_OK;
+static void cpu_copy(struct stream *stream, struct span target, struct span source, size_t size_bytes) {
+    copy(stream, cpu_address(target), cpu_address(source), size_bytes);
 }
 
-static void cpu_event_destroy(struct event *event) { free(event); }
-
-static void cpu_event_record(struct event *event, struct stream *stream) {
-    (void)event;
-    (void)stream;
+static void cpu_upload(struct stream *stream, struct span target, const void *source, size_t size_bytes) {
+    copy(stream, cpu_address(target), source, size_bytes);
 }
 
-static void cpu_event_wait(struct event *event, struct stream *stream) {
-    (void)event;
-    (void)stream;
-}
-
-static bool cpu_event_done(struct event *event) {
-    (void)event;
-    return true;
+static void cpu_download(struct stream *stream, void *target, struct span source, size_t size_bytes) {
+    copy(stream, target, cpu_address(source), size_bytes);
 }
 
 static const struct device_operations CPU_OPERATIONS = {
@@ -113,23 +106,15 @@ static const struct device_operations CPU_OPERATIONS = {
     .set_threads = cpu_set_threads,
     .allocate = cpu_allocate,
     .release = cpu_release,
-    .adopt_weight = cpu_adopt_weight,
+    .weight_load = cpu_weight_load,
+    .weight_release = cpu_weight_release,
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,
     .stream_synchronize = cpu_stream_synchronize,
     .overlap = cpu_overlap,
     .copy = cpu_copy,
-    .event_create = cpu_event_create,
-    .event_destroy = cpu_event_destroy,
-    .event_record = cpu_event_record,
-    .event_wait = cpu_event_wait,
-    .event_done = cpu_event_done,
-    .flag_create = cpu_flag_create,
-    .flag_destroy = cpu_flag_destroy,
-    .flag_raise = cpu_flag_raise,
-    .flag_signal = cpu_flag_signal,
-    .flag_wait = cpu_flag_wait,
-    .flag_value = cpu_flag_value,
+    .upload = cpu_upload,
+    .download = cpu_download,
     .embed = cpu_embed,
     .matmul = cpu_matmul,
     .norm = cpu_norm,
@@ -152,9 +137,7 @@ enum status device_cpu_create(struct device **result, const struct device_option
                               struct error *error) {
     struct cpu_device *device = calloc(1, sizeof *device);
     if (device == NULL) return error_set(error, STATUS_MEMORY, "cpu device: out of memory");
-    device->device = (struct device){.operations = &CPU_OPERATIONS, .name = "cpu", .reaches_host = true};
-    device->flag_wait_limit_ns =
-        options->flag_wait_limit_ns != 0 ? options->flag_wait_limit_ns : FLAG_WAIT_LIMIT_NS;
+    device->device = (struct device){.operations = &CPU_OPERATIONS, .name = "cpu"};
     enum status status = pool_create(&device->pool, options->thread_count, error);
     if (status != STATUS_OK) {
         free(device);

@@ -28,10 +28,8 @@ struct cpu_device {
     struct device device; /* first: a struct device * is a struct cpu_device * */
     struct pool *pool;    /* owned */
     size_t thread_count;
-    uint64_t flag_wait_limit_ns;
     struct error error; /* the first error; status OK while the device works */
-    uint8_t *scratch;   /* owned */
-    size_t scratch_bytes;
+    struct buffer scratch;
     uint64_t scratch_growths;
     void (*overlap)(void *context); /* the caller's work before its part of the next run; NULL: none */
     void *overlap_context;
@@ -55,16 +53,24 @@ size_t cpu_scratch_add(size_t *total_bytes, size_t size_bytes);
  * of memory, and the device is broken. */
 uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes);
 
-enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
-                         struct error *error);
-void cpu_release(struct device *device, enum memory_kind kind, void *address, size_t size_bytes);
+enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t size_bytes,
+                         struct buffer *buffer, struct error *error);
+void cpu_release(struct device *device, struct buffer *buffer);
 
-enum status cpu_flag_create(struct device *device, struct flag **flag, struct error *error);
-void cpu_flag_destroy(struct flag *flag);
-void cpu_flag_raise(struct device *device, struct flag *flag, uint32_t value);
-void cpu_flag_signal(struct stream *stream, struct flag *flag, uint32_t value);
-void cpu_flag_wait(struct stream *stream, struct flag *flag, uint32_t value);
-uint32_t cpu_flag_value(struct flag *flag);
+/* Where a span is; NULL: nowhere. */
+static inline void *cpu_address(struct span span) {
+    return span.buffer == NULL ? NULL : (void *)(uintptr_t)(span.buffer->address + span.offset);
+}
+static inline float *cpu_floats(struct span span) { return cpu_address(span); }
+static inline uint16_t *cpu_halves(struct span span) { return cpu_address(span); }
+static inline struct softmax_sum *cpu_sums(struct span span) { return cpu_address(span); }
+static inline uint32_t *cpu_rows(struct row_list list) { return cpu_address(list.rows); }
+/* The weight as kernels take it. */
+static inline struct matrix cpu_matrix(const struct weight *weight) {
+    struct matrix matrix = weight->matrix;
+    matrix.data = (const void *)(uintptr_t)weight->memory.address;
+    return matrix;
+}
 
 /* Runs the task on every thread, or, when `alone`, on the caller as a worker of one without a pool: such a
  * task may call pool_range, but neither tickets nor barriers of the pool (cpu_ticket, cpu_barrier may). */

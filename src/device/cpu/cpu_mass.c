@@ -22,14 +22,16 @@ static void mass_unit(const struct mass_run *run, size_t unit, float *received) 
     const struct rows_item *item = &rows->items[unit / rows->kv_head_count];
     const size_t kv_head = unit % rows->kv_head_count, query_head = unit * run->group;
     const struct row_list list = item->lists[kv_head];
+    const struct softmax_sum *sums = cpu_sums(rows->sums) + query_head;
+    const uint32_t *listed = cpu_rows(list);
     float m[GROUP_MAX], s[GROUP_MAX];
     for (size_t i = 0; i < run->group; i++) {
-        m[i] = rows->sums[query_head + i].largest;
-        s[i] = rows->sums[query_head + i].sum / operation->weight;
+        m[i] = sums[i].largest;
+        s[i] = sums[i].sum / operation->weight;
     }
     memset(received, 0, list.count * sizeof *received);
     run->device->kernels.mass.add(
-        &(struct mass_add_args){.scores = rows->scores + query_head * rows->scores_stride,
+        &(struct mass_add_args){.scores = cpu_floats(rows->scores) + query_head * rows->scores_stride,
                                 .scores_stride = rows->scores_stride,
                                 .group = run->group,
                                 .m = m,
@@ -38,7 +40,7 @@ static void mass_unit(const struct mass_run *run, size_t unit, float *received) 
                                 .mass = received});
     void *const *blocks = item->view.key_index + kv_head * item->view.chunk_stride;
     for (size_t i = 0; i < list.count; i++)
-        ((float *)blocks[list.rows[i] / KV_CHUNK_TOKENS])[list.rows[i] % KV_CHUNK_TOKENS] += received[i];
+        ((float *)blocks[listed[i] / KV_CHUNK_TOKENS])[listed[i] % KV_CHUNK_TOKENS] += received[i];
 }
 
 static void mass_task(void *context, const struct pool_worker *worker) {

@@ -241,7 +241,7 @@ static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratc
     bounder_init(&c, run, scratch);
     c.item = item;
     c.blocks = (const void *const *)(item->view.key_index + kv_head * item->view.chunk_stride);
-    c.q = rows->q + item->row * rows->q_stride + kv_head * run->group * c.dimension;
+    c.q = cpu_floats(rows->q) + item->row * rows->q_stride + kv_head * run->group * c.dimension;
     for (size_t head = 0; head < run->group; head++) c.top[head] = -INFINITY;
     prepare_query(&c);
     const uint64_t units = item->position / c.unit_tokens + 1;
@@ -249,13 +249,13 @@ static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratc
     for (uint64_t first = 0; first < units; first += PIECE) {
         size_t count = (size_t)(units - first < PIECE ? units - first : PIECE);
         find_largest(&c, first, count);
-        if (!count_left(&c, first, count, list.rows, list.count, &next)) continue;
+        if (!count_left(&c, first, count, cpu_rows(list), list.count, &next)) continue;
         score_piece(&c, first, count);
         if (item->view.quantized != NULL) widen_piece(&c, first, count);
         for (size_t head = 0; head < run->group; head++) add_weights(&c, head, count);
     }
     for (size_t head = 0; head < run->group; head++) {
-        const struct softmax_sum *sum = &rows->sums[unit * run->group + head];
+        const struct softmax_sum *sum = &cpu_sums(rows->sums)[unit * run->group + head];
         operation->mass_bounds[unit * run->group + head] =
             bound_share(&c, head, (double)sum->largest, (double)sum->sum);
     }

@@ -47,7 +47,7 @@ struct prepared_input {
 };
 
 struct product {
-    const struct matrix *weight;
+    struct matrix weight;
     const struct prepared_input *input;
     const struct matmul_method *method; /* its type's: others may share the input; NULL: matvec */
     const float *bias;
@@ -94,7 +94,7 @@ const struct matmul_method *cpu_matmul_method(const struct cpu_device *device, e
 
 static void add_form(struct matmul_run *run, struct product *product, size_t *scratch_bytes) {
     const struct kernels *kernels = &run->device->kernels;
-    enum tensor_type type = product->weight->type;
+    enum tensor_type type = product->weight.type;
     size_t rows = run->operation->row_count;
     product->method = cpu_matmul_method(run->device, type, rows);
     struct prepared_input input = {.method = product->method};
@@ -111,7 +111,7 @@ static void add_form(struct matmul_run *run, struct product *product, size_t *sc
         input.unit_inputs = input.method->input_granule;
         bytes = input.method->prepared_bytes(rows, run->columns);
     } else {
-        ASSERT(kernels->matvec.run[type] != NULL); /* adopt_weight refuses other types */
+        ASSERT(kernels->matvec.run[type] != NULL); /* weight_load refuses other types */
         input.unit_inputs = 1;
         input.input_bytes = kernels->matvec.input_bytes((enum matvec_form)input.form, run->columns);
         bytes = rows * input.input_bytes;
@@ -130,10 +130,10 @@ static void cut_panels(struct matmul_run *run, struct product *product, size_t t
     size_t rows_max = method != NULL ? MATMUL_PANEL_ROWS_MAX : PANEL_ROWS_MAX;
     size_t bytes = total_bytes / (run->device->thread_count * PANELS_PER_THREAD);
     bytes = min_size(max_size(bytes, PANEL_BYTES_MIN), PANEL_BYTES_MAX);
-    size_t rows = min_size(bytes / max_size(product->weight->row_bytes, 1), rows_max);
+    size_t rows = min_size(bytes / max_size(product->weight.row_bytes, 1), rows_max);
     product->panel_rows = max_size(rows / granule, 1) * granule;
     product->panel_first = run->panel_count;
-    product->panel_count = (product->weight->rows + product->panel_rows - 1) / product->panel_rows;
+    product->panel_count = (product->weight.rows + product->panel_rows - 1) / product->panel_rows;
     run->panel_count += product->panel_count;
 }
 
@@ -142,14 +142,14 @@ static void plan(struct matmul_run *run, size_t *scratch_bytes) {
     uint64_t total_bytes = 0;
     size_t sums_bytes = 0, kernel_bytes = 0;
     for (size_t i = 0; i < operation->weight_count; i++)
-        total_bytes += operation->weights[i]->rows * operation->weights[i]->row_bytes;
+        total_bytes += operation->weights[i]->matrix.rows * operation->weights[i]->matrix.row_bytes;
     for (size_t i = 0; i < operation->weight_count; i++) {
         struct product *product = &run->products[i];
-        *product = (struct product){.weight = operation->weights[i],
-                                    .bias = operation->biases[i],
-                                    .y = operation->y[i],
+        *product = (struct product){.weight = cpu_matrix(operation->weights[i]),
+                                    .bias = cpu_floats(operation->biases[i]),
+                                    .y = cpu_floats(operation->y[i]),
                                     .y_stride = operation->y_stride[i]};
-        ASSERT(product->weight->columns == run->columns);
+        ASSERT(product->weight.columns == run->columns);
         add_form(run, product, scratch_bytes);
         cut_panels(run, product, total_bytes);
         const struct matmul_method *method = product->method;
@@ -170,12 +170,13 @@ static void prepare_unit(const struct matmul_run *run, size_t unit) {
     size_t begin = (unit - input->unit_first) * input->unit_inputs;
     uint8_t *prepared = run->scratch + input->offset;
     if (input->method == NULL) {
-        run->device->kernels.matvec.prepare[input->form](operation->x + begin * operation->x_stride,
+        run->device->kernels.matvec.prepare[input->form](cpu_floats(operation->x) +
+                                                             begin * operation->x_stride,
                                                          run->columns, prepared + begin * input->input_bytes);
         return;
     }
-    input->method->prepare(operation->x, operation->x_stride, operation->row_count, run->columns, begin,
-                           min_size(begin + input->unit_inputs, operation->row_count), prepared);
+    input->method->prepare(cpu_floats(operation->x), operation->x_stride, operation->row_count, run->columns,
+                           begin, min_size(begin + input->unit_inputs, operation->row_count), prepared);
 }
 
 /* outputs[i][row - row_begin of the given weight] for all inputs. */
@@ -207,8 +208,8 @@ static void run_panel(const struct matmul_run *run, size_t panel, const struct p
     while (panel >= product->panel_first + product->panel_count) product++;
     const struct activation_kernels *kernels = &run->device->kernels.activation;
     size_t begin = (panel - product->panel_first) * product->panel_rows;
-    size_t rows = min_size(product->panel_rows, product->weight->rows - begin);
-    struct matrix part = *product->weight; /* these rows as a matrix of their own */
+    size_t rows = min_size(product->panel_rows, product->weight.rows - begin);
+    struct matrix part = product->weight; /* these rows as a matrix of their own */
     part.data = (const uint8_t *)part.data + begin * part.row_bytes;
     part.rows = rows;
     uint8_t *own = run->scratch + run->threads_offset + worker->index * run->thread_bytes;
@@ -247,7 +248,7 @@ void cpu_matmul(struct stream *stream, const struct matmul_operation *operation)
     ASSERT(operation->row_count <= DEVICE_BATCH_MAX);
     if (operation->row_count == 0) return;
     struct matmul_run run = {.device = device, .operation = operation};
-    run.columns = operation->weights[0]->columns;
+    run.columns = operation->weights[0]->matrix.columns;
     size_t scratch_bytes = 0;
     plan(&run, &scratch_bytes);
     run.scratch = cpu_scratch_reserve(device, scratch_bytes);

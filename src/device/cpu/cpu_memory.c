@@ -1,4 +1,4 @@
-/* Memory of the cpu device.  Large areas are in huge pages (platform/memory.h).  MEMORY_HOST is mapped whatever its
+/* Memory of the cpu device.  Large areas are in huge pages (platform/memory.h).  MEMORY_SHARED is mapped whatever its
  * size. */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,12 +11,11 @@
 enum { SCRATCH_BYTES_MIN = 4 << 20 };
 
 static bool is_mapped(enum memory_kind kind, size_t size_bytes) {
-    return kind == MEMORY_HOST || size_bytes >= MEMORY_AREA_BYTES_MIN;
+    return kind == MEMORY_SHARED || size_bytes >= MEMORY_AREA_BYTES_MIN;
 }
 
-enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t size_bytes, void **address,
-                         struct error *error) {
-    (void)device;
+enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t size_bytes,
+                         struct buffer *buffer, struct error *error) {
     void *memory = NULL;
     uint64_t heap_bytes = 0;
     errno = ENOMEM;
@@ -28,17 +27,23 @@ enum status cpu_allocate(struct device *device, enum memory_kind kind, size_t si
     }
     if (memory == NULL)
         return error_set_os(error, STATUS_MEMORY, errno, "cpu device: cannot allocate %zu bytes", size_bytes);
-    *address = memory;
+    *buffer = (struct buffer){.device = device,
+                              .kind = kind,
+                              .address = (uintptr_t)memory,
+                              .host = kind == MEMORY_SHARED ? memory : NULL,
+                              .bytes = size_bytes};
     return STATUS_OK;
 }
 
-void cpu_release(struct device *device, enum memory_kind kind, void *address, size_t size_bytes) {
+void cpu_release(struct device *device, struct buffer *buffer) {
     (void)device;
-    if (address == NULL) return;
-    if (is_mapped(kind, size_bytes))
-        memory_area_destroy(address, size_bytes);
+    if (!buffer_exists(buffer)) return;
+    void *memory = (void *)(uintptr_t)buffer->address;
+    if (is_mapped(buffer->kind, buffer->bytes))
+        memory_area_destroy(memory, buffer->bytes);
     else
-        free(address);
+        free(memory);
+    *buffer = (struct buffer){.device = NULL};
 }
 
 size_t cpu_scratch_add(size_t *total_bytes, size_t size_bytes) {
@@ -48,17 +53,15 @@ size_t cpu_scratch_add(size_t *total_bytes, size_t size_bytes) {
 }
 
 uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes) {
-    if (size_bytes <= device->scratch_bytes) return device->scratch;
-    /* Doubles, so that a context that grows token by token reallocates only a few times. */
-    size_t grown = max_size(max_size(size_bytes, device->scratch_bytes * 2), SCRATCH_BYTES_MIN);
-    cpu_release(&device->device, MEMORY_DEVICE, device->scratch, device->scratch_bytes);
-    device->scratch = NULL;
-    device->scratch_bytes = 0;
-    device->scratch_growths++;
-    void *memory;
-    if (cpu_allocate(&device->device, MEMORY_DEVICE, grown, &memory, cpu_device_error(device)) != STATUS_OK)
-        return NULL;
-    device->scratch = memory;
-    device->scratch_bytes = grown;
-    return device->scratch;
+    const size_t held = device->scratch.bytes;
+    if (size_bytes > held) {
+        /* Doubles, so that a context that grows token by token reallocates only a few times. */
+        const size_t grown = max_size(max_size(size_bytes, held * 2), SCRATCH_BYTES_MIN);
+        cpu_release(&device->device, &device->scratch);
+        device->scratch_growths++;
+        if (cpu_allocate(&device->device, MEMORY_DEVICE, grown, &device->scratch, cpu_device_error(device)) !=
+            STATUS_OK)
+            return NULL;
+    }
+    return (uint8_t *)(uintptr_t)device->scratch.address;
 }

@@ -29,20 +29,21 @@ struct embed_run {
     size_t row_bytes;
 };
 
-static void dequantize_row(const struct cpu_device *device, const struct matrix *table, uint64_t row,
+static void dequantize_row(const struct cpu_device *device, const struct weight *weight, uint64_t row,
                            float *y) {
-    ASSERT(row < table->rows);
-    device->kernels.convert.dequantize[table->type]((const uint8_t *)table->data + row * table->row_bytes, y,
-                                                    table->columns);
+    const struct matrix table = cpu_matrix(weight);
+    ASSERT(row < table.rows);
+    device->kernels.convert.dequantize[table.type]((const uint8_t *)table.data + row * table.row_bytes, y,
+                                                   table.columns);
 }
 
 static void embed_task(void *context, const struct pool_worker *worker) {
     const struct embed_run *run = context;
     const struct embed_operation *operation = run->operation;
-    size_t columns = operation->table->columns;
+    size_t columns = operation->table->matrix.columns;
     struct range rows = pool_range(worker, operation->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++) {
-        float *y = operation->y + row * columns;
+        float *y = cpu_floats(operation->y) + row * columns;
         ASSERT(operation->tokens[row] >= 0);
         dequantize_row(run->device, operation->table, (uint64_t)operation->tokens[row], y);
         if (operation->position_table == NULL) continue;
@@ -55,10 +56,10 @@ static void embed_task(void *context, const struct pool_worker *worker) {
 
 void cpu_embed(struct stream *stream, const struct embed_operation *operation) {
     struct cpu_device *device = stream->device;
-    size_t columns = operation->table->columns;
+    size_t columns = operation->table->matrix.columns;
     struct embed_run run = {device, operation, NULL, align_up(columns * sizeof(float), 64)};
     if (operation->position_table != NULL) {
-        ASSERT(operation->position_table->columns == columns);
+        ASSERT(operation->position_table->matrix.columns == columns);
         run.scratch = cpu_scratch_reserve(device, device->thread_count * run.row_bytes);
         if (run.scratch == NULL) return;
     }
@@ -77,12 +78,13 @@ static void norm_task(void *context, const struct pool_worker *worker) {
     struct range units = pool_range(worker, operation->row_count * segments, 1);
     for (size_t unit = units.begin; unit < units.end; unit++) {
         size_t row = unit / segments, first = unit % segments * size;
-        const float *x = operation->x + row * operation->x_stride + first;
-        float *y = operation->y + row * operation->y_stride + first;
+        const float *x = cpu_floats(operation->x) + row * operation->x_stride + first;
+        float *y = cpu_floats(operation->y) + row * operation->y_stride + first;
         if (operation->kind == NORM_RMS)
-            run->kernels->rms(x, operation->w, operation->epsilon, size, y);
+            run->kernels->rms(x, cpu_floats(operation->w), operation->epsilon, size, y);
         else
-            run->kernels->layer(x, operation->w, operation->b, operation->epsilon, size, y);
+            run->kernels->layer(x, cpu_floats(operation->w), cpu_floats(operation->b), operation->epsilon,
+                                size, y);
     }
 }
 
@@ -103,8 +105,8 @@ static void rope_angles_task(void *context, const struct pool_worker *worker) {
     const struct rope_angles_operation *angles = run->angles;
     struct range rows = pool_range(worker, angles->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++)
-        run->kernels->angles(angles->positions[row], angles->frequency, angles->pair_count, angles->factor,
-                             angles->cosine_sine + row * 2 * angles->pair_count);
+        run->kernels->angles(angles->positions[row], cpu_floats(angles->frequency), angles->pair_count,
+                             angles->factor, cpu_floats(angles->cosine_sine) + row * 2 * angles->pair_count);
 }
 
 void cpu_rope_angles(struct stream *stream, const struct rope_angles_operation *operation) {
@@ -118,9 +120,9 @@ static void rope_task(void *context, const struct pool_worker *worker) {
     const struct rope_operation *operation = run->operation;
     struct range rows = pool_range(worker, operation->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++)
-        run->kernels->apply(operation->x + row * operation->x_stride, operation->head_count,
+        run->kernels->apply(cpu_floats(operation->x) + row * operation->x_stride, operation->head_count,
                             operation->head_stride, operation->pair_count, operation->order,
-                            operation->cosine_sine + row * 2 * operation->pair_count);
+                            cpu_floats(operation->cosine_sine) + row * 2 * operation->pair_count);
 }
 
 void cpu_rope(struct stream *stream, const struct rope_operation *operation) {
@@ -145,11 +147,16 @@ static void activation_task(void *context, const struct pool_worker *worker) {
         size_t count = min_size(ACTIVATION_PIECE, operation->count - column);
         switch (operation->kind) {
         case ACTIVATION_SILU_MULTIPLY:
-            run->kernels->silu_multiply(operation->gate + first, operation->up + first, count,
-                                        operation->y + first);
+            run->kernels->silu_multiply(cpu_floats(operation->gate) + first,
+                                        cpu_floats(operation->up) + first, count,
+                                        cpu_floats(operation->y) + first);
             break;
-        case ACTIVATION_RELU: run->kernels->relu(operation->gate + first, count, operation->y + first); break;
-        case ACTIVATION_GELU: run->kernels->gelu(operation->gate + first, count, operation->y + first); break;
+        case ACTIVATION_RELU:
+            run->kernels->relu(cpu_floats(operation->gate) + first, count, cpu_floats(operation->y) + first);
+            break;
+        case ACTIVATION_GELU:
+            run->kernels->gelu(cpu_floats(operation->gate) + first, count, cpu_floats(operation->y) + first);
+            break;
         }
     }
 }
@@ -164,8 +171,8 @@ static void gather_task(void *context, const struct pool_worker *worker) {
     const struct gather_operation *operation = context;
     struct range rows = pool_range(worker, operation->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++)
-        memcpy(operation->y + row * operation->y_stride,
-               operation->x + operation->indices[row] * operation->x_stride,
+        memcpy(cpu_floats(operation->y) + row * operation->y_stride,
+               cpu_floats(operation->x) + operation->indices[row] * operation->x_stride,
                operation->count * sizeof(float));
 }
 

@@ -102,6 +102,7 @@ static bool take_keys(struct sampler *sampler, void *const *blocks, const struct
     const uint64_t stride = (chunks + chunk_max - 1) / chunk_max;
     size_t next = 0;
     bool any = false;
+    const uint32_t *listed = cpu_rows(*list);
     sampler->chunk_count = sampler->key_count = 0;
     sampler->keys_per_key = (double)(KV_CHUNK_TOKENS * stride) / (double)samples;
     /* Samples are in no cache: they are asked for together, or each would be waited for. */
@@ -115,8 +116,8 @@ static bool take_keys(struct sampler *sampler, void *const *blocks, const struct
         const uint8_t *tokens = key_sample_tokens(layout, sampler->run->dimension, blocks[chunk]);
         for (size_t i = 0; i < samples; i++) {
             const uint64_t row = chunk * KV_CHUNK_TOKENS + tokens[i];
-            while (next < list->count && list->rows[next] < row) next++;
-            const bool left = row <= position && (next == list->count || list->rows[next] != row);
+            while (next < list->count && listed[next] < row) next++;
+            const bool left = row <= position && (next == list->count || listed[next] != row);
             sampler->left[sampler->key_count++] = left ? -1 : 0;
             any = any || left;
         }
@@ -236,12 +237,12 @@ static void estimate_unit(const struct sample_run *run, size_t unit, uint8_t *sc
     struct sampler sampler;
     sampler_init(&sampler, run, scratch);
     sampler.item = item;
-    sampler.q = rows->q + item->row * rows->q_stride + kv_head * run->group * run->dimension;
+    sampler.q = cpu_floats(rows->q) + item->row * rows->q_stride + kv_head * run->group * run->dimension;
     const bool any =
         take_keys(&sampler, item->view.key_index + kv_head * item->view.chunk_stride, &item->lists[kv_head]);
     for (size_t head = 0; head < run->group; head++)
-        estimates[head] =
-            any ? estimate(&sampler, head, rows->sums[unit * run->group + head]) : (struct mass_estimate){0};
+        estimates[head] = any ? estimate(&sampler, head, cpu_sums(rows->sums)[unit * run->group + head])
+                              : (struct mass_estimate){0};
 }
 
 static void estimate_task(void *context, const struct pool_worker *worker) {

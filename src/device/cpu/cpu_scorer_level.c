@@ -28,7 +28,7 @@ static void build(const struct cpu_device *device, const struct key_index_operat
     cpu_load_keys(device, &all, scratch);
     for (size_t i = 0; i < KV_CHUNK_TOKENS; i++) {
         float rotated[LEVEL_DIMENSION_MAX], *key = scratch->keys + i * dimension;
-        rotate(device, operation->weights, unit->kv_head, dimension, key, rotated);
+        rotate(device, cpu_halves(operation->weights), unit->kv_head, dimension, key, rotated);
         memcpy(key, rotated, dimension * sizeof *key);
     }
     level_set_center(layout, unit->block, scratch->keys);
@@ -48,7 +48,8 @@ static void prepare(const struct select_run *run, size_t kv_head, const float *q
     const bool apart = scores_by_head(operation);
     float rotated[LEVEL_DIMENSION_MAX], sum[LEVEL_DIMENSION_MAX] = {0};
     for (size_t head = 0; head < run->group; head++) {
-        rotate(run->device, operation->weights, kv_head, dimension, q + head * dimension, rotated);
+        rotate(run->device, cpu_halves(operation->weights), kv_head, dimension, q + head * dimension,
+               rotated);
         if (apart) level_prepare(layout, rotated, (char *)prepared + head * bytes);
         for (size_t j = 0; !apart && j < dimension; j++) sum[j] += rotated[j];
     }

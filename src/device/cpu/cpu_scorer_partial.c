@@ -6,15 +6,15 @@ static void build(const struct cpu_device *device, const struct key_index_operat
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     size_t dimension = unit->kv->k_dimension, columns = operation->layout->columns;
     cpu_load_keys(device, unit, scratch);
-    device->kernels.project.rows(
-        &(struct project_args){.weights = operation->weights + unit->kv_head * dimension * columns,
-                               .dimension = dimension,
-                               .columns = columns,
-                               .x = scratch->keys,
-                               .x_stride = dimension,
-                               .count = unit->token_end - unit->token_begin,
-                               .out_halves = (uint16_t *)unit->block + unit->token_begin * columns,
-                               .out_stride = columns});
+    device->kernels.project.rows(&(struct project_args){
+        .weights = cpu_halves(operation->weights) + unit->kv_head * dimension * columns,
+        .dimension = dimension,
+        .columns = columns,
+        .x = scratch->keys,
+        .x_stride = dimension,
+        .count = unit->token_end - unit->token_begin,
+        .out_halves = (uint16_t *)unit->block + unit->token_begin * columns,
+        .out_stride = columns});
 }
 
 static size_t query_bytes(const struct key_index_layout *layout, size_t group) {
@@ -25,7 +25,7 @@ static void prepare(const struct select_run *run, size_t kv_head, const float *q
     const struct choose_operation *operation = run->operation;
     size_t dimension = run->kv->k_dimension, columns = operation->layout->columns;
     run->device->kernels.project.rows(
-        &(struct project_args){.weights = operation->weights + kv_head * dimension * columns,
+        &(struct project_args){.weights = cpu_halves(operation->weights) + kv_head * dimension * columns,
                                .dimension = dimension,
                                .columns = columns,
                                .x = q,

@@ -182,7 +182,7 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     const struct select_item *item = run->rows[unit / heads].item;
     const uint64_t pick_count = select_item_picks(item, unit % heads);
     const size_t entry = (size_t)(item - run->operation->items) * heads + unit % heads;
-    uint32_t *list = run->operation->rows + (run->operation->lists[entry].rows - run->operation->rows);
+    uint32_t *list = cpu_rows(run->operation->lists[entry]);
     size_t count = list_range(list, 0, 0, item->candidate_begin);
     if (cpu_head_is_scored(item, unit % heads)) {
         const size_t picks = units_taken(run, unit / heads, (size_t)pick_count / page);
@@ -344,12 +344,12 @@ static size_t batch_end(const struct choose_operation *operation, size_t first) 
 
 /* The place of each list follows from the lengths that the rules keep. */
 static void place_lists(const struct choose_operation *operation) {
-    uint32_t *rows = operation->rows;
+    struct span rows = operation->rows;
     struct row_list *list = operation->lists;
     for (size_t i = 0; i < operation->item_count; i++)
         for (size_t head = 0; head < operation->kv_head_count; head++, list++) {
             *list = (struct row_list){rows, (size_t)select_item_kept(&operation->items[i], head)};
-            rows += list->count;
+            rows = span_behind(rows, list->count * sizeof(uint32_t));
         }
 }
 

@@ -50,7 +50,8 @@ static inline const void *const *head_key_index(const struct select_item *item, 
 static inline const float *head_query(const struct select_run *run, const struct select_row *row,
                                       size_t kv_head) {
     const struct choose_operation *operation = run->operation;
-    return operation->q + row->item->row * operation->q_stride + kv_head * run->group * run->kv->k_dimension;
+    return cpu_floats(operation->q) + row->item->row * operation->q_stride +
+           kv_head * run->group * run->kv->k_dimension;
 }
 
 static inline uint8_t *prepared_query(const struct select_run *run, size_t row, size_t kv_head) {
