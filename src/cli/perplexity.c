@@ -1,8 +1,8 @@
 /* loam perplexity: how well a model predicts a text, and how far its distributions are from another's.
  *
- * As llama-perplexity does it: the text is cut into windows of -c tokens, each read from an empty context
- * (its first token replaced by BOS where the vocabulary asks for one), and the second half of each window
- * is scored, so that every scored token has at least half a window before it. */
+ * As llama-perplexity does it: the text, behind a BOS where the vocabulary asks for one, is cut into windows
+ * of -c tokens, each read from an empty context (with BOS, if any, in the place of its first token), and the
+ * second half of each window is scored, so that every scored token has at least half a window before it. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
