@@ -107,16 +107,17 @@ function(loam_test_shared out source)
   target_link_libraries(${target} PRIVATE PkgConfig::cmocka)
 endfunction()
 
-# loam_test(NAME [SEEDED] [CROSSING] SOURCES f.c... DEPENDS folder... [TIMEOUT seconds] [LABELS l...]
+# loam_test(NAME [SEEDED] [CROSSING] [REAL_MODEL] SOURCES f.c... DEPENDS folder... [TIMEOUT seconds] [LABELS l...]
 #           [COST seconds])
 # SOURCES that are not named test_* or emulated_* are compiled once for all tests, without this one's DEFINES.
 # Exit 77 means skipped, with the reason on standard output.  SEEDED: it draws from tests/seed.h, and `./do fuzz` runs it
 # with many seeds: loam_seeded_tests writes down which those are.
 # A test has one processor, so that tests that run side by side do not spin for threads whose processor the other one has.
 # CROSSING: it has all of them, since it is about what threads do at the same time.
+# REAL_MODEL: it looks for the model of `./do model` (tests/real_model.h) and passes without it as well.
 # COST: of the longest, so that they begin first and none of them runs alone at the end.
 function(loam_test name)
-  cmake_parse_arguments(ARG "SEEDED;CROSSING" "TIMEOUT;COST" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
+  cmake_parse_arguments(ARG "SEEDED;CROSSING;REAL_MODEL" "TIMEOUT;COST" "SOURCES;DEPENDS;LABELS;SYSTEM;DEFINES" ${ARGN})
   set(shared ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/watch.c)
   list(FILTER ARG_SOURCES INCLUDE REGEX "(^|/)(test|emulated)_[^/]*$")
   list(REMOVE_ITEM shared ${ARG_SOURCES})
@@ -142,6 +143,11 @@ function(loam_test name)
     target_compile_definitions(test_${name} PRIVATE LOAM_TEST_SEEDED)
     list(APPEND ARG_LABELS seeded)
     set_property(GLOBAL APPEND PROPERTY LOAM_SEEDED_TESTS "${name} $<TARGET_FILE:test_${name}>")
+  endif()
+  if(ARG_REAL_MODEL)
+    target_compile_definitions(test_${name} PRIVATE
+      REAL_MODEL="${CMAKE_SOURCE_DIR}/models/SmolLM2-135M-Instruct.Q4_1.gguf")
+    list(APPEND ARG_LABELS real_model)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600) # four times what the longest takes beside eight busy programs on two cores

@@ -28,7 +28,8 @@ def commands(readme):
 def fill(folder, source):
     real = os.path.join(source, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
     bundled = os.path.join(source, "models", "loam-nano.gguf")
-    model = real if os.path.exists(real) else bundled
+    wanted = os.environ.get("LOAM_TEST_REAL_MODEL") != "none"
+    model = real if wanted and os.path.exists(real) else bundled
     os.symlink(model, os.path.join(folder, "model.gguf"))
     with open(os.path.join(source, "tests", "data", "a-scandal-in-bohemia.txt"), encoding="utf-8") as file:
         text = file.read(BOOK_BYTES)

@@ -13,6 +13,10 @@ import unittest
 LOAM = sys.argv[1] if len(sys.argv) > 1 else "build/release/loam"
 ROOT = sys.argv[2] if len(sys.argv) > 2 else "."
 NANO = os.path.join(ROOT, "models", "loam-nano.gguf")
+REAL = os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")  # None: it is not there, or not to be seen
+if os.environ.get("LOAM_TEST_REAL_MODEL") == "none" or not os.path.exists(REAL):
+    REAL = None
+WITHOUT_REAL = "skipped: without models/SmolLM2-135M-Instruct.Q4_1.gguf (./do model brings it)"
 TIMEOUT = 60
 
 

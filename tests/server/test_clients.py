@@ -11,10 +11,9 @@ import subprocess
 import tempfile
 import unittest
 
-from loam_server import LOAM, NANO, ROOT, Case, Reply, Server, main
+from loam_server import LOAM, NANO, REAL, ROOT, Case, Reply, Server, main
 
-REAL = os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
-MODEL = REAL if os.path.exists(REAL) else NANO
+MODEL = REAL or NANO
 QUESTION = [{"role": "user", "content": "Say a word."}]
 TEXT = ("Once upon a time there was a king who had three daughters. The eldest could sing, the second could ride, and "
         "the youngest knew where the fox lives. One day the king lost his ring in the garden behind the castle. ")

@@ -8,11 +8,10 @@ import threading
 import unittest
 
 import loam_server
-from loam_server import NANO, ROOT, Server, main, wait_until
+from loam_server import NANO, REAL, WITHOUT_REAL, Server, main, wait_until
 
 PATH, CHAT = "/v1/loam/explain", "/v1/chat/completions"
 TEMPLATE = ("--chat-template", "llama2")
-REAL = os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
 DOCUMENT = ("The gate of the garden is painted green. Nobody knows who painted it.\n\nThe mill by the river has a red door. "
             "The miller sleeps in the afternoon. A fox and a crow met on a field.\n" * 8)
 QUESTION = "Which colour has the gate?"
@@ -111,7 +110,7 @@ class Explain(unittest.TestCase):
         self.assertEqual(found[0]["spans"], found[1]["spans"])
         self.assertGreater(min(span["share"] for span in found[0]["spans"]), 0)
 
-    @unittest.skipUnless(os.path.exists(REAL), "skipped: models/SmolLM2-135M-Instruct.Q4_1.gguf is absent")
+    @unittest.skipUnless(REAL, WITHOUT_REAL)
     def test_says_it_of_a_real_model(self):
         self.compare(REAL, ())
 

@@ -1,11 +1,9 @@
 """/v1/messages and /v1/responses, whole and streamed, and tool calls in all three families, on the real model."""
 import json
-import os
 import sys
 
-from loam_server import ROOT, Case, main
+from loam_server import REAL, WITHOUT_REAL, Case, main
 
-MODEL = os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
 MESSAGES, COUNT, RESPONSES, CHAT = "/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/chat/completions"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CITIES = ("Rome", "Oslo", "Lima")
@@ -16,7 +14,7 @@ def question(city):
 
 
 class Families(Case):
-    model = MODEL
+    model = REAL
     options = ("-np", "4", "-c", "2048")
 
     def ask(self, path, **fields):
@@ -239,7 +237,7 @@ class Families(Case):
 
 
 if __name__ == "__main__":
-    if not os.path.exists(MODEL):
-        print("skipped: models/SmolLM2-135M-Instruct.Q4_1.gguf is absent (./do model brings it)")
+    if REAL is None:
+        print(WITHOUT_REAL)
         sys.exit(77)
     main()

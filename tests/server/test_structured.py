@@ -5,14 +5,13 @@ import os
 import subprocess
 import tempfile
 
-from loam_server import LOAM, NANO, ROOT, Case, Server, main, run_loam
+from loam_server import LOAM, NANO, REAL, ROOT, WITHOUT_REAL, Case, Server, main, run_loam
 
 try:
     import jsonschema
 except ImportError:
     jsonschema = None
 
-REAL = os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
 PATH = "/v1/completions"
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"},
                                            "tags": {"type": "array", "items": {"enum": ["kind", "tall", "old"]},
@@ -66,8 +65,8 @@ class Structured(Case):
         self.check(self.server, 2)
 
     def test_valid_of_a_real_model(self):
-        if not os.path.exists(REAL):
-            self.skipTest("models/SmolLM2 is not here (./do model)")
+        if REAL is None:
+            self.skipTest(WITHOUT_REAL)
         server = Server(*self.options, model=REAL)
         try:
             self.check(server, 1)
