@@ -154,6 +154,7 @@ static bool wants_sums(const struct select *select) {
 static enum status init(struct select *select, const struct select_setup *setup, struct error *error) {
     const struct select_calibration *calibration = setup->calibration;
     const size_t row_capacity = setup->row_capacity;
+    TRY(select_options_run_on(&select->options, &select->shape, select->device, error));
     TRY(select_options_layout(&select->layout, &select->options, &select->shape, error));
     TRY(load_weights(select, calibration, error));
     TRY(load_budgets(select, calibration, error));

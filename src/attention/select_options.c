@@ -267,6 +267,16 @@ enum status select_options_layout(struct key_index_layout *layout, const struct 
                      options->method->name);
 }
 
+enum status select_options_run_on(const struct select_options *options, const struct select_shape *shape,
+                                  const struct device *device, struct error *error) {
+    struct key_index_layout layout;
+    if (device == NULL || options->method == NULL || options->method == &select_all) return STATUS_OK;
+    TRY(select_options_layout(&layout, options, shape, error));
+    if ((device->key_indexes >> layout.kind & 1) != 0) return STATUS_OK;
+    return error_set(error, STATUS_UNSUPPORTED, "select=%s: the %s device cannot choose so: try --preset full",
+                     options->method->name, device->name);
+}
+
 enum status select_options_unit(const struct select_options *options, const struct select_shape *shape,
                                 uint64_t *unit, struct error *error) {
     struct key_index_layout layout;

@@ -454,7 +454,11 @@ struct device_operations {
 struct device {
     const struct device_operations *operations;
     const char *name; /* "cpu" */
+    /* 1 << kind for every kind of key index that it builds and chooses by; KEY_INDEX_NONE: it attends to lists.  What
+     * choosing needs of operations may be NULL where it has none; all others every device has. */
+    uint32_t key_indexes;
 };
+enum { DEVICE_KEY_INDEXES_ALL = (1 << (KEY_INDEX_PRODUCT + 1)) - 1 };
 
 struct device_options {
     size_t thread_count; /* 0: one per processor */

@@ -10,7 +10,8 @@
 #include "plan/choose.h"
 #include "platform/memory.h"
 
-static const double MEMORY_SHARE = 15. / 16, MEMORY_MAX = (double)(UINT64_C(1) << 62); /* beyond it: not known */
+static const double MEMORY_SHARE = 15. / 16,
+                    MEMORY_MAX = (double)(UINT64_C(1) << 62); /* beyond it: not known */
 
 struct choosing {
     struct machine machine;
@@ -18,6 +19,7 @@ struct choosing {
     struct choices choices;
     struct plan sizes; /* borrows what the plan owns */
     struct kld_table losses;
+    const struct device *device; /* borrowed; the model's */
     uint64_t depth;
 };
 
@@ -92,6 +94,7 @@ static enum status choose_within(struct choosing *choosing, const struct plan *p
     struct choose_question question = {.models = choosing->models.list,
                                        .model_count = choosing->models.count,
                                        .plan = &choosing->sizes,
+                                       .device = choosing->device,
                                        .depth = request->depth,
                                        .sequences = request->sequences,
                                        .memory_bytes = request->keeps_weights ? 0 : memory_of(request),
@@ -126,6 +129,7 @@ static enum status choose(struct choosing *choosing, struct plan *plan, const st
         return take_full(plan, error);
     }
     choosing->depth = request->depth;
+    choosing->device = model->device;
     if (plan->kld_max > 0 &&
         auto_load_losses(&choosing->losses, &model->gguf, &model->config, &missing) != STATUS_OK) {
         snprintf(note, AUTO_NOTE_BYTES, "--preset auto: exact, since what plans lose is not known: %.300s",
@@ -134,6 +138,8 @@ static enum status choose(struct choosing *choosing, struct plan *plan, const st
     }
     choosing->sizes = *plan;
     TRY(choose_within(choosing, plan, request, error));
+    if (choosing->choices.left_out.status != STATUS_OK)
+        snprintf(note, AUTO_NOTE_BYTES, "--preset auto: %.300s", choosing->choices.left_out.message);
     return take(plan, choosing, request, choice, error);
 }
 

@@ -115,16 +115,14 @@ static enum status try_setting(struct candidate *candidate, struct plan *plan, c
     TRY(row_plan(row, candidate->set, question, setting, plan, error));
     TRY(cost_of_plan(&candidate->cost, setting->model, plan, &work, error));
     TRY(place_weights(question, setting, &candidate->cost, &work.weights_host_bytes, error));
-    if (work.weights_host_bytes > 0)
-        TRY(cost_of_plan(&candidate->cost, setting->model, plan, &work, error));
+    if (work.weights_host_bytes > 0) TRY(cost_of_plan(&candidate->cost, setting->model, plan, &work, error));
     candidate->host_bytes = plan->host_bytes;
     candidate->thread_count = setting->model->machine->thread_count;
     candidate->sequences = setting->sequences;
     candidate->weights_host_bytes = work.weights_host_bytes;
     candidate->resident_layers =
-        work.weights_host_bytes > 0
-            ? weight_sizes_resident(&setting->model->weights, work.weights_host_bytes)
-            : setting->model->config->layer_count;
+        work.weights_host_bytes > 0 ? weight_sizes_resident(&setting->model->weights, work.weights_host_bytes)
+                                    : setting->model->config->layer_count;
     return STATUS_OK;
 }
 
@@ -171,8 +169,7 @@ static enum status try_threads(struct candidate *best, struct plan *best_plan, c
         struct error refused;
         setting.model = &question->models[i];
         if (try_divisions(&candidate, &plan, row, question, setting, &refused) != STATUS_OK) continue;
-        if (!is_better_with_fewer(&candidate, &all) ||
-            candidate.cost.step_seconds >= best->cost.step_seconds)
+        if (!is_better_with_fewer(&candidate, &all) || candidate.cost.step_seconds >= best->cost.step_seconds)
             continue;
         *best = candidate;
         *best_plan = plan;
@@ -272,12 +269,26 @@ static int by_seconds(const void *first, const void *second) {
     return a->row < b->row ? -1 : a->row > b->row;
 }
 
+/* The device cannot run it, for the reason in *why. */
+static bool is_left_out(const struct row *row, const struct choose_question *question, struct error *why) {
+    const struct select_shape shape = plan_select_shape(question->models[0].config);
+    struct plan plan = *question->plan;
+    char set[CANDIDATE_SET_BYTES];
+    set_text(row, question, set);
+    if (plan_set_axes(&plan, row->preset, set[0] != '\0' ? set : NULL, NULL, NULL) != STATUS_OK) return false;
+    struct error found;
+    if (select_options_run_on(&plan.select, &shape, question->device, &found) == STATUS_OK) return false;
+    *why = found;
+    return true;
+}
+
 enum status plan_choose(struct choices *choices, const struct choose_question *question,
                         struct error *error) {
     struct error full_error = {0};
     *choices = (struct choices){.count = 0};
     for (size_t i = 0; i < ROW_COUNT; i++) {
         struct error refused;
+        if (is_left_out(&rows[i], question, &choices->left_out)) continue;
         if (add_row(choices, &rows[i], question, &refused) == STATUS_OK) continue;
         choices->refused = refused;
         if (i == 0) full_error = refused;

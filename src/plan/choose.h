@@ -58,13 +58,15 @@ bool cost_models_init(struct cost_models *models, const struct machine *machine,
 struct choose_question {
     const struct cost_model *models; /* [model_count], of numbers of threads: all of them first */
     size_t model_count;
-    const struct plan *plan;     /* sizes, tiers and types; its axes do not matter */
-    uint64_t depth;              /* tokens that each sequence will have */
-    size_t sequences;            /* of a pass together; 0: to be chosen, up to PLAN_SEQUENCES_MAX */
-    uint64_t memory_bytes;       /* RAM for KV and weights together; 0: enough */
+    const struct plan *plan; /* sizes, tiers and types; its axes do not matter */
+    const struct device
+        *device;           /* that it is to run on: what it cannot do is left out; NULL: every one can */
+    uint64_t depth;        /* tokens that each sequence will have */
+    size_t sequences;      /* of a pass together; 0: to be chosen, up to PLAN_SEQUENCES_MAX */
+    uint64_t memory_bytes; /* RAM for KV and weights together; 0: enough */
     uint64_t weights_host_bytes; /* 0: as the memory says */
-    double loss;             /* the dial (struct select_options) of the plans that a loss is for; 0: none */
-    double kld_max;          /* 0: no loss by it */
+    double loss;    /* the dial (struct select_options) of the plans that a loss is for; 0: none */
+    double kld_max; /* 0: no loss by it */
     /* A candidate's KL divergence from full attention on this model; NaN: unknown.  May be NULL. */
     double (*kld)(void *context, const char *text);
     void *kld_context;
@@ -73,14 +75,16 @@ struct choose_question {
 struct choices {
     struct candidate list[CANDIDATES_MAX]; /* those that may be chosen first, each kind by its seconds */
     size_t count;
-    struct error refused; /* of the last one that is not possible */
+    struct error refused;  /* of the last one that is not possible */
+    struct error left_out; /* of the last one that the device cannot run; status OK: it can run all */
 };
 
 /* STATUS_MEMORY, ...: nothing is possible; the message is that of `full`. */
 enum status plan_choose(struct choices *choices, const struct choose_question *question, struct error *error)
     STATUS_CHECKED;
 /* RAM for weights beside kv_bytes of KV; 0: all of them fit, or not even the least does. */
-uint64_t plan_weights_host_bytes(const struct weight_sizes *weights, uint64_t memory_bytes, uint64_t kv_bytes);
+uint64_t plan_weights_host_bytes(const struct weight_sizes *weights, uint64_t memory_bytes,
+                                 uint64_t kv_bytes);
 /* The context below which full attention is about as quick as this plan (CHOOSE_MARGIN), with all KV in RAM; 0: it
  * never is, or the plan is full attention. */
 uint64_t plan_exact_below(const struct cost_model *model, const struct plan *plan, uint64_t context);

@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 
-enum { AREAS_MAX = 512 };
+enum { AREAS_MAX = 64, WEIGHTS_BYTES = 64 << 20 };
 
 struct area {
     void *address;
@@ -33,6 +33,8 @@ struct walled_device {
     struct device_operations operations;
     struct area areas[AREAS_MAX];
     size_t area_count;
+    struct buffer weights; /* an area of WEIGHTS_BYTES; or none was loaded */
+    size_t weights_used;
     void (*overlap)(void *context); /* NULL: none is waiting */
     void *overlap_context;
     bool is_open;
@@ -111,16 +113,25 @@ static void walled_release(struct device *base, struct buffer *buffer) {
 static enum status walled_weight_load(struct device *base, struct weight *weight, struct error *error) {
     struct walled_device *device = (struct walled_device *)base;
     const struct matrix *matrix = &weight->matrix;
+    const size_t bytes = matrix->rows * matrix->row_bytes;
     TRY(device->inner->operations->weight_load(device->inner, weight, error));
-    TRY(walled_allocate(base, MEMORY_DEVICE, matrix->rows * matrix->row_bytes, &weight->memory, error));
+    if (!buffer_exists(&device->weights))
+        TRY(walled_allocate(base, MEMORY_DEVICE, WEIGHTS_BYTES, &device->weights, error));
+    assert_true(align_up(bytes, 64) <= WEIGHTS_BYTES - device->weights_used);
+    weight->memory = (struct buffer){.device = base,
+                                     .kind = MEMORY_DEVICE,
+                                     .address = device->weights.address + device->weights_used,
+                                     .bytes = bytes};
+    device->weights_used += align_up(bytes, 64);
     enter(device);
-    memcpy((void *)(uintptr_t)weight->memory.address, matrix->data, weight->memory.bytes);
+    memcpy((void *)(uintptr_t)weight->memory.address, matrix->data, bytes);
     leave(device);
     return STATUS_OK;
 }
 
 static void walled_weight_release(struct device *base, struct weight *weight) {
-    walled_release(base, &weight->memory);
+    assert_ptr_equal(buffer_exists(&weight->memory) ? weight->memory.device : base, base);
+    weight->memory = (struct buffer){.device = NULL};
 }
 
 /* ---- streams ---- */
@@ -260,6 +271,7 @@ static struct pool *walled_pool(struct device *base) {
 
 static void walled_destroy(struct device *base) {
     struct walled_device *device = (struct walled_device *)base;
+    walled_release(base, &device->weights);
     assert_int_equal(device->area_count, 0); /* all was released */
     assert_int_equal(device->late_count, 0); /* somebody waited for all results */
     free(device->late);
@@ -305,6 +317,7 @@ struct device *walled_device_create(const struct device_options *options) {
     assert_non_null(device);
     assert_ok(device_cpu_create(&device->inner, options, &error), error);
     device->operations = OPERATIONS;
-    device->device = (struct device){.operations = &device->operations, .name = "walled"};
+    device->device = (struct device){
+        .operations = &device->operations, .name = "walled", .key_indexes = DEVICE_KEY_INDEXES_ALL};
     return &device->device;
 }

@@ -609,6 +609,40 @@ static void sequences_share_a_pass(void **state) {
     assert_true(candidate_rate(&choices.list[0]) * 1.5 < alone);
 }
 
+/* What a device cannot choose by is left out, with one line; a device that attends to everything has full. */
+static void what_the_device_cannot_is_left_out(void **state) {
+    (void)state;
+    const struct machine machine = sample_machine(one, NULL);
+    const struct cost_model model = model_on(&machine);
+    struct plan plan = sizes(false, 0);
+    struct choices choices;
+    struct error error;
+    struct device device = {.name = "new", .key_indexes = DEVICE_KEY_INDEXES_ALL & ~(1U << KEY_INDEX_LEVEL)};
+    const struct choose_question question = {.models = &model,
+                                             .model_count = 1,
+                                             .sequences = 1,
+                                             .plan = &plan,
+                                             .depth = 65536,
+                                             .device = &device,
+                                             .loss = 0.05};
+    assert_ok(plan_choose(&choices, &question, &error), error);
+    size_t selecting = 0;
+    for (size_t i = 0; i < choices.count; i++) {
+        assert_false(same(choices.list[i].preset, "hata"));
+        selecting += !choices.list[i].is_exact;
+    }
+    assert_true(selecting > 0);
+    assert_int_equal(choices.left_out.status, STATUS_UNSUPPORTED);
+    assert_non_null(strstr(choices.left_out.message, "the new device cannot choose so"));
+    device.key_indexes = 0;
+    assert_ok(plan_choose(&choices, &question, &error), error);
+    assert_true(choices.count > 0);
+    for (size_t i = 0; i < choices.count; i++) assert_true(same(choices.list[i].preset, "full"));
+    device.key_indexes = DEVICE_KEY_INDEXES_ALL;
+    assert_ok(plan_choose(&choices, &question, &error), error);
+    assert_int_equal(choices.left_out.status, STATUS_OK);
+}
+
 /* A file without a selection's numbers: that one is not offered. */
 static void what_is_not_measured_is_not_chosen(void **state) {
     (void)state;
@@ -636,6 +670,7 @@ int main(void) {
         cmocka_unit_test(a_choice_pays_for_its_reads),
         cmocka_unit_test(more_is_not_worse),
         cmocka_unit_test(exact_below_is_where_lines_cross),
+        cmocka_unit_test(what_the_device_cannot_is_left_out),
         cmocka_unit_test(what_is_not_measured_is_not_chosen),
         cmocka_unit_test(reading_weights_is_as_played),
         cmocka_unit_test(more_memory_keeps_more_layers),

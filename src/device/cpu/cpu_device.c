@@ -137,7 +137,8 @@ enum status device_cpu_create(struct device **result, const struct device_option
                               struct error *error) {
     struct cpu_device *device = calloc(1, sizeof *device);
     if (device == NULL) return error_set(error, STATUS_MEMORY, "cpu device: out of memory");
-    device->device = (struct device){.operations = &CPU_OPERATIONS, .name = "cpu"};
+    device->device =
+        (struct device){.operations = &CPU_OPERATIONS, .name = "cpu", .key_indexes = DEVICE_KEY_INDEXES_ALL};
     enum status status = pool_create(&device->pool, options->thread_count, error);
     if (status != STATUS_OK) {
         free(device);
