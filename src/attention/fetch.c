@@ -107,10 +107,13 @@ enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
 /* ---- when ---- */
 
 /* The oldest jobs have slots before the younger ones get any (but those that were begun a layer ahead have some). */
-static void begin(struct fetch *fetch, size_t chunks_max, bool beside) {
+static void begin(struct fetch *fetch, size_t chunks_max, bool beside, bool ahead) {
     size_t first = fetch->begun, flush = first, read = 0;
     for (size_t i = 0; i < fetch->begun; i++) read += fetch->jobs[i].request.missed;
-    for (size_t i = first; i < fetch->count; i++) fetch->jobs[i].request.beside = beside;
+    for (size_t i = first; i < fetch->count; i++) {
+        fetch->jobs[i].request.beside = beside;
+        fetch->jobs[i].request.ahead = ahead || i > fetch->done;
+    }
     while (fetch->begun < fetch->count && read < chunks_max &&
            kv_fetch_begin(&fetch->jobs[fetch->begun].request)) {
         read += fetch->jobs[fetch->begun].request.missed;
@@ -122,14 +125,16 @@ static void begin(struct fetch *fetch, size_t chunks_max, bool beside) {
     if (first < fetch->count) kv_fetch_flush(&fetch->jobs[first].request);
 }
 
-void fetch_begin(struct fetch *fetch, size_t chunks_max) { begin(fetch, chunks_max, false); }
+void fetch_begin(struct fetch *fetch, size_t chunks_max) { begin(fetch, chunks_max, false, false); }
+
+void fetch_begin_ahead(struct fetch *fetch, size_t chunks_max) { begin(fetch, chunks_max, false, true); }
 
 void fetch_keep_busy(struct fetch *fetch, size_t chunks_max) {
     size_t arrived = 0;
     for (size_t i = 0; i < fetch->begun; i++)
         if (i < fetch->done || kv_fetch_is_ready(&fetch->jobs[i].request))
             arrived += fetch->jobs[i].request.missed;
-    begin(fetch, arrived + chunks_max, true);
+    begin(fetch, arrived + chunks_max, true, true);
 }
 
 bool fetch_has_arrived(struct fetch *fetch) {
@@ -181,8 +186,9 @@ void fetch_yield(struct fetch *fetch) {
     for (size_t i = fetch->done + 1; i < fetch->count; i++) kv_fetch_release(&fetch->jobs[i].request);
 }
 
-void fetch_release(struct fetch *fetch, size_t end) {
-    for (; fetch->done < end; fetch->done++) kv_fetch_release(&fetch->jobs[fetch->done].request);
+void fetch_release(struct fetch *fetch, size_t end, struct ticket ticket) {
+    for (; fetch->done < end; fetch->done++)
+        kv_fetch_release_after(&fetch->jobs[fetch->done].request, ticket);
 }
 
 static uint64_t first_row(const struct attend_operation *operation, const struct attend_item *item) {

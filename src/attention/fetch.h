@@ -49,8 +49,11 @@ enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
                              struct kv_sequence *const *sequences, struct list_buffers *lists, bool stays,
                              struct error *error) STATUS_CHECKED;
 
-/* Begins what there are slots for; no more once so many chunks are being read. */
+/* Begins what there are slots for; no more once so many chunks are being read.  Only for the job that attends next it
+ * waits for work of the device that reads slots. */
 void fetch_begin(struct fetch *fetch, size_t chunks_max);
+/* The same for a layer that is to come, and waits for no such work. */
+void fetch_begin_ahead(struct fetch *fetch, size_t chunks_max);
 /* The same beside computing, where what has arrived does not count: the disk has so many to read, and no more. */
 void fetch_keep_busy(struct fetch *fetch, size_t chunks_max);
 /* All of what is not done is in memory; the same of the jobs before `end`, which were begun. */
@@ -63,8 +66,8 @@ enum status fetch_wait(struct fetch *fetch, struct trace *trace, size_t *end, st
     STATUS_CHECKED;
 /* What was begun of jobs behind the oldest gives its slots back, to be begun again. */
 void fetch_yield(struct fetch *fetch);
-/* Jobs before `end` are done. */
-void fetch_release(struct fetch *fetch, size_t end);
+/* Jobs before `end` are done, or are with the ticket (kv_fetch_release_after). */
+void fetch_release(struct fetch *fetch, size_t end, struct ticket ticket);
 
 /* Plans every chunk that the layer's items see, head by head. */
 void fetch_add_everything(struct fetch *fetch, const struct attention_layer *layer);

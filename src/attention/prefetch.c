@@ -59,7 +59,7 @@ void prefetch_everything(struct prefetch *prefetch, const struct attention_layer
 }
 
 void prefetch_begin_certain(struct prefetch *prefetch) {
-    if (prefetch->next.count > 0 && prefetch->is_certain) fetch_begin(&prefetch->next, SIZE_MAX);
+    if (prefetch->next.count > 0 && prefetch->is_certain) fetch_begin_ahead(&prefetch->next, SIZE_MAX);
 }
 
 bool prefetch_take_over(struct prefetch *prefetch, struct fetch *now, const struct attention_layer *layer) {
@@ -168,7 +168,7 @@ bool prefetch_waits(const struct prefetch *prefetch) {
 }
 
 void prefetch_begin_expected(struct prefetch *prefetch) {
-    fetch_begin(&prefetch->next, prefetch_gate_chunks(&prefetch->gates[prefetch->next.layer_index]));
+    fetch_begin_ahead(&prefetch->next, prefetch_gate_chunks(&prefetch->gates[prefetch->next.layer_index]));
 }
 
 void prefetch_hold(struct prefetch *prefetch, size_t layer_index) {

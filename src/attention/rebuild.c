@@ -46,6 +46,7 @@ struct rebuild_step {
 
 struct rebuild {
     struct device *device; /* borrowed */
+    struct stream *stream; /* of the run; borrowed */
     size_t kv_head_count, hidden_size, chunk_capacity, view_chunks;
     size_t chunk_bytes, forced_chunks;
     uint64_t held_tokens;           /* whose KV has room while others are computed */
@@ -256,7 +257,7 @@ static void end_computing(struct rebuild *rebuild) {
     const struct rebuild_run *run = &rebuild->run;
     if (rebuild->computing == NULL) return;
     kv_sequence_end_computing(rebuild->computing, run->layer_index, run->chunk_first, run->chunk_count,
-                              rebuild->computed_chunks);
+                              rebuild->computed_chunks, rebuild->device->operations->ticket(rebuild->stream));
     rebuild->statistics.kept_chunks += rebuild->computed_chunks;
     rebuild->computing = NULL;
 }
@@ -471,6 +472,7 @@ enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const st
     const size_t chunks = (size_t)rebuild->run.chunk_count;
     const uint64_t run_began = clock_ns();
     ASSERT(layer->index == rebuild->run.layer_index);
+    rebuild->stream = stream;
     rebuild->wait_ns = rebuild->attend_ns = rebuild->read_ns = 0;
     for (size_t first = 0, count; first < chunks; first += count) {
         count = min_size(chunks - first, TILE_CHUNKS);

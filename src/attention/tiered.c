@@ -243,7 +243,8 @@ static enum status scan_items(struct tiered *tiered, struct stream *stream, cons
     struct rebuild_layer layer_done = {
         .index = layer->index, .row_count = layer->operation.items[0].row_count, .begin_ns = clock_ns()};
     TRY(plan_items(tiered, stream, &own, layer, prefetches, error));
-    for (size_t end; now->done < now->count; fetch_release(now, end)) {
+    for (size_t end; now->done < now->count;
+         fetch_release(now, end, tiered->device->operations->ticket(stream))) {
         const uint64_t began = clock_ns();
         TRY(next_heads(tiered, &end, error));
         layer_done.read_end_ns = clock_ns();
@@ -363,7 +364,7 @@ enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream,
         operations->overlap(stream, begin_now, tiered);
         TRY(prefetch_choose(prefetch, stream, chosen->select, layer, error));
     }
-    for (size_t end; now->done < now->count; fetch_release(now, end)) {
+    for (size_t end; now->done < now->count; fetch_release(now, end, operations->ticket(stream))) {
         TRY(next_heads(tiered, &end, error));
         if (prefetch_waits(prefetch) && fetch_has_arrived(now))
             operations->overlap(stream, begin_expected, tiered);

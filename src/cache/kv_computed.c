@@ -28,11 +28,13 @@ static bool give_slot(struct kv_sequence *sequence, size_t layer, size_t head, u
     return true;
 }
 
-static void settle(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk, bool computed) {
+static void settle(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk, bool computed,
+                   struct ticket ticket) {
     struct kv_tier *tier = sequence->cache->tier;
     struct slot *slot = tier_slot_at(tier, *kv_chunk_entry(sequence, layer, head, chunk));
     ASSERT(slot->pins > 0 && slot->reading == 0);
     slot->pins--;
+    tier_slot_read_until(tier, slot, ticket);
     if (slot->state != SLOT_READING) return; /* it was there before */
     slot->state = SLOT_CLEAN;
     slot->parts = TIER_PARTS_ALL;
@@ -42,21 +44,22 @@ static void settle(struct kv_sequence *sequence, size_t layer, size_t head, uint
 bool kv_sequence_begin_computing(struct kv_sequence *sequence, size_t layer, uint64_t chunk_first,
                                  uint64_t chunk_count) {
     const size_t heads = sequence->cache->config.kv_head_count;
+    const struct ticket unread = {NULL, 0};
     for (uint64_t i = 0; i < chunk_count; i++)
         for (size_t head = 0; head < heads; head++) {
             if (give_slot(sequence, layer, head, chunk_first + i)) continue;
             for (size_t before = 0; before < head; before++)
-                settle(sequence, layer, before, chunk_first + i, false);
-            kv_sequence_end_computing(sequence, layer, chunk_first, i, 0);
+                settle(sequence, layer, before, chunk_first + i, false, unread);
+            kv_sequence_end_computing(sequence, layer, chunk_first, i, 0, unread);
             return false;
         }
     return true;
 }
 
 void kv_sequence_end_computing(struct kv_sequence *sequence, size_t layer, uint64_t chunk_first,
-                               uint64_t chunk_count, uint64_t computed_count) {
+                               uint64_t chunk_count, uint64_t computed_count, struct ticket ticket) {
     ASSERT(computed_count <= chunk_count);
     for (uint64_t i = 0; i < chunk_count; i++)
         for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
-            settle(sequence, layer, head, chunk_first + i, i < computed_count);
+            settle(sequence, layer, head, chunk_first + i, i < computed_count, ticket);
 }

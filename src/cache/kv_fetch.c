@@ -36,7 +36,8 @@ static struct slot *scan_slot(struct kv_tier *tier, const struct kv_fetch *fetch
 static struct slot *fetch_take(struct kv_tier *tier, struct tier_pool *pool, const struct kv_fetch *fetch) {
     ASSERT(!fetch->scan || pool == &tier->slots.plain);
     struct slot *slot = fetch->scan ? scan_slot(tier, fetch) : tier_slot_take(tier, pool, false);
-    return slot != NULL || fetch->is_prefetch ? slot : tier_slot_take_waiting(tier, pool, fetch->scan);
+    if (slot != NULL || fetch->is_prefetch || (fetch->ahead && tier_is_read(tier))) return slot;
+    return tier_slot_take_waiting(tier, pool, fetch->scan);
 }
 
 uint64_t kv_tier_beside_chunks(const struct kv_cache *cache) {
@@ -205,7 +206,9 @@ enum status kv_fetch_wait(struct kv_fetch *fetch, struct error *error) {
     return kv_tier_failure(tier->cache, error);
 }
 
-void kv_fetch_release(struct kv_fetch *fetch) {
+void kv_fetch_release(struct kv_fetch *fetch) { kv_fetch_release_after(fetch, (struct ticket){NULL, 0}); }
+
+void kv_fetch_release_after(struct kv_fetch *fetch, struct ticket ticket) {
     struct kv_tier *tier = fetch->sequence->cache->tier;
     /* The last first, so that they are taken again in the order of their chunks and neighbours stay neighbours. */
     for (size_t i = fetch->pinned; i > 0; i--) {
@@ -213,6 +216,7 @@ void kv_fetch_release(struct kv_fetch *fetch) {
         struct slot *slot = fetch_slot(fetch, i - 1);
         ASSERT(slot->pins > 0);
         slot->pins--;
+        tier_slot_read_until(tier, slot, ticket);
         if (fetch->scan) tier->slots.scan_pins--;
         if (slot->pins > 0) continue;
         slot->prefetched = false; /* also of a slot that was there, and lacked a part that a prefetch read */

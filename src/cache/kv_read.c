@@ -170,6 +170,7 @@ void tier_batch_add(struct kv_tier *tier, struct read_batch *batch, struct slot 
 
 struct slot *tier_slot_take_waiting(struct kv_tier *tier, struct tier_pool *pool, bool scan) {
     struct slot *slot = tier_slot_take(tier, pool, scan);
+    while (slot == NULL && tier_wait_reader(tier)) slot = tier_slot_take(tier, pool, scan);
     /* What nobody waits for any more may go when it has come. */
     while (slot == NULL && io_queue_in_flight(tier->reads.queue) > 0) {
         tier_drain(tier, 1);

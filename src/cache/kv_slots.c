@@ -56,6 +56,59 @@ enum status kv_tier_full(const struct kv_cache *cache, struct error *error) {
                      cache->tier->slots.plain.count + cache->tier->slots.quantized.count);
 }
 
+/* ---- who reads ---- */
+
+static struct ticket oldest_of(const struct tier_readers *readers) {
+    return readers->list[readers->first].ticket;
+}
+
+static void forget_oldest(struct tier_readers *readers) {
+    readers->first = (readers->first + 1) % TIER_READERS_MAX;
+    readers->count--;
+}
+
+static void oldest_is_done(struct tier_readers *readers) {
+    readers->done = readers->list[readers->first].number;
+    forget_oldest(readers);
+}
+
+bool tier_wait_reader(struct kv_tier *tier) {
+    struct tier_readers *readers = &tier->readers;
+    const struct device_operations *operations = tier->cache->device->operations;
+    struct error error;
+    if (readers->count == 0) return false;
+    if (operations->ticket_wait(oldest_of(readers), &error) != STATUS_OK) kv_tier_fail(tier, &error);
+    oldest_is_done(readers);
+    return true;
+}
+
+bool tier_is_read(struct kv_tier *tier) {
+    struct tier_readers *readers = &tier->readers;
+    const struct device_operations *operations = tier->cache->device->operations;
+    while (readers->count > 0 && operations->ticket_done(oldest_of(readers))) oldest_is_done(readers);
+    return readers->count > 0;
+}
+
+static bool is_read(struct kv_tier *tier, const struct slot *slot) {
+    return slot->reader > tier->readers.done && tier_is_read(tier) && slot->reader > tier->readers.done;
+}
+
+/* Of so many that one is forgotten, what it reads counts as read until the next one is done. */
+void tier_slot_read_until(struct kv_tier *tier, struct slot *slot, struct ticket ticket) {
+    struct tier_readers *readers = &tier->readers;
+    if (ticket.stream == NULL) return;
+    if (readers->count > 0 && oldest_of(readers).stream != ticket.stream)
+        while (tier_wait_reader(tier)) continue; /* they have no order with the others */
+    const size_t last = (readers->first + readers->count - 1) % TIER_READERS_MAX;
+    if (readers->count == 0 || readers->list[last].ticket.value != ticket.value) {
+        if (readers->count == TIER_READERS_MAX) forget_oldest(readers);
+        const size_t at = (readers->first + readers->count++) % TIER_READERS_MAX;
+        readers->list[at].number = ++readers->last;
+        readers->list[at].ticket = ticket;
+    }
+    slot->reader = readers->last;
+}
+
 /* ---- slots ---- */
 
 bool tier_slot_is_quantized(const struct kv_tier *tier, const struct slot *slot) {
@@ -134,7 +187,7 @@ bool tier_slot_is_clean(struct kv_tier *tier, struct slot *slot) {
 
 static bool may_go(struct kv_tier *tier, struct slot *slot) {
     if (slot->sequence == NULL || slot->pins > 0 || tier_slot_is_resident(tier, slot)) return false;
-    return tier_slot_is_clean(tier, slot);
+    return tier_slot_is_clean(tier, slot) && !is_read(tier, slot);
 }
 
 /* The slot is nobody's; it is not put among the free ones. */
@@ -272,10 +325,10 @@ uint64_t tier_vacant_slots(const struct tier_pool *pool) {
     return pool->free_count + (pool->count - pool->fresh_count);
 }
 
-/* A slot for a new chunk, after an eviction if need be; NULL: all are pinned or not on disk yet.  A scan evicts the
- * next slot without comparing. */
+/* A scan evicts the next slot without comparing. */
 struct slot *tier_slot_take(struct kv_tier *tier, struct tier_pool *pool, bool scan) {
-    if (pool->free_count > 0) return &tier->slots.list[pool->free_slots[--pool->free_count]];
+    if (pool->free_count > 0 && !is_read(tier, &tier->slots.list[pool->free_slots[pool->free_count - 1]]))
+        return &tier->slots.list[pool->free_slots[--pool->free_count]];
     if (pool->fresh_count < pool->count) return &tier->slots.list[pool->first + pool->fresh_count++];
     struct slot *slot = take_victim(tier, pool);
     if (slot == NULL) slot = least_used(tier, pool, pool->count, scan ? 1 : SAMPLE_SLOTS);
@@ -291,6 +344,7 @@ void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence 
                           .state = (uint8_t)state,
                           .parts = state == SLOT_READING ? 0 : TIER_PARTS_ALL,
                           .used_at = tier->use_clock,
-                          .is_victim = slot->is_victim};
+                          .is_victim = slot->is_victim,
+                          .reader = slot->reader};
     *entry_in(tier, slot, sequence) = tier_slot_memory(tier, slot);
 }

@@ -87,6 +87,7 @@ struct kv_fetch {
     const uint8_t *blocks;
     bool is_prefetch; /* takes only slots that may go now, and is not counted as a use of a chunk */
     bool scan;        /* all of a head's chunks, in order, step after step */
+    bool ahead;       /* others are attended to first: it waits for no work of the device */
     bool beside;      /* a scan's, read while other chunks are computed: none is released before that ends */
     bool stays;       /* what was read is soon wanted again: it is no victim when it is released */
     bool quantized;   /* full chunks may come in 4 bits, where the tier has them so; else all come as rows */
@@ -110,6 +111,8 @@ enum status kv_fetch_wait(struct kv_fetch *fetch, struct error *error) STATUS_CH
  * beside those that the head holds already, which else may go. */
 void kv_fetch_hold(const struct kv_fetch *fetch, bool more);
 void kv_fetch_release(struct kv_fetch *fetch); /* also of one that was begun in part */
+/* The same while work of the device still reads the chunks: their slots are taken once the ticket is done. */
+void kv_fetch_release_after(struct kv_fetch *fetch, struct ticket ticket);
 
 /* Whether RAM has room for so many more chunks of every head, of rows, without driving out others. */
 bool kv_sequence_has_room(const struct kv_sequence *sequence, uint64_t chunk_count);
@@ -119,9 +122,9 @@ bool kv_sequence_has_room(const struct kv_sequence *sequence, uint64_t chunk_cou
 bool kv_sequence_begin_computing(struct kv_sequence *sequence, size_t layer_index, uint64_t chunk_first,
                                  uint64_t chunk_count);
 /* The first computed_count of them have their rows, and are from now on like chunks that were read; the slots of the
- * others are free again. */
+ * others are free again.  ticket: as in kv_fetch_release_after. */
 void kv_sequence_end_computing(struct kv_sequence *sequence, size_t layer_index, uint64_t chunk_first,
-                               uint64_t chunk_count, uint64_t computed_count);
+                               uint64_t chunk_count, uint64_t computed_count, struct ticket ticket);
 
 /* Slots for the rows [position_first, position_first + row_count) of a layer, to be written now.  STATUS_MEMORY: all
  * slots are taken by what may not go. */

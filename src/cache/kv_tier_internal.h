@@ -29,6 +29,7 @@ enum {
     TIER_RESERVE_SLOTS = 64,
     TIER_STAGING_PAGES = 128, /* 4-bit pages that are being read at once, at most */
     TIER_SOURCES_MAX = 8,
+    TIER_READERS_MAX = 64,
     TIER_PREFETCH_CHUNKS = 8, /* into the processor's caches, ahead of a loop over slots */
 };
 
@@ -52,6 +53,18 @@ struct slot {
     bool is_held : 1;         /* residency.h: one of the pins is that, */
     uint32_t used_at;         /* struct kv_tier, use_clock, when it was used last; wraps */
     uint32_t next_held;       /* and this the next slot of its head; TIER_NO_SLOT: none */
+    uint64_t reader;          /* of struct tier_readers: the last work of the device that reads it */
+};
+
+/* Work on a stream of the device that reads slots which nobody pins any more, in the order in which it was put there.
+ * Each has a number, from 1 on.  Without a queue there is none. */
+struct tier_readers {
+    struct {
+        uint64_t number;
+        struct ticket ticket;
+    } list[TIER_READERS_MAX]; /* a ring: [first], the oldest, and count - 1 more */
+    size_t first, count;
+    uint64_t last, done; /* numbers; those up to `done` are done */
 };
 
 /* The page of a tag; part_count 0: all of it. */
@@ -101,6 +114,7 @@ struct kv_tier {
     struct stream *stream;  /* owned; key index to and from the device's memory */
     struct buffer slab;     /* owned MEMORY_SHARED; 4-bit pages being read, plain slots, quantized ones */
     struct tier_slots slots;
+    struct tier_readers readers;
     uint32_t use_clock; /* uses so far */
     struct tier_reads reads;
     struct codec_kernels codec;
@@ -192,7 +206,12 @@ bool tier_slot_is_clean(struct kv_tier *tier, struct slot *slot);
 /* The document that has a chunk's page, or will have it; NULL: none. */
 struct document *tier_document_of(const struct kv_sequence *sequence, uint64_t chunk);
 uint64_t tier_vacant_slots(const struct tier_pool *pool); /* that can be had without an eviction */
-/* A slot for a new chunk, after an eviction if need be; NULL: all are pinned or not on disk yet. */
+/* The device reads the slot until the ticket is done. */
+void tier_slot_read_until(struct kv_tier *tier, struct slot *slot, struct ticket ticket);
+bool tier_is_read(struct kv_tier *tier);     /* slots that nobody pins, by the device */
+bool tier_wait_reader(struct kv_tier *tier); /* for the oldest work that does; false: there is none */
+/* A slot for a new chunk, after an eviction if need be; NULL: all are pinned, not on disk yet, or read by the
+ * device. */
 struct slot *tier_slot_take(struct kv_tier *tier, struct tier_pool *pool, bool scan);
 void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence, size_t lane,
                     uint64_t chunk, enum slot_state state);

@@ -2,7 +2,7 @@
  * need not see the host's memory, and the host not the device's.
  *
  *   MEMORY_DEVICE  only operations touch it; the host never reads or writes it, not even on the cpu device, where it
- *                  could (tests/device/walled_device.h faults where it does);
+ *                  could (tests/device/queued_device.h faults where it does);
  *   MEMORY_SHARED  the host's memory, in whole pages, that operations read and write too, at the speed of the bus, at
  *                  one address or two.  The host touches what work on a stream reads or writes when that work is done:
  *                  after a stream_synchronize, or when a ticket of it is done.

@@ -29,6 +29,11 @@
 #include "tensor/type.h"
 
 struct stream;
+/* What was put on a stream up to a point of it.  {NULL}: nothing. */
+struct ticket {
+    struct stream *stream;
+    uint64_t value; /* rises along the stream */
+};
 
 enum { DEVICE_GROUP_MAX = 4, DEVICE_BATCH_MAX = 4096 };
 
@@ -425,6 +430,12 @@ struct device_operations {
     enum status (*stream_create)(struct device *device, struct stream **stream, struct error *error);
     void (*stream_destroy)(struct stream *stream);
     enum status (*stream_synchronize)(struct stream *stream, struct error *error);
+    /* All that is on the stream now; {NULL} where it is done already, as ever on a device without a queue. */
+    struct ticket (*ticket)(struct stream *stream);
+    bool (*ticket_done)(struct ticket ticket);
+    /* The host waits for it.  MEMORY_SHARED is then the host's again as after a stream_synchronize, results in host
+     * arrays are not there yet. */
+    enum status (*ticket_wait)(struct ticket ticket, struct error *error);
     /* Host work of the calling thread (disk reads to submit), done once while the next launched operation runs, or at
      * the next stream_synchronize.  It launches nothing but copies, on another stream.  One at a time. */
     void (*overlap)(struct stream *stream, void (*work)(void *context), void *context);

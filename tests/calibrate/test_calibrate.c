@@ -12,7 +12,7 @@
 #include "calibrate/calibrate.h"
 #include "calibrate/hash_head.h"
 #include "calibrate/skew.h"
-#include "device/walled_device.h"
+#include "device/queued_device.h"
 #include "model/calibration.h"
 #include "model/tiny_model.h"
 #include "platform/file.h"
@@ -30,7 +30,7 @@ static int setup(void **state) {
     struct error error;
     struct random random;
     struct tiny_model tiny = tiny_model_default("llama");
-    device = walled_device_create(&(struct device_options){.thread_count = 2, .mask = cpu_default()});
+    device = queued_device_create(&(struct device_options){.thread_count = 2, .mask = cpu_default()}, 1);
     tiny_model_write(&tiny, tiny_model_path("study.gguf", model_file, sizeof model_file));
     tiny_model_path("one.calib.gguf", written[0], sizeof written[0]);
     tiny_model_path("two.calib.gguf", written[1], sizeof written[1]);

@@ -1,26 +1,23 @@
-/* The engine on a device whose memory the host cannot touch (device/walled_device.h): the same logits, bit for bit, as
- * on the cpu device, wherever KV lies and however it is chosen from. */
+/* The engine on a device whose memory the host cannot touch and whose work runs late (device/queued_device.h): the same
+ * logits, bit for bit, as on the cpu device, wherever KV lies and however it is chosen from. */
 #include "testing.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "../platform/scratch.h"
-#include "device/walled_device.h"
+#include "device/queued_device.h"
 #include "engine/decode_rig.h"
 #include "engine/engine.h"
 #include "eval/recall.h"
 
 enum { PROMPT = 900, STEPS = 8, CONTEXT = 1024, THREADS = 2 };
 
-enum walls { CPU, WALLED };
+enum side { CPU, QUEUED };
 
-static void rig_open(struct decode_rig *rig, const char *architecture, enum walls walls) {
+static void rig_open(struct decode_rig *rig, const char *architecture, enum side side) {
     const struct device_options options = {.thread_count = THREADS, .mask = cpu_default()};
-    struct device *device = walls == CPU ? NULL : walled_device_create(&options);
+    struct device *device = side == CPU ? NULL : queued_device_create(&options, 1);
     decode_rig_open(rig, "memory_kinds", architecture, device, PROMPT + STEPS, 7);
 }
 
@@ -62,8 +59,8 @@ static float *run(struct decode_rig *rig, const struct plan *options, struct kv_
     return all;
 }
 
-/* The options on the cpu device and on the walled one: a fresh prompt, and with a disk the same again, opened. */
-static void same_logits(const char *architecture, struct plan options, bool disk, enum walls walls) {
+/* The options on the cpu device and on the queued one: a fresh prompt, and with a disk the same again, opened. */
+static void same_logits(const char *architecture, struct plan options, bool disk) {
     float *logits[2][2] = {{NULL}};
     size_t runs = disk ? 2 : 1, width = 0;
     for (size_t side = 0; side < 2; side++) {
@@ -71,7 +68,7 @@ static void same_logits(const char *architecture, struct plan options, bool disk
         struct scratch scratch;
         struct kv_tier_statistics did;
         uint64_t reused;
-        rig_open(&rig, architecture, side == 0 ? CPU : walls);
+        rig_open(&rig, architecture, side == 0 ? CPU : QUEUED);
         scratch_create(&scratch, SCRATCH_MEMORY);
         if (disk) on_disk(&rig, &options, scratch.path);
         for (size_t i = 0; i < runs; i++) {
@@ -99,8 +96,8 @@ static void kv_in_device_memory(void **state) {
     for (size_t i = 0; i < METHOD_COUNT; i++) {
         struct plan options = options_of(METHODS[i]);
         options.select.mass_bound = METHODS[i] == &select_tree || METHODS[i] == &select_quest;
-        same_logits("llama", options, false, WALLED);
-        same_logits(i % 2 == 0 ? "qwen3" : "qwen2", options, false, WALLED);
+        same_logits("llama", options, false);
+        same_logits(i % 2 == 0 ? "qwen3" : "qwen2", options, false);
     }
 }
 
@@ -111,9 +108,9 @@ static void kv_on_disk(void **state) {
         if (METHODS[i]->watches_prefill) continue;
         options.prefetches = i % 2 == 1;
         options.resident_layers = i % 3;
-        same_logits("llama", options, true, WALLED);
+        same_logits("llama", options, true);
         options.quantized_pages = !METHODS[i]->reads_keys;
-        if (options.quantized_pages) same_logits("llama", options, true, WALLED);
+        if (options.quantized_pages) same_logits("llama", options, true);
     }
 }
 
@@ -127,7 +124,7 @@ static void key_index_built_from_pages(void **state) {
         struct scratch scratch;
         struct kv_tier_statistics did;
         uint64_t reused;
-        rig_open(&rig, "llama", side == 0 ? CPU : WALLED);
+        rig_open(&rig, "llama", side == 0 ? CPU : QUEUED);
         scratch_create(&scratch, SCRATCH_MEMORY);
         struct plan options = options_of(&select_all);
         on_disk(&rig, &options, scratch.path);
@@ -158,7 +155,7 @@ static void copies_fills_and_observers(void **state) {
         struct engine *source_engine, *engine;
         struct sequence *sequence;
         struct recall recall;
-        rig_open(&rig, "llama", side == 0 ? CPU : WALLED);
+        rig_open(&rig, "llama", side == 0 ? CPU : QUEUED);
         const struct plan plain = options_of(&select_all);
         struct plan options = options_of(&select_tree);
         options.select.mass_bound = true;
@@ -195,51 +192,9 @@ static void copies_fills_and_observers(void **state) {
     free(logits[1]);
 }
 
-/* Whether a child process that reads the device's memory of this kind from the host ends by a fault.  An operation
- * reads it in any case. */
-static bool faults(enum memory_kind kind) {
-    const struct device_options options = {.thread_count = 1};
-    struct device *device = walled_device_create(&options);
-    struct stream *stream;
-    struct error error;
-    struct buffer memory, target;
-    enum { BYTES = 64 };
-    assert_ok(device->operations->allocate(device, kind, BYTES, &memory, &error), error);
-    assert_ok(device->operations->allocate(device, MEMORY_SHARED, BYTES, &target, &error), error);
-    assert_ok(device->operations->stream_create(device, &stream, &error), error);
-    device->operations->gather(stream, &(struct gather_operation){.x = span_of(&memory, 0),
-                                                                  .x_stride = 4,
-                                                                  .indices = (uint32_t[]){0},
-                                                                  .row_count = 1,
-                                                                  .count = 4,
-                                                                  .y = span_of(&target, 0),
-                                                                  .y_stride = 4});
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        (void)signal(SIGSEGV, SIG_DFL);
-        *(volatile uint8_t *)(uintptr_t)memory.address += 1;
-        _exit(0);
-    }
-    int how;
-    assert_int_equal(waitpid(child, &how, 0), child);
-    device->operations->stream_destroy(stream);
-    device->operations->release(device, &memory);
-    device->operations->release(device, &target);
-    device_destroy(device);
-    assert_true(WIFSIGNALED(how) || (WIFEXITED(how) && WEXITSTATUS(how) == 0));
-    return WIFSIGNALED(how) && WTERMSIG(how) == SIGSEGV;
-}
-
-static void walls_hold(void **state) {
-    (void)state;
-    assert_true(faults(MEMORY_DEVICE));
-    assert_false(faults(MEMORY_SHARED));
-}
-
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(walls_hold), cmocka_unit_test(kv_in_device_memory), cmocka_unit_test(kv_on_disk),
-        cmocka_unit_test(key_index_built_from_pages), cmocka_unit_test(copies_fills_and_observers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kv_in_device_memory), cmocka_unit_test(kv_on_disk),
+                                       cmocka_unit_test(key_index_built_from_pages),
+                                       cmocka_unit_test(copies_fills_and_observers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,6 +56,22 @@ static enum status cpu_stream_create(struct device *device, struct stream **stre
 
 static void cpu_stream_destroy(struct stream *stream) { free(stream); }
 
+static struct ticket cpu_ticket_of(struct stream *stream) {
+    (void)stream;
+    return (struct ticket){NULL, 0};
+}
+
+static bool cpu_ticket_done(struct ticket ticket) {
+    (void)ticket;
+    return true;
+}
+
+static enum status cpu_ticket_wait(struct ticket ticket, struct error *error) {
+    (void)ticket;
+    (void)error;
+    return STATUS_OK;
+}
+
 static void cpu_overlap(struct stream *stream, void (*work)(void *context), void *context) {
     ASSERT(stream->device->overlap == NULL);
     stream->device->overlap = work;
@@ -111,6 +127,9 @@ static const struct device_operations CPU_OPERATIONS = {
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,
     .stream_synchronize = cpu_stream_synchronize,
+    .ticket = cpu_ticket_of,
+    .ticket_done = cpu_ticket_done,
+    .ticket_wait = cpu_ticket_wait,
     .overlap = cpu_overlap,
     .copy = cpu_copy,
     .upload = cpu_upload,

@@ -1,0 +1,122 @@
+/* The engine on a device with a queue (device/queued_device.h), whose work runs late and in an order that is drawn: the
+ * same logits, bit for bit, as on the cpu device.  LOAM_TEST_SEED draws the orders. */
+#include "testing.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../platform/scratch.h"
+#include "base/random.h"
+#include "device/queued_device.h"
+#include "engine/decode_rig.h"
+#include "engine/engine.h"
+#include "seed.h"
+
+enum { LAYERS = DECODE_RIG_LAYERS, PROMPT = 700, STEPS = 5, CONTEXT = 768, RUNS = 2 };
+
+struct rig {
+    struct random random;
+    struct decode_rig cpu;
+    uint64_t late; /* operations that ran behind the call that launched them */
+};
+
+static int rig_open(void **state) {
+    struct rig *rig = calloc(1, sizeof *rig);
+    assert_non_null(rig);
+    random_init(&rig->random, test_seed(14));
+    decode_rig_open(&rig->cpu, "queued-cpu", "llama", NULL, PROMPT + STEPS, 11);
+    *state = rig;
+    return 0;
+}
+
+static int rig_close(void **state) {
+    struct rig *rig = *state;
+    decode_rig_close(&rig->cpu);
+    free(rig);
+    return 0;
+}
+
+static struct plan plan_of(struct rig *rig, const struct preset *preset, const char *folder) {
+    static const uint8_t fractions[LAYERS] = {7, 12, 16, 0};
+    struct error *error = &rig->cpu.error;
+    const char *keep = strcmp(preset->keep, "100%") == 0 ? NULL : "160";
+    struct plan plan = {.context_size = CONTEXT,
+                        .sequence_capacity = 1,
+                        .batch_size = 96,
+                        .k_type = KV_F16,
+                        .v_type = KV_F16};
+    if (folder != NULL) assert_ok(plan_set_disk(&plan, folder, strlen(folder), 0, error), *error);
+    assert_ok(plan_set_axes(&plan, preset->name, NULL, keep, error), *error);
+    if (plan.mixes_pages) {
+        plan.fractions.layer_count = LAYERS;
+        memcpy(plan.fractions.sixteenths, fractions, sizeof fractions);
+        page_fractions_keep_first(&plan.fractions);
+    }
+    if (folder != NULL)
+        assert_ok(plan_host_bytes_min(&plan, &rig->cpu.model->config, &plan.host_bytes, error), *error);
+    return plan;
+}
+
+/* A prompt and its steps, on disk once more by a second engine, which opens what the first has saved:
+ * [RUNS][STEPS][width], the caller frees; NULL: the method cannot be on disk. */
+static float *answers(struct rig *rig, struct decode_rig *on, const struct preset *preset, bool disk) {
+    const size_t floats = STEPS * on->width;
+    struct scratch scratch;
+    struct engine *engine;
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    struct plan plan = plan_of(rig, preset, disk ? scratch.path : NULL);
+    float *all = calloc(RUNS * floats, sizeof *all);
+    assert_non_null(all);
+    for (size_t i = 0; i < (disk ? RUNS : 1) && all != NULL; i++) {
+        if (disk && plan.select.method->watches_prefill) {
+            free(all);
+            all = NULL;
+            continue;
+        }
+        assert_ok(engine_create(&engine, on->model, &plan, NULL, &on->error), on->error);
+        struct sequence *sequence = decode_rig_prompt(on, engine, PROMPT);
+        float *steps = decode_rig_steps(on, engine, sequence, STEPS);
+        memcpy(all + i * floats, steps, floats * sizeof *all);
+        free(steps);
+        assert_ok(sequence_flush(sequence, &on->error), on->error);
+        if (disk) assert_true(engine_tier_statistics(engine).read_pages > 0);
+        assert_int_equal(sequence_reused_tokens(sequence) > 0, i > 0);
+        sequence_destroy(sequence);
+        engine_destroy(engine);
+    }
+    plan_deinit(&plan);
+    scratch_destroy(&scratch);
+    return all;
+}
+
+static void same_answers(struct rig *rig, const struct preset *preset, bool disk) {
+    const uint64_t seed = random_next(&rig->random);
+    float *expected = answers(rig, &rig->cpu, preset, disk);
+    if (expected == NULL) return;
+    struct decode_rig on;
+    const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
+    decode_rig_open(&on, "queued", "llama", queued_device_create(&options, seed), PROMPT + STEPS, 11);
+    float *found = answers(rig, &on, preset, disk);
+    if (memcmp(found, expected, (size_t)(disk ? RUNS : 1) * STEPS * on.width * sizeof *found) != 0)
+        fail_msg("%s %s: other logits", preset->name, disk ? "on disk" : "in RAM");
+    rig->late += queued_device_counts(on.device).late;
+    decode_rig_close(&on);
+    free(found);
+    free(expected);
+}
+
+static void presets(struct rig *rig, bool disk) {
+    const uint64_t late = rig->late;
+    for (size_t i = 0; i < preset_count; i++)
+        if (preset_is_built(&preset_table[i]) && !preset_is_auto(&preset_table[i]))
+            same_answers(rig, &preset_table[i], disk);
+    assert_met(rig->late > late);
+}
+
+static void in_ram(void **state) { presets(*state, false); }
+static void on_disk(void **state) { presets(*state, true); }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(in_ram), cmocka_unit_test(on_disk)};
+    return cmocka_run_group_tests(tests, rig_open, rig_close);
+}
