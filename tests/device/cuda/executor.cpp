@@ -1,0 +1,540 @@
+/* executor: threads as fibres.  See executor.h.
+ *
+ * A machine holds one block at a time: its fibres, its shared memory, what its warps wait for.  The scheduler takes any
+ * fibre that can run and lets it, until it waits for others or is done.  A fibre that comes last to what its warp does
+ * together does it for all 32: their registers lie on stacks that it can reach. */
+#include "device/cuda/executor.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "device/cuda/dialect.h"
+
+#if defined(LOAM_EXECUTOR_TSAN)
+extern "C" {
+void *__tsan_create_fiber(unsigned flags);
+void *__tsan_get_current_fiber(void);
+void __tsan_switch_to_fiber(void *fiber, unsigned flags);
+void __tsan_acquire(void *address);
+void __tsan_release(void *address);
+}
+static void *fiber_create() { return __tsan_create_fiber(0); }
+static void *fiber_current() { return __tsan_get_current_fiber(); }
+static void fiber_enter(void *fiber) { __tsan_switch_to_fiber(fiber, 1); } /* 1: orders nothing */
+static void acquire(void *what) { __tsan_acquire(what); }
+static void release(void *what) { __tsan_release(what); }
+#else
+static void *fiber_create() { return nullptr; }
+static void *fiber_current() { return nullptr; }
+static void fiber_enter(void *) {}
+static void acquire(void *) {}
+static void release(void *) {}
+#endif
+
+#if defined(__x86_64__)
+/* Saves what a call must keep on the stack, and goes on where the other stack was left. */
+extern "C" void executor_switch(void **from, void *to);
+__asm__(".text\n.globl executor_switch\n.type executor_switch, @function\nexecutor_switch:\n"
+        "push %rbx\npush %rbp\npush %r12\npush %r13\npush %r14\npush %r15\nmov %rsp, (%rdi)\n"
+        "mov %rsi, %rsp\npop %r15\npop %r14\npop %r13\npop %r12\npop %rbp\npop %rbx\nret\n"
+        ".size executor_switch, .-executor_switch\n");
+static void *stack_prepare(char *top, void (*entry)()) {
+    void **sp = (void **)(top - 16);
+    *sp = (void *)entry; /* `ret` leaves the stack as after a call */
+    for (int i = 0; i < 6; i++) *--sp = nullptr;
+    return sp;
+}
+struct context {
+    void *sp;
+};
+static void context_prepare(context *c, char *stack, size_t bytes, void (*entry)()) {
+    c->sp = stack_prepare(stack + bytes, entry);
+}
+static void context_switch(context *from, context *to) { executor_switch(&from->sp, to->sp); }
+#else
+#include <ucontext.h>
+struct context {
+    ucontext_t u;
+};
+static void context_prepare(context *c, char *stack, size_t bytes, void (*entry)()) {
+    getcontext(&c->u);
+    c->u.uc_stack.ss_sp = stack;
+    c->u.uc_stack.ss_size = bytes;
+    makecontext(&c->u, entry, 0);
+}
+static void context_switch(context *from, context *to) { swapcontext(&from->u, &to->u); }
+#endif
+
+enum { THREADS_MAX = 1024, STACK_BYTES = 128 * 1024, SHARED_MAX = 227 * 1024, DEPTH_MAX = 4 };
+
+struct pending {
+    char *to;
+    const char *from; /* NULL: zeros */
+    uint32_t group;
+};
+
+struct fibre {
+    context stack;
+    void *tsan;
+    bool is_done;
+    executor_site waits; /* where, if it does */
+    std::vector<pending> copies;
+    uint32_t group; /* of the next copies */
+};
+
+struct warp {
+    uint32_t arrived;
+    int kind;
+    executor_site site;
+    uint32_t value[32], operand[32], result[32];
+    void *target[32];
+    const void *source[32];
+};
+
+enum { MATRIX_LOAD = 100, MATRIX_LOAD_TURNED, MATRIX_HALVES, MATRIX_BYTES };
+
+struct machine {
+    char *stacks, *shared_end, *shared; /* shared: of this launch, ending at a page that faults */
+    size_t shared_bytes;
+    fibre *fibres; /* [THREADS_MAX] */
+    warp warps[THREADS_MAX / 32];
+    uint32_t ready[THREADS_MAX / 32]; /* by warp: a bit for each lane that can run */
+    uint32_t ready_warps[THREADS_MAX / 32], ready_warp_count, favoured, thread_count, now, barrier_arrived,
+        done_count;
+    uint32_t dependents[THREADS_MAX], dependent_count; /* that wait for what precedes the launch */
+    context scheduler;
+    void *scheduler_tsan;
+    uint64_t random;
+    const executor_kernel *kernel;
+    const void *args;
+    char barrier_sync, start_sync, end_sync; /* addresses that ThreadSanitizer is told of */
+};
+
+thread_local executor_thread executor_now;
+static thread_local machine *machines[DEPTH_MAX];
+static thread_local uint32_t depth;
+static thread_local machine *m;
+static thread_local void (*preceding)(void *);
+static thread_local void *preceding_context;
+
+static executor_entry *entries;
+static float half_values[65536];
+
+executor_entry::executor_entry(const char *name, void (*run)(const void *), size_t args_bytes,
+                               uint32_t threads) {
+    kernel = {name, run, args_bytes, threads};
+    executor_entry **place = &entries;
+    while (*place && strcmp((*place)->kernel.name, name) < 0) place = &(*place)->next;
+    next = *place;
+    *place = this;
+}
+
+const executor_kernel *executor_find(const char *name) {
+    for (executor_entry *e = entries; e; e = e->next)
+        if (strcmp(e->kernel.name, name) == 0) return &e->kernel;
+    return nullptr;
+}
+
+const executor_kernel *executor_kernel_at(size_t index) {
+    executor_entry *e = entries;
+    while (e && index-- > 0) e = e->next;
+    return e ? &e->kernel : nullptr;
+}
+
+void executor_fault(const char *what, executor_site site) {
+    fprintf(stderr, "executor: %s, block %u %u %u, thread %u: %s:%d: %s\n", m ? m->kernel->name : "?",
+            executor_now.block[0], executor_now.block[1], executor_now.block[2], executor_now.index,
+            site.file, site.line, what);
+    fflush(stderr);
+    _exit(99);
+}
+
+static uint32_t random_draw(uint32_t bound) { /* splitmix64 */
+    uint64_t z = m->random += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (uint32_t)((z >> 32) * bound >> 32);
+}
+
+/* ---- fibres */
+
+static void fibre_main() {
+    acquire(&m->start_sync);
+    m->kernel->run(m->args);
+    fibre *f = &m->fibres[m->now];
+    if (!f->copies.empty()) executor_fault("ends while its copies are under way", {"", 0});
+    release(&m->end_sync);
+    f->is_done = true;
+    m->done_count++;
+    fiber_enter(m->scheduler_tsan);
+    context_switch(&f->stack, &m->scheduler);
+}
+
+static void fibre_wait(executor_site site) {
+    fibre *f = &m->fibres[m->now];
+    f->waits = site;
+    fiber_enter(m->scheduler_tsan);
+    context_switch(&f->stack, &m->scheduler);
+}
+
+static void fibre_wake(uint32_t index) {
+    if (m->ready[index / 32] == 0) m->ready_warps[m->ready_warp_count++] = index / 32;
+    m->ready[index / 32] |= 1u << index % 32;
+}
+
+/* A lane of the favoured warp, at random: a warp that runs far ahead of the others shows what does not wait for them,
+ * lanes out of order what relies on their order.  Now and then another warp is favoured. */
+static uint32_t fibre_pick() {
+    if (m->ready[m->favoured] == 0 || random_draw(64) == 0)
+        m->favoured = m->ready_warps[random_draw(m->ready_warp_count)];
+    const uint32_t w = m->favoured;
+    uint32_t left = m->ready[w];
+    for (uint32_t skip = random_draw((uint32_t)__builtin_popcount(left)); skip > 0; skip--) left &= left - 1;
+    const uint32_t lane = (uint32_t)__builtin_ctz(left);
+    m->ready[w] &= ~(1u << lane);
+    if (m->ready[w] == 0) {
+        uint32_t i = 0;
+        while (m->ready_warps[i] != w) i++;
+        m->ready_warps[i] = m->ready_warps[--m->ready_warp_count];
+    }
+    return w * 32 + lane;
+}
+
+static void precede_run() {
+    void (*work)(void *) = preceding;
+    preceding = nullptr;
+    if (work) work(preceding_context);
+}
+
+static void dependents_wake() {
+    precede_run();
+    while (m->dependent_count > 0) fibre_wake(m->dependents[--m->dependent_count]);
+}
+
+static void report_deadlock() {
+    for (uint32_t i = 0; i < m->thread_count; i++)
+        if (!m->fibres[i].is_done) {
+            executor_now.index = i;
+            executor_fault("waits for threads that do not come", m->fibres[i].waits);
+        }
+}
+
+static void block_run(const uint32_t block[3]) {
+    for (int i = 0; i < 3; i++) executor_now.block[i] = block[i];
+    memset(m->shared, 0xff, m->shared_bytes);
+    m->ready_warp_count = m->dependent_count = m->favoured = m->barrier_arrived = m->done_count = 0;
+    for (uint32_t &lanes : m->ready) lanes = 0;
+    for (uint32_t i = 0; i < m->thread_count; i++) {
+        fibre *f = &m->fibres[i];
+        context_prepare(&f->stack, m->stacks + (size_t)i * STACK_BYTES, STACK_BYTES, fibre_main);
+        f->is_done = false;
+        f->group = 0;
+        fibre_wake(i);
+    }
+    for (warp &w : m->warps) w.arrived = 0;
+    release(&m->start_sync);
+    while (m->done_count < m->thread_count) {
+        if (m->ready_warp_count == 0 && m->dependent_count > 0) dependents_wake();
+        if (m->ready_warp_count == 0) report_deadlock();
+        m->now = fibre_pick();
+        executor_now.index = m->now;
+        fiber_enter(m->fibres[m->now].tsan);
+        context_switch(&m->scheduler, &m->fibres[m->now].stack);
+    }
+    acquire(&m->end_sync);
+}
+
+static machine *machine_create() {
+    machine *made = new machine();
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), shared = (SHARED_MAX + page - 1) / page * page;
+    made->stacks =
+        (char *)mmap(nullptr, (size_t)THREADS_MAX * STACK_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
+    char *area = (char *)mmap(nullptr, shared + page, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (made->stacks == MAP_FAILED || area == MAP_FAILED || mprotect(area + shared, page, PROT_NONE) != 0)
+        abort();
+    made->shared_end = area + shared;
+    made->fibres = new fibre[THREADS_MAX]();
+    return made;
+}
+
+void executor_precede(void (*work)(void *), void *context) {
+    preceding = work;
+    preceding_context = context;
+}
+
+void executor_launch(const executor_kernel *kernel, const uint32_t grid[3], const uint32_t block[3],
+                     size_t shared_bytes, const void *args, uint64_t seed) {
+    const uint32_t threads = block[0] * block[1] * block[2];
+    if (depth >= DEPTH_MAX || threads != block[0] || threads % 32 || threads > kernel->threads ||
+        shared_bytes > SHARED_MAX) {
+        fprintf(stderr, "executor: %s cannot be launched so: %u threads, %zu shared bytes\n", kernel->name,
+                threads, shared_bytes);
+        _exit(99);
+    }
+    machine *outer = m;
+    const executor_thread outer_now = executor_now;
+    if (machines[depth] == nullptr) machines[depth] = machine_create();
+    m = machines[depth++];
+    m->kernel = kernel;
+    m->args = args;
+    m->thread_count = threads;
+    m->random = seed;
+    m->shared_bytes = (shared_bytes + 1023) / 1024 * 1024; /* keeps the beginning aligned */
+    m->shared = m->shared_end - m->shared_bytes;
+    m->scheduler_tsan = fiber_current();
+    for (uint32_t i = 0; i < threads; i++)
+        if (m->fibres[i].tsan == nullptr) m->fibres[i].tsan = fiber_create();
+    for (int i = 0; i < 3; i++) executor_now.grid[i] = grid[i];
+    std::vector<uint64_t> order((size_t)grid[0] * grid[1] * grid[2]);
+    for (size_t i = 0; i < order.size(); i++) {
+        order[i] = i;
+        std::swap(order[i], order[random_draw((uint32_t)i + 1)]);
+    }
+    for (uint64_t i : order) {
+        const uint32_t at[3] = {(uint32_t)(i % grid[0]), (uint32_t)(i / grid[0] % grid[1]),
+                                (uint32_t)(i / grid[0] / grid[1])};
+        block_run(at);
+    }
+    depth--;
+    m = outer;
+    executor_now = outer_now;
+    precede_run(); /* if no thread waited for it */
+}
+
+/* ---- what a kernel asks for */
+
+void *executor_shared(size_t bytes) {
+    if (bytes > m->shared_bytes) executor_fault("shares more than the launch gave", {"", 0});
+    return m->shared;
+}
+
+/* As late as can be: when no thread of the block can do more. */
+void executor_dependency_wait() {
+    if (preceding == nullptr) return;
+    m->dependents[m->dependent_count++] = m->now;
+    fibre_wait({"dependency_wait", 0});
+}
+
+void executor_barrier(const char *file, int line) {
+    release(&m->barrier_sync);
+    if (++m->barrier_arrived < m->thread_count) {
+        fibre_wait({file, line});
+    } else {
+        m->barrier_arrived = 0;
+        for (uint32_t i = 0; i < m->thread_count; i++)
+            if (i != m->now) fibre_wake(i);
+    }
+    acquire(&m->barrier_sync);
+}
+
+/* Whether this lane is the last of its warp to come; `act` follows, then warp_leave. */
+static bool warp_meet(warp *w, int kind, executor_site site) {
+    if (w->arrived++ == 0) {
+        w->kind = kind;
+        w->site = site;
+    } else if (w->kind != kind || w->site.line != site.line) {
+        static thread_local char text[200];
+        snprintf(text, sizeof text, "its warp diverges: another lane is at %s:%d", w->site.file,
+                 w->site.line);
+        executor_fault(text, site);
+    }
+    return w->arrived == 32;
+}
+
+static void warp_leave(warp *w) {
+    w->arrived = 0;
+    const uint32_t first = m->now / 32 * 32;
+    for (uint32_t i = first; i < first + 32; i++)
+        if (i != m->now) fibre_wake(i);
+}
+
+static void lanes_exchange(warp *w, int kind) {
+    uint32_t ballot = 0;
+    for (uint32_t i = 0; i < 32; i++) ballot |= (w->value[i] != 0) << i;
+    for (uint32_t i = 0; i < 32; i++) {
+        const uint32_t operand = w->operand[i];
+        const uint32_t from = kind == EXECUTOR_XOR   ? (i ^ operand) & 31
+                              : kind == EXECUTOR_GET ? operand & 31
+                              : i >= operand         ? i - operand
+                                                     : i;
+        w->result[i] = kind == EXECUTOR_BALLOT ? ballot : w->value[from];
+    }
+}
+
+uint32_t executor_lane(int kind, uint32_t value, uint32_t operand, const char *file, int line) {
+    warp *w = &m->warps[m->now / 32];
+    const uint32_t lane = m->now % 32;
+    if (kind == EXECUTOR_WARP) release(w); /* the only one that orders memory */
+    w->value[lane] = value;
+    w->operand[lane] = operand;
+    if (warp_meet(w, kind, {file, line})) {
+        lanes_exchange(w, kind);
+        warp_leave(w);
+    } else {
+        fibre_wait({file, line});
+    }
+    if (kind == EXECUTOR_WARP) acquire(w);
+    return w->result[lane];
+}
+
+static void copy_land(const pending &copy) {
+    for (int i = 0; i < 16; i++) copy.to[i] = copy.from ? copy.from[i] : 0;
+}
+
+void executor_copy(void *to, const void *from, bool takes, const char *file, int line) {
+    char *target = (char *)to;
+    if (target < m->shared || target + 16 > m->shared_end || (uintptr_t)target % 16 || (uintptr_t)from % 16)
+        executor_fault("a copy to a wrong address", {file, line});
+    fibre *f = &m->fibres[m->now];
+    const pending copy = {target, takes ? (const char *)from : nullptr, f->group};
+    if (random_draw(4) == 0)
+        copy_land(copy);
+    else
+        f->copies.push_back(copy);
+}
+
+void executor_copy_commit() { m->fibres[m->now].group++; }
+
+void executor_copy_wait(uint32_t groups) {
+    fibre *f = &m->fibres[m->now];
+    size_t kept = 0;
+    for (const pending &copy : f->copies)
+        if (copy.group + groups < f->group)
+            copy_land(copy);
+        else
+            f->copies[kept++] = copy;
+    f->copies.resize(kept);
+}
+
+/* ---- matrices: by the tables of the PTX manual; g = lane / 4, t = lane % 4 */
+
+static void matrix_load_all(warp *w, bool turned) {
+    for (uint32_t lane = 0; lane < 32; lane++)
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t word = 0;
+            for (uint32_t e = 0; e < 2; e++) {
+                const uint32_t row = turned ? lane % 4 * 2 + e : lane / 4,
+                               column = turned ? lane / 4 : lane % 4 * 2 + e;
+                word |= (uint32_t)((const uint16_t *)w->source[i * 8 + row])[column] << 16 * e;
+            }
+            ((uint32_t *)w->target[lane])[i] = word;
+        }
+}
+
+void executor_matrix_load(uint32_t *r, const char *row, bool turned, const char *file, int line) {
+    if (row < m->shared || row + 16 > m->shared_end || (uintptr_t)row % 16)
+        executor_fault("a matrix at a wrong address", {file, line});
+    warp *w = &m->warps[m->now / 32];
+    w->target[m->now % 32] = r;
+    w->source[m->now % 32] = row;
+    if (!warp_meet(w, turned ? MATRIX_LOAD_TURNED : MATRIX_LOAD, {file, line}))
+        return fibre_wait({file, line});
+    matrix_load_all(w, turned);
+    warp_leave(w);
+}
+
+static void multiply_all(warp *w) {
+    float a[16][16], b[8][16];
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        const uint32_t g = lane / 4, t = lane % 4, *words = (const uint32_t *)w->source[lane];
+        const uint32_t columns[2] = {w->value[lane], w->operand[lane]};
+        for (uint32_t e = 0; e < 2; e++) {
+            for (uint32_t i = 0; i < 4; i++)
+                a[g + i % 2 * 8][t * 2 + e + i / 2 * 8] = half_values[words[i] >> 16 * e & 0xffff];
+            for (uint32_t i = 0; i < 2; i++)
+                b[g][t * 2 + e + i * 8] = half_values[columns[i] >> 16 * e & 0xffff];
+        }
+    }
+    for (uint32_t lane = 0; lane < 32; lane++)
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+            float sum = 0;
+            for (uint32_t k = 0; k < 16; k++) sum += a[row][k] * b[column][k];
+            ((float *)w->target[lane])[i] += sum;
+        }
+}
+
+static void multiply_bytes_all(warp *w) {
+    int32_t a[16][32], b[8][32];
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        const uint32_t g = lane / 4, t = lane % 4, *words = (const uint32_t *)w->source[lane];
+        const uint32_t columns[2] = {w->value[lane], w->operand[lane]};
+        for (uint32_t e = 0; e < 4; e++) {
+            for (uint32_t i = 0; i < 4; i++)
+                a[g + i % 2 * 8][t * 4 + e + i / 2 * 16] = (int8_t)(words[i] >> 8 * e);
+            for (uint32_t i = 0; i < 2; i++) b[g][t * 4 + e + i * 16] = (int8_t)(columns[i] >> 8 * e);
+        }
+    }
+    for (uint32_t lane = 0; lane < 32; lane++)
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+            int32_t sum = 0;
+            for (uint32_t k = 0; k < 32; k++) sum += a[row][k] * b[column][k];
+            ((int32_t *)w->target[lane])[i] += sum;
+        }
+}
+
+static void multiply(void *d, const uint32_t *a, uint32_t b0, uint32_t b1, int kind, executor_site site) {
+    warp *w = &m->warps[m->now / 32];
+    const uint32_t lane = m->now % 32;
+    w->target[lane] = d;
+    w->source[lane] = a;
+    w->value[lane] = b0;
+    w->operand[lane] = b1;
+    if (!warp_meet(w, kind, site)) return fibre_wait(site);
+    if (kind == MATRIX_HALVES)
+        multiply_all(w);
+    else
+        multiply_bytes_all(w);
+    warp_leave(w);
+}
+
+void executor_matrix_multiply(float *d, const uint32_t *a, uint32_t b0, uint32_t b1, const char *file,
+                              int line) {
+    multiply(d, a, b0, b1, MATRIX_HALVES, {file, line});
+}
+
+void executor_matrix_multiply_bytes(int32_t *d, const uint32_t *a, uint32_t b0, uint32_t b1, const char *file,
+                                    int line) {
+    multiply(d, a, b0, b1, MATRIX_BYTES, {file, line});
+}
+
+/* ---- numbers */
+
+static float half_decode(uint32_t half) {
+    const uint32_t exponent = half >> 10 & 31, mantissa = half & 1023;
+    const float sign = half & 0x8000 ? -1.0f : 1.0f;
+    if (exponent == 31) return mantissa ? NAN : sign * INFINITY;
+    return sign *
+           (exponent ? ldexpf((float)(mantissa + 1024), (int)exponent - 25) : ldexpf((float)mantissa, -24));
+}
+
+__attribute__((constructor)) static void half_values_fill() {
+    for (uint32_t i = 0; i < 65536; i++) half_values[i] = half_decode(i);
+}
+
+float executor_half_value(uint32_t half) { return half_values[half & 0xffff]; }
+
+uint32_t executor_half_of(float x) { /* to the nearest, ties to even */
+    const uint32_t bits = float_bits(x), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+    if (size > 0x7f800000) return 0x7fff;
+    if (size >= 0x477ff000) return sign | 0x7c00;
+    if (size < 0x38800000) return sign | (float_bits(bits_float(size) + 0.5f) - 0x3f000000);
+    return sign | (size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13;
+}
+
+/* The processor's is good to 2^-22 of itself: this one is off by up to two last places, the same for the same x. */
+float executor_exp2(float x) {
+    if (x == 0) return 1;
+    const float exact = exp2f(x);
+    if (!(exact > 1e-37f) || exact > 1e38f) return exact < 1e-37f ? 0 : exact;
+    const uint32_t off = float_bits(x) * 2654435761u >> 29;
+    return bits_float(float_bits(exact) + (off > 4 ? 0 : off) - 2);
+}

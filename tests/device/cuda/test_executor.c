@@ -1,0 +1,137 @@
+/* The executor: a right kernel is right for every seed, and every planted bug shows for every seed. */
+#include "seed.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/random.h"
+#include "device/cuda/executor.h"
+#include "device/cuda/planted.h"
+#include "tensor/half.h"
+
+enum { SEEDS = 20 };
+
+struct product {
+    _Alignas(16) uint16_t a[16 * PLANTED_K], b[16 * PLANTED_K];
+    float d[16 * 16], sums[16], input;
+    float want_d[16 * 16], want_sums[16];
+};
+
+static void product_init(struct product *p, uint64_t seed) {
+    struct random random;
+    random_init(&random, seed);
+    for (size_t i = 0; i < 16 * PLANTED_K; i++) {
+        p->a[i] = float_to_half((float)random_normal(&random));
+        p->b[i] = float_to_half((float)random_normal(&random));
+    }
+    p->input = 3;
+    for (size_t r = 0; r < 16; r++) {
+        p->want_sums[r] = p->input;
+        for (size_t c = 0; c < 16; c++) {
+            double sum = 0;
+            for (size_t k = 0; k < PLANTED_K; k++)
+                sum += (double)half_to_float(p->a[r * PLANTED_K + k]) *
+                       (double)half_to_float(p->b[c * PLANTED_K + k]);
+            p->want_d[r * 16 + c] = (float)sum;
+            p->want_sums[r] += (float)sum;
+        }
+    }
+}
+
+static void input_late(void *context) { ((struct product *)context)->input = 3; }
+
+static void product_run(struct product *p, enum planted_bug bug, uint64_t seed) {
+    for (size_t i = 0; i < 16 * 16; i++) p->d[i] = NAN;
+    for (size_t i = 0; i < 16; i++) p->sums[i] = NAN;
+    struct planted_args args = {
+        (uintptr_t)p->a, (uintptr_t)p->b, (uintptr_t)p->d, (uintptr_t)p->sums, (uintptr_t)&p->input, bug, 0};
+    p->input = -100; /* until what precedes has run */
+    executor_precede(input_late, p);
+    const uint32_t grid[3] = {1, 1, 1}, block[3] = {PLANTED_THREADS, 1, 1};
+    executor_launch(executor_find("planted_product"), grid, block, 2304, &args, seed);
+}
+
+/* Sums of 64 products of ordinary size, 64 roundings of each. */
+static bool product_is_right(const struct product *p) {
+    for (size_t i = 0; i < 16 * 16; i++)
+        if (!(fabsf(p->d[i] - p->want_d[i]) < 1e-3f)) return false;
+    for (size_t i = 0; i < 16; i++)
+        if (!(fabsf(p->sums[i] - p->want_sums[i]) < 1e-2f)) return false;
+    return true;
+}
+
+static void right_for_every_seed(void **state) {
+    (void)state;
+    static struct product p;
+    const uint64_t seed = test_seed(1);
+    product_init(&p, seed);
+    for (uint64_t i = 0; i < SEEDS; i++) {
+        product_run(&p, PLANTED_NONE, seed + i);
+        if (!product_is_right(&p)) fail_msg("seed %llu", (unsigned long long)(seed + i));
+    }
+}
+
+static void bugs_give_wrong_values(void **state) {
+    (void)state;
+    static struct product p;
+    const uint64_t seed = test_seed(1);
+    product_init(&p, seed);
+    for (int bug = PLANTED_NONE + 1; bug < PLANTED_WRONG_VALUES; bug++)
+        for (uint64_t i = 0; i < SEEDS; i++) {
+            product_run(&p, (enum planted_bug)bug, seed + i);
+            if (product_is_right(&p))
+                fail_msg("bug %d is not seen with seed %llu", bug, (unsigned long long)(seed + i));
+        }
+}
+
+/* The program ends with 99 and a line that says where. */
+static void bugs_end_the_program(void **state) {
+    (void)state;
+    static struct product p;
+    static const char *const lines[] = {"its warp diverges", "waits for threads that do not come",
+                                        "ends while its copies are under way"};
+    const uint64_t seed = test_seed(1);
+    product_init(&p, seed);
+    for (int bug = PLANTED_WRONG_VALUES; bug < PLANTED_END; bug++)
+        for (uint64_t i = 0; i < SEEDS; i++) {
+            int ends[2], result;
+            char text[300] = "";
+            assert_int_equal(pipe(ends), 0);
+            const pid_t child = fork();
+            assert_true(child >= 0);
+            if (child == 0) {
+                dup2(ends[1], 2);
+                product_run(&p, (enum planted_bug)bug, seed + i);
+                _exit(0);
+            }
+            close(ends[1]);
+            const ssize_t length = read(ends[0], text, sizeof text - 1);
+            text[length > 0 ? length : 0] = 0;
+            close(ends[0]);
+            assert_int_equal(waitpid(child, &result, 0), child);
+            const bool is_end = WIFEXITED(result) && WEXITSTATUS(result) == 99;
+            if (!is_end || strstr(text, lines[bug - PLANTED_WRONG_VALUES]) == NULL)
+                fail_msg("bug %d with seed %llu: %d, %s", bug, (unsigned long long)(seed + i), result, text);
+        }
+}
+
+static void kernels_are_found(void **state) {
+    (void)state;
+    assert_null(executor_find("planted"));
+    assert_string_equal(executor_find("planted_product")->name, "planted_product");
+    assert_ptr_equal(executor_kernel_at(0), executor_find("planted_product"));
+    assert_null(executor_kernel_at(1));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(right_for_every_seed),
+        cmocka_unit_test(bugs_give_wrong_values),
+        cmocka_unit_test(bugs_end_the_program),
+        cmocka_unit_test(kernels_are_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
