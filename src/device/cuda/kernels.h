@@ -1,0 +1,231 @@
+/* kernels: the parameters of every kernel, and how it is launched.  Read by the host and by the kernels.
+ *
+ * Addresses are of memory that the device reaches, 64 bits wide.  A grid follows from what a step may hold, never from
+ * what it holds: how many rows there are, their tokens and positions come from a step block in device memory, so that
+ * a recorded step can be replayed with another token.  Where `step` is 0, row_count counts. */
+#ifndef LOAM_DEVICE_CUDA_KERNELS_H
+#define LOAM_DEVICE_CUDA_KERNELS_H
+
+#include <stdint.h>
+
+#if defined(__CUDA__)
+#define KERNELS_BOTH static __attribute__((host)) __attribute__((device)) inline
+#else
+#define KERNELS_BOTH static inline
+#endif
+
+/* ---- a step: a head, and two arrays */
+
+struct step_head {
+    uint32_t row_count, item_count;
+};
+
+struct step_row {
+    uint64_t position;
+    uint32_t token, item;
+};
+
+/* Rows [row_first, row_first + row_count) of a step belong to one sequence, at positions from position_first on. */
+struct step_item {
+    uint64_t pages; /* uint32_t [layer][kv head][chunk_stride]: places */
+    uint64_t position_first;
+    uint32_t row_first, row_count, chunk_stride, reserved;
+};
+
+/* ---- the KV cache: a place names a pool in its top 2 bits (0: nowhere) and a slot of it */
+
+enum { KV_POOLS = 3, KV_BUFFERS_MAX = 30 };
+
+struct kv_pool {
+    uint64_t base[KV_BUFFERS_MAX];
+    uint32_t slots_per_buffer, reserved;
+    uint64_t slot_bytes;
+};
+
+struct kv_pools { /* in device memory; a place's pool is pool[number - 1] */
+    struct kv_pool pool[KV_POOLS];
+};
+
+/* struct kv_layout with fields of fixed width. */
+struct kv_shape {
+    uint32_t k_type, v_type, k_dimension, v_dimension, k_row_bytes, v_row_bytes;
+    uint32_t k_scales_offset, v_offset, v_scales_offset, block_bytes;
+};
+
+/* ---- weights, in planes (cuda_repack.h) */
+
+struct weight_planes {
+    uint64_t codes, high, scales, supers;
+};
+
+/* ---- rows of floats; grid {row_count}, 256 threads unless said otherwise */
+
+/* y[row] = row `token` of the table (+ row position + position_offset of a second one). */
+struct cuda_embed_args {
+    struct weight_planes table, positions;
+    uint64_t step, rows, y;
+    uint32_t table_type, positions_type; /* enum tensor_type; NO_WEIGHT: none */
+    uint32_t row_count, columns;
+    uint64_t position_offset;
+};
+enum { NO_WEIGHT = 0xffff };
+
+/* norm_rows: grid {row_count, segment_count}; norm_heads: a warp a segment, at most NORM_HEAD_MAX long, grid
+ * {row_count, ceil(segment_count / 8)}. */
+struct cuda_norm_args {
+    uint64_t step, x, w, b, y; /* b: 0 for RMSNorm */
+    uint32_t row_count, x_stride, y_stride, segment_count, segment_size;
+    float epsilon;
+};
+enum { NORM_HEAD_MAX = 512 };
+struct norm_shared {
+    float sums[2][8];
+};
+
+struct cuda_rope_angles_args { /* grid {row_count}, 128 threads; positions below 2^40 */
+    uint64_t step, rows, frequency, cosine_sine;
+    uint32_t row_count, pair_count;
+    float factor;
+};
+
+struct cuda_rope_args { /* grid {row_count, ceil(head_count * pair_count / 256)} */
+    uint64_t step, x, cosine_sine;
+    uint32_t row_count, x_stride, head_count, head_stride, pair_count;
+    uint32_t split; /* pairs (j, j + pair_count); else (2j, 2j + 1) */
+};
+
+/* grid {row_count, ceil(count / 1024)} */
+struct cuda_activation_args {
+    uint64_t step, gate, up, y;
+    uint32_t row_count, stride, count, kind; /* enum activation_kind */
+};
+
+struct cuda_add_args { /* y += x; grid {row_count, ceil(count / 1024)} */
+    uint64_t step, x, y;
+    uint32_t row_count, x_stride, y_stride, count;
+};
+
+struct cuda_gather_args { /* y[i] = x[indices[i]]; grid {row_count, ceil(count / 1024)} */
+    uint64_t x, indices, y;
+    uint32_t row_count, x_stride, y_stride, count;
+};
+
+/* K and V into their chunks; grid {row_count, kv_head_count}, 128 threads. */
+struct cuda_append_args {
+    uint64_t step, rows, items, pools, k, v;
+    uint64_t layer_pages; /* bytes from an item's pages to those of the layer */
+    struct kv_shape shape;
+    uint32_t row_count, k_stride, v_stride;
+};
+
+/* ---- inputs of 8 bits: for each block of 32 columns a scale, whose precision is a half's, and 32 codes in
+ * -127..127; a row: [blocks][16] first halves, [blocks][16] second halves, [blocks] struct input_numbers; rows are
+ * input_row_bytes apart */
+
+struct input_numbers {
+    float scale;
+    int16_t sum[2]; /* of the codes of either half */
+};
+enum { INPUT_ALIGN = 64 };
+
+KERNELS_BOTH uint32_t input_row_bytes(uint32_t columns) {
+    const uint32_t blocks = (columns + 31) / 32;
+    return (blocks * 40 + INPUT_ALIGN - 1) / INPUT_ALIGN * INPUT_ALIGN;
+}
+
+enum quantize_norm { QUANTIZE_PLAIN, QUANTIZE_RMS, QUANTIZE_LAYER };
+
+struct cuda_quantize_args { /* grid {row_count}; shared: struct norm_shared */
+    uint64_t step, x, w, b, y;
+    uint32_t row_count, x_stride, columns, norm; /* enum quantize_norm */
+    float epsilon;
+};
+
+/* ---- matvec: y[i][r] (+)= bias[r] + w[r] . x[i], for the parts that share their inputs and their type
+ *
+ * matvec_TYPE_N: N inputs of 8 bits (floats for F32, F16, BF16), 1, 2, 4 or 8; fewer are given with input_count.
+ * Grid {any}; a block takes MATVEC_ROWS rows a round.  An output's bits depend on its own input alone. */
+
+struct matvec_part {
+    struct weight_planes weight;
+    uint64_t bias; /* floats, or 0 */
+    uint64_t y;    /* floats */
+    uint32_t rows, y_stride;
+};
+
+enum { MATVEC_PARTS = 4, MATVEC_THREADS = 256 };
+
+struct cuda_matvec_args {
+    struct matvec_part part[MATVEC_PARTS]; /* unused ones have no rows */
+    uint64_t input;
+    uint32_t columns, input_count, input_stride; /* bytes */
+    uint32_t accumulate;
+};
+
+/* Rows that a block of matvec_TYPE_N takes at once. */
+KERNELS_BOTH uint32_t matvec_block_rows(uint32_t inputs) { return inputs <= 2 ? 32 : inputs <= 4 ? 16 : 8; }
+
+/* ---- the nodes of a decode step of one row; the first has the norm and the quantising inside
+ *
+ * decode_norm_TYPE: matvec of the norm of x.  Shared: input_row_bytes(columns) + sizeof(struct norm_shared).
+ * decode_gate_TYPE: silu(gate) * up of the norm of x, as an input of 8 bits (and floats, if y is not 0): part 0 is
+ * gate, part 1 up, whose rows are multiples of 32.  Shared: decode_gate_shared(columns).
+ * Both: grid {any}. */
+struct cuda_decode_matvec_args {
+    struct cuda_matvec_args matvec; /* input: floats of x */
+    uint64_t norm_w, norm_b;        /* b: 0 for RMSNorm; w: 0: no norm */
+    uint64_t input_out;             /* gate: where the input of 8 bits goes */
+    uint64_t y;                     /* gate: floats, or 0 */
+    float epsilon;
+    uint32_t reserved;
+};
+
+KERNELS_BOTH uint32_t decode_norm_shared(uint32_t columns) {
+    return input_row_bytes(columns) + (uint32_t)sizeof(struct norm_shared) + 32 * 4;
+}
+
+/* ---- decode attention
+ *
+ * A row sees rows [begin, position]; they are cut into ranges of attention_range(count) rows, counted from
+ * begin / 64 * 64, which depends on the row's length alone.  A range leaves a partial of each query head;
+ * attention_merge adds those of a row in their order. */
+
+enum { ATTENTION_RANGES_MAX = 64, ATTENTION_CHUNK = 64 };
+
+KERNELS_BOTH uint32_t attention_range(uint32_t row_count) {
+    const uint32_t chunks = (row_count + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
+    return (chunks + ATTENTION_RANGES_MAX - 1) / ATTENTION_RANGES_MAX * ATTENTION_CHUNK;
+}
+
+/* attention_decode_LANES_HEADS_TYPES: LANES lanes of 8 elements a row of K (8, 16, 32: up to 64, 128, 256 elements),
+ * HEADS query heads of a group at once (1, 4, 8).  Grid {ATTENTION_RANGES_MAX, kv_head_count *
+ * ceil(group / HEADS), row_count}, 128 threads; shared: attention_decode_shared. */
+struct cuda_attention_args {
+    uint64_t step, rows, items, pools;
+    uint64_t q;        /* floats [row][q_stride]: heads of k_dimension */
+    uint64_t partials; /* floats [row][head][ATTENTION_RANGES_MAX][partial_stride]: m, s, -, -, o */
+    uint64_t layer_pages;
+    struct kv_shape shape;
+    uint32_t row_count, q_stride, kv_head_count, group, window, partial_stride;
+    float scale, softcap; /* softcap 0: none */
+};
+
+KERNELS_BOTH uint32_t attention_partial_stride(uint32_t v_dimension) { return 4 + v_dimension; }
+KERNELS_BOTH uint32_t attention_decode_shared(uint32_t lanes, uint32_t heads) {
+    const uint32_t parts = 128 / lanes; /* of a block, that each saw rows of their own */
+    return 128 * 8 + parts * heads * (lanes * 8 + 2) * 4;
+}
+
+/* grid {head_count, row_count}, 128 threads; shared: struct merge_shared */
+struct cuda_merge_args {
+    uint64_t step, rows, partials;
+    uint64_t y; /* floats [row][y_stride], or 0 */
+    uint64_t
+        input; /* inputs of 8 bits, input_row_bytes(head_count * v_dimension) apart, or 0; v_dimension % 32 == 0 */
+    uint32_t row_count, y_stride, head_count, v_dimension, window, partial_stride;
+};
+struct merge_shared {
+    float m[128], s[128];
+};
+
+#endif

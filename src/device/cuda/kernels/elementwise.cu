@@ -1,0 +1,43 @@
+/* elementwise: activation, add, gather; a block has 1,024 elements of a row. */
+#include "device/cuda/rows.h"
+
+enum { KIND_SILU_MULTIPLY, KIND_RELU, KIND_GELU }; /* enum activation_kind */
+
+KERNEL(activation, cuda_activation_args, 256, 4) {
+    dependents_start();
+    dependency_wait();
+    if (block_x() >= step_rows(args.step, args.row_count)) return;
+    const uint64_t row = (uint64_t)block_x() * args.stride;
+    const float *gate = at<float>(args.gate) + row, *up = at<float>(args.up) + row;
+    float *y = at<float>(args.y) + row;
+    const uint32_t end = smaller(block_y() * 1024 + 1024, args.count);
+    for (uint32_t i = block_y() * 1024 + thread_index(); i < end; i += 256) {
+        const float x = gate[i];
+        if (args.kind == KIND_SILU_MULTIPLY)
+            y[i] = x * sigmoid(x) * up[i];
+        else if (args.kind == KIND_RELU)
+            y[i] = x < 0 ? 0.0f : x; /* NaN stays */
+        else
+            y[i] = x * sigmoid(1.5957691216f * multiply_add(0.044715f * x * x, x, x));
+    }
+}
+
+KERNEL(add, cuda_add_args, 256, 4) {
+    dependents_start();
+    dependency_wait();
+    if (block_x() >= step_rows(args.step, args.row_count)) return;
+    const float *x = at<float>(args.x) + (uint64_t)block_x() * args.x_stride;
+    float *y = at<float>(args.y) + (uint64_t)block_x() * args.y_stride;
+    const uint32_t end = smaller(block_y() * 1024 + 1024, args.count);
+    for (uint32_t i = block_y() * 1024 + thread_index(); i < end; i += 256) y[i] += x[i];
+}
+
+KERNEL(gather, cuda_gather_args, 256, 4) {
+    dependents_start();
+    dependency_wait();
+    const uint32_t from = at<uint32_t>(args.indices)[block_x()];
+    const float *x = at<float>(args.x) + (uint64_t)from * args.x_stride;
+    float *y = at<float>(args.y) + (uint64_t)block_x() * args.y_stride;
+    const uint32_t end = smaller(block_y() * 1024 + 1024, args.count);
+    for (uint32_t i = block_y() * 1024 + thread_index(); i < end; i += 256) y[i] = x[i];
+}

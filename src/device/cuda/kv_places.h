@@ -1,0 +1,30 @@
+/* kv_places: from a row of a context to its bytes. */
+#ifndef LOAM_DEVICE_CUDA_KV_PLACES_H
+#define LOAM_DEVICE_CUDA_KV_PLACES_H
+
+#include "device/cuda/dialect.h"
+#include "device/cuda/kernels.h"
+#include "kernels/attention/kv_layout.h"
+
+DEVICE const char *chunk_at(const struct kv_pools *pools, uint32_t place) {
+    const uint32_t number = place >> 30, slot = place & 0x3fffffffu;
+    if (number == 0) {
+        kernel_fault(); /* what is attended to has been fetched */
+        return 0;
+    }
+    const struct kv_pool *pool = &pools->pool[number - 1];
+    const uint32_t buffer = slot / pool->slots_per_buffer;
+    return at<char>(pool->base[buffer]) + (slot - buffer * pool->slots_per_buffer) * pool->slot_bytes;
+}
+
+/* The places of one KV head's chunks. */
+DEVICE const uint32_t *head_places(const struct step_item *item, uint64_t layer_pages, uint32_t kv_head) {
+    return at<uint32_t>(item->pages + layer_pages) + (uint64_t)kv_head * item->chunk_stride;
+}
+
+/* The first row that a query at `position` sees. */
+DEVICE uint64_t window_begin(uint64_t position, uint32_t window) {
+    return window == 0 || position + 1 <= window ? 0 : position + 1 - window;
+}
+
+#endif
