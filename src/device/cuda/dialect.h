@@ -1,8 +1,8 @@
 /* dialect: the words in which kernels are written, for two compilers.
  *
- * clang makes PTX of a kernel file (tools/check_ptx.sh has the flags; no CUDA toolkit is needed): the words below are
- * single instructions.  The host's compiler makes the same file part of the tests, where threads are fibres and the
- * same words are functions of the executor (tests/device/cuda/executor_dialect.h).
+ * clang makes PTX of a kernel file (tools/check_ptx.sh has the flags; no CUDA toolkit is needed): the words
+ * below are single instructions.  The host's compiler makes the same file part of the tests, where threads are
+ * fibres and the same words are functions of the executor (tests/device/cuda/executor_dialect.h).
  *
  * A kernel takes one struct by value (kernels.h), has blocks of one dimension, and keeps everything that a block
  * shares in one struct at SHARED.  All 32 lanes of a warp take part in whatever a warp does together.  Nothing is
@@ -108,8 +108,8 @@ DEVICE void dependency_wait(void) {
 #endif
 }
 
-/* Memory.  _once: read by this block only, so it need not stay in the first cache; what is read so must not be written
- * by this kernel.  _bus: from the host's memory. */
+/* Memory.  _once: read by this block only, so it need not stay in the first cache; what is read so must not be
+ * written by this kernel.  _bus: from the host's memory. */
 DEVICE struct u32x4 load16_once(const void *p) {
     struct u32x4 v = {0, 0, 0, 0};
     PTX("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -192,8 +192,8 @@ DEVICE void copy_async_commit(void) { PTX("cp.async.commit_group;" ::: "memory")
 template <int GROUPS> DEVICE void copy_async_wait(void) {
     PTX("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
 }
-/* r[i]: of matrix i, whose row j begins at the address that lane 8 i + j gives, row lane / 4, columns 2 (lane % 4) and
- * the next.  _turned: of its transpose. */
+/* r[i]: of matrix i, whose row j begins at the address that lane 8 i + j gives, row lane / 4, columns 2 (lane
+ * % 4) and the next.  _turned: of its transpose. */
 DEVICE void matrix_load4(uint32_t r[4], shared_address row) {
     PTX("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -206,17 +206,17 @@ DEVICE void matrix_load4_turned(uint32_t r[4], shared_address row) {
         : "r"(row)
         : "memory");
 }
-/* d[16 x 8] += a[16 x 16] b[16 x 8], halves into floats.  With g = lane / 4 and t = lane % 4: d[0], d[1] are row g,
- * columns 2t and 2t + 1, d[2], d[3] row g + 8; a[0] row g, columns 2t.., a[1] row g + 8, a[2] and a[3] the same 8
- * columns on; b0 rows 2t.. of column g, b1 8 rows on. */
+/* d[16 x 8] += a[16 x 16] b[16 x 8], halves into floats.  With g = lane / 4 and t = lane % 4: d[0], d[1] are
+ * row g, columns 2t and 2t + 1, d[2], d[3] row g + 8; a[0] row g, columns 2t.., a[1] row g + 8, a[2] and a[3]
+ * the same 8 columns on; b0 rows 2t.. of column g, b1 8 rows on. */
 DEVICE void matrix_multiply(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     PTX("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-/* d[16 x 8] += a[16 x 32] b[32 x 8], signed bytes into integers: a[0] row g, columns 4t.., a[1] row g + 8, a[2] and
- * a[3] 16 columns on; b0 rows 4t.. of column g, b1 16 rows on; d as above. */
+/* d[16 x 8] += a[16 x 32] b[32 x 8], signed bytes into integers: a[0] row g, columns 4t.., a[1] row g + 8,
+ * a[2] and a[3] 16 columns on; b0 rows 4t.. of column g, b1 16 rows on; d as above. */
 DEVICE void matrix_multiply_bytes(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     PTX("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"

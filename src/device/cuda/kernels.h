@@ -1,8 +1,9 @@
 /* kernels: the parameters of every kernel, and how it is launched.  Read by the host and by the kernels.
  *
- * Addresses are of memory that the device reaches, 64 bits wide.  A grid follows from what a step may hold, never from
- * what it holds: how many rows there are, their tokens and positions come from a step block in device memory, so that
- * a recorded step can be replayed with another token.  Where `step` is 0, row_count counts. */
+ * Addresses are of memory that the device reaches, 64 bits wide.  A grid follows from what a step may hold,
+ * never from what it holds: how many rows there are, their tokens and positions come from a step block in
+ * device memory, so that a recorded step can be replayed with another token.  Where `step` is 0, row_count
+ * counts. */
 #ifndef LOAM_DEVICE_CUDA_KERNELS_H
 #define LOAM_DEVICE_CUDA_KERNELS_H
 
@@ -119,8 +120,8 @@ struct cuda_append_args {
 };
 
 /* ---- inputs of 8 bits: for each block of 32 columns a scale, whose precision is a half's, and 32 codes in
- * -127..127; a row: [blocks][16] first halves, [blocks][16] second halves, [blocks] struct input_numbers; rows are
- * input_row_bytes apart */
+ * -127..127; a row: [blocks][16] first halves, [blocks][16] second halves, [blocks] struct input_numbers; rows
+ * are input_row_bytes apart */
 
 struct input_numbers {
     float scale;
@@ -144,7 +145,8 @@ struct cuda_quantize_args { /* grid {row_count}; shared: struct norm_shared */
 /* ---- matvec: y[i][r] (+)= bias[r] + w[r] . x[i], for the parts that share their inputs and their type
  *
  * matvec_TYPE_N: N inputs of 8 bits (floats for F32, F16, BF16), 1, 2, 4 or 8; fewer are given with input_count.
- * Grid {any}; a block takes MATVEC_ROWS rows a round.  An output's bits depend on its own input alone. */
+ * Grid {any}; a block takes MATVEC_BLOCK_ROWS rows of a part a round.  An output's bits depend on its own input
+ * alone. */
 
 struct matvec_part {
     struct weight_planes weight;
@@ -153,7 +155,7 @@ struct matvec_part {
     uint32_t rows, y_stride;
 };
 
-enum { MATVEC_PARTS = 4, MATVEC_THREADS = 256 };
+enum { MATVEC_PARTS = 4, MATVEC_THREADS = 256, MATVEC_BLOCK_ROWS = 32 };
 
 struct cuda_matvec_args {
     struct matvec_part part[MATVEC_PARTS]; /* unused ones have no rows */
@@ -162,15 +164,11 @@ struct cuda_matvec_args {
     uint32_t accumulate;
 };
 
-/* Rows that a block of matvec_TYPE_N takes at once. */
-KERNELS_BOTH uint32_t matvec_block_rows(uint32_t inputs) { return inputs <= 2 ? 32 : inputs <= 4 ? 16 : 8; }
-
 /* ---- the nodes of a decode step of one row; the first has the norm and the quantising inside
  *
- * decode_norm_TYPE: matvec of the norm of x.  Shared: input_row_bytes(columns) + sizeof(struct norm_shared).
- * decode_gate_TYPE: silu(gate) * up of the norm of x, as an input of 8 bits (and floats, if y is not 0): part 0 is
- * gate, part 1 up, whose rows are multiples of 32.  Shared: decode_gate_shared(columns).
- * Both: grid {any}. */
+ * decode_norm_TYPE: matvec of the norm of x. decode_gate_TYPE: silu(gate) * up of the norm of x, as an input
+ * of 8 bits (and floats, if y is not 0): part 0 is gate, part 1 up, whose rows are multiples of 32; a block
+ * takes 32 a round. Both: grid {any}; shared: decode_matvec_shared(columns). */
 struct cuda_decode_matvec_args {
     struct cuda_matvec_args matvec; /* input: floats of x */
     uint64_t norm_w, norm_b;        /* b: 0 for RMSNorm; w: 0: no norm */
@@ -180,7 +178,7 @@ struct cuda_decode_matvec_args {
     uint32_t reserved;
 };
 
-KERNELS_BOTH uint32_t decode_norm_shared(uint32_t columns) {
+KERNELS_BOTH uint32_t decode_matvec_shared(uint32_t columns) {
     return input_row_bytes(columns) + (uint32_t)sizeof(struct norm_shared) + 32 * 4;
 }
 
@@ -197,8 +195,8 @@ KERNELS_BOTH uint32_t attention_range(uint32_t row_count) {
     return (chunks + ATTENTION_RANGES_MAX - 1) / ATTENTION_RANGES_MAX * ATTENTION_CHUNK;
 }
 
-/* attention_decode_LANES_HEADS_TYPES: LANES lanes of 8 elements a row of K (8, 16, 32: up to 64, 128, 256 elements),
- * HEADS query heads of a group at once (1, 4, 8).  Grid {ATTENTION_RANGES_MAX, kv_head_count *
+/* attention_decode_LANES_HEADS_TYPES: LANES lanes of 8 elements a row of K (8, 16, 32: up to 64, 128, 256
+ * elements), HEADS query heads of a group at once (1, 4, 8).  Grid {ATTENTION_RANGES_MAX, kv_head_count *
  * ceil(group / HEADS), row_count}, 128 threads; shared: attention_decode_shared. */
 struct cuda_attention_args {
     uint64_t step, rows, items, pools;

@@ -1,5 +1,5 @@
-/* rows: what kernels that work on rows of floats share: whether a row is there, sums over a block, norms, and inputs
- * of 8 bits. */
+/* rows: what kernels that work on rows of floats share: whether a row is there, sums over a block, norms, and
+ * inputs of 8 bits. */
 #ifndef LOAM_DEVICE_CUDA_ROWS_H
 #define LOAM_DEVICE_CUDA_ROWS_H
 
@@ -74,8 +74,8 @@ DEVICE void half_norm(float v[16], uint32_t h, struct norm_factors f, const floa
 
 enum : uint32_t { FLOAT_INFINITE = 0x7f800000u };
 
-/* The scale of a block whose largest magnitude has these bits, and what its values are multiplied with: both 0 where
- * all are about 0; NaN and 0 where one is not finite, so that the outputs show it. */
+/* The scale of a block whose largest magnitude has these bits, and what its values are multiplied with: both 0
+ * where all are about 0; NaN and 0 where one is not finite, so that the outputs show it. */
 DEVICE float input_scale(uint32_t largest_bits, float *inverse) {
     const float largest = bits_float(largest_bits);
     *inverse = 0;

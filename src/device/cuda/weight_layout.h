@@ -1,7 +1,7 @@
 /* weight_layout: how a matrix lies in the device's memory.
  *
- * The blocks of a file (tensor/block.h) have odd sizes.  Here each kind of bits has a plane of its own, row after row,
- * a piece for each 32 columns, so that a lane's loads are aligned and neighbours' are side by side:
+ * The blocks of a file (tensor/block.h) have odd sizes.  Here each kind of bits has a plane of its own, row
+ * after row, a piece for each 32 columns, so that a lane's loads are aligned and neighbours' are side by side:
  *
  *   codes   4 bits: 16 bytes; column i < 16 is the low nibble of byte i, i + 16 the high one.  8 bits: 32 bytes.
  *           2 bits: two words; column e < 16 is bits 8 (e % 4) + 2 (e / 4) of the first, e + 16 of the second.

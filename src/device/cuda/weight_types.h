@@ -1,8 +1,9 @@
 /* weight_types: the quantised weight types, for kernels: 32 columns of a row at a time (weight_layout.h).
  *
- * A type loads its bits, and expands them: eight words of four codes, one per byte, in the order of the columns, and
- * what turns codes into values: value = scale * (code - OFFSET) + minimum, with a scale and a minimum for each 16.
- * Of a type that IS_SIGNED the codes are int8, and OFFSET is 0; of others they are at most 63. */
+ * A type loads its bits, and expands them: eight words of four codes, one per byte, in the order of the
+ * columns, and what turns codes into values: value = scale * (code - OFFSET) + minimum, with a scale and a
+ * minimum for each 16. Of a type that IS_SIGNED the codes are int8, and OFFSET is 0; of others they are at
+ * most 63. */
 #ifndef LOAM_DEVICE_CUDA_WEIGHT_TYPES_H
 #define LOAM_DEVICE_CUDA_WEIGHT_TYPES_H
 

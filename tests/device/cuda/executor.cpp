@@ -1,8 +1,8 @@
 /* executor: threads as fibres.  See executor.h.
  *
- * A machine holds one block at a time: its fibres, its shared memory, what its warps wait for.  The scheduler takes any
- * fibre that can run and lets it, until it waits for others or is done.  A fibre that comes last to what its warp does
- * together does it for all 32: their registers lie on stacks that it can reach. */
+ * A machine holds one block at a time: its fibres, its shared memory, what its warps wait for.  The scheduler
+ * takes any fibre that can run and lets it, until it waits for others or is done.  A fibre that comes last to
+ * what its warp does together does it for all 32: their registers lie on stacks that it can reach. */
 #include "device/cuda/executor.h"
 
 #include <math.h>
@@ -188,8 +188,8 @@ static void fibre_wake(uint32_t index) {
     m->ready[index / 32] |= 1u << index % 32;
 }
 
-/* A lane of the favoured warp, at random: a warp that runs far ahead of the others shows what does not wait for them,
- * lanes out of order what relies on their order.  Now and then another warp is favoured. */
+/* A lane of the favoured warp, at random: a warp that runs far ahead of the others shows what does not wait
+ * for them, lanes out of order what relies on their order.  Now and then another warp is favoured. */
 static uint32_t fibre_pick() {
     if (m->ready[m->favoured] == 0 || random_draw(64) == 0)
         m->favoured = m->ready_warps[random_draw(m->ready_warp_count)];

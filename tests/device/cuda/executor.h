@@ -1,13 +1,15 @@
-/* executor: runs the kernels of src/device/cuda on the host, where a debugger, a sanitizer and a seed can reach them.
+/* executor: runs the kernels of src/device/cuda on the host, where a debugger, a sanitizer and a seed can
+ * reach them.
  *
- * The same source that clang makes PTX of is compiled by the host's compiler against executor_dialect.h.  The threads
- * of a block are fibres of one thread of the host; which one runs next, and which block, the seed decides.  What a warp
- * does together happens when all 32 lanes have come to the same line.  A block's shared memory is filled with NaN
- * before it and followed by a page that may not be touched; a copy_async lands anywhere between its issue and its
- * wait.  Under ThreadSanitizer each fibre counts as a thread of its own: a race within a block is named by its line.
+ * The same source that clang makes PTX of is compiled by the host's compiler against executor_dialect.h.  The
+ * threads of a block are fibres of one thread of the host; which one runs next, and which block, the seed
+ * decides.  What a warp does together happens when all 32 lanes have come to the same line.  A block's shared
+ * memory is filled with NaN before it and followed by a page that may not be touched; a copy_async lands
+ * anywhere between its issue and its wait.  Under ThreadSanitizer each fibre counts as a thread of its own: a
+ * race within a block is named by its line.
  *
- * What ends the program with one line on stderr: lanes of a warp that diverge, threads that wait for each other for
- * ever, a shared struct larger than the launch gave, kernel_fault. */
+ * What ends the program with one line on stderr: lanes of a warp that diverge, threads that wait for each
+ * other for ever, a shared struct larger than the launch gave, kernel_fault. */
 #ifndef LOAM_TESTS_DEVICE_CUDA_EXECUTOR_H
 #define LOAM_TESTS_DEVICE_CUDA_EXECUTOR_H
 
@@ -34,8 +36,9 @@ const struct executor_kernel *executor_kernel_at(size_t index);
 void executor_launch(const struct executor_kernel *kernel, const uint32_t grid[3], const uint32_t block[3],
                      size_t shared_bytes, const void *args, uint64_t seed);
 
-/* A kernel that is launched as a programmatic dependent may be under way before what precedes it is complete: the next
- * launch of this thread runs `work` when no thread of its first block can go on without it, or at its end. */
+/* A kernel that is launched as a programmatic dependent may be under way before what precedes it is complete:
+ * the next launch of this thread runs `work` when no thread of its first block can go on without it, or at its
+ * end. */
 void executor_precede(void (*work)(void *context), void *context);
 
 #ifdef __cplusplus

@@ -169,8 +169,8 @@ DEVICE float half_value(uint32_t half) { return executor_half_value(half); }
 DEVICE uint32_t half_of(float x) { return executor_half_of(x); }
 DEVICE uint32_t halves_of(float low, float high) { return half_of(low) | half_of(high) << 16; }
 DEVICE float executor_half_at(uint32_t halves, int shift) { return half_value(halves >> shift & 0xffff); }
-/* In float and then rounded to a half: for a sum or product of halves that is as if rounded once (24 >= 2 * 11 + 2);
- * the fused one may be off by one last place where the float was a tie. */
+/* In float and then rounded to a half: for a sum or product of halves that is as if rounded once (24 >= 2 * 11
+ * + 2); the fused one may be off by one last place where the float was a tie. */
 DEVICE uint32_t halves_subtract(uint32_t a, uint32_t b) {
     uint32_t r = 0;
     for (int i = 0; i < 32; i += 16) r |= half_of(executor_half_at(a, i) - executor_half_at(b, i)) << i;

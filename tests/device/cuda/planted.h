@@ -21,8 +21,8 @@ enum planted_bug {
 
 enum { PLANTED_K = 64, PLANTED_THREADS = 64 };
 
-/* d[16][16] = a[16][64] b[16][64]^T in halves, tiles of 16 columns, a warp each for 8 columns of d; sums[16]: of the
- * rows of d.  input[0], if it is not 0, is added to the sums. */
+/* d[16][16] = a[16][64] b[16][64]^T in halves, tiles of 16 columns, a warp each for 8 columns of d; sums[16]:
+ * of the rows of d.  input[0], if it is not 0, is added to the sums. */
 struct planted_args {
     uint64_t a, b, d, sums, input;
     uint32_t bug, reserved;

@@ -1,5 +1,5 @@
-/* Under ThreadSanitizer, with which this test is built in every build, a fibre is a thread: a race between threads of a
- * block is named by the lines of the kernel, and a kernel without one is quiet. */
+/* Under ThreadSanitizer, with which this test is built in every build, a fibre is a thread: a race between
+ * threads of a block is named by the lines of the kernel, and a kernel without one is quiet. */
 #include "seed.h"
 
 #include <stdlib.h>

@@ -50,8 +50,8 @@ static void embed_is_exact(void **state) {
     }
 }
 
-/* |y| eps times: the roundings of the sums (threads' chains of count / 256, 5 of a warp, 8 of a block, halved by the
- * root), and six of the formula; a mean's own error moves x - mean. */
+/* |y| eps times: the roundings of the sums (threads' chains of count / 256, 5 of a warp, 8 of a block, halved
+ * by the root), and six of the formula; a mean's own error moves x - mean. */
 static void norm_check(const char *name, const float *x, const float *w, const float *b, size_t count,
                        float epsilon, const float *got, size_t chain) {
     double mean = 0, squares = 0, magnitude = 0;
@@ -123,6 +123,7 @@ static void inputs_are_the_cpus(void **state) {
         x[i] = (float)(random_normal(&random) * exp(8 * random_normal(&random)));
     for (size_t i = 32; i < 64; i++) x[i] = 0;
     for (size_t i = 64; i < 96; i++) x[i] = 1e-35f;
+    for (size_t i = 96; i < 128; i++) x[i] = 127 * (1 + 0x1p-11f); /* its scale is a tie, and goes to 1 */
     x[576 + 70] = INFINITY;
     x[576 + 100] = NAN;
     struct guarded y = device_memory(rows * input_row_bytes(columns));

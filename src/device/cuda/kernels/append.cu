@@ -1,5 +1,5 @@
-/* append: K and V of a step's rows into their chunks, in the type of the cache.  Four warps take groups of 32 elements
- * in turn. */
+/* append: K and V of a step's rows into their chunks, in the type of the cache.  Four warps take groups of 32
+ * elements in turn. */
 #include "device/cuda/kv_places.h"
 #include "device/cuda/rows.h"
 

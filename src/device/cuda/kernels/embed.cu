@@ -1,5 +1,5 @@
-/* embed: rows of a table of any weight type, as floats.  Eight lanes have 32 columns; the same operations as on the
- * cpu, so the same bits. */
+/* embed: rows of a table of any weight type, as floats.  Eight lanes have 32 columns; the same operations as
+ * on the cpu, so the same bits. */
 #include "device/cuda/rows.h"
 #include "device/cuda/weight_types.h"
 #include "tensor/type.h"

@@ -1,5 +1,5 @@
-/* norm: RMSNorm and LayerNorm of rows, by a block each, or of heads, by a warp each; and the same into inputs of 8
- * bits. */
+/* norm: RMSNorm and LayerNorm of rows, by a block each, or of heads, by a warp each; and the same into inputs
+ * of 8 bits. */
 #include "device/cuda/rows.h"
 
 /* A segment of any size. */

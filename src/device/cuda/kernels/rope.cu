@@ -1,8 +1,9 @@
 /* rope: the rotation of a step's rows. */
 #include "device/cuda/rows.h"
 
-/* Sine and cosine of position * frequency, in double: the product exactly, as the sum of two; less a multiple of a
- * quarter turn, whose own value is in two parts; then Taylor's series, good to 2^-45 within an eighth of a turn. */
+/* Sine and cosine of position * frequency, in double: the product exactly, as the sum of two; less a multiple
+ * of a quarter turn, whose own value is in two parts; then Taylor's series, good to 2^-45 within an eighth of
+ * a turn. */
 DEVICE void angle_turn(uint64_t position, float frequency, double *cosine, double *sine) {
     const double quarter = 1.5707963267948966, quarter_rest = 6.123233995736766e-17;
     const double p = (double)position, f = (double)frequency, angle = p * f;
