@@ -195,9 +195,10 @@ KERNELS_BOTH uint32_t attention_range(uint32_t row_count) {
     return (chunks + ATTENTION_RANGES_MAX - 1) / ATTENTION_RANGES_MAX * ATTENTION_CHUNK;
 }
 
-/* attention_decode_LANES_HEADS_TYPES: LANES lanes of 8 elements a row of K (8, 16, 32: up to 64, 128, 256
- * elements), HEADS query heads of a group at once (1, 4, 8).  Grid {ATTENTION_RANGES_MAX, kv_head_count *
- * ceil(group / HEADS), row_count}, 128 threads; shared: attention_decode_shared. */
+/* attention_decode_LANES_HEADS_TYPES: LANES lanes of 8 elements a row of K or V (8, 16, 32: up to 64, 128, 256
+ * elements), HEADS query heads of a group at once (1, 4, 8), of an f16 cache or of `any`.  Grid
+ * {ATTENTION_RANGES_MAX, kv_head_count * ceil(group / HEADS), row_count}, 128 threads; shared:
+ * attention_decode_shared. */
 struct cuda_attention_args {
     uint64_t step, rows, items, pools;
     uint64_t q;        /* floats [row][q_stride]: heads of k_dimension */
@@ -209,21 +210,23 @@ struct cuda_attention_args {
 };
 
 KERNELS_BOTH uint32_t attention_partial_stride(uint32_t v_dimension) { return 4 + v_dimension; }
+enum { ATTENTION_TABLE = 128 }; /* addresses of chunks at hand */
 KERNELS_BOTH uint32_t attention_decode_shared(uint32_t lanes, uint32_t heads) {
     const uint32_t parts = 128 / lanes; /* of a block, that each saw rows of their own */
-    return 128 * 8 + parts * heads * (lanes * 8 + 2) * 4;
+    return ATTENTION_TABLE * 8 + parts * heads * (lanes * 8 + 2) * 4;
 }
 
-/* grid {head_count, row_count}, 128 threads; shared: struct merge_shared */
+/* attention_merge: grid {head_count, row_count}, 512 threads; shared: struct merge_shared */
 struct cuda_merge_args {
     uint64_t step, rows, partials;
     uint64_t y; /* floats [row][y_stride], or 0 */
     uint64_t
-        input; /* inputs of 8 bits, input_row_bytes(head_count * v_dimension) apart, or 0; v_dimension % 32 == 0 */
+        input; /* inputs of 8 bits, input_row_bytes(head_count * v_dimension) apart, or 0; v_dimension % 32 == 0 then */
     uint32_t row_count, y_stride, head_count, v_dimension, window, partial_stride;
 };
 struct merge_shared {
-    float m[128], s[128];
+    float m[ATTENTION_RANGES_MAX], s[ATTENTION_RANGES_MAX];
+    float part[4][256];
 };
 
 #endif

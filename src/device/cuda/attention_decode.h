@@ -1,0 +1,226 @@
+/* attention_decode: one row's query heads over one range of its KV head's rows.
+ *
+ * A row of K or V is LANES lanes of 8 elements; a warp has 4 * 32 / LANES rows at once, K and V both asked for
+ * before any score, and each of its groups of LANES lanes keeps a partial of its own.  The partials of a
+ * block's groups are added in their order.  So an output depends on the row's length alone, not on what else
+ * is computed.  Bound by memory: K and V are read once for HEADS query heads, as they lie. */
+#ifndef LOAM_DEVICE_CUDA_ATTENTION_DECODE_H
+#define LOAM_DEVICE_CUDA_ATTENTION_DECODE_H
+
+#include "device/cuda/attention_rows.h"
+#include "device/cuda/kv_places.h"
+#include "device/cuda/rows.h"
+
+enum { STEPS = 4 };
+
+/* Eight elements of a row: halves; or, in the low words, int8, and their scale in z. */
+DEVICE struct u32x4 eight_load(bool is_q8, const char *row, const char *scales, uint32_t l) {
+    if (!is_q8) return load16_weight(row + l * 16);
+    const struct u32x2 codes = load8_weight(row + l * 8);
+    return {codes.x, codes.y, load2_weight(scales + l / 4 * 2), 0};
+}
+DEVICE void eight_values(bool is_q8, struct u32x4 raw, float v[8]) {
+    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+    if (!is_q8) {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            v[2 * i] = half_value(words[i] & 0xffff);
+            v[2 * i + 1] = half_value(words[i] >> 16);
+        }
+        return;
+    }
+    const float scale = half_value(raw.z);
+    UNROLL
+    for (uint32_t i = 0; i < 8; i++) v[i] = scale * (float)(int8_t)(words[i / 4] >> i % 4 * 8 & 255);
+}
+
+template <int HEADS> struct partial { float m[HEADS], s[HEADS], o[HEADS][8]; };
+
+/* What a thread is: which heads, which rows, which columns. */
+struct decode_place {
+    uint32_t kv_head, head_first, head_count; /* of the group's */
+    uint32_t l;                               /* of LANES */
+    uint32_t group;                           /* of lanes, in the block */
+};
+
+/* Rows row_of[i], of which those with `takes` count; the others are read, too, so they must be there. */
+template <int LANES, int HEADS, bool ANY>
+DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *table, uint32_t table_first,
+                        const uint32_t row_of[STEPS], const bool takes[STEPS], uint32_t l,
+                        const float q[HEADS][8], struct partial<HEADS> *sum) {
+    const struct kv_shape &shape = args.shape;
+    const bool k_q8 = ANY && shape.k_type == KV_Q8, v_q8 = ANY && shape.v_type == KV_Q8;
+    const bool has_k = l * 8 < shape.k_dimension, has_v = l * 8 < shape.v_dimension;
+    struct u32x4 k[STEPS], v[STEPS];
+    UNROLL
+    for (uint32_t i = 0; i < STEPS; i++) {
+        const uint32_t token = row_of[i] % KV_BLOCK_TOKENS;
+        const char *block = at<char>(table[row_of[i] / KV_CHUNK_TOKENS - table_first]) +
+                            row_of[i] % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS * shape.block_bytes;
+        k[i] = v[i] = {0, 0, 0, 0};
+        if (has_k)
+            k[i] = eight_load(k_q8, block + token * shape.k_row_bytes,
+                              block + shape.k_scales_offset + token * (shape.k_dimension / 32) * 2, l);
+        if (has_v)
+            v[i] = eight_load(v_q8, block + shape.v_offset + token * shape.v_row_bytes,
+                              block + shape.v_scales_offset + token * (shape.v_dimension / 32) * 2, l);
+    }
+    float score[STEPS][HEADS];
+    UNROLL
+    for (uint32_t i = 0; i < STEPS; i++) {
+        float key[8];
+        eight_values(k_q8, k[i], key);
+        UNROLL
+        for (uint32_t h = 0; h < HEADS; h++) {
+            float product = 0;
+            UNROLL
+            for (uint32_t d = 0; d < 8; d++) product = multiply_add(key[d], q[h][d], product);
+            UNROLL
+            for (uint32_t by = LANES / 2; by > 0; by >>= 1) product += lane_xor(product, by);
+            score[i][h] = score_of(product, args.scale, args.softcap);
+        }
+    }
+    UNROLL
+    for (uint32_t h = 0; h < HEADS; h++) {
+        float m = sum->m[h];
+        UNROLL
+        for (uint32_t i = 0; i < STEPS; i++) m = takes[i] ? larger(m, score[i][h]) : m;
+        const float shrink = exp2_near(sum->m[h] - m);
+        sum->m[h] = m;
+        sum->s[h] *= shrink;
+        UNROLL
+        for (uint32_t d = 0; d < 8; d++) sum->o[h][d] *= shrink;
+        UNROLL
+        for (uint32_t i = 0; i < STEPS; i++) {
+            score[i][h] = takes[i] ? exp2_near(score[i][h] - m) : 0;
+            sum->s[h] += score[i][h];
+        }
+    }
+    UNROLL
+    for (uint32_t i = 0; i < STEPS; i++) {
+        float value[8];
+        eight_values(v_q8, v[i], value);
+        UNROLL
+        for (uint32_t h = 0; h < HEADS; h++) UNROLL
+        for (uint32_t d = 0; d < 8; d++) sum->o[h][d] = multiply_add(score[i][h], value[d], sum->o[h][d]);
+    }
+}
+
+/* The block's partials, as floats behind the table: [part][head] m, s, and [part][head][LANES * 8]. */
+template <int LANES, int HEADS>
+DEVICE void partials_store(const struct cuda_attention_args &args, float *shared,
+                           const struct decode_place &place, const struct partial<HEADS> &sum, uint64_t row,
+                           uint32_t range) {
+    enum { PARTS = 128 / LANES, WIDTH = LANES * 8 };
+    float *numbers = shared, *outputs = shared + PARTS * HEADS * 2;
+    UNROLL
+    for (uint32_t h = 0; h < HEADS; h++) {
+        UNROLL
+        for (uint32_t d = 0; d < 8; d++)
+            outputs[(place.group * HEADS + h) * WIDTH + place.l * 8 + d] = sum.o[h][d];
+        if (place.l == 0) {
+            numbers[(place.group * HEADS + h) * 2] = sum.m[h];
+            numbers[(place.group * HEADS + h) * 2 + 1] = sum.s[h];
+        }
+    }
+    block_barrier();
+    const uint32_t head_count = args.kv_head_count * args.group;
+    for (uint32_t h = 0; h < place.head_count; h++) {
+        float m = SCORE_NONE, weight[PARTS], s = 0;
+        UNROLL
+        for (uint32_t i = 0; i < PARTS; i++) m = larger(m, numbers[(i * HEADS + h) * 2]);
+        UNROLL
+        for (uint32_t i = 0; i < PARTS; i++) {
+            weight[i] = exp2_near(numbers[(i * HEADS + h) * 2] - m);
+            s = multiply_add(weight[i], numbers[(i * HEADS + h) * 2 + 1], s);
+        }
+        const uint32_t head = place.kv_head * args.group + place.head_first + h;
+        float *to = at<float>(args.partials) +
+                    ((row * head_count + head) * ATTENTION_RANGES_MAX + range) * args.partial_stride;
+        if (thread_index() == 0) to[0] = m, to[1] = s;
+        for (uint32_t d = thread_index(); d < args.shape.v_dimension; d += 128) {
+            float o = 0;
+            UNROLL
+            for (uint32_t i = 0; i < PARTS; i++)
+                o = multiply_add(weight[i], outputs[(i * HEADS + h) * WIDTH + d], o);
+            to[4 + d] = o;
+        }
+    }
+}
+
+template <int LANES, int HEADS, bool ANY> DEVICE void attention_run(const struct cuda_attention_args &args) {
+    enum { ROWS = 32 / LANES, BATCH = STEPS * ROWS }; /* of a warp at once */
+    uint64_t *table = SHARED_ARRAY(uint64_t);
+    const uint32_t lane = lane_index(), warp = warp_index(), passes = (args.group + HEADS - 1) / HEADS;
+    struct decode_place place;
+    place.kv_head = block_y() / passes;
+    place.head_first = block_y() % passes * HEADS;
+    place.head_count = smaller(args.group - place.head_first, HEADS);
+    place.l = lane % LANES;
+    place.group = thread_index() / LANES;
+    dependents_start();
+    dependency_wait();
+    if (block_z() >= step_rows(args.step, args.row_count)) return;
+    const struct step_row step_row = at<struct step_row>(args.rows)[block_z()];
+    const struct seen_rows seen = seen_rows_of(step_row.position, args.window);
+    if (block_x() >= seen.range_count) return;
+    const uint32_t *places =
+        head_places(at<struct step_item>(args.items) + step_row.item, args.layer_pages, place.kv_head);
+    float q[HEADS][8];
+    struct partial<HEADS> sum;
+    const float factor = args.softcap == 0 ? args.scale * 1.44269504f : 1.0f;
+    UNROLL
+    for (uint32_t h = 0; h < HEADS; h++) {
+        const float *head = at<float>(args.q) + (uint64_t)block_z() * args.q_stride +
+                            (place.kv_head * args.group + place.head_first + h) * args.shape.k_dimension;
+        const bool has = h < place.head_count && place.l * 8 < args.shape.k_dimension;
+        UNROLL
+        for (uint32_t d = 0; d < 8; d++) q[h][d] = has ? head[place.l * 8 + d] * factor : 0;
+        sum.m[h] = SCORE_NONE, sum.s[h] = 0;
+        UNROLL
+        for (uint32_t d = 0; d < 8; d++) sum.o[h][d] = 0;
+    }
+    const uint32_t begin = seen.first + block_x() * seen.range_rows,
+                   end = smaller(begin + seen.range_rows, seen.end);
+    for (uint32_t tile = begin; tile < end; tile += ATTENTION_TABLE * ATTENTION_CHUNK) {
+        const uint32_t tile_end = smaller(tile + ATTENTION_TABLE * ATTENTION_CHUNK, end);
+        const uint32_t chunk_first = tile / ATTENTION_CHUNK, chunk_end = (tile_end - 1) / ATTENTION_CHUNK + 1;
+        block_barrier();
+        for (uint32_t c = chunk_first + thread_index(); c < chunk_end; c += 128)
+            table[c - chunk_first] =
+                (uint64_t)(uintptr_t)chunk_at(at<struct kv_pools>(args.pools), places[c]);
+        block_barrier();
+        ROLLED
+        for (uint32_t row = tile + warp * BATCH; row < tile_end; row += 4 * BATCH) {
+            uint32_t row_of[STEPS];
+            bool takes[STEPS];
+            UNROLL
+            for (uint32_t i = 0; i < STEPS; i++) {
+                const uint32_t r = row + i * ROWS + lane / LANES;
+                takes[i] = r >= seen.begin && r < tile_end;
+                row_of[i] = smaller(r, tile_end - 1);
+            }
+            rows_attend<LANES, HEADS, ANY>(args, table, chunk_first, row_of, takes, place.l, q, &sum);
+        }
+    }
+    partials_store<LANES, HEADS>(args, (float *)(void *)(table + ATTENTION_TABLE), place, sum, block_z(),
+                                 block_x());
+}
+
+/* four_blocks: of 128 threads on a multiprocessor, with four heads. */
+#define ATTENTION_KERNELS_OF(lanes, types, any, four_blocks)                              \
+    KERNEL(attention_decode_##lanes##_1_##types, cuda_attention_args, 128, 4) {           \
+        attention_run<lanes, 1, any>(args);                                               \
+    }                                                                                     \
+    KERNEL(attention_decode_##lanes##_4_##types, cuda_attention_args, 128, four_blocks) { \
+        attention_run<lanes, 4, any>(args);                                               \
+    }                                                                                     \
+    KERNEL(attention_decode_##lanes##_8_##types, cuda_attention_args, 128, 2) {           \
+        attention_run<lanes, 8, any>(args);                                               \
+    }
+#define ATTENTION_KERNELS(types, any, four_blocks)    \
+    ATTENTION_KERNELS_OF(8, types, any, four_blocks)  \
+    ATTENTION_KERNELS_OF(16, types, any, four_blocks) \
+    ATTENTION_KERNELS_OF(32, types, any, four_blocks)
+
+#endif
