@@ -27,8 +27,19 @@ need() {
   root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >/dev/null
 }
 
+# Installs what not every release of Debian has, where it has it.  The build goes on without.
+wish() {
+  command -v apt-cache >/dev/null 2>&1 || return 0
+  for wished in "$@"; do
+    case "$(apt-cache policy "$wished" 2>/dev/null)" in
+      *"Installed: (none)"*"Candidate: (none)"*) ;;
+      *"Installed: (none)"*) (packages=$wished && need) || say "going on without $wished" ;;
+    esac
+  done
+}
+
 build() { # preset, targets: all without any
-  [ -f "build/$1/build.ninja" ] || cmake --preset "$1" >/dev/null
+  [ -f "build/$1/build.ninja" ] || { wish clang-19; cmake --preset "$1" >/dev/null; }
   preset=$1; shift
   cmake --build "build/$preset" ${1:+--target} "$@"
 }
