@@ -1,0 +1,29 @@
+/* fake_examples: three kernels by which the fake driver itself is tested, on any machine and without clang's PTX. */
+#ifndef LOAM_TESTS_DEVICE_CUDA_FAKE_EXAMPLES_H
+#define LOAM_TESTS_DEVICE_CUDA_FAKE_EXAMPLES_H
+
+#include <stdint.h>
+
+enum { EXAMPLE_THREADS = 32 };
+
+/* example_add: y[i] = x[i] + *addend; a thread an element */
+struct example_add_arguments {
+    uint64_t x, y;   /* uint32_t [count] */
+    uint64_t addend; /* uint32_t */
+    uint32_t count;
+    uint32_t is_careful; /* it waits for the kernel in front of it before it reads */
+};
+
+/* example_sum: *y += the sum of x; one thread */
+struct example_sum_arguments {
+    uint64_t x, y;
+    uint32_t count, is_careful;
+};
+
+#define EXAMPLE_PTX_HEAD ".version 7.5\n.target sm_80\n.address_size 64\n"
+#define EXAMPLE_PTX                                                                                \
+    EXAMPLE_PTX_HEAD                                                                               \
+        ".visible .entry example_add(\n.param .align 8 .b8 example_add_param_0[32]\n)\n{ ret; }\n" \
+        ".visible .entry example_sum(\n.param .align 8 .b8 example_sum_param_0[24]\n)\n{ ret; }\n"
+
+#endif
