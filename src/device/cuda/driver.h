@@ -178,6 +178,7 @@ _Static_assert(sizeof(struct cu_edge) == 8, "as in the driver interface");
          (uint64_t target, unsigned char value, size_t size_bytes, struct cu_stream *stream))                \
     CALL(cuStreamCreate, cuStreamCreate, (struct cu_stream * *stream, unsigned flags))                       \
     CALL(cuStreamDestroy, cuStreamDestroy_v2, (struct cu_stream * stream))                                   \
+    CALL(cuStreamQuery, cuStreamQuery, (struct cu_stream * stream))                                          \
     CALL(cuStreamWaitEvent, cuStreamWaitEvent,                                                               \
          (struct cu_stream * stream, struct cu_event * event, unsigned flags))                               \
     CALL(cuStreamWaitValue32, cuStreamWaitValue32_v2,                                                        \

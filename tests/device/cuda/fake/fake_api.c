@@ -14,7 +14,6 @@ CUDA_DRIVER_CALLS_OPTIONAL(CALL)
 #undef CALL
 EXPORT fake_leak_count_function fake_leak_count;
 
-enum { STEPS_OF_A_CALL = 3 };
 static const struct {
     enum cu_device_attribute attribute;
     int32_t value;
@@ -46,6 +45,7 @@ static uint64_t leak_count;
 static struct cu_context *primary;
 static __thread struct cu_context *current;
 static struct fake_object *objects;
+static uint32_t next_lane;
 
 uint64_t fake_leak_count(void) { return leak_count; }
 
@@ -123,11 +123,11 @@ static enum cu_result begin_in_context(const char *symbol) {
     return fake_error;
 }
 
-/* For calls that put work on a queue, or ask about it: some of what is there may run first. */
+/* For calls that put work on a queue: some of what is there may run first. */
 static enum cu_result begin_with_progress(const char *symbol) {
     const enum cu_result result = begin_in_context(symbol);
     if (result != CU_SUCCESS) return result;
-    fake_progress(STEPS_OF_A_CALL);
+    fake_progress(0);
     return fake_error;
 }
 
@@ -139,6 +139,7 @@ enum cu_result cuInit(unsigned flags) {
         fake_settings_read();
         fake_queue_forget();
         (void)fake_objects_forget();
+        next_lane = 0;
     }
     is_started = true;
     enum cu_result result = fake_fault_of("cuInit");
@@ -367,8 +368,10 @@ static enum cu_result kernel_work(struct fake_work *work, const struct cu_functi
 enum cu_result cuStreamCreate(struct cu_stream **stream, unsigned flags) {
     enum cu_result result = begin_in_context("cuStreamCreate");
     if (result == CU_SUCCESS && flags != CU_STREAM_NON_BLOCKING) result = CU_INVALID_VALUE;
-    if (result == CU_SUCCESS) *stream = fake_object_create(FAKE_STREAM, sizeof **stream);
-    return end(result);
+    if (result != CU_SUCCESS) return end(result);
+    *stream = fake_object_create(FAKE_STREAM, sizeof **stream);
+    (*stream)->lane = next_lane++;
+    return end(CU_SUCCESS);
 }
 
 enum cu_result cuStreamDestroy_v2(struct cu_stream *stream) {
@@ -470,10 +473,21 @@ enum cu_result cuEventRecord(struct cu_event *event, struct cu_stream *stream) {
 }
 
 enum cu_result cuEventQuery(struct cu_event *event) {
-    enum cu_result result = begin_with_progress("cuEventQuery");
+    enum cu_result result = begin_in_context("cuEventQuery");
     if (result != CU_SUCCESS) return end(result);
     if (!fake_object_is(event, FAKE_EVENT)) return end(CU_INVALID_HANDLE);
+    fake_progress(event->task);
+    if (fake_error != CU_SUCCESS) return end(fake_error);
     return end(fake_task_is_done(event->task) ? CU_SUCCESS : CU_NOT_READY);
+}
+
+enum cu_result cuStreamQuery(struct cu_stream *stream) {
+    enum cu_result result = begin_in_context("cuStreamQuery");
+    if (result != CU_SUCCESS) return end(result);
+    if (!fake_object_is(stream, FAKE_STREAM)) return end(CU_INVALID_HANDLE);
+    fake_progress(stream->last);
+    if (fake_error != CU_SUCCESS) return end(fake_error);
+    return end(fake_task_is_done(stream->last) ? CU_SUCCESS : CU_NOT_READY);
 }
 
 enum cu_result cuStreamWaitEvent(struct cu_stream *stream, struct cu_event *event, unsigned flags) {

@@ -22,7 +22,7 @@ uint64_t fake_stream_add(struct cu_stream *stream, struct fake_work *work, bool 
         needed_add(&stream->needed, &stream->needed_count,
                    (struct fake_needed){stream->last, is_early && stream->needed_count == 0 &&
                                                           fake_task_is_kernel(stream->last)});
-    stream->last = fake_task_add(work, stream->needed, stream->needed_count);
+    stream->last = fake_task_add(work, stream->needed, stream->needed_count, stream->lane);
     free(stream->needed);
     stream->needed = NULL;
     stream->needed_count = 0;
@@ -120,10 +120,10 @@ void fake_graph_launch(struct cu_graph_exec *exec, struct cu_stream *stream) {
         needed[0] = (struct fake_needed){begin, false};
         for (size_t i = 0; i < node->needed_count; i++)
             needed[i + 1] = (struct fake_needed){numbers[node->needed[i].task], node->needed[i].is_early};
-        numbers[node->index] = fake_task_add(&work, needed, node->needed_count + 1);
+        numbers[node->index] = fake_task_add(&work, needed, node->needed_count + 1, (uint32_t)node->index);
     }
     for (size_t i = 0; i < count; i++) needed[i] = (struct fake_needed){numbers[i], false};
-    exec->last = stream->last = fake_task_add(&nothing, needed, count);
+    exec->last = stream->last = fake_task_add(&nothing, needed, count, stream->lane);
     free(numbers);
     free(needed);
 }

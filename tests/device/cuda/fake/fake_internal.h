@@ -105,13 +105,16 @@ void fake_work_copy(struct fake_work *target, const struct fake_work *source);
 void fake_work_free(struct fake_work *work);
 enum cu_result fake_work_check(const struct fake_work *work);
 
-/* Takes the work over.  Task numbers rise from 1; 0 is one that is done. */
-uint64_t fake_task_add(struct fake_work *work, const struct fake_needed *needed, size_t needed_count);
+/* Takes the work over.  Task numbers rise from 1; 0 is one that is done.  A lane (a stream, or every fourth node of a
+ * graph) may be left behind by the others for a while. */
+enum { FAKE_LANES = 4 };
+uint64_t fake_task_add(struct fake_work *work, const struct fake_needed *needed, size_t needed_count,
+                       uint32_t lane);
 bool fake_task_is_done(uint64_t task);
 bool fake_task_is_kernel(uint64_t task); /* false: done */
 uint64_t fake_random(uint64_t bound);
-/* Runs some tasks, at most so many; by chance fewer. */
-void fake_progress(uint64_t count_max);
+/* Runs some tasks or none.  awaited: the host asks whether that one is done; 0: it asks for nothing. */
+void fake_progress(uint64_t awaited);
 /* Runs all; a line on stderr and the end of the process where that never ends. */
 void fake_drain(const char *why);
 void fake_queue_forget(void);
@@ -134,7 +137,8 @@ uint64_t fake_objects_forget(void); /* frees all; how many were alive, functions
 
 struct cu_stream {
     struct fake_object object;
-    uint64_t last;              /* task */
+    uint64_t last; /* task */
+    uint32_t lane;
     struct fake_needed *needed; /* what the next task comes after, beside `last`; owned */
     size_t needed_count;
 };

@@ -1,12 +1,14 @@
-/* Device memory has no permissions but while a task runs, and a task runs only within a call of the driver: host code
- * that touches it ends with a signal. */
+/* Device memory has no permissions but while tasks run, and tasks run only within a call of the driver: host code that
+ * touches it ends with a signal.  All of it lies in one area, so that one system call opens it.  It begins as bytes of
+ * POISON, floats that are no numbers, and so does what is between two allocations: a kernel that writes there is found
+ * out when the area is closed. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "device/cuda/fake/fake_internal.h"
 
-enum { PAGE = 4096, POISON = 0xff, POISON_BYTES_MAX = 64 << 20 };
+enum { PAGE = 4096, POISON = 0xff, POISON_BYTES_MAX = 64 << 20, GUARD_BYTES = 64 };
 
 struct allocation {
     enum fake_memory_kind kind;
@@ -16,6 +18,9 @@ struct allocation {
 };
 
 static struct allocation *allocations;
+static uint8_t *area, *area_next,
+    *area_used; /* of the device: begin, where the search goes on, end of what was used */
+static size_t area_bytes;
 static uint64_t used_bytes;
 static unsigned open_count;
 
@@ -28,54 +33,124 @@ static struct allocation *find(const void *address) {
     return NULL;
 }
 
-/* With a page behind it that nobody may touch. */
-static void *area_create(enum fake_memory_kind kind, size_t size_bytes) {
-    const size_t bytes = whole(size_bytes);
-    void *area = mmap(NULL, bytes + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (area == MAP_FAILED) return NULL;
-    if (mprotect(area, bytes, PROT_READ | PROT_WRITE) != 0) abort();
-    memset(area, POISON, bytes < POISON_BYTES_MAX ? bytes : POISON_BYTES_MAX);
-    if (kind == FAKE_DEVICE && open_count == 0 && mprotect(area, bytes, PROT_NONE) != 0) abort();
-    return area;
+/* ---- the device's area ---- */
+
+static void area_protect(int protection) {
+    if (area_used > area && mprotect(area, (size_t)(area_used - area), protection) != 0) abort();
+}
+
+static bool area_create(void) {
+    if (area != NULL) return true;
+    area_bytes = whole(fake_settings.memory_bytes) * 2; /* an address is not given again at once */
+    void *made = mmap(NULL, area_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (made == MAP_FAILED) return false;
+    area = area_next = area_used = made;
+    return true;
+}
+
+/* The allocation that [begin, begin + bytes) would overlap. */
+static const struct allocation *area_obstacle(const uint8_t *begin, size_t bytes) {
+    for (const struct allocation *a = allocations; a != NULL; a = a->next)
+        if (a->kind == FAKE_DEVICE && begin < a->address + whole(a->size_bytes) + PAGE &&
+            a->address < begin + bytes)
+            return a;
+    return NULL;
+}
+
+static uint8_t *area_take(size_t size_bytes) { /* NULL: there is no gap of that size */
+    const size_t bytes = whole(size_bytes) + PAGE;
+    uint8_t *begin = area_next;
+    for (int turn = 0; turn < 2; turn++, begin = area) {
+        const struct allocation *obstacle = NULL;
+        while (bytes <= (size_t)(area + area_bytes - begin) &&
+               (obstacle = area_obstacle(begin, bytes)) != NULL)
+            begin = obstacle->address + whole(obstacle->size_bytes) + PAGE;
+        if (obstacle == NULL && bytes <= (size_t)(area + area_bytes - begin)) {
+            area_next = begin + bytes;
+            if (area_next > area_used) area_used = area_next;
+            return begin;
+        }
+    }
+    return NULL;
+}
+
+static void poison(uint8_t *begin, size_t size_bytes) {
+    fake_memory_open();
+    memset(begin, POISON, size_bytes < POISON_BYTES_MAX ? size_bytes : POISON_BYTES_MAX);
+    memset(begin + size_bytes, POISON, GUARD_BYTES);
+    fake_memory_close();
+}
+
+static void guards_check(void) {
+    for (const struct allocation *a = allocations; a != NULL; a = a->next)
+        for (size_t i = 0; a->kind == FAKE_DEVICE && i < GUARD_BYTES; i++)
+            if (a->address[a->size_bytes + i] != POISON) {
+                fake_complain("a kernel wrote behind an allocation of %zu bytes", a->size_bytes);
+                abort();
+            }
+}
+
+void fake_memory_open(void) {
+    if (open_count++ == 0) area_protect(PROT_READ | PROT_WRITE);
+}
+
+void fake_memory_close(void) {
+    if (open_count == 1) guards_check();
+    if (--open_count == 0) area_protect(PROT_NONE);
+}
+
+/* ---- allocations ---- */
+
+static uint8_t *pinned_create(size_t size_bytes) {
+    uint8_t *made = mmap(NULL, whole(size_bytes), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (made == MAP_FAILED) return NULL;
+    memset(made, POISON, size_bytes < POISON_BYTES_MAX ? size_bytes : POISON_BYTES_MAX);
+    return made;
 }
 
 enum cu_result fake_memory_create(enum fake_memory_kind kind, void *address, size_t size_bytes,
                                   void **result) {
     if (size_bytes == 0) return CU_INVALID_VALUE;
-    if (kind == FAKE_DEVICE && size_bytes > fake_memory_free_bytes()) return CU_OUT_OF_MEMORY;
+    if (kind == FAKE_DEVICE && (size_bytes > fake_memory_free_bytes() || !area_create()))
+        return CU_OUT_OF_MEMORY;
     if (kind == FAKE_REGISTERED) {
         if ((uintptr_t)address % PAGE != 0) return CU_INVALID_VALUE;
         if (find(address) != NULL || find((uint8_t *)address + size_bytes - 1) != NULL)
             return (enum cu_result)712; /* already registered */
     }
     struct allocation *made = malloc(sizeof *made);
-    void *area = kind == FAKE_REGISTERED ? address : area_create(kind, size_bytes);
-    if (made == NULL || area == NULL) {
+    uint8_t *begin = kind == FAKE_DEVICE       ? area_take(size_bytes)
+                     : kind == FAKE_REGISTERED ? address
+                                               : pinned_create(size_bytes);
+    if (made == NULL || begin == NULL) {
         free(made);
         return CU_OUT_OF_MEMORY;
     }
-    *made = (struct allocation){kind, area, size_bytes, allocations};
+    if (kind == FAKE_DEVICE) {
+        poison(begin, size_bytes);
+        used_bytes += whole(size_bytes);
+    }
+    *made = (struct allocation){kind, begin, size_bytes, allocations};
     allocations = made;
-    if (kind == FAKE_DEVICE) used_bytes += whole(size_bytes);
-    if (result != NULL) *result = area;
+    if (result != NULL) *result = begin;
     return CU_SUCCESS;
 }
 
 enum cu_result fake_memory_destroy(enum fake_memory_kind kind, void *address) {
-    for (struct allocation **place = &allocations; *place != NULL; place = &(*place)->next) {
-        struct allocation *a = *place;
-        if (a->address != address || a->kind != kind) continue;
-        *place = a->next;
-        if (kind == FAKE_DEVICE) used_bytes -= whole(a->size_bytes);
-        /* The address stays taken and out of reach, so that a late user of it is found out. */
-        if (kind != FAKE_REGISTERED &&
-            mmap(address, whole(a->size_bytes), PROT_NONE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
-            abort();
-        free(a);
-        return CU_SUCCESS;
+    struct allocation **place = &allocations;
+    while (*place != NULL && ((*place)->address != address || (*place)->kind != kind))
+        place = &(*place)->next;
+    struct allocation *found = *place;
+    if (found == NULL) return kind == FAKE_REGISTERED ? (enum cu_result)713 : CU_INVALID_VALUE;
+    *place = found->next;
+    if (kind == FAKE_DEVICE) {
+        used_bytes -= whole(found->size_bytes);
+        poison(found->address, found->size_bytes);
     }
-    return kind == FAKE_REGISTERED ? (enum cu_result)713 : CU_INVALID_VALUE;
+    if (kind == FAKE_HOST && munmap(address, whole(found->size_bytes)) != 0) abort();
+    free(found);
+    return CU_SUCCESS;
 }
 
 bool fake_memory_reaches(uint64_t address, size_t size_bytes, const char *who) {
@@ -96,24 +171,10 @@ uint64_t fake_memory_free_bytes(void) {
     return fake_settings.memory_bytes > used_bytes ? fake_settings.memory_bytes - used_bytes : 0;
 }
 
-static void protect(int protection) {
-    for (struct allocation *a = allocations; a != NULL; a = a->next)
-        if (a->kind == FAKE_DEVICE && mprotect(a->address, whole(a->size_bytes), protection) != 0) abort();
-}
-
-void fake_memory_open(void) {
-    if (open_count++ == 0) protect(PROT_READ | PROT_WRITE);
-}
-
-void fake_memory_close(void) {
-    if (--open_count == 0) protect(PROT_NONE);
-}
-
 uint64_t fake_memory_forget(void) {
     uint64_t count = 0;
-    for (; allocations != NULL; count++) {
-        const enum fake_memory_kind kind = allocations->kind;
-        (void)fake_memory_destroy(kind, allocations->address);
-    }
+    for (; allocations != NULL; count++) (void)fake_memory_destroy(allocations->kind, allocations->address);
+    if (area != NULL && munmap(area, area_bytes) != 0) abort();
+    area = NULL;
     return count;
 }

@@ -17,6 +17,7 @@ struct task {
     struct fake_work work;
     struct fake_needed *needed; /* owned */
     size_t needed_count;
+    uint32_t lane;
     bool is_running;
 };
 
@@ -32,6 +33,14 @@ uint64_t fake_random(uint64_t bound) {
     is_seeded = true;
     return random_below(&chance, bound);
 }
+
+/* A stretch of calls in which the card is slow or quick and one lane is served last: what is read too early is not
+ * there yet, and a queue that runs far ahead of another is what a missing wait does not survive. */
+static struct {
+    uint64_t calls_left;
+    bool is_slow;
+    uint32_t last_lane;
+} stretch;
 
 /* ---- work ---- */
 
@@ -104,14 +113,15 @@ bool fake_task_is_kernel(uint64_t task) {
     return found != NULL && found->work.kind == FAKE_TASK_KERNEL;
 }
 
-uint64_t fake_task_add(struct fake_work *work, const struct fake_needed *needed, size_t needed_count) {
+uint64_t fake_task_add(struct fake_work *work, const struct fake_needed *needed, size_t needed_count,
+                       uint32_t lane) {
     struct task *made = calloc(1, sizeof *made);
     if (task_count == task_capacity) {
         task_capacity = task_capacity == 0 ? 256 : 2 * task_capacity;
         tasks = realloc(tasks, task_capacity * sizeof *tasks);
     }
     if (made == NULL || tasks == NULL) abort();
-    *made = (struct task){.number = ++last_number, .work = *work};
+    *made = (struct task){.number = ++last_number, .work = *work, .lane = lane % FAKE_LANES};
     made->needed = calloc(needed_count + 1, sizeof *made->needed);
     if (made->needed == NULL) abort();
     for (size_t i = 0; i < needed_count; i++)
@@ -145,6 +155,7 @@ void fake_queue_forget(void) {
     task_capacity = 0;
     kernel_count = write_count = 0;
     is_seeded = false;
+    stretch.calls_left = 0;
     fake_error = CU_SUCCESS;
 }
 
@@ -227,39 +238,57 @@ static void task_run(struct task *task) {
     task_remove(task);
 }
 
-/* The oldest or the newest of those that may start, or any: a queue that runs far ahead of another, or far behind, is
- * what a missing wait does not survive. */
-static struct task *task_pick(void) {
-    const uint64_t policy = fake_random(4);
-    struct task *picked = NULL;
-    uint64_t seen = 0;
-    for (size_t i = 0; i < task_count; i++) {
-        if (!may_start(tasks[i], 0)) continue;
-        if (policy == 0) return tasks[i];
-        if (policy == 1 || fake_random(++seen) == 0) picked = tasks[i];
+static void stretch_go_on(void) {
+    enum { STRETCH_MAX = 48 };
+    if (stretch.calls_left == 0) {
+        stretch.calls_left = 1 + fake_random(STRETCH_MAX);
+        stretch.is_slow = fake_random(2) == 0;
+        stretch.last_lane = (uint32_t)fake_random(FAKE_LANES);
     }
-    return picked;
+    stretch.calls_left--;
 }
 
-static bool one_run(void) {
-    struct task *task = task_pick();
+/* The oldest or the newest of those that may start, or any. */
+static struct task *task_pick(uint64_t newest, bool forced) {
+    const uint64_t policy = fake_random(4);
+    struct task *picked = NULL, *last = NULL;
+    uint64_t seen = 0, last_seen = 0;
+    for (size_t i = 0; i < task_count && tasks[i]->number <= newest; i++) {
+        if (!may_start(tasks[i], 0)) continue;
+        const bool is_last = tasks[i]->lane == stretch.last_lane;
+        if (!is_last && policy == 0) return tasks[i];
+        if (fake_random(is_last ? ++last_seen : ++seen) == 0 || policy == 1)
+            *(is_last ? &last : &picked) = tasks[i];
+    }
+    return picked != NULL || !forced ? picked : last;
+}
+
+/* forced: also of the last lane where nothing else may run. */
+static bool one_run(uint64_t newest, bool forced) {
+    struct task *task = task_pick(newest, forced);
     if (task == NULL) return false;
-    fake_memory_open();
     task_run(task);
-    fake_memory_close();
     if (fake_error != CU_SUCCESS) tasks_drop();
     return true;
 }
 
-void fake_progress(uint64_t count_max) {
-    if (task_count == 0 || fake_random(2) == 0) return;
-    for (uint64_t count = fake_random(count_max + 1); count > 0 && one_run(); count--) {}
+void fake_progress(uint64_t awaited) {
+    enum { STEPS_MAX = 3 };
+    stretch_go_on();
+    if (task_count == 0 || (stretch.is_slow && awaited == 0) || fake_random(2) == 0) return;
+    const uint64_t newest = stretch.is_slow ? awaited : UINT64_MAX;
+    fake_memory_open();
+    for (uint64_t count = fake_random(STEPS_MAX + 1); count > 0 && one_run(newest, awaited != 0); count--) {}
+    fake_memory_close();
 }
 
 void fake_drain(const char *why) {
     enum { PAUSES_MAX = 10000 };
     for (int pauses = 0; task_count > 0 && fake_error == CU_SUCCESS;) {
-        if (one_run()) continue;
+        fake_memory_open();
+        const bool is_any = one_run(UINT64_MAX, true);
+        fake_memory_close();
+        if (is_any) continue;
         /* another thread of the host may raise a flag */
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
         if (++pauses < PAUSES_MAX) continue;

@@ -1,0 +1,35 @@
+/* buffer: memory of a card, and memory of the host that it reads and writes over the bus. */
+#ifndef LOAM_DEVICE_CUDA_BUFFER_H
+#define LOAM_DEVICE_CUDA_BUFFER_H
+
+#include "device/cuda/context.h"
+
+enum cuda_buffer_kind {
+    CUDA_BUFFER_DEVICE,     /* the host never touches it */
+    CUDA_BUFFER_HOST,       /* pinned, of the driver */
+    CUDA_BUFFER_REGISTERED, /* pinned, of an area of our own */
+    CUDA_BUFFER_BORROWED,   /* pinned, of somebody else's memory */
+};
+
+struct cuda_buffer {
+    struct cuda_context *context;
+    enum cuda_buffer_kind kind;
+    uint64_t address; /* for kernels and copies */
+    void *host;       /* for the host; NULL: CUDA_BUFFER_DEVICE */
+    size_t size_bytes;
+};
+
+/* What it holds is not known.  STATUS_MEMORY: the message says what is free. */
+enum status cuda_buffer_create(struct cuda_buffer *buffer, struct cuda_context *context, size_t size_bytes,
+                               struct error *error) STATUS_CHECKED;
+/* Zeros, in whole pages, of our own where the card can use such memory. */
+enum status cuda_buffer_create_host(struct cuda_buffer *buffer, struct cuda_context *context,
+                                    size_t size_bytes, struct error *error) STATUS_CHECKED;
+/* Memory that is there already, of whole pages, and stays until the buffer is destroyed.  STATUS_UNSUPPORTED: this card
+ * cannot use it. */
+enum status cuda_buffer_register(struct cuda_buffer *buffer, struct cuda_context *context, void *memory,
+                                 size_t size_bytes, struct error *error) STATUS_CHECKED;
+/* No work that uses it is under way.  Zeros: allowed. */
+void cuda_buffer_destroy(struct cuda_buffer *buffer);
+
+#endif
