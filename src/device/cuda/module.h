@@ -7,7 +7,8 @@
 
 struct cuda_modules {
     struct cuda_context *context;
-    struct cu_module **handles; /* owned, [count]: those for this card alone first */
+    const struct cuda_image *images; /* borrowed, [count] */
+    struct cu_module **handles;      /* owned, [count]; NULL: no kernel of it was asked for yet */
     size_t count;
 };
 
@@ -17,15 +18,16 @@ struct cuda_kernel {
     const char *name;
 };
 
-/* Loads what this card can run.  STATUS_UNSUPPORTED: there is nothing to load, and why. */
-enum status cuda_modules_load(struct cuda_modules *modules, struct cuda_context *context,
+/* Nothing is compiled yet.  STATUS_UNSUPPORTED: there are no images, and why. */
+enum status cuda_modules_open(struct cuda_modules *modules, struct cuda_context *context,
                               const struct cuda_image *images, size_t image_count, struct error *error)
     STATUS_CHECKED;
-void cuda_modules_unload(struct cuda_modules *modules); /* zeros: allowed */
+void cuda_modules_close(struct cuda_modules *modules); /* zeros: allowed */
 
-/* The variant for this card where there is one.  shared_bytes: the most dynamic shared memory that launches will ask
- * for.  STATUS_UNSUPPORTED: no image that was loaded has it. */
-enum status cuda_kernel_find(struct cuda_kernel *kernel, const struct cuda_modules *modules, const char *name,
+/* The variant for this card alone where there is one.  The driver compiles the kernel's image when its first kernel is
+ * asked for, which takes it up to a second, and keeps the result on disk.  shared_bytes: the most dynamic shared memory
+ * that launches will ask for.  STATUS_UNSUPPORTED: no image for this card has it. */
+enum status cuda_kernel_find(struct cuda_kernel *kernel, struct cuda_modules *modules, const char *name,
                              size_t shared_bytes, struct error *error) STATUS_CHECKED;
 
 #endif

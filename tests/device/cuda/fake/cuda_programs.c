@@ -66,7 +66,7 @@ static enum status program_open(struct program *program, struct error *error) {
     TRY(cuda_driver_open(&program->driver, program->options->library, error));
     if (program->options->no_edges) program->driver.cuGraphAddDependencies = NULL;
     TRY(cuda_context_open(&program->context, &program->driver, 0, &options, error));
-    TRY(cuda_modules_load(&program->modules, &program->context, images, 2, error));
+    TRY(cuda_modules_open(&program->modules, &program->context, images, 2, error));
     TRY(cuda_kernel_find(&program->add, &program->modules, "example_add", 0, error));
     TRY(cuda_kernel_find(&program->sum, &program->modules, "example_sum", 100 << 10, error));
     for (int i = 0; i < 3; i++) TRY(cuda_stream_create(&program->streams[i], &program->context, error));
@@ -107,7 +107,7 @@ static void program_close(struct program *program, struct program_result *result
     cuda_flag_destroy(&program->page_ready);
     cuda_flag_destroy(&program->answer_ready);
     for (int i = 0; i < 3; i++) cuda_stream_destroy(&program->streams[i]);
-    cuda_modules_unload(&program->modules);
+    cuda_modules_close(&program->modules);
     result->counts = program->context.counts;
     result->was_stuck = program->context.is_stuck;
     if (program->driver.library == NULL) return;

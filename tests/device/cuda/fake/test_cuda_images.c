@@ -1,0 +1,130 @@
+/* The device's own kernels over the fake driver: what clang made of each takes the arguments that the host gives it,
+ * and one of them runs through a stream and through a recorded step. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/cuda/buffer.h"
+#include "device/cuda/graph.h"
+#include "device/cuda/kernels.h"
+#include "seed.h"
+
+enum { ROWS = 3, COLUMNS = 1500, STRIDE = 1504, SEEDS = 10 };
+
+struct rig {
+    struct cuda_driver driver;
+    struct cuda_context context;
+    struct cuda_modules modules;
+};
+
+static void rig_open(struct rig *rig, const char *settings) {
+    struct error error;
+    (void)setenv("FAKE_CUDA", settings, 1);
+    assert_ok(cuda_driver_open(&rig->driver, FAKE_LIBRARY, &error), error);
+    assert_ok(cuda_context_open(&rig->context, &rig->driver, 0, &(struct cuda_options){0}, &error), error);
+    assert_ok(cuda_modules_open(&rig->modules, &rig->context, cuda_images, cuda_image_count, &error), error);
+}
+
+static void rig_close(struct rig *rig) {
+    cuda_modules_close(&rig->modules);
+    cuda_context_close(&rig->context);
+    cuda_driver_close(&rig->driver);
+}
+
+/* The fake driver compares the struct's size in the PTX with that of the kernel on the host. */
+static void entries_find(struct rig *rig, const struct cuda_image *image, size_t *count) {
+    static const char mark[] = ".entry ";
+    for (const char *at = strstr(image->ptx, mark); at != NULL; at = strstr(at, mark), ++*count) {
+        char name[160];
+        struct cuda_kernel kernel;
+        struct error error;
+        at += sizeof mark - 1;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "("), at);
+        assert_ok(cuda_kernel_find(&kernel, &rig->modules, name, 0, &error), error);
+    }
+}
+
+static void test_entries(void **state) {
+    (void)state;
+    struct rig rig;
+    size_t count = 0;
+    rig_open(&rig, "capability=90");
+    for (size_t i = 0; i < cuda_image_count; i++) entries_find(&rig, &cuda_images[i], &count);
+    printf("%zu images, %zu kernels\n", cuda_image_count, count);
+    assert_true(count >= cuda_image_count);
+    rig_close(&rig);
+}
+
+/* y += x, three times: once on the stream and twice by a recorded step of two kernels, the second of which may start
+ * early. */
+static void add_run(struct rig *rig, uint64_t seed) {
+    struct error error;
+    struct cuda_kernel add;
+    struct cuda_stream stream;
+    struct cuda_graph graph;
+    struct cuda_buffer x, y, host;
+    const size_t bytes = (size_t)ROWS * STRIDE * sizeof(float);
+    assert_ok(cuda_kernel_find(&add, &rig->modules, "add", 0, &error), error);
+    assert_ok(cuda_stream_create(&stream, &rig->context, &error), error);
+    assert_ok(cuda_buffer_create(&x, &rig->context, bytes, &error), error);
+    assert_ok(cuda_buffer_create(&y, &rig->context, bytes, &error), error);
+    assert_ok(cuda_buffer_create_host(&host, &rig->context, bytes, &error), error);
+    float *values = host.host;
+    for (size_t i = 0; i < (size_t)ROWS * STRIDE; i++) values[i] = (float)((i * 7 + seed) % 100);
+    const struct cuda_add_args arguments = {.x = x.address,
+                                            .y = y.address,
+                                            .row_count = ROWS,
+                                            .x_stride = STRIDE,
+                                            .y_stride = STRIDE,
+                                            .count = COLUMNS};
+    const struct cuda_launch launch = {.kernel = &add,
+                                       .grid = {ROWS, (COLUMNS + 1023) / 1024, 1},
+                                       .block = {256, 1, 1},
+                                       .arguments = &arguments,
+                                       .is_early = true};
+    cuda_stream_copy(&stream, x.address, host.address, bytes);
+    cuda_stream_copy(&stream, y.address, x.address, bytes);
+    cuda_stream_launch(&stream, &launch);
+    assert_ok(cuda_graph_begin(&graph, &stream, &error), error);
+    cuda_stream_launch(&stream, &launch);
+    cuda_stream_launch(&stream, &launch);
+    cuda_stream_copy(&stream, host.address, y.address, bytes);
+    assert_ok(cuda_graph_end(&graph, &error), error);
+    assert_int_equal(graph.early_count, 1);
+    cuda_graph_launch(&graph, &stream);
+    assert_ok(cuda_ticket_wait(&stream, cuda_stream_mark(&stream), &error), error);
+    for (size_t i = 0; i < (size_t)ROWS * STRIDE; i++) {
+        const float first = (float)((i * 7 + seed) % 100);
+        assert_true(values[i] == (i % STRIDE < COLUMNS ? 4 * first : first));
+    }
+    assert_int_equal(rig->context.counts.launches, 3);
+    cuda_graph_destroy(&graph);
+    cuda_stream_destroy(&stream);
+    cuda_buffer_destroy(&host);
+    cuda_buffer_destroy(&x);
+    cuda_buffer_destroy(&y);
+}
+
+static void test_add(void **state) {
+    (void)state;
+    const uint64_t first = test_seed(1);
+    for (uint64_t seed = first; seed < first + SEEDS; seed++) {
+        struct rig rig;
+        char settings[40];
+        snprintf(settings, sizeof settings, "seed=%llu", (unsigned long long)seed);
+        rig_open(&rig, settings);
+        add_run(&rig, seed);
+        rig_close(&rig);
+    }
+}
+
+int main(void) {
+    if (cuda_image_count == 0) {
+        printf("skipped: %s\n", cuda_images_missing);
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_entries), cmocka_unit_test(test_add)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
