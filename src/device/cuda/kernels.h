@@ -229,4 +229,48 @@ struct merge_shared {
     float part[4][256];
 };
 
+/* ---- prompts: products of many rows, by halves
+ *
+ * halve_rows makes rows of halves, normed or not: x = scale * half, with a power of two for each row, so that the
+ * largest is below 2.  Grid {row_count}, 256 threads; shared: struct norm_shared.  y: [row][columns], columns a
+ * multiple of 8. */
+struct cuda_halve_args {
+    uint64_t step, x, w, b, y, scales; /* w: 0: no norm; b: 0: RMSNorm */
+    uint32_t row_count, x_stride, columns;
+    float epsilon;
+};
+
+/* matmul_TYPE: as matvec, for any number of rows.  Grid {ceil(row_count / MATMUL_ROWS), matmul_tiles(rows of each
+ * part)}, 256 threads; shared: MATMUL_SHARED. */
+struct cuda_matmul_args {
+    struct matvec_part part[MATVEC_PARTS];
+    uint64_t step, x, scales; /* of halve_rows */
+    uint32_t columns, row_count, accumulate, reserved;
+};
+
+enum {
+    MATMUL_ROWS = 128,
+    MATMUL_OUTPUTS = 128,
+    MATMUL_COLUMNS = 64,
+    MATMUL_TILE_BYTES = 128 * MATMUL_COLUMNS * 2,
+    MATMUL_X_TILES = 3,
+    MATMUL_SHARED = (MATMUL_X_TILES + 2) * MATMUL_TILE_BYTES
+};
+KERNELS_BOTH uint32_t matmul_tiles(uint32_t rows) { return (rows + MATMUL_OUTPUTS - 1) / MATMUL_OUTPUTS; }
+
+/* attention_prefill_WIDTH_TYPES: rows of K and V of at most WIDTH (64, 128) elements.  Grid {ceil(rows of an
+ * item / PREFILL_QUERIES), head_count, item_count}, 128 threads; shared: prefill_shared(WIDTH). */
+struct cuda_prefill_args {
+    uint64_t step, items, pools;
+    uint64_t q, y; /* floats [row][stride] */
+    uint64_t layer_pages;
+    struct kv_shape shape;
+    uint32_t item_count, q_stride, y_stride, group, window;
+    float scale, softcap;
+};
+enum { PREFILL_QUERIES = 128 };
+KERNELS_BOTH uint32_t prefill_shared(uint32_t width) {
+    return (PREFILL_QUERIES + 4 * ATTENTION_CHUNK) * width * 2;
+}
+
 #endif

@@ -1,0 +1,239 @@
+/* matmul: products of many rows with weights of one type, by matrix_multiply (mma.sync, from sm_80 on).
+ *
+ * A block makes 128 rows by 128 outputs, 64 columns at a time: the rows of halves come by copies three tiles
+ * deep; of the weights each thread has a piece of 32 columns under way in registers, expands it to halves and
+ * stores it in the tile that comes next.  Eight warps make 64 rows by 32 outputs each.  Tiles have rows of 128
+ * bytes, whose eighths lie at (number ^ row % 8), so that neither stores nor matrix loads meet in a
+ * bank.  Bound by the tensor cores; a piece costs some 60 instructions for 8,192 products. */
+#ifndef LOAM_DEVICE_CUDA_MATMUL_H
+#define LOAM_DEVICE_CUDA_MATMUL_H
+
+#include "device/cuda/rows.h"
+#include "device/cuda/weight_types.h"
+
+/* ---- a piece as 32 halves */
+
+/* (code - OFFSET) * scale + minimum: the first exactly, the rest with one rounding, of scales rounded to halves. */
+template <typename T> DEVICE void piece_halves(const T &raw, uint32_t index, uint32_t to[16]) {
+    struct unit u;
+    raw.expand(&u, index);
+    const uint32_t offset = (uint32_t)(T::IS_SIGNED ? 128 : T::OFFSET);
+    const uint32_t center = (0x6400u + offset) * 0x10001u; /* 1024 + offset, twice */
+    UNROLL
+    for (uint32_t j = 0; j < 8; j++) {
+        const uint32_t scale = halves_of(u.scale[j / 4], u.scale[j / 4]);
+        const uint32_t minimum = halves_of(u.minimum[j / 4], u.minimum[j / 4]);
+        const uint32_t codes = T::IS_SIGNED ? u.codes[j] ^ 0x80808080u : u.codes[j];
+        UNROLL
+        for (uint32_t k = 0; k < 2; k++) {
+            /* a byte under 0x64 is the half 1024 + byte */
+            const uint32_t value =
+                halves_subtract(bytes_pick(codes, 0x64646464u, k ? 0x4342 : 0x4140), center);
+            to[j * 2 + k] =
+                T::HAS_MINIMUM ? halves_fma(value, scale, minimum) : halves_multiply(value, scale);
+        }
+    }
+}
+
+/* Plain types, 32 columns at a time. */
+struct plain_f16 {
+    struct u32x4 v[4];
+    DEVICE_MEMBER void load(const struct weight_planes &w, uint64_t index) {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) v[i] = load16_once(at<char>(w.codes) + index * 64 + i * 16);
+    }
+    DEVICE_MEMBER void clear() {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) v[i] = {0, 0, 0, 0};
+    }
+    DEVICE_MEMBER void words(uint32_t to[16]) const {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++)
+            to[i * 4] = v[i].x, to[i * 4 + 1] = v[i].y, to[i * 4 + 2] = v[i].z, to[i * 4 + 3] = v[i].w;
+    }
+};
+struct plain_bf16 : plain_f16 {};
+struct plain_f32 {
+    struct u32x4 v[8];
+    DEVICE_MEMBER void load(const struct weight_planes &w, uint64_t index) {
+        UNROLL
+        for (uint32_t i = 0; i < 8; i++) v[i] = load16_once(at<char>(w.codes) + index * 128 + i * 16);
+    }
+    DEVICE_MEMBER void clear() {
+        UNROLL
+        for (uint32_t i = 0; i < 8; i++) v[i] = {0, 0, 0, 0};
+    }
+};
+DEVICE void piece_halves(const plain_f16 &raw, uint32_t, uint32_t to[16]) { raw.words(to); }
+DEVICE void piece_halves(const plain_bf16 &raw, uint32_t, uint32_t to[16]) {
+    uint32_t two[16];
+    raw.words(two);
+    UNROLL
+    for (uint32_t i = 0; i < 16; i++)
+        to[i] = halves_of(bits_float(two[i] << 16), bits_float(two[i] & 0xffff0000u));
+}
+DEVICE void piece_halves(const plain_f32 &raw, uint32_t, uint32_t to[16]) {
+    UNROLL
+    for (uint32_t i = 0; i < 8; i++) {
+        to[i * 2] = halves_of(bits_float(raw.v[i].x), bits_float(raw.v[i].y));
+        to[i * 2 + 1] = halves_of(bits_float(raw.v[i].z), bits_float(raw.v[i].w));
+    }
+}
+
+/* ---- tiles */
+
+DEVICE uint32_t tile_place(uint32_t row, uint32_t eighth) { return row * 128 + ((eighth ^ (row & 7)) << 4); }
+
+struct matmul_place {
+    struct matvec_part part;
+    uint32_t row_first, row_end, output_first;
+};
+/* False: nothing is there. */
+DEVICE bool matmul_place_of(const struct cuda_matmul_args &args, struct matmul_place *place) {
+    uint32_t part = 0, tile = block_y();
+    UNROLL
+    for (uint32_t i = 1; i < MATVEC_PARTS; i++) {
+        const uint32_t tiles = matmul_tiles(args.part[i - 1].rows);
+        if (part != i - 1 || tile < tiles) continue;
+        tile -= tiles;
+        part = i;
+    }
+    UNROLL
+    for (uint32_t i = 0; i < MATVEC_PARTS; i++) {
+        const struct matvec_part &from = args.part[i];
+        if (part == i) { /* field by field, so that all stay in registers */
+            place->part.weight.codes = from.weight.codes;
+            place->part.weight.high = from.weight.high;
+            place->part.weight.scales = from.weight.scales;
+            place->part.weight.supers = from.weight.supers;
+            place->part.bias = from.bias;
+            place->part.y = from.y;
+            place->part.rows = from.rows;
+            place->part.y_stride = from.y_stride;
+        }
+    }
+    place->output_first = tile * MATMUL_OUTPUTS;
+    place->row_first = block_x() * MATMUL_ROWS;
+    place->row_end = step_rows(args.step, args.row_count);
+    return place->row_first < place->row_end && place->output_first < place->part.rows;
+}
+
+/* 128 rows of x, columns from `column` on; zeros where there is none. */
+DEVICE void x_copy(const struct cuda_matmul_args &args, const struct matmul_place &place, shared_address tile,
+                   uint32_t column) {
+    const uint16_t *x = at<uint16_t>(args.x);
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t n = thread_index() + i * 256, row = n / 8, eighth = n % 8, from = column + eighth * 8;
+        const bool is_there = place.row_first + row < place.row_end && from < args.columns;
+        const uint64_t source = is_there ? (uint64_t)(place.row_first + row) * args.columns + from : 0;
+        copy_async16_if(tile + tile_place(row, eighth), x + source, is_there);
+    }
+}
+
+template <typename T>
+DEVICE void w_load(const struct cuda_matmul_args &args, const struct matmul_place &place, T *raw,
+                   uint32_t column) {
+    const uint32_t row = smaller(place.output_first + thread_index() / 2, place.part.rows - 1);
+    const uint32_t piece = column / 32 + thread_index() % 2, pieces = args.columns / 32;
+    if (piece < pieces)
+        raw->load(place.part.weight, (uint64_t)row * pieces + piece);
+    else
+        raw->clear();
+}
+template <typename T> DEVICE void w_store(const T &raw, uint32_t column, char *tile) {
+    uint32_t halves[16];
+    piece_halves(raw, column / 32 + thread_index() % 2, halves);
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++)
+        *(struct u32x4 *)(void *)(tile + tile_place(thread_index() / 2, thread_index() % 2 * 4 + i)) = {
+            halves[i * 4], halves[i * 4 + 1], halves[i * 4 + 2], halves[i * 4 + 3]};
+}
+
+/* 16 columns of the tiles: 64 rows by 32 outputs of this warp. */
+DEVICE void tile_multiply(shared_address x, shared_address w, uint32_t step, uint32_t lane,
+                          float d[4][4][4]) {
+    uint32_t a[4][4], b[2][4];
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++)
+        matrix_load4(a[i], x + tile_place(i * 16 + lane % 16, step * 2 + lane / 16));
+    UNROLL
+    for (uint32_t j = 0; j < 2; j++)
+        matrix_load4(b[j], w + tile_place(j * 16 + lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
+    UNROLL
+    for (uint32_t i = 0; i < 4; i++) UNROLL
+    for (uint32_t j = 0; j < 4; j++)
+        matrix_multiply(d[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+}
+
+DEVICE void tile_store(const struct cuda_matmul_args &args, const struct matmul_place &place,
+                       uint32_t row_first, uint32_t output_first, const float d[4][4][4]) {
+    const uint32_t lane = lane_index();
+    UNROLL
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t row =
+            row_first + i * 8 + lane / 4; /* 16 rows are d[i / 2], the second 8 its other half */
+        if (row >= place.row_end) continue;
+        const float scale = at<float>(args.scales)[row];
+        float *y = at<float>(place.part.y) + (uint64_t)row * place.part.y_stride;
+        UNROLL
+        for (uint32_t j = 0; j < 8; j++) {
+            const uint32_t output = output_first + j / 2 * 8 + lane % 4 * 2 + j % 2;
+            if (output >= place.part.rows) continue;
+            float value = d[i / 2][j / 2][i % 2 * 2 + j % 2] * scale;
+            if (place.part.bias != 0) value += at<float>(place.part.bias)[output];
+            y[output] = args.accumulate ? y[output] + value : value;
+        }
+    }
+}
+
+template <typename T> DEVICE void matmul_run(const struct cuda_matmul_args &args) {
+    char *base = SHARED_ARRAY(char);
+    char *w_tiles = base + MATMUL_X_TILES * MATMUL_TILE_BYTES;
+    const uint32_t lane = lane_index(), warp = warp_index(), row_part = warp / 4 * 64,
+                   output_part = warp % 4 * 32;
+    struct matmul_place place = {};
+    T raw;
+    dependents_start();
+    dependency_wait();
+    if (!matmul_place_of(args, &place)) return;
+    const shared_address x_shared = shared_of(base), w_shared = shared_of(w_tiles);
+    float d[4][4][4];
+    UNROLL
+    for (uint32_t i = 0; i < 64; i++) d[i / 16][i / 4 % 4][i % 4] = 0;
+    w_load(args, place, &raw, 0);
+    UNROLL
+    for (uint32_t i = 0; i < MATMUL_X_TILES - 1; i++) {
+        x_copy(args, place, x_shared + i * MATMUL_TILE_BYTES, i * MATMUL_COLUMNS);
+        copy_async_commit();
+    }
+    w_store(raw, 0, w_tiles);
+    w_load(args, place, &raw, MATMUL_COLUMNS);
+    uint32_t x_tile = 0, x_next = MATMUL_X_TILES - 1, w_tile = 0;
+    ROLLED
+    for (uint32_t column = 0; column < args.columns; column += MATMUL_COLUMNS) {
+        copy_async_wait<MATMUL_X_TILES - 2>();
+        block_barrier(); /* these tiles are there, and nobody reads the last ones any more */
+        x_copy(args, place, x_shared + x_next * MATMUL_TILE_BYTES,
+               column + (MATMUL_X_TILES - 1) * MATMUL_COLUMNS);
+        copy_async_commit();
+        const shared_address x = x_shared + x_tile * MATMUL_TILE_BYTES + row_part * 128,
+                             w = w_shared + w_tile * MATMUL_TILE_BYTES + output_part * 128;
+        tile_multiply(x, w, 0, lane, d);
+        w_store(raw, column + MATMUL_COLUMNS, w_tiles + (w_tile ^ 1) * MATMUL_TILE_BYTES);
+        tile_multiply(x, w, 1, lane, d);
+        w_load(args, place, &raw, column + 2 * MATMUL_COLUMNS);
+        tile_multiply(x, w, 2, lane, d);
+        tile_multiply(x, w, 3, lane, d);
+        x_tile = x_tile == MATMUL_X_TILES - 1 ? 0 : x_tile + 1;
+        x_next = x_next == MATMUL_X_TILES - 1 ? 0 : x_next + 1;
+        w_tile ^= 1;
+    }
+    copy_async_wait<0>();
+    tile_store(args, place, place.row_first + row_part, place.output_first + output_part, d);
+}
+
+#define MATMUL_KERNEL(name, type, blocks) \
+    KERNEL(matmul_##name, cuda_matmul_args, 256, blocks) { matmul_run<type>(args); }
+
+#endif
