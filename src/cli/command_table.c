@@ -233,6 +233,15 @@ const struct command command_table[COMMAND_COUNT] = {
          .positionals_min = 2,
          .positionals_max = 2,
          .run = export_command},
+    [COMMAND_DEVICES] = {.id = COMMAND_DEVICES,
+                         .name = "devices",
+                         .usage = "[--json]",
+                         .summary = "what this machine has to compute with",
+                         .description =
+                             "The processor, and each card of NVIDIA's that the driver shows: memory, free "
+                             "and all, what it can, and why it cannot be used.  Without cards, a line "
+                             "says what is missing.",
+                         .run = devices_command},
     [COMMAND_HELP] = {.id = COMMAND_HELP,
                       .name = "help",
                       .usage = "[COMMAND]",

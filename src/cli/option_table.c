@@ -250,7 +250,8 @@ const struct option_spec option_table[] = {
              "ui.perfetto.dev)"},
     {.id = OPTION_JSON, .name = "json",
      .kind = ARGUMENT_NONE,
-     .commands = BIT(INSPECT) | BIT(TOKENIZE) | BIT(LS) | BIT(SHOW) | BIT(VERIFY) | BIT(PLAN), .group = GROUP_OUTPUT,
+     .commands = BIT(INSPECT) | BIT(TOKENIZE) | BIT(LS) | BIT(SHOW) | BIT(VERIFY) | BIT(PLAN) |
+                 BIT(DEVICES), .group = GROUP_OUTPUT,
      .help = "print JSON"},
     {.id = OPTION_OUTPUT, .name = "output", .short_name = "o",
      .kind = ARGUMENT_WORD, .argument = "FORMAT", .default_text = "md", .choices = "md|json|jsonl|csv",
