@@ -35,8 +35,10 @@ struct alignas(8) f32x2 {
 #define KERNEL(name, parameters, threads, blocks)                                                 \
     extern "C" __attribute__((global)) __attribute__((launch_bounds(threads, blocks))) void name( \
         const struct parameters args)
-#define UNROLL   _Pragma("unroll")
-#define AND_HERE /* the executor adds a parameter: the line that asks */
+#define UNROLL            _Pragma("unroll")
+#define UNROLL_TEXT(text) _Pragma(#text)
+#define UNROLL_BY(times)  UNROLL_TEXT(unroll times)
+#define AND_HERE          /* the executor adds a parameter: the line that asks */
 #define PASS_HERE
 #define ROLLED             _Pragma("unroll 1")
 

@@ -258,8 +258,9 @@ enum {
 };
 KERNELS_BOTH uint32_t matmul_tiles(uint32_t rows) { return (rows + MATMUL_OUTPUTS - 1) / MATMUL_OUTPUTS; }
 
-/* attention_prefill_WIDTH_TYPES: rows of K and V of at most WIDTH (64, 128) elements.  Grid {ceil(rows of an
- * item / PREFILL_QUERIES), head_count, item_count}, 128 threads; shared: prefill_shared(WIDTH). */
+/* attention_prefill_WIDTH_TYPES: rows of K and V of at most WIDTH (64, 128) elements, of an f16 cache without
+ * soft cap or of `any`.  Grid {ceil(rows of an item / PREFILL_QUERIES), head_count, item_count}, 128 threads;
+ * shared: prefill_shared(WIDTH). */
 struct cuda_prefill_args {
     uint64_t step, items, pools;
     uint64_t q, y; /* floats [row][stride] */

@@ -11,6 +11,7 @@
 #define DEVICE        static inline
 #define DEVICE_MEMBER inline
 #define UNROLL
+#define UNROLL_BY(times)
 #define ROLLED
 
 /* Links a kernel into the executor's table before main. */

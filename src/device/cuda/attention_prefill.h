@@ -1,0 +1,289 @@
+/* attention_prefill: causal attention of many rows of a sequence, by matrix_multiply (mma.sync).
+ *
+ * A block has 128 queries of one head, 32 of each warp.  K and V come a chunk of 64 at a time, as they lie in
+ * their slots, while the last one is attended to, 32 keys at once, which the registers hold; K and V in 8 bits
+ * are turned into halves on the way.  Scores, running maxima and sums are floats; weights are halves for the
+ * second product.  Rows of a tile lie as in matmul.h: eighths at (number ^ row % 8).  What a query's bits are
+ * follows from its position alone: a chunk of which it sees nothing adds nothing. */
+#ifndef LOAM_DEVICE_CUDA_ATTENTION_PREFILL_H
+#define LOAM_DEVICE_CUDA_ATTENTION_PREFILL_H
+
+#include "device/cuda/attention_rows.h"
+#include "device/cuda/kv_places.h"
+#include "device/cuda/rows.h"
+
+template <int WIDTH> DEVICE uint32_t wide_place(uint32_t row, uint32_t eighth) {
+    return row * WIDTH * 2 + ((eighth ^ (row & 7)) << 4);
+}
+
+/* The queries of a block. */
+struct query_block {
+    uint32_t count;
+    uint32_t position; /* of the first */
+    uint32_t row;      /* of q and y, of the first */
+    uint32_t chunk_first, chunk_end;
+    const uint32_t *places;
+};
+
+/* count 0: there is nothing. */
+DEVICE struct query_block query_block_of(const struct cuda_prefill_args &args) {
+    struct query_block block = {};
+    if (block_z() >= smaller(at<struct step_head>(args.step)->item_count, args.item_count)) return block;
+    const struct step_item *item = at<struct step_item>(args.items) + block_z();
+    const uint32_t rows = item->row_count, blocks = (rows + PREFILL_QUERIES - 1) / PREFILL_QUERIES;
+    if (block_x() >= blocks) return block;
+    const uint32_t first = (blocks - 1 - block_x()) * PREFILL_QUERIES; /* the longest begin first */
+    block.count = smaller(rows - first, PREFILL_QUERIES);
+    block.position = (uint32_t)item->position_first + first;
+    block.row = item->row_first + first;
+    const bool is_whole = args.window == 0 || block.position + 1 <= args.window;
+    block.chunk_first = (is_whole ? 0 : block.position + 1 - args.window) / ATTENTION_CHUNK;
+    block.chunk_end = (block.position + block.count - 1) / ATTENTION_CHUNK + 1;
+    block.places = head_places(item, args.layer_pages, block_y() / args.group);
+    return block;
+}
+
+/* The queries as halves, times what makes scores powers of two; zeros where there is none. */
+template <int WIDTH>
+DEVICE void queries_store(const struct cuda_prefill_args &args, const struct query_block &block, char *tile) {
+    const uint32_t dimension = args.shape.k_dimension;
+    const float factor = args.softcap == 0 ? args.scale * 1.44269504f : 1.0f;
+    for (uint32_t i = thread_index(); i < PREFILL_QUERIES * WIDTH / 8; i += 128) {
+        const uint32_t row = i / (WIDTH / 8), eighth = i % (WIDTH / 8);
+        float v[8];
+        const bool is_there = row < block.count && eighth * 8 < dimension;
+        const float *q =
+            at<float>(args.q) + (uint64_t)(block.row + row) * args.q_stride + block_y() * dimension;
+        UNROLL
+        for (uint32_t k = 0; k < 8; k++) v[k] = is_there ? q[eighth * 8 + k] * factor : 0;
+        *(struct u32x4 *)(void *)(tile + wide_place<WIDTH>(row, eighth)) = {
+            halves_of(v[0], v[1]), halves_of(v[2], v[3]), halves_of(v[4], v[5]), halves_of(v[6], v[7])};
+    }
+}
+
+/* K or V of chunk `number` into a tile, 16 bytes of a row at a time; zeros beyond the last row and the last element. */
+template <int WIDTH, bool ANY>
+DEVICE void chunk_load(const struct cuda_prefill_args &args, const struct query_block &queries,
+                       uint32_t number, bool is_v, char *tile) {
+    const char *chunk = chunk_at(at<struct kv_pools>(args.pools), queries.places[number]);
+    uint32_t row_count =
+        queries.position + queries.count - number * ATTENTION_CHUNK; /* that exist, or more */
+    const struct kv_shape &shape = args.shape;
+    const uint32_t dimension = is_v ? shape.v_dimension : shape.k_dimension;
+    const uint32_t row_bytes = is_v ? shape.v_row_bytes : shape.k_row_bytes;
+    const uint32_t rows_at = is_v ? shape.v_offset : 0,
+                   scales_at = is_v ? shape.v_scales_offset : shape.k_scales_offset;
+    const bool is_q8 = ANY && (is_v ? shape.v_type : shape.k_type) == KV_Q8;
+    /* Row first + i * STEP: the same place in its block of 8, STEP / 8 blocks on. */
+    enum { STEP = 128 / (WIDTH / 8), ROUNDS = ATTENTION_CHUNK / STEP };
+    const uint32_t first = thread_index() / (WIDTH / 8), eighth = thread_index() % (WIDTH / 8),
+                   in_block = first % 8;
+    const uint32_t step_bytes = STEP / KV_BLOCK_TOKENS * shape.block_bytes;
+    const char *block = chunk + first / KV_BLOCK_TOKENS * shape.block_bytes;
+    const uint32_t source = rows_at + in_block * row_bytes + eighth * (is_q8 ? 8 : 16);
+    char *to = tile + wide_place<WIDTH>(first, eighth);
+    if (eighth * 8 >= dimension) row_count = 0;
+    UNROLL
+    for (uint32_t i = 0; i < ROUNDS; i++, block += step_bytes) {
+        const bool is_there = first + i * STEP < row_count;
+        if (!is_q8) {
+            copy_async16_if(shared_of(to) + i * STEP * WIDTH * 2, is_there ? block + source : chunk,
+                            is_there);
+            continue;
+        }
+        struct u32x2 codes = {0, 0};
+        float scale = 0;
+        if (is_there) {
+            codes = load8_weight(block + source);
+            scale =
+                half_value(load2_weight(block + scales_at + (in_block * (dimension / 32) + eighth / 4) * 2));
+        }
+        float v[8];
+        UNROLL
+        for (uint32_t k = 0; k < 8; k++)
+            v[k] = scale * (float)(int8_t)((k < 4 ? codes.x : codes.y) >> k % 4 * 8 & 255);
+        *(struct u32x4 *)(void *)(to + i * STEP * WIDTH * 2) = {halves_of(v[0], v[1]), halves_of(v[2], v[3]),
+                                                                halves_of(v[4], v[5]), halves_of(v[6], v[7])};
+    }
+}
+
+/* A warp's 32 queries: d[i] 16 of them; as in matrix_multiply, a lane has two rows of each 16. */
+template <int WIDTH> struct query_sums { float o[2][WIDTH / 8][4], m[2][2], s[2][2]; };
+
+template <int WIDTH>
+DEVICE void scores_make(shared_address queries, shared_address keys, uint32_t lane, float score[2][4][4]) {
+    UNROLL
+    for (uint32_t i = 0; i < 32; i++) score[i / 16][i / 4 % 4][i % 4] = 0;
+    UNROLL_BY(4)
+    for (uint32_t step = 0; step < WIDTH / 16; step++) {
+        uint32_t a[2][4];
+        UNROLL
+        for (uint32_t i = 0; i < 2; i++)
+            matrix_load4(a[i], queries + wide_place<WIDTH>(i * 16 + lane % 16, step * 2 + lane / 16));
+        UNROLL
+        for (uint32_t j = 0; j < 2; j++) {
+            uint32_t b[4];
+            matrix_load4(
+                b, keys + wide_place<WIDTH>(j * 16 + lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
+            UNROLL
+            for (uint32_t i = 0; i < 2; i++) {
+                matrix_multiply(score[i][2 * j], a[i], b[0], b[1]);
+                matrix_multiply(score[i][2 * j + 1], a[i], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* Keys from `key` on; those that a query does not see have no score. */
+DEVICE void scores_mask(const struct cuda_prefill_args &args, uint32_t key, uint32_t position,
+                        float score[2][4][4]) {
+    const uint32_t lane = lane_index();
+    UNROLL
+    for (uint32_t i = 0; i < 32; i++) {
+        const uint32_t half = i / 16, j = i / 4 % 4, e = i % 4;
+        const uint32_t at_key = key + j * 8 + lane % 4 * 2 + e % 2,
+                       at_query = position + half * 16 + lane / 4 + e / 2 * 8;
+        const bool is_seen = at_key <= at_query && (args.window == 0 || at_key + args.window > at_query);
+        score[half][j][e] = is_seen ? score[half][j][e] : SCORE_NONE;
+    }
+}
+
+/* Scores become weights; what was summed shrinks where a maximum has grown. */
+template <int WIDTH> DEVICE void weights_make(float score[2][4][4], struct query_sums<WIDTH> *sums) {
+    UNROLL
+    for (uint32_t i = 0; i < 2; i++) UNROLL
+    for (uint32_t h = 0; h < 2; h++) {
+        float m = SCORE_NONE, sum = 0;
+        UNROLL
+        for (uint32_t j = 0; j < 4; j++) m = larger(larger(m, score[i][j][h * 2]), score[i][j][h * 2 + 1]);
+        m = larger(m, lane_xor(m, 1));
+        m = larger(m, lane_xor(m, 2));
+        m = larger(m, sums->m[i][h]);
+        const float shrink = exp2_near(sums->m[i][h] - m);
+        sums->m[i][h] = m;
+        UNROLL
+        for (uint32_t j = 0; j < 4; j++) UNROLL
+        for (uint32_t e = 0; e < 2; e++) {
+            /* of a query that has seen nothing yet this is 1; its first score makes shrink 0 */
+            const float weight = exp2_near(score[i][j][h * 2 + e] - m);
+            score[i][j][h * 2 + e] = weight;
+            sum += weight;
+        }
+        sums->s[i][h] = multiply_add(sums->s[i][h], shrink, sum);
+        if (shrink == 1) continue;
+        UNROLL
+        for (uint32_t j = 0; j < WIDTH / 8; j++) {
+            sums->o[i][j][h * 2] *= shrink;
+            sums->o[i][j][h * 2 + 1] *= shrink;
+        }
+    }
+}
+
+template <int WIDTH>
+DEVICE void values_add(const float weight[2][4][4], shared_address values, uint32_t lane,
+                       struct query_sums<WIDTH> *sums) {
+    const uint32_t row = lane % 8 + lane / 8 % 2 * 8;
+    UNROLL
+    for (uint32_t step = 0; step < 2; step++) {
+        uint32_t a[2][4];
+        UNROLL
+        for (uint32_t i = 0; i < 2; i++) UNROLL
+        for (uint32_t k = 0; k < 4; k++) {
+            const float *w = weight[i][2 * step + k / 2];
+            a[i][k] = halves_of(w[k % 2 * 2], w[k % 2 * 2 + 1]);
+        }
+        UNROLL
+        for (uint32_t j = 0; j < WIDTH / 16; j++) {
+            uint32_t b[4];
+            matrix_load4_turned(b, values + wide_place<WIDTH>(step * 16 + row, j * 2 + lane / 16));
+            UNROLL
+            for (uint32_t i = 0; i < 2; i++) {
+                matrix_multiply(sums->o[i][2 * j], a[i], b[0], b[1]);
+                matrix_multiply(sums->o[i][2 * j + 1], a[i], b[2], b[3]);
+            }
+        }
+    }
+}
+
+template <int WIDTH>
+DEVICE void outputs_write(const struct cuda_prefill_args &args, const struct query_block &block,
+                          uint32_t warp, uint32_t lane, const struct query_sums<WIDTH> &sums) {
+    const uint32_t dimension = args.shape.v_dimension;
+    UNROLL
+    for (uint32_t i = 0; i < 2; i++) UNROLL
+    for (uint32_t h = 0; h < 2; h++) {
+        float s = sums.s[i][h];
+        s += lane_xor(s, 1);
+        s += lane_xor(s, 2);
+        const uint32_t row = warp * 32 + i * 16 + h * 8 + lane / 4;
+        const float inverse = s == 0 ? 0 : 1.0f / s;
+        float *y = at<float>(args.y) + (uint64_t)(block.row + row) * args.y_stride + block_y() * dimension;
+        if (row >= block.count) continue;
+        UNROLL
+        for (uint32_t j = 0; j < WIDTH / 8; j++) {
+            const uint32_t column = j * 8 + lane % 4 * 2;
+            if (column >= dimension) continue;
+            *(struct f32x2 *)(void *)(y + column) = {sums.o[i][j][h * 2] * inverse,
+                                                     sums.o[i][j][h * 2 + 1] * inverse};
+        }
+    }
+}
+
+template <int WIDTH, bool ANY> DEVICE void prefill_run(const struct cuda_prefill_args &args) {
+    enum { TILE = ATTENTION_CHUNK * WIDTH * 2 };
+    char *queries = SHARED_ARRAY(char), *keys = queries + PREFILL_QUERIES * WIDTH * 2,
+         *values = keys + 2 * TILE;
+    const uint32_t lane = lane_index(), warp = warp_index();
+    dependents_start();
+    dependency_wait();
+    const struct query_block block = query_block_of(args);
+    if (block.count == 0) return;
+    chunk_load<WIDTH, ANY>(args, block, block.chunk_first, false, keys);
+    chunk_load<WIDTH, ANY>(args, block, block.chunk_first, true, values);
+    copy_async_commit();
+    queries_store<WIDTH>(args, block, queries);
+    struct query_sums<WIDTH> sums;
+    UNROLL
+    for (uint32_t i = 0; i < 2; i++) {
+        sums.m[i][0] = sums.m[i][1] = SCORE_NONE, sums.s[i][0] = sums.s[i][1] = 0;
+        UNROLL
+        for (uint32_t j = 0; j < WIDTH / 2; j++) sums.o[i][j / 4][j % 4] = 0;
+    }
+    const uint32_t position = block.position + warp * 32;
+    uint32_t tile = 0;
+    ROLLED
+    for (uint32_t c = block.chunk_first; c < block.chunk_end; c++, tile ^= 1) {
+        copy_async_wait<0>();
+        block_barrier(); /* this chunk is there, and nobody reads the last one any more */
+        if (c + 1 < block.chunk_end) {
+            chunk_load<WIDTH, ANY>(args, block, c + 1, false, keys + (tile ^ 1) * TILE);
+            chunk_load<WIDTH, ANY>(args, block, c + 1, true, values + (tile ^ 1) * TILE);
+        }
+        copy_async_commit();
+        const bool masks = args.window != 0 || (c + 1) * ATTENTION_CHUNK - 1 > block.position;
+        ROLLED
+        for (uint32_t half = 0; half < 2; half++) {
+            const uint32_t offset = tile * TILE + half * (TILE / 2);
+            float score[2][4][4];
+            scores_make<WIDTH>(shared_of(queries) + warp * 32 * WIDTH * 2, shared_of(keys) + offset, lane,
+                               score);
+            if (ANY && args.softcap != 0) {
+                UNROLL
+                for (uint32_t i = 0; i < 32; i++)
+                    score[i / 16][i / 4 % 4][i % 4] =
+                        score_of(score[i / 16][i / 4 % 4][i % 4], args.scale, args.softcap);
+            }
+            if (masks) scores_mask(args, c * ATTENTION_CHUNK + half * 32, position, score);
+            weights_make<WIDTH>(score, &sums);
+            values_add<WIDTH>(score, shared_of(values) + offset, lane, &sums);
+        }
+    }
+    copy_async_wait<0>();
+    outputs_write<WIDTH>(args, block, warp, lane, sums);
+}
+
+#define PREFILL_KERNELS(types, any)                                                                 \
+    KERNEL(attention_prefill_64_##types, cuda_prefill_args, 128, 2) { prefill_run<64, any>(args); } \
+    KERNEL(attention_prefill_128_##types, cuda_prefill_args, 128, 2) { prefill_run<128, any>(args); }
+
+#endif
