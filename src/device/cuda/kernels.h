@@ -119,6 +119,20 @@ struct cuda_append_args {
     uint32_t row_count, k_stride, v_stride;
 };
 
+/* The node of a decode step between q, k, v and attention: RMSNorm of each head of q and k (weights 0: none),
+ * the rotation of both, q in place, and append.  Grid {row_count, head_count + kv_head_count}, 128 threads;
+ * shared: struct rope_append_shared; k_dimension at most 256. */
+struct cuda_rope_append_args {
+    uint64_t step, rows, items, pools, q, k, v, cosine_sine, q_norm, k_norm;
+    uint64_t layer_pages;
+    struct kv_shape shape;
+    uint32_t row_count, q_stride, k_stride, v_stride, head_count, pair_count, split;
+    float epsilon;
+};
+struct rope_append_shared {
+    float head[256];
+};
+
 /* ---- inputs of 8 bits: for each block of 32 columns a scale, whose precision is a half's, and 32 codes in
  * -127..127; a row: [blocks][16] first halves, [blocks][16] second halves, [blocks] struct input_numbers; rows
  * are input_row_bytes apart */

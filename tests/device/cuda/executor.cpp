@@ -71,7 +71,7 @@ static void context_prepare(context *c, char *stack, size_t bytes, void (*entry)
 static void context_switch(context *from, context *to) { swapcontext(&from->u, &to->u); }
 #endif
 
-enum { THREADS_MAX = 1024, STACK_BYTES = 128 * 1024, SHARED_MAX = 227 * 1024, DEPTH_MAX = 4 };
+enum { THREADS_MAX = 1024, STACK_BYTES = 128 * 1024, SHARED_MAX = 227 * 1024, DEPTH_MAX = 16 };
 
 struct pending {
     char *to;

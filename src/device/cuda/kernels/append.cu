@@ -1,56 +1,69 @@
-/* append: K and V of a step's rows into their chunks, in the type of the cache.  Four warps take groups of 32
- * elements in turn. */
-#include "device/cuda/kv_places.h"
-#include "device/cuda/rows.h"
-
-/* 32 elements of a row (fewer at the end of a row of halves), a lane each. */
-DEVICE void group_store(uint32_t type, char *row, char *scales, uint32_t group, uint32_t dimension,
-                        const float *x) {
-    const uint32_t i = group * KV_SCALE_GROUP + lane_index();
-    const float v = i < dimension ? x[i] : 0;
-    if (type == KV_F16) {
-        if (i < dimension) ((uint16_t *)(void *)row)[i] = (uint16_t)half_of(v);
-        return;
-    }
-    const uint32_t largest = warp_largest(float_bits(v) & 0x7fffffffu);
-    /* What is not finite has no code and makes the scale NaN. */
-    const float step = largest >= FLOAT_INFINITE ? bits_float(0x7fffffffu) : bits_float(largest) / 127.0f;
-    const uint32_t stored = half_of(step);
-    const float scale = half_value(stored),
-                inverse = scale > 0 ? 1.0f / scale : 0.0f; /* by the scale as stored */
-    const float code = __builtin_rintf(v * inverse);
-    ((int8_t *)row)[i] = (int8_t)(code > 127 ? 127 : code < -127 ? -127 : code == code ? code : 0);
-    if (lane_index() == 0) ((uint16_t *)(void *)scales)[group] = (uint16_t)stored;
-}
-
-DEVICE void row_append(const struct cuda_append_args &args, uint32_t row, uint32_t kv_head) {
-    const struct kv_shape &shape = args.shape;
-    const struct step_row at_row = at<struct step_row>(args.rows)[row];
-    const struct step_item *item = at<struct step_item>(args.items) + at_row.item;
-    const uint32_t chunk = (uint32_t)(at_row.position / KV_CHUNK_TOKENS),
-                   token = at_row.position % KV_CHUNK_TOKENS;
-    char *block = (char *)chunk_at(at<struct kv_pools>(args.pools),
-                                   head_places(item, args.layer_pages, kv_head)[chunk]) +
-                  token / KV_BLOCK_TOKENS * shape.block_bytes;
-    const uint32_t in_block = token % KV_BLOCK_TOKENS;
-    const uint32_t k_groups = (shape.k_dimension + 31) / 32, v_groups = (shape.v_dimension + 31) / 32;
-    const float *k = at<float>(args.k) + (uint64_t)row * args.k_stride + kv_head * shape.k_dimension;
-    const float *v = at<float>(args.v) + (uint64_t)row * args.v_stride + kv_head * shape.v_dimension;
-    for (uint32_t group = thread_index() / 32; group < k_groups + v_groups; group += 4) {
-        if (group < k_groups)
-            group_store(shape.k_type, block + in_block * shape.k_row_bytes,
-                        block + shape.k_scales_offset + in_block * (shape.k_dimension / 32) * 2, group,
-                        shape.k_dimension, k);
-        else
-            group_store(shape.v_type, block + shape.v_offset + in_block * shape.v_row_bytes,
-                        block + shape.v_scales_offset + in_block * (shape.v_dimension / 32) * 2,
-                        group - k_groups, shape.v_dimension, v);
-    }
-}
+/* append: K and V of a step's rows into their chunks, in the type of the cache; and the same behind the norm
+ * of heads and the rotation, as one node of a decode step. */
+#include "device/cuda/kv_store.h"
 
 KERNEL(append, cuda_append_args, 128, 8) {
     dependents_start();
     dependency_wait();
-    if (block_x() >= step_rows(args.step, args.row_count)) return;
-    row_append(args, block_x(), block_y());
+    const uint32_t row = block_x(), kv_head = block_y();
+    if (row >= step_rows(args.step, args.row_count)) return;
+    const struct step_row step_row = at<struct step_row>(args.rows)[row];
+    const struct row_bytes to = row_bytes_of(args.shape, at<struct kv_pools>(args.pools),
+                                             at<struct step_item>(args.items) + step_row.item,
+                                             args.layer_pages, kv_head, step_row.position);
+    row_store(args.shape, to,
+              at<float>(args.k) + (uint64_t)row * args.k_stride + kv_head * args.shape.k_dimension,
+              at<float>(args.v) + (uint64_t)row * args.v_stride + kv_head * args.shape.v_dimension);
+}
+
+/* ---- the node of a decode step */
+
+/* A head's elements, normed if w is not 0, into shared memory; in the order of norm_heads. */
+DEVICE void head_load(const float *x, const float *w, float epsilon, uint32_t count, float *head) {
+    const uint32_t lane = lane_index();
+    float inverse = 1;
+    if (w != 0) { /* each warp for itself */
+        float sum = 0;
+        for (uint32_t i = lane; i < count; i += 32) sum = multiply_add(x[i], x[i], sum);
+        inverse = 1.0f / __builtin_sqrtf(warp_sum(sum) / (float)count + epsilon);
+    }
+    for (uint32_t i = thread_index(); i < count; i += 128) head[i] = w != 0 ? x[i] * inverse * w[i] : x[i];
+}
+
+/* Pairs of the head, rotated in place; the rest stays. */
+DEVICE void head_turn(const struct cuda_rope_append_args &args, uint32_t row, float *head) {
+    const struct f32x2 *turns = at<struct f32x2>(args.cosine_sine) + (uint64_t)row * args.pair_count;
+    for (uint32_t j = thread_index(); j < args.pair_count; j += 128) {
+        const uint32_t first = args.split ? j : 2 * j, second = args.split ? j + args.pair_count : 2 * j + 1;
+        const float a = head[first], b = head[second];
+        head[first] = a * turns[j].x - b * turns[j].y;
+        head[second] = a * turns[j].y + b * turns[j].x;
+    }
+}
+
+KERNEL(rope_append, cuda_rope_append_args, 128, 8) {
+    struct rope_append_shared &shared = SHARED(struct rope_append_shared);
+    dependents_start();
+    dependency_wait();
+    const uint32_t row = block_x(), dimension = args.shape.k_dimension;
+    if (row >= step_rows(args.step, args.row_count)) return;
+    const bool is_query = block_y() < args.head_count;
+    const uint32_t head = is_query ? block_y() : block_y() - args.head_count;
+    float *q = at<float>(args.q) + (uint64_t)row * args.q_stride + head * dimension;
+    const float *k = at<float>(args.k) + (uint64_t)row * args.k_stride + head * dimension;
+    head_load(is_query ? q : k, at<float>(is_query ? args.q_norm : args.k_norm), args.epsilon, dimension,
+              shared.head);
+    block_barrier();
+    head_turn(args, row, shared.head);
+    block_barrier();
+    if (is_query) {
+        for (uint32_t i = thread_index(); i < dimension; i += 128) q[i] = shared.head[i];
+        return;
+    }
+    const struct step_row step_row = at<struct step_row>(args.rows)[row];
+    const struct row_bytes to = row_bytes_of(args.shape, at<struct kv_pools>(args.pools),
+                                             at<struct step_item>(args.items) + step_row.item,
+                                             args.layer_pages, head, step_row.position);
+    row_store(args.shape, to, shared.head,
+              at<float>(args.v) + (uint64_t)row * args.v_stride + head * args.shape.v_dimension);
 }
