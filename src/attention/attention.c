@@ -205,7 +205,7 @@ static void note(struct attention *attention, enum status status, const struct e
 void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows) {
     for (size_t i = 0; i < rows->item_count; i++) {
         struct attend_item *item = &rows->items[i];
-        item->view = kv_sequence_view(rows->sequences[i], rows->layer_index);
+        item->view = kv_sequence_view(rows->sequences[i], stream, rows->layer_index);
         ASSERT(item->position_first + item->row_count <= item->view.chunk_stride * KV_CHUNK_TOKENS);
     }
     attention->device->operations->append(stream,

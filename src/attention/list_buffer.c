@@ -6,14 +6,16 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "cache/kv_cache.h"
+#include "cache/page_table.h"
+#include "cache/slab.h"
 
 static const uint32_t NO_PLACE = UINT32_MAX;
 
 struct list_buffer {
-    size_t count;       /* rows of the list; 0: nothing is held */
-    uint32_t *rows;     /* in the tables; [list_rows]: the list */
-    struct span places; /* in the tables; uint32_t [list_rows]: where each row is, of the buffer's rows */
-    void **chunks;      /* in the tables; [chunk_count] */
+    size_t count;        /* rows of the list; 0: nothing is held */
+    uint32_t *rows;      /* in the tables; [list_rows]: the list */
+    struct span places;  /* in the tables; uint32_t [list_rows]: where each row is, of the buffer's rows */
+    uint32_t slot_first; /* of its chunk_count chunks */
 };
 
 /* Whose buffers they are. */
@@ -31,8 +33,9 @@ struct list_buffers {
     struct list_buffer *list;      /* owned; [sequence_capacity][heads_max] */
     uint32_t *rows;                /* owned; [sequence_capacity][heads_max][list_rows] */
     struct buffer places;          /* owned MEMORY_SHARED; the same */
-    void **chunks;                 /* owned; [sequence_capacity][heads_max][chunk_count] */
-    struct buffer memory; /* owned MEMORY_SHARED; [sequence_capacity][heads_max][chunk_count] chunks */
+    struct slab memory;            /* MEMORY_SHARED; [sequence_capacity][heads_max][chunk_count] chunks */
+    struct kv_pools pools;         /* POOL_ROWS is memory */
+    struct page_table shown;       /* of the last view; [kv_head_count][chunk_count] */
     struct buffered_sequence *sequences; /* owned; [sequence_capacity] */
     uint32_t *missing;                   /* owned; [list_rows]: of the last question, or new places */
     bool *is_taken;                      /* owned; [list_rows]: places that stay */
@@ -45,12 +48,12 @@ struct list_buffers {
 static size_t chunks_of(uint64_t list_rows) { return (size_t)kv_chunks_of(list_rows); }
 
 uint64_t list_buffer_head_bytes(uint64_t list_rows, size_t chunk_bytes) {
-    return chunks_of(list_rows) * (chunk_bytes + sizeof(void *)) + 2 * list_rows * sizeof(uint32_t) +
-           sizeof(struct list_buffer);
+    return chunks_of(list_rows) * chunk_bytes + 2 * list_rows * sizeof(uint32_t) + sizeof(struct list_buffer);
 }
 
 uint64_t list_buffer_table_bytes(const struct list_buffer_shape *shape) {
     return sizeof(struct list_buffers) + shape->list_rows * (sizeof(uint32_t) + sizeof(bool)) +
+           page_table_bytes(shape->kv_head_count, chunks_of(shape->list_rows)) +
            shape->sequence_capacity * (sizeof(struct buffered_sequence) +
                                        shape->layer_count * shape->kv_head_count * sizeof(uint32_t));
 }
@@ -70,11 +73,10 @@ static bool allocate_tables(struct list_buffers *b) {
     const size_t count = shape->sequence_capacity * b->heads_max, rows = (size_t)shape->list_rows;
     b->list = calloc(count, sizeof *b->list);
     b->rows = calloc(count * rows, sizeof *b->rows);
-    b->chunks = calloc(count * b->chunk_count, sizeof *b->chunks);
     b->sequences = calloc(shape->sequence_capacity, sizeof *b->sequences);
     b->missing = calloc(rows, sizeof *b->missing);
     b->is_taken = calloc(rows, sizeof *b->is_taken);
-    if (!b->list || !b->rows || !b->chunks || !b->sequences || !b->missing || !b->is_taken) return false;
+    if (!b->list || !b->rows || !b->sequences || !b->missing || !b->is_taken) return false;
     for (size_t i = 0; i < shape->sequence_capacity; i++) {
         b->sequences[i].heads = calloc(shape->layer_count * shape->kv_head_count, sizeof(uint32_t));
         if (b->sequences[i].heads == NULL) return false;
@@ -92,13 +94,13 @@ enum status list_buffers_create(struct list_buffers **result, struct device *dev
                                .shape = *shape,
                                .heads_max = heads_of(shape),
                                .chunk_count = chunks_of(shape->list_rows)};
-    const size_t count = shape->sequence_capacity * b->heads_max, chunk_bytes = shape->layout->chunk_bytes;
-    const size_t rows = (size_t)shape->list_rows;
-    enum status status =
-        allocate_tables(b)
-            ? device->operations->allocate(device, MEMORY_SHARED, count * b->chunk_count * chunk_bytes,
-                                           &b->memory, error)
-            : error_set(error, STATUS_MEMORY, "buffers of lists: out of memory");
+    const size_t count = shape->sequence_capacity * b->heads_max, rows = (size_t)shape->list_rows;
+    enum status status = allocate_tables(b)
+                             ? slab_init(&b->memory, device, MEMORY_SHARED, shape->layout->chunk_bytes,
+                                         count * b->chunk_count, error)
+                             : error_set(error, STATUS_MEMORY, "buffers of lists: out of memory");
+    if (status == STATUS_OK)
+        status = page_table_init(&b->shown, device, shape->kv_head_count, b->chunk_count, error);
     if (status == STATUS_OK)
         status = device->operations->allocate(device, MEMORY_SHARED, count * rows * sizeof(uint32_t),
                                               &b->places, error);
@@ -106,27 +108,25 @@ enum status list_buffers_create(struct list_buffers **result, struct device *dev
         list_buffers_destroy(b);
         return status;
     }
+    b->pools.list[POOL_ROWS] = b->memory.pool;
     b->counts.heads = b->heads_max;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         b->list[i] = (struct list_buffer){.rows = b->rows + i * rows,
                                           .places = span_of(&b->places, i * rows * sizeof(uint32_t)),
-                                          .chunks = b->chunks + i * b->chunk_count};
-        for (size_t c = 0; c < b->chunk_count; c++)
-            b->list[i].chunks[c] = (uint8_t *)b->memory.host + (i * b->chunk_count + c) * chunk_bytes;
-    }
+                                          .slot_first = (uint32_t)(i * b->chunk_count)};
     *result = b;
     return STATUS_OK;
 }
 
 void list_buffers_destroy(struct list_buffers *b) {
     if (b == NULL) return;
-    b->device->operations->release(b->device, &b->memory);
+    slab_deinit(&b->memory);
+    page_table_deinit(&b->shown);
     b->device->operations->release(b->device, &b->places);
     for (size_t i = 0; b->sequences != NULL && i < b->shape.sequence_capacity; i++)
         free(b->sequences[i].heads);
     free(b->list);
     free(b->rows);
-    free(b->chunks);
     free(b->sequences);
     free(b->missing);
     free(b->is_taken);
@@ -226,7 +226,7 @@ static size_t keep_places(struct list_buffers *b, const struct list_buffer *buff
 }
 
 void list_buffer_fill(struct list_buffers *b, struct list_buffer *buffer, const struct row_list *list,
-                      void *const *chunks) {
+                      const struct kv_pools *pools, const uint32_t *places) {
     ASSERT(list->count <= b->shape.list_rows);
     const size_t kept = keep_places(b, buffer, list);
     const uint32_t *rows = row_list_host(list);
@@ -234,9 +234,10 @@ void list_buffer_fill(struct list_buffers *b, struct list_buffer *buffer, const 
     for (size_t j = 0; j < list->count; j++) {
         if (b->missing[j] != NO_PLACE) continue;
         while (b->is_taken[open]) open++; /* there are as many places as a list may have rows */
-        const void *chunk = chunks[rows[j] / KV_CHUNK_TOKENS];
-        ASSERT(chunk != NULL);
-        copy_row(b->shape.layout, chunk, rows[j] % KV_CHUNK_TOKENS, buffer->chunks[open / KV_CHUNK_TOKENS],
+        const struct span chunk = kv_pools_chunk(pools, places[rows[j] / KV_CHUNK_TOKENS]);
+        ASSERT(span_exists(chunk));
+        copy_row(b->shape.layout, span_host(chunk), rows[j] % KV_CHUNK_TOKENS,
+                 span_host(slab_slot(&b->memory, buffer->slot_first + open / KV_CHUNK_TOKENS)),
                  open % KV_CHUNK_TOKENS);
         b->missing[j] = open++;
     }
@@ -247,12 +248,22 @@ void list_buffer_fill(struct list_buffers *b, struct list_buffer *buffer, const 
     b->counts.copied += list->count - kept;
 }
 
-struct list_buffer_rows list_buffer_rows(const struct list_buffer *buffer) {
-    return (struct list_buffer_rows){.chunks = buffer->chunks,
-                                     .list = {.rows = buffer->places, .count = buffer->count}};
+struct row_list list_buffer_rows(const struct list_buffer *buffer) {
+    return (struct row_list){.rows = buffer->places, .count = buffer->count};
 }
 
-size_t list_buffers_chunks(const struct list_buffers *b) { return b->chunk_count; }
+struct kv_view list_buffers_view(struct list_buffers *b, struct stream *stream,
+                                 const struct list_buffer *const *shown, size_t count) {
+    ASSERT(count <= b->shape.kv_head_count);
+    for (size_t head = 0; head < count; head++)
+        for (size_t i = 0; i < b->chunk_count; i++)
+            page_table_set(&b->shown, head, i, place_make(POOL_ROWS, shown[head]->slot_first + i));
+    page_table_update(&b->shown, stream, 0, count);
+    return (struct kv_view){.layout = b->shape.layout,
+                            .pools = &b->pools,
+                            .chunks = page_table_lane(&b->shown, 0),
+                            .chunk_stride = b->chunk_count};
+}
 
 struct list_buffer_counts list_buffers_counts(const struct list_buffers *b) {
     return b != NULL ? b->counts : (struct list_buffer_counts){0};

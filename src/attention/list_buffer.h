@@ -44,16 +44,15 @@ struct list_buffer *list_buffers_of(struct list_buffers *buffers, const struct k
 /* Those rows of a list that it lacks, [*count]; valid until the next call. */
 const uint32_t *list_buffer_missing(struct list_buffers *buffers, const struct list_buffer *buffer,
                                     const struct row_list *list, size_t *count);
-/* It holds the list from now on.  chunks: of the KV head, those that the missing rows lie in. */
+/* It holds the list from now on.  The missing rows are copied from the KV head's chunks: places, [chunk], host memory,
+ * of which those in the host's memory are read that a missing row lies in. */
 void list_buffer_fill(struct list_buffers *buffers, struct list_buffer *buffer, const struct row_list *list,
-                      void *const *chunks);
-/* What it holds, as attend_rows takes it: chunks, and the list's rows in them, in its order. */
-struct list_buffer_rows {
-    void *const *chunks; /* [list_buffers_chunks] */
-    struct row_list list;
-};
-struct list_buffer_rows list_buffer_rows(const struct list_buffer *buffer);
-size_t list_buffers_chunks(const struct list_buffers *buffers);
+                      const struct kv_pools *pools, const uint32_t *places);
+/* The rows of the list that it holds, in its order, as they lie in the buffer. */
+struct row_list list_buffer_rows(const struct list_buffer *buffer);
+/* Some buffers, each as a KV head, for operations that follow on the stream, until the next such view. */
+struct kv_view list_buffers_view(struct list_buffers *buffers, struct stream *stream,
+                                 const struct list_buffer *const *shown, size_t count);
 
 struct list_buffer_counts {
     uint64_t heads;        /* that may have a buffer */

@@ -5,6 +5,8 @@
 #include "attention/rebuild_rates.h"
 #include "base/assert.h"
 #include "base/checked.h"
+#include "cache/page_table.h"
+#include "cache/slab.h"
 #include "kernels/attention/attention.h"
 #include "platform/clock.h"
 
@@ -51,9 +53,10 @@ struct rebuild {
     size_t chunk_bytes, forced_chunks;
     uint64_t held_tokens;           /* whose KV has room while others are computed */
     const struct kv_layout *layout; /* borrowed, the cache's */
-    struct buffer chunks;           /* owned MEMORY_DEVICE; [kv_head_count][chunk_capacity] */
-    void **own;                     /* owned; [kv_head_count][chunk_capacity]: their addresses */
-    void **table;                   /* owned; [kv_head_count][view_chunks]: of a view */
+    struct slab chunks;             /* MEMORY_DEVICE; [kv_head_count][chunk_capacity] */
+    struct kv_pools pools;          /* POOL_OTHER is chunks; the rest the cache's */
+    struct page_table own;          /* [kv_head_count][chunk_capacity]: the places of chunks */
+    struct page_table table;        /* [kv_head_count][view_chunks]: of a view */
     uint32_t *others;               /* owned; [view_chunks] */
     size_t other_count;
     struct buffer rows;     /* owned MEMORY_SHARED; float: a tile's inputs */
@@ -95,9 +98,13 @@ uint64_t rebuild_bytes(const struct attention_options *options) {
     const uint64_t chunks = kv_chunks_of(options->context_size);
     if (options->rebuild_chunks == 0) return 0;
     return sizeof(struct rebuild) + workspace_bytes(options) + 2 * tile_bytes(options) +
-           partials_bytes(options) +
-           options->kv_head_count * (options->rebuild_chunks + chunks) * sizeof(void *) +
-           chunks * sizeof(uint32_t);
+           partials_bytes(options) + page_table_bytes(options->kv_head_count, options->rebuild_chunks) +
+           page_table_bytes(options->kv_head_count, chunks) + chunks * sizeof(uint32_t);
+}
+
+/* Of a head's chunk in the workspace. */
+static uint32_t own_place(const struct rebuild *rebuild, size_t head, size_t index) {
+    return place_make(POOL_OTHER, head * rebuild->chunk_capacity + index);
 }
 
 static enum status init(struct rebuild *rebuild, const struct attention_options *options,
@@ -105,17 +112,18 @@ static enum status init(struct rebuild *rebuild, const struct attention_options 
     const struct device_operations *operations = rebuild->device->operations;
     const size_t heads = rebuild->kv_head_count;
     struct device *device = rebuild->device;
-    TRY(operations->allocate(device, MEMORY_DEVICE, workspace_bytes(options), &rebuild->chunks, error));
+    TRY(slab_init(&rebuild->chunks, rebuild->device, MEMORY_DEVICE, rebuild->chunk_bytes,
+                  heads * rebuild->chunk_capacity, error));
+    TRY(page_table_init(&rebuild->own, rebuild->device, heads, rebuild->chunk_capacity, error));
+    TRY(page_table_init(&rebuild->table, rebuild->device, heads, rebuild->view_chunks, error));
     TRY(operations->allocate(device, MEMORY_SHARED, tile_bytes(options), &rebuild->rows, error));
     TRY(operations->allocate(device, MEMORY_DEVICE, tile_bytes(options), &rebuild->tile, error));
     TRY(operations->allocate(device, MEMORY_DEVICE, partials_bytes(options), &rebuild->partials, error));
-    rebuild->own = calloc(heads * rebuild->chunk_capacity, sizeof *rebuild->own);
-    rebuild->table = calloc(heads * rebuild->view_chunks, sizeof *rebuild->table);
     rebuild->others = calloc(rebuild->view_chunks, sizeof *rebuild->others);
-    if (rebuild->own == NULL || rebuild->table == NULL || rebuild->others == NULL)
-        return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
-    for (size_t i = 0; i < heads * rebuild->chunk_capacity; i++)
-        rebuild->own[i] = (void *)(uintptr_t)(rebuild->chunks.address + i * rebuild->chunk_bytes);
+    if (rebuild->others == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
+    for (size_t head = 0; head < heads; head++)
+        for (size_t i = 0; i < rebuild->chunk_capacity; i++)
+            page_table_set(&rebuild->own, head, i, own_place(rebuild, head, i));
     return STATUS_OK;
 }
 
@@ -143,12 +151,12 @@ enum status rebuild_create(struct rebuild **result, struct device *device,
 void rebuild_destroy(struct rebuild *rebuild) {
     if (rebuild == NULL) return;
     const struct device_operations *operations = rebuild->device->operations;
-    operations->release(rebuild->device, &rebuild->chunks);
     operations->release(rebuild->device, &rebuild->partials);
     operations->release(rebuild->device, &rebuild->rows);
     operations->release(rebuild->device, &rebuild->tile);
-    free(rebuild->own);
-    free(rebuild->table);
+    slab_deinit(&rebuild->chunks);
+    page_table_deinit(&rebuild->own);
+    page_table_deinit(&rebuild->table);
     free(rebuild->others);
     free(rebuild);
 }
@@ -157,20 +165,21 @@ void rebuild_destroy(struct rebuild *rebuild) {
 
 static enum rebuild_kind kind_of(size_t row_count) { return row_count == 1 ? REBUILD_STEP : REBUILD_PROMPT; }
 
-static bool is_missing(const struct rebuild *rebuild, const struct kv_view *view, uint64_t chunk) {
+static bool is_missing(const struct rebuild *rebuild, const struct kv_sequence *sequence, size_t layer,
+                       uint64_t chunk) {
     for (size_t head = 0; head < rebuild->kv_head_count; head++)
-        if (view->chunks[head * view->chunk_stride + chunk] == NULL) return true;
+        if (kv_sequence_places(sequence, layer, head)[chunk] == PLACE_NOWHERE) return true;
     return false;
 }
 
 /* The first run of chunks that are missing, *first and the return value, and how many are missing in all. */
-static uint64_t find_run(const struct rebuild *rebuild, const struct kv_view *view, uint64_t full,
-                         uint64_t *first, uint64_t *missing) {
+static uint64_t find_run(const struct rebuild *rebuild, const struct kv_sequence *sequence, size_t layer,
+                         uint64_t full, uint64_t *first, uint64_t *missing) {
     uint64_t run = 0;
     bool is_over = false;
     *first = *missing = 0;
     for (uint64_t chunk = 0; chunk < full; chunk++) {
-        if (!is_missing(rebuild, view, chunk)) {
+        if (!is_missing(rebuild, sequence, layer, chunk)) {
             is_over = *missing > 0;
             continue;
         }
@@ -237,9 +246,8 @@ static uint64_t decide(struct rebuild *rebuild, const struct attention_layer *la
     plan->inputs = kv_sequence_inputs(sequence);
     if (plan->inputs == NULL || layer->index >= inputs_get_shape(plan->inputs)->layer_count) return 0;
     plan->chunk_end = kv_chunks_of(position + operation->items[0].row_count);
-    const struct kv_view view = kv_sequence_view(sequence, layer->index);
     uint64_t missing;
-    const uint64_t run = find_run(rebuild, &view, full, &plan->chunk_first, &missing);
+    const uint64_t run = find_run(rebuild, sequence, layer->index, full, &plan->chunk_first, &missing);
     if (run == 0) return missing;
     plan->stays = kv_sequence_has_room(sequence, missing);
     const uint64_t most = chunks_max(rebuild, plan, run, &operation->items[0]);
@@ -358,6 +366,18 @@ static size_t place_of(const struct rebuild_run *run, uint64_t index) {
     return (size_t)(run->range_chunks > 0 ? index % run->range_chunks : index);
 }
 
+/* A view of one of the own tables, which shows chunks of the workspace and those of a sequence's view. */
+static struct kv_view own_view(struct rebuild *rebuild, struct stream *stream, struct page_table *table,
+                               const struct kv_view *others) {
+    rebuild->pools = *others->pools;
+    rebuild->pools.list[POOL_OTHER] = rebuild->chunks.pool;
+    page_table_update(table, stream, 0, table->lane_count);
+    return (struct kv_view){.layout = rebuild->layout,
+                            .pools = &rebuild->pools,
+                            .chunks = page_table_lane(table, 0),
+                            .chunk_stride = table->chunk_capacity};
+}
+
 /* Chunks [first, first + count) of the run. */
 static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
                                 const struct attention_layer *layer, size_t first, size_t count,
@@ -370,13 +390,13 @@ static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
     else
         rows.inputs = span_of(&rebuild->tile, 0);
     layer->math.rebuild(layer->math.context, &rows);
-    struct attend_item item = {.view = {.layout = rebuild->layout,
-                                        .chunks = rebuild->own + place_of(&rebuild->run, first),
-                                        .chunk_stride = rebuild->chunk_capacity},
+    struct attend_item item = {.view =
+                                   own_view(rebuild, stream, &rebuild->own, &layer->operation.items[0].view),
                                .row_count = rows.row_count};
+    item.view = kv_view_chunks(&item.view, place_of(&rebuild->run, first));
     if (rebuild->run.stays) {
-        item.view = kv_sequence_view(rebuild->computing, layer->index);
-        item.view.chunks += rebuild->run.chunk_first + first;
+        item.view = kv_sequence_view(rebuild->computing, stream, layer->index);
+        item.view = kv_view_chunks(&item.view, rebuild->run.chunk_first + first);
     }
     rebuild->device->operations->append(stream,
                                         &(struct append_operation){.k = rows.k,
@@ -402,8 +422,7 @@ static void attend_range(struct rebuild *rebuild, struct stream *stream, const s
     const uint64_t chunk_first = run->chunk_first + index * chunks;
     for (size_t head = 0; head < rebuild->kv_head_count; head++)
         for (size_t i = 0; i < chunks; i++)
-            rebuild->table[head * rebuild->view_chunks + chunk_first + i] =
-                rebuild->own[head * rebuild->chunk_capacity + i];
+            page_table_set(&rebuild->table, head, chunk_first + i, own_place(rebuild, head, i));
     const struct attend_ranges range = {.makes = true,
                                         .first = chunk_first / chunks,
                                         .end = chunk_first / chunks + 1,
@@ -412,8 +431,7 @@ static void attend_range(struct rebuild *rebuild, struct stream *stream, const s
                                         .partial_floats = rebuild->partial_floats};
     struct attend_item item = layer->operation.items[0];
     struct attend_operation operation = layer->operation;
-    item.view = (struct kv_view){
-        .layout = rebuild->layout, .chunks = rebuild->table, .chunk_stride = rebuild->view_chunks};
+    item.view = own_view(rebuild, stream, &rebuild->table, &item.view);
     operation.items = &item;
     operation.ranges = &range;
     const uint64_t began = clock_ns();
@@ -496,20 +514,21 @@ void rebuild_refuse(struct rebuild *rebuild, const struct error *why) {
     inputs_refuse(rebuild->run.inputs);
 }
 
-struct kv_view rebuild_view(struct rebuild *rebuild, const struct kv_view *view, size_t head_first,
-                            size_t head_count) {
-    const uint64_t first = rebuild->run.chunk_first, end = first + rebuild->run.chunk_count;
-    if (rebuild->run.stays) return *view;
+struct kv_view rebuild_view(struct rebuild *rebuild, struct stream *stream, const struct kv_view *view,
+                            const struct kv_fetch *first, size_t head_count) {
+    const struct rebuild_run *run = &rebuild->run;
+    if (run->stays) return *view;
     for (size_t i = 0; i < head_count; i++) {
-        void **row = rebuild->table + i * rebuild->view_chunks;
-        void *const *own = rebuild->own + (head_first + i) * rebuild->chunk_capacity;
-        void *const *others = view->chunks + i * view->chunk_stride;
-        for (uint64_t chunk = 0; chunk < rebuild->run.chunk_end; chunk++)
-            row[chunk] =
-                chunk >= first && chunk < end ? own[place_of(&rebuild->run, chunk - first)] : others[chunk];
+        const size_t head = first->kv_head + i;
+        const uint32_t *others = kv_sequence_places(first->sequence, run->layer_index, head);
+        for (uint64_t chunk = 0; chunk < run->chunk_end; chunk++) {
+            const bool is_own = chunk >= run->chunk_first && chunk < run->chunk_first + run->chunk_count;
+            page_table_set(&rebuild->table, i, chunk,
+                           is_own ? own_place(rebuild, head, place_of(run, chunk - run->chunk_first))
+                                  : others[chunk]);
+        }
     }
-    return (struct kv_view){
-        .layout = view->layout, .chunks = rebuild->table, .chunk_stride = rebuild->view_chunks};
+    return own_view(rebuild, stream, &rebuild->table, view);
 }
 
 const struct attend_ranges *rebuild_ranges(struct rebuild *rebuild, size_t head_first) {

@@ -49,9 +49,10 @@ enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const st
                         struct fetch *others, struct error *error) STATUS_CHECKED;
 /* The inputs failed: this sequence's are not used any more. */
 void rebuild_refuse(struct rebuild *rebuild, const struct error *why);
-/* The view of heads [head_first, head_first + head_count), whose other chunks are in memory; heads count from 0. */
-struct kv_view rebuild_view(struct rebuild *rebuild, const struct kv_view *view, size_t head_first,
-                            size_t head_count);
+/* The view of head_count heads from that of a fetch on, whose other chunks are in memory, for operations that follow on
+ * the stream; heads count from 0. */
+struct kv_view rebuild_view(struct rebuild *rebuild, struct stream *stream, const struct kv_view *view,
+                            const struct kv_fetch *first, size_t head_count);
 /* The ranges that the run has attended to, for the heads from head_first on; NULL: none.  Valid until the next call. */
 const struct attend_ranges *rebuild_ranges(struct rebuild *rebuild, size_t head_first);
 /* A layer has attended, by whatever way: what it did between two clock_ns. */

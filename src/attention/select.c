@@ -685,9 +685,7 @@ void select_attend_heads(struct select *select, struct stream *stream,
     rows.out = span_floats(rows.out, kv_head_first * group * heads.view.layout->v_dimension);
     rows.head_count = group * part->kv_head_count;
     rows.kv_head_count = part->kv_head_count;
-    heads.view.chunks += kv_head_first * heads.view.chunk_stride;
-    if (heads.view.quantized != NULL) heads.view.quantized += kv_head_first * heads.view.chunk_stride;
-    if (heads.view.key_index != NULL) heads.view.key_index += kv_head_first * heads.view.chunk_stride;
+    heads.view = kv_view_heads(&heads.view, kv_head_first);
     heads.lists += kv_head_first;
     rows.items = &heads;
     rows.item_count = 1;
@@ -695,9 +693,7 @@ void select_attend_heads(struct select *select, struct stream *stream,
     if (wants_sums(select)) rows.sums = sums_of(select);
     if (source != NULL) {
         copies = heads;
-        copies.view.chunks = source->chunks;
-        copies.view.chunk_stride = source->chunk_stride;
-        copies.view.quantized = NULL;
+        copies.view = source->view;
         copies.lists = source->lists;
         rows.items = &copies;
     }

@@ -105,8 +105,8 @@ struct select_options {
     size_t units_min;
     /* A row that sees fewer tokens attends to all of them: of short contexts that is quicker (plan/choose.h). */
     size_t exact_below;
-    size_t page;       /* tokens of a page; 0: 16 (quest, meanstd), single tokens (hash, lowrank, exact) */
-    size_t bits;       /* of a code; 0: hash 128, pq 6 */
+    size_t page;   /* tokens of a page; 0: 16 (quest, meanstd), single tokens (hash, lowrank, exact) */
+    size_t bits;   /* of a code; 0: hash 128, pq 6 */
     size_t planes; /* hash: bits of each coordinate of a key, at least, in place of `bits`; 0: by `bits` */
     size_t partitions; /* pq: of a key, each with codes of its own */
     size_t codebook;   /* pq: tokens whose centroids a code may name */
@@ -116,7 +116,8 @@ struct select_options {
     enum tree_rank rank; /* tree: what leaves are ranked by */
     bool estimate;       /* cluster: the rest is attended to as centroids and mean values */
     enum select_heads heads;
-    enum select_group group; /* SELECT_GROUP_OWN: what loses least with the method (docs/evaluation_studies.md) */
+    enum select_group
+        group; /* SELECT_GROUP_OWN: what loses least with the method (docs/evaluation_studies.md) */
     enum select_code code; /* hash; SELECT_CODE_OWN: levels where the bits are a multiple of the dimension */
     bool norms;            /* hash: scores times |k| */
     /* quest, meanstd, tree: of each step and query head it is found out what share of the attention was certainly
@@ -234,8 +235,7 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
                                  struct error *error) STATUS_CHECKED;
 /* Copies of the rows of some heads' lists: [kv_head_count][chunk_stride] chunks, and the lists' rows in them. */
 struct select_rows_source {
-    void *const *chunks;
-    size_t chunk_stride;
+    struct kv_view view;          /* of rows */
     const struct row_list *lists; /* [kv_head_count]; none has a row above the item's position */
 };
 /* Some KV heads of choice->chosen[index]. */

@@ -1,7 +1,6 @@
 #include "attention/tiered.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "attention/watch.h"
 #include "base/assert.h"
@@ -38,10 +37,9 @@ static enum status create_lists(struct tiered *tiered, const struct attention_op
     TRY(list_buffers_create(&tiered->lists, tiered->device, &shape, error));
     if (tiered->lists == NULL) return STATUS_OK;
     tiered->prefetch.lists = tiered->lists;
-    tiered->list_chunks =
-        calloc(options->kv_head_count * list_buffers_chunks(tiered->lists), sizeof *tiered->list_chunks);
+    tiered->list_shown = calloc(options->kv_head_count, sizeof(struct list_buffer *));
     tiered->list_rows = calloc(options->kv_head_count, sizeof *tiered->list_rows);
-    if (tiered->list_chunks != NULL && tiered->list_rows != NULL) return STATUS_OK;
+    if (tiered->list_shown != NULL && tiered->list_rows != NULL) return STATUS_OK;
     return error_set(error, STATUS_MEMORY, "attention in tiers: out of memory");
 }
 
@@ -74,7 +72,7 @@ void tiered_destroy(struct tiered *tiered) {
     prefetch_deinit(&tiered->prefetch);
     rebuild_destroy(tiered->rebuild);
     list_buffers_destroy(tiered->lists);
-    free(tiered->list_chunks);
+    free(tiered->list_shown);
     free(tiered->list_rows);
     free(tiered);
 }
@@ -115,8 +113,10 @@ void tiered_end_step(struct tiered *tiered) {
     if (tiered->rebuild != NULL) rebuild_end_step(tiered->rebuild);
 }
 
-/* Jobs [now.done, *end) of one item, of neighbouring heads, are in memory; waits for at least one. */
-static enum status next_heads(struct tiered *tiered, size_t *end, struct error *error) {
+/* Jobs [now.done, *end) of one item, of neighbouring heads, are in memory, and its view shows them; waits for at least
+ * one. */
+static enum status next_heads(struct tiered *tiered, struct stream *stream, size_t *end,
+                              struct error *error) {
     struct fetch *now = &tiered->now;
     fetch_begin(now, SIZE_MAX);
     if (now->begun == now->count) prefetch_begin_certain(&tiered->prefetch);
@@ -129,7 +129,10 @@ static enum status next_heads(struct tiered *tiered, size_t *end, struct error *
         TRY(kv_tier_failure(tiered->cache, error));
         return kv_tier_full(tiered->cache, error);
     }
-    return fetch_wait(now, tiered->trace, end, error);
+    TRY(fetch_wait(now, tiered->trace, end, error));
+    const struct kv_fetch *request = &now->jobs[now->done].request;
+    kv_sequence_update(request->sequence, stream, request->layer_index);
+    return STATUS_OK;
 }
 
 /* ---- everything ---- */
@@ -144,9 +147,8 @@ static void take_heads(struct heads_operation *heads, const struct attend_operat
                        const struct attend_item *item, size_t head_first, size_t head_count) {
     size_t group = operation->head_count / operation->kv_head_count;
     heads->item = *item;
-    heads->item.view.chunks += head_first * item->view.chunk_stride;
-    if (item->view.key_index != NULL) heads->item.view.key_index += head_first * item->view.chunk_stride;
-    heads->item.view.quantized = NULL; /* rows */
+    heads->item.view = kv_view_heads(&item->view, head_first);
+    heads->item.view.quantized = (struct span){.buffer = NULL}; /* rows */
     heads->operation = *operation;
     heads->operation.q = span_floats(operation->q, head_first * group * item->view.layout->k_dimension);
     heads->operation.out = span_floats(operation->out, head_first * group * item->view.layout->v_dimension);
@@ -170,7 +172,7 @@ static enum status scan_heads(const struct tiered *tiered, struct stream *stream
     struct heads_operation heads;
     take_heads(&heads, &layer->operation, &layer->operation.items[job->index], head_first, head_count);
     if (scan->rebuild != NULL) {
-        heads.item.view = rebuild_view(scan->rebuild, &heads.item.view, head_first, head_count);
+        heads.item.view = rebuild_view(scan->rebuild, stream, &heads.item.view, &job->request, head_count);
         heads.operation.ranges = rebuild_ranges(scan->rebuild, head_first);
     }
     if (scan->select == NULL) {
@@ -246,7 +248,7 @@ static enum status scan_items(struct tiered *tiered, struct stream *stream, cons
     for (size_t end; now->done < now->count;
          fetch_release(now, end, tiered->device->operations->ticket(stream))) {
         const uint64_t began = clock_ns();
-        TRY(next_heads(tiered, &end, error));
+        TRY(next_heads(tiered, stream, &end, error));
         layer_done.read_end_ns = clock_ns();
         layer_done.wait_ns += layer_done.read_end_ns - began;
         TRY(scan_heads(tiered, stream, &own, layer, end, error));
@@ -312,17 +314,15 @@ static void hold(struct tiered *tiered, const struct choice *choice, size_t end)
 
 /* The buffers of heads [first, end) of the jobs hold their lists. */
 static void fill_buffers(struct tiered *tiered, const struct choice *choice, size_t first, size_t end) {
-    const size_t stride = list_buffers_chunks(tiered->lists);
     for (size_t i = first; i < end; i++) {
         const struct fetch_job *job = &tiered->now.jobs[i];
-        const struct rows_item *item = &choice->chosen[job->index];
-        const size_t head = job->request.kv_head;
+        const struct kv_fetch *request = &job->request;
         struct list_buffer *buffer = buffer_of(tiered, choice, job);
-        list_buffer_fill(tiered->lists, buffer, &item->lists[head],
-                         item->view.chunks + head * item->view.chunk_stride);
-        const struct list_buffer_rows rows = list_buffer_rows(buffer);
-        tiered->list_rows[i - first] = rows.list;
-        memcpy(tiered->list_chunks + (i - first) * stride, rows.chunks, stride * sizeof *rows.chunks);
+        list_buffer_fill(tiered->lists, buffer, &choice->chosen[job->index].lists[request->kv_head],
+                         kv_cache_pools(tiered->cache),
+                         kv_sequence_places(request->sequence, request->layer_index, request->kv_head));
+        tiered->list_shown[i - first] = buffer;
+        tiered->list_rows[i - first] = list_buffer_rows(buffer);
     }
 }
 
@@ -335,9 +335,11 @@ static void attend_heads(struct tiered *tiered, struct stream *stream, const str
         const bool buffered = buffer_of(tiered, choice, &jobs[first]) != NULL;
         for (next = first + 1; next < end && (buffer_of(tiered, choice, &jobs[next]) != NULL) == buffered;)
             next++;
-        struct select_rows_source source = {.chunks = tiered->list_chunks, .lists = tiered->list_rows};
-        if (buffered) fill_buffers(tiered, choice, first, next);
-        if (buffered) source.chunk_stride = list_buffers_chunks(tiered->lists);
+        struct select_rows_source source = {.lists = tiered->list_rows};
+        if (buffered) {
+            fill_buffers(tiered, choice, first, next);
+            source.view = list_buffers_view(tiered->lists, stream, tiered->list_shown, next - first);
+        }
         const struct chosen_heads heads = {.index = jobs[first].index,
                                            .kv_head_first = jobs[first].request.kv_head,
                                            .kv_head_count = next - first,
@@ -365,7 +367,7 @@ enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream,
         TRY(prefetch_choose(prefetch, stream, chosen->select, layer, error));
     }
     for (size_t end; now->done < now->count; fetch_release(now, end, operations->ticket(stream))) {
-        TRY(next_heads(tiered, &end, error));
+        TRY(next_heads(tiered, stream, &end, error));
         if (prefetch_waits(prefetch) && fetch_has_arrived(now))
             operations->overlap(stream, begin_expected, tiered);
         attend_heads(tiered, stream, chosen, end);

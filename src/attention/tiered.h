@@ -26,8 +26,9 @@ struct tiered {
     struct prefetch prefetch;
     struct rebuild *rebuild;    /* owned; NULL: everything is read */
     struct list_buffers *lists; /* owned; NULL: heads attend to chunks */
-    void **list_chunks; /* owned; [kv_head_count][list_buffers_chunks]: of heads that attend together */
-    struct row_list *list_rows; /* owned; [kv_head_count] */
+    /* Owned; [kv_head_count]: of heads that attend together, buffers and their rows. */
+    const struct list_buffer **list_shown;
+    struct row_list *list_rows;
 };
 
 /* Rows or items that are attended to together, at most. */

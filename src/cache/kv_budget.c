@@ -33,8 +33,8 @@ static uint64_t tables_bytes(const struct kv_cache_config *config) {
              chunks = kv_chunks_of(config->token_capacity);
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     size_t tables = (size_t)1 + (config->quantized_pages ? 1 : 0);
-    return lanes * chunks * (tables * sizeof(void *) + sizeof(uint8_t)) +
-           chunks * (2 * sizeof(uint64_t) + sizeof(uint8_t)) +
+    return tables * sequences * page_table_bytes(lanes, kv_chunks_of(config->token_capacity / sequences)) +
+           lanes * chunks * sizeof(uint8_t) + chunks * (2 * sizeof(uint64_t) + sizeof(uint8_t)) +
            sequences * kv_key_index_table_bytes(config, chunks / sequences) +
            sequences * lanes * sizeof(uint32_t) + kv_budget_ring_pages(config) * sizeof(struct tier_place);
 }

@@ -50,14 +50,18 @@ static enum memory_kind key_index_memory(const struct kv_cache_config *config) {
 }
 
 static void release_key_index(struct kv_cache *cache) {
-    cache->device->operations->release(cache->device, &cache->key_index);
+    slab_deinit(&cache->key_index);
+    cache->pools.list[POOL_OTHER] = cache->key_index.pool;
     cache->config.key_index_bytes = 0;
 }
 
-static enum status slab_create(struct kv_cache *cache, uint64_t slab_bytes, struct error *error) {
-    enum status status = cache->device->operations->allocate(cache->device, MEMORY_DEVICE, (size_t)slab_bytes,
-                                                             &cache->slab, error);
+static enum status create_slab(struct kv_cache *cache, struct error *error) {
+    const struct kv_cache_config *config = &cache->config;
+    const uint64_t count = config->layer_count * config->kv_head_count * cache->column_count;
+    enum status status =
+        slab_init(&cache->slab, cache->device, MEMORY_DEVICE, cache->layout.chunk_bytes, count, error);
     if (status != STATUS_OK && error != NULL) error_prefix(error, "KV cache");
+    cache->pools.list[POOL_ROWS] = cache->slab.pool;
     return status;
 }
 
@@ -82,7 +86,7 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
     cache->column_count = column_count;
     kv_layout_init(&cache->layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
     cache->owner = owner;
-    enum status status = owner != NULL ? owner->create(cache, error) : slab_create(cache, slab_bytes, error);
+    enum status status = owner != NULL ? owner->create(cache, error) : create_slab(cache, error);
     if (status != STATUS_OK) {
         kv_cache_destroy(cache);
         return status;
@@ -107,7 +111,7 @@ void kv_cache_destroy(struct kv_cache *cache) {
     if (cache == NULL) return;
     ASSERT(cache->sequence_count == 0 && cache->used_columns == 0);
     release_key_index(cache);
-    cache->device->operations->release(cache->device, &cache->slab);
+    slab_deinit(&cache->slab);
     if (cache->owner != NULL) cache->owner->destroy(cache);
     free(cache->free_columns);
     free(cache->column_users);
@@ -121,8 +125,8 @@ uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config) {
 uint64_t kv_key_index_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count) {
     const uint64_t heads = config->kv_head_count, layers = config->layer_count;
     if (config->key_index_bytes == 0) return 0;
-    if (!config->key_index_on_disk) return layers * heads * chunk_count * sizeof(void *);
-    return layers_in_memory(config) * heads * chunk_count * sizeof(void *) +
+    if (!config->key_index_on_disk) return page_table_bytes(layers * heads, chunk_count);
+    return page_table_bytes(layers_in_memory(config) * heads, chunk_count) +
            layers * (heads * config->key_index_bytes + sizeof(uint64_t));
 }
 
@@ -141,29 +145,21 @@ uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache) {
     return cache->column_count * cache_column_bytes(cache);
 }
 
-/* A new area in place of one; without memory for it that one stays. */
-static void renew(struct kv_cache *cache, struct buffer *area) {
-    const struct device_operations *operations = cache->device->operations;
-    struct buffer fresh;
-    if (!buffer_exists(area) ||
-        operations->allocate(cache->device, area->kind, area->bytes, &fresh, NULL) != STATUS_OK)
-        return;
-    operations->release(cache->device, area);
-    *area = fresh;
-}
-
 void kv_cache_give_back(struct kv_cache *cache) {
     if (cache->sequence_count > 0) return;
     if (cache->owner != NULL) cache->owner->give_back(cache);
     if (cache->fresh_first == 0) return;
     ASSERT(cache->used_columns == 0);
     cache->fresh_first = cache->free_count = 0;
-    renew(cache, &cache->slab);
-    renew(cache, &cache->key_index);
+    (void)slab_renew(&cache->slab);
+    (void)slab_renew(&cache->key_index);
+    if (cache->owner == NULL) cache->pools.list[POOL_ROWS] = cache->slab.pool;
+    cache->pools.list[POOL_OTHER] = cache->key_index.pool;
 }
 
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache) { return &cache->layout; }
 const struct kv_cache_config *kv_cache_get_config(const struct kv_cache *cache) { return &cache->config; }
+const struct kv_pools *kv_cache_pools(const struct kv_cache *cache) { return &cache->pools; }
 
 static uint64_t free_columns(const struct kv_cache *cache) {
     uint64_t count = cache->column_count - cache->fresh_first + cache->free_count;
@@ -202,18 +198,18 @@ static uint64_t key_index_block(const struct kv_cache *cache, size_t layer, uint
     return (run * cache->config.kv_head_count + head) * KEY_INDEX_RUN + column % KEY_INDEX_RUN;
 }
 
-/* Enters the addresses of the blocks beside column number `index` of the sequence. */
+/* Enters the places of the blocks beside column number `index` of the sequence. */
 static void key_index_enter(struct kv_sequence *sequence, uint64_t index) {
     const struct kv_cache *cache = sequence->cache;
-    size_t heads = cache->config.kv_head_count, bytes = cache->config.key_index_bytes;
+    const size_t heads = cache->config.kv_head_count;
     size_t layer_count = layers_in_memory(&cache->config),
            first = cache->config.key_index_on_disk ? 0 : cache->config.key_index_layer_first;
     for (size_t layer = 0; layer < layer_count; layer++)
         for (size_t head = 0; head < heads; head++) {
             uint64_t block = key_index_block(cache, layer, sequence->columns[index], head);
-            ASSERT((block + 1) * bytes <= cache->key_index.bytes);
-            sequence->key_index[((layer + first) * heads + head) * sequence->column_capacity + index] =
-                (void *)(uintptr_t)(cache->key_index.address + block * bytes);
+            ASSERT(block < cache->key_index.slot_count);
+            page_table_set(&sequence->key_index, (layer + first) * heads + head, index,
+                           place_make(POOL_OTHER, block));
         }
 }
 
@@ -221,25 +217,24 @@ static void key_index_enter(struct kv_sequence *sequence, uint64_t index) {
 static bool key_index_table(struct kv_sequence *sequence) {
     const struct kv_cache *cache = sequence->cache;
     const struct kv_cache_config *config = &cache->config;
-    uint64_t count;
-    free(sequence->key_index);
+    page_table_deinit(&sequence->key_index);
     free(sequence->open_blocks);
     free(sequence->open_chunks);
-    sequence->key_index = NULL;
     sequence->open_blocks = NULL;
     sequence->open_chunks = NULL;
     memset(sequence->places, 0, sizeof sequence->places);
-    if (!buffer_exists(&cache->key_index)) return true;
+    if (!slab_exists(&cache->key_index)) return true;
     const size_t layers = config->key_index_on_disk ? layers_in_memory(config) : config->layer_count;
-    if (!checked_multiply(layers * config->kv_head_count, sequence->column_capacity, &count)) return false;
-    sequence->key_index = table_create(count, sizeof *sequence->key_index);
+    if (page_table_init(&sequence->key_index, cache->device, layers * config->kv_head_count,
+                        sequence->column_capacity, NULL) != STATUS_OK)
+        return false;
     if (config->key_index_on_disk) {
         sequence->open_blocks =
             table_create(config->layer_count * config->kv_head_count, config->key_index_bytes);
         sequence->open_chunks = table_create(config->layer_count, sizeof *sequence->open_chunks);
     }
     const bool has_open = sequence->open_blocks != NULL && sequence->open_chunks != NULL;
-    if (sequence->key_index == NULL || (config->key_index_on_disk && !has_open)) return false;
+    if (config->key_index_on_disk && !has_open) return false;
     for (uint64_t i = 0; i < sequence->column_count; i++) key_index_enter(sequence, i);
     return true;
 }
@@ -253,7 +248,7 @@ static bool key_index_tables(struct kv_cache *cache) {
 
 /* Nothing was ever stored: what there is of key index is zeros. */
 static bool is_fresh(const struct kv_cache *cache) {
-    bool made = cache->owner != NULL ? cache->owner->is_divided(cache) : buffer_exists(&cache->slab);
+    bool made = cache->owner != NULL ? cache->owner->is_divided(cache) : slab_exists(&cache->slab);
     return made && cache->fresh_first == 0;
 }
 
@@ -270,24 +265,21 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
     config.key_index_layer_first = key_index_layer_first;
     if (key_index_layers(&config) == 0)
         return cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
-    uint64_t column, bytes;
-    if (!column_key_index_bytes(&config, layers_in_memory(&config), &column) ||
-        !checked_multiply(column, key_index_columns(cache), &bytes))
-        return error_set(error, STATUS_MEMORY, "key index of %llu tokens does not fit any memory",
-                         (unsigned long long)(cache->column_count * KV_CHUNK_TOKENS));
-    enum status status = cache->device->operations->allocate(cache->device, key_index_memory(&config),
-                                                             (size_t)bytes, &cache->key_index, error);
+    const uint64_t blocks = layers_in_memory(&config) * config.kv_head_count * key_index_columns(cache);
+    enum status status = slab_init(&cache->key_index, cache->device, key_index_memory(&config),
+                                   key_index_bytes, blocks, error);
     if (status != STATUS_OK) {
         if (error != NULL) error_prefix(error, "key index");
         return status;
     }
+    cache->pools.list[POOL_OTHER] = cache->key_index.pool;
     cache->config = config;
     status = cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
     if (status == STATUS_OK && key_index_tables(cache)) return STATUS_OK;
     release_key_index(cache);
     (void)key_index_tables(cache);
     TRY(status);
-    return error_set(error, STATUS_MEMORY, "key index: no memory for the tables of addresses");
+    return error_set(error, STATUS_MEMORY, "key index: no memory for the page tables");
 }
 
 enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cache, uint64_t token_capacity,
@@ -301,16 +293,15 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     sequence->generation = ++cache->generations;
     sequence->column_capacity = kv_chunks_of(token_capacity);
     if (sequence->column_capacity > cache->column_count) sequence->column_capacity = cache->column_count;
-    uint64_t chunk_count;
+    const size_t lanes = cache->config.layer_count * cache->config.kv_head_count;
     sequence->columns = table_create(sequence->column_capacity, sizeof *sequence->columns);
-    if (checked_multiply(cache->config.layer_count * cache->config.kv_head_count, sequence->column_capacity,
-                         &chunk_count)) {
-        sequence->chunks = table_create(chunk_count, sizeof *sequence->chunks);
-        if (cache->config.quantized_pages)
-            sequence->quantized = table_create(chunk_count, sizeof *sequence->quantized);
-    }
-    bool has_tables = sequence->columns != NULL && sequence->chunks != NULL && key_index_table(sequence) &&
-                      (!cache->config.quantized_pages || sequence->quantized != NULL);
+    bool has_tables =
+        sequence->columns != NULL &&
+        page_table_init(&sequence->chunks, cache->device, lanes, sequence->column_capacity, NULL) ==
+            STATUS_OK &&
+        (!cache->config.quantized_pages || page_table_init(&sequence->quantized, cache->device, lanes,
+                                                           sequence->column_capacity, NULL) == STATUS_OK) &&
+        key_index_table(sequence);
     sequence->next = cache->sequences;
     if (sequence->next != NULL) sequence->next->previous = sequence;
     cache->sequences = sequence;
@@ -348,28 +339,27 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
     else
         sequence->cache->sequences = sequence->next;
     free(sequence->columns);
-    free(sequence->chunks);
-    free(sequence->quantized);
-    free(sequence->key_index);
+    page_table_deinit(&sequence->chunks);
+    page_table_deinit(&sequence->quantized);
+    page_table_deinit(&sequence->key_index);
     free(sequence->open_blocks);
     free(sequence->open_chunks);
     free(sequence->watch);
     free(sequence);
 }
 
-/* Enters the addresses of the column's chunks as number `index` of the sequence. */
+/* Enters the places of the column's chunks as number `index` of the sequence. */
 static void column_enter(struct kv_sequence *sequence, uint64_t index, uint64_t column) {
     const struct kv_cache *cache = sequence->cache;
-    size_t heads = cache->config.kv_head_count, chunk_bytes = cache->layout.chunk_bytes;
+    const size_t heads = cache->config.kv_head_count;
     sequence->columns[index] = column;
     for (size_t layer = 0; layer < cache->config.layer_count && cache->owner == NULL; layer++)
         for (size_t head = 0; head < heads; head++) {
             uint64_t chunk = (layer * cache->column_count + column) * heads + head;
-            ASSERT((chunk + 1) * chunk_bytes <= cache->slab.bytes);
-            sequence->chunks[(layer * heads + head) * sequence->column_capacity + index] =
-                (void *)(uintptr_t)(cache->slab.address + chunk * chunk_bytes);
+            ASSERT(chunk < cache->slab.slot_count);
+            page_table_set(&sequence->chunks, layer * heads + head, index, place_make(POOL_ROWS, chunk));
         }
-    if (sequence->key_index != NULL) key_index_enter(sequence, index);
+    if (kv_has_key_index(sequence)) key_index_enter(sequence, index);
 }
 
 enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
@@ -422,11 +412,8 @@ bool kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct
     for (size_t layer = 0; layer < layers_in_memory(config); layer++)
         for (size_t head = 0; head < config->kv_head_count; head++)
             cache->device->operations->copy(
-                stream,
-                span_of(&cache->key_index,
-                        key_index_block(cache, layer, own, head) * config->key_index_bytes),
-                span_of(&cache->key_index,
-                        key_index_block(cache, layer, column, head) * config->key_index_bytes),
+                stream, slab_slot(&cache->key_index, key_index_block(cache, layer, own, head)),
+                slab_slot(&cache->key_index, key_index_block(cache, layer, column, head)),
                 config->key_index_bytes);
     column_give_back(cache, column);
     column_enter(sequence, index, own);
@@ -448,15 +435,43 @@ void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) 
     sequence->length = token_count;
 }
 
-struct kv_view kv_sequence_view(const struct kv_sequence *sequence, size_t layer_index) {
+static bool layer_has_key_index(const struct kv_sequence *sequence, size_t layer_index) {
+    return kv_has_key_index(sequence) && layer_index >= sequence->cache->config.key_index_layer_first;
+}
+
+void kv_sequence_update(struct kv_sequence *sequence, struct stream *stream, size_t layer_index) {
+    const size_t heads = sequence->cache->config.kv_head_count;
+    ASSERT(layer_index < sequence->cache->config.layer_count);
+    page_table_update(&sequence->chunks, stream, layer_index * heads, heads);
+    if (kv_has_quantized(sequence))
+        page_table_update(&sequence->quantized, stream, layer_index * heads, heads);
+    if (layer_has_key_index(sequence, layer_index))
+        page_table_update(&sequence->key_index, stream, kv_key_index_lane(sequence, layer_index), heads);
+}
+
+struct kv_view kv_sequence_view(struct kv_sequence *sequence, struct stream *stream, size_t layer_index) {
     const struct kv_cache *cache = sequence->cache;
-    ASSERT(layer_index < cache->config.layer_count);
-    size_t offset = layer_index * cache->config.kv_head_count * (size_t)sequence->column_capacity;
-    bool has_key_index = sequence->key_index != NULL && layer_index >= cache->config.key_index_layer_first;
-    void **key_index = has_key_index ? kv_key_index_blocks(sequence, layer_index) : NULL;
-    return (struct kv_view){.layout = &cache->layout,
-                            .chunks = sequence->chunks + offset,
-                            .quantized = sequence->quantized != NULL ? sequence->quantized + offset : NULL,
-                            .chunk_stride = (size_t)sequence->column_capacity,
-                            .key_index = key_index};
+    const size_t capacity = (size_t)sequence->column_capacity,
+                 offset = layer_index * cache->config.kv_head_count * capacity;
+    kv_sequence_update(sequence, stream, layer_index);
+    struct kv_view view = {.layout = &cache->layout,
+                           .pools = &cache->pools,
+                           .chunks =
+                               span_behind(page_table_lane(&sequence->chunks, 0), offset * sizeof(uint32_t)),
+                           .chunk_stride = capacity};
+    if (kv_has_quantized(sequence))
+        view.quantized = span_behind(page_table_lane(&sequence->quantized, 0), offset * sizeof(uint32_t));
+    if (layer_has_key_index(sequence, layer_index))
+        view.key_index = page_table_lane(&sequence->key_index, kv_key_index_lane(sequence, layer_index));
+    return view;
+}
+
+const uint32_t *kv_sequence_places(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head) {
+    const size_t lane = layer_index * sequence->cache->config.kv_head_count + kv_head;
+    return sequence->chunks.places + lane * sequence->column_capacity;
+}
+
+struct span kv_sequence_chunk(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head,
+                              uint64_t chunk) {
+    return kv_pools_chunk(&sequence->cache->pools, kv_chunk_place(sequence, layer_index, kv_head, chunk));
 }

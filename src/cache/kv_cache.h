@@ -6,10 +6,10 @@
  * layer lie together, [layer][column][kv head]: a sequence that grew alone is one stream per layer, and
  * its first tokens touch little more memory than they need.
  *
- * A sequence holds the numbers of its columns, in order, and for every layer and KV head the addresses of
- * its chunks (what struct kv_view shows to attention).  These tables are as long as the sequence may
- * become, and take memory only where they are used.  Nothing is allocated after create: reserve and
- * set_length only move columns between the free list and the tables.
+ * A sequence holds the numbers of its columns, in order, and for every layer and KV head the places of its chunks
+ * (cache/page_table.h), of which the device has a copy (what struct kv_view shows to attention).  These tables are as
+ * long as the sequence may become, and take memory only where they are used.  Nothing is allocated after create:
+ * reserve and set_length only move columns between the free list and the tables.
  *
  *   1  Every column is in exactly one place: the fresh end of the slab, the free list, or a sequence; with a tier, or
  *      several that share it (kv_tier.h).
@@ -23,9 +23,9 @@
  * What selection keeps beside a chunk lies in a slab of its own, cut into the same columns: a block per chunk,
  * taken and given back with it, so that it is tiered and saved with the chunk and read without it.
  *
- * In a cache of kv_tier_create (cache/kv_tier.h) chunks come and go: a sequence's table then has NULL where a chunk is
- * not in RAM, columns are key index alone, and invariant 3 holds for memory and disk together.  With key_index_on_disk
- * the slab has the blocks of key_index_places layers, which the layers use in turns.
+ * In a cache of kv_tier_create (cache/kv_tier.h) chunks come and go: one that is not in RAM is PLACE_NOWHERE, columns
+ * are key index alone, and invariant 3 holds for memory and disk together.  With key_index_on_disk the slab has the
+ * blocks of key_index_places layers, which the layers use in turns.
  *
  * The slab is never exceeded: a sequence that does not fit gets STATUS_FULL from kv_sequence_reserve,
  * before any work.  Thread: the engine's.
@@ -139,7 +139,17 @@ void kv_sequence_set_length(struct kv_sequence *sequence,
 /* A number that no other sequence of the cache has or had, and that is another one after every set_length that did not
  * add tokens: as long as it stays, all that was ever known of the sequence's first tokens is true. */
 uint64_t kv_sequence_generation(const struct kv_sequence *sequence);
-/* Valid until the sequence is reserved, shortened or destroyed. */
-struct kv_view kv_sequence_view(const struct kv_sequence *sequence, size_t layer_index);
+/* For operations that follow on the stream, until places change: when the sequence is reserved, shortened or destroyed,
+ * and with a tier when chunks come or go.  The view itself stays the same until the sequence is destroyed, or the key
+ * index changes; kv_sequence_update brings its tables up to date. */
+struct kv_view kv_sequence_view(struct kv_sequence *sequence, struct stream *stream, size_t layer_index);
+void kv_sequence_update(struct kv_sequence *sequence, struct stream *stream, size_t layer_index);
+/* The places of a view, looked up. */
+const struct kv_pools *kv_cache_pools(const struct kv_cache *cache);
+/* The host's own table of where the rows of a KV head are now, [chunk]; PLACE_NOWHERE: they are not in memory. */
+const uint32_t *kv_sequence_places(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head);
+/* A chunk's rows in the device's memory, or with a tier in the host's; NULL: they are not in memory. */
+struct span kv_sequence_chunk(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head,
+                              uint64_t chunk);
 
 #endif

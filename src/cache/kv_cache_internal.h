@@ -4,6 +4,8 @@
 
 #include "cache/kv_cache.h"
 #include "cache/page_fractions.h"
+#include "cache/page_table.h"
+#include "cache/slab.h"
 
 struct kv_tier;
 struct sequence_pages;
@@ -29,9 +31,12 @@ struct kv_cache {
     struct device *device; /* borrowed */
     struct kv_cache_config config;
     struct kv_layout layout;
-    struct buffer slab; /* owned MEMORY_DEVICE; [layer][column][kv head] chunks; none with a tier */
-    /* Owned; blocks of the layers from key_index_layer_first on: key_index_block; or none. */
-    struct buffer key_index;
+    struct slab slab; /* [layer][column][kv head] chunks, MEMORY_DEVICE; none with a tier */
+    /* Blocks of the layers from key_index_layer_first on (key_index_block), MEMORY_DEVICE, or with key_index_on_disk
+     * MEMORY_SHARED; or none. */
+    struct slab key_index;
+    /* POOL_ROWS, POOL_QUANTIZED: of slab, or the owner's; POOL_OTHER: of key_index */
+    struct kv_pools pools;
     uint64_t column_count;
     uint64_t fresh_first;   /* columns from here on have never been used */
     uint64_t *free_columns; /* owned; stack of [free_count], room for column_count */
@@ -59,24 +64,29 @@ struct kv_sequence {
     uint64_t length; /* tokens stored */
     uint64_t generation;
     uint64_t column_count, column_capacity;
-    uint64_t *columns;     /* owned; [column_capacity] */
-    void **chunks;         /* owned; [layer][kv head][column_capacity] */
-    void **quantized;      /* owned; the same for chunks in 4 bits (kv_tier.h); NULL: there are none */
-    void **key_index;      /* owned; the same for the blocks beside them; NULL: none.  With key_index_on_disk
-                                   * [place][kv head][column_capacity], and: */
-    uint8_t *open_blocks;  /* owned; [layer][kv head][key_index_bytes]: of the chunk that grows */
-    uint64_t *open_chunks; /* owned; [layer]: which one that is */
+    uint64_t *columns;           /* owned; [column_capacity] */
+    struct page_table chunks;    /* [layer][kv head][column_capacity] */
+    struct page_table quantized; /* the same for chunks in 4 bits (kv_tier.h); or none */
+    struct page_table key_index; /* the same for the blocks beside them; or none.  With key_index_on_disk
+                                  * [place][kv head][column_capacity], and: */
+    uint8_t *open_blocks;        /* owned; [layer][kv head][key_index_bytes]: of the chunk that grows */
+    uint64_t *open_chunks;       /* owned; [layer]: which one that is */
     struct key_index_place places[KV_KEY_INDEX_PLACES];
     struct sequence_pages *pages; /* the chunk owner's */
     struct inputs *inputs;        /* owned; NULL: none are kept */
     struct kv_watch *watch;       /* owned, one block of memory (kv_watch.h); NULL: nobody looks */
 };
 
-/* Where the table of addresses has a chunk. */
-static inline void **kv_chunk_entry(const struct kv_sequence *sequence, size_t layer, size_t head,
-                                    uint64_t chunk) {
-    size_t lane = layer * sequence->cache->config.kv_head_count + head;
-    return &sequence->chunks[lane * sequence->column_capacity + chunk];
+/* Where a chunk's rows are. */
+static inline uint32_t kv_chunk_place(const struct kv_sequence *sequence, size_t layer, size_t head,
+                                      uint64_t chunk) {
+    return page_table_place(&sequence->chunks, layer * sequence->cache->config.kv_head_count + head, chunk);
+}
+static inline bool kv_has_quantized(const struct kv_sequence *sequence) {
+    return sequence->quantized.places != NULL;
+}
+static inline bool kv_has_key_index(const struct kv_sequence *sequence) {
+    return sequence->key_index.places != NULL;
 }
 
 /* With key_index_on_disk: layers whose blocks are in memory at once. */
@@ -90,11 +100,18 @@ static inline size_t kv_key_index_place(const struct kv_cache_config *config, si
                                      : layer;
 }
 
-/* A layer's blocks of the key index: [kv head][column_capacity]. */
-static inline void **kv_key_index_blocks(const struct kv_sequence *sequence, size_t layer) {
+/* The first of a layer's lanes of the key index. */
+static inline size_t kv_key_index_lane(const struct kv_sequence *sequence, size_t layer) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    return sequence->key_index +
-           kv_key_index_place(config, layer) * config->kv_head_count * sequence->column_capacity;
+    return kv_key_index_place(config, layer) * config->kv_head_count;
+}
+
+/* A chunk's block of the key index. */
+static inline struct span kv_key_index_block(const struct kv_sequence *sequence, size_t layer, size_t head,
+                                             uint64_t chunk) {
+    const uint32_t place =
+        page_table_place(&sequence->key_index, kv_key_index_lane(sequence, layer) + head, chunk);
+    return kv_pools_chunk(&sequence->cache->pools, place);
 }
 
 /* Columns that there are; and of these, how many only a sequence takes that must no longer share one
@@ -125,10 +142,5 @@ bool kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct
 enum status kv_cache_create_owned(struct kv_cache **cache, struct device *device,
                                   const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
                                   struct error *error) STATUS_CHECKED;
-
-/* Where a block of the key index is that a table shows. */
-static inline struct span kv_key_index_span(const struct kv_cache *cache, const void *block) {
-    return span_of(&cache->key_index, (size_t)((uint64_t)(uintptr_t)block - cache->key_index.address));
-}
 
 #endif

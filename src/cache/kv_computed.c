@@ -4,25 +4,25 @@
 
 bool kv_sequence_has_room(const struct kv_sequence *sequence, uint64_t chunk_count) {
     const struct kv_cache *cache = sequence->cache;
-    return cache->tier != NULL && sequence->quantized == NULL &&
+    return cache->tier != NULL && !kv_has_quantized(sequence) &&
            tier_vacant_slots(&cache->tier->slots.plain) / cache->config.kv_head_count >= chunk_count;
 }
 
 /* The head's chunk has a slot, whatever is on its way there or is written from it is not touched. */
 static bool give_slot(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
     struct kv_tier *tier = sequence->cache->tier;
-    void *const *entry = kv_chunk_entry(sequence, layer, head, chunk);
+    const uint32_t place = kv_chunk_place(sequence, layer, head, chunk);
+    struct slot *slot = place != PLACE_NOWHERE ? tier_slot_at(tier, place) : NULL;
     ASSERT(tier_document_of(sequence, chunk) != NULL);
-    if (*entry == NULL) {
+    if (slot == NULL) {
         struct tier_pool *pool = &tier->slots.plain;
-        struct slot *slot = tier_vacant_slots(pool) > 0 ? tier_slot_take(tier, pool, true) : NULL;
+        slot = tier_vacant_slots(pool) > 0 ? tier_slot_take(tier, pool, true) : NULL;
         if (slot == NULL) return false;
         tier_slot_give(tier, slot, sequence, layer * sequence->cache->config.kv_head_count + head, chunk,
                        SLOT_READING); /* nobody takes it for complete */
-    } else if (tier_slot_at(tier, *entry)->state != SLOT_CLEAN) {
+    } else if (slot->state != SLOT_CLEAN) {
         return false;
     }
-    struct slot *slot = tier_slot_at(tier, *entry);
     ASSERT(slot->pins < UINT16_MAX);
     slot->pins++;
     return true;
@@ -31,7 +31,7 @@ static bool give_slot(struct kv_sequence *sequence, size_t layer, size_t head, u
 static void settle(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk, bool computed,
                    struct ticket ticket) {
     struct kv_tier *tier = sequence->cache->tier;
-    struct slot *slot = tier_slot_at(tier, *kv_chunk_entry(sequence, layer, head, chunk));
+    struct slot *slot = tier_slot_at(tier, kv_chunk_place(sequence, layer, head, chunk));
     ASSERT(slot->pins > 0 && slot->reading == 0);
     slot->pins--;
     tier_slot_read_until(tier, slot, ticket);

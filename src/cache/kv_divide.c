@@ -11,6 +11,7 @@
 
 enum { QUEUE_DEPTH = 128 };
 
+/* Without its memory. */
 static void pool_init(struct tier_pool *pool, const struct kv_tier *tier, size_t slot_bytes, uint64_t first,
                       uint64_t count) {
     *pool = (struct tier_pool){.slot_bytes = slot_bytes,
@@ -27,21 +28,24 @@ uint64_t tier_host_bytes(const struct kv_tier *tier) {
     return bytes > tier->host_bytes_max ? bytes : tier->host_bytes_max;
 }
 
+/* What views look places up in. */
+static void show_pools(struct kv_tier *tier) {
+    struct kv_pools *pools = &tier->cache->pools;
+    pools->list[POOL_ROWS] = tier->slots.plain.memory.pool;
+    pools->list[POOL_QUANTIZED] = tier->slots.quantized.memory.pool;
+}
+
 void tier_release_slots(struct kv_tier *tier) {
     io_queue_destroy(tier->reads.queue);
-    tier->cache->device->operations->release(tier->cache->device, &tier->slab);
+    slab_deinit(&tier->staging);
+    slab_deinit(&tier->slots.plain.memory);
+    slab_deinit(&tier->slots.quantized.memory);
+    show_pools(tier);
     free(tier->slots.list);
     free(tier->slots.stacks);
     tier->reads.queue = NULL;
     tier->slots.list = NULL;
     tier->slots.stacks = NULL;
-}
-
-static void place_pools(struct kv_tier *tier) {
-    struct tier_slots *slots = &tier->slots;
-    tier->reads.pages = tier->slab.host;
-    slots->plain.memory = tier->reads.pages + kv_budget_staging_bytes(&tier->cache->config);
-    slots->quantized.memory = slots->plain.memory + slots->plain.count * slots->plain.slot_bytes;
 }
 
 static void pool_empty(struct kv_tier *tier, struct tier_pool *pool) {
@@ -52,27 +56,19 @@ static void pool_empty(struct kv_tier *tier, struct tier_pool *pool) {
 
 void tier_give_back(struct kv_cache *cache) {
     struct kv_tier *tier = cache->tier;
-    const struct device_operations *operations = cache->device->operations;
     const struct io_queue_options options = {.backend = cache->config.backend, .depth = QUEUE_DEPTH};
     struct io_queue *queue;
-    struct buffer slab;
     if (!tier_is_divided(cache) || tier_used_bytes(cache) > 0) return;
     if (tier->slots.plain.fresh_count + tier->slots.quantized.fresh_count == 0) return;
     tier_drain_all(tier);
-    /* The new ones first: without them it stays as it is. */
-    if (operations->allocate(cache->device, MEMORY_SHARED, tier->slab.bytes, &slab, NULL) != STATUS_OK)
-        return;
-    if (io_queue_create(&queue, &options, NULL) != STATUS_OK) {
-        operations->release(cache->device, &slab);
-        return;
-    }
+    if (io_queue_create(&queue, &options, NULL) != STATUS_OK) return; /* it stays as it is */
     tier->host_bytes_max = tier_host_bytes(tier);
     io_queue_destroy(tier->reads.queue); /* it may know the old memory */
     tier->reads.queue = queue;
     tier->reads.is_registered = false;
-    operations->release(cache->device, &tier->slab);
-    tier->slab = slab;
-    place_pools(tier);
+    (void)slab_renew(&tier->slots.plain.memory);
+    (void)slab_renew(&tier->slots.quantized.memory);
+    show_pools(tier);
     pool_empty(tier, &tier->slots.plain);
     pool_empty(tier, &tier->slots.quantized);
 }
@@ -80,11 +76,9 @@ void tier_give_back(struct kv_cache *cache) {
 static enum status create_slots(struct kv_tier *tier, struct slot_counts counts, struct error *error) {
     const struct kv_cache_config *config = &tier->cache->config;
     const size_t plain_bytes = kv_budget_plain_bytes(config), staging = kv_budget_staging_bytes(config);
+    struct device *device = tier->cache->device;
     uint64_t count = counts.plain + counts.quantized;
     if (count >= TIER_NO_SLOT) return error_set(error, STATUS_MEMORY, "KV tier: too many slots");
-    const size_t slab_bytes = staging + counts.plain * plain_bytes + counts.quantized * tier->quantized_bytes;
-    TRY(tier->cache->device->operations->allocate(tier->cache->device, MEMORY_SHARED, slab_bytes, &tier->slab,
-                                                  error));
     tier->slots.list = calloc(count, sizeof *tier->slots.list);
     tier->slots.stacks = calloc(2 * count, sizeof *tier->slots.stacks);
     if (tier->slots.list == NULL || tier->slots.stacks == NULL)
@@ -92,7 +86,12 @@ static enum status create_slots(struct kv_tier *tier, struct slot_counts counts,
                          count);
     pool_init(&tier->slots.plain, tier, plain_bytes, 0, counts.plain);
     pool_init(&tier->slots.quantized, tier, tier->quantized_bytes, counts.plain, counts.quantized);
-    place_pools(tier);
+    TRY(slab_init(&tier->staging, device, MEMORY_SHARED, max_size(staging, 1), staging > 0 ? 1 : 0, error));
+    TRY(slab_init(&tier->slots.plain.memory, device, MEMORY_SHARED, plain_bytes, counts.plain, error));
+    TRY(slab_init(&tier->slots.quantized.memory, device, MEMORY_SHARED, max_size(tier->quantized_bytes, 1),
+                  counts.quantized, error));
+    tier->reads.pages = staging > 0 ? span_host(slab_slot(&tier->staging, 0)) : NULL;
+    show_pools(tier);
     residency_divide(tier);
     const struct io_queue_options options = {.backend = config->backend, .depth = QUEUE_DEPTH};
     tier->reads.is_registered = false;

@@ -171,7 +171,7 @@ static uint64_t share_key_index(struct kv_sequence *sequence, const struct docum
                                 uint64_t chunk_count) {
     const struct kv_sequence *best = NULL;
     uint64_t most = 0;
-    if (sequence->key_index == NULL || sequence->cache->config.key_index_on_disk) return 0;
+    if (!kv_has_key_index(sequence) || sequence->cache->config.key_index_on_disk) return 0;
     for (const struct kv_sequence *s = sequence->cache->sequences; s != NULL; s = s->next) {
         const uint64_t has = s != sequence ? has_key_index(s, document) : 0;
         if (has <= most) continue;
@@ -189,7 +189,7 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
                                   uint64_t chunk_first, uint64_t chunk_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     size_t heads = config->kv_head_count, bytes = config->key_index_bytes;
-    if (sequence->key_index == NULL) return STATUS_OK;
+    if (!kv_has_key_index(sequence)) return STATUS_OK;
     const struct store_layout *layout = document_layout(document);
     const bool same = strcmp(layout->key_index_kind, sequence->pages->backing.layout.key_index_kind) == 0 &&
                       layout->key_index_bytes == sequence->pages->backing.layout.key_index_bytes;
@@ -212,13 +212,8 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
             status = document_read_key_index(document, layer, first, count, run, error);
             for (size_t head = 0; head < heads && status == STATUS_OK; head++)
                 for (size_t i = 0; i < count; i++)
-                    operations->upload(
-                        stream,
-                        kv_key_index_span(
-                            sequence->cache,
-                            sequence
-                                ->key_index[(layer * heads + head) * sequence->column_capacity + first + i]),
-                        run + (head * count + i) * bytes, bytes);
+                    operations->upload(stream, kv_key_index_block(sequence, layer, head, first + i),
+                                       run + (head * count + i) * bytes, bytes);
             if (status == STATUS_OK) status = operations->stream_synchronize(stream, error);
         }
     free(run);
@@ -266,11 +261,12 @@ static void forget_chunks(struct kv_sequence *sequence, uint64_t chunk_first) {
     for (size_t layer = 0; layer < config->layer_count; layer++)
         for (size_t head = 0; head < config->kv_head_count; head++)
             for (uint64_t chunk = chunk_first; chunk < sequence->column_count; chunk++) {
-                const void *plain = *kv_chunk_entry(sequence, layer, head, chunk);
-                if (plain != NULL) tier_slot_leave(tier, tier_slot_at(tier, plain), sequence);
-                if (sequence->quantized == NULL) continue;
-                const void *quantized = *kv_quantized_entry(sequence, layer, head, chunk);
-                if (quantized != NULL) tier_slot_leave(tier, tier_slot_at(tier, quantized), sequence);
+                const uint32_t plain = kv_chunk_place(sequence, layer, head, chunk);
+                if (plain != PLACE_NOWHERE) tier_slot_leave(tier, tier_slot_at(tier, plain), sequence);
+                if (!kv_has_quantized(sequence)) continue;
+                const uint32_t quantized = kv_quantized_place(sequence, layer, head, chunk);
+                if (quantized != PLACE_NOWHERE)
+                    tier_slot_leave(tier, tier_slot_at(tier, quantized), sequence);
             }
 }
 

@@ -22,8 +22,8 @@ static struct slot *scan_slot(struct kv_tier *tier, const struct kv_fetch *fetch
     if (tier->slots.reserve_count == 0) {
         size_t missing = 0;
         for (size_t i = fetch->pinned; i < fetch->chunk_count && missing < TIER_RESERVE_SLOTS; i++)
-            missing += *kv_chunk_entry(fetch->sequence, fetch->layer_index, fetch->kv_head,
-                                       fetch_chunk(fetch, i)) == NULL;
+            missing += kv_chunk_place(fetch->sequence, fetch->layer_index, fetch->kv_head,
+                                      fetch_chunk(fetch, i)) == PLACE_NOWHERE;
         for (struct slot *slot;
              missing > 0 && (slot = tier_slot_take(tier, &tier->slots.plain, true)) != NULL; missing--)
             tier->slots.reserve[tier->slots.reserve_count++] = (uint32_t)(slot - tier->slots.list);
@@ -68,27 +68,33 @@ static bool prefetch_fits_queue(const struct kv_tier *tier, const struct kv_fetc
 }
 
 /* Chunks that are full are wanted in 4 bits where they may be chosen from, and as rows where they are scanned. */
-static void **fetch_entry(const struct kv_fetch *fetch, uint64_t chunk) {
+static bool wants_quantized(const struct kv_fetch *fetch, uint64_t chunk) {
     const struct kv_sequence *sequence = fetch->sequence;
-    bool quantized = fetch->quantized && sequence->quantized != NULL &&
-                     chunk < sequence->pages->quantized_end[fetch->layer_index];
-    return (quantized ? kv_stored_entry : kv_chunk_entry)(sequence, fetch->layer_index, fetch->kv_head,
-                                                          chunk);
+    return fetch->quantized && kv_has_quantized(sequence) &&
+           chunk < sequence->pages->quantized_end[fetch->layer_index] &&
+           kv_chunk_is_quantized(sequence, fetch->layer_index, fetch->kv_head, chunk);
+}
+
+static uint32_t fetch_place(const struct kv_fetch *fetch, uint64_t chunk) {
+    return (wants_quantized(fetch, chunk) ? kv_quantized_place : kv_chunk_place)(
+        fetch->sequence, fetch->layer_index, fetch->kv_head, chunk);
 }
 
 static struct slot *fetch_slot(const struct kv_fetch *fetch, size_t index) {
-    return tier_slot_at(fetch->sequence->cache->tier, *fetch_entry(fetch, fetch_chunk(fetch, index)));
+    return tier_slot_at(fetch->sequence->cache->tier, fetch_place(fetch, fetch_chunk(fetch, index)));
 }
 
 /* Rows of a chunk that lies in memory in 4 bits; false: it does not. */
 static bool dequantize(struct kv_tier *tier, const struct kv_fetch *fetch, struct slot *slot,
                        uint64_t chunk) {
     const struct kv_sequence *sequence = fetch->sequence;
-    if (sequence->quantized == NULL || tier_slot_is_quantized(tier, slot)) return false;
-    const void *quantized = *kv_quantized_entry(sequence, fetch->layer_index, fetch->kv_head, chunk);
-    if (quantized == NULL) return false;
-    while (tier_slot_at(tier, quantized)->state == SLOT_READING) tier_drain(tier, 1);
-    tier->codec.q4_decode(&tier->cache->layout, quantized, tier_slot_memory(tier, slot));
+    if (!kv_has_quantized(sequence) || tier_slot_is_quantized(tier, slot)) return false;
+    const uint32_t place = kv_quantized_place(sequence, fetch->layer_index, fetch->kv_head, chunk);
+    if (place == PLACE_NOWHERE) return false;
+    const struct slot *quantized = tier_slot_at(tier, place);
+    while (quantized->state == SLOT_READING) tier_drain(tier, 1);
+    tier->codec.q4_decode(&tier->cache->layout, tier_slot_memory(tier, quantized),
+                          tier_slot_memory(tier, slot));
     slot->state = SLOT_CLEAN;
     slot->parts = TIER_PARTS_ALL;
     return true;
@@ -131,8 +137,7 @@ static struct slot *fetch_begin_chunk(struct kv_fetch *fetch, uint64_t chunk, ui
     struct kv_sequence *sequence = fetch->sequence;
     struct kv_tier *tier = sequence->cache->tier;
     size_t lane = fetch->layer_index * sequence->cache->config.kv_head_count + fetch->kv_head;
-    bool quantized =
-        fetch_entry(fetch, chunk) != kv_chunk_entry(sequence, fetch->layer_index, fetch->kv_head, chunk);
+    const bool quantized = wants_quantized(fetch, chunk);
     struct tier_pool *pool = quantized ? &tier->slots.quantized : &tier->slots.plain;
     struct slot *slot = tier_slot_share(tier, sequence, lane, chunk, quantized);
     if (slot != NULL) return fetch_found_chunk(fetch, slot, blocks, batch);
@@ -153,10 +158,10 @@ static struct slot *fetch_begin_chunk(struct kv_fetch *fetch, uint64_t chunk, ui
 static void prefetch_slot(const struct kv_fetch *fetch, size_t index) {
     if (index >= fetch->chunk_count) return;
     uint64_t chunk = fetch_chunk(fetch, index);
-    const void *memory = *fetch_entry(fetch, chunk);
+    const uint32_t place = fetch_place(fetch, chunk);
     size_t lane = fetch->layer_index * fetch->sequence->cache->config.kv_head_count + fetch->kv_head;
     __builtin_prefetch(tier_uses_at(fetch->sequence, lane, chunk), 1);
-    if (memory != NULL) __builtin_prefetch(tier_slot_at(fetch->sequence->cache->tier, memory), 1);
+    if (place != PLACE_NOWHERE) __builtin_prefetch(tier_slot_at(fetch->sequence->cache->tier, place), 1);
 }
 
 bool kv_fetch_begin(struct kv_fetch *fetch) {
@@ -167,11 +172,11 @@ bool kv_fetch_begin(struct kv_fetch *fetch) {
     for (; fetch->pinned < fetch->chunk_count; fetch->pinned++) {
         prefetch_slot(fetch, fetch->pinned + TIER_PREFETCH_CHUNKS);
         uint64_t chunk = fetch_chunk(fetch, fetch->pinned);
-        void *const *entry = fetch_entry(fetch, chunk);
+        const uint32_t place = fetch_place(fetch, chunk);
         const uint8_t blocks = fetch_blocks(fetch, fetch->pinned);
-        struct slot *slot = *entry == NULL
+        struct slot *slot = place == PLACE_NOWHERE
                                 ? fetch_begin_chunk(fetch, chunk, blocks, &batch)
-                                : fetch_found_chunk(fetch, tier_slot_at(tier, *entry), blocks, &batch);
+                                : fetch_found_chunk(fetch, tier_slot_at(tier, place), blocks, &batch);
         if (slot == NULL) break;
         ASSERT(slot->pins < UINT16_MAX);
         slot->pins++;
@@ -243,8 +248,8 @@ void kv_fetch_hold(const struct kv_fetch *fetch, bool more) {
 
 static void forget_quantized(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
     struct kv_tier *tier = sequence->cache->tier;
-    const void *quantized = *kv_quantized_entry(sequence, layer, head, chunk);
-    if (quantized != NULL) tier_slot_leave(tier, tier_slot_at(tier, quantized), sequence);
+    const uint32_t place = kv_quantized_place(sequence, layer, head, chunk);
+    if (place != PLACE_NOWHERE) tier_slot_leave(tier, tier_slot_at(tier, place), sequence);
 }
 
 /* Of a chunk that others have, too: a slot of its own, with the same rows and the pin of the fetch. */
@@ -281,7 +286,7 @@ enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t h
     enum status status = kv_fetch_wait(&fetch, error);
     if (status == STATUS_OK) status = own_slot(&fetch, error);
     if (status == STATUS_OK) fetch_slot(&fetch, 0)->state = SLOT_DIRTY;
-    if (sequence->quantized != NULL && status == STATUS_OK) forget_quantized(sequence, layer, head, chunk);
+    if (kv_has_quantized(sequence) && status == STATUS_OK) forget_quantized(sequence, layer, head, chunk);
     kv_fetch_release(&fetch);
     return status;
 }
@@ -294,11 +299,11 @@ enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_ind
     TRY(kv_tier_failure(sequence->cache, error));
     for (size_t head = 0; head < heads; head++)
         for (uint64_t chunk = position_first / KV_CHUNK_TOKENS; chunk < end; chunk++) {
-            void *const *entry = kv_chunk_entry(sequence, layer_index, head, chunk);
-            if (sequence->quantized != NULL && chunk * KV_CHUNK_TOKENS >= position_first)
+            const uint32_t place = kv_chunk_place(sequence, layer_index, head, chunk);
+            if (kv_has_quantized(sequence) && chunk * KV_CHUNK_TOKENS >= position_first)
                 forget_quantized(sequence, layer_index, head, chunk); /* of a step that failed */
-            if (*entry != NULL && tier_slot_at(tier, *entry)->state == SLOT_DIRTY) continue;
-            if (*entry != NULL || chunk * KV_CHUNK_TOKENS < position_first) {
+            if (place != PLACE_NOWHERE && tier_slot_at(tier, place)->state == SLOT_DIRTY) continue;
+            if (place != PLACE_NOWHERE || chunk * KV_CHUNK_TOKENS < position_first) {
                 TRY(tier_make_dirty(sequence, layer_index, head, chunk, error));
                 continue;
             }

@@ -7,7 +7,7 @@
 
 static bool is_on_disk(const struct kv_sequence *sequence, size_t layer) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    return config->key_index_on_disk && sequence->key_index != NULL && layer >= config->key_index_layer_first;
+    return config->key_index_on_disk && kv_has_key_index(sequence) && layer >= config->key_index_layer_first;
 }
 
 static uint8_t *open_block(const struct kv_sequence *sequence, size_t layer, size_t head) {
@@ -19,9 +19,9 @@ static struct key_index_place *place_of(struct kv_sequence *sequence, size_t lay
     return &sequence->places[kv_key_index_place(&sequence->cache->config, layer)];
 }
 
-static void *block_at(const struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
+static struct span block_at(const struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
     ASSERT(chunk < sequence->column_count);
-    return kv_key_index_blocks(sequence, layer)[head * sequence->column_capacity + chunk];
+    return kv_key_index_block(sequence, layer, head, chunk);
 }
 
 void kv_sequence_keep_key_index(struct kv_sequence *sequence, struct stream *stream, size_t layer_index,
@@ -31,16 +31,14 @@ void kv_sequence_keep_key_index(struct kv_sequence *sequence, struct stream *str
     const uint64_t chunk = (position_end - 1) / KV_CHUNK_TOKENS;
     sequence->open_chunks[layer_index] = chunk;
     for (size_t head = 0; head < cache->config.kv_head_count; head++)
-        cache->device->operations->download(
-            stream, open_block(sequence, layer_index, head),
-            kv_key_index_span(cache, block_at(sequence, layer_index, head, chunk)),
-            cache->config.key_index_bytes);
+        cache->device->operations->download(stream, open_block(sequence, layer_index, head),
+                                            block_at(sequence, layer_index, head, chunk),
+                                            cache->config.key_index_bytes);
 }
 
-/* Blocks [first, end) of a layer, all in one document, to the entries of [kv head][stride] from chunk `first` on. */
+/* Blocks [first, end) of full chunks of a layer, all in one document, to where the view shows them. */
 static enum status read_blocks(struct kv_sequence *sequence, struct document *document, size_t layer,
-                               uint64_t first, uint64_t end, void *const *blocks, size_t stride,
-                               struct error *error) {
+                               uint64_t first, uint64_t end, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     const struct kv_cache_config *config = &sequence->cache->config;
     const size_t bytes = config->key_index_bytes;
@@ -52,7 +50,7 @@ static enum status read_blocks(struct kv_sequence *sequence, struct document *do
         TRY(document_read_key_index_run(document, layer, chunk, count, tier->key_index_run, error));
         for (size_t head = 0; head < config->kv_head_count; head++)
             for (size_t i = 0; i < count; i++)
-                memcpy(blocks[head * stride + (chunk - first) + i],
+                memcpy(span_host(block_at(sequence, layer, head, chunk + i)),
                        tier->key_index_run + (head * TIER_RUN_CHUNKS + i) * bytes, bytes);
         tier->statistics.key_index_read_bytes += config->kv_head_count * count * bytes;
         chunk += count;
@@ -63,14 +61,11 @@ static enum status read_blocks(struct kv_sequence *sequence, struct document *do
 /* Blocks [first, end) of full chunks of a layer to where the view shows them. */
 static enum status read_range(struct kv_sequence *sequence, size_t layer, uint64_t first, uint64_t end,
                               struct error *error) {
-    void *const *blocks = kv_key_index_blocks(sequence, layer);
     for (size_t i = 0; i < sequence->pages->source_count; i++) {
         const struct page_source *source = &sequence->pages->sources[i];
         const uint64_t from = source->chunk_first > first ? source->chunk_first : first,
                        to = source->chunk_end < end ? source->chunk_end : end;
-        if (from < to)
-            TRY(read_blocks(sequence, source->document, layer, from, to, blocks + from,
-                            sequence->column_capacity, error));
+        if (from < to) TRY(read_blocks(sequence, source->document, layer, from, to, error));
     }
     return STATUS_OK;
 }
@@ -99,9 +94,9 @@ enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stre
     if (position_first % KV_CHUNK_TOKENS == 0) return STATUS_OK; /* a new chunk */
     ASSERT(sequence->open_chunks[layer_index] == chunk);
     for (size_t head = 0; head < cache->config.kv_head_count; head++)
-        cache->device->operations->upload(
-            stream, kv_key_index_span(cache, block_at(sequence, layer_index, head, chunk)),
-            open_block(sequence, layer_index, head), cache->config.key_index_bytes);
+        cache->device->operations->upload(stream, block_at(sequence, layer_index, head, chunk),
+                                          open_block(sequence, layer_index, head),
+                                          cache->config.key_index_bytes);
     return STATUS_OK;
 }
 
@@ -134,8 +129,8 @@ enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stre
     prefetch_next(sequence, layer_index, closed);
     for (size_t head = 0; head < config->kv_head_count; head++)
         if (open >= closed && open < sequence->column_count)
-            memcpy(block_at(sequence, layer_index, head, open), open_block(sequence, layer_index, head),
-                   config->key_index_bytes);
+            memcpy(span_host(block_at(sequence, layer_index, head, open)),
+                   open_block(sequence, layer_index, head), config->key_index_bytes);
     *place = (struct key_index_place){layer_index + 1, 0};
     tier->statistics.wait_ns += clock_ns() - began;
     return STATUS_OK;

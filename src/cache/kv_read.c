@@ -113,13 +113,16 @@ void tier_drain_all(struct kv_tier *tier) {
  * and a document that is opened for one question would wait for memory that it never needs. */
 static void register_memory(struct kv_tier *tier) {
     const struct kv_cache_config *config = &tier->cache->config;
-    size_t bytes = kv_budget_staging_bytes(config);
+    const struct slab *plain = &tier->slots.plain.memory;
     bool to_plain = !config->quantized_pages || config->mixes_pages;
     if (tier->reads.is_registered || io_queue_in_flight(tier->reads.queue) > 0) return;
     if (to_plain && tier->slots.plain.fresh_count < tier->slots.plain.count) return;
-    if (to_plain) bytes += (size_t)tier->slots.plain.count * tier->slots.plain.slot_bytes;
     tier->reads.is_registered = true;
-    (void)io_queue_register_memory(tier->reads.queue, tier->slab.host, bytes);
+    if (slab_exists(&tier->staging))
+        (void)io_queue_register_memory(tier->reads.queue, tier->reads.pages, tier->staging.pool.slot_bytes);
+    for (size_t i = 0; to_plain && i < slab_buffer_count(plain); i++)
+        (void)io_queue_register_memory(tier->reads.queue, plain->pool.buffers[i].host,
+                                       plain->pool.buffers[i].bytes);
 }
 
 void tier_batch_submit(struct kv_tier *tier, struct read_batch *batch) {

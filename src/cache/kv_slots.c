@@ -119,34 +119,44 @@ struct tier_pool *tier_pool_of(struct kv_tier *tier, const struct slot *slot) {
     return tier_slot_is_quantized(tier, slot) ? &tier->slots.quantized : &tier->slots.plain;
 }
 
-struct slot *tier_slot_at(const struct kv_tier *tier, const void *chunk) {
-    const uint8_t *at = chunk;
-    const struct tier_pool *pool = tier->slots.quantized.count > 0 && at >= tier->slots.quantized.memory
-                                       ? &tier->slots.quantized
-                                       : &tier->slots.plain;
-    return &tier->slots.list[pool->first + (size_t)(at - pool->memory) / pool->slot_bytes];
+struct slot *tier_slot_at(const struct kv_tier *tier, uint32_t place) {
+    const bool quantized = place_pool(place) == POOL_QUANTIZED;
+    return &tier->slots.list[(quantized ? tier->slots.quantized.first : tier->slots.plain.first) +
+                             place_slot(place)];
+}
+
+uint32_t tier_slot_place(const struct kv_tier *tier, const struct slot *slot) {
+    const uint64_t index = (uint64_t)(slot - tier->slots.list);
+    return tier_slot_is_quantized(tier, slot)
+               ? place_make(POOL_QUANTIZED, index - tier->slots.quantized.first)
+               : place_make(POOL_ROWS, index - tier->slots.plain.first);
 }
 
 uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot) {
-    const struct tier_pool *pool =
-        tier_slot_is_quantized(tier, slot) ? &tier->slots.quantized : &tier->slots.plain;
-    return pool->memory + ((size_t)(slot - tier->slots.list) - pool->first) * pool->slot_bytes;
+    return span_host(kv_pools_chunk(&tier->cache->pools, tier_slot_place(tier, slot)));
 }
 
-/* Where a sequence's table has the slot's chunk, in the slot's form. */
-static void **entry_in(const struct kv_tier *tier, const struct slot *slot,
-                       const struct kv_sequence *sequence) {
-    size_t heads = tier->cache->config.kv_head_count;
-    return (tier_slot_is_quantized(tier, slot) ? kv_quantized_entry : kv_chunk_entry)(
-        sequence, slot->lane / heads, slot->lane % heads, slot->chunk);
+/* The sequence's table of the slot's form. */
+static struct page_table *table_of(const struct kv_tier *tier, const struct slot *slot,
+                                   struct kv_sequence *sequence) {
+    return tier_slot_is_quantized(tier, slot) ? &sequence->quantized : &sequence->chunks;
+}
+
+static uint32_t place_in(const struct kv_tier *tier, const struct slot *slot, struct kv_sequence *sequence) {
+    return page_table_place(table_of(tier, slot, sequence), slot->lane, slot->chunk);
+}
+
+static void set_place(const struct kv_tier *tier, const struct slot *slot, struct kv_sequence *sequence,
+                      uint32_t place) {
+    page_table_set(table_of(tier, slot, sequence), slot->lane, slot->chunk, place);
 }
 
 /* Of the others that share the slot the first one from `s` on; NULL: none. */
 static struct kv_sequence *next_user(const struct kv_tier *tier, const struct slot *slot,
                                      struct kv_sequence *s) {
-    const void *memory = tier_slot_memory(tier, slot);
+    const uint32_t place = tier_slot_place(tier, slot);
     for (; slot->is_shared && s != NULL; s = s->next)
-        if (s != slot->sequence && slot->chunk < s->column_count && *entry_in(tier, slot, s) == memory)
+        if (s != slot->sequence && slot->chunk < s->column_count && place_in(tier, slot, s) == place)
             return s;
     return NULL;
 }
@@ -195,8 +205,8 @@ static void slot_forget(struct kv_tier *tier, struct slot *slot) {
     ASSERT(slot->pins == 0 && slot->state != SLOT_READING);
     for (struct kv_sequence *s = next_user(tier, slot, tier->cache->sequences); s != NULL;
          s = next_user(tier, slot, s->next))
-        *entry_in(tier, slot, s) = NULL;
-    *entry_in(tier, slot, slot->sequence) = NULL;
+        set_place(tier, slot, s, PLACE_NOWHERE);
+    set_place(tier, slot, slot->sequence, PLACE_NOWHERE);
     slot->sequence = NULL;
     slot->state = SLOT_FREE;
 }
@@ -213,8 +223,7 @@ bool tier_slot_has_others(const struct kv_tier *tier, const struct slot *slot,
 }
 
 void tier_slot_leave(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence) {
-    void **entry = entry_in(tier, slot, sequence);
-    ASSERT(*entry == tier_slot_memory(tier, slot));
+    ASSERT(place_in(tier, slot, sequence) == tier_slot_place(tier, slot));
     if (slot->sequence == sequence) {
         struct kv_sequence *heir = next_user(tier, slot, tier->cache->sequences);
         if (heir == NULL) {
@@ -224,7 +233,7 @@ void tier_slot_leave(struct kv_tier *tier, struct slot *slot, struct kv_sequence
         ASSERT(!slot->is_held);
         slot->sequence = heir;
     }
-    *entry = NULL;
+    set_place(tier, slot, sequence, PLACE_NOWHERE);
 }
 
 struct slot *tier_slot_share(struct kv_tier *tier, struct kv_sequence *sequence, size_t lane, uint64_t chunk,
@@ -236,13 +245,13 @@ struct slot *tier_slot_share(struct kv_tier *tier, struct kv_sequence *sequence,
         return NULL; /* others may have its page */
     for (struct kv_sequence *s = tier->cache->sequences; s != NULL && document != NULL; s = s->next) {
         if (s == sequence || chunk >= s->column_count) continue;
-        void *memory = *(quantized ? kv_quantized_entry : kv_chunk_entry)(s, layer, head, chunk);
-        const struct document *its = memory != NULL ? tier_document_of(s, chunk) : NULL;
+        const uint32_t place = (quantized ? kv_quantized_place : kv_chunk_place)(s, layer, head, chunk);
+        const struct document *its = place != PLACE_NOWHERE ? tier_document_of(s, chunk) : NULL;
         if (its == NULL || document_id(its) != document_id(document)) continue;
-        struct slot *slot = tier_slot_at(tier, memory);
+        struct slot *slot = tier_slot_at(tier, place);
         if (slot->state != SLOT_READING && !tier_slot_is_clean(tier, slot)) continue;
         slot->is_shared = true;
-        *(quantized ? kv_quantized_entry : kv_chunk_entry)(sequence, layer, head, chunk) = memory;
+        set_place(tier, slot, sequence, place);
         return slot;
     }
     return NULL;
@@ -346,5 +355,5 @@ void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence 
                           .used_at = tier->use_clock,
                           .is_victim = slot->is_victim,
                           .reader = slot->reader};
-    *entry_in(tier, slot, sequence) = tier_slot_memory(tier, slot);
+    set_place(tier, slot, sequence, tier_slot_place(tier, slot));
 }

@@ -8,7 +8,7 @@
  *   free -> reading -> clean -> free              a page read from disk
  *   free -> dirty -> queued -> clean -> free      rows computed here; queued: the page is on its way to the disk
  *
- *   1  A slot is free, or holds one chunk; the tables of addresses of the sequences that have it say where.
+ *   1  A slot is free, or holds one chunk; the page tables of the sequences that have it say where.
  *   2  Only clean slots with no pins are evicted.  The chunk that rows are appended to is dirty.
  *   3  A fetch is ready when all of its chunks are in memory and their checksums were right.  They stay there until it
  *      is released.
@@ -20,7 +20,7 @@
  *      rest stays in RAM.  When RAM does not hold it, kv_tier_full gives the write's reason.
  *
  * Shared pages.  Sequences over the same document have its pages in memory once: one that wants a page which another
- * has, or is reading, takes over the address.  So with the key index: its columns are shared.  Whoever is about to
+ * has, or is reading, takes over its place.  So with the key index: its columns are shared.  Whoever is about to
  * change rows or blocks, behind a cut, gets a copy first.  Tails are never shared: who goes on changes them.
  *
  * Resident layers.  The chunks of the first resident_layers layers stay in RAM (LeoAM: "first layers never on disk"),

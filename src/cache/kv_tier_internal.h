@@ -75,7 +75,7 @@ struct tier_place {
 
 /* Slots of one kind: plain ones of rows, as attention over everything reads them, or of chunks in 4 bits. */
 struct tier_pool {
-    uint8_t *memory; /* in the slab; [count][slot_bytes] */
+    struct slab memory; /* MEMORY_SHARED; [count] */
     size_t slot_bytes;
     uint64_t first, count;          /* slots [first, first + count) of the tier */
     uint64_t fresh_count;           /* so many have ever been used, the first ones */
@@ -103,7 +103,7 @@ struct tier_reads {
     struct tier_place *ring; /* owned; [ring_pages]: by tag */
     uint64_t ring_pages;
     uint64_t tag_oldest, tag_next; /* tags [tag_oldest, tag_next) have a place in the ring */
-    uint8_t *pages;                /* [ring_pages][page_bytes]: where a tag's 4-bit page is read */
+    uint8_t *pages;                /* [ring_pages][page_bytes], staging: where a tag's 4-bit page is read */
     size_t page_bytes;             /* a 4-bit chunk, rounded up to pages; 0: there are none */
     struct trace *trace;           /* borrowed; NULL: none */
     uint64_t *began_ns; /* owned; [ring_pages]: when a tag's page was asked for; NULL without a trace */
@@ -112,7 +112,7 @@ struct tier_reads {
 struct kv_tier {
     struct kv_cache *cache; /* borrowed */
     struct stream *stream;  /* owned; key index to and from the device's memory */
-    struct buffer slab;     /* owned MEMORY_SHARED; 4-bit pages being read, plain slots, quantized ones */
+    struct slab staging;    /* MEMORY_SHARED; 4-bit pages being read, one slot; none without 4-bit pages */
     struct tier_slots slots;
     struct tier_readers readers;
     uint32_t use_clock; /* uses so far */
@@ -163,26 +163,27 @@ struct sequence_pages {
     uint64_t *quantized_end; /* chunks below it hold what their 4-bit pages decode to */
 };
 
-/* Where the table of addresses has a chunk in 4 bits. */
-static inline void **kv_quantized_entry(const struct kv_sequence *sequence, size_t layer, size_t head,
-                                        uint64_t chunk) {
-    return sequence->quantized + (kv_chunk_entry(sequence, layer, head, chunk) - sequence->chunks);
+/* Where a chunk in 4 bits is. */
+static inline uint32_t kv_quantized_place(const struct kv_sequence *sequence, size_t layer, size_t head,
+                                          uint64_t chunk) {
+    return page_table_place(&sequence->quantized, layer * sequence->cache->config.kv_head_count + head,
+                            chunk);
 }
 
 /* Whether that chunk, once it is full, is 4 bits, on disk and in its slot. */
 static inline bool kv_chunk_is_quantized(const struct kv_sequence *sequence, size_t layer, size_t head,
                                          uint64_t chunk) {
     const struct page_fractions *fractions = &sequence->pages->fractions;
-    return sequence->quantized != NULL &&
+    return kv_has_quantized(sequence) &&
            (fractions->layer_count == 0 ||
             page_fractions_is_quantized(fractions, layer, head, sequence->cache->config.kv_head_count,
                                         chunk));
 }
 
 /* Where a full chunk is in the form that stays. */
-static inline void **kv_stored_entry(const struct kv_sequence *sequence, size_t layer, size_t head,
-                                     uint64_t chunk) {
-    return (kv_chunk_is_quantized(sequence, layer, head, chunk) ? kv_quantized_entry : kv_chunk_entry)(
+static inline uint32_t kv_stored_place(const struct kv_sequence *sequence, size_t layer, size_t head,
+                                       uint64_t chunk) {
+    return (kv_chunk_is_quantized(sequence, layer, head, chunk) ? kv_quantized_place : kv_chunk_place)(
         sequence, layer, head, chunk);
 }
 
@@ -195,8 +196,9 @@ enum status tier_without_disk(const struct kv_sequence *sequence, enum status st
                               const char *format, ...) __attribute__((format(printf, 4, 5)));
 void kv_tier_fail(struct kv_tier *tier, const struct error *error);
 struct tier_pool *tier_pool_of(struct kv_tier *tier, const struct slot *slot);
-/* Whose memory that is, of either kind. */
-struct slot *tier_slot_at(const struct kv_tier *tier, const void *chunk);
+/* The slot of a place, of either kind; and the place. */
+struct slot *tier_slot_at(const struct kv_tier *tier, uint32_t place);
+uint32_t tier_slot_place(const struct kv_tier *tier, const struct slot *slot);
 uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot);
 bool tier_slot_is_quantized(const struct kv_tier *tier, const struct slot *slot);
 /* The slot holds what is to stay in memory. */

@@ -110,9 +110,9 @@ void kv_watch_range(struct kv_sequence *sequence, size_t layer, size_t kv_head, 
 bool kv_sequence_is_watched(const struct kv_sequence *sequence) { return sequence->watch != NULL; }
 
 /* Whether somebody computes with it from here: its page has arrived. */
-static bool has_arrived(const struct kv_sequence *sequence, const void *chunk, bool was_read) {
-    return chunk != NULL && (!was_read || sequence->cache->tier == NULL ||
-                             tier_slot_at(sequence->cache->tier, chunk)->state != SLOT_READING);
+static bool has_arrived(const struct kv_sequence *sequence, uint32_t place, bool was_read) {
+    return place != PLACE_NOWHERE && (!was_read || sequence->cache->tier == NULL ||
+                                      tier_slot_at(sequence->cache->tier, place)->state != SLOT_READING);
 }
 
 struct cell {
@@ -131,8 +131,8 @@ static void add_chunk(const struct kv_sequence *sequence, size_t lane, uint64_t 
     const bool is_saved =
         pages != NULL && chunk < pages->written[lane / sequence->cache->config.kv_head_count];
     bool in_ram =
-        has_arrived(sequence, sequence->chunks[entry], was_read) ||
-        (sequence->quantized != NULL && has_arrived(sequence, sequence->quantized[entry], was_read));
+        has_arrived(sequence, sequence->chunks.places[entry], was_read) ||
+        (kv_has_quantized(sequence) && has_arrived(sequence, sequence->quantized.places[entry], was_read));
     if (pages == NULL) in_ram = stored > 0; /* the slab has places for what is to come, too */
     cell->chunks++;
     cell->in_ram += in_ram;

@@ -39,15 +39,13 @@ static enum status write_key_index(struct kv_sequence *sequence, size_t layer, s
     const struct kv_cache_config *config = &sequence->cache->config;
     struct document *document = written_document(sequence);
     size_t bytes = sequence->pages->backing.layout.key_index_bytes;
-    bool has = sequence->key_index != NULL && layer >= config->key_index_layer_first;
+    bool has = kv_has_key_index(sequence) && layer >= config->key_index_layer_first;
     ASSERT(bytes == config->key_index_bytes && count <= TIER_RUN_CHUNKS);
     memset(tier->key_index_run, 0, count * bytes);
-    void *const *blocks =
-        has ? kv_key_index_blocks(sequence, layer) + head * sequence->column_capacity : NULL;
     const struct device_operations *operations = sequence->cache->device->operations;
     for (size_t i = 0; has && i < count; i++)
         operations->download(tier->stream, tier->key_index_run + i * bytes,
-                             kv_key_index_span(sequence->cache, blocks[first + i]), bytes);
+                             kv_key_index_block(sequence, layer, head, first + i), bytes);
     TRY(operations->stream_synchronize(tier->stream, error));
     tier->statistics.write_bytes += count * bytes;
     WRITE(document,
@@ -58,7 +56,7 @@ static enum status write_key_index(struct kv_sequence *sequence, size_t layer, s
 /* Bytes of a page on disk. */
 static size_t page_bytes_of(const struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
     const struct store_layout *layout = &sequence->pages->backing.layout;
-    bool plain = sequence->quantized != NULL && !kv_chunk_is_quantized(sequence, layer, head, chunk);
+    bool plain = kv_has_quantized(sequence) && !kv_chunk_is_quantized(sequence, layer, head, chunk);
     return plain ? store_tail_bytes(layout) : store_page_bytes(layout);
 }
 
@@ -71,17 +69,19 @@ static enum status quantize_chunks(struct kv_sequence *sequence, size_t layer, u
     if (tier->quantized_bytes == 0) return STATUS_OK;
     for (uint64_t chunk = sequence->pages->quantized_end[layer]; chunk < chunk_end; chunk++) {
         for (size_t head = 0; head < heads; head++) {
-            void *const *plain = kv_chunk_entry(sequence, layer, head, chunk);
             if (!kv_chunk_is_quantized(sequence, layer, head, chunk)) continue; /* they are what stays */
-            if (*kv_quantized_entry(sequence, layer, head, chunk) != NULL)
+            if (kv_quantized_place(sequence, layer, head, chunk) != PLACE_NOWHERE)
                 continue; /* before there was no space */
-            ASSERT(*plain != NULL && tier_slot_at(tier, *plain)->state == SLOT_DIRTY);
+            const uint32_t place = kv_chunk_place(sequence, layer, head, chunk);
+            ASSERT(place != PLACE_NOWHERE && tier_slot_at(tier, place)->state == SLOT_DIRTY);
+            struct slot *plain = tier_slot_at(tier, place);
             struct slot *slot =
                 tier_slot_dirty(tier, &tier->slots.quantized, sequence, layer * heads + head, chunk);
             TRY(kv_tier_failure(sequence->cache, error));
             if (slot == NULL) return kv_tier_full(sequence->cache, error);
-            tier->codec.q4_encode(&sequence->cache->layout, *plain, tier_slot_memory(tier, slot));
-            tier_slot_free(tier, tier_slot_at(tier, *plain));
+            tier->codec.q4_encode(&sequence->cache->layout, tier_slot_memory(tier, plain),
+                                  tier_slot_memory(tier, slot));
+            tier_slot_free(tier, plain);
         }
         sequence->pages->quantized_end[layer] = chunk + 1;
     }
@@ -93,17 +93,20 @@ static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t 
     struct kv_tier *tier = sequence->cache->tier;
     struct document *document = written_document(sequence);
     const void *pages[TIER_RUN_CHUNKS];
+    struct slot *slots[TIER_RUN_CHUNKS];
     ASSERT(count <= TIER_RUN_CHUNKS &&
            (tier->quantized_bytes == 0 || first + count <= sequence->pages->quantized_end[layer]));
     for (size_t i = 0; i < count; i++) {
-        pages[i] = *kv_stored_entry(sequence, layer, head, first + i);
-        ASSERT(pages[i] != NULL);
+        const uint32_t place = kv_stored_place(sequence, layer, head, first + i);
+        ASSERT(place != PLACE_NOWHERE);
+        slots[i] = tier_slot_at(tier, place);
+        pages[i] = tier_slot_memory(tier, slots[i]);
     }
     WRITE(document, document_write_pages(document, layer, head, first, count, pages, error));
     if (sequence->pages->backing.layout.key_index_bytes > 0)
         TRY(write_key_index(sequence, layer, head, first, count, error));
     for (size_t i = 0; i < count; i++) {
-        struct slot *slot = tier_slot_at(tier, pages[i]);
+        struct slot *slot = slots[i];
         tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + i);
         ASSERT(slot->state == SLOT_DIRTY);
         slot->state = SLOT_QUEUED;
@@ -186,7 +189,8 @@ enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t h
         const void *pages[TIER_RUN_CHUNKS];
         run = min_size(count - done, run_max);
         for (size_t i = 0; i < run; i++) {
-            pages[i] = *kv_stored_entry(sequence, layer, head, first + done + i);
+            const uint32_t place = kv_stored_place(sequence, layer, head, first + done + i);
+            pages[i] = span_host(kv_pools_chunk(&sequence->cache->pools, place));
             tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + done + i);
         }
         WRITE(document, document_write_pages(document, layer, head, first + done, run, pages, error));
@@ -207,8 +211,9 @@ static enum status write_tails(struct kv_sequence *sequence, struct error *error
     if (length % KV_CHUNK_TOKENS == 0) return STATUS_OK;
     for (size_t layer = 0; layer < config->layer_count; layer++)
         for (size_t head = 0; head < config->kv_head_count; head++)
-            WRITE(document, document_write_tail(document, layer, head, length,
-                                                *kv_chunk_entry(sequence, layer, head, chunk), error));
+            WRITE(document,
+                  document_write_tail(document, layer, head, length,
+                                      span_host(kv_sequence_chunk(sequence, layer, head, chunk)), error));
     return STATUS_OK;
 }
 

@@ -328,16 +328,18 @@ size_t samples_position(const struct samples *samples, size_t window, size_t que
 }
 
 /* Rows of one KV head as floats; row_at: kv_k_row or kv_v_row. */
-static enum status read_rows(const struct samples *samples, const struct kv_view *view,
+static enum status read_rows(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
                              const uint8_t *(*row_at)(const struct kv_layout *, const void *, size_t),
-                             size_t dimension, size_t kv_head, float *out, struct error *error) {
+                             size_t dimension, float *out, struct error *error) {
+    const struct kv_layout *layout = kv_cache_layout(samples->cache);
     for (size_t row = 0; row < samples->options.window_size; row++, out += dimension) {
-        const void *chunk = view->chunks[kv_head * view->chunk_stride + row / KV_CHUNK_TOKENS];
+        const struct span chunk =
+            kv_sequence_chunk(samples->sequences[window], layer, kv_head, row / KV_CHUNK_TOKENS);
         if (row % KV_CHUNK_TOKENS == 0)
-            TRY(device_read(samples->model->device, samples->stream, samples->chunk, kv_view_span(chunk),
-                            view->layout->chunk_bytes, error));
+            TRY(device_read(samples->model->device, samples->stream, samples->chunk, chunk,
+                            layout->chunk_bytes, error));
         const uint16_t *halves =
-            (const uint16_t *)(const void *)row_at(view->layout, samples->chunk, row % KV_CHUNK_TOKENS);
+            (const uint16_t *)(const void *)row_at(layout, samples->chunk, row % KV_CHUNK_TOKENS);
         for (size_t d = 0; d < dimension; d++) out[d] = half_to_float(halves[d]);
     }
     return STATUS_OK;
@@ -345,12 +347,12 @@ static enum status read_rows(const struct samples *samples, const struct kv_view
 
 enum status samples_keys(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
                          float *out, struct error *error) {
-    struct kv_view view = kv_sequence_view(samples->sequences[window], layer);
-    return read_rows(samples, &view, kv_k_row, view.layout->k_dimension, kv_head, out, error);
+    const size_t dimension = kv_cache_layout(samples->cache)->k_dimension;
+    return read_rows(samples, layer, window, kv_head, kv_k_row, dimension, out, error);
 }
 
 enum status samples_values(const struct samples *samples, size_t layer, size_t window, size_t kv_head,
                            float *out, struct error *error) {
-    struct kv_view view = kv_sequence_view(samples->sequences[window], layer);
-    return read_rows(samples, &view, kv_v_row, view.layout->v_dimension, kv_head, out, error);
+    const size_t dimension = kv_cache_layout(samples->cache)->v_dimension;
+    return read_rows(samples, layer, window, kv_head, kv_v_row, dimension, out, error);
 }

@@ -1,6 +1,6 @@
 #include "device/device.h"
 
-const struct buffer kv_view_memory = {.kind = MEMORY_DEVICE, .bytes = SIZE_MAX};
+#include "base/assert.h"
 
 void device_destroy(struct device *device) {
     if (device != NULL) device->operations->destroy(device);
@@ -14,6 +14,17 @@ enum status device_read(struct device *device, struct stream *stream, void *targ
                         size_t size_bytes, struct error *error) {
     device->operations->download(stream, target, source, size_bytes);
     return device->operations->stream_synchronize(stream, error);
+}
+
+enum status device_read_chunk(struct device *device, struct stream *stream, const struct kv_view *view,
+                              size_t kv_head, uint64_t chunk, void *target, struct error *error) {
+    uint32_t place;
+    const size_t index = kv_head * view->chunk_stride + (size_t)chunk;
+    TRY(device_read(device, stream, &place, span_behind(view->chunks, index * sizeof place), sizeof place,
+                    error));
+    ASSERT(place != PLACE_NOWHERE);
+    return device_read(device, stream, target, kv_pools_chunk(view->pools, place), view->layout->chunk_bytes,
+                       error);
 }
 
 struct pool *device_pool(struct device *device) {

@@ -5,7 +5,7 @@
  * first error, which stream_synchronize returns.
  *
  * Operations name places in the device's buffers (buffer.h), and by ordinary pointers small arrays of the host:
- * those that it reads (items, tokens, picks, lists, the tables of a view) are read before the call returns: the caller
+ * those that it reads (items, tokens, picks, lists, deltas) are read before the call returns: the caller
  * may change them then, and a device with a queue stages them per launch.  Results in host arrays are there after the
  * next stream_synchronize, and the arrays must last until then.
  * Thread: one engine thread calls.
@@ -19,6 +19,7 @@
 
 #include "base/status.h"
 #include "device/buffer.h"
+#include "device/place.h"
 #include "kernels/abstract/abstract.h"
 #include "kernels/attention/kv_layout.h"
 #include "kernels/hash/hash.h"
@@ -107,24 +108,50 @@ struct activation_operation {
     struct span y; /* may be gate */
 };
 
-/* The KV rows of one sequence in one layer, as attention sees them. */
+/* The KV rows of one sequence in one layer, as attention sees them.  Its tables are page tables (uint32_t) in the device's memory, as
+ * the stream has them when the operation runs (update_places); the view itself is passed by value. */
 struct kv_view {
     const struct kv_layout *layout;
-    /* [kv_head_count][chunk_stride]: row r of head h is token r % 64 of chunks[h * chunk_stride + r / 64] */
-    void *const *chunks;
+    /* Host memory, in which the places of all tables are looked up; lasts until the operations that were given the view
+     * are over. */
+    const struct kv_pools *pools;
+    /* [kv_head_count][chunk_stride]: row r of head h is token r % 64 of the chunk at chunks[h * chunk_stride + r / 64]
+     */
+    struct span chunks;
     /* [kv_head_count][chunk_stride]: the chunk in 4 bits (kernels/codec), to which attend_rows then attends instead of
-     * its rows; an entry NULL: the chunk has rows.  NULL: all chunks have. */
-    void *const *quantized;
+     * its rows; an entry PLACE_NOWHERE: the chunk has rows.  None: all chunks have. */
+    struct span quantized;
     size_t chunk_stride;
-    /* [kv_head_count][chunk_stride]: each chunk's block of the key index; NULL: there is none */
-    void *const *key_index;
+    /* [kv_head_count][chunk_stride]: each chunk's block of the key index; or there is none */
+    struct span key_index;
 };
 
-/* An entry of a view as a place. */
-extern const struct buffer kv_view_memory;
-static inline struct span kv_view_span(const void *entry) {
-    return span_of(&kv_view_memory, (size_t)(uintptr_t)entry);
+/* The tables from a KV head on. */
+static inline struct kv_view kv_view_heads(const struct kv_view *view, size_t head_first) {
+    struct kv_view heads = *view;
+    const size_t bytes = head_first * view->chunk_stride * sizeof(uint32_t);
+    heads.chunks = span_behind(view->chunks, bytes);
+    if (span_exists(view->quantized)) heads.quantized = span_behind(view->quantized, bytes);
+    if (span_exists(view->key_index)) heads.key_index = span_behind(view->key_index, bytes);
+    return heads;
 }
+
+/* Every head's rows from a chunk on. */
+static inline struct kv_view kv_view_chunks(const struct kv_view *view, uint64_t chunk_first) {
+    struct kv_view rows = *view;
+    rows.chunks = span_behind(view->chunks, (size_t)chunk_first * sizeof(uint32_t));
+    return rows;
+}
+
+/* Changes some places of a page table. */
+struct place_delta {
+    uint32_t index, place;
+};
+struct update_places_operation {
+    struct span table;                /* uint32_t */
+    const struct place_delta *deltas; /* [count], host memory; of the same index the last one holds */
+    size_t count;
+};
 
 /* One sequence's rows of a step: rows [row_first, row_first + row_count) of q, k, v and out are at
  * positions position_first, position_first + 1, ... */
@@ -300,7 +327,7 @@ struct select_times {
 };
 
 /* Scores candidates by their key index and takes the best.  The query heads of a group share one choice.  No row of K
- * or V is read, so the entries of view.chunks may be NULL (except with KEY_INDEX_KEYS, which reads the keys). */
+ * or V is read, so view.chunks may name none (except with KEY_INDEX_KEYS, which reads the keys). */
 struct choose_operation {
     struct span q; /* float [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
@@ -341,7 +368,7 @@ struct softmax_sum {
     float largest, sum; /* the largest score; the sum of exp(score - largest) */
 };
 
-/* Attention of each KV head over its list: only those rows are read, so all other chunks' entries may be NULL.  An item
+/* Attention of each KV head over its list: only those rows are read, so all other chunks may be nowhere.  An item
  * may be one KV head of a row, kv_head_count 1, head_count the group, q and out seen as [rows * KV heads][group heads],
  * view.chunks (quantized, key index) advanced by head * chunk_stride; its heads may come in any order, in any number of
  * operations, and give the same bits. */
@@ -450,6 +477,7 @@ struct device_operations {
     void (*rope_angles)(struct stream *stream, const struct rope_angles_operation *operation);
     void (*rope)(struct stream *stream, const struct rope_operation *operation);
     void (*activation)(struct stream *stream, const struct activation_operation *operation);
+    void (*update_places)(struct stream *stream, const struct update_places_operation *operation);
     void (*append)(struct stream *stream, const struct append_operation *operation);
     void (*attend)(struct stream *stream, const struct attend_operation *operation);
     void (*gather)(struct stream *stream, const struct gather_operation *operation);
@@ -468,6 +496,7 @@ struct device {
     /* 1 << kind for every kind of key index that it builds and chooses by; KEY_INDEX_NONE: it attends to lists.  What
      * choosing needs of operations may be NULL where it has none; all others every device has. */
     uint32_t key_indexes;
+    size_t buffer_max; /* bytes that it allocates at once, at most; 0: as many as there are */
 };
 enum { DEVICE_KEY_INDEXES_ALL = (1 << (KEY_INDEX_PRODUCT + 1)) - 1 };
 
@@ -487,6 +516,10 @@ void device_destroy(struct device *device); /* NULL allowed */
 /* Copies to the host's memory; waits for the copy and for all that was put on the stream before. */
 enum status device_read(struct device *device, struct stream *stream, void *target, struct span source,
                         size_t size_bytes, struct error *error) STATUS_CHECKED;
+/* Copies the rows of a chunk to the host's memory, layout->chunk_bytes; waits, twice. */
+enum status device_read_chunk(struct device *device, struct stream *stream, const struct kv_view *view,
+                              size_t kv_head, uint64_t chunk, void *target, struct error *error)
+    STATUS_CHECKED;
 
 /* The cpu device's threads, for code that is host work by nature (sampling over 64 rows, quantising a file).  NULL
  * for a device without a pool. */

@@ -46,18 +46,19 @@ static void read_halves(const uint8_t *row, size_t count, float *values) {
 static enum status copy_rows(struct fill *fill, size_t layer, uint64_t position, size_t count,
                              struct error *error) {
     const struct kv_cache_config *kv = &fill->engine->kv;
-    const struct kv_view view = kv_sequence_view(fill->source->kv, layer);
+    const struct kv_layout *layout = kv_cache_layout(fill->engine->cache);
     float *k = fill->host, *v = k + count * kv->kv_head_count * kv->k_dimension;
     for (size_t head = 0; head < kv->kv_head_count; head++)
         for (size_t i = 0; i < count; i++) {
             uint64_t token = position + i;
-            const void *chunk = view.chunks[head * view.chunk_stride + token / KV_CHUNK_TOKENS];
+            const struct span chunk =
+                kv_sequence_chunk(fill->source->kv, layer, head, token / KV_CHUNK_TOKENS);
             if (i == 0 || token % KV_CHUNK_TOKENS == 0)
-                TRY(device_read(fill->engine->model->device, fill->stream, fill->chunk, kv_view_span(chunk),
-                                view.layout->chunk_bytes, error));
-            read_halves(kv_k_row(view.layout, fill->chunk, token % KV_CHUNK_TOKENS), kv->k_dimension,
+                TRY(device_read(fill->engine->model->device, fill->stream, fill->chunk, chunk,
+                                layout->chunk_bytes, error));
+            read_halves(kv_k_row(layout, fill->chunk, token % KV_CHUNK_TOKENS), kv->k_dimension,
                         k + (i * kv->kv_head_count + head) * kv->k_dimension);
-            read_halves(kv_v_row(view.layout, fill->chunk, token % KV_CHUNK_TOKENS), kv->v_dimension,
+            read_halves(kv_v_row(layout, fill->chunk, token % KV_CHUNK_TOKENS), kv->v_dimension,
                         v + (i * kv->kv_head_count + head) * kv->v_dimension);
         }
     return STATUS_OK;

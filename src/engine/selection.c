@@ -55,7 +55,7 @@ static enum status make_select(struct engine *engine, const struct select_option
 enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_t layer_index,
                               uint64_t position_first, uint64_t row_count, struct error *error) {
     struct engine *engine = context;
-    struct attend_item item = {.view = kv_sequence_view(sequence, layer_index),
+    struct attend_item item = {.view = kv_sequence_view(sequence, engine->stream, layer_index),
                                .row_count = row_count,
                                .position_first = position_first};
     TRY(kv_sequence_open_key_index(sequence, engine->stream, layer_index, position_first,

@@ -153,21 +153,24 @@ static enum status fetch_chunks(struct kv_fetch *fetch, struct error *error) {
     return status;
 }
 
-static enum status copy_chunks(struct head_run *run, void *const *chunks, struct error *error) {
+/* The run's chunks as the host sees them: where they lie, or copied. */
+static enum status copy_chunks(struct head_run *run, const struct attention_query *query,
+                               struct error *error) {
     const struct attention_weights *weights = run->weights;
     const size_t stride = align_up(run->layout->chunk_bytes, THREAD_ALIGN);
     for (size_t i = 0; i < run->chunk_count; i++) {
-        run->chunks[i] = weights->chunks == NULL ? chunks[i] : weights->chunks + i * stride;
+        const struct span chunk =
+            kv_sequence_chunk(query->sequence, query->layer_index, query->kv_head, run->chunk_first + i);
+        run->chunks[i] = weights->chunks == NULL ? span_host(chunk) : weights->chunks + i * stride;
         if (weights->chunks != NULL)
-            TRY(device_read(weights->device, weights->stream, weights->chunks + i * stride,
-                            kv_view_span(chunks[i]), run->layout->chunk_bytes, error));
+            TRY(device_read(weights->device, weights->stream, weights->chunks + i * stride, chunk,
+                            run->layout->chunk_bytes, error));
     }
     return STATUS_OK;
 }
 
 static enum status score_head(struct head_run *run, const struct attention_query *query,
-                              const struct kv_view *view, struct error *error) {
-    void *const *chunks = view->chunks + query->kv_head * view->chunk_stride;
+                              struct error *error) {
     const size_t count = (size_t)kv_chunks_of(run->row_count);
     for (run->chunk_first = 0; run->chunk_first < count; run->chunk_first += run->chunk_count) {
         run->chunk_count = min_size(CHUNKS_TOGETHER, count - run->chunk_first);
@@ -178,7 +181,7 @@ static enum status score_head(struct head_run *run, const struct attention_query
                                  .chunk_count = run->chunk_count};
         if (run->weights->in_tiers) TRY(fetch_chunks(&fetch, error));
         run->chunk_count = fetch.chunk_count;
-        const enum status status = copy_chunks(run, chunks + run->chunk_first, error);
+        const enum status status = copy_chunks(run, query, error);
         if (status == STATUS_OK) share_out(run, score_part);
         if (run->weights->in_tiers) kv_fetch_release(&fetch);
         TRY(status);
@@ -188,14 +191,12 @@ static enum status score_head(struct head_run *run, const struct attention_query
 
 enum status attention_weights_add(struct attention_weights *weights, const struct attention_query *query,
                                   float *sums, struct error *error) {
-    const struct kv_view view = kv_sequence_view(query->sequence, query->layer_index);
-    TRY(reserve(weights, view.layout, error));
-    struct head_run run = {.weights = weights,
-                           .layout = view.layout,
-                           .q = query->q,
-                           .row_count = query->row_count,
-                           .sums = sums};
-    TRY(score_head(&run, query, &view, error));
+    const struct kv_layout *layout =
+        kv_sequence_view(query->sequence, weights->stream, query->layer_index).layout;
+    TRY(reserve(weights, layout, error));
+    struct head_run run = {
+        .weights = weights, .layout = layout, .q = query->q, .row_count = query->row_count, .sums = sums};
+    TRY(score_head(&run, query, error));
     merge_partials(&run);
     share_out(&run, add_part);
     return STATUS_OK;

@@ -46,7 +46,8 @@ void recall_reset(struct recall *recall) {
 }
 
 /* False: the device is broken, which the step's own synchronize says. */
-static bool read_chunk(struct recall *recall, const struct select_event *step, const void *chunk) {
+static bool read_chunk(struct recall *recall, const struct select_event *step, size_t kv_head,
+                       uint64_t chunk) {
     size_t bytes = step->view.layout->chunk_bytes;
     if (recall->chunk_bytes != bytes) {
         free(recall->chunk);
@@ -54,7 +55,7 @@ static bool read_chunk(struct recall *recall, const struct select_event *step, c
         recall->chunk_bytes = bytes;
     }
     ASSERT(recall->chunk != NULL); /* only while somebody measures */
-    return device_read(step->device, step->stream, recall->chunk, kv_view_span(chunk), bytes, NULL) ==
+    return device_read_chunk(step->device, step->stream, &step->view, kv_head, chunk, recall->chunk, NULL) ==
            STATUS_OK;
 }
 
@@ -64,8 +65,7 @@ static void score_rows(struct recall *recall, const struct select_event *step, s
     size_t dimension = recall->shape.k_dimension;
     const float *q = step->q + kv_head * group * dimension;
     for (uint64_t row = 0; row <= step->position; row++) {
-        const void *chunk = step->view.chunks[kv_head * step->view.chunk_stride + row / KV_CHUNK_TOKENS];
-        if (row % KV_CHUNK_TOKENS == 0 && !read_chunk(recall, step, chunk)) return;
+        if (row % KV_CHUNK_TOKENS == 0 && !read_chunk(recall, step, kv_head, row / KV_CHUNK_TOKENS)) return;
         stored_key_read(layout, recall->chunk, row % KV_CHUNK_TOKENS, recall->keys);
         for (size_t g = 0; g < group; g++) {
             float sum = 0;

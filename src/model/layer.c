@@ -86,7 +86,7 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
     layer_rotate(pass, forward->next.q, pass->row_count, config->head_count, pass->angles);
     for (size_t i = 0; i < pass->batch->item_count; i++) {
         forward->next.items[i] = forward->items[i];
-        forward->next.items[i].view = kv_sequence_view(pass->batch->sequences[i], next);
+        forward->next.items[i].view = kv_sequence_view(pass->batch->sequences[i], forward->stream, next);
     }
     *operation = operation_of(pass, forward->next.q, forward->next.items, pass->batch->item_count);
     return true;

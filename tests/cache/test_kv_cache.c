@@ -9,15 +9,19 @@
 #include "base/checked.h"
 #include "base/random.h"
 #include "cache/kv_cache.h"
+#include "device/host_span.h"
 #include "seed.h"
 
 enum { SEQUENCES = 5, LAYERS = 3, HEADS = 2 };
+
+static struct stream *stream; /* of the device, which has no queue */
 
 static struct device *make_device(void) {
     struct device *device;
     struct error error;
     const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
     assert_ok(device_cpu_create(&device, &options, &error), error);
+    assert_ok(device->operations->stream_create(device, &stream, &error), error);
     return device;
 }
 
@@ -47,9 +51,12 @@ static uint64_t columns_of(uint64_t tokens) { return (tokens + KV_CHUNK_TOKENS -
 
 /* The first word of a K row: enough to tell rows apart. */
 static uint8_t *row_address(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t position) {
-    struct kv_view view = kv_sequence_view(sequence, layer);
-    uint8_t *chunk = view.chunks[head * view.chunk_stride + position / KV_CHUNK_TOKENS];
+    const struct kv_view view = kv_sequence_view(sequence, stream, layer);
+    const uint32_t place = span_place(view.chunks, head * view.chunk_stride + position / KV_CHUNK_TOKENS);
+    uint8_t *chunk = span_memory(kv_pools_chunk(view.pools, place));
     size_t token = position % KV_CHUNK_TOKENS;
+    assert_ptr_equal(chunk,
+                     span_memory(kv_sequence_chunk(sequence, layer, head, position / KV_CHUNK_TOKENS)));
     return chunk + token / KV_BLOCK_TOKENS * view.layout->block_bytes +
            token % KV_BLOCK_TOKENS * view.layout->k_row_bytes;
 }
@@ -120,6 +127,7 @@ static void random_operations(void **state) {
     random_init(&random, test_seed(20260101));
     struct device *device = make_device();
     enum { CAPACITY = 20 * KV_CHUNK_TOKENS };
+    device->buffer_max = 100000; /* the slab is many buffers */
     struct kv_cache *cache = make_cache(device, CAPACITY);
     uint64_t column_bytes = kv_cache_capacity_bytes(cache) / 20;
     struct model_sequence models[SEQUENCES] = {0};
@@ -154,6 +162,7 @@ static void random_operations(void **state) {
     }
     assert_int_equal(kv_cache_used_bytes(cache), 0);
     kv_cache_destroy(cache);
+    device->operations->stream_destroy(stream);
     device_destroy(device);
 }
 
@@ -180,6 +189,7 @@ static void full_slab_changes_nothing(void **state) {
     assert_ok(kv_sequence_reserve(first, 257, &error), error);
     kv_sequence_destroy(first);
     kv_cache_destroy(cache);
+    device->operations->stream_destroy(stream);
     device_destroy(device);
 }
 
@@ -196,6 +206,7 @@ static void no_more_sequences_than_made_for(void **state) {
     assert_ok(kv_sequence_create(&sequences[0], cache, 64, &error), error);
     for (size_t i = 0; i < SEQUENCES; i++) kv_sequence_destroy(sequences[i]);
     kv_cache_destroy(cache);
+    device->operations->stream_destroy(stream);
     device_destroy(device);
 }
 
@@ -218,14 +229,14 @@ static void long_contexts_have_no_32_bit_offsets(void **state) {
     assert_int_equal(kv_cache_capacity_bytes(cache), tokens * 2 * 12 * 256);
     assert_ok(kv_sequence_create(&sequence, cache, tokens, &error), error);
     assert_ok(kv_sequence_reserve(sequence, tokens, &error), error);
-    struct kv_view view = kv_sequence_view(sequence, 1);
-    uint8_t *first = kv_sequence_view(sequence, 0).chunks[0];
-    uint8_t *last = view.chunks[11 * view.chunk_stride + tokens / KV_CHUNK_TOKENS - 1];
-    assert_int_equal(last - first, kv_cache_capacity_bytes(cache) - view.layout->chunk_bytes);
+    uint8_t *first = span_memory(kv_sequence_chunk(sequence, 0, 0, 0));
+    uint8_t *last = span_memory(kv_sequence_chunk(sequence, 1, 11, tokens / KV_CHUNK_TOKENS - 1));
+    assert_int_equal(last - first, kv_cache_capacity_bytes(cache) - kv_cache_layout(cache)->chunk_bytes);
     *last = 7; /* the end is memory too */
     assert_int_equal(*last, 7);
     kv_sequence_destroy(sequence);
     kv_cache_destroy(cache);
+    device->operations->stream_destroy(stream);
     device_destroy(device);
 }
 
@@ -244,6 +255,7 @@ static void absurd_sizes_are_refused(void **state) {
     config.token_capacity = (uint64_t)1 << 40; /* fits 64 bits, not the address space */
     assert_int_equal(kv_cache_create(&cache, device, &config, &error), STATUS_MEMORY);
     assert_non_null(strstr(error.message, "KV cache: "));
+    device->operations->stream_destroy(stream);
     device_destroy(device);
 }
 

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "calibrate/hash_learn.h"
 #include "device/device.h"
+#include "device/host_span.h"
 #include "tensor/half.h"
 
 enum { DIMENSION = 64, GROUP = 2, WINDOW = 512, WINDOWS = 12, TRAIN_WINDOWS = 8, QUERIES = 32, TOPICS = 24 };
@@ -59,15 +60,15 @@ static void draw_vector(struct rig *rig, bool is_key, float *x) {
 }
 
 static void write_keys(struct rig *rig, size_t window) {
-    struct kv_view view = kv_sequence_view(rig->samples.sequences[window], 0);
+    const struct kv_layout *layout = kv_cache_layout(rig->samples.cache);
     for (size_t token = 0; token < WINDOW; token++) {
         float key[DIMENSION];
         uint16_t halves[DIMENSION];
-        uint8_t *chunk = view.chunks[token / KV_CHUNK_TOKENS];
+        uint8_t *chunk =
+            span_memory(kv_sequence_chunk(rig->samples.sequences[window], 0, 0, token / KV_CHUNK_TOKENS));
         draw_vector(rig, true, key);
         for (size_t d = 0; d < DIMENSION; d++) halves[d] = float_to_half(key[d]);
-        memcpy(chunk + (kv_k_row(view.layout, chunk, token % KV_CHUNK_TOKENS) - chunk), halves,
-               sizeof halves);
+        memcpy(chunk + (kv_k_row(layout, chunk, token % KV_CHUNK_TOKENS) - chunk), halves, sizeof halves);
     }
 }
 

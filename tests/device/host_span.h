@@ -13,6 +13,14 @@ static inline struct span host_span(const void *memory) {
     return span_of(&everything, (size_t)(uintptr_t)memory - 16);
 }
 
+/* What a device that is a processor has there. */
+static inline void *span_memory(struct span span) {
+    return span_exists(span) ? (void *)(uintptr_t)(span.buffer->address + span.offset) : NULL;
+}
+static inline uint32_t span_place(struct span table, size_t index) {
+    return ((const uint32_t *)span_memory(table))[index];
+}
+
 /* In the file's form, as the cpu device takes it. */
 static inline struct weight host_weight(struct matrix matrix) {
     return (struct weight){.matrix = matrix,

@@ -80,6 +80,7 @@ struct record {
         struct rope_angles_operation rope_angles;
         struct rope_operation rope;
         struct activation_operation activation;
+        struct update_places_operation update_places;
         struct append_operation append;
         struct attend_operation attend;
         struct gather_operation gather;
@@ -521,32 +522,18 @@ static void stage_span(struct record *record, struct span *span) {
     span->buffer = stage(record, span->buffer, sizeof *span->buffer);
 }
 
-/* [kv_head_count][from] entries, of each head the first ones: [kv_head_count][to]. */
-static void *const *stage_table(struct record *record, void *const *table, size_t kv_head_count, size_t from,
-                                size_t to) {
-    if (table == NULL) return NULL;
-    void **own = stage_room(record, kv_head_count * to * sizeof *own);
-    for (size_t head = 0; head < kv_head_count; head++)
-        memcpy(own + head * to, table + head * from, to * sizeof *own);
-    return own;
-}
-
-/* Of the rows before row_end. */
-static void stage_view(struct record *record, struct kv_view *view, size_t kv_head_count, uint64_t row_end) {
-    const size_t from = view->chunk_stride;
-    const size_t to = min_size(from, (size_t)((row_end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS));
+static void stage_view(struct record *record, struct kv_view *view) {
     STAGE(record, view->layout, 1);
-    view->chunks = stage_table(record, view->chunks, kv_head_count, from, to);
-    view->quantized = stage_table(record, view->quantized, kv_head_count, from, to);
-    view->key_index = stage_table(record, view->key_index, kv_head_count, from, to);
-    view->chunk_stride = to;
+    STAGE(record, view->pools, 1);
+    stage_span(record, &view->chunks);
+    stage_span(record, &view->quantized);
+    stage_span(record, &view->key_index);
 }
 
 static const struct attend_item *stage_items(struct record *record, const struct attend_item *items,
-                                             size_t count, size_t kv_head_count) {
+                                             size_t count) {
     struct attend_item *own = stage(record, items, count * sizeof *own);
-    for (size_t i = 0; i < count; i++)
-        stage_view(record, &own[i].view, kv_head_count, own[i].position_first + own[i].row_count);
+    for (size_t i = 0; i < count; i++) stage_view(record, &own[i].view);
     return own;
 }
 
@@ -567,7 +554,7 @@ static const struct row_list *stage_lists(struct record *record, const struct ro
 static void stage_rows(struct record *record, struct attend_rows_operation *rows) {
     struct rows_item *items = stage(record, rows->items, rows->item_count * sizeof *items);
     for (size_t i = 0; i < rows->item_count; i++) {
-        stage_view(record, &items[i].view, rows->kv_head_count, items[i].position + 1);
+        stage_view(record, &items[i].view);
         items[i].lists = stage_lists(record, items[i].lists, rows->kv_head_count);
     }
     rows->items = items;
@@ -594,7 +581,7 @@ static void stage_choose(struct record *record, struct choose_operation *own) {
     struct row_list *lists = own->lists;
     struct span rows = own->rows;
     for (size_t i = 0; i < own->item_count; i++) {
-        stage_view(record, &items[i].view, heads, items[i].position + 1);
+        stage_view(record, &items[i].view);
         STAGE(record, items[i].picks, heads);
         for (size_t head = 0; head < heads; head++) {
             const size_t kept = (size_t)select_item_kept(&items[i], head);
@@ -660,7 +647,7 @@ static void stage_ranges(struct record *record, struct attend_operation *own) {
 #define STAGE_RESULTS(results)                        \
     own->results = result_bytes(record, own->results, \
                                 own->rows->item_count * own->rows->head_count * sizeof *own->results)
-#define STAGE_ITEMS() own->items = stage_items(record, own->items, own->item_count, own->kv_head_count)
+#define STAGE_ITEMS() own->items = stage_items(record, own->items, own->item_count)
 #define STAGE_SHOWN() own->rows = stage_shown(record, own->rows)
 
 #define SPAN(member) stage_span(record, &own->member)
@@ -673,6 +660,7 @@ QUEUED(norm, SPAN(x); SPAN(w); SPAN(b); SPAN(y))
 QUEUED(rope_angles, STAGE(record, own->positions, own->row_count); SPAN(frequency); SPAN(cosine_sine))
 QUEUED(rope, SPAN(x); SPAN(cosine_sine))
 QUEUED(activation, SPAN(gate); SPAN(up); SPAN(y))
+QUEUED(update_places, SPAN(table); STAGE(record, own->deltas, own->count))
 QUEUED(append, STAGE_ITEMS(); SPAN(k); SPAN(v))
 QUEUED(attend, STAGE_ITEMS(); SPAN(q); SPAN(out); stage_ranges(record, own))
 QUEUED(gather, STAGE(record, own->indices, own->row_count); SPAN(x); SPAN(y))
@@ -762,6 +750,7 @@ static const struct device_operations OPERATIONS = {
     .rope_angles = queued_rope_angles,
     .rope = queued_rope,
     .activation = queued_activation,
+    .update_places = queued_update_places,
     .append = queued_append,
     .attend = queued_attend,
     .gather = queued_gather,

@@ -15,6 +15,7 @@
 #include "device_variants.h"
 #include "host_span.h"
 #include "kernels/kernels.h"
+#include "placed.h"
 #include "seed.h"
 #include "tensor/half.h"
 
@@ -36,6 +37,8 @@ struct cluster_case {
     bool is_alike; /* keys and values of a group are: their estimate is attention itself */
     float q[HEADS * DIMENSION], out[HEADS * V_DIMENSION];
     void *chunks[KV_HEADS * CHUNKS_MAX], *blocks[KV_HEADS * CHUNKS_MAX];
+    struct placed placed;
+    struct kv_view view;
     float *keys, *values; /* [KV_HEADS][length][...], as they are stored */
     uint32_t *rows;       /* [KV_HEADS][length] */
     struct row_list lists[KV_HEADS];
@@ -84,18 +87,17 @@ static void case_init(struct cluster_case *c, const struct fixture *fixture, uin
         memset(c->chunks[i], 0, c->kv.chunk_bytes);
         memset(c->blocks[i], 0xff, c->layout.bytes); /* of somebody before */
     }
+    const struct addresses addresses = {
+        .chunks = c->chunks, .key_index = c->blocks, .heads = KV_HEADS, .stride = CHUNKS_MAX};
+    c->view = placed_view(&c->placed, &c->kv, &addresses);
     for (size_t i = 0; i < HEADS * DIMENSION; i++) c->q[i] = (float)random_normal(&c->random);
     rows_init(c, fixture, c->layout.cluster_count);
 }
 
 static void case_deinit(struct cluster_case *c) {
     for (size_t i = 0; i < KV_HEADS * CHUNKS_MAX; i++) free(c->chunks[i]), free(c->blocks[i]);
+    placed_free(&c->placed);
     free(c->keys), free(c->values), free(c->rows);
-}
-
-static struct kv_view view_of(struct cluster_case *c) {
-    return (struct kv_view){
-        .layout = &c->kv, .chunks = c->chunks, .chunk_stride = CHUNKS_MAX, .key_index = c->blocks};
 }
 
 static struct cluster_block block_of(const struct cluster_case *c, size_t kv_head, uint64_t token) {
@@ -108,8 +110,7 @@ static void build(struct cluster_case *c, const struct fixture *fixture, size_t 
     for (uint64_t done = 0, count; done < c->length; done += count) {
         count = 1 + random_below(&c->random, part_max);
         if (count > c->length - done) count = c->length - done;
-        const struct attend_item item = {
-            .view = view_of(c), .position_first = done, .row_count = (size_t)count};
+        const struct attend_item item = {.view = c->view, .position_first = done, .row_count = (size_t)count};
         fixture->devices[device]->operations->key_index_build(
             fixture->streams[device],
             &(struct key_index_operation){
@@ -161,7 +162,7 @@ static double score_of(const struct cluster_case *c, size_t kv_head, uint64_t to
 
 /* Leaves what it chose in c->lists. */
 static void check_choice(struct cluster_case *c, const struct fixture *fixture, size_t device) {
-    struct select_item item = {.view = view_of(c), .position = c->length - 1, .candidate_begin = 3};
+    struct select_item item = {.view = c->view, .position = c->length - 1, .candidate_begin = 3};
     uint64_t picks[KV_HEADS];
     item.candidate_end = c->length / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
     item.picks = picks;
@@ -200,10 +201,8 @@ static void check_choice(struct cluster_case *c, const struct fixture *fixture, 
 static void attend(struct cluster_case *c, const struct fixture *fixture, size_t device, size_t kv_head_first,
                    size_t kv_head_count, bool with_rest) {
     const struct device_operations *operations = fixture->devices[device]->operations;
-    struct rows_item item = {
-        .view = view_of(c), .position = c->length - 1, .lists = c->lists + kv_head_first};
-    item.view.chunks += kv_head_first * CHUNKS_MAX;
-    item.view.key_index += kv_head_first * CHUNKS_MAX;
+    struct rows_item item = {.view = c->view, .position = c->length - 1, .lists = c->lists + kv_head_first};
+    item.view = kv_view_heads(&item.view, kv_head_first);
     const struct attend_rows_operation rows = {.q = host_span(c->q + kv_head_first * GROUP * DIMENSION),
                                                .q_stride = HEADS * DIMENSION,
                                                .out = host_span(c->out + kv_head_first * GROUP * V_DIMENSION),

@@ -14,6 +14,7 @@
 #include "device_variants.h"
 #include "kernels/codec/codec.h"
 #include "kernels/kernels.h"
+#include "placed.h"
 #include "seed.h"
 #include "selection.h"
 #include "tensor/half.h"
@@ -47,6 +48,7 @@ struct sequence_case {
     /* Of a sequence with chunks in 4 bits: some of the full ones */
     void *quantized[KV_HEADS_MAX * CHUNKS_MAX];
     void *all_quantized[KV_HEADS_MAX * CHUNKS_MAX]; /* all of the full ones */
+    struct placed placed;
 };
 
 struct mass_bound_case {
@@ -152,13 +154,13 @@ static void item_init(struct mass_bound_case *c, size_t row) {
     uint64_t length = sequence->length, sinks = align_up(random_below(&c->random, 9), unit);
     uint64_t end = (length - random_below(&c->random, length + 1) / 4) / unit * unit;
     struct select_item *item = &c->items[row];
-    *item = (struct select_item){.view = {.layout = &c->kv,
-                                          .chunks = sequence->chunks,
-                                          .quantized = c->has_quantized ? sequence->quantized : NULL,
-                                          .chunk_stride = CHUNKS_MAX,
-                                          .key_index = sequence->key_index},
-                                 .row = row,
-                                 .position = length - 1};
+    const struct addresses addresses = {.chunks = sequence->chunks,
+                                        .quantized = c->has_quantized ? sequence->quantized : NULL,
+                                        .key_index = sequence->key_index,
+                                        .heads = c->kv_heads,
+                                        .stride = CHUNKS_MAX};
+    *item = (struct select_item){
+        .view = placed_view(&sequence->placed, &c->kv, &addresses), .row = row, .position = length - 1};
     if (end > sinks) {
         item->candidate_begin = sinks;
         item->candidate_end = end;
@@ -213,6 +215,7 @@ static void case_deinit(struct mass_bound_case *c) {
             free(c->sequences[i].key_index[j]);
             free(c->sequences[i].all_quantized[j]);
         }
+    for (size_t i = 0; i < c->row_count; i++) placed_free(&c->sequences[i].placed);
     free(c->q), free(c->chosen), free(c->mass_bound), free(c->out);
 }
 
@@ -220,7 +223,7 @@ static void build(const struct mass_bound_case *c, const struct fixture *fixture
                   const struct key_index_layout *layout) {
     for (size_t i = 0; i < c->row_count; i++) {
         struct attend_item item = {.view = c->items[i].view, .row_count = c->sequences[i].length};
-        item.view.quantized = NULL;
+        item.view.quantized = host_span(NULL);
         fixture->devices[device]->operations->key_index_build(
             fixture->streams[device],
             &(struct key_index_operation){
@@ -368,13 +371,10 @@ static void check_by_heads(struct mass_bound_case *c, const struct fixture *fixt
     for (size_t entry = 0; entry < c->row_count * c->kv_heads; entry++) {
         struct selection operation = operation_of(c);
         struct select_item item = c->items[entry / c->kv_heads];
-        size_t first = entry % c->kv_heads * CHUNKS_MAX;
         double bound[GROUP_MAX];
         item.row = entry;
         if (item.picks != NULL) item.picks += entry % c->kv_heads;
-        item.view.chunks += first;
-        item.view.key_index += first;
-        if (item.view.quantized != NULL) item.view.quantized += first;
+        item.view = kv_view_heads(&item.view, entry % c->kv_heads);
         operation.kv_head_count = 1;
         operation.head_count = c->group;
         operation.q_stride /= c->kv_heads;

@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "device/cpu/cpu_device_internal.h"
 #include "host_span.h"
+#include "placed.h"
 #include "seed.h"
 
 enum { DEVICES = 4, ROUNDS = 8 };
@@ -469,6 +470,7 @@ struct attend_case {
     float *past_k[ITEMS_MAX]; /* [tokens][kv_heads][k_dimension], rounded as the cache rounds */
     float *past_v[ITEMS_MAX];
     void **chunks[ITEMS_MAX];
+    struct placed placed[ITEMS_MAX];
     size_t chunk_stride[ITEMS_MAX];
 };
 
@@ -488,7 +490,9 @@ static void attend_items_init(struct fixture *fixture, struct attend_case *c, si
             c->chunks[i][j] = aligned_alloc(64, c->layout.chunk_bytes);
             memset(c->chunks[i][j], 0xff, c->layout.chunk_bytes);
         }
-        item->view = (struct kv_view){.layout = &c->layout, .chunks = c->chunks[i], .chunk_stride = stride};
+        const struct addresses addresses = {
+            .chunks = c->chunks[i], .heads = c->operation.kv_head_count, .stride = stride};
+        item->view = placed_view(&c->placed[i], &c->layout, &addresses);
     }
     c->operation.items = c->items;
 }
@@ -589,6 +593,7 @@ static void attend_case_deinit(struct attend_case *c) {
     for (size_t i = 0; i < c->operation.item_count; i++) {
         for (size_t j = 0; j < c->chunk_stride[i] * c->operation.kv_head_count; j++) free(c->chunks[i][j]);
         free(c->chunks[i]);
+        placed_free(&c->placed[i]);
         free(c->past_k[i]);
         free(c->past_v[i]);
     }

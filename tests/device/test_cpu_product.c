@@ -15,6 +15,7 @@
 #include "device_variants.h"
 #include "host_span.h"
 #include "kernels/kernels.h"
+#include "placed.h"
 #include "seed.h"
 #include "tensor/half.h"
 
@@ -37,6 +38,8 @@ struct product_case {
     float scale;
     float q[HEADS * DIMENSION];
     void *chunks[KV_HEADS * CHUNKS_MAX], *blocks[KV_HEADS * CHUNKS_MAX];
+    struct placed placed;
+    struct kv_view view;
     float *keys;    /* [KV_HEADS][length][DIMENSION], as they are stored */
     double *scores; /* [length] */
     uint32_t *rows; /* [KV_HEADS][length] */
@@ -100,18 +103,17 @@ static void case_init(struct product_case *c, const struct fixture *fixture, uin
         memset(c->chunks[i], 0, c->kv.chunk_bytes);
         memset(c->blocks[i], 0xff, c->layout.bytes); /* of somebody before */
     }
+    const struct addresses addresses = {
+        .chunks = c->chunks, .key_index = c->blocks, .heads = KV_HEADS, .stride = CHUNKS_MAX};
+    c->view = placed_view(&c->placed, &c->kv, &addresses);
     for (size_t i = 0; i < HEADS * DIMENSION; i++) c->q[i] = (float)random_normal(&c->random);
     keys_init(c, fixture, grouped);
 }
 
 static void case_deinit(struct product_case *c) {
     for (size_t i = 0; i < KV_HEADS * CHUNKS_MAX; i++) free(c->chunks[i]), free(c->blocks[i]);
+    placed_free(&c->placed);
     free(c->keys), free(c->scores), free(c->rows);
-}
-
-static struct kv_view view_of(struct product_case *c) {
-    return (struct kv_view){
-        .layout = &c->kv, .chunks = c->chunks, .chunk_stride = CHUNKS_MAX, .key_index = c->blocks};
 }
 
 /* Rows [first, length) in parts of any length, as a prompt and steps would. */
@@ -120,8 +122,7 @@ static void build(struct product_case *c, const struct fixture *fixture, size_t 
     for (uint64_t done = first, count; done < c->length; done += count) {
         count = 1 + random_below(&c->random, part_max);
         if (count > c->length - done) count = c->length - done;
-        const struct attend_item item = {
-            .view = view_of(c), .position_first = done, .row_count = (size_t)count};
+        const struct attend_item item = {.view = c->view, .position_first = done, .row_count = (size_t)count};
         fixture->devices[device]->operations->key_index_build(
             fixture->streams[device],
             &(struct key_index_operation){
@@ -243,7 +244,7 @@ static void find_scores(struct product_case *c, size_t kv_head, uint64_t begin, 
 
 static struct select_item choose(struct product_case *c, const struct fixture *fixture, size_t device,
                                  const uint64_t *picks) {
-    const struct select_item item = {.view = view_of(c),
+    const struct select_item item = {.view = c->view,
                                      .position = c->length - 1,
                                      .candidate_begin = 3,
                                      .candidate_end = c->length / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS,

@@ -16,6 +16,7 @@
 #include "device_variants.h"
 #include "host_span.h"
 #include "kernels/kernels.h"
+#include "placed.h"
 #include "seed.h"
 
 enum { DEVICES = 4, KV_HEADS = 3, GROUP = 3, HEADS = KV_HEADS * GROUP, DIMENSION = 64, CHUNKS_MAX = 40 };
@@ -34,6 +35,8 @@ struct sample_case {
     float scale, softcap;
     float q[HEADS * DIMENSION];
     void *chunks[KV_HEADS * CHUNKS_MAX], *blocks[KV_HEADS * CHUNKS_MAX];
+    struct placed placed;
+    struct kv_view view;
     double *scores; /* [HEADS][length] */
     uint32_t *rows; /* [KV_HEADS][length] */
     struct row_list lists[KV_HEADS];
@@ -85,6 +88,9 @@ static void case_init(struct sample_case *c, const struct fixture *fixture, uint
         memset(c->chunks[i], 0, c->kv.chunk_bytes);
         memset(c->blocks[i], 0xff, c->layout.bytes); /* of somebody before: NaN */
     }
+    const struct addresses addresses = {
+        .chunks = c->chunks, .key_index = c->blocks, .heads = KV_HEADS, .stride = CHUNKS_MAX};
+    c->view = placed_view(&c->placed, &c->kv, &addresses);
     for (size_t i = 0; i < HEADS * DIMENSION; i++) c->q[i] = (float)random_normal(&c->random) * 2;
     keys_init(c, fixture);
     for (size_t kv_head = 0; kv_head < KV_HEADS;
@@ -99,6 +105,7 @@ static void case_init(struct sample_case *c, const struct fixture *fixture, uint
 
 static void case_deinit(struct sample_case *c) {
     for (size_t i = 0; i < KV_HEADS * CHUNKS_MAX; i++) free(c->chunks[i]), free(c->blocks[i]);
+    placed_free(&c->placed);
     free(c->scores), free(c->rows);
 }
 
@@ -115,17 +122,10 @@ static double exact_ratio(const struct sample_case *c, size_t head) {
     return left / listed;
 }
 
-static struct kv_view view_of(const struct sample_case *c) {
-    return (struct kv_view){.layout = &c->kv,
-                            .chunks = (void **)(uintptr_t)c->chunks,
-                            .chunk_stride = CHUNKS_MAX,
-                            .key_index = (void **)(uintptr_t)c->blocks};
-}
-
 /* Rows [first, first + count). */
 static void build(const struct sample_case *c, const struct fixture *fixture, size_t device, size_t layer,
                   uint64_t first, size_t count) {
-    const struct attend_item item = {.view = view_of(c), .position_first = first, .row_count = count};
+    const struct attend_item item = {.view = c->view, .position_first = first, .row_count = count};
     fixture->devices[device]->operations->key_index_build(
         fixture->streams[device], &(struct key_index_operation){.layout = &c->layout,
                                                                 .layer_index = layer,
@@ -138,10 +138,8 @@ static void estimate(struct sample_case *c, const struct fixture *fixture, size_
                      size_t kv_head_first, size_t kv_head_count) {
     const struct device_operations *operations = fixture->devices[device]->operations;
     struct softmax_sum sums[HEADS];
-    struct rows_item item = {
-        .view = view_of(c), .position = c->length - 1, .lists = c->lists + kv_head_first};
-    item.view.chunks += kv_head_first * CHUNKS_MAX;
-    item.view.key_index += kv_head_first * CHUNKS_MAX;
+    struct rows_item item = {.view = c->view, .position = c->length - 1, .lists = c->lists + kv_head_first};
+    item.view = kv_view_heads(&item.view, kv_head_first);
     const struct attend_rows_operation rows = {.q = host_span(c->q + kv_head_first * GROUP * DIMENSION),
                                                .q_stride = sizeof c->q / sizeof *c->q,
                                                .head_count = kv_head_count * GROUP,

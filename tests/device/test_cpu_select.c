@@ -20,6 +20,7 @@
 #include "device/device.h"
 #include "device_variants.h"
 #include "kernels/kernels.h"
+#include "placed.h"
 #include "seed.h"
 #include "selection.h"
 #include "tensor/half.h"
@@ -37,6 +38,7 @@ struct fixture {
 struct sequence_case {
     uint64_t length;
     void **chunks, **key_index; /* [kv_heads][CHUNKS_MAX] */
+    struct placed placed;
 };
 
 struct select_case {
@@ -141,12 +143,12 @@ static void item_init(struct select_case *c, size_t row) {
     uint64_t length = sequence->length, sinks = align_up(random_below(&c->random, 9), unit);
     uint64_t end = length - random_below(&c->random, length + 1);
     struct select_item *item = &c->items[row];
-    *item = (struct select_item){.view = {.layout = &c->kv,
-                                          .chunks = sequence->chunks,
-                                          .chunk_stride = CHUNKS_MAX,
-                                          .key_index = sequence->key_index},
-                                 .row = row,
-                                 .position = length - 1};
+    const struct addresses addresses = {.chunks = sequence->chunks,
+                                        .key_index = sequence->key_index,
+                                        .heads = c->kv_heads,
+                                        .stride = CHUNKS_MAX};
+    *item = (struct select_item){
+        .view = placed_view(&sequence->placed, &c->kv, &addresses), .row = row, .position = length - 1};
     end = end / unit * unit;
     if (end <= sinks) return; /* everything, without candidates */
     item->candidate_begin = sinks;
@@ -197,6 +199,7 @@ static void case_deinit(struct select_case *c) {
             free(c->sequences[i].key_index[j]);
         }
         free(c->sequences[i].chunks), free(c->sequences[i].key_index);
+        placed_free(&c->sequences[i].placed);
     }
     free(c->weights), free(c->q);
 }
@@ -295,7 +298,8 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
                       const struct select_item *item, size_t head, size_t first, size_t group,
                       float *scores) {
     const float *q = c->q + ((item->row * c->kv_heads + head) * c->group + first) * c->kv.k_dimension;
-    const void *const *blocks = (const void *const *)(item->view.key_index + head * CHUNKS_MAX);
+    const struct sequence_case *sequence = &c->sequences[item - c->items];
+    const void *const *blocks = (const void *const *)(sequence->key_index + head * CHUNKS_MAX);
     const uint16_t *weights = c->weights + head * c->kv.k_dimension * c->columns;
     uint64_t begin = item->candidate_begin, end = item->candidate_end;
     size_t unit = c->layout.unit_tokens;
@@ -336,7 +340,7 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
     }
     case KEY_INDEX_KEYS: /* one by one: the sum of a row does not depend on what else is scored */
         for (uint64_t t = begin; t < end; t++) {
-            const void *chunk = item->view.chunks[head * CHUNKS_MAX + t / KV_CHUNK_TOKENS];
+            const void *chunk = sequence->chunks[head * CHUNKS_MAX + t / KV_CHUNK_TOKENS];
             const void *key = kv_k_row(&c->kv, chunk, t % KV_CHUNK_TOKENS);
             kernels->score.rows(&(struct score_args){&key, 0, 1, c->kv.k_dimension, 0, 1, q,
                                                      c->kv.k_dimension, group, c->layout.aggregate,
@@ -420,12 +424,13 @@ static void expected_output(const struct select_case *c, const struct kernels *k
                             const struct select_item *item, size_t head, size_t query, const uint32_t *rows,
                             size_t count, double *out) {
     const float *q = c->q + ((item->row * c->kv_heads + head) * c->group + query) * c->kv.k_dimension;
+    void *const *chunks = c->sequences[item - c->items].chunks + head * CHUNKS_MAX;
     double *scores = calloc(count, sizeof *scores), top = -INFINITY, sum = 0;
     float key[128], value[128];
     for (size_t pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < count; i++) {
-            kernels->attention.load(&c->kv, item->view.chunks[head * CHUNKS_MAX + rows[i] / KV_CHUNK_TOKENS],
-                                    rows[i] % KV_CHUNK_TOKENS, key, value);
+            kernels->attention.load(&c->kv, chunks[rows[i] / KV_CHUNK_TOKENS], rows[i] % KV_CHUNK_TOKENS, key,
+                                    value);
             if (pass == 0) {
                 for (size_t d = 0; d < c->kv.k_dimension; d++)
                     scores[i] += (double)q[d] * (double)key[d] * (double)c->scale;
@@ -658,7 +663,7 @@ static void mass_is_what_was_received(void **state) {
             double total = 0;
             size_t next = 0, kept = select_item_kept(item, head);
             for (uint64_t t = 0; t < c.sequences[0].length; t++) {
-                const float *block = item->view.key_index[head * CHUNKS_MAX + t / KV_CHUNK_TOKENS];
+                const float *block = c.sequences[0].key_index[head * CHUNKS_MAX + t / KV_CHUNK_TOKENS];
                 bool was_chosen = next < kept && chosen[head * stride + next] == t;
                 if (was_chosen)
                     next++;
@@ -688,7 +693,10 @@ struct parts {
     float *whole, *out;       /* [row_count][heads][v_dimension] */
     uint32_t *chosen, *lists; /* [row_count][kv_heads][stride]: of the whole, of the part that chooses */
     float *mass;              /* [row_count][kv_heads][CHUNKS_MAX][64] after the whole; KEY_INDEX_MASS */
-    void **chunks, **none; /* [row_count][kv_heads][CHUNKS_MAX]: only what the lists name; NULL everywhere */
+    void **chunks;            /* [row_count][kv_heads][CHUNKS_MAX]: only what the lists name */
+    struct placed placed;     /* chunks, from chunks_of_lists on */
+    struct kv_pools pools[ROWS_MAX];
+    uint32_t *none;            /* [kv_heads][CHUNKS_MAX]: nowhere */
     struct select_item *items; /* [entries] */
 };
 
@@ -716,7 +724,7 @@ static void chunks_of_lists(struct parts *p) {
     for (size_t entry = 0; entry < p->entries; entry++) {
         const struct select_item *item = &c->items[entry / c->kv_heads];
         const uint32_t *list = p->chosen + entry * p->stride;
-        void *const *from = item->view.chunks + entry % c->kv_heads * CHUNKS_MAX;
+        void *const *from = c->sequences[entry / c->kv_heads].chunks + entry % c->kv_heads * CHUNKS_MAX;
         void **to = p->chunks + entry * CHUNKS_MAX;
         size_t next = 0, kept = select_item_kept(item, entry % c->kv_heads);
         for (size_t i = 0; i < CHUNKS_MAX; i++) {
@@ -732,6 +740,7 @@ static void chunks_of_lists(struct parts *p) {
             }
         }
     }
+    placed_table(&p->placed, POOL_ROWS, p->chunks, p->entries * CHUNKS_MAX);
 }
 
 static void parts_init(struct parts *p, const struct fixture *fixture, uint64_t seed,
@@ -752,7 +761,7 @@ static void parts_init(struct parts *p, const struct fixture *fixture, uint64_t 
     for (size_t i = 0; i < p->entries * p->stride; i++) p->chosen[i] = p->lists[i] = UNWRITTEN;
     p->mass = calloc(p->entries * CHUNKS_MAX * KV_CHUNK_TOKENS, sizeof *p->mass);
     p->chunks = calloc(p->entries * CHUNKS_MAX, sizeof *p->chunks);
-    p->none = calloc(p->entries * CHUNKS_MAX, sizeof *p->none);
+    p->none = calloc(c->kv_heads * CHUNKS_MAX, sizeof *p->none);
     p->items = calloc(p->entries, sizeof *p->items);
 }
 
@@ -760,6 +769,7 @@ static void parts_deinit(struct parts *p) {
     for (size_t i = 0; i < p->entries * CHUNKS_MAX; i++) free(p->chunks[i]);
     free(p->whole), free(p->out), free(p->chosen), free(p->lists), free(p->mass);
     free(p->chunks), free(p->none), free(p->items);
+    placed_free(&p->placed);
     case_deinit(&p->c);
 }
 
@@ -769,13 +779,24 @@ static void check_lists(struct parts *p) {
     for (size_t i = 0; i < p->c.row_count; i++) {
         items[i] = p->c.items[i];
         if (p->c.layout.kind == KEY_INDEX_KEYS) continue; /* scored where they are */
-        items[i].view.chunks = p->none + i * p->c.kv_heads * CHUNKS_MAX;
+        items[i].view.chunks = host_span(p->none);
     }
     operation.items = items;
     operation.chosen = p->lists;
     operation.stride = p->stride;
     launch(p->fixture, p->device, &operation);
     assert_memory_equal(p->lists, p->chosen, p->entries * p->stride * sizeof *p->lists);
+}
+
+/* Of the chunks of the lists, from an entry of the row on; with the key index where mass is added to it. */
+static struct kv_view listed_view(struct parts *p, size_t row, size_t entry) {
+    struct kv_view view = p->c.items[row].view;
+    p->pools[row] = *view.pools;
+    p->pools[row].list[POOL_ROWS] = p->placed.pools.list[POOL_ROWS];
+    view.pools = &p->pools[row];
+    view.chunks = host_span(p->placed.tables[POOL_ROWS] + entry * CHUNKS_MAX);
+    if (p->mass_weight == 0) view.key_index = host_span(NULL);
+    return view;
 }
 
 /* Every KV head of every row an item of its own, in any order, in operations of any size. */
@@ -801,9 +822,10 @@ static void attend_by_heads(struct parts *p, struct selection operation) {
             *item = c->items[entry / c->kv_heads];
             item->row = entry;
             if (item->picks != NULL) item->picks += entry % c->kv_heads;
-            item->view.chunks = p->chunks + entry * CHUNKS_MAX;
-            item->view.key_index =
-                p->mass_weight > 0 ? item->view.key_index + entry % c->kv_heads * CHUNKS_MAX : NULL;
+            item->view = listed_view(p, entry / c->kv_heads, entry);
+            if (span_exists(item->view.key_index))
+                item->view.key_index =
+                    span_behind(item->view.key_index, entry % c->kv_heads * CHUNKS_MAX * sizeof(uint32_t));
             memcpy(given + i * p->stride, p->lists + entry * p->stride, p->stride * sizeof *given);
         }
         operation.items = p->items;
@@ -816,8 +838,7 @@ static void attend_by_heads(struct parts *p, struct selection operation) {
 static void attend_at_once(struct parts *p, struct selection operation) {
     for (size_t i = 0; i < p->c.row_count; i++) {
         p->items[i] = p->c.items[i];
-        p->items[i].view.chunks = p->chunks + i * p->c.kv_heads * CHUNKS_MAX;
-        if (p->mass_weight == 0) p->items[i].view.key_index = NULL;
+        p->items[i].view = listed_view(p, i, i * p->c.kv_heads);
     }
     operation.items = p->items;
     operation.given = p->lists;

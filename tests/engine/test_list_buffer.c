@@ -2,6 +2,7 @@
  * lacks; a cut and another sequence empty it; what there is memory for is what heads get. */
 #include "attention/list_buffer.h"
 
+#include "device/placed.h"
 #include "seed.h"
 #include "testing.h"
 
@@ -20,6 +21,7 @@ struct rig {
     struct kv_sequence *sequences[3];
     struct kv_layout layout;
     struct list_buffers *buffers;
+    struct stream *stream;
     uint8_t *chunks[TOKENS / KV_CHUNK_TOKENS]; /* of a head */
     struct error error;
 };
@@ -36,6 +38,7 @@ static void rig_open(struct rig *rig, enum kv_type type, size_t heads, size_t se
                                            .sequence_capacity = 3};
     kv_layout_init(&rig->layout, type, type, DIMENSION, 2 * DIMENSION);
     assert_ok(device_cpu_create(&rig->device, &options, &rig->error), rig->error);
+    assert_ok(rig->device->operations->stream_create(rig->device, &rig->stream, &rig->error), rig->error);
     assert_ok(kv_cache_create(&rig->cache, rig->device, &config, &rig->error), rig->error);
     for (size_t i = 0; i < 3; i++)
         assert_ok(kv_sequence_create(&rig->sequences[i], rig->cache, TOKENS, &rig->error), rig->error);
@@ -58,6 +61,7 @@ static void rig_close(struct rig *rig) {
     list_buffers_destroy(rig->buffers);
     for (size_t i = 0; i < 3; i++) kv_sequence_destroy(rig->sequences[i]);
     kv_cache_destroy(rig->cache);
+    rig->device->operations->stream_destroy(rig->stream);
     device_destroy(rig->device);
 }
 
@@ -93,24 +97,35 @@ static void assert_row(const struct kv_layout *layout, const void *found, size_t
                         block + layout->v_scales_offset + from % 8 * v, v);
 }
 
+/* Of the first head, as the cpu device finds it. */
+static const void *chunk_of(const struct kv_view *view, size_t chunk) {
+    const uint32_t *table = (const uint32_t *)(uintptr_t)(view->chunks.buffer->address + view->chunks.offset);
+    return span_host(kv_pools_chunk(view->pools, table[chunk]));
+}
+
 /* Asks, hides every chunk that no missing row lies in, fills and compares. */
 static void turn(struct rig *rig, struct list_buffer *buffer, const struct row_list *list, size_t *missed) {
     void *chunks[TOKENS / KV_CHUNK_TOKENS] = {NULL};
     const uint32_t *missing = list_buffer_missing(rig->buffers, buffer, list, missed);
     for (size_t i = 0; i < *missed; i++)
         chunks[missing[i] / KV_CHUNK_TOKENS] = rig->chunks[missing[i] / KV_CHUNK_TOKENS];
-    list_buffer_fill(rig->buffers, buffer, list, chunks);
-    const struct list_buffer_rows rows = list_buffer_rows(buffer);
+    struct placed placed = {0};
+    const uint32_t *places = placed_table(&placed, POOL_ROWS, chunks, TOKENS / KV_CHUNK_TOKENS);
+    list_buffer_fill(rig->buffers, buffer, list, &placed.pools, places);
+    const struct row_list rows = list_buffer_rows(buffer);
+    const struct list_buffer *shown = buffer;
+    const struct kv_view view = list_buffers_view(rig->buffers, rig->stream, &shown, 1);
     bool taken[ROWS] = {false};
-    assert_int_equal(rows.list.count, list->count);
+    assert_int_equal(rows.count, list->count);
     for (size_t i = 0; i < list->count; i++) {
-        const uint32_t place = row_list_host(&rows.list)[i];
-        assert_true(place < ROWS && !taken[place]);
-        taken[place] = true;
-        assert_row(&rig->layout, rows.chunks[place / KV_CHUNK_TOKENS], place % KV_CHUNK_TOKENS,
+        const uint32_t row = row_list_host(&rows)[i];
+        assert_true(row < ROWS && !taken[row]);
+        taken[row] = true;
+        assert_row(&rig->layout, chunk_of(&view, row / KV_CHUNK_TOKENS), row % KV_CHUNK_TOKENS,
                    rig->chunks[row_list_host(list)[i] / KV_CHUNK_TOKENS],
                    row_list_host(list)[i] % KV_CHUNK_TOKENS);
     }
+    placed_free(&placed);
 }
 
 static void lists_follow_each_other(void **state) {

@@ -9,6 +9,7 @@
 #include "../platform/scratch.h"
 #include "attention/attention.h"
 #include "cache/kv_watch_internal.h"
+#include "device/host_span.h"
 #include "engine/decode_rig.h"
 #include "engine/engine_internal.h"
 
@@ -169,12 +170,13 @@ static void shows_lists(void **state) {
 static void expect_tables(const struct run *run, const struct kv_map *map, bool reads_chosen_alone) {
     size_t in_ram = 0, read = 0, only_saved = 0;
     for (size_t layer = 0; layer < LAYERS; layer++) {
-        const struct kv_view view = kv_sequence_view(run->sequence->kv, layer);
+        const struct kv_view view = kv_sequence_view(run->sequence->kv, run->engine->stream, layer);
         for (size_t head = 0; head < run->lists.heads; head++)
             for (size_t chunk = 0; chunk < map->column_count; chunk++) {
                 const size_t at = head * view.chunk_stride + chunk;
                 const bool has_slot =
-                    view.chunks[at] != NULL || (view.quantized != NULL && view.quantized[at] != NULL);
+                    span_place(view.chunks, at) != PLACE_NOWHERE ||
+                    (span_exists(view.quantized) && span_place(view.quantized, at) != PLACE_NOWHERE);
                 const unsigned cell = cell_of(run, map, layer, head, chunk);
                 const bool was_read = (cell & KV_CELL_READ) != 0, is_saved = (cell & KV_CELL_SAVED) != 0;
                 if ((cell & KV_CELL_RAM) == 0)

@@ -160,7 +160,7 @@ static void use_calibrated(struct rig *rig, struct select_options options, const
               rig->error);
     for (size_t i = 0; i < SEQUENCES; i++)
         for (size_t layer = 0; layer < LAYERS; layer++) {
-            const struct attend_item item = {.view = kv_sequence_view(rig->sequences[i], layer),
+            const struct attend_item item = {.view = kv_sequence_view(rig->sequences[i], rig->stream, layer),
                                              .row_count = kv_sequence_length(rig->sequences[i])};
             if (item.row_count > 0) select_append(rig->select, rig->stream, layer, &item, 1);
         }

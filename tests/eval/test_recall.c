@@ -1,4 +1,5 @@
 /* Attention mass and top rows caught, against sums done the long way over keys that the test keeps as numbers. */
+#include "device/placed.h"
 #include "testing.h"
 
 #include <math.h>
@@ -16,6 +17,8 @@ struct scene {
     struct kv_layout layout;
     uint8_t *memory;
     void *chunks[KV_HEADS * CHUNKS];
+    struct placed placed;
+    struct kv_view view;
     double keys[KV_HEADS][ROWS][DIMENSION];
     float q[HEADS * DIMENSION];
     uint32_t rows[KV_HEADS][PICKS + 5];
@@ -34,6 +37,8 @@ static void scene_init(struct scene *scene, enum kv_type type, uint64_t seed) {
     scene->memory = calloc(KV_HEADS * CHUNKS, scene->layout.chunk_bytes);
     for (size_t c = 0; c < KV_HEADS * CHUNKS; c++)
         scene->chunks[c] = scene->memory + c * scene->layout.chunk_bytes;
+    const struct addresses addresses = {.chunks = scene->chunks, .heads = KV_HEADS, .stride = CHUNKS};
+    scene->view = placed_view(&scene->placed, &scene->layout, &addresses);
     for (size_t head = 0; head < KV_HEADS; head++)
         for (size_t row = 0; row < ROWS; row++) {
             void *chunk = scene->chunks[head * CHUNKS + row / KV_CHUNK_TOKENS];
@@ -101,7 +106,7 @@ static void check(enum kv_type type) {
         .layer_index = 1,
         .position = ROWS - 1,
         .q = scene->q,
-        .view = {.layout = &scene->layout, .chunks = scene->chunks, .chunk_stride = CHUNKS},
+        .view = scene->view,
         .lists = (const struct row_list[KV_HEADS]){{host_span(scene->rows[0]), PICKS},
                                                    {host_span(scene->rows[1]), PICKS - 3}}};
     recall_add(&recall, &step);
@@ -133,6 +138,7 @@ static void check(enum kv_type type) {
     recall_destroy(&recall);
     device->operations->stream_destroy(stream);
     device_destroy(device);
+    placed_free(&scene->placed);
     free(scene->memory);
     free(scene);
 }
@@ -161,19 +167,19 @@ static void all_is_all(void **state) {
     struct device *device;
     struct stream *stream;
     open_device(&device, &stream);
-    recall_add(&recall,
-               &(struct select_event){
-                   .device = device,
-                   .stream = stream,
-                   .position = 29,
-                   .q = scene->q,
-                   .view = {.layout = &scene->layout, .chunks = scene->chunks, .chunk_stride = CHUNKS},
-                   .lists = (const struct row_list[KV_HEADS]){{host_span(rows), 30}, {host_span(rows), 30}}});
+    recall_add(&recall, &(struct select_event){.device = device,
+                                               .stream = stream,
+                                               .position = 29,
+                                               .q = scene->q,
+                                               .view = scene->view,
+                                               .lists = (const struct row_list[KV_HEADS]){
+                                                   {host_span(rows), 30}, {host_span(rows), 30}}});
     struct recall_cell sum = sum_of(&recall, 0);
     assert_true(fabs(sum.mass - HEADS) < 1e-9 && sum.top == HEADS && sum.kept == HEADS);
     recall_destroy(&recall);
     device->operations->stream_destroy(stream);
     device_destroy(device);
+    placed_free(&scene->placed);
     free(scene->memory);
     free(scene);
 }

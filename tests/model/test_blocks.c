@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "cache/kv_budget_internal.h"
 #include "cache/kv_tier.h"
+#include "device/host_span.h"
 #include "kernels/kernels.h"
 #include "model/tiny_model.h"
 #include "seed.h"
@@ -192,10 +193,10 @@ static void check_stored(struct rig *rig) {
         for (size_t head = 0; head < config->kv_head_count; head++)
             for (size_t row = 0; row < rig->prefix + rig->row_count; row++) {
                 for (size_t i = 0; i < 2; i++) {
-                    struct kv_view view = kv_sequence_view(rig->sequences[i], layer);
-                    rig->kernels.attention.load(view.layout,
-                                                view.chunks[head * view.chunk_stride + row / KV_CHUNK_TOKENS],
-                                                row % KV_CHUNK_TOKENS, k[i], v[i]);
+                    const void *chunk =
+                        span_memory(kv_sequence_chunk(rig->sequences[i], layer, head, row / KV_CHUNK_TOKENS));
+                    rig->kernels.attention.load(kv_cache_layout(rig->cache), chunk, row % KV_CHUNK_TOKENS,
+                                                k[i], v[i]);
                 }
                 assert_memory_equal(k[0], k[1], sizeof k[0]);
                 assert_memory_equal(v[0], v[1], sizeof v[0]);
@@ -303,7 +304,9 @@ static void check_order(void *context, const struct attention_event *event) {
     assert_int_equal(event->items[0].row_first, 0);
     assert_int_equal(event->items[0].row_count, rows);
     assert_int_equal(event->items[0].position_first, rig->prefix + order->row);
-    assert_ptr_equal(event->items[0].view.chunks, kv_sequence_view(rig->sequences[0], order->layer).chunks);
+    const struct kv_view *view = &event->items[0].view;
+    assert_ptr_equal(span_memory(kv_pools_chunk(view->pools, span_place(view->chunks, 0))),
+                     span_memory(kv_sequence_chunk(rig->sequences[0], order->layer, 0, 0)));
     order->count++;
     order->row += rows;
     if (order->row < rig->row_count) return;

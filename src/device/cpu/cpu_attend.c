@@ -44,16 +44,29 @@ struct attend_run {
     size_t row_count, block_count;
     size_t block_queries; /* of a prefill unit */
     size_t prefill_units, decode_units;
-    bool merges;     /* some row has more than one range */
-    float *partials; /* [decode_units][partial_stride] */
-    uint8_t *threads;
+    bool merges;        /* some row has more than one range */
+    float *partials;    /* [decode_units][partial_stride] */
+    size_t chunk_count; /* that a unit looks up, at most */
+    uint8_t *threads;   /* of each: addresses of chunks, then a kernel's scratch */
     size_t thread_bytes;
     size_t alone_next;
 };
 
-static const void *const *head_chunks(const struct kv_view *view, size_t kv_head) {
-    return (const void *const *)(view->chunks + kv_head * view->chunk_stride);
+/* The addresses of chunks [first, end) of a KV head, for a thread. */
+static const void *const *find_chunks(const struct attend_run *run, const struct kv_view *view,
+                                      size_t kv_head, uint64_t first, uint64_t end, uint8_t *thread) {
+    void **chunks = (void **)(void *)thread;
+    ASSERT(end - first <= run->chunk_count);
+    cpu_find_chunks(view->pools, cpu_places(view->chunks) + kv_head * view->chunk_stride + first,
+                    (size_t)(end - first), chunks);
+    return (const void *const *)chunks;
 }
+
+static void *kernel_scratch(const struct attend_run *run, uint8_t *thread) {
+    return thread + align_up(run->chunk_count * sizeof(void *), 64);
+}
+
+static uint64_t chunks_of(uint64_t row_count) { return (row_count + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS; }
 
 static uint64_t window_begin(const struct attend_operation *operation, uint64_t position) {
     if (operation->window == 0 || position + 1 <= operation->window) return 0;
@@ -161,12 +174,13 @@ static const void *decode_first_block(const struct attend_run *run, size_t unit)
     struct decode_part part = decode_part_of(run, unit);
     const struct kv_view *view = &part.row->item->view;
     if (kept_partial(run, &part) != NULL && !run->operation->ranges->makes) return NULL;
-    return kv_block(view->layout, head_chunks(view, part.kv_head)[part.begin / KV_CHUNK_TOKENS],
+    const uint32_t *places = cpu_places(view->chunks) + part.kv_head * view->chunk_stride;
+    return kv_block(view->layout, cpu_chunk(view->pools, places[part.begin / KV_CHUNK_TOKENS]),
                     part.begin % KV_CHUNK_TOKENS);
 }
 
 /* `then`: the unit that this thread takes next. */
-static void decode_unit(const struct attend_run *run, size_t unit, size_t then, uint8_t *scratch) {
+static void decode_unit(const struct attend_run *run, size_t unit, size_t then, uint8_t *thread) {
     const struct attend_operation *operation = run->operation;
     struct decode_part part = decode_part_of(run, unit);
     const struct decode_row *row = part.row;
@@ -177,11 +191,16 @@ static void decode_unit(const struct attend_run *run, size_t unit, size_t then, 
         memcpy(partial, kept, partial_bytes);
         return; /* there are others to merge it with */
     }
+    const uint64_t chunk_first = part.begin / KV_CHUNK_TOKENS, row_first = chunk_first * KV_CHUNK_TOKENS;
+    const bool is_alone = operation->ranges != NULL && operation->ranges->makes; /* it reads no other chunk */
+    const uint64_t all = chunks_of(is_alone ? part.end : row->row_end);
+    const uint64_t asked = chunks_of(part.end) + ATTENTION_CHUNKS_AHEAD;
+    const uint64_t chunk_end = asked < all ? asked : all;
     const struct attention_decode_args args = {
         .layout = layout,
-        .chunks = head_chunks(&row->item->view, part.kv_head),
-        .row_begin = part.begin,
-        .row_end = part.end,
+        .chunks = find_chunks(run, &row->item->view, part.kv_head, chunk_first, chunk_end, thread),
+        .row_begin = part.begin - row_first,
+        .row_end = part.end - row_first,
         .q = cpu_floats(operation->q) + row->row * operation->q_stride +
              part.kv_head * run->group * layout->k_dimension,
         .q_stride = layout->k_dimension,
@@ -192,9 +211,9 @@ static void decode_unit(const struct attend_run *run, size_t unit, size_t then, 
         .s = partial + run->group,
         .o = partial + 2 * run->group,
         .o_stride = layout->v_dimension,
-        .scratch = scratch,
+        .scratch = kernel_scratch(run, thread),
         .then = decode_first_block(run, then),
-        .chunk_count = (size_t)((row->row_end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS),
+        .chunk_count = (size_t)(chunk_end - chunk_first),
     };
     run->device->kernels.attention.decode(&args);
     if (kept != NULL)
@@ -203,7 +222,7 @@ static void decode_unit(const struct attend_run *run, size_t unit, size_t then, 
         finish_head(run, row, part.kv_head);
 }
 
-static void prefill_unit(const struct attend_run *run, size_t unit, uint8_t *scratch) {
+static void prefill_unit(const struct attend_run *run, size_t unit, uint8_t *thread) {
     const struct attend_operation *operation = run->operation;
     const struct prefill_block *block = &run->blocks[unit / operation->kv_head_count];
     size_t kv_head = unit % operation->kv_head_count;
@@ -211,7 +230,9 @@ static void prefill_unit(const struct attend_run *run, size_t unit, uint8_t *scr
     size_t row = block->item->row_first + block->query_first;
     const struct attention_prefill_args args = {
         .layout = layout,
-        .chunks = head_chunks(&block->item->view, kv_head),
+        .chunks = find_chunks(
+            run, &block->item->view, kv_head, 0,
+            chunks_of(block->item->position_first + block->query_first + block->query_count), thread),
         .position_first = block->item->position_first + block->query_first,
         .query_count = block->query_count,
         .window = operation->window,
@@ -224,20 +245,20 @@ static void prefill_unit(const struct attend_run *run, size_t unit, uint8_t *scr
         .out = cpu_floats(operation->out) + row * operation->out_stride +
                kv_head * run->group * layout->v_dimension,
         .out_stride = operation->out_stride,
-        .scratch = scratch,
+        .scratch = kernel_scratch(run, thread),
     };
     run->device->kernels.attention.prefill(&args);
 }
 
 static void attend_task(void *context, const struct pool_worker *worker) {
     struct attend_run *run = context;
-    uint8_t *scratch = run->threads + worker->index * run->thread_bytes;
+    uint8_t *thread = run->threads + worker->index * run->thread_bytes;
     size_t units = run->prefill_units + run->decode_units, unit = cpu_ticket(worker, &run->alone_next);
     for (; unit < run->prefill_units; unit = cpu_ticket(worker, &run->alone_next))
-        prefill_unit(run, unit, scratch);
+        prefill_unit(run, unit, thread);
     while (unit < units) { /* the next one is drawn early, to prefetch its first rows */
         size_t then = cpu_ticket(worker, &run->alone_next);
-        decode_unit(run, unit - run->prefill_units, then - run->prefill_units, scratch);
+        decode_unit(run, unit - run->prefill_units, then - run->prefill_units, thread);
         unit = then;
     }
     if (!run->merges) return;
@@ -248,16 +269,21 @@ static void attend_task(void *context, const struct pool_worker *worker) {
         if (run->rows[i / heads].range_count > 1) finish_head(run, &run->rows[i / heads], i % heads);
 }
 
-/* Counts the entries of both lists, before their scratch is reserved. */
-static void count_entries(const struct attend_operation *operation, size_t block_queries, size_t *rows,
+/* Counts the entries of both lists, and the chunks of a unit, before their scratch is reserved. */
+static void count_entries(const struct attend_operation *operation, struct attend_run *run, size_t *rows,
                           size_t *blocks) {
     *rows = *blocks = 0;
     for (size_t i = 0; i < operation->item_count; i++) {
-        size_t count = operation->items[i].row_count;
-        if (count <= DECODE_ROWS_MAX)
+        const size_t count = operation->items[i].row_count;
+        const uint64_t end = operation->items[i].position_first + count;
+        const bool decodes = count <= DECODE_ROWS_MAX;
+        const uint64_t rows_max = decodes ? attention_range_rows(end) : end;
+        run->chunk_count =
+            max_size(run->chunk_count, (size_t)chunks_of(rows_max) + 1 + ATTENTION_CHUNKS_AHEAD);
+        if (decodes)
             *rows += count;
         else
-            *blocks += (count + block_queries - 1) / block_queries;
+            *blocks += (count + run->block_queries - 1) / run->block_queries;
     }
 }
 
@@ -288,9 +314,10 @@ void cpu_attend(struct stream *stream, const struct attend_operation *operation)
 
     size_t rows, blocks, units, bytes = 0;
     run.block_queries = max_size(kernels->prefill_block_rows / run.group, 1);
-    count_entries(operation, run.block_queries, &rows, &blocks);
+    count_entries(operation, &run, &rows, &blocks);
     run.partial_stride = partial_floats(operation, run.group, layout->v_dimension, &units);
-    run.thread_bytes = align_up(max_size(kernels->decode_scratch_bytes(run.group, layout),
+    run.thread_bytes = align_up(run.chunk_count * sizeof(void *), 64) +
+                       align_up(max_size(kernels->decode_scratch_bytes(run.group, layout),
                                          kernels->prefill_scratch_bytes(run.group, layout)),
                                 64);
     size_t rows_offset = cpu_scratch_add(&bytes, rows * sizeof *run.rows);
@@ -336,9 +363,10 @@ static void append_task(void *context, const struct pool_worker *worker) {
         for (size_t unit = max_size(range.begin, item_first); unit < end; unit++) {
             size_t row = item->row_first + unit - item_first;
             uint64_t position = item->position_first + (unit - item_first);
+            const uint32_t *places = cpu_places(item->view.chunks) + position / KV_CHUNK_TOKENS;
             for (size_t head = 0; head < operation->kv_head_count; head++)
                 run->kernels->store(
-                    layout, item->view.chunks[head * item->view.chunk_stride + position / KV_CHUNK_TOKENS],
+                    layout, cpu_chunk(item->view.pools, places[head * item->view.chunk_stride]),
                     position % KV_CHUNK_TOKENS,
                     cpu_floats(operation->k) + row * operation->k_stride + head * layout->k_dimension,
                     cpu_floats(operation->v) + row * operation->v_stride + head * layout->v_dimension);

@@ -38,7 +38,8 @@ struct rest_head {
 
 struct rester {
     const struct rest_run *run;
-    const void *const *blocks;
+    void **blocks; /* [PIECE]: of the piece's chunks, the first of which is: */
+    uint64_t chunk_first;
     float *scores, *weights; /* [PIECE] */
     uint8_t *left;           /* [PIECE]: rows of a cluster that are not listed */
     struct rest_head *heads; /* [group] */
@@ -50,10 +51,12 @@ static size_t rester_init(struct rester *rester, const struct rest_run *run, uin
     size_t scores = cpu_scratch_add(&used, PIECE * sizeof(float));
     size_t weights = cpu_scratch_add(&used, PIECE * sizeof(float));
     size_t left = cpu_scratch_add(&used, PIECE);
+    size_t blocks = cpu_scratch_add(&used, PIECE * sizeof(void *));
     size_t heads = cpu_scratch_add(&used, run->group * sizeof(struct rest_head));
     size_t score = cpu_scratch_add(&used, run->device->kernels.score.scratch_bytes(run->kv->k_dimension));
     if (memory == NULL) return used;
     *rester = (struct rester){.run = run,
+                              .blocks = (void **)(void *)(memory + blocks),
                               .scores = (float *)(void *)(memory + scores),
                               .weights = (float *)(void *)(memory + weights),
                               .left = memory + left,
@@ -64,8 +67,8 @@ static size_t rester_init(struct rester *rester, const struct rest_run *run, uin
 
 static struct cluster_block block_of(const struct rester *rester, uint64_t chunk) {
     const struct kv_layout *kv = rester->run->kv;
-    return cluster_block_of(rester->blocks[chunk], rester->run->operation->layout->cluster_count,
-                            kv->k_dimension, kv->v_dimension);
+    return cluster_block_of(rester->blocks[chunk - rester->chunk_first],
+                            rester->run->operation->layout->cluster_count, kv->k_dimension, kv->v_dimension);
 }
 
 /* Counts what chunks [first, end) have of rows that are not listed, from the entry *next on; whether it is any. */
@@ -86,24 +89,24 @@ static bool count_left(const struct rester *rester, uint64_t first, uint64_t end
 }
 
 /* Weights n exp(score - top), by a top that no score is above. */
-static void weigh(const struct rester *rester, const float *q, uint64_t first, size_t clusters,
-                  struct rest_head *head) {
+static void weigh(const struct rester *rester, const float *q, size_t clusters, struct rest_head *head) {
     const struct attend_rest_operation *operation = rester->run->operation;
     const struct attend_rows_operation *rows = rester->run->rows;
     const size_t count = operation->layout->cluster_count, dimension = rester->run->kv->k_dimension;
     const float one = 1;
     float top = head->top;
-    rester->run->device->kernels.score.rows(&(struct score_args){.blocks = rester->blocks,
-                                                                 .block_rows = count,
-                                                                 .columns = dimension,
-                                                                 .row_begin = first * count,
-                                                                 .row_end = first * count + clusters,
-                                                                 .q = q,
-                                                                 .q_stride = dimension,
-                                                                 .heads = 1,
-                                                                 .aggregate = SCORE_MAX,
-                                                                 .scores = rester->scores,
-                                                                 .scratch = rester->score_scratch});
+    rester->run->device->kernels.score.rows(
+        &(struct score_args){.blocks = (const void *const *)rester->blocks,
+                             .block_rows = count,
+                             .columns = dimension,
+                             .row_begin = 0,
+                             .row_end = clusters,
+                             .q = q,
+                             .q_stride = dimension,
+                             .heads = 1,
+                             .aggregate = SCORE_MAX,
+                             .scores = rester->scores,
+                             .scratch = rester->score_scratch});
     for (size_t i = 0; i < clusters; i++) {
         float score = rester->scores[i] * rows->scale;
         if (rows->softcap > 0) score = rows->softcap * tanhf(score / rows->softcap);
@@ -162,18 +165,20 @@ static void rest_unit(const struct rest_run *run, size_t unit, uint8_t *scratch)
     struct rester rester;
     size_t next = 0;
     rester_init(&rester, run, scratch);
-    rester.blocks = (const void *const *)(item->view.key_index + kv_head * item->view.chunk_stride);
+    const uint32_t *places = cpu_places(item->view.key_index) + kv_head * item->view.chunk_stride;
     for (size_t head = 0; head < run->group; head++) rester.heads[head].is_begun = false;
     for (uint64_t first = 0; first < chunks; first += piece) {
         const uint64_t end = first + piece < chunks ? first + piece : chunks;
         const size_t clusters = (size_t)(end - first) * count;
+        rester.chunk_first = first;
+        cpu_find_chunks(item->view.pools, places + first, (size_t)(end - first), rester.blocks);
         if (!count_left(&rester, first, end, &item->lists[kv_head], &next)) continue;
         for (size_t head = 0; head < run->group; head++) {
             struct rest_head *own = &rester.heads[head];
             if (!own->is_begun)
                 begin_head(own, out + head * v_dimension, cpu_sums(rows->sums)[unit * run->group + head],
                            v_dimension);
-            weigh(&rester, q + head * run->kv->k_dimension, first, clusters, own);
+            weigh(&rester, q + head * run->kv->k_dimension, clusters, own);
             add_values(&rester, first, clusters, own);
         }
     }
@@ -201,7 +206,7 @@ void cpu_attend_rest(struct stream *stream, const struct attend_rest_operation *
     ASSERT(run.group * rows->kv_head_count == rows->head_count);
     ASSERT(operation->layout->kind == KEY_INDEX_CLUSTER && operation->layout->cluster_count <= CLUSTERS_MAX);
     ASSERT(run.kv->v_dimension <= DIMENSION_MAX);
-    for (size_t i = 0; i < rows->item_count; i++) ASSERT(rows->items[i].view.key_index != NULL);
+    for (size_t i = 0; i < rows->item_count; i++) ASSERT(span_exists(rows->items[i].view.key_index));
     run.thread_bytes = align_up(rester_init(NULL, &run, NULL), 64);
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
     if (run.threads != NULL) cpu_run(device, rows->item_count * rows->kv_head_count == 1, rest_task, &run);

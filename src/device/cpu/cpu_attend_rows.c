@@ -25,9 +25,18 @@ struct rows_run {
     size_t attend_first[ROWS_MAX]; /* unit of head 0 of each; also the index of its first partial */
     float *partials; /* [attend unit][partial_stride]: m[group], s[group], o[group][v_dimension] */
     size_t partial_stride;
+    size_t chunk_count; /* of a sequence, at most */
     uint8_t *threads;
     size_t thread_bytes;
     size_t units[PHASE_COUNT], next[PHASE_COUNT];
+};
+
+/* A thread's scratch.  It looks up the chunks of its next unit before it attends to the current one, which prefetches
+ * rows of the next. */
+struct rows_thread {
+    void **chunks[2]; /* [chunk_count]: those that a unit's rows lie in, in the form that is attended to */
+    size_t current;   /* of the two, which one the unit has */
+    uint8_t *scratch; /* of the kernel */
 };
 
 /* `count` rows of the list of one KV head of an item. */
@@ -57,12 +66,41 @@ static struct rows_part part_of(const struct rows_run *run, size_t unit) {
 static size_t same_form(const struct kv_view *view, size_t head, const uint32_t *list, size_t count,
                         bool *quantized) {
     *quantized = false;
-    if (view->quantized == NULL) return count;
-    void *const *forms = view->quantized + head * view->chunk_stride;
-    *quantized = forms[list[0] / KV_CHUNK_TOKENS] != NULL;
+    if (cpu_places(view->quantized) == NULL) return count;
+    const uint32_t *forms = cpu_places(view->quantized) + head * view->chunk_stride;
+    *quantized = forms[list[0] / KV_CHUNK_TOKENS] != PLACE_NOWHERE;
     size_t end = 1;
-    while (end < count && (forms[list[end] / KV_CHUNK_TOKENS] != NULL) == *quantized) end++;
+    while (end < count && (forms[list[end] / KV_CHUNK_TOKENS] != PLACE_NOWHERE) == *quantized) end++;
     return end;
+}
+
+/* The chunks of the unit's rows, which need not ascend (attention/list_buffer.h).  Where they lie close together all
+ * chunks between them are looked up, which takes no branch that is hard to predict. */
+static void find_chunks(const struct rows_run *run, size_t unit, void **chunks) {
+    const struct rows_part part = part_of(run, unit);
+    const struct kv_view *view = &run->items[part.item].view;
+    const uint32_t *places = cpu_places(view->chunks) + part.head * view->chunk_stride;
+    const uint32_t *forms = cpu_places(view->quantized) != NULL
+                                ? cpu_places(view->quantized) + part.head * view->chunk_stride
+                                : NULL;
+    uint32_t lowest = part.list[0], highest = lowest;
+    for (size_t i = 0; i < part.count; i++) {
+        lowest = part.list[i] < lowest ? part.list[i] : lowest;
+        highest = part.list[i] > highest ? part.list[i] : highest;
+    }
+    const size_t first = lowest / KV_CHUNK_TOKENS, end = highest / KV_CHUNK_TOKENS + 1;
+    ASSERT(end <= run->chunk_count);
+    if (forms == NULL && end - first <= part.count) {
+        cpu_find_chunks(view->pools, places + first, end - first, chunks + first);
+        return;
+    }
+    for (size_t i = 0, last = SIZE_MAX; i < part.count; i++) {
+        const size_t chunk = part.list[i] / KV_CHUNK_TOKENS;
+        if (chunk == last) continue;
+        const bool quantized = forms != NULL && forms[chunk] != PLACE_NOWHERE;
+        chunks[chunk] = cpu_chunk(view->pools, quantized ? forms[chunk] : places[chunk]);
+        last = chunk;
+    }
 }
 
 /* Rows of a part, all in one form, and the place of their partial. */
@@ -73,14 +111,13 @@ struct rows_piece {
 };
 
 static void attend_piece(const struct rows_run *run, const struct rows_part *part,
-                         const struct rows_piece *piece, size_t then, uint8_t *scratch) {
+                         const struct rows_piece *piece, size_t then, const struct rows_thread *thread,
+                         uint8_t *scratch) {
     const struct attention_kernels *kernels = &run->device->kernels.attention;
     const struct rows_item *item = &run->items[part->item];
-    const struct kv_view *view = &item->view;
     struct attention_gather_args args = {
         .layout = run->kv,
-        .chunks = (const void *const *)((piece->quantized ? view->quantized : view->chunks) +
-                                        part->head * view->chunk_stride),
+        .chunks = (const void *const *)thread->chunks[thread->current],
         .rows = part->list + piece->first,
         .row_count = piece->count,
         .q = cpu_floats(run->operation->q) + item->row * run->operation->q_stride +
@@ -101,7 +138,7 @@ static void attend_piece(const struct rows_run *run, const struct rows_part *par
         const struct rows_part next = part_of(run, then);
         const struct kv_view *next_view = &run->items[next.item].view;
         bool next_quantized;
-        args.then_chunks = (const void *const *)(next_view->chunks + next.head * next_view->chunk_stride);
+        args.then_chunks = (const void *const *)thread->chunks[!thread->current];
         args.then_rows = next.list;
         args.then_count = same_form(next_view, next.head, next.list, next.count, &next_quantized);
         if (next_quantized) args.then_count = 0;
@@ -122,7 +159,8 @@ static size_t query_head(const struct rows_run *run, size_t item, size_t kv_head
 }
 
 /* `then`: the unit that this thread takes next. */
-static void attend_unit(const struct rows_run *run, size_t unit, size_t then, uint8_t *scratch) {
+static void attend_unit(const struct rows_run *run, size_t unit, size_t then,
+                        const struct rows_thread *thread) {
     const struct attend_rows_operation *operation = run->operation;
     const struct rows_part part = part_of(run, unit);
     const struct rows_item *item = &run->items[part.item];
@@ -132,15 +170,15 @@ static void attend_unit(const struct rows_run *run, size_t unit, size_t then, ui
     if (cpu_floats(operation->scores) != NULL)
         scores = cpu_floats(operation->scores) +
                  query_head(run, part.item, part.head) * operation->scores_stride + part.begin;
-    float *other = (float *)(void *)scratch; /* rows after those of one form */
-    uint8_t *rest = scratch + run->partial_stride * sizeof *other;
+    float *other = (float *)(void *)thread->scratch; /* rows after those of one form */
+    uint8_t *rest = thread->scratch + run->partial_stride * sizeof *other;
     struct rows_piece piece = {.first = 0};
     for (; piece.first < part.count; piece.first += piece.count) {
         piece.count = same_form(&item->view, part.head, part.list + piece.first, part.count - piece.first,
                                 &piece.quantized);
         piece.partial = piece.first == 0 ? partial : other;
         piece.scores = scores != NULL ? scores + piece.first : NULL;
-        attend_piece(run, &part, &piece, then, rest);
+        attend_piece(run, &part, &piece, then, thread, rest);
         if (piece.first > 0) merge_partial(run, partial, other);
     }
 }
@@ -170,14 +208,26 @@ static size_t draw(struct rows_run *run, enum rows_phase phase) {
     return __atomic_fetch_add(&run->next[phase], 1, __ATOMIC_RELAXED);
 }
 
+static struct rows_thread thread_of(const struct rows_run *run, const struct pool_worker *worker) {
+    uint8_t *memory = run->threads + worker->index * run->thread_bytes;
+    const size_t table = align_up(run->chunk_count * sizeof(void *), 64);
+    return (struct rows_thread){.chunks = {(void **)(void *)memory, (void **)(void *)(memory + table)},
+                                .scratch = memory + 2 * table};
+}
+
 static void rows_task(void *context, const struct pool_worker *worker) {
     struct rows_run *run = context;
-    uint8_t *scratch = run->threads + worker->index * run->thread_bytes;
+    struct rows_thread thread = thread_of(run, worker);
     size_t unit = draw(run, PHASE_ATTEND), units = run->units[PHASE_ATTEND];
+    if (unit < units) find_chunks(run, unit, thread.chunks[thread.current]);
     while (unit < units) {
-        size_t then = cpu_draws_early(worker, unit, units) ? draw(run, PHASE_ATTEND) : SIZE_MAX;
-        attend_unit(run, unit, then, scratch);
-        unit = then != SIZE_MAX ? then : draw(run, PHASE_ATTEND);
+        const bool early = cpu_draws_early(worker, unit, units);
+        size_t then = early ? draw(run, PHASE_ATTEND) : SIZE_MAX;
+        if (then < units) find_chunks(run, then, thread.chunks[!thread.current]);
+        attend_unit(run, unit, then, &thread);
+        unit = early ? then : draw(run, PHASE_ATTEND);
+        thread.current = !thread.current;
+        if (!early && unit < units) find_chunks(run, unit, thread.chunks[thread.current]);
     }
     cpu_barrier(worker);
     while ((unit = draw(run, PHASE_FINISH)) < run->units[PHASE_FINISH]) finish_unit(run, unit);
@@ -211,7 +261,10 @@ static void plan_batch(struct rows_run *run, size_t items_left) {
 static bool plan_scratch(struct rows_run *run, struct cpu_device *device) {
     const struct attention_kernels *kernels = &device->kernels.attention;
     size_t used = 0;
-    run->thread_bytes = align_up(max_size(kernels->gather_scratch_bytes(run->group, run->kv),
+    for (size_t i = 0; i < run->item_count; i++)
+        run->chunk_count = max_size(run->chunk_count, (size_t)(run->items[i].position / KV_CHUNK_TOKENS + 1));
+    run->thread_bytes = 2 * align_up(run->chunk_count * sizeof(void *), 64) +
+                        align_up(max_size(kernels->gather_scratch_bytes(run->group, run->kv),
                                           kernels->gather_q4_scratch_bytes(run->group, run->kv)) +
                                      run->partial_stride * sizeof(float),
                                  64);

@@ -140,6 +140,7 @@ static const struct device_operations CPU_OPERATIONS = {
     .rope_angles = cpu_rope_angles,
     .rope = cpu_rope,
     .activation = cpu_activation,
+    .update_places = cpu_update_places,
     .append = cpu_append,
     .attend = cpu_attend,
     .gather = cpu_gather,

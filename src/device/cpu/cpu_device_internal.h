@@ -64,6 +64,11 @@ static inline void *cpu_address(struct span span) {
 static inline float *cpu_floats(struct span span) { return cpu_address(span); }
 static inline uint16_t *cpu_halves(struct span span) { return cpu_address(span); }
 static inline struct softmax_sum *cpu_sums(struct span span) { return cpu_address(span); }
+static inline const uint32_t *cpu_places(struct span table) { return cpu_address(table); }
+/* NULL: nowhere. */
+static inline void *cpu_chunk(const struct kv_pools *pools, uint32_t place) {
+    return cpu_address(kv_pools_chunk(pools, place));
+}
 static inline uint32_t *cpu_rows(struct row_list list) { return cpu_address(list.rows); }
 /* The weight as kernels take it. */
 static inline struct matrix cpu_matrix(const struct weight *weight) {
@@ -103,6 +108,9 @@ void cpu_matmul_init(struct cpu_device *device, cpu_mask mask);
 const struct matmul_method *cpu_matmul_method(const struct cpu_device *device, enum tensor_type type,
                                               size_t input_count);
 void cpu_matmul(struct stream *stream, const struct matmul_operation *operation);
+void cpu_update_places(struct stream *stream, const struct update_places_operation *operation);
+/* The addresses of what `count` places name, NULL of PLACE_NOWHERE. */
+void cpu_find_chunks(const struct kv_pools *pools, const uint32_t *places, size_t count, void **chunks);
 void cpu_append(struct stream *stream, const struct append_operation *operation);
 void cpu_attend(struct stream *stream, const struct attend_operation *operation);
 void cpu_embed(struct stream *stream, const struct embed_operation *operation);

@@ -19,19 +19,23 @@ struct build_run {
     size_t thread_bytes;
 };
 
-static size_t scratch_layout(uint8_t *memory, const struct kv_layout *kv, struct build_scratch *scratch) {
+static size_t scratch_layout(uint8_t *memory, const struct build_run *run, struct build_scratch *scratch) {
+    const struct kv_layout *kv = run->operation->items[0].view.layout;
+    const size_t block_count = cpu_chunks_before(run->scorer, run->operation->layout) + 1;
     size_t used = 0;
     size_t keys = cpu_scratch_add(&used, KV_CHUNK_TOKENS * kv->k_dimension * sizeof(float));
     size_t value = cpu_scratch_add(&used, kv->v_dimension * sizeof(float));
     size_t norms = cpu_scratch_add(&used, KV_CHUNK_TOKENS * sizeof(float));
     size_t centroids = cpu_scratch_add(&used, KV_CHUNK_TOKENS * kv->k_dimension * sizeof(float));
     size_t codes = cpu_scratch_add(&used, (size_t)KV_CHUNK_TOKENS * HASH_CODE_BYTES_MAX);
+    size_t blocks = cpu_scratch_add(&used, block_count * sizeof(void *));
     if (memory != NULL)
         *scratch = (struct build_scratch){.keys = (float *)(void *)(memory + keys),
                                           .value = (float *)(void *)(memory + value),
                                           .norms = (float *)(void *)(memory + norms),
                                           .centroids = (float *)(void *)(memory + centroids),
-                                          .codes = memory + codes};
+                                          .codes = memory + codes,
+                                          .blocks = (void **)(void *)(memory + blocks)};
     return used;
 }
 
@@ -53,19 +57,24 @@ static void build_chunk(const struct build_run *run, const struct attend_item *i
     const struct key_index_operation *operation = run->operation;
     const uint64_t chunk = item->position_first / KV_CHUNK_TOKENS + index, first = chunk * KV_CHUNK_TOKENS;
     const uint64_t row_end = item->position_first + item->row_count;
-    ASSERT(item->view.key_index != NULL);
-    void *const *blocks = item->view.key_index + head * item->view.chunk_stride;
+    const size_t lane = head * item->view.chunk_stride,
+                 before = cpu_chunks_before(run->scorer, operation->layout);
+    const uint64_t block_first = chunk > before ? chunk - before : 0;
+    ASSERT(cpu_places(item->view.key_index) != NULL);
+    cpu_find_chunks(item->view.pools, cpu_places(item->view.key_index) + lane + block_first,
+                    (size_t)(chunk - block_first + 1), scratch->blocks);
     const struct build_unit unit = {
         .kv = item->view.layout,
-        .chunk = item->view.chunks[head * item->view.chunk_stride + chunk],
-        .block = blocks[chunk],
-        .blocks = blocks,
+        .chunk = cpu_chunk(item->view.pools, cpu_places(item->view.chunks)[lane + chunk]),
+        .block = scratch->blocks[chunk - block_first],
+        .blocks = scratch->blocks,
+        .block_first = block_first,
         .chunk_index = chunk,
         .kv_head = head,
         .token_begin = item->position_first > first ? (size_t)(item->position_first - first) : 0,
         .token_end = (size_t)(row_end - first < KV_CHUNK_TOKENS ? row_end - first : KV_CHUNK_TOKENS)};
     if (above) { /* of blocks that other units wrote before the barrier */
-        run->scorer->build_above(operation->layout, blocks, chunk, &unit);
+        run->scorer->build_above(operation->layout, &unit);
         return;
     }
     if (run->scorer->build != NULL) run->scorer->build(run->device, operation, &unit, scratch);
@@ -92,8 +101,7 @@ static void build_range(const struct build_run *run, struct range range, bool ab
 static void build_task(void *context, const struct pool_worker *worker) {
     const struct build_run *run = context;
     struct build_scratch scratch;
-    scratch_layout(run->threads + worker->index * run->thread_bytes, run->operation->items[0].view.layout,
-                   &scratch);
+    scratch_layout(run->threads + worker->index * run->thread_bytes, run, &scratch);
     struct range range = pool_range(worker, run->unit_count, 1);
     build_range(run, range, false, &scratch);
     if (run->scorer->build_above == NULL || !run->scorer->builds_above(run->operation->layout)) return;
@@ -113,7 +121,7 @@ void cpu_key_index_build(struct stream *stream, const struct key_index_operation
     if (run.unit_count == 0 || (run.scorer->build == NULL && operation->layout->sample_count == 0)) return;
     const struct kv_layout *kv = operation->items[0].view.layout;
     struct build_scratch unused;
-    run.thread_bytes = scratch_layout(NULL, kv, &unused);
+    run.thread_bytes = scratch_layout(NULL, &run, &unused);
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
     if (run.threads == NULL) return;
     cpu_run(device, rows * operation->kv_head_count * kv->k_dimension <= BUILD_ELEMENTS_ALONE, build_task,

@@ -38,9 +38,11 @@ static void mass_unit(const struct mass_run *run, size_t unit, float *received) 
                                 .s = s,
                                 .row_count = list.count,
                                 .mass = received});
-    void *const *blocks = item->view.key_index + kv_head * item->view.chunk_stride;
-    for (size_t i = 0; i < list.count; i++)
-        ((float *)blocks[listed[i] / KV_CHUNK_TOKENS])[listed[i] % KV_CHUNK_TOKENS] += received[i];
+    const uint32_t *places = cpu_places(item->view.key_index) + kv_head * item->view.chunk_stride;
+    for (size_t i = 0; i < list.count; i++) {
+        float *mass = cpu_chunk(item->view.pools, places[listed[i] / KV_CHUNK_TOKENS]);
+        mass[listed[i] % KV_CHUNK_TOKENS] += received[i];
+    }
 }
 
 static void mass_task(void *context, const struct pool_worker *worker) {

@@ -45,7 +45,9 @@ struct bound_run {
 struct bounder {
     const struct bound_run *run;
     const struct rows_item *item;
-    const void *const *blocks;
+    const uint32_t *places; /* of the key index */
+    void **blocks;          /* [PIECE]: of the piece's chunks, the first of which is: */
+    uint64_t chunk_first;
     size_t unit_tokens, dimension;
     const float *q; /* [group][dimension] */
     float *query;   /* [group][2 * dimension]: the factors of a box */
@@ -66,11 +68,13 @@ static size_t bounder_init(struct bounder *c, const struct bound_run *run, uint8
     size_t weights = cpu_scratch_add(&used, PIECE * sizeof(float));
     size_t widened = cpu_scratch_add(&used, run->kv->k_dimension * sizeof(float));
     size_t left = cpu_scratch_add(&used, PIECE);
+    size_t blocks = cpu_scratch_add(&used, PIECE * sizeof(void *));
     size_t score = cpu_scratch_add(&used, run->device->kernels.score.scratch_bytes(columns));
     if (memory == NULL) return used;
     *c = (struct bounder){.run = run,
                           .unit_tokens = key_index_scored_tokens(run->operation->layout),
                           .dimension = run->kv->k_dimension,
+                          .blocks = (void **)(void *)(memory + blocks),
                           .query = (float *)(void *)(memory + query),
                           .scores = (float *)(void *)(memory + scores),
                           .weights = (float *)(void *)(memory + weights),
@@ -92,10 +96,17 @@ static void prepare_query(const struct bounder *c) {
     }
 }
 
+static void find_blocks(struct bounder *c, uint64_t first, size_t count) {
+    const size_t chunk_units = KV_CHUNK_TOKENS / c->unit_tokens;
+    c->chunk_first = first / chunk_units;
+    cpu_find_chunks(c->item->view.pools, c->places + c->chunk_first, (count + chunk_units - 1) / chunk_units,
+                    c->blocks);
+}
+
 /* Low row, then high row. */
 static const uint16_t *unit_box(const struct bounder *c, uint64_t unit) {
     size_t chunk_units = KV_CHUNK_TOKENS / c->unit_tokens;
-    const uint8_t *block = c->blocks[unit / chunk_units];
+    const uint8_t *block = c->blocks[unit / chunk_units - c->chunk_first];
     return (const uint16_t *)(const void *)(block + c->run->operation->layout->bounds_offset) +
            unit % chunk_units * 2 * c->dimension;
 }
@@ -134,16 +145,17 @@ static void find_largest(struct bounder *c, uint64_t first, size_t count) {
     }
 }
 
-static void score_piece(const struct bounder *c, uint64_t first, size_t count) {
+/* A piece begins with a chunk. */
+static void score_piece(const struct bounder *c, size_t count) {
     const struct key_index_layout *layout = c->run->operation->layout;
     for (size_t head = 0; head < c->run->group; head++)
         c->run->device->kernels.score.rows(
-            &(struct score_args){.blocks = c->blocks,
+            &(struct score_args){.blocks = (const void *const *)c->blocks,
                                  .block_offset = layout->bounds_offset,
                                  .block_rows = KV_CHUNK_TOKENS / c->unit_tokens,
                                  .columns = 2 * c->dimension,
-                                 .row_begin = first,
-                                 .row_end = first + count,
+                                 .row_begin = 0,
+                                 .row_end = count,
                                  .q = c->query + head * 2 * c->dimension,
                                  .q_stride = 2 * c->dimension,
                                  .heads = 1,
@@ -240,7 +252,7 @@ static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratc
     struct bounder c;
     bounder_init(&c, run, scratch);
     c.item = item;
-    c.blocks = (const void *const *)(item->view.key_index + kv_head * item->view.chunk_stride);
+    c.places = cpu_places(item->view.key_index) + kv_head * item->view.chunk_stride;
     c.q = cpu_floats(rows->q) + item->row * rows->q_stride + kv_head * run->group * c.dimension;
     for (size_t head = 0; head < run->group; head++) c.top[head] = -INFINITY;
     prepare_query(&c);
@@ -248,10 +260,11 @@ static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratc
     size_t next = 0;
     for (uint64_t first = 0; first < units; first += PIECE) {
         size_t count = (size_t)(units - first < PIECE ? units - first : PIECE);
+        find_blocks(&c, first, count);
         find_largest(&c, first, count);
         if (!count_left(&c, first, count, cpu_rows(list), list.count, &next)) continue;
-        score_piece(&c, first, count);
-        if (item->view.quantized != NULL) widen_piece(&c, first, count);
+        score_piece(&c, count);
+        if (cpu_places(item->view.quantized) != NULL) widen_piece(&c, first, count);
         for (size_t head = 0; head < run->group; head++) add_weights(&c, head, count);
     }
     for (size_t head = 0; head < run->group; head++) {
@@ -279,7 +292,7 @@ void cpu_mass_bound(struct stream *stream, const struct mass_bound_operation *op
                             .group = rows->head_count / rows->kv_head_count};
     ASSERT(run.group * rows->kv_head_count == rows->head_count && run.group <= GROUP_MAX);
     ASSERT(operation->layout->has_bounds && rows->scale > 0);
-    for (size_t i = 0; i < rows->item_count; i++) ASSERT(rows->items[i].view.key_index != NULL);
+    for (size_t i = 0; i < rows->item_count; i++) ASSERT(span_exists(rows->items[i].view.key_index));
     run.thread_bytes = align_up(bounder_init(NULL, &run, NULL), 64);
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
     if (run.threads != NULL) cpu_run(device, rows->item_count * rows->kv_head_count == 1, bound_task, &run);

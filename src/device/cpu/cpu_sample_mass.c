@@ -67,8 +67,8 @@ struct sample_run {
 struct sampler {
     const struct sample_run *run;
     const struct rows_item *item;
-    const float *q;      /* [group][dimension] */
-    const void **blocks; /* [chunk_count]: of the chunks that are looked at */
+    const float *q; /* [group][dimension] */
+    void **blocks;  /* [chunk_count]: of the chunks that are looked at */
     float *scores, *weights;
     int32_t *left; /* [key_count]: all ones where a key is seen and not listed, else 0 */
     void *score_scratch;
@@ -86,7 +86,7 @@ static size_t sampler_init(struct sampler *sampler, const struct sample_run *run
     size_t score = cpu_scratch_add(&used, run->device->kernels.score.scratch_bytes(run->dimension));
     if (memory == NULL) return used;
     *sampler = (struct sampler){.run = run,
-                                .blocks = (const void **)(void *)(memory + blocks),
+                                .blocks = (void **)(void *)(memory + blocks),
                                 .scores = (float *)(void *)(memory + scores),
                                 .weights = (float *)(void *)(memory + weights),
                                 .left = (int32_t *)(void *)(memory + left),
@@ -95,7 +95,7 @@ static size_t sampler_init(struct sampler *sampler, const struct sample_run *run
 }
 
 /* Which keys are looked at; whether any of them was left out. */
-static bool take_keys(struct sampler *sampler, void *const *blocks, const struct row_list *list) {
+static bool take_keys(struct sampler *sampler, const uint32_t *places, const struct row_list *list) {
     const struct key_index_layout *layout = sampler->run->operation->layout;
     const uint64_t position = sampler->item->position, chunks = position / KV_CHUNK_TOKENS + 1;
     const size_t samples = layout->sample_count, chunk_max = sampler->run->operation->key_max / samples;
@@ -107,13 +107,15 @@ static bool take_keys(struct sampler *sampler, void *const *blocks, const struct
     sampler->keys_per_key = (double)(KV_CHUNK_TOKENS * stride) / (double)samples;
     /* Samples are in no cache: they are asked for together, or each would be waited for. */
     for (uint64_t chunk = position % stride; chunk < chunks; chunk += stride) {
-        const char *sample = (const char *)key_sample_keys(layout, blocks[chunk]);
+        void *block = cpu_chunk(sampler->item->view.pools, places[chunk]);
+        const char *sample = (const char *)key_sample_keys(layout, block);
         for (size_t byte = 0; byte < key_sample_bytes(samples, sampler->run->dimension); byte += 64)
             __builtin_prefetch(sample + byte);
-        sampler->blocks[sampler->chunk_count++] = blocks[chunk];
+        sampler->blocks[sampler->chunk_count++] = block;
     }
+    size_t taken = 0;
     for (uint64_t chunk = position % stride; chunk < chunks; chunk += stride) {
-        const uint8_t *tokens = key_sample_tokens(layout, sampler->run->dimension, blocks[chunk]);
+        const uint8_t *tokens = key_sample_tokens(layout, sampler->run->dimension, sampler->blocks[taken++]);
         for (size_t i = 0; i < samples; i++) {
             const uint64_t row = chunk * KV_CHUNK_TOKENS + tokens[i];
             while (next < list->count && listed[next] < row) next++;
@@ -159,7 +161,7 @@ static float score_keys(const struct sampler *sampler, size_t head, float top) {
     const struct attend_rows_operation *rows = sampler->run->rows;
     float *scores = sampler->scores;
     sampler->run->device->kernels.score.rows(
-        &(struct score_args){.blocks = sampler->blocks,
+        &(struct score_args){.blocks = (const void *const *)sampler->blocks,
                              .block_offset = operation->layout->sample_offset,
                              .block_rows = operation->layout->sample_count,
                              .columns = sampler->run->dimension,
@@ -238,8 +240,8 @@ static void estimate_unit(const struct sample_run *run, size_t unit, uint8_t *sc
     sampler_init(&sampler, run, scratch);
     sampler.item = item;
     sampler.q = cpu_floats(rows->q) + item->row * rows->q_stride + kv_head * run->group * run->dimension;
-    const bool any =
-        take_keys(&sampler, item->view.key_index + kv_head * item->view.chunk_stride, &item->lists[kv_head]);
+    const bool any = take_keys(&sampler, cpu_places(item->view.key_index) + kv_head * item->view.chunk_stride,
+                               &item->lists[kv_head]);
     for (size_t head = 0; head < run->group; head++)
         estimates[head] = any ? estimate(&sampler, head, cpu_sums(rows->sums)[unit * run->group + head])
                               : (struct mass_estimate){0};
@@ -264,7 +266,7 @@ void cpu_sample_mass(struct stream *stream, const struct sample_mass_operation *
     ASSERT(run.group * rows->kv_head_count == rows->head_count);
     ASSERT(operation->layout->sample_count > 0 && operation->layout->sample_count <= operation->key_max &&
            operation->key_max <= MASS_SAMPLE_MAX);
-    for (size_t i = 0; i < rows->item_count; i++) ASSERT(rows->items[i].view.key_index != NULL);
+    for (size_t i = 0; i < rows->item_count; i++) ASSERT(span_exists(rows->items[i].view.key_index));
     run.thread_bytes = align_up(sampler_init(NULL, &run, NULL), 64);
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
     if (run.threads != NULL)

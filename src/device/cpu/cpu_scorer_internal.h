@@ -10,8 +10,9 @@ struct build_unit {
     const struct kv_layout *kv;
     const void *chunk;
     void *block;
-    void *const *blocks; /* of the KV head, by chunk */
-    uint64_t chunk_index;
+    void *const
+        *blocks; /* of the chunks from block_first on, up to the unit's: the scorer's chunks_before and it */
+    uint64_t block_first, chunk_index;
     size_t kv_head, token_begin, token_end; /* within the chunk */
 };
 
@@ -19,15 +20,16 @@ struct build_unit {
 struct build_scratch {
     float *keys, *value, *norms, *centroids;
     uint8_t *codes;
+    void **blocks; /* of a unit */
 };
 
-/* Tokens [begin, end) of a KV head's candidates, whole units. */
+/* Tokens [begin, end) of a KV head's candidates, whole units, counted from the first token of chunk chunk_first. */
 struct score_range {
     const struct select_run *run;
     size_t row, kv_head;
     size_t head_first, head_count; /* query heads of its group: all, or one if they are scored one by one */
-    uint64_t begin, end;
-    const void *const *blocks; /* of the KV head, by chunk */
+    uint64_t begin, end, chunk_first;
+    const void *const *blocks; /* of the KV head, from chunk_first on; with the scorer's chunks_before */
     const void *const *then;   /* chunks that will be attended to next; NULL: no prefetch */
     size_t stride;             /* from one query head's scores to the next one's */
 };
@@ -52,9 +54,10 @@ struct cpu_scorer {
     void (*build)(const struct cpu_device *device, const struct key_index_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch);
     bool builds_in_order; /* a block needs those of the chunks before it */
+    /* How many chunks' blocks before a chunk are read where it is built or scored; NULL: none. */
+    size_t (*chunks_before)(const struct key_index_layout *layout);
     /* What is built of several chunks' blocks once all of them exist.  NULL: nothing. */
-    void (*build_above)(const struct key_index_layout *layout, void *const *blocks, uint64_t chunk,
-                        const struct build_unit *unit);
+    void (*build_above)(const struct key_index_layout *layout, const struct build_unit *unit);
     bool (*builds_above)(const struct key_index_layout *layout);
     /* The query's side of a score, of query_bytes; NULL: the query itself. */
     size_t (*query_bytes)(const struct key_index_layout *layout, size_t group);
@@ -69,6 +72,11 @@ struct cpu_scorer {
     float (*head_scale)(const struct select_run *run, const float *q);
     const struct cpu_search *search; /* NULL: every candidate is scored */
 };
+
+static inline size_t cpu_chunks_before(const struct cpu_scorer *scorer,
+                                       const struct key_index_layout *layout) {
+    return scorer->chunks_before != NULL ? scorer->chunks_before(layout) : 0;
+}
 
 /* The query of the range's first head. */
 static inline const float *range_query(const struct score_range *range) {

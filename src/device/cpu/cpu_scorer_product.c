@@ -36,7 +36,7 @@ struct nearest {
 
 static const uint16_t *centroid_of(const struct fitting *f, size_t index) {
     const uint64_t first = product_codebook_first(f->layout, f->unit->chunk_index);
-    const void *block = f->unit->blocks[first + index / f->layout->centroids];
+    const void *block = f->unit->blocks[first - f->unit->block_first + index / f->layout->centroids];
     return product_centroids(f->layout, block, f->unit->kv->k_dimension, f->partition) +
            index % f->layout->centroids * f->columns;
 }
@@ -203,5 +203,12 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
         score_partition(range, partition, scores, scratch);
 }
 
-const struct cpu_scorer cpu_scorer_product = {
-    .build = build, .builds_in_order = true, .score = score, .scratch_bytes = scratch_bytes};
+static size_t chunks_before(const struct key_index_layout *layout) {
+    return layout->product.codebook_chunks - 1;
+}
+
+const struct cpu_scorer cpu_scorer_product = {.build = build,
+                                              .builds_in_order = true,
+                                              .chunks_before = chunks_before,
+                                              .score = score,
+                                              .scratch_bytes = scratch_bytes};

@@ -20,10 +20,15 @@ static bool builds_above(const struct key_index_layout *layout) {
 }
 
 /* The run that a unit's chunk fills up. */
-static void build_above(const struct key_index_layout *layout, void *const *blocks, uint64_t chunk,
-                        const struct build_unit *unit) {
-    if (unit->token_end < KV_CHUNK_TOKENS || chunk % TREE_RUN_CHUNKS != TREE_RUN_CHUNKS - 1) return;
-    tree_build_run(&layout->tree, blocks + (chunk + 1 - TREE_RUN_CHUNKS));
+static void build_above(const struct key_index_layout *layout, const struct build_unit *unit) {
+    if (unit->token_end < KV_CHUNK_TOKENS || unit->chunk_index % TREE_RUN_CHUNKS != TREE_RUN_CHUNKS - 1)
+        return;
+    ASSERT(unit->block_first + TREE_RUN_CHUNKS == unit->chunk_index + 1);
+    tree_build_run(&layout->tree, unit->blocks);
+}
+
+static size_t chunks_before(const struct key_index_layout *layout) {
+    return builds_above(layout) ? TREE_RUN_CHUNKS - 1 : 0;
 }
 
 static const struct tree_layout *layout_of(const struct select_run *run) {
@@ -60,6 +65,13 @@ static size_t query_bytes(const struct select_run *run) {
     return align_up(tree_query_floats(layout_of(run), run->group) * sizeof(float), 64);
 }
 
+static size_t blocks_bytes(const struct select_run *run) {
+    uint64_t end = 0;
+    for (size_t i = 0; i < run->row_count; i++)
+        if (run->rows[i].item->candidate_end > end) end = run->rows[i].item->candidate_end;
+    return align_up((size_t)(end / KV_CHUNK_TOKENS + 1) * sizeof(void *), 64);
+}
+
 /* Prepares the query for boxes, in the first bytes of scratch, which it advances.  Every unit prepares its own, in
  * less than a microsecond: a phase for it would be a barrier before any node is scored. */
 static const float *query_in(const struct select_run *run, size_t row, size_t kv_head, uint8_t **scratch) {
@@ -68,6 +80,17 @@ static const float *query_in(const struct select_run *run, size_t row, size_t kv
                query);
     *scratch += query_bytes(run);
     return query;
+}
+
+/* Blocks of the chunks of tokens [begin, end), by chunk, in the first bytes of scratch, which it advances. */
+static const void *const *find_blocks(const struct select_run *run, const struct select_item *item,
+                                      size_t kv_head, uint64_t begin, uint64_t end, uint8_t **scratch) {
+    const uint64_t first = begin / KV_CHUNK_TOKENS, chunk_end = (end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS;
+    void **blocks = (void **)(void *)*scratch;
+    cpu_find_chunks(item->view.pools, head_key_index(item, kv_head) + first, (size_t)(chunk_end - first),
+                    blocks + first);
+    *scratch += blocks_bytes(run);
+    return (const void *const *)blocks;
 }
 
 static void score_part(const struct select_run *run, size_t row, size_t kv_head, size_t part,
@@ -81,11 +104,13 @@ static void score_part(const struct select_run *run, size_t row, size_t kv_head,
     if (first >= end) return;
     if (end > first + unit_nodes(run->operation)) end = first + unit_nodes(run->operation);
     const float *query = query_in(run, row, kv_head, &scratch);
+    const void *const *blocks =
+        find_blocks(run, item, kv_head, first * tree_tokens(level), end * tree_tokens(level), &scratch);
     for (size_t head = 0; head < run->score_heads; head++)
         tree_score(&run->device->kernels.score,
                    &(struct tree_score_args){.layout = layout_of(run),
                                              .level = level,
-                                             .blocks = head_key_index(item, kv_head),
+                                             .blocks = blocks,
                                              .node_begin = first,
                                              .node_end = end,
                                              .query = query + head * tree_query_floats(layout_of(run), 1) / 2,
@@ -100,10 +125,12 @@ static bool find(const struct select_run *run, size_t row, size_t kv_head, uint3
     const struct select_item *item = run->rows[row].item;
     if (!is_searched(run->operation)) return false;
     const float *query = query_in(run, row, kv_head, &scratch);
+    const void *const *blocks =
+        find_blocks(run, item, kv_head, item->candidate_begin, item->candidate_end, &scratch);
     tree_search(&run->device->kernels.score, &run->device->kernels.top_k,
                 &(struct tree_search_args){
                     .layout = layout_of(run),
-                    .blocks = head_key_index(item, kv_head),
+                    .blocks = blocks,
                     .token_begin = item->candidate_begin,
                     .token_end = item->candidate_end,
                     .k = (size_t)(select_item_picks(item, kv_head) / run->operation->layout->unit_tokens),
@@ -142,7 +169,7 @@ static size_t scratch_bytes(const struct select_run *run) {
         bytes = max_size(bytes, tree_search_scratch_bytes(layout_of(run), &run->device->kernels.top_k,
                                                           item->candidate_end - item->candidate_begin));
     }
-    return query_bytes(run) + bytes;
+    return query_bytes(run) + blocks_bytes(run) + bytes;
 }
 
 static const struct cpu_search search = {.score_count = score_count,
@@ -151,6 +178,7 @@ static const struct cpu_search search = {.score_count = score_count,
                                          .find = find,
                                          .count = count_searches};
 const struct cpu_scorer cpu_scorer_tree = {.build = build,
+                                           .chunks_before = chunks_before,
                                            .build_above = build_above,
                                            .builds_above = builds_above,
                                            .scratch_bytes = scratch_bytes,

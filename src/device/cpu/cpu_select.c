@@ -95,6 +95,41 @@ static void score_heads(const struct score_range *range, float *scores, uint8_t 
     }
 }
 
+/* Addresses that a unit looks up, of each kind. */
+static size_t window_chunks(const struct select_run *run) {
+    return SCORE_TOKENS / KV_CHUNK_TOKENS + 2 + cpu_chunks_before(run->scorer, run->operation->layout);
+}
+
+static size_t windows_bytes(const struct select_run *run) {
+    return 2 * align_up(window_chunks(run) * sizeof(void *), 64);
+}
+
+/* What lies beside the range's chunks, and where these lie themselves: looked up into the first bytes of scratch.  The
+ * range then counts from the first of them. */
+static void find_range(struct score_range *range, uint8_t *scratch) {
+    const struct select_run *run = range->run;
+    const struct select_item *item = run->rows[range->row].item;
+    const uint64_t first = range->begin / KV_CHUNK_TOKENS,
+                   before = cpu_chunks_before(run->scorer, run->operation->layout);
+    range->chunk_first = first > before ? first - before : 0;
+    const size_t count = (size_t)((range->end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS - range->chunk_first);
+    void **blocks = (void **)(void *)scratch, **then = (void **)(void *)(scratch + windows_bytes(run) / 2);
+    ASSERT(count <= window_chunks(run));
+    range->begin -= range->chunk_first * KV_CHUNK_TOKENS;
+    range->end -= range->chunk_first * KV_CHUNK_TOKENS;
+    if (cpu_places(item->view.key_index) != NULL) {
+        cpu_find_chunks(item->view.pools, head_key_index(item, range->kv_head) + range->chunk_first, count,
+                        blocks);
+        range->blocks = (const void *const *)blocks;
+    }
+    if (!asks_for_pages(run, item, range->kv_head)) return;
+    cpu_find_chunks(item->view.pools,
+                    cpu_places(item->view.chunks) + range->kv_head * item->view.chunk_stride +
+                        range->chunk_first,
+                    count, then);
+    range->then = (const void *const *)then;
+}
+
 static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     size_t row = 0;
     while (row + 1 < run->row_count && run->rows[row + 1].score_first <= unit) row++;
@@ -105,18 +140,15 @@ static void score_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
         run->scorer->search->score_part(run, row, head, part, scratch);
         return;
     }
-    struct score_range range = {
-        .run = run,
-        .row = row,
-        .kv_head = head,
-        .head_count = heads_at_once(run),
-        .begin = r->item->candidate_begin + (uint64_t)part * SCORE_TOKENS,
-        .blocks = r->item->view.key_index != NULL ? head_key_index(r->item, head) : NULL,
-        .then = asks_for_pages(run, r->item, head)
-                    ? (const void *const *)r->item->view.chunks + head * r->item->view.chunk_stride
-                    : NULL};
+    struct score_range range = {.run = run,
+                                .row = row,
+                                .kv_head = head,
+                                .head_count = heads_at_once(run),
+                                .begin = r->item->candidate_begin + (uint64_t)part * SCORE_TOKENS};
     range.end = range.begin + SCORE_TOKENS;
     if (range.end > r->item->candidate_end) range.end = r->item->candidate_end;
+    find_range(&range, scratch);
+    scratch += windows_bytes(run);
     const size_t unit_tokens = run->operation->layout->unit_tokens;
     float *scores = head_scores(run, row, head) + part * (SCORE_TOKENS / unit_tokens);
     for (; range.head_first < run->group; range.head_first += range.head_count, range.then = NULL) {
@@ -292,7 +324,7 @@ static size_t unit_scratch(const struct select_run *run) {
                                         (item->candidate_end - item->candidate_begin) / layout->unit_tokens,
                                         select_item_picks(item, head) / layout->unit_tokens));
     }
-    return align_up(bytes, 64);
+    return windows_bytes(run) + align_up(bytes, 64);
 }
 
 static bool plan_scratch(struct select_run *run, struct cpu_device *device) {

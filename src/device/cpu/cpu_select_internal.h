@@ -42,8 +42,8 @@ static inline bool cpu_head_is_scored(const struct select_item *item, size_t kv_
     return picks > 0 && picks < item->candidate_end - item->candidate_begin;
 }
 
-static inline const void *const *head_key_index(const struct select_item *item, size_t kv_head) {
-    return (const void *const *)(item->view.key_index + kv_head * item->view.chunk_stride);
+static inline const uint32_t *head_key_index(const struct select_item *item, size_t kv_head) {
+    return cpu_places(item->view.key_index) + kv_head * item->view.chunk_stride;
 }
 
 /* Of a KV head's first query head. */

@@ -188,7 +188,7 @@ template <int LANES, int HEADS, bool ANY> DEVICE void attention_run(const struct
         block_barrier();
         for (uint32_t c = chunk_first + thread_index(); c < chunk_end; c += 128)
             table[c - chunk_first] =
-                (uint64_t)(uintptr_t)chunk_at(at<struct kv_pools>(args.pools), places[c]);
+                (uint64_t)(uintptr_t)chunk_at(at<struct cuda_pools>(args.pools), places[c]);
         block_barrier();
         ROLLED
         for (uint32_t row = tile + warp * BATCH; row < tile_end; row += 4 * BATCH) {

@@ -65,7 +65,7 @@ DEVICE void queries_store(const struct cuda_prefill_args &args, const struct que
 template <int WIDTH, bool ANY>
 DEVICE void chunk_load(const struct cuda_prefill_args &args, const struct query_block &queries,
                        uint32_t number, bool is_v, char *tile) {
-    const char *chunk = chunk_at(at<struct kv_pools>(args.pools), queries.places[number]);
+    const char *chunk = chunk_at(at<struct cuda_pools>(args.pools), queries.places[number]);
     uint32_t row_count =
         queries.position + queries.count - number * ATTENTION_CHUNK; /* that exist, or more */
     const struct kv_shape &shape = args.shape;

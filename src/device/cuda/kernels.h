@@ -37,14 +37,14 @@ struct step_item {
 
 enum { KV_POOLS = 3, KV_BUFFERS_MAX = 30 };
 
-struct kv_pool {
+struct cuda_pool {
     uint64_t base[KV_BUFFERS_MAX];
     uint32_t slots_per_buffer, reserved;
     uint64_t slot_bytes;
 };
 
-struct kv_pools { /* in device memory; a place's pool is pool[number - 1] */
-    struct kv_pool pool[KV_POOLS];
+struct cuda_pools { /* in device memory; a place's pool is pool[number - 1] */
+    struct cuda_pool pool[KV_POOLS];
 };
 
 /* struct kv_layout with fields of fixed width. */

@@ -6,13 +6,13 @@
 #include "device/cuda/kernels.h"
 #include "kernels/attention/kv_layout.h"
 
-DEVICE const char *chunk_at(const struct kv_pools *pools, uint32_t place) {
+DEVICE const char *chunk_at(const struct cuda_pools *pools, uint32_t place) {
     const uint32_t number = place >> 30, slot = place & 0x3fffffffu;
     if (number == 0) {
         kernel_fault(); /* what is attended to has been fetched */
         return 0;
     }
-    const struct kv_pool *pool = &pools->pool[number - 1];
+    const struct cuda_pool *pool = &pools->pool[number - 1];
     const uint32_t buffer = slot / pool->slots_per_buffer;
     return at<char>(pool->base[buffer]) + (slot - buffer * pool->slots_per_buffer) * pool->slot_bytes;
 }

@@ -29,7 +29,7 @@ DEVICE void group_store(uint32_t type, char *row, char *scales, uint32_t group, 
 struct row_bytes {
     char *k, *k_scales, *v, *v_scales;
 };
-DEVICE struct row_bytes row_bytes_of(const struct kv_shape &shape, const struct kv_pools *pools,
+DEVICE struct row_bytes row_bytes_of(const struct kv_shape &shape, const struct cuda_pools *pools,
                                      const struct step_item *item, uint64_t layer_pages, uint32_t kv_head,
                                      uint64_t position) {
     const uint32_t token = position % KV_CHUNK_TOKENS, in_block = token % KV_BLOCK_TOKENS;

@@ -45,10 +45,11 @@ struct attention_decode_args {
     size_t o_stride;
     void *scratch;    /* decode_scratch_bytes(group, layout) */
     const void *then; /* the block that the caller reads next, which is prefetched at the end; or NULL */
-    /* 0, or the entries of `chunks`.  A line of each entry ahead, beyond row_end too, is prefetched, so that its page
-     * is in the TLB when it is read (bench/lab/prefetches.md). */
+    /* 0, or the entries of `chunks`.  A line of the entry ATTENTION_CHUNKS_AHEAD ahead, beyond row_end too, is
+     * prefetched, so that its page is in the TLB when it is read (bench/lab/prefetches.md). */
     size_t chunk_count;
 };
+enum { ATTENTION_CHUNKS_AHEAD = 4 };
 
 /* Gather: decode over selected rows, which are named by their index in the sequence.  The result is the partial that
  * decode gives for these rows.  With `scores`, also the score of each row, scaled and soft-capped: exp(score - m) / s

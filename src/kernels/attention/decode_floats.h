@@ -31,8 +31,7 @@ enum {
     DECODE_WIDE = FLOATS == 16, /* 32 registers instead of 16 */
     DECODE_ROWS = SOFTMAX_ROWS, /* of a step; AVX-512 takes up to DECODE_ROWS_MAX: softmax_step_rows */
     DECODE_ROWS_MAX = SOFTMAX_ROWS_MAX,
-    LINE_BYTES = 64,
-    DECODE_CHUNKS_AHEAD = 4
+    LINE_BYTES = 64
 };
 
 /* Where the rows of K or of V of one step are. */
@@ -394,7 +393,7 @@ FLOATS_INLINE void decode_shaped(const struct decode_shape shape, const struct a
         uint64_t first = row / step_rows * step_rows, after = first + step_rows;
         uint64_t end = after < args->row_end ? after : args->row_end;
         const uint8_t *block = decode_block(args, first);
-        const uint64_t far = first / KV_CHUNK_TOKENS + DECODE_CHUNKS_AHEAD;
+        const uint64_t far = first / KV_CHUNK_TOKENS + ATTENTION_CHUNKS_AHEAD;
         if (first % KV_CHUNK_TOKENS == 0 && far < args->chunk_count) floats_prefetch(args->chunks[far]);
         const uint8_t *next = after < args->row_end ? decode_block(args, after) : args->then;
         decode_step(shape, args, block, next != NULL ? next : block, (size_t)(row - first),

@@ -15,7 +15,7 @@ struct kv_rig {
     struct attention_kernels attention; /* the reference */
     size_t kv_heads, item_count, chunk_stride;
     uint64_t lengths[KV_RIG_ITEMS]; /* rows that exist, of each item */
-    struct kv_pools pools;
+    struct cuda_pools pools;
     struct guarded buffers[2][KV_BUFFERS_MAX];
     size_t buffer_count[2];
     uint32_t *pages[KV_RIG_ITEMS]; /* [layer][kv head][chunk_stride] */
@@ -37,7 +37,7 @@ static inline void *kv_rig_chunk(const struct kv_rig *rig, size_t item, size_t l
                                  size_t chunk) {
     const uint32_t place = rig->pages[item][(layer * rig->kv_heads + head) * rig->chunk_stride + chunk];
     assert_true(place >> 30 > 0);
-    const struct kv_pool *pool = &rig->pools.pool[(place >> 30) - 1];
+    const struct cuda_pool *pool = &rig->pools.pool[(place >> 30) - 1];
     const uint32_t slot = place & 0x3fffffff;
     return (char *)(uintptr_t)pool->base[slot / pool->slots_per_buffer] +
            slot % pool->slots_per_buffer * pool->slot_bytes;
@@ -61,7 +61,7 @@ static inline void kv_rig_places(struct kv_rig *rig, struct random *random) {
         rig->buffer_count[p] = slots / KV_RIG_SLOTS + 1;
         assert_true(rig->buffer_count[p] <= KV_BUFFERS_MAX);
         taken[p] = calloc(rig->buffer_count[p], KV_RIG_SLOTS);
-        struct kv_pool *pool = &rig->pools.pool[p];
+        struct cuda_pool *pool = &rig->pools.pool[p];
         pool->slots_per_buffer = KV_RIG_SLOTS;
         pool->slot_bytes = rig->layout.chunk_bytes + 128 * p;
         for (size_t b = 0; b < rig->buffer_count[p]; b++) {

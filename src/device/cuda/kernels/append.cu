@@ -8,7 +8,7 @@ KERNEL(append, cuda_append_args, 128, 8) {
     const uint32_t row = block_x(), kv_head = block_y();
     if (row >= step_rows(args.step, args.row_count)) return;
     const struct step_row step_row = at<struct step_row>(args.rows)[row];
-    const struct row_bytes to = row_bytes_of(args.shape, at<struct kv_pools>(args.pools),
+    const struct row_bytes to = row_bytes_of(args.shape, at<struct cuda_pools>(args.pools),
                                              at<struct step_item>(args.items) + step_row.item,
                                              args.layer_pages, kv_head, step_row.position);
     row_store(args.shape, to,
@@ -61,7 +61,7 @@ KERNEL(rope_append, cuda_rope_append_args, 128, 8) {
         return;
     }
     const struct step_row step_row = at<struct step_row>(args.rows)[row];
-    const struct row_bytes to = row_bytes_of(args.shape, at<struct kv_pools>(args.pools),
+    const struct row_bytes to = row_bytes_of(args.shape, at<struct cuda_pools>(args.pools),
                                              at<struct step_item>(args.items) + step_row.item,
                                              args.layer_pages, head, step_row.position);
     row_store(args.shape, to, shared.head,
