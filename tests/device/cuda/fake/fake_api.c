@@ -237,6 +237,13 @@ enum cu_result cuDevicePrimaryCtxRelease_v2(int32_t device) {
     return end(CU_SUCCESS);
 }
 
+/* A program that could not release its context leaves with it. */
+__attribute__((destructor)) static void unload(void) {
+    fake_queue_forget();
+    (void)fake_memory_forget();
+    (void)fake_objects_forget();
+}
+
 enum cu_result cuCtxSetCurrent(struct cu_context *context) {
     enum cu_result result = begin("cuCtxSetCurrent");
     if (result == CU_SUCCESS) current = context;
