@@ -237,7 +237,7 @@ static enum status pipeline_check(struct program *program, const struct rounds *
 
 static enum status pipeline_run(struct program *program, struct error *error) {
     struct rounds rounds = {0};
-    for (int round = 0; round < rounds_of(program); round++) {
+    for (int round = 0; round < rounds_of(program) && program->is_right; round++) {
         const int at = round % HOST_SLOTS;
         if (round >= HOST_SLOTS) TRY(pipeline_check(program, &rounds, round - HOST_SLOTS, error));
         if (round == HOST_SLOTS && has(program, BUG_FREED_TOO_EARLY)) {
@@ -256,7 +256,8 @@ static enum status pipeline_run(struct program *program, struct error *error) {
         pipeline_compute(program, &rounds, round);
         pipeline_download(program, &rounds, round);
     }
-    for (int round = rounds_of(program) - HOST_SLOTS; round < rounds_of(program); round++)
+    for (int round = rounds_of(program) - HOST_SLOTS; round < rounds_of(program) && program->is_right;
+         round++)
         TRY(pipeline_check(program, &rounds, round, error));
     return STATUS_OK;
 }
@@ -335,7 +336,8 @@ static enum status step_run(struct program *program, struct error *error) {
     TRY(cuda_graph_begin(&program->graph, &program->streams[0], error));
     step_record(program);
     TRY(cuda_graph_end(&program->graph, error));
-    for (int round = 0; round < rounds_of(program); round++) TRY(step_replay(program, error));
+    for (int round = 0; round < rounds_of(program) && program->is_right; round++)
+        TRY(step_replay(program, error));
     return STATUS_OK;
 }
 

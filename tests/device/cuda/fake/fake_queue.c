@@ -263,10 +263,12 @@ static struct task *task_pick(uint64_t newest, bool forced) {
     return picked != NULL || !forced ? picked : last;
 }
 
-/* forced: also of the last lane where nothing else may run. */
+/* forced: also of the last lane where nothing else may run.  true: the memory is open; the caller closes it, so that
+ * it is opened once for several. */
 static bool one_run(uint64_t newest, bool forced) {
     struct task *task = task_pick(newest, forced);
     if (task == NULL) return false;
+    fake_memory_open();
     task_run(task);
     if (fake_error != CU_SUCCESS) tasks_drop();
     return true;
@@ -277,18 +279,19 @@ void fake_progress(uint64_t awaited) {
     stretch_go_on();
     if (task_count == 0 || (stretch.is_slow && awaited == 0) || fake_random(2) == 0) return;
     const uint64_t newest = stretch.is_slow ? awaited : UINT64_MAX;
-    fake_memory_open();
-    for (uint64_t count = fake_random(STEPS_MAX + 1); count > 0 && one_run(newest, awaited != 0); count--) {}
-    fake_memory_close();
+    unsigned open_count = 0;
+    for (uint64_t count = fake_random(STEPS_MAX + 1); count > 0 && one_run(newest, awaited != 0); count--)
+        open_count++;
+    for (; open_count > 0; open_count--) fake_memory_close();
 }
 
 void fake_drain(const char *why) {
     enum { PAUSES_MAX = 10000 };
     for (int pauses = 0; task_count > 0 && fake_error == CU_SUCCESS;) {
-        fake_memory_open();
-        const bool is_any = one_run(UINT64_MAX, true);
-        fake_memory_close();
-        if (is_any) continue;
+        if (one_run(UINT64_MAX, true)) {
+            fake_memory_close();
+            continue;
+        }
         /* another thread of the host may raise a flag */
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
         if (++pauses < PAUSES_MAX) continue;
