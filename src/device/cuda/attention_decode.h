@@ -44,7 +44,7 @@ struct decode_place {
 };
 
 /* Rows row_of[i], of which those with `takes` count; the others are read, too, so they must be there. */
-template <int LANES, int HEADS, bool ANY>
+template <int LANES, int HEADS, bool ANY, bool LIST>
 DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *table, uint32_t table_first,
                         const uint32_t row_of[STEPS], const bool takes[STEPS], uint32_t l,
                         const float q[HEADS][8], struct partial<HEADS> *sum) {
@@ -55,8 +55,9 @@ DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *
     UNROLL
     for (uint32_t i = 0; i < STEPS; i++) {
         const uint32_t token = row_of[i] % KV_BLOCK_TOKENS;
-        const char *block = at<char>(table[row_of[i] / KV_CHUNK_TOKENS - table_first]) +
-                            row_of[i] % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS * shape.block_bytes;
+        const char *block = LIST ? at<char>(table[row_of[i] / KV_BLOCK_TOKENS - table_first])
+                                 : at<char>(table[row_of[i] / KV_CHUNK_TOKENS - table_first]) +
+                                       row_of[i] % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS * shape.block_bytes;
         k[i] = v[i] = {0, 0, 0, 0};
         if (has_k)
             k[i] = eight_load(k_q8, block + token * shape.k_row_bytes,
@@ -148,7 +149,31 @@ DEVICE void partials_store(const struct cuda_attention_args &args, float *shared
     }
 }
 
-template <int LANES, int HEADS, bool ANY> DEVICE void attention_run(const struct cuda_attention_args &args) {
+/* The units that a KV head of a row attends to; count 0: all rows. */
+struct unit_list {
+    const uint32_t *units;
+    uint32_t count;
+};
+
+/* Addresses of the chunks of rows [tile, tile_end), or of the listed units, of one KV head. */
+template <bool LIST>
+DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, const uint32_t *places,
+                       const struct unit_list &list, uint32_t tile, uint32_t tile_end) {
+    const struct cuda_pools *pools = at<struct cuda_pools>(args.pools);
+    const uint32_t each = LIST ? UNIT_TOKENS : ATTENTION_CHUNK, first = tile / each,
+                   end = (tile_end - 1) / each + 1;
+    block_barrier();
+    for (uint32_t n = first + thread_index(); n < end; n += 128) {
+        const uint32_t unit = LIST ? list.units[n] : 0, chunk = LIST ? unit / KV_CHUNK_BLOCKS : n;
+        table[n - first] = (uint64_t)(uintptr_t)chunk_at(pools, places[chunk]) +
+                           unit % KV_CHUNK_BLOCKS * args.shape.block_bytes;
+    }
+    block_barrier();
+}
+
+template <int LANES, int HEADS, bool ANY, bool LIST>
+DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists, uint64_t counts,
+                          uint32_t list_stride) {
     enum { ROWS = 32 / LANES, BATCH = STEPS * ROWS }; /* of a warp at once */
     uint64_t *table = SHARED_ARRAY(uint64_t);
     const uint32_t lane = lane_index(), warp = warp_index(), passes = (args.group + HEADS - 1) / HEADS;
@@ -162,7 +187,11 @@ template <int LANES, int HEADS, bool ANY> DEVICE void attention_run(const struct
     dependency_wait();
     if (block_z() >= step_rows(args.step, args.row_count)) return;
     const struct step_row step_row = at<struct step_row>(args.rows)[block_z()];
-    const struct seen_rows seen = seen_rows_of(step_row.position, args.window);
+    const uint64_t list_index = (uint64_t)block_z() * args.kv_head_count + place.kv_head;
+    struct unit_list list = {};
+    if (LIST) list = {at<uint32_t>(lists) + list_index * list_stride, at<uint32_t>(counts)[list_index]};
+    const struct seen_rows seen =
+        LIST ? listed_rows_of(step_row.position, list.count) : seen_rows_of(step_row.position, args.window);
     if (block_x() >= seen.range_count) return;
     const uint32_t *places =
         head_places(at<struct step_item>(args.items) + step_row.item, args.layer_pages, place.kv_head);
@@ -182,14 +211,10 @@ template <int LANES, int HEADS, bool ANY> DEVICE void attention_run(const struct
     }
     const uint32_t begin = seen.first + block_x() * seen.range_rows,
                    end = smaller(begin + seen.range_rows, seen.end);
-    for (uint32_t tile = begin; tile < end; tile += ATTENTION_TABLE * ATTENTION_CHUNK) {
-        const uint32_t tile_end = smaller(tile + ATTENTION_TABLE * ATTENTION_CHUNK, end);
-        const uint32_t chunk_first = tile / ATTENTION_CHUNK, chunk_end = (tile_end - 1) / ATTENTION_CHUNK + 1;
-        block_barrier();
-        for (uint32_t c = chunk_first + thread_index(); c < chunk_end; c += 128)
-            table[c - chunk_first] =
-                (uint64_t)(uintptr_t)chunk_at(at<struct cuda_pools>(args.pools), places[c]);
-        block_barrier();
+    const uint32_t each = LIST ? UNIT_TOKENS : ATTENTION_CHUNK;
+    for (uint32_t tile = begin; tile < end; tile += ATTENTION_TABLE * each) {
+        const uint32_t tile_end = smaller(tile + ATTENTION_TABLE * each, end);
+        table_fill<LIST>(args, table, places, list, tile, tile_end);
         ROLLED
         for (uint32_t row = tile + warp * BATCH; row < tile_end; row += 4 * BATCH) {
             uint32_t row_of[STEPS];
@@ -200,24 +225,25 @@ template <int LANES, int HEADS, bool ANY> DEVICE void attention_run(const struct
                 takes[i] = r >= seen.begin && r < tile_end;
                 row_of[i] = smaller(r, tile_end - 1);
             }
-            rows_attend<LANES, HEADS, ANY>(args, table, chunk_first, row_of, takes, place.l, q, &sum);
+            rows_attend<LANES, HEADS, ANY, LIST>(args, table, tile / each, row_of, takes, place.l, q, &sum);
         }
     }
     partials_store<LANES, HEADS>(args, (float *)(void *)(table + ATTENTION_TABLE), place, sum, block_z(),
                                  block_x());
 }
 
-/* four_blocks: of 128 threads on a multiprocessor, with four heads. */
-#define ATTENTION_KERNELS_OF(lanes, types, any, four_blocks)                              \
-    KERNEL(attention_decode_##lanes##_1_##types, cuda_attention_args, 128, 4) {           \
-        attention_run<lanes, 1, any>(args);                                               \
-    }                                                                                     \
-    KERNEL(attention_decode_##lanes##_4_##types, cuda_attention_args, 128, four_blocks) { \
-        attention_run<lanes, 4, any>(args);                                               \
-    }                                                                                     \
-    KERNEL(attention_decode_##lanes##_8_##types, cuda_attention_args, 128, 2) {           \
-        attention_run<lanes, 8, any>(args);                                               \
+/* blocks: of 128 threads on a multiprocessor. */
+#define ATTENTION_KERNEL(lanes, heads, types, any, blocks)                                                 \
+    KERNEL(attention_decode_##lanes##_##heads##_##types, cuda_attention_args, 128, blocks) {               \
+        attention_run<lanes, heads, any, false>(args, 0, 0, 0);                                            \
+    }                                                                                                      \
+    KERNEL(attention_list_##lanes##_##heads##_##types, cuda_attention_list_args, 128, blocks) {            \
+        attention_run<lanes, heads, any, true>(args.attention, args.lists, args.counts, args.list_stride); \
     }
+#define ATTENTION_KERNELS_OF(lanes, types, any, four_blocks) \
+    ATTENTION_KERNEL(lanes, 1, types, any, 4)                \
+    ATTENTION_KERNEL(lanes, 4, types, any, four_blocks)      \
+    ATTENTION_KERNEL(lanes, 8, types, any, 2)
 #define ATTENTION_KERNELS(types, any, four_blocks)    \
     ATTENTION_KERNELS_OF(8, types, any, four_blocks)  \
     ATTENTION_KERNELS_OF(16, types, any, four_blocks) \

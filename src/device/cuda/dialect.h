@@ -239,10 +239,15 @@ DEVICE uint32_t bytes_pick(uint32_t a, uint32_t b, uint32_t s) {
     return r;
 }
 DEVICE uint32_t bits_count(uint32_t x) { return (uint32_t)__builtin_popcount(x); }
-/* 2^x and 1 / sqrt(x), good to 2^-22 of themselves. */
+/* 2^x, good to 2^-22 of itself; log2(x), good to 2^-22, or to as much of itself where x is beyond 1/2 and 2. */
 DEVICE float exp2_near(float x) {
     float r = x;
     PTX_PURE("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+DEVICE float log2_near(float x) {
+    float r = x;
+    PTX_PURE("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
 /* Two halves in a word, the first in the low bits; rounds to the nearest. */

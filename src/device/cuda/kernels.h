@@ -202,7 +202,7 @@ KERNELS_BOTH uint32_t decode_matvec_shared(uint32_t columns) {
  * begin / 64 * 64, which depends on the row's length alone.  A range leaves a partial of each query head;
  * attention_merge adds those of a row in their order. */
 
-enum { ATTENTION_RANGES_MAX = 64, ATTENTION_CHUNK = 64 };
+enum { ATTENTION_RANGES_MAX = 64, ATTENTION_CHUNK = 64, UNIT_TOKENS = 8 };
 
 KERNELS_BOTH uint32_t attention_range(uint32_t row_count) {
     const uint32_t chunks = (row_count + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
@@ -233,10 +233,11 @@ KERNELS_BOTH uint32_t attention_decode_shared(uint32_t lanes, uint32_t heads) {
 /* attention_merge: grid {head_count, row_count}, 512 threads; shared: struct merge_shared */
 struct cuda_merge_args {
     uint64_t step, rows, partials;
-    uint64_t y; /* floats [row][y_stride], or 0 */
+    uint64_t counts; /* of attention_list, whose group it is; 0: all rows were attended to */
+    uint64_t y;      /* floats [row][y_stride], or 0 */
     uint64_t
         input; /* inputs of 8 bits, input_row_bytes(head_count * v_dimension) apart, or 0; v_dimension % 32 == 0 then */
-    uint32_t row_count, y_stride, head_count, v_dimension, window, partial_stride;
+    uint32_t row_count, y_stride, head_count, v_dimension, window, partial_stride, group, reserved;
 };
 struct merge_shared {
     float m[ATTENTION_RANGES_MAX], s[ATTENTION_RANGES_MAX];
@@ -287,5 +288,81 @@ enum { PREFILL_QUERIES = 128 };
 KERNELS_BOTH uint32_t prefill_shared(uint32_t width) {
     return (PREFILL_QUERIES + 4 * ATTENTION_CHUNK) * width * 2;
 }
+
+/* ---- selections: a row chooses units of 8 tokens by the codes of their keys (kernels/level, whose layout and
+ * definitions these are; planes 1, 2 or 4)
+ *
+ * A row attends to its first `sinks` tokens, to those from candidate_end on, which is choice_end, and of the
+ * units between to the `picks` with the largest scores.  A unit's score is what its tokens would receive of
+ * the attention to all candidates, by the codes, summed over the heads of the group. */
+
+struct choice_rule {
+    uint32_t sinks, recent; /* tokens; sinks: whole units */
+    uint32_t picks;         /* units */
+};
+/* Where candidates end: at a whole chunk, at least `recent` tokens before the row's end. */
+KERNELS_BOTH uint32_t choice_end(struct choice_rule rule, uint64_t position) {
+    const uint32_t rows = (uint32_t)position + 1;
+    const uint32_t end = rows <= rule.recent ? 0 : (rows - rule.recent) / ATTENTION_CHUNK * ATTENTION_CHUNK;
+    return end < rule.sinks ? rule.sinks : end;
+}
+
+/* Builds the codes of the chunks that a step's rows have completed.  level_build_PLANES: grid {chunks that an
+ * item's rows may touch, kv_head_count, item_count}, 256 threads; shared: level_build_shared. */
+struct cuda_level_build_args {
+    uint64_t step, items, pools;
+    uint64_t rotation; /* halves [kv head][k_dimension][k_dimension] */
+    uint64_t indexes;  /* uint64_t [item]: blocks [layer][kv head][chunk_stride] of index_bytes */
+    uint64_t layer_pages, layer_index; /* bytes from an item's pages, or index, to those of the layer */
+    struct kv_shape shape;
+    uint32_t item_count, index_bytes, factors_offset, center_offset;
+    float step_size; /* of the levels of a normal distribution (kernels/level) */
+    uint32_t reserved;
+};
+enum { LEVEL_BUILD_TOKENS = 8 };
+KERNELS_BOTH uint32_t level_build_shared(uint32_t dimension) {
+    return (ATTENTION_CHUNK + LEVEL_BUILD_TOKENS) * dimension * 4;
+}
+
+/* Rotated queries as level_prepare leaves them, query_bytes apart.  Grid {head_count, row_count}, 128 threads;
+ * shared: k_dimension floats. */
+struct cuda_level_query_args {
+    uint64_t step, q, rotation, queries;
+    uint32_t row_count, q_stride, k_dimension, head_count, group, query_bytes, planes, reserved;
+};
+
+/* level_score_PLANES: log2 of what a unit's tokens receive, not normalised, [row][head][unit_stride] floats; grid
+ * {ceil(chunks / 8), kv_head_count, row_count}, 256 threads; shared: group * query_bytes. */
+struct cuda_level_score_args {
+    uint64_t step, rows, items, indexes, queries, scores;
+    uint64_t layer_index;
+    struct choice_rule rule;
+    uint32_t row_count, kv_head_count, group, query_bytes, dimension;
+    uint32_t index_bytes, factors_offset, center_offset, unit_stride;
+    float scale;
+};
+
+/* units_choose: the lists, [row][kv head][list_stride] units, ascending, and their lengths [row][kv head].  Of
+ * equal scores the first.  Grid {kv_head_count, row_count}, 1,024 threads; shared: struct choose_shared. */
+struct cuda_choose_args {
+    uint64_t step, rows, scores;
+    uint64_t keys; /* uint32_t [row][kv head][unit_stride], scratch */
+    uint64_t lists, counts;
+    struct choice_rule rule;
+    uint32_t row_count, kv_head_count, group, unit_stride, list_stride, reserved;
+};
+struct choose_shared {
+    uint32_t counts[256];
+    float m[32], s[32];
+    uint32_t above[32], same[32];
+    uint32_t prefix, left;
+};
+
+/* attention_list_LANES_HEADS_TYPES: as attention_decode, over lists; attention_merge is told of their counts. */
+struct cuda_attention_list_args {
+    struct cuda_attention_args attention;
+    uint64_t lists, counts;
+    uint32_t list_stride, reserved;
+};
 
 #endif

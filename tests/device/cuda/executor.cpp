@@ -538,3 +538,8 @@ float executor_exp2(float x) {
     const uint32_t off = float_bits(x) * 2654435761u >> 29;
     return bits_float(float_bits(exact) + (off > 4 ? 0 : off) - 2);
 }
+
+float executor_log2(float x) {
+    const float exact = log2f(x), off = (float)((int)(float_bits(x) * 2654435761u >> 30) - 1) * 0x1p-23f;
+    return x == 1 ? 0 : exact + off * (fabsf(exact) > 1 ? fabsf(exact) : 1);
+}

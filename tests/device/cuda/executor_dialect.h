@@ -54,6 +54,7 @@ void executor_matrix_load(uint32_t *r, const char *row, bool turned, HERE);
 void executor_matrix_multiply(float *d, const uint32_t *a, uint32_t b0, uint32_t b1, HERE);
 void executor_matrix_multiply_bytes(int32_t *d, const uint32_t *a, uint32_t b0, uint32_t b1, HERE);
 float executor_exp2(float x);
+float executor_log2(float x);
 float executor_half_value(uint32_t half);
 uint32_t executor_half_of(float x);
 [[noreturn]] void executor_fault(const char *what, struct executor_site site);
@@ -166,6 +167,7 @@ DEVICE uint32_t bytes_pick(uint32_t a, uint32_t b, uint32_t s) {
 }
 DEVICE uint32_t bits_count(uint32_t x) { return (uint32_t)__builtin_popcount(x); }
 DEVICE float exp2_near(float x) { return executor_exp2(x); }
+DEVICE float log2_near(float x) { return executor_log2(x); }
 DEVICE float half_value(uint32_t half) { return executor_half_value(half); }
 DEVICE uint32_t half_of(float x) { return executor_half_of(x); }
 DEVICE uint32_t halves_of(float low, float high) { return half_of(low) | half_of(high) << 16; }

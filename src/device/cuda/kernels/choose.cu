@@ -1,0 +1,128 @@
+/* units_choose: the best units of a KV head as an ascending list.  One block of 1,024 threads: the heads'
+ * logarithms are normalised and added to a score a unit, whose bits have the order of the scores; the k-th
+ * largest is found eight bits at a time; units are taken in their order, so the same scores always give the
+ * same list. */
+#include "device/cuda/attention_rows.h"
+#include "device/cuda/rows.h"
+
+enum { CHOOSERS = 1024 };
+
+/* log2 of the sum of 2^score over units [begin, end). */
+DEVICE float units_total(const float *scores, uint32_t begin, uint32_t end, struct choose_shared &shared) {
+    float m = SCORE_NONE, s = 0;
+    for (uint32_t u = begin + thread_index(); u < end; u += CHOOSERS) {
+        const float x = scores[u], most = larger(m, x);
+        s = multiply_add(s, exp2_near(m - most), exp2_near(x - most));
+        m = most;
+    }
+    const float most = warp_largest(m);
+    s = warp_sum(s * exp2_near(m - most));
+    block_barrier(); /* the last head's are read */
+    if (lane_index() == 0) shared.m[thread_index() / 32] = most, shared.s[thread_index() / 32] = s;
+    block_barrier();
+    float total = 0, largest = SCORE_NONE;
+    UNROLL
+    for (uint32_t i = 0; i < 32; i++) largest = larger(largest, shared.m[i]);
+    UNROLL
+    for (uint32_t i = 0; i < 32; i++)
+        total = multiply_add(shared.s[i], exp2_near(shared.m[i] - largest), total);
+    return largest + log2_near(total);
+}
+
+/* The picks-th largest key of [begin, end); `left` of its equals are taken. */
+DEVICE uint32_t key_cut(const uint32_t *keys, uint32_t begin, uint32_t end, uint32_t picks, uint32_t *left,
+                        struct choose_shared &shared) {
+    const uint32_t t = thread_index();
+    uint32_t prefix = 0, mask = 0;
+    *left = picks;
+    for (int32_t shift = 24; shift >= 0; shift -= 8) {
+        if (t < 256) shared.counts[t] = 0;
+        block_barrier();
+        for (uint32_t u = begin + t; u < end; u += CHOOSERS)
+            if ((keys[u] & mask) == prefix) atomic_add(&shared.counts[keys[u] >> shift & 255], 1);
+        block_barrier();
+        if (t == 0) {
+            uint32_t digit = 255, need = *left;
+            while (shared.counts[digit] < need) need -= shared.counts[digit--];
+            shared.prefix = prefix | digit << shift;
+            shared.left = need;
+        }
+        block_barrier();
+        prefix = shared.prefix;
+        *left = shared.left;
+        mask |= 255u << shift;
+    }
+    return prefix;
+}
+
+/* The sums of all threads before this one, of two numbers. */
+DEVICE void threads_before(uint32_t *above, uint32_t *same, struct choose_shared &shared) {
+    const uint32_t lane = lane_index(), warp = thread_index() / 32;
+    uint32_t a = *above, s = *same;
+    UNROLL
+    for (uint32_t by = 1; by < 32; by <<= 1) {
+        const uint32_t a_below = lane_below(a, by), s_below = lane_below(s, by);
+        if (lane >= by) a += a_below, s += s_below;
+    }
+    if (lane == 31) shared.above[warp] = a, shared.same[warp] = s;
+    block_barrier();
+    a -= *above, s -= *same;
+    for (uint32_t i = 0; i < warp; i++) a += shared.above[i], s += shared.same[i];
+    *above = a, *same = s;
+}
+
+/* Units of [begin, end) with keys above the cut, and the first `left` at it, in their order. */
+DEVICE void units_take(const uint32_t *keys, uint32_t begin, uint32_t end, uint32_t cut, uint32_t left,
+                       uint32_t *list, struct choose_shared &shared) {
+    const uint32_t each = (end - begin + CHOOSERS - 1) / CHOOSERS;
+    const uint32_t first = smaller(begin + thread_index() * each, end), last = smaller(first + each, end);
+    uint32_t above = 0, same = 0;
+    for (uint32_t u = first; u < last; u++) {
+        above += keys[u] > cut;
+        same += keys[u] == cut;
+    }
+    threads_before(&above, &same, shared);
+    for (uint32_t u = first; u < last; u++) {
+        const bool is_same = keys[u] == cut;
+        if (keys[u] > cut || (is_same && same < left)) list[above + smaller(same, left)] = u;
+        above += keys[u] > cut;
+        same += is_same;
+    }
+}
+
+KERNEL(units_choose, cuda_choose_args, 1024, 1) {
+    struct choose_shared &shared = SHARED(struct choose_shared);
+    const uint32_t kv_head = block_x(), row = block_y(), t = thread_index();
+    dependents_start();
+    dependency_wait();
+    if (row >= step_rows(args.step, args.row_count)) return;
+    const uint64_t position = at<struct step_row>(args.rows)[row].position,
+                   list_index = (uint64_t)row * args.kv_head_count + kv_head;
+    const uint32_t units = (uint32_t)position / UNIT_TOKENS + 1,
+                   end = choice_end(args.rule, position) / UNIT_TOKENS;
+    const uint32_t begin = smaller(args.rule.sinks / UNIT_TOKENS, units), stop = smaller(end, units);
+    const uint32_t candidates = stop > begin ? stop - begin : 0, picks = smaller(args.rule.picks, candidates);
+    const float *scores = at<float>(args.scores) + list_index * args.group * args.unit_stride;
+    uint32_t *keys = at<uint32_t>(args.keys) + list_index * args.unit_stride;
+    uint32_t *list = at<uint32_t>(args.lists) + list_index * args.list_stride;
+    if (picks < candidates && picks > 0) {
+        for (uint32_t h = 0; h < args.group; h++) {
+            const float *of_head = scores + (uint64_t)h * args.unit_stride;
+            const float total = units_total(of_head, begin, stop, shared);
+            for (uint32_t u = begin + t; u < stop; u += CHOOSERS) {
+                const float share = exp2_near(of_head[u] - total);
+                keys[u] = float_bits(h == 0 ? share : bits_float(keys[u]) + share);
+            }
+        }
+        block_barrier();
+        uint32_t left;
+        const uint32_t cut = key_cut(keys, begin, stop, picks, &left, shared);
+        units_take(keys, begin, stop, cut, left, list + begin, shared);
+    } else {
+        for (uint32_t i = t; i < picks; i += CHOOSERS) list[begin + i] = begin + i;
+    }
+    for (uint32_t i = t; i < begin; i += CHOOSERS) list[i] = i;
+    for (uint32_t u = (stop > begin ? stop : begin) + t; u < units; u += CHOOSERS)
+        list[begin + picks + u - (stop > begin ? stop : begin)] = u;
+    if (t == 0) at<uint32_t>(args.counts)[list_index] = units - candidates + picks;
+}

@@ -1,0 +1,117 @@
+/* level_build: codes of a chunk's keys around their mean, in the layout of kernels/level.  A block has a chunk
+ * of one KV head: keys are rotated 8 at a time; a warp then has every eighth token, a lane four neighbours of
+ * its coordinates. */
+#include "device/cuda/kv_places.h"
+#include "device/cuda/rows.h"
+
+DEVICE float key_element(const struct kv_shape &shape, const char *block, uint32_t in_block, uint32_t i) {
+    const char *row = block + in_block * shape.k_row_bytes;
+    if (shape.k_type == KV_F16) return half_value(((const uint16_t *)(const void *)row)[i]);
+    const uint16_t *scales = (const uint16_t *)(const void *)(block + shape.k_scales_offset);
+    return half_value(scales[in_block * (shape.k_dimension / 32) + i / 32]) * (float)((const int8_t *)row)[i];
+}
+
+/* keys[token] = key * rotation, coordinate by coordinate. */
+DEVICE void keys_rotate(const struct kv_shape &shape, const char *chunk, const uint16_t *rotation, float *raw,
+                        float *keys) {
+    const uint32_t dimension = shape.k_dimension;
+    for (uint32_t b = 0; b < KV_CHUNK_BLOCKS; b++) {
+        for (uint32_t i = thread_index(); i < KV_BLOCK_TOKENS * dimension; i += 256)
+            raw[i] = key_element(shape, chunk + b * shape.block_bytes, i / dimension, i % dimension);
+        block_barrier();
+        for (uint32_t n = thread_index(); n < KV_BLOCK_TOKENS * dimension; n += 256) {
+            const uint32_t token = n / dimension, j = n % dimension;
+            float sum = 0;
+            for (uint32_t i = 0; i < dimension; i++)
+                sum = multiply_add(raw[token * dimension + i], half_value(rotation[i * dimension + j]), sum);
+            keys[(b * KV_BLOCK_TOKENS + token) * dimension + j] = sum;
+        }
+        block_barrier();
+    }
+}
+
+/* The mean becomes the center, or all of it 0 where one is no half; keys lose it. */
+DEVICE void keys_center(uint32_t dimension, float *keys, uint16_t *center, uint32_t *overflows) {
+    const float largest = 65504;
+    if (thread_index() == 0) *overflows = 0;
+    block_barrier();
+    for (uint32_t j = thread_index(); j < dimension; j += 256) {
+        float sum = 0;
+        for (uint32_t t = 0; t < KV_CHUNK_TOKENS; t++) sum += keys[t * dimension + j];
+        if (!(magnitude(sum) <= largest * KV_CHUNK_TOKENS)) atomic_add(overflows, 1);
+        center[j] = (uint16_t)half_of(sum / KV_CHUNK_TOKENS);
+    }
+    block_barrier();
+    const bool fits = *overflows == 0;
+    block_barrier();
+    for (uint32_t j = thread_index(); j < dimension; j += 256) {
+        if (!fits) center[j] = 0;
+        const float mean = half_value(center[j]);
+        for (uint32_t t = 0; t < KV_CHUNK_TOKENS; t++) keys[t * dimension + j] -= mean;
+    }
+    block_barrier();
+}
+
+/* The codes and the factor of a token, by a warp. */
+template <int PLANES>
+DEVICE void token_encode(const struct cuda_level_build_args &args, const float *x, uint32_t token,
+                         char *index) {
+    enum { COUNT = 1 << PLANES, FIELDS = 8 / PLANES };
+    const uint32_t dimension = args.shape.k_dimension, lane = lane_index();
+    float squares = 0, product = 0, own = 0;
+    for (uint32_t j = lane; j < dimension; j += 32) squares = multiply_add(x[j], x[j], squares);
+    squares = warp_sum(squares);
+    const bool is_ordinary = squares > 0 && float_bits(squares) < FLOAT_INFINITE;
+    const float inverse =
+        is_ordinary ? 1.0f / (args.step_size * __builtin_sqrtf(squares / (float)dimension)) : 0;
+    for (uint32_t first = 0; first < dimension / 4; first += 32) {
+        const uint32_t step = first + lane; /* coordinates 4 * step .. + 3 */
+        uint32_t word = 0;
+        UNROLL
+        for (uint32_t b = 0; b < 4; b++) {
+            if (step >= dimension / 4 || !is_ordinary) continue;
+            const float value = x[step * 4 + b], place = value * inverse + COUNT / 2;
+            const int32_t number = !(place > 0) ? 0 : place >= COUNT ? COUNT - 1 : (int32_t)place;
+            const float level = (float)(2 * number - (COUNT - 1));
+            product = multiply_add(level, value, product);
+            own = multiply_add(level, level, own);
+            word |= (uint32_t)number << (8 * b + step % FIELDS * PLANES);
+        }
+        UNROLL
+        for (uint32_t by = 1; by < FIELDS; by <<= 1) word |= lane_xor(word, by);
+        if (step < dimension / 4 && step % FIELDS == 0)
+            ((uint32_t *)(void *)index)[step / FIELDS * KV_CHUNK_TOKENS + token] = word;
+    }
+    product = warp_sum(product);
+    own = warp_sum(own);
+    const float factor = is_ordinary ? product / own : squares;
+    if (lane == 0)
+        ((uint16_t *)(void *)(index + args.factors_offset))[token] =
+            (uint16_t)half_of(factor > 65504 ? 65504 : factor);
+}
+
+template <int PLANES> DEVICE void level_build_run(const struct cuda_level_build_args &args) {
+    float *keys = SHARED_ARRAY(float);
+    const uint32_t dimension = args.shape.k_dimension, kv_head = block_y();
+    float *raw = keys + KV_CHUNK_TOKENS * dimension;
+    dependents_start();
+    dependency_wait();
+    if (block_z() >= smaller(at<struct step_head>(args.step)->item_count, args.item_count)) return;
+    const struct step_item *item = at<struct step_item>(args.items) + block_z();
+    const uint32_t begin = (uint32_t)item->position_first, end = begin + item->row_count;
+    const uint32_t chunk = begin / KV_CHUNK_TOKENS + block_x();
+    if ((chunk + 1) * KV_CHUNK_TOKENS > end) return; /* not complete */
+    char *index = at<char>(at<uint64_t>(args.indexes)[block_z()] + args.layer_index) +
+                  ((uint64_t)kv_head * item->chunk_stride + chunk) * args.index_bytes;
+    keys_rotate(
+        args.shape,
+        chunk_at(at<struct cuda_pools>(args.pools), head_places(item, args.layer_pages, kv_head)[chunk]),
+        at<uint16_t>(args.rotation) + (uint64_t)kv_head * dimension * dimension, raw, keys);
+    keys_center(dimension, keys, (uint16_t *)(void *)(index + args.center_offset), (uint32_t *)(void *)raw);
+    for (uint32_t token = thread_index() / 32; token < KV_CHUNK_TOKENS; token += 8)
+        token_encode<PLANES>(args, keys + token * dimension, token, index);
+}
+
+KERNEL(level_build_1, cuda_level_build_args, 256, 2) { level_build_run<1>(args); }
+KERNEL(level_build_2, cuda_level_build_args, 256, 2) { level_build_run<2>(args); }
+KERNEL(level_build_4, cuda_level_build_args, 256, 2) { level_build_run<4>(args); }
