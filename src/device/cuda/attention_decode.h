@@ -152,6 +152,7 @@ DEVICE void partials_store(const struct cuda_attention_args &args, float *shared
 /* The units that a KV head of a row attends to; count 0: all rows. */
 struct unit_list {
     const uint32_t *units;
+    const uint64_t *addresses; /* or 0 */
     uint32_t count;
 };
 
@@ -164,6 +165,11 @@ DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, 
                    end = (tile_end - 1) / each + 1;
     block_barrier();
     for (uint32_t n = first + thread_index(); n < end; n += 128) {
+        if (LIST && list.addresses != 0) {
+            table[n - first] = list.addresses[n];
+            if (list.addresses[n] == 0) kernel_fault();
+            continue;
+        }
         const uint32_t unit = LIST ? list.units[n] : 0, chunk = LIST ? unit / KV_CHUNK_BLOCKS : n;
         table[n - first] = (uint64_t)(uintptr_t)chunk_at(pools, places[chunk]) +
                            unit % KV_CHUNK_BLOCKS * args.shape.block_bytes;
@@ -173,7 +179,7 @@ DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, 
 
 template <int LANES, int HEADS, bool ANY, bool LIST>
 DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists, uint64_t counts,
-                          uint32_t list_stride) {
+                          uint64_t addresses, uint32_t list_stride) {
     enum { ROWS = 32 / LANES, BATCH = STEPS * ROWS }; /* of a warp at once */
     uint64_t *table = SHARED_ARRAY(uint64_t);
     const uint32_t lane = lane_index(), warp = warp_index(), passes = (args.group + HEADS - 1) / HEADS;
@@ -189,7 +195,11 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     const struct step_row step_row = at<struct step_row>(args.rows)[block_z()];
     const uint64_t list_index = (uint64_t)block_z() * args.kv_head_count + place.kv_head;
     struct unit_list list = {};
-    if (LIST) list = {at<uint32_t>(lists) + list_index * list_stride, at<uint32_t>(counts)[list_index]};
+    if (LIST) {
+        list.units = at<uint32_t>(lists) + list_index * list_stride;
+        list.addresses = addresses == 0 ? 0 : at<uint64_t>(addresses) + list_index * list_stride;
+        list.count = at<uint32_t>(counts)[list_index];
+    }
     const struct seen_rows seen =
         LIST ? listed_rows_of(step_row.position, list.count) : seen_rows_of(step_row.position, args.window);
     if (block_x() >= seen.range_count) return;
@@ -233,12 +243,13 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
 }
 
 /* blocks: of 128 threads on a multiprocessor. */
-#define ATTENTION_KERNEL(lanes, heads, types, any, blocks)                                                 \
-    KERNEL(attention_decode_##lanes##_##heads##_##types, cuda_attention_args, 128, blocks) {               \
-        attention_run<lanes, heads, any, false>(args, 0, 0, 0);                                            \
-    }                                                                                                      \
-    KERNEL(attention_list_##lanes##_##heads##_##types, cuda_attention_list_args, 128, blocks) {            \
-        attention_run<lanes, heads, any, true>(args.attention, args.lists, args.counts, args.list_stride); \
+#define ATTENTION_KERNEL(lanes, heads, types, any, blocks)                                              \
+    KERNEL(attention_decode_##lanes##_##heads##_##types, cuda_attention_args, 128, blocks) {            \
+        attention_run<lanes, heads, any, false>(args, 0, 0, 0, 0);                                      \
+    }                                                                                                   \
+    KERNEL(attention_list_##lanes##_##heads##_##types, cuda_attention_list_args, 128, blocks) {         \
+        attention_run<lanes, heads, any, true>(args.attention, args.lists, args.counts, args.addresses, \
+                                               args.list_stride);                                       \
     }
 #define ATTENTION_KERNELS_OF(lanes, types, any, four_blocks) \
     ATTENTION_KERNEL(lanes, 1, types, any, 4)                \

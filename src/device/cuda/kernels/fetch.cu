@@ -1,0 +1,183 @@
+/* unit_fetch: what a list names, at addresses that attention can read (kernels.h).  A block has a KV head; its
+ * 16 warps pull 4 KiB each at a time, eight loads of 16 bytes a lane under way. */
+#include "device/cuda/kv_places.h"
+#include "device/cuda/rows.h"
+
+enum { FETCHERS = 512, FETCH_WARPS = FETCHERS / 32 };
+
+/* One KV head's cache. */
+struct unit_cache {
+    int32_t *table;
+    uint32_t *owner, *stamp;
+    uint8_t *used;
+    char *slots;
+    uint64_t *addresses;
+    uint32_t step; /* this one's number */
+};
+DEVICE struct unit_cache unit_cache_of(const struct cuda_fetch_args &args, uint32_t kv_head) {
+    const uint64_t first = (uint64_t)kv_head * args.slot_count;
+    struct unit_cache cache;
+    cache.table = at<int32_t>(args.tables) + (uint64_t)kv_head * args.unit_stride;
+    cache.owner = at<uint32_t>(args.owners) + first;
+    cache.stamp = at<uint32_t>(args.stamps) + first;
+    cache.used = at<uint8_t>(args.used) + first;
+    cache.slots = at<char>(args.slots) + first * args.block_bytes;
+    cache.addresses = at<uint64_t>(args.addresses) + (uint64_t)kv_head * args.list_stride;
+    cache.step = *at<uint32_t>(args.step + args.step_number_offset);
+    return cache;
+}
+
+/* How many threads before this one hold, and how many in all; barriers around. */
+DEVICE uint32_t holders_before(bool holds, uint32_t *all, struct fetch_shared &shared) {
+    const uint32_t bits = warp_ballot(holds), warp = thread_index() / 32;
+    block_barrier();
+    if (lane_index() == 0) shared.counts[warp] = bits_count(bits);
+    block_barrier();
+    uint32_t before = bits_count(bits & ((1u << lane_index()) - 1));
+    *all = 0;
+    for (uint32_t i = 0; i < FETCH_WARPS; i++) {
+        if (i < warp) before += shared.counts[i];
+        *all += shared.counts[i];
+    }
+    return before;
+}
+
+DEVICE char *unit_home(const struct cuda_fetch_args &args, uint32_t place, uint32_t unit) {
+    return (char *)chunk_at(at<struct cuda_pools>(args.pools), place) +
+           unit % KV_CHUNK_BLOCKS * args.block_bytes;
+}
+
+/* Hits get their addresses; misses, in the order of the list, go to shared.units and .places. */
+DEVICE struct fetch_result units_look_up(const struct cuda_fetch_args &args, const struct unit_cache &cache,
+                                         const uint32_t *list, uint32_t count, const uint32_t *pages,
+                                         uint32_t complete_chunks, uint32_t *mail,
+                                         struct fetch_shared &shared) {
+    struct fetch_result result = {0, 0, 0, 0};
+    for (uint32_t first = 0; first < count; first += FETCHERS) {
+        const uint32_t i = first + thread_index(), unit = i < count ? list[i] : 0,
+                       chunk = unit / KV_CHUNK_BLOCKS;
+        const uint32_t place = i < count ? pages[chunk] : 0, pool = place >> 30;
+        const bool is_there = i < count && pool != 0;
+        const bool is_direct = is_there && (chunk >= complete_chunks || (args.device_pools >> pool & 1));
+        const int32_t slot = is_there && !is_direct ? cache.table[unit] : UNIT_ABSENT;
+        if (is_direct) cache.addresses[i] = (uint64_t)(uintptr_t)unit_home(args, place, unit);
+        if (slot >= 0) {
+            cache.stamp[slot] = cache.step;
+            cache.used[slot] = 1;
+            cache.addresses[i] =
+                (uint64_t)(uintptr_t)(cache.slots + (uint64_t)(uint32_t)slot * args.block_bytes);
+        }
+        uint32_t all, number;
+        (void)holders_before(is_direct, &all, shared);
+        result.direct += all;
+        (void)holders_before(slot >= 0, &all, shared);
+        result.hits += all;
+        number = result.absent + holders_before(i < count && !is_there, &all, shared);
+        if (i < count && !is_there) mail[number] = unit, cache.addresses[i] = 0;
+        result.absent += all;
+        const bool misses = is_there && !is_direct && slot < 0;
+        number = result.misses + holders_before(misses, &all, shared);
+        if (misses && number < FETCH_MISSES_MAX)
+            shared.units[number] = unit, shared.places[number] = i;
+        else if (misses)
+            cache.addresses[i] = (uint64_t)(uintptr_t)unit_home(args, place, unit);
+        result.misses += all;
+    }
+    block_barrier();
+    if (result.misses > FETCH_MISSES_MAX) {
+        result.direct += result.misses - FETCH_MISSES_MAX;
+        result.misses = FETCH_MISSES_MAX;
+    }
+    return result;
+}
+
+/* CLOCK: slots for `need` units into shared.victims; how many there are.  Of the slots from the hand on, this
+ * step's are passed, in the first round also those used since the last visit. */
+DEVICE uint32_t victims_find(const struct cuda_fetch_args &args, const struct unit_cache &cache,
+                             uint32_t need, uint32_t *hand, struct fetch_shared &shared) {
+    uint32_t found = 0;
+    const uint32_t start = *hand;
+    if (thread_index() == 0) shared.hand = start;
+    for (uint32_t round = 0; round < 2; round++)
+        for (uint32_t passed = 0; passed < args.slot_count && found < need; passed += FETCHERS) {
+            const uint32_t mine = passed + thread_index(), slot = (start + mine) % args.slot_count;
+            const bool is_free = mine < args.slot_count && cache.stamp[slot] != cache.step;
+            const bool takes = is_free && (round == 1 || !cache.used[slot]);
+            uint32_t all;
+            const uint32_t number = found + holders_before(takes, &all, shared);
+            if (takes && number < need) {
+                shared.victims[number] = slot;
+                cache.stamp[slot] = cache.step; /* so that the second round passes it */
+            }
+            if (is_free && !takes && number < need) cache.used[slot] = 0; /* passed before the last victim */
+            found = smaller(found + all, need);
+            if (takes && number == found - 1)
+                shared.hand = (slot + 1) % args.slot_count; /* the last so far */
+            block_barrier();
+        }
+    *hand = shared.hand;
+    return found;
+}
+
+/* The bytes of each miss, by a warp. */
+DEVICE void units_pull(const struct cuda_fetch_args &args, const struct unit_cache &cache,
+                       const uint32_t *pages, uint32_t count, const struct fetch_shared &shared) {
+    const uint32_t lane = lane_index(), sixteens = args.block_bytes / 16;
+    for (uint32_t n = thread_index() / 32; n < count; n += FETCH_WARPS) {
+        const struct u32x4 *from = (const struct u32x4 *)(const void *)unit_home(
+            args, pages[shared.units[n] / KV_CHUNK_BLOCKS], shared.units[n]);
+        struct u32x4 *to = (struct u32x4 *)(void *)(cache.slots +
+                                                    (uint64_t)shared.victims[n] * args.block_bytes),
+                     v[8];
+        for (uint32_t first = 0; first < sixteens; first += 256) {
+            UNROLL
+            for (uint32_t i = 0; i < 8; i++) {
+                v[i] = {0, 0, 0, 0};
+                if (first + i * 32 + lane < sixteens) v[i] = load16_bus(from + first + i * 32 + lane);
+            }
+            UNROLL
+            for (uint32_t i = 0; i < 8; i++)
+                if (first + i * 32 + lane < sixteens) to[first + i * 32 + lane] = v[i];
+        }
+    }
+}
+
+KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
+    struct fetch_shared &shared = SHARED(struct fetch_shared);
+    const uint32_t kv_head = block_x(), t = thread_index();
+    dependents_start();
+    dependency_wait();
+    const struct step_row row = at<struct step_row>(args.rows)[0];
+    const struct step_item *item = at<struct step_item>(args.items) + row.item;
+    const uint32_t *pages = head_places(item, args.layer_pages, kv_head);
+    const uint32_t *list = at<uint32_t>(args.lists) + (uint64_t)kv_head * args.list_stride;
+    const struct unit_cache cache = unit_cache_of(args, kv_head);
+    struct fetch_result result =
+        units_look_up(args, cache, list, at<uint32_t>(args.counts)[kv_head], pages,
+                      (uint32_t)((row.position + 1) / KV_CHUNK_TOKENS),
+                      at<uint32_t>(args.mailbox) + (uint64_t)kv_head * args.list_stride, shared);
+    uint32_t hand = at<uint32_t>(args.hands)[kv_head];
+    const uint32_t found = victims_find(args, cache, result.misses, &hand, shared);
+    struct fetch_delta *deltas = at<struct fetch_delta>(args.deltas) + (uint64_t)kv_head * FETCH_MISSES_MAX;
+    for (uint32_t n = t; n < found;
+         n += FETCHERS) { /* nobody's unit is a miss and another's victim: those are hits */
+        const uint32_t slot = shared.victims[n], unit = shared.units[n], before = cache.owner[slot];
+        if (before != SLOT_EMPTY) cache.table[before] = UNIT_ABSENT;
+        cache.owner[slot] = unit;
+        cache.table[unit] = (int32_t)slot;
+        cache.used[slot] = 1;
+        cache.addresses[shared.places[n]] =
+            (uint64_t)(uintptr_t)(cache.slots + (uint64_t)slot * args.block_bytes);
+        deltas[n] = {unit, slot};
+    }
+    for (uint32_t n = found + t; n < result.misses; n += FETCHERS) /* no slot is left */
+        cache.addresses[shared.places[n]] =
+            (uint64_t)(uintptr_t)unit_home(args, pages[shared.units[n] / KV_CHUNK_BLOCKS], shared.units[n]);
+    result.direct += result.misses - found;
+    result.misses = found;
+    if (t == 0) {
+        at<uint32_t>(args.hands)[kv_head] = hand;
+        at<struct fetch_result>(args.results)[kv_head] = result;
+    }
+    units_pull(args, cache, pages, found, shared);
+}
