@@ -402,11 +402,12 @@ void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_seq
 
 void kv_sequence_drop_columns(struct kv_sequence *sequence) { columns_shrink(sequence, 0); }
 
-bool kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct stream *stream) {
+enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct stream *stream,
+                                   struct error *error) {
     struct kv_cache *cache = sequence->cache;
     const uint64_t column = sequence->columns[index];
-    if (cache->column_users[column] == 1) return true;
-    if (free_columns(cache) == 0) return false;
+    if (cache->column_users[column] == 1) return STATUS_OK;
+    if (free_columns(cache) == 0) return error_set(error, STATUS_MEMORY, "key index: no column is free");
     const struct kv_cache_config *config = &cache->config;
     const uint64_t own = column_take(cache);
     for (size_t layer = 0; layer < layers_in_memory(config); layer++)
@@ -417,7 +418,8 @@ bool kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct
                 config->key_index_bytes);
     column_give_back(cache, column);
     column_enter(sequence, index, own);
-    return true;
+    /* Other streams read the one, and what the others have may write the other. */
+    return cache->device->operations->stream_synchronize(stream, error);
 }
 
 uint64_t kv_sequence_length(const struct kv_sequence *sequence) { return sequence->length; }

@@ -135,8 +135,9 @@ void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_seq
                                uint64_t column_count);
 /* Of a sequence without tokens. */
 void kv_sequence_drop_columns(struct kv_sequence *sequence);
-/* Before blocks of a column change: one of its own, with the same blocks.  false: there is no free column. */
-bool kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct stream *stream);
+/* Before blocks of a column change: one of its own, with the same blocks.  STATUS_MEMORY: there is no free column. */
+enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct stream *stream,
+                                   struct error *error) STATUS_CHECKED;
 
 /* A cache whose chunks are the owner's. */
 enum status kv_cache_create_owned(struct kv_cache **cache, struct device *device,

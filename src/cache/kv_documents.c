@@ -417,10 +417,8 @@ void tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
         for (size_t head = 0; head < config->kv_head_count; head++)
             if (tier_make_dirty(sequence, layer, head, chunk, &error) != STATUS_OK)
                 kv_tier_fail(tier, &error);
-    if (partial && !kv_sequence_own_column(sequence, chunk, tier->stream)) {
-        (void)error_set(&error, STATUS_MEMORY, "key index: no column is free");
+    if (partial && kv_sequence_own_column(sequence, chunk, tier->stream, &error) != STATUS_OK)
         kv_tier_fail(tier, &error);
-    }
     for (size_t layer = 0; layer < config->layer_count && partial; layer++)
         if (tier_reopen_blocks(sequence, layer, chunk, &error) != STATUS_OK) kv_tier_fail(tier, &error);
     bool committed = sequence->pages->committed_tokens > token_count;
