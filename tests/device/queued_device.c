@@ -23,7 +23,7 @@
 
 #define key_index_build_operation key_index_operation /* as the operations are named */
 
-enum { AREAS_MAX = 256, WEIGHTS_BYTES = 64 << 20, TURN_MAX = 64, EAGERNESS_MAX = 8 };
+enum { AREAS_MAX = 256, WEIGHTS_BYTES = 1 << 30, TURN_MAX = 64, EAGERNESS_MAX = 8 };
 
 struct area {
     void *address;
@@ -109,6 +109,7 @@ struct queued_device {
     void *overlap_context;
     struct stream *streams; /* owned by their users */
     struct random random;
+    bool maps_weights;
     uint64_t eagerness; /* in how many of EAGERNESS_MAX calls something is run */
     uint64_t call;      /* calls so far */
     struct queued_device_counts counts;
@@ -425,6 +426,8 @@ static enum status queued_weight_load(struct device *base, struct weight *weight
     const struct matrix *matrix = &weight->matrix;
     const size_t bytes = matrix->rows * matrix->row_bytes;
     TRY(device->inner->operations->weight_load(device->inner, weight, error));
+    weight->memory.device = base;
+    if (device->maps_weights) return STATUS_OK;
     if (!buffer_exists(&device->weights))
         TRY(queued_allocate(base, MEMORY_DEVICE, WEIGHTS_BYTES, &device->weights, error));
     ASSERT(align_up(bytes, 64) <= WEIGHTS_BYTES - device->weights_used);
@@ -777,6 +780,8 @@ struct device *queued_device_create(const struct device_options *options, uint64
     assert_int_equal(pthread_create(&device->worker, NULL, worker_main, device), 0);
     return &device->device;
 }
+
+void queued_device_map_weights(struct device *base) { ((struct queued_device *)base)->maps_weights = true; }
 
 struct queued_device_counts queued_device_counts(const struct device *device) {
     return ((const struct queued_device *)device)->counts;

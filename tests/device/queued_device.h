@@ -19,6 +19,8 @@
 
 /* Fails the test. */
 struct device *queued_device_create(const struct device_options *options, uint64_t seed);
+/* Weights that come are read where the file is mapped; else the device has copies. */
+void queued_device_map_weights(struct device *device);
 
 struct queued_device_counts {
     uint64_t launched;
