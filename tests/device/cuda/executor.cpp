@@ -214,6 +214,7 @@ static void precede_run() {
 
 static void dependents_wake() {
     precede_run();
+    release(&m->start_sync);
     while (m->dependent_count > 0) fibre_wake(m->dependents[--m->dependent_count]);
 }
 
@@ -320,6 +321,7 @@ void executor_dependency_wait() {
     if (preceding == nullptr) return;
     m->dependents[m->dependent_count++] = m->now;
     fibre_wait({"dependency_wait", 0});
+    acquire(&m->start_sync);
 }
 
 void executor_barrier(const char *file, int line) {

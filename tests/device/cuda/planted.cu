@@ -10,7 +10,7 @@ struct planted_shared {
 DEVICE void tile_copy(const struct planted_args &args, struct planted_shared &shared, uint32_t tile) {
     const uint32_t t = thread_index(), row = t % 32 / 2, half = t % 2;
     const uint16_t *from = at<uint16_t>(t < 32 ? args.a : args.b) + row * PLANTED_K + tile * 16 + half * 8;
-    uint16_t *to = (t < 32 ? shared.a : shared.b)[tile % 2] + row * 16 + half * 8;
+    uint16_t *tiles = t < 32 ? shared.a[tile % 2] : shared.b[tile % 2], *to = tiles + row * 16 + half * 8;
     copy_async16(shared_of(to), from);
     copy_async_commit();
 }

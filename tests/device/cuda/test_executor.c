@@ -98,7 +98,7 @@ static void bugs_end_the_program(void **state) {
     for (int bug = PLANTED_WRONG_VALUES; bug < PLANTED_END; bug++)
         for (uint64_t i = 0; i < SEEDS; i++) {
             int ends[2], result;
-            char text[300] = "";
+            char text[4096];
             assert_int_equal(pipe(ends), 0);
             const pid_t child = fork();
             assert_true(child >= 0);
@@ -108,8 +108,10 @@ static void bugs_end_the_program(void **state) {
                 _exit(0);
             }
             close(ends[1]);
-            const ssize_t length = read(ends[0], text, sizeof text - 1);
-            text[length > 0 ? length : 0] = 0;
+            size_t length = 0;
+            for (ssize_t got; (got = read(ends[0], text + length, sizeof text - 1 - length)) > 0;)
+                length += (size_t)got;
+            text[length] = 0;
             close(ends[0]);
             assert_int_equal(waitpid(child, &result, 0), child);
             const bool is_end = WIFEXITED(result) && WEXITSTATUS(result) == 99;

@@ -98,6 +98,7 @@ DEVICE uint32_t victims_find(const struct cuda_fetch_args &args, const struct un
     uint32_t found = 0;
     const uint32_t start = *hand;
     if (thread_index() == 0) shared.hand = start;
+    block_barrier(); /* all have read the hand, which the first thread may soon write */
     for (uint32_t round = 0; round < 2; round++)
         for (uint32_t passed = 0; passed < args.slot_count && found < need; passed += FETCHERS) {
             const uint32_t mine = passed + thread_index(), slot = (start + mine) % args.slot_count;
