@@ -57,11 +57,11 @@ static enum cu_result flags_create(struct cuda_context *context) {
 
 /* CU_NOT_READY: not within the limit. */
 static enum cu_result probe_wait(const struct cuda_context *context, struct cu_stream *stream) {
+    enum { ASKS_MIN = 500 };
     const uint64_t begin_ns = clock_ns();
-    for (;;) {
+    for (int asked = 0;; asked++) {
         const enum cu_result result = context->driver->cuStreamQuery(stream);
-        const uint64_t waited_ns = clock_ns() - begin_ns;
-        if (result != CU_NOT_READY || waited_ns > PROBE_LIMIT_NS || waited_ns > context->wait_limit_ns)
+        if (result != CU_NOT_READY || (asked > ASKS_MIN && clock_ns() - begin_ns > PROBE_LIMIT_NS))
             return result;
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
@@ -79,14 +79,14 @@ static enum cu_result waits_probe(struct cuda_context *context) {
     const bool can_put = result == CU_SUCCESS;
     if (can_put || result == CU_NOT_SUPPORTED) result = probe_wait(context, stream);
     context->has_stream_waits = can_put && result == CU_SUCCESS;
-    if (result ==
-        CU_NOT_READY) { /* it writes what nobody sees; the host writes it, so that the stream ends */
-        __atomic_store_n((uint32_t *)(void *)context->flag_words, 1, __ATOMIC_RELEASE);
+    /* What may still wait for the word must end, so that it can be freed; only then it is 0 for its first flag. */
+    if (result != CU_SUCCESS) __atomic_store_n((uint32_t *)(void *)context->flag_words, 1, __ATOMIC_RELEASE);
+    if (result == CU_NOT_READY) { /* the host does not see what the stream writes, nor the other way round */
         result = probe_wait(context, stream);
         context->is_stuck = result == CU_NOT_READY;
     }
     if (!context->is_stuck) (void)driver->cuStreamDestroy(stream);
-    memset(context->flag_words, 0, sizeof(uint32_t));
+    if (result == CU_SUCCESS) memset(context->flag_words, 0, sizeof(uint32_t));
     return result;
 }
 

@@ -8,6 +8,8 @@
 #include "platform/clock.h"
 
 static const uint64_t DRAIN_LIMIT_NS = 2000000000u;
+/* Before a limit counts: a process that was stopped for a while has asked once in that time. */
+enum { ASKS_MIN = 500 };
 
 static uint64_t min_ns(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -102,8 +104,9 @@ static void wait_a_little(uint64_t round) {
 void cuda_stream_drain(struct cuda_stream *stream) {
     struct cuda_context *context = stream->context;
     uint64_t since_ns = clock_ns();
+    uint64_t asked = 0;
     uint32_t found, expected;
-    for (uint64_t round = 0; stream->handle != NULL && !context->is_stuck; round++) {
+    while (stream->handle != NULL && !context->is_stuck) {
         enum cu_result result = context->driver->cuStreamQuery(stream->handle);
         if (result != CU_NOT_READY) { /* with an error of the device nothing runs any more */
             (void)cuda_context_check(context, result, "waiting for the device");
@@ -112,12 +115,14 @@ void cuda_stream_drain(struct cuda_stream *stream) {
         const uint64_t now_ns = clock_ns(), waited_ns = now_ns - since_ns;
         if (!cuda_context_works(context)) {
             (void)cuda_flags_raise_all(context, &found, &expected);
-            context->is_stuck = waited_ns > min_ns(DRAIN_LIMIT_NS, context->wait_limit_ns);
-        } else if (waited_ns > context->wait_limit_ns) {
+            context->is_stuck =
+                asked >= ASKS_MIN && waited_ns > min_ns(DRAIN_LIMIT_NS, context->wait_limit_ns);
+        } else if (asked >= ASKS_MIN && waited_ns > context->wait_limit_ns) {
             limit_passed(context, waited_ns);
             since_ns = now_ns;
+            asked = 0;
         }
-        wait_a_little(round);
+        wait_a_little(asked++);
     }
 }
 
@@ -131,8 +136,11 @@ bool cuda_ticket_done(struct cuda_stream *stream, uint64_t ticket) {
     }
     (void)ticket_query(stream, stream->done + 1); /* progress, though not to the end */
     const uint64_t now_ns = clock_ns();
-    if (stream->asked_ns == 0 || stream->done > seen) stream->asked_ns = now_ns;
-    if (now_ns - stream->asked_ns <= context->wait_limit_ns) return false;
+    if (stream->asked_ns == 0 || stream->done > seen) {
+        stream->asked_ns = now_ns;
+        stream->asked_count = 0;
+    }
+    if (++stream->asked_count < ASKS_MIN || now_ns - stream->asked_ns <= context->wait_limit_ns) return false;
     limit_passed(context, now_ns - stream->asked_ns);
     cuda_stream_drain(stream);
     return true;
@@ -241,7 +249,7 @@ static void host_waits(struct cuda_context *context, const struct cuda_flag *fla
     const uint64_t begin_ns = clock_ns();
     for (uint64_t round = 0; cuda_flag_value(flag) < value; round++) {
         const uint64_t waited_ns = clock_ns() - begin_ns;
-        if (waited_ns > context->wait_limit_ns) {
+        if (round >= ASKS_MIN && waited_ns > context->wait_limit_ns) {
             limit_passed(context, waited_ns);
             return;
         }

@@ -8,9 +8,9 @@
  * ticket of a recording joins it.  Tickets of a recording are for cuda_stream_wait within it and for nothing else.
  *
  * The host never waits in the driver, which may not come back: it asks again and again.  Where a stream makes no
- * progress for the context's limit, every flag that is waited for is raised, the context is broken and names it; what
- * does not end even then within 2 s is left to itself (is_stuck).  The driver waits for all work when memory is given
- * back, so every stream is drained first.
+ * progress for the context's limit, and was asked often in that time, every flag that is waited for is raised, the
+ * context is broken and names it; what does not end even then within 2 s is left to itself (is_stuck).  The driver
+ * waits for all work when memory is given back, so every stream is drained first.
  */
 #ifndef LOAM_DEVICE_CUDA_STREAM_H
 #define LOAM_DEVICE_CUDA_STREAM_H
@@ -34,7 +34,8 @@ struct cuda_stream {
     struct cu_stream *handle;
     struct cu_event *events[CUDA_TICKETS_MAX]; /* owned; ticket t's is [t % CUDA_TICKETS_MAX] */
     uint64_t last, done;                       /* tickets given; known to be done */
-    uint64_t asked_ns; /* when the host first asked in vain, since the last progress; 0: it did not */
+    uint64_t asked_ns;    /* when the host first asked in vain, since the last progress; 0: it did not */
+    uint32_t asked_count; /* and how often since */
 
     struct cuda_graph *graph; /* NULL: it does not record */
     struct cuda_needed needed;

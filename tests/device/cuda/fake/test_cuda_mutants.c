@@ -60,7 +60,8 @@ static bool is_right(enum bug bug, uint64_t seed) {
         const struct program_options options = {.library = FAKE_LIBRARY,
                                                 .bug = bug,
                                                 .seed = seed,
-                                                .wait_limit_ns = bug == BUG_NONE ? 0 : WAIT_LIMIT_NS};
+                                                .wait_limit_ns =
+                                                    bug == BUG_FLAG_NEVER_RAISED ? WAIT_LIMIT_NS : 0};
         const int nowhere = open("/dev/null", O_WRONLY);
         (void)dup2(nowhere, STDERR_FILENO);
         (void)alarm(END_SECONDS);
