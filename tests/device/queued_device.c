@@ -168,10 +168,16 @@ static void *worker_main(void *context) {
     return NULL;
 }
 
+static void protect_area(void *address, size_t bytes, int protection) {
+    ASSERT(mprotect(address, bytes, protection) == 0);
+}
+
+/* All of MEMORY_DEVICE but the weights. */
 static void protect(const struct queued_device *device, int protection) {
     for (size_t i = 0; i < device->area_count; i++)
-        if (device->areas[i].kind == MEMORY_DEVICE)
-            ASSERT(mprotect(device->areas[i].address, device->areas[i].bytes, protection) == 0);
+        if (device->areas[i].kind == MEMORY_DEVICE &&
+            (uintptr_t)device->areas[i].address != device->weights.address)
+            protect_area(device->areas[i].address, device->areas[i].bytes, protection);
 }
 
 /* The worker runs what was taken, and the host waits. */
@@ -436,9 +442,10 @@ static enum status queued_weight_load(struct device *base, struct weight *weight
                                      .address = device->weights.address + device->weights_used,
                                      .bytes = bytes};
     device->weights_used += align_up(bytes, 64);
-    protect(device, PROT_READ | PROT_WRITE);
+    void *weights = (void *)(uintptr_t)device->weights.address;
+    protect_area(weights, WEIGHTS_BYTES, PROT_READ | PROT_WRITE);
     memcpy((void *)(uintptr_t)weight->memory.address, matrix->data, bytes);
-    protect(device, PROT_NONE);
+    protect_area(weights, WEIGHTS_BYTES, PROT_READ);
     return STATUS_OK;
 }
 

@@ -9,7 +9,8 @@
  *   late       A result in the host's memory, other than MEMORY_SHARED, holds 0xff bytes until its stream is
  *              synchronised; what is added to (times, counts of trees) does not change until then.
  *   overlap    The host's work is done right behind the next launch, or at the next stream_synchronize.
- *   memory     MEMORY_DEVICE is closed to the host.
+ *   memory     MEMORY_DEVICE is closed to the host, but for weights, which it may read: to close them with every
+ *              operation would take most of a test's time.
  *   release    Memory is gone at once: an operation that still has to read it faults.  A stream that is destroyed has
  *              nothing under way. */
 #ifndef LOAM_TESTS_QUEUED_DEVICE_H

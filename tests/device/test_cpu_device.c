@@ -109,6 +109,46 @@ static void copies_of_any_size(void **state) {
     free(target);
 }
 
+/* Of pools of one buffer and of many, in any order: each place's own slot. */
+static void chunks_are_where_places_say(void **state) {
+    (void)state;
+    enum { BUFFERS = 8, SLOT_BYTES = 64, PLACES = 200 };
+    static uint8_t memory[PLACE_POOLS][BUFFERS][4 * SLOT_BYTES];
+    struct buffer buffers[PLACE_POOLS][BUFFERS];
+    struct kv_pools pools;
+    struct random random;
+    random_init(&random, test_seed(20261126));
+    for (size_t round = 0; round < 200; round++) {
+        unsigned shifts[PLACE_POOLS];
+        for (size_t pool = 0; pool < PLACE_POOLS; pool++) {
+            shifts[pool] = (unsigned)random_below(&random, 3);
+            for (size_t i = 0; i < BUFFERS; i++) /* not in order */
+                buffers[pool][i] = (struct buffer){.kind = MEMORY_DEVICE,
+                                                   .address = (uintptr_t)memory[pool][(5 * i + 3) % BUFFERS]};
+            pools.list[pool] = (struct kv_pool){
+                .buffers = buffers[pool], .buffer_shift = shifts[pool], .slot_bytes = SLOT_BYTES >> pool};
+        }
+        uint32_t places[PLACES];
+        void *chunks[PLACES];
+        const uint64_t mixed = random_below(&random, 4);
+        enum place_pool pool = POOL_ROWS;
+        for (size_t i = 0; i < PLACES; i++) {
+            if (random_below(&random, 4) < mixed) pool = (enum place_pool)(1 + random_below(&random, 3));
+            places[i] = random_below(&random, 10) == 0
+                            ? PLACE_NOWHERE
+                            : place_make(pool, random_below(&random, BUFFERS << shifts[pool]));
+        }
+        cpu_find_chunks(&pools, places, PLACES, chunks);
+        for (size_t i = 0; i < PLACES; i++) {
+            const enum place_pool own = place_pool(places[i]);
+            const uint32_t slot = place_slot(places[i]), slots = 1U << shifts[own];
+            const void *expected = (uint8_t *)(uintptr_t)buffers[own][slot / slots].address +
+                                   slot % slots * ((size_t)SLOT_BYTES >> own);
+            assert_ptr_equal(chunks[i], places[i] == PLACE_NOWHERE ? NULL : expected);
+        }
+    }
+}
+
 static void scratch_grows_only_for_larger_shapes(void **state) {
     (void)state;
     struct device *base = make_device(2);
@@ -190,6 +230,7 @@ int main(void) {
         cmocka_unit_test(memory_is_aligned_and_zero),
         cmocka_unit_test(untouched_slabs_cost_nothing),
         cmocka_unit_test(copies_of_any_size),
+        cmocka_unit_test(chunks_are_where_places_say),
         cmocka_unit_test(scratch_grows_only_for_larger_shapes),
         cmocka_unit_test(work_beside_an_operation_is_done_once),
         cmocka_unit_test(weights_without_kernels_are_refused),

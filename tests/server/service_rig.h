@@ -41,6 +41,7 @@ struct client {
 };
 
 struct service_rig_options {
+    struct device *device; /* taken over; NULL: the cpu device */
     size_t parallel, sequences;
     uint64_t context_size, host_bytes; /* host_bytes: with a folder of documents */
     size_t segment_size, batch_size;
