@@ -107,8 +107,8 @@ void attention_attend(struct attention *attention, struct stream *stream,
                       const struct attention_layer *layer);
 enum status attention_end_layer(struct attention *attention, struct stream *stream,
                                 const struct attention_rows *rows, struct error *error) STATUS_CHECKED;
-/* Between two layers: items leave the pass, or others join it.  What was planned, chosen or expected for the layers that
- * follow names items by their index, and is dropped. */
+/* Between two layers: items leave the pass, or others join it.  What was planned, chosen or expected for the layers
+ * that follow names items by their index, and is dropped. */
 void attention_change_items(struct attention *attention);
 /* No chunk is pinned afterwards: to be called when a step has failed or is over. */
 void attention_end_step(struct attention *attention);

@@ -186,7 +186,7 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
 enum status select_options_key_index_bytes(const struct select_options *options,
                                            const struct select_shape *shape, size_t *bytes,
                                            struct error *error) STATUS_CHECKED;
-/* STATUS_UNSUPPORTED: the device does not choose by the method's key index, or not at all.  NULL: every device would. */
+/* STATUS_UNSUPPORTED: the device does not choose by the method's key index, or not at all.  device NULL: any. */
 enum status select_options_run_on(const struct select_options *options, const struct select_shape *shape,
                                   const struct device *device, struct error *error) STATUS_CHECKED;
 /* Tokens that are chosen together. */

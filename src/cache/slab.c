@@ -8,7 +8,7 @@
 static uint64_t buffer_slots(const struct slab *slab) { return UINT64_C(1) << slab->pool.buffer_shift; }
 
 size_t slab_buffer_count(const struct slab *slab) {
-    return slab_exists(slab) ? (size_t)((slab->slot_count + buffer_slots(slab) - 1) / buffer_slots(slab)) : 0;
+    return slab_exists(slab) ? slab->pool.buffer_count : 0;
 }
 
 static size_t buffer_bytes(const struct slab *slab, size_t buffer) {
@@ -36,6 +36,7 @@ enum status slab_init(struct slab *slab, struct device *device, enum memory_kind
     slab->pool.slot_bytes = slot_bytes;
     slab->pool.buffer_shift = shift_of(device, slot_bytes, slot_count);
     const size_t count = (size_t)((slot_count + buffer_slots(slab) - 1) / buffer_slots(slab));
+    slab->pool.buffer_count = count;
     struct buffer *buffers = calloc(count, sizeof *buffers);
     slab->pool.buffers = buffers;
     if (buffers == NULL)

@@ -108,8 +108,8 @@ struct activation_operation {
     struct span y; /* may be gate */
 };
 
-/* The KV rows of one sequence in one layer, as attention sees them.  Its tables are page tables (uint32_t) in the device's memory, as
- * the stream has them when the operation runs (update_places); the view itself is passed by value. */
+/* The KV rows of one sequence in one layer, as attention sees them.  Its tables are page tables (uint32_t) in the
+ * device's memory, as the stream has them when the operation runs (update_places).  The view is passed by value. */
 struct kv_view {
     const struct kv_layout *layout;
     /* Host memory, in which the places of all tables are looked up; lasts until the operations that were given the view
@@ -149,7 +149,7 @@ struct place_delta {
 };
 struct update_places_operation {
     struct span table;                /* uint32_t */
-    const struct place_delta *deltas; /* [count], host memory; of the same index the last one holds */
+    const struct place_delta *deltas; /* [count], host memory; no index twice */
     size_t count;
 };
 

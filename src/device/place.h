@@ -24,7 +24,8 @@ static inline uint32_t place_slot(uint32_t place) { return place & (PLACE_SLOTS_
 /* Slots of one size.  A pool may be larger than a device's largest buffer: it is buffers of 2^buffer_shift slots each,
  * the last of which may have fewer. */
 struct kv_pool {
-    const struct buffer *buffers;
+    const struct buffer *buffers; /* [buffer_count] */
+    size_t buffer_count;
     unsigned buffer_shift;
     size_t slot_bytes;
 };

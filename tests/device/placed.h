@@ -1,5 +1,5 @@
-/* placed: page tables for chunks that a test has allocated one by one.  A pool's buffers are of one slot each, so that the
- * place of an entry is its index. */
+/* placed: page tables for chunks that a test has allocated one by one.  A pool's buffers are of one slot each, so that
+ * the place of an entry is its index. */
 #ifndef LOAM_TESTS_PLACED_H
 #define LOAM_TESTS_PLACED_H
 
@@ -25,7 +25,7 @@ static inline const uint32_t *placed_table(struct placed *placed, enum place_poo
     struct buffer *buffers = placed->buffers[pool] = calloc(count + 1, sizeof *buffers);
     uint32_t *table = placed->tables[pool] = calloc(count + 1, sizeof *table);
     assert_true(buffers != NULL && table != NULL);
-    placed->pools.list[pool] = (struct kv_pool){.buffers = buffers};
+    placed->pools.list[pool] = (struct kv_pool){.buffers = buffers, .buffer_count = count};
     for (size_t i = 0; i < count; i++) {
         buffers[i] =
             (struct buffer){.kind = MEMORY_SHARED, .address = (uintptr_t)addresses[i], .host = addresses[i]};

@@ -125,8 +125,10 @@ static void chunks_are_where_places_say(void **state) {
             for (size_t i = 0; i < BUFFERS; i++) /* not in order */
                 buffers[pool][i] = (struct buffer){.kind = MEMORY_DEVICE,
                                                    .address = (uintptr_t)memory[pool][(5 * i + 3) % BUFFERS]};
-            pools.list[pool] = (struct kv_pool){
-                .buffers = buffers[pool], .buffer_shift = shifts[pool], .slot_bytes = SLOT_BYTES >> pool};
+            pools.list[pool] = (struct kv_pool){.buffers = buffers[pool],
+                                                .buffer_count = BUFFERS,
+                                                .buffer_shift = shifts[pool],
+                                                .slot_bytes = SLOT_BYTES >> pool};
         }
         uint32_t places[PLACES];
         void *chunks[PLACES];

@@ -1,5 +1,5 @@
-/* The cpu device's table: life, streams and copies.  A stream has no queue: work is done when the call returns, so order
- * holds by itself. */
+/* The cpu device's table: life, streams and copies.  A stream has no queue: work is done when the call returns, so
+ * order holds by itself. */
 #include <stdlib.h>
 #include <string.h>
 

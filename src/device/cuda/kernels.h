@@ -106,6 +106,14 @@ struct cuda_add_args { /* y += x; grid {row_count, ceil(count / 1024)} */
     uint32_t row_count, x_stride, y_stride, count;
 };
 
+struct cuda_update_places_args { /* of a page table; no index twice; grid {ceil(count / 256)} */
+    uint64_t table, deltas;
+    uint32_t count;
+};
+struct cuda_place_delta {
+    uint32_t index, place;
+};
+
 struct cuda_gather_args { /* y[i] = x[indices[i]]; grid {row_count, ceil(count / 1024)} */
     uint64_t x, indices, y;
     uint32_t row_count, x_stride, y_stride, count;

@@ -1,4 +1,4 @@
-/* elementwise: activation, add, gather; a block has 1,024 elements of a row. */
+/* elementwise: activation, add, gather, of which a block has 1,024 elements of a row; and update_places. */
 #include "device/cuda/rows.h"
 
 enum { KIND_SILU_MULTIPLY, KIND_RELU, KIND_GELU }; /* enum activation_kind */
@@ -40,4 +40,13 @@ KERNEL(gather, cuda_gather_args, 256, 4) {
     float *y = at<float>(args.y) + (uint64_t)block_x() * args.y_stride;
     const uint32_t end = smaller(block_y() * 1024 + 1024, args.count);
     for (uint32_t i = block_y() * 1024 + thread_index(); i < end; i += 256) y[i] = x[i];
+}
+
+KERNEL(update_places, cuda_update_places_args, 256, 4) {
+    dependents_start();
+    dependency_wait();
+    const uint32_t i = block_x() * 256 + thread_index();
+    if (i >= args.count) return;
+    const struct cuda_place_delta delta = at<struct cuda_place_delta>(args.deltas)[i];
+    at<uint32_t>(args.table)[delta.index] = delta.place;
 }

@@ -1,0 +1,328 @@
+/* update_places, append and attend.  Page tables are in device memory; rows, items, and the addresses of pools are
+ * staged, for each operation. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cuda/cuda_device_internal.h"
+
+enum {
+    STAGED_ALIGN = 64,
+    PREFILL_WIDTH_MAX = 128,  /* of the kernel for prompts */
+    PARTIAL_BYTES = 32 << 20, /* of the partials of as many rows as are attended to at once */
+};
+
+/* ---- page tables ---- */
+
+void cuda_update_places(struct stream *stream, const struct update_places_operation *operation) {
+    const size_t bytes = operation->count * sizeof(struct place_delta);
+    struct staged staged;
+    cuda_device_enter(stream->device);
+    if (bytes == 0 || !staging_take(stream, bytes, true, &staged)) return;
+    memcpy(staged.host, operation->deltas, bytes);
+    staging_send(stream, &staged);
+    const struct cuda_update_places_args args = {
+        .table = cuda_address(operation->table), .deltas = staged.card, .count = (uint32_t)operation->count};
+    cuda_work_launch(stream, "update_places", (struct cuda_shape){(args.count + 255) / 256, 1, 1, 256, 0},
+                     &args);
+    cuda_work_done(stream);
+}
+
+/* What kernels read of the host's arrays: one staged area. */
+struct staged_views {
+    struct staged area;
+    struct cuda_pools *pools; /* [item_count] */
+    struct step_head *head;   /* no limit but that of a launch */
+    struct step_row *rows;    /* [row_count], one item after the other */
+    struct step_item *items;  /* [item_count] */
+    uint64_t card_head, card_rows, card_items, card_pools;
+    size_t row_count;
+};
+
+/* False: a pool has more buffers than a kernel knows. */
+static bool pools_stage(struct cuda_pools *staged, const struct kv_pools *pools) {
+    *staged = (struct cuda_pools){.pool = {{.reserved = 0}}};
+    for (size_t i = 0; i < KV_POOLS; i++) {
+        const struct kv_pool *pool = &pools->list[i + 1];
+        if (pool->buffers == NULL) continue;
+        if (pool->buffer_count > KV_BUFFERS_MAX) return false;
+        staged->pool[i].slots_per_buffer = UINT32_C(1) << pool->buffer_shift;
+        staged->pool[i].slot_bytes = pool->slot_bytes;
+        for (size_t b = 0; b < pool->buffer_count; b++)
+            staged->pool[i].base[b] = pool->buffers[b].address;
+    }
+    return true;
+}
+
+static void item_stage(struct staged_views *views, size_t index, const struct attend_item *item) {
+    views->items[index] = (struct step_item){.pages = cuda_address(item->view.chunks),
+                                             .position_first = item->position_first,
+                                             .row_first = (uint32_t)item->row_first,
+                                             .row_count = (uint32_t)item->row_count,
+                                             .chunk_stride = (uint32_t)item->view.chunk_stride};
+    for (size_t i = 0; i < item->row_count; i++)
+        views->rows[views->row_count++] =
+            (struct step_row){.position = item->position_first + i, .item = (uint32_t)index};
+}
+
+static bool areas_take(struct stream *stream, struct staged_views *views, size_t row_count,
+                       size_t item_count) {
+    size_t used = 0;
+    const size_t pools = used;
+    used += align_up(item_count * sizeof(struct cuda_pools), STAGED_ALIGN);
+    const size_t head = used;
+    used += align_up(sizeof(struct step_head), STAGED_ALIGN);
+    const size_t rows = used;
+    used += align_up(row_count * sizeof(struct step_row), STAGED_ALIGN);
+    const size_t items = used;
+    used += item_count * sizeof(struct step_item);
+    if (!staging_take(stream, used, true, &views->area)) return false;
+    views->pools = (struct cuda_pools *)(void *)(views->area.host + pools);
+    views->head = (struct step_head *)(void *)(views->area.host + head);
+    views->rows = (struct step_row *)(void *)(views->area.host + rows);
+    views->items = (struct step_item *)(void *)(views->area.host + items);
+    views->card_pools = views->area.card + pools;
+    views->card_head = views->area.card + head;
+    views->card_rows = views->area.card + rows;
+    views->card_items = views->area.card + items;
+    return true;
+}
+
+static size_t rows_of(const struct attend_item *items, size_t begin, size_t end) {
+    size_t count = 0;
+    for (size_t i = begin; i < end; i++) count += items[i].row_count;
+    return count;
+}
+
+/* False: the device is broken. */
+static bool views_stage(struct stream *stream, struct staged_views *views, const struct attend_item *items,
+                        size_t item_count) {
+    *views = (struct staged_views){.row_count = 0};
+    if (!areas_take(stream, views, rows_of(items, 0, item_count), item_count)) return false;
+    for (size_t i = 0; i < item_count; i++) {
+        if (!pools_stage(&views->pools[i], items[i].view.pools)) {
+            error_set(cuda_device_error(stream->device), STATUS_MEMORY,
+                      "cuda: a pool of KV in more than %d buffers", KV_BUFFERS_MAX);
+            return false;
+        }
+        item_stage(views, i, &items[i]);
+    }
+    *views->head = (struct step_head){UINT32_MAX, UINT32_MAX};
+    staging_send(stream, &views->area);
+    return true;
+}
+
+static struct kv_shape shape_of(const struct kv_layout *layout) {
+    return (struct kv_shape){.k_type = (uint32_t)layout->k_type,
+                             .v_type = (uint32_t)layout->v_type,
+                             .k_dimension = (uint32_t)layout->k_dimension,
+                             .v_dimension = (uint32_t)layout->v_dimension,
+                             .k_row_bytes = (uint32_t)layout->k_row_bytes,
+                             .v_row_bytes = (uint32_t)layout->v_row_bytes,
+                             .k_scales_offset = (uint32_t)layout->k_scales_offset,
+                             .v_offset = (uint32_t)layout->v_offset,
+                             .v_scales_offset = (uint32_t)layout->v_scales_offset,
+                             .block_bytes = (uint32_t)layout->block_bytes};
+}
+
+/* Items from `first` on with the same pools, whose rows follow each other in q, k, v and out: kernels count rows from
+ * there. */
+static size_t run_end(const struct attend_item *items, size_t item_count, size_t first) {
+    size_t end = first + 1;
+    while (end < item_count && items[end].view.pools == items[first].view.pools &&
+           items[end].row_first == items[end - 1].row_first + items[end - 1].row_count)
+        end++;
+    return end;
+}
+
+/* ---- append ---- */
+
+void cuda_append(struct stream *stream, const struct append_operation *operation) {
+    const struct attend_item *items = operation->items;
+    struct staged_views views;
+    cuda_device_enter(stream->device);
+    if (rows_of(items, 0, operation->item_count) == 0) return;
+    if (!views_stage(stream, &views, items, operation->item_count)) return;
+    size_t done = 0; /* rows */
+    for (size_t first = 0, end; first < operation->item_count; first = end) {
+        end = run_end(items, operation->item_count, first);
+        const size_t count = rows_of(items, first, end), row = items[first].row_first;
+        const struct cuda_append_args args = {
+            .rows = views.card_rows + done * sizeof(struct step_row),
+            .items = views.card_items,
+            .pools = views.card_pools + first * sizeof(struct cuda_pools),
+            .k = cuda_address(span_floats(operation->k, row * operation->k_stride)),
+            .v = cuda_address(span_floats(operation->v, row * operation->v_stride)),
+            .shape = shape_of(items[0].view.layout),
+            .row_count = (uint32_t)count,
+            .k_stride = (uint32_t)operation->k_stride,
+            .v_stride = (uint32_t)operation->v_stride};
+        if (count > 0)
+            cuda_work_launch(
+                stream, "append",
+                (struct cuda_shape){args.row_count, (uint32_t)operation->kv_head_count, 1, 128, 0}, &args);
+        done += count;
+    }
+    cuda_work_done(stream);
+}
+
+/* ---- attend ---- */
+
+struct attend_run {
+    struct stream *stream;
+    const struct attend_operation *operation;
+    const struct staged_views *views;
+    struct kv_shape shape;
+    uint32_t lanes, heads, passes; /* of the kernel: lanes of a row, heads at once, and how often */
+    char kernel[CUDA_KERNEL_NAME_MAX];
+    size_t rows_max; /* at once */
+    uint64_t partials;
+};
+
+static bool is_prompt(const struct attend_item *item) {
+    const struct kv_layout *layout = item->view.layout;
+    return item->row_count > 1 && max_size(layout->k_dimension, layout->v_dimension) <= PREFILL_WIDTH_MAX;
+}
+
+static void attend_init(struct attend_run *run) {
+    const struct attend_operation *operation = run->operation;
+    const struct kv_layout *layout = operation->items[0].view.layout;
+    const size_t widest = max_size(layout->k_dimension, layout->v_dimension);
+    const uint32_t group = (uint32_t)(operation->head_count / operation->kv_head_count);
+    run->shape = shape_of(layout);
+    run->lanes = widest <= 64 ? 8 : widest <= 128 ? 16 : 32;
+    run->heads = group == 1 ? 1 : group <= 4 ? 4 : 8;
+    run->passes = (group + run->heads - 1) / run->heads;
+    const bool halves = layout->k_type == KV_F16 && layout->v_type == KV_F16;
+    snprintf(run->kernel, sizeof run->kernel, "attention_decode_%u_%u_%s", run->lanes, run->heads,
+             halves ? "f16" : "any");
+    const size_t row_bytes = operation->head_count * ATTENTION_RANGES_MAX *
+                             attention_partial_stride(run->shape.v_dimension) * sizeof(float);
+    run->rows_max = max_size(PARTIAL_BYTES / row_bytes, 1);
+    size_t rows = 1;
+    for (size_t i = 0; i < operation->item_count; i++)
+        if (!is_prompt(&operation->items[i])) rows += operation->items[i].row_count;
+    run->rows_max = min_size(run->rows_max, rows);
+    run->partials = cuda_scratch(run->stream, run->rows_max * row_bytes);
+}
+
+/* Rows [staged, staged + count) of the views, which are rows `row`... of q and out, in the pools of an item. */
+static void rows_attend(const struct attend_run *run, size_t item, size_t staged, size_t row,
+                        size_t count) {
+    const struct attend_operation *operation = run->operation;
+    const uint32_t heads = (uint32_t)operation->head_count, rows = (uint32_t)count;
+    const struct cuda_attention_args attend = {
+        .rows = run->views->card_rows + staged * sizeof(struct step_row),
+        .items = run->views->card_items,
+        .pools = run->views->card_pools + item * sizeof(struct cuda_pools),
+        .q = cuda_address(span_floats(operation->q, row * operation->q_stride)),
+        .partials = run->partials,
+        .shape = run->shape,
+        .row_count = rows,
+        .q_stride = (uint32_t)operation->q_stride,
+        .kv_head_count = (uint32_t)operation->kv_head_count,
+        .group = heads / (uint32_t)operation->kv_head_count,
+        .window = (uint32_t)min_size(operation->window, UINT32_MAX),
+        .partial_stride = attention_partial_stride(run->shape.v_dimension),
+        .scale = operation->scale,
+        .softcap = operation->softcap};
+    cuda_work_launch(run->stream, run->kernel,
+                     (struct cuda_shape){ATTENTION_RANGES_MAX, attend.kv_head_count * run->passes, rows, 128,
+                                         attention_decode_shared(run->lanes, run->heads)},
+                     &attend);
+    const struct cuda_merge_args merge = {
+        .rows = attend.rows,
+        .partials = run->partials,
+        .y = cuda_address(span_floats(operation->out, row * operation->out_stride)),
+        .row_count = rows,
+        .y_stride = (uint32_t)operation->out_stride,
+        .head_count = heads,
+        .v_dimension = run->shape.v_dimension,
+        .window = attend.window,
+        .partial_stride = attend.partial_stride};
+    cuda_work_launch(run->stream, "attention_merge",
+                     (struct cuda_shape){heads, rows, 1, 512, sizeof(struct merge_shared)}, &merge);
+}
+
+/* One launch for items [first, end) of many rows each. */
+static void prompts_attend(const struct attend_run *run, size_t first, size_t end) {
+    const struct attend_operation *operation = run->operation;
+    const struct kv_layout *layout = operation->items[0].view.layout;
+    const uint32_t width = max_size(layout->k_dimension, layout->v_dimension) <= 64 ? 64 : 128;
+    const bool halves = layout->k_type == KV_F16 && layout->v_type == KV_F16 && operation->softcap == 0;
+    size_t rows = 0;
+    for (size_t i = first; i < end; i++) rows = max_size(rows, operation->items[i].row_count);
+    const struct cuda_prefill_args args = {.step = run->views->card_head,
+                                           .items = run->views->card_items + first * sizeof(struct step_item),
+                                           .pools = run->views->card_pools +
+                                                    first * sizeof(struct cuda_pools),
+                                           .q = cuda_address(operation->q),
+                                           .y = cuda_address(operation->out),
+                                           .shape = run->shape,
+                                           .item_count = (uint32_t)(end - first),
+                                           .q_stride = (uint32_t)operation->q_stride,
+                                           .y_stride = (uint32_t)operation->out_stride,
+                                           .group =
+                                               (uint32_t)(operation->head_count / operation->kv_head_count),
+                                           .window = (uint32_t)min_size(operation->window, UINT32_MAX),
+                                           .scale = operation->scale,
+                                           .softcap = operation->softcap};
+    char name[CUDA_KERNEL_NAME_MAX];
+    snprintf(name, sizeof name, "attention_prefill_%u_%s", width, halves ? "f16" : "any");
+    cuda_work_launch(run->stream, name,
+                     (struct cuda_shape){(uint32_t)((rows + PREFILL_QUERIES - 1) / PREFILL_QUERIES),
+                                         (uint32_t)operation->head_count, args.item_count, 128,
+                                         prefill_shared(width)},
+                     &args);
+}
+
+/* The items behind `first` that one launch takes with it. */
+static size_t attend_end(const struct attend_operation *operation, size_t first) {
+    const struct attend_item *items = operation->items;
+    const bool prompts = is_prompt(&items[first]);
+    size_t end = prompts ? operation->item_count : run_end(items, operation->item_count, first);
+    for (size_t i = first; i < end; i++)
+        if (is_prompt(&items[i]) != prompts || items[i].view.pools != items[first].view.pools) end = i;
+    return end;
+}
+
+/* What the model or the caller asks for and no kernel does. */
+static bool is_possible(struct cuda_device *device, const struct attend_operation *operation) {
+    const struct kv_layout *layout = operation->items[0].view.layout;
+    const size_t widest = max_size(layout->k_dimension, layout->v_dimension);
+    if (operation->ranges == NULL && widest <= 256) return true;
+    struct error *error = cuda_device_error(device);
+    if (operation->ranges != NULL)
+        error_set(error, STATUS_UNSUPPORTED, "cuda: K and V are not computed again on this device");
+    else
+        error_set(error, STATUS_UNSUPPORTED, "cuda: heads of %zu elements, expected at most 256", widest);
+    return false;
+}
+
+/* A row alone goes through the kernel that divides its K and V, rows of a prompt through the one that shares them. */
+void cuda_attend(struct stream *stream, const struct attend_operation *operation) {
+    const struct attend_item *items = operation->items;
+    struct staged_views views;
+    struct attend_run run = {.stream = stream, .operation = operation, .views = &views};
+    cuda_device_enter(stream->device);
+    if (rows_of(items, 0, operation->item_count) == 0 || !is_possible(stream->device, operation)) return;
+    if (!views_stage(stream, &views, items, operation->item_count)) return;
+    attend_init(&run);
+    if (run.partials == 0) return;
+    size_t staged = 0;
+    for (size_t first = 0, end; first < operation->item_count; first = end) {
+        end = attend_end(operation, first);
+        const size_t count = rows_of(items, first, end), row = items[first].row_first;
+        if (is_prompt(&items[first])) {
+            prompts_attend(&run, first, end);
+        } else {
+            for (size_t done = 0, part; done < count; done += part) {
+                part = min_size(run.rows_max, count - done);
+                rows_attend(&run, first, staged + done, row + done, part);
+            }
+        }
+        staged += count;
+    }
+    cuda_work_done(stream);
+}

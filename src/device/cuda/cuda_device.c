@@ -1,0 +1,138 @@
+/* The cuda device's table, and its life. */
+#include "device/cuda/cuda_device.h"
+
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "device/cuda/cuda_device_internal.h"
+
+enum { SEGMENT_BYTES = 256 << 10, LOADING_SEGMENT_BYTES = 4 << 20 };
+
+static struct pool *cuda_threads(struct device *device) { return ((struct cuda_device *)device)->pool; }
+
+static enum status cuda_set_threads(struct device *base, size_t thread_count, struct error *error) {
+    struct cuda_device *device = (struct cuda_device *)base;
+    struct pool *pool;
+    TRY(pool_create(&pool, thread_count, error));
+    pool_destroy(device->pool);
+    device->pool = pool;
+    return STATUS_OK;
+}
+
+static void cuda_destroy(struct device *base) {
+    struct cuda_device *device = (struct cuda_device *)base;
+    cuda_device_enter(device);
+    cuda_work_destroy(device->loading);
+    ASSERT(device->streams == NULL && device->areas == NULL);
+    cuda_modules_close(&device->modules);
+    cuda_context_close(&device->context);
+    cuda_driver_close(&device->driver);
+    pool_destroy(device->pool);
+    free(device);
+}
+
+static enum status cuda_stream_new(struct device *base, struct stream **stream, struct error *error) {
+    struct cuda_device *device = (struct cuda_device *)base;
+    cuda_device_enter(device);
+    return cuda_work_create(device, stream, SEGMENT_BYTES, error);
+}
+
+static void cuda_stream_end(struct stream *stream) {
+    cuda_device_enter(stream->device);
+    cuda_work_destroy(stream);
+}
+
+static enum status cuda_synchronize(struct stream *stream, struct error *error) {
+    cuda_device_enter(stream->device);
+    return cuda_work_synchronize(stream, error);
+}
+
+static struct ticket cuda_ticket(struct stream *stream) {
+    cuda_device_enter(stream->device);
+    return (struct ticket){stream, cuda_stream_mark(&stream->queue)};
+}
+
+static bool cuda_is_done(struct ticket ticket) {
+    if (ticket.stream == NULL) return true;
+    cuda_device_enter(ticket.stream->device);
+    return cuda_ticket_done(&ticket.stream->queue, ticket.value);
+}
+
+static enum status cuda_wait(struct ticket ticket, struct error *error) {
+    if (ticket.stream == NULL) return STATUS_OK;
+    cuda_device_enter(ticket.stream->device);
+    return cuda_ticket_wait(&ticket.stream->queue, ticket.value, error);
+}
+
+static void cuda_overlap(struct stream *stream, void (*work)(void *context), void *context) {
+    ASSERT(stream->device->overlap == NULL);
+    stream->device->overlap = work;
+    stream->device->overlap_context = context;
+}
+
+static void cuda_copy(struct stream *stream, struct span target, struct span source, size_t size_bytes) {
+    cuda_device_enter(stream->device);
+    cuda_stream_copy(&stream->queue, cuda_address(target), cuda_address(source), size_bytes);
+    cuda_work_done(stream);
+}
+
+static const struct device_operations CUDA_OPERATIONS = {
+    .destroy = cuda_destroy,
+    .pool = cuda_threads,
+    .set_threads = cuda_set_threads,
+    .allocate = cuda_allocate,
+    .release = cuda_release,
+    .weight_load = cuda_weight_load,
+    .weight_release = cuda_weight_release,
+    .stream_create = cuda_stream_new,
+    .stream_destroy = cuda_stream_end,
+    .stream_synchronize = cuda_synchronize,
+    .ticket = cuda_ticket,
+    .ticket_done = cuda_is_done,
+    .ticket_wait = cuda_wait,
+    .overlap = cuda_overlap,
+    .copy = cuda_copy,
+    .upload = cuda_work_upload,
+    .download = cuda_work_download,
+    .embed = cuda_embed,
+    .matmul = cuda_matmul,
+    .norm = cuda_norm,
+    .rope_angles = cuda_rope_angles,
+    .rope = cuda_rope,
+    .activation = cuda_activation,
+    .update_places = cuda_update_places,
+    .append = cuda_append,
+    .attend = cuda_attend,
+    .gather = cuda_gather,
+};
+
+/* What is there already is taken down by cuda_destroy. */
+static enum status device_init(struct cuda_device *device, const struct cuda_device_options *options,
+                               struct error *error) {
+    const struct cuda_options context = {.wait_limit_ns = options->wait_limit_ns};
+    TRY(cuda_driver_open(&device->driver, options->library, error));
+    TRY(cuda_context_open(&device->context, &device->driver, options->index, &context, error));
+    TRY(cuda_modules_open(&device->modules, &device->context, cuda_images, cuda_image_count, error));
+    TRY(pool_create(&device->pool, options->thread_count, error));
+    return cuda_work_create(device, &device->loading, LOADING_SEGMENT_BYTES, error);
+}
+
+enum status device_cuda_create(struct device **result, const struct cuda_device_options *options,
+                               struct error *error) {
+    static uint64_t count; /* of devices that were made */
+    struct cuda_device *device = calloc(1, sizeof *device);
+    if (device == NULL) return error_set(error, STATUS_MEMORY, "cuda: out of memory");
+    device->device = (struct device){.operations = &CUDA_OPERATIONS, .name = "cuda"};
+    device->number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
+    const enum status status = device_init(device, options, error);
+    if (status != STATUS_OK) {
+        cuda_destroy(&device->device);
+        return status;
+    }
+    *result = &device->device;
+    return STATUS_OK;
+}
+
+struct cuda_counts device_cuda_counts(const struct device *device) {
+    return ((const struct cuda_device *)device)->context.counts;
+}

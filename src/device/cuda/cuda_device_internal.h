@@ -1,0 +1,151 @@
+/* The parts of the cuda device.
+ *
+ *   1  An operation stages the host arrays that it names in its stream's ring, and launches kernels; the call returns.
+ *   2  Scratch is the stream's, so that operations of two streams do not share any.  It grows when the stream is empty.
+ *   3  What cannot be done (no memory for scratch, a kernel that is not there) breaks the device: it keeps the first
+ *      error, and later work is dropped.
+ */
+#ifndef LOAM_DEVICE_CUDA_DEVICE_INTERNAL_H
+#define LOAM_DEVICE_CUDA_DEVICE_INTERNAL_H
+
+#include "device/cuda/buffer.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/kernels.h"
+#include "device/cuda/stream.h"
+#include "platform/pool.h"
+
+enum {
+    CUDA_KERNELS_MAX = 128, /* that a device has found */
+    CUDA_KERNEL_NAME_MAX = 40,
+};
+
+struct cuda_found {
+    char name[CUDA_KERNEL_NAME_MAX];
+    struct cuda_kernel kernel;
+};
+
+/* Memory that was allocated; struct buffer has the rest. */
+struct cuda_area {
+    struct cuda_area *next;
+    struct cuda_buffer buffer;
+};
+
+struct cuda_device {
+    struct device device; /* first: a struct device * is a struct cuda_device * */
+    uint64_t number;      /* of this process's devices, from 1 on */
+    struct cuda_driver driver;
+    struct cuda_context context;
+    struct cuda_modules modules;
+    struct cuda_found found[CUDA_KERNELS_MAX];
+    size_t found_count;
+    struct pool *pool;      /* owned */
+    struct stream *streams; /* owned by their users */
+    struct cuda_area *areas;
+    struct stream *loading;         /* owned: for what allocate and weight_load put on a stream */
+    void (*overlap)(void *context); /* the caller's work behind the next launch; NULL: none */
+    void *overlap_context;
+};
+
+/* Host arrays on their way to the card: a ring of segments in pinned memory, and the same in the card's.  A segment is
+ * used again when all work is done that was put on the stream before the next one was begun. */
+enum { STAGING_SEGMENTS = 4 };
+struct staging {
+    struct cuda_buffer host, card;
+    size_t segment_bytes, segment, used;
+    uint64_t tickets[STAGING_SEGMENTS]; /* after which a segment is free */
+};
+
+/* A result that waits for the stream to be synchronised. */
+struct delivery {
+    void *target;
+    const void *source;
+    size_t size_bytes;
+};
+enum { DELIVERIES_MAX = 32 };
+
+struct stream {
+    struct cuda_device *device; /* borrowed */
+    struct stream *next;        /* of the device */
+    struct cuda_stream queue;
+    struct staging staging;
+    struct cuda_buffer scratch;
+    struct cuda_buffer results; /* pinned; used for deliveries and free again when they are done */
+    size_t results_used;
+    struct delivery deliveries[DELIVERIES_MAX];
+    size_t delivery_count;
+};
+
+/* ---- cuda_work.c: kernels, launches, staging and scratch ---- */
+
+/* The driver's calls are for the thread that has the context: before the first of an operation. */
+void cuda_device_enter(struct cuda_device *device);
+/* Where to write the device's error; NULL if it has one already. */
+struct error *cuda_device_error(struct cuda_device *device);
+
+/* NULL: there is none, and the device is broken. */
+const struct cuda_kernel *cuda_device_kernel(struct cuda_device *device, const char *name,
+                                             size_t shared_bytes);
+/* "matvec_q4_k_8": of a type's kernel; suffix 0: none. */
+void cuda_kernel_name(char name[CUDA_KERNEL_NAME_MAX], const char *what, enum tensor_type type,
+                      unsigned suffix);
+
+struct cuda_shape {
+    uint32_t x, y, z, threads;
+    size_t shared_bytes;
+};
+void cuda_work_launch(struct stream *stream, const char *name, struct cuda_shape shape,
+                      const void *arguments);
+/* The caller's overlapped work, behind an operation that has been put on the stream. */
+void cuda_work_done(struct stream *stream);
+
+/* Room for so many bytes, which the host writes, and with has_card as much in the card's ring; staging_send puts the
+ * copy there on the stream.  Good until the operation's end.  False: the device is broken. */
+struct staged {
+    uint8_t *host;         /* pinned */
+    uint64_t pinned, card; /* its address for the card, and the copy's */
+    size_t size_bytes;
+};
+bool staging_take(struct stream *stream, size_t size_bytes, bool has_card, struct staged *staged);
+void staging_send(struct stream *stream, const struct staged *staged);
+
+/* Memory of the card for this operation; 0: the device is broken. */
+uint64_t cuda_scratch(struct stream *stream, size_t bytes);
+
+static inline uint64_t cuda_address(struct span span) {
+    return span.buffer == NULL ? 0 : span.buffer->address + span.offset;
+}
+
+enum status cuda_work_create(struct cuda_device *device, struct stream **stream, size_t segment_bytes,
+                             struct error *error) STATUS_CHECKED;
+void cuda_work_destroy(struct stream *stream);
+enum status cuda_work_synchronize(struct stream *stream, struct error *error) STATUS_CHECKED;
+void cuda_work_upload(struct stream *stream, struct span target, const void *source, size_t size_bytes);
+void cuda_work_download(struct stream *stream, void *target, struct span source, size_t size_bytes);
+
+/* ---- cuda_weights.c ---- */
+
+struct weight_planes cuda_planes(const struct weight *weight);
+enum status cuda_weight_load(struct device *device, struct weight *weight, struct error *error)
+    STATUS_CHECKED;
+void cuda_weight_release(struct device *device, struct weight *weight);
+
+/* ---- cuda_memory.c ---- */
+
+enum status cuda_allocate(struct device *device, enum memory_kind kind, size_t size_bytes,
+                          struct buffer *buffer, struct error *error) STATUS_CHECKED;
+void cuda_release(struct device *device, struct buffer *buffer);
+
+/* ---- cuda_rows.c, cuda_products.c, cuda_attend.c ---- */
+
+void cuda_embed(struct stream *stream, const struct embed_operation *operation);
+void cuda_norm(struct stream *stream, const struct norm_operation *operation);
+void cuda_rope_angles(struct stream *stream, const struct rope_angles_operation *operation);
+void cuda_rope(struct stream *stream, const struct rope_operation *operation);
+void cuda_activation(struct stream *stream, const struct activation_operation *operation);
+void cuda_gather(struct stream *stream, const struct gather_operation *operation);
+void cuda_matmul(struct stream *stream, const struct matmul_operation *operation);
+void cuda_update_places(struct stream *stream, const struct update_places_operation *operation);
+void cuda_append(struct stream *stream, const struct append_operation *operation);
+void cuda_attend(struct stream *stream, const struct attend_operation *operation);
+
+#endif

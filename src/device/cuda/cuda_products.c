@@ -1,0 +1,166 @@
+/* matmul: up to CUDA_MATVEC_ROWS inputs by matvec, which streams the weights once for them; more by the tensor cores.
+ * The inputs are made once for all weights; weights of one type are one launch.  What goes to the host's memory is
+ * made in the card's and copied behind: outputs one by one would cross the bus in pieces of 4 bytes. */
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cuda/cuda_device_internal.h"
+
+enum { PLACE_ALIGN = 256, MATVEC_BLOCKS = 2 /* on a multiprocessor */ };
+
+struct product {
+    struct stream *stream;
+    const struct matmul_operation *operation;
+    uint32_t columns, row_count;
+    uint64_t floats, bytes;           /* inputs: as they are; of 8 bits */
+    uint64_t halves, scales;          /* of many rows */
+    uint64_t y[DEVICE_GROUP_MAX];     /* where the outputs are made */
+    bool is_copied[DEVICE_GROUP_MAX]; /* from there to operation->y */
+};
+
+static bool is_plain(enum tensor_type type) {
+    return type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
+}
+
+static uint64_t place(size_t *used, size_t bytes) {
+    const size_t at = *used;
+    *used += align_up(bytes, PLACE_ALIGN);
+    return at;
+}
+
+/* Offsets first, then addresses.  False: the device is broken. */
+static bool places_take(struct product *p) {
+    const struct matmul_operation *operation = p->operation;
+    const size_t rows = p->row_count;
+    size_t used = 0;
+    if (rows <= CUDA_MATVEC_ROWS) {
+        p->bytes = place(&used, rows * input_row_bytes(p->columns));
+    } else {
+        p->halves = place(&used, rows * p->columns * sizeof(uint16_t));
+        p->scales = place(&used, rows * sizeof(float));
+    }
+    for (size_t i = 0; i < operation->weight_count; i++) {
+        const size_t outputs = operation->weights[i]->matrix.rows;
+        p->is_copied[i] = operation->y[i].buffer->kind == MEMORY_SHARED && !operation->accumulate &&
+                          operation->y_stride[i] == outputs;
+        if (p->is_copied[i]) p->y[i] = place(&used, rows * outputs * sizeof(float));
+    }
+    const uint64_t base = cuda_scratch(p->stream, used);
+    p->bytes += base, p->halves += base, p->scales += base;
+    for (size_t i = 0; i < operation->weight_count; i++)
+        p->y[i] = p->is_copied[i] ? p->y[i] + base : cuda_address(operation->y[i]);
+    return base != 0;
+}
+
+static void inputs_make(const struct product *p, bool quantizes) {
+    const uint32_t stride = (uint32_t)p->operation->x_stride;
+    if (p->row_count > CUDA_MATVEC_ROWS) {
+        const struct cuda_halve_args halve = {.x = p->floats,
+                                              .y = p->halves,
+                                              .scales = p->scales,
+                                              .row_count = p->row_count,
+                                              .x_stride = stride,
+                                              .columns = p->columns};
+        cuda_work_launch(p->stream, "halve_rows",
+                         (struct cuda_shape){p->row_count, 1, 1, 256, sizeof(struct norm_shared)}, &halve);
+    } else if (quantizes) {
+        const struct cuda_quantize_args quantize = {.x = p->floats,
+                                                    .y = p->bytes,
+                                                    .row_count = p->row_count,
+                                                    .x_stride = stride,
+                                                    .columns = p->columns,
+                                                    .norm = QUANTIZE_PLAIN};
+        cuda_work_launch(p->stream, "quantize_rows",
+                         (struct cuda_shape){p->row_count, 1, 1, 256, sizeof(struct norm_shared)}, &quantize);
+    }
+}
+
+static void matvec_launch(const struct product *p, enum tensor_type type, const struct matvec_part *parts,
+                          size_t part_count) {
+    const bool plain = is_plain(type);
+    struct cuda_matvec_args args = {.input = plain ? p->floats : p->bytes,
+                                    .columns = p->columns,
+                                    .input_count = p->row_count,
+                                    .input_stride = plain ? (uint32_t)p->operation->x_stride * 4
+                                                          : input_row_bytes(p->columns),
+                                    .accumulate = p->operation->accumulate};
+    uint32_t groups = 0, inputs = 1;
+    for (size_t i = 0; i < part_count; i++) {
+        args.part[i] = parts[i];
+        groups += (parts[i].rows + MATVEC_BLOCK_ROWS - 1) / MATVEC_BLOCK_ROWS;
+    }
+    while (inputs < p->row_count) inputs *= 2;
+    const uint32_t blocks = p->stream->device->context.properties.multiprocessor_count * MATVEC_BLOCKS;
+    char name[CUDA_KERNEL_NAME_MAX];
+    cuda_kernel_name(name, "matvec", type, inputs);
+    cuda_work_launch(p->stream, name,
+                     (struct cuda_shape){(uint32_t)min_size(groups, blocks), 1, 1, MATVEC_THREADS, 0}, &args);
+}
+
+static void matmul_launch(const struct product *p, enum tensor_type type, const struct matvec_part *parts,
+                          size_t part_count) {
+    struct cuda_matmul_args args = {.x = p->halves,
+                                    .scales = p->scales,
+                                    .columns = p->columns,
+                                    .row_count = p->row_count,
+                                    .accumulate = p->operation->accumulate};
+    uint32_t tiles = 0;
+    for (size_t i = 0; i < part_count; i++) {
+        args.part[i] = parts[i];
+        tiles += matmul_tiles(parts[i].rows);
+    }
+    char name[CUDA_KERNEL_NAME_MAX];
+    cuda_kernel_name(name, "matmul", type, 0);
+    cuda_work_launch(
+        p->stream, name,
+        (struct cuda_shape){(p->row_count + MATMUL_ROWS - 1) / MATMUL_ROWS, tiles, 1, 256, MATMUL_SHARED},
+        &args);
+}
+
+/* The weights of one type, in their order. */
+static void type_launch(const struct product *p, enum tensor_type type) {
+    const struct matmul_operation *operation = p->operation;
+    struct matvec_part parts[MATVEC_PARTS];
+    size_t count = 0;
+    for (size_t i = 0; i < operation->weight_count; i++) {
+        const struct matrix *matrix = &operation->weights[i]->matrix;
+        if (matrix->type != type) continue;
+        parts[count++] = (struct matvec_part){.weight = cuda_planes(operation->weights[i]),
+                                              .bias = cuda_address(operation->biases[i]),
+                                              .y = p->y[i],
+                                              .rows = (uint32_t)matrix->rows,
+                                              .y_stride = (uint32_t)operation->y_stride[i]};
+    }
+    if (p->row_count <= CUDA_MATVEC_ROWS)
+        matvec_launch(p, type, parts, count);
+    else
+        matmul_launch(p, type, parts, count);
+}
+
+_Static_assert((int)MATVEC_PARTS == (int)DEVICE_GROUP_MAX, "an operation's weights are one launch at most");
+
+void cuda_matmul(struct stream *stream, const struct matmul_operation *operation) {
+    struct product p = {.stream = stream,
+                        .operation = operation,
+                        .columns = (uint32_t)operation->weights[0]->matrix.columns,
+                        .row_count = (uint32_t)operation->row_count,
+                        .floats = cuda_address(operation->x)};
+    bool quantizes = false;
+    if (operation->row_count == 0) return;
+    cuda_device_enter(stream->device);
+    ASSERT(operation->x_stride % 4 == 0 && p.floats % 16 == 0); /* four floats are read at once */
+    for (size_t i = 0; i < operation->weight_count; i++)
+        quantizes = quantizes || !is_plain(operation->weights[i]->matrix.type);
+    if (!places_take(&p)) return;
+    inputs_make(&p, quantizes);
+    for (size_t i = 0; i < operation->weight_count; i++) {
+        const enum tensor_type type = operation->weights[i]->matrix.type;
+        size_t first = 0;
+        while (operation->weights[first]->matrix.type != type) first++;
+        if (first == i) type_launch(&p, type);
+    }
+    for (size_t i = 0; i < operation->weight_count; i++)
+        if (p.is_copied[i])
+            cuda_stream_copy(&stream->queue, cuda_address(operation->y[i]), p.y[i],
+                             operation->row_count * operation->weights[i]->matrix.rows * sizeof(float));
+    cuda_work_done(stream);
+}

@@ -1,0 +1,133 @@
+/* The operations that go row by row.  Tokens, positions and indices are staged. */
+#include "base/assert.h"
+#include "device/cuda/cuda_device_internal.h"
+
+static uint32_t blocks_of(size_t count, size_t each) { return (uint32_t)((count + each - 1) / each); }
+
+/* Rows of a step, as kernels read them; tokens or positions may be NULL. */
+static uint64_t stage_rows(struct stream *stream, const int32_t *tokens, const uint64_t *positions,
+                           size_t row_count) {
+    struct staged staged;
+    if (!staging_take(stream, row_count * sizeof(struct step_row), true, &staged)) return 0;
+    struct step_row *rows = (struct step_row *)(void *)staged.host;
+    for (size_t i = 0; i < row_count; i++)
+        rows[i] = (struct step_row){.position = positions == NULL ? 0 : positions[i],
+                                    .token = tokens == NULL ? 0 : (uint32_t)tokens[i]};
+    staging_send(stream, &staged);
+    return staged.card;
+}
+
+void cuda_embed(struct stream *stream, const struct embed_operation *operation) {
+    cuda_device_enter(stream->device);
+    const struct weight *table = operation->table, *positions = operation->position_table;
+    ASSERT(table->matrix.columns % 4 == 0);
+    const uint64_t rows = stage_rows(stream, operation->tokens,
+                                     positions == NULL ? NULL : operation->positions, operation->row_count);
+    if (rows == 0) return;
+    struct cuda_embed_args args = {.table = cuda_planes(table),
+                                   .rows = rows,
+                                   .y = cuda_address(operation->y),
+                                   .table_type = (uint32_t)table->matrix.type,
+                                   .positions_type = NO_WEIGHT,
+                                   .row_count = (uint32_t)operation->row_count,
+                                   .columns = (uint32_t)table->matrix.columns,
+                                   .position_offset = operation->position_offset};
+    if (positions != NULL) {
+        ASSERT(positions->matrix.columns == table->matrix.columns);
+        args.positions = cuda_planes(positions);
+        args.positions_type = (uint32_t)positions->matrix.type;
+    }
+    cuda_work_launch(stream, "embed", (struct cuda_shape){args.row_count, 1, 1, 256, 0}, &args);
+    cuda_work_done(stream);
+}
+
+void cuda_norm(struct stream *stream, const struct norm_operation *operation) {
+    cuda_device_enter(stream->device);
+    const struct cuda_norm_args args = {
+        .x = cuda_address(operation->x),
+        .w = cuda_address(operation->w),
+        .b = operation->kind == NORM_LAYER ? cuda_address(operation->b) : 0,
+        .y = cuda_address(operation->y),
+        .row_count = (uint32_t)operation->row_count,
+        .x_stride = (uint32_t)operation->x_stride,
+        .y_stride = (uint32_t)operation->y_stride,
+        .segment_count = (uint32_t)operation->segment_count,
+        .segment_size = (uint32_t)operation->segment_size,
+        .epsilon = operation->epsilon,
+    };
+    ASSERT(operation->kind == NORM_RMS || args.b != 0);
+    if (args.segment_count > 1 && args.segment_size <= NORM_HEAD_MAX)
+        cuda_work_launch(stream, "norm_heads",
+                         (struct cuda_shape){args.row_count, blocks_of(args.segment_count, 8), 1, 256, 0},
+                         &args);
+    else
+        cuda_work_launch(
+            stream, "norm_rows",
+            (struct cuda_shape){args.row_count, args.segment_count, 1, 256, sizeof(struct norm_shared)},
+            &args);
+    cuda_work_done(stream);
+}
+
+void cuda_rope_angles(struct stream *stream, const struct rope_angles_operation *operation) {
+    cuda_device_enter(stream->device);
+    const uint64_t rows = stage_rows(stream, NULL, operation->positions, operation->row_count);
+    if (rows == 0) return;
+    const struct cuda_rope_angles_args args = {.rows = rows,
+                                               .frequency = cuda_address(operation->frequency),
+                                               .cosine_sine = cuda_address(operation->cosine_sine),
+                                               .row_count = (uint32_t)operation->row_count,
+                                               .pair_count = (uint32_t)operation->pair_count,
+                                               .factor = operation->factor};
+    cuda_work_launch(stream, "rope_angles", (struct cuda_shape){args.row_count, 1, 1, 128, 0}, &args);
+    cuda_work_done(stream);
+}
+
+void cuda_rope(struct stream *stream, const struct rope_operation *operation) {
+    cuda_device_enter(stream->device);
+    const struct cuda_rope_args args = {.x = cuda_address(operation->x),
+                                        .cosine_sine = cuda_address(operation->cosine_sine),
+                                        .row_count = (uint32_t)operation->row_count,
+                                        .x_stride = (uint32_t)operation->x_stride,
+                                        .head_count = (uint32_t)operation->head_count,
+                                        .head_stride = (uint32_t)operation->head_stride,
+                                        .pair_count = (uint32_t)operation->pair_count,
+                                        .split = operation->order == ROPE_SPLIT};
+    const uint32_t blocks = blocks_of(operation->head_count * operation->pair_count, 256);
+    cuda_work_launch(stream, "rope", (struct cuda_shape){args.row_count, blocks, 1, 256, 0}, &args);
+    cuda_work_done(stream);
+}
+
+void cuda_activation(struct stream *stream, const struct activation_operation *operation) {
+    cuda_device_enter(stream->device);
+    const struct cuda_activation_args args = {.gate = cuda_address(operation->gate),
+                                              .up = cuda_address(operation->up),
+                                              .y = cuda_address(operation->y),
+                                              .row_count = (uint32_t)operation->row_count,
+                                              .stride = (uint32_t)operation->stride,
+                                              .count = (uint32_t)operation->count,
+                                              .kind = (uint32_t)operation->kind};
+    cuda_work_launch(stream, "activation",
+                     (struct cuda_shape){args.row_count, blocks_of(operation->count, 1024), 1, 256, 0},
+                     &args);
+    cuda_work_done(stream);
+}
+
+void cuda_gather(struct stream *stream, const struct gather_operation *operation) {
+    struct staged staged;
+    cuda_device_enter(stream->device);
+    if (!staging_take(stream, operation->row_count * sizeof(uint32_t), true, &staged)) return;
+    uint32_t *indices = (uint32_t *)(void *)staged.host;
+    for (size_t i = 0; i < operation->row_count; i++) indices[i] = operation->indices[i];
+    staging_send(stream, &staged);
+    const struct cuda_gather_args args = {.x = cuda_address(operation->x),
+                                          .indices = staged.card,
+                                          .y = cuda_address(operation->y),
+                                          .row_count = (uint32_t)operation->row_count,
+                                          .x_stride = (uint32_t)operation->x_stride,
+                                          .y_stride = (uint32_t)operation->y_stride,
+                                          .count = (uint32_t)operation->count};
+    cuda_work_launch(stream, "gather",
+                     (struct cuda_shape){args.row_count, blocks_of(operation->count, 1024), 1, 256, 0},
+                     &args);
+    cuda_work_done(stream);
+}

@@ -1,0 +1,235 @@
+/* A stream's work: kernels by name, launches, host arrays on their way to the card and results on their way back. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cuda/cuda_device_internal.h"
+
+enum { STAGING_ALIGN = 64, SCRATCH_STEP = 1 << 20, RESULTS_BYTES = 1 << 20 };
+
+/* ---- the device ---- */
+
+void cuda_device_enter(struct cuda_device *device) {
+    static _Thread_local uint64_t entered; /* the number of the device whose context this thread has */
+    if (entered == device->number || device->context.handle == NULL) return;
+    const enum cu_result result = device->driver.cuCtxSetCurrent(device->context.handle);
+    if (cuda_context_check(&device->context, result, "entering a device")) entered = device->number;
+}
+
+struct error *cuda_device_error(struct cuda_device *device) {
+    return cuda_context_works(&device->context) ? &device->context.error : NULL;
+}
+
+void cuda_kernel_name(char name[CUDA_KERNEL_NAME_MAX], const char *what, enum tensor_type type,
+                      unsigned suffix) {
+    int length = snprintf(name, CUDA_KERNEL_NAME_MAX, "%s_%s", what, tensor_type_info(type)->name);
+    if (suffix > 0) length += snprintf(name + length, (size_t)(CUDA_KERNEL_NAME_MAX - length), "_%u", suffix);
+    ASSERT(length < CUDA_KERNEL_NAME_MAX);
+    for (char *c = name; *c != '\0'; c++) *c = (char)tolower((unsigned char)*c);
+}
+
+const struct cuda_kernel *cuda_device_kernel(struct cuda_device *device, const char *name,
+                                             size_t shared_bytes) {
+    for (size_t i = 0; i < device->found_count; i++)
+        if (strcmp(device->found[i].name, name) == 0) return &device->found[i].kernel;
+    if (!cuda_context_works(&device->context)) return NULL;
+    ASSERT(device->found_count < CUDA_KERNELS_MAX && strlen(name) < CUDA_KERNEL_NAME_MAX);
+    struct cuda_found *found = &device->found[device->found_count];
+    snprintf(found->name, sizeof found->name, "%s", name);
+    if (cuda_kernel_find(&found->kernel, &device->modules, found->name, shared_bytes,
+                         &device->context.error) != STATUS_OK)
+        return NULL;
+    device->found_count++;
+    return &found->kernel;
+}
+
+void cuda_work_launch(struct stream *stream, const char *name, struct cuda_shape shape,
+                      const void *arguments) {
+    struct cuda_device *device = stream->device;
+    const struct cuda_kernel *kernel = cuda_device_kernel(device, name, shape.shared_bytes);
+    if (kernel == NULL) return;
+    const struct cuda_launch launch = {
+        .kernel = kernel,
+        .grid = {shape.x, shape.y, shape.z},
+        .block = {shape.threads, 1, 1},
+        .shared_bytes = (uint32_t)shape.shared_bytes,
+        .arguments = arguments,
+        .is_early = device->context.properties.capability >= 90, /* older cards cannot */
+    };
+    cuda_stream_launch(&stream->queue, &launch);
+}
+
+static void overlap_run(struct cuda_device *device) {
+    void (*work)(void *context) = device->overlap;
+    if (work == NULL) return;
+    device->overlap = NULL;
+    work(device->overlap_context);
+}
+
+void cuda_work_done(struct stream *stream) { overlap_run(stream->device); }
+
+/* ---- host arrays on their way to the card ---- */
+
+static bool staging_grow(struct stream *stream, size_t segment_bytes) {
+    struct staging *staging = &stream->staging;
+    struct cuda_device *device = stream->device;
+    cuda_stream_drain(&stream->queue);
+    cuda_buffer_destroy(&staging->host);
+    cuda_buffer_destroy(&staging->card);
+    *staging = (struct staging){.segment_bytes = segment_bytes};
+    return cuda_context_works(&device->context) &&
+           cuda_buffer_create_host(&staging->host, &device->context, segment_bytes * STAGING_SEGMENTS,
+                                   cuda_device_error(device)) == STATUS_OK;
+}
+
+static bool staging_card(struct stream *stream) {
+    struct staging *staging = &stream->staging;
+    struct cuda_device *device = stream->device;
+    return staging->card.size_bytes > 0 ||
+           cuda_buffer_create(&staging->card, &device->context, staging->segment_bytes * STAGING_SEGMENTS,
+                              cuda_device_error(device)) == STATUS_OK;
+}
+
+/* Segments are used in turn; what was put on the stream since one was begun is behind the mark that ends it. */
+bool staging_take(struct stream *stream, size_t size_bytes, bool has_card, struct staged *staged) {
+    struct staging *staging = &stream->staging;
+    const size_t bytes = align_up(max_size(size_bytes, 1), STAGING_ALIGN);
+    if (!cuda_context_works(&stream->device->context)) return false;
+    if (bytes > staging->segment_bytes || staging->host.size_bytes == 0) {
+        size_t grown = staging->segment_bytes;
+        while (grown < bytes) grown *= 2;
+        if (!staging_grow(stream, grown)) return false;
+    }
+    if (has_card && !staging_card(stream)) return false;
+    if (staging->used + bytes > staging->segment_bytes) {
+        staging->tickets[staging->segment] = cuda_stream_mark(&stream->queue);
+        staging->segment = (staging->segment + 1) % STAGING_SEGMENTS;
+        staging->used = 0;
+        if (cuda_ticket_wait(&stream->queue, staging->tickets[staging->segment], NULL) != STATUS_OK)
+            return false;
+    }
+    const size_t at = staging->segment * staging->segment_bytes + staging->used;
+    staging->used += bytes;
+    *staged = (struct staged){.host = (uint8_t *)staging->host.host + at,
+                              .pinned = staging->host.address + at,
+                              .card = has_card ? staging->card.address + at : 0,
+                              .size_bytes = size_bytes};
+    return true;
+}
+
+void staging_send(struct stream *stream, const struct staged *staged) {
+    cuda_stream_copy(&stream->queue, staged->card, staged->pinned, staged->size_bytes);
+}
+
+void cuda_work_upload(struct stream *stream, struct span target, const void *source, size_t size_bytes) {
+    const size_t part_max = stream->staging.segment_bytes;
+    struct staged staged;
+    cuda_device_enter(stream->device);
+    for (size_t done = 0, part; done < size_bytes; done += part) {
+        part = min_size(part_max, size_bytes - done);
+        if (!staging_take(stream, part, false, &staged)) return;
+        memcpy(staged.host, (const uint8_t *)source + done, part);
+        cuda_stream_copy(&stream->queue, cuda_address(target) + done, staged.pinned, part);
+    }
+    cuda_work_done(stream);
+}
+
+/* ---- results on their way back ---- */
+
+static void deliver(struct stream *stream) {
+    for (size_t i = 0; i < stream->delivery_count; i++) {
+        const struct delivery *delivery = &stream->deliveries[i];
+        memcpy(delivery->target, delivery->source, delivery->size_bytes);
+    }
+    stream->delivery_count = stream->results_used = 0;
+}
+
+/* Waits for all that is on the stream, and delivers. */
+static enum status finish(struct stream *stream, struct error *error) {
+    const uint64_t ticket = cuda_stream_mark(&stream->queue);
+    const enum status status = cuda_ticket_wait(&stream->queue, ticket, error);
+    if (status == STATUS_OK) deliver(stream);
+    return status;
+}
+
+static bool results_create(struct stream *stream) {
+    struct cuda_device *device = stream->device;
+    if (stream->results.size_bytes > 0) return true;
+    return cuda_context_works(&device->context) &&
+           cuda_buffer_create_host(&stream->results, &device->context, RESULTS_BYTES,
+                                   cuda_device_error(device)) == STATUS_OK;
+}
+
+/* What does not fit beside what is on its way comes in parts, for each of which the host waits. */
+void cuda_work_download(struct stream *stream, void *target, struct span source, size_t size_bytes) {
+    cuda_device_enter(stream->device);
+    if (!results_create(stream)) return;
+    for (size_t done = 0, part; done < size_bytes; done += part) {
+        part = min_size(RESULTS_BYTES, size_bytes - done);
+        if ((stream->results_used + part > RESULTS_BYTES || stream->delivery_count == DELIVERIES_MAX) &&
+            finish(stream, NULL) != STATUS_OK)
+            return;
+        const size_t at = stream->results_used;
+        stream->deliveries[stream->delivery_count++] =
+            (struct delivery){(uint8_t *)target + done, (const uint8_t *)stream->results.host + at, part};
+        stream->results_used = align_up(at + part, STAGING_ALIGN);
+        cuda_stream_copy(&stream->queue, stream->results.address + at, cuda_address(source) + done, part);
+    }
+    cuda_work_done(stream);
+}
+
+/* ---- scratch ---- */
+
+uint64_t cuda_scratch(struct stream *stream, size_t size_bytes) {
+    struct cuda_device *device = stream->device;
+    if (!cuda_context_works(&device->context)) return 0;
+    if (size_bytes <= stream->scratch.size_bytes && stream->scratch.size_bytes > 0)
+        return stream->scratch.address;
+    cuda_stream_drain(&stream->queue);
+    cuda_buffer_destroy(&stream->scratch);
+    if (!cuda_context_works(&device->context)) return 0;
+    const enum status status =
+        cuda_buffer_create(&stream->scratch, &device->context,
+                           align_up(max_size(size_bytes, 1), SCRATCH_STEP), cuda_device_error(device));
+    return status == STATUS_OK ? stream->scratch.address : 0;
+}
+
+/* ---- life ---- */
+
+enum status cuda_work_create(struct cuda_device *device, struct stream **result, size_t segment_bytes,
+                             struct error *error) {
+    struct stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL) return error_set(error, STATUS_MEMORY, "cuda: no memory for a stream");
+    stream->device = device;
+    stream->staging.segment_bytes = segment_bytes;
+    const enum status status = cuda_stream_create(&stream->queue, &device->context, error);
+    if (status != STATUS_OK) {
+        free(stream);
+        return status;
+    }
+    stream->next = device->streams;
+    device->streams = stream;
+    *result = stream;
+    return STATUS_OK;
+}
+
+void cuda_work_destroy(struct stream *stream) {
+    if (stream == NULL) return;
+    struct stream **at = &stream->device->streams;
+    while (*at != stream) at = &(*at)->next;
+    *at = stream->next;
+    cuda_stream_destroy(&stream->queue);
+    cuda_buffer_destroy(&stream->staging.host);
+    cuda_buffer_destroy(&stream->staging.card);
+    cuda_buffer_destroy(&stream->scratch);
+    cuda_buffer_destroy(&stream->results);
+    free(stream);
+}
+
+enum status cuda_work_synchronize(struct stream *stream, struct error *error) {
+    overlap_run(stream->device);
+    return finish(stream, error);
+}

@@ -1,0 +1,168 @@
+/* What can happen to a card while the cuda device works: one line, no crash, no hang; and without an error the right
+ * result. */
+#include "twin.h"
+
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "device/cuda/images.h"
+
+enum { ROWS = 20, COLUMNS = 256, OUTPUTS = 40, STUCK_LIMIT_NS = 200000000, END_SECONDS = 60 };
+
+struct work {
+    float x[ROWS * COLUMNS], w[OUTPUTS * COLUMNS], y[ROWS * OUTPUTS];
+    struct device *device;
+    struct stream *stream;
+    struct weight weight;
+    struct buffer memory, shared;
+    bool waits; /* for a ticket, before it synchronises */
+};
+
+static enum status work_run(struct work *work, struct error *error) {
+    const struct device_operations *operations = work->device->operations;
+    const size_t x_bytes = sizeof work->x, y_bytes = sizeof work->y;
+    TRY(operations->stream_create(work->device, &work->stream, error));
+    TRY(operations->weight_load(work->device, &work->weight, error));
+    TRY(operations->allocate(work->device, MEMORY_DEVICE, x_bytes + y_bytes, &work->memory, error));
+    TRY(operations->allocate(work->device, MEMORY_SHARED, y_bytes, &work->shared, error));
+    const struct span x = span_of(&work->memory, 0), y = span_behind(x, x_bytes);
+    struct matmul_operation operation = {.x = x,
+                                         .x_stride = COLUMNS,
+                                         .row_count = ROWS,
+                                         .weight_count = 1,
+                                         .weights = {&work->weight},
+                                         .y = {y},
+                                         .y_stride = {OUTPUTS}};
+    operations->upload(work->stream, x, work->x, x_bytes);
+    operations->matmul(work->stream, &operation);
+    operation.row_count = 3;
+    operations->matmul(work->stream, &operation); /* these rows once more, by matvec */
+    operations->copy(work->stream, span_of(&work->shared, 0), y, y_bytes);
+    if (work->waits) TRY(operations->ticket_wait(operations->ticket(work->stream), error));
+    operations->download(work->stream, work->y, span_of(&work->shared, 0), y_bytes);
+    return operations->stream_synchronize(work->stream, error);
+}
+
+static void work_check(const struct work *work, const char *settings) {
+    for (size_t r = 0; r < ROWS; r++)
+        for (size_t o = 0; o < OUTPUTS; o++) {
+            double want = 0, magnitude = 0;
+            for (size_t c = 0; c < COLUMNS; c++) {
+                want += (double)work->x[r * COLUMNS + c] * (double)work->w[o * COLUMNS + c];
+                magnitude += fabs((double)work->x[r * COLUMNS + c] * (double)work->w[o * COLUMNS + c]);
+            }
+            check_near(work->y[r * OUTPUTS + o], want, magnitude * 0x1p-10, "%s: row %zu, output %zu",
+                       settings, r, o);
+        }
+}
+
+static void work_init(struct work *work) {
+    struct random random;
+    random_init(&random, test_seed(1));
+    *work = (struct work){.device = NULL};
+    fill_normal(&random, work->x, ROWS * COLUMNS, 1);
+    fill_normal(&random, work->w, OUTPUTS * COLUMNS, 1);
+    work->weight.matrix = (struct matrix){TENSOR_F32, work->w, OUTPUTS, COLUMNS, COLUMNS * sizeof(float)};
+}
+
+static void work_deinit(struct work *work) {
+    if (work->device == NULL) return;
+    const struct device_operations *operations = work->device->operations;
+    operations->release(work->device, &work->shared);
+    operations->release(work->device, &work->memory);
+    operations->weight_release(work->device, &work->weight);
+    if (work->stream != NULL) operations->stream_destroy(work->stream);
+    device_destroy(work->device);
+}
+
+/* The device is made, works, and is gone again. */
+static enum status with_limit(const char *settings, uint64_t wait_limit_ns, struct error *error) {
+    static struct work work;
+    static size_t runs;
+    const struct cuda_device_options options = {
+        .library = FAKE_LIBRARY, .thread_count = 1, .wait_limit_ns = wait_limit_ns};
+    *error = (struct error){.status = STATUS_OK};
+    (void)setenv("FAKE_CUDA", settings, 1);
+    work_init(&work);
+    work.waits = runs++ % 2 == 1;
+    enum status status = device_cuda_create(&work.device, &options, error);
+    if (status == STATUS_OK)
+        status = work_run(&work, error);
+    else
+        work.device = NULL;
+    if (status == STATUS_OK) work_check(&work, settings);
+    work_deinit(&work);
+    return status;
+}
+
+static enum status with_settings(const char *settings, struct error *error) {
+    return with_limit(settings, 0, error);
+}
+
+static void expect_line(const char *settings, enum status expected, const char *text) {
+    struct error error;
+    const enum status status = with_settings(settings, &error);
+    if (status != expected) fail_msg("FAKE_CUDA=%s: %s: %s", settings, status_name(status), error.message);
+    if (strstr(error.message, text) == NULL || strchr(error.message, '\n') != NULL)
+        fail_msg("FAKE_CUDA=%s: \"%s\", expected one line with \"%s\"", settings, error.message, text);
+}
+
+/* Each call once: it is either noticed, or makes no difference. */
+static void test_calls(void **state) {
+    (void)state;
+    struct error error;
+    size_t failed = 0;
+    assert_ok(with_settings("capability=90", &error), error);
+    for (int number = 1; number < 400; number += number < 60 ? 1 : 7) {
+        char settings[80];
+        snprintf(settings, sizeof settings, "seed=%d,fail=any:%d:%d", number, number, number % 2 ? 1 : 999);
+        const enum status status = with_settings(settings, &error);
+        failed += status != STATUS_OK;
+        if (status != STATUS_OK &&
+            (strstr(error.message, "cuda: ") == NULL || strchr(error.message, '\n') != NULL))
+            fail_msg("FAKE_CUDA=%s: \"%s\"", settings, error.message);
+    }
+    assert_true(failed > 50);
+}
+
+static void test_card(void **state) {
+    (void)state;
+    expect_line("memory=16K", STATUS_MEMORY,
+                "weights: cuda: 16.00 KiB of 16.00 KiB are free, device memory of 40.00 KiB");
+    expect_line("memory=80K", STATUS_MEMORY, "are free, device memory of 1.00 MiB"); /* scratch */
+    expect_line("fail=cuMemAlloc_v2:3:2", STATUS_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY");
+    expect_line("fail=cuLaunchKernelEx:2:719", STATUS_FAILED,
+                "launching matmul_f32: CUDA_ERROR_LAUNCH_FAILED");
+    expect_line("fail=kernel:2:700", STATUS_FAILED, "CUDA_ERROR_ILLEGAL_ADDRESS");
+    expect_line("fail=cuModuleLoadDataEx:1:218", STATUS_FAILED, "loading the kernels of matvec_float");
+    expect_line("capability=75", STATUS_UNSUPPORTED, "has compute capability 7.5, expected 8.0 or newer");
+    expect_line("devices=0", STATUS_UNSUPPORTED, "no NVIDIA GPU was found");
+}
+
+/* A kernel that never ends, in a process of its own, which ends with the card in that state. */
+static void test_stuck(void **state) {
+    (void)state;
+    fflush(stdout);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct error error;
+        (void)alarm(END_SECONDS);
+        const enum status status = with_limit("stuck=2", STUCK_LIMIT_NS, &error);
+        _exit(status == STATUS_FAILED && strstr(error.message, "no progress for") != NULL ? 0 : 1);
+    }
+    int end = 0;
+    assert_int_equal(waitpid(child, &end, 0), child);
+    assert_true(WIFEXITED(end) && WEXITSTATUS(end) == 0);
+}
+
+int main(void) {
+    if (cuda_image_count == 0) {
+        printf("skipped: %s\n", cuda_images_missing);
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls), cmocka_unit_test(test_card),
+                                       cmocka_unit_test(test_stuck)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

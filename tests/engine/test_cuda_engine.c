@@ -1,0 +1,327 @@
+/* The engine on the cuda device, over the fake driver in orders that the seed draws: prompts by blocks, steps, batches
+ * and saved documents of every family, against the cpu device with its reference kernels.  A bound for logits: the cuda
+ * device rounds the inputs of products to halves, or to codes of 8 bits as the cpu does; each product's errors are
+ * independent, and add up over the layers as random ones do. */
+#include "testing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../platform/scratch.h"
+#include "base/random.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/images.h"
+#include "engine/engine.h"
+#include "model/tiny_model.h"
+#include "seed.h"
+
+enum { PROMPT = 150, STEPS = 4, DOCUMENT = 450, CONTEXT = 512, BLOCK = 48, CPU = 0, CUDA = 1, BOTH = 2 };
+
+struct rig {
+    struct device *device[BOTH];
+    struct model *model[BOTH];
+    int32_t tokens[CONTEXT];
+    size_t width;
+    struct error error;
+};
+
+static void devices_open(struct rig *rig, uint64_t seed) {
+    char settings[80];
+    snprintf(settings, sizeof settings, "seed=%llu,capability=%d", (unsigned long long)seed,
+             seed % 2 ? 90 : 80);
+    (void)setenv("FAKE_CUDA", settings, 1);
+    const struct cuda_device_options cuda = {.library = FAKE_LIBRARY, .thread_count = 1};
+    const struct device_options cpu = {.thread_count = 1, .mask = cpu_default()};
+    assert_ok(device_cpu_create(&rig->device[CPU], &cpu, &rig->error), rig->error);
+    assert_ok(device_cuda_create(&rig->device[CUDA], &cuda, &rig->error), rig->error);
+}
+
+static void rig_open(struct rig *rig, const struct tiny_model *tiny, uint64_t seed) {
+    struct random random;
+    *rig = (struct rig){.width = tiny->vocabulary_size};
+    devices_open(rig, seed);
+    for (size_t on = 0; on < BOTH; on++)
+        tiny_model_load_on(tiny, "cuda-engine", rig->device[on], &rig->model[on]);
+    random_init(&random, seed);
+    tiny_model_tokens(tiny, &random, rig->tokens, CONTEXT);
+}
+
+static void rig_close(struct rig *rig) {
+    const struct cuda_counts counts = device_cuda_counts(rig->device[CUDA]);
+    assert_true(counts.launches > 50 && counts.copies > 0); /* nothing else has computed */
+    for (size_t on = 0; on < BOTH; on++) {
+        model_destroy(rig->model[on]);
+        device_destroy(rig->device[on]);
+    }
+}
+
+static struct plan plan_of(struct rig *rig, const char *preset, enum kv_type type) {
+    struct plan plan = {
+        .context_size = CONTEXT, .sequence_capacity = 3, .batch_size = BLOCK, .k_type = type, .v_type = type};
+    assert_ok(plan_set_axes(&plan, preset, NULL, NULL, &rig->error), rig->error);
+    return plan;
+}
+
+/* ---- how near ---- */
+
+static double deviation_of(const float *x, size_t count) {
+    double mean = 0, squares = 0;
+    for (size_t i = 0; i < count; i++) mean += (double)x[i] / (double)count;
+    for (size_t i = 0; i < count; i++) squares += pow((double)x[i] - mean, 2) / (double)count;
+    return sqrt(squares);
+}
+
+/* share: of the logits' own spread, by which one may be off. */
+static void logits_check(const float *found, const float *expected, size_t width, double share,
+                         const char *what, size_t at) {
+    const double bound = share * deviation_of(expected, width);
+    size_t best[BOTH] = {0, 0};
+    double worst = 0;
+    for (size_t i = 0; i < width; i++) {
+        worst = fmax(worst, fabs((double)found[i] - (double)expected[i]));
+        if (!(worst <= bound))
+            fail_msg("%s, token %zu: logit %zu is %g, expected %g, by %g at most", what, at, i,
+                     (double)found[i], (double)expected[i], bound);
+        if (expected[i] > expected[best[CPU]]) best[CPU] = i;
+        if (found[i] > found[best[CUDA]]) best[CUDA] = i;
+    }
+    if (best[CPU] != best[CUDA]) /* a near-tie */
+        assert_true((double)(expected[best[CPU]] - expected[best[CUDA]]) <= 2 * bound);
+}
+
+/* ---- prompts and steps ---- */
+
+struct kept {
+    float *logits;
+    size_t width;
+};
+
+static enum status keep_logits(void *context, uint64_t index, const float *logits, struct error *error) {
+    const struct kept *kept = context;
+    (void)error;
+    memcpy(kept->logits + index * kept->width, logits, kept->width * sizeof *logits);
+    return STATUS_OK;
+}
+
+static float *rows_create(size_t rows, size_t width) {
+    float *made = calloc(rows * width, sizeof *made);
+    assert_non_null(made);
+    return made;
+}
+
+/* The logits of all tokens of a prompt, and of the steps behind it. */
+static float *answer(struct rig *rig, size_t on, const struct plan *plan) {
+    struct engine *engine;
+    struct sequence *sequence;
+    struct kept kept = {rows_create(PROMPT + STEPS, rig->width), rig->width};
+    const struct prefill_request request = {
+        .tokens = rig->tokens, .token_count = PROMPT, .each = keep_logits, .each_context = &kept};
+    assert_ok(engine_create(&engine, rig->model[on], plan, NULL, &rig->error), rig->error);
+    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
+    for (size_t i = PROMPT; i < PROMPT + STEPS; i++) {
+        const float *logits;
+        assert_ok(engine_step(engine, &sequence, &rig->tokens[i], 1, &logits, &rig->error), rig->error);
+        memcpy(kept.logits + i * rig->width, logits, rig->width * sizeof *logits);
+    }
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    return kept.logits;
+}
+
+struct family {
+    const char *name;
+    enum tensor_type type;
+    enum kv_type kv;
+    uint32_t window;
+    double share; /* of logits_check */
+};
+
+static void family_check(const struct family *family, uint64_t seed) {
+    struct rig rig;
+    struct tiny_model tiny = tiny_model_default(family->name);
+    tiny.type = family->type;
+    if (family->kv == KV_Q8) tiny.head_dimension = 32;
+    tiny.window = family->window;
+    tiny.window_period = family->window > 0 ? 2 : 0;
+    rig_open(&rig, &tiny, seed);
+    struct plan plan = plan_of(&rig, "full", family->kv);
+    float *found = answer(&rig, CUDA, &plan), *expected = answer(&rig, CPU, &plan);
+    for (size_t i = 0; i < PROMPT + STEPS; i++)
+        logits_check(found + i * rig.width, expected + i * rig.width, rig.width, family->share, family->name,
+                     i);
+    free(found), free(expected);
+    plan_deinit(&plan);
+    rig_close(&rig);
+}
+
+static void families_match(void **state) {
+    (void)state;
+    static const struct family families[] = {
+        {"llama", TENSOR_F32, KV_F16, 0, 0.02}, {"llama", TENSOR_Q8_0, KV_F16, 40, 0.1},
+        {"qwen2", TENSOR_Q4_0, KV_Q8, 0, 0.1},  {"qwen3", TENSOR_BF16, KV_F16, 0, 0.02},
+        {"opt", TENSOR_F16, KV_F16, 0, 0.02},
+    };
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        if (test_takes_next()) family_check(&families[i], test_seed(31) + i);
+}
+
+/* ---- batches ---- */
+
+/* Three sequences step together and alone: the same bits. */
+static void batches_give_the_same_bits(void **state) {
+    (void)state;
+    static const size_t lengths[3] = {70, 1, 33};
+    struct rig rig;
+    struct tiny_model tiny = tiny_model_default("qwen2");
+    tiny.type = TENSOR_Q8_0;
+    rig_open(&rig, &tiny, test_seed(7));
+    struct plan plan = plan_of(&rig, "full", KV_F16);
+    float *steps[2] = {rows_create(3, rig.width), rows_create(3, rig.width)};
+    for (int together = 0; together < 2; together++) {
+        struct engine *engine;
+        struct sequence *sequences[3];
+        const float *logits;
+        int32_t tokens[3];
+        assert_ok(engine_create(&engine, rig.model[CUDA], &plan, NULL, &rig.error), rig.error);
+        for (size_t i = 0; i < 3; i++) {
+            const struct prefill_request request = {.tokens = rig.tokens + i, .token_count = lengths[i]};
+            assert_ok(sequence_create(&sequences[i], engine, &rig.error), rig.error);
+            assert_ok(engine_prefill(engine, sequences[i], &request, NULL, &rig.error), rig.error);
+            tokens[i] = rig.tokens[i + 100];
+        }
+        for (size_t i = 0; i < (together ? 1 : 3); i++) {
+            const size_t count = together ? 3 : 1;
+            assert_ok(engine_step(engine, sequences + i, tokens + i, count, &logits, &rig.error), rig.error);
+            memcpy(steps[together] + i * rig.width, logits, count * rig.width * sizeof *logits);
+        }
+        for (size_t i = 0; i < 3; i++) sequence_destroy(sequences[i]);
+        engine_destroy(engine);
+    }
+    assert_memory_equal(steps[1], steps[0], 3 * rig.width * sizeof(float));
+    free(steps[0]), free(steps[1]);
+    plan_deinit(&plan);
+    rig_close(&rig);
+}
+
+/* ---- KV on disk ---- */
+
+/* Chunks come from the disk into slots that are pinned memory, few enough that they are used again; a second engine
+ * opens what the first has saved. */
+static void documents_match(void **state) {
+    (void)state;
+    struct rig rig;
+    struct scratch scratch;
+    struct tiny_model tiny = tiny_model_default("llama");
+    tiny.layer_count = 4;
+    float *last[3] = {NULL, NULL, NULL};
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    rig_open(&rig, &tiny, test_seed(9));
+    for (size_t run = 0; run < 3; run++) { /* in device memory; on disk; opened again */
+        struct plan plan = plan_of(&rig, "full", KV_F16);
+        struct engine *engine;
+        struct sequence *sequence;
+        const float *logits;
+        plan.sequence_capacity = 1;
+        if (run > 0) {
+            assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
+            assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error),
+                      rig.error);
+        }
+        const struct prefill_request request = {.tokens = rig.tokens, .token_count = DOCUMENT};
+        assert_ok(engine_create(&engine, rig.model[CUDA], &plan, NULL, &rig.error), rig.error);
+        assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
+        assert_ok(engine_prefill(engine, sequence, &request, &logits, &rig.error), rig.error);
+        assert_int_equal(sequence_reused_tokens(sequence) > 0, run == 2);
+        for (size_t i = 0; i < STEPS; i++)
+            assert_ok(engine_step(engine, &sequence, &rig.tokens[DOCUMENT + i], 1, &logits, &rig.error),
+                      rig.error);
+        if (run > 0) assert_true(engine_tier_statistics(engine).read_pages > 0);
+        last[run] = rows_create(1, rig.width);
+        memcpy(last[run], logits, rig.width * sizeof *logits);
+        assert_ok(sequence_flush(sequence, &rig.error), rig.error);
+        sequence_destroy(sequence);
+        engine_destroy(engine);
+        plan_deinit(&plan);
+    }
+    assert_memory_equal(last[1], last[0], rig.width * sizeof(float)); /* the same chunks, elsewhere */
+    logits_check(last[2], last[0], rig.width, 0.01, "opened again", DOCUMENT + STEPS - 1);
+    for (size_t i = 0; i < 3; i++) free(last[i]);
+    rig_close(&rig);
+    scratch_destroy(&scratch);
+}
+
+/* ---- a model that says something ---- */
+
+static size_t greedy(const float *logits, size_t width) {
+    size_t best = 0;
+    for (size_t i = 1; i < width; i++) best = logits[i] > logits[best] ? i : best;
+    return best;
+}
+
+/* The bundled model reads a text and goes on by itself: the same tokens. */
+static void nano_says_the_same(void **state) {
+    (void)state;
+    enum { TEXT = 60, ANSWER = 8 };
+    struct rig rig = {.width = 0};
+    int32_t tokens[BOTH][ANSWER];
+    devices_open(&rig, test_seed(3));
+    for (size_t on = 0; on < BOTH; on++) {
+        struct engine *engine;
+        struct sequence *sequence;
+        const float *logits;
+        assert_ok(
+            model_load(&rig.model[on], LOAM_SOURCE_DIR "/models/loam-nano.gguf", rig.device[on], &rig.error),
+            rig.error);
+        struct plan plan = plan_of(&rig, "full", KV_F16);
+        const size_t width = rig.model[on]->config.vocabulary_size;
+        for (size_t i = 0; i < TEXT; i++) rig.tokens[i] = (int32_t)((i % 20 * 37 + 11) % width);
+        const struct prefill_request request = {.tokens = rig.tokens, .token_count = TEXT};
+        assert_ok(engine_create(&engine, rig.model[on], &plan, NULL, &rig.error), rig.error);
+        assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
+        assert_ok(engine_prefill(engine, sequence, &request, &logits, &rig.error), rig.error);
+        for (size_t i = 0; i < ANSWER; i++) {
+            tokens[on][i] = (int32_t)greedy(logits, width);
+            assert_ok(engine_step(engine, &sequence, &tokens[on][i], 1, &logits, &rig.error), rig.error);
+        }
+        sequence_destroy(sequence);
+        engine_destroy(engine);
+        plan_deinit(&plan);
+    }
+    assert_memory_equal(tokens[CUDA], tokens[CPU], sizeof tokens[CPU]);
+    rig_close(&rig);
+}
+
+/* ---- what it cannot do ---- */
+
+static void what_chooses_is_refused(void **state) {
+    (void)state;
+    struct rig rig;
+    struct tiny_model tiny = tiny_model_default("llama");
+    struct engine *engine;
+    rig_open(&rig, &tiny, 1);
+    struct plan plan = plan_of(&rig, "quest", KV_F16);
+    assert_int_equal(engine_create(&engine, rig.model[CUDA], &plan, NULL, &rig.error), STATUS_UNSUPPORTED);
+    assert_string_equal(rig.error.message,
+                        "select=quest: the cuda device cannot choose so: try --preset full");
+    plan_deinit(&plan);
+    for (size_t on = 0; on < BOTH; on++) {
+        model_destroy(rig.model[on]);
+        device_destroy(rig.device[on]);
+    }
+}
+
+int main(void) {
+    if (cuda_image_count == 0) {
+        printf("skipped: %s\n", cuda_images_missing);
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families_match),          cmocka_unit_test(batches_give_the_same_bits),
+        cmocka_unit_test(documents_match),         cmocka_unit_test(nano_says_the_same),
+        cmocka_unit_test(what_chooses_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
