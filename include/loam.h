@@ -69,6 +69,9 @@ struct loam_model_options {
      * session's preset "auto" chooses less; by default it does where they are larger than the memory.  UINT64_MAX:
      * all. */
     uint64_t weights_host_bytes;
+    /* "cpu"; "cuda", NVIDIA's first card, or "cuda:N": it holds all weights, and attends to everything; "auto": the
+     * first card whose free memory holds the weights, else cpu.  NULL: cpu. */
+    const char *device;
 };
 
 LOAM_API enum loam_status loam_model_open(struct loam_model **model, const char *path,

@@ -5,6 +5,8 @@
 
 #include "api/api_internal.h"
 #include "base/checked.h"
+#include "device/device_open.h"
+#include "model/model_size.h"
 #include "model/weight_stream.h"
 
 static enum loam_status status_public(enum status status) {
@@ -77,7 +79,10 @@ static enum status model_open(struct loam_model *model, const char *path,
     model->thread_count = options->thread_count;
     model->weights_host_bytes = options->weights_host_bytes;
     model->mask = device.mask;
-    TRY(device_cpu_create(&model->device, &device, error));
+    struct device_request request = {.name = options->device, .options = device};
+    if (options->device != NULL && strcmp(options->device, "auto") == 0)
+        request.weights_bytes = model_file_bytes(path);
+    TRY(device_open(&model->device, &request, NULL, error));
     TRY(model_load(&model->model, path, model->device, error));
     if (options->weights_host_bytes > 0)
         TRY(model_limit_weights(model->model, options->weights_host_bytes, NULL, error));

@@ -143,11 +143,11 @@ static enum status take_auto(struct loam_session *session, bool is_default, stru
         .is_default = is_default,
         .thread_count = threads,
         .weights_host_bytes = model->weights_host_bytes,
-        .keeps_weights = model->is_settled,
+        .keeps_weights = model->is_settled || device_memory_free(model->device) != UINT64_MAX,
         .sequences = chooses_sequences ? 0 : 1,
         .memory_bytes = session->options.memory_bytes,
-        .depth = plan->wanted_tokens != 0 ? plan->wanted_tokens
-                                          : plan_context_size(plan, &model->model->config)};
+        .depth =
+            plan->wanted_tokens != 0 ? plan->wanted_tokens : plan_context_size(plan, &model->model->config)};
     TRY(auto_choose(plan, model->model, &request, &choice, error));
     if (choice.note[0] != '\0') session_note(session, choice.note);
     if (chooses_sequences && choice.sequences > 0) plan->sequence_capacity = choice.sequences;
@@ -185,6 +185,7 @@ static enum status read_plan(struct loam_session *session, struct error *error) 
     TRY(plan_set_axes(plan, preset, options->set, options->keep, error));
     TRY(take_auto(session, options->preset == NULL, error));
     if (plan->sequence_capacity > PLAN_SEQUENCES_MAX) return plan_check(plan, config, error);
+    plan_bound_device(plan, session->model->device);
     return plan_fit_context(plan, config, error);
 }
 

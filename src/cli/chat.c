@@ -110,6 +110,7 @@ static enum status create_engine(struct chat *chat, bool found_damage, struct er
     plan_read_sizes(&chat->plan, chat->options);
     TRY(plan_take_auto(&chat->plan, chat->options, &chat->session, plan_context_size(&chat->plan, config),
                        NULL, error));
+    plan_bound_device(&chat->plan, chat->session.device);
     TRY(plan_fit_context(&chat->plan, config, error));
     TRY(plan_set_host_bytes(&chat->plan, config, error));
     return session_create_engine(&chat->session, &chat->plan, &options, error);

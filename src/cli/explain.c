@@ -47,6 +47,7 @@ static enum status open_engine(struct explaining *e, struct error *error) {
     e->plan.batch_size = min_size(option_count(options, OPTION_BATCH), option_count(options, OPTION_UBATCH));
     const int64_t wanted = option_integer(options, OPTION_PREDICT);
     e->plan.context_size = e->prompt_count + (size_t)(wanted > 0 ? wanted : ANSWER_DEFAULT);
+    plan_bound_device(&e->plan, e->session.device);
     TRY(plan_fit_context(&e->plan, &e->session.model->config, error));
     const struct engine_options engine = {.found_damage = false};
     return session_create_engine(&e->session, &e->plan, &engine, error);

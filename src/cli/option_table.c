@@ -339,6 +339,11 @@ const struct option_spec option_table[] = {
      .commands = BIT(PLAN), .group = GROUP_MACHINE,
      .help = "sequences of -c tokens each that go through each pass together, as loam batch answers; 0: as many as "
              "give the most tokens a second"},
+    {.id = OPTION_DEVICE, .name = "device", .short_name = "dev",
+     .kind = ARGUMENT_TEXT, .argument = "DEVICE", .default_text = "cpu",
+     .commands = COMPUTE_USERS, .group = GROUP_MACHINE,
+     .help = "what computes: cpu; cuda or cuda:N, NVIDIA's first card or the one that loam devices lists so; auto: a "
+             "card whose free memory holds the weights, where all of the context is read, else cpu"},
     {.id = OPTION_CPU_MASK, .name = "cpu-mask",
      .kind = ARGUMENT_WORD, .argument = "LEVEL", .default_text = "default",
      .choices = "default|ref|avx2|avx512|amx|neon|all",

@@ -95,6 +95,7 @@ enum status plan_take_auto(struct plan *plan, const struct options *options, str
         .is_default = !option_given(options, OPTION_PRESET),
         .thread_count = option_count(options, OPTION_THREADS),
         .sequences = sequences != NULL ? *sequences : 1,
+        .keeps_weights = device_memory_free(session->device) != UINT64_MAX, /* it holds them all */
         .weights_host_bytes =
             option_given(options, OPTION_WEIGHTS_HOST) ? option_count(options, OPTION_WEIGHTS_HOST) : 0};
     TRY(auto_choose(plan, session->model, &request, &choice, error));

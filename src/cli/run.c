@@ -148,6 +148,7 @@ static enum status complete_plan(struct run *run, struct error *error) {
     plan->document_name = prompt_name(run->options, run->document_name, sizeof run->document_name);
     plan_read_sizes(plan, run->options);
     TRY(plan_take_auto(plan, run->options, &run->session, auto_depth(run), NULL, error));
+    plan_bound_device(plan, run->session.device);
     TRY(plan_fit_context(plan, config, error));
     TRY(check_length(run, error));
     uint64_t wanted = plan->context_size, asked = (uint64_t)run->generation.token_max;

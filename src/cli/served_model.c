@@ -30,6 +30,7 @@ static enum status create_engine(struct served_model *model, bool found_damage, 
     TRY(plan_take_auto(&model->plan, model->options, &model->session, plan_context_size(&model->plan, config),
                        &together, error));
     if (chooses && together != 0) model->plan.sequence_capacity = model->sequences = together;
+    plan_bound_device(&model->plan, model->session.device);
     TRY(plan_fit_context(&model->plan, config, error));
     TRY(plan_set_host_bytes(&model->plan, config, error));
     return session_create_engine(&model->session, &model->plan, &options, error);

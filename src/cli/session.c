@@ -1,10 +1,13 @@
 #include "cli/session.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/checked.h"
 #include "cli/bundled_model.h"
 #include "cli/command.h"
+#include "device/device_open.h"
+#include "model/model_size.h"
 #include "model/weight_stream.h"
 #include "platform/clock.h"
 #include "platform/file.h"
@@ -31,6 +34,31 @@ static enum status limit_weights(struct session *session, uint64_t bytes, struct
     return STATUS_OK;
 }
 
+/* A card attends to everything.  What asks for less, or to know what was left out, runs on the processor. */
+static bool reads_everything(const struct options *options) {
+    static const enum option_id less[] = {OPTION_SET, OPTION_KEEP, OPTION_LOSS, OPTION_KLD, OPTION_RECEIPT};
+    for (size_t i = 0; i < sizeof less / sizeof less[0]; i++)
+        if (option_given(options, less[i])) return false;
+    const char *preset = option_text(options, OPTION_PRESET);
+    return preset == NULL || strcmp(preset, "full") == 0 || strcmp(preset, "flexgen") == 0 ||
+           strcmp(preset, "auto") == 0;
+}
+
+static enum status open_device(struct session *session, const char *path, const struct options *options,
+                               struct error *error) {
+    struct device_request request = {
+        .name = option_text(options, OPTION_DEVICE),
+        .options = {.thread_count = session->thread_count, .mask = session->mask}};
+    struct error why;
+    if (request.name != NULL && strcmp(request.name, "auto") == 0) {
+        if (option_given(options, OPTION_WEIGHTS_HOST) || !reads_everything(options)) request.name = "cpu";
+        request.weights_bytes = model_file_bytes(path);
+    }
+    TRY(device_open(&session->device, &request, &why, error));
+    if (why.status != STATUS_OK && !session->quiet) fprintf(stderr, "loam: note: %s\n", why.message);
+    return STATUS_OK;
+}
+
 enum status session_open_path(struct session *session, const char *path, const struct options *options,
                               size_t thread_count, struct error *error) {
     *session = (struct session){0};
@@ -40,8 +68,7 @@ enum status session_open_path(struct session *session, const char *path, const s
     if (option_given(options, OPTION_READ_LIMIT)) io_link_limit(option_count(options, OPTION_READ_LIMIT));
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &session->mask, error));
     session->thread_count = thread_count != 0 ? thread_count : cpu_count();
-    struct device_options device_options = {.thread_count = session->thread_count, .mask = session->mask};
-    TRY(device_cpu_create(&session->device, &device_options, error));
+    TRY(open_device(session, path, options, error));
     TRY(model_load(&session->model, path, session->device, error));
     if (option_given(options, OPTION_WEIGHTS_HOST))
         TRY(limit_weights(session, option_count(options, OPTION_WEIGHTS_HOST), error));

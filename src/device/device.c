@@ -27,6 +27,10 @@ enum status device_read_chunk(struct device *device, struct stream *stream, cons
                        error);
 }
 
+uint64_t device_memory_free(struct device *device) {
+    return device->operations->memory_free == NULL ? UINT64_MAX : device->operations->memory_free(device);
+}
+
 struct pool *device_pool(struct device *device) {
     return device->operations->pool(device);
 }

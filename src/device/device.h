@@ -450,6 +450,8 @@ struct device_operations {
     enum status (*allocate)(struct device *device, enum memory_kind kind, size_t size_bytes,
                             struct buffer *buffer, struct error *error);
     void (*release)(struct device *device, struct buffer *buffer);
+    /* Bytes of MEMORY_DEVICE that are free.  NULL: the host's memory, which the system divides. */
+    uint64_t (*memory_free)(struct device *device);
     /* Makes a weight of the model file, weight->matrix, usable by operations; the cpu uses it in place. */
     enum status (*weight_load)(struct device *device, struct weight *weight, struct error *error);
     void (*weight_release)(struct device *device, struct weight *weight);
@@ -497,6 +499,7 @@ struct device {
      * choosing needs of operations may be NULL where it has none; all others every device has. */
     uint32_t key_indexes;
     size_t buffer_max; /* bytes that it allocates at once, at most; 0: as many as there are */
+    bool lacks_ranges; /* attend takes none: K and V are not computed again (rebuild=recompute) */
 };
 enum { DEVICE_KEY_INDEXES_ALL = (1 << (KEY_INDEX_PRODUCT + 1)) - 1 };
 
@@ -520,6 +523,9 @@ enum status device_read(struct device *device, struct stream *stream, void *targ
 enum status device_read_chunk(struct device *device, struct stream *stream, const struct kv_view *view,
                               size_t kv_head, uint64_t chunk, void *target, struct error *error)
     STATUS_CHECKED;
+
+/* Bytes of MEMORY_DEVICE that are free; UINT64_MAX: it is the host's memory. */
+uint64_t device_memory_free(struct device *device);
 
 /* The cpu device's threads, for code that is host work by nature (sampling over 64 rows, quantising a file).  NULL
  * for a device without a pool. */

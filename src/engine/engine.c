@@ -105,7 +105,9 @@ enum status engine_create(struct engine **engine, struct model *model, const str
                           const struct engine_options *options, struct error *error) {
     static const struct engine_options none;
     *engine = NULL;
+    const struct select_shape shape = plan_select_shape(&model->config);
     TRY(plan_check(plan, &model->config, error));
+    TRY(plan_run_on(plan, &shape, model->device, error));
     struct engine *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the engine");
     made->model = model;

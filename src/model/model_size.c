@@ -69,13 +69,20 @@ size_t weight_sizes_resident(const struct weight_sizes *sizes, uint64_t host_byt
 
 double weight_sizes_pass_bytes(const struct weight_sizes *sizes, uint64_t host_bytes) {
     const size_t streamed = sizes->layer_count - weight_sizes_resident(sizes, host_bytes);
-    return sizes->layer_count > 0
-               ? (double)sizes->layers * (double)streamed / (double)sizes->layer_count
-               : 0;
+    return sizes->layer_count > 0 ? (double)sizes->layers * (double)streamed / (double)sizes->layer_count : 0;
 }
 
 uint64_t weight_sizes_host_bytes(const struct weight_sizes *sizes, uint64_t spare) {
     const uint64_t least = sizes->top + SLOTS * sizes->slot;
     if (spare >= sizes->all) return sizes->all;
     return spare >= least ? least + weight_sizes_resident(sizes, spare) * sizes->slot : 0;
+}
+
+uint64_t model_file_bytes(const char *path) {
+    struct gguf gguf = {0};
+    uint64_t bytes = 0;
+    if (gguf_open(&gguf, path, NULL) == STATUS_OK)
+        for (uint64_t i = 0; i < gguf.tensor_count; i++) bytes += gguf.tensors[i].size_bytes;
+    gguf_close(&gguf);
+    return bytes;
 }

@@ -344,21 +344,59 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
     return STATUS_OK;
 }
 
+/* ---- the device ---- */
+
+enum status plan_run_on(const struct plan *plan, const struct select_shape *shape,
+                        const struct device *device, struct error *error) {
+    TRY(select_options_run_on(&plan->select, shape, device, error));
+    if (device == NULL || !device->lacks_ranges || !plan->rebuilds) return STATUS_OK;
+    return error_set(error, STATUS_UNSUPPORTED,
+                     "rebuild=recompute: the %s device does not compute K and V again: try --preset full",
+                     device->name);
+}
+
+/* Activations and what is computed with take the rest. */
+void plan_bound_device(struct plan *plan, struct device *device) {
+    static const uint64_t rest_max = (uint64_t)1 << 30;
+    const uint64_t free_bytes = device_memory_free(device), rest = free_bytes / 8;
+    plan->device_bytes = 0;
+    if (free_bytes == UINT64_MAX) return;
+    plan->device_bytes = max_size(free_bytes - (rest < rest_max ? rest : rest_max), 1);
+}
+
 /* ---- what memory holds ---- */
+
+/* Whether something bounds KV in memory, and by how much. */
+static bool budget_of(const struct plan *plan, uint64_t *bytes) {
+    *bytes = plan->has_budget ? plan->budget_bytes : UINT64_MAX;
+    if (plan->device_bytes != 0 && plan->device_bytes < *bytes) *bytes = plan->device_bytes;
+    return (plan->has_budget || plan->device_bytes != 0) && plan->disk_directory == NULL;
+}
 
 /* The cache hands out whole chunks. */
 static enum status check_budget(const struct plan *plan, const struct kv_cache_config *cache, uint64_t tokens,
                                 uint64_t *fitting, struct error *error) {
     const uint64_t chunk_bytes = kv_cache_bytes_per_token(cache) * KV_CHUNK_TOKENS * plan->sequence_capacity;
     const uint64_t chunks = tokens / KV_CHUNK_TOKENS + (tokens % KV_CHUNK_TOKENS != 0);
-    *fitting = plan->budget_bytes / chunk_bytes * KV_CHUNK_TOKENS;
+    uint64_t budget_bytes;
+    *fitting = UINT64_MAX;
+    if (!budget_of(plan, &budget_bytes)) return STATUS_OK;
+    *fitting = budget_bytes / chunk_bytes * KV_CHUNK_TOKENS;
     if (tokens <= *fitting) return STATUS_OK;
     char needed[32], budget[32];
+    if (budget_bytes == plan->device_bytes)
+        return error_set(error, STATUS_MEMORY,
+                         "the KV of %llu tokens needs %s, the device has %s for it, which hold %llu tokens: "
+                         "try -c %llu%s or "
+                         "--kv-disk DIR",
+                         (unsigned long long)tokens, bytes_text(chunks * chunk_bytes, needed, sizeof needed),
+                         bytes_text(budget_bytes, budget, sizeof budget), (unsigned long long)*fitting,
+                         (unsigned long long)*fitting, plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
     return error_set(error, STATUS_MEMORY,
                      "the KV of %llu tokens needs %s, the budget is %s and holds %llu tokens: try a larger "
                      "--kv-host%s or --kv-disk DIR",
                      (unsigned long long)tokens, bytes_text(chunks * chunk_bytes, needed, sizeof needed),
-                     bytes_text(plan->budget_bytes, budget, sizeof budget), (unsigned long long)*fitting,
+                     bytes_text(budget_bytes, budget, sizeof budget), (unsigned long long)*fitting,
                      plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
 }
 
@@ -367,7 +405,6 @@ enum status plan_fit_context(struct plan *plan, const struct model_config *confi
     TRY(token_config(plan, config, &cache, error));
     const bool is_given = plan->context_size != 0;
     plan->context_size = plan_context_size(plan, config);
-    if (!plan->has_budget || plan->disk_directory != NULL) return STATUS_OK;
     uint64_t fitting, tokens_min = is_given ? plan->context_size : KV_CHUNK_TOKENS;
     TRY(check_budget(plan, &cache, tokens_min, &fitting, error));
     if (plan->context_size > fitting) plan->context_size = fitting;
@@ -379,7 +416,6 @@ enum status plan_check_budget(const struct plan *plan, const struct model_config
     struct kv_cache_config cache;
     uint64_t fitting;
     TRY(token_config(plan, config, &cache, error));
-    if (!plan->has_budget || plan->disk_directory != NULL) return STATUS_OK;
     return check_budget(plan, &cache, token_count, &fitting, error);
 }
 
@@ -406,7 +442,8 @@ enum status plan_set_host_bytes(struct plan *plan, const struct model_config *co
 enum status plan_check_memory(const struct plan *plan, const struct model_config *config,
                               uint64_t token_count, struct error *error) {
     struct kv_cache_config cache;
-    if (plan->disk_directory != NULL) return STATUS_OK; /* the engine says what it needs */
+    if (plan->disk_directory != NULL || plan->device_bytes != 0)
+        return STATUS_OK; /* the engine says what it needs; it was bounded */
     TRY(token_config(plan, config, &cache, error));
     uint64_t per_token = kv_cache_bytes_per_token(&cache), bytes, available = memory_available_bytes();
     if (__builtin_mul_overflow(per_token, token_count, &bytes)) bytes = UINT64_MAX;

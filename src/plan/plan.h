@@ -98,6 +98,8 @@ struct plan {
     /* RAM for KV, key index, tables and buffers; the rest of the KV is on disk (cache/kv_tier.h).  0: all KV is in RAM.
      * plan_set_host_bytes derives it from the budget. */
     uint64_t host_bytes;
+    /* What the device's memory has for KV, of a device that has its own (plan_bound_device); 0: it is the host's. */
+    uint64_t device_bytes;
     uint64_t memory_bytes; /* RAM that there is for plan_set_host_bytes; 0: what the system has available */
     const char *disk_directory; /* the folder of saved documents (cache/store/store.h); NULL: none */
     uint64_t disk_bytes;        /* max size of the folder; 0: no limit */
@@ -125,6 +127,12 @@ const char *plan_text(const struct plan *plan, char *buffer, size_t buffer_bytes
 /* STATUS_USAGE, STATUS_UNSUPPORTED: the plan asks for something that this model or this build cannot do. */
 enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error)
     STATUS_CHECKED;
+
+/* STATUS_UNSUPPORTED: the plan asks for something that this device cannot do.  device: NULL for any. */
+enum status plan_run_on(const struct plan *plan, const struct select_shape *shape,
+                        const struct device *device, struct error *error) STATUS_CHECKED;
+/* Before plan_fit_context, when the weights are loaded: KV in memory is bounded by what the device has free. */
+void plan_bound_device(struct plan *plan, struct device *device);
 
 struct select_shape plan_select_shape(const struct model_config *config);
 uint64_t plan_context_size(const struct plan *plan, const struct model_config *config);

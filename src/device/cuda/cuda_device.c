@@ -82,6 +82,7 @@ static const struct device_operations CUDA_OPERATIONS = {
     .set_threads = cuda_set_threads,
     .allocate = cuda_allocate,
     .release = cuda_release,
+    .memory_free = cuda_memory_free,
     .weight_load = cuda_weight_load,
     .weight_release = cuda_weight_release,
     .stream_create = cuda_stream_new,
@@ -122,7 +123,7 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
     static uint64_t count; /* of devices that were made */
     struct cuda_device *device = calloc(1, sizeof *device);
     if (device == NULL) return error_set(error, STATUS_MEMORY, "cuda: out of memory");
-    device->device = (struct device){.operations = &CUDA_OPERATIONS, .name = "cuda"};
+    device->device = (struct device){.operations = &CUDA_OPERATIONS, .name = "cuda", .lacks_ranges = true};
     device->number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
     const enum status status = device_init(device, options, error);
     if (status != STATUS_OK) {

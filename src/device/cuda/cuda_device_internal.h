@@ -134,6 +134,7 @@ void cuda_weight_release(struct device *device, struct weight *weight);
 enum status cuda_allocate(struct device *device, enum memory_kind kind, size_t size_bytes,
                           struct buffer *buffer, struct error *error) STATUS_CHECKED;
 void cuda_release(struct device *device, struct buffer *buffer);
+uint64_t cuda_memory_free(struct device *device);
 
 /* ---- cuda_rows.c, cuda_products.c, cuda_attend.c ---- */
 

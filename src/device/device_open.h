@@ -1,0 +1,20 @@
+/* device_open: the device that a name stands for. */
+#ifndef LOAM_DEVICE_DEVICE_OPEN_H
+#define LOAM_DEVICE_DEVICE_OPEN_H
+
+#include "device/device.h"
+
+struct device_request {
+    /* "cpu"; "cuda", the first card, or "cuda:N"; "auto": the first card that has memory for the weights, else cpu.
+     * NULL: cpu. */
+    const char *name;
+    uint64_t weights_bytes;        /* for auto */
+    struct device_options options; /* of the processor */
+};
+
+/* why (may be NULL): why a card that is there was not taken; STATUS_OK: there is none, or it was not asked for.
+ * STATUS_USAGE: there is no device of that name.  STATUS_UNSUPPORTED: what is missing. */
+enum status device_open(struct device **device, const struct device_request *request, struct error *why,
+                        struct error *error) STATUS_CHECKED;
+
+#endif
