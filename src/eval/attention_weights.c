@@ -47,11 +47,9 @@ static enum status reserve(struct attention_weights *weights, const struct kv_la
         align_up(weights->attention.gather_scratch_bytes(weights->group, layout), THREAD_ALIGN) +
         align_up(weights->group * layout->v_dimension * sizeof(float), THREAD_ALIGN);
     weights->threads = aligned_alloc(THREAD_ALIGN, weights->thread_count * weights->thread_bytes);
-    if (device_pool(weights->device) == NULL)
-        weights->chunks =
-            aligned_alloc(THREAD_ALIGN, CHUNKS_TOGETHER * align_up(layout->chunk_bytes, THREAD_ALIGN));
-    if (weights->threads != NULL && (device_pool(weights->device) != NULL || weights->chunks != NULL))
-        return STATUS_OK;
+    weights->chunks =
+        aligned_alloc(THREAD_ALIGN, CHUNKS_TOGETHER * align_up(layout->chunk_bytes, THREAD_ALIGN));
+    if (weights->threads != NULL && weights->chunks != NULL) return STATUS_OK;
     return error_set(error, STATUS_MEMORY, "no memory for the attention to %zu tokens",
                      weights->row_capacity);
 }
@@ -157,16 +155,21 @@ static enum status fetch_chunks(struct kv_fetch *fetch, struct error *error) {
 static enum status copy_chunks(struct head_run *run, const struct attention_query *query,
                                struct error *error) {
     const struct attention_weights *weights = run->weights;
+    const struct device_operations *operations = weights->device->operations;
     const size_t stride = align_up(run->layout->chunk_bytes, THREAD_ALIGN);
+    bool copies = false;
     for (size_t i = 0; i < run->chunk_count; i++) {
         const struct span chunk =
             kv_sequence_chunk(query->sequence, query->layer_index, query->kv_head, run->chunk_first + i);
-        run->chunks[i] = weights->chunks == NULL ? span_host(chunk) : weights->chunks + i * stride;
-        if (weights->chunks != NULL)
-            TRY(device_read(weights->device, weights->stream, weights->chunks + i * stride, chunk,
-                            run->layout->chunk_bytes, error));
+        if (chunk.buffer->kind == MEMORY_SHARED) {
+            run->chunks[i] = span_host(chunk);
+            continue;
+        }
+        run->chunks[i] = weights->chunks + i * stride;
+        operations->download(weights->stream, weights->chunks + i * stride, chunk, run->layout->chunk_bytes);
+        copies = true;
     }
-    return STATUS_OK;
+    return copies ? operations->stream_synchronize(weights->stream, error) : STATUS_OK;
 }
 
 static enum status score_head(struct head_run *run, const struct attention_query *query,

@@ -22,7 +22,7 @@ struct attention_weights {
     float *scores;    /* owned, [group][row_capacity]: of a KV head */
     float *m, *s;     /* owned, [chunks][group]: the partials of its chunks; the last ones are merged */
     uint8_t *threads; /* owned, [thread_count][thread_bytes]: room of the kernels */
-    uint8_t *chunks;  /* owned: copies, where the host does not read the device's; else NULL */
+    uint8_t *chunks;  /* owned: copies of those that lie in MEMORY_DEVICE */
 };
 
 /* in_tiers: chunks of the engine's KV come and go. */
