@@ -376,11 +376,11 @@ static bool budget_of(const struct plan *plan, uint64_t *bytes) {
 /* The cache hands out whole chunks. */
 static enum status check_budget(const struct plan *plan, const struct kv_cache_config *cache, uint64_t tokens,
                                 uint64_t *fitting, struct error *error) {
-    const uint64_t chunk_bytes = kv_cache_bytes_per_token(cache) * KV_CHUNK_TOKENS * plan->sequence_capacity;
-    const uint64_t chunks = tokens / KV_CHUNK_TOKENS + (tokens % KV_CHUNK_TOKENS != 0);
     uint64_t budget_bytes;
     *fitting = UINT64_MAX;
     if (!budget_of(plan, &budget_bytes)) return STATUS_OK;
+    const uint64_t chunk_bytes = kv_cache_bytes_per_token(cache) * KV_CHUNK_TOKENS * plan->sequence_capacity;
+    const uint64_t chunks = tokens / KV_CHUNK_TOKENS + (tokens % KV_CHUNK_TOKENS != 0);
     *fitting = budget_bytes / chunk_bytes * KV_CHUNK_TOKENS;
     if (tokens <= *fitting) return STATUS_OK;
     char needed[32], budget[32];
