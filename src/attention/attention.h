@@ -57,8 +57,8 @@ bool attention_watches_prefill(const struct attention *attention);
 /* Its new rows. */
 struct attention_rows {
     size_t layer_index, kv_head_count;
-    struct span k,
-        v; /* float [rows][k_stride], [rows][v_stride]: kv_head_count heads each, RoPE applied to K */
+    /* float [rows][k_stride], [rows][v_stride]: kv_head_count heads each, RoPE applied to K */
+    struct span k, v;
     size_t k_stride, v_stride;
     struct kv_sequence *const *sequences; /* [item_count] */
     /* [item_count]; rows and positions given, views filled in by attention_append */

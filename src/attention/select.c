@@ -22,8 +22,8 @@ struct select {
     struct select_shape shape;
     struct select_options options;
     struct key_index_layout layout;
-    struct buffer
-        weights; /* owned MEMORY_DEVICE, uint16_t [layer from dense_layers][layer_weights]; or none */
+    /* Owned MEMORY_DEVICE, uint16_t [layer from dense_layers][layer_weights]; or none. */
+    struct buffer weights;
     size_t layer_weights;
     uint32_t weights_digest;
     float *importance;    /* owned, [layer][head]: for reuse; NULL: not known, or not wanted */

@@ -116,8 +116,8 @@ struct select_options {
     enum tree_rank rank; /* tree: what leaves are ranked by */
     bool estimate;       /* cluster: the rest is attended to as centroids and mean values */
     enum select_heads heads;
-    enum select_group
-        group; /* SELECT_GROUP_OWN: what loses least with the method (docs/evaluation_studies.md) */
+    /* SELECT_GROUP_OWN: what loses least with the method (docs/evaluation_studies.md) */
+    enum select_group group;
     enum select_code code; /* hash; SELECT_CODE_OWN: levels where the bits are a multiple of the dimension */
     bool norms;            /* hash: scores times |k| */
     /* quest, meanstd, tree: of each step and query head it is found out what share of the attention was certainly

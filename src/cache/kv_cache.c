@@ -158,6 +158,7 @@ void kv_cache_give_back(struct kv_cache *cache) {
 }
 
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache) { return &cache->layout; }
+const struct kv_layout *kv_sequence_layout(const struct kv_sequence *sequence) { return &sequence->cache->layout; }
 const struct kv_cache_config *kv_cache_get_config(const struct kv_cache *cache) { return &cache->config; }
 const struct kv_pools *kv_cache_pools(const struct kv_cache *cache) { return &cache->pools; }
 

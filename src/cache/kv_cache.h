@@ -120,6 +120,7 @@ uint64_t kv_cache_used_bytes(const struct kv_cache *cache);
 uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache);
 
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache);
+const struct kv_layout *kv_sequence_layout(const struct kv_sequence *sequence);
 const struct kv_cache_config *kv_cache_get_config(
     const struct kv_cache *cache); /* key index as they are now */
 

@@ -194,8 +194,7 @@ static enum status score_head(struct head_run *run, const struct attention_query
 
 enum status attention_weights_add(struct attention_weights *weights, const struct attention_query *query,
                                   float *sums, struct error *error) {
-    const struct kv_layout *layout =
-        kv_sequence_view(query->sequence, weights->stream, query->layer_index).layout;
+    const struct kv_layout *layout = kv_sequence_layout(query->sequence);
     TRY(reserve(weights, layout, error));
     struct head_run run = {
         .weights = weights, .layout = layout, .q = query->q, .row_count = query->row_count, .sums = sums};

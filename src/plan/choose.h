@@ -59,8 +59,8 @@ struct choose_question {
     const struct cost_model *models; /* [model_count], of numbers of threads: all of them first */
     size_t model_count;
     const struct plan *plan; /* sizes, tiers and types; its axes do not matter */
-    const struct device
-        *device;           /* that it is to run on: what it cannot do is left out; NULL: every one can */
+    /* That it is to run on: what it cannot do is left out.  NULL: every device could. */
+    const struct device *device;
     uint64_t depth;        /* tokens that each sequence will have */
     size_t sequences;      /* of a pass together; 0: to be chosen, up to PLAN_SEQUENCES_MAX */
     uint64_t memory_bytes; /* RAM for KV and weights together; 0: enough */

@@ -114,16 +114,22 @@ static enum status check_rebuild(const struct plan *plan, const struct model_con
     return STATUS_OK;
 }
 
+/* Before KV is sized. */
+static enum status check_kv_types(const struct plan *plan, const struct model_config *config,
+                                  struct error *error) {
+    if ((plan->k_type != KV_Q8 || config->k_dimension % KV_SCALE_GROUP == 0) &&
+        (plan->v_type != KV_Q8 || config->v_dimension % KV_SCALE_GROUP == 0))
+        return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "q8 KV needs head dimensions in multiples of %d, not %zu and %zu",
+                     KV_SCALE_GROUP, config->k_dimension, config->v_dimension);
+}
+
 enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error) {
     if (plan->is_auto)
         return error_set(error, STATUS_USAGE,
                          "--preset auto: this command does not choose; loam plan prints what is quickest");
     TRY(check_sizes(plan, config, error));
-    if ((plan->k_type == KV_Q8 && config->k_dimension % KV_SCALE_GROUP != 0) ||
-        (plan->v_type == KV_Q8 && config->v_dimension % KV_SCALE_GROUP != 0))
-        return error_set(error, STATUS_USAGE,
-                         "q8 KV needs head dimensions in multiples of %d, not %zu and %zu", KV_SCALE_GROUP,
-                         config->k_dimension, config->v_dimension);
+    TRY(check_kv_types(plan, config, error));
     if (plan->disk_directory != NULL && plan->host_bytes == 0)
         return error_set(error, STATUS_USAGE, "documents on disk need a budget in RAM");
     if (plan->quantized_pages &&
@@ -204,6 +210,7 @@ static uint64_t buffer_bytes_of(const struct plan *plan) {
 static enum status token_config(const struct plan *plan, const struct model_config *config,
                                 struct kv_cache_config *cache, struct error *error) {
     const struct select_shape shape = plan_select_shape(config);
+    TRY(check_kv_types(plan, config, error));
     *cache = model_cache_config(config, plan->k_type, plan->v_type);
     cache->key_index_layer_first = plan->select.dense_layers;
     if (plan->select.method == NULL) return STATUS_OK;

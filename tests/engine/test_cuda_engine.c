@@ -32,7 +32,7 @@ static void devices_open(struct rig *rig, uint64_t seed) {
     snprintf(settings, sizeof settings, "seed=%llu,capability=%d", (unsigned long long)seed,
              seed % 2 ? 90 : 80);
     (void)setenv("FAKE_CUDA", settings, 1);
-    const struct cuda_device_options cuda = {.library = FAKE_LIBRARY, .thread_count = 1};
+    const struct cuda_device_options cuda = {.driver_file = FAKE_LIBRARY, .thread_count = 1};
     const struct device_options cpu = {.thread_count = 1, .mask = cpu_default()};
     assert_ok(device_cpu_create(&rig->device[CPU], &cpu, &rig->error), rig->error);
     assert_ok(device_cuda_create(&rig->device[CUDA], &cuda, &rig->error), rig->error);

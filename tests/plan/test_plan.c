@@ -139,6 +139,24 @@ static void a_context_fits_its_budget(void **state) {
     assert_int_equal(plan_fit_context(&plan, &config, &error), STATUS_MEMORY);
 }
 
+/* One line, with a budget, on disk and without either; never a size of KV that there cannot be. */
+static void kv_types_fit_the_heads(void **state) {
+    (void)state;
+    struct model_config narrow = config;
+    struct error error;
+    narrow.k_dimension = narrow.v_dimension = 24;
+    for (int kind = 0; kind < 3; kind++) {
+        struct plan plan = plan_of("full", NULL, kind == 2, KV_Q8);
+        plan.has_budget = kind == 1;
+        plan.budget_bytes = plan.memory_bytes = 64u << 20;
+        assert_int_equal(plan_fit_context(&plan, &narrow, &error), STATUS_USAGE);
+        assert_non_null(strstr(error.message, "multiples of 32, not 24 and 24"));
+        assert_int_equal(plan_check_budget(&plan, &narrow, 64, &error), STATUS_USAGE);
+        assert_int_equal(plan_set_host_bytes(&plan, &narrow, &error), kind == 2 ? STATUS_USAGE : STATUS_OK);
+        plan_deinit(&plan);
+    }
+}
+
 /* The cache accepts the least budget in RAM, and a larger context needs more. */
 static void a_tier_has_a_min_budget(void **state) {
     (void)state;
@@ -211,7 +229,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_preset_is_its_row),       cmocka_unit_test(planes_are_bits_of_a_coordinate),
         cmocka_unit_test(settings_change_the_row),   cmocka_unit_test(texts),
-        cmocka_unit_test(a_context_fits_its_budget), cmocka_unit_test(a_tier_has_a_min_budget),
+        cmocka_unit_test(a_context_fits_its_budget),
+        cmocka_unit_test(kv_types_fit_the_heads), cmocka_unit_test(a_tier_has_a_min_budget),
         cmocka_unit_test(who_has_buffers_of_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,8 @@ enum {
 
 /* ---- page tables ---- */
 
+_Static_assert(sizeof(struct place_delta) == sizeof(struct cuda_place_delta), "kernels read them as they are");
+
 void cuda_update_places(struct stream *stream, const struct update_places_operation *operation) {
     const size_t bytes = operation->count * sizeof(struct place_delta);
     struct staged staged;
@@ -29,7 +31,9 @@ void cuda_update_places(struct stream *stream, const struct update_places_operat
     cuda_work_done(stream);
 }
 
-/* What kernels read of the host's arrays: one staged area. */
+/* ---- what kernels read of the host's arrays ---- */
+
+/* One staged area. */
 struct staged_views {
     struct staged area;
     struct cuda_pools *pools; /* [item_count] */

@@ -111,7 +111,7 @@ static const struct device_operations CUDA_OPERATIONS = {
 static enum status device_init(struct cuda_device *device, const struct cuda_device_options *options,
                                struct error *error) {
     const struct cuda_options context = {.wait_limit_ns = options->wait_limit_ns};
-    TRY(cuda_driver_open(&device->driver, options->library, error));
+    TRY(cuda_driver_open(&device->driver, options->driver_file, error));
     TRY(cuda_context_open(&device->context, &device->driver, options->index, &context, error));
     TRY(cuda_modules_open(&device->modules, &device->context, cuda_images, cuda_image_count, error));
     TRY(pool_create(&device->pool, options->thread_count, error));

@@ -13,7 +13,7 @@
 enum { CUDA_MATVEC_ROWS = 8 };
 
 struct cuda_device_options {
-    const char *library;    /* the driver's; NULL: the system's */
+    const char *driver_file; /* NULL: libcuda.so.1, as the system finds it */
     uint32_t index;         /* of the card */
     size_t thread_count;    /* of the host, for what is the host's work; 0: one per processor */
     uint64_t wait_limit_ns; /* struct cuda_options' */

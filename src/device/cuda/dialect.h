@@ -1,6 +1,6 @@
 /* dialect: the words in which kernels are written, for two compilers.
  *
- * clang makes PTX of a kernel file (tools/check_ptx.sh has the flags; no CUDA toolkit is needed): the words
+ * clang makes PTX of a kernel file (cmake/cuda.cmake has the flags; no CUDA toolkit is needed): the words
  * below are single instructions.  The host's compiler makes the same file part of the tests, where threads are
  * fibres and the same words are functions of the executor (tests/device/cuda/executor_dialect.h).
  *

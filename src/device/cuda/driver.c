@@ -39,7 +39,7 @@ static bool symbol_load(void *library, const char *symbol, void *member, size_t 
 static const char *symbols_load(struct cuda_driver *driver) {
     const char *missing = NULL;
 #define CALL(member, symbol, parameters) \
-    if (!symbol_load(driver->library, #symbol, &driver->member, sizeof driver->member)) missing = #symbol;
+    if (!symbol_load(driver->handle, #symbol, &driver->member, sizeof driver->member)) missing = #symbol;
     CUDA_DRIVER_CALLS_OPTIONAL(CALL)
     missing = NULL;
     CUDA_DRIVER_CALLS(CALL)
@@ -71,10 +71,10 @@ static enum status driver_check(struct cuda_driver *driver, struct error *error)
 }
 
 enum status cuda_driver_open(struct cuda_driver *driver, const char *library, struct error *error) {
-    *driver = (struct cuda_driver){.library = NULL};
+    *driver = (struct cuda_driver){.handle = NULL};
     const char *name = library == NULL ? "libcuda.so.1" : library;
-    driver->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (driver->library == NULL) {
+    driver->handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (driver->handle == NULL) {
         const char *reason = dlerror();
         return error_set(error, STATUS_UNSUPPORTED, "cuda: no NVIDIA driver: %s",
                          reason == NULL ? name : reason);
@@ -85,8 +85,8 @@ enum status cuda_driver_open(struct cuda_driver *driver, const char *library, st
 }
 
 void cuda_driver_close(struct cuda_driver *driver) {
-    if (driver->library != NULL) (void)dlclose(driver->library);
-    *driver = (struct cuda_driver){.library = NULL};
+    if (driver->handle != NULL) (void)dlclose(driver->handle);
+    *driver = (struct cuda_driver){.handle = NULL};
 }
 
 /* ---- cards ---- */

@@ -223,7 +223,7 @@ _Static_assert(sizeof(struct cu_edge) == 8, "as in the driver interface");
 enum { CUDA_DRIVER_VERSION_MIN = 12000 };
 
 struct cuda_driver {
-    void *library;   /* owned; NULL: closed */
+    void *handle;    /* owned; NULL: closed */
     int32_t version; /* 1000 * major + 10 * minor, of CUDA */
 #define CALL(member, symbol, parameters) enum cu_result(*member) parameters;
     CUDA_DRIVER_CALLS(CALL)

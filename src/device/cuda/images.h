@@ -7,9 +7,9 @@
 
 struct cuda_image {
     const char *name; /* "matmul", "matmul_sm90a" */
-    uint32_t
-        capability;  /* 80: runs on that and all later cards.  90: on that alone (its matrix instructions are
-                            sm_90a's, which no later card has) */
+    /* 80: runs on that and all later cards.  90: on that alone (its matrix instructions are sm_90a's, which no later
+     * card has). */
+    uint32_t capability;
     const char *ptx; /* ends with a zero */
 };
 

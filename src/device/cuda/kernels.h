@@ -53,7 +53,7 @@ struct kv_shape {
     uint32_t k_scales_offset, v_offset, v_scales_offset, block_bytes;
 };
 
-/* ---- weights, in planes (cuda_repack.h) */
+/* ---- weights, in planes (weight_layout.h) */
 
 struct weight_planes {
     uint64_t codes, high, scales, supers;
@@ -110,7 +110,7 @@ struct cuda_update_places_args { /* of a page table; no index twice; grid {ceil(
     uint64_t table, deltas;
     uint32_t count;
 };
-struct cuda_place_delta {
+struct cuda_place_delta { /* struct place_delta (device.h) */
     uint32_t index, place;
 };
 
@@ -243,8 +243,8 @@ struct cuda_merge_args {
     uint64_t step, rows, partials;
     uint64_t counts; /* of attention_list, whose group it is; 0: all rows were attended to */
     uint64_t y;      /* floats [row][y_stride], or 0 */
-    uint64_t
-        input; /* inputs of 8 bits, input_row_bytes(head_count * v_dimension) apart, or 0; v_dimension % 32 == 0 then */
+    /* inputs of 8 bits, input_row_bytes(head_count * v_dimension) apart, or 0; v_dimension % 32 == 0 then */
+    uint64_t input;
     uint32_t row_count, y_stride, head_count, v_dimension, window, partial_stride, group, reserved;
 };
 struct merge_shared {
@@ -405,8 +405,8 @@ struct cuda_fetch_args {
     uint64_t deltas;  /* struct fetch_delta [kv head][FETCH_MISSES_MAX] */
     uint64_t mailbox; /* uint32_t [kv head][list_stride]: units that are nowhere */
     uint64_t results; /* struct fetch_result [kv head] */
-    uint32_t
-        step_number_offset; /* from the step's head to a uint32_t that differs from step to step, never 0 */
+    /* from the step's head to a uint32_t that differs from step to step, never 0 */
+    uint32_t step_number_offset;
     uint32_t unit_stride, slot_count, list_stride, block_bytes;
     uint32_t device_pools; /* bit n: pool n is in the device's memory */
 };

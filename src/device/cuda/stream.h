@@ -48,9 +48,9 @@ struct cuda_launch {
     uint32_t grid[3], block[3];
     uint32_t shared_bytes;
     const void *arguments; /* the kernel's one struct, read before the call returns */
-    bool
-        is_early; /* it may start before the kernel in front of it on the stream ends, and waits for it by itself
-                              (programmatic dependent launch) */
+    /* It may start before the kernel in front of it on the stream ends, and waits for it by itself (programmatic
+     * dependent launch). */
+    bool is_early;
 };
 
 enum status cuda_stream_create(struct cuda_stream *stream, struct cuda_context *context, struct error *error)

@@ -81,7 +81,7 @@ static enum status with_limit(const char *settings, uint64_t wait_limit_ns, stru
     static struct work work;
     static size_t runs;
     const struct cuda_device_options options = {
-        .library = FAKE_LIBRARY, .thread_count = 1, .wait_limit_ns = wait_limit_ns};
+        .driver_file = FAKE_LIBRARY, .thread_count = 1, .wait_limit_ns = wait_limit_ns};
     *error = (struct error){.status = STATUS_OK};
     (void)setenv("FAKE_CUDA", settings, 1);
     work_init(&work);

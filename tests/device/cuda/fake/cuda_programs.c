@@ -63,7 +63,7 @@ static enum status buffers_create(struct program *program, struct error *error) 
 
 static enum status program_open(struct program *program, struct error *error) {
     const struct cuda_options options = {.wait_limit_ns = program->options->wait_limit_ns};
-    TRY(cuda_driver_open(&program->driver, program->options->library, error));
+    TRY(cuda_driver_open(&program->driver, program->options->driver_file, error));
     if (program->options->no_edges) program->driver.cuGraphAddDependencies = NULL;
     TRY(cuda_context_open(&program->context, &program->driver, 0, &options, error));
     TRY(cuda_modules_open(&program->modules, &program->context, images, 2, error));
@@ -76,14 +76,14 @@ static enum status program_open(struct program *program, struct error *error) {
 }
 
 static uint64_t leaks_read(const struct cuda_driver *driver) {
-    void *address = dlsym(driver->library, "fake_leak_count");
+    void *address = dlsym(driver->handle, "fake_leak_count");
     fake_leak_count_function *count;
     memcpy(&count, &address, sizeof count);
     return count();
 }
 
 static void calls_read(const struct cuda_driver *driver, uint64_t calls[PROGRAM_SYMBOL_COUNT]) {
-    void *address = dlsym(driver->library, "fake_call_count");
+    void *address = dlsym(driver->handle, "fake_call_count");
     fake_call_count_function *count;
     memcpy(&count, &address, sizeof count);
     for (int i = 0; i < PROGRAM_SYMBOL_COUNT; i++) calls[i] = count(program_symbols[i]);
@@ -110,7 +110,7 @@ static void program_close(struct program *program, struct program_result *result
     cuda_modules_close(&program->modules);
     result->counts = program->context.counts;
     result->was_stuck = program->context.is_stuck;
-    if (program->driver.library == NULL) return;
+    if (program->driver.handle == NULL) return;
     const bool was_open = program->context.handle != NULL;
     cuda_context_close(&program->context);
     if (was_open && !result->was_stuck) result->leak_count = leaks_read(&program->driver);

@@ -57,7 +57,7 @@ enum {
 extern const char *const program_symbols[PROGRAM_SYMBOL_COUNT];
 
 struct program_options {
-    const char *library;
+    const char *driver_file;
     enum bug bug;
     uint64_t seed; /* of what is computed */
     uint64_t wait_limit_ns;

@@ -13,7 +13,7 @@ static void expect_refused(const char *library, const char *settings, enum statu
     assert_int_equal(cuda_driver_open(&driver, library, &error), status);
     if (strstr(error.message, text) == NULL) fail_msg("\"%s\", expected \"%s\" in it", error.message, text);
     assert_null(strchr(error.message, '\n'));
-    assert_null(driver.library);
+    assert_null(driver.handle);
 }
 
 static void test_refused(void **state) {

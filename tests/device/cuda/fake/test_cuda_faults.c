@@ -24,7 +24,7 @@ static enum status run(program_function *program, const char *settings, enum bug
                        struct program_result *result, struct error *error) {
     char text[200];
     const bool is_limited = bug == BUG_FLAG_NEVER_RAISED || strstr(settings, "stuck") != NULL;
-    const struct program_options options = {.library = FAKE_LIBRARY,
+    const struct program_options options = {.driver_file = FAKE_LIBRARY,
                                             .bug = bug,
                                             .seed = test_seed(1),
                                             .rounds = ROUNDS,

@@ -57,7 +57,7 @@ static bool is_right(enum bug bug, uint64_t seed) {
     if (child == 0) {
         struct program_result result;
         struct error error;
-        const struct program_options options = {.library = FAKE_LIBRARY,
+        const struct program_options options = {.driver_file = FAKE_LIBRARY,
                                                 .bug = bug,
                                                 .seed = seed,
                                                 .wait_limit_ns =

@@ -14,7 +14,7 @@ static void expect_right(bool is_step, const char *settings, uint64_t seed, bool
                          struct program_result *result) {
     char text[200];
     struct error error;
-    const struct program_options options = {.library = FAKE_LIBRARY, .seed = seed, .no_edges = no_edges};
+    const struct program_options options = {.driver_file = FAKE_LIBRARY, .seed = seed, .no_edges = no_edges};
     snprintf(text, sizeof text, "seed=%llu%s", (unsigned long long)seed, settings);
     (void)setenv("FAKE_CUDA", text, 1);
     assert_ok((is_step ? program_step : program_pipeline)(&options, result, &error), error);
@@ -57,7 +57,7 @@ static void test_no_waits(void **state) {
     (void)state;
     struct program_result result;
     struct error error;
-    const struct program_options options = {.library = FAKE_LIBRARY, .seed = 1};
+    const struct program_options options = {.driver_file = FAKE_LIBRARY, .seed = 1};
     (void)setenv("FAKE_CUDA", "waits=0", 1);
     assert_int_equal(program_step(&options, &result, &error), STATUS_UNSUPPORTED);
     assert_string_equal(error.message, "cuda: Fake GPU 0: a recorded step cannot wait for the host");
