@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../device/queued_device.h"
 #include "engine/engine.h"
 #include "eval/explain.h"
 #include "model/tiny_model.h"
@@ -53,11 +54,9 @@ static void note(void *context, const struct attention_event *event) {
     }
 }
 
-static void test_weights(void **state) {
-    (void)state;
+static void check_weights(struct device *device) {
     struct tiny_model tiny = tiny_model_default("llama");
     tiny.layer_count = LAYERS;
-    struct device *device;
     struct model *model;
     struct engine *engine;
     struct sequence *sequence;
@@ -65,8 +64,7 @@ static void test_weights(void **state) {
     const float *logits;
     int32_t tokens[ROWS];
     struct random random;
-    const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
-    tiny_model_load(&tiny, "explain", &options, &device, &model);
+    tiny_model_load_on(&tiny, "explain", device, &model);
     random_init(&random, 3);
     tiny_model_tokens(&tiny, &random, tokens, ROWS);
     const struct plan plan = {
@@ -115,6 +113,16 @@ static void test_weights(void **state) {
     engine_destroy(engine);
     model_destroy(model);
     device_destroy(device);
+}
+
+static void test_weights(void **state) {
+    (void)state;
+    const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
+    struct device *device;
+    struct error error;
+    assert_ok(device_cpu_create(&device, &options, &error), error);
+    check_weights(device);
+    for (uint64_t seed = 1; seed <= 4; seed++) check_weights(queued_device_create(&options, seed));
 }
 
 static void test_sentences(void **state) {
