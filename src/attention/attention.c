@@ -202,12 +202,28 @@ static void note(struct attention *attention, enum status status, const struct e
     attention->failure = *error;
 }
 
-void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows) {
+bool attention_is_dense(const struct attention *attention) {
+    return attention->tiered == NULL && attention->select == NULL;
+}
+
+void attention_show_layer(struct stream *stream, const struct attention_rows *rows) {
     for (size_t i = 0; i < rows->item_count; i++) {
         struct attend_item *item = &rows->items[i];
         item->view = kv_sequence_view(rows->sequences[i], stream, rows->layer_index);
         ASSERT(item->position_first + item->row_count <= item->view.chunk_stride * KV_CHUNK_TOKENS);
     }
+}
+
+void attention_watch_layer(const struct attention_rows *rows, uint64_t window) {
+    const struct attend_operation operation = {.kv_head_count = rows->kv_head_count,
+                                               .window = window,
+                                               .items = rows->items,
+                                               .item_count = rows->item_count};
+    watch_everything(&operation, rows->sequences, rows->layer_index, 0);
+}
+
+void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows) {
+    attention_show_layer(stream, rows);
     attention->device->operations->append(stream,
                                           &(struct append_operation){.k = rows->k,
                                                                      .v = rows->v,
@@ -215,7 +231,8 @@ void attention_append(struct attention *attention, struct stream *stream, const 
                                                                      .v_stride = rows->v_stride,
                                                                      .kv_head_count = rows->kv_head_count,
                                                                      .items = rows->items,
-                                                                     .item_count = rows->item_count});
+                                                                     .item_count = rows->item_count,
+                                                                     .step = rows->step});
     struct error error;
     if (attention->select == NULL) return;
     for (size_t i = 0; i < rows->item_count; i++)

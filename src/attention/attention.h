@@ -64,6 +64,7 @@ struct attention_rows {
     /* [item_count]; rows and positions given, views filled in by attention_append */
     struct attend_item *items;
     size_t item_count;
+    struct span step; /* struct step_row [rows], where a step is captured (device.h) */
 };
 
 /* Rows of a layer whose K and V are computed again. */
@@ -112,6 +113,15 @@ enum status attention_end_layer(struct attention *attention, struct stream *stre
 void attention_change_items(struct attention *attention);
 /* No chunk is pinned afterwards: to be called when a step has failed or is over. */
 void attention_end_step(struct attention *attention);
+
+/* ---- a step as a graph (device.h): its layers are captured as above, and launched without ---- */
+
+/* Whether a layer's way is dense operations alone, which a graph may have. */
+bool attention_is_dense(const struct attention *attention);
+/* The items' views, which are up to date for what follows on the stream: attention_append does it too. */
+void attention_show_layer(struct stream *stream, const struct attention_rows *rows);
+/* A layer of a launch: for those who watch the sequences. */
+void attention_watch_layer(const struct attention_rows *rows, uint64_t window);
 
 /* ---- what it did ---- */
 

@@ -5,7 +5,7 @@
  * first error, which stream_synchronize returns.
  *
  * Operations name places in the device's buffers (buffer.h), and by ordinary pointers small arrays of the host:
- * those that it reads (items, tokens, picks, lists, deltas) are read before the call returns: the caller
+ * those that it reads (items, picks, lists, deltas) are read before the call returns: the caller
  * may change them then, and a device with a queue stages them per launch.  Results in host arrays are there after the
  * next stream_synchronize, and the arrays must last until then.
  * Thread: one engine thread calls.
@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "device/buffer.h"
 #include "device/place.h"
+#include "device/step.h"
 #include "kernels/abstract/abstract.h"
 #include "kernels/attention/kv_layout.h"
 #include "kernels/hash/hash.h"
@@ -29,6 +30,7 @@
 #include "platform/cpu.h"
 #include "tensor/type.h"
 
+struct graph;
 struct stream;
 /* What was put on a stream up to a point of it.  {NULL}: nothing. */
 struct ticket {
@@ -57,12 +59,11 @@ struct matmul_operation {
     bool accumulate; /* y += instead of y =: the residual connection */
 };
 
-/* y[i] = row tokens[i] of table (+ row positions[i] + position_offset of a second table). */
+/* y[i] = row step[i].token of table (+ row step[i].position + position_offset of a second table). */
 struct embed_operation {
     const struct weight *table;
-    const int32_t *tokens;               /* [row_count], host memory, checked by the caller */
     const struct weight *position_table; /* NULL: none (OPT has one) */
-    const uint64_t *positions;           /* [row_count], host memory */
+    struct span step;                    /* struct step_row [row_count] */
     uint64_t position_offset;
     size_t row_count;
     struct span y; /* float [row_count][columns of the table] */
@@ -84,7 +85,7 @@ struct norm_operation {
 
 /* The rotation angles of a step's rows, computed once per step: cosine_sine[row][2 * pair_count]. */
 struct rope_angles_operation {
-    const uint64_t *positions; /* [row_count], host memory */
+    struct span step; /* struct step_row [row_count] */
     size_t row_count;
     struct span frequency; /* float [pair_count] */
     size_t pair_count;
@@ -167,6 +168,7 @@ struct append_operation { /* stores K and V of a step's rows into their chunks *
     size_t kv_head_count;
     const struct attend_item *items;
     size_t item_count;
+    struct span step; /* as in attend_operation */
 };
 
 /* Of one row (one item, no window): ranges [first, end) of those that it attends in (kernels/attention/attention.h), by
@@ -189,6 +191,9 @@ struct attend_operation { /* dense causal attention over everything stored so fa
     const struct attend_item *items;
     size_t item_count;
     const struct attend_ranges *ranges; /* NULL: all are attended to here */
+    /* struct step_row [rows of q], or none.  In a graph, where each item has one row: a launch takes the rows'
+     * positions from there, in place of the items'. */
+    struct span step;
 };
 
 /* What is stored next to a chunk of one KV head, for selection to read in place of the chunk's keys. */
@@ -468,6 +473,17 @@ struct device_operations {
     /* Host work of the calling thread (disk reads to submit), done once while the next launched operation runs, or at
      * the next stream_synchronize.  It launches nothing but copies, on another stream.  One at a time. */
     void (*overlap)(struct stream *stream, void (*work)(void *context), void *context);
+    /* A graph: operations that are captured once and launched on that stream as often as wanted.  Between begin and end
+     * the stream keeps what it is given instead of running it: embed, matmul, norm, rope_angles, rope, activation,
+     * append, attend, and nothing else.  What they name in the host's memory is as it was then; what differs from
+     * launch to launch is in the rows of the step.  Spans of theirs are the same or share nothing.  After a launch KV
+     * and MEMORY_SHARED have what was written; of other memory that they write it may be anything, since a device may
+     * run several operations as one.
+     * graph_end: *graph NULL unless STATUS_OK.  graph_destroy: no launch is under way; NULL is allowed. */
+    enum status (*graph_begin)(struct stream *stream, struct error *error);
+    enum status (*graph_end)(struct stream *stream, struct graph **graph, struct error *error);
+    void (*graph_launch)(struct stream *stream, struct graph *graph);
+    void (*graph_destroy)(struct graph *graph);
     void (*copy)(struct stream *stream, struct span target, struct span source, size_t size_bytes);
     /* From host memory, which is read before the call returns, and to it: there after the next stream_synchronize. */
     void (*upload)(struct stream *stream, struct span target, const void *source, size_t size_bytes);

@@ -169,8 +169,14 @@ struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
     return kv_tier_statistics(engine->cache);
 }
 const struct model_config *engine_config(const struct engine *engine) { return &engine->model->config; }
+struct step_graph_counts engine_step_graph_counts(const struct engine *engine) {
+    return forward_graph_counts(engine->forward);
+}
 uint64_t engine_context_size(const struct engine *engine) { return engine->context_size; }
-void engine_give_back_memory(struct engine *engine) { kv_cache_give_back(engine->cache); }
+void engine_give_back_memory(struct engine *engine) {
+    forward_forget_graph(engine->forward);
+    kv_cache_give_back(engine->cache);
+}
 size_t engine_sequence_capacity(const struct engine *engine) { return engine->sequence_capacity; }
 bool engine_saves(const struct engine *engine) { return engine->documents != NULL; }
 uint64_t engine_kv_used_bytes(const struct engine *engine) { return kv_cache_used_bytes(engine->cache); }

@@ -154,6 +154,9 @@ bool sequence_prefills_together(const struct sequence *sequence);
 enum status engine_step(struct engine *engine, struct sequence *const *sequences, const int32_t *tokens,
                         size_t count, const float **logits, struct error *error) STATUS_CHECKED;
 
+/* How many of its steps were captured, and launched as graphs of the device (model.h). */
+struct step_graph_counts engine_step_graph_counts(const struct engine *engine);
+
 /* Appends random KV (normal values from the seed) without computing it.  For benchmarks at depths where a prefill
  * takes too long. */
 enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,

@@ -7,7 +7,11 @@
 #include "model/forward_internal.h"
 #include "model/weight_stream.h"
 
-enum { BUFFER_ALIGNMENT = 64, FORWARD_ROWS_MAX = 1 << 20 };
+enum {
+    BUFFER_ALIGNMENT = 64,
+    FORWARD_ROWS_MAX = 1 << 20,
+    STEP_FLOATS = sizeof(struct step_row) / sizeof(float),
+};
 
 /* Lays out the buffers.  The first round (memory NULL) only counts bytes. */
 struct layout {
@@ -35,7 +39,9 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     forward->up = place(&layout, rows, config->ffn_size);
     forward->gate = place(&layout, config->family == FAMILY_OPT ? 0 : rows, config->ffn_size);
     forward->angles = place(&layout, all, config->rope_dimension);
+    forward->step = place(&layout, all, STEP_FLOATS);
     forward->narrow.hidden = place(&layout, wanted, hidden);
+    forward->narrow.step = place(&layout, wanted, STEP_FLOATS);
     forward->next.normed = place(&layout, rows, hidden);
     forward->next.q = place(&layout, rows, config->head_count * config->k_dimension);
     forward->narrow.normed = place(&layout, wanted, hidden);
@@ -44,6 +50,7 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     forward->inputs.k = place(&layout, rebuilt, config->kv_head_count * config->k_dimension);
     forward->inputs.v = place(&layout, rebuilt, config->kv_head_count * config->v_dimension);
     forward->inputs.angles = place(&layout, rebuilt, config->rope_dimension);
+    forward->inputs.step = place(&layout, rebuilt, STEP_FLOATS);
     return layout.used;
 }
 
@@ -57,21 +64,24 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     place_all(forward, &forward->memory);
     TRY(device->operations->allocate(device, MEMORY_SHARED, wanted * config->vocabulary_size * sizeof(float),
                                      &forward->logits, error));
+    const size_t step_rows =
+        max_size(max_size(forward->row_capacity, forward->beside_capacity), REBUILD_ROWS_MAX);
     forward->items = calloc(rows, sizeof *forward->items);
+    forward->step_rows = calloc(step_rows, sizeof *forward->step_rows);
     forward->narrow.items = calloc(wanted, sizeof *forward->narrow.items);
     forward->narrow.sequences = calloc(wanted, sizeof *forward->narrow.sequences);
     forward->narrow.kv = calloc(wanted, sizeof(struct kv_sequence *));
     forward->next.items = calloc(rows, sizeof *forward->next.items);
     forward->narrow.positions = calloc(wanted, sizeof *forward->narrow.positions);
     forward->narrow.rows = calloc(wanted, sizeof *forward->narrow.rows);
-    if (forward->items == NULL || forward->narrow.items == NULL || forward->narrow.sequences == NULL ||
-        forward->narrow.kv == NULL || forward->next.items == NULL || forward->narrow.positions == NULL ||
-        forward->narrow.rows == NULL)
+    if (forward->items == NULL || forward->step_rows == NULL || forward->narrow.items == NULL ||
+        forward->narrow.sequences == NULL || forward->narrow.kv == NULL || forward->next.items == NULL ||
+        forward->narrow.positions == NULL || forward->narrow.rows == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for a forward pass of %zu rows", rows);
+    TRY(step_graph_init(forward, error));
     if (!forward->rebuilds) return STATUS_OK;
     forward->inputs.host = calloc(rows * config->hidden_size, sizeof *forward->inputs.host);
-    forward->inputs.positions = calloc(REBUILD_ROWS_MAX, sizeof *forward->inputs.positions);
-    if (forward->inputs.host == NULL || forward->inputs.positions == NULL)
+    if (forward->inputs.host == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for the inputs of %zu rows", rows);
     return STATUS_OK;
 }
@@ -111,10 +121,12 @@ enum status forward_create(struct forward **forward, struct model *model,
 void forward_destroy(struct forward *forward) {
     if (forward == NULL) return;
     struct device *device = forward->model->device;
+    step_graph_deinit(forward);
     device->operations->release(device, &forward->logits);
     device->operations->release(device, &forward->memory);
     if (forward->stream != NULL) device->operations->stream_destroy(forward->stream);
     free(forward->items);
+    free(forward->step_rows);
     free(forward->narrow.items);
     free(forward->narrow.sequences);
     free(forward->narrow.kv);
@@ -122,7 +134,6 @@ void forward_destroy(struct forward *forward) {
     free(forward->narrow.positions);
     free(forward->narrow.rows);
     free(forward->inputs.host);
-    free(forward->inputs.positions);
     free(forward->watch.layer.copy);
     free(forward->watch.attention.copy);
     free(forward);
@@ -199,13 +210,39 @@ static struct span angles_of(const struct forward *forward, const struct forward
     return span_floats(forward->angles, (first + row) * forward->model->config.rope_dimension);
 }
 
+static struct span step_of(const struct forward *forward, const struct forward_batch *batch, size_t row) {
+    size_t first = batch->beside ? forward->row_capacity : 0;
+    return span_behind(forward->step, (first + row) * sizeof(struct step_row));
+}
+
+void forward_upload_step(struct forward *forward, struct span step, size_t row_count) {
+    forward->model->device->operations->upload(forward->stream, step, forward->step_rows,
+                                               row_count * sizeof *forward->step_rows);
+}
+
+/* What the batch's operations read of its rows, and of those whose logits are wanted. */
+static void upload_steps(struct forward *forward, const struct forward_batch *batch) {
+    for (size_t item = 0; item < batch->item_count; item++)
+        for (size_t i = 0; i < batch->items[item].row_count; i++) {
+            const size_t row = batch->items[item].row_first + i;
+            forward->step_rows[row] = (struct step_row){.position = batch->positions[row],
+                                                        .token = (uint32_t)batch->tokens[row],
+                                                        .item = (uint32_t)item};
+        }
+    forward_upload_step(forward, step_of(forward, batch, 0), batch->row_count);
+    if (batch->logit_row_count == 0 || batch->logit_row_count == batch->row_count) return;
+    for (size_t i = 0; i < batch->logit_row_count; i++)
+        forward->step_rows[i] = (struct step_row){.position = forward->narrow.positions[i]};
+    forward_upload_step(forward, forward->narrow.step, batch->logit_row_count);
+}
+
 /* first: the block's, of the batch. */
 static void make_angles(struct forward *forward, const struct forward_batch *batch, size_t first) {
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
     if (!config->has_rope) return;
     model->device->operations->rope_angles(
-        forward->stream, &(struct rope_angles_operation){.positions = batch->positions,
+        forward->stream, &(struct rope_angles_operation){.step = step_of(forward, batch, first),
                                                          .row_count = batch->row_count,
                                                          .frequency = model->rope_frequency,
                                                          .pair_count = config->rope_dimension / 2,
@@ -221,9 +258,8 @@ static void embed(struct forward *forward, const struct forward_batch *batch, si
     operations->embed(
         forward->stream,
         &(struct embed_operation){.table = &model->token_embedding,
-                                  .tokens = batch->tokens,
                                   .position_table = config->has_rope ? NULL : &model->position_embedding,
-                                  .positions = batch->positions,
+                                  .step = step_of(forward, batch, first),
                                   .position_offset = config->position_offset,
                                   .row_count = batch->row_count,
                                   .y = hidden_of(forward, batch, first)});
@@ -396,7 +432,8 @@ static struct attention_rows rows_of(const struct layer_pass *pass) {
                                    .v_stride = config->kv_head_count * config->v_dimension,
                                    .sequences = batch->sequences,
                                    .items = forward->items,
-                                   .item_count = batch->item_count};
+                                   .item_count = batch->item_count,
+                                   .step = pass->step};
 }
 
 static enum status run_layer(struct layer_pass *pass, struct error *error) {
@@ -430,6 +467,7 @@ static enum status run_block(struct forward *forward, const struct block *block,
                               .narrow = last && may_narrow(forward, &block->batch),
                               .narrow_first = block->narrow_first,
                               .angles = angles_of(forward, &block->batch, block->first),
+                              .step = step_of(forward, &block->batch, block->first),
                               .residual = hidden_of(forward, &block->batch, block->first),
                               .normed = forward->normed,
                               .row_count = block->batch.row_count};
@@ -522,6 +560,18 @@ static enum status run_layers(struct forward *forward, struct forward_batch *bat
     return STATUS_OK;
 }
 
+enum status forward_run_block(struct forward *forward, const struct forward_batch *batch,
+                              struct error *error) {
+    struct block block = {.count = 0};
+    bool is_one = next_block(forward, batch, &block);
+    ASSERT(is_one && block.count == 1);
+    embed(forward, &block.batch, 0);
+    for (size_t layer = 0; layer < forward->model->config.layer_count; layer++)
+        TRY(run_block(forward, &block, layer, true, error));
+    project_logits(forward, hidden_of(forward, batch, 0), batch->row_count);
+    return STATUS_OK;
+}
+
 enum status forward_run(struct forward *forward, const struct forward_batch *given, const float **logits,
                         struct error *error) {
     bool paused = false;
@@ -530,12 +580,15 @@ enum status forward_run(struct forward *forward, const struct forward_batch *giv
     forward->kept_row_count = 0;
     TRY(batch_check(forward, batch, error));
     narrow_prepare(forward, batch);
+    upload_steps(forward, batch);
     uint64_t began = trace_clock(forward->trace);
-    enum status status = run_layers(forward, &own, &paused, error);
+    const bool as_graph = step_graph_takes(forward, batch);
+    enum status status =
+        as_graph ? step_graph_run(forward, batch, error) : run_layers(forward, &own, &paused, error);
     attention_end_step(forward->attention);
     if (forward->trace != NULL) trace_phase(forward->trace, "logits", TRACE_NONE);
     bool all_wanted = batch->logit_row_count == batch->row_count;
-    if (status == STATUS_OK && batch->logit_row_count > 0 && !paused)
+    if (status == STATUS_OK && !as_graph && batch->logit_row_count > 0 && !paused)
         project_logits(forward, all_wanted ? hidden_of(forward, batch, 0) : forward->narrow.hidden,
                        batch->logit_row_count);
     /* Also after a failure: launched operations may still read the caller's arrays. */
@@ -566,6 +619,7 @@ enum status forward_restore_rows(struct forward *forward, const struct forward_b
     TRY(batch_check(forward, batch, error));
     operations->upload(forward->stream, forward->hidden, rows,
                        batch->row_count * forward->model->config.hidden_size * sizeof *rows);
+    upload_steps(forward, batch);
     while (next_block(forward, batch, &block)) make_angles(forward, &block.batch, block.first);
     return operations->stream_synchronize(forward->stream, error);
 }

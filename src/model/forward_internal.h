@@ -12,6 +12,7 @@
 /* The rows whose logits are wanted, [logit_row_capacity] each. */
 struct narrow_rows {
     struct span hidden, normed; /* [hidden_size] a row */
+    struct span step;           /* struct step_row a row */
     struct attend_item *items;  /* owned; one row each */
     size_t *sequences;          /* owned; index of the item that a row belongs to */
     struct kv_sequence **kv;    /* owned; the sequence */
@@ -30,7 +31,7 @@ struct input_rows {
     float *host; /* owned, [block_capacity][hidden_size]: of a block, to be kept; NULL: nothing is kept */
     struct span normed;       /* a row: [hidden_size], of the first layer */
     struct span k, v, angles; /* [kv_head_count][k_dimension or v_dimension]; [rope_dimension] */
-    uint64_t *positions;      /* owned */
+    struct span step;         /* struct step_row */
 };
 
 /* The observers of a layer's output and of its attention. */
@@ -47,6 +48,13 @@ struct forward_watch {
     } attention;
 };
 
+/* A step as a graph (step_graph.c). */
+struct step_graph {
+    struct graph *graph;    /* owned; NULL: none */
+    struct step_kind *kind; /* owned; of the last step */
+    struct step_graph_counts counts;
+};
+
 struct forward {
     struct model *model;
     struct stream *stream;
@@ -54,15 +62,18 @@ struct forward {
     struct trace *trace;                 /* borrowed; NULL: none */
     const struct forward_replay *replay; /* borrowed; NULL: none */
     size_t row_capacity, block_capacity, logit_row_capacity, beside_capacity;
-    size_t kept_row_count;     /* rows of hidden that forward_logits may use; 0: none */
-    struct buffer memory;      /* owned MEMORY_DEVICE; everything but logits, all of it floats: */
-    struct span hidden;        /* [row_capacity + beside_capacity][hidden_size], the residual stream */
-    struct span normed;        /* [block_capacity][hidden_size] */
-    struct span q;             /* [block_capacity][head_count][k_dimension] */
-    struct span k, v;          /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
-    struct span attended;      /* [block_capacity][head_count][v_dimension] */
-    struct span gate, up;      /* [block_capacity][ffn_size]; gate only for gated families */
-    struct span angles;        /* [row_capacity + beside_capacity][rope_dimension] cosine, sine pairs */
+    size_t kept_row_count;      /* rows of hidden that forward_logits may use; 0: none */
+    struct buffer memory;       /* owned MEMORY_DEVICE; everything but logits, all of it floats: */
+    struct span hidden;         /* [row_capacity + beside_capacity][hidden_size], the residual stream */
+    struct span normed;         /* [block_capacity][hidden_size] */
+    struct span q;              /* [block_capacity][head_count][k_dimension] */
+    struct span k, v;           /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
+    struct span attended;       /* [block_capacity][head_count][v_dimension] */
+    struct span gate, up;       /* [block_capacity][ffn_size]; gate only for gated families */
+    struct span angles;         /* [row_capacity + beside_capacity][rope_dimension] cosine, sine pairs */
+    struct span step;           /* struct step_row [row_capacity + beside_capacity] */
+    struct step_row *step_rows; /* owned; on their way to the device, by forward_upload_step */
+    struct step_graph graph;
     struct attend_item *items; /* owned, [block_capacity]: the block's, with this layer's views */
     struct narrow_rows narrow;
     struct next_rows next;
@@ -80,7 +91,7 @@ struct layer_pass {
     size_t layer_index;
     bool narrow;                /* after K and V only batch->logit_rows are computed */
     size_t narrow_first;        /* the block's first row in forward->narrow */
-    struct span angles;         /* [rows of the block][rope_dimension] */
+    struct span angles, step;   /* [rows of the block][rope_dimension]; struct step_row [the same] */
     struct span residual;       /* in hidden, or in narrow.hidden once narrowed: [row_count][hidden_size] */
     struct span normed;         /* the same for the norm's output */
     size_t row_count;           /* of residual */
@@ -91,6 +102,21 @@ struct layer_pass {
 static inline void layer_phase(const struct layer_pass *pass, const char *name) {
     if (pass->forward->trace != NULL) trace_phase(pass->forward->trace, name, (uint32_t)pass->layer_index);
 }
+
+/* The rows that were filled in, forward->step_rows, as an operation reads them. */
+void forward_upload_step(struct forward *forward, struct span step, size_t row_count);
+/* forward.c: a batch of one block, from the tokens to the residual stream behind the last layer; and logits of it. */
+enum status forward_run_block(struct forward *forward, const struct forward_batch *batch,
+                              struct error *error);
+
+/* step_graph.c.  Whether a batch is a step that may be a graph: one row of each sequence, dense, watched by nobody but
+ * the map. */
+bool step_graph_takes(const struct forward *forward, const struct forward_batch *batch);
+/* Runs such a step up to its logits: the first of its kind as it is, the second is captured, and launched as those
+ * that follow are.  Of a kind are steps whose sequences have their page tables at the same places. */
+enum status step_graph_run(struct forward *forward, const struct forward_batch *batch, struct error *error);
+enum status step_graph_init(struct forward *forward, struct error *error);
+void step_graph_deinit(struct forward *forward);
 
 /* layer_rows.c.  y = norm(residual): LayerNorm with a bias, else RMSNorm; layer_norm: into normed. */
 void layer_norm_into(const struct layer_pass *pass, struct span weight, struct span bias, struct span y);

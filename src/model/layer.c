@@ -36,7 +36,9 @@ static void narrow(struct layer_pass *pass) {
                                                   .y_stride = {config->head_count * config->k_dimension}});
     if (!config->has_rope) return;
     operations->rope_angles(forward->stream, &(struct rope_angles_operation){
-                                                 .positions = forward->narrow.positions + pass->narrow_first,
+                                                 .step = span_behind(forward->narrow.step,
+                                                                     pass->narrow_first *
+                                                                         sizeof(struct step_row)),
                                                  .row_count = count,
                                                  .frequency = model->rope_frequency,
                                                  .pair_count = config->rope_dimension / 2,
@@ -119,6 +121,7 @@ static void attend(struct layer_pass *pass) {
         layer.operation = operation_of(pass, forward->q, narrow_items(pass), pass->row_count);
     } else {
         layer.operation = operation_of(pass, forward->q, forward->items, pass->batch->item_count);
+        layer.operation.step = pass->step;
     }
     layer.operation.window = config->attention == ATTENTION_SLIDING ? config->window : 0;
     attention_attend(forward->attention, forward->stream, &layer);

@@ -190,6 +190,13 @@ void forward_set_replay(struct forward *forward, const struct forward_replay *re
  * next call. */
 enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
                         struct error *error) STATUS_CHECKED;
+/* Steps that ran as a graph of the device (device.h). */
+struct step_graph_counts {
+    uint64_t captures, launches;
+};
+struct step_graph_counts forward_graph_counts(const struct forward *forward);
+/* Before memory goes that graphs may name: of the KV cache's slots. */
+void forward_forget_graph(struct forward *forward);
 /* The residual stream of a paused batch, [row_count][hidden_size] in host memory, so that another one may run; and back
  * for the run that goes on. */
 enum status forward_save_rows(struct forward *forward, size_t row_count, float *rows, struct error *error)

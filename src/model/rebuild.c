@@ -14,9 +14,8 @@ static struct span first_inputs(const struct layer_pass *pass, const struct rebu
     model->device->operations->embed(
         forward->stream,
         &(struct embed_operation){.table = &model->token_embedding,
-                                  .tokens = rows->tokens,
                                   .position_table = config->has_rope ? NULL : &model->position_embedding,
-                                  .positions = forward->inputs.positions,
+                                  .step = forward->inputs.step,
                                   .position_offset = config->position_offset,
                                   .row_count = rows->row_count,
                                   .y = normed});
@@ -41,11 +40,14 @@ void layer_rebuild(void *context, struct rebuild_rows *rows) {
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
     const struct span k = forward->inputs.k, v = forward->inputs.v;
-    for (size_t i = 0; i < rows->row_count; i++) forward->inputs.positions[i] = rows->position_first + i;
+    for (size_t i = 0; i < rows->row_count; i++)
+        forward->step_rows[i] = (struct step_row){.position = rows->position_first + i,
+                                                  .token = rows->tokens != NULL ? (uint32_t)rows->tokens[i] : 0};
+    forward_upload_step(forward, forward->inputs.step, rows->row_count);
     const struct span x = span_exists(rows->inputs) ? rows->inputs : first_inputs(pass, rows);
     if (config->has_rope)
         model->device->operations->rope_angles(
-            forward->stream, &(struct rope_angles_operation){.positions = forward->inputs.positions,
+            forward->stream, &(struct rope_angles_operation){.step = forward->inputs.step,
                                                              .row_count = rows->row_count,
                                                              .frequency = model->rope_frequency,
                                                              .pair_count = config->rope_dimension / 2,

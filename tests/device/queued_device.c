@@ -18,6 +18,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/random.h"
+#include "device/operation_list.h"
 #include "platform/clock.h"
 #include "platform/pool.h"
 
@@ -73,17 +74,9 @@ struct record {
     struct use *uses;      /* owned */
     uint64_t call;         /* that launched it */
     bool is_ready; /* release by the host, acquire by the worker: all of the above and below is there */
+    struct operation_list list; /* owned: a dense operation, or nothing */
+    struct operation *listed;   /* in the list, or a graph's */
     union {
-        struct embed_operation embed;
-        struct matmul_operation matmul;
-        struct norm_operation norm;
-        struct rope_angles_operation rope_angles;
-        struct rope_operation rope;
-        struct activation_operation activation;
-        struct update_places_operation update_places;
-        struct append_operation append;
-        struct attend_operation attend;
-        struct gather_operation gather;
         struct key_index_build_operation key_index_build;
         struct choose_operation choose;
         struct attend_rows_operation attend_rows;
@@ -119,8 +112,13 @@ struct queued_device {
     size_t turn_count;
 };
 
+struct graph {
+    struct operation_list list;
+};
+
 struct stream {
     struct queued_device *device; /* borrowed */
+    struct graph *graph;          /* that is captured; NULL: operations are queued */
     struct stream *inner;         /* owned: the cpu device's */
     struct stream *next;          /* of the device */
     struct record *first, **last; /* not run yet */
@@ -247,6 +245,7 @@ static void run_up_to(struct ticket ticket) {
 /* ---- records ---- */
 
 static struct record *record_create(struct stream *stream, void (*run)(const struct record *record)) {
+    ASSERT(stream->graph == NULL); /* only dense operations are captured */
     struct record *record = calloc(1, sizeof *record);
     ASSERT(record != NULL);
     record->stream = stream;
@@ -300,6 +299,7 @@ static void result_use(struct record *record, struct result *result) {
 }
 
 static void record_destroy(struct record *record) {
+    operation_list_clear(&record->list);
     for (struct staged *staged = record->staged, *next; staged != NULL; staged = next) {
         next = staged->next;
         free(staged);
@@ -479,7 +479,9 @@ static void queued_stream_destroy(struct stream *stream) {
 }
 
 static enum status queued_stream_synchronize(struct stream *stream, struct error *error) {
+    ASSERT(stream->graph == NULL);
     stream->device->call++;
+    stream->device->counts.waits++;
     run_overlap(stream->device);
     run_up_to((struct ticket){stream, stream->launched});
     ASSERT(__atomic_load_n(&stream->done, __ATOMIC_ACQUIRE) == stream->launched);
@@ -510,6 +512,7 @@ static bool queued_ticket_done(struct ticket ticket) {
 static enum status queued_ticket_wait(struct ticket ticket, struct error *error) {
     if (ticket.stream == NULL) return STATUS_OK;
     ticket.stream->device->call++;
+    ticket.stream->device->counts.waits++;
     run_overlap(ticket.stream->device);
     run_up_to(ticket);
     ASSERT(is_done(ticket));
@@ -618,27 +621,73 @@ static void stage_choose(struct record *record, struct choose_operation *own) {
                 ->memory;
 }
 
-static const struct weight *stage_weight(struct record *record, const struct weight *weight) {
-    return stage(record, weight, sizeof *weight);
+/* ---- dense operations, and graphs of them ---- */
+
+static void run_listed(const struct record *record) {
+    operation_launch_now(record->listed, inner_of(record->stream), record->stream->inner);
 }
 
-static void stage_matmul(struct record *record, struct matmul_operation *own) {
-    stage_span(record, &own->x);
-    for (size_t i = 0; i < own->weight_count; i++) {
-        own->weights[i] = stage_weight(record, own->weights[i]);
-        stage_span(record, &own->biases[i]);
-        stage_span(record, &own->y[i]);
+static void queue_listed(struct stream *stream, enum operation_kind kind, const void *operation) {
+    struct record *record = record_create(stream, run_listed);
+    operation_list_add(&record->list, kind, operation);
+    ASSERT(!record->list.failed);
+    record->listed = record->list.first;
+    launch(record);
+}
+
+/* Dense: what a graph may have. */
+#define DENSE(KIND, name)                                                                        \
+    static void queued_##name(struct stream *stream, const struct name##_operation *operation) { \
+        if (stream->graph != NULL)                                                               \
+            operation_list_add(&stream->graph->list, OPERATION_##KIND, operation);               \
+        else                                                                                     \
+            queue_listed(stream, OPERATION_##KIND, operation);                                   \
+    }
+
+OPERATIONS_OF_GRAPHS(DENSE)
+
+static void queued_update_places(struct stream *stream, const struct update_places_operation *operation) {
+    queue_listed(stream, OPERATION_UPDATE_PLACES, operation);
+}
+static void queued_gather(struct stream *stream, const struct gather_operation *operation) {
+    queue_listed(stream, OPERATION_GATHER, operation);
+}
+
+static enum status queued_graph_begin(struct stream *stream, struct error *error) {
+    (void)error;
+    ASSERT(stream->graph == NULL);
+    stream->graph = calloc(1, sizeof *stream->graph);
+    ASSERT(stream->graph != NULL);
+    return STATUS_OK;
+}
+
+static enum status queued_graph_end(struct stream *stream, struct graph **graph, struct error *error) {
+    (void)error;
+    ASSERT(!stream->graph->list.failed);
+    *graph = stream->graph;
+    stream->graph = NULL;
+    stream->device->counts.graphs++;
+    return STATUS_OK;
+}
+
+/* Each operation is queued by itself: others' may run between them. */
+static void queued_graph_launch(struct stream *stream, struct graph *graph) {
+    ASSERT(stream->graph == NULL);
+    stream->device->counts.graph_launches++;
+    for (struct operation *operation = graph->list.first; operation != NULL; operation = operation->next) {
+        struct record *record = record_create(stream, run_listed);
+        record->listed = operation;
+        launch(record);
     }
 }
 
-static void stage_ranges(struct record *record, struct attend_operation *own) {
-    if (own->ranges == NULL) return;
-    struct attend_ranges *ranges = stage(record, own->ranges, sizeof *ranges);
-    stage_span(record, &ranges->partials);
-    own->ranges = ranges;
+static void queued_graph_destroy(struct graph *graph) {
+    if (graph == NULL) return;
+    operation_list_clear(&graph->list);
+    free(graph);
 }
 
-/* ---- operations ---- */
+/* ---- other operations ---- */
 
 /* stages: what it names in the host's memory; own is the record's copy of the operation. */
 #define QUEUED(name, stages)                                                                     \
@@ -662,18 +711,6 @@ static void stage_ranges(struct record *record, struct attend_operation *own) {
 
 #define SPAN(member) stage_span(record, &own->member)
 
-QUEUED(embed, own->table = stage_weight(record, own->table);
-       own->position_table = stage_weight(record, own->position_table);
-       STAGE(record, own->tokens, own->row_count); STAGE(record, own->positions, own->row_count); SPAN(y))
-QUEUED(matmul, stage_matmul(record, own))
-QUEUED(norm, SPAN(x); SPAN(w); SPAN(b); SPAN(y))
-QUEUED(rope_angles, STAGE(record, own->positions, own->row_count); SPAN(frequency); SPAN(cosine_sine))
-QUEUED(rope, SPAN(x); SPAN(cosine_sine))
-QUEUED(activation, SPAN(gate); SPAN(up); SPAN(y))
-QUEUED(update_places, SPAN(table); STAGE(record, own->deltas, own->count))
-QUEUED(append, STAGE_ITEMS(); SPAN(k); SPAN(v))
-QUEUED(attend, STAGE_ITEMS(); SPAN(q); SPAN(out); stage_ranges(record, own))
-QUEUED(gather, STAGE(record, own->indices, own->row_count); SPAN(x); SPAN(y))
 QUEUED(key_index_build, STAGE_ITEMS(); STAGE(record, own->layout, 1); SPAN(weights))
 QUEUED(choose, stage_choose(record, own))
 QUEUED(attend_rows, stage_rows(record, own))
@@ -751,6 +788,10 @@ static const struct device_operations OPERATIONS = {
     .ticket_done = queued_ticket_done,
     .ticket_wait = queued_ticket_wait,
     .overlap = queued_overlap,
+    .graph_begin = queued_graph_begin,
+    .graph_end = queued_graph_end,
+    .graph_launch = queued_graph_launch,
+    .graph_destroy = queued_graph_destroy,
     .copy = queued_copy,
     .upload = queued_upload,
     .download = queued_download,

@@ -4,7 +4,7 @@
  * that a seed gives the same order every time.  Some seeds run nothing before somebody waits for it.
  *
  *   staged     Of what an operation names in the host's memory, the device has a copy when the call returns: items,
- *              views, lists, picks, tokens, layouts, weights, the source of an upload; and places as they were.
+ *              views, lists, picks, layouts, weights, the source of an upload; and places as they were.
  *              MEMORY_SHARED is read and written when the operation runs.
  *   late       A result in the host's memory, other than MEMORY_SHARED, holds 0xff bytes until its stream is
  *              synchronised; what is added to (times, counts of trees) does not change until then.
@@ -25,7 +25,9 @@ void queued_device_map_weights(struct device *device);
 
 struct queued_device_counts {
     uint64_t launched;
-    uint64_t late; /* run by a later call than the one that launched them */
+    uint64_t late;  /* run by a later call than the one that launched them */
+    uint64_t waits; /* of the host, for a stream or a ticket */
+    uint64_t graphs, graph_launches;
 };
 struct queued_device_counts queued_device_counts(const struct device *device);
 

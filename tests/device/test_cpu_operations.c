@@ -328,19 +328,19 @@ static void test_rope(struct fixture *fixture) {
         size_t rows = between(fixture, 1, 70), heads = between(fixture, 1, 6),
                pairs = 4 * between(fixture, 1, 16);
         size_t head_stride = 2 * pairs + 8 * between(fixture, 0, 2), stride = heads * head_stride + 3;
-        uint64_t *positions = malloc(rows * sizeof *positions);
-        for (size_t i = 0; i < rows; i++) positions[i] = random_below(&fixture->random, (uint64_t)1 << 33);
+        struct step_row *step = calloc(rows, sizeof *step);
+        for (size_t i = 0; i < rows; i++) step[i].position = random_below(&fixture->random, (uint64_t)1 << 33);
         float *frequency = random_floats(fixture, pairs), *x = random_floats(fixture, rows * stride);
         float *expected = copy_of(x, rows * stride), *angles = random_floats(fixture, 2 * pairs);
         enum rope_order order = round % 2 == 0 ? ROPE_ADJACENT : ROPE_SPLIT;
         for (size_t i = 0; i < rows; i++) {
-            fixture->kernels.rope.angles(positions[i], frequency, pairs, 1.25f, angles);
+            fixture->kernels.rope.angles(step[i].position, frequency, pairs, 1.25f, angles);
             fixture->kernels.rope.apply(expected + i * stride, heads, head_stride, pairs, order, angles);
         }
         for (size_t d = 0; d < DEVICES; d++) {
             float *y = copy_of(x, rows * stride), *table = random_floats(fixture, rows * 2 * pairs);
-            const struct rope_angles_operation make = {positions, rows,  host_span(frequency),
-                                                       pairs,     1.25f, host_span(table)};
+            const struct rope_angles_operation make = {host_span(step), rows,  host_span(frequency),
+                                                       pairs,           1.25f, host_span(table)};
             const struct rope_operation apply = {host_span(y), stride, rows,  heads,
                                                  head_stride,  pairs,  order, host_span(table)};
             fixture->devices[d]->operations->rope_angles(fixture->streams[d], &make);
@@ -349,7 +349,7 @@ static void test_rope(struct fixture *fixture) {
             free(y);
             free(table);
         }
-        free(positions);
+        free(step);
         free(frequency);
         free(x);
         free(expected);
@@ -411,28 +411,27 @@ static void test_embed_and_gather(struct fixture *fixture) {
         struct matrix table = random_matrix(fixture, WEIGHT_TYPES[round % 9], table_rows, columns);
         struct matrix positions_table = random_matrix(fixture, TENSOR_F16, 50, columns);
         const struct weight embedding = host_weight(table), position_embedding = host_weight(positions_table);
-        int32_t *tokens = malloc(rows * sizeof *tokens);
-        uint64_t *positions = malloc(rows * sizeof *positions);
+        struct step_row *step = calloc(rows, sizeof *step);
         uint32_t *indices = malloc(rows * sizeof *indices);
         float *expected = malloc(rows * columns * sizeof *expected),
               *position = random_floats(fixture, columns);
         for (size_t i = 0; i < rows; i++) {
-            tokens[i] = (int32_t)random_below(&fixture->random, table_rows);
-            positions[i] = random_below(&fixture->random, 48);
+            step[i].token = (uint32_t)random_below(&fixture->random, table_rows);
+            step[i].position = random_below(&fixture->random, 48);
             indices[i] = (uint32_t)random_below(&fixture->random, rows);
             const uint8_t *source = table.data, *more = positions_table.data;
-            fixture->kernels.convert.dequantize[table.type](source + (size_t)tokens[i] * table.row_bytes,
+            fixture->kernels.convert.dequantize[table.type](source + step[i].token * table.row_bytes,
                                                             expected + i * columns, columns);
             fixture->kernels.convert.dequantize[TENSOR_F16](
-                more + (positions[i] + 2) * positions_table.row_bytes, position, columns);
+                more + (step[i].position + 2) * positions_table.row_bytes, position, columns);
             for (size_t c = 0; c < columns && round % 2 == 0; c++) expected[i * columns + c] += position[c];
         }
         for (size_t d = 0; d < DEVICES; d++) {
             float *y = random_floats(fixture, rows * columns),
                   *z = random_floats(fixture, rows * (columns + 1));
             const struct embed_operation embed = {
-                &embedding, tokens,      round % 2 == 0 ? &position_embedding : NULL, positions, 2,
-                rows,       host_span(y)};
+                &embedding, round % 2 == 0 ? &position_embedding : NULL, host_span(step), 2, rows,
+                host_span(y)};
             fixture->devices[d]->operations->embed(fixture->streams[d], &embed);
             assert_memory_equal(y, expected, rows * columns * sizeof(float));
             const struct gather_operation gather = {host_span(y), columns,      indices,    rows,
@@ -446,8 +445,7 @@ static void test_embed_and_gather(struct fixture *fixture) {
         }
         free((void *)(uintptr_t)table.data);
         free((void *)(uintptr_t)positions_table.data);
-        free(tokens);
-        free(positions);
+        free(step);
         free(indices);
         free(expected);
         free(position);
@@ -535,9 +533,13 @@ static void attend_past_init(struct fixture *fixture, struct attend_case *c) {
 
 static void append_rows(struct fixture *fixture, struct attend_case *c, size_t d) {
     size_t heads = c->operation.kv_head_count;
-    const struct append_operation append = {
-        host_span(c->k), host_span(c->v), heads * c->layout.k_dimension, heads * c->layout.v_dimension,
-        heads,           c->items,        c->operation.item_count};
+    const struct append_operation append = {.k = host_span(c->k),
+                                            .v = host_span(c->v),
+                                            .k_stride = heads * c->layout.k_dimension,
+                                            .v_stride = heads * c->layout.v_dimension,
+                                            .kv_head_count = heads,
+                                            .items = c->items,
+                                            .item_count = c->operation.item_count};
     fixture->devices[d]->operations->append(fixture->streams[d], &append);
 }
 

@@ -206,6 +206,76 @@ static void batches_give_the_same_bits(void **state) {
     rig_close(&rig);
 }
 
+/* ---- steps as graphs ---- */
+
+enum { GRAPH_STEPS = 5 };
+
+static void nothing(void *context, const struct attention_event *event) {
+    (void)context;
+    (void)event;
+}
+
+/* Three sequences together, then one alone; observed: operation by operation.  [2 * GRAPH_STEPS][3][width] */
+static float *graph_steps(struct rig *rig, const struct plan *plan, bool observed) {
+    static const size_t lengths[3] = {70, 1, 33};
+    struct engine *engine;
+    struct sequence *sequences[3];
+    const float *logits;
+    float *all = rows_create((size_t)2 * GRAPH_STEPS * 3, rig->width);
+    assert_ok(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), rig->error);
+    for (size_t i = 0; i < 3; i++) {
+        const struct prefill_request request = {.tokens = rig->tokens + i, .token_count = lengths[i]};
+        assert_ok(sequence_create(&sequences[i], engine, &rig->error), rig->error);
+        assert_ok(engine_prefill(engine, sequences[i], &request, NULL, &rig->error), rig->error);
+    }
+    if (observed) engine_set_attention_observer(engine, nothing, NULL);
+    const struct step_graph_counts before = engine_step_graph_counts(engine);
+    const uint64_t launches = device_cuda_counts(rig->device[CUDA]).graph_launches;
+    for (size_t i = 0; i < (size_t)2 * GRAPH_STEPS; i++) {
+        const size_t count = i < GRAPH_STEPS ? 3 : 1;
+        assert_ok(engine_step(engine, sequences, rig->tokens + 100 + i, count, &logits, &rig->error),
+                  rig->error);
+        memcpy(all + i * 3 * rig->width, logits, count * rig->width * sizeof *logits);
+    }
+    const struct step_graph_counts counts = engine_step_graph_counts(engine);
+    assert_int_equal(counts.captures - before.captures, observed ? 0 : 2);
+    assert_int_equal(counts.launches - before.launches, observed ? 0 : 2 * (GRAPH_STEPS - 1));
+    assert_int_equal(device_cuda_counts(rig->device[CUDA]).graph_launches - launches,
+                     counts.launches - before.launches);
+    for (size_t i = 0; i < 3; i++) sequence_destroy(sequences[i]);
+    engine_destroy(engine);
+    return all;
+}
+
+static void graphs_give_the_bits_of_their_operations(void **state) {
+    (void)state;
+    static const struct family families[] = {{"llama", TENSOR_Q4_0, KV_F16, 40, 0},
+                                             {"qwen2", TENSOR_Q8_0, KV_Q8, 0, 0},
+                                             {"qwen3", TENSOR_Q4_K, KV_F16, 0, 0},
+                                             {"llama", TENSOR_F16, KV_F16, 0, 0},
+                                             {"opt", TENSOR_Q8_0, KV_F16, 0, 0}};
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        struct rig rig;
+        struct tiny_model tiny = tiny_model_default(families[i].name);
+        if (!test_takes_next()) continue;
+        tiny.type = families[i].type;
+        if (families[i].kv == KV_Q8) tiny.head_dimension = 32;
+        if (tiny.type == TENSOR_Q4_K) {
+            tiny.hidden_size = tiny.ffn_size = 256;
+            tiny.head_dimension = 256 / tiny.head_count;
+        }
+        tiny.window = families[i].window;
+        tiny.window_period = families[i].window > 0 ? 2 : 0;
+        rig_open(&rig, &tiny, test_seed(47) + i);
+        struct plan plan = plan_of(&rig, "full", families[i].kv);
+        float *found = graph_steps(&rig, &plan, false), *expected = graph_steps(&rig, &plan, true);
+        assert_memory_equal(found, expected, 2 * GRAPH_STEPS * 3 * rig.width * sizeof *found);
+        free(found), free(expected);
+        plan_deinit(&plan);
+        rig_close(&rig);
+    }
+}
+
 /* ---- KV on disk ---- */
 
 /* Chunks come from the disk into slots that are pinned memory, few enough that they are used again; a second engine
@@ -319,8 +389,11 @@ int main(void) {
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(families_match),          cmocka_unit_test(batches_give_the_same_bits),
-        cmocka_unit_test(documents_match),         cmocka_unit_test(nano_says_the_same),
+        cmocka_unit_test(families_match),
+        cmocka_unit_test(batches_give_the_same_bits),
+        cmocka_unit_test(graphs_give_the_bits_of_their_operations),
+        cmocka_unit_test(documents_match),
+        cmocka_unit_test(nano_says_the_same),
         cmocka_unit_test(what_chooses_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

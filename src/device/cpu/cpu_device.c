@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "device/cpu/cpu_device_internal.h"
+#include "device/cpu/cpu_graph.h"
 
 /* One core copies about 10 GB/s here: below this, waking threads gains nothing. */
 enum { COPY_BYTES_ALONE = 256 << 10 };
@@ -50,7 +51,7 @@ static void cpu_weight_release(struct device *base, struct weight *weight) {
 static enum status cpu_stream_create(struct device *device, struct stream **stream, struct error *error) {
     *stream = malloc(sizeof **stream);
     if (*stream == NULL) return error_set(error, STATUS_MEMORY, "cpu device: no memory for a stream");
-    (*stream)->device = (struct cpu_device *)device;
+    **stream = (struct stream){.device = (struct cpu_device *)device};
     return STATUS_OK;
 }
 
@@ -80,6 +81,7 @@ static void cpu_overlap(struct stream *stream, void (*work)(void *context), void
 
 static enum status cpu_stream_synchronize(struct stream *stream, struct error *error) {
     const struct error *first = &stream->device->error;
+    ASSERT(stream->graph == NULL);
     cpu_run_overlap(stream->device);
     if (first->status != STATUS_OK && error != NULL) *error = *first;
     return first->status;
@@ -99,6 +101,7 @@ static void copy_task(void *context, const struct pool_worker *worker) {
 }
 
 static void copy(struct stream *stream, void *target, const void *source, size_t size_bytes) {
+    ASSERT(stream->graph == NULL);
     if (size_bytes == 0) return;
     struct copy_run run = {target, source, size_bytes};
     cpu_run(stream->device, size_bytes <= COPY_BYTES_ALONE, copy_task, &run);
@@ -131,18 +134,22 @@ static const struct device_operations CPU_OPERATIONS = {
     .ticket_done = cpu_ticket_done,
     .ticket_wait = cpu_ticket_wait,
     .overlap = cpu_overlap,
+    .graph_begin = cpu_graph_begin,
+    .graph_end = cpu_graph_end,
+    .graph_launch = cpu_graph_launch,
+    .graph_destroy = cpu_graph_destroy,
     .copy = cpu_copy,
     .upload = cpu_upload,
     .download = cpu_download,
-    .embed = cpu_embed,
-    .matmul = cpu_matmul,
-    .norm = cpu_norm,
-    .rope_angles = cpu_rope_angles,
-    .rope = cpu_rope,
-    .activation = cpu_activation,
+    .embed = cpu_captured_embed,
+    .matmul = cpu_captured_matmul,
+    .norm = cpu_captured_norm,
+    .rope_angles = cpu_captured_rope_angles,
+    .rope = cpu_captured_rope,
+    .activation = cpu_captured_activation,
     .update_places = cpu_update_places,
-    .append = cpu_append,
-    .attend = cpu_attend,
+    .append = cpu_captured_append,
+    .attend = cpu_captured_attend,
     .gather = cpu_gather,
     .key_index_build = cpu_key_index_build,
     .choose = cpu_choose,

@@ -42,6 +42,7 @@ struct cpu_device {
 
 struct stream {
     struct cpu_device *device; /* borrowed */
+    struct graph *graph;       /* owned: that is captured; NULL: operations run */
 };
 
 /* Where to write the device's error; NULL if it has one already (only the first counts). */
@@ -64,6 +65,7 @@ static inline void *cpu_address(struct span span) {
 static inline float *cpu_floats(struct span span) { return cpu_address(span); }
 static inline uint16_t *cpu_halves(struct span span) { return cpu_address(span); }
 static inline struct softmax_sum *cpu_sums(struct span span) { return cpu_address(span); }
+static inline const struct step_row *cpu_step(struct span span) { return cpu_address(span); }
 static inline const uint32_t *cpu_places(struct span table) { return cpu_address(table); }
 /* NULL: nowhere. */
 static inline void *cpu_chunk(const struct kv_pools *pools, uint32_t place) {

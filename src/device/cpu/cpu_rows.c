@@ -43,13 +43,13 @@ static void embed_task(void *context, const struct pool_worker *worker) {
     size_t columns = operation->table->matrix.columns;
     struct range rows = pool_range(worker, operation->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++) {
+        const struct step_row *step = cpu_step(operation->step) + row;
         float *y = cpu_floats(operation->y) + row * columns;
-        ASSERT(operation->tokens[row] >= 0);
-        dequantize_row(run->device, operation->table, (uint64_t)operation->tokens[row], y);
+        dequantize_row(run->device, operation->table, step->token, y);
         if (operation->position_table == NULL) continue;
         float *position = (float *)(void *)(run->scratch + worker->index * run->row_bytes);
         dequantize_row(run->device, operation->position_table,
-                       operation->positions[row] + operation->position_offset, position);
+                       step->position + operation->position_offset, position);
         run->device->kernels.activation.add(y, position, columns, y);
     }
 }
@@ -105,7 +105,7 @@ static void rope_angles_task(void *context, const struct pool_worker *worker) {
     const struct rope_angles_operation *angles = run->angles;
     struct range rows = pool_range(worker, angles->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++)
-        run->kernels->angles(angles->positions[row], cpu_floats(angles->frequency), angles->pair_count,
+        run->kernels->angles(cpu_step(angles->step)[row].position, cpu_floats(angles->frequency), angles->pair_count,
                              angles->factor, cpu_floats(angles->cosine_sine) + row * 2 * angles->pair_count);
 }
 

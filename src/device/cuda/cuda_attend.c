@@ -1,5 +1,5 @@
 /* update_places, append and attend.  Page tables are in device memory; rows, items, and the addresses of pools are
- * staged, for each operation. */
+ * staged, for each operation; of a graph, the rows are those of the step. */
 #include <stdio.h>
 #include <string.h>
 
@@ -101,7 +101,7 @@ static size_t rows_of(const struct attend_item *items, size_t begin, size_t end)
 
 /* False: the device is broken. */
 static bool views_stage(struct stream *stream, struct staged_views *views, const struct attend_item *items,
-                        size_t item_count) {
+                        size_t item_count, struct span step) {
     *views = (struct staged_views){.row_count = 0};
     if (!areas_take(stream, views, rows_of(items, 0, item_count), item_count)) return false;
     for (size_t i = 0; i < item_count; i++) {
@@ -114,6 +114,10 @@ static bool views_stage(struct stream *stream, struct staged_views *views, const
     }
     *views->head = (struct step_head){UINT32_MAX, UINT32_MAX};
     staging_send(stream, &views->area);
+    if (stream->made == NULL) return true;
+    ASSERT(span_exists(step)); /* else every launch would have the positions of the first */
+    for (size_t i = 0; i < item_count; i++) ASSERT(items[i].row_first == i && items[i].row_count == 1);
+    views->card_rows = cuda_address(step);
     return true;
 }
 
@@ -147,7 +151,7 @@ void cuda_append(struct stream *stream, const struct append_operation *operation
     struct staged_views views;
     cuda_device_enter(stream->device);
     if (rows_of(items, 0, operation->item_count) == 0) return;
-    if (!views_stage(stream, &views, items, operation->item_count)) return;
+    if (!views_stage(stream, &views, items, operation->item_count, operation->step)) return;
     size_t done = 0; /* rows */
     for (size_t first = 0, end; first < operation->item_count; first = end) {
         end = run_end(items, operation->item_count, first);
@@ -311,7 +315,7 @@ void cuda_attend(struct stream *stream, const struct attend_operation *operation
     struct attend_run run = {.stream = stream, .operation = operation, .views = &views};
     cuda_device_enter(stream->device);
     if (rows_of(items, 0, operation->item_count) == 0 || !is_possible(stream->device, operation)) return;
-    if (!views_stage(stream, &views, items, operation->item_count)) return;
+    if (!views_stage(stream, &views, items, operation->item_count, operation->step)) return;
     attend_init(&run);
     if (run.partials == 0) return;
     size_t staged = 0;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "device/cuda/cuda_device_internal.h"
+#include "device/cuda/cuda_capture.h"
 
 enum { SEGMENT_BYTES = 256 << 10, LOADING_SEGMENT_BYTES = 4 << 20 };
 
@@ -92,18 +92,22 @@ static const struct device_operations CUDA_OPERATIONS = {
     .ticket_done = cuda_is_done,
     .ticket_wait = cuda_wait,
     .overlap = cuda_overlap,
+    .graph_begin = cuda_capture_begin,
+    .graph_end = cuda_capture_end,
+    .graph_launch = cuda_capture_launch,
+    .graph_destroy = cuda_capture_destroy,
     .copy = cuda_copy,
     .upload = cuda_work_upload,
     .download = cuda_work_download,
-    .embed = cuda_embed,
-    .matmul = cuda_matmul,
-    .norm = cuda_norm,
-    .rope_angles = cuda_rope_angles,
-    .rope = cuda_rope,
-    .activation = cuda_activation,
+    .embed = cuda_captured_embed,
+    .matmul = cuda_captured_matmul,
+    .norm = cuda_captured_norm,
+    .rope_angles = cuda_captured_rope_angles,
+    .rope = cuda_captured_rope,
+    .activation = cuda_captured_activation,
     .update_places = cuda_update_places,
-    .append = cuda_append,
-    .attend = cuda_attend,
+    .append = cuda_captured_append,
+    .attend = cuda_captured_attend,
     .gather = cuda_gather,
 };
 

@@ -1,31 +1,15 @@
-/* The operations that go row by row.  Tokens, positions and indices are staged. */
+/* The operations that go row by row.  Indices are staged. */
 #include "base/assert.h"
 #include "device/cuda/cuda_device_internal.h"
 
 static uint32_t blocks_of(size_t count, size_t each) { return (uint32_t)((count + each - 1) / each); }
 
-/* Rows of a step, as kernels read them; tokens or positions may be NULL. */
-static uint64_t stage_rows(struct stream *stream, const int32_t *tokens, const uint64_t *positions,
-                           size_t row_count) {
-    struct staged staged;
-    if (!staging_take(stream, row_count * sizeof(struct step_row), true, &staged)) return 0;
-    struct step_row *rows = (struct step_row *)(void *)staged.host;
-    for (size_t i = 0; i < row_count; i++)
-        rows[i] = (struct step_row){.position = positions == NULL ? 0 : positions[i],
-                                    .token = tokens == NULL ? 0 : (uint32_t)tokens[i]};
-    staging_send(stream, &staged);
-    return staged.card;
-}
-
 void cuda_embed(struct stream *stream, const struct embed_operation *operation) {
     cuda_device_enter(stream->device);
     const struct weight *table = operation->table, *positions = operation->position_table;
     ASSERT(table->matrix.columns % 4 == 0);
-    const uint64_t rows = stage_rows(stream, operation->tokens,
-                                     positions == NULL ? NULL : operation->positions, operation->row_count);
-    if (rows == 0) return;
     struct cuda_embed_args args = {.table = cuda_planes(table),
-                                   .rows = rows,
+                                   .rows = cuda_address(operation->step),
                                    .y = cuda_address(operation->y),
                                    .table_type = (uint32_t)table->matrix.type,
                                    .positions_type = NO_WEIGHT,
@@ -70,9 +54,7 @@ void cuda_norm(struct stream *stream, const struct norm_operation *operation) {
 
 void cuda_rope_angles(struct stream *stream, const struct rope_angles_operation *operation) {
     cuda_device_enter(stream->device);
-    const uint64_t rows = stage_rows(stream, NULL, operation->positions, operation->row_count);
-    if (rows == 0) return;
-    const struct cuda_rope_angles_args args = {.rows = rows,
+    const struct cuda_rope_angles_args args = {.rows = cuda_address(operation->step),
                                                .frequency = cuda_address(operation->frequency),
                                                .cosine_sine = cuda_address(operation->cosine_sine),
                                                .row_count = (uint32_t)operation->row_count,

@@ -6,7 +6,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
-#include "device/cuda/cuda_device_internal.h"
+#include "device/cuda/cuda_capture.h"
 
 enum { STAGING_ALIGN = 64, SCRATCH_STEP = 1 << 20, RESULTS_BYTES = 1 << 20 };
 
@@ -98,6 +98,7 @@ bool staging_take(struct stream *stream, size_t size_bytes, bool has_card, struc
     struct staging *staging = &stream->staging;
     const size_t bytes = align_up(max_size(size_bytes, 1), STAGING_ALIGN);
     if (!cuda_context_works(&stream->device->context)) return false;
+    if (stream->made != NULL) return graph_staging_take(stream->made, size_bytes, staged);
     if (bytes > staging->segment_bytes || staging->host.size_bytes == 0) {
         size_t grown = staging->segment_bytes;
         while (grown < bytes) grown *= 2;
@@ -121,12 +122,14 @@ bool staging_take(struct stream *stream, size_t size_bytes, bool has_card, struc
 }
 
 void staging_send(struct stream *stream, const struct staged *staged) {
+    if (stream->made != NULL) return; /* once, when the graph is made */
     cuda_stream_copy(&stream->queue, staged->card, staged->pinned, staged->size_bytes);
 }
 
 void cuda_work_upload(struct stream *stream, struct span target, const void *source, size_t size_bytes) {
     const size_t part_max = stream->staging.segment_bytes;
     struct staged staged;
+    ASSERT(stream->captured == NULL);
     cuda_device_enter(stream->device);
     for (size_t done = 0, part; done < size_bytes; done += part) {
         part = min_size(part_max, size_bytes - done);
@@ -149,6 +152,7 @@ static void deliver(struct stream *stream) {
 
 /* Waits for all that is on the stream, and delivers. */
 static enum status finish(struct stream *stream, struct error *error) {
+    ASSERT(stream->captured == NULL);
     const uint64_t ticket = cuda_stream_mark(&stream->queue);
     const enum status status = cuda_ticket_wait(&stream->queue, ticket, error);
     if (status == STATUS_OK) deliver(stream);
@@ -186,6 +190,7 @@ void cuda_work_download(struct stream *stream, void *target, struct span source,
 uint64_t cuda_scratch(struct stream *stream, size_t size_bytes) {
     struct cuda_device *device = stream->device;
     if (!cuda_context_works(&device->context)) return 0;
+    if (stream->made != NULL) return graph_scratch(stream->made, size_bytes);
     if (size_bytes <= stream->scratch.size_bytes && stream->scratch.size_bytes > 0)
         return stream->scratch.address;
     cuda_stream_drain(&stream->queue);

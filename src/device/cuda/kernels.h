@@ -9,21 +9,18 @@
 
 #include <stdint.h>
 
+#include "device/step.h"
+
 #if defined(__CUDA__)
 #define KERNELS_BOTH static __attribute__((host)) __attribute__((device)) inline
 #else
 #define KERNELS_BOTH static inline
 #endif
 
-/* ---- a step: a head, and two arrays */
+/* ---- a step: a head, its rows (device/step.h) and its items */
 
 struct step_head {
     uint32_t row_count, item_count;
-};
-
-struct step_row {
-    uint64_t position;
-    uint32_t token, item;
 };
 
 /* Rows [row_first, row_first + row_count) of a step belong to one sequence, at positions from position_first on. */

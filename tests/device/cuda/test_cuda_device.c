@@ -37,25 +37,25 @@ static void embed_check(struct twin *twin) {
     twin_weight_make(twin, &table, TYPES[between(twin, 0, 14)], 30, columns);
     twin_weight_make(twin, &positions, TENSOR_F16, 40, columns);
     twin_floats_make(twin, &y, MEMORY_DEVICE, rows * columns, 1);
-    int32_t tokens[20];
-    uint64_t at[20];
-    for (size_t i = 0; i < rows; i++) {
-        tokens[i] = (int32_t)random_below(&twin->random, 30);
-        at[i] = random_below(&twin->random, 38);
-    }
+    struct step_row step[20];
+    struct buffer memory[TWINS];
+    for (size_t i = 0; i < rows; i++)
+        step[i] = (struct step_row){.position = random_below(&twin->random, 38),
+                                    .token = (uint32_t)random_below(&twin->random, 30)};
+    twin_upload(twin, memory, step, sizeof step);
+    memset(step, 0x7f, sizeof step); /* they have been read */
     for (size_t on = 0; on < TWINS; on++)
         twin_operations(twin, on)->embed(
             twin->stream[on],
             &(struct embed_operation){.table = &table.on[on],
-                                      .tokens = tokens,
                                       .position_table = has_positions ? &positions.on[on] : NULL,
-                                      .positions = at,
+                                      .step = span_of(&memory[on], 0),
                                       .position_offset = 2,
                                       .row_count = rows,
                                       .y = twin_span(&y, on)});
-    memset(tokens, 0x7f, sizeof tokens), memset(at, 0x7f, sizeof at); /* they have been read */
     twin_floats_read(twin, &y);
     check_same(&y, "embed");
+    twin_release(twin, memory);
     twin_floats_free(twin, &y);
     twin_weight_free(twin, &table), twin_weight_free(twin, &positions);
 }
@@ -131,16 +131,19 @@ static void rope_check(struct twin *twin) {
     const size_t rows = between(twin, 1, 7), heads = between(twin, 1, 6), pairs = 4 * between(twin, 1, 40);
     const size_t head_stride = 2 * pairs + 8 * between(twin, 0, 2), stride = heads * head_stride + 4;
     const enum rope_order order = random_below(&twin->random, 2) ? ROPE_ADJACENT : ROPE_SPLIT;
-    uint64_t positions[7];
+    struct step_row step[7] = {{.item = 0}};
+    struct buffer memory[TWINS];
     struct twin_floats frequency, angles, x;
     twin_floats_make(twin, &frequency, MEMORY_DEVICE, pairs, 1);
     twin_floats_make(twin, &angles, MEMORY_DEVICE, rows * 2 * pairs, 1);
     twin_floats_make(twin, &x, MEMORY_DEVICE, rows * stride, 1);
-    for (size_t i = 0; i < rows; i++) positions[i] = random_below(&twin->random, 1 << 20);
+    for (size_t i = 0; i < rows; i++) step[i].position = random_below(&twin->random, 1 << 20);
+    twin_upload(twin, memory, step, sizeof step);
     for (size_t on = 0; on < TWINS; on++) {
         twin_operations(twin, on)->rope_angles(
-            twin->stream[on], &(struct rope_angles_operation){positions, rows, twin_span(&frequency, on),
-                                                              pairs, 1.25f, twin_span(&angles, on)});
+            twin->stream[on], &(struct rope_angles_operation){span_of(&memory[on], 0), rows,
+                                                              twin_span(&frequency, on), pairs, 1.25f,
+                                                              twin_span(&angles, on)});
         twin_operations(twin, on)->rope(
             twin->stream[on], &(struct rope_operation){twin_span(&x, on), stride, rows, heads, head_stride,
                                                        pairs, order, twin_span(&angles, on)});
@@ -155,6 +158,7 @@ static void rope_check(struct twin *twin) {
         if (i % stride < heads * head_stride) bound = 12 * (angle_bound + 3 * EPS * 1.25);
         check_near(x.after[1][i], x.after[0][i], bound, "rope %zu", i); /* |x| < 6 */
     }
+    twin_release(twin, memory);
     twin_floats_free(twin, &frequency), twin_floats_free(twin, &angles), twin_floats_free(twin, &x);
 }
 

@@ -47,6 +47,22 @@ static inline void twin_synchronize(const struct twin *twin) {
         assert_ok(twin_operations(twin, on)->stream_synchronize(twin->stream[on], &error), error);
 }
 
+/* The same bytes in both devices' memory. */
+static inline void twin_upload(struct twin *twin, struct buffer memory[TWINS], const void *source,
+                               size_t bytes) {
+    struct error error;
+    for (size_t on = 0; on < TWINS; on++) {
+        assert_ok(twin_operations(twin, on)->allocate(twin->device[on], MEMORY_DEVICE, bytes, &memory[on],
+                                                      &error),
+                  error);
+        twin_operations(twin, on)->upload(twin->stream[on], span_of(&memory[on], 0), source, bytes);
+    }
+}
+static inline void twin_release(struct twin *twin, struct buffer memory[TWINS]) {
+    for (size_t on = 0; on < TWINS; on++)
+        twin_operations(twin, on)->release(twin->device[on], &memory[on]);
+}
+
 /* The same floats on both, and what both have made of them. */
 struct twin_floats {
     size_t count;

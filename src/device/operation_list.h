@@ -1,0 +1,70 @@
+/* operation_list: dense operations that are run later, or again and again.
+ *
+ * An operation that is added is a copy: of what it names in the host's memory, and of the buffers that its spans name.
+ * So the caller may change all of that at once.  A graph of the cpu device is such a list. */
+#ifndef LOAM_DEVICE_OPERATION_LIST_H
+#define LOAM_DEVICE_OPERATION_LIST_H
+
+#include "device/device.h"
+
+enum operation_kind {
+    OPERATION_EMBED,
+    OPERATION_MATMUL,
+    OPERATION_NORM,
+    OPERATION_ROPE_ANGLES,
+    OPERATION_ROPE,
+    OPERATION_ACTIVATION,
+    OPERATION_UPDATE_PLACES,
+    OPERATION_APPEND,
+    OPERATION_ATTEND,
+    OPERATION_GATHER,
+};
+
+/* Those that graphs have (device.h): X(kind, name). */
+#define OPERATIONS_OF_GRAPHS(X) \
+    X(EMBED, embed)             \
+    X(MATMUL, matmul)           \
+    X(NORM, norm)               \
+    X(ROPE_ANGLES, rope_angles) \
+    X(ROPE, rope)               \
+    X(ACTIVATION, activation)   \
+    X(APPEND, append)           \
+    X(ATTEND, attend)
+
+struct operation {
+    struct operation *next; /* in the order in which they were added */
+    enum operation_kind kind;
+    struct operation_copy *copies; /* owned: of what it names */
+    union {
+        struct embed_operation embed;
+        struct matmul_operation matmul;
+        struct norm_operation norm;
+        struct rope_angles_operation rope_angles;
+        struct rope_operation rope;
+        struct activation_operation activation;
+        struct update_places_operation update_places;
+        struct append_operation append;
+        struct attend_operation attend;
+        struct gather_operation gather;
+    } as;
+};
+
+/* Zeroed: empty. */
+struct operation_list {
+    struct operation *first, *last;
+    bool failed; /* an operation found no memory: the list is of no use */
+};
+
+/* operation: the struct of its kind. */
+void operation_list_add(struct operation_list *list, enum operation_kind kind, const void *operation);
+void operation_list_clear(struct operation_list *list);
+
+/* Puts it on a stream, as its caller did. */
+void operation_launch(const struct operation *operation, const struct device_operations *operations,
+                      struct stream *stream);
+/* The same for a device whose memory the caller reads (the cpu's), as a part of a graph: the items take their positions
+ * from the rows of the step, where the operation has them. */
+void operation_launch_now(struct operation *operation, const struct device_operations *operations,
+                          struct stream *stream);
+
+#endif

@@ -1,0 +1,133 @@
+/* step_graph: a decode step that is captured once and launched for every token.  Positions and tokens are in the rows
+ * of the step; places of chunks in page tables, which are brought up to date in front of the launch. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "model/forward_internal.h"
+
+/* Where the places of a sequence's chunks in a layer are. */
+struct table_place {
+    uint64_t address;
+    size_t chunk_stride;
+};
+
+/* What a captured step cannot differ in. */
+struct step_kind {
+    size_t row_count; /* 0: there was no step */
+    bool beside;
+    struct kv_pools pools;
+    struct table_place tables[]; /* [layer_count][row_count] */
+};
+
+enum status step_graph_init(struct forward *forward, struct error *error) {
+    const size_t count = forward->model->config.layer_count * forward->logit_row_capacity;
+    struct step_kind *kind = calloc(1, sizeof *kind + count * sizeof *kind->tables);
+    if (kind == NULL) return error_set(error, STATUS_MEMORY, "no memory for a step of %zu layers", count);
+    forward->graph.kind = kind;
+    return STATUS_OK;
+}
+
+void forward_forget_graph(struct forward *forward) {
+    forward->model->device->operations->graph_destroy(forward->graph.graph);
+    forward->graph.graph = NULL;
+    if (forward->graph.kind != NULL) forward->graph.kind->row_count = 0;
+}
+
+void step_graph_deinit(struct forward *forward) {
+    forward_forget_graph(forward);
+    free(forward->graph.kind);
+}
+
+struct step_graph_counts forward_graph_counts(const struct forward *forward) {
+    return forward->graph.counts;
+}
+
+bool step_graph_takes(const struct forward *forward, const struct forward_batch *batch) {
+    const bool is_step = batch->item_count == batch->row_count &&
+                         batch->logit_row_count == batch->row_count && batch->block_rows == 0 &&
+                         !batch->keep_rows;
+    const bool is_whole = batch->progress == NULL && batch->pauses == NULL && batch->leave == NULL;
+    const bool is_observed = forward->watch.layer.observer != NULL ||
+                             forward->watch.attention.observer != NULL || forward->trace != NULL;
+    return is_step && is_whole && !is_observed && forward->replay == NULL && !forward->rebuilds &&
+           forward->model->stream == NULL && attention_is_dense(forward->attention);
+}
+
+/* The layer's rows with their views, up to date. */
+static struct attention_rows show_layer(struct forward *forward, const struct forward_batch *batch,
+                                        size_t layer) {
+    struct attention_rows rows = {.layer_index = layer,
+                                  .kv_head_count = forward->model->config.kv_head_count,
+                                  .sequences = batch->sequences,
+                                  .items = forward->items,
+                                  .item_count = batch->item_count};
+    memcpy(forward->items, batch->items, batch->item_count * sizeof *batch->items);
+    attention_show_layer(forward->stream, &rows);
+    return rows;
+}
+
+/* Brings all page tables up to date, and notes the step's kind; false: it differs from that of the last one. */
+static bool note_kind(struct forward *forward, const struct forward_batch *batch) {
+    struct step_kind *kind = forward->graph.kind;
+    const size_t rows = batch->row_count;
+    bool same = kind->row_count == rows && kind->beside == batch->beside;
+    for (size_t layer = 0; layer < forward->model->config.layer_count; layer++) {
+        const struct attention_rows shown = show_layer(forward, batch, layer);
+        for (size_t i = 0; i < rows; i++) {
+            const struct kv_view *view = &shown.items[i].view;
+            const struct table_place now = {view->chunks.buffer->address + view->chunks.offset,
+                                            view->chunk_stride};
+            struct table_place *place = &kind->tables[layer * rows + i];
+            same = same && place->address == now.address && place->chunk_stride == now.chunk_stride;
+            *place = now;
+        }
+    }
+    const struct kv_pools *pools = forward->items[0].view.pools;
+    for (size_t i = 1; i < rows; i++) ASSERT(forward->items[i].view.pools == pools);
+    for (size_t i = 0; i < PLACE_POOLS; i++)
+        same = same && kind->pools.list[i].buffers == pools->list[i].buffers &&
+               kind->pools.list[i].buffer_count == pools->list[i].buffer_count &&
+               kind->pools.list[i].slot_bytes == pools->list[i].slot_bytes;
+    kind->pools = *pools;
+    kind->row_count = rows;
+    kind->beside = batch->beside;
+    return same;
+}
+
+static enum status capture(struct forward *forward, const struct forward_batch *batch, struct error *error) {
+    const struct device_operations *operations = forward->model->device->operations;
+    TRY(operations->graph_begin(forward->stream, error));
+    enum status status = forward_run_block(forward, batch, error);
+    enum status ended =
+        operations->graph_end(forward->stream, &forward->graph.graph, status == STATUS_OK ? error : NULL);
+    if (status == STATUS_OK) status = ended;
+    if (status != STATUS_OK) forward_forget_graph(forward);
+    forward->graph.counts.captures += status == STATUS_OK;
+    return status;
+}
+
+enum status step_graph_run(struct forward *forward, const struct forward_batch *batch, struct error *error) {
+    struct step_graph *own = &forward->graph;
+    const struct model_config *config = &forward->model->config;
+    const bool same = note_kind(forward, batch);
+    if (!same) {
+        forward->model->device->operations->graph_destroy(own->graph);
+        own->graph = NULL;
+        return forward_run_block(forward, batch, error);
+    }
+    if (own->graph == NULL) {
+        const enum status status = capture(forward, batch, error);
+        if (status == STATUS_MEMORY) return forward_run_block(forward, batch, error); /* without a graph */
+        TRY(status);
+    } else {
+        for (size_t layer = 0; layer < config->layer_count; layer++) {
+            const struct layer_config *shape = &config->layers[layer];
+            const struct attention_rows rows = show_layer(forward, batch, layer);
+            attention_watch_layer(&rows, shape->attention == ATTENTION_SLIDING ? shape->window : 0);
+        }
+    }
+    forward->model->device->operations->graph_launch(forward->stream, own->graph);
+    own->counts.launches++;
+    return STATUS_OK;
+}

@@ -1,0 +1,200 @@
+/* A decode step that is captured once and launched for each token has the bits of the same step run operation by
+ * operation, whoever comes, leaves, is cut or watched meanwhile; and the host waits for its logits alone.  On the cpu
+ * device, and on one with a queue, whose orders LOAM_TEST_SEED draws as it does models and histories. */
+#include "testing.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "cache/kv_watch.h"
+#include "device/queued_device.h"
+#include "engine/engine.h"
+#include "model/tiny_model.h"
+#include "seed.h"
+
+enum { SEQUENCES = 4, CONTEXT = 256, ROUNDS = 60, MODELS = 6 };
+
+/* The same history on two engines: one whose steps are graphs, and one that is observed, whose steps are not. */
+enum which { GRAPH, PLAIN, ENGINES };
+
+struct rig {
+    struct device *device[ENGINES];
+    struct model *model[ENGINES];
+    struct engine *engine[ENGINES];
+    struct sequence *sequences[ENGINES][SEQUENCES]; /* NULL: it is not there */
+    struct random random;
+    size_t width;
+    uint64_t launches; /* that there must be */
+    struct error error;
+};
+
+static void nothing(void *context, const struct attention_event *event) {
+    (void)context;
+    (void)event;
+}
+
+static void rig_open(struct rig *rig, uint64_t seed, bool queued) {
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt"};
+    const struct device_options machine = {.thread_count = 1 + seed % 2, .mask = cpu_default()};
+    *rig = (struct rig){.launches = 0};
+    random_init(&rig->random, seed);
+    const struct tiny_model tiny = tiny_model_random(&rig->random, families, 4);
+    const struct plan plan = {.context_size = CONTEXT,
+                              .sequence_capacity = SEQUENCES,
+                              .batch_size = 40,
+                              .k_type = KV_F16,
+                              .v_type = KV_F16};
+    rig->width = tiny.vocabulary_size;
+    assert_ok(device_cpu_create(&rig->device[PLAIN], &machine, &rig->error), rig->error);
+    if (queued)
+        rig->device[GRAPH] = queued_device_create(&machine, seed);
+    else
+        assert_ok(device_cpu_create(&rig->device[GRAPH], &machine, &rig->error), rig->error);
+    for (size_t i = 0; i < ENGINES; i++) {
+        tiny_model_load_on(&tiny, "step-graph", rig->device[i], &rig->model[i]);
+        assert_ok(engine_create(&rig->engine[i], rig->model[i], &plan, NULL, &rig->error), rig->error);
+    }
+    engine_set_attention_observer(rig->engine[PLAIN], nothing, NULL);
+}
+
+static void rig_close(struct rig *rig) {
+    const struct step_graph_counts counts = engine_step_graph_counts(rig->engine[GRAPH]);
+    const struct step_graph_counts none = engine_step_graph_counts(rig->engine[PLAIN]);
+    assert_int_equal(counts.launches, rig->launches);
+    assert_true(counts.launches == 0 || counts.captures > 0);
+    assert_int_equal(none.launches + none.captures, 0);
+    for (size_t i = 0; i < ENGINES; i++) {
+        for (size_t s = 0; s < SEQUENCES; s++)
+            if (rig->sequences[i][s] != NULL) sequence_destroy(rig->sequences[i][s]);
+        engine_destroy(rig->engine[i]);
+        model_destroy(rig->model[i]);
+        device_destroy(rig->device[i]);
+    }
+}
+
+/* ---- a history ---- */
+
+static void prompt(struct rig *rig, size_t index) {
+    int32_t tokens[CONTEXT];
+    const size_t count = 1 + random_below(&rig->random, 90);
+    for (size_t i = 0; i < count; i++) tokens[i] = (int32_t)random_below(&rig->random, rig->width);
+    for (size_t i = 0; i < ENGINES; i++) {
+        const struct prefill_request request = {.tokens = tokens, .token_count = count};
+        const float *logits;
+        assert_ok(sequence_create(&rig->sequences[i][index], rig->engine[i], &rig->error), rig->error);
+        assert_ok(engine_prefill(rig->engine[i], rig->sequences[i][index], &request, &logits, &rig->error),
+                  rig->error);
+    }
+}
+
+static void leave(struct rig *rig, size_t index) {
+    for (size_t i = 0; i < ENGINES; i++) {
+        sequence_destroy(rig->sequences[i][index]);
+        rig->sequences[i][index] = NULL;
+    }
+}
+
+static void cut(struct rig *rig, size_t index) {
+    const uint64_t length = sequence_length(rig->sequences[GRAPH][index]);
+    const uint64_t kept = random_below(&rig->random, length) + 1;
+    for (size_t i = 0; i < ENGINES; i++) sequence_truncate(rig->sequences[i][index], kept);
+}
+
+static void give_back(struct rig *rig) {
+    for (size_t s = 0; s < SEQUENCES; s++)
+        if (rig->sequences[GRAPH][s] != NULL) leave(rig, s);
+    for (size_t i = 0; i < ENGINES; i++) engine_give_back_memory(rig->engine[i]);
+}
+
+/* What the map says of the last token. */
+static void maps_compare(struct rig *rig, size_t index) {
+    struct kv_map map[ENGINES];
+    for (size_t i = 0; i < ENGINES; i++)
+        assert_ok(sequence_read_map(rig->sequences[i][index], 0, &map[i], &rig->error), rig->error);
+    assert_int_equal(map[GRAPH].attended, map[PLAIN].attended);
+    assert_int_equal(map[GRAPH].token.rows, map[PLAIN].token.rows);
+    assert_int_equal(map[GRAPH].watched.rows, map[PLAIN].watched.rows);
+    assert_string_equal(map[GRAPH].cells, map[PLAIN].cells);
+    for (size_t i = 0; i < ENGINES; i++) kv_map_deinit(&map[i]);
+}
+
+/* A step of those that are drawn, several times, so that the kind of step stays the same. */
+static void steps(struct rig *rig, bool queued) {
+    struct sequence *members[ENGINES][SEQUENCES];
+    int32_t tokens[SEQUENCES];
+    size_t count = 0;
+    const size_t times = 1 + random_below(&rig->random, 4);
+    const bool is_watched = random_below(&rig->random, 4) == 0;
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        if (rig->sequences[GRAPH][s] == NULL || random_below(&rig->random, 4) == 0) continue;
+        if (sequence_length(rig->sequences[GRAPH][s]) + times > CONTEXT) continue;
+        for (size_t i = 0; i < ENGINES; i++) members[i][count] = rig->sequences[i][s];
+        count++;
+    }
+    if (count == 0) return;
+    for (size_t s = 0; s < SEQUENCES && is_watched; s++)
+        if (rig->sequences[GRAPH][s] != NULL) maps_compare(rig, s);
+    for (size_t t = 0; t < times; t++) {
+        float *expected = NULL;
+        for (size_t s = 0; s < count; s++) tokens[s] = (int32_t)random_below(&rig->random, rig->width);
+        for (size_t i = ENGINES; i-- > 0;) {
+            const float *logits;
+            const uint64_t waits = queued && i == GRAPH ? queued_device_counts(rig->device[i]).waits : 0;
+            assert_ok(engine_step(rig->engine[i], members[i], tokens, count, &logits, &rig->error),
+                      rig->error);
+            /* The host waits for the logits, and for nothing else. */
+            if (queued && i == GRAPH) assert_int_equal(queued_device_counts(rig->device[i]).waits, waits + 1);
+            if (i == PLAIN) {
+                expected = malloc(count * rig->width * sizeof *expected);
+                assert_non_null(expected);
+                memcpy(expected, logits, count * rig->width * sizeof *expected);
+            } else {
+                assert_memory_equal(logits, expected, count * rig->width * sizeof *expected);
+            }
+        }
+        free(expected);
+        if (t > 0) rig->launches++; /* at least */
+    }
+    for (size_t s = 0; s < SEQUENCES && is_watched; s++)
+        if (rig->sequences[GRAPH][s] != NULL) maps_compare(rig, s);
+}
+
+static void history(uint64_t seed, bool queued) {
+    struct rig rig;
+    rig_open(&rig, seed, queued);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        const size_t index = random_below(&rig.random, SEQUENCES);
+        const bool is_there = rig.sequences[GRAPH][index] != NULL;
+        const uint64_t what = random_below(&rig.random, 16);
+        if (!is_there && what < 10) prompt(&rig, index);
+        if (is_there && what == 0) leave(&rig, index);
+        if (is_there && what < 3 && rig.sequences[GRAPH][index] != NULL) cut(&rig, index);
+        if (what == 15 && round % 3 == 0) give_back(&rig);
+        steps(&rig, queued);
+    }
+    const struct step_graph_counts counts = engine_step_graph_counts(rig.engine[GRAPH]);
+    assert_true(counts.launches >= rig.launches && rig.launches > 20);
+    rig.launches = counts.launches;
+    rig_close(&rig);
+}
+
+static void steps_as_graphs_have_the_bits_of_their_operations(void **state) {
+    (void)state;
+    const uint64_t seed = test_seed(9);
+    for (size_t i = 0; i < MODELS; i++) history(seed + i, false);
+}
+
+static void the_same_on_a_device_with_a_queue_where_only_the_logits_are_waited_for(void **state) {
+    (void)state;
+    const uint64_t seed = test_seed(23);
+    for (size_t i = 0; i < MODELS; i++) history(seed + i, true);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_as_graphs_have_the_bits_of_their_operations),
+        cmocka_unit_test(the_same_on_a_device_with_a_queue_where_only_the_logits_are_waited_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
