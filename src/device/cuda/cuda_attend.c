@@ -5,7 +5,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
-#include "device/cuda/cuda_device_internal.h"
+#include "device/cuda/cuda_fused.h"
 
 enum {
     STAGED_ALIGN = 64,
@@ -175,6 +175,37 @@ void cuda_append(struct stream *stream, const struct append_operation *operation
     cuda_work_done(stream);
 }
 
+void cuda_rope_append(struct stream *stream, const struct rope_append *heads) {
+    const struct append_operation *append = heads->append;
+    struct staged_views views;
+    cuda_device_enter(stream->device);
+    if (!views_stage(stream, &views, append->items, append->item_count, append->step)) return;
+    const struct cuda_rope_append_args args = {.rows = views.card_rows,
+                                               .items = views.card_items,
+                                               .pools = views.card_pools,
+                                               .q = cuda_address(heads->q->x),
+                                               .k = cuda_address(append->k),
+                                               .v = cuda_address(append->v),
+                                               .cosine_sine = cuda_address(heads->q->cosine_sine),
+                                               .q_norm = cuda_address(heads->q_norm),
+                                               .k_norm = cuda_address(heads->k_norm),
+                                               .shape = shape_of(append->items[0].view.layout),
+                                               .row_count = (uint32_t)heads->q->row_count,
+                                               .q_stride = (uint32_t)heads->q->x_stride,
+                                               .k_stride = (uint32_t)append->k_stride,
+                                               .v_stride = (uint32_t)append->v_stride,
+                                               .head_count = (uint32_t)heads->q->head_count,
+                                               .pair_count = (uint32_t)heads->q->pair_count,
+                                               .split = heads->q->order == ROPE_SPLIT,
+                                               .epsilon = heads->epsilon};
+    cuda_work_launch(stream, "rope_append",
+                     (struct cuda_shape){args.row_count,
+                                         (uint32_t)(heads->q->head_count + append->kv_head_count), 1, 128,
+                                         sizeof(struct rope_append_shared)},
+                     &args);
+    cuda_work_done(stream);
+}
+
 /* ---- attend ---- */
 
 struct attend_run {
@@ -186,6 +217,7 @@ struct attend_run {
     char kernel[CUDA_KERNEL_NAME_MAX];
     size_t rows_max; /* at once */
     uint64_t partials;
+    uint64_t inputs; /* of 8 bits, of all rows, in place of out; 0: none */
 };
 
 static bool is_prompt(const struct attend_item *item) {
@@ -193,7 +225,12 @@ static bool is_prompt(const struct attend_item *item) {
     return item->row_count > 1 && max_size(layout->k_dimension, layout->v_dimension) <= PREFILL_WIDTH_MAX;
 }
 
-static void attend_init(struct attend_run *run) {
+static size_t input_bytes_of(const struct attend_operation *operation) {
+    return input_row_bytes(
+        (uint32_t)(operation->head_count * operation->items[0].view.layout->v_dimension));
+}
+
+static void attend_init(struct attend_run *run, bool makes_inputs) {
     const struct attend_operation *operation = run->operation;
     const struct kv_layout *layout = operation->items[0].view.layout;
     const size_t widest = max_size(layout->k_dimension, layout->v_dimension);
@@ -212,7 +249,10 @@ static void attend_init(struct attend_run *run) {
     for (size_t i = 0; i < operation->item_count; i++)
         if (!is_prompt(&operation->items[i])) rows += operation->items[i].row_count;
     run->rows_max = min_size(run->rows_max, rows);
-    run->partials = cuda_scratch(run->stream, run->rows_max * row_bytes);
+    const size_t partial_bytes = align_up(run->rows_max * row_bytes, INPUT_ALIGN);
+    const size_t input_bytes = makes_inputs ? rows * input_bytes_of(operation) : 0;
+    run->partials = cuda_scratch(run->stream, partial_bytes + input_bytes);
+    run->inputs = makes_inputs ? run->partials + partial_bytes : 0;
 }
 
 /* Rows [staged, staged + count) of the views, which are rows `row`... of q and out, in the pools of an item. */
@@ -242,7 +282,8 @@ static void rows_attend(const struct attend_run *run, size_t item, size_t staged
     const struct cuda_merge_args merge = {
         .rows = attend.rows,
         .partials = run->partials,
-        .y = cuda_address(span_floats(operation->out, row * operation->out_stride)),
+        .y = run->inputs != 0 ? 0 : cuda_address(span_floats(operation->out, row * operation->out_stride)),
+        .input = run->inputs != 0 ? run->inputs + row * input_bytes_of(operation) : 0,
         .row_count = rows,
         .y_stride = (uint32_t)operation->out_stride,
         .head_count = heads,
@@ -308,16 +349,17 @@ static bool is_possible(struct cuda_device *device, const struct attend_operatio
     return false;
 }
 
-/* A row alone goes through the kernel that divides its K and V, rows of a prompt through the one that shares them. */
-void cuda_attend(struct stream *stream, const struct attend_operation *operation) {
+/* A row alone goes through the kernel that divides its K and V, rows of a prompt through the one that shares them.
+ * The inputs that were made; 0: none, or the device is broken. */
+static uint64_t attend(struct stream *stream, const struct attend_operation *operation, bool makes_inputs) {
     const struct attend_item *items = operation->items;
     struct staged_views views;
     struct attend_run run = {.stream = stream, .operation = operation, .views = &views};
     cuda_device_enter(stream->device);
-    if (rows_of(items, 0, operation->item_count) == 0 || !is_possible(stream->device, operation)) return;
-    if (!views_stage(stream, &views, items, operation->item_count, operation->step)) return;
-    attend_init(&run);
-    if (run.partials == 0) return;
+    if (rows_of(items, 0, operation->item_count) == 0 || !is_possible(stream->device, operation)) return 0;
+    if (!views_stage(stream, &views, items, operation->item_count, operation->step)) return 0;
+    attend_init(&run, makes_inputs);
+    if (run.partials == 0) return 0;
     size_t staged = 0;
     for (size_t first = 0, end; first < operation->item_count; first = end) {
         end = attend_end(operation, first);
@@ -333,4 +375,13 @@ void cuda_attend(struct stream *stream, const struct attend_operation *operation
         staged += count;
     }
     cuda_work_done(stream);
+    return run.inputs;
+}
+
+void cuda_attend(struct stream *stream, const struct attend_operation *operation) {
+    (void)attend(stream, operation, false);
+}
+
+uint64_t cuda_attend_inputs(struct stream *stream, const struct attend_operation *operation) {
+    return attend(stream, operation, true);
 }

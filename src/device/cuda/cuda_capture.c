@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "device/cuda/cuda_fused.h"
 
 enum { AREA_BYTES = 256 << 10, AREA_ALIGN = 64 };
 
@@ -68,8 +69,14 @@ static enum status nodes_make(struct graph *graph, struct error *error) {
     TRY(cuda_graph_begin(&graph->nodes, &stream->queue, error));
     stream->made = graph;
     const struct operation *operation = graph->list.first;
-    for (; operation != NULL && graph->status == STATUS_OK; operation = operation->next)
-        operation_launch(operation, stream->device->device.operations, stream);
+    while (operation != NULL && graph->status == STATUS_OK) {
+        size_t count = cuda_fused_launch(stream, operation);
+        if (count == 0) {
+            operation_launch(operation, stream->device->device.operations, stream);
+            count = 1;
+        }
+        for (; count > 0; count--) operation = operation->next;
+    }
     stream->made = NULL;
     TRY(cuda_graph_end(&graph->nodes, error));
     if (graph->status != STATUS_OK) {

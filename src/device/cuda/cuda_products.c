@@ -1,21 +1,12 @@
 /* matmul: up to CUDA_MATVEC_ROWS inputs by matvec, which streams the weights once for them; more by the tensor cores.
  * The inputs are made once for all weights; weights of one type are one launch.  What goes to the host's memory is
  * made in the card's and copied behind: outputs one by one would cross the bus in pieces of 4 bytes. */
+#include "device/cuda/cuda_products.h"
+
 #include "base/assert.h"
 #include "base/checked.h"
-#include "device/cuda/cuda_device_internal.h"
 
 enum { PLACE_ALIGN = 256, MATVEC_BLOCKS = 2 /* on a multiprocessor */ };
-
-struct product {
-    struct stream *stream;
-    const struct matmul_operation *operation;
-    uint32_t columns, row_count;
-    uint64_t floats, bytes;           /* inputs: as they are; of 8 bits */
-    uint64_t halves, scales;          /* of many rows */
-    uint64_t y[DEVICE_GROUP_MAX];     /* where the outputs are made */
-    bool is_copied[DEVICE_GROUP_MAX]; /* from there to operation->y */
-};
 
 static bool is_plain(enum tensor_type type) {
     return type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
@@ -27,8 +18,22 @@ static uint64_t place(size_t *used, size_t bytes) {
     return at;
 }
 
-/* Offsets first, then addresses.  False: the device is broken. */
-static bool places_take(struct product *p) {
+void product_init(struct product *p, struct stream *stream, const struct matmul_operation *operation) {
+    *p = (struct product){.stream = stream,
+                          .operation = operation,
+                          .columns = (uint32_t)operation->weights[0]->matrix.columns,
+                          .row_count = (uint32_t)operation->row_count,
+                          .floats = cuda_address(operation->x)};
+}
+
+bool product_is_quantized(const struct matmul_operation *operation) {
+    for (size_t i = 0; i < operation->weight_count; i++)
+        if (is_plain(operation->weights[i]->matrix.type)) return false;
+    return true;
+}
+
+/* Offsets first, then addresses. */
+bool product_take_places(struct product *p) {
     const struct matmul_operation *operation = p->operation;
     const size_t rows = p->row_count;
     size_t used = 0;
@@ -51,27 +56,42 @@ static bool places_take(struct product *p) {
     return base != 0;
 }
 
-static void inputs_make(const struct product *p, bool quantizes) {
-    const uint32_t stride = (uint32_t)p->operation->x_stride;
-    if (p->row_count > CUDA_MATVEC_ROWS) {
-        const struct cuda_halve_args halve = {.x = p->floats,
-                                              .y = p->halves,
-                                              .scales = p->scales,
-                                              .row_count = p->row_count,
-                                              .x_stride = stride,
-                                              .columns = p->columns};
-        cuda_work_launch(p->stream, "halve_rows",
-                         (struct cuda_shape){p->row_count, 1, 1, 256, sizeof(struct norm_shared)}, &halve);
-    } else if (quantizes) {
-        const struct cuda_quantize_args quantize = {.x = p->floats,
-                                                    .y = p->bytes,
-                                                    .row_count = p->row_count,
-                                                    .x_stride = stride,
-                                                    .columns = p->columns,
-                                                    .norm = QUANTIZE_PLAIN};
-        cuda_work_launch(p->stream, "quantize_rows",
-                         (struct cuda_shape){p->row_count, 1, 1, 256, sizeof(struct norm_shared)}, &quantize);
+void product_quantize(const struct product *p, const struct norm_operation *norm) {
+    struct cuda_quantize_args args = {.x = p->floats,
+                                      .y = p->bytes,
+                                      .row_count = p->row_count,
+                                      .x_stride = (uint32_t)p->operation->x_stride,
+                                      .columns = p->columns,
+                                      .norm = QUANTIZE_PLAIN};
+    if (norm != NULL) {
+        args.x = cuda_address(norm->x);
+        args.x_stride = (uint32_t)norm->x_stride;
+        args.w = cuda_address(norm->w);
+        args.b = cuda_address(norm->b);
+        args.norm = norm->kind == NORM_RMS ? QUANTIZE_RMS : QUANTIZE_LAYER;
+        args.epsilon = norm->epsilon;
     }
+    cuda_work_launch(p->stream, "quantize_rows",
+                     (struct cuda_shape){p->row_count, 1, 1, 256, sizeof(struct norm_shared)}, &args);
+}
+
+static void halve(const struct product *p) {
+    const struct cuda_halve_args args = {.x = p->floats,
+                                         .y = p->halves,
+                                         .scales = p->scales,
+                                         .row_count = p->row_count,
+                                         .x_stride = (uint32_t)p->operation->x_stride,
+                                         .columns = p->columns};
+    cuda_work_launch(p->stream, "halve_rows",
+                     (struct cuda_shape){p->row_count, 1, 1, 256, sizeof(struct norm_shared)}, &args);
+}
+
+uint32_t product_blocks(const struct product *p, const struct matvec_part *parts, size_t part_count) {
+    const uint32_t blocks = p->stream->device->context.properties.multiprocessor_count * MATVEC_BLOCKS;
+    uint32_t groups = 0;
+    for (size_t i = 0; i < part_count; i++)
+        groups += (parts[i].rows + MATVEC_BLOCK_ROWS - 1) / MATVEC_BLOCK_ROWS;
+    return (uint32_t)min_size(groups, blocks);
 }
 
 static void matvec_launch(const struct product *p, enum tensor_type type, const struct matvec_part *parts,
@@ -83,17 +103,14 @@ static void matvec_launch(const struct product *p, enum tensor_type type, const 
                                     .input_stride = plain ? (uint32_t)p->operation->x_stride * 4
                                                           : input_row_bytes(p->columns),
                                     .accumulate = p->operation->accumulate};
-    uint32_t groups = 0, inputs = 1;
-    for (size_t i = 0; i < part_count; i++) {
-        args.part[i] = parts[i];
-        groups += (parts[i].rows + MATVEC_BLOCK_ROWS - 1) / MATVEC_BLOCK_ROWS;
-    }
+    uint32_t inputs = 1;
+    for (size_t i = 0; i < part_count; i++) args.part[i] = parts[i];
     while (inputs < p->row_count) inputs *= 2;
-    const uint32_t blocks = p->stream->device->context.properties.multiprocessor_count * MATVEC_BLOCKS;
     char name[CUDA_KERNEL_NAME_MAX];
     cuda_kernel_name(name, "matvec", type, inputs);
     cuda_work_launch(p->stream, name,
-                     (struct cuda_shape){(uint32_t)min_size(groups, blocks), 1, 1, MATVEC_THREADS, 0}, &args);
+                     (struct cuda_shape){product_blocks(p, parts, part_count), 1, 1, MATVEC_THREADS, 0},
+                     &args);
 }
 
 static void matmul_launch(const struct product *p, enum tensor_type type, const struct matvec_part *parts,
@@ -116,10 +133,8 @@ static void matmul_launch(const struct product *p, enum tensor_type type, const 
         &args);
 }
 
-/* The weights of one type, in their order. */
-static void type_launch(const struct product *p, enum tensor_type type) {
+size_t product_parts(const struct product *p, enum tensor_type type, struct matvec_part *parts) {
     const struct matmul_operation *operation = p->operation;
-    struct matvec_part parts[MATVEC_PARTS];
     size_t count = 0;
     for (size_t i = 0; i < operation->weight_count; i++) {
         const struct matrix *matrix = &operation->weights[i]->matrix;
@@ -130,37 +145,49 @@ static void type_launch(const struct product *p, enum tensor_type type) {
                                               .rows = (uint32_t)matrix->rows,
                                               .y_stride = (uint32_t)operation->y_stride[i]};
     }
-    if (p->row_count <= CUDA_MATVEC_ROWS)
-        matvec_launch(p, type, parts, count);
-    else
-        matmul_launch(p, type, parts, count);
+    return count;
 }
 
 _Static_assert((int)MATVEC_PARTS == (int)DEVICE_GROUP_MAX, "an operation's weights are one launch at most");
 
+void product_launch(const struct product *p, product_kernel *launch, const void *context) {
+    const struct matmul_operation *operation = p->operation;
+    for (size_t i = 0; i < operation->weight_count; i++) {
+        const enum tensor_type type = operation->weights[i]->matrix.type;
+        struct matvec_part parts[MATVEC_PARTS];
+        size_t first = 0;
+        while (operation->weights[first]->matrix.type != type) first++;
+        if (first == i) launch(p, context, type, parts, product_parts(p, type, parts));
+    }
+    for (size_t i = 0; i < operation->weight_count; i++)
+        if (p->is_copied[i])
+            cuda_stream_copy(&p->stream->queue, cuda_address(operation->y[i]), p->y[i],
+                             operation->row_count * operation->weights[i]->matrix.rows * sizeof(float));
+}
+
+void product_of_inputs(const struct product *p, const void *context, enum tensor_type type,
+                       const struct matvec_part *parts, size_t part_count) {
+    (void)context;
+    if (p->row_count <= CUDA_MATVEC_ROWS)
+        matvec_launch(p, type, parts, part_count);
+    else
+        matmul_launch(p, type, parts, part_count);
+}
+
 void cuda_matmul(struct stream *stream, const struct matmul_operation *operation) {
-    struct product p = {.stream = stream,
-                        .operation = operation,
-                        .columns = (uint32_t)operation->weights[0]->matrix.columns,
-                        .row_count = (uint32_t)operation->row_count,
-                        .floats = cuda_address(operation->x)};
+    struct product p;
     bool quantizes = false;
     if (operation->row_count == 0) return;
+    product_init(&p, stream, operation);
     cuda_device_enter(stream->device);
     ASSERT(operation->x_stride % 4 == 0 && p.floats % 16 == 0); /* four floats are read at once */
     for (size_t i = 0; i < operation->weight_count; i++)
         quantizes = quantizes || !is_plain(operation->weights[i]->matrix.type);
-    if (!places_take(&p)) return;
-    inputs_make(&p, quantizes);
-    for (size_t i = 0; i < operation->weight_count; i++) {
-        const enum tensor_type type = operation->weights[i]->matrix.type;
-        size_t first = 0;
-        while (operation->weights[first]->matrix.type != type) first++;
-        if (first == i) type_launch(&p, type);
-    }
-    for (size_t i = 0; i < operation->weight_count; i++)
-        if (p.is_copied[i])
-            cuda_stream_copy(&stream->queue, cuda_address(operation->y[i]), p.y[i],
-                             operation->row_count * operation->weights[i]->matrix.rows * sizeof(float));
+    if (!product_take_places(&p)) return;
+    if (p.row_count > CUDA_MATVEC_ROWS)
+        halve(&p);
+    else if (quantizes)
+        product_quantize(&p, NULL);
+    product_launch(&p, product_of_inputs, NULL);
     cuda_work_done(stream);
 }

@@ -2,6 +2,21 @@
  * of 8 bits. */
 #include "device/cuda/rows.h"
 
+/* In the order of row_quantize, so that a node that norms and quantises has the bits of both apart. */
+DEVICE void halves_norm(const struct cuda_norm_args &args, const float *x, float *y, struct norm_shared *shared) {
+    const uint32_t count = args.segment_size;
+    const float *w = at<float>(args.w), *b = at<float>(args.b);
+    const struct norm_factors f = norm_factors_of(x, count, b != 0, args.epsilon, shared);
+    for (uint32_t h = thread_index(); h < count / 16; h += 256) {
+        float v[16];
+        half_load(x, h, v);
+        half_norm(v, h, f, w, b);
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++)
+            *(struct f32x4 *)(y + h * 16 + i * 4) = {v[i * 4], v[i * 4 + 1], v[i * 4 + 2], v[i * 4 + 3]};
+    }
+}
+
 /* A segment of any size. */
 KERNEL(norm_rows, cuda_norm_args, 256, 4) {
     struct norm_shared &shared = SHARED(struct norm_shared);
@@ -13,6 +28,12 @@ KERNEL(norm_rows, cuda_norm_args, 256, 4) {
     float *y = at<float>(args.y) + (uint64_t)block_x() * args.y_stride + first;
     const float *w = at<float>(args.w), *b = at<float>(args.b);
     float mean = 0, sum = 0;
+    const bool by_fours = (args.x | args.y | args.w | args.b) % 16 == 0 && args.x_stride % 4 == 0 &&
+                          args.y_stride % 4 == 0;
+    if (count % 16 == 0 && by_fours) {
+        halves_norm(args, x, y, &shared);
+        return;
+    }
     if (b != 0) {
         for (uint32_t i = thread_index(); i < count; i += 256) sum += x[i];
         mean = block_sum(sum, shared.sums[0]) / (float)count;

@@ -1,0 +1,36 @@
+/* cuda_products: the parts of a matmul on a card, for cuda_products.c and cuda_fused.c. */
+#ifndef LOAM_DEVICE_CUDA_PRODUCTS_H
+#define LOAM_DEVICE_CUDA_PRODUCTS_H
+
+#include "device/cuda/cuda_device_internal.h"
+
+struct product {
+    struct stream *stream;
+    const struct matmul_operation *operation;
+    uint32_t columns, row_count;
+    uint64_t floats, bytes;           /* inputs: as they are; of 8 bits */
+    uint64_t halves, scales;          /* of many rows */
+    uint64_t y[DEVICE_GROUP_MAX];     /* where the outputs are made */
+    bool is_copied[DEVICE_GROUP_MAX]; /* from there to operation->y */
+};
+
+void product_init(struct product *p, struct stream *stream, const struct matmul_operation *operation);
+/* All its weights take inputs of 8 bits. */
+bool product_is_quantized(const struct matmul_operation *operation);
+/* Scratch for inputs, and for outputs that are copied; where outputs are made.  False: the device is broken. */
+bool product_take_places(struct product *p);
+/* Inputs of 8 bits, of the norm of its x or, NULL, of the operation's x. */
+void product_quantize(const struct product *p, const struct norm_operation *norm);
+/* The weights of a type, in their order: [MATVEC_PARTS]; how many. */
+size_t product_parts(const struct product *p, enum tensor_type type, struct matvec_part *parts);
+/* The grid of a matvec. */
+uint32_t product_blocks(const struct product *p, const struct matvec_part *parts, size_t part_count);
+
+/* One launch for the weights of each type; then what goes to the host's memory is copied. */
+typedef void product_kernel(const struct product *p, const void *context, enum tensor_type type,
+                            const struct matvec_part *parts, size_t part_count);
+void product_launch(const struct product *p, product_kernel *launch, const void *context);
+/* Of the inputs that were made. */
+product_kernel product_of_inputs;
+
+#endif
