@@ -149,11 +149,10 @@ DEVICE void partials_store(const struct cuda_attention_args &args, float *shared
     }
 }
 
-/* The units that a KV head of a row attends to; count 0: all rows. */
+/* The units that a KV head of a row attends to. */
 struct unit_list {
-    const uint32_t *units;
+    const uint32_t *rows;
     const uint64_t *addresses; /* or 0 */
-    uint32_t count;
 };
 
 /* Addresses of the chunks of rows [tile, tile_end), or of the listed units, of one KV head. */
@@ -170,7 +169,7 @@ DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, 
             if (list.addresses[n] == 0) kernel_fault();
             continue;
         }
-        const uint32_t unit = LIST ? list.units[n] : 0, chunk = LIST ? unit / KV_CHUNK_BLOCKS : n;
+        const uint32_t unit = LIST ? list.rows[n * UNIT_TOKENS] / UNIT_TOKENS : 0, chunk = LIST ? unit / KV_CHUNK_BLOCKS : n;
         table[n - first] = (uint64_t)(uintptr_t)chunk_at(pools, places[chunk]) +
                            unit % KV_CHUNK_BLOCKS * args.shape.block_bytes;
     }
@@ -178,8 +177,8 @@ DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, 
 }
 
 template <int LANES, int HEADS, bool ANY, bool LIST>
-DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists, uint64_t counts,
-                          uint64_t addresses, uint32_t list_stride) {
+DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists, uint64_t addresses,
+                          uint32_t list_stride) {
     enum { ROWS = 32 / LANES, BATCH = STEPS * ROWS }; /* of a warp at once */
     uint64_t *table = SHARED_ARRAY(uint64_t);
     const uint32_t lane = lane_index(), warp = warp_index(), passes = (args.group + HEADS - 1) / HEADS;
@@ -195,13 +194,15 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     const struct step_row step_row = at<struct step_row>(args.rows)[block_z()];
     const uint64_t list_index = (uint64_t)block_z() * args.kv_head_count + place.kv_head;
     struct unit_list list = {};
+    struct seen_rows seen;
     if (LIST) {
-        list.units = at<uint32_t>(lists) + list_index * list_stride;
+        const struct cuda_list own = at<struct cuda_list>(lists)[list_index];
+        list.rows = at<uint32_t>(own.rows);
         list.addresses = addresses == 0 ? 0 : at<uint64_t>(addresses) + list_index * list_stride;
-        list.count = at<uint32_t>(counts)[list_index];
+        seen = listed_rows_of(own);
+    } else {
+        seen = seen_rows_of(step_row.position, args.window);
     }
-    const struct seen_rows seen =
-        LIST ? listed_rows_of(step_row.position, list.count) : seen_rows_of(step_row.position, args.window);
     if (block_x() >= seen.range_count) return;
     const uint32_t *places =
         head_places(at<struct step_item>(args.items) + step_row.item, args.layer_pages, place.kv_head);
@@ -245,10 +246,10 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
 /* blocks: of 128 threads on a multiprocessor. */
 #define ATTENTION_KERNEL(lanes, heads, types, any, blocks)                                              \
     KERNEL(attention_decode_##lanes##_##heads##_##types, cuda_attention_args, 128, blocks) {            \
-        attention_run<lanes, heads, any, false>(args, 0, 0, 0, 0);                                      \
+        attention_run<lanes, heads, any, false>(args, 0, 0, 0);                                         \
     }                                                                                                   \
     KERNEL(attention_list_##lanes##_##heads##_##types, cuda_attention_list_args, 128, blocks) {         \
-        attention_run<lanes, heads, any, true>(args.attention, args.lists, args.counts, args.addresses, \
+        attention_run<lanes, heads, any, true>(args.attention, args.lists, args.addresses,              \
                                                args.list_stride);                                       \
     }
 #define ATTENTION_KERNELS_OF(lanes, types, any, four_blocks) \

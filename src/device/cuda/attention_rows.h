@@ -20,11 +20,11 @@ DEVICE struct seen_rows seen_rows_of(uint64_t position, uint32_t window) {
     return rows;
 }
 
-/* The same of a list of units, whose last one is the row's own: rows of the list, not of the context. */
-DEVICE struct seen_rows listed_rows_of(uint64_t position, uint32_t units) {
+/* The same of a list: rows of the list, not of the context. */
+DEVICE struct seen_rows listed_rows_of(const struct cuda_list &list) {
     struct seen_rows rows;
     rows.begin = rows.first = 0;
-    rows.end = (units - 1) * UNIT_TOKENS + (uint32_t)(position % UNIT_TOKENS) + 1;
+    rows.end = list.count;
     rows.range_rows = attention_range(rows.end);
     rows.range_count = (rows.end + rows.range_rows - 1) / rows.range_rows;
     return rows;

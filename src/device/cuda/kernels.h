@@ -25,7 +25,8 @@ struct step_head {
 
 /* Rows [row_first, row_first + row_count) of a step belong to one sequence, at positions from position_first on. */
 struct step_item {
-    uint64_t pages; /* uint32_t [layer][kv head][chunk_stride]: places */
+    uint64_t pages;       /* uint32_t [layer][kv head][chunk_stride]: places */
+    uint64_t index_pages; /* uint32_t [kv head][chunk_stride] of one layer: places of the key index; 0: none */
     uint64_t position_first;
     uint32_t row_first, row_count, chunk_stride, reserved;
 };
@@ -238,7 +239,7 @@ KERNELS_BOTH uint32_t attention_decode_shared(uint32_t lanes, uint32_t heads) {
 /* attention_merge: grid {head_count, row_count}, 512 threads; shared: struct merge_shared */
 struct cuda_merge_args {
     uint64_t step, rows, partials;
-    uint64_t counts; /* of attention_list, whose group it is; 0: all rows were attended to */
+    uint64_t lists; /* of attention_list, whose group it is; 0: all rows were attended to */
     uint64_t y;      /* floats [row][y_stride], or 0 */
     /* inputs of 8 bits, input_row_bytes(head_count * v_dimension) apart, or 0; v_dimension % 32 == 0 then */
     uint64_t input;
@@ -297,32 +298,27 @@ KERNELS_BOTH uint32_t prefill_shared(uint32_t width) {
 /* ---- selections: a row chooses units of 8 tokens by the codes of their keys (kernels/level, whose layout and
  * definitions these are; planes 1, 2 or 4)
  *
- * A row attends to its first `sinks` tokens, to those from candidate_end on, which is choice_end, and of the
- * units between to the `picks` with the largest scores.  A unit's score is what its tokens would receive of
- * the attention to all candidates, by the codes, summed over the heads of the group. */
+ * A KV head of a row attends to tokens [0, begin), to those from `end` on, and of the units between to the
+ * `picks` with the largest scores.  A head's score of a unit is that of its best token; a unit's is the sum
+ * over the group's heads of the share that its score has in their softmax. */
 
-struct choice_rule {
-    uint32_t sinks, recent; /* tokens; sinks: whole units */
-    uint32_t picks;         /* units */
+/* The list of a KV head of a row. */
+struct cuda_list {
+    uint64_t rows;  /* uint32_t [count]: tokens, ascending, in units of 8, of which the last may be cut */
+    uint32_t count; /* begin + 8 * picks + the row's position + 1 - end */
+    uint32_t begin, end; /* candidates: multiples of 8, complete chunks of codes */
+    uint32_t picks;      /* units */
 };
-/* Where candidates end: at a whole chunk, at least `recent` tokens before the row's end. */
-KERNELS_BOTH uint32_t choice_end(struct choice_rule rule, uint64_t position) {
-    const uint32_t rows = (uint32_t)position + 1;
-    const uint32_t end = rows <= rule.recent ? 0 : (rows - rule.recent) / ATTENTION_CHUNK * ATTENTION_CHUNK;
-    return end < rule.sinks ? rule.sinks : end;
-}
 
 /* Builds the codes of the chunks that a step's rows have completed.  level_build_PLANES: grid {chunks that an
  * item's rows may touch, kv_head_count, item_count}, 256 threads; shared: level_build_shared. */
 struct cuda_level_build_args {
     uint64_t step, items, pools;
     uint64_t rotation; /* halves [kv head][k_dimension][k_dimension] */
-    uint64_t indexes;  /* uint64_t [item]: blocks [layer][kv head][chunk_stride] of index_bytes */
-    uint64_t layer_pages, layer_index; /* bytes from an item's pages, or index, to those of the layer */
+    uint64_t layer_pages; /* bytes from an item's pages to those of the layer */
     struct kv_shape shape;
-    uint32_t item_count, index_bytes, factors_offset, center_offset;
+    uint32_t item_count, factors_offset, center_offset;
     float step_size; /* of the levels of a normal distribution (kernels/level) */
-    uint32_t reserved;
 };
 enum { LEVEL_BUILD_TOKENS = 8 };
 KERNELS_BOTH uint32_t level_build_shared(uint32_t dimension) {
@@ -336,25 +332,25 @@ struct cuda_level_query_args {
     uint32_t row_count, q_stride, k_dimension, head_count, group, query_bytes, planes, reserved;
 };
 
-/* level_score_PLANES: log2 of what a unit's tokens receive, not normalised, [row][head][unit_stride] floats; grid
- * {ceil(chunks / 8), kv_head_count, row_count}, 256 threads; shared: group * query_bytes. */
+/* level_score_PLANES: a unit's score times log2 e, [row][head][unit_stride] floats; grid {ceil(chunks / 8),
+ * kv_head_count, row_count}, 256 threads; shared: group * query_bytes, the group rounded up to 4. */
 struct cuda_level_score_args {
-    uint64_t step, rows, items, indexes, queries, scores;
-    uint64_t layer_index;
-    struct choice_rule rule;
+    uint64_t step, rows, items, pools, queries, scores;
+    uint64_t lists; /* struct cuda_list [row][kv head] */
     uint32_t row_count, kv_head_count, group, query_bytes, dimension;
-    uint32_t index_bytes, factors_offset, center_offset, unit_stride;
+    uint32_t factors_offset, center_offset, unit_stride;
     float scale;
+    uint32_t reserved;
 };
 
-/* units_choose: the lists, [row][kv head][list_stride] units, ascending, and their lengths [row][kv head].  Of
- * equal scores the first.  Grid {kv_head_count, row_count}, 1,024 threads; shared: struct choose_shared. */
+/* units_choose: fills the lists.  Of equal scores the first.  Grid {kv_head_count, row_count}, 1,024 threads;
+ * shared: struct choose_shared. */
 struct cuda_choose_args {
-    uint64_t step, rows, scores;
-    uint64_t keys; /* uint32_t [row][kv head][unit_stride], scratch */
-    uint64_t lists, counts;
-    struct choice_rule rule;
-    uint32_t row_count, kv_head_count, group, unit_stride, list_stride, reserved;
+    uint64_t step, scores;
+    uint64_t keys;   /* uint32_t [row][kv head][unit_stride], scratch */
+    uint64_t chosen; /* uint32_t [row][kv head][unit_stride], scratch: units */
+    uint64_t lists;  /* struct cuda_list [row][kv head] */
+    uint32_t row_count, kv_head_count, group, unit_stride;
 };
 struct choose_shared {
     uint32_t counts[256];
@@ -363,10 +359,10 @@ struct choose_shared {
     uint32_t prefix, left;
 };
 
-/* attention_list_LANES_HEADS_TYPES: as attention_decode, over lists; attention_merge is told of their counts. */
+/* attention_list_LANES_HEADS_TYPES: as attention_decode, over lists; attention_merge is told of them. */
 struct cuda_attention_list_args {
     struct cuda_attention_args attention;
-    uint64_t lists, counts;
+    uint64_t lists;     /* struct cuda_list [row][kv head] */
     uint64_t addresses; /* of the listed units, [row][kv head][list_stride], or 0: by the page table */
     uint32_t list_stride, reserved;
 };
@@ -390,8 +386,9 @@ struct fetch_delta {
 };
 
 struct cuda_fetch_args {
-    uint64_t step, rows, items, pools, lists, counts;
-    uint64_t addresses; /* out: uint64_t [kv head][list_stride] */
+    uint64_t step, rows, items, pools;
+    uint64_t lists;     /* struct cuda_list [kv head] */
+    uint64_t addresses; /* out: of the listed units, uint64_t [kv head][list_stride] */
     uint64_t layer_pages;
     uint64_t tables;  /* int32_t [kv head][unit_stride]: a unit's slot, or UNIT_ABSENT */
     uint64_t owners;  /* uint32_t [kv head][slot_count]: a slot's unit, or SLOT_EMPTY */

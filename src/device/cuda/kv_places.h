@@ -22,6 +22,11 @@ DEVICE const uint32_t *head_places(const struct step_item *item, uint64_t layer_
     return at<uint32_t>(item->pages + layer_pages) + (uint64_t)kv_head * item->chunk_stride;
 }
 
+/* The places of their key index. */
+DEVICE const uint32_t *index_places(const struct step_item *item, uint32_t kv_head) {
+    return at<uint32_t>(item->index_pages) + (uint64_t)kv_head * item->chunk_stride;
+}
+
 /* The first row that a query at `position` sees. */
 DEVICE uint64_t window_begin(uint64_t position, uint32_t window) {
     return window == 0 || position + 1 <= window ? 0 : position + 1 - window;

@@ -36,12 +36,17 @@ struct choice_rig {
     struct kv_rig kv;
     struct turn turn;
     struct level_layout level;
-    uint32_t index_bytes;
-    uint64_t index_layer; /* bytes to the layer's */
+    uint32_t index_bytes, slots; /* slots: of an item, which has a buffer of the third pool for itself */
     struct guarded index[ITEMS];
-    uint8_t *want[ITEMS]; /* of the layer, by the cpu */
-    uint64_t indexes[ITEMS];
+    uint32_t *index_pages[ITEMS]; /* [kv head][chunk_stride] */
+    uint8_t *want[ITEMS];         /* by the cpu, in the order of the pages */
 };
+
+/* Blocks lie from the last slot on. */
+static uint8_t *index_at(const struct choice_rig *rig, size_t item, size_t head, size_t chunk) {
+    return (uint8_t *)rig->index[item].data +
+           (rig->slots - 1 - (head * rig->kv.chunk_stride + chunk)) * rig->index_bytes;
+}
 
 static void choice_init(struct choice_rig *rig, struct random *random, size_t planes,
                         const uint64_t lengths[ITEMS], enum kv_type type) {
@@ -50,14 +55,21 @@ static void choice_init(struct choice_rig *rig, struct random *random, size_t pl
     turn_init(&rig->turn, random);
     level_layout_init(&rig->level, DIMENSION, planes);
     rig->index_bytes = (uint32_t)(rig->level.bytes + 63) / 64 * 64;
-    const size_t bytes = KV_HEADS * rig->kv.chunk_stride * rig->index_bytes;
-    rig->index_layer = KV_RIG_LAYER * bytes;
+    rig->slots = (uint32_t)(KV_HEADS * rig->kv.chunk_stride);
+    const size_t bytes = rig->slots * rig->index_bytes;
+    struct cuda_pool *pool = &rig->kv.pools.pool[2];
+    pool->slots_per_buffer = rig->slots;
+    pool->slot_bytes = rig->index_bytes;
     for (size_t i = 0; i < ITEMS; i++) {
-        rig->index[i] = device_memory(KV_RIG_LAYERS * bytes);
-        memset(rig->index[i].data, 0xff, KV_RIG_LAYERS * bytes);
+        rig->index[i] = device_memory(bytes);
+        memset(rig->index[i].data, 0xff, bytes);
+        pool->base[i] = address_of(rig->index[i].data);
         rig->want[i] = malloc(bytes);
         memset(rig->want[i], 0xff, bytes);
-        rig->indexes[i] = address_of(rig->index[i].data);
+        rig->index_pages[i] = malloc(rig->slots * sizeof(uint32_t));
+        for (uint32_t n = 0; n < rig->slots; n++)
+            rig->index_pages[i][n] = 3u << 30 | ((uint32_t)i * rig->slots + rig->slots - 1 - n);
+        rig->kv.items[i].index_pages = address_of(rig->index_pages[i]);
         for (size_t h = 0; h < KV_HEADS; h++)
             for (size_t c = 0; c < lengths[i] / 64; c++) {
                 float keys[64][DIMENSION], k[DIMENSION], v[DIMENSION];
@@ -74,7 +86,8 @@ static void choice_init(struct choice_rig *rig, struct random *random, size_t pl
 }
 
 static void choice_deinit(struct choice_rig *rig) {
-    for (size_t i = 0; i < ITEMS; i++) guarded_destroy(&rig->index[i]), free(rig->want[i]);
+    for (size_t i = 0; i < ITEMS; i++)
+        guarded_destroy(&rig->index[i]), free(rig->want[i]), free(rig->index_pages[i]);
     kv_rig_deinit(&rig->kv);
 }
 
@@ -85,12 +98,9 @@ static void index_build(struct choice_rig *rig, uint64_t seed) {
                                          .items = address_of(rig->kv.items),
                                          .pools = address_of(&rig->kv.pools),
                                          .rotation = address_of(rig->turn.weights),
-                                         .indexes = address_of(rig->indexes),
                                          .layer_pages = kv_rig_layer_pages(&rig->kv),
-                                         .layer_index = rig->index_layer,
                                          .shape = rig->kv.shape,
                                          .item_count = 3,
-                                         .index_bytes = rig->index_bytes,
                                          .factors_offset = (uint32_t)rig->level.factors_offset,
                                          .center_offset = (uint32_t)rig->level.center_offset,
                                          .step_size = steps[rig->level.planes]};
@@ -115,8 +125,7 @@ static void index_is_the_cpus(void **state) {
             for (size_t h = 0; h < KV_HEADS; h++)
                 for (size_t c = i == 0 ? 0 : 1; c < rig.kv.lengths[i] / 64; c++) {
                     const size_t at = (h * rig.kv.chunk_stride + c) * rig.index_bytes;
-                    const uint8_t *got = (uint8_t *)rig.index[i].data + rig.index_layer + at,
-                                  *want = rig.want[i] + at;
+                    const uint8_t *got = index_at(&rig, i, h, c), *want = rig.want[i] + at;
                     if (memcmp(got, want, rig.level.factors_offset) != 0)
                         fail_msg("codes of %zu %zu %zu", i, h, c);
                     assert_memory_equal(got + rig.level.center_offset, want + rig.level.center_offset,
@@ -130,24 +139,46 @@ static void index_is_the_cpus(void **state) {
                             fail_msg("factor of %zu %zu %zu, token %zu: %x, %x", i, h, c, t, a, b);
                     }
                 }
-        const uint8_t *untouched =
-            (uint8_t *)rig.index[1].data + rig.index_layer; /* chunk 0 was complete before */
+        const uint8_t *untouched = index_at(&rig, 1, 0, 0); /* complete before */
         assert_true(untouched[0] == 0xff && untouched[rig.level.factors_offset] == 0xff);
         choice_deinit(&rig);
     }
 }
 
-enum { ROWS = 3, STRIDE = 64, LIST = 48 };
+enum { ROWS = 3, STRIDE = 64, LIST = 48 * UNIT_TOKENS };
+
+struct choice_rule {
+    uint32_t sinks, recent; /* tokens; sinks: whole units */
+    uint32_t picks;         /* units */
+};
 
 struct choice {
     struct step_row rows[ROWS];
     _Alignas(64) float q[ROWS * HEADS * DIMENSION];
     float scores[ROWS * HEADS * STRIDE];
-    uint32_t keys[ROWS * KV_HEADS * STRIDE], lists[ROWS * KV_HEADS * LIST], counts[ROWS * KV_HEADS];
+    uint32_t keys[ROWS * KV_HEADS * STRIDE], chosen[ROWS * KV_HEADS * STRIDE];
+    uint32_t tokens[ROWS * KV_HEADS][LIST];
+    struct cuda_list lists[ROWS * KV_HEADS];
     struct guarded queries;
     uint32_t query_bytes;
     struct choice_rule rule;
 };
+
+/* Candidates end at a whole chunk, at least `recent` tokens before the row's end. */
+static void lists_plan(struct choice *choice) {
+    for (size_t n = 0; n < ROWS * KV_HEADS; n++) {
+        const struct choice_rule *rule = &choice->rule;
+        const uint32_t rows = (uint32_t)choice->rows[n / KV_HEADS].position + 1;
+        struct cuda_list *list = &choice->lists[n];
+        *list = (struct cuda_list){.rows = address_of(choice->tokens[n]), .begin = rule->sinks};
+        list->end = rows <= rule->recent ? 0 : (rows - rule->recent) / 64 * 64;
+        if (list->end <= list->begin) list->begin = list->end = 0;
+        list->picks = (list->end - list->begin) / UNIT_TOKENS;
+        if (list->picks > rule->picks) list->picks = rule->picks;
+        list->count = rows - (list->end - list->begin) + list->picks * UNIT_TOKENS;
+        assert_true(list->count <= LIST);
+    }
+}
 
 static void queries_make(struct choice_rig *rig, struct choice *choice, uint64_t seed) {
     choice->query_bytes = (uint32_t)level_query_bytes(&rig->level);
@@ -177,17 +208,15 @@ static void queries_make(struct choice_rig *rig, struct choice *choice, uint64_t
 static void scores_make(struct choice_rig *rig, struct choice *choice, uint64_t seed) {
     struct cuda_level_score_args args = {.rows = address_of(choice->rows),
                                          .items = address_of(rig->kv.items),
-                                         .indexes = address_of(rig->indexes),
+                                         .pools = address_of(&rig->kv.pools),
                                          .queries = address_of(choice->queries.data),
                                          .scores = address_of(choice->scores),
-                                         .layer_index = rig->index_layer,
-                                         .rule = choice->rule,
+                                         .lists = address_of(choice->lists),
                                          .row_count = ROWS,
                                          .kv_head_count = KV_HEADS,
                                          .group = GROUP,
                                          .query_bytes = choice->query_bytes,
                                          .dimension = DIMENSION,
-                                         .index_bytes = rig->index_bytes,
                                          .factors_offset = (uint32_t)rig->level.factors_offset,
                                          .center_offset = (uint32_t)rig->level.center_offset,
                                          .unit_stride = STRIDE,
@@ -198,20 +227,20 @@ static void scores_make(struct choice_rig *rig, struct choice *choice, uint64_t 
     launch(name, 1, KV_HEADS, ROWS, 256, (GROUP + 3) / 4 * 4 * choice->query_bytes, &args, seed);
 }
 
-/* By the cpu's kernel: log2 of the sum over a unit. */
+/* By the cpu's kernel: the best of a unit. */
 static void scores_check(struct choice_rig *rig, const struct choice *choice) {
     struct level_kernels level;
     level_kernels_init(&level, 0);
     for (size_t r = 0; r < ROWS; r++)
         for (size_t h = 0; h < HEADS; h++) {
-            const uint64_t end = choice_end(choice->rule, choice->rows[r].position);
+            const struct cuda_list *list = &choice->lists[r * KV_HEADS + h / GROUP];
+            const uint64_t end = list->end;
             const void *blocks[8];
             float tokens[STRIDE * 8];
             const size_t item = choice->rows[r].item;
             for (size_t c = 0; c < 8; c++)
-                blocks[c] = (const uint8_t *)rig->index[item].data + rig->index_layer +
-                            (h / GROUP * rig->kv.chunk_stride + c) * rig->index_bytes;
-            if (end <= choice->rule.sinks) continue;
+                blocks[c] = index_at(rig, item, h / GROUP, c);
+            if (end == 0) continue;
             level.score(&(struct level_score_args){.layout = &rig->level,
                                                    .blocks = blocks,
                                                    .token_end = end,
@@ -222,33 +251,30 @@ static void scores_check(struct choice_rig *rig, const struct choice *choice) {
                                                    .stride = end});
             for (size_t u = 0; u < end / 8; u++) {
                 const double got = (double)choice->scores[(r * HEADS + h) * STRIDE + u];
-                double sum = 0, most = 0;
+                double best = -INFINITY, most = 0;
                 for (size_t t = u * 8; t < u * 8 + 8; t++) {
-                    sum += exp(0.125 * (double)tokens[t]);
+                    best = fmax(best, 0.125 * (double)tokens[t]);
                     most = fabs((double)tokens[t]) > most ? fabs((double)tokens[t]) : most;
                 }
-                if (u < choice->rule.sinks / 8)
+                if (u < list->begin / 8)
                     assert_true(got < -1e29);
-                else /* products with the center and by codes, each of 64 terms; exp2 and log2 */
-                    check_near(got, log2(sum), (80 * eps * most + 64 * eps * 8) + 1e-5,
+                else /* products with the center and by codes, each of 64 terms */
+                    check_near(got, best * log2(exp(1)), (80 * eps * most + 64 * eps * 8) + 1e-5,
                                "row %zu head %zu unit %zu", r, h, u);
             }
         }
 }
 
 static void units_pick(struct choice *choice, uint64_t seed) {
-    struct cuda_choose_args args = {.rows = address_of(choice->rows),
-                                    .scores = address_of(choice->scores),
+    struct cuda_choose_args args = {.scores = address_of(choice->scores),
                                     .keys = address_of(choice->keys),
+                                    .chosen = address_of(choice->chosen),
                                     .lists = address_of(choice->lists),
-                                    .counts = address_of(choice->counts),
-                                    .rule = choice->rule,
                                     .row_count = ROWS,
                                     .kv_head_count = KV_HEADS,
                                     .group = GROUP,
-                                    .unit_stride = STRIDE,
-                                    .list_stride = LIST};
-    memset(choice->lists, 0xff, sizeof choice->lists);
+                                    .unit_stride = STRIDE};
+    memset(choice->tokens, 0xff, sizeof choice->tokens);
     launch("units_choose", KV_HEADS, ROWS, 1, 1024, sizeof(struct choose_shared), &args, seed);
 }
 
@@ -267,20 +293,18 @@ static void shares_of(const struct choice *choice, size_t list, uint32_t begin, 
 
 static void lists_check(const struct choice *choice) {
     for (size_t n = 0; n < ROWS * KV_HEADS; n++) {
-        const uint64_t position = choice->rows[n / KV_HEADS].position;
-        const uint32_t units = (uint32_t)position / 8 + 1, *list = choice->lists + n * LIST;
-        uint32_t begin = choice->rule.sinks / 8, end = choice_end(choice->rule, position) / 8, picked = 0;
-        if (begin > units) begin = units;
-        if (end > units) end = units;
-        const uint32_t candidates = end > begin ? end - begin : 0;
-        const uint32_t picks = choice->rule.picks < candidates ? choice->rule.picks : candidates;
+        const struct cuda_list *list = &choice->lists[n];
+        const uint32_t position = (uint32_t)choice->rows[n / KV_HEADS].position, *tokens = choice->tokens[n];
+        const uint32_t units = position / 8 + 1, begin = list->begin / 8, end = list->end / 8;
+        const uint32_t candidates = end - begin, picks = list->picks;
+        uint32_t picked = 0;
         bool is_listed[STRIDE] = {false};
-        assert_int_equal(choice->counts[n], units - candidates + picks);
-        for (uint32_t i = 0; i < choice->counts[n]; i++) {
-            assert_true(list[i] < units && (i == 0 || list[i] > list[i - 1]));
-            is_listed[list[i]] = true;
+        for (uint32_t i = 0; i < list->count; i++) {
+            assert_true(tokens[i] <= position && (i == 0 || tokens[i] > tokens[i - 1]));
+            assert_true(tokens[i] % 8 == i % 8);
+            is_listed[tokens[i] / 8] = true;
         }
-        if (choice->counts[n] < LIST) assert_true(list[choice->counts[n]] == 0xffffffffu);
+        if (list->count < LIST) assert_true(tokens[list->count] == 0xffffffffu);
         double shares[STRIDE], least = INFINITY, best_out = 0;
         if (candidates > 0) shares_of(choice, n, begin, end, shares);
         for (uint32_t u = begin; picks < candidates && u < end; u++)
@@ -320,14 +344,12 @@ static void attention_check(struct choice_rig *rig, struct choice *choice, uint6
                                                           .group = GROUP,
                                                           .partial_stride = stride,
                                                           .scale = 0.125f},
-                                            .lists = address_of(choice->lists),
-                                            .counts = address_of(choice->counts),
-                                            .list_stride = LIST};
+                                            .lists = address_of(choice->lists)};
     launch("attention_list_8_4_f16", ATTENTION_RANGES_MAX, KV_HEADS, ROWS, 128, attention_decode_shared(8, 4),
            &args, seed);
     struct cuda_merge_args merge = {.rows = address_of(choice->rows),
                                     .partials = address_of(partials),
-                                    .counts = address_of(choice->counts),
+                                    .lists = address_of(choice->lists),
                                     .y = address_of(y),
                                     .row_count = ROWS,
                                     .y_stride = HEADS * DIMENSION,
@@ -341,8 +363,7 @@ static void attention_check(struct choice_rig *rig, struct choice *choice, uint6
             const size_t n = r * KV_HEADS + h / GROUP;
             uint8_t takes[STRIDE * 8] = {0};
             double out[DIMENSION], bound[DIMENSION];
-            for (uint32_t i = 0; i < choice->counts[n]; i++)
-                memset(takes + choice->lists[n * LIST + i] * 8, 1, 8);
+            for (uint32_t i = 0; i < choice->lists[n].count; i++) takes[choice->tokens[n][i]] = 1;
             kv_rig_attend(&rig->kv, choice->rows[r].item, h / GROUP, choice->q + (r * HEADS + h) * DIMENSION,
                           choice->rows[r].position, 0, takes, 0.125, 0, 16 * eps, 16 * 0x1p-22 + 200 * eps,
                           out, bound);
@@ -371,6 +392,7 @@ static void choices_match(void **state) {
         choice.rows[1] = (struct step_row){n == 1 ? 5 : 179, 0, 1};
         choice.rows[2] = (struct step_row){70, 0, 1};
         fill_normal(&random, choice.q, ROWS * HEADS * DIMENSION, 2.0);
+        lists_plan(&choice);
         queries_make(&rig, &choice, seed);
         scores_make(&rig, &choice, seed + 1);
         scores_check(&rig, &choice);
@@ -383,8 +405,8 @@ static void choices_match(void **state) {
             units_pick(&choice, seed + 4 + k);
             lists_check(&choice);
         }
-        for (uint32_t i = 0; i < rules[n].picks && i < 5; i++)
-            assert_int_equal(choice.lists[rules[n].sinks / 8 + i], rules[n].sinks / 8 + i);
+        for (uint32_t i = 0; i < choice.lists[0].picks * 8 && i < 40; i++)
+            assert_int_equal(choice.tokens[0][rules[n].sinks + i], rules[n].sinks + i);
         guarded_destroy(&choice.queries);
         choice_deinit(&rig);
     }

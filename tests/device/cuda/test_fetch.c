@@ -22,7 +22,9 @@ struct fetch_rig {
         struct step_head head;
         uint32_t number;
     } step;
-    uint32_t lists[KV_HEADS][LIST], counts[KV_HEADS], mailbox[KV_HEADS][LIST];
+    uint32_t lists[KV_HEADS][LIST], counts[KV_HEADS], mailbox[KV_HEADS][LIST]; /* units */
+    uint32_t tokens[KV_HEADS][LIST * UNIT_TOKENS];
+    struct cuda_list shown[KV_HEADS];
     uint64_t addresses[KV_HEADS][LIST];
     struct fetch_delta deltas[KV_HEADS][FETCH_MISSES_MAX];
     struct fetch_result results[KV_HEADS];
@@ -145,13 +147,26 @@ static uint32_t head_check(struct fetch_rig *rig, size_t head) {
     return miss_count - result.misses;
 }
 
+/* The lists as tokens, of which there are none behind the row's own. */
+static void lists_show(struct fetch_rig *rig) {
+    for (size_t head = 0; head < KV_HEADS; head++) {
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < rig->counts[head]; i++)
+            for (uint32_t t = 0; t < UNIT_TOKENS; t++) {
+                const uint32_t token = rig->lists[head][i] * UNIT_TOKENS + t;
+                if (token <= rig->row.position) rig->tokens[head][count++] = token;
+            }
+        rig->shown[head] = (struct cuda_list){.rows = address_of(rig->tokens[head]), .count = count};
+    }
+}
+
 static void fetch_run(struct fetch_rig *rig, uint64_t seed) {
+    lists_show(rig);
     struct cuda_fetch_args args = {.step = address_of(&rig->step),
                                    .rows = address_of(&rig->row),
                                    .items = address_of(rig->kv.items),
                                    .pools = address_of(&rig->kv.pools),
-                                   .lists = address_of(rig->lists),
-                                   .counts = address_of(rig->counts),
+                                   .lists = address_of(rig->shown),
                                    .addresses = address_of(rig->addresses),
                                    .layer_pages = kv_rig_layer_pages(&rig->kv),
                                    .tables = address_of(rig->tables),
@@ -189,8 +204,7 @@ static void attend(struct fetch_rig *rig, const float *q, bool by_address, float
                       .group = 1,
                       .partial_stride = attention_partial_stride(DIMENSION),
                       .scale = 0.125f},
-        .lists = address_of(rig->lists),
-        .counts = address_of(rig->counts),
+        .lists = address_of(rig->shown),
         .addresses = by_address ? address_of(rig->addresses) : 0,
         .list_stride = LIST};
     launch("attention_list_8_1_f16", ATTENTION_RANGES_MAX, KV_HEADS, 1, 128, attention_decode_shared(8, 1),

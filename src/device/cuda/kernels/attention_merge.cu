@@ -11,9 +11,9 @@ KERNEL(attention_merge, cuda_merge_args, 512, 2) {
     if (row >= step_rows(args.step, args.row_count)) return;
     const uint64_t position = at<struct step_row>(args.rows)[row].position;
     uint32_t count = seen_rows_of(position, args.window).range_count;
-    if (args.counts != 0) { /* of a list */
+    if (args.lists != 0) {
         const uint32_t list = row * (args.head_count / args.group) + head / args.group;
-        count = listed_rows_of(position, at<uint32_t>(args.counts)[list]).range_count;
+        count = listed_rows_of(at<struct cuda_list>(args.lists)[list]).range_count;
     }
     const float *partials = at<float>(args.partials) + ((uint64_t)row * args.head_count + head) *
                                                            ATTENTION_RANGES_MAX * args.partial_stride;

@@ -96,16 +96,14 @@ KERNEL(units_choose, cuda_choose_args, 1024, 1) {
     dependents_start();
     dependency_wait();
     if (row >= step_rows(args.step, args.row_count)) return;
-    const uint64_t position = at<struct step_row>(args.rows)[row].position,
-                   list_index = (uint64_t)row * args.kv_head_count + kv_head;
-    const uint32_t units = (uint32_t)position / UNIT_TOKENS + 1,
-                   end = choice_end(args.rule, position) / UNIT_TOKENS;
-    const uint32_t begin = smaller(args.rule.sinks / UNIT_TOKENS, units), stop = smaller(end, units);
-    const uint32_t candidates = stop > begin ? stop - begin : 0, picks = smaller(args.rule.picks, candidates);
+    const uint64_t list_index = (uint64_t)row * args.kv_head_count + kv_head;
+    const struct cuda_list list = at<struct cuda_list>(args.lists)[list_index];
+    const uint32_t begin = list.begin / UNIT_TOKENS, stop = list.end / UNIT_TOKENS, picks = list.picks;
     const float *scores = at<float>(args.scores) + list_index * args.group * args.unit_stride;
     uint32_t *keys = at<uint32_t>(args.keys) + list_index * args.unit_stride;
-    uint32_t *list = at<uint32_t>(args.lists) + list_index * args.list_stride;
-    if (picks < candidates && picks > 0) {
+    uint32_t *chosen = at<uint32_t>(args.chosen) + list_index * args.unit_stride;
+    uint32_t *rows = at<uint32_t>(list.rows);
+    if (picks < stop - begin && picks > 0) {
         for (uint32_t h = 0; h < args.group; h++) {
             const float *of_head = scores + (uint64_t)h * args.unit_stride;
             const float total = units_total(of_head, begin, stop, shared);
@@ -117,12 +115,16 @@ KERNEL(units_choose, cuda_choose_args, 1024, 1) {
         block_barrier();
         uint32_t left;
         const uint32_t cut = key_cut(keys, begin, stop, picks, &left, shared);
-        units_take(keys, begin, stop, cut, left, list + begin, shared);
+        units_take(keys, begin, stop, cut, left, chosen, shared);
     } else {
-        for (uint32_t i = t; i < picks; i += CHOOSERS) list[begin + i] = begin + i;
+        for (uint32_t i = t; i < picks; i += CHOOSERS) chosen[i] = begin + i;
     }
-    for (uint32_t i = t; i < begin; i += CHOOSERS) list[i] = i;
-    for (uint32_t u = (stop > begin ? stop : begin) + t; u < units; u += CHOOSERS)
-        list[begin + picks + u - (stop > begin ? stop : begin)] = u;
-    if (t == 0) at<uint32_t>(args.counts)[list_index] = units - candidates + picks;
+    block_barrier();
+    const uint32_t middle = list.begin + picks * UNIT_TOKENS;
+    for (uint32_t i = t; i < list.count; i += CHOOSERS) {
+        const uint32_t of_unit = i - list.begin;
+        rows[i] = i < list.begin ? i
+                  : i < middle   ? chosen[of_unit / UNIT_TOKENS] * UNIT_TOKENS + of_unit % UNIT_TOKENS
+                                 : list.end + i - middle;
+    }
 }

@@ -49,12 +49,12 @@ DEVICE char *unit_home(const struct cuda_fetch_args &args, uint32_t place, uint3
 
 /* Hits get their addresses; misses, in the order of the list, go to shared.units and .places. */
 DEVICE struct fetch_result units_look_up(const struct cuda_fetch_args &args, const struct unit_cache &cache,
-                                         const uint32_t *list, uint32_t count, const uint32_t *pages,
+                                         const uint32_t *rows, uint32_t count, const uint32_t *pages,
                                          uint32_t complete_chunks, uint32_t *mail,
                                          struct fetch_shared &shared) {
     struct fetch_result result = {0, 0, 0, 0};
     for (uint32_t first = 0; first < count; first += FETCHERS) {
-        const uint32_t i = first + thread_index(), unit = i < count ? list[i] : 0,
+        const uint32_t i = first + thread_index(), unit = i < count ? rows[i * UNIT_TOKENS] / UNIT_TOKENS : 0,
                        chunk = unit / KV_CHUNK_BLOCKS;
         const uint32_t place = i < count ? pages[chunk] : 0, pool = place >> 30;
         const bool is_there = i < count && pool != 0;
@@ -151,10 +151,10 @@ KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
     const struct step_row row = at<struct step_row>(args.rows)[0];
     const struct step_item *item = at<struct step_item>(args.items) + row.item;
     const uint32_t *pages = head_places(item, args.layer_pages, kv_head);
-    const uint32_t *list = at<uint32_t>(args.lists) + (uint64_t)kv_head * args.list_stride;
+    const struct cuda_list list = at<struct cuda_list>(args.lists)[kv_head];
     const struct unit_cache cache = unit_cache_of(args, kv_head);
     struct fetch_result result =
-        units_look_up(args, cache, list, at<uint32_t>(args.counts)[kv_head], pages,
+        units_look_up(args, cache, at<uint32_t>(list.rows), (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS, pages,
                       (uint32_t)((row.position + 1) / KV_CHUNK_TOKENS),
                       at<uint32_t>(args.mailbox) + (uint64_t)kv_head * args.list_stride, shared);
     uint32_t hand = at<uint32_t>(args.hands)[kv_head];

@@ -101,8 +101,7 @@ template <int PLANES> DEVICE void level_build_run(const struct cuda_level_build_
     const uint32_t begin = (uint32_t)item->position_first, end = begin + item->row_count;
     const uint32_t chunk = begin / KV_CHUNK_TOKENS + block_x();
     if ((chunk + 1) * KV_CHUNK_TOKENS > end) return; /* not complete */
-    char *index = at<char>(at<uint64_t>(args.indexes)[block_z()] + args.layer_index) +
-                  ((uint64_t)kv_head * item->chunk_stride + chunk) * args.index_bytes;
+    char *index = (char *)chunk_at(at<struct cuda_pools>(args.pools), index_places(item, kv_head)[chunk]);
     keys_rotate(
         args.shape,
         chunk_at(at<struct cuda_pools>(args.pools), head_places(item, args.layer_pages, kv_head)[chunk]),

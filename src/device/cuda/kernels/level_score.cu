@@ -1,7 +1,8 @@
-/* level_score: what units of 8 tokens receive of the attention, by the codes of their keys.  A warp has a
+/* level_score: the scores of units of 8 tokens, their best tokens', by the codes of their keys.  A warp has a
  * chunk, a lane two of its tokens; codes are read once for all heads of a group.  Bound by memory at up to
  * four heads: some 50 instructions a token and head against dimension / 8 + 2 bytes. */
 #include "device/cuda/attention_rows.h"
+#include "device/cuda/kv_places.h"
 #include "device/cuda/rows.h"
 #include "kernels/attention/kv_layout.h"
 
@@ -79,20 +80,16 @@ DEVICE void numbers_sum(const uint32_t *codes, const char *queries, uint32_t que
     }
 }
 
-/* log2 of the sum of 2^score over 8 neighbour lanes. */
-DEVICE float unit_sum(float score) {
-    float m = score;
+/* The best of 8 neighbour lanes. */
+DEVICE float unit_best(float score) {
     UNROLL
-    for (uint32_t by = 1; by < UNIT_TOKENS; by <<= 1) m = larger(m, lane_xor(m, by));
-    float sum = exp2_near(score - m);
-    UNROLL
-    for (uint32_t by = 1; by < UNIT_TOKENS; by <<= 1) sum += lane_xor(sum, by);
-    return m + log2_near(sum);
+    for (uint32_t by = 1; by < UNIT_TOKENS; by <<= 1) score = larger(score, lane_xor(score, by));
+    return score;
 }
 
 template <int PLANES, int HEADS>
 DEVICE void chunk_score(const struct cuda_level_score_args &args, const char *index, const char *queries,
-                        uint32_t chunk, uint32_t head_count, uint32_t end, float *scores) {
+                        uint32_t chunk, uint32_t head_count, const struct cuda_list &list, float *scores) {
     const uint32_t lane = lane_index(), tail = (uint32_t)sizeof(struct level_query_head) + args.dimension * 4;
     const uint16_t *factors = (const uint16_t *)(const void *)(index + args.factors_offset),
                    *center = (const uint16_t *)(const void *)(index + args.center_offset);
@@ -113,11 +110,11 @@ DEVICE void chunk_score(const struct cuda_level_score_args &args, const char *in
         UNROLL
         for (uint32_t i = 0; i < 2; i++) {
             const float own = 2 * numbers->step * (float)sums[h][i] - numbers->offset;
-            const float unit = unit_sum(factor * multiply_add(f[i], own, common));
+            const float unit = unit_best(factor * multiply_add(f[i], own, common));
             const uint32_t token = chunk * KV_CHUNK_TOKENS + i * 32 + lane;
             if (h >= head_count || lane % UNIT_TOKENS != 0) continue;
             scores[(uint64_t)h * args.unit_stride + token / UNIT_TOKENS] =
-                token >= args.rule.sinks && token < end ? unit : SCORE_NONE;
+                token >= list.begin && token < list.end ? unit : SCORE_NONE;
         }
     }
 }
@@ -131,21 +128,20 @@ template <int PLANES> DEVICE void level_score_run(const struct cuda_level_score_
     if (row >= step_rows(args.step, args.row_count)) return;
     const struct step_row step_row = at<struct step_row>(args.rows)[row];
     const struct step_item *item = at<struct step_item>(args.items) + step_row.item;
-    const uint32_t end = choice_end(args.rule, step_row.position),
-                   chunk = block_x() * 8 + thread_index() / 32;
-    if (block_x() * 8 * KV_CHUNK_TOKENS >= end) return;
+    const struct cuda_list list = at<struct cuda_list>(args.lists)[row * args.kv_head_count + kv_head];
+    const uint32_t chunk = block_x() * 8 + thread_index() / 32;
+    if (block_x() * 8 * KV_CHUNK_TOKENS >= list.end) return;
     const uint64_t head_first = (uint64_t)row * args.kv_head_count * args.group + kv_head * args.group;
     const uint32_t *from = (const uint32_t *)(at<char>(args.queries) + head_first * args.query_bytes);
     const uint32_t padded = (args.group + HEADS - 1) / HEADS * HEADS;
     for (uint32_t i = thread_index(); i < padded * args.query_bytes / 4; i += 256)
         ((uint32_t *)(void *)queries)[i] = i < args.group * args.query_bytes / 4 ? from[i] : 0;
     block_barrier();
-    if (chunk * KV_CHUNK_TOKENS >= end) return;
-    const char *index = at<char>(at<uint64_t>(args.indexes)[step_row.item] + args.layer_index) +
-                        ((uint64_t)kv_head * item->chunk_stride + chunk) * args.index_bytes;
+    if (chunk * KV_CHUNK_TOKENS >= list.end) return;
+    const char *index = chunk_at(at<struct cuda_pools>(args.pools), index_places(item, kv_head)[chunk]);
     for (uint32_t h = 0; h < args.group; h += HEADS)
         chunk_score<PLANES, HEADS>(args, index, queries + h * args.query_bytes, chunk,
-                                   smaller(args.group - h, HEADS), end,
+                                   smaller(args.group - h, HEADS), list,
                                    at<float>(args.scores) + (head_first + h) * args.unit_stride);
 }
 
