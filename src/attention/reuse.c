@@ -177,10 +177,10 @@ static bool is_alike(struct reuse *reuse, size_t layer_index, size_t kv_head, co
     const struct reuse_shape *shape = &reuse->shape;
     const size_t group = shape->head_count / shape->kv_head_count, first = kv_head * group;
     for (size_t i = 0; i < group; i++)
-        reuse->similarities[i] = reuse_cosine(queries + (first + i) * shape->k_dimension,
+        reuse->similarities[i] = label_cosine(queries + (first + i) * shape->k_dimension,
                                               label + (first + i) * shape->k_dimension, shape->k_dimension);
     const double similarity =
-        reuse_similarity(&reuse->options, reuse->similarities,
+        label_similarity(reuse->options.aggregate, reuse->similarities,
                          reuse->importance + layer_index * shape->head_count + first, group);
     return similarity >= reuse->thresholds[layer_index * shape->kv_head_count + kv_head];
 }

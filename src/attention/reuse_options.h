@@ -6,24 +6,17 @@
  *   theta* = arccos eta,  lambda = s^p,  tau = cos(lambda theta* + (1 - lambda) pi)                    Eq. 7 to 9
  *
  * An important head is held to eta, one without importance takes whatever it has.  s is that of the most important
- * query head of the group.  How alike the group is as a whole is the harmonic mean of its heads, weighted by
- * importance:
+ * query head of the group.  How alike the group is as a whole: kernels/label/label.h (Eq. 10).
  *
- *   sum s / sum (s / sim)                                                                             Eq. 10
- *
- * Differs from [clo]: Eq. 10 has no meaning for sim <= 0 and where every s is 0.  Here sim is at least
- * REUSE_SIMILARITY_MIN in it, and a group without importance is as alike as its least similar head.  A similarity that
- * is no number (a query of zeros, NaN) is NaN, and no threshold is met.  An eta above 1 is met by nothing, and then no
- * query is speculated either: the step is the one without reuse. */
+ * An eta above 1 is met by nothing, and then no query is speculated either: the step is the one without reuse. */
 #ifndef LOAM_ATTENTION_REUSE_OPTIONS_H
 #define LOAM_ATTENTION_REUSE_OPTIONS_H
 
 #include <stddef.h>
 
-#define REUSE_SIMILARITY_MIN 1e-3
+#include "kernels/label/label.h"
 
 enum reuse_kind { REUSE_NONE, REUSE_SIMILARITY };
-enum reuse_aggregate { REUSE_HARMONIC, REUSE_MINIMUM }; /* the minimum: CLO's ablation without Eq. 10 */
 enum reuse_labels {
     REUSE_SPECULATED, /* as published: lookup, label and choice are by the queries that the layer before expected */
     REUSE_EXACT, /* by the layer's own queries */
@@ -36,7 +29,7 @@ struct reuse_options {
      * (reuse_thresholds.h); every head is held to eta where there is no such calibration. */
     double reused;
     double epsilon; /* of how hard a head is to reuse (plan/persistent_heads.h) */
-    enum reuse_aggregate aggregate;
+    enum label_aggregate aggregate;
     enum reuse_labels labels;
     /* A list is chosen anew once so many tokens have come since.  Until then the window reaches back to where the list
      * was chosen, so that every token is in one of the two.  0, as published: lists have no age and the window does not
@@ -47,10 +40,5 @@ struct reuse_options reuse_options_default(void); /* kind NONE, the rest as publ
 
 /* importance: 0..1. */
 double reuse_threshold(const struct reuse_options *options, double importance);
-/* Of a query and the one of the label; NaN where one of them is zero or not finite. */
-double reuse_cosine(const float *a, const float *b, size_t dimension);
-/* similarities, importance: [count], of the heads of a group. */
-double reuse_similarity(const struct reuse_options *options, const double *similarities,
-                        const float *importance, size_t count);
 
 #endif

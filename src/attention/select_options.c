@@ -160,8 +160,8 @@ bool select_option_set_word(struct select_options *options, const char *name, co
         {"group", "softmax", offsetof(struct select_options, group), SELECT_GROUP_SOFTMAX},
         {"code", "sign", offsetof(struct select_options, code), SELECT_CODE_SIGN},
         {"code", "level", offsetof(struct select_options, code), SELECT_CODE_LEVEL},
-        {"similarity", "harmonic", offsetof(struct select_options, reuse.aggregate), REUSE_HARMONIC},
-        {"similarity", "minimum", offsetof(struct select_options, reuse.aggregate), REUSE_MINIMUM},
+        {"similarity", "harmonic", offsetof(struct select_options, reuse.aggregate), LABEL_HARMONIC},
+        {"similarity", "minimum", offsetof(struct select_options, reuse.aggregate), LABEL_MINIMUM},
         {"labels", "speculated", offsetof(struct select_options, reuse.labels), REUSE_SPECULATED},
         {"labels", "exact", offsetof(struct select_options, reuse.labels), REUSE_EXACT},
     };

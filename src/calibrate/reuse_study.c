@@ -226,9 +226,9 @@ static bool is_alike(const struct reuse_study *s, const struct lane *lane, struc
     const size_t group = group_of(config);
     for (size_t head = 0; head < group; head++)
         walk->similarities[head] =
-            reuse_cosine(query_at(s, lane, step, head), query_at(s, lane, chosen, head), config->k_dimension);
-    return reuse_similarity(&s->rule, walk->similarities, s->importance + lane->kv_head * group, group) >=
-           threshold;
+            label_cosine(query_at(s, lane, step, head), query_at(s, lane, chosen, head), config->k_dimension);
+    return label_similarity(s->rule.aggregate, walk->similarities, s->importance + lane->kv_head * group,
+                            group) >= threshold;
 }
 
 /* ---- a run ---- */

@@ -20,7 +20,7 @@ double persistent_difficulty(const struct persistent_question *question, size_t 
         similarities[i] = (double)question->similarity[first + i];
         importance[i] = question->importance != NULL ? question->importance[first + i] : 1;
     }
-    const double similarity = reuse_similarity(question->options, similarities, importance, group);
+    const double similarity = label_similarity(question->options->aggregate, similarities, importance, group);
     return question->thresholds[layer * question->kv_head_count + kv_head] -
            (similarity - question->options->epsilon);
 }

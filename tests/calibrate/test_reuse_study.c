@@ -98,7 +98,7 @@ static void follow(const struct plain *p, size_t kv_head, double threshold, doub
         double similarity = 1;
         for (size_t head = kv_head * group; head < (kv_head + 1) * group; head++)
             similarity = fmin(similarity,
-                              reuse_cosine(samples_run_query(p->samples, p->layer, p->window, step, head),
+                              label_cosine(samples_run_query(p->samples, p->layer, p->window, step, head),
                                            samples_run_query(p->samples, p->layer, p->window, chosen, head),
                                            config->k_dimension));
         if (step == 0 || step - chosen > REUSE_STUDY_AGE || similarity < threshold) {

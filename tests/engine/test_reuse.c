@@ -59,28 +59,29 @@ static void groups_are_aggregated(void **state) {
     const double alike[3] = {0.7, 0.7, 0.7}, mixed[3] = {0.9, 0.5, 0.1}, negative[2] = {-0.5, 0.9},
                  broken[3] = {0.9, NAN, 0.9};
     const float even[3] = {1, 1, 1}, first[3] = {1, 0, 0}, none[3] = {0, 0, 0};
-    assert_close(reuse_similarity(&options, alike, even, 3), 0.7);
-    assert_close(reuse_similarity(&options, mixed, even, 3), 3 / (1 / 0.9 + 2 + 10));
-    assert_close(reuse_similarity(&options, mixed, first, 3), 0.9);
+    assert_close(label_similarity(options.aggregate, alike, even, 3), 0.7);
+    assert_close(label_similarity(options.aggregate, mixed, even, 3), 3 / (1 / 0.9 + 2 + 10));
+    assert_close(label_similarity(options.aggregate, mixed, first, 3), 0.9);
     /* T3: below zero Eq. 10 may give anything; clamped it is next to nothing, and above it */
-    assert_close(reuse_similarity(&options, negative, even, 2), 2 / (1 / REUSE_SIMILARITY_MIN + 1 / 0.9));
-    assert_close(reuse_similarity(&options, mixed, none, 3), 0.1);
-    assert_true(isnan(reuse_similarity(&options, broken, even, 3)));
-    assert_true(isnan(reuse_similarity(&options, broken, first, 3)));
-    assert_true(isnan(reuse_similarity(&options, broken, none, 3)));
-    options.aggregate = REUSE_MINIMUM;
-    assert_close(reuse_similarity(&options, mixed, even, 3), 0.1);
+    assert_close(label_similarity(options.aggregate, negative, even, 2),
+                 2 / (1 / LABEL_COSINE_MIN + 1 / 0.9));
+    assert_close(label_similarity(options.aggregate, mixed, none, 3), 0.1);
+    assert_true(isnan(label_similarity(options.aggregate, broken, even, 3)));
+    assert_true(isnan(label_similarity(options.aggregate, broken, first, 3)));
+    assert_true(isnan(label_similarity(options.aggregate, broken, none, 3)));
+    options.aggregate = LABEL_MINIMUM;
+    assert_close(label_similarity(options.aggregate, mixed, even, 3), 0.1);
 }
 
 static void cosines_have_an_outcome(void **state) {
     (void)state;
     const float a[2] = {3, 4}, b[2] = {4, 3}, opposite[2] = {-3, -4}, zero[2] = {0, 0}, broken[2] = {1, NAN},
                 endless[2] = {INFINITY, 1};
-    assert_close(reuse_cosine(a, b, 2), 0.96);
-    assert_true(reuse_cosine(a, a, 2) == 1);
-    assert_true(reuse_cosine(a, opposite, 2) == -1);
-    assert_true(isnan(reuse_cosine(a, zero, 2)) && isnan(reuse_cosine(zero, zero, 2)));
-    assert_true(isnan(reuse_cosine(broken, a, 2)) && isnan(reuse_cosine(a, endless, 2)));
+    assert_close(label_cosine(a, b, 2), 0.96);
+    assert_true(label_cosine(a, a, 2) == 1);
+    assert_true(label_cosine(a, opposite, 2) == -1);
+    assert_true(isnan(label_cosine(a, zero, 2)) && isnan(label_cosine(zero, zero, 2)));
+    assert_true(isnan(label_cosine(broken, a, 2)) && isnan(label_cosine(a, endless, 2)));
 }
 
 /* ---- a cache and its attention ---- */
