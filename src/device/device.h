@@ -24,6 +24,7 @@
 #include "kernels/abstract/abstract.h"
 #include "kernels/attention/kv_layout.h"
 #include "kernels/hash/hash.h"
+#include "kernels/label/label.h"
 #include "kernels/level/level.h"
 #include "kernels/rope/rope.h"
 #include "kernels/tree/tree.h"
@@ -295,6 +296,15 @@ struct row_list {
 /* The rows of a list in MEMORY_SHARED, for the host. */
 static inline uint32_t *row_list_host(const struct row_list *list) { return span_host(list->rows); }
 
+/* What a KV head keeps of its list from row to row (CLO): the list without its window. */
+struct kept_list {
+    struct span rows; /* uint32_t; room for what the head chooses; none: the head keeps nothing */
+    /* It attends to these rows once more, `count` of them, and to [window_begin, position].  Else what it chooses now,
+     * but for [candidate_end, position], is left there. */
+    bool is_taken;
+    uint64_t count, window_begin;
+};
+
 /* A row of a step (a query) that chooses.  All its KV heads attend to [0, candidate_begin) and [candidate_end,
  * position].  Each also attends to the rows of [candidate_begin, candidate_end) with the highest scores, `picks` of
  * them. */
@@ -306,6 +316,8 @@ struct select_item {
      * candidates' chunks are complete. */
     uint64_t candidate_begin, candidate_end;
     const uint64_t *picks; /* [kv_head_count], multiples of unit_tokens, host memory; NULL: none */
+    const struct kept_list
+        *kept; /* [kv_head_count], host memory; a list that is taken has no picks; NULL: none */
 };
 
 static inline uint64_t select_item_picks(const struct select_item *item, size_t kv_head) {
@@ -313,6 +325,8 @@ static inline uint64_t select_item_picks(const struct select_item *item, size_t 
 }
 
 static inline uint64_t select_item_kept(const struct select_item *item, size_t kv_head) {
+    if (item->kept != NULL && item->kept[kv_head].is_taken)
+        return item->kept[kv_head].count + item->position + 1 - item->kept[kv_head].window_begin;
     return item->position + 1 - (item->candidate_end - item->candidate_begin) +
            select_item_picks(item, kv_head);
 }
@@ -347,8 +361,10 @@ struct choose_operation {
     struct tree_counts *tree_counts;
     /* Above 0: no more units than have a score within alpha of the greatest, as attention has its scores, on average
      * over the row's KV heads that choose; at least 1 (InfiniGen).  Products of query and key, by SCORE_MAX or
-     * _SOFTMAX, only.  The counts of the lists then come with the stream, too. */
+     * _SOFTMAX, only.  The counts of the lists then come with the stream, too: operations that follow on it may be
+     * given the lists before.  list_rows: the sum of the counts is added there, host memory; NULL without alpha. */
     float alpha;
+    uint64_t *list_rows;
     const struct select_item *items;
     size_t item_count;
     /* attend_rows of this choice follows next and all its chunks are in memory: the device may prefetch them. */
@@ -358,6 +374,32 @@ struct choose_operation {
     struct span rows; /* uint32_t */
     struct row_list *lists;
     struct select_times *times; /* score_ns and top_k_ns are added to; may be NULL */
+};
+
+/* What becomes of a KV head's label, the queries of its group that its list was chosen by. */
+enum label_use {
+    LABEL_STAYS,
+    LABEL_REPLACED, /* by the queries of the row */
+    LABEL_COMPARED, /* replaced as well where they are not alike */
+};
+struct label_item {
+    size_t row;                  /* of q */
+    struct span label;           /* float [head_count][k_dimension] */
+    const enum label_use *heads; /* [kv_head_count], host memory */
+};
+
+/* Whether each KV head that is compared has queries like its label's: label_similarity reaches its threshold. */
+struct compare_labels_operation {
+    struct span q; /* float [rows][q_stride]: head_count heads of k_dimension */
+    size_t q_stride;
+    size_t head_count, kv_head_count, k_dimension;
+    enum label_aggregate aggregate;
+    const float *importance;  /* [head_count], host memory */
+    const double *thresholds; /* [kv_head_count], host memory */
+    const struct label_item *items;
+    size_t item_count;
+    bool keeps_labels; /* all of them stay, whatever their use says */
+    bool *alike;       /* out, host memory, [item_count][kv_head_count]; false where nothing is compared */
 };
 
 /* A row of a step that attends to lists. */
@@ -500,6 +542,7 @@ struct device_operations {
     void (*attend)(struct stream *stream, const struct attend_operation *operation);
     void (*gather)(struct stream *stream, const struct gather_operation *operation);
     void (*key_index_build)(struct stream *stream, const struct key_index_operation *operation);
+    void (*compare_labels)(struct stream *stream, const struct compare_labels_operation *operation);
     void (*choose)(struct stream *stream, const struct choose_operation *operation);
     void (*attend_rows)(struct stream *stream, const struct attend_rows_operation *operation);
     void (*add_mass)(struct stream *stream, const struct add_mass_operation *operation);

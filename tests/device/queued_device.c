@@ -78,6 +78,7 @@ struct record {
     struct operation *listed;   /* in the list, or a graph's */
     union {
         struct key_index_build_operation key_index_build;
+        struct compare_labels_operation compare_labels;
         struct choose_operation choose;
         struct attend_rows_operation attend_rows;
         struct add_mass_operation add_mass;
@@ -346,6 +347,10 @@ static void deliver_tree_counts(const struct result *result) {
     tree_counts_add((void *)result->target, (const void *)result->memory);
 }
 
+static void deliver_list_rows(const struct result *result) {
+    *(uint64_t *)(void *)result->target += *(const uint64_t *)(const void *)result->memory;
+}
+
 static void deliver_list_counts(const struct result *result) {
     struct row_list *lists = (void *)result->target;
     const struct row_list *own = (const void *)result->memory;
@@ -596,6 +601,9 @@ static void stage_choose(struct record *record, struct choose_operation *own) {
     for (size_t i = 0; i < own->item_count; i++) {
         stage_view(record, &items[i].view);
         STAGE(record, items[i].picks, heads);
+        struct kept_list *taken = stage(record, items[i].kept, heads * sizeof *taken);
+        for (size_t head = 0; head < heads && taken != NULL; head++) stage_span(record, &taken[head].rows);
+        items[i].kept = taken;
         for (size_t head = 0; head < heads; head++) {
             const size_t kept = (size_t)select_item_kept(&items[i], head);
             lists[i * heads + head] = (struct row_list){.rows = rows, .count = kept};
@@ -615,10 +623,27 @@ static void stage_choose(struct record *record, struct choose_operation *own) {
         for (size_t i = 0; i < list_count; i++) lists[i].count = SIZE_MAX;
     }
     own->times = result_times(record, own->times);
+    if (own->list_rows != NULL)
+        own->list_rows =
+            (void *)result_create(record, own->list_rows, sizeof *own->list_rows, deliver_list_rows)->memory;
     if (own->tree_counts != NULL)
         own->tree_counts =
             (void *)result_create(record, own->tree_counts, sizeof *own->tree_counts, deliver_tree_counts)
                 ->memory;
+}
+
+static void stage_labels(struct record *record, struct compare_labels_operation *own) {
+    const size_t heads = own->kv_head_count;
+    struct label_item *items = stage(record, own->items, own->item_count * sizeof *items);
+    for (size_t i = 0; i < own->item_count; i++) {
+        stage_span(record, &items[i].label);
+        STAGE(record, items[i].heads, heads);
+    }
+    own->items = items;
+    STAGE(record, own->importance, own->head_count);
+    STAGE(record, own->thresholds, heads);
+    stage_span(record, &own->q);
+    own->alike = result_bytes(record, own->alike, own->item_count * heads * sizeof *own->alike);
 }
 
 /* ---- dense operations, and graphs of them ---- */
@@ -712,6 +737,7 @@ static void queued_graph_destroy(struct graph *graph) {
 #define SPAN(member) stage_span(record, &own->member)
 
 QUEUED(key_index_build, STAGE_ITEMS(); STAGE(record, own->layout, 1); SPAN(weights))
+QUEUED(compare_labels, stage_labels(record, own))
 QUEUED(choose, stage_choose(record, own))
 QUEUED(attend_rows, stage_rows(record, own))
 QUEUED(add_mass, STAGE_SHOWN())
@@ -806,6 +832,7 @@ static const struct device_operations OPERATIONS = {
     .attend = queued_attend,
     .gather = queued_gather,
     .key_index_build = queued_key_index_build,
+    .compare_labels = queued_compare_labels,
     .choose = queued_choose,
     .attend_rows = queued_attend_rows,
     .add_mass = queued_add_mass,

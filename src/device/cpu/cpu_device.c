@@ -152,6 +152,7 @@ static const struct device_operations CPU_OPERATIONS = {
     .attend = cpu_captured_attend,
     .gather = cpu_gather,
     .key_index_build = cpu_key_index_build,
+    .compare_labels = cpu_compare_labels,
     .choose = cpu_choose,
     .attend_rows = cpu_attend_rows,
     .add_mass = cpu_add_mass,

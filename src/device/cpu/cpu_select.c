@@ -209,12 +209,23 @@ static size_t list_range(uint32_t *list, size_t count, uint64_t begin, uint64_t 
     return count;
 }
 
+/* A list that is kept, with the row's window. */
+static size_t take_list(const struct select_item *item, const struct kept_list *kept, uint32_t *list) {
+    memcpy(list, cpu_address(kept->rows), (size_t)kept->count * sizeof *list);
+    return list_range(list, (size_t)kept->count, kept->window_begin, item->position + 1);
+}
+
 static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     size_t heads = run->operation->kv_head_count, page = run->operation->layout->unit_tokens;
     const struct select_item *item = run->rows[unit / heads].item;
     const uint64_t pick_count = select_item_picks(item, unit % heads);
     const size_t entry = (size_t)(item - run->operation->items) * heads + unit % heads;
     uint32_t *list = cpu_rows(run->operation->lists[entry]);
+    const struct kept_list *kept = item->kept != NULL ? &item->kept[unit % heads] : NULL;
+    if (kept != NULL && kept->is_taken) {
+        run->operation->lists[entry].count = take_list(item, kept, list);
+        return;
+    }
     size_t count = list_range(list, 0, 0, item->candidate_begin);
     if (cpu_head_is_scored(item, unit % heads)) {
         const size_t picks = units_taken(run, unit / heads, (size_t)pick_count / page);
@@ -239,6 +250,7 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     } else if (pick_count > 0) {
         count = list_range(list, count, item->candidate_begin, item->candidate_end);
     }
+    if (kept != NULL && span_exists(kept->rows)) memcpy(cpu_address(kept->rows), list, count * sizeof *list);
     count = list_range(list, count, item->candidate_end, item->position + 1);
     ASSERT(run->near != NULL || count == select_item_kept(item, unit % heads));
     run->operation->lists[entry].count = count;
@@ -394,6 +406,12 @@ static bool is_short(const struct select_run *run) {
     return run->units[PHASE_SCORE] == 0 && rows <= LIST_ROWS_ALONE;
 }
 
+static void count_rows(const struct select_run *run) {
+    const size_t first = (size_t)(run->rows[0].item - run->operation->items) * run->operation->kv_head_count;
+    for (size_t i = 0; i < run->units[PHASE_CHOOSE]; i++)
+        *run->operation->list_rows += run->operation->lists[first + i].count;
+}
+
 void cpu_choose(struct stream *stream, const struct choose_operation *operation) {
     struct cpu_device *device = stream->device;
     place_lists(operation);
@@ -418,6 +436,7 @@ void cpu_choose(struct stream *stream, const struct choose_operation *operation)
         uint64_t began = clock_ns();
         cpu_run(device, is_short(&run), select_task, &run);
         if (run.scorer->search != NULL) run.scorer->search->count(&run);
+        if (operation->list_rows != NULL) count_rows(&run);
         if (operation->times == NULL) continue;
         uint64_t ended = clock_ns();
         if (run.choose_ns > 0) run.score_ended_ns = ended - run.choose_ns;
