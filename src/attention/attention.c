@@ -158,6 +158,7 @@ enum status attention_set_select(struct attention *attention, struct select *sel
     const struct attention_options *options = &attention->options;
     struct choice_options own = {.kv_head_count = options->kv_head_count,
                                  .row_capacity = attention->part.capacity,
+                                 .host_reads = attention->tiered != NULL,
                                  .list_rows = list_rows(options, attention->part.capacity)};
     attention_drop_select(attention);
     if (select == NULL) return STATUS_OK;
@@ -321,7 +322,8 @@ static enum status attend_dense_rows(struct attention *attention, struct stream 
 static enum status observe(struct attention *attention, struct stream *stream,
                            const struct attention_layer *layer, struct error *error) {
     const struct attend_operation *operation = &layer->operation;
-    const struct choice *choice = &attention->choice;
+    struct choice *choice = &attention->choice;
+    const struct host_list *lists;
     const double *bounds = select_mass_bounds(attention->select);
     const struct mass_estimate *left_out = select_mass_estimates(attention->select);
     for (size_t i = 0; i < choice->chosen_count && attention->observer != NULL; i++) {
@@ -332,6 +334,7 @@ static enum status observe(struct attention *attention, struct stream *stream,
             return error_set(error, STATUS_MEMORY, "attention: no memory for the observer");
         TRY(device_read(attention->device, stream, attention->event_q,
                         span_floats(operation->q, item->row * operation->q_stride), q_bytes, error));
+        TRY(choice_read(choice, stream, i, operation->kv_head_count, &lists, error));
         attention->observer(attention->observer_context,
                             &(struct select_event){
                                 .layer_index = layer->index,
@@ -341,7 +344,7 @@ static enum status observe(struct attention *attention, struct stream *stream,
                                 .view = item->view,
                                 .device = attention->device,
                                 .stream = stream,
-                                .lists = item->lists,
+                                .lists = lists,
                                 .mass_bound = bounds != NULL ? bounds + i * operation->head_count : NULL,
                                 .left_out = left_out != NULL ? left_out + i * operation->head_count : NULL});
     }
@@ -354,7 +357,7 @@ static enum status attend_part(struct attention *attention, struct stream *strea
     struct choice *choice = &attention->choice;
     const struct choice_query query = query_of(attention, layer);
     TRY(choose(attention, stream, layer, error));
-    TRY(watch_choice(choice, &query, attention->device, stream, error));
+    TRY(watch_choice(choice, &query, stream, error));
     uint64_t began = clock_ns();
     TRY(attend_dense_rows(attention, stream, layer, error));
     if (attention->tiered != NULL)
@@ -490,7 +493,7 @@ void attention_end_step(struct attention *attention) {
     if (attention->reuse != NULL && attention->options.trace != NULL)
         trace_reuse(attention->options.trace, reuse_end_step(attention->reuse));
     if (attention->tiered != NULL) tiered_end_step(attention->tiered);
-    mass_receipt_end_step(&attention->choice.statistics.receipt);
+    choice_end_step(&attention->choice);
     attention->expected.is_known = false;
     attention->failed = false;
 }
@@ -498,7 +501,7 @@ void attention_end_step(struct attention *attention) {
 /* ---- what it did ---- */
 
 struct select_statistics attention_statistics(const struct attention *attention) {
-    return attention->choice.statistics;
+    return choice_statistics(&attention->choice);
 }
 
 void attention_set_link(struct attention *attention, double bytes_per_second) {
@@ -523,7 +526,7 @@ struct list_buffer_counts attention_list_buffer_counts(const struct attention *a
 
 void attention_reset_statistics(struct attention *attention) {
     if (attention->tiered != NULL) list_buffers_reset_counts(attention->tiered->lists);
-    attention->choice.statistics = (struct select_statistics){0};
+    choice_reset_statistics(&attention->choice);
 }
 
 void attention_set_observer(struct attention *attention, select_observer *observer, void *context) {

@@ -111,7 +111,8 @@ enum status attention_end_layer(struct attention *attention, struct stream *stre
 /* Between two layers: items leave the pass, or others join it.  What was planned, chosen or expected for the layers
  * that follow names items by their index, and is dropped. */
 void attention_change_items(struct attention *attention);
-/* No chunk is pinned afterwards: to be called when a step has failed or is over. */
+/* No chunk is pinned afterwards: to be called when a step has failed or is over.  The stream is synchronised before the
+ * next one, and before statistics are asked for. */
 void attention_end_step(struct attention *attention);
 
 /* ---- a step as a graph (device.h): its layers are captured as above, and launched without ---- */
@@ -159,7 +160,7 @@ struct select_event {
     struct kv_view view;
     struct device *device; /* that the view is of */
     struct stream *stream;
-    const struct row_list *lists;         /* [kv_head_count]: the rows attended to */
+    const struct host_list *lists;        /* [kv_head_count]: the rows attended to */
     const double *mass_bound;             /* [head_count]: 0 to 1; NULL: options.mass_bound is off */
     const struct mass_estimate *left_out; /* [head_count]; NULL: options.receipt is off */
 };

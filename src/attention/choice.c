@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/checked.h"
 
 static void add_worst(struct reuse_counts *counts, const struct mass_estimate *estimate) {
@@ -41,6 +42,8 @@ void select_statistics_add(struct select_statistics *sum, const struct select_st
     mass_bounds_merge(&sum->mass_bound, &more->mass_bound);
     mass_receipt_merge(&sum->receipt, &more->receipt);
     reuse_counts_merge(&sum->reuse, &more->reuse);
+    sum->lists_read += more->lists_read;
+    sum->verdicts_read += more->verdicts_read;
     sum->dense_ns += more->dense_ns;
 }
 
@@ -50,6 +53,8 @@ enum status choice_init(struct choice *choice, struct device *device, const stru
     *choice = (struct choice){.device = device,
                               .row_capacity = rows,
                               .kv_head_count = options->kv_head_count,
+                              .host_reads = options->host_reads,
+                              .tree_layers = options->tree_layers,
                               .rows_max = options->list_rows != 0 ? (size_t)options->list_rows : SIZE_MAX};
     choice->dense = calloc(rows, sizeof *choice->dense);
     choice->chosen = calloc(rows, sizeof *choice->chosen);
@@ -59,16 +64,19 @@ enum status choice_init(struct choice *choice, struct device *device, const stru
     choice->lists = calloc(lists, sizeof *choice->lists);
     choice->candidates = calloc(rows, sizeof *choice->candidates);
     choice->picks = calloc(lists, sizeof *choice->picks);
+    choice->kept = calloc(lists, sizeof *choice->kept);
     choice->hits = calloc(lists, sizeof *choice->hits);
+    choice->read_lists = calloc(options->kv_head_count, sizeof *choice->read_lists);
     choice->rows = calloc(1, sizeof *choice->rows);
-    if (options->tree_layers > 0) choice->densities = calloc(options->tree_layers, sizeof *choice->densities);
+    if (options->tree_layers > 0) choice->trees = calloc(options->tree_layers, sizeof *choice->trees);
     enum status status = STATUS_OK;
     if (choice->dense == NULL || choice->chosen == NULL || choice->dense_items == NULL ||
         choice->chosen_items == NULL || choice->lists == NULL || choice->candidates == NULL ||
         choice->picks == NULL || choice->hits == NULL || choice->slots == NULL || choice->rows == NULL ||
-        (options->tree_layers > 0 && choice->densities == NULL))
+        choice->kept == NULL || choice->read_lists == NULL ||
+        (options->tree_layers > 0 && choice->trees == NULL))
         status = error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", rows);
-    if (status == STATUS_OK) status = choice_reserve(choice, (size_t)options->list_rows, error);
+    if (status == STATUS_OK) status = choice_reserve(choice, NULL, (size_t)options->list_rows, error);
     if (status != STATUS_OK) choice_deinit(choice);
     return status;
 }
@@ -81,15 +89,18 @@ void choice_deinit(struct choice *choice) {
     free(choice->lists);
     free(choice->candidates);
     free(choice->picks);
+    free(choice->kept);
     free(choice->hits);
+    free(choice->read_rows);
+    free(choice->read_lists);
     free(choice->slots);
     if (choice->rows != NULL) choice->device->operations->release(choice->device, choice->rows);
     free(choice->rows);
-    free(choice->densities);
+    free(choice->trees);
     *choice = (struct choice){0};
 }
 
-enum status choice_reserve(struct choice *choice, size_t rows, struct error *error) {
+enum status choice_reserve(struct choice *choice, struct stream *stream, size_t rows, struct error *error) {
     if (rows <= choice->rows_capacity) return STATUS_OK;
     if (rows > choice->rows_max)
         return error_set(error, STATUS_MEMORY, "select: lists of %zu rows, there is memory for %zu", rows,
@@ -97,11 +108,80 @@ enum status choice_reserve(struct choice *choice, size_t rows, struct error *err
     /* Lists grow with their context, token by token. */
     size_t capacity = choice->rows_max == SIZE_MAX ? rows + rows / 2 : choice->rows_max;
     const struct device_operations *operations = choice->device->operations;
+    const enum memory_kind kind = choice->host_reads ? MEMORY_SHARED : MEMORY_DEVICE;
+    /* The lists of a layer before may still be written. */
+    if (buffer_exists(choice->rows)) TRY(operations->stream_synchronize(stream, error));
     operations->release(choice->device, choice->rows);
     choice->rows_capacity = 0;
-    if (operations->allocate(choice->device, MEMORY_SHARED, capacity * sizeof(uint32_t), choice->rows,
-                             NULL) != STATUS_OK)
+    if (operations->allocate(choice->device, kind, capacity * sizeof(uint32_t), choice->rows, NULL) !=
+        STATUS_OK)
         return error_set(error, STATUS_MEMORY, "select: no memory for lists of %zu rows", rows);
     choice->rows_capacity = capacity;
     return STATUS_OK;
+}
+
+/* ---- for an observer ---- */
+
+static enum status reserve_read(struct choice *choice, size_t rows, struct error *error) {
+    if (rows <= choice->read_capacity) return STATUS_OK;
+    free(choice->read_rows);
+    choice->read_capacity = 0;
+    choice->read_rows = malloc(rows * sizeof *choice->read_rows);
+    if (choice->read_rows == NULL)
+        return error_set(error, STATUS_MEMORY, "select: no memory to read lists of %zu rows", rows);
+    choice->read_capacity = rows;
+    return STATUS_OK;
+}
+
+enum status choice_read(struct choice *choice, struct stream *stream, size_t index, size_t kv_head_count,
+                        const struct host_list **result, struct error *error) {
+    const struct row_list *lists = choice->chosen[index].lists;
+    size_t rows = 0; /* the lists lie one behind the other; some may be shorter than their room */
+    ASSERT(kv_head_count <= choice->kv_head_count);
+    for (size_t head = 0; head < kv_head_count; head++)
+        rows += (size_t)select_item_kept(&choice->candidates[index], head);
+    TRY(reserve_read(choice, rows, error));
+    TRY(device_read(choice->device, stream, choice->read_rows, lists[0].rows, rows * sizeof(uint32_t),
+                    error));
+    for (size_t head = 0; head < kv_head_count; head++)
+        choice->read_lists[head] = (struct host_list){
+            .rows = choice->read_rows + (lists[head].rows.offset - lists[0].rows.offset) / sizeof(uint32_t),
+            .count = lists[head].count};
+    choice->statistics.lists_read += kv_head_count;
+    *result = choice->read_lists;
+    return STATUS_OK;
+}
+
+/* ---- what is counted ---- */
+
+static void add_searches(struct select_statistics *sum, const struct tree_counts *counts) {
+    tree_counts_add(&sum->tree, counts);
+    for (enum tree_level level = 0; level < TREE_LEVEL_COUNT; level++)
+        sum->evaluated += counts->evaluated[level];
+    sum->evaluated += counts->lower;
+}
+
+void choice_collect_tree(struct choice *choice, size_t layer_index) {
+    struct tree_layer *tree = &choice->trees[layer_index];
+    if (tree->counts.searches == 0) return;
+    tree_density_add(&tree->density, tree->leaf, layer_index, tree->start, &tree->counts);
+    add_searches(&choice->statistics, &tree->counts);
+    tree->counts = (struct tree_counts){0};
+}
+
+void choice_end_step(struct choice *choice) {
+    choice->step++;
+    mass_receipt_end_step(&choice->statistics.receipt);
+}
+
+struct select_statistics choice_statistics(const struct choice *choice) {
+    struct select_statistics sum = choice->statistics;
+    for (size_t layer = 0; layer < choice->tree_layers; layer++)
+        add_searches(&sum, &choice->trees[layer].counts);
+    return sum;
+}
+
+void choice_reset_statistics(struct choice *choice) {
+    for (size_t layer = 0; layer < choice->tree_layers; layer++) choice_collect_tree(choice, layer);
+    choice->statistics = (struct select_statistics){0};
 }

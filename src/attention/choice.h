@@ -1,9 +1,12 @@
 /* choice: what the rows of a step attend to in one layer, as a value.
  *
- * A row either sees everything, or each of its KV heads has a list of rows (device.h, row_list).  Whoever chooses
- * fetches the value that is filled: what a layer attends to and what the next one is expected to want are two values
- * that know nothing of each other.  A choice owns the memory that its lists lie in, and sums up what was counted
- * while it was filled, over all the times that it was.
+ * A row either sees everything, or each of its KV heads has a list of rows (device.h, row_list).  The caller supplies
+ * the choice to fill: what a layer attends to and what the next one is expected to want are two values that know
+ * nothing of each other.  A choice owns the memory that its lists lie in, and sums up what was counted while it was
+ * filled, over all the times that it was.
+ *
+ * The lists stay on the device, and nobody waits for them: an observer asks for them (choice_read).  Only where KV is
+ * in tiers they lie in MEMORY_SHARED, since the host fetches what they name.
  *
  * It is filled by select_choose (select.h) and valid until it is filled again.  Thread: the engine's.
  */
@@ -46,10 +49,28 @@ struct select_statistics { /* since the last reset */
     struct mass_bounds mass_bound; /* of rows that chose */
     struct mass_receipt receipt;   /* of rows that chose */
     struct reuse_counts reuse;     /* zeros: nothing is reused */
-    uint64_t dense_ns;             /* attention of layers and rows that took the dense path */
+    /* By the host, which waits for them: lists, where somebody observes or KV is in tiers; and whether a KV head takes
+     * its list once more. */
+    uint64_t lists_read, verdicts_read;
+    uint64_t dense_ns; /* attention of layers and rows that took the dense path */
 };
 
 void select_statistics_add(struct select_statistics *sum, const struct select_statistics *more);
+
+/* The searches of a layer's tree. */
+struct tree_layer {
+    struct tree_density density;
+    /* Of the last step that chose: the stream adds to them.  When that step is over they are the density's. */
+    struct tree_counts counts;
+    enum tree_level leaf, start;
+    uint64_t step;
+};
+
+/* A list in the host's memory. */
+struct host_list {
+    const uint32_t *rows; /* [count] */
+    size_t count;
+};
 
 struct choice {
     bool everything; /* no row chooses in this layer: attention is dense, and the rest is not set */
@@ -66,11 +87,18 @@ struct choice {
     size_t row_capacity, kv_head_count;
     struct select_item *candidates; /* [row_capacity]: what each of `chosen` chooses from */
     uint64_t *picks;                /* [row_capacity][kv_head_count] */
-    bool *hits; /* [row_capacity][kv_head_count]: lists that were kept from a step before (reuse.h) */
-    struct device *device;          /* borrowed; whose memory the lists are in */
-    struct buffer *rows;            /* MEMORY_SHARED; uint32_t [rows_capacity]: of the lists */
+    struct kept_list *kept;         /* [row_capacity][kv_head_count]: shown where lists are kept (reuse.h) */
+    bool *hits;            /* [row_capacity][kv_head_count]: lists that were kept from a step before */
+    struct device *device; /* borrowed; whose memory the lists are in */
+    bool host_reads;       /* the lists are in MEMORY_SHARED */
+    struct buffer *rows;   /* uint32_t [rows_capacity]: of the lists */
     size_t rows_capacity, rows_max; /* rows_max: what it may grow to */
-    struct tree_density *densities; /* [layer_count]; NULL: no tree is searched */
+    uint32_t *read_rows;            /* [read_capacity]: what choice_read has read */
+    size_t read_capacity;
+    struct host_list *read_lists; /* [kv_head_count] */
+    struct tree_layer *trees;     /* [tree_layers]; NULL: no tree is searched */
+    size_t tree_layers;
+    uint64_t step; /* steps that are over */
 };
 
 struct choice_options {
@@ -78,12 +106,26 @@ struct choice_options {
     /* Of all lists of a choice together, at most: allocated at once; 0: as they come to need */
     uint64_t list_rows;
     size_t tree_layers; /* layers whose trees are searched; 0: none */
+    bool host_reads;    /* the host reads every list: KV is in tiers */
 };
 enum status choice_init(struct choice *choice, struct device *device, const struct choice_options *options,
                         struct error *error) STATUS_CHECKED;
 void choice_deinit(struct choice *choice); /* zeroed is allowed */
 
-/* Memory for lists of so many rows together.  STATUS_MEMORY */
-enum status choice_reserve(struct choice *choice, size_t rows, struct error *error) STATUS_CHECKED;
+/* Memory for lists of so many rows together; waits for the stream where there is not enough.  STATUS_MEMORY */
+enum status choice_reserve(struct choice *choice, struct stream *stream, size_t rows, struct error *error)
+    STATUS_CHECKED;
+/* The lists of chosen[index], [kv_head_count] heads, for an observer: valid until the next call.  Waits for the stream.
+ * STATUS_MEMORY */
+enum status choice_read(struct choice *choice, struct stream *stream, size_t index, size_t kv_head_count,
+                        const struct host_list **lists, struct error *error) STATUS_CHECKED;
+
+/* The searches that the stream counted for a layer, when it has: their levels and sums are known from now on. */
+void choice_collect_tree(struct choice *choice, size_t layer_index);
+/* The step is over: before the next one the stream is synchronised. */
+void choice_end_step(struct choice *choice);
+/* Between two steps: what was counted, and to count from 0 on. */
+struct select_statistics choice_statistics(const struct choice *choice);
+void choice_reset_statistics(struct choice *choice);
 
 #endif

@@ -75,9 +75,8 @@ static void add_list(struct fetch *fetch, struct kv_fetch *request, const uint32
     fetch->chunks_used += used;
 }
 
-enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
-                             struct kv_sequence *const *sequences, struct list_buffers *lists, bool stays,
-                             struct error *error) {
+enum status fetch_add_choice(struct fetch *fetch, struct choice *choice, struct kv_sequence *const *sequences,
+                             struct list_buffers *lists, bool stays, struct error *error) {
     const size_t heads = choice->kv_head_count;
     size_t entries = 0;
     for (size_t i = 0; i < choice->chosen_count; i++)
@@ -101,6 +100,7 @@ enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
             if (buffer != NULL) rows = list_buffer_missing(lists, buffer, list, &count);
             add_list(fetch, request, rows, count);
         }
+    choice->statistics.lists_read += choice->chosen_count * heads;
     return STATUS_OK;
 }
 

@@ -45,9 +45,8 @@ void fetch_add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t i
 /* The chunks of every list of a choice, and of each the blocks that the list has rows in; sequences: of the items that
  * its rows are of.  lists: rows that a head's buffer has are left out; NULL: there are no buffers.  stays: what is read
  * is soon wanted again.  STATUS_MEMORY: more chunks than there is memory for. */
-enum status fetch_add_choice(struct fetch *fetch, const struct choice *choice,
-                             struct kv_sequence *const *sequences, struct list_buffers *lists, bool stays,
-                             struct error *error) STATUS_CHECKED;
+enum status fetch_add_choice(struct fetch *fetch, struct choice *choice, struct kv_sequence *const *sequences,
+                             struct list_buffers *lists, bool stays, struct error *error) STATUS_CHECKED;
 
 /* Begins what there are slots for; no more once so many chunks are being read.  Only for the job that attends next it
  * waits for work of the device that reads slots. */

@@ -9,12 +9,11 @@
 
 /* What a KV head of a layer of a sequence holds. */
 struct held {
-    /* Owned MEMORY_SHARED; uint32_t [capacity]: sinks and picks, and behind them the window of the last step. */
-    struct buffer rows;
-    size_t capacity, prefix_count; /* rows of sinks and picks; 0: nothing is held */
-    uint64_t candidate_end;        /* where the window began when they were chosen */
-    uint64_t position, seen;       /* of the row that chose, and of the last one that looked */
-    struct select_keep keep;       /* its rule's */
+    struct buffer rows;      /* owned MEMORY_DEVICE; uint32_t: sinks and picks */
+    size_t prefix_count;     /* of them; 0: nothing is held */
+    uint64_t candidate_end;  /* where the window began when they were chosen */
+    uint64_t position, seen; /* of the row that chose, and of the last one that looked */
+    struct select_keep keep; /* its rule's */
 };
 
 struct held_sequence {
@@ -30,11 +29,11 @@ struct reuse {
     double *thresholds;              /* owned; [layer][kv head] */
     struct held_sequence *sequences; /* owned; [sequence_capacity] */
     struct held *held;               /* owned; [sequence_capacity][layer][kv head] */
-    float *labels;                   /* owned; [sequence_capacity][layer][head][k_dimension] */
-    float *queries;       /* owned; [row_capacity][head][k_dimension]: of the rows that choose now */
-    double *similarities; /* owned; [group] */
-    bool *hits;           /* owned; [row_capacity][kv head] */
-    size_t *slots;        /* owned; [row_capacity]: the rows' sequences */
+    struct buffer labels; /* owned MEMORY_DEVICE; float [sequence_capacity][layer][head][k_dimension] */
+    /* Owned; [row_capacity], of the rows that choose now: their sequences, what is compared, and each head's. */
+    size_t *slots;
+    struct label_item *items;
+    enum label_use *uses; /* [row_capacity][kv head] */
     uint64_t clock;
     struct reuse_step step; /* what happened since it began */
 };
@@ -47,12 +46,16 @@ static size_t held_count(const struct reuse_shape *shape) {
 
 static size_t query_size(const struct reuse_shape *shape) { return shape->head_count * shape->k_dimension; }
 
+static size_t label_bytes(const struct reuse_shape *shape) {
+    return shape->sequence_capacity * shape->layer_count * query_size(shape) * sizeof(float);
+}
+
 uint64_t reuse_bytes(const struct reuse_shape *shape) {
     uint64_t heads = shape->layer_count * shape->head_count, held = held_count(shape);
-    uint64_t labels = shape->sequence_capacity * shape->layer_count + shape->row_capacity;
     return heads * (sizeof(float) + sizeof(double)) +
-           held * (sizeof(struct held) + shape->list_rows * sizeof(uint32_t)) +
-           labels * query_size(shape) * sizeof(float) + shape->row_capacity * sizeof(size_t);
+           held * (sizeof(struct held) + shape->list_rows * sizeof(uint32_t)) + label_bytes(shape) +
+           shape->row_capacity *
+               (sizeof(size_t) + sizeof(struct label_item) + shape->kv_head_count * sizeof(enum label_use));
 }
 
 static void set_thresholds(struct reuse *reuse, const float *importance, const double *thresholds) {
@@ -85,14 +88,13 @@ enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
     reuse->thresholds = calloc(shape->layer_count * shape->kv_head_count, sizeof *reuse->thresholds);
     reuse->sequences = calloc(shape->sequence_capacity, sizeof *reuse->sequences);
     reuse->held = calloc(held_count(shape), sizeof *reuse->held);
-    reuse->labels =
-        calloc(shape->sequence_capacity * shape->layer_count * query_size(shape), sizeof *reuse->labels);
-    reuse->queries = calloc(shape->row_capacity * query_size(shape), sizeof *reuse->queries);
-    reuse->similarities = calloc(shape->head_count, sizeof *reuse->similarities);
     reuse->slots = calloc(shape->row_capacity, sizeof *reuse->slots);
+    reuse->items = calloc(shape->row_capacity, sizeof *reuse->items);
+    reuse->uses = calloc(shape->row_capacity * shape->kv_head_count, sizeof *reuse->uses);
     if (reuse->importance == NULL || reuse->thresholds == NULL || reuse->sequences == NULL ||
-        reuse->held == NULL || reuse->labels == NULL || reuse->queries == NULL ||
-        reuse->similarities == NULL || reuse->slots == NULL) {
+        reuse->held == NULL || reuse->slots == NULL || reuse->items == NULL || reuse->uses == NULL ||
+        shape->device->operations->allocate(shape->device, MEMORY_DEVICE, label_bytes(shape), &reuse->labels,
+                                            NULL) != STATUS_OK) {
         reuse_destroy(reuse);
         return error_set(error, STATUS_MEMORY, "reuse: no memory for the labels of %zu sequences",
                          shape->sequence_capacity);
@@ -104,16 +106,17 @@ enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
 
 void reuse_destroy(struct reuse *reuse) {
     if (reuse == NULL) return;
+    const struct device_operations *operations = reuse->shape.device->operations;
     for (size_t i = 0; reuse->held != NULL && i < held_count(&reuse->shape); i++)
-        reuse->shape.device->operations->release(reuse->shape.device, &reuse->held[i].rows);
+        operations->release(reuse->shape.device, &reuse->held[i].rows);
+    operations->release(reuse->shape.device, &reuse->labels);
     free(reuse->importance);
     free(reuse->thresholds);
     free(reuse->sequences);
     free(reuse->held);
-    free(reuse->labels);
-    free(reuse->queries);
-    free(reuse->similarities);
     free(reuse->slots);
+    free(reuse->items);
+    free(reuse->uses);
     free(reuse);
 }
 
@@ -129,8 +132,9 @@ static struct held *held_of(struct reuse *reuse, size_t slot, size_t layer_index
     return reuse->held + (slot * reuse->shape.layer_count + layer_index) * reuse->shape.kv_head_count;
 }
 
-static float *label_of(struct reuse *reuse, size_t slot, size_t layer_index) {
-    return reuse->labels + (slot * reuse->shape.layer_count + layer_index) * query_size(&reuse->shape);
+static struct span label_of(const struct reuse *reuse, size_t slot, size_t layer_index) {
+    return span_floats(span_of(&reuse->labels, 0),
+                       (slot * reuse->shape.layer_count + layer_index) * query_size(&reuse->shape));
 }
 
 static void forget(struct reuse *reuse, size_t slot) {
@@ -172,118 +176,138 @@ static bool is_current(const struct reuse *reuse, const struct held *held, uint6
            (age == 0 || position - held->position <= age);
 }
 
-static bool is_alike(struct reuse *reuse, size_t layer_index, size_t kv_head, const float *queries,
-                     const float *label) {
-    const struct reuse_shape *shape = &reuse->shape;
-    const size_t group = shape->head_count / shape->kv_head_count, first = kv_head * group;
-    for (size_t i = 0; i < group; i++)
-        reuse->similarities[i] = label_cosine(queries + (first + i) * shape->k_dimension,
-                                              label + (first + i) * shape->k_dimension, shape->k_dimension);
-    const double similarity =
-        label_similarity(reuse->options.aggregate, reuse->similarities,
-                         reuse->importance + layer_index * shape->head_count + first, group);
-    return similarity >= reuse->thresholds[layer_index * shape->kv_head_count + kv_head];
-}
-
-/* Heads of a row whose lists are good need no picks. */
+/* Whose lists are still of this row's context; the labels of the others that choose are replaced. */
 static void look_up(struct reuse *reuse, const struct choice_query *query, struct choice *choice,
                     size_t index) {
     const struct select_item *candidates = &choice->candidates[index];
     const size_t heads = reuse->shape.kv_head_count, slot = reuse->slots[index];
     const struct select_keep keep = query->rules[choice->chosen_items[index]]->keep;
-    const float *queries = reuse->queries + index * query_size(&reuse->shape);
-    const float *label = label_of(reuse, slot, query->layer_index);
     const struct held *held = held_of(reuse, slot, query->layer_index);
+    enum label_use *uses = reuse->uses + index * heads;
     for (size_t head = 0; head < heads; head++) {
-        uint64_t *picks = &choice->picks[index * heads + head];
-        bool *hit = &choice->hits[index * heads + head];
-        *hit = *picks > 0 && is_current(reuse, &held[head], candidates->position, keep) &&
-               is_alike(reuse, query->layer_index, head, queries, label);
-        if (*hit) *picks = 0;
+        uses[head] =
+            is_current(reuse, &held[head], candidates->position, keep) ? LABEL_COMPARED : LABEL_REPLACED;
+        if (select_item_picks(candidates, head) == 0) uses[head] = LABEL_STAYS;
+        choice->statistics.verdicts_read += uses[head] == LABEL_COMPARED;
     }
+    reuse->items[index] = (struct label_item){
+        .row = candidates->row, .label = label_of(reuse, slot, query->layer_index), .heads = uses};
 }
 
-/* A row that chooses is the last one that looked. */
-static void note_seen(struct reuse *reuse, const struct choice_query *query, const struct choice *choice,
-                      size_t index) {
-    struct held *held = held_of(reuse, reuse->slots[index], query->layer_index);
-    for (size_t head = 0; head < reuse->shape.kv_head_count; head++)
-        held[head].seen = choice->candidates[index].position;
+static bool compares(const struct reuse *reuse, size_t row_count) {
+    for (size_t i = 0; i < row_count * reuse->shape.kv_head_count; i++)
+        if (reuse->uses[i] == LABEL_COMPARED) return true;
+    return false;
 }
 
-/* Plans, reads the rows' queries and looks their heads up. */
-static enum status plan(struct reuse *reuse, const struct select *select, struct stream *stream,
-                        const struct choice_query *query, struct choice *choice, struct error *error) {
+/* Fills choice->hits.  The verdict decides how long lists are and what is counted, so that the host waits for it. */
+static enum status compare(struct reuse *reuse, struct stream *stream, const struct choice_query *query,
+                           struct choice *choice, bool decides, struct error *error) {
+    const struct reuse_shape *shape = &reuse->shape;
+    const struct device_operations *operations = shape->device->operations;
     const struct attend_operation *operation = query->operation;
-    const size_t size = query_size(&reuse->shape);
-    ASSERT(operation->kv_head_count == reuse->shape.kv_head_count && query->kv_head_first == 0);
+    const bool waits = compares(reuse, choice->chosen_count);
+    if (waits || decides)
+        operations->compare_labels(
+            stream, &(struct compare_labels_operation){
+                        .q = operation->q,
+                        .q_stride = operation->q_stride,
+                        .head_count = shape->head_count,
+                        .kv_head_count = shape->kv_head_count,
+                        .k_dimension = shape->k_dimension,
+                        .aggregate = reuse->options.aggregate,
+                        .importance = reuse->importance + query->layer_index * shape->head_count,
+                        .thresholds = reuse->thresholds + query->layer_index * shape->kv_head_count,
+                        .items = reuse->items,
+                        .item_count = choice->chosen_count,
+                        .keeps_labels = !decides,
+                        .alike = choice->hits});
+    if (waits) return operations->stream_synchronize(stream, error);
+    return STATUS_OK;
+}
+
+/* Plans, and looks up which rows' heads hit: these need no picks. */
+static enum status plan(struct reuse *reuse, const struct select *select, struct stream *stream,
+                        const struct choice_query *query, struct choice *choice, bool decides,
+                        struct error *error) {
+    const size_t heads = reuse->shape.kv_head_count;
+    ASSERT(query->operation->kv_head_count == heads && query->kv_head_first == 0);
     select_plan(select, query, choice);
     ASSERT(choice->chosen_count <= reuse->shape.row_capacity);
+    if (choice->chosen_count == 0) return STATUS_OK;
     for (size_t i = 0; i < choice->chosen_count; i++) {
-        TRY(device_read(reuse->shape.device, stream, reuse->queries + i * size,
-                        span_floats(operation->q, choice->candidates[i].row * operation->q_stride),
-                        size * sizeof(float), error));
         reuse->slots[i] = slot_of(reuse, query->sequences[choice->chosen_items[i]]);
         look_up(reuse, query, choice, i);
     }
+    TRY(compare(reuse, stream, query, choice, decides, error));
+    for (size_t i = 0; i < choice->chosen_count * heads; i++) {
+        choice->hits[i] = reuse->uses[i] == LABEL_COMPARED && choice->hits[i];
+        if (choice->hits[i]) choice->picks[i] = 0;
+    }
     return STATUS_OK;
+}
+
+/* A row that chooses is the last one that looked.  What misses has another label now, and no list until it has chosen.
+ */
+static void note_seen(struct reuse *reuse, const struct choice_query *query, const struct choice *choice,
+                      size_t index) {
+    const size_t heads = reuse->shape.kv_head_count;
+    struct held *held = held_of(reuse, reuse->slots[index], query->layer_index);
+    for (size_t head = 0; head < heads; head++) {
+        held[head].seen = choice->candidates[index].position;
+        if (choice->picks[index * heads + head] > 0) held[head].prefix_count = 0;
+    }
 }
 
 /* ---- lists ---- */
 
-static enum status reserve(struct reuse *reuse, struct held *held, size_t rows, struct error *error) {
-    if (rows <= held->capacity) return STATUS_OK;
+static enum status reserve(struct reuse *reuse, struct stream *stream, struct held *held, size_t rows,
+                           struct error *error) {
+    if (rows * sizeof(uint32_t) <= held->rows.bytes) return STATUS_OK;
     size_t capacity = rows + rows / 2;
     if (reuse->shape.list_rows != 0) capacity = min_size(capacity, (size_t)reuse->shape.list_rows);
     ASSERT(capacity >= rows);
     struct device *device = reuse->shape.device;
-    struct buffer grown;
-    if (device->operations->allocate(device, MEMORY_SHARED, capacity * sizeof(uint32_t), &grown, NULL) !=
+    if (buffer_exists(&held->rows)) TRY(device->operations->stream_synchronize(stream, error));
+    device->operations->release(device, &held->rows);
+    if (device->operations->allocate(device, MEMORY_DEVICE, capacity * sizeof(uint32_t), &held->rows, NULL) !=
         STATUS_OK)
         return error_set(error, STATUS_MEMORY, "reuse: no memory for a list of %zu rows", rows);
-    if (held->prefix_count > 0) memcpy(grown.host, held->rows.host, held->prefix_count * sizeof(uint32_t));
-    device->operations->release(device, &held->rows);
-    held->rows = grown;
-    held->capacity = capacity;
     return STATUS_OK;
 }
 
-/* The list of a head that hits, with the row's window. */
-static enum status take(struct reuse *reuse, struct held *held, const struct select_item *candidates,
-                        struct row_list *list, struct select_statistics *statistics, struct error *error) {
-    const uint64_t begin = reuse->options.age > 0 ? held->candidate_end : candidates->candidate_end;
-    const uint64_t age = candidates->position - held->position;
-    const size_t window = (size_t)(candidates->position + 1 - begin);
-    TRY(reserve(reuse, held, held->prefix_count + window, error));
-    uint32_t *rows = held->rows.host;
-    for (size_t i = 0; i < window; i++) rows[held->prefix_count + i] = (uint32_t)(begin + i);
-    statistics->kept += held->prefix_count + window - list->count;
-    *list = (struct row_list){.rows = span_of(&held->rows, 0), .count = held->prefix_count + window};
-    statistics->reuse.hits++;
-    statistics->reuse.rows += list->count;
-    statistics->reuse.age_sum += age;
-    if (age > statistics->reuse.age_max) statistics->reuse.age_max = age;
+/* What the heads of a row that chooses take, or keep of what they choose. */
+static enum status show_kept(struct reuse *reuse, struct stream *stream, const struct choice_query *query,
+                             struct choice *choice, size_t index, struct error *error) {
+    struct select_item *candidates = &choice->candidates[index];
+    const size_t heads = reuse->shape.kv_head_count;
+    const uint64_t window = candidates->position + 1 - candidates->candidate_end;
+    struct held *held = held_of(reuse, reuse->slots[index], query->layer_index);
+    struct kept_list *kept = choice->kept + index * heads;
+    for (size_t head = 0; head < heads; head++) {
+        kept[head] = (struct kept_list){.is_taken = choice->hits[index * heads + head]};
+        if (kept[head].is_taken) {
+            kept[head].count = held[head].prefix_count;
+            kept[head].window_begin =
+                reuse->options.age > 0 ? held[head].candidate_end : candidates->candidate_end;
+        } else if (select_item_picks(candidates, head) > 0) {
+            TRY(reserve(reuse, stream, &held[head], (size_t)(select_item_kept(candidates, head) - window),
+                        error));
+        } else {
+            continue;
+        }
+        kept[head].rows = span_of(&held[head].rows, 0);
+    }
+    candidates->kept = kept;
     return STATUS_OK;
 }
 
-/* What a head has chosen now. */
-static enum status keep(struct reuse *reuse, struct held *held, const struct select_item *candidates,
-                        struct select_keep rule, const struct row_list *list, struct error *error) {
-    const size_t window = (size_t)(candidates->position + 1 - candidates->candidate_end);
-    held->prefix_count = 0;
-    TRY(reserve(reuse, held, list->count, error));
-    memcpy(held->rows.host, row_list_host(list), list->count * sizeof(uint32_t));
-    held->prefix_count = list->count - window;
-    held->candidate_end = candidates->candidate_end;
-    held->position = candidates->position;
-    held->keep = rule;
-    return STATUS_OK;
-}
-
-/* The list is that of a hit. */
-static void note_hit(struct reuse *reuse, const struct held *held, uint64_t position,
+static void note_hit(struct reuse *reuse, struct reuse_counts *counts, uint64_t age,
                      const struct rows_item *chosen, const struct row_list *list) {
-    const uint64_t age = position - held->position;
+    counts->hits++;
+    counts->rows += list->count;
+    counts->age_sum += age;
+    if (age > counts->age_max) counts->age_max = age;
     reuse->step.hits++;
     reuse->step.bytes += list->count * (chosen->view.layout->chunk_bytes / KV_CHUNK_TOKENS);
     reuse->step.age_sum += age;
@@ -296,45 +320,44 @@ struct reuse_step reuse_end_step(struct reuse *reuse) {
     return step;
 }
 
-static enum status settle(struct reuse *reuse, const struct choice_query *query, struct choice *choice,
-                          size_t index, struct error *error) {
+/* The lists of a row are on their way: what of them is held, and what is counted. */
+static void settle(struct reuse *reuse, const struct choice_query *query, struct choice *choice,
+                   size_t index) {
     const struct select_item *candidates = &choice->candidates[index];
-    const struct reuse_shape *shape = &reuse->shape;
-    const size_t heads = shape->kv_head_count, slot = reuse->slots[index];
-    const size_t group_size = query_size(shape) / heads;
-    const struct select_keep rule = query->rules[choice->chosen_items[index]]->keep;
-    const float *queries = reuse->queries + index * query_size(shape);
-    float *label = label_of(reuse, slot, query->layer_index);
+    const size_t heads = reuse->shape.kv_head_count, slot = reuse->slots[index];
+    const size_t window = (size_t)(candidates->position + 1 - candidates->candidate_end);
     struct held *held = held_of(reuse, slot, query->layer_index);
     for (size_t head = 0; head < heads; head++) {
-        struct row_list *list = &choice->lists[index * heads + head];
+        const struct row_list *list = &choice->lists[index * heads + head];
         if (choice->hits[index * heads + head]) {
-            TRY(take(reuse, &held[head], candidates, list, &choice->statistics, error));
-            note_hit(reuse, &held[head], candidates->position, &choice->chosen[index], list);
+            note_hit(reuse, &choice->statistics.reuse, candidates->position - held[head].position,
+                     &choice->chosen[index], list);
         } else if (select_item_picks(candidates, head) > 0) {
-            TRY(keep(reuse, &held[head], candidates, rule, list, error));
-            memcpy(label + head * group_size, queries + head * group_size, group_size * sizeof *label);
+            held[head].prefix_count = list->count - window;
+            held[head].candidate_end = candidates->candidate_end;
+            held[head].position = candidates->position;
+            held[head].keep = query->rules[choice->chosen_items[index]]->keep;
             choice->statistics.reuse.misses++;
             reuse->step.misses++;
         }
     }
-    return STATUS_OK;
 }
 
 enum status reuse_choose(struct reuse *reuse, const struct select *select, struct stream *stream,
                          const struct choice_query *query, struct choice *choice, struct error *error) {
-    const struct device_operations *operations = reuse->shape.device->operations;
-    TRY(plan(reuse, select, stream, query, choice, error));
-    for (size_t i = 0; i < choice->chosen_count; i++) note_seen(reuse, query, choice, i);
-    TRY(select_pick(select, stream, query, choice, error));
+    TRY(plan(reuse, select, stream, query, choice, true, error));
     if (choice->chosen_count == 0) return STATUS_OK;
-    TRY(operations->stream_synchronize(stream, error)); /* the host reads the lists */
-    for (size_t i = 0; i < choice->chosen_count; i++) TRY(settle(reuse, query, choice, i, error));
+    for (size_t i = 0; i < choice->chosen_count; i++) note_seen(reuse, query, choice, i);
+    for (size_t i = 0; i < choice->chosen_count; i++) TRY(show_kept(reuse, stream, query, choice, i, error));
+    TRY(select_pick(select, stream, query, choice, error));
+    if (select_get_options(select)->alpha > 0) /* how long the lists are comes with the stream */
+        TRY(reuse->shape.device->operations->stream_synchronize(stream, error));
+    for (size_t i = 0; i < choice->chosen_count; i++) settle(reuse, query, choice, i);
     return STATUS_OK;
 }
 
 enum status reuse_expect(struct reuse *reuse, const struct select *select, struct stream *stream,
                          const struct choice_query *query, struct choice *choice, struct error *error) {
-    TRY(plan(reuse, select, stream, query, choice, error));
+    TRY(plan(reuse, select, stream, query, choice, false, error));
     return select_pick(select, stream, query, choice, error);
 }

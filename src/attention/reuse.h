@@ -13,7 +13,8 @@
  *      in memory or on time.
  *   4  A list with its grown window is at most options.age longer than what was chosen.
  *
- * Labels and lists lie in the host's memory, and queries are read back for the lookup.  Thread: the engine's.
+ * Labels and lists lie in the device's memory.  Which heads hit the host has to know: it waits for that, once a layer,
+ * where a list may be taken.  Thread: the engine's.
  */
 #ifndef LOAM_ATTENTION_REUSE_H
 #define LOAM_ATTENTION_REUSE_H
@@ -25,7 +26,7 @@ struct kv_sequence;
 struct reuse;
 
 struct reuse_shape {
-    struct device *device; /* borrowed; whose memory the queries are read from */
+    struct device *device; /* borrowed */
     size_t layer_count, head_count, kv_head_count, k_dimension;
     size_t sequence_capacity, row_capacity; /* rows that choose together */
     uint64_t list_rows; /* of a KV head's list, at most; 0: they grow as they come to need */
@@ -44,8 +45,7 @@ const double *reuse_thresholds(const struct reuse *reuse);
 bool reuse_speculates(const struct reuse *reuse);
 
 /* Fills the choice as select_choose does, by lists that are kept and by lists that are chosen now.  The query names
- * its items' sequences, one row each, and none twice.  The lists are valid until the same heads of the same sequences
- * choose again. */
+ * its items' sequences, one row each, and none twice. */
 enum status reuse_choose(struct reuse *reuse, const struct select *select, struct stream *stream,
                          const struct choice_query *query, struct choice *choice, struct error *error)
     STATUS_CHECKED;

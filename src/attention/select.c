@@ -387,13 +387,13 @@ uint64_t select_kept_tokens(const struct select *select, uint64_t position) {
 
 /* ---- a choice ---- */
 
-/* A tree counts for itself what it evaluated. */
+/* A tree counts for itself what it evaluated, and with alpha the stream how long the lists are. */
 static void count_chosen(const struct select *select, const struct select_item *item, size_t kv_head_count,
                          struct select_statistics *statistics) {
     uint64_t candidates = item->candidate_end - item->candidate_begin;
     for (size_t head = 0; head < kv_head_count; head++) {
         uint64_t picks = select_item_picks(item, head);
-        statistics->kept += select_item_kept(item, head);
+        if (select->options.alpha == 0) statistics->kept += select_item_kept(item, head);
         if (picks > 0 && picks < candidates && select->layout.kind != KEY_INDEX_TREE)
             statistics->evaluated += candidates / key_index_scored_tokens(&select->layout);
     }
@@ -441,14 +441,6 @@ static void plan_item_row(const struct select *select, const struct choice_query
         .view = item->view, .row_first = candidates->row, .row_count = 1, .position_first = position};
 }
 
-/* With alpha lists are shorter than count_chosen took them to be. */
-static void count_left(struct choice *choice, size_t kv_head_count) {
-    for (size_t i = 0; i < choice->chosen_count; i++)
-        for (size_t head = 0; head < kv_head_count; head++)
-            choice->statistics.kept -= select_item_kept(&choice->candidates[i], head) -
-                                       choice->lists[i * kv_head_count + head].count;
-}
-
 /* Where the key index is on disk, a layer that scores by it has it in memory first, and one whose receipts read it. */
 static enum status load_key_index(const struct select *select, struct stream *stream,
                                   const struct choice_query *query, const struct choice *choice,
@@ -465,6 +457,19 @@ static enum status load_key_index(const struct select *select, struct stream *st
     return STATUS_OK;
 }
 
+/* Where the search of the layer's tree starts, by what steps before it counted. */
+static void search_from(const struct select *select, size_t layer_index, struct choice *choice,
+                        struct choose_operation *choose) {
+    struct tree_layer *tree = &choice->trees[layer_index];
+    if (tree->step != choice->step) choice_collect_tree(choice, layer_index);
+    tree->step = choice->step;
+    tree->leaf = tree->start = select->layout.tree.leaf;
+    if (select->layout.aggregate != SCORE_SOFTMAX)
+        tree->start = tree_density_start(&tree->density, tree->leaf, layer_index);
+    choose->tree_start = tree->start;
+    choose->tree_counts = &tree->counts;
+}
+
 /* Fills the lists of what is chosen. */
 static enum status choose_rows(const struct select *select, struct stream *stream,
                                const struct choice_query *query, struct choice *choice, struct error *error) {
@@ -474,11 +479,8 @@ static enum status choose_rows(const struct select *select, struct stream *strea
     for (size_t i = 0; i < choice->chosen_count; i++)
         for (size_t head = 0; head < heads; head++)
             rows += (size_t)select_item_kept(&choice->candidates[i], head);
-    /* The lists of a layer before may still be written. */
-    if (rows > choice->rows_capacity) TRY(select->device->operations->stream_synchronize(stream, error));
-    TRY(choice_reserve(choice, rows, error));
+    TRY(choice_reserve(choice, stream, rows, error));
     TRY(load_key_index(select, stream, query, choice, error));
-    struct tree_counts counts = {0};
     struct choose_operation choose = {.q = operation->q,
                                       .q_stride = operation->q_stride,
                                       .head_count = operation->head_count,
@@ -487,32 +489,19 @@ static enum status choose_rows(const struct select *select, struct stream *strea
                                       .layout = &select->layout,
                                       .weights = weights_of(select, query->layer_index, query->kv_head_first),
                                       .alpha = (float)select->options.alpha,
+                                      .list_rows =
+                                          select->options.alpha > 0 ? &choice->statistics.kept : NULL,
                                       .items = choice->candidates,
                                       .item_count = choice->chosen_count,
                                       .attends_next = query->attends_next,
                                       .rows = span_of(choice->rows, 0),
                                       .lists = choice->lists,
                                       .times = &choice->statistics.times};
-    if (choice->densities == NULL) {
-        select->device->operations->choose(stream, &choose);
-        if (choose.alpha == 0) return STATUS_OK;
-        TRY(select->device->operations->stream_synchronize(stream, error));
-        count_left(choice, heads);
-        return STATUS_OK;
-    }
-    struct tree_density *density = &choice->densities[query->layer_index];
-    const enum tree_level leaf = select->layout.tree.leaf;
-    choose.tree_start = tree_density_start(density, leaf, query->layer_index);
-    if (select->layout.aggregate == SCORE_SOFTMAX) choose.tree_start = leaf;
-    choose.tree_counts = &counts;
+    if (choice->trees != NULL) search_from(select, query->layer_index, choice, &choose);
     select->device->operations->choose(stream, &choose);
-    TRY(select->device->operations->stream_synchronize(stream, error));
-    if (counts.searches == 0) return STATUS_OK;
-    tree_density_add(density, leaf, query->layer_index, choose.tree_start, &counts);
-    tree_counts_add(&choice->statistics.tree, &counts);
-    for (enum tree_level level = 0; level < TREE_LEVEL_COUNT; level++)
-        choice->statistics.evaluated += counts.evaluated[level];
-    choice->statistics.evaluated += counts.lower;
+    if (choice->trees == NULL || !choice->host_reads) return STATUS_OK;
+    TRY(select->device->operations->stream_synchronize(stream, error)); /* as the host is about to, anyway */
+    choice_collect_tree(choice, query->layer_index);
     return STATUS_OK;
 }
 
@@ -549,12 +538,13 @@ enum status select_choose(const struct select *select, struct stream *stream,
 /* ---- attention to it ---- */
 
 /* Of the lists of items as long as the longest: memory for their scores. */
-static enum status reserve_scores(struct select *select, const struct attend_rows_operation *rows,
-                                  struct error *error) {
+static enum status reserve_scores(struct select *select, struct stream *stream,
+                                  const struct attend_rows_operation *rows, struct error *error) {
     const struct device_operations *operations = select->device->operations;
     size_t bytes = rows->item_count * rows->head_count * rows->scores_stride * sizeof(float);
     if (bytes <= select->scores.bytes) return STATUS_OK;
-    bytes += bytes / 2; /* contexts grow token by token */
+    bytes += bytes / 2;                                 /* contexts grow token by token */
+    TRY(operations->stream_synchronize(stream, error)); /* the rows before may still add their mass */
     operations->release(select->device, &select->scores);
     return operations->allocate(select->device, MEMORY_DEVICE, bytes, &select->scores, error);
 }
@@ -567,7 +557,7 @@ static enum status attend_with_mass(struct select *select, struct stream *stream
         for (size_t head = 0; head < rows->kv_head_count; head++)
             longest = max_size(longest, rows->items[i].lists[head].count);
     rows->scores_stride = align_up(longest, 16);
-    TRY(reserve_scores(select, rows, error));
+    TRY(reserve_scores(select, stream, rows, error));
     rows->scores = span_of(&select->scores, 0);
     rows->sums = sums_of(select);
     select->device->operations->attend_rows(stream, rows);

@@ -189,7 +189,7 @@ static enum status scan_heads(const struct tiered *tiered, struct stream *stream
     heads.item.row_count = 1;
     for (size_t row = 0; row < row_count; row++, heads.item.row_first++, heads.item.position_first++) {
         TRY(select_choose(scan->select, stream, &query, scan->choice, error));
-        TRY(watch_choice(scan->choice, &query, tiered->device, stream, error));
+        TRY(watch_choice(scan->choice, &query, stream, error));
         if (scan->choice->chosen_count > 0) {
             TRY(select_attend_chosen(scan->select, stream, &heads.operation, scan->choice, error));
             continue;
@@ -352,7 +352,7 @@ enum status tiered_attend_choice(struct tiered *tiered, struct stream *stream,
                                  const struct tiered_choice *chosen, struct error *error) {
     const struct device_operations *operations = tiered->device->operations;
     const struct attention_layer *layer = chosen->layer;
-    const struct choice *choice = chosen->choice;
+    struct choice *choice = chosen->choice;
     struct fetch *now = &tiered->now;
     struct prefetch *prefetch = &tiered->prefetch;
     prefetch_hold(prefetch, layer->index);

@@ -15,16 +15,17 @@ void watch_everything(const struct attend_operation *operation, struct kv_sequen
     }
 }
 
-enum status watch_choice(const struct choice *choice, const struct choice_query *query, struct device *device,
-                         struct stream *stream, struct error *error) {
+enum status watch_choice(struct choice *choice, const struct choice_query *query, struct stream *stream,
+                         struct error *error) {
+    const struct host_list *lists;
     if (choice->everything) return STATUS_OK;
     for (size_t i = 0; i < choice->chosen_count; i++) {
         struct kv_sequence *sequence = query->sequences[choice->chosen_items[i]];
         if (!kv_sequence_is_watched(sequence)) continue;
-        TRY(device->operations->stream_synchronize(stream, error));
+        TRY(choice_read(choice, stream, i, query->operation->kv_head_count, &lists, error));
         for (size_t head = 0; head < query->operation->kv_head_count; head++)
-            kv_watch_list(sequence, query->layer_index, query->kv_head_first + head,
-                          &choice->chosen[i].lists[head]);
+            kv_watch_list(sequence, query->layer_index, query->kv_head_first + head, lists[head].rows,
+                          lists[head].count);
     }
     return STATUS_OK;
 }

@@ -11,7 +11,7 @@ void watch_everything(const struct attend_operation *operation, struct kv_sequen
                       size_t layer_index, size_t kv_head_first);
 /* The rows that chose by the query attend to their lists, with its operation's KV heads.  Where somebody looks it waits
  * for the lists.  Rows of the choice that see everything are noted by the above. */
-enum status watch_choice(const struct choice *choice, const struct choice_query *query, struct device *device,
-                         struct stream *stream, struct error *error) STATUS_CHECKED;
+enum status watch_choice(struct choice *choice, const struct choice_query *query, struct stream *stream,
+                         struct error *error) STATUS_CHECKED;
 
 #endif

@@ -78,15 +78,15 @@ void kv_watch_begin_prompt(struct kv_sequence *sequence) {
     if (watch != NULL) watch->in_step = watch->has_token = false;
 }
 
-void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, const struct row_list *list) {
+void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, const uint32_t *listed,
+                   size_t count) {
     struct kv_watch *watch = sequence->watch;
     if (watch == NULL || !watch->in_step) return;
     uint8_t *rows =
         watch->rows + (layer * sequence->cache->config.kv_head_count + kv_head) * watch->chunk_capacity;
-    const uint32_t *listed = row_list_host(list);
-    for (size_t i = 0; i < list->count; i++)
+    for (size_t i = 0; i < count; i++)
         if (listed[i] / KV_CHUNK_TOKENS < watch->chunk_capacity) rows[listed[i] / KV_CHUNK_TOKENS]++;
-    watch->token.rows += list->count;
+    watch->token.rows += count;
     watch->token.visible += watch->position + 1;
 }
 

@@ -23,8 +23,9 @@ enum { KV_MAP_CHANGES_BYTES = 14 << 10 };
 void kv_watch_begin_step(struct kv_sequence *sequence, uint64_t position);
 /* A prompt begins: what it attends to is not noted, what is read for it is. */
 void kv_watch_begin_prompt(struct kv_sequence *sequence);
-/* The token's row attends to these rows of a KV head; or to rows [first, end). */
-void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, const struct row_list *list);
+/* The token's row attends to the listed rows of a KV head, [count]; or to rows [first, end). */
+void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, const uint32_t *listed,
+                   size_t count);
 void kv_watch_range(struct kv_sequence *sequence, size_t layer, size_t kv_head, uint64_t first, uint64_t end);
 
 /* ---- a map ---- */

@@ -245,6 +245,8 @@ static void add_selection(json_t *row, const struct bench_test *test) {
     json_add_number(row, "select_attend_seconds", (double)s->times.attend_ns * 1e-9);
     json_add_number(row, "dense_attend_seconds", (double)s->dense_ns * 1e-9);
     json_add_uint(row, "select_evaluated", s->evaluated);
+    json_add_uint(row, "select_lists_read", s->lists_read);
+    json_add_uint(row, "select_verdicts_read", s->verdicts_read);
     json_add(row, "select_tree", tree_counts_json(&s->tree));
     json_add(row, "select_mass_bound", mass_bounds_json(&s->mass_bound));
     if (test->plan->select.receipt) json_add(row, "select_left_out", left_out_json(test));

@@ -99,8 +99,8 @@ static void add_mass_bound(struct recall_cell *sum, uint64_t count, double bound
 }
 
 static void add_head(struct recall *recall, const struct select_event *step, const float *scores,
-                     const struct row_list *list, const double *bound, struct recall_cell *cell) {
-    const uint32_t *rows = row_list_host(list);
+                     const struct host_list *list, const double *bound, struct recall_cell *cell) {
+    const uint32_t *rows = list->rows;
     const size_t row_count = list->count;
     size_t visible = (size_t)step->position + 1;
     float largest = scores[0];

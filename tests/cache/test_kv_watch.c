@@ -7,7 +7,6 @@
 
 #include "base/random.h"
 #include "cache/kv_watch_internal.h"
-#include "device/host_span.h"
 #include "seed.h"
 
 enum { LAYERS = 16, HEADS = 8, LANES = LAYERS * HEADS, COLUMNS = 128, CELLS = LANES * COLUMNS };
@@ -79,11 +78,11 @@ static void attend(struct rig *rig, size_t end, uint64_t odds, int32_t last) {
     uint32_t rows[COLUMNS];
     kv_watch_begin_step(rig->sequence, TOKENS - 1);
     for (size_t lane = 0; lane < LANES; lane++) {
-        struct row_list list = {.rows = host_span(rows), .count = 0};
+        size_t count = 0;
         for (uint32_t chunk = 0; chunk < COLUMNS && lane < end; chunk++)
-            if (random_below(&rig->random, odds) == 0) rows[list.count++] = chunk * KV_CHUNK_TOKENS;
-        if (lane == LANES - 1 && last >= 0) rows[list.count++] = (uint32_t)last * KV_CHUNK_TOKENS;
-        kv_watch_list(rig->sequence, lane / HEADS, lane % HEADS, &list);
+            if (random_below(&rig->random, odds) == 0) rows[count++] = chunk * KV_CHUNK_TOKENS;
+        if (lane == LANES - 1 && last >= 0) rows[count++] = (uint32_t)last * KV_CHUNK_TOKENS;
+        kv_watch_list(rig->sequence, lane / HEADS, lane % HEADS, rows, count);
     }
 }
 

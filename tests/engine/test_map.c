@@ -92,7 +92,7 @@ static void note(void *context, const struct select_event *event) {
     lists->chose[event->layer_index] = true;
     for (size_t head = 0; head < lists->heads; head++)
         for (size_t i = 0; i < event->lists[head].count; i++)
-            lists->rows[event->layer_index][head][row_list_host(&event->lists[head])[i] / 64]++;
+            lists->rows[event->layer_index][head][event->lists[head].rows[i] / 64]++;
 }
 
 /* Layers that did not choose see everything up to the position. */

@@ -99,6 +99,7 @@ struct rig {
     float out[LAYERS][SEQUENCES][Q_SIZE];                /* of the last step */
     uint32_t rows[LAYERS][SEQUENCES][KV_HEADS][CONTEXT]; /* of the last step */
     size_t counts[LAYERS][SEQUENCES][KV_HEADS];
+    bool lacks_memory; /* a step fails, as the device has none */
     struct error error;
 };
 
@@ -106,7 +107,7 @@ static void note(void *context, const struct select_event *event) {
     struct rig *rig = context;
     for (size_t head = 0; head < KV_HEADS; head++) {
         rig->counts[event->layer_index][event->row][head] = event->lists[head].count;
-        memcpy(rig->rows[event->layer_index][event->row][head], row_list_host(&event->lists[head]),
+        memcpy(rig->rows[event->layer_index][event->row][head], event->lists[head].rows,
                event->lists[head].count * sizeof(uint32_t));
     }
 }
@@ -233,13 +234,15 @@ static void rows(struct rig *rig, size_t first, size_t count, size_t row_count, 
         assert_ok(attention_begin_layer(rig->attention, &new_rows, &rig->error), rig->error);
         attention_append(rig->attention, rig->stream, &new_rows);
         attention_attend(rig->attention, rig->stream, &step);
-        assert_ok(attention_end_layer(rig->attention, rig->stream, &new_rows, &rig->error), rig->error);
+        const enum status status = attention_end_layer(rig->attention, rig->stream, &new_rows, &rig->error);
+        assert_int_equal(status, rig->lacks_memory ? STATUS_MEMORY : STATUS_OK);
+        if (rig->lacks_memory) break;
         for (size_t i = 0; i < count; i++)
             memcpy(rig->out[layer][first + i], out + ((i + 1) * row_count - 1) * Q_SIZE,
                    sizeof rig->out[0][0]);
     }
     attention_end_step(rig->attention);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count && !rig->lacks_memory; i++)
         kv_sequence_set_length(rig->sequences[first + i],
                                kv_sequence_length(rig->sequences[first + i]) + row_count);
     free(kv);
@@ -554,6 +557,37 @@ static void what_is_forgotten(void **state) {
     rig_close(&rig);
 }
 
+static enum status no_memory(struct device *device, enum memory_kind kind, size_t size_bytes,
+                             struct buffer *buffer, struct error *error) {
+    (void)device, (void)kind, (void)size_bytes, (void)buffer;
+    return error_set(error, STATUS_MEMORY, "none");
+}
+
+/* Where a head could not choose anew, its label is that of no list: the step that is tried again misses. */
+static void a_step_that_failed(void **state) {
+    (void)state;
+    struct rig rig;
+    struct select_options options = similar(1, 0, 300);
+    options.keep = (struct select_keep){.ratio = 0.2};
+    rig_open(&rig, options, NULL);
+    step(&rig, 0);
+    rows(&rig, 0, 1, 200, false); /* lists that are half as long again need memory */
+    const struct device_operations *own = rig.device->operations;
+    struct device_operations broken = *own;
+    broken.allocate = no_memory;
+    rig.device->operations = &broken;
+    rig.lacks_memory = true;
+    step(&rig, 0);
+    rig.device->operations = own;
+    rig.lacks_memory = false;
+    attention_reset_statistics(rig.attention);
+    step(&rig, 0);
+    assert_int_equal(hits_of(&rig, STEP_LOOKUPS), 0);
+    step(&rig, 0);
+    assert_int_equal(hits_of(&rig, STEP_LOOKUPS), STEP_LOOKUPS);
+    rig_close(&rig);
+}
+
 /* Sequences that step together get what each alone gets. */
 static void company_changes_nothing(void **state) {
     (void)state;
@@ -642,6 +676,7 @@ int main(void) {
         cmocka_unit_test(what_reuse_leaves_out),
         cmocka_unit_test(labels_do_not_drift),
         cmocka_unit_test(what_is_forgotten),
+        cmocka_unit_test(a_step_that_failed),
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(labels_are_speculated),
         cmocka_unit_test(a_threshold_above_one_is_no_reuse),

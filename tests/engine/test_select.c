@@ -160,7 +160,7 @@ static void check_event(void *context, const struct select_event *event) {
     uint64_t window = sinks + recent + unit - 1;
     if (needs_full_chunks(watch->options->method) && recent < 64) window = sinks + 64 + unit - 1;
     for (size_t head = 0; head < watch->kv_heads; head++) {
-        const uint32_t *rows = row_list_host(&event->lists[head]);
+        const uint32_t *rows = event->lists[head].rows;
         const size_t row_count = event->lists[head].count;
         assert_true(row_count <= visible);
         assert_true(row_count <= (watch->keep > window ? watch->keep : window));
@@ -444,10 +444,9 @@ static void truncation_and_rebuilding_change_nothing(void **state) {
 /* The one method whose key index remember what was asked: tokens of the answer earn their place, too. */
 static void latest_heavy(void *context, const struct select_event *event) {
     uint32_t *latest = context;
-    const struct row_list *list = &event->lists[0];
+    const struct host_list *list = &event->lists[0];
     for (size_t i = 0; i < list->count; i++)
-        if (row_list_host(list)[i] + 30 <= event->position && row_list_host(list)[i] > *latest)
-            *latest = row_list_host(list)[i];
+        if (list->rows[i] + 30 <= event->position && list->rows[i] > *latest) *latest = list->rows[i];
 }
 
 static void h2o_learns_from_steps(void **state) {

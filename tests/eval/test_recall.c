@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "device/host_span.h"
 #include "eval/recall.h"
 #include "tensor/half.h"
 
@@ -107,8 +106,7 @@ static void check(enum kv_type type) {
         .position = ROWS - 1,
         .q = scene->q,
         .view = scene->view,
-        .lists = (const struct row_list[KV_HEADS]){{host_span(scene->rows[0]), PICKS},
-                                                   {host_span(scene->rows[1]), PICKS - 3}}};
+        .lists = (const struct host_list[KV_HEADS]){{scene->rows[0], PICKS}, {scene->rows[1], PICKS - 3}}};
     recall_add(&recall, &step);
     recall_add(&recall, &step);
     double mass_min = 1;
@@ -167,13 +165,13 @@ static void all_is_all(void **state) {
     struct device *device;
     struct stream *stream;
     open_device(&device, &stream);
-    recall_add(&recall, &(struct select_event){.device = device,
-                                               .stream = stream,
-                                               .position = 29,
-                                               .q = scene->q,
-                                               .view = scene->view,
-                                               .lists = (const struct row_list[KV_HEADS]){
-                                                   {host_span(rows), 30}, {host_span(rows), 30}}});
+    recall_add(&recall,
+               &(struct select_event){.device = device,
+                                      .stream = stream,
+                                      .position = 29,
+                                      .q = scene->q,
+                                      .view = scene->view,
+                                      .lists = (const struct host_list[KV_HEADS]){{rows, 30}, {rows, 30}}});
     struct recall_cell sum = sum_of(&recall, 0);
     assert_true(fabs(sum.mass - HEADS) < 1e-9 && sum.top == HEADS && sum.kept == HEADS);
     recall_destroy(&recall);
