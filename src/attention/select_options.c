@@ -272,7 +272,11 @@ enum status select_options_run_on(const struct select_options *options, const st
     struct key_index_layout layout;
     if (device == NULL || options->method == NULL || options->method == &select_all) return STATUS_OK;
     TRY(select_options_layout(&layout, options, shape, error));
-    if ((device->key_indexes >> layout.kind & 1) != 0) return STATUS_OK;
+    const bool has_kind = (device->key_indexes >> layout.kind & 1) != 0;
+    const bool keeps = options->reuse.kind == REUSE_SIMILARITY && device->lacks_labels;
+    if (has_kind && !keeps &&
+        (device->chooses_by == NULL || device->chooses_by(&layout, (float)options->alpha)))
+        return STATUS_OK;
     return error_set(error, STATUS_UNSUPPORTED, "select=%s: the %s device cannot choose so: try --preset full",
                      options->method->name, device->name);
 }

@@ -557,8 +557,12 @@ struct device {
     /* 1 << kind for every kind of key index that it builds and chooses by; KEY_INDEX_NONE: it attends to lists.  What
      * choosing needs of operations may be NULL where it has none; all others every device has. */
     uint32_t key_indexes;
+    /* Whether it can with this layout of such a kind, and alpha of choose_operation; NULL: with any. */
+    bool (*chooses_by)(const struct key_index_layout *layout, float alpha);
     size_t buffer_max; /* bytes that it allocates at once, at most; 0: as many as there are */
     bool lacks_ranges; /* attend takes none: K and V are not computed again (rebuild=recompute) */
+    bool lacks_labels; /* compare_labels, and choose with lists that are kept (CLO) */
+    bool chooses_in_memory_only; /* not where KV is in tiers */
 };
 enum { DEVICE_KEY_INDEXES_ALL = (1 << (KEY_INDEX_PRODUCT + 1)) - 1 };
 

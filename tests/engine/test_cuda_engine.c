@@ -17,6 +17,7 @@
 #include "model/tiny_model.h"
 #include "seed.h"
 
+enum { LAYERS_MAX = 4, KV_HEADS_MAX = 4 };
 enum { PROMPT = 150, STEPS = 4, DOCUMENT = 450, CONTEXT = 512, BLOCK = 48, CPU = 0, CUDA = 1, BOTH = 2 };
 
 struct rig {
@@ -57,11 +58,15 @@ static void rig_close(struct rig *rig) {
     }
 }
 
-static struct plan plan_of(struct rig *rig, const char *preset, enum kv_type type) {
+static struct plan plan_with(struct rig *rig, const char *preset, const char *settings, const char *keep,
+                             enum kv_type type) {
     struct plan plan = {
         .context_size = CONTEXT, .sequence_capacity = 3, .batch_size = BLOCK, .k_type = type, .v_type = type};
-    assert_ok(plan_set_axes(&plan, preset, NULL, NULL, &rig->error), rig->error);
+    assert_ok(plan_set_axes(&plan, preset, settings, keep, &rig->error), rig->error);
     return plan;
+}
+static struct plan plan_of(struct rig *rig, const char *preset, enum kv_type type) {
+    return plan_with(rig, preset, NULL, NULL, type);
 }
 
 /* ---- how near ---- */
@@ -375,19 +380,115 @@ static void nano_says_the_same(void **state) {
     rig_close(&rig);
 }
 
+/* ---- what chooses ---- */
+
+/* What was chosen for a row of a layer. */
+struct chosen {
+    size_t kv_head_count;
+    bool takes[LAYERS_MAX][KV_HEADS_MAX][CONTEXT];
+    size_t count; /* of all */
+};
+
+static void keep_chosen(void *context, const struct select_event *event) {
+    struct chosen *chosen = context;
+    for (size_t head = 0; head < chosen->kv_head_count; head++)
+        for (size_t i = 0; i < event->lists[head].count; i++) {
+            chosen->takes[event->layer_index][head][event->lists[head].rows[i]] = true;
+            chosen->count++;
+        }
+}
+
+/* Both devices choose from the same prompt: as many tokens, nearly the same ones, and near logits, in steps alone and of
+ * sequences together.  Nobody waits for the choice: the lists stay in the card's memory. */
+static void choices_match(void **state) {
+    (void)state;
+    static const char *const planes[] = {"planes=1,page=8,sinks=8,recent=64,dense=0",
+                                         "planes=4,page=8,sinks=8,recent=64,dense=0"};
+    for (size_t n = 0; n < 2; n++) {
+        struct rig rig;
+        struct tiny_model tiny = tiny_model_default("llama");
+        static struct chosen chosen[BOTH];
+        float *logits_of[BOTH];
+        if (!test_takes_next()) continue;
+        tiny.head_dimension = 32;
+        rig_open(&rig, &tiny, test_seed(71) + n);
+        struct plan plan = plan_with(&rig, "hata", planes[n], "160", KV_F16);
+        for (size_t on = 0; on < BOTH; on++) {
+            struct engine *engine;
+            struct sequence *sequences[2];
+            const float *logits;
+            assert_ok(engine_create(&engine, rig.model[on], &plan, NULL, &rig.error), rig.error);
+            for (size_t i = 0; i < 2; i++) {
+                const struct prefill_request request = {.tokens = rig.tokens + i,
+                                                        .token_count = DOCUMENT - 60 * i};
+                assert_ok(sequence_create(&sequences[i], engine, &rig.error), rig.error);
+                assert_ok(engine_prefill(engine, sequences[i], &request, NULL, &rig.error), rig.error);
+            }
+            chosen[on] = (struct chosen){.kv_head_count = tiny.kv_head_count};
+            attention_set_observer(engine_attention(engine), keep_chosen, &chosen[on]);
+            assert_ok(engine_step(engine, sequences, &rig.tokens[DOCUMENT], 1, &logits, &rig.error),
+                      rig.error);
+            attention_set_observer(engine_attention(engine), NULL, NULL);
+            logits_of[on] = rows_create(3, rig.width);
+            memcpy(logits_of[on], logits, rig.width * sizeof *logits);
+            assert_ok(engine_step(engine, sequences, &rig.tokens[DOCUMENT + 1], 2, &logits, &rig.error),
+                      rig.error);
+            memcpy(logits_of[on] + rig.width, logits, 2 * rig.width * sizeof *logits);
+            for (size_t i = 0; i < 2; i++) sequence_destroy(sequences[i]);
+            engine_destroy(engine);
+        }
+        size_t same = 0;
+        for (size_t i = 0; i < sizeof chosen[CPU].takes; i++)
+            same += ((const bool *)chosen[CPU].takes)[i] && ((const bool *)chosen[CUDA].takes)[i];
+        assert_true(chosen[CPU].count > 0 && chosen[CPU].count < 200 * tiny.layer_count * tiny.kv_head_count);
+        assert_int_equal(chosen[CUDA].count, chosen[CPU].count);
+        assert_true((double)same >= 0.95 * (double)chosen[CPU].count); /* near-ties of products in halves */
+        for (size_t i = 0; i < 3; i++)
+            logits_check(logits_of[CUDA] + i * rig.width, logits_of[CPU] + i * rig.width, rig.width, 0.1,
+                         planes[n], i);
+        free(logits_of[CPU]), free(logits_of[CUDA]);
+        plan_deinit(&plan);
+        rig_close(&rig);
+    }
+}
+
 /* ---- what it cannot do ---- */
 
-static void what_chooses_is_refused(void **state) {
+static void check_refused(struct rig *rig, const struct plan *plan, const char *message) {
+    struct engine *engine;
+    assert_int_equal(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), STATUS_UNSUPPORTED);
+    assert_string_equal(rig->error.message, message);
+}
+
+static void what_it_cannot_choose_by_is_refused(void **state) {
     (void)state;
+    static const char *const settings[][3] = {{"quest", NULL, "quest"},
+                                              {"hata", "planes=1", "hash"}, /* single tokens */
+                                              {"hata", "planes=1,page=8,receipt=1", "hash"},
+                                              {"clo", "planes=1,page=8", "hash"}};
     struct rig rig;
     struct tiny_model tiny = tiny_model_default("llama");
-    struct engine *engine;
+    char message[120];
+    tiny.head_dimension = 32;
     rig_open(&rig, &tiny, 1);
-    struct plan plan = plan_of(&rig, "quest", KV_F16);
-    assert_int_equal(engine_create(&engine, rig.model[CUDA], &plan, NULL, &rig.error), STATUS_UNSUPPORTED);
-    assert_string_equal(rig.error.message,
-                        "select=quest: the cuda device cannot choose so: try --preset full");
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        struct plan plan = plan_with(&rig, settings[i][0], settings[i][1], NULL, KV_F16);
+        snprintf(message, sizeof message, "select=%s: the cuda device cannot choose so: try --preset full",
+                 settings[i][2]);
+        check_refused(&rig, &plan, message);
+        plan_deinit(&plan);
+    }
+    struct plan plan = plan_with(&rig, "hata", "planes=1,page=8", NULL, KV_F16);
+    struct scratch scratch;
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
+    plan.host_bytes = 64 << 20;
+    check_refused(
+        &rig, &plan,
+        "select=hash: the cuda device chooses where all KV is in its memory: try --preset full, or no "
+        "--kv-disk");
     plan_deinit(&plan);
+    scratch_destroy(&scratch);
     for (size_t on = 0; on < BOTH; on++) {
         model_destroy(rig.model[on]);
         device_destroy(rig.device[on]);
@@ -405,7 +506,8 @@ int main(void) {
         cmocka_unit_test(graphs_give_the_bits_of_their_operations),
         cmocka_unit_test(documents_match),
         cmocka_unit_test(nano_says_the_same),
-        cmocka_unit_test(what_chooses_is_refused),
+        cmocka_unit_test(choices_match),
+        cmocka_unit_test(what_it_cannot_choose_by_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

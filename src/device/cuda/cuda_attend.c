@@ -1,16 +1,15 @@
-/* update_places, append and attend.  Page tables are in device memory; rows, items, and the addresses of pools are
- * staged, for each operation; of a graph, the rows are those of the step. */
+/* update_places, append and attend.  Page tables are in device memory. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/checked.h"
 #include "device/cuda/cuda_fused.h"
+#include "device/cuda/cuda_rows_attend.h"
+#include "device/cuda/cuda_views.h"
 
 enum {
-    STAGED_ALIGN = 64,
-    PREFILL_WIDTH_MAX = 128,  /* of the kernel for prompts */
-    PARTIAL_BYTES = 32 << 20, /* of the partials of as many rows as are attended to at once */
+    PREFILL_WIDTH_MAX = 128, /* of the kernel for prompts */
 };
 
 /* ---- page tables ---- */
@@ -31,138 +30,25 @@ void cuda_update_places(struct stream *stream, const struct update_places_operat
     cuda_work_done(stream);
 }
 
-/* ---- what kernels read of the host's arrays ---- */
-
-/* One staged area. */
-struct staged_views {
-    struct staged area;
-    struct cuda_pools *pools; /* [item_count] */
-    struct step_head *head;   /* no limit but that of a launch */
-    struct step_row *rows;    /* [row_count], one item after the other */
-    struct step_item *items;  /* [item_count] */
-    uint64_t card_head, card_rows, card_items, card_pools;
-    size_t row_count;
-};
-
-/* False: a pool has more buffers than a kernel knows. */
-static bool pools_stage(struct cuda_pools *staged, const struct kv_pools *pools) {
-    *staged = (struct cuda_pools){.pool = {{.reserved = 0}}};
-    for (size_t i = 0; i < KV_POOLS; i++) {
-        const struct kv_pool *pool = &pools->list[i + 1];
-        if (pool->buffers == NULL) continue;
-        if (pool->buffer_count > KV_BUFFERS_MAX) return false;
-        staged->pool[i].slots_per_buffer = UINT32_C(1) << pool->buffer_shift;
-        staged->pool[i].slot_bytes = pool->slot_bytes;
-        for (size_t b = 0; b < pool->buffer_count; b++)
-            staged->pool[i].base[b] = pool->buffers[b].address;
-    }
-    return true;
-}
-
-static void item_stage(struct staged_views *views, size_t index, const struct attend_item *item) {
-    views->items[index] = (struct step_item){.pages = cuda_address(item->view.chunks),
-                                             .position_first = item->position_first,
-                                             .row_first = (uint32_t)item->row_first,
-                                             .row_count = (uint32_t)item->row_count,
-                                             .chunk_stride = (uint32_t)item->view.chunk_stride};
-    for (size_t i = 0; i < item->row_count; i++)
-        views->rows[views->row_count++] =
-            (struct step_row){.position = item->position_first + i, .item = (uint32_t)index};
-}
-
-static bool areas_take(struct stream *stream, struct staged_views *views, size_t row_count,
-                       size_t item_count) {
-    size_t used = 0;
-    const size_t pools = used;
-    used += align_up(item_count * sizeof(struct cuda_pools), STAGED_ALIGN);
-    const size_t head = used;
-    used += align_up(sizeof(struct step_head), STAGED_ALIGN);
-    const size_t rows = used;
-    used += align_up(row_count * sizeof(struct step_row), STAGED_ALIGN);
-    const size_t items = used;
-    used += item_count * sizeof(struct step_item);
-    if (!staging_take(stream, used, true, &views->area)) return false;
-    views->pools = (struct cuda_pools *)(void *)(views->area.host + pools);
-    views->head = (struct step_head *)(void *)(views->area.host + head);
-    views->rows = (struct step_row *)(void *)(views->area.host + rows);
-    views->items = (struct step_item *)(void *)(views->area.host + items);
-    views->card_pools = views->area.card + pools;
-    views->card_head = views->area.card + head;
-    views->card_rows = views->area.card + rows;
-    views->card_items = views->area.card + items;
-    return true;
-}
-
-static size_t rows_of(const struct attend_item *items, size_t begin, size_t end) {
-    size_t count = 0;
-    for (size_t i = begin; i < end; i++) count += items[i].row_count;
-    return count;
-}
-
-/* False: the device is broken. */
-static bool views_stage(struct stream *stream, struct staged_views *views, const struct attend_item *items,
-                        size_t item_count, struct span step) {
-    *views = (struct staged_views){.row_count = 0};
-    if (!areas_take(stream, views, rows_of(items, 0, item_count), item_count)) return false;
-    for (size_t i = 0; i < item_count; i++) {
-        if (!pools_stage(&views->pools[i], items[i].view.pools)) {
-            error_set(cuda_device_error(stream->device), STATUS_MEMORY,
-                      "cuda: a pool of KV in more than %d buffers", KV_BUFFERS_MAX);
-            return false;
-        }
-        item_stage(views, i, &items[i]);
-    }
-    *views->head = (struct step_head){UINT32_MAX, UINT32_MAX};
-    staging_send(stream, &views->area);
-    if (stream->made == NULL) return true;
-    ASSERT(span_exists(step)); /* else every launch would have the positions of the first */
-    for (size_t i = 0; i < item_count; i++) ASSERT(items[i].row_first == i && items[i].row_count == 1);
-    views->card_rows = cuda_address(step);
-    return true;
-}
-
-static struct kv_shape shape_of(const struct kv_layout *layout) {
-    return (struct kv_shape){.k_type = (uint32_t)layout->k_type,
-                             .v_type = (uint32_t)layout->v_type,
-                             .k_dimension = (uint32_t)layout->k_dimension,
-                             .v_dimension = (uint32_t)layout->v_dimension,
-                             .k_row_bytes = (uint32_t)layout->k_row_bytes,
-                             .v_row_bytes = (uint32_t)layout->v_row_bytes,
-                             .k_scales_offset = (uint32_t)layout->k_scales_offset,
-                             .v_offset = (uint32_t)layout->v_offset,
-                             .v_scales_offset = (uint32_t)layout->v_scales_offset,
-                             .block_bytes = (uint32_t)layout->block_bytes};
-}
-
-/* Items from `first` on with the same pools, whose rows follow each other in q, k, v and out: kernels count rows from
- * there. */
-static size_t run_end(const struct attend_item *items, size_t item_count, size_t first) {
-    size_t end = first + 1;
-    while (end < item_count && items[end].view.pools == items[first].view.pools &&
-           items[end].row_first == items[end - 1].row_first + items[end - 1].row_count)
-        end++;
-    return end;
-}
-
 /* ---- append ---- */
 
 void cuda_append(struct stream *stream, const struct append_operation *operation) {
     const struct attend_item *items = operation->items;
     struct staged_views views;
     cuda_device_enter(stream->device);
-    if (rows_of(items, 0, operation->item_count) == 0) return;
-    if (!views_stage(stream, &views, items, operation->item_count, operation->step)) return;
+    if (cuda_rows_of(items, 0, operation->item_count) == 0) return;
+    if (!cuda_views_stage(stream, &views, items, operation->item_count, operation->step)) return;
     size_t done = 0; /* rows */
     for (size_t first = 0, end; first < operation->item_count; first = end) {
-        end = run_end(items, operation->item_count, first);
-        const size_t count = rows_of(items, first, end), row = items[first].row_first;
+        end = cuda_run_end(items, operation->item_count, first);
+        const size_t count = cuda_rows_of(items, first, end), row = items[first].row_first;
         const struct cuda_append_args args = {
             .rows = views.card_rows + done * sizeof(struct step_row),
             .items = views.card_items,
             .pools = views.card_pools + first * sizeof(struct cuda_pools),
             .k = cuda_address(span_floats(operation->k, row * operation->k_stride)),
             .v = cuda_address(span_floats(operation->v, row * operation->v_stride)),
-            .shape = shape_of(items[0].view.layout),
+            .shape = cuda_shape_of(items[0].view.layout),
             .row_count = (uint32_t)count,
             .k_stride = (uint32_t)operation->k_stride,
             .v_stride = (uint32_t)operation->v_stride};
@@ -179,7 +65,7 @@ void cuda_rope_append(struct stream *stream, const struct rope_append *heads) {
     const struct append_operation *append = heads->append;
     struct staged_views views;
     cuda_device_enter(stream->device);
-    if (!views_stage(stream, &views, append->items, append->item_count, append->step)) return;
+    if (!cuda_views_stage(stream, &views, append->items, append->item_count, append->step)) return;
     const struct cuda_rope_append_args args = {.rows = views.card_rows,
                                                .items = views.card_items,
                                                .pools = views.card_pools,
@@ -189,7 +75,7 @@ void cuda_rope_append(struct stream *stream, const struct rope_append *heads) {
                                                .cosine_sine = cuda_address(heads->q->cosine_sine),
                                                .q_norm = cuda_address(heads->q_norm),
                                                .k_norm = cuda_address(heads->k_norm),
-                                               .shape = shape_of(append->items[0].view.layout),
+                                               .shape = cuda_shape_of(append->items[0].view.layout),
                                                .row_count = (uint32_t)heads->q->row_count,
                                                .q_stride = (uint32_t)heads->q->x_stride,
                                                .k_stride = (uint32_t)append->k_stride,
@@ -213,8 +99,7 @@ struct attend_run {
     const struct attend_operation *operation;
     const struct staged_views *views;
     struct kv_shape shape;
-    uint32_t lanes, heads, passes; /* of the kernel: lanes of a row, heads at once, and how often */
-    char kernel[CUDA_KERNEL_NAME_MAX];
+    struct attend_kernel kernel;
     size_t rows_max; /* at once */
     uint64_t partials;
     uint64_t inputs; /* of 8 bits, of all rows, in place of out; 0: none */
@@ -225,6 +110,27 @@ static bool is_prompt(const struct attend_item *item) {
     return item->row_count > 1 && max_size(layout->k_dimension, layout->v_dimension) <= PREFILL_WIDTH_MAX;
 }
 
+struct attend_kernel attend_kernel_of(const char *what, const struct kv_layout *layout, uint32_t group) {
+    const size_t widest = max_size(layout->k_dimension, layout->v_dimension);
+    const bool halves = layout->k_type == KV_F16 && layout->v_type == KV_F16;
+    struct attend_kernel kernel = {.lanes = widest <= 64 ? 8 : widest <= 128 ? 16 : 32,
+                                   .heads = group == 1 ? 1 : group <= 4 ? 4 : 8};
+    kernel.passes = (group + kernel.heads - 1) / kernel.heads;
+    snprintf(kernel.name, sizeof kernel.name, "attention_%s_%u_%u_%s", what, kernel.lanes, kernel.heads,
+             halves ? "f16" : "any");
+    return kernel;
+}
+
+struct cuda_shape attend_shape(const struct attend_kernel *kernel, uint32_t kv_head_count, uint32_t rows) {
+    return (struct cuda_shape){ATTENTION_RANGES_MAX, kv_head_count * kernel->passes, rows, 128,
+                               attention_decode_shared(kernel->lanes, kernel->heads)};
+}
+
+size_t attend_partial_bytes(const struct kv_layout *layout, size_t head_count) {
+    return head_count * ATTENTION_RANGES_MAX * attention_partial_stride((uint32_t)layout->v_dimension) *
+           sizeof(float);
+}
+
 static size_t input_bytes_of(const struct attend_operation *operation) {
     return input_row_bytes(
         (uint32_t)(operation->head_count * operation->items[0].view.layout->v_dimension));
@@ -233,17 +139,10 @@ static size_t input_bytes_of(const struct attend_operation *operation) {
 static void attend_init(struct attend_run *run, bool makes_inputs) {
     const struct attend_operation *operation = run->operation;
     const struct kv_layout *layout = operation->items[0].view.layout;
-    const size_t widest = max_size(layout->k_dimension, layout->v_dimension);
     const uint32_t group = (uint32_t)(operation->head_count / operation->kv_head_count);
-    run->shape = shape_of(layout);
-    run->lanes = widest <= 64 ? 8 : widest <= 128 ? 16 : 32;
-    run->heads = group == 1 ? 1 : group <= 4 ? 4 : 8;
-    run->passes = (group + run->heads - 1) / run->heads;
-    const bool halves = layout->k_type == KV_F16 && layout->v_type == KV_F16;
-    snprintf(run->kernel, sizeof run->kernel, "attention_decode_%u_%u_%s", run->lanes, run->heads,
-             halves ? "f16" : "any");
-    const size_t row_bytes = operation->head_count * ATTENTION_RANGES_MAX *
-                             attention_partial_stride(run->shape.v_dimension) * sizeof(float);
+    run->shape = cuda_shape_of(layout);
+    run->kernel = attend_kernel_of("decode", layout, group);
+    const size_t row_bytes = attend_partial_bytes(layout, operation->head_count);
     run->rows_max = max_size(PARTIAL_BYTES / row_bytes, 1);
     size_t rows = 1;
     for (size_t i = 0; i < operation->item_count; i++)
@@ -275,9 +174,7 @@ static void rows_attend(const struct attend_run *run, size_t item, size_t staged
         .partial_stride = attention_partial_stride(run->shape.v_dimension),
         .scale = operation->scale,
         .softcap = operation->softcap};
-    cuda_work_launch(run->stream, run->kernel,
-                     (struct cuda_shape){ATTENTION_RANGES_MAX, attend.kv_head_count * run->passes, rows, 128,
-                                         attention_decode_shared(run->lanes, run->heads)},
+    cuda_work_launch(run->stream, run->kernel.name, attend_shape(&run->kernel, attend.kv_head_count, rows),
                      &attend);
     const struct cuda_merge_args merge = {
         .rows = attend.rows,
@@ -330,7 +227,7 @@ static void prompts_attend(const struct attend_run *run, size_t first, size_t en
 static size_t attend_end(const struct attend_operation *operation, size_t first) {
     const struct attend_item *items = operation->items;
     const bool prompts = is_prompt(&items[first]);
-    size_t end = prompts ? operation->item_count : run_end(items, operation->item_count, first);
+    size_t end = prompts ? operation->item_count : cuda_run_end(items, operation->item_count, first);
     for (size_t i = first; i < end; i++)
         if (is_prompt(&items[i]) != prompts || items[i].view.pools != items[first].view.pools) end = i;
     return end;
@@ -356,14 +253,14 @@ static uint64_t attend(struct stream *stream, const struct attend_operation *ope
     struct staged_views views;
     struct attend_run run = {.stream = stream, .operation = operation, .views = &views};
     cuda_device_enter(stream->device);
-    if (rows_of(items, 0, operation->item_count) == 0 || !is_possible(stream->device, operation)) return 0;
-    if (!views_stage(stream, &views, items, operation->item_count, operation->step)) return 0;
+    if (cuda_rows_of(items, 0, operation->item_count) == 0 || !is_possible(stream->device, operation)) return 0;
+    if (!cuda_views_stage(stream, &views, items, operation->item_count, operation->step)) return 0;
     attend_init(&run, makes_inputs);
     if (run.partials == 0) return 0;
     size_t staged = 0;
     for (size_t first = 0, end; first < operation->item_count; first = end) {
         end = attend_end(operation, first);
-        const size_t count = rows_of(items, first, end), row = items[first].row_first;
+        const size_t count = cuda_rows_of(items, first, end), row = items[first].row_first;
         if (is_prompt(&items[first])) {
             prompts_attend(&run, first, end);
         } else {

@@ -40,6 +40,9 @@ struct level_layout {
 bool level_fits(size_t dimension, size_t planes);
 void level_layout_init(struct level_layout *layout, size_t dimension, size_t planes);
 
+/* The best step of a uniform quantizer with 2^planes levels for a normal distribution of variance 1. */
+float level_step(size_t planes);
+
 /* The mean of a chunk's rotated keys becomes its center, or 0 where that is no half; keys: [64][dimension]. */
 void level_set_center(const struct level_layout *layout, void *block, const float *keys);
 /* Stores a rotated key, [dimension], as token 0..63 of the block, around its center.  A NaN in it makes its factor

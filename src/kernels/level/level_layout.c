@@ -38,8 +38,7 @@ void level_set_center(const struct level_layout *layout, void *block, const floa
         center_of(layout, block)[j] = fits ? float_to_half(sums[j] / KV_CHUNK_TOKENS) : 0;
 }
 
-/* The best step of a uniform quantizer with 2^planes levels for a normal distribution of variance 1. */
-static float level_step(size_t planes) {
+float level_step(size_t planes) {
     static const float steps[LEVEL_PLANES_MAX] = {1.5958f, 0.9957f, 0.5860f, 0.3352f,
                                                   0.1881f, 0.1041f, 0.0569f, 0.0308f};
     return steps[planes - 1];

@@ -1,0 +1,20 @@
+/* cuda_rows_attend: how rows are attended to by ranges, for cuda_attend.c and cuda_select.c. */
+#ifndef LOAM_DEVICE_CUDA_ROWS_ATTEND_H
+#define LOAM_DEVICE_CUDA_ROWS_ATTEND_H
+
+#include "device/cuda/cuda_device_internal.h"
+
+enum { PARTIAL_BYTES = 32 << 20 /* of the partials of as many rows as are attended to at once */ };
+
+/* Lanes of a row, heads of a group at once, and how often. */
+struct attend_kernel {
+    char name[CUDA_KERNEL_NAME_MAX];
+    uint32_t lanes, heads, passes;
+};
+/* what: "decode" or "list". */
+struct attend_kernel attend_kernel_of(const char *what, const struct kv_layout *layout, uint32_t group);
+struct cuda_shape attend_shape(const struct attend_kernel *kernel, uint32_t kv_head_count, uint32_t rows);
+/* Of a row. */
+size_t attend_partial_bytes(const struct kv_layout *layout, size_t head_count);
+
+#endif

@@ -1,0 +1,307 @@
+/* key_index_build, choose and attend_rows: codes by level, units of 8 tokens (kernels/level). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "device/cuda/cuda_rows_attend.h"
+#include "device/cuda/cuda_views.h"
+
+enum { SCORE_BYTES = 64 << 20 /* of scores and what comes with them; more rows wait */, HEAD_MAX = 256 };
+
+bool cuda_chooses_by(const struct key_index_layout *layout, float alpha) {
+    return layout->kind == KEY_INDEX_LEVEL && layout->unit_tokens == UNIT_TOKENS &&
+           layout->aggregate == SCORE_SOFTMAX && layout->sample_count == 0 && !layout->has_bounds &&
+           alpha == 0 && layout->level.dimension <= HEAD_MAX && layout->level.dimension % 32 == 0 &&
+           (layout->level.planes == 1 || layout->level.planes == 2 || layout->level.planes == 4);
+}
+
+/* ---- codes ---- */
+
+static size_t chunks_touched(const struct attend_item *item) {
+    const uint64_t end = item->position_first + item->row_count;
+    return (size_t)((end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS - item->position_first / KV_CHUNK_TOKENS);
+}
+
+void cuda_key_index_build(struct stream *stream, const struct key_index_operation *operation) {
+    const struct attend_item *items = operation->items;
+    const struct level_layout *level = &operation->layout->level;
+    struct staged_views views;
+    cuda_device_enter(stream->device);
+    if (cuda_rows_of(items, 0, operation->item_count) == 0) return;
+    if (!cuda_views_stage(stream, &views, items, operation->item_count, (struct span){.buffer = NULL}))
+        return;
+    char name[CUDA_KERNEL_NAME_MAX];
+    snprintf(name, sizeof name, "level_build_%zu", level->planes);
+    for (size_t first = 0, end; first < operation->item_count; first = end) {
+        size_t chunks = 0;
+        for (end = first; end < operation->item_count && items[end].view.pools == items[first].view.pools;
+             end++)
+            chunks = max_size(chunks, chunks_touched(&items[end]));
+        const struct cuda_level_build_args args = {
+            .step = views.card_head,
+            .items = views.card_items + first * sizeof(struct step_item),
+            .pools = views.card_pools + first * sizeof(struct cuda_pools),
+            .rotation = cuda_address(operation->weights),
+            .shape = cuda_shape_of(items[0].view.layout),
+            .item_count = (uint32_t)(end - first),
+            .factors_offset = (uint32_t)level->factors_offset,
+            .center_offset = (uint32_t)level->center_offset,
+            .step_size = level_step(level->planes)};
+        cuda_work_launch(stream, name,
+                         (struct cuda_shape){(uint32_t)chunks, (uint32_t)operation->kv_head_count,
+                                             args.item_count, 256,
+                                             level_build_shared((uint32_t)level->dimension)},
+                         &args);
+    }
+    cuda_work_done(stream);
+}
+
+/* ---- rows with lists ---- */
+
+/* Rows of an operation, as items of one row each, and the lists of their KV heads, both staged. */
+struct listed {
+    struct attend_item *items; /* owned, [row_count] */
+    struct staged_views views;
+    struct staged lists;
+};
+
+static struct cuda_list *lists_of(const struct listed *listed) {
+    return (struct cuda_list *)(void *)listed->lists.host;
+}
+
+/* False: the device is broken, or has no memory for them. */
+static bool listed_init(struct stream *stream, struct listed *listed, size_t row_count,
+                        size_t kv_head_count) {
+    *listed = (struct listed){.items = calloc(row_count, sizeof *listed->items)};
+    if (listed->items == NULL) {
+        error_set(cuda_device_error(stream->device), STATUS_MEMORY, "cuda: no memory for %zu rows",
+                  row_count);
+        return false;
+    }
+    return staging_take(stream, row_count * kv_head_count * sizeof(struct cuda_list), true, &listed->lists);
+}
+
+static void listed_row(struct listed *listed, size_t index, const struct kv_view *view, size_t row,
+                       uint64_t position) {
+    listed->items[index] =
+        (struct attend_item){.view = *view, .row_first = row, .row_count = 1, .position_first = position};
+}
+
+/* ---- choose ---- */
+
+struct choosing {
+    struct stream *stream;
+    const struct choose_operation *operation;
+    struct listed listed;
+    uint32_t heads, kv_heads, group, query_bytes, unit_stride;
+    uint64_t queries, scores, keys, chosen; /* scratch */
+    size_t rows_max;                        /* at once */
+};
+
+static void lists_place(struct choosing *c) {
+    const struct choose_operation *operation = c->operation;
+    struct span rows = operation->rows;
+    for (size_t i = 0; i < operation->item_count; i++) {
+        const struct select_item *item = &operation->items[i];
+        const uint64_t candidates = item->candidate_end - item->candidate_begin;
+        ASSERT(item->kept == NULL && item->candidate_begin % UNIT_TOKENS == 0 &&
+               item->candidate_end % UNIT_TOKENS == 0);
+        listed_row(&c->listed, i, &item->view, item->row, item->position);
+        for (size_t head = 0; head < c->kv_heads; head++) {
+            const size_t at = i * c->kv_heads + head, kept = (size_t)select_item_kept(item, head);
+            const uint64_t picks = select_item_picks(item, head);
+            ASSERT(picks <= candidates && picks % UNIT_TOKENS == 0);
+            operation->lists[at] = (struct row_list){.rows = rows, .count = kept};
+            lists_of(&c->listed)[at] = (struct cuda_list){.rows = cuda_address(rows),
+                                                          .count = (uint32_t)kept,
+                                                          .begin = (uint32_t)item->candidate_begin,
+                                                          .end = (uint32_t)item->candidate_end,
+                                                          .picks = (uint32_t)picks / UNIT_TOKENS};
+            rows = span_behind(rows, kept * sizeof(uint32_t));
+        }
+    }
+}
+
+static bool choose_places(struct choosing *c) {
+    uint64_t end = 0;
+    for (size_t i = 0; i < c->operation->item_count; i++)
+        if (c->operation->items[i].candidate_end > end) end = c->operation->items[i].candidate_end;
+    c->unit_stride = (uint32_t)align_up((size_t)end / UNIT_TOKENS + 1, 16);
+    const size_t query = c->heads * c->query_bytes,
+                 scores = (size_t)c->heads * c->unit_stride * sizeof(float),
+                 units = (size_t)c->kv_heads * c->unit_stride * sizeof(uint32_t);
+    c->rows_max = min_size(max_size(SCORE_BYTES / (query + scores + 2 * units), 1), c->operation->item_count);
+    const uint64_t base = cuda_scratch(c->stream, c->rows_max * (query + scores + 2 * units));
+    c->queries = base;
+    c->scores = c->queries + c->rows_max * query;
+    c->keys = c->scores + c->rows_max * scores;
+    c->chosen = c->keys + c->rows_max * units;
+    return base != 0;
+}
+
+/* Items [first, first + count), whose rows follow each other. */
+static void rows_choose(const struct choosing *c, size_t first, size_t count) {
+    const struct choose_operation *operation = c->operation;
+    const struct level_layout *level = &operation->layout->level;
+    const uint32_t rows = (uint32_t)count, dimension = (uint32_t)level->dimension;
+    const uint64_t lists = c->listed.lists.card + first * c->kv_heads * sizeof(struct cuda_list);
+    const struct cuda_level_query_args query = {
+        .q = cuda_address(span_floats(operation->q, operation->items[first].row * operation->q_stride)),
+        .rotation = cuda_address(operation->weights),
+        .queries = c->queries,
+        .row_count = rows,
+        .q_stride = (uint32_t)operation->q_stride,
+        .k_dimension = dimension,
+        .head_count = c->heads,
+        .group = c->group,
+        .query_bytes = c->query_bytes,
+        .planes = (uint32_t)level->planes};
+    cuda_work_launch(c->stream, "level_query",
+                     (struct cuda_shape){c->heads, rows, 1, 128, dimension * sizeof(float)}, &query);
+    const struct cuda_level_score_args score = {
+        .rows = c->listed.views.card_rows + first * sizeof(struct step_row),
+        .items = c->listed.views.card_items,
+        .pools = c->listed.views.card_pools + first * sizeof(struct cuda_pools),
+        .queries = c->queries,
+        .scores = c->scores,
+        .lists = lists,
+        .row_count = rows,
+        .kv_head_count = c->kv_heads,
+        .group = c->group,
+        .query_bytes = c->query_bytes,
+        .dimension = dimension,
+        .factors_offset = (uint32_t)level->factors_offset,
+        .center_offset = (uint32_t)level->center_offset,
+        .unit_stride = c->unit_stride,
+        .scale = operation->scale};
+    char name[CUDA_KERNEL_NAME_MAX];
+    snprintf(name, sizeof name, "level_score_%zu", level->planes);
+    const uint32_t chunks = (c->unit_stride * UNIT_TOKENS + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
+    cuda_work_launch(c->stream, name,
+                     (struct cuda_shape){(chunks + 7) / 8, c->kv_heads, rows, 256,
+                                         (size_t)(c->group + 3) / 4 * 4 * c->query_bytes},
+                     &score);
+    const struct cuda_choose_args choose = {.scores = c->scores,
+                                            .keys = c->keys,
+                                            .chosen = c->chosen,
+                                            .lists = lists,
+                                            .row_count = rows,
+                                            .kv_head_count = c->kv_heads,
+                                            .group = c->group,
+                                            .unit_stride = c->unit_stride};
+    cuda_work_launch(c->stream, "units_choose",
+                     (struct cuda_shape){c->kv_heads, rows, 1, 1024, sizeof(struct choose_shared)}, &choose);
+}
+
+void cuda_choose(struct stream *stream, const struct choose_operation *operation) {
+    struct choosing c = {.stream = stream,
+                         .operation = operation,
+                         .heads = (uint32_t)operation->head_count,
+                         .kv_heads = (uint32_t)operation->kv_head_count,
+                         .group = (uint32_t)(operation->head_count / operation->kv_head_count),
+                         .query_bytes = (uint32_t)level_query_bytes(&operation->layout->level)};
+    ASSERT(cuda_chooses_by(operation->layout, operation->alpha));
+    cuda_device_enter(stream->device);
+    if (operation->item_count > 0 && listed_init(stream, &c.listed, operation->item_count, c.kv_heads)) {
+        lists_place(&c);
+        staging_send(stream, &c.listed.lists);
+        if (choose_places(&c) && cuda_views_stage(stream, &c.listed.views, c.listed.items,
+                                                  operation->item_count, (struct span){.buffer = NULL}))
+            for (size_t first = 0, end; first < operation->item_count; first = end) {
+                end = cuda_run_end(c.listed.items, operation->item_count, first);
+                end = min_size(end, first + c.rows_max);
+                rows_choose(&c, first, end - first);
+            }
+    }
+    free(c.listed.items);
+    cuda_work_done(stream);
+}
+
+/* ---- attend_rows ---- */
+
+struct attending {
+    struct stream *stream;
+    const struct attend_rows_operation *operation;
+    struct listed listed;
+    struct kv_shape shape;
+    struct attend_kernel kernel;
+    uint64_t partials;
+    size_t rows_max; /* at once */
+};
+
+static void listed_attend(const struct attending *a, size_t first, size_t count) {
+    const struct attend_rows_operation *operation = a->operation;
+    const size_t row = operation->items[first].row;
+    const uint32_t heads = (uint32_t)operation->head_count, kv_heads = (uint32_t)operation->kv_head_count,
+                   rows = (uint32_t)count;
+    const struct cuda_attention_list_args attend = {
+        .attention = {.rows = a->listed.views.card_rows + first * sizeof(struct step_row),
+                      .items = a->listed.views.card_items,
+                      .pools = a->listed.views.card_pools + first * sizeof(struct cuda_pools),
+                      .q = cuda_address(span_floats(operation->q, row * operation->q_stride)),
+                      .partials = a->partials,
+                      .shape = a->shape,
+                      .row_count = rows,
+                      .q_stride = (uint32_t)operation->q_stride,
+                      .kv_head_count = kv_heads,
+                      .group = heads / kv_heads,
+                      .partial_stride = attention_partial_stride(a->shape.v_dimension),
+                      .scale = operation->scale,
+                      .softcap = operation->softcap},
+        .lists = a->listed.lists.card + first * kv_heads * sizeof(struct cuda_list)};
+    cuda_work_launch(a->stream, a->kernel.name, attend_shape(&a->kernel, kv_heads, rows), &attend);
+    const struct cuda_merge_args merge = {
+        .rows = attend.attention.rows,
+        .partials = a->partials,
+        .lists = attend.lists,
+        .y = cuda_address(span_floats(operation->out, row * operation->out_stride)),
+        .row_count = rows,
+        .y_stride = (uint32_t)operation->out_stride,
+        .head_count = heads,
+        .v_dimension = a->shape.v_dimension,
+        .partial_stride = attend.attention.partial_stride,
+        .group = heads / kv_heads};
+    cuda_work_launch(a->stream, "attention_merge",
+                     (struct cuda_shape){heads, rows, 1, 512, sizeof(struct merge_shared)}, &merge);
+}
+
+static bool attend_places(struct attending *a) {
+    const struct attend_rows_operation *operation = a->operation;
+    const struct kv_layout *layout = operation->items[0].view.layout;
+    const size_t kv_heads = operation->kv_head_count,
+                 row_bytes = attend_partial_bytes(layout, operation->head_count);
+    for (size_t i = 0; i < operation->item_count; i++) {
+        const struct rows_item *item = &operation->items[i];
+        listed_row(&a->listed, i, &item->view, item->row, item->position);
+        for (size_t head = 0; head < kv_heads; head++)
+            lists_of(&a->listed)[i * kv_heads + head] = (struct cuda_list){
+                .rows = cuda_address(item->lists[head].rows), .count = (uint32_t)item->lists[head].count};
+    }
+    staging_send(a->stream, &a->listed.lists);
+    a->shape = cuda_shape_of(layout);
+    a->kernel = attend_kernel_of("list", layout, (uint32_t)(operation->head_count / kv_heads));
+    a->rows_max = min_size(max_size(PARTIAL_BYTES / row_bytes, 1), operation->item_count);
+    a->partials = cuda_scratch(a->stream, a->rows_max * row_bytes);
+    return a->partials != 0;
+}
+
+/* Lists are those of choose: whole units, but for the row's own. */
+void cuda_attend_rows(struct stream *stream, const struct attend_rows_operation *operation) {
+    struct attending a = {.stream = stream, .operation = operation};
+    ASSERT(!span_exists(operation->sums) && !span_exists(operation->scores) && span_exists(operation->out));
+    cuda_device_enter(stream->device);
+    if (operation->item_count > 0 &&
+        listed_init(stream, &a.listed, operation->item_count, operation->kv_head_count) &&
+        attend_places(&a) &&
+        cuda_views_stage(stream, &a.listed.views, a.listed.items, operation->item_count,
+                         (struct span){.buffer = NULL}))
+        for (size_t first = 0, end; first < operation->item_count; first = end) {
+            end = cuda_run_end(a.listed.items, operation->item_count, first);
+            end = min_size(end, first + a.rows_max);
+            listed_attend(&a, first, end - first);
+        }
+    free(a.listed.items);
+    cuda_work_done(stream);
+}
