@@ -162,6 +162,11 @@ static struct kv_tier_statistics tier_difference(struct kv_tier_statistics after
                                        .host_bytes = after.host_bytes};
 }
 
+static struct device_counts counts_difference(struct device_counts after, struct device_counts before) {
+    return (struct device_counts){after.launches - before.launches, after.replays - before.replays,
+                                  after.copied_bytes - before.copied_bytes};
+}
+
 static enum status run_test(struct bench *bench, struct bench_test *test, struct error *error) {
     TRY(set_depth(bench, test, error));
     if (!option_flag(bench->options, OPTION_NO_WARMUP)) {
@@ -173,6 +178,7 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
     struct attention *attention = engine_attention(bench->session.engine);
     attention_reset_statistics(attention);
     struct kv_tier_statistics before = engine_tier_statistics(bench->session.engine);
+    const struct device_counts counts = device_counts(bench->session.device);
     uint64_t repetitions = option_count(bench->options, OPTION_REPETITIONS);
     const bool reads = bench->bandwidth.memory != NULL && bench_measures_floor(test);
     test->time = time(NULL);
@@ -188,6 +194,7 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
         test->sample_count++;
         TRY(check_interrupt(error));
     }
+    test->counts = counts_difference(device_counts(bench->session.device), counts);
     test->select = attention_statistics(attention);
     test->lists = attention_list_buffer_counts(attention);
     test->fractions = sequence_fractions(bench->sequences[0]);
@@ -337,6 +344,7 @@ static enum status open_model(struct bench *bench, uint64_t threads, struct erro
         .path = path,
         .kernels = cpu_mask_text(bench->session.mask, bench->kernels, sizeof bench->kernels),
         .cpu = cpu_model_name(),
+        .device = bench->session.device->name,
         .size_bytes = model_tensor_bytes(&model->gguf),
         .parameter_count = model_parameter_count(&model->gguf),
         .weight_bytes_per_token = model_step_bytes(&model->gguf),

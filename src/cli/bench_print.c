@@ -12,6 +12,11 @@
 #include "cli/plan.h"
 #include "cli/version.h"
 
+/* As llama-bench names it. */
+static const char *backend_of(const struct bench_model *model) {
+    return strcmp(model->device, "cpu") == 0 ? "CPU" : "CUDA";
+}
+
 static uint64_t token_count(const struct bench_test *test) {
     return (test->prompt_count + test->generate_count) * test->sequence_count;
 }
@@ -175,7 +180,7 @@ static void print_md_row(const struct bench_printer *p, const struct bench_test 
         snprintf(params, sizeof params, "%.2f M", (double)model->parameter_count * 1e-6);
     snprintf(rate, sizeof rate, "%.2f \xc2\xb1 %.2f", s.mean_rate, s.deviation_rate);
     output_text("| %s | %11s | %10s | %-10s | %7" PRIu64 " |", model->type,
-                bytes_text(model->size_bytes, size, sizeof size), params, "CPU", test->threads);
+                bytes_text(model->size_bytes, size, sizeof size), params, backend_of(model), test->threads);
     if (p->shows_batch) output_text(" %7" PRIu64 " |", test->batch);
     if (p->shows_ubatch) output_text(" %8" PRIu64 " |", test->ubatch);
     if (p->shows_k) output_text(" %6s |", kv_type_name(test->k_type));
@@ -312,7 +317,7 @@ static json_t *row_json(const struct bench_printer *p, const struct bench_test *
     json_add_uint(row, "build_number", 0);
     json_add(row, "cpu_info", json_bytes(model->cpu, strlen(model->cpu)));
     json_add(row, "gpu_info", json_string(""));
-    json_add(row, "backends", json_string("CPU"));
+    json_add(row, "backends", json_string(backend_of(model)));
     json_add(row, "model_filename", json_bytes(model->path, strlen(model->path)));
     json_add(row, "model_type", json_bytes(model->type, strlen(model->type)));
     json_add_uint(row, "model_size", model->size_bytes);
@@ -321,6 +326,10 @@ static json_t *row_json(const struct bench_printer *p, const struct bench_test *
     json_add(row, "engine", json_string("loam"));
     json_add(row, "version", json_string(version_number));
     json_add(row, "kernels", json_string(model->kernels));
+    json_add(row, "device", json_string(model->device));
+    json_add_uint(row, "device_launches", test->counts.launches);
+    json_add_uint(row, "device_replays", test->counts.replays);
+    json_add_uint(row, "device_copied_bytes", test->counts.copied_bytes);
     json_add_uint(row, "kv_bytes_per_token", test->kv_bytes_per_token);
     json_add_uint(row, "kv_bytes_per_step", test->sequence_count * test->kv_step_bytes);
     add_tier(row, test);

@@ -10,13 +10,14 @@
 
 #include "base/status.h"
 #include "cli/plan.h"
+#include "device/device.h"
 
 enum { BENCH_SAMPLES_MAX = 1000 };
 
 enum bench_format { BENCH_MD, BENCH_JSON, BENCH_JSONL, BENCH_CSV };
 
 struct bench_model { /* the same in every row */
-    const char *path, *architecture, *kernels, *cpu;
+    const char *path, *architecture, *kernels, *cpu, *device;
     char type[96]; /* "llama 1.24B Q4_K - Medium" */
     uint64_t size_bytes, parameter_count;
     uint64_t weight_bytes_per_token; /* read by one decode step, whatever the batch */
@@ -37,6 +38,7 @@ struct bench_test {
     const struct page_fractions *fractions;
     uint64_t fractions_tokens;       /* of the sequence */
     struct list_buffer_counts lists; /* of all repetitions; zeros: no head has a buffer */
+    struct device_counts counts;     /* of all repetitions, and of what makes them ready */
     struct kv_tier_statistics tier;  /* of all repetitions; host_bytes at their end; zeros: all KV in RAM */
     time_t time;
     size_t sample_count;

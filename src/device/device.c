@@ -31,6 +31,11 @@ uint64_t device_memory_free(struct device *device) {
     return device->operations->memory_free == NULL ? UINT64_MAX : device->operations->memory_free(device);
 }
 
+struct device_counts device_counts(const struct device *device) {
+    if (device->operations->counts == NULL) return (struct device_counts){.launches = 0};
+    return device->operations->counts(device);
+}
+
 struct pool *device_pool(struct device *device) {
     return device->operations->pool(device);
 }

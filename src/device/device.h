@@ -486,6 +486,12 @@ struct gather_operation { /* y[i] = x[indices[i]] */
     size_t y_stride;
 };
 
+/* What a device was asked to do since it was made: kernels, of recorded steps too; recorded steps; bytes that were
+ * copied, over the bus and within its memory. */
+struct device_counts {
+    uint64_t launches, replays, copied_bytes;
+};
+
 struct device_operations {
     void (*destroy)(struct device *device);
     struct pool *(*pool)(struct device *device);
@@ -499,6 +505,8 @@ struct device_operations {
     void (*release)(struct device *device, struct buffer *buffer);
     /* Bytes of MEMORY_DEVICE that are free.  NULL: the host's memory, which the system divides. */
     uint64_t (*memory_free)(struct device *device);
+    /* NULL: it does not count. */
+    struct device_counts (*counts)(const struct device *device);
     /* Makes a weight of the model file, weight->matrix, usable by operations; the cpu uses it in place. */
     enum status (*weight_load)(struct device *device, struct weight *weight, struct error *error);
     void (*weight_release)(struct device *device, struct weight *weight);
@@ -589,6 +597,8 @@ enum status device_read_chunk(struct device *device, struct stream *stream, cons
 
 /* Bytes of MEMORY_DEVICE that are free; UINT64_MAX: it is the host's memory. */
 uint64_t device_memory_free(struct device *device);
+/* Zeros where it does not count. */
+struct device_counts device_counts(const struct device *device);
 
 /* The cpu device's threads, for code that is host work by nature (sampling over 64 rows, quantising a file).  NULL
  * for a device without a pool. */

@@ -70,6 +70,11 @@ static void cuda_overlap(struct stream *stream, void (*work)(void *context), voi
     stream->device->overlap_context = context;
 }
 
+static struct device_counts cuda_counts_read(const struct device *device) {
+    const struct cuda_counts counts = device_cuda_counts(device);
+    return (struct device_counts){counts.launches, counts.graph_launches, counts.copied_bytes};
+}
+
 static void cuda_copy(struct stream *stream, struct span target, struct span source, size_t size_bytes) {
     cuda_device_enter(stream->device);
     cuda_stream_copy(&stream->queue, cuda_address(target), cuda_address(source), size_bytes);
@@ -83,6 +88,7 @@ static const struct device_operations CUDA_OPERATIONS = {
     .allocate = cuda_allocate,
     .release = cuda_release,
     .memory_free = cuda_memory_free,
+    .counts = cuda_counts_read,
     .weight_load = cuda_weight_load,
     .weight_release = cuda_weight_release,
     .stream_create = cuda_stream_new,
