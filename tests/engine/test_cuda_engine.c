@@ -11,6 +11,7 @@
 
 #include "../platform/scratch.h"
 #include "base/random.h"
+#include "device/cuda/card.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/images.h"
 #include "engine/engine.h"
@@ -33,7 +34,7 @@ static void devices_open(struct rig *rig, uint64_t seed) {
     snprintf(settings, sizeof settings, "seed=%llu,capability=%d", (unsigned long long)seed,
              seed % 2 ? 90 : 80);
     (void)setenv("FAKE_CUDA", settings, 1);
-    const struct cuda_device_options cuda = {.driver_file = FAKE_LIBRARY, .thread_count = 1};
+    const struct cuda_device_options cuda = {.driver_file = card_driver(FAKE_LIBRARY), .thread_count = 1};
     const struct device_options cpu = {.thread_count = 1, .mask = cpu_default()};
     assert_ok(device_cpu_create(&rig->device[CPU], &cpu, &rig->error), rig->error);
     assert_ok(device_cuda_create(&rig->device[CUDA], &cuda, &rig->error), rig->error);
@@ -353,14 +354,14 @@ static void nano_says_the_same(void **state) {
     enum { TEXT = 60, ANSWER = 8 };
     struct rig rig = {.width = 0};
     int32_t tokens[BOTH][ANSWER];
+    char path[400];
+    snprintf(path, sizeof path, "%s/models/loam-nano.gguf", card_source());
     devices_open(&rig, test_seed(3));
     for (size_t on = 0; on < BOTH; on++) {
         struct engine *engine;
         struct sequence *sequence;
         const float *logits;
-        assert_ok(
-            model_load(&rig.model[on], LOAM_SOURCE_DIR "/models/loam-nano.gguf", rig.device[on], &rig.error),
-            rig.error);
+        assert_ok(model_load(&rig.model[on], path, rig.device[on], &rig.error), rig.error);
         struct plan plan = plan_of(&rig, "full", KV_F16);
         const size_t width = rig.model[on]->config.vocabulary_size;
         for (size_t i = 0; i < TEXT; i++) rig.tokens[i] = (int32_t)((i % 20 * 37 + 11) % width);

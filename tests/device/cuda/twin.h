@@ -5,6 +5,7 @@
 #include "../../kernels/check.h"
 #include "../../kernels/weights.h"
 
+#include "device/cuda/card.h"
 #include "device/cuda/cuda_device.h"
 #include "kernels/convert/convert.h"
 
@@ -23,7 +24,7 @@ static inline const struct device_operations *twin_operations(const struct twin 
 /* settings: FAKE_CUDA's.  wait_limit_ns: as in struct cuda_device_options. */
 static inline void twin_open(struct twin *twin, const char *library, const char *settings, uint64_t seed) {
     struct error error;
-    const struct cuda_device_options cuda = {.driver_file = library, .thread_count = 2};
+    const struct cuda_device_options cuda = {.driver_file = card_driver(library), .thread_count = 2};
     random_init(&twin->random, seed);
     (void)setenv("FAKE_CUDA", settings, 1);
     assert_ok(device_cpu_create(&twin->device[TWIN_CPU], &(struct device_options){.thread_count = 1}, &error),
