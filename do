@@ -125,6 +125,14 @@ soak() {
   then echo "1 passed, 0 failed"; else echo "0 passed, 1 failed"; return 1; fi
 }
 
+# What a card does.  `pack DIR`: for a machine that has a card and no compiler.
+gpu() {
+  build release loam make_model bench_card test_cuda_device test_cuda_engine
+  [ "${1:-}" = pack ] || { sh tools/gpu.sh "$@"; return; }
+  [ $# = 2 ] || { say "do gpu pack DIR"; exit 2; }
+  sh tools/gpu_pack.sh build/release "$2"
+}
+
 case "${1:-help}" in
   build) need; build release ;;
   test)  shift; need; build release; run_tests release "$@" ;;
@@ -136,6 +144,7 @@ case "${1:-help}" in
   model) fetch_model ;;
   demo)  need; build release loam; fetch_model || say "the demo goes on without it"; sh tools/demo.sh build/release/loam ;;
   bench) shift; need; build release; sh tools/bench.sh build/release "$@" ;;
+  gpu)   shift; need; gpu "$@" ;;
   clean) rm -rf build ;;
   help|*)
     cat <<'END'
@@ -144,6 +153,8 @@ case "${1:-help}" in
 ./do test    build and run every test; ends with "N passed, N failed"
 ./do build   build/release/loam
 ./do bench   measure this machine and loam on it
+./do gpu     tests and measurements on one of NVIDIA's cards, in 6 minutes (./do gpu [PART...]; docs/cuda.md);
+             ./do gpu pack DIR: for a machine with a card and no compiler
 ./do lint    style, includes, warnings of a second compiler
 ./do asan    the tests under AddressSanitizer and UBSan; ./do tsan: ThreadSanitizer
 ./do fuzz    every fuzzer for 60 seconds; damage, faults and kills of saved documents, more than ./do test has;

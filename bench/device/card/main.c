@@ -1,0 +1,71 @@
+/* bench_card [--small] card|check|limits|kernels: what a card of NVIDIA's does with loam's kernels, through loam's own
+ * code, as lines of CSV (card.h).  `./do gpu` runs it.  card: what the card is, for that script. */
+#include <stdio.h>
+#include <string.h>
+
+#include "card.h"
+
+static void card_print(struct card *card) {
+    const struct cuda_properties *p = &card->cuda->context.properties;
+    printf("name %s\nfake %d\nfree_mib %llu\n", p->name, card->is_fake,
+           (unsigned long long)(device_memory_free(card->device) >> 20));
+    printf("more compute %u.%u; %u multiprocessors; %llu MiB; CUDA %d.%d\n", p->capability / 10,
+           p->capability % 10, p->multiprocessor_count, (unsigned long long)(p->memory_bytes >> 20),
+           card->cuda->driver.version / 1000, card->cuda->driver.version % 1000 / 10);
+}
+
+static void limits_run(struct card *card) {
+    bench_copies(card);
+    bench_link(card);
+}
+
+static void kernels_run(struct card *card) {
+    copy_rate_measure(card);
+    link_rate_measure(card);
+    bench_launches(card);
+    bench_matvec(card);
+    bench_attention(card);
+    bench_fetch(card);
+    bench_matmul(card);
+}
+
+static const struct part {
+    const char *name;
+    void (*run)(struct card *card);
+} PARTS[] = {{"card", card_print}, {"check", bench_check}, {"limits", limits_run}, {"kernels", kernels_run}};
+
+static enum status card_open(struct card *card, struct error *error) {
+    const struct cuda_device_options options = {.index = 0};
+    TRY(device_cuda_create(&card->device, &options, error));
+    card->operations = card->device->operations;
+    card->cuda = (struct cuda_device *)card->device;
+    card->is_fake = strncmp(card->cuda->context.properties.name, "Fake ", 5) == 0;
+    TRY(card->operations->stream_create(card->device, &card->stream, error));
+    card->queue = &card->stream->queue;
+    return STATUS_OK;
+}
+
+int main(int argument_count, char **arguments) {
+    struct card card = {.device = NULL};
+    const struct part *part = NULL;
+    struct error error;
+    int next = 1;
+    if (argument_count > 1 && strcmp(arguments[1], "--small") == 0) card.is_small = true, next = 2;
+    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS && argument_count == next + 1; i++)
+        if (strcmp(PARTS[i].name, arguments[next]) == 0) part = &PARTS[i];
+    if (part == NULL) {
+        fprintf(stderr, "usage: bench_card [--small] card|check|limits|kernels\n");
+        return 2;
+    }
+    card.part = part->name;
+    random_init(&card.random, 1);
+    if (card_open(&card, &error) != STATUS_OK) {
+        fprintf(stderr, "bench_card: %s\n", error.message);
+        device_destroy(card.device);
+        return 1;
+    }
+    part->run(&card);
+    card.operations->stream_destroy(card.stream);
+    device_destroy(card.device);
+    return card.failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,311 @@
+#!/bin/sh
+# gpu.sh [--small] [--seconds N] [-o DIR] [PART...]: what loam does on a card of NVIDIA's, and whether it was done right.
+# Run by `./do gpu`, from this tree or from a folder that `./do gpu pack` has filled (docs/cuda.md, "On a card").
+#
+# Parts: tests check limits kernels step prefill answers; without any, all of them.  Each has a limit of time of its own,
+# and all together end within --seconds (350).  DIR (build/gpu) gets gpu.csv, a log for each part, and gpu.txt, the table
+# that is printed.  Exit 0: every line says what was asserted, and it held.
+#
+# --small: shapes that take a processor seconds; as ever over the fake driver, of which no speed is told.
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+build=$root/build/release
+[ -d "$root/lib" ] && export LD_LIBRARY_PATH="$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+loam=$build/loam card=$build/bench/device/bench_card
+command_line="gpu.sh $*"
+small=0 seconds=350 out=$root/build/gpu parts=
+
+usage() { echo "gpu.sh: $1: expected [--small] [--seconds N] [-o DIR] [PART...]" >&2; exit 2; }
+while [ $# -gt 0 ]; do
+  case $1 in
+    --small) small=1 ;;
+    --seconds) seconds=${2:-}; shift ;;
+    -o) out=${2:-}; shift ;;
+    tests|check|limits|kernels|step|prefill|answers) parts="$parts $1" ;;
+    *) usage "$1" ;;
+  esac
+  shift || usage "the end"
+done
+case $seconds in ''|*[!0-9]*) usage "--seconds $seconds" ;; esac
+[ -n "$out" ] || usage "-o"
+: "${parts:=tests check limits kernels step prefill answers}"
+
+mkdir -p "$out" || exit 1
+rows=$out/rows.csv
+: >"$rows"
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/loam-gpu.XXXXXX") || exit 1
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' HUP INT TERM
+# What the driver has compiled, for all programs of this run: the first one shows how long it takes.
+export CUDA_CACHE_PATH="$scratch/compiled" CUDA_CACHE_MAXSIZE=1073741824
+began=$(date +%s)
+part_ends=$((began + seconds))
+
+# within SECONDS COMMAND...: neither longer than that nor than its part.
+within() {
+  left=$((part_ends - $(date +%s)))
+  [ "$1" -lt "$left" ] && left=$1
+  shift
+  [ "$left" -gt 0 ] || return 124
+  timeout -k 2 "$left" "$@"
+}
+
+row() { # part what unit value spread limit asserted
+  printf '%s,%s,%s,%s,%s,%s,%s\n' "$@" >>"$rows"
+}
+# A reason in one field of the table.
+failed() { # part what reason
+  row "$1" "$2" "" "" "" "" "FAILED: $(printf %s "$3" | tr ',\n' ';;' | cut -c 1-240)"
+}
+left_out() { row "$1" "$2" "" "" "" "" "left out: $(printf %s "$3" | tr ',\n' ';;' | cut -c 1-200)"; }
+reason_of() { # rc log: why a program failed
+  case $1 in
+    124|137) echo "it did not end in time" ;;
+    *) echo "exit code $1: $(tail -n 1 "$2" 2>/dev/null)" ;;
+  esac
+}
+
+# ---- the card ----
+
+about=$scratch/card
+if ! within 60 "$card" card >"$about" 2>"$out/card.log"; then
+  cat "$out/card.log" >&2
+  exit 1
+fi
+fake=$(sed -n 's/^fake //p' "$about")
+name=$(sed -n 's/^name //p' "$about")
+[ "$fake" = 1 ] && small=1
+free_mib=$(sed -n 's/^free_mib //p' "$about")
+head_print() {
+  echo "# $command_line"
+  echo "# card: $name; $(sed -n 's/^more //p' "$about")"
+  command -v nvidia-smi >/dev/null 2>&1 && echo "# driver: $(timeout 10 nvidia-smi \
+    --query-gpu=driver_version,clocks.max.sm,clocks.max.mem,power.limit,pcie.link.gen.max,pcie.link.width.max \
+    --format=csv,noheader 2>&1 | head -n 1)"
+  echo "# date: $(date -u +%Y-%m-%dT%H:%M:%SZ); loam $("$loam" version 2>/dev/null | head -n 1)"
+  [ "$fake" = 1 ] && echo "# fake driver: no speeds"
+  return 0
+}
+
+# ---- parts ----
+
+small_flag=
+[ $small = 1 ] && small_flag=--small
+
+# The tests of the device and of the engine on it, with this machine's driver in place of the fake one.
+part_tests() {
+  for test in device/cuda/test_cuda_device engine/test_cuda_engine; do
+    log=$out/$(basename "$test").log
+    (cd "$scratch" && LOAM_TEST_DRIVER=libcuda.so.1 LOAM_TEST_SOURCE=$root within 90 "$build/tests/$test") >"$log" 2>&1
+    rc=$?
+    passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log")
+    if [ $rc = 0 ] && [ "${passed:-0}" -gt 0 ]; then
+      row tests "${test##*/test_}" tests "$passed" "" "" "ok: all passed"
+    else
+      failed tests "${test##*/test_}" "$(grep -m 1 -A 1 'ERROR' "$log"); $(reason_of $rc "$log")"
+    fi
+  done
+}
+
+# Rows that bench_card prints itself; their number is known, so that none is missing without notice.
+bench_card() { # part seconds
+  log=$out/$1.log
+  within "$2" "$card" $small_flag "$1" >"$scratch/made" 2>"$log"
+  rc=$?
+  cat "$scratch/made" >>"$rows"
+  [ $rc = 0 ] || grep -q FAILED "$scratch/made" || failed "$1" "$1" "$(reason_of $rc "$log")"
+  [ -s "$scratch/made" ] || failed "$1" "$1" "it said nothing: $(reason_of $rc "$log")"
+}
+part_check() {
+  bench_card check 60
+  if [ -z "${assembler:-}" ]; then
+    left_out check ptxas "small shapes only; or there is no ptxas or no PTX here"
+    return
+  fi
+  wait "$assembler"
+  rc=$?
+  case $rc in
+    0) row check ptxas kernels "$(grep -c registers "$out/ptxas.log")" "" "" "ok: no spills and no warnings" ;;
+    124|137) left_out check ptxas "it did not end in time" ;;
+    *) failed check ptxas "$(grep -vE ' 0 spilled' "$out/ptxas.log" | tail -n 1)" ;;
+  esac
+}
+# NVIDIA's assembler takes a minute of one processor: it runs beside the tests.
+ptxas_start() {
+  [ $small = 0 ] && command -v "${PTXAS:-ptxas}" >/dev/null 2>&1 && [ -d "$build/src/device/cuda" ] || return 0
+  timeout 90 sh "$root/tools/check_ptx.sh" "$build" >"$out/ptxas.log" 2>&1 &
+  assembler=$!
+}
+part_limits() { bench_card limits 40; }
+part_kernels() { bench_card kernels 90; }
+
+# One run of `loam bench`: its lines of JSON become rows.  Counts of the device say what has run: a step or a block of a
+# prompt is several launches a layer, and without them a line has failed, however fast.
+bench_loam() { # part shape lines seconds arguments...
+  part=$1 shape=$2 lines=$3 limit=$4
+  shift 4
+  model=$scratch/$shape.gguf log=$out/$part-$shape.log
+  if [ ! -f "$model.made" ]; then
+    failed "$part" "$shape" "there is no model: $(tail -n 1 "$out/$shape.log")"
+    return
+  fi
+  within "$limit" "$loam" bench -m "$model" --device cuda --fill-random -o jsonl -q "$@" >"$scratch/made" 2>"$log"
+  rc=$?
+  cat "$scratch/made" >>"$out/$part-$shape.jsonl"
+  awk -v part="$part" -v shape="$shape" -v fake="$fake" -v layers="$(layers_of "$shape")" '
+    function field(name,   at, text) {
+      at = index($0, "\"" name "\":")
+      if (at == 0) return ""
+      text = substr($0, at + length(name) + 3)
+      sub(/^"/, "", text)
+      match(text, /^[^,"}\]]*/)
+      return substr(text, 1, RLENGTH)
+    }
+    {
+      text = substr($0, index($0, "\"samples_ts\":[") + 14)
+      sub(/\].*/, "", text)
+      n = split(text, rate, ",")
+      for (i = 2; i <= n; i++) for (j = i; j > 1 && rate[j - 1] + 0 > rate[j] + 0; j--) {
+        t = rate[j]; rate[j] = rate[j - 1]; rate[j - 1] = t
+      }
+      middle = n % 2 ? rate[(n + 1) / 2] : (rate[n / 2] + rate[n / 2 + 1]) / 2
+      spread = middle > 0 ? (rate[n] - rate[1]) / middle * 100 : 0
+      prompt = field("n_prompt") + 0; steps = field("n_gen") + 0
+      what = shape (prompt > 0 ? " prompt of " prompt : " decode") " behind " field("n_depth")
+      launches = field("device_launches") + 0; replays = field("device_replays") + 0; passes = (prompt > 0 ? 1 : steps) * n
+      right = field("device") == "cuda" && middle > 0 && launches >= passes * layers * 5
+      printf "%s,%s,t/s,%s,%s,,%s: %d launches and %d replays for %d %s of %d layers on %s\n", part, what,
+        (fake ? "" : sprintf("%.1f", middle)), (fake ? "" : sprintf("%.1f%%", spread)), (right ? "ok" : "FAILED"),
+        launches, replays, passes, (prompt > 0 ? "prompts" : "steps"), layers, field("device")
+    }' "$scratch/made" >"$scratch/lines"
+  cat "$scratch/lines" >>"$rows"
+  found=$(wc -l <"$scratch/lines")
+  [ $rc = 0 ] && [ "$found" = "$lines" ] || failed "$part" "$shape $*" "$found of $lines lines: $(reason_of $rc "$log")"
+}
+layers_of() { case $1 in tiny) echo 2 ;; 1B) echo 16 ;; 8B) echo 32 ;; esac; }
+
+# A model of random weights in the background, so that it is there when the tests are over.
+model_make() { # name shape
+  timeout 90 "$build/make_model" "$2" Q4_0 "$scratch/$1.gguf" >"$out/$1.log" 2>&1 && : >"$scratch/$1.gguf.made"
+}
+models_start() {
+  [ -z "${maker:-}" ] || return 0
+  if [ $small = 1 ]; then model_make tiny tiny & else (model_make 1B llama-1b; model_make 8B llama-8b) & fi
+  maker=$!
+}
+models_wait() { models_start; wait "$maker"; }
+
+part_step() {
+  models_wait
+  if [ $small = 1 ]; then bench_loam step tiny 2 60 -p 0 -n 2 -r 2 -d 0,64; else
+    bench_loam step 1B 4 60 -p 0 -n 64 -r 5 -d 0,4096,32768,131072
+    bench_loam step 8B 4 90 -p 0 -n 32 -r 5 -d 0,4096,32768,131072
+    if [ "$free_mib" -ge 45000 ]; then bench_loam step 8B 1 60 -p 0 -n 16 -r 3 -d 262144
+    else left_out step "8B decode behind 262144" "$free_mib MiB are free; it takes 45000"; fi
+  fi
+  choices_step
+}
+# What chooses is measured as soon as the device can.
+choices_step() {
+  shape=8B depth=131072
+  [ $small = 1 ] && shape=tiny depth=64
+  within 60 "$loam" bench -m "$scratch/$shape.gguf" --device cuda --fill-random -o jsonl -q --preset hata --keep 2048 \
+    -p 0 -n 1 -r 1 -d 64 >/dev/null 2>"$scratch/choice"
+  if [ $? = 0 ]; then bench_loam step "$shape" 1 60 --preset hata --keep 2048 -p 0 -n 32 -r 5 -d $depth
+  else left_out step "selections and KV in RAM behind slots of the card" "$(tail -n 1 "$scratch/choice")"; fi
+}
+
+part_prefill() {
+  models_wait
+  if [ $small = 1 ]; then bench_loam prefill tiny 2 60 -p 16 -n 0 -r 2 -d 0,64; else
+    bench_loam prefill 1B 4 40 -p 512,2048 -n 0 -r 5 -ub 2048 -d 0,32768
+    bench_loam prefill 8B 4 60 -p 512,2048 -n 0 -r 3 -ub 2048 -d 0,32768
+  fi
+}
+
+# ---- answers: the same text by the card and by the processor ----
+
+# The tokens of a run, and by how much the likeliest was ahead of the next, one a line.
+tokens_of() {
+  awk '/"output_tokens"/ { list = 1; next } list && /\]/ { list = 0 } list { gsub(/[ ,]/, ""); id[n++] = $0 }
+    /"logprob"/ { gsub(/[^0-9.e-]/, ""); p[m++] = $0 }
+    END { for (i = 0; i < n; i++) print id[i], p[2 * i] - p[2 * i + 1] }' "$1"
+}
+TIE=0.05 # nats: a step of 8-bit inputs moves log-probabilities by about a hundredth
+
+answer_compare() { # model, its name, tokens
+  for device in cpu cuda; do
+    within 40 "$loam" run -m "$1" --device $device -q --raw --temp 0 --top-logprobs 2 -n "$3" --ignore-eos \
+      --json "$scratch/$device.json" -p "$text" >"$scratch/$device.txt" 2>"$out/answers.log"
+    rc=$?
+    [ $rc = 0 ] || { failed answers "$2 says the same" "$device: $(reason_of $rc "$out/answers.log")"; return; }
+    tokens_of "$scratch/$device.json" >"$scratch/$device.tokens"
+  done
+  awk -v tie=$TIE -v name="$2" 'NR == FNR { id[FNR] = $1; gap[FNR] = $2; count = FNR; next }
+    { seen = FNR } $1 != id[FNR] && at == 0 { at = FNR }
+    END {
+      if (count == 0 || seen != count) verdict = "FAILED: " count " and " seen " tokens"
+      else if (at == 0) verdict = "ok: all " count " tokens are the same"
+      else verdict = (gap[at] <= tie ? "ok: near-tie" : "FAILED") " at token " at ": the cpu was " gap[at] " nats sure"
+      printf "answers,%s says the same,tokens,%d,,,%s\n", name, at == 0 ? count : at - 1, verdict
+    }' "$scratch/cpu.tokens" "$scratch/cuda.tokens" >>"$rows"
+}
+KL=0.002 # nats, on average: the cpu device takes inputs of prompts as 8 bits, the card as halves
+
+distributions_compare() { # model, its name, tokens of a window
+  base=$scratch/base
+  printf '%s\n' "$text" "$text" "$text" "$text" >"$scratch/text"
+  within 40 "$loam" perplexity -m "$1" -q --device cpu -f "$scratch/text" -c "$3" --chunks 1 \
+    --kl-divergence-base "$base" >/dev/null 2>"$out/answers.log" &&
+    within 40 "$loam" perplexity -m "$1" -q --device cuda -f "$scratch/text" -c "$3" --chunks 1 \
+      --kl-divergence-base "$base" --kl-divergence >"$out/kl-$2.log" 2>"$out/answers.log"
+  rc=$?
+  [ $rc = 0 ] || { failed answers "$2 KL from the cpu" "$(reason_of $rc "$out/answers.log")"; return; }
+  awk -v name="$2" -v limit=$KL '/^Mean +KLD:/ { kl = $3 } /^Maximum KLD:/ { worst = $3 } /^Same top p:/ { same = $4 }
+    END {
+      right = kl != "" && kl <= limit && kl >= 0
+      printf "answers,%s KL from the cpu,nats,%s,,%s,%s: at most %s; the same first token in %s%%\n", name, kl, limit,
+        right ? "ok" : "FAILED", worst, same
+    }' "$out/kl-$2.log" >>"$rows"
+}
+text="The old lighthouse stood on a cliff above the sea. Every evening the keeper climbed the stairs and lit the lamp. \
+One night in winter a ship came too near the rocks. The keeper saw it and rang the bell. The captain heard the bell and \
+turned the ship away. In the morning the captain came to the lighthouse and said to the keeper"
+
+part_answers() {
+  nano=$root/models/loam-nano.gguf real=$root/models/SmolLM2-135M-Instruct.Q4_1.gguf
+  tokens=48 window=512
+  [ $small = 1 ] && tokens=4 window=48
+  answer_compare "$nano" loam-nano $tokens
+  distributions_compare "$nano" loam-nano $window
+  if [ $small = 1 ]; then left_out answers SmolLM2 "small shapes only"
+  elif [ ! -f "$real" ]; then left_out answers SmolLM2 "not here; ./do model brings it"
+  else
+    answer_compare "$real" SmolLM2 $tokens
+    distributions_compare "$real" SmolLM2 $window
+  fi
+}
+
+# ---- run ----
+
+limit_of() { # the most that a part takes, in seconds
+  case $1 in tests) echo 100 ;; check) echo 60 ;; limits) echo 30 ;; kernels) echo 70 ;; step) echo 120 ;; prefill) echo 60 ;;
+    answers) echo 45 ;; esac
+}
+case "$parts" in *check*) ptxas_start ;; esac
+case "$parts" in *step*|*prefill*) models_start ;; esac
+for part in $parts; do
+  case $part in limits|kernels) [ -z "${maker:-}" ] || models_wait ;; esac # nothing runs beside what is timed
+  part_began=$(date +%s)
+  part_ends=$((part_began + $(limit_of "$part")))
+  [ $part_ends -lt $((began + seconds)) ] || part_ends=$((began + seconds))
+  before=$(wc -l <"$rows")
+  "part_$part"
+  [ "$(wc -l <"$rows")" -gt "$before" ] || failed "$part" "$part" "no result"
+  echo "$part: $(($(date +%s) - part_began)) s" >&2
+done
+
+{ head_print; echo "part,what,unit,value,spread,limit,asserted"; cat "$rows"; } >"$out/gpu.csv"
+rm -f "$rows"
+awk -f "$root/tools/gpu_table.awk" "$root/bench/device/card/h100.csv" "$out/gpu.csv" | tee "$out/gpu.txt"
+! grep -q 'FAILED' "$out/gpu.csv"
