@@ -1,15 +1,15 @@
 #!/bin/sh
-# gpu.sh [--small] [--seconds N] [-o DIR] [PART...]: what loam does on a card of NVIDIA's, and whether it was done right.
+# gpu.sh [--small] [--seconds N] [-o DIR] [PART...]: what loam does on a card of NVIDIA's, and whether it was right.
 # Run by `./do gpu`, from this tree or from a folder that `./do gpu pack` has filled (docs/cuda.md, "On a card").
 #
-# Parts: tests check limits kernels step prefill answers; without any, all of them.  Each has a limit of time of its own,
-# and all together end within --seconds (350).  DIR (build/gpu) gets gpu.csv, a log for each part, and gpu.txt, the table
-# that is printed.  Exit 0: every line says what was asserted, and it held.
+# Parts: tests check limits kernels step prefill answers; without any, all of them.  All together end within --seconds
+# (350), and each has a limit of its own.  DIR (build/gpu) gets gpu.csv, a log for each part, and gpu.txt, the table that
+# is printed.  Exit 0: every line says what was asserted, and it held.  LOAM_GPU_BUILD: another build folder.
 #
 # --small: shapes that take a processor seconds; as ever over the fake driver, of which no speed is told.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
-build=$root/build/release
+build=${LOAM_GPU_BUILD:-$root/build/release}
 [ -d "$root/lib" ] && export LD_LIBRARY_PATH="$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 loam=$build/loam card=$build/bench/device/bench_card
 command_line="gpu.sh $*"
@@ -172,7 +172,8 @@ bench_loam() { # part shape lines seconds arguments...
       spread = middle > 0 ? (rate[n] - rate[1]) / middle * 100 : 0
       prompt = field("n_prompt") + 0; steps = field("n_gen") + 0
       what = shape (prompt > 0 ? " prompt of " prompt : " decode") " behind " field("n_depth")
-      launches = field("device_launches") + 0; replays = field("device_replays") + 0; passes = (prompt > 0 ? 1 : steps) * n
+      launches = field("device_launches") + 0; replays = field("device_replays") + 0
+      passes = (prompt > 0 ? 1 : steps) * n
       right = field("device") == "cuda" && middle > 0 && launches >= passes * layers * 5
       printf "%s,%s,t/s,%s,%s,,%s: %d launches and %d replays for %d %s of %d layers on %s\n", part, what,
         (fake ? "" : sprintf("%.1f", middle)), (fake ? "" : sprintf("%.1f%%", spread)), (right ? "ok" : "FAILED"),
@@ -246,7 +247,8 @@ answer_compare() { # model, its name, tokens
     END {
       if (count == 0 || seen != count) verdict = "FAILED: " count " and " seen " tokens"
       else if (at == 0) verdict = "ok: all " count " tokens are the same"
-      else verdict = (gap[at] <= tie ? "ok: near-tie" : "FAILED") " at token " at ": the cpu was " gap[at] " nats sure"
+      else verdict = (gap[at] <= tie ? "ok: a near-tie" : "FAILED: another token") " at " at "; the cpu was " gap[at] \
+        " nats sure"
       printf "answers,%s says the same,tokens,%d,,,%s\n", name, at == 0 ? count : at - 1, verdict
     }' "$scratch/cpu.tokens" "$scratch/cuda.tokens" >>"$rows"
 }
@@ -288,16 +290,16 @@ part_answers() {
 
 # ---- run ----
 
-limit_of() { # the most that a part takes, in seconds
-  case $1 in tests) echo 100 ;; check) echo 60 ;; limits) echo 30 ;; kernels) echo 70 ;; step) echo 120 ;; prefill) echo 60 ;;
-    answers) echo 45 ;; esac
+limit_of() { # the most that a part takes, in seconds, of 350 for all
+  case $1 in tests) echo 100 ;; check) echo 60 ;; limits) echo 30 ;; kernels) echo 70 ;; step) echo 120 ;;
+    prefill) echo 60 ;; answers) echo 45 ;; esac
 }
 case "$parts" in *check*) ptxas_start ;; esac
 case "$parts" in *step*|*prefill*) models_start ;; esac
 for part in $parts; do
   case $part in limits|kernels) [ -z "${maker:-}" ] || models_wait ;; esac # nothing runs beside what is timed
   part_began=$(date +%s)
-  part_ends=$((part_began + $(limit_of "$part")))
+  part_ends=$((part_began + $(limit_of "$part") * seconds / 350))
   [ $part_ends -lt $((began + seconds)) ] || part_ends=$((began + seconds))
   before=$(wc -l <"$rows")
   "part_$part"

@@ -79,7 +79,7 @@ static void product_free(struct card *card, struct product_rig *rig) {
 }
 
 /* An output, and how far it may be off.  32 inputs share a scale: a code is off by half a step of 1/127 of the largest.
- * `halves`: inputs and weights are rounded to 11 bits, weights in up to three steps.  Roundings are independent, so four
+ * `halves`: inputs and weights are rounded to 11 bits, weights in up to three steps.  Roundings are independent: four
  * times the root of the sum of their squares; sums of floats are far below a millionth of their terms. */
 static double output_of(const float *w, const float *x, size_t columns, bool plain, bool halves,
                         double *bound) {

@@ -29,7 +29,7 @@ void fake_kernel_launch(const struct fake_kernel *kernel, const uint32_t grid[3]
 
 /* ---- settings ---- */
 
-enum { FAKE_FAULTS_MAX = 4 };
+enum { FAKE_FAULTS_MAX = 4, FAKE_DROPS_MAX = 8 };
 
 struct fake_fault {
     char symbol[48]; /* "any": whatever is called; "kernel": not a call but a kernel that runs */
@@ -45,6 +45,8 @@ struct fake_settings {
     uint64_t lose;  /* the n-th write of a stream is lost; 0: none */
     struct fake_fault faults[FAKE_FAULTS_MAX];
     size_t fault_count;
+    char drops[FAKE_DROPS_MAX][48]; /* kernels that do nothing */
+    size_t drop_count;
 };
 
 extern struct fake_settings fake_settings;
@@ -53,6 +55,7 @@ void fake_settings_read(void); /* of the environment; calls are counted anew */
 enum cu_result fake_fault_of(const char *symbol);
 /* The same for a kernel that is about to run. */
 enum cu_result fake_fault_of_kernel(void);
+bool fake_is_dropped(const char *kernel);
 /* Errors after which a context answers nothing else. */
 bool fake_is_fatal(enum cu_result result);
 
@@ -89,6 +92,7 @@ struct fake_work {
     const struct fake_kernel *kernel;
     uint32_t grid[3], block[3], shared_bytes;
     void *arguments; /* owned, malloc */
+    bool is_dropped; /* it takes its turn and does nothing */
     uint64_t target, source;
     size_t size_bytes;
     uint8_t value;
@@ -156,6 +160,7 @@ struct cu_module {
 struct cu_function {
     struct fake_object object;
     const struct fake_kernel *kernel;
+    bool is_dropped;
     uint32_t shared_bytes_max;
 };
 

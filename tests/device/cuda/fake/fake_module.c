@@ -58,6 +58,7 @@ enum cu_result fake_module_function(struct cu_function **function, const struct 
     }
     struct cu_function *made = fake_object_create(FAKE_FUNCTION, sizeof *made);
     made->kernel = kernel;
+    made->is_dropped = fake_is_dropped(name);
     made->shared_bytes_max = 48 << 10;
     *function = made;
     return CU_SUCCESS;

@@ -205,6 +205,10 @@ static void kernel_run(struct task *task) {
     bool is_early = false;
     for (size_t i = 0; i < task->needed_count; i++)
         is_early = is_early || !fake_task_is_done(task->needed[i].task);
+    if (work->is_dropped) {
+        before_run(task);
+        return;
+    }
     fake_kernel_launch(work->kernel, work->grid, work->block, work->shared_bytes, work->arguments,
                        fake_random(UINT64_MAX), is_early ? before_run : NULL, task);
 }

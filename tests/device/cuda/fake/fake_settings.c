@@ -53,6 +53,16 @@ static void fault_read(char *text) { /* SYMBOL:NUMBER:RESULT */
     fake_settings.fault_count++;
 }
 
+static void drop_read(const char *name) {
+    char *drop = fake_settings.drops[fake_settings.drop_count];
+    if (fake_settings.drop_count == FAKE_DROPS_MAX || strlen(name) >= sizeof fake_settings.drops[0]) {
+        fake_complain("FAKE_CUDA: drop=%s, expected at most %d names", name, FAKE_DROPS_MAX);
+        abort();
+    }
+    strcpy(drop, name);
+    fake_settings.drop_count++;
+}
+
 static void setting_read(char *name) {
     char *value = strchr(name, '=');
     if (value == NULL) {
@@ -63,6 +73,8 @@ static void setting_read(char *name) {
     struct fake_settings *settings = &fake_settings;
     if (strcmp(name, "fail") == 0)
         fault_read(value);
+    else if (strcmp(name, "drop") == 0)
+        drop_read(value);
     else if (strcmp(name, "seed") == 0)
         settings->seed = number_read(value);
     else if (strcmp(name, "memory") == 0)
@@ -125,6 +137,12 @@ enum cu_result fake_fault_of(const char *symbol) {
 }
 
 enum cu_result fake_fault_of_kernel(void) { return fault_find("kernel", ++kernel_count); }
+
+bool fake_is_dropped(const char *kernel) {
+    for (size_t i = 0; i < fake_settings.drop_count; i++)
+        if (strcmp(fake_settings.drops[i], kernel) == 0) return true;
+    return false;
+}
 
 bool fake_is_fatal(enum cu_result result) {
     return result == 214 || (result >= 700 && result <= 702) || result == 709 || result == 710 ||

@@ -1,0 +1,65 @@
+#!/bin/sh
+# check_gpu.sh SOURCE BUILD FAKE_FOLDER: ./do gpu over the fake driver: every line holds and no speed is told; a kernel
+# that does nothing is a line that failed, and so is one that never ends, which does not keep the next part waiting.
+# Exit 77: there are no kernels.
+set -u
+source=$1 build=$2 fake=$3
+export LD_LIBRARY_PATH="$fake" LOAM_GPU_BUILD="$build"
+why=$("$build/bench/device/bench_card" card 2>&1) || case $why in
+  *"no kernels"*) echo "skipped: $why"; exit 77 ;;
+esac
+out=$(mktemp -d "${TMPDIR:-/tmp}/loam-gpu-check.XXXXXX") || exit 1
+trap 'rm -rf "$out"' EXIT
+failures=0
+complain() { echo "check_gpu: $*" >&2; failures=$((failures + 1)); }
+# expect PATTERN FILE: some line of the file is like this.
+expect() { grep -qE "$1" "$2" || { complain "no line '$1' in:"; cat "$2" >&2; }; }
+
+export FAKE_CUDA=capability=90
+if ! sh "$source/tools/gpu.sh" -o "$out/all" check limits kernels step prefill answers >"$out/table" 2>"$out/log"; then
+  complain "a line failed, or the script did:"
+  cat "$out/table" "$out/log" >&2
+fi
+csv=$out/all/gpu.csv
+expect '^# fake driver: no speeds' "$csv"
+for line in 'check,compiling all kernels' 'limits,copy within device memory' 'limits,device to host 1 MiB' \
+  'kernels,launch in a graph starting early' 'kernels,matvec IQ4_XS' 'kernels,matmul IQ4_XS' \
+  'kernels,decode attention at 300' 'kernels,prompt attention of 24 behind 150' 'kernels,fetch of units of 8 tokens' \
+  'step,tiny decode behind 64' 'prefill,tiny prompt of 16 behind 64' 'answers,loam-nano says the same' \
+  'answers,loam-nano KL from the cpu'; do
+  expect "^$line,.*,ok: " "$csv"
+done
+speeds=$(grep -E ',(GB/s|TFLOP/s|us|s|t/s),[0-9]' "$csv") && complain "a speed of the fake driver: $speeds"
+
+# dropped KERNELS LINES: with these kernels doing nothing, these lines fail, and a line of another kernel does not.
+dropped() {
+  FAKE_CUDA=capability=90$(printf ',drop=%s' $1) "$build/bench/device/bench_card" --small kernels >"$out/dropped" 2>&1
+  [ $? = 1 ] || complain "drop $1: expected exit code 1"
+  printf '%s\n' "$2" | while read -r line; do echo "^kernels,$line,.*,FAILED: "; done >"$out/patterns"
+  while read -r pattern; do expect "$pattern" "$out/dropped"; done <"$out/patterns"
+  expect "^kernels,$3,.*,ok: " "$out/dropped"
+}
+dropped 'add matvec_q4_k_1 matmul_f16 attention_merge attention_prefill_128_f16 unit_fetch' \
+  'launch on a stream
+launch in a graph starting early
+matvec Q4_K
+matmul F16
+decode attention at 100
+prompt attention of 24 behind 0
+fetch of units of 8 tokens' 'matvec Q4_0'
+dropped 'quantize_rows halve_rows attention_decode_16_4_f16' \
+  'matvec Q4_0
+matmul Q4_0
+decode attention at 300' 'matvec F16'
+
+# A step whose matrices are never multiplied says other things than the cpu.
+FAKE_CUDA=capability=90,drop=matvec_q8_0_1 sh "$source/tools/gpu.sh" -o "$out/answers" answers >"$out/table" 2>&1 &&
+  complain "answers without products: expected a failure"
+expect '^answers,.*,FAILED: ' "$out/answers/gpu.csv"
+
+FAKE_CUDA=stuck=3 sh "$source/tools/gpu.sh" --seconds 30 -o "$out/stuck" kernels limits >"$out/table" 2>&1 &&
+  complain "a kernel that never ends: expected a failure"
+expect '^kernels,kernels,.*,FAILED: it said nothing|^kernels,.*FAILED: it did not end in time' "$out/stuck/gpu.csv"
+expect '^limits,copy within device memory,.*,ok: ' "$out/stuck/gpu.csv"
+
+[ $failures = 0 ]
