@@ -98,17 +98,15 @@ DEVICE uint32_t warp_ballot(bool holds) {
 /* The warp's number, in a way that tells the compiler that all lanes agree. */
 DEVICE uint32_t warp_index(void) { return lane_get(SREG(tid_x) >> 5, 0); }
 
-/* A dependent kernel may start; what precedes this one in the stream is complete (programmatic dependent launch). */
-DEVICE void dependents_start(void) {
+/* A dependent kernel may start; what precedes this one in the stream is complete (programmatic dependent launch).  In
+ * PTX for older cards than sm_90 the words are comments, which module.c makes words again on a newer one. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    PTX("griddepcontrol.launch_dependents;" ::: "memory");
+#define PTX_OF_SM90(words) PTX(words ::: "memory")
+#else
+#define PTX_OF_SM90(words) PTX("//" words ::: "memory")
 #endif
-}
-DEVICE void dependency_wait(void) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    PTX("griddepcontrol.wait;" ::: "memory");
-#endif
-}
+DEVICE void dependents_start(void) { PTX_OF_SM90("griddepcontrol.launch_dependents;"); }
+DEVICE void dependency_wait(void) { PTX_OF_SM90("griddepcontrol.wait;"); }
 
 /* Memory.  _once: read by this block only, so it need not stay in the first cache; what is read so must not be
  * written by this kernel.  _bus: from the host's memory. */

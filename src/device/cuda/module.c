@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* What a block has without asking. */
-enum { SHARED_BYTES_PLAIN = 48 << 10, CAPABILITY_ALONE = 90, LOG_BYTES = 2048 };
+enum { SHARED_BYTES_PLAIN = 48 << 10, CAPABILITY_ALONE = 90, CAPABILITY_EARLY = 90, LOG_BYTES = 2048 };
 
 static bool is_for(const struct cuda_image *image, uint32_t capability) {
     return image->capability == CAPABILITY_ALONE ? capability == CAPABILITY_ALONE
@@ -19,13 +19,30 @@ static void log_append(struct error *error, char *log) {
     if (log[0] != '\0') snprintf(error->message + length, sizeof error->message - length, ": %.200s", log);
 }
 
+/* The PTX of an image for this card, newly allocated; NULL: no memory.  A kernel that may start before the one in front
+ * of it ends waits for it by words that only sm_90 and PTX 7.8 have: in PTX for sm_80 they are comments (dialect.h).
+ * Without them it reads what is not there yet. */
+static char *image_ptx(const struct cuda_modules *modules, const struct cuda_image *image) {
+    static const char *const WORDS[][2] = {{".version 7.5", ".version 7.8"}, /* each as long as the other */
+                                           {".target sm_80", ".target sm_90"},
+                                           {"//griddepcontrol.", "  griddepcontrol."}};
+    char *ptx = strdup(image->ptx);
+    if (ptx == NULL || modules->context->properties.capability < CAPABILITY_EARLY) return ptx;
+    for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++)
+        for (char *at = ptx; (at = strstr(at, WORDS[i][0])) != NULL;)
+            memcpy(at, WORDS[i][1], strlen(WORDS[i][1]));
+    return ptx;
+}
+
 static enum status image_load(struct cuda_modules *modules, size_t index, struct error *error) {
     const struct cuda_driver *driver = modules->context->driver;
     char log[LOG_BYTES] = "", what[120];
     int32_t options[] = {CU_JIT_ERROR_LOG, CU_JIT_ERROR_LOG_BYTES};
     void *values[] = {log, (void *)(uintptr_t)(sizeof log - 1)};
-    enum cu_result result =
-        driver->cuModuleLoadDataEx(&modules->handles[index], modules->images[index].ptx, 2, options, values);
+    char *ptx = image_ptx(modules, &modules->images[index]);
+    if (ptx == NULL) return error_set(error, STATUS_MEMORY, "cuda: no memory for a module");
+    enum cu_result result = driver->cuModuleLoadDataEx(&modules->handles[index], ptx, 2, options, values);
+    free(ptx);
     if (result == CU_SUCCESS) return STATUS_OK;
     modules->handles[index] = NULL;
     snprintf(what, sizeof what, "loading the kernels of %s", modules->images[index].name);

@@ -364,7 +364,8 @@ static enum cu_result kernel_work(struct fake_work *work, const struct cu_functi
                                     .block = {block[0], block[1], block[2]},
                                     .shared_bytes = shared_bytes,
                                     .arguments = parameters[0],
-                                    .is_dropped = function->is_dropped};
+                                    .is_dropped = function->is_dropped,
+                                    .can_wait = function->can_wait};
     if (shared_bytes > function->shared_bytes_max) return CU_INVALID_VALUE;
     const enum cu_result result = fake_work_check(&named);
     if (result == CU_SUCCESS) fake_work_copy(work, &named); /* the struct is read now */

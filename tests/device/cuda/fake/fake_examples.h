@@ -20,8 +20,12 @@ struct example_sum_arguments {
     uint32_t count, is_careful;
 };
 
-#define EXAMPLE_ADD    ".visible .entry example_add(\n.param .align 8 .b8 example_add_param_0[32]\n)\n{ ret; }\n"
-#define EXAMPLE_SUM    ".visible .entry example_sum(\n.param .align 8 .b8 example_sum_param_0[24]\n)\n{ ret; }\n"
+#define EXAMPLE_ADD                                                                                         \
+    ".visible .entry example_add(\n.param .align 8 .b8 example_add_param_0[32]\n)\n{ griddepcontrol.wait; " \
+    "ret; }\n"
+#define EXAMPLE_SUM                                                                                         \
+    ".visible .entry example_sum(\n.param .align 8 .b8 example_sum_param_0[24]\n)\n{ griddepcontrol.wait; " \
+    "ret; }\n"
 #define EXAMPLE_PTX    ".version 7.5\n.target sm_80\n.address_size 64\n" EXAMPLE_ADD EXAMPLE_SUM
 #define EXAMPLE_PTX_90 ".version 8.0\n.target sm_90a\n.address_size 64\n" EXAMPLE_SUM
 

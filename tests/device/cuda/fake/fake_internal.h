@@ -93,6 +93,7 @@ struct fake_work {
     uint32_t grid[3], block[3], shared_bytes;
     void *arguments; /* owned, malloc */
     bool is_dropped; /* it takes its turn and does nothing */
+    bool can_wait;   /* for what is in front of it: its PTX has the word */
     uint64_t target, source;
     size_t size_bytes;
     uint8_t value;
@@ -160,7 +161,7 @@ struct cu_module {
 struct cu_function {
     struct fake_object object;
     const struct fake_kernel *kernel;
-    bool is_dropped;
+    bool is_dropped, can_wait;
     uint32_t shared_bytes_max;
 };
 

@@ -42,6 +42,18 @@ static size_t entry_bytes(const char *ptx, const char *name) {
     return (size_t)strtoull(size + strlen(pattern), NULL, 10);
 }
 
+/* Whether the entry has griddepcontrol.wait, not as a comment: without it a card's kernel that starts early waits for
+ * nothing, whatever the host's does. */
+static bool entry_waits(const char *ptx, const char *name) {
+    char pattern[200];
+    snprintf(pattern, sizeof pattern, ".entry %s(", name);
+    const char *entry = strstr(ptx, pattern), *end = strstr(entry + 1, ".entry ");
+    for (const char *at = entry;
+         (at = strstr(at, "griddepcontrol.wait")) != NULL && (end == NULL || at < end); at++)
+        if (at[-1] != '/') return true;
+    return false;
+}
+
 enum cu_result fake_module_function(struct cu_function **function, const struct cu_module *module,
                                     const char *name) {
     const size_t bytes = entry_bytes(module->ptx, name);
@@ -58,6 +70,7 @@ enum cu_result fake_module_function(struct cu_function **function, const struct 
     }
     struct cu_function *made = fake_object_create(FAKE_FUNCTION, sizeof *made);
     made->kernel = kernel;
+    made->can_wait = entry_waits(module->ptx, name);
     made->is_dropped = fake_is_dropped(name);
     made->shared_bytes_max = 48 << 10;
     *function = made;

@@ -210,7 +210,7 @@ static void kernel_run(struct task *task) {
         return;
     }
     fake_kernel_launch(work->kernel, work->grid, work->block, work->shared_bytes, work->arguments,
-                       fake_random(UINT64_MAX), is_early ? before_run : NULL, task);
+                       fake_random(UINT64_MAX), is_early && work->can_wait ? before_run : NULL, task);
 }
 
 static void operations_run(const struct fake_work *work) {

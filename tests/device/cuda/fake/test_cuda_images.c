@@ -113,7 +113,7 @@ static void test_add(void **state) {
     for (uint64_t seed = first; seed < first + SEEDS; seed++) {
         struct rig rig;
         char settings[40];
-        snprintf(settings, sizeof settings, "seed=%llu", (unsigned long long)seed);
+        snprintf(settings, sizeof settings, "seed=%llu,capability=90", (unsigned long long)seed);
         rig_open(&rig, settings);
         add_run(&rig, seed);
         rig_close(&rig);
