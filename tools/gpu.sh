@@ -2,7 +2,7 @@
 # gpu.sh [--small] [--seconds N] [-o DIR] [PART...]: what loam does on a card of NVIDIA's, and whether it was right.
 # Run by `./do gpu`, from this tree or from a folder that `./do gpu pack` has filled (docs/cuda.md, "On a card").
 #
-# Parts: tests check limits kernels step prefill answers; without any, all of them.  All together end within --seconds
+# Parts: check tests limits kernels step prefill answers; without any, all of them.  All together end within --seconds
 # (350), and each has a limit of its own.  DIR (build/gpu) gets gpu.csv, a log for each part, and gpu.txt, the table that
 # is printed.  Exit 0: every line says what was asserted, and it held.  LOAM_GPU_BUILD: another build folder.
 #
@@ -28,7 +28,7 @@ while [ $# -gt 0 ]; do
 done
 case $seconds in ''|*[!0-9]*) usage "--seconds $seconds" ;; esac
 [ -n "$out" ] || usage "-o"
-: "${parts:=tests check limits kernels step prefill answers}"
+: "${parts:=check tests limits kernels step prefill answers}"
 
 mkdir -p "$out" || exit 1
 rows=$out/rows.csv
@@ -44,7 +44,7 @@ part_ends=$((began + seconds))
 # within SECONDS COMMAND...: neither longer than that nor than its part.
 within() {
   left=$((part_ends - $(date +%s)))
-  [ "$1" -lt "$left" ] && left=$1
+  [ "$1" -ge "$left" ] || left=$1
   shift
   [ "$left" -gt 0 ] || return 124
   timeout -k 2 "$left" "$@"
@@ -116,25 +116,38 @@ bench_card() { # part seconds
   [ $rc = 0 ] || grep -q FAILED "$scratch/made" || failed "$1" "$1" "$(reason_of $rc "$log")"
   [ -s "$scratch/made" ] || failed "$1" "$1" "it said nothing: $(reason_of $rc "$log")"
 }
+# The driver compiles each module when it is first used, by one thread; all processors together are done in seconds.
+compile_all() {
+  count=$(nproc) number=0 compilers=
+  while [ "$number" -lt "$count" ]; do
+    within 60 "$card" check $number "$count" >/dev/null 2>&1 &
+    compilers="$compilers $!" number=$((number + 1))
+  done
+  for compiler in $compilers; do wait "$compiler"; done
+}
 part_check() {
+  compile_began=$(date +%s)
+  compile_all
+  echo "compiled in $(($(date +%s) - compile_began)) s" >&2
   bench_card check 60
-  if [ -z "${assembler:-}" ]; then
-    left_out check ptxas "small shapes only; or there is no ptxas or no PTX here"
-    return
-  fi
+  [ -n "${assembler:-}" ] || left_out check ptxas "small shapes only; or there is no ptxas or no PTX here"
+}
+# NVIDIA's assembler takes a minute of one processor: it runs beside the tests, and is waited for before times count.
+ptxas_start() {
+  [ $small = 0 ] && command -v "${PTXAS:-ptxas}" >/dev/null 2>&1 && [ -d "$build/src/device/cuda" ] || return 0
+  timeout 90 sh "$root/tools/check_ptx.sh" "$build" >"$out/ptxas.log" 2>&1 &
+  assembler=$!
+}
+ptxas_end() {
+  [ -n "${assembler:-}" ] || return 0
   wait "$assembler"
   rc=$?
+  assembler=
   case $rc in
     0) row check ptxas kernels "$(grep -c registers "$out/ptxas.log")" "" "" "ok: no spills and no warnings" ;;
     124|137) left_out check ptxas "it did not end in time" ;;
     *) failed check ptxas "$(grep -vE ' 0 spilled' "$out/ptxas.log" | tail -n 1)" ;;
   esac
-}
-# NVIDIA's assembler takes a minute of one processor: it runs beside the tests.
-ptxas_start() {
-  [ $small = 0 ] && command -v "${PTXAS:-ptxas}" >/dev/null 2>&1 && [ -d "$build/src/device/cuda" ] || return 0
-  timeout 90 sh "$root/tools/check_ptx.sh" "$build" >"$out/ptxas.log" 2>&1 &
-  assembler=$!
 }
 part_limits() { bench_card limits 40; }
 part_kernels() { bench_card kernels 90; }
@@ -297,7 +310,7 @@ limit_of() { # the most that a part takes, in seconds, of 350 for all
 case "$parts" in *check*) ptxas_start ;; esac
 case "$parts" in *step*|*prefill*) models_start ;; esac
 for part in $parts; do
-  case $part in limits|kernels) [ -z "${maker:-}" ] || models_wait ;; esac # nothing runs beside what is timed
+  case $part in check|tests) ;; *) ptxas_end; [ -z "${maker:-}" ] || models_wait ;; esac # nothing beside what is timed
   part_began=$(date +%s)
   part_ends=$((part_began + $(limit_of "$part") * seconds / 350))
   [ $part_ends -lt $((began + seconds)) ] || part_ends=$((began + seconds))
@@ -306,6 +319,8 @@ for part in $parts; do
   [ "$(wc -l <"$rows")" -gt "$before" ] || failed "$part" "$part" "no result"
   echo "$part: $(($(date +%s) - part_began)) s" >&2
 done
+
+ptxas_end
 
 { head_print; echo "part,what,unit,value,spread,limit,asserted"; cat "$rows"; } >"$out/gpu.csv"
 rm -f "$rows"

@@ -23,6 +23,7 @@ struct card {
     const char *part;
     bool is_small, is_fake;
     double copy_rate, link_rate; /* bytes a second; 0: not measured yet */
+    size_t share, share_count;   /* of check: every share_count-th module, from that number on */
     struct random random;
     size_t failures;
 };

@@ -26,7 +26,7 @@ void bench_check(struct card *card) {
     struct verdict verdict = {.failed = false};
     size_t found = 0, modules = 0;
     const double begin = clock_seconds();
-    for (size_t i = 0; i < cuda_image_count; i++) {
+    for (size_t i = card->share; i < cuda_image_count; i += card->share_count) {
         const struct cuda_image *image = &cuda_images[i];
         if (image->capability == 90 && card->cuda->context.properties.capability != 90) continue;
         image_check(card, image, &found, &verdict);

@@ -1,6 +1,8 @@
-/* bench_card [--small] card|check|limits|kernels: what a card of NVIDIA's does with loam's kernels, through loam's own
- * code, as lines of CSV (card.h).  `./do gpu` runs it.  card: what the card is, for that script. */
+/* bench_card [--small] card|check|limits|kernels [I N]: what a card of NVIDIA's does with loam's kernels, through
+ * loam's own code, as lines of CSV (card.h).  `./do gpu` runs it.  card: what the card is, for that script.  I N: of
+ * check every N-th module from number I on, so that N programs fill the driver's store of what it has compiled. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "card.h"
@@ -46,15 +48,20 @@ static enum status card_open(struct card *card, struct error *error) {
 }
 
 int main(int argument_count, char **arguments) {
-    struct card card = {.device = NULL};
+    struct card card = {.share_count = 1};
     const struct part *part = NULL;
     struct error error;
     int next = 1;
     if (argument_count > 1 && strcmp(arguments[1], "--small") == 0) card.is_small = true, next = 2;
-    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS && argument_count == next + 1; i++)
+    const bool is_share = argument_count == next + 3;
+    if (is_share) {
+        card.share = strtoul(arguments[next + 1], NULL, 10);
+        card.share_count = strtoul(arguments[next + 2], NULL, 10);
+    }
+    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS && (is_share || argument_count == next + 1); i++)
         if (strcmp(PARTS[i].name, arguments[next]) == 0) part = &PARTS[i];
-    if (part == NULL) {
-        fprintf(stderr, "usage: bench_card [--small] card|check|limits|kernels\n");
+    if (part == NULL || card.share >= card.share_count) {
+        fprintf(stderr, "usage: bench_card [--small] card|check|limits|kernels [I N]\n");
         return 2;
     }
     card.part = part->name;
