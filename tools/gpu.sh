@@ -92,17 +92,19 @@ head_print() {
 small_flag=
 [ $small = 1 ] && small_flag=--small
 
-# The tests of the device and of the engine on it, with this machine's driver in place of the fake one.
+# The tests of the kernels, of the device and of the engine on it, with this machine's driver: no executor, no fake.
 part_tests() {
-  for test in device/cuda/test_cuda_device engine/test_cuda_engine; do
-    log=$out/$(basename "$test").log
-    (cd "$scratch" && LOAM_TEST_DRIVER=libcuda.so.1 LOAM_TEST_SOURCE=$root within 90 "$build/tests/$test") >"$log" 2>&1
+  for test in device/cuda/card_rows device/cuda/card_matvec device/cuda/card_attention device/cuda/card_matmul \
+    device/cuda/card_prefill device/cuda/card_layer device/cuda/card_choice device/cuda/card_fetch \
+    device/cuda/test_cuda_device engine/test_cuda_engine; do
+    name_of_test=${test##*/} log=$out/${test##*/}.log
+    (cd "$scratch" && LOAM_TEST_DRIVER=libcuda.so.1 LOAM_TEST_SOURCE=$root within 60 "$build/tests/$test") >"$log" 2>&1
     rc=$?
     passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log")
     if [ $rc = 0 ] && [ "${passed:-0}" -gt 0 ]; then
-      row tests "${test##*/test_}" tests "$passed" "" "" "ok: all passed"
+      row tests "$name_of_test" tests "$passed" "" "" "ok: all passed"
     else
-      failed tests "${test##*/test_}" "$(grep -m 1 -A 1 'ERROR' "$log"); $(reason_of $rc "$log")"
+      failed tests "$name_of_test" "$(grep -m 1 -A 1 'ERROR' "$log"); $(reason_of $rc "$log")"
     fi
   done
 }

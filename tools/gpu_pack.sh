@@ -15,7 +15,7 @@ trap 'exit 130' HUP INT TERM
 
 programs="loam make_model bench/device/bench_card tests/device/cuda/test_cuda_device tests/engine/test_cuda_engine"
 mkdir -p "$tree/lib"
-for program in $programs; do
+for program in $programs $(cd "$build" && find tests/device/cuda -name 'card_*' -type f -perm -u+x); do
   mkdir -p "$tree/build/release/$(dirname "$program")"
   strip -o "$tree/build/release/$program" "$build/$program"
   chmod 755 "$tree/build/release/$program"
