@@ -38,6 +38,7 @@ trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' HUP INT TERM
 # What the driver has compiled, for all programs of this run: the first one shows how long it takes.
 export CUDA_CACHE_PATH="$scratch/compiled" CUDA_CACHE_MAXSIZE=1073741824
+mkdir "$CUDA_CACHE_PATH"
 began=$(date +%s)
 part_ends=$((began + seconds))
 
@@ -251,7 +252,7 @@ TIE=0.05 # nats: a step of 8-bit inputs moves log-probabilities by about a hundr
 
 answer_compare() { # model, its name, tokens
   for device in cpu cuda; do
-    within 40 "$loam" run -m "$1" --device $device -q --raw --temp 0 --top-logprobs 2 -n "$3" --ignore-eos \
+    within 999 "$loam" run -m "$1" --device $device -q --raw --temp 0 --top-logprobs 2 -n "$3" --ignore-eos \
       --json "$scratch/$device.json" -p "$text" >"$scratch/$device.txt" 2>"$out/answers.log"
     rc=$?
     [ $rc = 0 ] || { failed answers "$2 says the same" "$device: $(reason_of $rc "$out/answers.log")"; return; }
@@ -272,9 +273,9 @@ KL=0.002 # nats, on average: the cpu device takes inputs of prompts as 8 bits, t
 distributions_compare() { # model, its name, tokens of a window
   base=$scratch/base
   printf '%s\n' "$text" "$text" "$text" "$text" >"$scratch/text"
-  within 40 "$loam" perplexity -m "$1" -q --device cpu -f "$scratch/text" -c "$3" --chunks 1 \
+  within 999 "$loam" perplexity -m "$1" -q --device cpu -f "$scratch/text" -c "$3" --chunks 1 \
     --kl-divergence-base "$base" >/dev/null 2>"$out/answers.log" &&
-    within 40 "$loam" perplexity -m "$1" -q --device cuda -f "$scratch/text" -c "$3" --chunks 1 \
+    within 999 "$loam" perplexity -m "$1" -q --device cuda -f "$scratch/text" -c "$3" --chunks 1 \
       --kl-divergence-base "$base" --kl-divergence >"$out/kl-$2.log" 2>"$out/answers.log"
   rc=$?
   [ $rc = 0 ] || { failed answers "$2 KL from the cpu" "$(reason_of $rc "$out/answers.log")"; return; }
@@ -292,7 +293,7 @@ turned the ship away. In the morning the captain came to the lighthouse and said
 part_answers() {
   nano=$root/models/loam-nano.gguf real=$root/models/SmolLM2-135M-Instruct.Q4_1.gguf
   tokens=48 window=512
-  [ $small = 1 ] && tokens=4 window=48
+  [ $small = 1 ] && tokens=4 window=48 text="The old lighthouse stood on a cliff above the sea."
   answer_compare "$nano" loam-nano $tokens
   distributions_compare "$nano" loam-nano $window
   if [ $small = 1 ]; then left_out answers SmolLM2 "small shapes only"

@@ -16,7 +16,7 @@ complain() { echo "check_gpu: $*" >&2; failures=$((failures + 1)); }
 expect() { grep -qE "$1" "$2" || { complain "no line '$1' in:"; cat "$2" >&2; }; }
 
 export FAKE_CUDA=capability=90
-if ! sh "$source/tools/gpu.sh" -o "$out/all" check limits kernels step prefill answers >"$out/table" 2>"$out/log"; then
+if ! sh "$source/tools/gpu.sh" --seconds 3500 -o "$out/all" check limits kernels step prefill answers >"$out/table" 2>"$out/log"; then
   complain "a line failed, or the script did:"
   cat "$out/table" "$out/log" >&2
 fi
@@ -53,11 +53,11 @@ matmul Q4_0
 decode attention at 300' 'matvec F16'
 
 # A step whose matrices are never multiplied says other things than the cpu.
-FAKE_CUDA=capability=90,drop=matvec_q8_0_1 sh "$source/tools/gpu.sh" -o "$out/answers" answers >"$out/table" 2>&1 &&
+FAKE_CUDA=capability=90,drop=matvec_q8_0_1 sh "$source/tools/gpu.sh" --seconds 3500 -o "$out/answers" answers >"$out/table" 2>&1 &&
   complain "answers without products: expected a failure"
 expect '^answers,.*,FAILED: ' "$out/answers/gpu.csv"
 
-FAKE_CUDA=stuck=3 sh "$source/tools/gpu.sh" --seconds 30 -o "$out/stuck" kernels limits >"$out/table" 2>&1 &&
+FAKE_CUDA=stuck=3 sh "$source/tools/gpu.sh" --seconds 60 -o "$out/stuck" kernels limits >"$out/table" 2>&1 &&
   complain "a kernel that never ends: expected a failure"
 expect '^kernels,kernels,.*,FAILED: it said nothing|^kernels,.*FAILED: it did not end in time' "$out/stuck/gpu.csv"
 expect '^limits,copy within device memory,.*,ok: ' "$out/stuck/gpu.csv"
