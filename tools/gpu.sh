@@ -31,8 +31,7 @@ case $seconds in ''|*[!0-9]*) usage "--seconds $seconds" ;; esac
 : "${parts:=check tests limits kernels step prefill answers}"
 
 mkdir -p "$out" || exit 1
-rows=$out/rows.csv
-: >"$rows"
+rows=$out/gpu.csv # there from the first line on, whatever ends the script
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/loam-gpu.XXXXXX") || exit 1
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' HUP INT TERM
@@ -85,8 +84,9 @@ head_print() {
     --format=csv,noheader 2>&1 | head -n 1)"
   echo "# date: $(date -u +%Y-%m-%dT%H:%M:%SZ); loam $("$loam" version 2>/dev/null | head -n 1)"
   [ "$fake" = 1 ] && echo "# fake driver: no speeds"
-  return 0
+  echo "part,what,unit,value,spread,limit,asserted"
 }
+head_print >"$rows"
 
 # ---- parts ----
 
@@ -110,14 +110,17 @@ part_tests() {
   done
 }
 
-# Rows that bench_card prints itself; their number is known, so that none is missing without notice.
-bench_card() { # part seconds
-  log=$out/$1.log
-  within "$2" "$card" $small_flag "$1" >"$scratch/made" 2>"$log"
+# Rows that bench_card prints itself.  Where it did not come to its end, one more row says so.
+bench_card() { # part, what of it, seconds
+  log=$out/$2.log
+  within "$3" "$card" $small_flag "$2" >"$scratch/made" 2>"$log"
   rc=$?
   cat "$scratch/made" >>"$rows"
-  [ $rc = 0 ] || grep -q FAILED "$scratch/made" || failed "$1" "$1" "$(reason_of $rc "$log")"
-  [ -s "$scratch/made" ] || failed "$1" "$1" "it said nothing: $(reason_of $rc "$log")"
+  case $rc in
+    0) [ -s "$scratch/made" ] || failed "$1" "$2" "it said nothing" ;;
+    1) grep -q FAILED "$scratch/made" || failed "$1" "$2" "$(reason_of $rc "$log")" ;;
+    *) failed "$1" "$2" "$(reason_of $rc "$log")" ;;
+  esac
 }
 # The driver compiles each module when it is first used, by one thread; all processors together are done in seconds.
 compile_all() {
@@ -132,7 +135,7 @@ part_check() {
   compile_began=$(date +%s)
   compile_all
   echo "compiled in $(($(date +%s) - compile_began)) s" >&2
-  bench_card check 60
+  bench_card check check 60
   [ -n "${assembler:-}" ] || left_out check ptxas "small shapes only; or there is no ptxas or no PTX here"
 }
 # NVIDIA's assembler takes a minute of one processor: it runs beside the tests, and is waited for before times count.
@@ -152,8 +155,10 @@ ptxas_end() {
     *) failed check ptxas "$(grep -vE ' 0 spilled' "$out/ptxas.log" | tail -n 1)" ;;
   esac
 }
-part_limits() { bench_card limits 40; }
-part_kernels() { bench_card kernels 90; }
+part_limits() { bench_card limits limits 40; }
+part_kernels() { # by programs of their own: after an error of the device nothing works in a program any more
+  for what in launches matvec attention fetch matmul; do bench_card kernels $what 30; done
+}
 
 # One run of `loam bench`: its lines of JSON become rows.  Counts of the device say what has run: a step or a block of a
 # prompt is several launches a layer, and without them a line has failed, however fast.
@@ -325,7 +330,5 @@ done
 
 ptxas_end
 
-{ head_print; echo "part,what,unit,value,spread,limit,asserted"; cat "$rows"; } >"$out/gpu.csv"
-rm -f "$rows"
-awk -f "$root/tools/gpu_table.awk" "$root/bench/device/card/h100.csv" "$out/gpu.csv" | tee "$out/gpu.txt"
-! grep -q 'FAILED' "$out/gpu.csv"
+awk -f "$root/tools/gpu_table.awk" "$root/bench/device/card/h100.csv" "$rows" | tee "$out/gpu.txt"
+! grep -q 'FAILED' "$rows"
