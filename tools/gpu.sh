@@ -220,18 +220,27 @@ models_wait() { models_start; wait "$maker"; }
 part_step() {
   models_wait
   if [ $small = 1 ]; then bench_loam step tiny 2 60 -p 0 -n 2 -r 2 -d 0,64; else
-    bench_loam step 1B 4 60 -p 0 -n 64 -r 5 -d 0,4096,32768,131072
-    bench_loam step 8B 4 90 -p 0 -n 32 -r 5 -d 0,4096,32768,131072
-    if [ "$free_mib" -ge 45000 ]; then bench_loam step 8B 1 60 -p 0 -n 16 -r 3 -d 262144
-    else left_out step "8B decode behind 262144" "$free_mib MiB are free; it takes 45000"; fi
+    bench_loam step 1B 3 60 -p 0 -n 64 -r 5 -d 0,4096,32768
+    if fits step "1B decode behind 131072" 8000; then bench_loam step 1B 1 60 -p 0 -n 64 -r 5 -d 131072; fi
+    if fits step "8B decode" 12000; then bench_loam step 8B 3 60 -p 0 -n 32 -r 5 -d 0,4096,32768; fi
+    if fits step "8B decode behind 131072" 24000; then bench_loam step 8B 1 60 -p 0 -n 32 -r 5 -d 131072; fi
+    if fits step "8B decode behind 262144" 45000; then bench_loam step 8B 1 60 -p 0 -n 16 -r 3 -d 262144; fi
   fi
   choices_step
+}
+# Whether the card has that much memory, for weights and KV of the largest test; if not, a row says so.
+fits() { # part what MiB
+  [ "$free_mib" -ge "$3" ] && return 0
+  left_out "$1" "$2" "$free_mib MiB are free; it takes $3"
+  return 1
 }
 # What chooses is measured as soon as the device can.
 choices_step() {
   shape=8B depth=131072
   [ $small = 1 ] && shape=tiny depth=64
-  within 60 "$loam" bench -m "$scratch/$shape.gguf" --device cuda --fill-random -o jsonl -q --preset hata --keep 2048 \
+  tried=1B
+  [ $small = 1 ] && tried=tiny
+  within 60 "$loam" bench -m "$scratch/$tried.gguf" --device cuda --fill-random -o jsonl -q --preset hata --keep 2048 \
     -p 0 -n 1 -r 1 -d 64 >/dev/null 2>"$scratch/choice"
   if [ $? = 0 ]; then bench_loam step "$shape" 1 60 --preset hata --keep 2048 -p 0 -n 32 -r 5 -d $depth
   else left_out step "selections and KV in RAM behind slots of the card" "$(tail -n 1 "$scratch/choice")"; fi
@@ -241,7 +250,7 @@ part_prefill() {
   models_wait
   if [ $small = 1 ]; then bench_loam prefill tiny 2 60 -p 16 -n 0 -r 2 -d 0,64; else
     bench_loam prefill 1B 4 40 -p 512,2048 -n 0 -r 5 -ub 2048 -d 0,32768
-    bench_loam prefill 8B 4 60 -p 512,2048 -n 0 -r 3 -ub 2048 -d 0,32768
+    if fits prefill "8B prompts" 14000; then bench_loam prefill 8B 4 60 -p 512,2048 -n 0 -r 3 -ub 2048 -d 0,32768; fi
   fi
 }
 
