@@ -4,6 +4,7 @@
 # The end of a file's name chooses the card, as it chooses the instruction set of a .c:
 #   name.cu         sm_80, in PTX 7.5: runs on every card since 2020 (RTX 30, A100).  sm_75 (RTX 20, GTX 16) has no
 #                   cp.async and other matrix fragments: each kernel would need a second form.
+#                   On cards of 9.0 and newer it is loaded as sm_90 (src/device/cuda/module.c).
 #   name_sm90a.cu   sm_90a, in PTX 8.0: H100 and H200 alone, for wgmma and TMA.
 # Without clang, everything is built but the kernels.
 
