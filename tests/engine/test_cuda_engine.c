@@ -399,8 +399,8 @@ static void keep_chosen(void *context, const struct select_event *event) {
         }
 }
 
-/* Both devices choose from the same prompt: as many tokens, nearly the same ones, and near logits, in steps alone and of
- * sequences together.  Nobody waits for the choice: the lists stay in the card's memory. */
+/* Both devices choose from the same prompt: as many tokens, nearly the same ones, and near logits, in steps alone and
+ * of sequences together. */
 static void choices_match(void **state) {
     (void)state;
     static const char *const planes[] = {"planes=1,page=8,sinks=8,recent=64,dense=0",

@@ -169,7 +169,8 @@ DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, 
             if (list.addresses[n] == 0) kernel_fault();
             continue;
         }
-        const uint32_t unit = LIST ? list.rows[n * UNIT_TOKENS] / UNIT_TOKENS : 0, chunk = LIST ? unit / KV_CHUNK_BLOCKS : n;
+        const uint32_t unit = LIST ? list.rows[n * UNIT_TOKENS] / UNIT_TOKENS : 0,
+                       chunk = LIST ? unit / KV_CHUNK_BLOCKS : n;
         table[n - first] = (uint64_t)(uintptr_t)chunk_at(pools, places[chunk]) +
                            unit % KV_CHUNK_BLOCKS * args.shape.block_bytes;
     }
@@ -244,13 +245,13 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
 }
 
 /* blocks: of 128 threads on a multiprocessor. */
-#define ATTENTION_KERNEL(lanes, heads, types, any, blocks)                                              \
-    KERNEL(attention_decode_##lanes##_##heads##_##types, cuda_attention_args, 128, blocks) {            \
-        attention_run<lanes, heads, any, false>(args, 0, 0, 0);                                         \
-    }                                                                                                   \
-    KERNEL(attention_list_##lanes##_##heads##_##types, cuda_attention_list_args, 128, blocks) {         \
-        attention_run<lanes, heads, any, true>(args.attention, args.lists, args.addresses,              \
-                                               args.list_stride);                                       \
+#define ATTENTION_KERNEL(lanes, heads, types, any, blocks)                                      \
+    KERNEL(attention_decode_##lanes##_##heads##_##types, cuda_attention_args, 128, blocks) {    \
+        attention_run<lanes, heads, any, false>(args, 0, 0, 0);                                 \
+    }                                                                                           \
+    KERNEL(attention_list_##lanes##_##heads##_##types, cuda_attention_list_args, 128, blocks) { \
+        attention_run<lanes, heads, any, true>(args.attention, args.lists, args.addresses,      \
+                                               args.list_stride);                               \
     }
 #define ATTENTION_KERNELS_OF(lanes, types, any, four_blocks) \
     ATTENTION_KERNEL(lanes, 1, types, any, 4)                \
