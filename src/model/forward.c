@@ -215,11 +215,6 @@ static struct span step_of(const struct forward *forward, const struct forward_b
     return span_behind(forward->step, (first + row) * sizeof(struct step_row));
 }
 
-void forward_upload_step(struct forward *forward, struct span step, size_t row_count) {
-    forward->model->device->operations->upload(forward->stream, step, forward->step_rows,
-                                               row_count * sizeof *forward->step_rows);
-}
-
 /* What the batch's operations read of its rows, and of those whose logits are wanted. */
 static void upload_steps(struct forward *forward, const struct forward_batch *batch) {
     for (size_t item = 0; item < batch->item_count; item++)
@@ -560,8 +555,8 @@ static enum status run_layers(struct forward *forward, struct forward_batch *bat
     return STATUS_OK;
 }
 
-enum status forward_run_block(struct forward *forward, const struct forward_batch *batch,
-                              struct error *error) {
+/* A batch of one block, from the tokens to the logits of all its rows. */
+static enum status run_step(struct forward *forward, const struct forward_batch *batch, struct error *error) {
     struct block block = {.count = 0};
     bool is_one = next_block(forward, batch, &block);
     ASSERT(is_one && block.count == 1);
@@ -583,8 +578,8 @@ enum status forward_run(struct forward *forward, const struct forward_batch *giv
     upload_steps(forward, batch);
     uint64_t began = trace_clock(forward->trace);
     const bool as_graph = step_graph_takes(forward, batch);
-    enum status status =
-        as_graph ? step_graph_run(forward, batch, error) : run_layers(forward, &own, &paused, error);
+    enum status status = as_graph ? step_graph_run(forward, batch, run_step, error)
+                                  : run_layers(forward, &own, &paused, error);
     attention_end_step(forward->attention);
     if (forward->trace != NULL) trace_phase(forward->trace, "logits", TRACE_NONE);
     bool all_wanted = batch->logit_row_count == batch->row_count;

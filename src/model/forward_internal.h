@@ -103,22 +103,20 @@ static inline void layer_phase(const struct layer_pass *pass, const char *name) 
     if (pass->forward->trace != NULL) trace_phase(pass->forward->trace, name, (uint32_t)pass->layer_index);
 }
 
-/* The rows that were filled in, forward->step_rows, as an operation reads them. */
-void forward_upload_step(struct forward *forward, struct span step, size_t row_count);
-/* forward.c: a batch of one block, from the tokens to the residual stream behind the last layer; and logits of it. */
-enum status forward_run_block(struct forward *forward, const struct forward_batch *batch,
-                              struct error *error);
-
 /* step_graph.c.  Whether a batch is a step that may be a graph: one row of each sequence, dense, watched by nobody but
  * the map. */
 bool step_graph_takes(const struct forward *forward, const struct forward_batch *batch);
 /* Runs such a step up to its logits: the first of its kind as it is, the second is captured, and launched as those
  * that follow are.  Of a kind are steps whose sequences have their page tables at the same places. */
-enum status step_graph_run(struct forward *forward, const struct forward_batch *batch, struct error *error);
+typedef enum status step_run(struct forward *forward, const struct forward_batch *batch, struct error *error);
+enum status step_graph_run(struct forward *forward, const struct forward_batch *batch, step_run *run,
+                           struct error *error);
 enum status step_graph_init(struct forward *forward, struct error *error);
 void step_graph_deinit(struct forward *forward);
 
-/* layer_rows.c.  y = norm(residual): LayerNorm with a bias, else RMSNorm; layer_norm: into normed. */
+/* layer_rows.c.  The rows that were filled in, forward->step_rows, as an operation reads them. */
+void forward_upload_step(struct forward *forward, struct span step, size_t row_count);
+/* y = norm(residual): LayerNorm with a bias, else RMSNorm; layer_norm: into normed. */
 void layer_norm_into(const struct layer_pass *pass, struct span weight, struct span bias, struct span y);
 void layer_norm(struct layer_pass *pass, struct span weight, struct span bias);
 /* k, v and, unless it is none, q of rows x. */

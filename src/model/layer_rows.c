@@ -2,6 +2,11 @@
  * v, rotations. */
 #include "model/forward_internal.h"
 
+void forward_upload_step(struct forward *forward, struct span step, size_t row_count) {
+    forward->model->device->operations->upload(forward->stream, step, forward->step_rows,
+                                               row_count * sizeof *forward->step_rows);
+}
+
 void layer_norm_into(const struct layer_pass *pass, struct span weight, struct span bias, struct span y) {
     const struct model *model = pass->forward->model;
     model->device->operations->norm(

@@ -95,10 +95,11 @@ static bool note_kind(struct forward *forward, const struct forward_batch *batch
     return same;
 }
 
-static enum status capture(struct forward *forward, const struct forward_batch *batch, struct error *error) {
+static enum status capture(struct forward *forward, const struct forward_batch *batch, step_run *run,
+                           struct error *error) {
     const struct device_operations *operations = forward->model->device->operations;
     TRY(operations->graph_begin(forward->stream, error));
-    enum status status = forward_run_block(forward, batch, error);
+    enum status status = run(forward, batch, error);
     enum status ended =
         operations->graph_end(forward->stream, &forward->graph.graph, status == STATUS_OK ? error : NULL);
     if (status == STATUS_OK) status = ended;
@@ -107,18 +108,19 @@ static enum status capture(struct forward *forward, const struct forward_batch *
     return status;
 }
 
-enum status step_graph_run(struct forward *forward, const struct forward_batch *batch, struct error *error) {
+enum status step_graph_run(struct forward *forward, const struct forward_batch *batch, step_run *run,
+                           struct error *error) {
     struct step_graph *own = &forward->graph;
     const struct model_config *config = &forward->model->config;
     const bool same = note_kind(forward, batch);
     if (!same) {
         forward->model->device->operations->graph_destroy(own->graph);
         own->graph = NULL;
-        return forward_run_block(forward, batch, error);
+        return run(forward, batch, error);
     }
     if (own->graph == NULL) {
-        const enum status status = capture(forward, batch, error);
-        if (status == STATUS_MEMORY) return forward_run_block(forward, batch, error); /* without a graph */
+        const enum status status = capture(forward, batch, run, error);
+        if (status == STATUS_MEMORY) return run(forward, batch, error); /* without a graph */
         TRY(status);
     } else {
         for (size_t layer = 0; layer < config->layer_count; layer++) {

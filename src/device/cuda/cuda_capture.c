@@ -6,52 +6,6 @@
 #include "base/checked.h"
 #include "device/cuda/cuda_fused.h"
 
-enum { AREA_BYTES = 256 << 10, AREA_ALIGN = 64 };
-
-/* ---- memory of a graph ---- */
-
-static struct graph_area *area_add(struct graph *graph, size_t size_bytes) {
-    struct cuda_context *context = &graph->stream->device->context;
-    struct graph_area *area = &graph->areas[graph->area_count];
-    if (graph->area_count == GRAPH_AREAS_MAX) {
-        graph->status = error_set(&graph->error, STATUS_MEMORY,
-                                  "cuda: a graph of more than %d areas of items", GRAPH_AREAS_MAX);
-        return NULL;
-    }
-    graph->area_count++;
-    graph->status = cuda_buffer_create_host(&area->host, context, size_bytes, &graph->error);
-    if (graph->status == STATUS_OK)
-        graph->status = cuda_buffer_create(&area->card, context, size_bytes, &graph->error);
-    return graph->status == STATUS_OK ? area : NULL;
-}
-
-bool graph_staging_take(struct graph *graph, size_t size_bytes, struct staged *staged) {
-    const size_t bytes = align_up(max_size(size_bytes, 1), AREA_ALIGN);
-    struct graph_area *area = graph->area_count > 0 ? &graph->areas[graph->area_count - 1] : NULL;
-    if (area == NULL || area->used + bytes > area->host.size_bytes)
-        area = area_add(graph, max_size(bytes, AREA_BYTES));
-    if (area == NULL) return false;
-    *staged = (struct staged){.host = (uint8_t *)area->host.host + area->used,
-                              .pinned = area->host.address + area->used,
-                              .card = area->card.address + area->used,
-                              .size_bytes = size_bytes};
-    area->used += bytes;
-    return true;
-}
-
-/* Nodes that have an address keep it: more is another buffer. */
-uint64_t graph_scratch(struct graph *graph, size_t size_bytes) {
-    for (size_t i = 0; i < graph->scratch_count; i++)
-        if (graph->scratch[i].size_bytes >= size_bytes) return graph->scratch[i].address;
-    ASSERT(graph->scratch_count < GRAPH_SCRATCH_MAX); /* each is more than twice the one before */
-    struct cuda_buffer *own = &graph->scratch[graph->scratch_count];
-    graph->status = cuda_buffer_create(own, &graph->stream->device->context,
-                                       2 * max_size(size_bytes, AREA_BYTES), &graph->error);
-    if (graph->status != STATUS_OK) return 0;
-    graph->scratch_count++;
-    return own->address;
-}
-
 /* ---- making one ---- */
 
 enum status cuda_capture_begin(struct stream *stream, struct error *error) {
@@ -59,6 +13,7 @@ enum status cuda_capture_begin(struct stream *stream, struct error *error) {
     stream->captured = calloc(1, sizeof *stream->captured);
     if (stream->captured == NULL) return error_set(error, STATUS_MEMORY, "cuda: no memory for a graph");
     stream->captured->stream = stream;
+    stream->captured->memory.context = &stream->device->context;
     return STATUS_OK;
 }
 
@@ -67,9 +22,9 @@ static enum status nodes_make(struct graph *graph, struct error *error) {
     cuda_device_enter(stream->device);
     if (graph->list.failed) return error_set(error, STATUS_MEMORY, "cuda: no memory for a graph");
     TRY(cuda_graph_begin(&graph->nodes, &stream->queue, error));
-    stream->made = graph;
+    stream->made = &graph->memory;
     const struct operation *operation = graph->list.first;
-    while (operation != NULL && graph->status == STATUS_OK) {
+    while (operation != NULL && graph->memory.status == STATUS_OK) {
         size_t count = cuda_fused_launch(stream, operation);
         if (count == 0) {
             operation_launch(operation, stream->device->device.operations, stream);
@@ -79,13 +34,14 @@ static enum status nodes_make(struct graph *graph, struct error *error) {
     }
     stream->made = NULL;
     TRY(cuda_graph_end(&graph->nodes, error));
-    if (graph->status != STATUS_OK) {
-        if (error != NULL) *error = graph->error;
-        return graph->status;
+    if (graph->memory.status != STATUS_OK) {
+        if (error != NULL) *error = graph->memory.error;
+        return graph->memory.status;
     }
-    for (size_t i = 0; i < graph->area_count; i++)
-        cuda_stream_copy(&stream->queue, graph->areas[i].card.address, graph->areas[i].host.address,
-                         graph->areas[i].used);
+    const struct graph_memory *memory = &graph->memory;
+    for (size_t i = 0; i < memory->area_count; i++)
+        cuda_stream_copy(&stream->queue, memory->areas[i].card.address, memory->areas[i].host.address,
+                         memory->areas[i].used);
     return cuda_context_status(&stream->device->context, error);
 }
 
@@ -114,11 +70,7 @@ void cuda_capture_destroy(struct graph *graph) {
     cuda_device_enter(graph->stream->device);
     cuda_stream_drain(&graph->stream->queue);
     cuda_graph_destroy(&graph->nodes);
-    for (size_t i = 0; i < graph->area_count; i++) {
-        cuda_buffer_destroy(&graph->areas[i].host);
-        cuda_buffer_destroy(&graph->areas[i].card);
-    }
-    for (size_t i = 0; i < graph->scratch_count; i++) cuda_buffer_destroy(&graph->scratch[i]);
+    graph_memory_destroy(&graph->memory);
     operation_list_clear(&graph->list);
     free(graph);
 }

@@ -68,8 +68,8 @@ struct stream {
     struct stream *next;        /* of the device */
     struct cuda_stream queue;
     struct staging staging;
-    struct graph *captured; /* owned: that operations are kept for; NULL: they are launched */
-    struct graph *made;     /* whose nodes the launches are (cuda_capture.h); NULL: they run */
+    struct graph *captured;    /* owned: that operations are kept for; NULL: they are launched */
+    struct graph_memory *made; /* of the graph whose nodes launches are (cuda_capture.h); NULL: they run */
     struct cuda_buffer scratch;
     struct cuda_buffer results; /* pinned; used for deliveries and free again when they are done */
     size_t results_used;

@@ -6,7 +6,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
-#include "device/cuda/cuda_capture.h"
+#include "device/cuda/cuda_graph_memory.h"
 
 enum { STAGING_ALIGN = 64, SCRATCH_STEP = 1 << 20, RESULTS_BYTES = 1 << 20 };
 
@@ -98,7 +98,7 @@ bool staging_take(struct stream *stream, size_t size_bytes, bool has_card, struc
     struct staging *staging = &stream->staging;
     const size_t bytes = align_up(max_size(size_bytes, 1), STAGING_ALIGN);
     if (!cuda_context_works(&stream->device->context)) return false;
-    if (stream->made != NULL) return graph_staging_take(stream->made, size_bytes, staged);
+    if (stream->made != NULL) return graph_memory_stage(stream->made, size_bytes, staged);
     if (bytes > staging->segment_bytes || staging->host.size_bytes == 0) {
         size_t grown = staging->segment_bytes;
         while (grown < bytes) grown *= 2;
@@ -190,7 +190,7 @@ void cuda_work_download(struct stream *stream, void *target, struct span source,
 uint64_t cuda_scratch(struct stream *stream, size_t size_bytes) {
     struct cuda_device *device = stream->device;
     if (!cuda_context_works(&device->context)) return 0;
-    if (stream->made != NULL) return graph_scratch(stream->made, size_bytes);
+    if (stream->made != NULL) return graph_memory_scratch(stream->made, size_bytes);
     if (size_bytes <= stream->scratch.size_bytes && stream->scratch.size_bytes > 0)
         return stream->scratch.address;
     cuda_stream_drain(&stream->queue);

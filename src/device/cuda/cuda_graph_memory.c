@@ -1,0 +1,56 @@
+#include "device/cuda/cuda_graph_memory.h"
+
+#include "base/assert.h"
+#include "base/checked.h"
+
+enum { AREA_BYTES = 256 << 10, AREA_ALIGN = 64 };
+
+static struct graph_area *area_add(struct graph_memory *memory, size_t size_bytes) {
+    struct graph_area *area = &memory->areas[memory->area_count];
+    if (memory->area_count == GRAPH_AREAS_MAX) {
+        memory->status = error_set(&memory->error, STATUS_MEMORY,
+                                   "cuda: a graph of more than %d areas of items", GRAPH_AREAS_MAX);
+        return NULL;
+    }
+    memory->area_count++;
+    memory->status = cuda_buffer_create_host(&area->host, memory->context, size_bytes, &memory->error);
+    if (memory->status == STATUS_OK)
+        memory->status = cuda_buffer_create(&area->card, memory->context, size_bytes, &memory->error);
+    return memory->status == STATUS_OK ? area : NULL;
+}
+
+bool graph_memory_stage(struct graph_memory *memory, size_t size_bytes, struct staged *staged) {
+    const size_t bytes = align_up(max_size(size_bytes, 1), AREA_ALIGN);
+    struct graph_area *area = memory->area_count > 0 ? &memory->areas[memory->area_count - 1] : NULL;
+    if (area == NULL || area->used + bytes > area->host.size_bytes)
+        area = area_add(memory, max_size(bytes, AREA_BYTES));
+    if (area == NULL) return false;
+    *staged = (struct staged){.host = (uint8_t *)area->host.host + area->used,
+                              .pinned = area->host.address + area->used,
+                              .card = area->card.address + area->used,
+                              .size_bytes = size_bytes};
+    area->used += bytes;
+    return true;
+}
+
+/* Nodes that have an address keep it: more is another buffer. */
+uint64_t graph_memory_scratch(struct graph_memory *memory, size_t size_bytes) {
+    for (size_t i = 0; i < memory->scratch_count; i++)
+        if (memory->scratch[i].size_bytes >= size_bytes) return memory->scratch[i].address;
+    ASSERT(memory->scratch_count < GRAPH_SCRATCH_MAX); /* each is more than twice the one before */
+    struct cuda_buffer *own = &memory->scratch[memory->scratch_count];
+    memory->status =
+        cuda_buffer_create(own, memory->context, 2 * max_size(size_bytes, AREA_BYTES), &memory->error);
+    if (memory->status != STATUS_OK) return 0;
+    memory->scratch_count++;
+    return own->address;
+}
+
+void graph_memory_destroy(struct graph_memory *memory) {
+    for (size_t i = 0; i < memory->area_count; i++) {
+        cuda_buffer_destroy(&memory->areas[i].host);
+        cuda_buffer_destroy(&memory->areas[i].card);
+    }
+    for (size_t i = 0; i < memory->scratch_count; i++) cuda_buffer_destroy(&memory->scratch[i]);
+    *memory = (struct graph_memory){.context = memory->context};
+}
