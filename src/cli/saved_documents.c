@@ -40,6 +40,7 @@ static enum status open_store(struct store **store, const struct options *option
 
 static const char *state_of(const struct document_info *info) {
     if (info->damaged != NULL) return "damaged";
+    if (info->is_other) return "other version";
     if (info->in_use) return "in use";
     return info->token_count == 0 ? "empty" : "ready";
 }
@@ -72,6 +73,7 @@ static json_t *info_json(const struct document_info *info) {
     json_add(object, "state", json_string(state_of(info)));
     json_add(object, "damaged",
              info->damaged != NULL ? json_bytes(info->damaged, strlen(info->damaged)) : json_null());
+    json_add_uint(object, "version", info->version);
     json_add_uint(object, "tokens", info->token_count);
     json_add_uint(object, "bytes", info->bytes);
     json_add_uint(object, "commits", info->commits);
@@ -169,6 +171,8 @@ static void show_text(void *context, const struct document_info *info) {
     output_text("name         %s\n", shown(info->name, text, sizeof text));
     output_text("state        %s\n", state_of(info));
     if (info->damaged != NULL) output_text("reason       %s\n", shown(info->damaged, text, sizeof text));
+    output_text("version      %u%s\n", info->version,
+                info->is_other ? ", which this loam does not read: it is not used, and stays" : "");
     output_text("tokens       %" PRIu64 "\n", info->token_count);
     output_text("size         %" PRIu64 " bytes (%s)\n", info->bytes,
                 bytes_text(info->bytes, size, sizeof size));

@@ -420,9 +420,9 @@ enum status documents_find_prefix(struct documents *documents, const struct docu
     return STATUS_OK;
 }
 
-enum status documents_attach(struct documents *documents, struct kv_sequence *sequence,
-                             const struct documents_prompt *prompt, struct documents_outcome *outcome,
-                             struct error *error) {
+static enum status attach(struct documents *documents, struct kv_sequence *sequence,
+                          const struct documents_prompt *prompt, struct documents_outcome *outcome,
+                          struct error *error) {
     struct error *notice = &outcome->notice;
     struct kv_backing backing = backing_of(documents, prompt);
     outcome->reused = 0;
@@ -456,6 +456,22 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
     (void)error_set(notice, status, "%s%snot saved: %s", damage.message,
                     damage.message[0] != '\0' ? "; " : "", error->message);
     kv_sequence_keep_in_ram(sequence, error);
+    return STATUS_OK;
+}
+
+enum status documents_attach(struct documents *documents, struct kv_sequence *sequence,
+                             const struct documents_prompt *prompt, struct documents_outcome *outcome,
+                             struct error *error) {
+    TRY(attach(documents, sequence, prompt, outcome, error));
+    const struct kv_backing backing = backing_of(documents, prompt);
+    const struct error before = outcome->notice;
+    struct error why, ignored;
+    uint64_t other;
+    if (store_find_other(documents->store, &backing.model, prompt->tokens, prompt->token_count, &other, &why,
+                         &ignored) == STATUS_OK &&
+        other > outcome->reused)
+        (void)error_set(&outcome->notice, why.status, "%s%s%s; computed anew", before.message,
+                        before.message[0] != '\0' ? "; " : "", why.message);
     return STATUS_OK;
 }
 

@@ -546,6 +546,75 @@ static void test_faulty_fractions(void **state) {
     }
 }
 
+/* Gives the row of document 1 a version of the format, with a valid checksum. */
+static void set_version(unsigned version) {
+    struct io_folder folder;
+    struct catalog catalog;
+    struct document_row row;
+    struct error error;
+    bool found;
+    assert_ok(io_folder_open(&folder, scratch.path, IO_FOLDER_READ, NULL, &error), error);
+    assert_ok(catalog_open(&catalog, &folder, false, false, NULL, &error), error);
+    assert_ok(catalog_find(&catalog, 1, &row, &found, &error), error);
+    assert_true(found && row.intact);
+    char rest[STORE_TEXT_MAX];
+    snprintf(rest, sizeof rest, "%s", strstr(row.layout, "codec="));
+    const int length = snprintf(row.layout, sizeof row.layout, "version=%u %.230s", version, rest);
+    assert_true(length > 0);
+    assert_ok(catalog_update(&catalog, &row, &error), error);
+    catalog_close(&catalog);
+    io_folder_close(&folder);
+}
+
+static void see_info(void *context, const struct document_info *info) {
+    struct document_info *seen = context;
+    assert_null(info->damaged); /* another version is no damage */
+    *seen = *info;
+}
+
+/* An older and a newer one: neither used nor flagged, read by nobody, removed by id alone. */
+static void test_other_version(void **state) {
+    (void)state;
+    static const unsigned versions[] = {LAYOUT_VERSION_FIRST - 1, LAYOUT_VERSION_LAST + 1, 999999999};
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+        struct random random;
+        random_init(&random, seed + 29);
+        struct sample sample = sample_random(&random);
+        struct store *store = open_store(0);
+        save(store, &sample, 64 * 5);
+        store_close(store);
+        set_version(versions[i]);
+        store = open_store(0);
+        assert_null(store_warning(store));
+        assert_reused(store, &sample, 1000, 0);
+        struct document_info info = {0};
+        struct error why = {.message = ""}, error;
+        char expected[512];
+        uint64_t prefix;
+        int32_t *tokens = sample_tokens(&sample, 1000), *others;
+        assert_ok(store_find_other(store, &sample.model, tokens, 1000, &prefix, &why, &error), error);
+        assert_int_equal(prefix, 64 * 5);
+        snprintf(expected, sizeof expected, "%s/catalog.db: document 1: found version %u of documents, expected %d",
+                 scratch.path, versions[i], LAYOUT_VERSION_LAST);
+        assert_string_equal(why.message, expected);
+        assert_int_equal(store_verify(store, 1, &error), STATUS_UNSUPPORTED);
+        assert_string_equal(error.message, expected);
+        assert_int_equal(store_tokens(store, 1, &others, &prefix, &error), STATUS_UNSUPPORTED);
+        assert_ok(store_show(store, 1, see_info, &info, &error), error);
+        assert_true(info.is_other && info.version == versions[i] && info.token_count == 64 * 5);
+        save(store, &sample, 64 * 5); /* computed anew */
+        assert_reused(store, &sample, 1000, 64 * 5);
+        assert_ok(store_find_other(store, &sample.model, tokens, 63, &prefix, &why, &error),
+                  error);
+        assert_int_equal(prefix, 0);
+        free(tokens);
+        assert_ok(store_remove(store, 1, &error), error);
+        assert_reused(store, &sample, 1000, 64 * 5);
+        store_close(store);
+        scratch_empty(&scratch);
+    }
+}
+
 /* Spans whose text is not what loam writes: in the wrong order, at the beginning, or written at length. */
 static void test_faulty_spans(void **state) {
     (void)state;
@@ -962,6 +1031,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_faulty_fractions, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_fractions_change, set_up, tear_down),
         cmocka_unit_test(test_faulty_spans),
+        cmocka_unit_test(test_other_version),
         cmocka_unit_test(test_fractions_of_spans),
         cmocka_unit_test(test_first_pages_are_rows),
         cmocka_unit_test_setup_teardown(test_first_rows_stay, set_up, tear_down),

@@ -98,3 +98,42 @@ enum status store_find_pages(struct store *store, const struct store_model *mode
                              struct store_match *match, struct error *error) {
     return find(store, model, layout, LIKE_PAGES, (struct comparison){tokens, token_count, 0}, match, error);
 }
+
+enum status document_is_other(const struct store *store, const struct document_row *row,
+                              struct error *error) {
+    unsigned version;
+    (void)layout_is_read(row->layout, &version);
+    return error_set(error, STATUS_UNSUPPORTED,
+                     "%s: document %" PRIu64 ": found version %u of documents, expected %d",
+                     store->catalog.path, row->id, version, LAYOUT_VERSION_LAST);
+}
+
+enum status store_find_other(struct store *store, const struct store_model *model, const int32_t *tokens,
+                             uint64_t token_count, uint64_t *prefix_tokens, struct error *why,
+                             struct error *error) {
+    uint64_t *ids, read = 0, other = 0;
+    size_t count;
+    *prefix_tokens = 0;
+    if (token_count < KV_CHUNK_TOKENS) return STATUS_OK;
+    TRY(catalog_candidates(&store->catalog, model->fingerprint, NULL, prefix_of(tokens), &ids, &count,
+                           error));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
+        struct comparison comparison = {tokens, token_count, 0};
+        struct document_row row;
+        unsigned version;
+        bool found;
+        status = catalog_find(&store->catalog, ids[i], &row, &found, error);
+        if (status != STATUS_OK || !found || !row.intact) continue;
+        status = catalog_see_tokens(&store->catalog, ids[i], compare, &comparison, error);
+        uint64_t *longest = layout_is_read(row.layout, &version) ? &read : &other;
+        if (status != STATUS_OK || comparison.common < KV_CHUNK_TOKENS || comparison.common <= *longest)
+            continue;
+        *longest = comparison.common;
+        enum status reason = longest == &other ? document_is_other(store, &row, why) : STATUS_OK;
+        (void)reason;
+    }
+    if (other > read) *prefix_tokens = other;
+    free(ids);
+    return status;
+}

@@ -170,10 +170,20 @@ static enum status fractions_parse(const char **text, struct store_layout *layou
     return STATUS_OK;
 }
 
+bool layout_is_read(const char *text, unsigned *version) {
+    *version = 1; /* of texts that name none */
+    if (sscanf(text, "version=%9u ", version) != 1) return true;
+    return *version >= LAYOUT_VERSION_FIRST && *version <= LAYOUT_VERSION_LAST;
+}
+
 enum status layout_parse(const char *text, struct store_layout *layout, struct error *error) {
     int segment, read = 0;
+    unsigned version;
     char again[STORE_TEXT_MAX];
     *layout = (struct store_layout){0};
+    if (!layout_is_read(text, &version))
+        return error_set(error, STATUS_DOCUMENT, "found version %u of documents, expected %d", version,
+                         LAYOUT_VERSION_LAST);
     bool good = sscanf(text, "codec=%47[^ ] layers=%u heads=%u chunk=%u%n", layout->codec,
                        &layout->layer_count, &layout->kv_head_count, &layout->chunk_bytes, &read) == 4;
     const char *rest = text + read;

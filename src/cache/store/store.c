@@ -322,6 +322,8 @@ static void show_row(struct store *store, const struct document_row *row,
                      void (*see)(void *context, const struct document_info *info), void *context) {
     struct timespec used;
     struct store_layout layout;
+    unsigned version;
+    const bool is_other = !layout_is_read(row->layout, &version);
     bool mixed = layout_parse(row->layout, &layout, NULL) == STATUS_OK && layout.fractions.layer_count > 0;
     time_used(store, row->id, &used);
     const char *damaged = row->damaged[0] != '\0' ? row->damaged
@@ -339,6 +341,8 @@ static void show_row(struct store *store, const struct document_row *row,
                                        mixed ? &layout.fractions : NULL,
                                        row->fingerprint,
                                        damaged,
+                                       version,
+                                       is_other && damaged == NULL,
                                        in_use(store, row->id)};
     see(context, &info);
 }

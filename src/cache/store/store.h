@@ -29,6 +29,9 @@
  *      the document that a writer is closing); whatever no row explains is left alone, counts against the
  *      limit, and is reported.
  *
+ * Each document has a version of the format (docs/formats.md).  One of a version that this loam does not read is neither
+ * used nor flagged (store_find_other).
+ *
  * Status: STATUS_DOCUMENT (exit code 4) a catalog or document that is damaged, foreign or newer: recompute;
  * STATUS_IO (6) the disk or the folder; STATUS_FULL no room: in the write-behind buffers for now, or within
  * the limit.  Each with one line.
@@ -158,6 +161,14 @@ enum status store_find_pages(struct store *store, const struct store_model *mode
                              const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                              struct store_match *match, struct error *error) STATUS_CHECKED;
 
+/* The longest prefix among documents of this model that have another version of the format than this loam reads; 0: none
+ * that is longer than those of the documents that it does read.
+ * *why: which one, of which version, and which is expected.  Nothing else reads them; they stay until they are removed by
+ * id, or to make room. */
+enum status store_find_other(struct store *store, const struct store_model *model, const int32_t *tokens,
+                             uint64_t token_count, uint64_t *prefix_tokens, struct error *why,
+                             struct error *error) STATUS_CHECKED;
+
 struct document_info {
     uint64_t id, token_count, commits;
     uint64_t bytes;        /* of the limit, reserved or used */
@@ -166,6 +177,8 @@ struct document_info {
     const struct page_fractions *fractions; /* of the layout; NULL: pages are of one form */
     const uint8_t *fingerprint;             /* [STORE_FINGERPRINT_BYTES] */
     const char *damaged;                    /* the reason, or NULL */
+    unsigned version;                       /* of its format */
+    bool is_other;                          /* which this loam does not read */
     bool in_use;                            /* somebody has it open */
 };
 
@@ -176,12 +189,14 @@ enum status store_list(struct store *store, void (*see)(void *context, const str
 enum status store_show(struct store *store, uint64_t id,
                        void (*see)(void *context, const struct document_info *info), void *context,
                        struct error *error) STATUS_CHECKED;
-/* The tokens that it holds, newly allocated.  STATUS_DOCUMENT: there is none of that id, or it is damaged. */
+/* The tokens that it holds, newly allocated.  STATUS_DOCUMENT: there is none of that id, or it is damaged;
+ * STATUS_UNSUPPORTED: another version of the format. */
 enum status store_tokens(struct store *store, uint64_t id, int32_t **tokens, uint64_t *count,
                          struct error *error) STATUS_CHECKED;
 /* STATUS_FULL: somebody has it open. */
 enum status store_remove(struct store *store, uint64_t id, struct error *error) STATUS_CHECKED;
-/* Reads all of the document.  STATUS_DOCUMENT names the first thing that is wrong. */
+/* Reads all of the document.  STATUS_DOCUMENT names the first thing that is wrong; STATUS_UNSUPPORTED: another version
+ * of the format. */
 enum status store_verify(struct store *store, uint64_t id, struct error *error) STATUS_CHECKED;
 
 /* Measuring */

@@ -53,6 +53,10 @@ struct geometry {
 enum status layout_check(const struct store_layout *layout, struct error *error) STATUS_CHECKED;
 /* The layout as the catalog has it; text[STORE_TEXT_MAX]. */
 void layout_format(const struct store_layout *layout, char *text);
+/* The version of the format of a document, which its layout's text begins with: "version=2 ", or nothing, which is 1.
+ * One that this loam does not read is another loam's: it is not used, not flagged and not removed unasked. */
+enum { LAYOUT_VERSION_FIRST = 1, LAYOUT_VERSION_LAST = 1 };
+bool layout_is_read(const char *text, unsigned *version);
 /* STATUS_DOCUMENT: not what layout_format writes. */
 enum status layout_parse(const char *text, struct store_layout *layout, struct error *error) STATUS_CHECKED;
 void geometry_init(struct geometry *geometry, const struct store_layout *layout);
@@ -258,6 +262,9 @@ enum status document_allocate(struct document **document, struct store *store,
 enum status document_tables(struct document *document, uint64_t token_capacity, struct error *error)
     STATUS_CHECKED;
 void document_free(struct document *document);
+
+/* find.c: STATUS_UNSUPPORTED, with the file and the versions found and expected. */
+enum status document_is_other(const struct store *store, const struct document_row *row, struct error *error);
 
 /* verify.c: to be read, whatever its model and layout are. */
 enum status document_open_any(struct store *store, uint64_t id, struct document **document,

@@ -180,6 +180,8 @@ static enum status sweep_document(struct sweep *sweep, struct document_row *row,
     struct store_layout layout;
     struct io_file pages, key_index;
     struct error why;
+    unsigned version;
+    if (!layout_is_read(row->layout, &version)) return STATUS_OK; /* said when it would have been used */
     if (row->damaged[0] == '\0' && layout_parse(row->layout, &layout, &why) != STATUS_OK) {
         if (store->warning == NULL)
             warn(store, "%s: document %" PRIu64 " is not used: %s", store->catalog.path, row->id,

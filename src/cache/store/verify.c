@@ -67,10 +67,12 @@ enum status document_open_any(struct store *store, uint64_t id, struct document 
     struct document_row row;
     struct store_layout layout;
     struct error why;
+    unsigned version;
     bool found;
     TRY(catalog_find(&store->catalog, id, &row, &found, error));
     if (!found)
         return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
+    if (row.intact && !layout_is_read(row.layout, &version)) return document_is_other(store, &row, error);
     if (error == NULL) error = &why;
     if (!row.intact)
         (void)error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": its row in the catalog is damaged",
