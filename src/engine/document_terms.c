@@ -47,6 +47,10 @@ static enum status check_layout(const struct document_terms *terms, const struct
     TRY(check_number("KV heads", found->kv_head_count, expected->kv_head_count, error));
     TRY(check_number("bytes of a chunk", found->chunk_bytes, expected->chunk_bytes, error));
     TRY(check_number("bytes of a tail", found->tail_bytes, expected->tail_bytes, error));
+    if (!store_layout_same_pages(found, expected))
+        return error_set(error, STATUS_DOCUMENT,
+                         "groups of layers: found %u, expected %u, of the same layers",
+                         found->groups.later_count + 1u, expected->groups.later_count + 1u);
     TRY(check_number("layers with pages in 4 bits", found->fractions.layer_count,
                      expected->fractions.layer_count, error));
     if (terms->fixes_fractions && !page_fractions_equal(&found->fractions, &expected->fractions))

@@ -59,16 +59,45 @@ static void fill(struct random *random, uint8_t *bytes, size_t count) {
     }
 }
 
-static size_t tail_bytes(const struct sample *sample) {
-    return sample->layout.tail_bytes != 0 ? sample->layout.tail_bytes : sample->layout.chunk_bytes;
+size_t sample_heads(const struct sample *sample, size_t layer) {
+    const struct store_groups *groups = &sample->layout.groups;
+    return groups->of_layer[layer] > 0 ? groups->later[groups->of_layer[layer] - 1].kv_head_count
+                                       : sample->layout.kv_head_count;
+}
+
+static size_t tail_bytes(const struct sample *sample, size_t layer) {
+    const struct store_layout *layout = &sample->layout;
+    const struct store_group *group =
+        layout->groups.of_layer[layer] > 0 ? &layout->groups.later[layout->groups.of_layer[layer] - 1] : NULL;
+    if (group != NULL) return group->tail_bytes != 0 ? group->tail_bytes : group->chunk_bytes;
+    return layout->tail_bytes != 0 ? layout->tail_bytes : layout->chunk_bytes;
 }
 
 static size_t page_bytes(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk) {
     const struct store_layout *layout = &sample->layout;
+    if (layout->groups.of_layer[layer] > 0)
+        return layout->groups.later[layout->groups.of_layer[layer] - 1].chunk_bytes;
     bool rows =
         layout->fractions.layer_count > 0 &&
         !page_fractions_is_quantized(&layout->fractions, layer, kv_head, layout->kv_head_count, chunk);
     return rows ? layout->tail_bytes : layout->chunk_bytes;
+}
+
+void sample_group(struct sample *sample, struct random *random) {
+    struct store_layout *layout = &sample->layout;
+    struct store_groups *groups = &layout->groups;
+    if (layout->layer_count < 2) layout->layer_count = 2;
+    groups->later_count = (uint8_t)(1 + random_below(random, layout->layer_count < 3 ? 1 : 2));
+    for (size_t i = 0; i < groups->later_count; i++) {
+        struct store_group *group = &groups->later[i];
+        snprintf(group->codec, sizeof group->codec, "f16.%zu,f16.128", 8 * (i + 1));
+        group->kv_head_count = 1 + (uint32_t)random_below(random, 5);
+        group->chunk_bytes = 8 * (1 + (uint32_t)random_below(random, 3000));
+        if (layout->tail_bytes != 0) group->tail_bytes = 8 * (1 + (uint32_t)random_below(random, 3000));
+    }
+    const size_t first = (size_t)random_below(random, layout->layer_count); /* each group has a layer */
+    for (size_t i = 0; i < layout->layer_count; i++)
+        groups->of_layer[(first + i) % layout->layer_count] = (uint8_t)(i % (groups->later_count + 1u));
 }
 
 void sample_page(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk, uint8_t *bytes) {
@@ -100,7 +129,7 @@ void sample_share_again(struct sample *sample, uint64_t token_count, struct rand
 static void sample_tail(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk,
                         uint8_t *bytes) {
     struct random random = stream(sample->seed, STREAM_PAGE, layer, kv_head, chunk);
-    fill(&random, bytes, tail_bytes(sample));
+    fill(&random, bytes, tail_bytes(sample, layer));
 }
 
 static size_t page_max(const struct sample *sample) {
@@ -149,10 +178,13 @@ static enum status write_head(const struct sample *sample, struct document *docu
 
 static enum status write_all(const struct sample *sample, struct document *document, uint64_t from,
                              uint64_t to, uint8_t *memory, struct random *random, struct error *error) {
-    size_t heads = sample->layout.kv_head_count, columns = sample->layout.layer_count * heads;
+    size_t columns = 0;
+    for (size_t layer = 0; layer < sample->layout.layer_count; layer++)
+        columns += sample_heads(sample, layer);
     size_t start = random != NULL ? (size_t)random_below(random, columns) : 0;
     for (size_t i = 0; i < columns; i++) {
-        size_t layer = (start + i) % columns / heads, head = (start + i) % columns % heads;
+        size_t layer = 0, head = (start + i) % columns;
+        while (head >= sample_heads(sample, layer)) head -= sample_heads(sample, layer++);
         TRY(write_head(sample, document, layer, head, from / CHUNK, to / CHUNK, memory, random, error));
         if (to % CHUNK == 0) continue;
         sample_tail(sample, layer, head, to / CHUNK, memory);
@@ -202,7 +234,7 @@ enum status sample_save(const struct sample *sample, struct store *store, const 
 /* Rows of the tail that were stored: whole blocks of 8. */
 static size_t bytes_of(const struct sample *sample, const struct page_read *read, uint64_t tokens) {
     if (read->chunk < tokens / CHUNK) return page_bytes(sample, read->layer, read->kv_head, read->chunk);
-    return (size_t)((tokens % CHUNK + 7) / 8) * (tail_bytes(sample) / 8);
+    return (size_t)((tokens % CHUNK + 7) / 8) * (tail_bytes(sample, read->layer) / 8);
 }
 
 static enum status check_pages(const struct sample *sample, struct document *document, struct io_queue *queue,
@@ -212,7 +244,7 @@ static enum status check_pages(const struct sample *sample, struct document *doc
     struct page_read reads[QUEUE_DEPTH];
     struct io_completion done[QUEUE_DEPTH];
     for (uint32_t layer = 0; layer < sample->layout.layer_count; layer++)
-        for (uint32_t head = 0; head < sample->layout.kv_head_count; head++)
+        for (uint32_t head = 0; head < sample_heads(sample, layer); head++)
             for (uint64_t chunk = 0; chunk < chunks;) {
                 size_t count = 0, next = 0;
                 for (; count < QUEUE_DEPTH && chunk < chunks; count++, chunk++)
@@ -239,7 +271,9 @@ static enum status check_pages(const struct sample *sample, struct document *doc
 
 static enum status check_key_index(const struct sample *sample, struct document *document,
                                    struct error *error) {
-    size_t entry = sample->layout.key_index_bytes, heads = sample->layout.kv_head_count;
+    size_t entry = sample->layout.key_index_bytes, heads = 1;
+    for (size_t layer = 0; layer < sample->layout.layer_count; layer++)
+        if (sample_heads(sample, layer) > heads) heads = sample_heads(sample, layer);
     uint64_t chunks = document_token_count(document) / CHUNK;
     uint8_t *memory = malloc(heads * chunks * entry + 1), *expected = malloc(entry + 1);
     assert_non_null(memory);
@@ -247,7 +281,8 @@ static enum status check_key_index(const struct sample *sample, struct document 
     enum status status = STATUS_OK;
     for (size_t layer = 0; status == STATUS_OK && layer < sample->layout.layer_count; layer++) {
         status = document_read_key_index(document, layer, 0, chunks, memory, error);
-        for (size_t i = 0; status == STATUS_OK && i < heads * chunks && entry > 0; i++) {
+        for (size_t i = 0; status == STATUS_OK && i < sample_heads(sample, layer) * chunks && entry > 0;
+             i++) {
             sample_key_index(sample, layer, i / chunks, i % chunks, expected);
             assert_memory_equal(memory + i * entry, expected, entry);
         }

@@ -24,6 +24,10 @@ void sample_share(struct sample *sample, struct random *random);
 /* Other ones of pages behind the first token_count tokens, more than none, from the next segment on. */
 void sample_share_again(struct sample *sample, uint64_t token_count, struct random *random);
 
+/* Layers of other heads and bytes from now on, after the first; with at least two layers.  Not with sample_share. */
+void sample_group(struct sample *sample, struct random *random);
+size_t sample_heads(const struct sample *sample, size_t layer);
+
 int32_t sample_token(const struct sample *sample, uint64_t position);
 /* The caller frees them. */
 int32_t *sample_tokens(const struct sample *sample, uint64_t count);

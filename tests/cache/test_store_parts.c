@@ -241,7 +241,8 @@ static void test_truncation(void **state) {
     uint64_t id = save(store, &sample, 64);
     struct document *document = open_document(store, &sample, id, DOCUMENT_READ, 0);
     const struct geometry *geometry = &document->geometry;
-    const uint32_t layer = (uint32_t)geometry->layer_count - 1, head = (uint32_t)geometry->kv_head_count - 1;
+    const uint32_t layer = (uint32_t)geometry->layer_count - 1,
+                   head = (uint32_t)geometry->groups[0].kv_head_count - 1;
     const uint8_t last = (uint8_t)(geometry->part_count - 1);
     char name[40];
     document_file_name(name, id, "pages");

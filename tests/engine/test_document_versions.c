@@ -52,8 +52,8 @@ static void computed_anew(enum rig_pages pages, unsigned version) {
     assert_int_equal(answer.reused, 0);
     assert_true(rig_is_right(&rig, RIG_FIRST, &answer));
     snprintf(expected, sizeof expected,
-             "%s/catalog.db: document 2: found version %u of documents, expected %d; computed anew",
-             rig.scratch.path, version, LAYOUT_VERSION_LAST);
+             "%s/catalog.db: document 2: found version %u of documents, expected %d to %d; computed anew",
+             rig.scratch.path, version, LAYOUT_VERSION_FIRST, LAYOUT_VERSION_LAST);
     assert_string_equal(answer.notice, expected);
     assert_string_equal(answer.warning, "");
     assert_int_equal(bytes_of(&rig, "2.pages"), bytes);

@@ -29,6 +29,7 @@ enum {
     PARTS_VERSION = 4,
     SPANS_VERSION = 5,
     FIRST_ROWS_VERSION = 6,
+    GROUPS_VERSION = 7,
     BUSY_MILLISECONDS = 10000
 };
 
@@ -133,9 +134,9 @@ static enum status schema_check(struct catalog *catalog, struct error *error) {
         return error_set(error, STATUS_DOCUMENT,
                          "%s: not a catalog of loam (application id %lld, expected %d)", catalog->path,
                          (long long)id, APPLICATION_ID);
-    if (version < SCHEMA_VERSION || version > FIRST_ROWS_VERSION)
+    if (version < SCHEMA_VERSION || version > GROUPS_VERSION)
         return error_set(error, STATUS_DOCUMENT, "%s: version %lld, this loam reads %d to %d", catalog->path,
-                         (long long)version, SCHEMA_VERSION, FIRST_ROWS_VERSION);
+                         (long long)version, SCHEMA_VERSION, GROUPS_VERSION);
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY name",
                         "opening", &statement, error));
@@ -167,7 +168,8 @@ enum status catalog_note_version(struct catalog *catalog, const struct geometry 
                                  struct error *error) {
     char sql[48];
     int64_t version;
-    const int needed = geometry->fractions.first_is_rows     ? FIRST_ROWS_VERSION
+    const int needed = geometry->group_count > 1             ? GROUPS_VERSION
+                       : geometry->fractions.first_is_rows   ? FIRST_ROWS_VERSION
                        : geometry->fractions.later_count > 0 ? SPANS_VERSION
                        : geometry->part_count > 0            ? PARTS_VERSION
                        : geometry->fractions.layer_count > 0 ? FRACTIONS_VERSION

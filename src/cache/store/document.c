@@ -62,7 +62,7 @@ enum status document_tables(struct document *document, uint64_t token_capacity, 
 }
 
 uint64_t document_memory_bytes(const struct store_layout *layout, uint64_t token_capacity) {
-    const uint64_t width = (uint64_t)layout->layer_count * layout->kv_head_count;
+    const uint64_t width = layout_lanes(layout);
     const uint64_t kinds = layout->key_index_bytes > 0 ? 2 : 1,
                    entry = sizeof(struct checksum) + sizeof(uint8_t);
     return sizeof(struct document) + token_capacity * sizeof(int32_t) +
@@ -402,7 +402,7 @@ static size_t read_bytes(const struct document *document, const struct page_read
     const struct geometry *geometry = &document->geometry;
     size_t bytes = read->part_count > 0 ? part_bytes(document, read)
                    : document_read_is_tail(document, read)
-                       ? tail_bytes(geometry, document->committed_tokens)
+                       ? tail_bytes(geometry, read->layer, document->committed_tokens)
                        : page_chunk_bytes(geometry, read->layer, read->kv_head, read->chunk);
     return align_up(bytes, document->pages.block_bytes);
 }
@@ -501,7 +501,7 @@ enum status document_check_page(struct document *document, const struct page_rea
     const struct checksum *expected =
         tail ? &document->tail_sums[index] : (const struct checksum *)page_sum_at(document, index);
     struct checksum found =
-        checksum_of(read->memory, tail ? tail_bytes(geometry, document->committed_tokens)
+        checksum_of(read->memory, tail ? tail_bytes(geometry, read->layer, document->committed_tokens)
                                        : page_chunk_bytes(geometry, read->layer, read->kv_head, read->chunk));
     if (checksum_equal(&found, expected)) return STATUS_OK;
     if (tail && has_grown(document))
@@ -527,7 +527,7 @@ bool document_key_index_written(const struct document *document, size_t layer, u
     if (end > document->chunk_capacity) return false;
     if (!document->writing) return end <= chunks_full(document->committed_tokens);
     for (uint64_t chunk = chunk_first; chunk < end; chunk++)
-        for (size_t head = 0; head < geometry->kv_head_count; head++)
+        for (size_t head = 0; head < geometry_heads(geometry, layer); head++)
             if (atomic_load_explicit(&document->key_index_states[page_index(geometry, layer, head, chunk)],
                                      memory_order_acquire) != PAGE_WRITTEN) /* pairs with range_done */
                 return false;
@@ -559,13 +559,13 @@ enum status document_read_key_index_run(struct document *document, size_t layer,
     ASSERT(layer < geometry->layer_count && chunk_first % SEGMENT_CHUNKS + chunk_count <= SEGMENT_CHUNKS);
     ASSERT(entry > 0 && document_key_index_written(document, layer, chunk_first, chunk_count));
     /* Up to the last entry that is wanted: the file may end there. */
-    const size_t bytes = (geometry->kv_head_count - 1) * run + chunk_count * entry;
+    const size_t bytes = (geometry_heads(geometry, layer) - 1) * run + chunk_count * entry;
     const enum status status = io_file_read(
         &document->key_index, key_index_offset(geometry, layer, 0, chunk_first), memory, bytes, &why);
     if (status != STATUS_OK && why.os_error == 0) return truncated(document, &why, error);
     if (status != STATUS_OK && error != NULL) *error = why;
     TRY(status);
-    for (size_t head = 0; head < geometry->kv_head_count; head++)
+    for (size_t head = 0; head < geometry_heads(geometry, layer); head++)
         for (size_t i = 0; i < chunk_count; i++)
             TRY(key_index_check(document, layer, head, chunk_first + i,
                                 (const uint8_t *)memory + head * run + i * entry, error));
@@ -575,7 +575,7 @@ enum status document_read_key_index_run(struct document *document, size_t layer,
 void document_prefetch_key_index(struct document *document, size_t layer, uint64_t chunk_first,
                                  uint64_t chunk_count) {
     const struct geometry *geometry = &document->geometry;
-    const uint64_t bytes = geometry->kv_head_count * SEGMENT_CHUNKS * geometry->key_index_bytes;
+    const uint64_t bytes = geometry_heads(geometry, layer) * SEGMENT_CHUNKS * geometry->key_index_bytes;
     for (uint64_t chunk = chunk_first - chunk_first % SEGMENT_CHUNKS; chunk < chunk_first + chunk_count;
          chunk += SEGMENT_CHUNKS)
         io_file_will_need(&document->key_index, key_index_offset(geometry, layer, 0, chunk), bytes);
@@ -588,13 +588,13 @@ enum status document_read_key_index(struct document *document, size_t layer, uin
     const uint64_t end = chunk_first + chunk_count;
     ASSERT(chunk_first % SEGMENT_CHUNKS == 0 && end <= chunks_full(document->committed_tokens));
     if (entry == 0 || chunk_count == 0) return STATUS_OK;
-    uint8_t *segment = malloc(geometry->kv_head_count * run);
+    uint8_t *segment = malloc(geometry_heads(geometry, layer) * run);
     if (segment == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (uint64_t first = chunk_first; status == STATUS_OK && first < end; first += SEGMENT_CHUNKS) {
         const size_t count = end - first < SEGMENT_CHUNKS ? (size_t)(end - first) : SEGMENT_CHUNKS;
         status = document_read_key_index_run(document, layer, first, count, segment, error);
-        for (size_t head = 0; status == STATUS_OK && head < geometry->kv_head_count; head++)
+        for (size_t head = 0; status == STATUS_OK && head < geometry_heads(geometry, layer); head++)
             memcpy((uint8_t *)memory + (head * chunk_count + (first - chunk_first)) * entry,
                    segment + head * run, count * entry);
     }

@@ -224,7 +224,7 @@ size_t document_write_max(const struct document *document) {
 static void range_assert(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk_first,
                          size_t chunk_count) {
     ASSERT(document->writing && layer < document->geometry.layer_count &&
-           kv_head < document->geometry.kv_head_count);
+           kv_head < geometry_heads(&document->geometry, layer));
     ASSERT(chunk_count > 0 && chunk_count <= document_write_max(document));
     ASSERT(chunk_first >= chunks_full(document->asked_tokens)); /* invariant 1 */
     ASSERT(chunk_first + chunk_count <= document->chunk_capacity);
@@ -303,8 +303,8 @@ enum status document_write_tail(struct document *document, size_t layer, size_t 
                                 const void *chunk, struct error *error) {
     const struct geometry *geometry = &document->geometry;
     struct buffer *buffer;
-    size_t counts[WRITE_BUFFERS_MAX], buffer_count, bytes = tail_bytes(geometry, token_count);
-    ASSERT(document->writing && layer < geometry->layer_count && kv_head < geometry->kv_head_count);
+    size_t counts[WRITE_BUFFERS_MAX], buffer_count, bytes = tail_bytes(geometry, layer, token_count);
+    ASSERT(document->writing && layer < geometry->layer_count && kv_head < geometry_heads(geometry, layer));
     ASSERT(token_count % KV_CHUNK_TOKENS != 0 && token_count > document->asked_tokens &&
            token_count <= document->token_capacity);
     if (document->tail_tokens != token_count) memset(document->tail_states, PAGE_NONE, geometry->chunk_pages);

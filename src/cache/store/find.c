@@ -30,9 +30,7 @@ static enum status take_row(struct store *store, const struct store_layout *layo
     match->token_count = row.token_count;
     const struct store_layout *found = &match->layout;
     *fits = layout_parse(row.layout, &match->layout, NULL) == STATUS_OK &&
-            strcmp(found->codec, layout->codec) == 0 && found->layer_count == layout->layer_count &&
-            found->kv_head_count == layout->kv_head_count && found->chunk_bytes == layout->chunk_bytes &&
-            found->tail_bytes == layout->tail_bytes &&
+            store_layout_same_pages(found, layout) &&
             found->fractions.layer_count == layout->fractions.layer_count &&
             (any_key_index || (strcmp(found->key_index_kind, layout->key_index_kind) == 0 &&
                                found->key_index_bytes == layout->key_index_bytes));
@@ -104,8 +102,8 @@ enum status document_is_other(const struct store *store, const struct document_r
     unsigned version;
     (void)layout_is_read(row->layout, &version);
     return error_set(error, STATUS_UNSUPPORTED,
-                     "%s: document %" PRIu64 ": found version %u of documents, expected %d",
-                     store->catalog.path, row->id, version, LAYOUT_VERSION_LAST);
+                     "%s: document %" PRIu64 ": found version %u of documents, expected %d to %d",
+                     store->catalog.path, row->id, version, LAYOUT_VERSION_FIRST, LAYOUT_VERSION_LAST);
 }
 
 enum status store_find_other(struct store *store, const struct store_model *model, const int32_t *tokens,

@@ -3,6 +3,7 @@
  *   N.pages     two tails, each [layer][head] pages; then segments of 16 chunks, each [layer][head][16] pages
  *               (of two sizes where layout.fractions says so; the same of each in all segments of a span, but for
  *               the first pages of heads, which may be rows)
+ *               With groups of layers each page is as large as its layer's group has it.
  *   N.metadata   segments of 16 chunks, each [layer][head][16] entries of key_index_bytes, unpadded
  *
  * Nothing has to be looked up to find a page, whatever the order in which pages were written. */
@@ -48,15 +49,36 @@ static void format_fractions(const struct page_fractions *fractions,
     }
 }
 
+enum { GROUPS_TEXT_BYTES = STORE_GROUP_LAYERS_MAX + 16 + STORE_GROUPS_MAX * (STORE_WORD_MAX + 40) };
+
+/* " groups=0110/CODEC/HEADS/CHUNK/TAIL": each layer's group, and the later groups. */
+static void format_groups(const struct store_layout *layout, char text[GROUPS_TEXT_BYTES]) {
+    const struct store_groups *groups = &layout->groups;
+    size_t used = (size_t)sprintf(text, " groups=");
+    for (size_t i = 0; i < layout->layer_count && i < STORE_GROUP_LAYERS_MAX; i++)
+        text[used++] = (char)('0' + groups->of_layer[i]);
+    text[used] = '\0';
+    for (size_t i = 0; i < groups->later_count; i++) {
+        const struct store_group *group = &groups->later[i];
+        used += (size_t)sprintf(text + used, "/%s/%u/%u/%u", group->codec, group->kv_head_count,
+                                group->chunk_bytes, group->tail_bytes);
+    }
+}
+
 /* Bytes of the text, without its zero; text NULL: only counted. */
 static size_t format(const struct store_layout *layout, char *text, size_t text_bytes) {
-    char tail[24] = "", fractions[SPAN_TEXT_BYTES * PAGE_SPANS_MAX] = "";
+    char tail[24] = "", fractions[SPAN_TEXT_BYTES * PAGE_SPANS_MAX] = "", groups[GROUPS_TEXT_BYTES] = "",
+         version[24] = "";
     if (layout->tail_bytes != 0) snprintf(tail, sizeof tail, " tail=%u", layout->tail_bytes);
     if (layout->fractions.layer_count > 0) format_fractions(&layout->fractions, fractions);
-    return (size_t)snprintf(text, text_bytes,
-                            "codec=%s layers=%u heads=%u chunk=%u%s%s metadata=%s/%u segment=%d",
-                            layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes,
-                            tail, fractions, layout->key_index_kind, layout->key_index_bytes, SEGMENT_CHUNKS);
+    if (layout->groups.later_count > 0) {
+        snprintf(version, sizeof version, "version=%d ", LAYOUT_VERSION_GROUPS);
+        format_groups(layout, groups);
+    }
+    return (size_t)snprintf(
+        text, text_bytes, "%scodec=%s layers=%u heads=%u chunk=%u%s%s%s metadata=%s/%u segment=%d", version,
+        layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes, tail, fractions,
+        groups, layout->key_index_kind, layout->key_index_bytes, SEGMENT_CHUNKS);
 }
 
 static enum status span_check(const uint8_t *sixteenths, size_t layer_count, struct error *error) {
@@ -96,26 +118,62 @@ static enum status fractions_check(const struct store_layout *layout, struct err
     return STATUS_OK;
 }
 
+static enum status size_check(const char *name, uint32_t value, uint32_t min, uint32_t max,
+                              struct error *error) {
+    if (value >= min && value <= max) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "layout: %u %s, expected %u to %u", value, name, min, max);
+}
+
+static enum status chunk_check(uint32_t chunk_bytes, uint32_t tail_bytes, struct error *error) {
+    TRY(size_check("bytes of a chunk", chunk_bytes, KV_CHUNK_BLOCKS, STORE_CHUNK_BYTES_MAX, error));
+    if (tail_bytes % KV_CHUNK_BLOCKS != 0 || tail_bytes > STORE_CHUNK_BYTES_MAX)
+        return error_set(error, STATUS_USAGE, "layout: %u bytes of a tail are not 8 blocks", tail_bytes);
+    if (chunk_bytes % KV_CHUNK_BLOCKS != 0)
+        return error_set(error, STATUS_USAGE, "layout: %u bytes of a chunk are not 8 blocks", chunk_bytes);
+    return STATUS_OK;
+}
+
+static enum status groups_check(const struct store_layout *layout, struct error *error) {
+    const struct store_groups *groups = &layout->groups;
+    bool used[STORE_GROUPS_MAX] = {false};
+    if (groups->later_count == 0) return STATUS_OK;
+    if (groups->later_count >= STORE_GROUPS_MAX || layout->layer_count > STORE_GROUP_LAYERS_MAX)
+        return error_set(error, STATUS_USAGE, "layout: %u groups of %u layers, expected at most %d of %d",
+                         groups->later_count + 1, layout->layer_count, STORE_GROUPS_MAX,
+                         STORE_GROUP_LAYERS_MAX);
+    if (layout->fractions.layer_count > 0)
+        return error_set(error, STATUS_USAGE, "layout: layers differ, and pages are of two forms");
+    for (size_t i = 0; i < groups->later_count; i++) {
+        const struct store_group *group = &groups->later[i];
+        if (!word_good(group->codec))
+            return error_set(error, STATUS_USAGE, "layout: a name of a codec that is no word");
+        TRY(size_check("KV heads", group->kv_head_count, 1, STORE_HEADS_MAX, error));
+        TRY(chunk_check(group->chunk_bytes, group->tail_bytes, error));
+        if ((group->tail_bytes != 0) != (layout->tail_bytes != 0))
+            return error_set(error, STATUS_USAGE, "layout: some groups have tails of their own, some not");
+    }
+    for (size_t i = 0; i < layout->layer_count; i++) {
+        if (groups->of_layer[i] > groups->later_count)
+            return error_set(error, STATUS_USAGE, "layout: layer %zu is of group %u, expected 0 to %u", i,
+                             groups->of_layer[i], groups->later_count);
+        used[groups->of_layer[i]] = true;
+    }
+    for (size_t i = 0; i <= groups->later_count; i++)
+        if (!used[i]) return error_set(error, STATUS_USAGE, "layout: no layer is of group %zu", i);
+    if (format(layout, NULL, 0) >= STORE_TEXT_MAX)
+        return error_set(error, STATUS_USAGE, "layout: groups of %u layers do not fit into its %d bytes",
+                         layout->layer_count, STORE_TEXT_MAX);
+    return STATUS_OK;
+}
+
 enum status layout_check(const struct store_layout *layout, struct error *error) {
     if (!word_good(layout->codec) || !word_good(layout->key_index_kind))
         return error_set(error, STATUS_USAGE, "layout: a name of a codec or of a key index that is no word");
-    const struct {
-        const char *name;
-        uint32_t value, min, max;
-    } fields[] = {{"layers", layout->layer_count, 1, STORE_LAYERS_MAX},
-                  {"KV heads", layout->kv_head_count, 1, STORE_HEADS_MAX},
-                  {"bytes of a chunk", layout->chunk_bytes, KV_CHUNK_BLOCKS, STORE_CHUNK_BYTES_MAX},
-                  {"bytes of key index", layout->key_index_bytes, 0, STORE_KEY_INDEX_BYTES_MAX}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (fields[i].value < fields[i].min || fields[i].value > fields[i].max)
-            return error_set(error, STATUS_USAGE, "layout: %u %s, expected %u to %u", fields[i].value,
-                             fields[i].name, fields[i].min, fields[i].max);
-    if (layout->tail_bytes % KV_CHUNK_BLOCKS != 0 || layout->tail_bytes > STORE_CHUNK_BYTES_MAX)
-        return error_set(error, STATUS_USAGE, "layout: %u bytes of a tail are not 8 blocks",
-                         layout->tail_bytes);
-    if (layout->chunk_bytes % KV_CHUNK_BLOCKS != 0)
-        return error_set(error, STATUS_USAGE, "layout: %u bytes of a chunk are not 8 blocks",
-                         layout->chunk_bytes);
+    TRY(size_check("layers", layout->layer_count, 1, STORE_LAYERS_MAX, error));
+    TRY(size_check("KV heads", layout->kv_head_count, 1, STORE_HEADS_MAX, error));
+    TRY(size_check("bytes of key index", layout->key_index_bytes, 0, STORE_KEY_INDEX_BYTES_MAX, error));
+    TRY(chunk_check(layout->chunk_bytes, layout->tail_bytes, error));
+    TRY(groups_check(layout, error));
     return fractions_check(layout, error);
 }
 
@@ -170,6 +228,27 @@ static enum status fractions_parse(const char **text, struct store_layout *layou
     return STATUS_OK;
 }
 
+/* " groups=0110/CODEC/HEADS/CHUNK/TAIL" at *text, if it is there; false: it is not what it must be. */
+static bool groups_parse(const char **text, struct store_layout *layout) {
+    static const char word[] = " groups=";
+    struct store_groups *groups = &layout->groups;
+    if (strncmp(*text, word, sizeof word - 1) != 0) return true;
+    const char *rest = *text + sizeof word - 1;
+    const size_t count = strspn(rest, "0123");
+    if (count != layout->layer_count || count > STORE_GROUP_LAYERS_MAX) return false;
+    for (size_t i = 0; i < count; i++) groups->of_layer[i] = (uint8_t)(rest[i] - '0');
+    for (rest += count; *rest == '/' && groups->later_count < STORE_GROUPS_MAX - 1;) {
+        struct store_group *group = &groups->later[groups->later_count++];
+        int read = 0;
+        if (sscanf(rest, "/%47[^/ ]/%u/%u/%u%n", group->codec, &group->kv_head_count, &group->chunk_bytes,
+                   &group->tail_bytes, &read) != 4)
+            return false;
+        rest += read;
+    }
+    *text = rest;
+    return true;
+}
+
 bool layout_is_read(const char *text, unsigned *version) {
     *version = 1; /* of texts that name none */
     if (sscanf(text, "version=%9u ", version) != 1) return true;
@@ -182,31 +261,60 @@ enum status layout_parse(const char *text, struct store_layout *layout, struct e
     char again[STORE_TEXT_MAX];
     *layout = (struct store_layout){0};
     if (!layout_is_read(text, &version))
-        return error_set(error, STATUS_DOCUMENT, "found version %u of documents, expected %d", version,
-                         LAYOUT_VERSION_LAST);
-    bool good = sscanf(text, "codec=%47[^ ] layers=%u heads=%u chunk=%u%n", layout->codec,
+        return error_set(error, STATUS_DOCUMENT, "found version %u of documents, expected %d to %d", version,
+                         LAYOUT_VERSION_FIRST, LAYOUT_VERSION_LAST);
+    const char *words = strncmp(text, "version=", 8) == 0 ? text + strcspn(text, " ") + 1 : text;
+    bool good = sscanf(words, "codec=%47[^ ] layers=%u heads=%u chunk=%u%n", layout->codec,
                        &layout->layer_count, &layout->kv_head_count, &layout->chunk_bytes, &read) == 4;
-    const char *rest = text + read;
+    const char *rest = words + read;
     read = 0;
     if (good && sscanf(rest, " tail=%u%n", &layout->tail_bytes, &read) == 1) rest += read;
     if (good) TRY(fractions_parse(&rest, layout, error));
+    good = good && groups_parse(&rest, layout);
     good = good && sscanf(rest, " metadata=%47[^/]/%u segment=%d", layout->key_index_kind,
                           &layout->key_index_bytes, &segment) == 3;
+    good = good && layout_check(layout, NULL) == STATUS_OK;
     if (good) layout_format(layout, again);
-    if (good && strcmp(again, text) == 0 && layout_check(layout, NULL) == STATUS_OK) return STATUS_OK;
+    if (good && strcmp(again, text) == 0) return STATUS_OK;
     return error_set(error, STATUS_DOCUMENT, "its layout is none of this loam: %.120s", text);
 }
 
+static size_t rows_bytes(uint32_t chunk_bytes, uint32_t tail_bytes) {
+    return tail_bytes != 0 ? tail_bytes : chunk_bytes;
+}
+
 size_t store_page_bytes(const struct store_layout *layout) {
-    return align_up(layout->chunk_bytes, IO_ALIGNMENT);
+    size_t bytes = layout->chunk_bytes;
+    for (size_t i = 0; i < layout->groups.later_count; i++)
+        bytes = max_size(bytes, layout->groups.later[i].chunk_bytes);
+    return align_up(bytes, IO_ALIGNMENT);
 }
 
 size_t store_tail_bytes(const struct store_layout *layout) {
-    return align_up(layout->tail_bytes != 0 ? layout->tail_bytes : layout->chunk_bytes, IO_ALIGNMENT);
+    size_t bytes = rows_bytes(layout->chunk_bytes, layout->tail_bytes);
+    for (size_t i = 0; i < layout->groups.later_count; i++)
+        bytes = max_size(bytes,
+                         rows_bytes(layout->groups.later[i].chunk_bytes, layout->groups.later[i].tail_bytes));
+    return align_up(bytes, IO_ALIGNMENT);
+}
+
+bool store_layout_same_pages(const struct store_layout *a, const struct store_layout *b) {
+    const struct store_groups *groups = &a->groups, *others = &b->groups;
+    bool same = strcmp(a->codec, b->codec) == 0 && a->layer_count == b->layer_count &&
+                a->kv_head_count == b->kv_head_count && a->chunk_bytes == b->chunk_bytes &&
+                a->tail_bytes == b->tail_bytes && groups->later_count == others->later_count &&
+                memcmp(groups->of_layer, others->of_layer, sizeof groups->of_layer) == 0;
+    for (size_t i = 0; same && i < groups->later_count; i++)
+        same = strcmp(groups->later[i].codec, others->later[i].codec) == 0 &&
+               groups->later[i].kv_head_count == others->later[i].kv_head_count &&
+               groups->later[i].chunk_bytes == others->later[i].chunk_bytes &&
+               groups->later[i].tail_bytes == others->later[i].tail_bytes;
+    return same;
 }
 
 struct store_parts store_page_parts(const struct store_layout *layout) {
     const bool mixed = layout->fractions.layer_count > 0;
+    if (layout->groups.later_count > 0) return (struct store_parts){0};
     const size_t rows = mixed ? layout->tail_bytes : layout->tail_bytes == 0 ? layout->chunk_bytes : 0;
     struct store_parts parts = {.bytes = IO_ALIGNMENT};
     while (rows > parts.bytes * STORE_PARTS_MAX) parts.bytes *= 2;
@@ -231,9 +339,12 @@ static uint64_t mixed_bytes(const struct geometry *geometry, uint64_t pages, uin
     return quantized * geometry->page_bytes + (pages - quantized) * geometry->tail_page_bytes;
 }
 
+/* Of the only group that there is, where pages are mixed. */
+static size_t mixed_heads(const struct geometry *geometry) { return geometry->groups[0].kv_head_count; }
+
 static uint64_t segment_bytes(const struct geometry *geometry, const struct geometry_span *span) {
     return mixed_bytes(geometry, geometry->chunk_pages * SEGMENT_CHUNKS,
-                       geometry->kv_head_count * span->quantized_before[geometry->layer_count]);
+                       mixed_heads(geometry) * span->quantized_before[geometry->layer_count]);
 }
 
 /* Where each span begins: behind the segments of the one before. */
@@ -253,25 +364,98 @@ static void spans_init(struct geometry *geometry) {
     for (size_t i = 0; i < fractions->layer_count; i++)
         geometry->kept_before[i + 1] =
             geometry->kept_before[i] +
-            (uint32_t)page_fractions_kept(fractions, i, geometry->kv_head_count, geometry->kv_head_count);
+            (uint32_t)page_fractions_kept(fractions, i, mixed_heads(geometry), mixed_heads(geometry));
+}
+
+static struct geometry_group group_of(uint32_t kv_head_count, uint32_t chunk_bytes, uint32_t tail_bytes) {
+    const size_t rows = rows_bytes(chunk_bytes, tail_bytes);
+    return (struct geometry_group){.kv_head_count = kv_head_count,
+                                   .chunk_bytes = chunk_bytes,
+                                   .page_bytes = align_up(chunk_bytes, IO_ALIGNMENT),
+                                   .tail_chunk_bytes = rows,
+                                   .tail_page_bytes = align_up(rows, IO_ALIGNMENT)};
+}
+
+size_t layout_lanes(const struct store_layout *layout) {
+    const struct store_groups *groups = &layout->groups;
+    size_t lanes = 0;
+    if (groups->later_count == 0) return (size_t)layout->layer_count * layout->kv_head_count;
+    for (size_t i = 0; i < layout->layer_count; i++)
+        lanes += groups->of_layer[i] > 0 ? groups->later[groups->of_layer[i] - 1].kv_head_count
+                                         : layout->kv_head_count;
+    return lanes;
 }
 
 void geometry_init(struct geometry *geometry, const struct store_layout *layout) {
+    const struct store_groups *groups = &layout->groups;
     *geometry = (struct geometry){.layer_count = layout->layer_count,
-                                  .kv_head_count = layout->kv_head_count,
-                                  .chunk_pages = (size_t)layout->layer_count * layout->kv_head_count,
-                                  .chunk_bytes = layout->chunk_bytes,
+                                  .group_count = (size_t)groups->later_count + 1,
+                                  .chunk_pages = layout_lanes(layout),
                                   .page_bytes = store_page_bytes(layout),
                                   .key_index_bytes = layout->key_index_bytes,
-                                  .tail_chunk_bytes =
-                                      layout->tail_bytes != 0 ? layout->tail_bytes : layout->chunk_bytes,
                                   .tail_page_bytes = store_tail_bytes(layout),
                                   .fractions = layout->fractions};
+    geometry->groups[0] = group_of(layout->kv_head_count, layout->chunk_bytes, layout->tail_bytes);
+    for (size_t i = 0; i < groups->later_count; i++)
+        geometry->groups[i + 1] = group_of(groups->later[i].kv_head_count, groups->later[i].chunk_bytes,
+                                           groups->later[i].tail_bytes);
+    memcpy(geometry->group_of, groups->of_layer, sizeof geometry->group_of);
     geometry->quantizes = layout->tail_bytes != 0;
     parts_init(geometry, layout);
     _Static_assert((int)SEGMENT_CHUNKS == (int)PAGE_FRACTION_WHOLE,
                    "a layer's share of a segment is as many pages");
     if (layout->fractions.layer_count > 0) spans_init(geometry);
+}
+
+const struct geometry_group *geometry_group(const struct geometry *geometry, size_t layer) {
+    return &geometry->groups[geometry->group_count > 1 ? geometry->group_of[layer] : 0];
+}
+
+size_t geometry_heads(const struct geometry *geometry, size_t layer) {
+    return geometry_group(geometry, layer)->kv_head_count;
+}
+
+size_t geometry_heads_max(const struct geometry *geometry) {
+    size_t heads = 0;
+    for (size_t i = 0; i < geometry->group_count; i++)
+        heads = max_size(heads, geometry->groups[i].kv_head_count);
+    return heads;
+}
+
+/* What the layers before one have, of layers that differ. */
+struct layers_before {
+    size_t lanes;
+    uint64_t page_bytes, tail_bytes; /* of a page of each lane; of a tail */
+};
+
+static struct layers_before layers_before(const struct geometry *geometry, size_t layer) {
+    struct layers_before before = {0};
+    for (size_t i = 0; i < layer; i++) {
+        const struct geometry_group *group = geometry_group(geometry, i);
+        before.lanes += group->kv_head_count;
+        before.page_bytes += (uint64_t)group->kv_head_count * group->page_bytes;
+        before.tail_bytes += (uint64_t)group->kv_head_count * group->tail_page_bytes;
+    }
+    return before;
+}
+
+size_t geometry_lane(const struct geometry *geometry, size_t layer, size_t kv_head) {
+    return (geometry->group_count > 1 ? layers_before(geometry, layer).lanes
+                                      : layer * geometry->groups[0].kv_head_count) +
+           kv_head;
+}
+
+size_t geometry_layer_of(const struct geometry *geometry, size_t lane) {
+    size_t layer = 0;
+    if (geometry->group_count == 1) return lane / geometry->groups[0].kv_head_count;
+    for (size_t end = geometry_heads(geometry, 0); end <= lane; end += geometry_heads(geometry, layer))
+        layer++;
+    return layer;
+}
+
+uint64_t geometry_tails_bytes(const struct geometry *geometry) {
+    return geometry->group_count > 1 ? layers_before(geometry, geometry->layer_count).tail_bytes
+                                     : (uint64_t)geometry->chunk_pages * geometry->tail_page_bytes;
 }
 
 uint64_t chunks_full(uint64_t token_count) { return token_count / KV_CHUNK_TOKENS; }
@@ -280,18 +464,18 @@ uint64_t chunks_full(uint64_t token_count) { return token_count / KV_CHUNK_TOKEN
  * not all of them are at their most at once; document_bytes_max, asked first, refuses what is larger. */
 
 size_t page_index(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
-    return (size_t)chunk * geometry->chunk_pages + layer * geometry->kv_head_count + kv_head;
+    return (size_t)chunk * geometry->chunk_pages + geometry_lane(geometry, layer, kv_head);
 }
 
 static uint64_t entry_number(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     uint64_t column =
-        chunk / SEGMENT_CHUNKS * geometry->chunk_pages + layer * geometry->kv_head_count + kv_head;
+        chunk / SEGMENT_CHUNKS * geometry->chunk_pages + geometry_lane(geometry, layer, kv_head);
     return column * SEGMENT_CHUNKS + chunk % SEGMENT_CHUNKS;
 }
 
 static bool is_mixed_rows(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     return geometry->fractions.layer_count > 0 &&
-           !page_fractions_is_quantized(&geometry->fractions, layer, kv_head, geometry->kv_head_count, chunk);
+           !page_fractions_is_quantized(&geometry->fractions, layer, kv_head, mixed_heads(geometry), chunk);
 }
 
 bool page_is_rows(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
@@ -299,12 +483,13 @@ bool page_is_rows(const struct geometry *geometry, size_t layer, size_t kv_head,
 }
 
 size_t page_chunk_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
-    return is_mixed_rows(geometry, layer, kv_head, chunk) ? geometry->tail_chunk_bytes
-                                                          : geometry->chunk_bytes;
+    const struct geometry_group *group = geometry_group(geometry, layer);
+    return is_mixed_rows(geometry, layer, kv_head, chunk) ? group->tail_chunk_bytes : group->chunk_bytes;
 }
 
 size_t page_padded_bytes(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
-    return is_mixed_rows(geometry, layer, kv_head, chunk) ? geometry->tail_page_bytes : geometry->page_bytes;
+    const struct geometry_group *group = geometry_group(geometry, layer);
+    return is_mixed_rows(geometry, layer, kv_head, chunk) ? group->tail_page_bytes : group->page_bytes;
 }
 
 size_t page_padded_max(const struct geometry *geometry) {
@@ -316,14 +501,14 @@ size_t page_padded_max(const struct geometry *geometry) {
 static uint64_t kept_before(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     if (chunk >= SEGMENT_CHUNKS) return geometry->kept_before[geometry->layer_count];
     return geometry->kept_before[layer] +
-           page_fractions_kept(&geometry->fractions, layer, kv_head + (chunk > 0), geometry->kv_head_count);
+           page_fractions_kept(&geometry->fractions, layer, kv_head + (chunk > 0), mixed_heads(geometry));
 }
 
 /* From the start of the segments: those before, then in this one the layers, heads and chunks before. */
 static uint64_t mixed_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     const struct geometry_span *span = &geometry->spans[geometry->fractions.later_count];
     while (span->chunk_first > chunk) span--;
-    const uint64_t heads = geometry->kv_head_count, here = chunk % SEGMENT_CHUNKS,
+    const uint64_t heads = mixed_heads(geometry), here = chunk % SEGMENT_CHUNKS,
                    before = span->quantized_before[layer],
                    fraction = span->quantized_before[layer + 1] - before;
     const uint64_t quantized = page_span_before((unsigned)fraction, kv_head, heads, here);
@@ -334,11 +519,22 @@ static uint64_t mixed_offset(const struct geometry *geometry, size_t layer, size
            kept_before(geometry, layer, kv_head, chunk) * (geometry->tail_page_bytes - geometry->page_bytes);
 }
 
+/* The same of layers that differ. */
+static uint64_t grouped_offset(const struct geometry *geometry, size_t layer, size_t kv_head,
+                               uint64_t chunk) {
+    const uint64_t here = kv_head * SEGMENT_CHUNKS + chunk % SEGMENT_CHUNKS;
+    return chunk / SEGMENT_CHUNKS * SEGMENT_CHUNKS *
+               layers_before(geometry, geometry->layer_count).page_bytes +
+           SEGMENT_CHUNKS * layers_before(geometry, layer).page_bytes +
+           here * geometry_group(geometry, layer)->page_bytes;
+}
+
 uint64_t page_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
-    return 2 * geometry->chunk_pages * geometry->tail_page_bytes +
-           (geometry->fractions.layer_count > 0
-                ? mixed_offset(geometry, layer, kv_head, chunk)
-                : entry_number(geometry, layer, kv_head, chunk) * geometry->page_bytes);
+    const uint64_t tails = 2 * geometry_tails_bytes(geometry);
+    if (geometry->group_count > 1) return tails + grouped_offset(geometry, layer, kv_head, chunk);
+    return tails + (geometry->fractions.layer_count > 0
+                        ? mixed_offset(geometry, layer, kv_head, chunk)
+                        : entry_number(geometry, layer, kv_head, chunk) * geometry->page_bytes);
 }
 
 uint64_t key_index_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
@@ -346,37 +542,43 @@ uint64_t key_index_offset(const struct geometry *geometry, size_t layer, size_t 
 }
 
 uint64_t tail_offset(const struct geometry *geometry, uint64_t generation, size_t layer, size_t kv_head) {
-    return ((generation & 1) * geometry->chunk_pages + layer * geometry->kv_head_count + kv_head) *
-           geometry->tail_page_bytes;
+    const size_t bytes = geometry_group(geometry, layer)->tail_page_bytes;
+    return (generation & 1) * geometry_tails_bytes(geometry) +
+           (geometry->group_count > 1 ? layers_before(geometry, layer).tail_bytes + kv_head * bytes
+                                      : geometry_lane(geometry, layer, kv_head) * bytes);
 }
 
-size_t tail_bytes(const struct geometry *geometry, uint64_t token_count) {
+size_t tail_bytes(const struct geometry *geometry, size_t layer, uint64_t token_count) {
     size_t rows = token_count % KV_CHUNK_TOKENS;
-    return (rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS * (geometry->tail_chunk_bytes / KV_CHUNK_BLOCKS);
+    return (rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS *
+           (geometry_group(geometry, layer)->tail_chunk_bytes / KV_CHUNK_BLOCKS);
 }
 
 uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64_t generation) {
     uint64_t chunks = chunks_full(token_count);
-    size_t layer = geometry->layer_count - 1, head = geometry->kv_head_count - 1;
+    size_t layer = geometry->layer_count - 1, head = geometry_heads(geometry, layer) - 1;
     if (chunks > 0)
         return page_offset(geometry, layer, head, chunks - 1) +
                page_padded_bytes(geometry, layer, head, chunks - 1);
     if (token_count == 0) return 0;
     return tail_offset(geometry, generation, layer, head) +
-           align_up(tail_bytes(geometry, token_count), IO_ALIGNMENT);
+           align_up(tail_bytes(geometry, layer, token_count), IO_ALIGNMENT);
 }
 
 uint64_t key_index_end(const struct geometry *geometry, uint64_t token_count) {
     uint64_t chunks = chunks_full(token_count);
+    const size_t layer = geometry->layer_count - 1;
     if (chunks == 0 || geometry->key_index_bytes == 0) return 0;
-    return key_index_offset(geometry, geometry->layer_count - 1, geometry->kv_head_count - 1, chunks - 1) +
+    return key_index_offset(geometry, layer, geometry_heads(geometry, layer) - 1, chunks - 1) +
            geometry->key_index_bytes;
 }
 
 /* Bytes of all pages of so many chunks, which fit when those of the larger form do. */
 static bool pages_bytes(const struct geometry *geometry, uint64_t chunks, uint64_t *bytes) {
     if (!checked_multiply(chunks, geometry->chunk_pages * page_padded_max(geometry), bytes)) return false;
-    uint64_t quantized = 0, heads = geometry->kv_head_count;
+    if (geometry->group_count > 1)
+        *bytes = chunks * layers_before(geometry, geometry->layer_count).page_bytes;
+    uint64_t quantized = 0, heads = mixed_heads(geometry);
     for (size_t i = 0; i < geometry->fractions.layer_count; i++)
         quantized += page_fractions_of_layer(&geometry->fractions, i, heads, chunks);
     if (geometry->fractions.layer_count > 0)
@@ -394,7 +596,7 @@ uint64_t document_bytes_max(const struct geometry *geometry, uint64_t token_coun
     /* The catalog: its checksums, 4 bytes per token, an eighth more for its pages that are not full. */
     bool fits = checked_add(chunks, tail ? 2 : 0, &sum) &&
                 checked_multiply(sum, geometry->chunk_pages, &pages) &&
-                checked_multiply(geometry->chunk_pages * (tail ? 2 : 0), geometry->tail_page_bytes, &tails) &&
+                checked_multiply(geometry_tails_bytes(geometry), tail ? 2 : 0, &tails) &&
                 pages_bytes(geometry, chunks, &bytes) && checked_add(bytes, tails, &bytes) &&
                 checked_multiply(pages, geometry->key_index_bytes, &key_index) &&
                 checked_multiply(pages, geometry->page_sum_bytes + sizeof(struct checksum), &table) &&

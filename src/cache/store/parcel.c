@@ -43,22 +43,27 @@ const char *parcel_description_read(const uint8_t bytes[PARCEL_DESCRIPTION_BYTES
 
 static uint64_t blocks(uint64_t count, uint64_t of) { return (count + of - 1) / of; }
 
+/* Of a layer's tail and pages, each with its checksum. */
+static uint64_t layer_bytes(const struct geometry *geometry, size_t layer, uint64_t token_count) {
+    const struct geometry_group *group = geometry_group(geometry, layer);
+    const uint64_t chunks = chunks_full(token_count), heads = group->kv_head_count, pages = chunks * heads,
+                   sum = sizeof(struct checksum),
+                   quantized = geometry->fractions.layer_count > 0
+                                   ? page_fractions_of_layer(&geometry->fractions, layer, heads, chunks)
+                                   : pages;
+    uint64_t bytes =
+        quantized * (group->chunk_bytes + sum) + (pages - quantized) * (group->tail_chunk_bytes + sum);
+    if (token_count % KV_CHUNK_TOKENS != 0) bytes += heads * (tail_bytes(geometry, layer, token_count) + sum);
+    return bytes;
+}
+
 uint64_t parcel_document_bytes(const struct geometry *geometry, uint64_t token_count) {
     const uint64_t chunks = chunks_full(token_count), pages = chunks * geometry->chunk_pages,
                    sum = sizeof(struct checksum);
-    uint64_t quantized = pages, rows = 0;
-    if (geometry->fractions.layer_count > 0) {
-        quantized = 0;
-        for (size_t layer = 0; layer < geometry->layer_count; layer++)
-            quantized +=
-                page_fractions_of_layer(&geometry->fractions, layer, geometry->kv_head_count, chunks);
-        rows = pages - quantized;
-    }
     uint64_t bytes = PARCEL_DESCRIPTION_BYTES + sum;
     bytes += token_count * sizeof(int32_t) + blocks(token_count, PARCEL_TOKENS_MAX) * sum;
-    if (token_count % KV_CHUNK_TOKENS != 0)
-        bytes += geometry->chunk_pages * (tail_bytes(geometry, token_count) + sum);
-    bytes += quantized * (geometry->chunk_bytes + sum) + rows * (geometry->tail_chunk_bytes + sum);
+    for (size_t layer = 0; layer < geometry->layer_count; layer++)
+        bytes += layer_bytes(geometry, layer, token_count);
     if (geometry->key_index_bytes > 0)
         bytes +=
             pages * geometry->key_index_bytes + blocks(chunks, SEGMENT_CHUNKS) * geometry->chunk_pages * sum;
@@ -74,8 +79,9 @@ struct parcel_place parcel_page_place(const struct geometry *geometry, uint64_t 
                    first = index / segment_pages * SEGMENT_CHUNKS;
     const size_t count = segment_count(chunks, first), within = (size_t)(index % segment_pages),
                  column = within / count;
-    return (struct parcel_place){column / geometry->kv_head_count, column % geometry->kv_head_count,
-                                 first + within % count, count - within % count};
+    const size_t layer = geometry_layer_of(geometry, column);
+    return (struct parcel_place){layer, column - geometry_lane(geometry, layer, 0), first + within % count,
+                                 count - within % count};
 }
 
 struct parcel_key_index_place parcel_key_index_place(const struct geometry *geometry, uint64_t chunks,

@@ -144,7 +144,7 @@ static enum status check_description(struct intake *intake, size_t number, uint6
         return WRONG(error, reader, "its checksums take more than the %d bytes that a commit has",
                      COMMIT_BYTES_MAX);
     const size_t key_index = SEGMENT_CHUNKS * geometry->key_index_bytes,
-                 pages = max_size(geometry->chunk_bytes, geometry->tail_chunk_bytes);
+                 pages = max_size(geometry->page_bytes, geometry->tail_page_bytes);
     intake->memory_bytes = max_size(intake->memory_bytes, max_size(key_index, pages));
     return STATUS_OK;
 }
@@ -275,10 +275,10 @@ static enum status take_tail(struct intake *intake, size_t number, struct error 
     const uint64_t tokens = taken->description.token_count;
     if (tokens % KV_CHUNK_TOKENS == 0) return STATUS_OK;
     for (size_t layer = 0; layer < geometry->layer_count; layer++)
-        for (size_t head = 0; head < geometry->kv_head_count; head++) {
+        for (size_t head = 0; head < geometry_heads(geometry, layer); head++) {
             snprintf(reader->doing, sizeof reader->doing, "document %zu, tail of layer %zu, KV head %zu",
                      number + 1, layer, head);
-            TRY(read_block(reader, intake->memory, tail_bytes(geometry, tokens), error));
+            TRY(read_block(reader, intake->memory, tail_bytes(geometry, layer, tokens), error));
             if (taken->document == NULL) continue;
             PATIENTLY(taken->document,
                       document_write_tail(taken->document, layer, head, tokens, intake->memory, error));
@@ -329,9 +329,9 @@ static enum status take_key_index(struct intake *intake, size_t number, struct e
     const struct geometry *geometry = &taken->geometry;
     const uint64_t chunks = chunks_full(taken->description.token_count),
                    runs = parcel_key_index_count(geometry, chunks);
-    for (uint64_t index = 0; index < runs; index++)
-        for (size_t head = 0; head < geometry->kv_head_count; head++) {
-            const struct parcel_key_index_place place = parcel_key_index_place(geometry, chunks, index);
+    for (uint64_t index = 0; index < runs; index++) {
+        const struct parcel_key_index_place place = parcel_key_index_place(geometry, chunks, index);
+        for (size_t head = 0; head < geometry_heads(geometry, place.layer); head++) {
             snprintf(reader->doing, sizeof reader->doing,
                      "document %zu, key index of layer %zu, KV head %zu, chunk %" PRIu64, number + 1,
                      place.layer, head, place.chunk);
@@ -344,6 +344,7 @@ static enum status take_key_index(struct intake *intake, size_t number, struct e
                                                    min_size(together, place.count - done),
                                                    intake->memory + done * geometry->key_index_bytes, error));
         }
+    }
     return STATUS_OK;
 }
 

@@ -181,10 +181,10 @@ static enum status write_pages(struct parcel *parcel, struct document *document,
     struct page_read reads[PAGES_MAX];
     size_t count = 0, used = 0;
     for (uint64_t index = parcel->index; index < page_count && count < PAGES_MAX; index++, count++) {
-        struct parcel_place place = {(size_t)index / geometry->kv_head_count,
-                                     (size_t)index % geometry->kv_head_count, chunks, 1};
+        const size_t layer = tail ? geometry_layer_of(geometry, (size_t)index) : 0;
+        struct parcel_place place = {layer, (size_t)index - geometry_lane(geometry, layer, 0), chunks, 1};
         if (!tail) place = parcel_page_place(geometry, chunks, index);
-        const size_t bytes = tail ? geometry->tail_page_bytes
+        const size_t bytes = tail ? geometry_group(geometry, place.layer)->tail_page_bytes
                                   : page_padded_bytes(geometry, place.layer, place.kv_head, place.chunk);
         if (used + bytes > parcel->pages_bytes) break;
         reads[count] = (struct page_read){.layer = (uint32_t)place.layer,
@@ -196,7 +196,7 @@ static enum status write_pages(struct parcel *parcel, struct document *document,
     TRY(read_pages(parcel, document, reads, count, error));
     for (size_t i = 0; i < count; i++) {
         const size_t bytes =
-            tail ? tail_bytes(geometry, tokens)
+            tail ? tail_bytes(geometry, reads[i].layer, tokens)
                  : page_chunk_bytes(geometry, reads[i].layer, reads[i].kv_head, reads[i].chunk);
         TRY(block(parcel, reads[i].memory, bytes, error));
     }
@@ -209,11 +209,11 @@ static enum status write_key_index(struct parcel *parcel, struct document *docum
     const size_t run = SEGMENT_CHUNKS * geometry->key_index_bytes;
     const struct parcel_key_index_place place =
         parcel_key_index_place(geometry, chunks_full(document_token_count(document)), parcel->index);
-    uint8_t *memory = malloc(geometry->kv_head_count * run);
+    uint8_t *memory = malloc(geometry_heads(geometry, place.layer) * run);
     if (memory == NULL) return error_set(error, STATUS_MEMORY, "export: out of memory");
     enum status status =
         document_read_key_index_run(document, place.layer, place.chunk, place.count, memory, error);
-    for (size_t head = 0; status == STATUS_OK && head < geometry->kv_head_count; head++)
+    for (size_t head = 0; status == STATUS_OK && head < geometry_heads(geometry, place.layer); head++)
         status = block(parcel, memory + head * run, place.count * geometry->key_index_bytes, error);
     free(memory);
     parcel->index++;

@@ -109,6 +109,19 @@ struct store_model {
 /* Makes a fingerprint of bytes, one part after another; fingerprint begins as zeros. */
 void store_fingerprint_add(uint8_t fingerprint[STORE_FINGERPRINT_BYTES], const void *bytes, uint64_t count);
 
+/* Layers whose KV has another geometry than that of the first group, which is in the layout itself.  Their pages are all of
+ * one form, and are read whole. */
+enum { STORE_GROUPS_MAX = 4, STORE_GROUP_LAYERS_MAX = PAGE_FRACTIONS_LAYERS_MAX };
+struct store_groups {
+    uint8_t later_count; /* 0: all layers are alike */
+    struct store_group {
+        char codec[STORE_WORD_MAX];
+        uint32_t kv_head_count, chunk_bytes, tail_bytes; /* as in struct store_layout */
+    } later[STORE_GROUPS_MAX - 1];
+    uint8_t of_layer
+        [STORE_GROUP_LAYERS_MAX]; /* 0: the layout's own; n: later[n - 1]; zeros behind the last layer */
+};
+
 /* How its pages look.  Words are of a-z 0-9 . , + - and not empty. */
 struct store_layout {
     char codec[STORE_WORD_MAX]; /* types and dimensions of a row, as "f16.64,q8.64" */
@@ -119,9 +132,13 @@ struct store_layout {
     struct page_fractions fractions;
     char key_index_kind[STORE_WORD_MAX]; /* "none" with 0 bytes */
     uint32_t key_index_bytes;            /* per chunk of one head of one layer */
+    struct store_groups groups;
 };
 
-/* Bytes that a page read moves, and that its target must have: chunk_bytes rounded up to 4 KiB.  With fractions: of the
+/* Whether pages look the same, but for fractions and key index. */
+bool store_layout_same_pages(const struct store_layout *a, const struct store_layout *b);
+
+/* Bytes that a page read moves, and that its target must have: chunk_bytes of the largest group rounded up to 4 KiB.  With fractions: of the
  * pages that are in 4 bits; the others are as large as a tail. */
 size_t store_page_bytes(const struct store_layout *layout);
 size_t store_tail_bytes(const struct store_layout *layout); /* the same for a tail */

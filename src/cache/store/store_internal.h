@@ -31,13 +31,19 @@ const char *checksum_text(const struct checksum *checksum, char text[33]);
 enum { SEGMENT_CHUNKS = 16 }; /* consecutive chunks of a head that are neighbours on disk */
 
 struct geometry {
-    size_t layer_count, kv_head_count;
+    size_t layer_count;
     size_t chunk_pages; /* pages of one chunk over all layers and heads */
-    size_t chunk_bytes, page_bytes, key_index_bytes;
-    size_t tail_chunk_bytes, tail_page_bytes;
-    bool quantizes;                /* pages, all or some: they are not what a tail is */
-    size_t part_bytes, part_count; /* of a page of rows; 0: pages are read whole */
-    size_t page_sum_bytes;         /* a page's checksum, and behind it those of its parts */
+    size_t key_index_bytes;
+    size_t page_bytes, tail_page_bytes; /* of the largest group */
+    size_t group_count;
+    struct geometry_group {
+        size_t kv_head_count; /* of a layer */
+        size_t chunk_bytes, page_bytes, tail_chunk_bytes, tail_page_bytes;
+    } groups[STORE_GROUPS_MAX];
+    uint8_t group_of[STORE_GROUP_LAYERS_MAX]; /* by layer, with more than one group */
+    bool quantizes;                           /* pages, all or some: they are not what a tail is */
+    size_t part_bytes, part_count;            /* of a page of rows; 0: pages are read whole */
+    size_t page_sum_bytes;                    /* a page's checksum, and behind it those of its parts */
     struct page_fractions fractions;
     struct geometry_span {
         uint64_t chunk_first;
@@ -55,12 +61,22 @@ enum status layout_check(const struct store_layout *layout, struct error *error)
 void layout_format(const struct store_layout *layout, char *text);
 /* The version of the format of a document, which its layout's text begins with: "version=2 ", or nothing, which is 1.
  * One that this loam does not read is another loam's: it is not used, not flagged and not removed unasked. */
-enum { LAYOUT_VERSION_FIRST = 1, LAYOUT_VERSION_LAST = 1 };
+enum { LAYOUT_VERSION_FIRST = 1, LAYOUT_VERSION_GROUPS = 2, LAYOUT_VERSION_LAST = 2 };
 bool layout_is_read(const char *text, unsigned *version);
 /* STATUS_DOCUMENT: not what layout_format writes. */
 enum status layout_parse(const char *text, struct store_layout *layout, struct error *error) STATUS_CHECKED;
 void geometry_init(struct geometry *geometry, const struct store_layout *layout);
 void geometry_without_parts(struct geometry *geometry);
+
+/* A layer's group, and its heads; lanes are the heads of all layers, one after another. */
+const struct geometry_group *geometry_group(const struct geometry *geometry, size_t layer);
+size_t geometry_heads(const struct geometry *geometry, size_t layer);
+size_t geometry_heads_max(const struct geometry *geometry);
+size_t layout_lanes(const struct store_layout *layout);
+size_t geometry_lane(const struct geometry *geometry, size_t layer, size_t kv_head);
+size_t geometry_layer_of(const struct geometry *geometry, size_t lane);
+/* Bytes of the tails of one commit. */
+uint64_t geometry_tails_bytes(const struct geometry *geometry);
 
 uint64_t chunks_full(uint64_t token_count);
 /* Index of a page in tables [chunk][layer][head]. */
@@ -75,7 +91,7 @@ size_t page_padded_max(const struct geometry *geometry);
 uint64_t key_index_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk);
 uint64_t tail_offset(const struct geometry *geometry, uint64_t generation, size_t layer, size_t kv_head);
 /* Bytes of the tail's page that hold its token_count % 64 rows: whole blocks. */
-size_t tail_bytes(const struct geometry *geometry, uint64_t token_count);
+size_t tail_bytes(const struct geometry *geometry, size_t layer, uint64_t token_count);
 /* Where the last byte that this commit covers ends. */
 uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64_t generation);
 uint64_t key_index_end(const struct geometry *geometry, uint64_t token_count);

@@ -38,7 +38,7 @@ static void punch_behind(struct io_file *file, const struct geometry *geometry, 
     if (chunks % SEGMENT_CHUNKS == 0) return;
     uint64_t last = chunks / SEGMENT_CHUNKS * SEGMENT_CHUNKS + SEGMENT_CHUNKS - 1;
     for (size_t layer = 0; layer < geometry->layer_count; layer++)
-        for (size_t head = 0; head < geometry->kv_head_count; head++) {
+        for (size_t head = 0; head < geometry_heads(geometry, layer); head++) {
             uint64_t first = offset(geometry, layer, head, chunks);
             uint64_t end = offset(geometry, layer, head, last) + entry_bytes(geometry, layer, head, last);
             io_file_punch(file, first, end - first);
@@ -53,8 +53,7 @@ static size_t key_index_entry_bytes(const struct geometry *geometry, size_t laye
 
 /* The place of the next commit's tail. */
 static void punch_tail(struct io_file *pages, const struct geometry *geometry, uint64_t generation) {
-    io_file_punch(pages, tail_offset(geometry, generation + 1, 0, 0),
-                  geometry->chunk_pages * geometry->tail_page_bytes);
+    io_file_punch(pages, tail_offset(geometry, generation + 1, 0, 0), geometry_tails_bytes(geometry));
 }
 
 static enum status trim(struct store *store, struct document_row *row, const struct geometry *geometry,

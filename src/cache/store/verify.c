@@ -34,7 +34,7 @@ static enum status verify_pages(struct document *document, struct io_queue *queu
     for (uint64_t segment = 0; segment < chunks; segment += SEGMENT_CHUNKS) {
         size_t count = 0; /* in the order of the disk, but for the tail */
         for (uint32_t layer = 0; layer < geometry->layer_count; layer++)
-            for (uint32_t head = 0; head < geometry->kv_head_count; head++)
+            for (uint32_t head = 0; head < geometry_heads(geometry, layer); head++)
                 for (uint64_t chunk = segment; chunk < chunks && chunk < segment + SEGMENT_CHUNKS; chunk++) {
                     reads[count] = (struct page_read){
                         .layer = layer, .kv_head = head, .chunk = chunk, .memory = memory + count * page_max};
@@ -50,7 +50,7 @@ static enum status verify_pages(struct document *document, struct io_queue *queu
 static enum status verify_key_index(struct document *document, struct error *error) {
     const struct geometry *geometry = &document->geometry;
     uint64_t chunks = chunks_full(document_token_count(document)), bytes;
-    if (!checked_multiply(chunks * geometry->kv_head_count, geometry->key_index_bytes, &bytes) ||
+    if (!checked_multiply(chunks * geometry_heads_max(geometry), geometry->key_index_bytes, &bytes) ||
         bytes > SIZE_MAX)
         return error_set(error, STATUS_MEMORY, "key index: does not fit any memory");
     uint8_t *memory = malloc(bytes > 0 ? (size_t)bytes : 1);

@@ -117,7 +117,7 @@ static struct io_request prepare(struct buffer *buffer) {
         }
         break;
     case WRITE_TAIL: {
-        size_t bytes = tail_bytes(geometry, range->chunk);
+        size_t bytes = tail_bytes(geometry, range->layer, range->chunk);
         request.offset = tail_offset(geometry, document->row.generation + 1, range->layer, range->kv_head);
         request.bytes = align_up(bytes, IO_ALIGNMENT);
         document->tail_next[page_index(geometry, range->layer, range->kv_head, 0)] =
