@@ -6,22 +6,29 @@
 /* What the tier keeps about a slot. */
 enum { SLOT_TABLE_BYTES = sizeof(struct slot) + 2 * sizeof(uint32_t) };
 
+/* A slot holds a chunk of any group: it is as large as the largest. */
 size_t kv_budget_plain_bytes(const struct kv_cache_config *config) {
-    struct kv_layout layout;
-    kv_layout_init(&layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
-    return align_up(layout.chunk_bytes, IO_ALIGNMENT);
+    size_t bytes = 0;
+    for (size_t i = 0; i < kv_group_count(config); i++) {
+        struct kv_layout layout;
+        kv_group_layout(config, i, &layout);
+        bytes = max_size(bytes, layout.chunk_bytes);
+    }
+    return align_up(bytes, IO_ALIGNMENT);
 }
 
 size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {
-    struct kv_layout layout;
-    if (!config->quantized_pages) return 0;
-    kv_layout_init(&layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
-    return kv_q4_chunk_bytes(&layout);
+    size_t bytes = 0;
+    for (size_t i = 0; i < kv_group_count(config) && config->quantized_pages; i++) {
+        struct kv_layout layout;
+        kv_group_layout(config, i, &layout);
+        bytes = max_size(bytes, kv_q4_chunk_bytes(&layout));
+    }
+    return bytes;
 }
 
 size_t kv_budget_key_index_run_bytes(const struct kv_cache_config *config) {
-    return (config->key_index_on_disk ? config->kv_head_count : 1) * TIER_RUN_CHUNKS *
-           config->key_index_bytes;
+    return (config->key_index_on_disk ? kv_heads_max(config) : 1) * TIER_RUN_CHUNKS * config->key_index_bytes;
 }
 
 size_t kv_budget_ring_pages(const struct kv_cache_config *config) {
@@ -29,8 +36,7 @@ size_t kv_budget_ring_pages(const struct kv_cache_config *config) {
 }
 
 static uint64_t tables_bytes(const struct kv_cache_config *config) {
-    uint64_t lanes = config->layer_count * config->kv_head_count,
-             chunks = kv_chunks_of(config->token_capacity);
+    uint64_t lanes = kv_lane_count(config), chunks = kv_chunks_of(config->token_capacity);
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     size_t tables = (size_t)1 + (config->quantized_pages ? 1 : 0);
     return tables * sequences * page_table_bytes(lanes, kv_chunks_of(config->token_capacity / sequences)) +
@@ -53,9 +59,14 @@ size_t kv_budget_staging_bytes(const struct kv_cache_config *config) {
 /* Of the document that each sequence has open. */
 static uint64_t documents_bytes(const struct kv_cache_config *config) {
     struct store_layout layout = {.layer_count = (uint32_t)config->layer_count,
-                                  .kv_head_count = (uint32_t)config->kv_head_count,
+                                  .kv_head_count = (uint32_t)kv_group_at(config, 0).geometry.kv_head_count,
                                   .chunk_bytes = (uint32_t)kv_budget_plain_bytes(config),
                                   .key_index_bytes = (uint32_t)config->key_index_bytes};
+    for (size_t i = 0; config->groups != NULL && i < config->layer_count; i++)
+        layout.groups.of_layer[i] = config->groups->of_layer[i];
+    for (size_t i = 1; i < kv_group_count(config); i++)
+        layout.groups.later[layout.groups.later_count++] =
+            (struct store_group){.kv_head_count = (uint32_t)kv_group_at(config, i).geometry.kv_head_count};
     if (config->quantized_pages) layout.tail_bytes = layout.chunk_bytes;
     if (config->mixes_pages) layout.fractions.layer_count = (uint16_t)config->layer_count;
     uint64_t sequences = max_size(config->sequence_capacity, 1);
@@ -78,11 +89,11 @@ uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
  * are mixed any of these may be of either kind, so that the least is the same whatever the fractions are. */
 struct slot_counts kv_budget_slots_min(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
-    uint64_t growing = config->layer_count * config->kv_head_count * sequences;
-    uint64_t block = config->kv_head_count * (kv_chunks_of(config->block_tokens) + 1);
+    uint64_t growing = kv_lane_count(config) * sequences;
+    uint64_t block = kv_heads_max(config) * (kv_chunks_of(config->block_tokens) + 1);
     uint64_t context = kv_chunks_of(config->token_capacity / sequences) + 1;
     if (!config->quantized_pages) return (struct slot_counts){.plain = growing * 2 + block + context};
-    uint64_t own = block / config->kv_head_count, chosen = context;
+    uint64_t own = block / kv_heads_max(config), chosen = context;
     if (config->chosen_tokens > 0 && config->chosen_tokens < chosen) chosen = config->chosen_tokens;
     const uint64_t quantized = block > chosen ? block : chosen;
     if (config->mixes_pages)
@@ -105,7 +116,7 @@ static uint64_t quantized_chunks(const struct kv_cache_config *config, const str
     const uint64_t sequences = max_size(config->sequence_capacity, 1);
     uint64_t quantized = 0;
     for (size_t head = head_first; head < head_end; head++)
-        quantized += page_fractions_before(fractions, layer, head, config->kv_head_count,
+        quantized += page_fractions_before(fractions, layer, head, kv_heads(config, layer),
                                            kv_chunks_of(config->token_capacity / sequences));
     return sequences * quantized;
 }
@@ -117,24 +128,24 @@ static struct slot_counts lane_slots(const struct kv_cache_config *config,
     if (!config->mixes_pages)
         return config->quantized_pages ? (struct slot_counts){.quantized = chunks}
                                        : (struct slot_counts){.plain = chunks};
-    const size_t heads = config->kv_head_count;
+    const struct kv_lane_place place = kv_lane_place(config, lane);
     const uint64_t quantized =
-                       quantized_chunks(config, fractions, lane / heads, lane % heads, lane % heads + 1),
+                       quantized_chunks(config, fractions, place.layer, place.kv_head, place.kv_head + 1),
                    rounding = max_size(config->sequence_capacity, 1); /* of chunks per sequence */
     return (struct slot_counts){.plain = chunks + rounding - quantized, .quantized = quantized + rounding};
 }
 
 static struct slot_counts layer_slots(const struct kv_cache_config *config,
                                       const struct page_fractions *fractions, size_t layer_count) {
-    uint64_t layer = config->kv_head_count * kv_chunks_of(config->token_capacity), quantized = 0;
+    const uint64_t all = kv_lane(config, layer_count, 0) * kv_chunks_of(config->token_capacity);
+    uint64_t quantized = 0;
     if (!config->mixes_pages)
-        return config->quantized_pages ? (struct slot_counts){.quantized = layer_count * layer}
-                                       : (struct slot_counts){.plain = layer_count * layer};
+        return config->quantized_pages ? (struct slot_counts){.quantized = all}
+                                       : (struct slot_counts){.plain = all};
     for (size_t i = 0; i < layer_count; i++)
-        quantized += quantized_chunks(config, fractions, i, 0, config->kv_head_count);
+        quantized += quantized_chunks(config, fractions, i, 0, kv_heads(config, i));
     uint64_t rounding = layer_count * max_size(config->sequence_capacity, 1); /* of chunks per sequence */
-    return (struct slot_counts){.plain = layer_count * layer + rounding - quantized,
-                                .quantized = quantized + rounding};
+    return (struct slot_counts){.plain = all + rounding - quantized, .quantized = quantized + rounding};
 }
 
 struct slot_counts kv_budget_resident_slots(const struct kv_cache_config *config,
@@ -171,11 +182,11 @@ static uint64_t quantized_of(const struct kv_cache_config *config, const struct 
                              uint64_t rest) {
     enum { PARTS = 1 << 16 };
     uint64_t quantized = 0,
-             all = config->layer_count * config->kv_head_count * max_size(config->sequence_capacity, 1) *
+             all = kv_lane_count(config) * max_size(config->sequence_capacity, 1) *
                    kv_chunks_of(config->token_capacity / max_size(config->sequence_capacity, 1));
     if (!config->mixes_pages) return rest / quantized_cost(config);
     for (size_t i = 0; i < config->layer_count; i++)
-        quantized += quantized_chunks(config, fractions, i, 0, config->kv_head_count);
+        quantized += quantized_chunks(config, fractions, i, 0, kv_heads(config, i));
     quantized = quantized * PARTS / all; /* or the product would not fit */
     return rest * quantized / (quantized * quantized_cost(config) + (PARTS - quantized) * plain_cost(config));
 }
@@ -190,8 +201,7 @@ struct slot_counts kv_budget_slots(const struct kv_cache_config *config,
     counts.plain += resident.plain;
     counts.quantized += resident.quantized;
     uint64_t rest = config->host_bytes - kv_budget_fixed_bytes(config) - kv_budget_slot_bytes(config, counts);
-    uint64_t all = config->layer_count * config->kv_head_count *
-                   (kv_chunks_of(config->token_capacity) + config->sequence_capacity);
+    uint64_t all = kv_lane_count(config) * (kv_chunks_of(config->token_capacity) + config->sequence_capacity);
     if (!config->quantized_pages) {
         counts.plain += rest / plain_cost(config);
     } else {

@@ -27,7 +27,7 @@ uint64_t kv_budget_slot_bytes(const struct kv_cache_config *config, struct slot_
 /* What stays in RAM whole: the first layers, and heads of later ones. */
 struct kv_residents {
     size_t layer_count;
-    const uint32_t *lanes; /* borrowed; [lane_count] layer * kv_head_count + head, each once */
+    const uint32_t *lanes; /* borrowed; [lane_count] kv_lane, each once */
     size_t lane_count;
 };
 /* For every chunk of theirs, in the form in which it stays. */

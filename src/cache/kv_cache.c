@@ -6,12 +6,24 @@
 #include "cache/inputs.h"
 #include "cache/kv_cache_internal.h"
 
+void kv_group_layout(const struct kv_cache_config *config, size_t group, struct kv_layout *layout) {
+    const struct kv_geometry geometry = kv_group_at(config, group).geometry;
+    kv_layout_init(layout, config->k_type, config->v_type, geometry.k_dimension, geometry.v_dimension);
+}
+
 /* Bytes of a column; false when they do not fit. */
 static bool column_bytes(const struct kv_cache_config *config, uint64_t *bytes) {
-    struct kv_layout layout;
-    kv_layout_init(&layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
-    return checked_multiply(config->layer_count, config->kv_head_count, bytes) &&
-           checked_multiply(*bytes, layout.chunk_bytes, bytes);
+    *bytes = 0;
+    for (size_t i = 0; i < kv_group_count(config); i++) {
+        const struct kv_group group = kv_group_at(config, i);
+        struct kv_layout layout;
+        uint64_t its;
+        kv_group_layout(config, i, &layout);
+        if (!checked_multiply(group.layer_count, group.geometry.kv_head_count, &its) ||
+            !checked_multiply(its, layout.chunk_bytes, &its) || !checked_add(*bytes, its, bytes))
+            return false;
+    }
+    return true;
 }
 
 static size_t key_index_layers(const struct kv_cache_config *config) {
@@ -25,16 +37,21 @@ static size_t layers_in_memory(const struct kv_cache_config *config) {
     return config->key_index_on_disk ? min_size(layers, kv_key_index_places(config)) : layers;
 }
 
-/* Bytes of key index beside a column, of so many layers; false when they do not fit. */
-static bool column_key_index_bytes(const struct kv_cache_config *config, size_t layers, uint64_t *bytes) {
-    return checked_multiply(layers, config->kv_head_count, bytes) &&
-           checked_multiply(*bytes, config->key_index_bytes, bytes);
+/* Lanes that have blocks; and in memory at once. */
+static size_t key_index_lanes(const struct kv_cache_config *config) {
+    if (key_index_layers(config) == 0) return 0;
+    return kv_lane_count(config) - kv_lane(config, config->key_index_layer_first, 0);
+}
+
+static size_t lanes_in_memory(const struct kv_cache_config *config) {
+    return config->key_index_on_disk ? layers_in_memory(config) * config->kv_head_count
+                                     : key_index_lanes(config);
 }
 
 uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config) {
     uint64_t bytes, key_index;
     bool fits = column_bytes(config, &bytes) &&
-                column_key_index_bytes(config, key_index_layers(config), &key_index) &&
+                checked_multiply(key_index_lanes(config), config->key_index_bytes, &key_index) &&
                 checked_add(bytes, key_index, &bytes);
     return fits ? bytes / KV_CHUNK_TOKENS : UINT64_MAX;
 }
@@ -49,20 +66,31 @@ static enum memory_kind key_index_memory(const struct kv_cache_config *config) {
     return config->key_index_on_disk ? MEMORY_SHARED : MEMORY_DEVICE;
 }
 
+/* Views of every group show the slabs that there are now. */
+static void show_slabs(struct kv_cache *cache) {
+    for (size_t i = 0; i < kv_group_count(&cache->config); i++) {
+        if (cache->owner == NULL) cache->pools[i].list[POOL_ROWS] = cache->slabs[i].pool;
+        cache->pools[i].list[POOL_OTHER] = cache->key_index.pool;
+    }
+}
+
 static void release_key_index(struct kv_cache *cache) {
     slab_deinit(&cache->key_index);
-    cache->pools.list[POOL_OTHER] = cache->key_index.pool;
+    show_slabs(cache);
     cache->config.key_index_bytes = 0;
 }
 
-static enum status create_slab(struct kv_cache *cache, struct error *error) {
-    const struct kv_cache_config *config = &cache->config;
-    const uint64_t count = config->layer_count * config->kv_head_count * cache->column_count;
-    enum status status =
-        slab_init(&cache->slab, cache->device, MEMORY_DEVICE, cache->layout.chunk_bytes, count, error);
-    if (status != STATUS_OK && error != NULL) error_prefix(error, "KV cache");
-    cache->pools.list[POOL_ROWS] = cache->slab.pool;
-    return status;
+static enum status create_slabs(struct kv_cache *cache, struct error *error) {
+    for (size_t i = 0; i < kv_group_count(&cache->config); i++) {
+        const struct kv_group group = kv_group_at(&cache->config, i);
+        const uint64_t count = group.layer_count * group.geometry.kv_head_count * cache->column_count;
+        enum status status = slab_init(&cache->slabs[i], cache->device, MEMORY_DEVICE,
+                                       cache->layouts[i].chunk_bytes, count, error);
+        if (status != STATUS_OK && error != NULL) error_prefix(error, "KV cache");
+        TRY(status);
+    }
+    show_slabs(cache);
+    return STATUS_OK;
 }
 
 enum status kv_cache_create(struct kv_cache **cache, struct device *device,
@@ -75,6 +103,8 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
                                   const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
                                   struct error *error) {
     uint64_t bytes, slab_bytes, column_count = kv_column_count(config);
+    ASSERT(config->groups == NULL || (config->groups->layer_count == config->layer_count &&
+                                      !config->key_index_on_disk && !config->mixes_pages));
     if (!column_bytes(config, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))
         return error_set(error, STATUS_MEMORY, "KV cache: %llu tokens do not fit any memory",
                          (unsigned long long)config->token_capacity);
@@ -84,9 +114,9 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
     cache->config = *config;
     cache->config.key_index_bytes = 0; /* until there is memory for it */
     cache->column_count = column_count;
-    kv_layout_init(&cache->layout, config->k_type, config->v_type, config->k_dimension, config->v_dimension);
+    for (size_t i = 0; i < kv_group_count(config); i++) kv_group_layout(config, i, &cache->layouts[i]);
     cache->owner = owner;
-    enum status status = owner != NULL ? owner->create(cache, error) : create_slab(cache, error);
+    enum status status = owner != NULL ? owner->create(cache, error) : create_slabs(cache, error);
     if (status != STATUS_OK) {
         kv_cache_destroy(cache);
         return status;
@@ -111,7 +141,7 @@ void kv_cache_destroy(struct kv_cache *cache) {
     if (cache == NULL) return;
     ASSERT(cache->sequence_count == 0 && cache->used_columns == 0);
     release_key_index(cache);
-    slab_deinit(&cache->slab);
+    for (size_t i = 0; i < KV_GROUPS_MAX; i++) slab_deinit(&cache->slabs[i]);
     if (cache->owner != NULL) cache->owner->destroy(cache);
     free(cache->free_columns);
     free(cache->column_users);
@@ -119,21 +149,23 @@ void kv_cache_destroy(struct kv_cache *cache) {
 }
 
 uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config) {
-    return config->kv_head_count * config->key_index_bytes * layers_in_memory(config);
+    return lanes_in_memory(config) * config->key_index_bytes;
 }
 
 uint64_t kv_key_index_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count) {
     const uint64_t heads = config->kv_head_count, layers = config->layer_count;
     if (config->key_index_bytes == 0) return 0;
-    if (!config->key_index_on_disk) return page_table_bytes(layers * heads, chunk_count);
+    if (!config->key_index_on_disk) return page_table_bytes(kv_lane_count(config), chunk_count);
     return page_table_bytes(layers_in_memory(config) * heads, chunk_count) +
            layers * (heads * config->key_index_bytes + sizeof(uint64_t));
 }
 
 static uint64_t cache_column_bytes(const struct kv_cache *cache) {
     if (cache->owner != NULL) return kv_column_key_index_bytes(&cache->config); /* chunks have slots */
-    return cache->config.kv_head_count * (cache->layout.chunk_bytes * cache->config.layer_count +
-                                          cache->config.key_index_bytes * key_index_layers(&cache->config));
+    uint64_t bytes;
+    const bool fits = column_bytes(&cache->config, &bytes); /* as when it was made */
+    ASSERT(fits);
+    return bytes + key_index_lanes(&cache->config) * cache->config.key_index_bytes;
 }
 
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache) {
@@ -151,16 +183,29 @@ void kv_cache_give_back(struct kv_cache *cache) {
     if (cache->fresh_first == 0) return;
     ASSERT(cache->used_columns == 0);
     cache->fresh_first = cache->free_count = 0;
-    (void)slab_renew(&cache->slab);
+    for (size_t i = 0; i < KV_GROUPS_MAX; i++) (void)slab_renew(&cache->slabs[i]);
     (void)slab_renew(&cache->key_index);
-    if (cache->owner == NULL) cache->pools.list[POOL_ROWS] = cache->slab.pool;
-    cache->pools.list[POOL_OTHER] = cache->key_index.pool;
+    show_slabs(cache);
 }
 
-const struct kv_layout *kv_cache_layout(const struct kv_cache *cache) { return &cache->layout; }
-const struct kv_layout *kv_sequence_layout(const struct kv_sequence *sequence) { return &sequence->cache->layout; }
+const struct kv_layout *kv_cache_layer_layout(const struct kv_cache *cache, size_t layer_index) {
+    return &cache->layouts[kv_group_of(&cache->config, layer_index)];
+}
+
+const struct kv_layout *kv_cache_layout(const struct kv_cache *cache) {
+    ASSERT(kv_group_count(&cache->config) == 1);
+    return &cache->layouts[0];
+}
+
+const struct kv_layout *kv_sequence_layout(const struct kv_sequence *sequence) {
+    return kv_cache_layout(sequence->cache);
+}
+
 const struct kv_cache_config *kv_cache_get_config(const struct kv_cache *cache) { return &cache->config; }
-const struct kv_pools *kv_cache_pools(const struct kv_cache *cache) { return &cache->pools; }
+const struct kv_pools *kv_cache_pools(const struct kv_cache *cache) {
+    ASSERT(kv_group_count(&cache->config) == 1);
+    return &cache->pools[0];
+}
 
 static uint64_t free_columns(const struct kv_cache *cache) {
     uint64_t count = cache->column_count - cache->fresh_first + cache->free_count;
@@ -195,21 +240,25 @@ static uint64_t key_index_columns(const struct kv_cache *cache) {
 }
 
 static uint64_t key_index_block(const struct kv_cache *cache, size_t layer, uint64_t column, size_t head) {
-    uint64_t run = (layer * key_index_columns(cache) + column) / KEY_INDEX_RUN;
-    return (run * cache->config.kv_head_count + head) * KEY_INDEX_RUN + column % KEY_INDEX_RUN;
+    const struct kv_cache_config *config = &cache->config;
+    const size_t first = config->key_index_on_disk ? 0 : config->key_index_layer_first;
+    const uint64_t lanes_before = kv_lane(config, first + layer, 0) - kv_lane(config, first, 0),
+                   run = column / KEY_INDEX_RUN;
+    return lanes_before * key_index_columns(cache) +
+           (run * kv_heads(config, first + layer) + head) * KEY_INDEX_RUN + column % KEY_INDEX_RUN;
 }
 
 /* Enters the places of the blocks beside column number `index` of the sequence. */
 static void key_index_enter(struct kv_sequence *sequence, uint64_t index) {
     const struct kv_cache *cache = sequence->cache;
-    const size_t heads = cache->config.kv_head_count;
-    size_t layer_count = layers_in_memory(&cache->config),
-           first = cache->config.key_index_on_disk ? 0 : cache->config.key_index_layer_first;
+    const struct kv_cache_config *config = &cache->config;
+    size_t layer_count = layers_in_memory(config),
+           first = config->key_index_on_disk ? 0 : config->key_index_layer_first;
     for (size_t layer = 0; layer < layer_count; layer++)
-        for (size_t head = 0; head < heads; head++) {
+        for (size_t head = 0; head < kv_heads(config, layer + first); head++) {
             uint64_t block = key_index_block(cache, layer, sequence->columns[index], head);
             ASSERT(block < cache->key_index.slot_count);
-            page_table_set(&sequence->key_index, (layer + first) * heads + head, index,
+            page_table_set(&sequence->key_index, kv_lane(config, layer + first, head), index,
                            place_make(POOL_OTHER, block));
         }
 }
@@ -225,9 +274,9 @@ static bool key_index_table(struct kv_sequence *sequence) {
     sequence->open_chunks = NULL;
     memset(sequence->places, 0, sizeof sequence->places);
     if (!slab_exists(&cache->key_index)) return true;
-    const size_t layers = config->key_index_on_disk ? layers_in_memory(config) : config->layer_count;
-    if (page_table_init(&sequence->key_index, cache->device, layers * config->kv_head_count,
-                        sequence->column_capacity, NULL) != STATUS_OK)
+    const size_t lanes = config->key_index_on_disk ? lanes_in_memory(config) : kv_lane_count(config);
+    if (page_table_init(&sequence->key_index, cache->device, lanes, sequence->column_capacity, NULL) !=
+        STATUS_OK)
         return false;
     if (config->key_index_on_disk) {
         sequence->open_blocks =
@@ -249,7 +298,7 @@ static bool key_index_tables(struct kv_cache *cache) {
 
 /* Nothing was ever stored: what there is of key index is zeros. */
 static bool is_fresh(const struct kv_cache *cache) {
-    bool made = cache->owner != NULL ? cache->owner->is_divided(cache) : slab_exists(&cache->slab);
+    bool made = cache->owner != NULL ? cache->owner->is_divided(cache) : slab_exists(&cache->slabs[0]);
     return made && cache->fresh_first == 0;
 }
 
@@ -266,14 +315,14 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
     config.key_index_layer_first = key_index_layer_first;
     if (key_index_layers(&config) == 0)
         return cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
-    const uint64_t blocks = layers_in_memory(&config) * config.kv_head_count * key_index_columns(cache);
+    const uint64_t blocks = lanes_in_memory(&config) * key_index_columns(cache);
     enum status status = slab_init(&cache->key_index, cache->device, key_index_memory(&config),
                                    key_index_bytes, blocks, error);
     if (status != STATUS_OK) {
         if (error != NULL) error_prefix(error, "key index");
         return status;
     }
-    cache->pools.list[POOL_OTHER] = cache->key_index.pool;
+    show_slabs(cache);
     cache->config = config;
     status = cache->owner != NULL ? cache->owner->divide(cache, error) : STATUS_OK;
     if (status == STATUS_OK && key_index_tables(cache)) return STATUS_OK;
@@ -294,7 +343,7 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     sequence->generation = ++cache->generations;
     sequence->column_capacity = kv_chunks_of(token_capacity);
     if (sequence->column_capacity > cache->column_count) sequence->column_capacity = cache->column_count;
-    const size_t lanes = cache->config.layer_count * cache->config.kv_head_count;
+    const size_t lanes = kv_lane_count(&cache->config);
     sequence->columns = table_create(sequence->column_capacity, sizeof *sequence->columns);
     bool has_tables =
         sequence->columns != NULL &&
@@ -349,16 +398,24 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
     free(sequence);
 }
 
+/* The slot of a chunk in its group's slab. */
+static uint64_t chunk_slot(const struct kv_cache *cache, size_t layer, uint64_t column, size_t head) {
+    const struct kv_groups *groups = cache->config.groups;
+    const size_t number = groups != NULL ? groups->in_group[layer] : layer;
+    return (number * cache->column_count + column) * kv_heads(&cache->config, layer) + head;
+}
+
 /* Enters the places of the column's chunks as number `index` of the sequence. */
 static void column_enter(struct kv_sequence *sequence, uint64_t index, uint64_t column) {
     const struct kv_cache *cache = sequence->cache;
-    const size_t heads = cache->config.kv_head_count;
+    const struct kv_cache_config *config = &cache->config;
     sequence->columns[index] = column;
-    for (size_t layer = 0; layer < cache->config.layer_count && cache->owner == NULL; layer++)
-        for (size_t head = 0; head < heads; head++) {
-            uint64_t chunk = (layer * cache->column_count + column) * heads + head;
-            ASSERT(chunk < cache->slab.slot_count);
-            page_table_set(&sequence->chunks, layer * heads + head, index, place_make(POOL_ROWS, chunk));
+    for (size_t layer = 0; layer < config->layer_count && cache->owner == NULL; layer++)
+        for (size_t head = 0; head < kv_heads(config, layer); head++) {
+            const uint64_t slot = chunk_slot(cache, layer, column, head);
+            ASSERT(slot < cache->slabs[kv_group_of(config, layer)].slot_count);
+            page_table_set(&sequence->chunks, kv_lane(config, layer, head), index,
+                           place_make(POOL_ROWS, slot));
         }
     if (kv_has_key_index(sequence)) key_index_enter(sequence, index);
 }
@@ -411,8 +468,9 @@ enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index,
     if (free_columns(cache) == 0) return error_set(error, STATUS_MEMORY, "key index: no column is free");
     const struct kv_cache_config *config = &cache->config;
     const uint64_t own = column_take(cache);
+    const size_t first = config->key_index_on_disk ? 0 : config->key_index_layer_first;
     for (size_t layer = 0; layer < layers_in_memory(config); layer++)
-        for (size_t head = 0; head < config->kv_head_count; head++)
+        for (size_t head = 0; head < kv_heads(config, first + layer); head++)
             cache->device->operations->copy(
                 stream, slab_slot(&cache->key_index, key_index_block(cache, layer, own, head)),
                 slab_slot(&cache->key_index, key_index_block(cache, layer, column, head)),
@@ -443,11 +501,11 @@ static bool layer_has_key_index(const struct kv_sequence *sequence, size_t layer
 }
 
 void kv_sequence_update(struct kv_sequence *sequence, struct stream *stream, size_t layer_index) {
-    const size_t heads = sequence->cache->config.kv_head_count;
-    ASSERT(layer_index < sequence->cache->config.layer_count);
-    page_table_update(&sequence->chunks, stream, layer_index * heads, heads);
-    if (kv_has_quantized(sequence))
-        page_table_update(&sequence->quantized, stream, layer_index * heads, heads);
+    const struct kv_cache_config *config = &sequence->cache->config;
+    const size_t heads = kv_heads(config, layer_index), first = kv_lane(config, layer_index, 0);
+    ASSERT(layer_index < config->layer_count);
+    page_table_update(&sequence->chunks, stream, first, heads);
+    if (kv_has_quantized(sequence)) page_table_update(&sequence->quantized, stream, first, heads);
     if (layer_has_key_index(sequence, layer_index))
         page_table_update(&sequence->key_index, stream, kv_key_index_lane(sequence, layer_index), heads);
 }
@@ -455,10 +513,11 @@ void kv_sequence_update(struct kv_sequence *sequence, struct stream *stream, siz
 struct kv_view kv_sequence_view(struct kv_sequence *sequence, struct stream *stream, size_t layer_index) {
     const struct kv_cache *cache = sequence->cache;
     const size_t capacity = (size_t)sequence->column_capacity,
-                 offset = layer_index * cache->config.kv_head_count * capacity;
+                 offset = kv_lane(&cache->config, layer_index, 0) * capacity,
+                 group = kv_group_of(&cache->config, layer_index);
     kv_sequence_update(sequence, stream, layer_index);
-    struct kv_view view = {.layout = &cache->layout,
-                           .pools = &cache->pools,
+    struct kv_view view = {.layout = &cache->layouts[group],
+                           .pools = &cache->pools[group],
                            .chunks =
                                span_behind(page_table_lane(&sequence->chunks, 0), offset * sizeof(uint32_t)),
                            .chunk_stride = capacity};
@@ -470,11 +529,13 @@ struct kv_view kv_sequence_view(struct kv_sequence *sequence, struct stream *str
 }
 
 const uint32_t *kv_sequence_places(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head) {
-    const size_t lane = layer_index * sequence->cache->config.kv_head_count + kv_head;
+    const size_t lane = kv_lane(&sequence->cache->config, layer_index, kv_head);
     return sequence->chunks.places + lane * sequence->column_capacity;
 }
 
 struct span kv_sequence_chunk(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head,
                               uint64_t chunk) {
-    return kv_pools_chunk(&sequence->cache->pools, kv_chunk_place(sequence, layer_index, kv_head, chunk));
+    const struct kv_cache *cache = sequence->cache;
+    return kv_pools_chunk(&cache->pools[kv_group_of(&cache->config, layer_index)],
+                          kv_chunk_place(sequence, layer_index, kv_head, chunk));
 }

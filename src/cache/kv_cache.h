@@ -1,10 +1,10 @@
 /* kv_cache: the chunks of every sequence, in one slab under a budget.
  *
- * Chunks (64 tokens of one KV head of one layer, kernels/attention/kv_layout.h) come from one slab in
- * the device's memory.  All layers and heads store the same positions, so the unit of allocation is a
- * column: the chunks of every layer and KV head for the same 64 tokens.  In the slab the columns of a
- * layer lie together, [layer][column][kv head]: a sequence that grew alone is one stream per layer, and
- * its first tokens touch little more memory than they need.
+ * Chunks (64 tokens of one KV head of one layer, kernels/attention/kv_layout.h) come from a slab in the device's
+ * memory for each group of layers (cache/kv_groups.h), whose chunks are of one size.  All layers and heads store the same
+ * positions, so the unit of allocation is a column: the chunks of every layer and KV head for the same 64 tokens.  In a
+ * slab the columns of a layer lie together, [layer][column][kv head]: a sequence that grew alone is one stream per
+ * layer, and its first tokens touch little more memory than they need.
  *
  * A sequence holds the numbers of its columns, in order, and for every layer and KV head the places of its chunks
  * (cache/page_table.h), of which the device has a copy (what struct kv_view shows to attention).  These tables are as
@@ -38,6 +38,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "cache/kv_groups.h"
 #include "device/device.h"
 #include "platform/io_queue.h"
 
@@ -55,6 +56,9 @@ struct kv_cache_config {
     size_t layer_count;
     size_t kv_head_count; /* of every layer */
     size_t k_dimension, v_dimension;
+    /* Borrowed; of layer_count layers, where layers differ: the three fields above then say nothing.  Not with
+     * key_index_on_disk or mixes_pages.  NULL: all are alike, one group. */
+    const struct kv_groups *groups;
     enum kv_type k_type, v_type;
     uint64_t token_capacity;  /* tokens over all sequences that the slab must hold; rounded up to chunks */
     size_t sequence_capacity; /* sequences alive at once */
@@ -103,6 +107,43 @@ static inline uint64_t kv_chunks_of(uint64_t token_count) {
     return token_count / KV_CHUNK_TOKENS + (token_count % KV_CHUNK_TOKENS != 0);
 }
 
+static inline size_t kv_group_count(const struct kv_cache_config *config) {
+    return config->groups != NULL ? config->groups->group_count : 1;
+}
+static inline size_t kv_group_of(const struct kv_cache_config *config, size_t layer) {
+    return config->groups != NULL ? config->groups->of_layer[layer] : 0;
+}
+static inline struct kv_group kv_group_at(const struct kv_cache_config *config, size_t group) {
+    if (config->groups != NULL) return config->groups->list[group];
+    return (struct kv_group){{config->kv_head_count, config->k_dimension, config->v_dimension},
+                             config->layer_count};
+}
+/* KV heads of a layer; the most of any layer; of all layers. */
+static inline size_t kv_heads(const struct kv_cache_config *config, size_t layer) {
+    if (config->groups == NULL) return config->kv_head_count;
+    return config->groups->list[config->groups->of_layer[layer]].geometry.kv_head_count;
+}
+static inline size_t kv_heads_max(const struct kv_cache_config *config) {
+    return config->groups != NULL ? kv_groups_heads_max(config->groups) : config->kv_head_count;
+}
+/* A head's lane; layer may be layer_count. */
+static inline size_t kv_lane(const struct kv_cache_config *config, size_t layer, size_t kv_head) {
+    return (config->groups != NULL ? config->groups->lane_first[layer] : layer * config->kv_head_count) +
+           kv_head;
+}
+static inline size_t kv_lane_count(const struct kv_cache_config *config) {
+    return kv_lane(config, config->layer_count, 0);
+}
+struct kv_lane_place {
+    size_t layer, kv_head;
+};
+static inline struct kv_lane_place kv_lane_place(const struct kv_cache_config *config, size_t lane) {
+    if (config->groups == NULL)
+        return (struct kv_lane_place){lane / config->kv_head_count, lane % config->kv_head_count};
+    const size_t layer = kv_groups_layer(config->groups, lane);
+    return (struct kv_lane_place){layer, lane - config->groups->lane_first[layer]};
+}
+
 /* With host_bytes 0: the slab holds everything.  Else kv_tier_create makes it. */
 enum status kv_cache_create(struct kv_cache **cache, struct device *device,
                             const struct kv_cache_config *config, struct error *error) STATUS_CHECKED;
@@ -119,6 +160,9 @@ void kv_cache_give_back(struct kv_cache *cache);
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache);
 uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache);
 
+/* Of a layer's chunks. */
+const struct kv_layout *kv_cache_layer_layout(const struct kv_cache *cache, size_t layer_index);
+/* Of all chunks, of a cache with one group. */
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache);
 const struct kv_layout *kv_sequence_layout(const struct kv_sequence *sequence);
 const struct kv_cache_config *kv_cache_get_config(
@@ -145,7 +189,7 @@ uint64_t kv_sequence_generation(const struct kv_sequence *sequence);
  * index changes; kv_sequence_update brings its tables up to date. */
 struct kv_view kv_sequence_view(struct kv_sequence *sequence, struct stream *stream, size_t layer_index);
 void kv_sequence_update(struct kv_sequence *sequence, struct stream *stream, size_t layer_index);
-/* The places of a view, looked up. */
+/* What the places of a view are looked up in, of a cache with one group; views have their layer's. */
 const struct kv_pools *kv_cache_pools(const struct kv_cache *cache);
 /* The host's own table of where the rows of a KV head are now, [chunk]; PLACE_NOWHERE: they are not in memory. */
 const uint32_t *kv_sequence_places(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head);

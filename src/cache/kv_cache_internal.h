@@ -30,13 +30,14 @@ struct kv_chunk_owner {
 struct kv_cache {
     struct device *device; /* borrowed */
     struct kv_cache_config config;
-    struct kv_layout layout;
-    struct slab slab; /* [layer][column][kv head] chunks, MEMORY_DEVICE; none with a tier */
+    struct kv_layout layouts[KV_GROUPS_MAX];
+    /* By group: [layer of it][column][kv head] chunks, MEMORY_DEVICE; none with a tier */
+    struct slab slabs[KV_GROUPS_MAX];
     /* Blocks of the layers from key_index_layer_first on (key_index_block), MEMORY_DEVICE, or with key_index_on_disk
      * MEMORY_SHARED; or none. */
     struct slab key_index;
-    /* POOL_ROWS, POOL_QUANTIZED: of slab, or the owner's; POOL_OTHER: of key_index */
-    struct kv_pools pools;
+    /* By group; POOL_ROWS, POOL_QUANTIZED: of its slab, or the owner's; POOL_OTHER: of key_index */
+    struct kv_pools pools[KV_GROUPS_MAX];
     uint64_t column_count;
     uint64_t fresh_first;   /* columns from here on have never been used */
     uint64_t *free_columns; /* owned; stack of [free_count], room for column_count */
@@ -80,7 +81,7 @@ struct kv_sequence {
 /* Where a chunk's rows are. */
 static inline uint32_t kv_chunk_place(const struct kv_sequence *sequence, size_t layer, size_t head,
                                       uint64_t chunk) {
-    return page_table_place(&sequence->chunks, layer * sequence->cache->config.kv_head_count + head, chunk);
+    return page_table_place(&sequence->chunks, kv_lane(&sequence->cache->config, layer, head), chunk);
 }
 static inline bool kv_has_quantized(const struct kv_sequence *sequence) {
     return sequence->quantized.places != NULL;
@@ -103,7 +104,7 @@ static inline size_t kv_key_index_place(const struct kv_cache_config *config, si
 /* The first of a layer's lanes of the key index. */
 static inline size_t kv_key_index_lane(const struct kv_sequence *sequence, size_t layer) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    return kv_key_index_place(config, layer) * config->kv_head_count;
+    return kv_lane(config, kv_key_index_place(config, layer), 0);
 }
 
 /* A chunk's block of the key index. */
@@ -111,8 +112,11 @@ static inline struct span kv_key_index_block(const struct kv_sequence *sequence,
                                              uint64_t chunk) {
     const uint32_t place =
         page_table_place(&sequence->key_index, kv_key_index_lane(sequence, layer) + head, chunk);
-    return kv_pools_chunk(&sequence->cache->pools, place);
+    return kv_pools_chunk(&sequence->cache->pools[0], place); /* of the key index, which all groups have */
 }
+
+/* Of a group's chunks. */
+void kv_group_layout(const struct kv_cache_config *config, size_t group, struct kv_layout *layout);
 
 /* Columns that there are; and of these, how many only a sequence takes that must no longer share one
  * (kv_sequence_own_column): one for each, and another for the moment of a second cut. */

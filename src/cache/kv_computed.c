@@ -5,7 +5,7 @@
 bool kv_sequence_has_room(const struct kv_sequence *sequence, uint64_t chunk_count) {
     const struct kv_cache *cache = sequence->cache;
     return cache->tier != NULL && !kv_has_quantized(sequence) &&
-           tier_vacant_slots(&cache->tier->slots.plain) / cache->config.kv_head_count >= chunk_count;
+           tier_vacant_slots(&cache->tier->slots.plain) / kv_heads_max(&cache->config) >= chunk_count;
 }
 
 /* The head's chunk has a slot, whatever is on its way there or is written from it is not touched. */
@@ -18,7 +18,7 @@ static bool give_slot(struct kv_sequence *sequence, size_t layer, size_t head, u
         struct tier_pool *pool = &tier->slots.plain;
         slot = tier_vacant_slots(pool) > 0 ? tier_slot_take(tier, pool, true) : NULL;
         if (slot == NULL) return false;
-        tier_slot_give(tier, slot, sequence, layer * sequence->cache->config.kv_head_count + head, chunk,
+        tier_slot_give(tier, slot, sequence, kv_lane(&sequence->cache->config, layer, head), chunk,
                        SLOT_READING); /* nobody takes it for complete */
     } else if (slot->state != SLOT_CLEAN) {
         return false;
@@ -43,7 +43,7 @@ static void settle(struct kv_sequence *sequence, size_t layer, size_t head, uint
 
 bool kv_sequence_begin_computing(struct kv_sequence *sequence, size_t layer, uint64_t chunk_first,
                                  uint64_t chunk_count) {
-    const size_t heads = sequence->cache->config.kv_head_count;
+    const size_t heads = kv_heads(&sequence->cache->config, layer);
     const struct ticket unread = {NULL, 0};
     for (uint64_t i = 0; i < chunk_count; i++)
         for (size_t head = 0; head < heads; head++) {
@@ -60,6 +60,6 @@ void kv_sequence_end_computing(struct kv_sequence *sequence, size_t layer, uint6
                                uint64_t chunk_count, uint64_t computed_count, struct ticket ticket) {
     ASSERT(computed_count <= chunk_count);
     for (uint64_t i = 0; i < chunk_count; i++)
-        for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
+        for (size_t head = 0; head < kv_heads(&sequence->cache->config, layer); head++)
             settle(sequence, layer, head, chunk_first + i, i < computed_count, ticket);
 }

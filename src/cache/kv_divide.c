@@ -30,9 +30,10 @@ uint64_t tier_host_bytes(const struct kv_tier *tier) {
 
 /* What views look places up in. */
 static void show_pools(struct kv_tier *tier) {
-    struct kv_pools *pools = &tier->cache->pools;
-    pools->list[POOL_ROWS] = tier->slots.plain.memory.pool;
-    pools->list[POOL_QUANTIZED] = tier->slots.quantized.memory.pool;
+    for (size_t i = 0; i < KV_GROUPS_MAX; i++) { /* any slot may hold a chunk of any group */
+        tier->cache->pools[i].list[POOL_ROWS] = tier->slots.plain.memory.pool;
+        tier->cache->pools[i].list[POOL_QUANTIZED] = tier->slots.quantized.memory.pool;
+    }
 }
 
 void tier_release_slots(struct kv_tier *tier) {
@@ -101,8 +102,8 @@ static enum status create_slots(struct kv_tier *tier, struct slot_counts counts,
 void tier_set_residents(struct kv_tier *tier, struct kv_residents residents) {
     const struct kv_cache_config *config = &tier->cache->config;
     tier->residents = residents;
-    for (size_t lane = 0; lane < config->layer_count * config->kv_head_count; lane++)
-        tier->lane_stays[lane] = lane < residents.layer_count * config->kv_head_count;
+    for (size_t lane = 0; lane < kv_lane_count(config); lane++)
+        tier->lane_stays[lane] = lane < kv_lane(config, residents.layer_count, 0);
     for (size_t i = 0; i < residents.lane_count; i++) tier->lane_stays[residents.lanes[i]] = true;
 }
 
@@ -119,7 +120,7 @@ enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *l
                                        struct error *error) {
     struct kv_tier *tier = cache->tier;
     const struct kv_cache_config *config = &cache->config;
-    const size_t first = config->resident_layers * config->kv_head_count;
+    const size_t first = kv_lane(config, min_size(config->resident_layers, config->layer_count), 0);
     ASSERT(tier_used_bytes(cache) == 0);
     uint32_t *wanted = calloc(count + 1, sizeof *wanted);
     if (wanted == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
@@ -169,12 +170,12 @@ enum status kv_sequence_set_fractions(struct kv_sequence *sequence, const struct
 static void keep_residents(const struct kv_sequence *sequence, struct page_fractions *fractions) {
     const struct kv_tier *tier = sequence->cache->tier;
     const struct page_fractions *before = &sequence->pages->fractions;
-    const size_t heads = sequence->cache->config.kv_head_count;
+    const struct kv_cache_config *config = &sequence->cache->config;
     struct page_span *last = &fractions->later[fractions->later_count - 1];
-    for (size_t lane = 0; lane < fractions->layer_count * heads; lane++)
-        if (tier->lane_stays[lane])
-            last->sixteenths[lane / heads] =
-                (uint8_t)page_fractions_at(before, lane / heads, last->chunk_first);
+    for (size_t layer = 0; layer < fractions->layer_count; layer++)
+        for (size_t head = 0; head < kv_heads(config, layer); head++)
+            if (tier->lane_stays[kv_lane(config, layer, head)])
+                last->sixteenths[layer] = (uint8_t)page_fractions_at(before, layer, last->chunk_first);
 }
 
 enum status kv_sequence_change_fractions(struct kv_sequence *sequence, const struct page_fractions *wanted,

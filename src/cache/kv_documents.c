@@ -103,10 +103,10 @@ void tier_reclaim(struct kv_tier *tier, bool spill) {
 }
 
 /* All heads' chunks [first, first + count) of a layer, in memory until they are released, as their pages are. */
-/* wanted: [kv_head_count]; NULL: all heads. */
+/* wanted: [KV heads of the layer]; NULL: all heads. */
 static enum status fetch_heads(struct kv_sequence *sequence, struct kv_fetch *fetches, size_t layer,
                                const bool *wanted, uint64_t first, size_t count, struct error *error) {
-    size_t heads = sequence->cache->config.kv_head_count;
+    size_t heads = kv_heads(&sequence->cache->config, layer);
     for (size_t head = 0; head < heads; head++)
         fetches[head] = (struct kv_fetch){.sequence = sequence,
                                           .layer_index = layer,
@@ -128,8 +128,8 @@ static enum status fetch_layer(struct kv_sequence *sequence, struct kv_fetch *fe
     return fetch_heads(sequence, fetches, layer, NULL, first, count, error);
 }
 
-static void release_layer(struct kv_sequence *sequence, struct kv_fetch *fetches) {
-    for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
+static void release_layer(struct kv_sequence *sequence, struct kv_fetch *fetches, size_t layer) {
+    for (size_t head = 0; head < kv_heads(&sequence->cache->config, layer); head++)
         kv_fetch_release(&fetches[head]);
 }
 
@@ -138,7 +138,7 @@ static enum status build_key_index(struct kv_sequence *sequence, uint64_t chunk_
                                    struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     struct kv_backing *backing = &sequence->pages->backing;
-    struct kv_fetch *fetches = calloc(config->kv_head_count, sizeof *fetches);
+    struct kv_fetch *fetches = calloc(kv_heads_max(config), sizeof *fetches);
     if (fetches == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
@@ -149,7 +149,7 @@ static enum status build_key_index(struct kv_sequence *sequence, uint64_t chunk_
             if (status == STATUS_OK)
                 status = backing->build_key_index(backing->build_context, sequence, layer,
                                                   first * KV_CHUNK_TOKENS, count * KV_CHUNK_TOKENS, error);
-            release_layer(sequence, fetches);
+            release_layer(sequence, fetches, layer);
         }
     free(fetches);
     return status;
@@ -188,7 +188,7 @@ static uint64_t share_key_index(struct kv_sequence *sequence, const struct docum
 static enum status load_key_index(struct kv_sequence *sequence, struct document *document,
                                   uint64_t chunk_first, uint64_t chunk_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    size_t heads = config->kv_head_count, bytes = config->key_index_bytes;
+    size_t bytes = config->key_index_bytes;
     if (!kv_has_key_index(sequence)) return STATUS_OK;
     const struct store_layout *layout = document_layout(document);
     const bool same = strcmp(layout->key_index_kind, sequence->pages->backing.layout.key_index_kind) == 0 &&
@@ -201,7 +201,7 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
     if (!same) return build_key_index(sequence, chunk_first, chunk_count, error);
     const struct device_operations *operations = sequence->cache->device->operations;
     struct stream *stream = sequence->cache->tier->stream;
-    uint8_t *run = malloc(heads * TIER_RUN_CHUNKS * bytes);
+    uint8_t *run = malloc(kv_heads_max(config) * TIER_RUN_CHUNKS * bytes);
     if (run == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
@@ -210,7 +210,7 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
             size_t count =
                 (size_t)(chunk_count - first < TIER_RUN_CHUNKS ? chunk_count - first : TIER_RUN_CHUNKS);
             status = document_read_key_index(document, layer, first, count, run, error);
-            for (size_t head = 0; head < heads && status == STATUS_OK; head++)
+            for (size_t head = 0; head < kv_heads(config, layer) && status == STATUS_OK; head++)
                 for (size_t i = 0; i < count; i++)
                     operations->upload(stream, kv_key_index_block(sequence, layer, head, first + i),
                                        run + (head * count + i) * bytes, bytes);
@@ -224,14 +224,14 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
 static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     if (token_count % KV_CHUNK_TOKENS == 0) return STATUS_OK;
-    struct kv_fetch *fetches = calloc(config->kv_head_count, sizeof *fetches);
+    struct kv_fetch *fetches = calloc(kv_heads_max(config), sizeof *fetches);
     if (fetches == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++) {
         /* All heads are on their way together; alone each would wait for the disk. */
         status = fetch_layer(sequence, fetches, layer, token_count / KV_CHUNK_TOKENS, 1, error);
-        release_layer(sequence, fetches);
-        for (size_t head = 0; head < config->kv_head_count && status == STATUS_OK; head++)
+        release_layer(sequence, fetches, layer);
+        for (size_t head = 0; head < kv_heads(config, layer) && status == STATUS_OK; head++)
             status = tier_make_dirty(sequence, layer, head, token_count / KV_CHUNK_TOKENS, error);
     }
     free(fetches);
@@ -241,15 +241,15 @@ static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count,
 /* Layers and heads that stay in memory come there now, and are not waited for later. */
 static enum status load_resident(struct kv_sequence *sequence, uint64_t chunk_count, struct error *error) {
     const struct kv_tier *tier = sequence->cache->tier;
-    const size_t heads = sequence->cache->config.kv_head_count;
+    const struct kv_cache_config *config = &sequence->cache->config;
     if (chunk_count == 0) return STATUS_OK;
-    struct kv_fetch *fetches = calloc(heads, sizeof *fetches);
+    struct kv_fetch *fetches = calloc(kv_heads_max(config), sizeof *fetches);
     if (fetches == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; layer < sequence->cache->config.layer_count && status == STATUS_OK; layer++) {
-        status = fetch_heads(sequence, fetches, layer, tier->lane_stays + layer * heads, 0,
+        status = fetch_heads(sequence, fetches, layer, tier->lane_stays + kv_lane(config, layer, 0), 0,
                              (size_t)chunk_count, error);
-        release_layer(sequence, fetches);
+        release_layer(sequence, fetches, layer);
     }
     free(fetches);
     return status;
@@ -259,7 +259,7 @@ static void forget_chunks(struct kv_sequence *sequence, uint64_t chunk_first) {
     const struct kv_cache_config *config = &sequence->cache->config;
     struct kv_tier *tier = sequence->cache->tier;
     for (size_t layer = 0; layer < config->layer_count; layer++)
-        for (size_t head = 0; head < config->kv_head_count; head++)
+        for (size_t head = 0; head < kv_heads(config, layer); head++)
             for (uint64_t chunk = chunk_first; chunk < sequence->column_count; chunk++) {
                 const uint32_t plain = kv_chunk_place(sequence, layer, head, chunk);
                 if (plain != PLACE_NOWHERE) tier_slot_leave(tier, tier_slot_at(tier, plain), sequence);
@@ -340,11 +340,11 @@ static enum status copy_layer(struct kv_sequence *sequence, struct kv_fetch *fet
     for (uint64_t first = 0; first < chunk_count && sequence->pages->writes; first += LAYER_CHUNKS) {
         size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
         enum status status = fetch_layer(sequence, fetches, layer, first, count, error);
-        for (size_t head = 0; status == STATUS_OK && head < sequence->cache->config.kv_head_count; head++)
+        for (size_t head = 0; status == STATUS_OK && head < kv_heads(&sequence->cache->config, layer); head++)
             if (sequence->pages->writes &&
                 tier_copy_pages(sequence, layer, head, first, count, &why) != STATUS_OK)
                 tier_stop_writing(sequence, &why);
-        release_layer(sequence, fetches);
+        release_layer(sequence, fetches, layer);
         TRY(status);
     }
     return STATUS_OK;
@@ -353,7 +353,7 @@ static enum status copy_layer(struct kv_sequence *sequence, struct kv_fetch *fet
 enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity,
                                       struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    struct kv_fetch *fetches = calloc(config->kv_head_count, sizeof *fetches);
+    struct kv_fetch *fetches = calloc(kv_heads_max(config), sizeof *fetches);
     if (fetches == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = create_document(sequence, token_capacity, error);
     bool created = status == STATUS_OK;
@@ -414,7 +414,7 @@ void tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
     forget_chunks(sequence, kv_chunks_of(token_count));
     bool partial = token_count % KV_CHUNK_TOKENS != 0;
     for (size_t layer = 0; layer < config->layer_count && partial; layer++)
-        for (size_t head = 0; head < config->kv_head_count; head++)
+        for (size_t head = 0; head < kv_heads(config, layer); head++)
             if (tier_make_dirty(sequence, layer, head, chunk, &error) != STATUS_OK)
                 kv_tier_fail(tier, &error);
     if (partial && kv_sequence_own_column(sequence, chunk, tier->stream, &error) != STATUS_OK)

@@ -93,8 +93,8 @@ static bool dequantize(struct kv_tier *tier, const struct kv_fetch *fetch, struc
     if (place == PLACE_NOWHERE) return false;
     const struct slot *quantized = tier_slot_at(tier, place);
     while (quantized->state == SLOT_READING) tier_drain(tier, 1);
-    tier->codec.q4_decode(&tier->cache->layout, tier_slot_memory(tier, quantized),
-                          tier_slot_memory(tier, slot));
+    tier->codec.q4_decode(kv_cache_layer_layout(tier->cache, fetch->layer_index),
+                          tier_slot_memory(tier, quantized), tier_slot_memory(tier, slot));
     slot->state = SLOT_CLEAN;
     slot->parts = TIER_PARTS_ALL;
     return true;
@@ -136,7 +136,7 @@ static struct slot *fetch_begin_chunk(struct kv_fetch *fetch, uint64_t chunk, ui
                                       struct read_batch *batch) {
     struct kv_sequence *sequence = fetch->sequence;
     struct kv_tier *tier = sequence->cache->tier;
-    size_t lane = fetch->layer_index * sequence->cache->config.kv_head_count + fetch->kv_head;
+    size_t lane = kv_lane(&sequence->cache->config, fetch->layer_index, fetch->kv_head);
     const bool quantized = wants_quantized(fetch, chunk);
     struct tier_pool *pool = quantized ? &tier->slots.quantized : &tier->slots.plain;
     struct slot *slot = tier_slot_share(tier, sequence, lane, chunk, quantized);
@@ -159,7 +159,7 @@ static void prefetch_slot(const struct kv_fetch *fetch, size_t index) {
     if (index >= fetch->chunk_count) return;
     uint64_t chunk = fetch_chunk(fetch, index);
     const uint32_t place = fetch_place(fetch, chunk);
-    size_t lane = fetch->layer_index * fetch->sequence->cache->config.kv_head_count + fetch->kv_head;
+    size_t lane = kv_lane(&fetch->sequence->cache->config, fetch->layer_index, fetch->kv_head);
     __builtin_prefetch(tier_uses_at(fetch->sequence, lane, chunk), 1);
     if (place != PLACE_NOWHERE) __builtin_prefetch(tier_slot_at(fetch->sequence->cache->tier, place), 1);
 }
@@ -238,9 +238,9 @@ void kv_fetch_release_after(struct kv_fetch *fetch, struct ticket ticket) {
 
 void kv_fetch_hold(const struct kv_fetch *fetch, bool more) {
     struct kv_tier *tier = fetch->sequence->cache->tier;
-    const size_t heads = fetch->sequence->cache->config.kv_head_count;
+    const size_t lane = kv_lane(&tier->cache->config, fetch->layer_index, fetch->kv_head);
     ASSERT(fetch->pinned == fetch->chunk_count);
-    if (!more) residency_release(fetch->sequence, fetch->layer_index * heads + fetch->kv_head);
+    if (!more) residency_release(fetch->sequence, lane);
     for (size_t i = 0; i < fetch->chunk_count; i++) residency_hold(tier, fetch_slot(fetch, i));
 }
 
@@ -294,10 +294,10 @@ enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t h
 enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,
                                   uint64_t row_count, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
-    size_t heads = sequence->cache->config.kv_head_count;
+    const struct kv_cache_config *config = &sequence->cache->config;
     uint64_t end = kv_chunks_of(position_first + row_count);
     TRY(kv_tier_failure(sequence->cache, error));
-    for (size_t head = 0; head < heads; head++)
+    for (size_t head = 0; head < kv_heads(config, layer_index); head++)
         for (uint64_t chunk = position_first / KV_CHUNK_TOKENS; chunk < end; chunk++) {
             const uint32_t place = kv_chunk_place(sequence, layer_index, head, chunk);
             if (kv_has_quantized(sequence) && chunk * KV_CHUNK_TOKENS >= position_first)
@@ -307,8 +307,8 @@ enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_ind
                 TRY(tier_make_dirty(sequence, layer_index, head, chunk, error));
                 continue;
             }
-            if (tier_slot_dirty(tier, &tier->slots.plain, sequence, layer_index * heads + head, chunk) !=
-                NULL)
+            if (tier_slot_dirty(tier, &tier->slots.plain, sequence, kv_lane(config, layer_index, head),
+                                chunk) != NULL)
                 continue;
             TRY(kv_tier_failure(sequence->cache, error));
             return kv_tier_full(sequence->cache, error);

@@ -12,7 +12,7 @@ static bool is_on_disk(const struct kv_sequence *sequence, size_t layer) {
 
 static uint8_t *open_block(const struct kv_sequence *sequence, size_t layer, size_t head) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    return sequence->open_blocks + (layer * config->kv_head_count + head) * config->key_index_bytes;
+    return sequence->open_blocks + kv_lane(config, layer, head) * config->key_index_bytes;
 }
 
 static struct key_index_place *place_of(struct kv_sequence *sequence, size_t layer) {
@@ -30,7 +30,7 @@ void kv_sequence_keep_key_index(struct kv_sequence *sequence, struct stream *str
     if (!is_on_disk(sequence, layer_index) || position_end == 0) return;
     const uint64_t chunk = (position_end - 1) / KV_CHUNK_TOKENS;
     sequence->open_chunks[layer_index] = chunk;
-    for (size_t head = 0; head < cache->config.kv_head_count; head++)
+    for (size_t head = 0; head < kv_heads(&cache->config, layer_index); head++)
         cache->device->operations->download(stream, open_block(sequence, layer_index, head),
                                             block_at(sequence, layer_index, head, chunk),
                                             cache->config.key_index_bytes);
@@ -48,11 +48,11 @@ static enum status read_blocks(struct kv_sequence *sequence, struct document *do
         const uint64_t segment_end = (chunk / TIER_RUN_CHUNKS + 1) * TIER_RUN_CHUNKS;
         const size_t count = (size_t)((segment_end < end ? segment_end : end) - chunk);
         TRY(document_read_key_index_run(document, layer, chunk, count, tier->key_index_run, error));
-        for (size_t head = 0; head < config->kv_head_count; head++)
+        for (size_t head = 0; head < kv_heads(config, layer); head++)
             for (size_t i = 0; i < count; i++)
                 memcpy(span_host(block_at(sequence, layer, head, chunk + i)),
                        tier->key_index_run + (head * TIER_RUN_CHUNKS + i) * bytes, bytes);
-        tier->statistics.key_index_read_bytes += config->kv_head_count * count * bytes;
+        tier->statistics.key_index_read_bytes += kv_heads(config, layer) * count * bytes;
         chunk += count;
     }
     return STATUS_OK;
@@ -93,7 +93,7 @@ enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stre
     }
     if (position_first % KV_CHUNK_TOKENS == 0) return STATUS_OK; /* a new chunk */
     ASSERT(sequence->open_chunks[layer_index] == chunk);
-    for (size_t head = 0; head < cache->config.kv_head_count; head++)
+    for (size_t head = 0; head < kv_heads(&cache->config, layer_index); head++)
         cache->device->operations->upload(stream, block_at(sequence, layer_index, head, chunk),
                                           open_block(sequence, layer_index, head),
                                           cache->config.key_index_bytes);
@@ -127,7 +127,7 @@ enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stre
     TRY(sequence->cache->device->operations->stream_synchronize(stream, error));
     TRY(read_range(sequence, layer_index, 0, end, error));
     prefetch_next(sequence, layer_index, closed);
-    for (size_t head = 0; head < config->kv_head_count; head++)
+    for (size_t head = 0; head < kv_heads(config, layer_index); head++)
         if (open >= closed && open < sequence->column_count)
             memcpy(span_host(block_at(sequence, layer_index, head, open)),
                    open_block(sequence, layer_index, head), config->key_index_bytes);
@@ -145,7 +145,7 @@ enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint6
     ASSERT(document != NULL);
     if (!document_key_index_written(document, layer, chunk, 1)) TRY(document_flush(document, error));
     TRY(document_read_key_index_run(document, layer, chunk, 1, tier->key_index_run, error));
-    for (size_t head = 0; head < config->kv_head_count; head++)
+    for (size_t head = 0; head < kv_heads(config, layer); head++)
         memcpy(open_block(sequence, layer, head),
                tier->key_index_run + head * TIER_RUN_CHUNKS * config->key_index_bytes,
                config->key_index_bytes);

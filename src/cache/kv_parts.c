@@ -8,7 +8,7 @@ static uint8_t all_parts(const struct kv_tier *tier) { return (uint8_t)((1u << t
 
 /* The parts that blocks lie in. */
 static uint8_t parts_of(const struct kv_tier *tier, uint8_t blocks) {
-    const size_t block_bytes = tier->cache->layout.block_bytes, part_bytes = tier->page_parts.bytes;
+    const size_t block_bytes = kv_cache_layout(tier->cache)->block_bytes, part_bytes = tier->page_parts.bytes;
     uint8_t parts = 0;
     for (size_t block = 0; block < KV_CHUNK_BLOCKS; block++) {
         if ((blocks >> block & 1) == 0) continue;
@@ -46,10 +46,9 @@ bool tier_lacks(const struct kv_tier *tier, const struct slot *slot, uint8_t blo
 
 /* Whether its page, on disk, may be read in parts. */
 static bool has_parts(const struct kv_tier *tier, const struct slot *slot) {
-    const size_t heads = tier->cache->config.kv_head_count;
-    const struct page_read read = {.layer = (uint32_t)(slot->lane / heads),
-                                   .kv_head = (uint32_t)(slot->lane % heads),
-                                   .chunk = slot->chunk};
+    const struct kv_lane_place place = kv_lane_place(&tier->cache->config, slot->lane);
+    const struct page_read read = {
+        .layer = (uint32_t)place.layer, .kv_head = (uint32_t)place.kv_head, .chunk = slot->chunk};
     const struct document *document = tier_document_of(slot->sequence, slot->chunk);
     ASSERT(document != NULL);
     return tier->page_parts.count > 0 && document_page_parts(document, &read) == tier->page_parts.count;

@@ -12,9 +12,9 @@
 static void page_arrived(struct kv_tier *tier, const struct tier_place *place, void *memory,
                          const struct io_completion *completion) {
     struct slot *slot = &tier->slots.list[place->slot];
-    size_t heads = tier->cache->config.kv_head_count;
-    const struct page_read read = {.layer = (uint32_t)(slot->lane / heads),
-                                   .kv_head = (uint32_t)(slot->lane % heads),
+    const struct kv_lane_place lane = kv_lane_place(&tier->cache->config, slot->lane);
+    const struct page_read read = {.layer = (uint32_t)lane.layer,
+                                   .kv_head = (uint32_t)lane.kv_head,
                                    .chunk = slot->chunk,
                                    .memory = memory,
                                    .part_first = place->part_first,
@@ -34,7 +34,8 @@ static void page_arrived(struct kv_tier *tier, const struct tier_place *place, v
     } else if (tier_slot_is_quantized(tier, slot)) {
         memcpy(tier_slot_memory(tier, slot), memory, tier->quantized_bytes);
     } else if (slot->reads_quantized) {
-        tier->codec.q4_decode(&tier->cache->layout, memory, tier_slot_memory(tier, slot));
+        tier->codec.q4_decode(kv_cache_layer_layout(tier->cache, lane.layer), memory,
+                              tier_slot_memory(tier, slot));
     }
     ASSERT(slot->state == SLOT_READING && slot->reading > 0);
     if (--slot->reading == 0) slot->state = SLOT_CLEAN;
@@ -44,13 +45,13 @@ static void page_arrived(struct kv_tier *tier, const struct tier_place *place, v
 static void trace_read(struct kv_tier *tier, uint64_t tag, size_t pages) {
     const struct tier_reads *reads = &tier->reads;
     const struct slot *slot = &tier->slots.list[reads->ring[tag % reads->ring_pages].slot];
-    size_t heads = tier->cache->config.kv_head_count;
+    const struct kv_lane_place lane = kv_lane_place(&tier->cache->config, slot->lane);
     trace_add(reads->trace, &(struct trace_span){.name = "read",
                                                  .begin_ns = reads->began_ns[tag % reads->ring_pages],
                                                  .end_ns = clock_ns(),
                                                  .track = TRACE_READS,
-                                                 .layer = (uint32_t)(slot->lane / heads),
-                                                 .kv_head = (uint32_t)(slot->lane % heads),
+                                                 .layer = (uint32_t)lane.layer,
+                                                 .kv_head = (uint32_t)lane.kv_head,
                                                  .chunk = slot->chunk,
                                                  .count = (uint32_t)pages});
 }
@@ -150,13 +151,13 @@ void tier_batch_submit(struct kv_tier *tier, struct read_batch *batch) {
 
 void tier_batch_add(struct kv_tier *tier, struct read_batch *batch, struct slot *slot, size_t part_first,
                     size_t part_count) {
-    size_t heads = tier->cache->config.kv_head_count;
+    const struct kv_lane_place lane = kv_lane_place(&tier->cache->config, slot->lane);
     struct document *document = tier_document_of(slot->sequence, slot->chunk);
     ASSERT(document != NULL);
     if (batch->count == TIER_READ_BATCH || (batch->count > 0 && document != batch->document))
         tier_batch_submit(tier, batch);
-    const struct page_read read = {.layer = (uint32_t)(slot->lane / heads),
-                                   .kv_head = (uint32_t)(slot->lane % heads),
+    const struct page_read read = {.layer = (uint32_t)lane.layer,
+                                   .kv_head = (uint32_t)lane.kv_head,
                                    .chunk = slot->chunk,
                                    .memory = tier_slot_memory(tier, slot),
                                    .part_first = (uint8_t)part_first,

@@ -133,7 +133,7 @@ uint32_t tier_slot_place(const struct kv_tier *tier, const struct slot *slot) {
 }
 
 uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot) {
-    return span_host(kv_pools_chunk(&tier->cache->pools, tier_slot_place(tier, slot)));
+    return span_host(kv_pools_chunk(&tier->cache->pools[0], tier_slot_place(tier, slot)));
 }
 
 /* The sequence's table of the slot's form. */
@@ -171,10 +171,10 @@ struct document *tier_document_of(const struct kv_sequence *sequence, uint64_t c
 
 /* A page on its way has arrived on disk: the slot may go. */
 static bool is_written(struct kv_tier *tier, struct slot *slot) {
-    size_t heads = tier->cache->config.kv_head_count;
+    const struct kv_lane_place lane = kv_lane_place(&tier->cache->config, slot->lane);
     const struct document *document = tier_document_of(slot->sequence, slot->chunk);
     ASSERT(slot->state == SLOT_QUEUED && document != NULL);
-    if (!document_page_written(document, slot->lane / heads, slot->lane % heads, slot->chunk)) return false;
+    if (!document_page_written(document, lane.layer, lane.kv_head, slot->chunk)) return false;
     slot->state = SLOT_CLEAN;
     return true;
 }
@@ -182,13 +182,13 @@ static bool is_written(struct kv_tier *tier, struct slot *slot) {
 /* The slot holds what is to stay in memory; rows of a chunk that is there in 4 bits are copies, and of a sequence
  * whose layer has other fractions than there are slots for nothing stays. */
 bool tier_slot_is_resident(const struct kv_tier *tier, const struct slot *slot) {
-    const size_t heads = tier->cache->config.kv_head_count;
     if (!tier->lane_stays[slot->lane]) return false;
+    const struct kv_lane_place lane = kv_lane_place(&tier->cache->config, slot->lane);
     if (tier->cache->config.mixes_pages &&
-        !page_fractions_same_in(&slot->sequence->pages->fractions, &tier->fractions, slot->lane / heads))
+        !page_fractions_same_in(&slot->sequence->pages->fractions, &tier->fractions, lane.layer))
         return false;
     return tier_slot_is_quantized(tier, slot) ==
-           kv_chunk_is_quantized(slot->sequence, slot->lane / heads, slot->lane % heads, slot->chunk);
+           kv_chunk_is_quantized(slot->sequence, lane.layer, lane.kv_head, slot->chunk);
 }
 
 bool tier_slot_is_clean(struct kv_tier *tier, struct slot *slot) {
@@ -238,7 +238,8 @@ void tier_slot_leave(struct kv_tier *tier, struct slot *slot, struct kv_sequence
 
 struct slot *tier_slot_share(struct kv_tier *tier, struct kv_sequence *sequence, size_t lane, uint64_t chunk,
                              bool quantized) {
-    const size_t heads = tier->cache->config.kv_head_count, layer = lane / heads, head = lane % heads;
+    const struct kv_lane_place at = kv_lane_place(&tier->cache->config, lane);
+    const size_t layer = at.layer, head = at.kv_head;
     const struct document *document = tier_document_of(sequence, chunk);
     const struct page_read read = {.layer = (uint32_t)layer, .kv_head = (uint32_t)head, .chunk = chunk};
     if (document != NULL && document_read_is_tail(document, &read))
@@ -271,7 +272,7 @@ static uint32_t worth_of(const struct kv_tier *tier, const struct slot *slot) {
 
 /* Counts that never fell would keep what was wanted long ago. */
 static void age_uses(struct kv_tier *tier, struct tier_pool *pool) {
-    size_t lanes = tier->cache->config.layer_count * tier->cache->config.kv_head_count;
+    size_t lanes = kv_lane_count(&tier->cache->config);
     for (struct kv_sequence *s = tier->cache->sequences; s != NULL; s = s->next)
         for (size_t i = 0; i < lanes * s->column_capacity; i++) s->pages->uses[i] /= 2;
     pool->use_count = 0;

@@ -20,15 +20,16 @@ static enum status create(struct kv_cache *cache, struct error *error) {
     tier->reads.page_bytes = align_up(tier->quantized_bytes, IO_ALIGNMENT);
     tier->reads.ring_pages = kv_budget_ring_pages(config);
     tier->reads.ring = calloc(tier->reads.ring_pages, sizeof *tier->reads.ring);
-    tier->lane_stays = calloc(config->layer_count * config->kv_head_count, sizeof *tier->lane_stays);
+    tier->lane_stays = calloc(kv_lane_count(config), sizeof *tier->lane_stays);
     codec_kernels_init(&tier->codec, cpu_features()); /* all variants give the same bits */
     ASSERT(!config->mixes_pages ||
            (config->quantized_pages && config->layer_count <= PAGE_FRACTIONS_LAYERS_MAX));
     tier->fractions.layer_count = config->mixes_pages ? (uint16_t)config->layer_count : 0;
     memset(tier->fractions.sixteenths, PAGE_FRACTION_WHOLE / 2,
            tier->fractions.layer_count); /* until a sequence has some */
-    tier->page_parts =
-        store_page_parts(&(struct store_layout){.chunk_bytes = (uint32_t)kv_budget_plain_bytes(config)});
+    if (kv_group_count(config) == 1)     /* else pages are read whole */
+        tier->page_parts =
+            store_page_parts(&(struct store_layout){.chunk_bytes = (uint32_t)kv_budget_plain_bytes(config)});
     tier->gap_bytes = (size_t)(config->read_gap_bytes != 0 ? config->read_gap_bytes : KV_READ_GAP_BYTES);
     if (tier->reads.ring == NULL || tier->lane_stays == NULL)
         return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
@@ -56,10 +57,10 @@ static enum status add(struct kv_sequence *sequence, struct error *error) {
     pages->written = calloc(config->layer_count, sizeof *pages->written);
     pages->complete = calloc(config->layer_count, sizeof *pages->complete);
     pages->quantized_end = calloc(config->layer_count, sizeof *pages->quantized_end);
-    const size_t lanes = config->layer_count * config->kv_head_count;
+    const size_t lanes = kv_lane_count(config);
     pages->held = malloc(lanes * sizeof *pages->held);
     for (size_t lane = 0; pages->held != NULL && lane < lanes; lane++) pages->held[lane] = TIER_NO_SLOT;
-    pages->uses = calloc(config->layer_count * config->kv_head_count, max_size(sequence->column_capacity, 1));
+    pages->uses = calloc(lanes, max_size(sequence->column_capacity, 1));
     if (pages->written != NULL && pages->complete != NULL && pages->quantized_end != NULL &&
         pages->uses != NULL && pages->held != NULL)
         return STATUS_OK;
@@ -124,9 +125,9 @@ static struct slot_counts slots_of_chunks(const struct kv_sequence *sequence, ui
     struct slot_counts counts = {0, 0};
     const bool *stays = sequence->cache->tier->lane_stays;
     for (size_t layer = 0; layer < config->layer_count; layer++)
-        for (size_t head = 0; head < config->kv_head_count; head++)
-            for (uint64_t chunk = chunk_first;
-                 chunk < chunk_end && !stays[layer * config->kv_head_count + head]; chunk++)
+        for (size_t head = 0; head < kv_heads(config, layer); head++)
+            for (uint64_t chunk = chunk_first; chunk < chunk_end && !stays[kv_lane(config, layer, head)];
+                 chunk++)
                 if (chunk + 1 < chunk_end && kv_chunk_is_quantized(sequence, layer, head, chunk))
                     counts.quantized++;
                 else

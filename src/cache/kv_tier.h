@@ -47,6 +47,9 @@
  * somebody wanted (store.h); a later fetch reads what it lacks, while others may be attending to what is there.  Pages
  * in 4 bits, tails and pages without checksums of parts are read whole.
  *
+ * Groups of layers.  A slot is as large as the largest chunk of any group, so that each holds any chunk; on disk a page is
+ * as large as its own layer's chunk, and with more than one group it is read whole.
+ *
  * Key index on disk (LeoAM's lightweight abstracts).  With key_index_on_disk the blocks of full chunks are in the
  * documents alone, each under its checksum.  A layer that chooses reads its blocks in the order of the file
  * (kv_sequence_load_key_index); two layers' blocks are in memory at once, this one's and the next one's, or this
@@ -223,7 +226,7 @@ enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *toke
 enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
 bool kv_sequence_is_flushed(const struct kv_sequence *sequence); /* kv_sequence_flush would not wait */
 
-/* KV heads whose chunks stay in RAM beside those of the resident layers: of lanes (layer * kv_head_count + head, each
+/* KV heads whose chunks stay in RAM beside those of the resident layers: of lanes (kv_lane, each
  * once, the most wanted first) as many of the first ones as the budget holds whole.  Before there is KV in the tier. */
 enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *lanes, size_t count,
                                        struct error *error) STATUS_CHECKED;

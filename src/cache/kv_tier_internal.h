@@ -39,7 +39,7 @@ enum slot_state { SLOT_FREE, SLOT_READING, SLOT_CLEAN, SLOT_DIRTY, SLOT_QUEUED }
 
 struct slot {
     struct kv_sequence *sequence; /* whose chunk it holds; NULL: nobody's */
-    uint32_t lane;                /* layer * kv_head_count + head */
+    uint32_t lane;                /* kv_lane */
     uint32_t chunk;
     uint16_t pins;
     uint8_t state;    /* enum slot_state */
@@ -166,8 +166,7 @@ struct sequence_pages {
 /* Where a chunk in 4 bits is. */
 static inline uint32_t kv_quantized_place(const struct kv_sequence *sequence, size_t layer, size_t head,
                                           uint64_t chunk) {
-    return page_table_place(&sequence->quantized, layer * sequence->cache->config.kv_head_count + head,
-                            chunk);
+    return page_table_place(&sequence->quantized, kv_lane(&sequence->cache->config, layer, head), chunk);
 }
 
 /* Whether that chunk, once it is full, is 4 bits, on disk and in its slot. */
@@ -176,7 +175,7 @@ static inline bool kv_chunk_is_quantized(const struct kv_sequence *sequence, siz
     const struct page_fractions *fractions = &sequence->pages->fractions;
     return kv_has_quantized(sequence) &&
            (fractions->layer_count == 0 ||
-            page_fractions_is_quantized(fractions, layer, head, sequence->cache->config.kv_head_count,
+            page_fractions_is_quantized(fractions, layer, head, kv_heads(&sequence->cache->config, layer),
                                         chunk));
 }
 

@@ -49,14 +49,14 @@ enum status kv_sequence_warm(struct kv_sequence *sequence, bool *more, struct er
     if (tier == NULL || tier->slots.list == NULL || sequence->pages->source_count == 0) return STATUS_OK;
     TRY(kv_tier_failure(sequence->cache, error));
     const struct kv_cache_config *config = &sequence->cache->config;
-    const uint64_t lanes = (uint64_t)config->layer_count * config->kv_head_count;
+    const uint64_t lanes = kv_lane_count(config);
     struct sequence_pages *pages = sequence->pages;
     uint32_t chunks[WARM_CHUNKS];
     for (size_t count = 0; pages->warm_lane < lanes && count == 0;) {
         if (tier_vacant_slots(&tier->slots.plain) + tier_vacant_slots(&tier->slots.quantized) == 0)
             return STATUS_OK;
-        const size_t layer = pages->warm_lane / config->kv_head_count,
-                     head = pages->warm_lane % config->kv_head_count;
+        const struct kv_lane_place at = kv_lane_place(config, pages->warm_lane);
+        const size_t layer = at.layer, head = at.kv_head;
         const uint64_t chunk_end =
             pages->written[layer] < sequence->column_count ? pages->written[layer] : sequence->column_count;
         count = find_cold(sequence, layer, head, chunk_end, &pages->warm_chunk, chunks);

@@ -27,7 +27,7 @@ static enum status watch_begin(struct kv_sequence *sequence, struct error *error
         sequence->watch = watch = NULL;
     }
     if (watch == NULL) {
-        const size_t lanes = config->layer_count * config->kv_head_count;
+        const size_t lanes = kv_lane_count(config);
         watch = calloc(1, sizeof *watch + lanes * (2 * capacity + KV_MAP_COLUMNS_MAX));
         if (watch == NULL)
             return error_set(error, STATUS_MEMORY, "no memory for a map of %zu chunks", lanes * capacity);
@@ -82,8 +82,7 @@ void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, c
                    size_t count) {
     struct kv_watch *watch = sequence->watch;
     if (watch == NULL || !watch->in_step) return;
-    uint8_t *rows =
-        watch->rows + (layer * sequence->cache->config.kv_head_count + kv_head) * watch->chunk_capacity;
+    uint8_t *rows = watch->rows + kv_lane(&sequence->cache->config, layer, kv_head) * watch->chunk_capacity;
     for (size_t i = 0; i < count; i++)
         if (listed[i] / KV_CHUNK_TOKENS < watch->chunk_capacity) rows[listed[i] / KV_CHUNK_TOKENS]++;
     watch->token.rows += count;
@@ -94,8 +93,7 @@ void kv_watch_range(struct kv_sequence *sequence, size_t layer, size_t kv_head, 
                     uint64_t end) {
     struct kv_watch *watch = sequence->watch;
     if (watch == NULL || !watch->in_step || first >= end) return;
-    uint8_t *rows =
-        watch->rows + (layer * sequence->cache->config.kv_head_count + kv_head) * watch->chunk_capacity;
+    uint8_t *rows = watch->rows + kv_lane(&sequence->cache->config, layer, kv_head) * watch->chunk_capacity;
     for (uint64_t chunk = first / KV_CHUNK_TOKENS; chunk < kv_chunks_of(end) && chunk < watch->chunk_capacity;
          chunk++) {
         const uint64_t begin = chunk * KV_CHUNK_TOKENS, behind = begin + KV_CHUNK_TOKENS;
@@ -129,7 +127,7 @@ static void add_chunk(const struct kv_sequence *sequence, size_t lane, uint64_t 
     const uint64_t stored = sequence->length > first ? sequence->length - first : 0;
     const struct sequence_pages *pages = sequence->pages;
     const bool is_saved =
-        pages != NULL && chunk < pages->written[lane / sequence->cache->config.kv_head_count];
+        pages != NULL && chunk < pages->written[kv_lane_place(&sequence->cache->config, lane).layer];
     bool in_ram =
         has_arrived(sequence, sequence->chunks.places[entry], was_read) ||
         (kv_has_quantized(sequence) && has_arrived(sequence, sequence->quantized.places[entry], was_read));

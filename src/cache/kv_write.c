@@ -65,10 +65,10 @@ static size_t page_bytes_of(const struct kv_sequence *sequence, size_t layer, si
 static enum status quantize_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
                                    struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
-    const size_t heads = sequence->cache->config.kv_head_count;
+    const struct kv_cache_config *config = &sequence->cache->config;
     if (tier->quantized_bytes == 0) return STATUS_OK;
     for (uint64_t chunk = sequence->pages->quantized_end[layer]; chunk < chunk_end; chunk++) {
-        for (size_t head = 0; head < heads; head++) {
+        for (size_t head = 0; head < kv_heads(config, layer); head++) {
             if (!kv_chunk_is_quantized(sequence, layer, head, chunk)) continue; /* they are what stays */
             if (kv_quantized_place(sequence, layer, head, chunk) != PLACE_NOWHERE)
                 continue; /* before there was no space */
@@ -76,11 +76,11 @@ static enum status quantize_chunks(struct kv_sequence *sequence, size_t layer, u
             ASSERT(place != PLACE_NOWHERE && tier_slot_at(tier, place)->state == SLOT_DIRTY);
             struct slot *plain = tier_slot_at(tier, place);
             struct slot *slot =
-                tier_slot_dirty(tier, &tier->slots.quantized, sequence, layer * heads + head, chunk);
+                tier_slot_dirty(tier, &tier->slots.quantized, sequence, kv_lane(config, layer, head), chunk);
             TRY(kv_tier_failure(sequence->cache, error));
             if (slot == NULL) return kv_tier_full(sequence->cache, error);
-            tier->codec.q4_encode(&sequence->cache->layout, tier_slot_memory(tier, plain),
-                                  tier_slot_memory(tier, slot));
+            tier->codec.q4_encode(kv_cache_layer_layout(sequence->cache, layer),
+                                  tier_slot_memory(tier, plain), tier_slot_memory(tier, slot));
             tier_slot_free(tier, plain);
         }
         sequence->pages->quantized_end[layer] = chunk + 1;
@@ -119,7 +119,7 @@ enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64
     size_t run_max = min_size(document_write_max(written_document(sequence)), TIER_RUN_CHUNKS);
     uint64_t first = sequence->pages->written[layer];
     if (first >= chunk_end) return STATUS_OK;
-    for (size_t head = 0; head < sequence->cache->config.kv_head_count; head++)
+    for (size_t head = 0; head < kv_heads(&sequence->cache->config, layer); head++)
         for (uint64_t chunk = first; chunk < chunk_end;) {
             size_t count = (size_t)(chunk_end - chunk < run_max ? chunk_end - chunk : run_max);
             TRY(write_run(sequence, layer, head, chunk, count, error));
@@ -171,9 +171,9 @@ void tier_stop_writing(struct kv_sequence *sequence, const struct error *why) {
     for (uint64_t i = 0; i < tier->slots.plain.count + tier->slots.quantized.count; i++) {
         struct slot *slot = &tier->slots.list[i];
         if (slot->sequence != sequence || slot->state != SLOT_QUEUED) continue;
-        size_t heads = sequence->cache->config.kv_head_count;
-        bool there = document_page_written(tier_document_of(sequence, slot->chunk), slot->lane / heads,
-                                           slot->lane % heads, slot->chunk);
+        const struct kv_lane_place at = kv_lane_place(&tier->cache->config, slot->lane);
+        bool there =
+            document_page_written(tier_document_of(sequence, slot->chunk), at.layer, at.kv_head, slot->chunk);
         slot->state = there ? SLOT_CLEAN : SLOT_DIRTY;
     }
     sequence->pages->writes = sequence->pages->saved = false;
@@ -190,7 +190,7 @@ enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t h
         run = min_size(count - done, run_max);
         for (size_t i = 0; i < run; i++) {
             const uint32_t place = kv_stored_place(sequence, layer, head, first + done + i);
-            pages[i] = span_host(kv_pools_chunk(&sequence->cache->pools, place));
+            pages[i] = span_host(kv_pools_chunk(&sequence->cache->pools[0], place));
             tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + done + i);
         }
         WRITE(document, document_write_pages(document, layer, head, first + done, run, pages, error));
@@ -210,7 +210,7 @@ static enum status write_tails(struct kv_sequence *sequence, struct error *error
     uint64_t length = sequence->length, chunk = length / KV_CHUNK_TOKENS;
     if (length % KV_CHUNK_TOKENS == 0) return STATUS_OK;
     for (size_t layer = 0; layer < config->layer_count; layer++)
-        for (size_t head = 0; head < config->kv_head_count; head++)
+        for (size_t head = 0; head < kv_heads(config, layer); head++)
             WRITE(document,
                   document_write_tail(document, layer, head, length,
                                       span_host(kv_sequence_chunk(sequence, layer, head, chunk)), error));

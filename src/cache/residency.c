@@ -50,8 +50,7 @@ void residency_release(struct kv_sequence *sequence, size_t lane) {
 
 void residency_release_sequence(struct kv_sequence *sequence) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    for (size_t lane = 0; lane < config->layer_count * config->kv_head_count; lane++)
-        residency_release(sequence, lane);
+    for (size_t lane = 0; lane < kv_lane_count(config); lane++) residency_release(sequence, lane);
 }
 
 bool residency_release_all(struct kv_tier *tier) {
