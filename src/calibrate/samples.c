@@ -269,6 +269,7 @@ enum status samples_collect(struct samples *samples, struct model *model, const 
     ASSERT(options->window_count > options->held_out && options->held_out > 0 && spans > 0);
     ASSERT(options->run_windows <= options->window_count && options->run_count <= options->window_size / 2);
     *samples = (struct samples){.model = model, .options = *options};
+    TRY(model_config_check_alike(&model->config, "a calibration", error));
     samples->probe_count = min_size(spans, 10) * SAMPLES_SPAN;
     samples->query_count = options->text_queries + options->probe_queries;
     samples->options.decode_count = min_size(options->decode_count, samples->probe_count);

@@ -142,8 +142,9 @@ static void print_model(const struct inspection *inspection) {
     }
     output_text("  %zu layers, hidden %zu, feed-forward %zu, vocabulary %zu\n", config->layer_count,
                 config->hidden_size, config->ffn_size, config->vocabulary_size);
-    output_text("  %zu query heads and %zu KV heads of %zu (keys) and %zu (values)\n", config->head_count,
-                config->kv_head_count, config->k_dimension, config->v_dimension);
+    output_text("  %zu query heads and %s%zu KV heads of %zu (keys) and %zu (values)\n", config->head_count,
+                config->kv_groups != NULL ? "up to " : "", config->kv_head_count, config->k_dimension,
+                config->v_dimension);
     output_text("  trained for %" PRIu64 " tokens of context\n", config->context_length);
     struct kv_cache_config f16 = cache_config(config, KV_F16), q8 = cache_config(config, KV_Q8);
     uint64_t f16_bytes = kv_cache_bytes_per_token(&f16);

@@ -184,7 +184,9 @@ uint64_t engine_kv_bytes_per_token(const struct engine *engine) {
     return kv_cache_bytes_per_token(&engine->kv);
 }
 uint64_t engine_kv_row_bytes(const struct engine *engine) {
-    return kv_cache_layout(engine->cache)->chunk_bytes / KV_CHUNK_TOKENS;
+    struct kv_cache_config plain = engine->kv;
+    plain.key_index_bytes = 0;
+    return kv_cache_bytes_per_token(&plain) / kv_lane_count(&plain); /* a mean, where layers differ */
 }
 
 uint64_t engine_step_bytes(const struct engine *engine, uint64_t length) {

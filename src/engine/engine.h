@@ -243,7 +243,7 @@ const struct page_costs *engine_page_costs(const struct engine *engine);
 
 uint64_t engine_kv_used_bytes(const struct engine *engine);
 uint64_t engine_kv_bytes_per_token(const struct engine *engine); /* with the key index */
-/* Bytes of K and V of one token in one KV head of one layer. */
+/* Bytes of K and V of one token in one KV head of one layer; the mean, where layers differ. */
 uint64_t engine_kv_row_bytes(const struct engine *engine);
 /* Bytes of KV and key index that a decode step at this length must read, by the engine's selection. */
 uint64_t engine_step_bytes(const struct engine *engine, uint64_t length);

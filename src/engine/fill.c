@@ -130,6 +130,7 @@ static enum status fill_sequence(struct fill *fill, uint64_t token_count, struct
     struct engine *engine = fill->engine;
     struct sequence *sequence = fill->sequence;
     ASSERT(sequence->engine == engine);
+    TRY(model_config_check_alike(&engine->model->config, "KV that is not computed", error));
     if (engine->documents != NULL && !sequence->attached) {
         sequence->attached = true;
         TRY(documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error));

@@ -38,6 +38,8 @@ struct recorder {
 enum status recorder_create(struct recorder **recorder, const struct model *model, const size_t *layers,
                             size_t layer_count, size_t token_count, struct error *error) {
     const struct model_config *config = &model->config;
+    *recorder = NULL;
+    TRY(model_config_check_alike(config, "a recording", error));
     struct recorder *r = calloc(1, sizeof *r);
     *recorder = r;
     if (r == NULL) return error_set(error, STATUS_MEMORY, "out of memory");

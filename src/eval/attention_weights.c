@@ -18,6 +18,7 @@ enum status attention_weights_create(struct attention_weights *weights, const st
                                           .group = config->head_count / config->kv_head_count,
                                           .row_capacity = row_capacity,
                                           .thread_count = pool != NULL ? pool_thread_count(pool) : 1};
+    TRY(model_config_check_alike(config, "an explanation", error));
     attention_kernels_init(&weights->attention, cpu_features());
     mass_kernels_init(&weights->mass, cpu_features());
     const size_t partials = ((size_t)kv_chunks_of(row_capacity) + 1) * weights->group;

@@ -79,24 +79,33 @@ static enum status read_count(struct reader *reader, const char *suffix, bool re
     return STATUS_OK;
 }
 
+/* An array of one number per layer, each from min to max. */
+static enum status check_layer_counts(struct reader *reader, const struct gguf_entry *entry, uint64_t min,
+                                      uint64_t max) {
+    if (entry->element_type == GGUF_STRING || entry->element_type == GGUF_FLOAT32 ||
+        entry->element_type == GGUF_FLOAT64 || entry->count < reader->config->layer_count)
+        return refuse(reader, reader->key, "expected one whole number per layer");
+    for (uint64_t i = 0; i < reader->config->layer_count; i++) {
+        const int64_t found = gguf_array_int(entry, i);
+        if (found < (int64_t)min || found > (int64_t)max)
+            return error_set(reader->error, STATUS_MODEL, "%s: %s: found %lld, expected %llu to %llu",
+                             reader->gguf->path, reader->key, (long long)found, (unsigned long long)min,
+                             (unsigned long long)max);
+    }
+    return STATUS_OK;
+}
+
 /* The same for keys that may have one number per layer: the numbers must be equal. */
 static enum status read_layer_count(struct reader *reader, const char *suffix, bool required, uint64_t min,
                                     uint64_t max, size_t *value) {
     const struct gguf_entry *entry = gguf_find(reader->gguf, reader_key(reader, suffix));
     if (entry == NULL || entry->type != GGUF_ARRAY)
         return read_count(reader, suffix, required, min, max, value);
-    const char *key = reader->key;
-    if (entry->element_type == GGUF_STRING || entry->element_type == GGUF_FLOAT32 ||
-        entry->element_type == GGUF_FLOAT64 || entry->count < reader->config->layer_count)
-        return refuse(reader, key, "expected one whole number per layer");
-    int64_t first = gguf_array_int(entry, 0);
+    TRY(check_layer_counts(reader, entry, min, max));
+    const int64_t first = gguf_array_int(entry, 0);
     for (uint64_t i = 1; i < reader->config->layer_count; i++)
         if (gguf_array_int(entry, i) != first)
-            return refuse(reader, key, "layers differ in it, which loam does not support");
-    if (first < (int64_t)min || first > (int64_t)max)
-        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %lld, expected %llu to %llu",
-                         reader->gguf->path, key, (long long)first, (unsigned long long)min,
-                         (unsigned long long)max);
+            return refuse(reader, reader->key, "layers differ in it, which loam does not support");
     *value = (size_t)first;
     return STATUS_OK;
 }
@@ -151,21 +160,50 @@ static enum status refuse_unsupported(struct reader *reader) {
     return STATUS_OK;
 }
 
+/* A layer's KV heads, where the file has one number per layer; else all layers' one. */
+static size_t layer_kv_heads(struct reader *reader, size_t layer) {
+    const struct gguf_entry *entry = gguf_find(reader->gguf, reader_key(reader, "attention.head_count_kv"));
+    if (entry == NULL || entry->type != GGUF_ARRAY) return reader->config->kv_head_count;
+    return (size_t)gguf_array_int(entry, layer);
+}
+
+static enum status check_kv_heads(struct reader *reader, size_t kv_heads) {
+    const size_t heads = reader->config->head_count;
+    if (heads % kv_heads != 0)
+        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %zu, expected a divisor of %zu heads",
+                         reader->gguf->path, reader->key, kv_heads, heads);
+    if (heads / kv_heads > GROUP_MAX)
+        return refuse(reader, reader->key, "more than 64 query heads per KV head are not supported");
+    return STATUS_OK;
+}
+
+/* config->kv_head_count: the most of any layer. */
+static enum status read_kv_heads(struct reader *reader) {
+    static const char suffix[] = "attention.head_count_kv";
+    struct model_config *config = reader->config;
+    const struct gguf_entry *entry = gguf_find(reader->gguf, reader_key(reader, suffix));
+    config->kv_head_count = config->head_count;
+    if (entry == NULL || entry->type != GGUF_ARRAY) {
+        TRY(read_count(reader, suffix, false, 1, config->head_count, &config->kv_head_count));
+        return check_kv_heads(reader, config->kv_head_count);
+    }
+    TRY(check_layer_counts(reader, entry, 1, config->head_count));
+    config->kv_head_count = 0;
+    for (size_t i = 0; i < config->layer_count; i++) {
+        const size_t heads = layer_kv_heads(reader, i);
+        TRY(check_kv_heads(reader, heads));
+        config->kv_head_count = max_size(config->kv_head_count, heads);
+    }
+    return STATUS_OK;
+}
+
 static enum status read_shape(struct reader *reader) {
     struct model_config *config = reader->config;
     TRY(read_count(reader, "block_count", true, 1, LAYERS_MAX, &config->layer_count));
     TRY(read_count(reader, "embedding_length", true, 1, HIDDEN_MAX, &config->hidden_size));
     TRY(read_layer_count(reader, "feed_forward_length", true, 1, FFN_MAX, &config->ffn_size));
     TRY(read_layer_count(reader, "attention.head_count", true, 1, HEADS_MAX, &config->head_count));
-    config->kv_head_count = config->head_count;
-    TRY(read_layer_count(reader, "attention.head_count_kv", false, 1, config->head_count,
-                         &config->kv_head_count));
-    if (config->head_count % config->kv_head_count != 0)
-        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %zu, expected a divisor of %zu heads",
-                         reader->gguf->path, reader->key, config->kv_head_count, config->head_count);
-    if (config->head_count / config->kv_head_count > GROUP_MAX)
-        return refuse(reader, reader->key, "more than 64 query heads per KV head are not supported");
-
+    TRY(read_kv_heads(reader));
     bool has_key_length = gguf_find(reader->gguf, reader_key(reader, "attention.key_length")) != NULL;
     if (!has_key_length && config->hidden_size % config->head_count != 0)
         return error_set(reader->error, STATUS_MODEL, "%s: %s: found %zu, expected a multiple of %zu heads",
@@ -295,12 +333,34 @@ static enum status read_rope(struct reader *reader) {
     return STATUS_OK;
 }
 
+/* Geometry of every layer, and the groups of equal ones. */
+static enum status fill_layers(struct reader *reader, struct layer_config *layers, struct arena *arena) {
+    struct model_config *config = reader->config;
+    struct kv_groups *groups = arena_array(arena, 1, sizeof *groups);
+    struct kv_geometry *shapes = arena_array(arena, config->layer_count, sizeof *shapes);
+    if (groups == NULL || shapes == NULL)
+        return error_set(reader->error, STATUS_MEMORY, "no memory for the layers");
+    for (size_t i = 0; i < config->layer_count; i++) {
+        shapes[i] = (struct kv_geometry){layer_kv_heads(reader, i), config->k_dimension, config->v_dimension};
+        layers[i].head_count = config->head_count;
+        layers[i].kv = shapes[i];
+        layers[i].kv_layer = i;
+    }
+    if (!kv_groups_init(groups, shapes, config->layer_count))
+        return error_set(reader->error, STATUS_MODEL,
+                         "%s: %s: found more than %d different numbers, which loam does not support",
+                         reader->gguf->path, reader_key(reader, "attention.head_count_kv"), KV_GROUPS_MAX);
+    if (groups->group_count > 1) config->kv_groups = groups;
+    return STATUS_OK;
+}
+
 /* attention.sliding_window_pattern: a flag per layer, or n: every n-th layer is full.  Absent: all layers slide. */
 static enum status read_layers(struct reader *reader, struct arena *arena) {
     struct model_config *config = reader->config;
     struct layer_config *layers = arena_array(arena, config->layer_count, sizeof *layers);
     if (layers == NULL) return error_set(reader->error, STATUS_MEMORY, "no memory for the layers");
     config->layers = layers;
+    TRY(fill_layers(reader, layers, arena));
     size_t window = 0, period = 0;
     TRY(read_count(reader, "attention.sliding_window", false, 0, CONTEXT_MAX, &window));
     if (window == 0) return STATUS_OK;
@@ -355,4 +415,12 @@ enum status model_config_read(struct model_config *config, const struct gguf *gg
     TRY(read_float(&reader, "attention.scale", 0, 1e6, &scale));
     if (scale > 0) config->attention_scale = scale;
     return STATUS_OK;
+}
+
+enum status model_config_check_alike(const struct model_config *config, const char *what,
+                                     struct error *error) {
+    if (config->kv_groups == NULL) return STATUS_OK;
+    return error_set(error, STATUS_UNSUPPORTED,
+                     "%s: its layers have K and V of %zu different shapes, which %s does not support",
+                     config->name, config->kv_groups->group_count, what);
 }

@@ -416,15 +416,15 @@ static void trace_engine(const struct forward *forward, const char *name, uint64
 
 static struct attention_rows rows_of(const struct layer_pass *pass) {
     struct forward *forward = pass->forward;
-    const struct model_config *config = &forward->model->config;
+    const struct kv_geometry kv = layer_config_of(pass)->kv;
     const struct forward_batch *batch = pass->batch;
     for (size_t i = 0; i < batch->item_count; i++) forward->items[i] = batch->items[i];
     return (struct attention_rows){.layer_index = pass->layer_index,
-                                   .kv_head_count = config->kv_head_count,
+                                   .kv_head_count = kv.kv_head_count,
                                    .k = forward->k,
                                    .v = forward->v,
-                                   .k_stride = config->kv_head_count * config->k_dimension,
-                                   .v_stride = config->kv_head_count * config->v_dimension,
+                                   .k_stride = kv.kv_head_count * kv.k_dimension,
+                                   .v_stride = kv.kv_head_count * kv.v_dimension,
                                    .sequences = batch->sequences,
                                    .items = forward->items,
                                    .item_count = batch->item_count,

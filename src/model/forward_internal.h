@@ -98,6 +98,10 @@ struct layer_pass {
     struct attention_rows rows; /* the block's new rows */
 };
 
+static inline const struct layer_config *layer_config_of(const struct layer_pass *pass) {
+    return &pass->forward->model->config.layers[pass->layer_index];
+}
+
 /* Begins a phase of the current layer in the timeline. */
 static inline void layer_phase(const struct layer_pass *pass, const char *name) {
     if (pass->forward->trace != NULL) trace_phase(pass->forward->trace, name, (uint32_t)pass->layer_index);

@@ -46,7 +46,7 @@ static void narrow(struct layer_pass *pass) {
                                                  .cosine_sine = pass->angles});
 }
 
-static struct attend_operation operation_of(const struct layer_pass *pass, struct span q,
+static struct attend_operation operation_of(const struct layer_pass *pass, size_t layer_index, struct span q,
                                             const struct attend_item *items, size_t item_count) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
@@ -54,8 +54,8 @@ static struct attend_operation operation_of(const struct layer_pass *pass, struc
                                      .q_stride = config->head_count * config->k_dimension,
                                      .out = forward->attended,
                                      .out_stride = config->head_count * config->v_dimension,
-                                     .head_count = config->head_count,
-                                     .kv_head_count = config->kv_head_count,
+                                     .head_count = config->layers[layer_index].head_count,
+                                     .kv_head_count = config->layers[layer_index].kv.kv_head_count,
                                      .scale = config->attention_scale,
                                      .items = items,
                                      .item_count = item_count};
@@ -90,7 +90,7 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
         forward->next.items[i] = forward->items[i];
         forward->next.items[i].view = kv_sequence_view(pass->batch->sequences[i], forward->stream, next);
     }
-    *operation = operation_of(pass, forward->next.q, forward->next.items, pass->batch->item_count);
+    *operation = operation_of(pass, next, forward->next.q, forward->next.items, pass->batch->item_count);
     return true;
 }
 
@@ -109,7 +109,7 @@ static const struct attend_item *narrow_items(const struct layer_pass *pass) {
 
 static void attend(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
-    const struct layer_config *config = &forward->model->config.layers[pass->layer_index];
+    const struct layer_config *config = layer_config_of(pass);
     struct attention_layer layer = {.index = pass->layer_index,
                                     .sequences = pass->batch->sequences,
                                     .rules = pass->batch->rules,
@@ -118,9 +118,11 @@ static void attend(struct layer_pass *pass) {
                                              .context = pass}};
     if (pass->narrow) {
         layer.sequences = forward->narrow.kv + pass->narrow_first;
-        layer.operation = operation_of(pass, forward->q, narrow_items(pass), pass->row_count);
+        layer.operation =
+            operation_of(pass, pass->layer_index, forward->q, narrow_items(pass), pass->row_count);
     } else {
-        layer.operation = operation_of(pass, forward->q, forward->items, pass->batch->item_count);
+        layer.operation =
+            operation_of(pass, pass->layer_index, forward->q, forward->items, pass->batch->item_count);
         layer.operation.step = pass->step;
     }
     layer.operation.window = config->attention == ATTENTION_SLIDING ? config->window : 0;
@@ -149,8 +151,9 @@ bool layer_attention(struct layer_pass *pass) {
     layer_project(pass, pass->normed, pass->row_count, forward->k, forward->v,
                   pass->narrow ? (struct span){.buffer = NULL} : forward->q);
     if (forward->inputs.host != NULL && forward->replay == NULL) layer_keep_inputs(pass);
-    layer_head_norm(pass, forward->k, pass->row_count, config->kv_head_count, pass->weights->k_norm);
-    layer_rotate(pass, forward->k, pass->row_count, config->kv_head_count, pass->angles);
+    const size_t kv_heads = layer_config_of(pass)->kv.kv_head_count;
+    layer_head_norm(pass, forward->k, pass->row_count, kv_heads, pass->weights->k_norm);
+    layer_rotate(pass, forward->k, pass->row_count, kv_heads, pass->angles);
     if (forward->replay != NULL) replay_keys_and_values(pass);
     attention_append(forward->attention, forward->stream, &pass->rows);
     if (pass->narrow) {

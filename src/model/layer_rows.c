@@ -68,6 +68,7 @@ void layer_project(const struct layer_pass *pass, struct span x, size_t row_coun
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
     const struct layer_weights *weights = pass->weights;
+    const struct kv_geometry kv = layer_config_of(pass)->kv;
     struct matmul_operation operation = {
         .x = x,
         .x_stride = config->hidden_size,
@@ -76,7 +77,7 @@ void layer_project(const struct layer_pass *pass, struct span x, size_t row_coun
         .weights = {&weights->k, &weights->v, &weights->q},
         .biases = {weights->k_bias, weights->v_bias, weights->q_bias},
         .y = {k, v, q},
-        .y_stride = {config->kv_head_count * config->k_dimension, config->kv_head_count * config->v_dimension,
+        .y_stride = {kv.kv_head_count * kv.k_dimension, kv.kv_head_count * kv.v_dimension,
                      config->head_count * config->k_dimension},
     };
     forward->model->device->operations->matmul(forward->stream, &operation);

@@ -27,12 +27,17 @@ enum rope_scaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN, R
 struct layer_config {
     enum attention_kind attention;
     uint64_t window; /* tokens, for ATTENTION_SLIDING */
+    size_t head_count;
+    struct kv_geometry kv; /* of its K and V */
+    size_t kv_layer;       /* whose K and V it attends to: its own, in all families so far */
 };
 
 struct model_config {
     enum model_family family;
     const char *name; /* general.name or the file's name */
-    size_t layer_count, hidden_size, head_count, kv_head_count, k_dimension, v_dimension, ffn_size;
+    size_t layer_count, hidden_size, ffn_size;
+    /* The most of any layer, for buffers; each layer's are in layers. */
+    size_t head_count, kv_head_count, k_dimension, v_dimension;
     size_t vocabulary_size;
     uint64_t context_length; /* trained */
     float norm_epsilon;
@@ -49,6 +54,7 @@ struct model_config {
     uint64_t position_offset;          /* of the learned positions (OPT: 2) */
     float attention_scale;             /* 1 / sqrt(k_dimension) unless the file says otherwise */
     const struct layer_config *layers; /* [layer_count] */
+    const struct kv_groups *kv_groups; /* layers of equal kv; NULL: all are */
 };
 
 struct layer_weights {
@@ -90,6 +96,10 @@ enum status model_check_numbers(const struct model *model, struct error *error) 
 /* Reads and checks the configuration only, for inspect and quantize.  layers and name live in arena. */
 enum status model_config_read(struct model_config *config, const struct gguf *gguf, struct arena *arena,
                               struct error *error) STATUS_CHECKED;
+
+/* Whether all layers have K and V of one geometry.  STATUS_UNSUPPORTED: no, and `what` needs it. */
+enum status model_config_check_alike(const struct model_config *config, const char *what, struct error *error)
+    STATUS_CHECKED;
 
 struct forward;
 struct forward_options {

@@ -12,6 +12,7 @@ struct kv_cache_config model_cache_config(const struct model_config *config, enu
         .kv_head_count = config->kv_head_count,
         .k_dimension = config->k_dimension,
         .v_dimension = config->v_dimension,
+        .groups = config->kv_groups,
         .k_type = k_type,
         .v_type = v_type,
         .token_capacity = 1,

@@ -39,6 +39,7 @@ void layer_rebuild(void *context, struct rebuild_rows *rows) {
     struct forward *forward = pass->forward;
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
+    const struct kv_geometry kv = layer_config_of(pass)->kv;
     const struct span k = forward->inputs.k, v = forward->inputs.v;
     for (size_t i = 0; i < rows->row_count; i++)
         forward->step_rows[i] = (struct step_row){.position = rows->position_first + i,
@@ -54,12 +55,12 @@ void layer_rebuild(void *context, struct rebuild_rows *rows) {
                                                              .factor = config->rope_attention_factor,
                                                              .cosine_sine = forward->inputs.angles});
     layer_project(pass, x, rows->row_count, k, v, (struct span){.buffer = NULL});
-    layer_head_norm(pass, k, rows->row_count, config->kv_head_count, pass->weights->k_norm);
-    layer_rotate(pass, k, rows->row_count, config->kv_head_count, forward->inputs.angles);
+    layer_head_norm(pass, k, rows->row_count, kv.kv_head_count, pass->weights->k_norm);
+    layer_rotate(pass, k, rows->row_count, kv.kv_head_count, forward->inputs.angles);
     rows->k = k;
     rows->v = v;
-    rows->k_stride = config->kv_head_count * config->k_dimension;
-    rows->v_stride = config->kv_head_count * config->v_dimension;
+    rows->k_stride = kv.kv_head_count * kv.k_dimension;
+    rows->v_stride = kv.kv_head_count * kv.v_dimension;
 }
 
 void layer_keep_inputs(const struct layer_pass *pass) {

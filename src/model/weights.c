@@ -128,8 +128,9 @@ static enum status load_vector(struct loader *loader, const char *name, size_t c
 static enum status load_attention(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
     size_t hidden = config->hidden_size, q_size = config->head_count * config->k_dimension;
-    size_t k_size = config->kv_head_count * config->k_dimension;
-    size_t v_size = config->kv_head_count * config->v_dimension;
+    const struct kv_geometry kv = config->layers[loader->layer].kv;
+    size_t k_size = kv.kv_head_count * kv.k_dimension;
+    size_t v_size = kv.kv_head_count * kv.v_dimension;
     size_t out_size = config->head_count * config->v_dimension;
     bool opt = config->family == FAMILY_OPT, biased = opt || config->family == FAMILY_QWEN2;
     TRY(load_vector(loader, layer_tensor(loader, "attn_norm.weight"), hidden, true, &layer->attention_norm));

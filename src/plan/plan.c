@@ -124,6 +124,15 @@ static enum status check_kv_types(const struct plan *plan, const struct model_co
                      KV_SCALE_GROUP, config->k_dimension, config->v_dimension);
 }
 
+/* Layers that differ: each is attended to whole, in RAM. */
+static enum status check_layers(const struct plan *plan, const struct model_config *config,
+                                struct error *error) {
+    const bool selects = plan->select.method != NULL && plan->select.method != &select_all;
+    if (plan->disk_directory != NULL) return model_config_check_alike(config, "--kv-disk", error);
+    if (plan->host_bytes > 0) return model_config_check_alike(config, "--kv-host", error);
+    return selects ? model_config_check_alike(config, "a selection", error) : STATUS_OK;
+}
+
 enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error) {
     if (plan->is_auto)
         return error_set(error, STATUS_USAGE,
@@ -140,6 +149,7 @@ enum status plan_check(const struct plan *plan, const struct model_config *confi
                          "a fraction of the pages in 4 bits is of at most %d layers, not %zu",
                          PAGE_FRACTIONS_LAYERS_MAX, config->layer_count);
     TRY(check_rebuild(plan, config, error));
+    TRY(check_layers(plan, config, error));
     return check_select(plan, error);
 }
 

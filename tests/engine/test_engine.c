@@ -107,7 +107,9 @@ static void test_blocks(void **state) {
         struct tiny_model tiny = tiny_model_default(families[f]);
         struct rig rig = {0};
         struct plan options = f16_options;
+        static const int32_t kv_heads[] = {1, 4}; /* of two layers that differ */
         if (f == 0) tiny.window = 40, tiny.window_period = 2;
+        if (f == 1) tiny.kv_heads = kv_heads;
         options.batch_size = PROMPT;
         rig_open(&rig, &tiny, 2, &options);
         size_t width = tiny.vocabulary_size;
@@ -394,9 +396,54 @@ static void test_generation(void **state) {
     }
 }
 
+/* Layers that differ are attended to whole, in RAM, with the memory that the sum over their groups gives; what needs
+ * layers that are alike says so. */
+static void test_layers_differ(void **state) {
+    (void)state;
+    static const int32_t kv_heads[] = {4, 1, 2};
+    struct tiny_model tiny = tiny_model_default("qwen3");
+    struct rig rig = {0};
+    tiny.layer_count = 3;
+    tiny.kv_heads = kv_heads;
+    rig_open(&rig, &tiny, 2, &f16_options);
+    const struct model_config *config = &rig.model->config;
+    const size_t row = (config->k_dimension + config->v_dimension) * 2;
+    assert_int_equal(config->kv_groups->group_count, 3);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(config->layers[i].kv.kv_head_count, kv_heads[i]);
+        assert_int_equal(config->layers[i].kv_layer, i);
+    }
+    assert_int_equal(engine_kv_bytes_per_token(rig.engine), 7 * row);
+    assert_int_equal(engine_kv_row_bytes(rig.engine), row);
+    /* A step has the bits of a prompt that ends there. */
+    const size_t width = config->vocabulary_size;
+    float *all = all_logits(&rig, PROMPT);
+    struct sequence *sequence = new_sequence(&rig);
+    const float *logits = prefill(&rig, sequence, rig.tokens, PROMPT - 1);
+    assert_ok(engine_step(rig.engine, &sequence, &rig.tokens[PROMPT - 1], 1, &logits, &rig.error), rig.error);
+    assert_memory_equal(logits, all + (PROMPT - 1) * width, width * sizeof *logits);
+    assert_int_equal(engine_fill_random(rig.engine, sequence, 10, 1, &rig.error), STATUS_UNSUPPORTED);
+    sequence_destroy(sequence);
+    free(all);
+    struct plan plans[3] = {f16_options, f16_options, f16_options};
+    static const char *const says[] = {"--kv-disk does not", "--kv-host does not", "a selection does not"};
+    plans[0].disk_directory = "nowhere";
+    plans[0].host_bytes = plans[1].host_bytes = 1 << 24;
+    plans[2].select.method = &select_hash;
+    for (size_t i = 0; i < 3; i++) {
+        struct engine *none;
+        struct error error = {.message = ""};
+        if (engine_create(&none, rig.model, &plans[i], NULL, &error) != STATUS_UNSUPPORTED ||
+            strstr(error.message, says[i]) == NULL || strstr(error.message, "3 different shapes") == NULL)
+            fail_msg("plan %zu: %s", i, error.message);
+    }
+    rig_close(&rig);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_layers_differ),
         cmocka_unit_test(test_tiles),
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_threads),

@@ -63,8 +63,8 @@ static void rotate(const struct model *model, size_t position, double *head) {
 
 static void attend_head(const struct plain *p, const struct layer_config *layer, size_t t, size_t head) {
     const struct model_config *config = &p->model->config;
-    size_t dimension = config->k_dimension, kv = head / (config->head_count / config->kv_head_count);
-    size_t q_size = config->head_count * dimension, kv_size = config->kv_head_count * dimension;
+    size_t dimension = config->k_dimension, kv = head / (config->head_count / layer->kv.kv_head_count);
+    size_t q_size = config->head_count * dimension, kv_size = layer->kv.kv_head_count * dimension;
     size_t first = layer->attention == ATTENTION_SLIDING && t + 1 > layer->window ? t + 1 - layer->window : 0;
     double *out = p->out + t * q_size + head * dimension, sum = 0, maximum = -INFINITY;
     double *score = calloc(p->count, sizeof *score);
@@ -86,7 +86,8 @@ static void attention(const struct plain *p, size_t index) {
     const struct model_config *config = &p->model->config;
     const struct layer_weights *w = &p->model->layers[index];
     size_t hidden = config->hidden_size, dimension = config->k_dimension;
-    size_t q_size = config->head_count * dimension, kv_size = config->kv_head_count * dimension;
+    const size_t kv_heads = config->layers[index].kv.kv_head_count;
+    size_t q_size = config->head_count * dimension, kv_size = kv_heads * dimension;
     double epsilon = (double)config->norm_epsilon;
     for (size_t t = 0; t < p->count; t++) {
         double *h = p->h + t * hidden, *q = p->q + t * q_size, *k = p->k + t * kv_size;
@@ -99,7 +100,7 @@ static void attention(const struct plain *p, size_t index) {
                 norm(q + i * dimension, w->q_norm, none, epsilon, dimension, q + i * dimension);
             rotate(p->model, t, q + i * dimension);
         }
-        for (size_t i = 0; i < config->kv_head_count; i++) {
+        for (size_t i = 0; i < kv_heads; i++) {
             if (span_exists(w->k_norm))
                 norm(k + i * dimension, w->k_norm, none, epsilon, dimension, k + i * dimension);
             rotate(p->model, t, k + i * dimension);

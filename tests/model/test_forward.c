@@ -50,6 +50,7 @@ static struct kv_cache *cache_for(const struct model *model) {
                                  .kv_head_count = config->kv_head_count,
                                  .k_dimension = config->k_dimension,
                                  .v_dimension = config->v_dimension,
+                                 .groups = config->kv_groups,
                                  .token_capacity = 256,
                                  .sequence_capacity = 1};
     struct kv_cache *cache;
@@ -156,6 +157,21 @@ static void test_heads(void **state) {
     check(tiny, "half of the head rotated");
 }
 
+/* Layers of different KV heads, first more and first fewer, against the formulas. */
+static void test_layers_differ(void **state) {
+    (void)state;
+    static const int32_t heads[][4] = {{4, 1, 2, 4}, {1, 4, 1, 2}, {2, 2, 4, 4}};
+    static const char *const names[] = {"llama", "qwen2", "qwen3"};
+    for (size_t i = 0; i < 3; i++)
+        for (size_t f = 0; f < 3; f++) {
+            struct tiny_model tiny = tiny_model_default(names[f]);
+            tiny.layer_count = 4;
+            tiny.kv_heads = heads[i];
+            if (f == 1) tiny.window = 20, tiny.window_period = 2;
+            check(tiny, "layers of different KV heads");
+        }
+}
+
 static void test_rope_kinds(void **state) {
     (void)state;
     static const char *const kinds[] = {"linear", "yarn", "llama3", "tensor"};
@@ -177,9 +193,8 @@ static void test_sliding_window(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_rope_kinds),
+        cmocka_unit_test(test_families),       cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_layers_differ),  cmocka_unit_test(test_rope_kinds),
         cmocka_unit_test(test_sliding_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -122,6 +122,29 @@ static void test_bad_files(void **state) {
     }
 }
 
+static void test_bad_layers(void **state) {
+    (void)state;
+    static const struct {
+        size_t layers;
+        int32_t heads[6];
+        const char *says;
+    } bad[] = {{2, {4, 5}, "head_count_kv: found 5, expected a divisor of 12"},
+               {2, {4, 0}, "head_count_kv: found 0, expected 1 to 12"},
+               {2, {4, -1}, "head_count_kv: found -1, expected 1 to 12"},
+               {2, {4, 13}, "head_count_kv: found 13, expected 1 to 12"},
+               {5, {1, 2, 3, 4, 6}, "head_count_kv: found more than 4 different numbers"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct tiny_model tiny = tiny_model_default("llama");
+        struct error error;
+        tiny.layer_count = bad[i].layers;
+        tiny.head_count = 12;
+        tiny.kv_heads = bad[i].heads;
+        const enum status status = load(&tiny, &error);
+        assert_int_equal(status, STATUS_MODEL);
+        if (strstr(error.message, bad[i].says) == NULL) fail_msg("case %zu: %s", i, error.message);
+    }
+}
+
 static void test_config(void **state) {
     (void)state;
     struct tiny_model tiny = tiny_model_default("qwen3");
@@ -165,6 +188,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_families_load),
         cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_bad_layers),
         cmocka_unit_test(test_config),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -80,7 +80,12 @@ static void put_metadata(struct writer *w) {
     put_uint(w, "embedding_length", t->hidden_size);
     put_uint(w, "feed_forward_length", t->ffn_size);
     put_uint(w, "attention.head_count", t->head_count);
-    if (!opt) put_uint(w, "attention.head_count_kv", t->kv_head_count);
+    if (t->kv_heads != NULL)
+        assert_ok(gguf_writer_add_ints(w->gguf, key_of(w, "attention.head_count_kv"), t->kv_heads,
+                                       t->layer_count, &w->error),
+                  w->error);
+    else if (!opt)
+        put_uint(w, "attention.head_count_kv", t->kv_head_count);
     if (t->head_dimension * t->head_count != t->hidden_size) {
         put_uint(w, "attention.key_length", t->head_dimension);
         put_uint(w, "attention.value_length", t->head_dimension);
@@ -134,7 +139,9 @@ static void add_bias(struct writer *w, const char *name, size_t count) { add(w, 
 static void add_layer(struct writer *w, size_t layer) {
     const struct tiny_model *t = w->tiny;
     bool opt = is(t->family, "opt"), biased = opt || is(t->family, "qwen2");
-    size_t q_size = t->head_count * t->head_dimension, kv_size = t->kv_head_count * t->head_dimension;
+    const int32_t own = t->kv_heads != NULL ? t->kv_heads[layer] : (int32_t)t->kv_head_count;
+    const size_t kv_heads = own > 0 ? (size_t)own : 1; /* a number that is refused */
+    size_t q_size = t->head_count * t->head_dimension, kv_size = kv_heads * t->head_dimension;
     char name[64];
 #define LAYER(suffix) (snprintf(name, sizeof name, "blk.%zu." suffix, layer), name)
     add_norm(w, LAYER("attn_norm.weight"), t->hidden_size);

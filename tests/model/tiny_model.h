@@ -13,6 +13,8 @@ struct tiny_model {
     const char *family; /* general.architecture */
     size_t layer_count, hidden_size, head_count, kv_head_count, head_dimension, ffn_size, vocabulary_size;
     bool tied;
+    const int32_t
+        *kv_heads;       /* [layer_count]: each layer's own, in place of kv_head_count; NULL: all have that */
     const char *scaling; /* rope.scaling.type; NULL: none. "tensor": llama3 factors in rope_freqs.weight */
     float factor;
     uint32_t original_context;
