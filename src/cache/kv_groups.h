@@ -1,5 +1,5 @@
-/* kv_groups: the geometry of each layer's KV.  Layers of equal geometry form a group; lanes are the KV heads of all layers,
- * one layer's after another's. */
+/* kv_groups: the geometry of each layer's KV.  Layers of equal geometry form a group; lanes are the KV heads of all
+ * layers, one layer's after another's. */
 #ifndef LOAM_CACHE_KV_GROUPS_H
 #define LOAM_CACHE_KV_GROUPS_H
 

@@ -47,8 +47,8 @@
  * somebody wanted (store.h); a later fetch reads what it lacks, while others may be attending to what is there.  Pages
  * in 4 bits, tails and pages without checksums of parts are read whole.
  *
- * Groups of layers.  A slot is as large as the largest chunk of any group, so that each holds any chunk; on disk a page is
- * as large as its own layer's chunk, and with more than one group it is read whole.
+ * Groups of layers.  A slot is as large as the largest chunk of any group, so that each holds any chunk; on disk a page
+ * is as large as its own layer's chunk, and with more than one group it is read whole.
  *
  * Key index on disk (LeoAM's lightweight abstracts).  With key_index_on_disk the blocks of full chunks are in the
  * documents alone, each under its checksum.  A layer that chooses reads its blocks in the order of the file

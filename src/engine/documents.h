@@ -79,9 +79,10 @@ enum status documents_find_prefix(struct documents *documents, const struct docu
                                   uint64_t *token_count, struct error *error) STATUS_CHECKED;
 /* Whether a sequence that departs from a document behind prefix_tokens is saved in a copy of it. */
 bool documents_copies(uint64_t prefix_tokens, uint64_t new_tokens);
-/* Attaches an empty sequence to the longest saved prefix.  A document that is damaged, of another version of the format, or
- * being written by another process, costs time and is no error.  A folder without space for a new document is no error either: the KV is not
- * saved and must fit in RAM.  STATUS_IO: the folder is read-only and holds no usable prefix. */
+/* Attaches an empty sequence to the longest saved prefix.  A document that is damaged, of another version of the
+ * format, or being written by another process, costs time and is no error.  A folder without space for a new document
+ * is no error either: the KV is not saved and must fit in RAM.  STATUS_IO: the folder is read-only and holds no usable
+ * prefix. */
 enum status documents_attach(struct documents *documents, struct kv_sequence *sequence,
                              const struct documents_prompt *prompt, struct documents_outcome *outcome,
                              struct error *error) STATUS_CHECKED;

@@ -1,5 +1,6 @@
-/* Layers of several geometries in one cache, without a model: every byte of every chunk follows from its sequence, layer,
- * head and number.  In RAM alone, and over documents on disk: saved, closed, opened and read back; sizes by the formula. */
+/* Layers of several geometries in one cache, without a model: every byte of every chunk follows from its sequence,
+ * layer, head and number.  In RAM alone, and over documents on disk: saved, closed, opened and read back; sizes by the
+ * formula. */
 #include "testing.h"
 
 #include <stdio.h>

@@ -29,8 +29,8 @@
  *      the document that a writer is closing); whatever no row explains is left alone, counts against the
  *      limit, and is reported.
  *
- * Each document has a version of the format (docs/formats.md).  One of a version that this loam does not read is neither
- * used nor flagged (store_find_other).
+ * Each document has a version of the format (docs/formats.md).  One of a version that this loam does not read is
+ * neither used nor flagged (store_find_other).
  *
  * Status: STATUS_DOCUMENT (exit code 4) a catalog or document that is damaged, foreign or newer: recompute;
  * STATUS_IO (6) the disk or the folder; STATUS_FULL no room: in the write-behind buffers for now, or within
@@ -109,8 +109,8 @@ struct store_model {
 /* Makes a fingerprint of bytes, one part after another; fingerprint begins as zeros. */
 void store_fingerprint_add(uint8_t fingerprint[STORE_FINGERPRINT_BYTES], const void *bytes, uint64_t count);
 
-/* Layers whose KV has another geometry than that of the first group, which is in the layout itself.  Their pages are all of
- * one form, and are read whole. */
+/* Layers whose KV has another geometry than that of the first group, which is in the layout itself.  Pages of a
+ * document with such layers are all of one form, and are read whole. */
 enum { STORE_GROUPS_MAX = 4, STORE_GROUP_LAYERS_MAX = PAGE_FRACTIONS_LAYERS_MAX };
 struct store_groups {
     uint8_t later_count; /* 0: all layers are alike */
@@ -138,8 +138,8 @@ struct store_layout {
 /* Whether pages look the same, but for fractions and key index. */
 bool store_layout_same_pages(const struct store_layout *a, const struct store_layout *b);
 
-/* Bytes that a page read moves, and that its target must have: chunk_bytes of the largest group rounded up to 4 KiB.  With fractions: of the
- * pages that are in 4 bits; the others are as large as a tail. */
+/* Bytes that a page read moves, and that its target must have: chunk_bytes of the largest group rounded up to 4 KiB.
+ * With fractions: of the pages that are in 4 bits; the others are as large as a tail. */
 size_t store_page_bytes(const struct store_layout *layout);
 size_t store_tail_bytes(const struct store_layout *layout); /* the same for a tail */
 
@@ -178,10 +178,9 @@ enum status store_find_pages(struct store *store, const struct store_model *mode
                              const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                              struct store_match *match, struct error *error) STATUS_CHECKED;
 
-/* The longest prefix among documents of this model that have another version of the format than this loam reads; 0: none
- * that is longer than those of the documents that it does read.
- * *why: which one, of which version, and which is expected.  Nothing else reads them; they stay until they are removed by
- * id, or to make room. */
+/* The longest prefix among documents of this model that have another version of the format than this loam reads; 0:
+ * none that is longer than those of the documents that it does read.  *why: which one, of which version, and which is
+ * expected.  Nothing else reads them; they stay until they are removed by id, or to make room. */
 enum status store_find_other(struct store *store, const struct store_model *model, const int32_t *tokens,
                              uint64_t token_count, uint64_t *prefix_tokens, struct error *why,
                              struct error *error) STATUS_CHECKED;

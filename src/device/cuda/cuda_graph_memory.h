@@ -1,5 +1,5 @@
-/* cuda_graph_memory: what the nodes of a graph read, for as long as it is launched.  Host arrays are staged once, and sent
- * when the graph is made; scratch is its own, since the stream's may grow, and then moves. */
+/* cuda_graph_memory: what the nodes of a graph read, for as long as it is launched.  Host arrays are staged once, and
+ * sent when the graph is made; scratch is its own, since the stream's may grow, and then moves. */
 #ifndef LOAM_DEVICE_CUDA_GRAPH_MEMORY_H
 #define LOAM_DEVICE_CUDA_GRAPH_MEMORY_H
 

@@ -1,0 +1,229 @@
+/* What the text of a document's layout says: groups of layers that differ, and the version of its format. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <sqlite3.h>
+
+#include "cache/faulty_vfs.h"
+#include "cache/store/store_internal.h"
+#include "cache/store_sample.h"
+#include "platform/clock.h"
+#include "platform/scratch.h"
+#include "seed.h"
+
+static struct scratch scratch;
+static uint64_t seed;
+
+static struct store *open_store(uint64_t limit) {
+    struct store *store;
+    struct error error;
+    const struct store_options options = {.directory = scratch.path, .limit_bytes = limit};
+    assert_ok(store_open(&store, &options, &error), error);
+    return store;
+}
+
+static uint64_t save(struct store *store, const struct sample *sample, uint64_t tokens) {
+    uint64_t id;
+    struct error error;
+    assert_ok(sample_save(sample, store, &tokens, 1, &id, &error), error);
+    return id;
+}
+
+static void assert_reused(struct store *store, const struct sample *sample, uint64_t asked,
+                          uint64_t expected) {
+    uint64_t reused;
+    struct error error = {.message = "not found"};
+    assert_ok(sample_reuse(sample, store, asked, &reused, &error), error);
+    if (reused != expected)
+        fail_msg("seed %llu: reused %llu tokens of %llu, expected %llu (%s)", (unsigned long long)seed,
+                 (unsigned long long)reused, (unsigned long long)asked, (unsigned long long)expected,
+                 error.message);
+}
+
+static int64_t catalog_version(void) {
+    sqlite3 *database;
+    sqlite3_stmt *statement;
+    assert_int_equal(sqlite3_open(scratch_name(&scratch, "catalog.db"), &database), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(database, "PRAGMA user_version", -1, &statement, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+    int64_t version = sqlite3_column_int64(statement, 0);
+    sqlite3_finalize(statement);
+    sqlite3_close(database);
+    return version;
+}
+
+static uint64_t padded(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+/* Layers of two geometries: where pages lie, and how long files are, by the formula of docs/formats.md, counted here
+ * byte by byte; the catalog's version; and the layout's text, there and back. */
+static void test_groups(void **state) {
+    (void)state;
+    struct random random;
+    random_init(&random, seed + 31);
+    for (size_t round = 0; round < 20; round++) {
+        struct sample sample = sample_random(&random);
+        struct store_layout *layout = &sample.layout, again;
+        struct geometry geometry;
+        struct error error;
+        char text[STORE_TEXT_MAX];
+        if (random_below(&random, 2) == 0)
+            layout->tail_bytes = 8 * (1 + (uint32_t)random_below(&random, 2048));
+        sample_group(&sample, &random);
+        assert_ok(layout_check(layout, &error), error);
+        layout_format(layout, text);
+        assert_int_equal(strncmp(text, "version=2 codec=", 16), 0);
+        assert_ok(layout_parse(text, &again, &error), error);
+        assert_memory_equal(layout, &again, sizeof again);
+        geometry_init(&geometry, layout);
+        const uint64_t chunks = 1 + random_below(&random, 40);
+        uint64_t at = 0, tails = 0;
+        for (uint64_t generation = 0; generation < 2; generation++)
+            for (size_t layer = 0; layer < layout->layer_count; layer++)
+                for (size_t head = 0; head < sample_heads(&sample, layer); head++) {
+                    const struct store_group *group =
+                        layout->groups.of_layer[layer] > 0
+                            ? &layout->groups.later[layout->groups.of_layer[layer] - 1]
+                            : NULL;
+                    const uint32_t tail = group != NULL ? group->tail_bytes : layout->tail_bytes,
+                                   page = group != NULL ? group->chunk_bytes : layout->chunk_bytes;
+                    assert_int_equal(tail_offset(&geometry, generation, layer, head), tails);
+                    tails += padded(tail != 0 ? tail : page);
+                }
+        at = tails;
+        uint64_t end = 0;
+        for (uint64_t segment = 0; segment < chunks; segment += 16)
+            for (size_t layer = 0; layer < layout->layer_count; layer++)
+                for (size_t head = 0; head < sample_heads(&sample, layer); head++)
+                    for (uint64_t chunk = segment; chunk < segment + 16; chunk++) {
+                        const uint8_t of = layout->groups.of_layer[layer];
+                        assert_int_equal(page_offset(&geometry, layer, head, chunk), at);
+                        at += padded(of > 0 ? layout->groups.later[of - 1].chunk_bytes : layout->chunk_bytes);
+                        if (chunk < chunks) end = at;
+                    }
+        assert_int_equal(pages_end(&geometry, chunks * 64, 1), end);
+        struct store *store = open_store(0);
+        const uint64_t id = save(store, &sample, chunks * 64 + random_below(&random, 64));
+        assert_ok(store_verify(store, id, &error), error);
+        assert_int_equal(catalog_version(), 7);
+        struct sample other = sample; /* a geometry of the second group that is not the document's */
+        other.layout.groups.later[0].kv_head_count++;
+        assert_reused(store, &other, chunks * 64, 0);
+        assert_reused(store, &sample, chunks * 64, chunks * 64);
+        store_close(store);
+        scratch_empty(&scratch);
+    }
+}
+
+static void test_faulty_groups(void **state) {
+    (void)state;
+    static const char *const faulty[] = {
+        "version=2 codec=x layers=2 heads=1 chunk=64 metadata=none/0 segment=16",
+        "codec=x layers=2 heads=1 chunk=64 groups=01/y/1/64/0 metadata=none/0 segment=16",
+        "version=2 codec=x layers=2 heads=1 chunk=64 groups=01 metadata=none/0 segment=16",
+        "version=2 codec=x layers=2 heads=1 chunk=64 groups=00/y/1/64/0 metadata=none/0 segment=16",
+        "version=2 codec=x layers=2 heads=1 chunk=64 groups=02/y/1/64/0 metadata=none/0 segment=16",
+        "version=2 codec=x layers=2 heads=1 chunk=64 groups=011/y/1/64/0 metadata=none/0 segment=16",
+        "version=2 codec=x layers=2 heads=1 chunk=64 groups=01/y/0/64/0 metadata=none/0 segment=16",
+        "version=2 codec=x layers=2 heads=1 chunk=64 groups=01/y/1/65/0 metadata=none/0 segment=16",
+        "version=2 codec=x layers=2 heads=1 chunk=64 groups=01/y/1/64/64 metadata=none/0 segment=16",
+        "version=2 codec=x layers=2 heads=1 chunk=64 groups=01/y/1/4294967296/0 metadata=none/0 segment=16",
+        "version=2 codec=x layers=2 heads=1 chunk=64 groups=01/Y/1/64/0 metadata=none/0 segment=16",
+        "version=2 codec=x layers=2 heads=1 chunk=64 tail=64 share=88 groups=01/y/1/64/64 metadata=none/0 "
+        "segment=16",
+        "version=2codec=x",
+        "version=2 ",
+        "version=1 codec=x layers=2 heads=1 chunk=64 metadata=none/0 segment=16"};
+    struct store_layout layout;
+    struct error error;
+    for (size_t i = 0; i < sizeof faulty / sizeof *faulty; i++)
+        if (layout_parse(faulty[i], &layout, &error) != STATUS_DOCUMENT) fail_msg("%s", faulty[i]);
+    assert_ok(layout_parse(
+                  "version=2 codec=x layers=2 heads=1 chunk=64 groups=01/y/1/64/0 metadata=none/0 segment=16",
+                  &layout, &error),
+              error);
+}
+
+/* Gives the row of document 1 a version of the format, with a valid checksum. */
+static void set_version(unsigned version) {
+    struct io_folder folder;
+    struct catalog catalog;
+    struct document_row row;
+    struct error error;
+    bool found;
+    assert_ok(io_folder_open(&folder, scratch.path, IO_FOLDER_READ, NULL, &error), error);
+    assert_ok(catalog_open(&catalog, &folder, false, false, NULL, &error), error);
+    assert_ok(catalog_find(&catalog, 1, &row, &found, &error), error);
+    assert_true(found && row.intact);
+    char rest[STORE_TEXT_MAX];
+    snprintf(rest, sizeof rest, "%s", strstr(row.layout, "codec="));
+    const int length = snprintf(row.layout, sizeof row.layout, "version=%u %.230s", version, rest);
+    assert_true(length > 0);
+    assert_ok(catalog_update(&catalog, &row, &error), error);
+    catalog_close(&catalog);
+    io_folder_close(&folder);
+}
+
+static void see_info(void *context, const struct document_info *info) {
+    struct document_info *seen = context;
+    assert_null(info->damaged); /* another version is no damage */
+    *seen = *info;
+}
+
+/* An older and a newer one: neither used nor flagged, read by nobody, removed by id alone. */
+static void test_other_version(void **state) {
+    (void)state;
+    static const unsigned versions[] = {LAYOUT_VERSION_FIRST - 1, LAYOUT_VERSION_LAST + 1, 999999999};
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+        struct random random;
+        random_init(&random, seed + 29);
+        struct sample sample = sample_random(&random);
+        struct store *store = open_store(0);
+        save(store, &sample, 64 * 5);
+        store_close(store);
+        set_version(versions[i]);
+        store = open_store(0);
+        assert_null(store_warning(store));
+        assert_reused(store, &sample, 1000, 0);
+        struct document_info info = {0};
+        struct error why = {.message = ""}, error;
+        char expected[512];
+        uint64_t prefix;
+        int32_t *tokens = sample_tokens(&sample, 1000), *others;
+        assert_ok(store_find_other(store, &sample.model, tokens, 1000, &prefix, &why, &error), error);
+        assert_int_equal(prefix, 64 * 5);
+        snprintf(expected, sizeof expected,
+                 "%s/catalog.db: document 1: found version %u of documents, expected %d to %d", scratch.path,
+                 versions[i], LAYOUT_VERSION_FIRST, LAYOUT_VERSION_LAST);
+        assert_string_equal(why.message, expected);
+        assert_int_equal(store_verify(store, 1, &error), STATUS_UNSUPPORTED);
+        assert_string_equal(error.message, expected);
+        assert_int_equal(store_tokens(store, 1, &others, &prefix, &error), STATUS_UNSUPPORTED);
+        assert_ok(store_show(store, 1, see_info, &info, &error), error);
+        assert_true(info.is_other && info.version == versions[i] && info.token_count == 64 * 5);
+        save(store, &sample, 64 * 5); /* computed anew */
+        assert_reused(store, &sample, 1000, 64 * 5);
+        assert_ok(store_find_other(store, &sample.model, tokens, 63, &prefix, &why, &error), error);
+        assert_int_equal(prefix, 0);
+        free(tokens);
+        assert_ok(store_remove(store, 1, &error), error);
+        assert_reused(store, &sample, 1000, 64 * 5);
+        store_close(store);
+        scratch_empty(&scratch);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_groups), cmocka_unit_test(test_faulty_groups),
+                                       cmocka_unit_test(test_other_version)};
+    seed = test_seed(20261127);
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    scratch_destroy(&scratch);
+    return failed;
+}
