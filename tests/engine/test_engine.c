@@ -423,6 +423,10 @@ static void test_layers_differ(void **state) {
     assert_ok(engine_step(rig.engine, &sequence, &rig.tokens[PROMPT - 1], 1, &logits, &rig.error), rig.error);
     assert_memory_equal(logits, all + (PROMPT - 1) * width, width * sizeof *logits);
     assert_int_equal(engine_fill_random(rig.engine, sequence, 10, 1, &rig.error), STATUS_UNSUPPORTED);
+    struct select_options selection = select_options_default();
+    selection.method = &select_hash;
+    assert_int_equal(engine_set_select(rig.engine, &selection, &rig.error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(rig.error.message, "a selection does not"));
     sequence_destroy(sequence);
     free(all);
     struct plan plans[3] = {f16_options, f16_options, f16_options};
