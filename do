@@ -127,7 +127,7 @@ soak() {
 
 # What a card does.  `pack DIR`: for a machine that has a card and no compiler.
 gpu() {
-  build release loam make_model bench_card test_cuda_device test_cuda_engine card_tests
+  build release loam make_model bench_card test_cuda_device test_cuda_graph test_cuda_engine card_tests
   [ "${1:-}" = pack ] || { sh tools/gpu.sh "$@"; return; }
   [ $# = 2 ] || { say "do gpu pack DIR"; exit 2; }
   sh tools/gpu_pack.sh build/release "$2"

@@ -97,7 +97,7 @@ small_flag=
 part_tests() {
   for test in device/cuda/card_rows device/cuda/card_matvec device/cuda/card_attention device/cuda/card_matmul \
     device/cuda/card_prefill device/cuda/card_layer device/cuda/card_choice device/cuda/card_fetch \
-    device/cuda/test_cuda_device engine/test_cuda_engine; do
+    device/cuda/test_cuda_device device/cuda/test_cuda_graph engine/test_cuda_engine; do
     name_of_test=${test##*/} log=$out/${test##*/}.log
     (cd "$scratch" && LOAM_TEST_DRIVER=libcuda.so.1 LOAM_TEST_SOURCE=$root within 60 "$build/tests/$test") >"$log" 2>&1
     rc=$?
