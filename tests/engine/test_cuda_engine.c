@@ -19,7 +19,7 @@
 #include "seed.h"
 
 enum { LAYERS_MAX = 4, KV_HEADS_MAX = 4 };
-enum { PROMPT = 150, STEPS = 4, DOCUMENT = 450, CONTEXT = 512, BLOCK = 48, CPU = 0, CUDA = 1, BOTH = 2 };
+enum { PROMPT = 110, STEPS = 4, DOCUMENT = 330, CONTEXT = 512, BLOCK = 48, CPU = 0, CUDA = 1, BOTH = 2 };
 
 struct rig {
     struct device *device[BOTH];
