@@ -3,7 +3,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 
-enum { AREA_BYTES = 256 << 10, AREA_ALIGN = 64 };
+enum { AREA_BYTES = 256 << 10, AREA_DOUBLINGS = 6, AREA_ALIGN = 64 };
 
 static struct graph_area *area_add(struct graph_memory *memory, size_t size_bytes) {
     struct graph_area *area = &memory->areas[memory->area_count];
@@ -23,7 +23,8 @@ bool graph_memory_stage(struct graph_memory *memory, size_t size_bytes, struct s
     const size_t bytes = align_up(max_size(size_bytes, 1), AREA_ALIGN);
     struct graph_area *area = memory->area_count > 0 ? &memory->areas[memory->area_count - 1] : NULL;
     if (area == NULL || area->used + bytes > area->host.size_bytes)
-        area = area_add(memory, max_size(bytes, AREA_BYTES));
+        area = area_add(memory,
+                        max_size(bytes, (size_t)AREA_BYTES << min_size(memory->area_count, AREA_DOUBLINGS)));
     if (area == NULL) return false;
     *staged = (struct staged){.host = (uint8_t *)area->host.host + area->used,
                               .pinned = area->host.address + area->used,
