@@ -89,13 +89,17 @@ static enum status spill_sequence(struct kv_sequence *sequence, struct error *er
     return STATUS_OK;
 }
 
+/* Nothing of it is written yet, and it may be. */
+static bool may_spill(const struct sequence_pages *pages) {
+    return !pages->writes && !pages->is_opening && pages->backing.store != NULL && pages->failed == STATUS_OK;
+}
+
 /* Waits for what is being written; with spill, also writes what nobody had asked to write. */
 void tier_reclaim(struct kv_tier *tier, bool spill) {
     for (struct kv_sequence *s = tier->cache->sequences; s != NULL; s = s->next) {
         struct error error;
         enum status status = STATUS_OK;
-        if (spill && !s->pages->writes && s->pages->backing.store != NULL && s->pages->failed == STATUS_OK)
-            status = spill_sequence(s, &error);
+        if (spill && may_spill(s->pages)) status = spill_sequence(s, &error);
         if (status == STATUS_OK && s->pages->writes)
             status = document_flush(s->pages->sources[s->pages->source_count - 1].document, &error);
         if (status != STATUS_OK) tier_stop_writing(s, &error);
@@ -313,6 +317,7 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
         document_close(document);
         return status;
     }
+    sequence->pages->is_opening = true;
     status = load_document(sequence, document, token_count, error);
     for (size_t layer = 0; layer < sequence->cache->config.layer_count && status == STATUS_OK; layer++) {
         sequence->pages->written[layer] = sequence->pages->quantized_end[layer] =
@@ -320,6 +325,7 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
         sequence->pages->complete[layer] = token_count;
     }
     if (status == STATUS_OK) status = load_resident(sequence, token_count / KV_CHUNK_TOKENS, error);
+    sequence->pages->is_opening = false;
     if (status != STATUS_OK) {
         kv_sequence_close_documents(sequence);
         return status;

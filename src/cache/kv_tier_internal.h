@@ -150,6 +150,7 @@ struct sequence_pages {
     size_t source_count;
     bool writes;        /* the last source is open for writing */
     bool saved;         /* and has every chunk from the first on: it may be committed */
+    bool is_opening;    /* a document's tail and what stays are on their way: what is written is not decided yet */
     enum status failed; /* nothing more goes to the disk, and failure says why; STATUS_OK: not so */
     struct error failure;
     uint64_t committed_tokens;       /* of what is saved */

@@ -356,7 +356,18 @@ static void histories(void **state) {
                met.read_pages > 0);
 }
 
+/* A document was opened where slots were short, and the sequence that opened it was written to a new one meanwhile. */
+static void a_document_opens_where_slots_are_short(void **state) {
+    (void)state;
+    struct random random;
+    struct met met = {0};
+    random_init(&random, 119018749);
+    for (size_t round = 0; round < ROUNDS; round++) play(&random, &met);
+    assert_true(met.on_disk > 0 && met.read_pages > 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(histories)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(histories),
+                                       cmocka_unit_test(a_document_opens_where_slots_are_short)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
