@@ -366,12 +366,10 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
 enum status plan_run_on(const struct plan *plan, const struct select_shape *shape,
                         const struct device *device, struct error *error) {
     TRY(select_options_run_on(&plan->select, shape, device, error));
-    if (device != NULL && device->chooses_in_memory_only && plan->disk_directory != NULL &&
-        plan->select.method != NULL && plan->select.method != &select_all)
+    if (device != NULL && device->lacks_quantized && plan->quantized_pages)
         return error_set(error, STATUS_UNSUPPORTED,
-                         "select=%s: the %s device chooses where all KV is in its memory: try --preset full, or "
-                         "no --kv-disk",
-                         plan->select.method->name, device->name);
+                         "codec=%s: the %s device does not attend to chunks in 4 bits: try --set codec=f16",
+                         plan->mixes_pages ? "dynamic" : "q4", device->name);
     if (device == NULL || !device->lacks_ranges || !plan->rebuilds) return STATUS_OK;
     return error_set(error, STATUS_UNSUPPORTED,
                      "rebuild=recompute: the %s device does not compute K and V again: try --preset full",

@@ -18,6 +18,7 @@
 #include "model/tiny_model.h"
 #include "seed.h"
 
+#define CHOOSES "planes=1,page=8,sinks=8,recent=64,dense=0"
 enum { LAYERS_MAX = 4, KV_HEADS_MAX = 4 };
 enum { PROMPT = 110, STEPS = 4, DOCUMENT = 330, CONTEXT = 512, BLOCK = 48, CPU = 0, CUDA = 1, BOTH = 2 };
 
@@ -297,17 +298,17 @@ static void graphs_give_the_bits_of_their_operations(void **state) {
 
 /* Chunks come from the disk into slots that are pinned memory, few enough that they are used again; a second engine
  * opens what the first has saved. */
-static void documents_match(void **state) {
-    (void)state;
+static void documents_check(const char *preset, const char *settings, const char *keep, uint64_t seed) {
     struct rig rig;
     struct scratch scratch;
     struct tiny_model tiny = tiny_model_default("llama");
     tiny.layer_count = 4;
+    tiny.head_dimension = 32;
     float *last[3] = {NULL, NULL, NULL};
     scratch_create(&scratch, SCRATCH_MEMORY);
-    rig_open(&rig, &tiny, test_seed(9));
+    rig_open(&rig, &tiny, seed);
     for (size_t run = 0; run < 3; run++) { /* in device memory; on disk; opened again */
-        struct plan plan = plan_of(&rig, "full", KV_F16);
+        struct plan plan = plan_with(&rig, preset, settings, keep, KV_F16);
         struct engine *engine;
         struct sequence *sequence;
         const float *logits;
@@ -326,6 +327,11 @@ static void documents_match(void **state) {
             assert_ok(engine_step(engine, &sequence, &rig.tokens[DOCUMENT + i], 1, &logits, &rig.error),
                       rig.error);
         if (run > 0) assert_true(engine_tier_statistics(engine).read_pages > 0);
+        if (keep != NULL) { /* lists: by the host, where it fetches what they name */
+            const struct select_statistics chosen = attention_statistics(engine_attention(engine));
+            assert_true(chosen.evaluated > 0 && chosen.kept < chosen.visible);
+            assert_int_equal(chosen.lists_read > 0, run > 0);
+        }
         last[run] = rows_create(1, rig.width);
         memcpy(last[run], logits, rig.width * sizeof *logits);
         assert_ok(sequence_flush(sequence, &rig.error), rig.error);
@@ -338,6 +344,12 @@ static void documents_match(void **state) {
     for (size_t i = 0; i < 3; i++) free(last[i]);
     rig_close(&rig);
     scratch_destroy(&scratch);
+}
+
+static void documents_match(void **state) {
+    (void)state;
+    if (test_takes_next()) documents_check("full", NULL, NULL, test_seed(9));
+    if (test_takes_next()) documents_check("hata", CHOOSES, "160", test_seed(10));
 }
 
 /* ---- a model that says something ---- */
@@ -403,7 +415,7 @@ static void keep_chosen(void *context, const struct select_event *event) {
  * of sequences together. */
 static void choices_match(void **state) {
     (void)state;
-    static const char *const planes[] = {"planes=1,page=8,sinks=8,recent=64,dense=0",
+    static const char *const planes[] = {CHOOSES,
                                          "planes=4,page=8,sinks=8,recent=64,dense=0"};
     for (size_t n = 0; n < 2; n++) {
         struct rig rig;
@@ -479,15 +491,13 @@ static void what_it_cannot_choose_by_is_refused(void **state) {
         check_refused(&rig, &plan, message);
         plan_deinit(&plan);
     }
-    struct plan plan = plan_with(&rig, "hata", "planes=1,page=8", NULL, KV_F16);
     struct scratch scratch;
     scratch_create(&scratch, SCRATCH_MEMORY);
+    struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .host_bytes = 64 << 20};
     assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
-    plan.host_bytes = 64 << 20;
-    check_refused(
-        &rig, &plan,
-        "select=hash: the cuda device chooses where all KV is in its memory: try --preset full, or no "
-        "--kv-disk");
+    assert_ok(plan_set_axes(&plan, "hata", "planes=1,page=8,codec=q4", NULL, &rig.error), rig.error);
+    check_refused(&rig, &plan,
+                  "codec=q4: the cuda device does not attend to chunks in 4 bits: try --set codec=f16");
     plan_deinit(&plan);
     scratch_destroy(&scratch);
     for (size_t on = 0; on < BOTH; on++) {
