@@ -179,6 +179,7 @@ static enum status read_plan(struct loam_session *session, struct error *error) 
         TRY(plan_set_disk(plan, options->disk_directory, strlen(options->disk_directory), options->disk_bytes,
                           error));
     TRY(add_budget(plan, options->kv_device_bytes, error));
+    plan->device_budget_bytes = options->kv_device_bytes;
     TRY(add_budget(plan, options->kv_host_bytes, error));
     const char *preset =
         options->preset != NULL ? options->preset : plan_default_preset(options->set, options->keep);

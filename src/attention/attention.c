@@ -3,7 +3,8 @@
  *   append     attention_append: K and V of the new rows are stored, and what selection reads in place of keys is built
  *   choose     select.c: scores by that, and the best of the context into lists, one per row and KV head (choice.h);
  *              reuse.c: heads whose queries are as they were take the list that they have
- *   fetch      fetch.c: where KV is in tiers, the chunks that the lists lie in come from the disk, head by head
+ *   fetch      fetch.c: where KV is in tiers, the chunks that the lists lie in come from the disk, head by head;
+ *              cache/unit_cache.c: where KV is in the host's memory, a device that has its own fetches units into slots
  *   prefetch   prefetch.c: meanwhile the next layer's choice is expected, and its chunks are read while heads attend
  *   attend     select.c, the device's attend_rows: partials over the lists, in ranges that follow from lengths alone
  *   release    fetch_release: a head that has attended lets its chunks go
@@ -22,6 +23,7 @@
 #include "attention/watch.h"
 #include "base/assert.h"
 #include "base/checked.h"
+#include "cache/unit_cache.h"
 #include "platform/clock.h"
 
 enum { PART_ROWS_MIN = 8, PART_ROWS_MAX = 64 }; /* all KV in memory */
@@ -48,6 +50,8 @@ struct attention {
     struct reuse *reuse;   /* owned; NULL: every row chooses anew */
     struct expected expected;
     struct tiered *tiered; /* owned; NULL: all KV is in memory */
+    struct unit_cache *units;  /* owned; NULL: the device has no slots for units */
+    uint64_t *generations;     /* owned, [sequence_capacity]; with units */
     struct attention_options options;
     struct choice choice; /* owned; of the layer that attends, or attended last */
     struct part part;     /* owned */
@@ -132,6 +136,8 @@ enum status attention_create(struct attention **result, struct device *device,
 void attention_destroy(struct attention *attention) {
     if (attention == NULL) return;
     tiered_destroy(attention->tiered);
+    unit_cache_destroy(attention->units);
+    free(attention->generations);
     choice_deinit(&attention->choice);
     reuse_destroy(attention->reuse);
     free(attention->part.items);
@@ -145,6 +151,8 @@ void attention_drop_select(struct attention *attention) {
     attention->select = NULL;
     attention->observer = NULL;
     choice_deinit(&attention->choice);
+    unit_cache_destroy(attention->units);
+    attention->units = NULL;
     reuse_destroy(attention->reuse);
     attention->reuse = NULL;
     attention->expected.is_known = false;
@@ -152,6 +160,27 @@ void attention_drop_select(struct attention *attention) {
     choice_deinit(&attention->tiered->prefetch.choice);
     attention->tiered->prefetch.reuse = NULL;
     attention->tiered->prefetch.decides = attention->tiered->prefetch.is_decided = false;
+}
+
+/* Slots for the units that the selection chooses, where it chooses whole ones. */
+static enum status make_units(struct attention *attention, const struct select *select, struct error *error) {
+    const struct attention_options *options = &attention->options;
+    if (options->unit_bytes == 0 || attention->device->operations->fetch == NULL ||
+        select_unit_tokens(select) % KV_BLOCK_TOKENS != 0)
+        return STATUS_OK;
+    if (attention->generations == NULL)
+        attention->generations = calloc(options->sequence_capacity, sizeof *attention->generations);
+    if (attention->generations == NULL) return error_set(error, STATUS_MEMORY, "attention: out of memory");
+    return unit_cache_create(
+        &attention->units, attention->device,
+        &(struct unit_cache_options){.layer_first = select_get_options(select)->dense_layers,
+                                     .layer_count = options->layer_count,
+                                     .kv_head_count = options->kv_head_count,
+                                     .block_bytes = options->kv_block_bytes,
+                                     .context_size = options->context_size,
+                                     .sequence_capacity = options->sequence_capacity,
+                                     .bytes = options->unit_bytes},
+        error);
 }
 
 enum status attention_set_select(struct attention *attention, struct select *select, struct error *error) {
@@ -172,6 +201,7 @@ enum status attention_set_select(struct attention *attention, struct select *sel
                          select_reuse_thresholds(select), error));
     }
     attention->select = select;
+    TRY(make_units(attention, select, error));
     if (attention->tiered == NULL || !options->prefetches || options->kept_max == 0) return STATUS_OK;
     own.row_capacity = next_rows(options, attention->part.capacity);
     own.list_rows = list_rows(options, own.row_capacity);
@@ -351,9 +381,22 @@ static enum status observe(struct attention *attention, struct stream *stream,
     return STATUS_OK;
 }
 
-/* Rows that choose, or see everything because their context is short. */
+/* The units of the lists are in the device's slots, as far as there are any, for rows that are their sequences' only
+ * ones. */
+static void fetch_units(struct attention *attention, struct stream *stream,
+                        const struct attention_layer *layer) {
+    struct choice *choice = &attention->choice;
+    if (attention->units == NULL || choice->chosen_count == 0) return;
+    for (size_t i = 0; i < choice->chosen_count; i++)
+        attention->generations[i] = kv_sequence_generation(layer->sequences[choice->chosen_items[i]]);
+    choice->places = unit_cache_fetch(attention->units, stream, layer->index, choice->chosen,
+                                      attention->generations, choice->chosen_count, &choice->place_stride);
+}
+
+/* Rows that choose, or see everything because their context is short.  is_step: each is its sequence's only one. */
 static enum status attend_part(struct attention *attention, struct stream *stream,
-                               const struct attention_layer *layer, bool is_last, struct error *error) {
+                               const struct attention_layer *layer, bool is_step, bool is_last,
+                               struct error *error) {
     struct choice *choice = &attention->choice;
     const struct choice_query query = query_of(attention, layer);
     TRY(choose(attention, stream, layer, error));
@@ -367,6 +410,7 @@ static enum status attend_part(struct attention *attention, struct stream *strea
                 .select = attention->select, .layer = layer, .choice = choice, .stays = !is_last},
             error);
     if (choice->dense_count > 0) choice->statistics.dense_ns += clock_ns() - began;
+    if (is_step) fetch_units(attention, stream, layer);
     if (choice->chosen_count > 0)
         TRY(select_attend_chosen(attention->select, stream, &layer->operation, choice, error));
     return observe(attention, stream, layer, error);
@@ -390,7 +434,7 @@ static enum status attend_in_parts(struct attention *attention, struct stream *s
     struct part *part = &attention->part;
     size_t row_count, rows_max = rows_together(attention, layer, &row_count), done = 0;
     if (row_count == operation->item_count && row_count <= rows_max)
-        return attend_part(attention, stream, layer, true, error);
+        return attend_part(attention, stream, layer, true, true, error);
     struct attention_layer rows = *layer;
     rows.operation.items = part->items;
     rows.sequences = part->sequences;
@@ -409,7 +453,7 @@ static enum status attend_in_parts(struct attention *attention, struct stream *s
             done++;
             if (part->count < rows_max && done < row_count) continue;
             rows.operation.item_count = part->count;
-            TRY(attend_part(attention, stream, &rows, done == row_count, error));
+            TRY(attend_part(attention, stream, &rows, false, done == row_count, error));
             part->count = 0;
         }
     return STATUS_OK;
@@ -518,6 +562,12 @@ struct rebuild_statistics attention_rebuild_statistics(const struct attention *a
     const struct tiered *tiered = attention->tiered;
     if (tiered == NULL || tiered->rebuild == NULL) return (struct rebuild_statistics){0};
     return rebuild_statistics(tiered->rebuild);
+}
+
+enum status attention_fetch_counts(const struct attention *attention, struct stream *stream,
+                                   struct fetch_counts *counts, struct error *error) {
+    *counts = (struct fetch_counts){0, 0, 0, 0};
+    return attention->units != NULL ? unit_cache_counts(attention->units, stream, counts, error) : STATUS_OK;
 }
 
 struct list_buffer_counts attention_list_buffer_counts(const struct attention *attention) {

@@ -35,6 +35,10 @@ struct attention_options {
     /* KV in tiers, for rows of lists (list_buffer.h); 0: they stay where they are */
     uint64_t list_buffer_bytes;
     size_t list_layer_first; /* lists of layers before it stay where they are */
+    /* KV in the host's memory: of the device's, for slots of units (cache/unit_cache.h); 0: units are read where they
+     * lie. */
+    uint64_t unit_bytes;
+    size_t kv_block_bytes; /* with unit_bytes */
     struct kv_cache *cache;  /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
     struct trace *trace;     /* borrowed; shows choices and waits; NULL: none */
 };
@@ -146,6 +150,10 @@ void attention_set_link(struct attention *attention, double bytes_per_second);
 #define REBUILD_NOTHING (SIZE_MAX - 1)
 void attention_force_rebuild(struct attention *attention, size_t chunks);
 struct rebuild_statistics attention_rebuild_statistics(const struct attention *attention);
+/* Units that were fetched into the device's slots since the selection was set; zeros: there are no slots.  Waits for the
+ * stream. */
+enum status attention_fetch_counts(const struct attention *attention, struct stream *stream,
+                                   struct fetch_counts *counts, struct error *error) STATUS_CHECKED;
 struct list_buffer_counts attention_list_buffer_counts(const struct attention *attention);
 void attention_reset_statistics(struct attention *attention);
 

@@ -80,6 +80,9 @@ struct choice {
     size_t *dense_items, *chosen_items; /* the operation's item that each is of */
     struct row_list *lists;             /* [chosen_count][kv_head_count]: what `chosen` shows */
     size_t layer_index, kv_head_first;  /* as the query had them */
+    /* Where the lists' units lie (device.h, fetch), until it is filled again; none: where the views say. */
+    struct span places;
+    size_t place_stride;
     size_t *slots;                      /* [chosen_count]: of their sequences (dial.h), where has_slots */
     bool has_slots;
     struct select_statistics statistics;

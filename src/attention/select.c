@@ -268,6 +268,8 @@ bool select_layer_chooses(const struct select *select, size_t layer_index) {
     return layer_selects(select, layer_index);
 }
 
+size_t select_unit_tokens(const struct select *select) { return select->layout.unit_tokens; }
+
 bool select_scans(const struct select *select) {
     return select->options.scan || select->options.method->reads_keys;
 }
@@ -508,6 +510,7 @@ static enum status choose_rows(const struct select *select, struct stream *strea
 void select_plan(const struct select *select, const struct choice_query *query, struct choice *choice) {
     const struct attend_operation *operation = query->operation;
     choice->dense_count = choice->chosen_count = 0;
+    choice->places = (struct span){.buffer = NULL};
     choice->layer_index = query->layer_index;
     choice->kv_head_first = query->kv_head_first;
     choice->has_slots = select->dial != NULL && query->sequences != NULL;
@@ -652,6 +655,8 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
     struct attend_rows_operation rows = rows_operation(operation);
     rows.items = choice->chosen;
     rows.item_count = choice->chosen_count;
+    rows.places = choice->places;
+    rows.place_stride = choice->place_stride;
     rows.times = &choice->statistics.times;
     if (wants_sums(select)) rows.sums = sums_of(select);
     if (select->layout.kind == KEY_INDEX_MASS)

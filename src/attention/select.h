@@ -260,6 +260,8 @@ bool select_scans(const struct select *select);
 bool select_goes_row_by_row(const struct select *select);
 /* Layers whose trees are searched; 0: no tree. */
 size_t select_tree_layers(const struct select *select);
+/* Tokens that are chosen together. */
+size_t select_unit_tokens(const struct select *select);
 /* The layer's rows may choose; in the others everything is attended to. */
 bool select_layer_chooses(const struct select *select, size_t layer_index);
 

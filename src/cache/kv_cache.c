@@ -84,7 +84,8 @@ static enum status create_slabs(struct kv_cache *cache, struct error *error) {
     for (size_t i = 0; i < kv_group_count(&cache->config); i++) {
         const struct kv_group group = kv_group_at(&cache->config, i);
         const uint64_t count = group.layer_count * group.geometry.kv_head_count * cache->column_count;
-        enum status status = slab_init(&cache->slabs[i], cache->device, MEMORY_DEVICE,
+        enum status status = slab_init(&cache->slabs[i], cache->device,
+                                       cache->config.rows_in_host ? MEMORY_SHARED : MEMORY_DEVICE,
                                        cache->layouts[i].chunk_bytes, count, error);
         if (status != STATUS_OK && error != NULL) error_prefix(error, "KV cache");
         TRY(status);

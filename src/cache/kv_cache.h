@@ -1,7 +1,7 @@
 /* kv_cache: the chunks of every sequence, in one slab under a budget.
  *
  * Chunks (64 tokens of one KV head of one layer, kernels/attention/kv_layout.h) come from a slab in the device's
- * memory for each group of layers (cache/kv_groups.h), whose chunks are of one size.  All layers and heads store the
+ * memory, or in the host's where that is too small (rows_in_host), for each group of layers (cache/kv_groups.h), whose chunks are of one size.  All layers and heads store the
  * same positions, so the unit of allocation is a column: the chunks of every layer and KV head for the same 64 tokens.
  * In a slab the columns of a layer lie together, [layer][column][kv head]: a sequence that grew alone is one stream per
  * layer, and its first tokens touch little more memory than they need.
@@ -60,6 +60,8 @@ struct kv_cache_config {
      * key_index_on_disk or mixes_pages.  NULL: all are alike, one group. */
     const struct kv_groups *groups;
     enum kv_type k_type, v_type;
+    /* The slab is in MEMORY_SHARED, which the device reads too, and the key index in its own.  Not with host_bytes. */
+    bool rows_in_host;
     uint64_t token_capacity;  /* tokens over all sequences that the slab must hold; rounded up to chunks */
     size_t sequence_capacity; /* sequences alive at once */
     /* With host_bytes: so many of these tokens have memory for key index, which sequences take as they grow

@@ -167,6 +167,11 @@ static struct device_counts counts_difference(struct device_counts after, struct
                                   after.copied_bytes - before.copied_bytes};
 }
 
+static struct fetch_counts fetched_difference(struct fetch_counts after, struct fetch_counts before) {
+    return (struct fetch_counts){after.hits - before.hits, after.misses - before.misses,
+                                 after.direct - before.direct, after.absent - before.absent};
+}
+
 static enum status run_test(struct bench *bench, struct bench_test *test, struct error *error) {
     TRY(set_depth(bench, test, error));
     if (!option_flag(bench->options, OPTION_NO_WARMUP)) {
@@ -179,6 +184,8 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
     attention_reset_statistics(attention);
     struct kv_tier_statistics before = engine_tier_statistics(bench->session.engine);
     const struct device_counts counts = device_counts(bench->session.device);
+    struct fetch_counts fetched;
+    TRY(engine_fetch_counts(bench->session.engine, &fetched, error));
     uint64_t repetitions = option_count(bench->options, OPTION_REPETITIONS);
     const bool reads = bench->bandwidth.memory != NULL && bench_measures_floor(test);
     test->time = time(NULL);
@@ -201,6 +208,8 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
     test->fractions_tokens = sequence_length(bench->sequences[0]);
     if (!bench->quiet) fractions_print(bench->session.engine, bench->sequences[0]);
     test->tier = tier_difference(engine_tier_statistics(bench->session.engine), before);
+    TRY(engine_fetch_counts(bench->session.engine, &test->fetched, error));
+    test->fetched = fetched_difference(test->fetched, fetched);
     return bench_print_row(&bench->printer, test, error);
 }
 
@@ -312,6 +321,8 @@ static enum status run_tests(struct bench *bench, const struct test_list *list, 
     settings.k_type = plan.k_type;
     settings.v_type = plan.v_type;
     TRY(reserve_tokens(bench, list, &plan, error));
+    plan_bound_device(&plan, bench->session.device);
+    if (plan.device_bytes != 0) TRY(plan_fit_context(&plan, &bench->session.model->config, error));
     TRY(plan_set_host_bytes(&plan, &bench->session.model->config, error));
     TRY(session_create_engine(&bench->session, &plan, &engine_options, error));
     settings.kv_bytes_per_token = engine_kv_bytes_per_token(bench->session.engine);

@@ -286,6 +286,16 @@ static void add_test(json_t *row, const struct bench_test *test) {
     json_add(row, "samples_ts", rates_json(test));
 }
 
+/* Of K and V in RAM, behind the device's slots: units of 8 tokens, sums over all repetitions. */
+static void add_fetched(json_t *row, const struct bench_test *test) {
+    const struct fetch_counts *fetched = &test->fetched;
+    if (!test->plan->rows_in_host) return;
+    json_add_uint(row, "kv_unit_bytes", test->plan->unit_bytes);
+    json_add_uint(row, "kv_unit_hits", fetched->hits);
+    json_add_uint(row, "kv_unit_misses", fetched->misses);
+    json_add_uint(row, "kv_unit_direct", fetched->direct);
+}
+
 /* Of --kv-disk; sums over all repetitions. */
 static void add_tier(json_t *row, const struct bench_test *test) {
     const struct kv_tier_statistics *tier = &test->tier;
@@ -333,6 +343,7 @@ static json_t *row_json(const struct bench_printer *p, const struct bench_test *
     json_add_uint(row, "kv_bytes_per_token", test->kv_bytes_per_token);
     json_add_uint(row, "kv_bytes_per_step", test->sequence_count * test->kv_step_bytes);
     add_tier(row, test);
+    add_fetched(row, test);
     if (p->has_floor) add_floor(row, model, test);
     return row;
 }

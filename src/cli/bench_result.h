@@ -39,6 +39,7 @@ struct bench_test {
     uint64_t fractions_tokens;       /* of the sequence */
     struct list_buffer_counts lists; /* of all repetitions; zeros: no head has a buffer */
     struct device_counts counts;     /* of all repetitions, and of what makes them ready */
+    struct fetch_counts fetched;     /* the same, of units; zeros where the device has no slots */
     struct kv_tier_statistics tier;  /* of all repetitions; host_bytes at their end; zeros: all KV in RAM */
     time_t time;
     size_t sample_count;

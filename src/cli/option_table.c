@@ -396,8 +396,9 @@ const struct option_spec option_table[] = {
      .help = "weights in RAM (K, M, G: 1024); the others are read from the model file for each pass, while layers "
              "compute"},
     {.id = OPTION_KV_DEVICE, .name = "kv-device",
-     .kind = ARGUMENT_COUNT, .argument = "SIZE", .commands = ANSWER | BIT(PLAN), .group = GROUP_CACHE,
-     .help = "KV cache budget in the device's memory (on a CPU the same memory as --kv-host)"},
+     .kind = ARGUMENT_COUNT, .argument = "SIZE", .commands = ANSWER | BIT(BENCH) | BIT(PLAN), .group = GROUP_CACHE,
+     .help = "KV cache budget in the device's memory: what it does not hold lies in RAM, behind slots in it (on a CPU "
+             "the same memory as --kv-host)"},
     {.id = OPTION_KV_HOST, .name = "kv-host",
      .kind = ARGUMENT_COUNT, .argument = "SIZE", .commands = ANSWER | BIT(BENCH) | BIT(PLAN), .group = GROUP_CACHE,
      .help = "KV cache budget in RAM, never exceeded (K, M, G: 1024)"},

@@ -28,6 +28,7 @@ enum status plan_read_budgets(struct plan *plan, const struct options *options, 
     for (size_t i = 0; i < 2; i++) {
         if (!option_given(options, budgets[i])) continue;
         plan->has_budget = true;
+        if (budgets[i] == OPTION_KV_DEVICE) plan->device_budget_bytes = option_count(options, budgets[i]);
         if (__builtin_add_overflow(plan->budget_bytes, option_count(options, budgets[i]),
                                    &plan->budget_bytes))
             plan->budget_bytes = UINT64_MAX;

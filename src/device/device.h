@@ -410,6 +410,34 @@ struct rows_item {
     const struct row_list *lists; /* [kv_head_count], host memory, none empty */
 };
 
+/* Slots of the device's memory for units (KV_BLOCK_TOKENS tokens) of one sequence's KV in one layer, whose chunks are in
+ * the host's.  Each KV head has its own.  Empty: tables and owners are ones, the rest zeros. */
+struct unit_slots {
+    size_t unit_stride, slot_count; /* of a KV head: units that its sequence may have, and slots */
+    struct span tables;             /* int32_t [kv_head_count][unit_stride]: a unit's slot, or -1 */
+    struct span owners;             /* uint32_t [kv_head_count][slot_count]: a slot's unit, or UINT32_MAX */
+    struct span stamps, used, hands; /* of CLOCK: uint32_t and uint8_t [kv_head_count][slot_count], uint32_t [.] */
+    struct span memory;              /* [kv_head_count][slot_count][kv_layout.block_bytes] */
+};
+
+struct fetch_counts { /* units; absent: of chunks that are nowhere */
+    uint64_t hits, misses, direct, absent;
+};
+
+/* Brings what lists name into slots, and tells attend_rows where each unit of them lies.  One that is in a slot is a
+ * hit; a miss is read from its chunk into a slot that CLOCK gives; read where they lie (direct) are units of chunks that
+ * are not complete, of chunks in the device's memory, and misses for which this step's units leave no slot.  The rows
+ * are the only ones of their sequences.  Lists are whole units, but for the last.  What a slot has is never the only
+ * copy; slots are emptied when their sequence is cut back.  NULL where the device reads the host's memory as its own. */
+struct fetch_operation {
+    const struct rows_item *items;
+    size_t item_count, kv_head_count;
+    const struct unit_slots *slots; /* [item_count], host memory */
+    struct span counts;             /* struct fetch_counts [kv_head_count], added to */
+    struct span places; /* out: uint64_t [item_count][kv_head_count][place_stride], as attend_rows takes them */
+    size_t place_stride; /* at least the units of the longest list */
+};
+
 /* The sum of a query head's softmax over its list, before the division. */
 struct softmax_sum {
     float largest, sum; /* the largest score; the sum of exp(score - largest) */
@@ -429,6 +457,9 @@ struct attend_rows_operation {
     float scale, softcap;
     const struct rows_item *items;
     size_t item_count;
+    /* Where the units of the lists lie, as fetch left it; none: where the views say. */
+    struct span places;
+    size_t place_stride;
     /* Out, or none: for the operations below, which follow on the stream and show this one. */
     struct span sums;           /* struct softmax_sum [item_count][head_count] */
     struct span scores;         /* float [item_count][head_count][scores_stride], in the order of the list */
@@ -552,6 +583,7 @@ struct device_operations {
     void (*key_index_build)(struct stream *stream, const struct key_index_operation *operation);
     void (*compare_labels)(struct stream *stream, const struct compare_labels_operation *operation);
     void (*choose)(struct stream *stream, const struct choose_operation *operation);
+    void (*fetch)(struct stream *stream, const struct fetch_operation *operation);
     void (*attend_rows)(struct stream *stream, const struct attend_rows_operation *operation);
     void (*add_mass)(struct stream *stream, const struct add_mass_operation *operation);
     void (*mass_bound)(struct stream *stream, const struct mass_bound_operation *operation);

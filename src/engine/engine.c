@@ -28,6 +28,7 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
     options.prefetches = engine->prefetches;
     options.cache = plan->host_bytes > 0 ? engine->cache : NULL;
     options.list_buffer_bytes = engine->kv.list_bytes;
+    options.kv_block_bytes = kv_cache_layer_layout(engine->cache, 0)->block_bytes;
     options.trace = trace;
     TRY(attention_create(&engine->attention, engine->model->device, &options, error));
     return forward_create(&engine->forward, engine->model,
@@ -167,6 +168,9 @@ const struct page_costs *engine_page_costs(const struct engine *engine) {
 }
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
     return kv_tier_statistics(engine->cache);
+}
+enum status engine_fetch_counts(const struct engine *engine, struct fetch_counts *counts, struct error *error) {
+    return attention_fetch_counts(engine->attention, engine->stream, counts, error);
 }
 const struct model_config *engine_config(const struct engine *engine) { return &engine->model->config; }
 struct step_graph_counts engine_step_graph_counts(const struct engine *engine) {

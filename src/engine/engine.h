@@ -155,6 +155,9 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
                         size_t count, const float **logits, struct error *error) STATUS_CHECKED;
 
 /* How many of its steps were captured, and launched as graphs of the device (model.h). */
+/* Units that selections have fetched into the device's slots (cache/unit_cache.h); waits for the stream. */
+enum status engine_fetch_counts(const struct engine *engine, struct fetch_counts *counts, struct error *error)
+    STATUS_CHECKED;
 struct step_graph_counts engine_step_graph_counts(const struct engine *engine);
 
 /* Appends random KV (normal values from the seed) without computing it.  For benchmarks at depths where a prefill

@@ -192,7 +192,8 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
                                             .dials = plan->select.loss > 0,
                                             .sequence_capacity = plan->sequence_capacity,
                                             .context_size = plan_context_size(plan, config),
-                                            .prefetches = plan->prefetches};
+                                            .prefetches = plan->prefetches,
+                                            .unit_bytes = plan->unit_bytes};
     const size_t stay =
         plan->resident_layers > plan->select.dense_layers ? plan->resident_layers : plan->select.dense_layers;
     attention->list_layer_first = min_size(stay, config->layer_count);
@@ -305,6 +306,7 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     TRY(plan_attention_options(plan, config, &lists, error));
     cache->sequence_capacity = plan->sequence_capacity;
     cache->host_bytes = plan->host_bytes;
+    cache->rows_in_host = plan->rows_in_host;
     cache->quantized_pages = plan->quantized_pages;
     cache->eviction = plan->eviction;
     cache->read_gap_bytes = plan->read_gap_bytes;
@@ -383,41 +385,86 @@ void plan_bound_device(struct plan *plan, struct device *device) {
     plan->device_bytes = 0;
     if (free_bytes == UINT64_MAX) return;
     plan->device_bytes = max_size(free_bytes - (rest < rest_max ? rest : rest_max), 1);
+    if (plan->device_budget_bytes == 0) return;
+    if (plan->device_budget_bytes < plan->device_bytes) plan->device_bytes = plan->device_budget_bytes;
+    plan->budget_bytes -= plan->device_budget_bytes;
+    plan->has_budget = plan->budget_bytes > 0;
+    plan->device_budget_bytes = 0;
 }
 
 /* ---- what memory holds ---- */
 
-/* Whether something bounds KV in memory, and by how much. */
-static bool budget_of(const struct plan *plan, uint64_t *bytes) {
-    *bytes = plan->has_budget ? plan->budget_bytes : UINT64_MAX;
-    if (plan->device_bytes != 0 && plan->device_bytes < *bytes) *bytes = plan->device_bytes;
-    return (plan->has_budget || plan->device_bytes != 0) && plan->disk_directory == NULL;
+/* What bounds KV in memory, and for whom. */
+struct kv_bound {
+    uint64_t bytes;
+    bool is_device; /* the device's memory, not a budget */
+};
+static bool bound_of(const struct plan *plan, struct kv_bound *bound) {
+    const bool on_device = plan->device_bytes != 0 && !plan->rows_in_host;
+    *bound = (struct kv_bound){.bytes = plan->has_budget ? plan->budget_bytes : UINT64_MAX};
+    if (on_device && plan->device_bytes < bound->bytes)
+        *bound = (struct kv_bound){.bytes = plan->device_bytes, .is_device = true};
+    return (plan->has_budget || on_device) && plan->disk_directory == NULL;
+}
+
+/* Of a context, all sequences: what lies in RAM or on the device with the rows, and the key index. */
+struct context_bytes {
+    uint64_t rows, key_index;
+};
+static struct context_bytes context_bytes_of(const struct plan *plan, const struct kv_cache_config *cache,
+                                             uint64_t tokens) {
+    struct kv_cache_config plain = *cache;
+    const uint64_t all = kv_chunks_of(tokens) * KV_CHUNK_TOKENS * plan->sequence_capacity;
+    plain.key_index_bytes = 0;
+    const uint64_t row = kv_cache_bytes_per_token(&plain);
+    return (struct context_bytes){.rows = row * all, .key_index = (kv_cache_bytes_per_token(cache) - row) * all};
+}
+
+/* K and V in RAM, where the device's own memory does not hold them beside the key index. */
+static enum status place_rows(struct plan *plan, const struct kv_cache_config *cache, struct error *error) {
+    const struct context_bytes bytes = context_bytes_of(plan, cache, plan->context_size);
+    char needed[32], has[32];
+    plan->rows_in_host = false;
+    plan->unit_bytes = 0;
+    if (plan->device_bytes == 0 || plan->disk_directory != NULL ||
+        bytes.rows + bytes.key_index <= plan->device_bytes)
+        return STATUS_OK;
+    if (bytes.key_index > plan->device_bytes)
+        return error_set(error, STATUS_MEMORY,
+                         "the key index of %llu tokens needs %s, the device has %s for it: try a smaller -c",
+                         (unsigned long long)plan->context_size, bytes_text(bytes.key_index, needed, sizeof needed),
+                         bytes_text(plan->device_bytes, has, sizeof has));
+    plan->rows_in_host = true;
+    plan->unit_bytes = plan->device_bytes - bytes.key_index;
+    return STATUS_OK;
 }
 
 /* The cache hands out whole chunks. */
 static enum status check_budget(const struct plan *plan, const struct kv_cache_config *cache, uint64_t tokens,
                                 uint64_t *fitting, struct error *error) {
-    uint64_t budget_bytes;
+    struct kv_bound bound;
+    struct kv_cache_config held = *cache;
     *fitting = UINT64_MAX;
-    if (!budget_of(plan, &budget_bytes)) return STATUS_OK;
-    const uint64_t chunk_bytes = kv_cache_bytes_per_token(cache) * KV_CHUNK_TOKENS * plan->sequence_capacity;
+    if (!bound_of(plan, &bound)) return STATUS_OK;
+    if (plan->rows_in_host) held.key_index_bytes = 0; /* the device's */
+    const uint64_t chunk_bytes = kv_cache_bytes_per_token(&held) * KV_CHUNK_TOKENS * plan->sequence_capacity;
     const uint64_t chunks = tokens / KV_CHUNK_TOKENS + (tokens % KV_CHUNK_TOKENS != 0);
-    *fitting = budget_bytes / chunk_bytes * KV_CHUNK_TOKENS;
+    *fitting = bound.bytes / chunk_bytes * KV_CHUNK_TOKENS;
     if (tokens <= *fitting) return STATUS_OK;
     char needed[32], budget[32];
-    if (budget_bytes == plan->device_bytes)
+    if (bound.is_device)
         return error_set(error, STATUS_MEMORY,
                          "the KV of %llu tokens needs %s, the device has %s for it, which hold %llu tokens: "
                          "try -c %llu%s or "
                          "--kv-disk DIR",
                          (unsigned long long)tokens, bytes_text(chunks * chunk_bytes, needed, sizeof needed),
-                         bytes_text(budget_bytes, budget, sizeof budget), (unsigned long long)*fitting,
+                         bytes_text(bound.bytes, budget, sizeof budget), (unsigned long long)*fitting,
                          (unsigned long long)*fitting, plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
     return error_set(error, STATUS_MEMORY,
                      "the KV of %llu tokens needs %s, the budget is %s and holds %llu tokens: try a larger "
                      "--kv-host%s or --kv-disk DIR",
                      (unsigned long long)tokens, bytes_text(chunks * chunk_bytes, needed, sizeof needed),
-                     bytes_text(budget_bytes, budget, sizeof budget), (unsigned long long)*fitting,
+                     bytes_text(bound.bytes, budget, sizeof budget), (unsigned long long)*fitting,
                      plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
 }
 
@@ -427,6 +474,7 @@ enum status plan_fit_context(struct plan *plan, const struct model_config *confi
     const bool is_given = plan->context_size != 0;
     plan->context_size = plan_context_size(plan, config);
     uint64_t fitting, tokens_min = is_given ? plan->context_size : KV_CHUNK_TOKENS;
+    if (is_given) TRY(place_rows(plan, &cache, error));
     TRY(check_budget(plan, &cache, tokens_min, &fitting, error));
     if (plan->context_size > fitting) plan->context_size = fitting;
     return STATUS_OK;
@@ -463,9 +511,10 @@ enum status plan_set_host_bytes(struct plan *plan, const struct model_config *co
 enum status plan_check_memory(const struct plan *plan, const struct model_config *config,
                               uint64_t token_count, struct error *error) {
     struct kv_cache_config cache;
-    if (plan->disk_directory != NULL || plan->device_bytes != 0)
+    if (plan->disk_directory != NULL || (plan->device_bytes != 0 && !plan->rows_in_host))
         return STATUS_OK; /* the engine says what it needs; it was bounded */
     TRY(token_config(plan, config, &cache, error));
+    if (plan->rows_in_host) cache.key_index_bytes = 0; /* the device's */
     uint64_t per_token = kv_cache_bytes_per_token(&cache), bytes, available = memory_available_bytes();
     if (__builtin_mul_overflow(per_token, token_count, &bytes)) bytes = UINT64_MAX;
     if (bytes <= available) return STATUS_OK;

@@ -95,11 +95,15 @@ struct plan {
     /* Tiers. */
     bool has_budget;
     uint64_t budget_bytes; /* for KV, device and host together: one memory on a CPU */
+    uint64_t device_budget_bytes; /* of those, --kv-device's; 0: none was given */
     /* RAM for KV, key index, tables and buffers; the rest of the KV is on disk (cache/kv_tier.h).  0: all KV is in RAM.
      * plan_set_host_bytes derives it from the budget. */
     uint64_t host_bytes;
     /* What the device's memory has for KV, of a device that has its own (plan_bound_device); 0: it is the host's. */
     uint64_t device_bytes;
+    /* K and V lie in RAM that the device reads, as its own memory holds the key index alone; set by plan_fit_context. */
+    bool rows_in_host;
+    uint64_t unit_bytes;   /* with rows_in_host: of device_bytes, for slots of units (cache/unit_cache.h) */
     uint64_t memory_bytes; /* RAM that there is for plan_set_host_bytes; 0: what the system has available */
     const char *disk_directory; /* the folder of saved documents (cache/store/store.h); NULL: none */
     uint64_t disk_bytes;        /* max size of the folder; 0: no limit */
@@ -131,7 +135,8 @@ enum status plan_check(const struct plan *plan, const struct model_config *confi
 /* STATUS_UNSUPPORTED: the plan asks for something that this device cannot do.  device: NULL for any. */
 enum status plan_run_on(const struct plan *plan, const struct select_shape *shape,
                         const struct device *device, struct error *error) STATUS_CHECKED;
-/* Before plan_fit_context, when the weights are loaded: KV in memory is bounded by what the device has free. */
+/* Before plan_fit_context, once, when the weights are loaded: KV in memory is bounded by what the device has free, and by
+ * --kv-device; what is left of the budget is then RAM's. */
 void plan_bound_device(struct plan *plan, struct device *device);
 
 struct select_shape plan_select_shape(const struct model_config *config);
@@ -149,8 +154,9 @@ enum status plan_host_bytes_min(const struct plan *plan, const struct model_conf
 enum status plan_host_bytes_around(const struct plan *plan, const struct model_config *config,
                                    uint64_t kv_bytes, uint64_t *bytes, struct error *error) STATUS_CHECKED;
 
-/* Without a disk.  A context size of 0 becomes the model's, cut to the budget.  STATUS_MEMORY: the budget does not hold
- * the given context size for all sequences; the message says what fits. */
+/* Without a disk.  A context size of 0 becomes the model's, cut to the budget.  One that is given and that the device's
+ * own memory does not hold has its K and V in RAM (rows_in_host).  STATUS_MEMORY: the budget does not hold the given
+ * context size for all sequences; the message says what fits. */
 enum status plan_fit_context(struct plan *plan, const struct model_config *config, struct error *error)
     STATUS_CHECKED;
 /* Without a disk.  STATUS_MEMORY: the budget does not hold token_count tokens of every sequence. */

@@ -465,6 +465,64 @@ static void choices_match(void **state) {
     }
 }
 
+/* ---- K and V in RAM ---- */
+
+enum { FETCH_STEPS = 12 };
+
+/* Two sequences read and go on, together and alone; one is cut back and goes on with other tokens.  The last logits of
+ * each step. */
+static float *fetched_steps(struct rig *rig, const struct plan *plan, struct fetch_counts *counts) {
+    struct engine *engine;
+    struct sequence *sequences[2];
+    const float *logits;
+    float *all = rows_create((size_t)2 * FETCH_STEPS, rig->width);
+    assert_ok(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), rig->error);
+    for (size_t i = 0; i < 2; i++) {
+        const struct prefill_request request = {.tokens = rig->tokens + i, .token_count = DOCUMENT - 60 * i};
+        assert_ok(sequence_create(&sequences[i], engine, &rig->error), rig->error);
+        assert_ok(engine_prefill(engine, sequences[i], &request, NULL, &rig->error), rig->error);
+    }
+    for (size_t i = 0; i < FETCH_STEPS; i++) {
+        const size_t first = i % 3 == 1, count = i % 3 == 2 ? 2 : 1;
+        if (i == FETCH_STEPS / 2) sequence_truncate(sequences[0], 200);
+        assert_ok(engine_step(engine, sequences + first, &rig->tokens[i * 7], count, &logits, &rig->error),
+                  rig->error);
+        memcpy(all + i * 2 * rig->width, logits, count * rig->width * sizeof *logits);
+    }
+    assert_ok(engine_fetch_counts(engine, counts, &rig->error), rig->error);
+    for (size_t i = 0; i < 2; i++) sequence_destroy(sequences[i]);
+    engine_destroy(engine);
+    return all;
+}
+
+/* Slots change no bit, however few they are. */
+static void units_are_fetched_from_ram(void **state) {
+    (void)state;
+    static const char *const presets[][3] = {{"hata", CHOOSES, "160"}, {"full", NULL, NULL}};
+    for (size_t n = 0; n < 3; n++) { /* many slots; few; nobody chooses */
+        struct rig rig;
+        struct tiny_model tiny = tiny_model_default("llama");
+        struct fetch_counts none, counts;
+        if (!test_takes_next()) continue;
+        tiny.head_dimension = 32;
+        rig_open(&rig, &tiny, test_seed(83) + n);
+        const char *const *preset = presets[n / 2];
+        struct plan plan = plan_with(&rig, preset[0], preset[1], preset[2], KV_F16);
+        float *expected = fetched_steps(&rig, &plan, &none);
+        plan.rows_in_host = true;
+        plan.unit_bytes = n == 0 ? 4 << 20 : 280 << 10;
+        float *found = fetched_steps(&rig, &plan, &counts);
+        assert_memory_equal(found, expected, 2 * FETCH_STEPS * rig.width * sizeof *found);
+        assert_true(none.hits + none.misses + none.direct == 0 && counts.absent == 0);
+        assert_int_equal(counts.hits > 0 && counts.misses > 0 && counts.direct > 0, n < 2);
+        if (n == 0) assert_true(counts.hits > counts.misses);
+        if (n == 1) assert_true(counts.misses > counts.hits / 4); /* slots are too few */
+        free(found), free(expected);
+        plan_deinit(&plan);
+        rig_close(&rig);
+    }
+}
+
 /* ---- what it cannot do ---- */
 
 static void check_refused(struct rig *rig, const struct plan *plan, const char *message) {
@@ -518,6 +576,7 @@ int main(void) {
         cmocka_unit_test(documents_match),
         cmocka_unit_test(nano_says_the_same),
         cmocka_unit_test(choices_match),
+        cmocka_unit_test(units_are_fetched_from_ram),
         cmocka_unit_test(what_it_cannot_choose_by_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

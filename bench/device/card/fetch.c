@@ -1,5 +1,6 @@
 /* Pulls over the bus by unit_fetch: units of 8 tokens, 4 KiB, from pools of the host into slots of the card.  Lists
  * take turns and have nothing in common, so every unit of every step is a miss. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,28 +11,24 @@
 
 enum { KV_HEADS = 8, DIMENSION = 128, STEPS_MAX = 512 };
 
-struct step_number { /* of a step; its head is not read */
-    struct step_head head;
-    uint32_t number, reserved;
-};
-
 struct fetch_rig {
     struct card *card;
     struct kv_layout layout;
     uint32_t unit_count, list_units, list_count; /* of a KV head; of a list; lists */
     struct buffer home;                          /* the host's: chunks [KV head][chunk] */
     struct buffer slots;                         /* units [KV head][list_units] */
-    struct buffer step;   /* struct cuda_pools, step_row, step_item, step_number [STEPS_MAX] */
+    struct buffer step;   /* struct cuda_pools, step_item, step_row [STEPS_MAX] */
     struct buffer pages;  /* uint32_t [KV head][chunk] */
     struct buffer tokens; /* uint32_t [list][list_units * 8] */
     struct buffer lists;  /* struct cuda_list [list][KV head] */
-    struct buffer addresses, tables, owners, stamps, used, hands, deltas, mailbox, results;
+    struct buffer addresses, tables, owners, stamps, used, hands, results;
     struct cuda_fetch_args args;
+    struct fetch_result seen[KV_HEADS]; /* of results, so far */
     size_t steps_done, count; /* steps of a round */
 };
 
-enum { ROW_AT = sizeof(struct cuda_pools), ITEM_AT = ROW_AT + 64, STEPS_AT = ITEM_AT + 64 };
-_Static_assert(sizeof(struct step_row) <= 64 && sizeof(struct step_item) <= 64 && ROW_AT % 8 == 0, "places");
+enum { ITEM_AT = sizeof(struct cuda_pools), ROWS_AT = ITEM_AT + 64 };
+_Static_assert(sizeof(struct step_item) <= 64 && ITEM_AT % 8 == 0, "places");
 
 /* Units of a list ascend, one of every list_count; which, hangs on the place. */
 static uint32_t listed_unit(const struct fetch_rig *rig, size_t list, uint32_t at) {
@@ -55,23 +52,22 @@ static void home_make(struct fetch_rig *rig) {
 }
 
 static void steps_make(struct fetch_rig *rig) {
-    const size_t bytes = STEPS_AT + STEPS_MAX * sizeof(struct step_number);
+    const size_t bytes = ROWS_AT + STEPS_MAX * sizeof(struct step_row);
+    const uint64_t position = (uint64_t)rig->unit_count * UNIT_TOKENS;
     uint8_t *step = card_memory(rig->card, bytes);
     memset(step, 0, bytes);
     const struct cuda_pools pools = {.pool = {{.base = {rig->home.address},
                                                .slots_per_buffer = UINT32_C(1) << POOL_ONE_BUFFER,
                                                .slot_bytes = rig->layout.chunk_bytes}}};
-    const struct step_row row = {.position = (uint64_t)rig->unit_count * UNIT_TOKENS - 1};
     const struct step_item item = {.pages = rig->pages.address,
-                                   .position_first = row.position,
+                                   .position_first = position,
                                    .row_count = 1,
                                    .chunk_stride = rig->unit_count / KV_CHUNK_BLOCKS};
     memcpy(step, &pools, sizeof pools);
-    memcpy(step + ROW_AT, &row, sizeof row);
     memcpy(step + ITEM_AT, &item, sizeof item);
-    for (size_t i = 0; i < STEPS_MAX; i++) {
-        const struct step_number number = {.head = {1, 1}, .number = (uint32_t)i + 1};
-        memcpy(step + STEPS_AT + i * sizeof number, &number, sizeof number);
+    for (size_t i = 0; i < STEPS_MAX; i++) { /* a step's number is its position's */
+        const struct step_row row = {.position = position + i};
+        memcpy(step + ROWS_AT + i * sizeof row, &row, sizeof row);
     }
     upload(rig, &rig->step, step, bytes);
     free(step);
@@ -105,9 +101,6 @@ static void caches_make(struct fetch_rig *rig) {
     card_allocate(card, MEMORY_DEVICE, slots * sizeof(uint32_t), &rig->stamps);
     card_allocate(card, MEMORY_DEVICE, slots, &rig->used);
     card_allocate(card, MEMORY_DEVICE, KV_HEADS * sizeof(uint32_t), &rig->hands);
-    card_allocate(card, MEMORY_DEVICE, KV_HEADS * FETCH_MISSES_MAX * sizeof(struct fetch_delta),
-                  &rig->deltas);
-    card_allocate(card, MEMORY_DEVICE, slots * sizeof(uint32_t), &rig->mailbox);
     card_allocate(card, MEMORY_DEVICE, KV_HEADS * sizeof(struct fetch_result), &rig->results);
     card_fill_nan(card, &rig->tables);
     card_fill_nan(card, &rig->owners);
@@ -125,8 +118,7 @@ static void rig_make(struct card *card, struct fetch_rig *rig) {
     steps_make(rig);
     lists_make(rig);
     caches_make(rig);
-    rig->args = (struct cuda_fetch_args){.rows = rig->step.address + ROW_AT,
-                                         .items = rig->step.address + ITEM_AT,
+    rig->args = (struct cuda_fetch_args){.items = rig->step.address + ITEM_AT,
                                          .pools = rig->step.address,
                                          .addresses = rig->addresses.address,
                                          .tables = rig->tables.address,
@@ -135,10 +127,7 @@ static void rig_make(struct card *card, struct fetch_rig *rig) {
                                          .used = rig->used.address,
                                          .hands = rig->hands.address,
                                          .slots = rig->slots.address,
-                                         .deltas = rig->deltas.address,
-                                         .mailbox = rig->mailbox.address,
                                          .results = rig->results.address,
-                                         .step_number_offset = offsetof(struct step_number, number),
                                          .unit_stride = rig->unit_count,
                                          .slot_count = rig->list_units,
                                          .list_stride = rig->list_units,
@@ -149,14 +138,13 @@ static void rig_make(struct card *card, struct fetch_rig *rig) {
 static void rig_free(struct fetch_rig *rig) {
     struct buffer *buffers[] = {&rig->home,   &rig->slots,  &rig->step,   &rig->pages,   &rig->lists,
                                 &rig->tokens, &rig->tables, &rig->used,   &rig->hands,   &rig->addresses,
-                                &rig->owners, &rig->stamps, &rig->deltas, &rig->mailbox, &rig->results};
+                                &rig->owners, &rig->stamps, &rig->results};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         rig->card->operations->release(rig->card->device, buffers[i]);
 }
 
 static void step_run(struct fetch_rig *rig, size_t list) {
-    rig->args.step =
-        rig->step.address + STEPS_AT + rig->steps_done++ % STEPS_MAX * sizeof(struct step_number);
+    rig->args.rows = rig->step.address + ROWS_AT + rig->steps_done++ % STEPS_MAX * sizeof(struct step_row);
     rig->args.lists = rig->lists.address + list * KV_HEADS * sizeof(struct cuda_list);
     cuda_work_launch(rig->card->stream, "unit_fetch",
                      (struct cuda_shape){KV_HEADS, 1, 1, 512, sizeof(struct fetch_shared)}, &rig->args);
@@ -167,17 +155,20 @@ static void steps_run(void *context) {
     for (size_t i = 0; i < rig->count; i++) step_run(rig, rig->steps_done % rig->list_count);
 }
 
-/* What the last step has counted, in all heads. */
-static void results_check(struct fetch_rig *rig, uint32_t hits, uint32_t misses, struct verdict *verdict) {
+/* What the steps since the last look have counted, in each head. */
+static void results_check(struct fetch_rig *rig, uint64_t hits, uint64_t misses, struct verdict *verdict) {
     struct fetch_result results[KV_HEADS];
     rig->card->operations->download(rig->card->stream, results, span_of(&rig->results, 0), sizeof results);
     card_synchronize(rig->card);
     for (size_t h = 0; h < KV_HEADS; h++) {
-        const struct fetch_result *r = &results[h];
-        if (r->hits != hits || r->misses != misses || r->direct != 0 || r->absent != 0)
+        const struct fetch_result *r = &results[h], *before = &rig->seen[h];
+        const uint64_t hit = r->hits - before->hits, missed = r->misses - before->misses;
+        if (hit != hits || missed != misses || r->direct != 0 || r->absent != 0)
             verdict_add(verdict, false,
-                        "head %zu: %u hits; %u misses; %u direct; %u absent: expected %u and %u", h, r->hits,
-                        r->misses, r->direct, r->absent, hits, misses);
+                        "head %zu: %" PRIu64 " hits; %" PRIu64 " misses; %" PRIu64 " direct; %" PRIu64
+                        " absent: expected %" PRIu64 " and %" PRIu64,
+                        h, hit, missed, r->direct, r->absent, hits, misses);
+        rig->seen[h] = *r;
     }
 }
 
@@ -211,7 +202,7 @@ void bench_fetch(struct card *card) {
     const struct card_time time = card_time(card, steps_run, &rig, rig.count);
     const size_t list = (rig.steps_done - 1) % rig.list_count;
     verdict_launches(&verdict, card, before, card_rounds(card) * rig.count);
-    results_check(&rig, 0, rig.list_units, &verdict);
+    results_check(&rig, 0, (uint64_t)rig.steps_done * rig.list_units, &verdict);
     units_check(&rig, list, &verdict);
     step_run(&rig, list); /* it is there now */
     results_check(&rig, rig.list_units, 0, &verdict);

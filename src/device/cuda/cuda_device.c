@@ -117,6 +117,7 @@ static const struct device_operations CUDA_OPERATIONS = {
     .gather = cuda_gather,
     .key_index_build = cuda_key_index_build,
     .choose = cuda_choose,
+    .fetch = cuda_fetch,
     .attend_rows = cuda_attend_rows,
 };
 

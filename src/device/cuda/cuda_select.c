@@ -1,4 +1,4 @@
-/* key_index_build, choose and attend_rows: codes by level, units of 8 tokens (kernels/level). */
+/* key_index_build, choose, fetch and attend_rows: codes by level, units of 8 tokens (kernels/level). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,6 +219,66 @@ void cuda_choose(struct stream *stream, const struct choose_operation *operation
     cuda_work_done(stream);
 }
 
+/* ---- rows whose lists are there ---- */
+
+/* Rows and lists, both on their way to the card. */
+static bool rows_stage(struct stream *stream, struct listed *listed, const struct rows_item *items,
+                       size_t item_count, size_t kv_head_count) {
+    if (!listed_init(stream, listed, item_count, kv_head_count)) return false;
+    for (size_t i = 0; i < item_count; i++) {
+        listed_row(listed, i, &items[i].view, items[i].row, items[i].position);
+        for (size_t head = 0; head < kv_head_count; head++)
+            lists_of(listed)[i * kv_head_count + head] =
+                (struct cuda_list){.rows = cuda_address(items[i].lists[head].rows),
+                                   .count = (uint32_t)items[i].lists[head].count};
+    }
+    staging_send(stream, &listed->lists);
+    return cuda_views_stage(stream, &listed->views, listed->items, item_count, (struct span){.buffer = NULL});
+}
+
+_Static_assert(sizeof(struct fetch_counts) == sizeof(struct fetch_result), "counts of units");
+
+/* Bit n: pool n is in the device's memory. */
+static uint32_t device_pools(const struct kv_pools *pools) {
+    uint32_t bits = 0;
+    for (size_t i = 1; i < PLACE_POOLS; i++)
+        if (pools->list[i].buffers != NULL && pools->list[i].buffers[0].kind == MEMORY_DEVICE) bits |= 1U << i;
+    return bits;
+}
+
+void cuda_fetch(struct stream *stream, const struct fetch_operation *operation) {
+    const size_t kv_heads = operation->kv_head_count, count = operation->item_count;
+    struct listed listed;
+    cuda_device_enter(stream->device);
+    const bool is_staged = count > 0 && rows_stage(stream, &listed, operation->items, count, kv_heads);
+    for (size_t i = 0; i < count && is_staged; i++) {
+        const struct unit_slots *slots = &operation->slots[i];
+        const size_t first = i * kv_heads;
+        const struct cuda_fetch_args args = {
+            .rows = listed.views.card_rows + i * sizeof(struct step_row),
+            .items = listed.views.card_items,
+            .pools = listed.views.card_pools + i * sizeof(struct cuda_pools),
+            .lists = listed.lists.card + first * sizeof(struct cuda_list),
+            .addresses = cuda_address(operation->places) + first * operation->place_stride * sizeof(uint64_t),
+            .tables = cuda_address(slots->tables),
+            .owners = cuda_address(slots->owners),
+            .stamps = cuda_address(slots->stamps),
+            .used = cuda_address(slots->used),
+            .hands = cuda_address(slots->hands),
+            .slots = cuda_address(slots->memory),
+            .results = cuda_address(operation->counts),
+            .unit_stride = (uint32_t)slots->unit_stride,
+            .slot_count = (uint32_t)slots->slot_count,
+            .list_stride = (uint32_t)operation->place_stride,
+            .block_bytes = (uint32_t)listed.items[i].view.layout->block_bytes,
+            .device_pools = device_pools(listed.items[i].view.pools)};
+        cuda_work_launch(stream, "unit_fetch",
+                         (struct cuda_shape){(uint32_t)kv_heads, 1, 1, 512, sizeof(struct fetch_shared)}, &args);
+    }
+    if (count > 0) free(listed.items);
+    cuda_work_done(stream);
+}
+
 /* ---- attend_rows ---- */
 
 struct attending {
@@ -250,7 +310,12 @@ static void listed_attend(const struct attending *a, size_t first, size_t count)
                       .partial_stride = attention_partial_stride(a->shape.v_dimension),
                       .scale = operation->scale,
                       .softcap = operation->softcap},
-        .lists = a->listed.lists.card + first * kv_heads * sizeof(struct cuda_list)};
+        .lists = a->listed.lists.card + first * kv_heads * sizeof(struct cuda_list),
+        .addresses = span_exists(operation->places)
+                         ? cuda_address(operation->places) +
+                               first * kv_heads * operation->place_stride * sizeof(uint64_t)
+                         : 0,
+        .list_stride = (uint32_t)operation->place_stride};
     cuda_work_launch(a->stream, a->kernel.name, attend_shape(&a->kernel, kv_heads, rows), &attend);
     const struct cuda_merge_args merge = {
         .rows = attend.attention.rows,
@@ -272,14 +337,6 @@ static bool attend_places(struct attending *a) {
     const struct kv_layout *layout = operation->items[0].view.layout;
     const size_t kv_heads = operation->kv_head_count,
                  row_bytes = attend_partial_bytes(layout, operation->head_count);
-    for (size_t i = 0; i < operation->item_count; i++) {
-        const struct rows_item *item = &operation->items[i];
-        listed_row(&a->listed, i, &item->view, item->row, item->position);
-        for (size_t head = 0; head < kv_heads; head++)
-            lists_of(&a->listed)[i * kv_heads + head] = (struct cuda_list){
-                .rows = cuda_address(item->lists[head].rows), .count = (uint32_t)item->lists[head].count};
-    }
-    staging_send(a->stream, &a->listed.lists);
     a->shape = cuda_shape_of(layout);
     a->kernel = attend_kernel_of("list", layout, (uint32_t)(operation->head_count / kv_heads));
     a->rows_max = min_size(max_size(PARTIAL_BYTES / row_bytes, 1), operation->item_count);
@@ -293,10 +350,8 @@ void cuda_attend_rows(struct stream *stream, const struct attend_rows_operation 
     ASSERT(!span_exists(operation->sums) && !span_exists(operation->scores) && span_exists(operation->out));
     cuda_device_enter(stream->device);
     if (operation->item_count > 0 &&
-        listed_init(stream, &a.listed, operation->item_count, operation->kv_head_count) &&
-        attend_places(&a) &&
-        cuda_views_stage(stream, &a.listed.views, a.listed.items, operation->item_count,
-                         (struct span){.buffer = NULL}))
+        rows_stage(stream, &a.listed, operation->items, operation->item_count, operation->kv_head_count) &&
+        attend_places(&a))
         for (size_t first = 0, end; first < operation->item_count; first = end) {
             end = cuda_run_end(a.listed.items, operation->item_count, first);
             end = min_size(end, first + a.rows_max);

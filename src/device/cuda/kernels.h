@@ -369,24 +369,20 @@ struct cuda_attention_list_args {
 
 /* ---- units that a list names, in the device's memory: unit_fetch
  *
- * A KV head of a layer has a cache of units: slots of its own, each a unit's bytes as they lie in its
- * chunk.  A unit that is there is a hit; one that is not is pulled over the bus from its chunk in a pool of
- * the host, into the slot that CLOCK gives: the hand passes slots that this step uses, and once those that
- * were used since it last came.  What is in a slot is never the only copy, so eviction writes nothing.  Read
- * where they lie, without a slot: units of chunks that are not complete, which may still be written, those in
- * pools of the device, and misses for which no slot is left.  A unit whose chunk is nowhere is put into the
- * mailbox, and its address is 0. The same lists always give the same slots.  Grid {kv_head_count}, 512
+ * A KV head of a layer has a cache of units (device.h, unit_slots): slots of its own, each a unit's bytes as they lie in
+ * its chunk.  A unit that is there is a hit; one that is not is pulled over the bus from its chunk in a pool of the
+ * host, into the slot that CLOCK gives: the hand passes slots that this step uses, and once those that were used since
+ * it last came.  What is in a slot is never the only copy, so eviction writes nothing.  Read where they lie, without a
+ * slot: units of chunks that the row's predecessors do not fill, which may still be written, those in pools of the device, and misses for
+ * which no slot is left.  The address of a unit whose chunk is nowhere is 0.  The same lists always give the same slots.
+ * A step's number is its position + 1: a cache is emptied when its sequence is cut back.  Grid {kv_head_count}, 512
  * threads, one row; shared: struct fetch_shared. */
 
 enum { FETCH_MISSES_MAX = 2048, UNIT_ABSENT = -1 };
 #define SLOT_EMPTY 0xffffffffu
 
-struct fetch_delta {
-    uint32_t unit, slot; /* which has come where */
-};
-
 struct cuda_fetch_args {
-    uint64_t step, rows, items, pools;
+    uint64_t rows, items, pools;
     uint64_t lists;     /* struct cuda_list [kv head] */
     uint64_t addresses; /* out: of the listed units, uint64_t [kv head][list_stride] */
     uint64_t layer_pages;
@@ -396,17 +392,14 @@ struct cuda_fetch_args {
     uint64_t used;    /* uint8_t [kv head][slot_count]: since the hand passed */
     uint64_t hands;   /* uint32_t [kv head] */
     uint64_t slots;   /* bytes [kv head][slot_count][block_bytes] */
-    uint64_t deltas;  /* struct fetch_delta [kv head][FETCH_MISSES_MAX] */
-    uint64_t mailbox; /* uint32_t [kv head][list_stride]: units that are nowhere */
-    uint64_t results; /* struct fetch_result [kv head] */
-    /* from the step's head to a uint32_t that differs from step to step, never 0 */
-    uint32_t step_number_offset;
+    uint64_t results; /* struct fetch_result [kv head], added to */
     uint32_t unit_stride, slot_count, list_stride, block_bytes;
     uint32_t device_pools; /* bit n: pool n is in the device's memory */
+    uint32_t reserved;
 };
 
-struct fetch_result {
-    uint32_t hits, misses, direct, absent; /* misses: that were given a slot, the length of deltas */
+struct fetch_result { /* units; misses: that were given a slot; struct fetch_counts (device.h) */
+    uint64_t hits, misses, direct, absent;
 };
 
 struct fetch_shared {

@@ -14,7 +14,8 @@ struct unit_cache {
     uint64_t *addresses;
     uint32_t step; /* this one's number */
 };
-DEVICE struct unit_cache unit_cache_of(const struct cuda_fetch_args &args, uint32_t kv_head) {
+DEVICE struct unit_cache unit_cache_of(const struct cuda_fetch_args &args, uint32_t kv_head,
+                                       uint64_t position) {
     const uint64_t first = (uint64_t)kv_head * args.slot_count;
     struct unit_cache cache;
     cache.table = at<int32_t>(args.tables) + (uint64_t)kv_head * args.unit_stride;
@@ -23,7 +24,7 @@ DEVICE struct unit_cache unit_cache_of(const struct cuda_fetch_args &args, uint3
     cache.used = at<uint8_t>(args.used) + first;
     cache.slots = at<char>(args.slots) + first * args.block_bytes;
     cache.addresses = at<uint64_t>(args.addresses) + (uint64_t)kv_head * args.list_stride;
-    cache.step = *at<uint32_t>(args.step + args.step_number_offset);
+    cache.step = (uint32_t)position + 1;
     return cache;
 }
 
@@ -50,8 +51,7 @@ DEVICE char *unit_home(const struct cuda_fetch_args &args, uint32_t place, uint3
 /* Hits get their addresses; misses, in the order of the list, go to shared.units and .places. */
 DEVICE struct fetch_result units_look_up(const struct cuda_fetch_args &args, const struct unit_cache &cache,
                                          const uint32_t *rows, uint32_t count, const uint32_t *pages,
-                                         uint32_t complete_chunks, uint32_t *mail,
-                                         struct fetch_shared &shared) {
+                                         uint32_t complete_chunks, struct fetch_shared &shared) {
     struct fetch_result result = {0, 0, 0, 0};
     for (uint32_t first = 0; first < count; first += FETCHERS) {
         const uint32_t i = first + thread_index(), unit = i < count ? rows[i * UNIT_TOKENS] / UNIT_TOKENS : 0,
@@ -67,16 +67,16 @@ DEVICE struct fetch_result units_look_up(const struct cuda_fetch_args &args, con
             cache.addresses[i] =
                 (uint64_t)(uintptr_t)(cache.slots + (uint64_t)(uint32_t)slot * args.block_bytes);
         }
-        uint32_t all, number;
+        uint32_t all;
         (void)holders_before(is_direct, &all, shared);
         result.direct += all;
         (void)holders_before(slot >= 0, &all, shared);
         result.hits += all;
-        number = result.absent + holders_before(i < count && !is_there, &all, shared);
-        if (i < count && !is_there) mail[number] = unit, cache.addresses[i] = 0;
+        (void)holders_before(i < count && !is_there, &all, shared);
+        if (i < count && !is_there) cache.addresses[i] = 0;
         result.absent += all;
         const bool misses = is_there && !is_direct && slot < 0;
-        number = result.misses + holders_before(misses, &all, shared);
+        const uint32_t number = (uint32_t)result.misses + holders_before(misses, &all, shared);
         if (misses && number < FETCH_MISSES_MAX)
             shared.units[number] = unit, shared.places[number] = i;
         else if (misses)
@@ -152,14 +152,12 @@ KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
     const struct step_item *item = at<struct step_item>(args.items) + row.item;
     const uint32_t *pages = head_places(item, args.layer_pages, kv_head);
     const struct cuda_list list = at<struct cuda_list>(args.lists)[kv_head];
-    const struct unit_cache cache = unit_cache_of(args, kv_head);
+    const struct unit_cache cache = unit_cache_of(args, kv_head, row.position);
     struct fetch_result result =
         units_look_up(args, cache, at<uint32_t>(list.rows), (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS, pages,
-                      (uint32_t)((row.position + 1) / KV_CHUNK_TOKENS),
-                      at<uint32_t>(args.mailbox) + (uint64_t)kv_head * args.list_stride, shared);
+                      (uint32_t)(row.position / KV_CHUNK_TOKENS), shared);
     uint32_t hand = at<uint32_t>(args.hands)[kv_head];
-    const uint32_t found = victims_find(args, cache, result.misses, &hand, shared);
-    struct fetch_delta *deltas = at<struct fetch_delta>(args.deltas) + (uint64_t)kv_head * FETCH_MISSES_MAX;
+    const uint32_t found = victims_find(args, cache, (uint32_t)result.misses, &hand, shared);
     for (uint32_t n = t; n < found;
          n += FETCHERS) { /* nobody's unit is a miss and another's victim: those are hits */
         const uint32_t slot = shared.victims[n], unit = shared.units[n], before = cache.owner[slot];
@@ -169,7 +167,6 @@ KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
         cache.used[slot] = 1;
         cache.addresses[shared.places[n]] =
             (uint64_t)(uintptr_t)(cache.slots + (uint64_t)slot * args.block_bytes);
-        deltas[n] = {unit, slot};
     }
     for (uint32_t n = found + t; n < result.misses; n += FETCHERS) /* no slot is left */
         cache.addresses[shared.places[n]] =
@@ -178,7 +175,9 @@ KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
     result.misses = found;
     if (t == 0) {
         at<uint32_t>(args.hands)[kv_head] = hand;
-        at<struct fetch_result>(args.results)[kv_head] = result;
+        struct fetch_result *sum = at<struct fetch_result>(args.results) + kv_head;
+        sum->hits += result.hits, sum->misses += result.misses;
+        sum->direct += result.direct, sum->absent += result.absent;
     }
     units_pull(args, cache, pages, found, shared);
 }

@@ -1,0 +1,223 @@
+#include "cache/unit_cache.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "cache/slab.h"
+
+enum { ALIGNMENT = 64 };
+
+/* The parts of a layer's state, all KV heads: tables and owners first, which an empty one has of ones. */
+struct state_parts {
+    size_t owners, stamps, hands, used, bytes; /* where each begins; tables at 0 */
+};
+
+/* Of a generation of some sequence. */
+struct unit_owner {
+    uint64_t generation; /* 0: none */
+    uint64_t used;       /* when, of cache->clock */
+};
+
+struct unit_cache {
+    struct device *device; /* borrowed */
+    struct unit_cache_options options;
+    size_t slot_count, unit_stride, place_stride;
+    struct state_parts parts;
+    struct slab memory, states; /* [sequence_capacity][layer that chooses]; behind the last state one that stays empty */
+    struct buffer counts;       /* struct fetch_counts [layer][kv head] */
+    struct buffer places;       /* uint64_t [sequence_capacity][kv head][place_stride] */
+    struct unit_owner *owners;  /* owned, [sequence_capacity] */
+    bool *is_empty;             /* owned, the same: to be emptied before it is used */
+    struct unit_slots *shown;   /* owned, [sequence_capacity] */
+    bool has_empty;             /* the state that stays empty is */
+    uint64_t clock;
+};
+
+static size_t layers_of(const struct unit_cache_options *options) {
+    return options->layer_count - options->layer_first;
+}
+
+static size_t unit_stride_of(const struct unit_cache_options *options) {
+    return (size_t)(kv_chunks_of(options->context_size) * KV_CHUNK_BLOCKS);
+}
+
+/* A list has a unit more at either end of its candidates, at most. */
+static size_t place_stride_of(const struct unit_cache_options *options) {
+    return align_up(unit_stride_of(options) + 2, ALIGNMENT / sizeof(uint64_t));
+}
+
+static struct state_parts parts_of(const struct unit_cache_options *options, size_t slot_count) {
+    const size_t heads = options->kv_head_count;
+    struct state_parts parts;
+    parts.owners = align_up(heads * unit_stride_of(options) * sizeof(int32_t), ALIGNMENT);
+    parts.stamps = parts.owners + align_up(heads * slot_count * sizeof(uint32_t), ALIGNMENT);
+    parts.hands = parts.stamps + align_up(heads * slot_count * sizeof(uint32_t), ALIGNMENT);
+    parts.used = parts.hands + align_up(heads * sizeof(uint32_t), ALIGNMENT);
+    parts.bytes = parts.used + align_up(heads * slot_count, ALIGNMENT);
+    return parts;
+}
+
+static uint64_t count_bytes(const struct unit_cache_options *options) {
+    return layers_of(options) * options->kv_head_count * sizeof(struct fetch_counts);
+}
+static uint64_t place_bytes(const struct unit_cache_options *options) {
+    return options->sequence_capacity * options->kv_head_count * place_stride_of(options) * sizeof(uint64_t);
+}
+
+uint64_t unit_cache_slots(const struct unit_cache_options *options) {
+    const uint64_t layers = options->sequence_capacity * layers_of(options), heads = options->kv_head_count,
+                   fixed = (layers + 1) * parts_of(options, 0).bytes + count_bytes(options) +
+                           place_bytes(options),
+                   slot = heads * (options->block_bytes + 2 * sizeof(uint32_t) + 1);
+    if (options->bytes <= fixed || layers == 0) return 0;
+    const uint64_t left = (options->bytes - fixed) / (layers + 1), rounding = (uint64_t)4 * ALIGNMENT;
+    const uint64_t count = left > rounding ? (left - rounding) / slot : 0;
+    return count < unit_stride_of(options) ? count : unit_stride_of(options);
+}
+
+static enum status memory_create(struct unit_cache *cache, struct error *error) {
+    const struct unit_cache_options *options = &cache->options;
+    const struct device_operations *operations = cache->device->operations;
+    const size_t places = options->sequence_capacity, layers = places * layers_of(options);
+    cache->owners = calloc(places, sizeof *cache->owners);
+    cache->is_empty = calloc(layers, sizeof *cache->is_empty);
+    cache->shown = calloc(places, sizeof *cache->shown);
+    if (cache->owners == NULL || cache->is_empty == NULL || cache->shown == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory for slots of %zu sequences", places);
+    TRY(slab_init(&cache->memory, cache->device, MEMORY_DEVICE,
+                  options->kv_head_count * cache->slot_count * options->block_bytes, layers, error));
+    TRY(slab_init(&cache->states, cache->device, MEMORY_DEVICE, cache->parts.bytes, layers + 1, error));
+    TRY(operations->allocate(cache->device, MEMORY_DEVICE, count_bytes(options), &cache->counts, error));
+    return operations->allocate(cache->device, MEMORY_DEVICE, place_bytes(options), &cache->places, error);
+}
+
+enum status unit_cache_create(struct unit_cache **result, struct device *device,
+                              const struct unit_cache_options *options, struct error *error) {
+    const uint64_t slots = unit_cache_slots(options);
+    *result = NULL;
+    if (slots == 0)
+        return error_set(error, STATUS_MEMORY, "--kv-device: %" PRIu64 " bytes hold no unit of each KV head",
+                         options->bytes);
+    struct unit_cache *cache = calloc(1, sizeof *cache);
+    if (cache == NULL) return error_set(error, STATUS_MEMORY, "no memory for slots");
+    *cache = (struct unit_cache){.device = device,
+                                 .options = *options,
+                                 .slot_count = (size_t)slots,
+                                 .unit_stride = unit_stride_of(options),
+                                 .place_stride = place_stride_of(options),
+                                 .parts = parts_of(options, (size_t)slots),
+                                 .memory = {.device = device},
+                                 .states = {.device = device}};
+    const enum status status = memory_create(cache, error);
+    if (status != STATUS_OK) {
+        unit_cache_destroy(cache);
+        return status;
+    }
+    *result = cache;
+    return STATUS_OK;
+}
+
+void unit_cache_destroy(struct unit_cache *cache) {
+    if (cache == NULL) return;
+    slab_deinit(&cache->memory);
+    slab_deinit(&cache->states);
+    cache->device->operations->release(cache->device, &cache->counts);
+    cache->device->operations->release(cache->device, &cache->places);
+    free(cache->owners);
+    free(cache->is_empty);
+    free(cache->shown);
+    free(cache);
+}
+
+/* ---- which slots ---- */
+
+/* The place of a generation: its own, or the one that was used longest ago, which is emptied. */
+static size_t place_of(struct unit_cache *cache, uint64_t generation) {
+    const size_t count = cache->options.sequence_capacity, layers = layers_of(&cache->options);
+    size_t place = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (cache->owners[i].generation == generation) {
+            cache->owners[i].used = ++cache->clock;
+            return i;
+        }
+        if (cache->owners[i].used < cache->owners[place].used) place = i;
+    }
+    cache->owners[place] = (struct unit_owner){.generation = generation, .used = ++cache->clock};
+    for (size_t layer = 0; layer < layers; layer++) cache->is_empty[place * layers + layer] = true;
+    return place;
+}
+
+/* Tables and owners of ones, the rest of zeros, as it was allocated. */
+static void make_empty_state(struct unit_cache *cache, struct stream *stream) {
+    uint8_t ones[4096];
+    const struct span empty = slab_slot(&cache->states, cache->states.slot_count - 1);
+    if (cache->has_empty) return;
+    memset(ones, 0xff, sizeof ones);
+    for (size_t done = 0; done < cache->parts.stamps; done += sizeof ones)
+        cache->device->operations->upload(stream, span_behind(empty, done), ones,
+                                          min_size(sizeof ones, cache->parts.stamps - done));
+    cache->has_empty = true;
+}
+
+static struct unit_slots show(struct unit_cache *cache, struct stream *stream, size_t layer, uint64_t generation) {
+    const size_t index = place_of(cache, generation) * layers_of(&cache->options) + layer;
+    const struct span state = slab_slot(&cache->states, index);
+    if (cache->is_empty[index]) {
+        make_empty_state(cache, stream);
+        cache->device->operations->copy(stream, state, slab_slot(&cache->states, cache->states.slot_count - 1),
+                                        cache->parts.bytes);
+        cache->is_empty[index] = false;
+    }
+    return (struct unit_slots){.unit_stride = cache->unit_stride,
+                               .slot_count = cache->slot_count,
+                               .tables = state,
+                               .owners = span_behind(state, cache->parts.owners),
+                               .stamps = span_behind(state, cache->parts.stamps),
+                               .used = span_behind(state, cache->parts.used),
+                               .hands = span_behind(state, cache->parts.hands),
+                               .memory = slab_slot(&cache->memory, index)};
+}
+
+struct span unit_cache_fetch(struct unit_cache *cache, struct stream *stream, size_t layer_index,
+                             const struct rows_item *items, const uint64_t *generations, size_t item_count,
+                             size_t *place_stride) {
+    const struct unit_cache_options *options = &cache->options;
+    const size_t layer = layer_index - options->layer_first;
+    ASSERT(layer_index >= options->layer_first && layer < layers_of(options) &&
+           item_count <= options->sequence_capacity);
+    for (size_t i = 0; i < item_count; i++)
+        cache->shown[i] = show(cache, stream, layer, generations[i]);
+    const struct fetch_operation fetch = {
+        .items = items,
+        .item_count = item_count,
+        .kv_head_count = options->kv_head_count,
+        .slots = cache->shown,
+        .counts = span_of(&cache->counts,
+                          layer * options->kv_head_count * sizeof(struct fetch_counts)),
+        .places = span_of(&cache->places, 0),
+        .place_stride = cache->place_stride};
+    cache->device->operations->fetch(stream, &fetch);
+    *place_stride = cache->place_stride;
+    return fetch.places;
+}
+
+enum status unit_cache_counts(struct unit_cache *cache, struct stream *stream, struct fetch_counts *sum,
+                              struct error *error) {
+    const size_t lanes = layers_of(&cache->options) * cache->options.kv_head_count;
+    *sum = (struct fetch_counts){0, 0, 0, 0};
+    struct fetch_counts *counts = calloc(lanes, sizeof *counts);
+    if (counts == NULL) return error_set(error, STATUS_MEMORY, "no memory for counts of slots");
+    const enum status status = device_read(cache->device, stream, counts, span_of(&cache->counts, 0),
+                                           lanes * sizeof *counts, error);
+    for (size_t i = 0; i < lanes && status == STATUS_OK; i++) {
+        sum->hits += counts[i].hits;
+        sum->misses += counts[i].misses;
+        sum->direct += counts[i].direct;
+        sum->absent += counts[i].absent;
+    }
+    free(counts);
+    return status;
+}
