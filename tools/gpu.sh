@@ -196,9 +196,15 @@ bench_loam() { # part shape lines seconds arguments...
       launches = field("device_launches") + 0; replays = field("device_replays") + 0
       passes = (prompt > 0 ? 1 : steps) * n
       right = field("device") == "cuda" && middle > 0 && launches >= passes * layers * 5
-      printf "%s,%s,t/s,%s,%s,,%s: %d launches and %d replays for %d %s of %d layers on %s\n", part, what,
+      units = field("kv_unit_misses"); fetched = ""
+      if (units != "") {
+        fetched = sprintf("; units: %d hits %d misses %d read in RAM", field("kv_unit_hits"), units, field("kv_unit_direct"))
+        what = what " KV in RAM"
+        right = right && units > 0 && field("kv_unit_hits") > 0
+      }
+      printf "%s,%s,t/s,%s,%s,,%s: %d launches and %d replays for %d %s of %d layers on %s%s\n", part, what,
         (fake ? "" : sprintf("%.1f", middle)), (fake ? "" : sprintf("%.1f%%", spread)), (right ? "ok" : "FAILED"),
-        launches, replays, passes, (prompt > 0 ? "prompts" : "steps"), layers, field("device")
+        launches, replays, passes, (prompt > 0 ? "prompts" : "steps"), layers, field("device"), fetched
     }' "$scratch/made" >"$scratch/lines"
   cat "$scratch/lines" >>"$rows"
   found=$(wc -l <"$scratch/lines")
@@ -234,17 +240,20 @@ fits() { # part what MiB
   left_out "$1" "$2" "$free_mib MiB are free; it takes $3"
   return 1
 }
-# Choices on the card; KV in RAM is measured as soon as the device can.
+# Selections: with all KV on the card, and with it in RAM behind 1 GiB of slots, beside which the key index has room.
 choices_step() {
-  shape=8B depth=131072 units="--keep 2048 --set planes=1,page=8"
-  [ $small = 1 ] && shape=tiny depth=192 units="--keep 64 --set planes=1,page=8,sinks=8,recent=8,dense=0"
-  tried=1B
-  [ $small = 1 ] && tried=tiny
-  within 60 "$loam" bench -m "$scratch/$tried.gguf" --device cuda --fill-random -o jsonl -q --preset hata $units \
-    -p 0 -n 1 -r 1 -d 64 >/dev/null 2>"$scratch/choice"
-  if [ $? = 0 ]; then bench_loam step "$shape" 1 60 --preset hata $units -p 0 -n 32 -r 5 -d $depth
-  else left_out step "selections" "$(tail -n 1 "$scratch/choice")"; fi
-  left_out step "KV in RAM behind slots of the card" "the device does not fetch yet"
+  if [ $small = 1 ]; then
+    set -- --preset hata --keep 64 --set planes=1,page=8,sinks=8,recent=8,dense=0 -p 0 -n 4 -r 2 -d 192
+    bench_loam step tiny 1 60 "$@"
+    bench_loam step tiny 1 60 "$@" --kv-device 96K
+    return
+  fi
+  set -- --preset hata --keep 2048 --set planes=1,page=8,dense=0 -p 0 -n 32 -r 5
+  if fits step "8B selections behind 131072" 24000; then bench_loam step 8B 1 60 "$@" -d 131072; fi
+  if fits step "8B KV in RAM" 9000; then
+    bench_loam step 8B 1 60 "$@" -d 32768 --kv-device 1240M
+    bench_loam step 8B 1 60 "$@" -d 131072 --kv-device 1800M
+  fi
 }
 
 part_prefill() {

@@ -139,6 +139,42 @@ static void a_context_fits_its_budget(void **state) {
     assert_int_equal(plan_fit_context(&plan, &config, &error), STATUS_MEMORY);
 }
 
+/* On a device with memory of its own: K and V lie there, or in RAM where the context is given and they do not fit. */
+static void what_a_device_does_not_hold_is_in_ram(void **state) {
+    (void)state;
+    struct error error;
+    struct plan plan = plan_of("full", NULL, false, KV_F16);
+    plan.device_bytes = (uint64_t)1024 * TOKEN_BYTES;
+    assert_ok(plan_fit_context(&plan, &config, &error), error);
+    assert_int_equal(plan.context_size, 1024); /* none is given: cut */
+    assert_false(plan.rows_in_host);
+    plan.context_size = 2048;
+    assert_ok(plan_fit_context(&plan, &config, &error), error);
+    assert_true(plan.rows_in_host);
+    assert_int_equal(plan.unit_bytes, plan.device_bytes);
+    plan.has_budget = true; /* RAM's */
+    plan.budget_bytes = (uint64_t)2000 * TOKEN_BYTES;
+    assert_int_equal(plan_fit_context(&plan, &config, &error), STATUS_MEMORY);
+    assert_non_null(strstr(error.message, "holds 1984 tokens"));
+    plan.context_size = 1024;
+    assert_ok(plan_fit_context(&plan, &config, &error), error);
+    assert_false(plan.rows_in_host);
+
+    struct plan selects = plan_of("hata", "planes=1,page=8,dense=0", false, KV_F16);
+    struct kv_cache_config cache;
+    assert_ok(plan_cache_config(&selects, &config, &cache, &error), error);
+    const uint64_t key_index = kv_cache_bytes_per_token(&cache) - TOKEN_BYTES;
+    assert_true(key_index > 0);
+    selects.context_size = 2048;
+    selects.device_bytes = 2048 * key_index + 4096;
+    assert_ok(plan_fit_context(&selects, &config, &error), error);
+    assert_true(selects.rows_in_host);
+    assert_int_equal(selects.unit_bytes, 4096);
+    selects.device_bytes = 2048 * key_index - 1;
+    assert_int_equal(plan_fit_context(&selects, &config, &error), STATUS_MEMORY);
+    assert_non_null(strstr(error.message, "the key index of 2048 tokens needs"));
+}
+
 /* One line, with a budget, on disk and without either; never a size of KV that there cannot be. */
 static void kv_types_fit_the_heads(void **state) {
     (void)state;
@@ -230,6 +266,7 @@ int main(void) {
         cmocka_unit_test(a_preset_is_its_row),       cmocka_unit_test(planes_are_bits_of_a_coordinate),
         cmocka_unit_test(settings_change_the_row),   cmocka_unit_test(texts),
         cmocka_unit_test(a_context_fits_its_budget),
+        cmocka_unit_test(what_a_device_does_not_hold_is_in_ram),
         cmocka_unit_test(kv_types_fit_the_heads), cmocka_unit_test(a_tier_has_a_min_budget),
         cmocka_unit_test(who_has_buffers_of_lists),
     };

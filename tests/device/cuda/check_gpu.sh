@@ -25,7 +25,7 @@ expect '^# fake driver: no speeds' "$csv"
 for line in 'check,compiling all kernels' 'limits,copy within device memory' 'limits,device to host 1 MiB' \
   'kernels,launch in a graph starting early' 'kernels,matvec IQ4_XS' 'kernels,matmul IQ4_XS' \
   'kernels,decode attention at 300' 'kernels,prompt attention of 24 behind 150' 'kernels,fetch of units of 8 tokens' \
-  'step,tiny decode behind 64' 'prefill,tiny prompt of 16 behind 64' 'answers,loam-nano says the same' \
+  'step,tiny decode behind 64' 'step,tiny decode behind 192 KV in RAM' 'prefill,tiny prompt of 16 behind 64' 'answers,loam-nano says the same' \
   'answers,loam-nano KL from the cpu'; do
   expect "^$line,.*,ok: " "$csv"
 done
