@@ -16,6 +16,7 @@
 #include "attention/attention.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "attention/dial.h"
 #include "attention/reuse.h"
@@ -23,6 +24,7 @@
 #include "attention/watch.h"
 #include "base/assert.h"
 #include "base/checked.h"
+#include "cache/kv_watch.h"
 #include "cache/unit_cache.h"
 #include "platform/clock.h"
 
@@ -44,14 +46,23 @@ struct expected {
     struct attend_operation operation;
 };
 
+/* Of a step as a graph; of the present selection. */
+struct step_limits {
+    struct step_list *list; /* owned, [layer][row of the step][kv head]; NULL: there was none */
+    struct buffer buffer;   /* the same on the device */
+    size_t list_stride;
+};
+
 struct attention {
     struct device *device; /* borrowed */
     struct select *select; /* borrowed; NULL: everything is attended to */
     struct reuse *reuse;   /* owned; NULL: every row chooses anew */
     struct expected expected;
-    struct tiered *tiered; /* owned; NULL: all KV is in memory */
-    struct unit_cache *units;  /* owned; NULL: the device has no slots for units */
-    uint64_t *generations;     /* owned, [sequence_capacity]; with units */
+    struct tiered *tiered;                /* owned; NULL: all KV is in memory */
+    struct unit_cache *units;             /* owned; NULL: the device has no slots for units */
+    uint64_t *generations;                /* owned, [sequence_capacity]; with units */
+    struct step_limits limits;            /* owned */
+    struct select_statistics before_step; /* what was counted before the one that was prepared last */
     struct attention_options options;
     struct choice choice; /* owned; of the layer that attends, or attended last */
     struct part part;     /* owned */
@@ -133,11 +144,18 @@ enum status attention_create(struct attention **result, struct device *device,
     return status;
 }
 
+static void drop_limits(struct attention *attention) {
+    free(attention->limits.list);
+    attention->device->operations->release(attention->device, &attention->limits.buffer);
+    attention->limits = (struct step_limits){.list = NULL};
+}
+
 void attention_destroy(struct attention *attention) {
     if (attention == NULL) return;
     tiered_destroy(attention->tiered);
     unit_cache_destroy(attention->units);
     free(attention->generations);
+    drop_limits(attention);
     choice_deinit(&attention->choice);
     reuse_destroy(attention->reuse);
     free(attention->part.items);
@@ -153,6 +171,7 @@ void attention_drop_select(struct attention *attention) {
     choice_deinit(&attention->choice);
     unit_cache_destroy(attention->units);
     attention->units = NULL;
+    drop_limits(attention);
     reuse_destroy(attention->reuse);
     attention->reuse = NULL;
     attention->expected.is_known = false;
@@ -233,8 +252,94 @@ static void note(struct attention *attention, enum status status, const struct e
     attention->failure = *error;
 }
 
-bool attention_is_dense(const struct attention *attention) {
-    return attention->tiered == NULL && attention->select == NULL;
+bool attention_fits_graphs(const struct attention *attention) {
+    if (attention->tiered != NULL || attention->observer != NULL || attention->reuse != NULL) return false;
+    return attention->select == NULL || select_fits_graphs(attention->select);
+}
+
+/* Limits of all lists of a step, and memory for lists that grow to the whole context. */
+static enum status reserve_step(struct attention *attention, struct stream *stream, size_t row_count,
+                                struct error *error) {
+    const struct attention_options *options = &attention->options;
+    struct step_limits *own = &attention->limits;
+    const size_t count = options->layer_count * options->sequence_capacity * options->kv_head_count;
+    if (own->list == NULL) own->list = calloc(count, sizeof *own->list);
+    if (own->list == NULL) return error_set(error, STATUS_MEMORY, "attention: out of memory");
+    if (!buffer_exists(&own->buffer))
+        TRY(attention->device->operations->allocate(attention->device, MEMORY_DEVICE,
+                                                    count * sizeof *own->list, &own->buffer, error));
+    own->list_stride = align_up((size_t)kv_chunks_of(options->context_size) * KV_CHUNK_TOKENS, 16);
+    return choice_reserve(&attention->choice, stream, row_count * options->kv_head_count * own->list_stride,
+                          error);
+}
+
+/* The limits of all layers' lists; chooses: in the last layer that may.  false: rows are of both kinds. */
+static bool plan_step(struct attention *attention, const struct attention_step *step, bool *chooses) {
+    const struct attention_options *options = &attention->options;
+    struct choice *choice = &attention->choice;
+    *chooses = false;
+    for (size_t layer = 0; layer < options->layer_count; layer++) {
+        const struct attend_operation operation = {.kv_head_count = options->kv_head_count,
+                                                   .window = step->windows[layer],
+                                                   .items = step->items,
+                                                   .item_count = step->row_count};
+        const struct choice_query query = {.layer_index = layer,
+                                           .operation = &operation,
+                                           .rules = step->rules,
+                                           .sequences = step->sequences};
+        select_limits(attention->select, &query, choice,
+                      attention->limits.list + layer * step->row_count * options->kv_head_count);
+        if (choice->everything) continue;
+        if (choice->chosen_count != 0 && choice->dense_count != 0) return false;
+        *chooses = choice->chosen_count != 0;
+    }
+    return true;
+}
+
+static bool is_watched(const struct attention_step *step) {
+    for (size_t i = 0; i < step->row_count; i++)
+        if (kv_sequence_is_watched(step->sequences[i])) return true;
+    return false;
+}
+
+enum status attention_prepare_step(struct attention *attention, struct stream *stream,
+                                   const struct attention_step *step, struct attention_shape *kind,
+                                   uint64_t *places, bool *fits, struct error *error) {
+    const struct attention_options *options = &attention->options;
+    struct choice *choice = &attention->choice;
+    attention->before_step = choice->statistics;
+    memset(places, 0, step->row_count * sizeof *places);
+    *kind = (struct attention_shape){.chooses = false};
+    *fits = true;
+    if (attention->select == NULL || step->rules == NULL) return STATUS_OK;
+    TRY(reserve_step(attention, stream, step->row_count, error));
+    *fits = plan_step(attention, step, &kind->chooses) && !(kind->chooses && is_watched(step));
+    if (!*fits || !kind->chooses) return STATUS_OK;
+    kind->lists[0] = choice->rows->address;
+    kind->lists[1] = attention->limits.buffer.address;
+    attention->device->operations->upload(
+        stream, span_of(&attention->limits.buffer, 0), attention->limits.list,
+        options->layer_count * step->row_count * options->kv_head_count * sizeof *attention->limits.list);
+    if (attention->units == NULL) return STATUS_OK;
+    for (size_t i = 0; i < step->row_count; i++)
+        attention->generations[i] = kv_sequence_generation(step->sequences[i]);
+    unit_cache_show(attention->units, stream, attention->generations, step->row_count, places);
+    return STATUS_OK;
+}
+
+void attention_uncount_step(struct attention *attention) {
+    attention->choice.statistics = attention->before_step;
+}
+
+void attention_begin_capture(struct attention *attention) {
+    if (attention->limits.list == NULL) return; /* dense */
+    attention->choice.captured.limits = span_of(&attention->limits.buffer, 0);
+    attention->choice.list_stride = attention->limits.list_stride;
+}
+
+void attention_end_capture(struct attention *attention) {
+    attention->choice.captured = (struct step_lists){.step = {.buffer = NULL}};
+    attention->choice.list_stride = 0;
 }
 
 void attention_show_layer(struct stream *stream, const struct attention_rows *rows) {
@@ -255,6 +360,7 @@ void attention_watch_layer(const struct attention_rows *rows, uint64_t window) {
 
 void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows) {
     attention_show_layer(stream, rows);
+    if (span_exists(attention->choice.captured.limits)) attention->choice.captured.step = rows->step;
     attention->device->operations->append(stream,
                                           &(struct append_operation){.k = rows->k,
                                                                      .v = rows->v,
@@ -272,7 +378,7 @@ void attention_append(struct attention *attention, struct stream *stream, const 
                                         rows->items[i].position_first,
                                         rows->items[i].position_first + rows->items[i].row_count, &error),
              &error);
-    select_append(attention->select, stream, rows->layer_index, rows->items, rows->item_count);
+    select_append(attention->select, stream, rows->layer_index, rows->items, rows->item_count, rows->step);
     for (size_t i = 0; i < rows->item_count; i++)
         kv_sequence_keep_key_index(rows->sequences[i], stream, rows->layer_index,
                                    rows->items[i].position_first + rows->items[i].row_count);
@@ -389,8 +495,10 @@ static void fetch_units(struct attention *attention, struct stream *stream,
     if (attention->units == NULL || choice->chosen_count == 0) return;
     for (size_t i = 0; i < choice->chosen_count; i++)
         attention->generations[i] = kv_sequence_generation(layer->sequences[choice->chosen_items[i]]);
-    choice->places = unit_cache_fetch(attention->units, stream, layer->index, choice->chosen,
-                                      attention->generations, choice->chosen_count, &choice->place_stride);
+    const struct step_lists at = choice_step_lists(choice);
+    choice->places =
+        unit_cache_fetch(attention->units, stream, layer->index, choice->chosen, attention->generations,
+                         choice->chosen_count, &at, &choice->place_stride);
 }
 
 /* Rows that choose, or see everything because their context is short.  is_step: each is its sequence's only one. */

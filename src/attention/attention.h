@@ -38,9 +38,9 @@ struct attention_options {
     /* KV in the host's memory: of the device's, for slots of units (cache/unit_cache.h); 0: units are read where they
      * lie. */
     uint64_t unit_bytes;
-    size_t kv_block_bytes; /* with unit_bytes */
-    struct kv_cache *cache;  /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
-    struct trace *trace;     /* borrowed; shows choices and waits; NULL: none */
+    size_t kv_block_bytes;  /* with unit_bytes */
+    struct kv_cache *cache; /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
+    struct trace *trace;    /* borrowed; shows choices and waits; NULL: none */
 };
 /* What attention over KV in tiers holds of RAM for its lists, at most: counted in the cache's budget. */
 uint64_t attention_bytes(const struct attention_options *options);
@@ -121,8 +121,32 @@ void attention_end_step(struct attention *attention);
 
 /* ---- a step as a graph (device.h): its layers are captured as above, and launched without ---- */
 
-/* Whether a layer's way is dense operations alone, which a graph may have. */
-bool attention_is_dense(const struct attention *attention);
+/* Whether a layer's way is operations alone that a graph may have. */
+bool attention_fits_graphs(const struct attention *attention);
+/* A step of sequences, a row each. */
+struct attention_step {
+    size_t row_count;
+    struct kv_sequence *const *sequences;   /* [row_count] */
+    const struct select_rule *const *rules; /* [row_count]; NULL: everything is attended to */
+    const struct attend_item *items;        /* [row_count]: positions, and a layer's views */
+    const uint64_t *windows;                /* [layer_count]: of the layer's attention; 0: full */
+};
+/* What a captured step cannot differ in, beside its page tables. */
+struct attention_shape {
+    bool chooses;      /* all its rows do, in the layers that choose; else none does */
+    uint64_t lists[2]; /* where lists and their limits lie */
+};
+/* In front of a step's capture or launch: what its lists may hold is on its way to the device, and counted. places:
+ * out, [row_count]: the slots of units that each sequence has. *fits false: it cannot be a graph, as some of its
+ * rows choose and others see everything, or somebody watches what they choose. STATUS_MEMORY */
+enum status attention_prepare_step(struct attention *attention, struct stream *stream,
+                                   const struct attention_step *step, struct attention_shape *kind,
+                                   uint64_t *places, bool *fits, struct error *error) STATUS_CHECKED;
+/* The step that was prepared last is run after all, and counts for itself. */
+void attention_uncount_step(struct attention *attention);
+/* Around the capture of a prepared step. */
+void attention_begin_capture(struct attention *attention);
+void attention_end_capture(struct attention *attention);
 /* The items' views, which are up to date for what follows on the stream: attention_append does it too. */
 void attention_show_layer(struct stream *stream, const struct attention_rows *rows);
 /* A layer of a launch: for those who watch the sequences. */
@@ -150,8 +174,8 @@ void attention_set_link(struct attention *attention, double bytes_per_second);
 #define REBUILD_NOTHING (SIZE_MAX - 1)
 void attention_force_rebuild(struct attention *attention, size_t chunks);
 struct rebuild_statistics attention_rebuild_statistics(const struct attention *attention);
-/* Units that were fetched into the device's slots since the selection was set; zeros: there are no slots.  Waits for the
- * stream. */
+/* Units that were fetched into the device's slots since the selection was set; zeros: there are no slots. Waits for
+ * the stream. */
 enum status attention_fetch_counts(const struct attention *attention, struct stream *stream,
                                    struct fetch_counts *counts, struct error *error) STATUS_CHECKED;
 struct list_buffer_counts attention_list_buffer_counts(const struct attention *attention);

@@ -120,6 +120,14 @@ enum status choice_reserve(struct choice *choice, struct stream *stream, size_t 
     return STATUS_OK;
 }
 
+struct step_lists choice_step_lists(const struct choice *choice) {
+    struct step_lists lists = choice->captured;
+    if (span_exists(lists.limits))
+        lists.limits = span_behind(lists.limits, choice->layer_index * choice->chosen_count *
+                                                     choice->kv_head_count * sizeof(struct step_list));
+    return lists;
+}
+
 /* ---- for an observer ---- */
 
 static enum status reserve_read(struct choice *choice, size_t rows, struct error *error) {

@@ -83,7 +83,11 @@ struct choice {
     /* Where the lists' units lie (device.h, fetch), until it is filled again; none: where the views say. */
     struct span places;
     size_t place_stride;
-    size_t *slots;                      /* [chosen_count]: of their sequences (dial.h), where has_slots */
+    /* While a step is captured: its rows, and the limits of a layer's lists, [layer][row][kv head] (device.h,
+     * step_lists); every list then has room for list_stride rows.  None: a step that is run. */
+    struct step_lists captured;
+    size_t list_stride;
+    size_t *slots; /* [chosen_count]: of their sequences (dial.h), where has_slots */
     bool has_slots;
     struct select_statistics statistics;
     /* The workspace; all owned. */
@@ -115,6 +119,8 @@ enum status choice_init(struct choice *choice, struct device *device, const stru
                         struct error *error) STATUS_CHECKED;
 void choice_deinit(struct choice *choice); /* zeroed is allowed */
 
+/* Of the layer that chooses. */
+struct step_lists choice_step_lists(const struct choice *choice);
 /* Memory for lists of so many rows together; waits for the stream where there is not enough.  STATUS_MEMORY */
 enum status choice_reserve(struct choice *choice, struct stream *stream, size_t rows, struct error *error)
     STATUS_CHECKED;

@@ -288,15 +288,16 @@ static struct span sums_of(const struct select *select) {
 }
 
 void select_append(struct select *select, struct stream *stream, size_t layer_index,
-                   const struct attend_item *items, size_t item_count) {
+                   const struct attend_item *items, size_t item_count, struct span step) {
     if (select->layout.bytes == 0 || !layer_selects(select, layer_index)) return;
     select->device->operations->key_index_build(
-        stream, &(struct key_index_operation){.layout = &select->layout,
-                                              .weights = weights_of(select, layer_index, 0),
-                                              .layer_index = layer_index,
-                                              .kv_head_count = select->shape.kv_head_count,
-                                              .items = items,
-                                              .item_count = item_count});
+        stream, &(struct key_index_build_operation){.layout = &select->layout,
+                                                    .weights = weights_of(select, layer_index, 0),
+                                                    .layer_index = layer_index,
+                                                    .kv_head_count = select->shape.kv_head_count,
+                                                    .items = items,
+                                                    .item_count = item_count,
+                                                    .step = step});
 }
 
 /* The row's candidates, and how many of them its KV heads may pick where all keep as much; false: it sees all, by the
@@ -480,7 +481,8 @@ static enum status choose_rows(const struct select *select, struct stream *strea
     size_t rows = 0;
     for (size_t i = 0; i < choice->chosen_count; i++)
         for (size_t head = 0; head < heads; head++)
-            rows += (size_t)select_item_kept(&choice->candidates[i], head);
+            rows += choice->list_stride != 0 ? choice->list_stride
+                                             : (size_t)select_item_kept(&choice->candidates[i], head);
     TRY(choice_reserve(choice, stream, rows, error));
     TRY(load_key_index(select, stream, query, choice, error));
     struct choose_operation choose = {.q = operation->q,
@@ -497,6 +499,8 @@ static enum status choose_rows(const struct select *select, struct stream *strea
                                       .item_count = choice->chosen_count,
                                       .attends_next = query->attends_next,
                                       .rows = span_of(choice->rows, 0),
+                                      .list_stride = choice->list_stride,
+                                      .at = choice_step_lists(choice),
                                       .lists = choice->lists,
                                       .times = &choice->statistics.times};
     if (choice->trees != NULL) search_from(select, query->layer_index, choice, &choose);
@@ -530,6 +534,28 @@ enum status select_pick(const struct select *select, struct stream *stream, cons
     for (size_t i = 0; i < choice->chosen_count; i++)
         count_chosen(select, &choice->candidates[i], query->operation->kv_head_count, &choice->statistics);
     return choose_rows(select, stream, query, choice, error);
+}
+
+bool select_fits_graphs(const struct select *select) {
+    return !wants_sums(select) && select->layout.kind != KEY_INDEX_MASS &&
+           select->layout.kind != KEY_INDEX_TREE && select->options.alpha == 0 && select->dial == NULL &&
+           !select_scans(select);
+}
+
+void select_limits(const struct select *select, const struct choice_query *query, struct choice *choice,
+                   struct step_list *limits) {
+    const size_t heads = query->operation->kv_head_count;
+    select_plan(select, query, choice);
+    for (size_t i = 0; i < choice->chosen_count; i++) {
+        const struct select_item *item = &choice->candidates[i];
+        count_chosen(select, item, heads, &choice->statistics);
+        for (size_t head = 0; head < heads; head++)
+            limits[choice->chosen_items[i] * heads + head] =
+                (struct step_list){.count = (uint32_t)select_item_kept(item, head),
+                                   .candidate_begin = (uint32_t)item->candidate_begin,
+                                   .candidate_end = (uint32_t)item->candidate_end,
+                                   .picks = (uint32_t)select_item_picks(item, head)};
+    }
 }
 
 enum status select_choose(const struct select *select, struct stream *stream,
@@ -656,6 +682,7 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
     rows.items = choice->chosen;
     rows.item_count = choice->chosen_count;
     rows.places = choice->places;
+    rows.at = choice_step_lists(choice);
     rows.place_stride = choice->place_stride;
     rows.times = &choice->statistics.times;
     if (wants_sums(select)) rows.sums = sums_of(select);

@@ -204,9 +204,9 @@ const double *select_reuse_thresholds(const struct select *select);
 /* A sentence for the user when a calibration was missing and something else was taken; NULL: not so. */
 const char *select_fallback(const struct select *select);
 
-/* Key index of the items' new rows, whose K is stored already. */
+/* Key index of the items' new rows, whose K is stored already.  step: as in attend_operation. */
 void select_append(struct select *select, struct stream *stream, size_t layer_index,
-                   const struct attend_item *items, size_t item_count);
+                   const struct attend_item *items, size_t item_count, struct span step);
 
 /* Whose choice is wanted, and of what. */
 struct choice_query {
@@ -260,6 +260,13 @@ bool select_scans(const struct select *select);
 bool select_goes_row_by_row(const struct select *select);
 /* Layers whose trees are searched; 0: no tree. */
 size_t select_tree_layers(const struct select *select);
+/* Whether steps that choose may be graphs (device.h): nothing of a choice is the host's, and a step changes nothing but
+ * KV and its key index. */
+bool select_fits_graphs(const struct select *select);
+/* select_choose, as far as the host's part goes: what is counted is counted, and each row that chooses has the
+ * limits of its lists in limits[row][kv head], of all the operation's rows. */
+void select_limits(const struct select *select, const struct choice_query *query, struct choice *choice,
+                   struct step_list *limits);
 /* Tokens that are chosen together. */
 size_t select_unit_tokens(const struct select *select);
 /* The layer's rows may choose; in the others everything is attended to. */

@@ -1,10 +1,11 @@
 /* kv_cache: the chunks of every sequence, in one slab under a budget.
  *
  * Chunks (64 tokens of one KV head of one layer, kernels/attention/kv_layout.h) come from a slab in the device's
- * memory, or in the host's where that is too small (rows_in_host), for each group of layers (cache/kv_groups.h), whose chunks are of one size.  All layers and heads store the
- * same positions, so the unit of allocation is a column: the chunks of every layer and KV head for the same 64 tokens.
- * In a slab the columns of a layer lie together, [layer][column][kv head]: a sequence that grew alone is one stream per
- * layer, and its first tokens touch little more memory than they need.
+ * memory, or in the host's where that is too small (rows_in_host), for each group of layers (cache/kv_groups.h), whose
+ * chunks are of one size.  All layers and heads store the same positions, so the unit of allocation is a column: the
+ * chunks of every layer and KV head for the same 64 tokens.  In a slab the columns of a layer lie together,
+ * [layer][column][kv head]: a sequence that grew alone is one stream per layer, and its first tokens touch little more
+ * memory than they need.
  *
  * A sequence holds the numbers of its columns, in order, and for every layer and KV head the places of its chunks
  * (cache/page_table.h), of which the device has a copy (what struct kv_view shows to attention).  These tables are as

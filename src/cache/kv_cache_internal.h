@@ -31,7 +31,8 @@ struct kv_cache {
     struct device *device; /* borrowed */
     struct kv_cache_config config;
     struct kv_layout layouts[KV_GROUPS_MAX];
-    /* By group: [layer of it][column][kv head] chunks, MEMORY_DEVICE or, with rows_in_host, _SHARED; none with a tier */
+    /* By group: [layer of it][column][kv head] chunks, MEMORY_DEVICE or, with rows_in_host, _SHARED; none with a
+     * tier */
     struct slab slabs[KV_GROUPS_MAX];
     /* Blocks of the layers from key_index_layer_first on (key_index_block), MEMORY_DEVICE, or with key_index_on_disk
      * MEMORY_SHARED; or none. */

@@ -26,13 +26,14 @@ struct unit_cache {
     struct unit_cache_options options;
     size_t slot_count, unit_stride, place_stride;
     struct state_parts parts;
-    struct slab memory, states; /* [sequence_capacity][layer that chooses]; behind the last state one that stays empty */
-    struct buffer counts;       /* struct fetch_counts [layer][kv head] */
-    struct buffer places;       /* uint64_t [sequence_capacity][kv head][place_stride] */
-    struct unit_owner *owners;  /* owned, [sequence_capacity] */
-    bool *is_empty;             /* owned, the same: to be emptied before it is used */
-    struct unit_slots *shown;   /* owned, [sequence_capacity] */
-    bool has_empty;             /* the state that stays empty is */
+    struct slab memory,
+        states; /* [sequence_capacity][layer that chooses]; behind the last state one that stays empty */
+    struct buffer counts;      /* struct fetch_counts [layer][kv head] */
+    struct buffer places;      /* uint64_t [sequence_capacity][kv head][place_stride] */
+    struct unit_owner *owners; /* owned, [sequence_capacity] */
+    bool *is_empty;            /* owned, the same: to be emptied before it is used */
+    struct unit_slots *shown;  /* owned, [sequence_capacity] */
+    bool has_empty;            /* the state that stays empty is */
     uint64_t clock;
 };
 
@@ -162,13 +163,14 @@ static void make_empty_state(struct unit_cache *cache, struct stream *stream) {
     cache->has_empty = true;
 }
 
-static struct unit_slots show(struct unit_cache *cache, struct stream *stream, size_t layer, uint64_t generation) {
+static struct unit_slots show(struct unit_cache *cache, struct stream *stream, size_t layer,
+                              uint64_t generation) {
     const size_t index = place_of(cache, generation) * layers_of(&cache->options) + layer;
     const struct span state = slab_slot(&cache->states, index);
     if (cache->is_empty[index]) {
         make_empty_state(cache, stream);
-        cache->device->operations->copy(stream, state, slab_slot(&cache->states, cache->states.slot_count - 1),
-                                        cache->parts.bytes);
+        cache->device->operations->copy(
+            stream, state, slab_slot(&cache->states, cache->states.slot_count - 1), cache->parts.bytes);
         cache->is_empty[index] = false;
     }
     return (struct unit_slots){.unit_stride = cache->unit_stride,
@@ -181,24 +183,34 @@ static struct unit_slots show(struct unit_cache *cache, struct stream *stream, s
                                .memory = slab_slot(&cache->memory, index)};
 }
 
+void unit_cache_show(struct unit_cache *cache, struct stream *stream, const uint64_t *generations,
+                     size_t count, uint64_t *places) {
+    ASSERT(count <= cache->options.sequence_capacity);
+    for (size_t i = 0; i < count; i++) (void)place_of(cache, generations[i]);
+    for (size_t i = 0; i < count; i++) {
+        if (places != NULL) places[i] = place_of(cache, generations[i]);
+        for (size_t layer = 0; layer < layers_of(&cache->options); layer++)
+            (void)show(cache, stream, layer, generations[i]);
+    }
+}
+
 struct span unit_cache_fetch(struct unit_cache *cache, struct stream *stream, size_t layer_index,
                              const struct rows_item *items, const uint64_t *generations, size_t item_count,
-                             size_t *place_stride) {
+                             const struct step_lists *at, size_t *place_stride) {
     const struct unit_cache_options *options = &cache->options;
     const size_t layer = layer_index - options->layer_first;
     ASSERT(layer_index >= options->layer_first && layer < layers_of(options) &&
            item_count <= options->sequence_capacity);
-    for (size_t i = 0; i < item_count; i++)
-        cache->shown[i] = show(cache, stream, layer, generations[i]);
+    for (size_t i = 0; i < item_count; i++) cache->shown[i] = show(cache, stream, layer, generations[i]);
     const struct fetch_operation fetch = {
         .items = items,
         .item_count = item_count,
         .kv_head_count = options->kv_head_count,
         .slots = cache->shown,
-        .counts = span_of(&cache->counts,
-                          layer * options->kv_head_count * sizeof(struct fetch_counts)),
+        .counts = span_of(&cache->counts, layer * options->kv_head_count * sizeof(struct fetch_counts)),
         .places = span_of(&cache->places, 0),
-        .place_stride = cache->place_stride};
+        .place_stride = cache->place_stride,
+        .at = *at};
     cache->device->operations->fetch(stream, &fetch);
     *place_stride = cache->place_stride;
     return fetch.places;
@@ -210,8 +222,8 @@ enum status unit_cache_counts(struct unit_cache *cache, struct stream *stream, s
     *sum = (struct fetch_counts){0, 0, 0, 0};
     struct fetch_counts *counts = calloc(lanes, sizeof *counts);
     if (counts == NULL) return error_set(error, STATUS_MEMORY, "no memory for counts of slots");
-    const enum status status = device_read(cache->device, stream, counts, span_of(&cache->counts, 0),
-                                           lanes * sizeof *counts, error);
+    const enum status status =
+        device_read(cache->device, stream, counts, span_of(&cache->counts, 0), lanes * sizeof *counts, error);
     for (size_t i = 0; i < lanes && status == STATUS_OK; i++) {
         sum->hits += counts[i].hits;
         sum->misses += counts[i].misses;

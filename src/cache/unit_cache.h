@@ -1,5 +1,5 @@
-/* unit_cache: slots of the device's memory above KV that lies in the host's: for each layer and KV head of a sequence as
- * many, which hold units of 8 tokens (device.h, unit_slots).
+/* unit_cache: slots of the device's memory above KV that lies in the host's.  Each layer and KV head of a sequence has
+ * as many, which hold units of 8 tokens (device.h, unit_slots).
  *
  * There are slots for sequence_capacity sequences.  A sequence has those that its generation had before; a new
  * generation takes the ones that were used longest ago, and begins with empty slots, so nothing of what was cut off is
@@ -13,11 +13,11 @@
 struct unit_cache;
 
 struct unit_cache_options {
-    size_t layer_first, layer_count; /* layers [layer_first, layer_count) choose, and have slots */
+    size_t layer_first, layer_count;   /* layers [layer_first, layer_count) choose, and have slots */
     size_t kv_head_count, block_bytes; /* of a layer, all alike */
-    uint64_t context_size;                          /* tokens of a sequence */
-    size_t sequence_capacity;                       /* of a step */
-    uint64_t bytes;                                 /* of the device's memory, never exceeded */
+    uint64_t context_size;             /* tokens of a sequence */
+    size_t sequence_capacity;          /* of a step */
+    uint64_t bytes;                    /* of the device's memory, never exceeded */
 };
 /* Slots that a KV head has of so many bytes; 0: they are too few for one. */
 uint64_t unit_cache_slots(const struct unit_cache_options *options);
@@ -26,11 +26,16 @@ enum status unit_cache_create(struct unit_cache **cache, struct device *device,
                               const struct unit_cache_options *options, struct error *error) STATUS_CHECKED;
 void unit_cache_destroy(struct unit_cache *cache); /* NULL allowed */
 
+/* Every layer's slots of these sequences are ready for what follows on the stream: those of a new generation are
+ * empty. places: out, [count], or NULL: which of the sequence_capacity ones each has, as long as no other sequence
+ * is shown. At most sequence_capacity. */
+void unit_cache_show(struct unit_cache *cache, struct stream *stream, const uint64_t *generations,
+                     size_t count, uint64_t *places);
 /* Brings the units of a layer's lists into slots, by the stream: fetch of device.h, for items each of a sequence of its
  * own.  At most sequence_capacity items.  *place_stride: of the places that it returns, for attend_rows. */
 struct span unit_cache_fetch(struct unit_cache *cache, struct stream *stream, size_t layer_index,
                              const struct rows_item *items, const uint64_t *generations, size_t item_count,
-                             size_t *place_stride);
+                             const struct step_lists *at, size_t *place_stride);
 /* What was counted since it was made; waits for the stream. */
 enum status unit_cache_counts(struct unit_cache *cache, struct stream *stream, struct fetch_counts *counts,
                               struct error *error) STATUS_CHECKED;

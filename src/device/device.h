@@ -278,13 +278,14 @@ static inline size_t key_index_weight_columns(const struct key_index_layout *lay
 /* Builds the key index of each item's rows [position_first, position_first + row_count) from the stored keys, so that
  * building it again gives the same; KEY_INDEX_MASS starts at 0.  KEY_INDEX_TREE: a run's node is built with its last
  * token, from the blocks of its other chunks. */
-struct key_index_operation {
+struct key_index_build_operation {
     const struct key_index_layout *layout;
     /* [kv_head_count][k_dimension][key_index_weight_columns] halves, device memory; KEY_INDEX_HASH, _LEVEL, _PARTIAL */
     struct span weights;
     size_t layer_index, kv_head_count;
-    const struct attend_item *items; /* row_first is not used */
+    const struct attend_item *items; /* row_first is not used, but to find a row of the step */
     size_t item_count;
+    struct span step; /* as in attend_operation */
 };
 
 /* Rows of a context that one KV head of a row attends to: ascending, none above the row's position. */
@@ -345,6 +346,13 @@ struct select_times {
     uint64_t score_ns, top_k_ns, attend_ns;
 };
 
+/* In a graph, of rows each the only one of its item: what differs from launch to launch is in the device's memory, and
+ * what the items say of it is not used.  None: as the items say. */
+struct step_lists {
+    struct span step;   /* struct step_row [rows of q] */
+    struct span limits; /* struct step_list [item_count][kv_head_count] */
+};
+
 /* Scores candidates by their key index and takes the best.  The query heads of a group share one choice.  No row of K
  * or V is read, so view.chunks may name none (except with KEY_INDEX_KEYS, which reads the keys). */
 struct choose_operation {
@@ -371,10 +379,24 @@ struct choose_operation {
     bool attends_next;
     /* Out.  rows: the lists one after another, select_item_kept entries for each KV head of each item, written by the
      * stream.  lists: [item_count][kv_head_count], host memory, written when the call returns. */
-    struct span rows; /* uint32_t */
+    struct span rows;   /* uint32_t */
+    size_t list_stride; /* rows that each list has room for; 0: as many as it has */
     struct row_list *lists;
     struct select_times *times; /* score_ns and top_k_ns are added to; may be NULL */
+    struct step_lists at;
 };
+
+/* Where each list of a choice lies, and how long it is by what its item says. */
+static inline void choose_place_lists(const struct choose_operation *operation) {
+    struct span rows = operation->rows;
+    struct row_list *list = operation->lists;
+    for (size_t i = 0; i < operation->item_count; i++)
+        for (size_t head = 0; head < operation->kv_head_count; head++, list++) {
+            *list = (struct row_list){rows, (size_t)select_item_kept(&operation->items[i], head)};
+            const size_t room = operation->list_stride != 0 ? operation->list_stride : list->count;
+            rows = span_behind(rows, room * sizeof(uint32_t));
+        }
+}
 
 /* What becomes of a KV head's label, the queries of its group that its list was chosen by. */
 enum label_use {
@@ -410,32 +432,36 @@ struct rows_item {
     const struct row_list *lists; /* [kv_head_count], host memory, none empty */
 };
 
-/* Slots of the device's memory for units (KV_BLOCK_TOKENS tokens) of one sequence's KV in one layer, whose chunks are in
- * the host's.  Each KV head has its own.  Empty: tables and owners are ones, the rest zeros. */
+/* Slots of the device's memory for units (KV_BLOCK_TOKENS tokens) of one sequence's KV in one layer, whose chunks
+ * are in the host's. Each KV head has its own. Empty: tables and owners are ones, the rest zeros. */
 struct unit_slots {
     size_t unit_stride, slot_count; /* of a KV head: units that its sequence may have, and slots */
     struct span tables;             /* int32_t [kv_head_count][unit_stride]: a unit's slot, or -1 */
     struct span owners;             /* uint32_t [kv_head_count][slot_count]: a slot's unit, or UINT32_MAX */
-    struct span stamps, used, hands; /* of CLOCK: uint32_t and uint8_t [kv_head_count][slot_count], uint32_t [.] */
-    struct span memory;              /* [kv_head_count][slot_count][kv_layout.block_bytes] */
+    struct span stamps, used,
+        hands;          /* of CLOCK: uint32_t and uint8_t [kv_head_count][slot_count], uint32_t [.] */
+    struct span memory; /* [kv_head_count][slot_count][kv_layout.block_bytes] */
 };
 
 struct fetch_counts { /* units; absent: of chunks that are nowhere */
     uint64_t hits, misses, direct, absent;
 };
 
-/* Brings what lists name into slots, and tells attend_rows where each unit of them lies.  One that is in a slot is a
- * hit; a miss is read from its chunk into a slot that CLOCK gives; read where they lie (direct) are units of chunks that
- * are not complete, of chunks in the device's memory, and misses for which this step's units leave no slot.  The rows
- * are the only ones of their sequences.  Lists are whole units, but for the last.  What a slot has is never the only
- * copy; slots are emptied when their sequence is cut back.  NULL where the device reads the host's memory as its own. */
+/* Brings what lists name into slots, and tells attend_rows where each unit of them lies. One that is in a slot is a
+ * hit; a miss is read from its chunk into a slot that CLOCK gives; read where they lie (direct) are units of chunks
+ * that are not complete, of chunks in the device's memory, and misses for which this step's units leave no slot. The
+ * rows are the only ones of their sequences. Lists are whole units, but for the last. What a slot has is never the
+ * only copy; slots are emptied when their sequence is cut back. NULL where the device reads the host's memory as its
+ * own. */
 struct fetch_operation {
     const struct rows_item *items;
     size_t item_count, kv_head_count;
     const struct unit_slots *slots; /* [item_count], host memory */
     struct span counts;             /* struct fetch_counts [kv_head_count], added to */
-    struct span places; /* out: uint64_t [item_count][kv_head_count][place_stride], as attend_rows takes them */
+    struct span
+        places; /* out: uint64_t [item_count][kv_head_count][place_stride], as attend_rows takes them */
     size_t place_stride; /* at least the units of the longest list */
+    struct step_lists at;
 };
 
 /* The sum of a query head's softmax over its list, before the division. */
@@ -465,6 +491,7 @@ struct attend_rows_operation {
     struct span scores;         /* float [item_count][head_count][scores_stride], in the order of the list */
     size_t scores_stride;       /* at least the longest list */
     struct select_times *times; /* attend_ns is added to; or NULL */
+    struct step_lists at;
 };
 
 /* KEY_INDEX_MASS: adds to the mass of each listed row the attention that it received, summed over the heads of a
@@ -554,13 +581,14 @@ struct device_operations {
     /* Host work of the calling thread (disk reads to submit), done once while the next launched operation runs, or at
      * the next stream_synchronize.  It launches nothing but copies, on another stream.  One at a time. */
     void (*overlap)(struct stream *stream, void (*work)(void *context), void *context);
-    /* A graph: operations that are captured once and launched on that stream as often as wanted.  Between begin and end
-     * the stream keeps what it is given instead of running it: embed, matmul, norm, rope_angles, rope, activation,
-     * append, attend, and nothing else.  What they name in the host's memory is as it was then; what differs from
-     * launch to launch is in the rows of the step.  Spans of theirs are the same or share nothing.  After a launch KV
-     * and MEMORY_SHARED have what was written; of other memory that they write it may be anything, since a device may
-     * run several operations as one.
-     * graph_end: *graph NULL unless STATUS_OK.  graph_destroy: no launch is under way; NULL is allowed. */
+    /* A graph: operations that are captured once and launched on that stream as often as wanted. Between begin and
+     * end the stream keeps what it is given instead of running it: embed, matmul, norm, rope_angles, rope,
+     * activation, append, attend, key_index_build, choose, fetch, attend_rows, and nothing else; the last three
+     * without results for the host but the places of lists. What they name in the host's memory is as it was then;
+     * what differs from launch to launch is in the rows of the step and the limits of its lists. Spans of theirs are
+     * the same or share nothing. After a launch KV and MEMORY_SHARED have what was written; of other memory that
+     * they write it may be anything, since a device may run several operations as one. graph_end: *graph NULL unless
+     * STATUS_OK. graph_destroy: no launch is under way; NULL is allowed. */
     enum status (*graph_begin)(struct stream *stream, struct error *error);
     enum status (*graph_end)(struct stream *stream, struct graph **graph, struct error *error);
     void (*graph_launch)(struct stream *stream, struct graph *graph);
@@ -580,7 +608,7 @@ struct device_operations {
     void (*append)(struct stream *stream, const struct append_operation *operation);
     void (*attend)(struct stream *stream, const struct attend_operation *operation);
     void (*gather)(struct stream *stream, const struct gather_operation *operation);
-    void (*key_index_build)(struct stream *stream, const struct key_index_operation *operation);
+    void (*key_index_build)(struct stream *stream, const struct key_index_build_operation *operation);
     void (*compare_labels)(struct stream *stream, const struct compare_labels_operation *operation);
     void (*choose)(struct stream *stream, const struct choose_operation *operation);
     void (*fetch)(struct stream *stream, const struct fetch_operation *operation);
@@ -599,9 +627,9 @@ struct device {
     uint32_t key_indexes;
     /* Whether it can with this layout of such a kind, and alpha of choose_operation; NULL: with any. */
     bool (*chooses_by)(const struct key_index_layout *layout, float alpha);
-    size_t buffer_max; /* bytes that it allocates at once, at most; 0: as many as there are */
-    bool lacks_ranges; /* attend takes none: K and V are not computed again (rebuild=recompute) */
-    bool lacks_labels; /* compare_labels, and choose with lists that are kept (CLO) */
+    size_t buffer_max;    /* bytes that it allocates at once, at most; 0: as many as there are */
+    bool lacks_ranges;    /* attend takes none: K and V are not computed again (rebuild=recompute) */
+    bool lacks_labels;    /* compare_labels, and choose with lists that are kept (CLO) */
     bool lacks_quantized; /* attend_rows of chunks in 4 bits (codec=q4, dynamic) */
 };
 enum { DEVICE_KEY_INDEXES_ALL = (1 << (KEY_INDEX_PRODUCT + 1)) - 1 };

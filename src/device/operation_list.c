@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
+
 struct operation_copy {
     struct operation_copy *next;
     max_align_t bytes[];
@@ -35,21 +37,87 @@ static void *copy_of(struct adding *adding, const void *source, size_t bytes) {
 static void copy_span(struct adding *adding, struct span *span) { COPY(span->buffer, 1); }
 
 /* Operations of a step have the same layout and pools in every layer, and so have their items: one copy of each. */
+struct shared_copies {
+    const struct kv_layout *layout, *layout_copy;
+    const struct kv_pools *pools, *pools_copy;
+};
+static void copy_view(struct adding *adding, struct shared_copies *shared, struct kv_view *view) {
+    if (view->layout != shared->layout)
+        shared->layout_copy = copy_of(adding, shared->layout = view->layout, sizeof *view->layout);
+    if (view->pools != shared->pools)
+        shared->pools_copy = copy_of(adding, shared->pools = view->pools, sizeof *view->pools);
+    view->layout = shared->layout_copy;
+    view->pools = shared->pools_copy;
+    copy_span(adding, &view->chunks);
+    copy_span(adding, &view->quantized);
+    copy_span(adding, &view->key_index);
+}
+
 static void copy_items(struct adding *adding, const struct attend_item **items, size_t count) {
     struct attend_item *own = copy_of(adding, *items, count * sizeof *own);
-    const struct kv_layout *layout = NULL, *layout_copy = NULL;
-    const struct kv_pools *pools = NULL, *pools_copy = NULL;
+    struct shared_copies shared = {.layout = NULL};
+    for (size_t i = 0; own != NULL && i < count; i++) copy_view(adding, &shared, &own[i].view);
+    *items = own;
+}
+
+static void copy_lists(struct adding *adding, const struct row_list **lists, size_t count) {
+    struct row_list *own = copy_of(adding, *lists, count * sizeof *own);
+    const struct buffer *buffer = NULL, *buffer_copy = NULL;
     for (size_t i = 0; own != NULL && i < count; i++) {
-        struct kv_view *view = &own[i].view;
-        if (view->layout != layout) layout_copy = copy_of(adding, layout = view->layout, sizeof *layout);
-        if (view->pools != pools) pools_copy = copy_of(adding, pools = view->pools, sizeof *pools);
-        view->layout = layout_copy;
-        view->pools = pools_copy;
-        copy_span(adding, &view->chunks);
-        copy_span(adding, &view->quantized);
-        copy_span(adding, &view->key_index);
+        if (own[i].rows.buffer != buffer)
+            buffer_copy = copy_of(adding, buffer = own[i].rows.buffer, sizeof *buffer);
+        own[i].rows.buffer = buffer_copy;
+    }
+    *lists = own;
+}
+
+static void copy_rows_items(struct adding *adding, const struct rows_item **items, size_t count,
+                            size_t kv_head_count) {
+    struct rows_item *own = copy_of(adding, *items, count * sizeof *own);
+    struct shared_copies shared = {.layout = NULL};
+    for (size_t i = 0; own != NULL && i < count; i++) {
+        copy_view(adding, &shared, &own[i].view);
+        copy_lists(adding, &own[i].lists, kv_head_count);
     }
     *items = own;
+}
+
+static void copy_choose(struct adding *adding, struct choose_operation *choose) {
+    struct select_item *own = copy_of(adding, choose->items, choose->item_count * sizeof *own);
+    struct shared_copies shared = {.layout = NULL};
+    choose_place_lists(choose); /* the caller's */
+    copy_lists(adding, (const struct row_list **)&choose->lists, choose->item_count * choose->kv_head_count);
+    for (size_t i = 0; own != NULL && i < choose->item_count; i++) {
+        ASSERT(own[i].kept == NULL);
+        copy_view(adding, &shared, &own[i].view);
+        COPY(own[i].picks, choose->kv_head_count);
+    }
+    choose->items = own;
+    choose->times = NULL;
+    ASSERT(choose->tree_counts == NULL && choose->alpha == 0);
+    copy_span(adding, &choose->q);
+    COPY(choose->layout, 1);
+    copy_span(adding, &choose->weights);
+    copy_span(adding, &choose->rows);
+}
+
+static void copy_slots(struct adding *adding, struct fetch_operation *fetch) {
+    struct unit_slots *own = copy_of(adding, fetch->slots, fetch->item_count * sizeof *own);
+    for (size_t i = 0; own != NULL && i < fetch->item_count; i++) {
+        struct span *const spans[] = {&own[i].tables, &own[i].owners, &own[i].stamps,
+                                      &own[i].used,   &own[i].hands,  &own[i].memory};
+        for (size_t n = 0; n < sizeof spans / sizeof spans[0]; n++) copy_span(adding, spans[n]);
+    }
+    fetch->slots = own;
+}
+
+static void copy_rows(struct adding *adding, struct attend_rows_operation *rows) {
+    ASSERT(!span_exists(rows->sums) && !span_exists(rows->scores));
+    copy_rows_items(adding, &rows->items, rows->item_count, rows->kv_head_count);
+    copy_span(adding, &rows->q);
+    copy_span(adding, &rows->out);
+    copy_span(adding, &rows->places);
+    rows->times = NULL;
 }
 
 static void copy_ranges(struct adding *adding, struct attend_operation *attend) {
@@ -91,6 +159,12 @@ static void copy_operation(struct adding *adding, const void *operation) {
         CASE(ATTEND, attend, SPAN(q); SPAN(out); SPAN(step); copy_ranges(adding, own);
              copy_items(adding, &own->items, own->item_count))
         CASE(GATHER, gather, SPAN(x); SPAN(y); COPY(own->indices, own->row_count))
+        CASE(KEY_INDEX_BUILD, key_index_build, COPY(own->layout, 1); SPAN(weights); SPAN(step);
+             copy_items(adding, &own->items, own->item_count))
+        CASE(CHOOSE, choose, copy_choose(adding, own); SPAN(at.step); SPAN(at.limits))
+        CASE(FETCH, fetch, copy_rows_items(adding, &own->items, own->item_count, own->kv_head_count);
+             copy_slots(adding, own); SPAN(counts); SPAN(places); SPAN(at.step); SPAN(at.limits))
+        CASE(ATTEND_ROWS, attend_rows, copy_rows(adding, own); SPAN(at.step); SPAN(at.limits))
     }
 }
 
@@ -138,22 +212,65 @@ void operation_launch(const struct operation *operation, const struct device_ope
     case OPERATION_APPEND: operations->append(stream, &operation->as.append); break;
     case OPERATION_ATTEND: operations->attend(stream, &operation->as.attend); break;
     case OPERATION_GATHER: operations->gather(stream, &operation->as.gather); break;
+    case OPERATION_KEY_INDEX_BUILD:
+        operations->key_index_build(stream, &operation->as.key_index_build);
+        break;
+    case OPERATION_CHOOSE: operations->choose(stream, &operation->as.choose); break;
+    case OPERATION_FETCH: operations->fetch(stream, &operation->as.fetch); break;
+    case OPERATION_ATTEND_ROWS: operations->attend_rows(stream, &operation->as.attend_rows); break;
     }
 }
 
-/* The items are the operation's own. */
+/* What the operation has of the host's memory is its own. */
+#define OWN(pointer, type) ((type *)(uintptr_t)(pointer))
+
+static const void *reached(struct span span) {
+    return (const void *)(uintptr_t)(span.buffer->address + span.offset);
+}
+
 static void take_positions(const struct attend_item *items, size_t count, struct span step) {
     if (!span_exists(step)) return;
-    const struct step_row *rows = (const void *)(uintptr_t)(step.buffer->address + step.offset);
+    const struct step_row *rows = reached(step);
     for (size_t i = 0; i < count; i++)
-        ((struct attend_item *)(uintptr_t)&items[i])->position_first = rows[items[i].row_first].position;
+        OWN(&items[i], struct attend_item)->position_first = rows[items[i].row_first].position;
+}
+
+static void take_candidates(const struct choose_operation *choose) {
+    if (!span_exists(choose->at.step)) return;
+    const struct step_row *rows = reached(choose->at.step);
+    const struct step_list *lists = reached(choose->at.limits);
+    for (size_t i = 0; i < choose->item_count; i++) {
+        struct select_item *item = OWN(&choose->items[i], struct select_item);
+        item->position = rows[item->row].position;
+        item->candidate_begin = lists[i * choose->kv_head_count].candidate_begin;
+        item->candidate_end = lists[i * choose->kv_head_count].candidate_end;
+        for (size_t head = 0; head < choose->kv_head_count; head++)
+            OWN(item->picks, uint64_t)[head] = lists[i * choose->kv_head_count + head].picks;
+    }
+}
+
+static void take_lists(const struct attend_rows_operation *attend) {
+    if (!span_exists(attend->at.step)) return;
+    const struct step_row *rows = reached(attend->at.step);
+    const struct step_list *lists = reached(attend->at.limits);
+    for (size_t i = 0; i < attend->item_count; i++) {
+        struct rows_item *item = OWN(&attend->items[i], struct rows_item);
+        item->position = rows[item->row].position;
+        for (size_t head = 0; head < attend->kv_head_count; head++)
+            OWN(item->lists, struct row_list)[head].count = lists[i * attend->kv_head_count + head].count;
+    }
 }
 
 void operation_launch_now(struct operation *operation, const struct device_operations *operations,
                           struct stream *stream) {
     const struct append_operation *append = &operation->as.append;
     const struct attend_operation *attend = &operation->as.attend;
+    const struct key_index_build_operation *build = &operation->as.key_index_build;
     if (operation->kind == OPERATION_APPEND) take_positions(append->items, append->item_count, append->step);
     if (operation->kind == OPERATION_ATTEND) take_positions(attend->items, attend->item_count, attend->step);
+    if (operation->kind == OPERATION_KEY_INDEX_BUILD)
+        take_positions(build->items, build->item_count, build->step);
+    if (operation->kind == OPERATION_CHOOSE) take_candidates(&operation->as.choose);
+    if (operation->kind == OPERATION_ATTEND_ROWS) take_lists(&operation->as.attend_rows);
     operation_launch(operation, operations, stream);
 }

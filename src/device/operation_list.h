@@ -1,4 +1,4 @@
-/* operation_list: dense operations that are run later, or again and again.
+/* operation_list: operations that are run later, or again and again.
  *
  * An operation that is added is a copy: of what it names in the host's memory, and of the buffers that its spans name.
  * So the caller may change all of that at once.  A graph of the cpu device is such a list. */
@@ -18,18 +18,27 @@ enum operation_kind {
     OPERATION_APPEND,
     OPERATION_ATTEND,
     OPERATION_GATHER,
+    OPERATION_KEY_INDEX_BUILD,
+    OPERATION_CHOOSE,
+    OPERATION_FETCH,
+    OPERATION_ATTEND_ROWS,
 };
 
-/* Those that graphs have (device.h): X(kind, name). */
-#define OPERATIONS_OF_GRAPHS(X) \
-    X(EMBED, embed)             \
-    X(MATMUL, matmul)           \
-    X(NORM, norm)               \
-    X(ROPE_ANGLES, rope_angles) \
-    X(ROPE, rope)               \
-    X(ACTIVATION, activation)   \
-    X(APPEND, append)           \
+/* Those that graphs have (device.h), and fetch: X(kind, name). */
+#define DENSE_OPERATIONS_OF_GRAPHS(X) \
+    X(EMBED, embed)                   \
+    X(MATMUL, matmul)                 \
+    X(NORM, norm)                     \
+    X(ROPE_ANGLES, rope_angles)       \
+    X(ROPE, rope)                     \
+    X(ACTIVATION, activation)         \
+    X(APPEND, append)                 \
     X(ATTEND, attend)
+#define CHOOSING_OPERATIONS_OF_GRAPHS(X) \
+    X(KEY_INDEX_BUILD, key_index_build)  \
+    X(CHOOSE, choose)                    \
+    X(ATTEND_ROWS, attend_rows)
+#define OPERATIONS_OF_GRAPHS(X) DENSE_OPERATIONS_OF_GRAPHS(X) CHOOSING_OPERATIONS_OF_GRAPHS(X)
 
 struct operation {
     struct operation *next; /* in the order in which they were added */
@@ -46,6 +55,10 @@ struct operation {
         struct append_operation append;
         struct attend_operation attend;
         struct gather_operation gather;
+        struct key_index_build_operation key_index_build;
+        struct choose_operation choose;
+        struct fetch_operation fetch;
+        struct attend_rows_operation attend_rows;
     } as;
 };
 
@@ -55,7 +68,7 @@ struct operation_list {
     bool failed; /* an operation found no memory: the list is of no use */
 };
 
-/* operation: the struct of its kind. */
+/* operation: the struct of its kind.  Of a choice the places of its lists are known when it returns. */
 void operation_list_add(struct operation_list *list, enum operation_kind kind, const void *operation);
 void operation_list_clear(struct operation_list *list);
 

@@ -11,4 +11,10 @@ struct step_row {
     uint32_t item;  /* of the operation's items, that the row is of */
 };
 
+/* The list of a KV head of a row that chooses (device.h, select_item), in tokens. */
+struct step_list {
+    uint32_t count; /* rows of the list */
+    uint32_t candidate_begin, candidate_end, picks;
+};
+
 #endif

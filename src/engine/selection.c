@@ -8,6 +8,7 @@
 
 void engine_drop_select(struct engine *engine) {
     for (struct sequence *s = engine->sequences; s != NULL; s = s->next) sequence_drop_paused(s);
+    if (engine->forward != NULL) forward_forget_graph(engine->forward);
     if (engine->attention != NULL) attention_drop_select(engine->attention);
     select_destroy(engine->select);
     engine->select = NULL;
@@ -61,7 +62,7 @@ enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_
                                .position_first = position_first};
     TRY(kv_sequence_open_key_index(sequence, engine->stream, layer_index, position_first,
                                    position_first + row_count, error));
-    select_append(engine->select, engine->stream, layer_index, &item, 1);
+    select_append(engine->select, engine->stream, layer_index, &item, 1, (struct span){.buffer = NULL});
     kv_sequence_keep_key_index(sequence, engine->stream, layer_index, position_first + row_count);
     return engine->model->device->operations->stream_synchronize(engine->stream, error);
 }

@@ -1,5 +1,6 @@
-/* step_graph: a decode step that is captured once and launched for every token.  Positions and tokens are in the rows
- * of the step; places of chunks in page tables, which are brought up to date in front of the launch. */
+/* step_graph: a decode step that is captured once and launched for every token. Positions and tokens are in the rows
+ * of the step; places of chunks in page tables, and limits of lists beside the rows, which are all brought up to
+ * date in front of the launch. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,10 @@ struct step_kind {
     size_t row_count; /* 0: there was no step */
     bool beside;
     struct kv_pools pools;
-    struct table_place tables[]; /* [layer_count][row_count] */
+    struct attention_shape attention;
+    uint64_t *places, *places_before; /* owned, [logit_row_capacity]: slots of units */
+    uint64_t *windows;                /* owned, [layer_count] */
+    struct table_place tables[];      /* [layer_count][row_count] */
 };
 
 enum status step_graph_init(struct forward *forward, struct error *error) {
@@ -25,6 +29,16 @@ enum status step_graph_init(struct forward *forward, struct error *error) {
     struct step_kind *kind = calloc(1, sizeof *kind + count * sizeof *kind->tables);
     if (kind == NULL) return error_set(error, STATUS_MEMORY, "no memory for a step of %zu layers", count);
     forward->graph.kind = kind;
+    kind->places = calloc(forward->logit_row_capacity, sizeof *kind->places);
+    kind->places_before = calloc(forward->logit_row_capacity, sizeof *kind->places_before);
+    kind->windows = calloc(forward->model->config.layer_count, sizeof *kind->windows);
+    if (kind->places == NULL || kind->places_before == NULL || kind->windows == NULL)
+        return error_set(error, STATUS_MEMORY, "no memory for a step of %zu layers",
+                         forward->model->config.layer_count);
+    for (size_t layer = 0; layer < forward->model->config.layer_count; layer++) {
+        const struct layer_config *shape = &forward->model->config.layers[layer];
+        kind->windows[layer] = shape->attention == ATTENTION_SLIDING ? shape->window : 0;
+    }
     return STATUS_OK;
 }
 
@@ -35,8 +49,13 @@ void forward_forget_graph(struct forward *forward) {
 }
 
 void step_graph_deinit(struct forward *forward) {
+    struct step_kind *kind = forward->graph.kind;
     forward_forget_graph(forward);
-    free(forward->graph.kind);
+    if (kind == NULL) return;
+    free(kind->places);
+    free(kind->places_before);
+    free(kind->windows);
+    free(kind);
 }
 
 struct step_graph_counts forward_graph_counts(const struct forward *forward) {
@@ -51,7 +70,7 @@ bool step_graph_takes(const struct forward *forward, const struct forward_batch 
     const bool is_observed = forward->watch.layer.observer != NULL ||
                              forward->watch.attention.observer != NULL || forward->trace != NULL;
     return is_step && is_whole && !is_observed && forward->replay == NULL && !forward->rebuilds &&
-           forward->model->stream == NULL && attention_is_dense(forward->attention);
+           forward->model->stream == NULL && attention_fits_graphs(forward->attention);
 }
 
 /* The layer's rows with their views, up to date. */
@@ -99,7 +118,9 @@ static enum status capture(struct forward *forward, const struct forward_batch *
                            struct error *error) {
     const struct device_operations *operations = forward->model->device->operations;
     TRY(operations->graph_begin(forward->stream, error));
+    attention_begin_capture(forward->attention);
     enum status status = run(forward, batch, error);
+    attention_end_capture(forward->attention);
     enum status ended =
         operations->graph_end(forward->stream, &forward->graph.graph, status == STATUS_OK ? error : NULL);
     if (status == STATUS_OK) status = ended;
@@ -108,14 +129,38 @@ static enum status capture(struct forward *forward, const struct forward_batch *
     return status;
 }
 
+/* What its lists may hold is on its way to the device.  *same: so far it is like the last step; cleared where its lists
+ * lie elsewhere.  *fits false: it is none that a graph may be. */
+static enum status prepare(struct forward *forward, const struct forward_batch *batch, bool *same, bool *fits,
+                           struct error *error) {
+    struct step_kind *kind = forward->graph.kind;
+    const size_t rows = batch->row_count;
+    const struct attention_step step = {.row_count = rows,
+                                        .sequences = batch->sequences,
+                                        .rules = batch->rules,
+                                        .items = forward->items,
+                                        .windows = kind->windows};
+    const struct attention_shape before = kind->attention;
+    memcpy(kind->places_before, kind->places, rows * sizeof *kind->places);
+    TRY(attention_prepare_step(forward->attention, forward->stream, &step, &kind->attention, kind->places,
+                               fits, error));
+    *same = *same && before.chooses == kind->attention.chooses &&
+            before.lists[0] == kind->attention.lists[0] && before.lists[1] == kind->attention.lists[1] &&
+            memcmp(kind->places, kind->places_before, rows * sizeof *kind->places) == 0;
+    return STATUS_OK;
+}
+
 enum status step_graph_run(struct forward *forward, const struct forward_batch *batch, step_run *run,
                            struct error *error) {
     struct step_graph *own = &forward->graph;
     const struct model_config *config = &forward->model->config;
-    const bool same = note_kind(forward, batch);
-    if (!same) {
+    bool same = note_kind(forward, batch), fits;
+    TRY(prepare(forward, batch, &same, &fits, error));
+    if (!same || !fits || own->graph == NULL) attention_uncount_step(forward->attention);
+    if (!same || !fits) {
         forward->model->device->operations->graph_destroy(own->graph);
         own->graph = NULL;
+        if (!fits) own->kind->row_count = 0;
         return run(forward, batch, error);
     }
     if (own->graph == NULL) {
@@ -124,9 +169,8 @@ enum status step_graph_run(struct forward *forward, const struct forward_batch *
         TRY(status);
     } else {
         for (size_t layer = 0; layer < config->layer_count; layer++) {
-            const struct layer_config *shape = &config->layers[layer];
             const struct attention_rows rows = show_layer(forward, batch, layer);
-            attention_watch_layer(&rows, shape->attention == ATTENTION_SLIDING ? shape->window : 0);
+            attention_watch_layer(&rows, own->kind->windows[layer]);
         }
     }
     forward->model->device->operations->graph_launch(forward->stream, own->graph);

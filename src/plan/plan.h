@@ -101,7 +101,8 @@ struct plan {
     uint64_t host_bytes;
     /* What the device's memory has for KV, of a device that has its own (plan_bound_device); 0: it is the host's. */
     uint64_t device_bytes;
-    /* K and V lie in RAM that the device reads, as its own memory holds the key index alone; set by plan_fit_context. */
+    /* K and V lie in RAM that the device reads, as its own memory holds the key index alone; set by
+     * plan_fit_context. */
     bool rows_in_host;
     uint64_t unit_bytes;   /* with rows_in_host: of device_bytes, for slots of units (cache/unit_cache.h) */
     uint64_t memory_bytes; /* RAM that there is for plan_set_host_bytes; 0: what the system has available */
@@ -135,8 +136,8 @@ enum status plan_check(const struct plan *plan, const struct model_config *confi
 /* STATUS_UNSUPPORTED: the plan asks for something that this device cannot do.  device: NULL for any. */
 enum status plan_run_on(const struct plan *plan, const struct select_shape *shape,
                         const struct device *device, struct error *error) STATUS_CHECKED;
-/* Before plan_fit_context, once, when the weights are loaded: KV in memory is bounded by what the device has free, and by
- * --kv-device; what is left of the budget is then RAM's. */
+/* Before plan_fit_context, once, when the weights are loaded: KV in memory is bounded by what the device has free,
+ * and by --kv-device; what is left of the budget is then RAM's. */
 void plan_bound_device(struct plan *plan, struct device *device);
 
 struct select_shape plan_select_shape(const struct model_config *config);

@@ -22,8 +22,6 @@
 #include "platform/clock.h"
 #include "platform/pool.h"
 
-#define key_index_build_operation key_index_operation /* as the operations are named */
-
 enum { AREAS_MAX = 256, WEIGHTS_BYTES = 1 << 30, TURN_MAX = 64, EAGERNESS_MAX = 8 };
 
 struct area {
@@ -669,7 +667,7 @@ static void queue_listed(struct stream *stream, enum operation_kind kind, const 
             queue_listed(stream, OPERATION_##KIND, operation);                                   \
     }
 
-OPERATIONS_OF_GRAPHS(DENSE)
+DENSE_OPERATIONS_OF_GRAPHS(DENSE)
 
 static void queued_update_places(struct stream *stream, const struct update_places_operation *operation) {
     queue_listed(stream, OPERATION_UPDATE_PLACES, operation);
@@ -741,6 +739,16 @@ QUEUED(compare_labels, stage_labels(record, own))
 QUEUED(choose, stage_choose(record, own))
 QUEUED(attend_rows, stage_rows(record, own))
 QUEUED(add_mass, STAGE_SHOWN())
+
+#define CAPTURED(KIND, name)                                                                       \
+    static void captured_##name(struct stream *stream, const struct name##_operation *operation) { \
+        if (stream->graph != NULL)                                                                 \
+            operation_list_add(&stream->graph->list, OPERATION_##KIND, operation);                 \
+        else                                                                                       \
+            queued_##name(stream, operation);                                                      \
+    }
+CHOOSING_OPERATIONS_OF_GRAPHS(CAPTURED)
+
 QUEUED(mass_bound, STAGE_SHOWN(); STAGE(record, own->layout, 1); STAGE_RESULTS(mass_bounds))
 QUEUED(attend_rest, STAGE_SHOWN(); STAGE(record, own->layout, 1))
 QUEUED(sample_mass, STAGE_SHOWN(); STAGE(record, own->layout, 1); STAGE_RESULTS(estimates))
@@ -831,10 +839,10 @@ static const struct device_operations OPERATIONS = {
     .append = queued_append,
     .attend = queued_attend,
     .gather = queued_gather,
-    .key_index_build = queued_key_index_build,
+    .key_index_build = captured_key_index_build,
     .compare_labels = queued_compare_labels,
-    .choose = queued_choose,
-    .attend_rows = queued_attend_rows,
+    .choose = captured_choose,
+    .attend_rows = captured_attend_rows,
     .add_mass = queued_add_mass,
     .mass_bound = queued_mass_bound,
     .attend_rest = queued_attend_rest,

@@ -226,7 +226,7 @@ static void build(const struct mass_bound_case *c, const struct fixture *fixture
         item.view.quantized = host_span(NULL);
         fixture->devices[device]->operations->key_index_build(
             fixture->streams[device],
-            &(struct key_index_operation){
+            &(struct key_index_build_operation){
                 .layout = layout, .kv_head_count = c->kv_heads, .items = &item, .item_count = 1});
     }
 }

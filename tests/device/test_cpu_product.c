@@ -125,7 +125,7 @@ static void build(struct product_case *c, const struct fixture *fixture, size_t 
         const struct attend_item item = {.view = c->view, .position_first = done, .row_count = (size_t)count};
         fixture->devices[device]->operations->key_index_build(
             fixture->streams[device],
-            &(struct key_index_operation){
+            &(struct key_index_build_operation){
                 .layout = &c->layout, .kv_head_count = KV_HEADS, .items = &item, .item_count = 1});
     }
 }

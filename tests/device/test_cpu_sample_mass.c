@@ -127,11 +127,11 @@ static void build(const struct sample_case *c, const struct fixture *fixture, si
                   uint64_t first, size_t count) {
     const struct attend_item item = {.view = c->view, .position_first = first, .row_count = count};
     fixture->devices[device]->operations->key_index_build(
-        fixture->streams[device], &(struct key_index_operation){.layout = &c->layout,
-                                                                .layer_index = layer,
-                                                                .kv_head_count = KV_HEADS,
-                                                                .items = &item,
-                                                                .item_count = 1});
+        fixture->streams[device], &(struct key_index_build_operation){.layout = &c->layout,
+                                                                      .layer_index = layer,
+                                                                      .kv_head_count = KV_HEADS,
+                                                                      .items = &item,
+                                                                      .item_count = 1});
 }
 
 static void estimate(struct sample_case *c, const struct fixture *fixture, size_t device, size_t key_max,

@@ -215,11 +215,12 @@ static void build(const struct select_case *c, const struct fixture *fixture, si
             {.view = c->items[i].view, .row_count = length - half, .position_first = half}};
         for (size_t part = 0; part < 2; part++)
             fixture->devices[device]->operations->key_index_build(
-                fixture->streams[device], &(struct key_index_operation){.layout = &c->layout,
-                                                                        .weights = host_span(c->weights),
-                                                                        .kv_head_count = c->kv_heads,
-                                                                        .items = &items[part],
-                                                                        .item_count = 1});
+                fixture->streams[device],
+                &(struct key_index_build_operation){.layout = &c->layout,
+                                                    .weights = host_span(c->weights),
+                                                    .kv_head_count = c->kv_heads,
+                                                    .items = &items[part],
+                                                    .item_count = 1});
     }
 }
 

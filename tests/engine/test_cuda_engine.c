@@ -225,7 +225,8 @@ static void nothing(void *context, const struct attention_event *event) {
 /* Three sequences together, then one alone; observed: operation by operation.  [2 * GRAPH_STEPS][3][width]; kernels: of
  * the last step. */
 static float *graph_steps(struct rig *rig, const struct plan *plan, bool observed, uint64_t *kernels) {
-    static const size_t lengths[3] = {70, 1, 33};
+    const bool chooses = plan->select.keep.tokens > 0;
+    const size_t lengths[3] = {chooses ? 250 : 70, chooses ? 180 : 1, chooses ? 212 : 33};
     struct engine *engine;
     struct sequence *sequences[3];
     const float *logits;
@@ -241,6 +242,7 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
     const uint64_t launches = device_cuda_counts(rig->device[CUDA]).graph_launches;
     for (size_t i = 0; i < (size_t)2 * GRAPH_STEPS; i++) {
         const size_t count = i < GRAPH_STEPS ? 3 : 1;
+        if (chooses && i == GRAPH_STEPS + 2) sequence_truncate(sequences[0], 230);
         *kernels = device_cuda_counts(rig->device[CUDA]).launches;
         assert_ok(engine_step(engine, sequences, rig->tokens + 100 + i, count, &logits, &rig->error),
                   rig->error);
@@ -248,13 +250,41 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
         *kernels = device_cuda_counts(rig->device[CUDA]).launches - *kernels;
     }
     const struct step_graph_counts counts = engine_step_graph_counts(engine);
-    assert_int_equal(counts.captures - before.captures, observed ? 0 : 2);
-    assert_int_equal(counts.launches - before.launches, observed ? 0 : 2 * (GRAPH_STEPS - 1));
+    const size_t moved = plan->rows_in_host; /* what is cut has other slots */
+    assert_int_equal(counts.captures - before.captures, observed ? 0 : 2 + moved);
+    assert_int_equal(counts.launches - before.launches, observed ? 0 : 2 * (GRAPH_STEPS - 1) - moved);
     assert_int_equal(device_cuda_counts(rig->device[CUDA]).graph_launches - launches,
                      counts.launches - before.launches);
     for (size_t i = 0; i < 3; i++) sequence_destroy(sequences[i]);
     engine_destroy(engine);
     return all;
+}
+
+/* A step that chooses, where all KV is on the card, and in RAM behind slots. */
+static void choosing_graphs_check(bool in_ram) {
+    struct rig rig;
+    struct tiny_model tiny = tiny_model_default("qwen3");
+    uint64_t kernels, kernels_apart;
+    tiny.type = TENSOR_Q8_0;
+    tiny.head_dimension = 32;
+    rig_open(&rig, &tiny, test_seed(53) + in_ram);
+    struct plan plan = plan_with(&rig, "hata", "planes=1,page=8,sinks=8,recent=16,dense=0", "64", KV_F16);
+    if (in_ram) plan.rows_in_host = true, plan.unit_bytes = 300 << 10;
+    float *found = graph_steps(&rig, &plan, false, &kernels),
+          *expected = graph_steps(&rig, &plan, true, &kernels_apart);
+    /* A layer's seven; codes of keys; queries, scores and choice; and fetching. */
+    assert_int_equal(kernels, (7 + 1 + 3 + in_ram) * tiny.layer_count + 3);
+    assert_true(kernels_apart > kernels);
+    assert_memory_equal(found, expected, 2 * GRAPH_STEPS * 3 * rig.width * sizeof *found);
+    free(found), free(expected);
+    plan_deinit(&plan);
+    rig_close(&rig);
+}
+
+static void graphs_that_choose_give_the_bits_of_their_operations(void **state) {
+    (void)state;
+    if (test_takes_next()) choosing_graphs_check(false);
+    if (test_takes_next()) choosing_graphs_check(true);
 }
 
 static void graphs_give_the_bits_of_their_operations(void **state) {
@@ -415,8 +445,7 @@ static void keep_chosen(void *context, const struct select_event *event) {
  * of sequences together. */
 static void choices_match(void **state) {
     (void)state;
-    static const char *const planes[] = {CHOOSES,
-                                         "planes=4,page=8,sinks=8,recent=64,dense=0"};
+    static const char *const planes[] = {CHOOSES, "planes=4,page=8,sinks=8,recent=64,dense=0"};
     for (size_t n = 0; n < 2; n++) {
         struct rig rig;
         struct tiny_model tiny = tiny_model_default("llama");
@@ -573,6 +602,7 @@ int main(void) {
         cmocka_unit_test(families_match),
         cmocka_unit_test(batches_give_the_same_bits),
         cmocka_unit_test(graphs_give_the_bits_of_their_operations),
+        cmocka_unit_test(graphs_that_choose_give_the_bits_of_their_operations),
         cmocka_unit_test(documents_match),
         cmocka_unit_test(nano_says_the_same),
         cmocka_unit_test(choices_match),

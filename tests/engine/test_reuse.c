@@ -164,7 +164,8 @@ static void use_calibrated(struct rig *rig, struct select_options options, const
         for (size_t layer = 0; layer < LAYERS; layer++) {
             const struct attend_item item = {.view = kv_sequence_view(rig->sequences[i], rig->stream, layer),
                                              .row_count = kv_sequence_length(rig->sequences[i])};
-            if (item.row_count > 0) select_append(rig->select, rig->stream, layer, &item, 1);
+            if (item.row_count > 0)
+                select_append(rig->select, rig->stream, layer, &item, 1, (struct span){.buffer = NULL});
         }
     assert_ok(attention_set_select(rig->attention, rig->select, &rig->error), rig->error);
     attention_set_observer(rig->attention, note, rig);

@@ -121,7 +121,7 @@ void cpu_rope_angles(struct stream *stream, const struct rope_angles_operation *
 void cpu_rope(struct stream *stream, const struct rope_operation *operation);
 void cpu_activation(struct stream *stream, const struct activation_operation *operation);
 void cpu_gather(struct stream *stream, const struct gather_operation *operation);
-void cpu_key_index_build(struct stream *stream, const struct key_index_operation *operation);
+void cpu_key_index_build(struct stream *stream, const struct key_index_build_operation *operation);
 void cpu_compare_labels(struct stream *stream, const struct compare_labels_operation *operation);
 void cpu_choose(struct stream *stream, const struct choose_operation *operation);
 void cpu_attend_rows(struct stream *stream, const struct attend_rows_operation *operation);

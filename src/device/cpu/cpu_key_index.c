@@ -12,7 +12,7 @@ enum { BUILD_ELEMENTS_ALONE = 2048 };
 
 struct build_run {
     const struct cpu_device *device;
-    const struct key_index_operation *operation;
+    const struct key_index_build_operation *operation;
     const struct cpu_scorer *scorer;
     size_t unit_count;
     uint8_t *threads;
@@ -54,7 +54,7 @@ static size_t head_units(const struct build_run *run, const struct attend_item *
 /* The item's chunk `index`, counted from that of its first row. */
 static void build_chunk(const struct build_run *run, const struct attend_item *item, size_t head,
                         size_t index, bool above, const struct build_scratch *scratch) {
-    const struct key_index_operation *operation = run->operation;
+    const struct key_index_build_operation *operation = run->operation;
     const uint64_t chunk = item->position_first / KV_CHUNK_TOKENS + index, first = chunk * KV_CHUNK_TOKENS;
     const uint64_t row_end = item->position_first + item->row_count;
     const size_t lane = head * item->view.chunk_stride,
@@ -109,7 +109,7 @@ static void build_task(void *context, const struct pool_worker *worker) {
     build_range(run, range, true, &scratch);
 }
 
-void cpu_key_index_build(struct stream *stream, const struct key_index_operation *operation) {
+void cpu_key_index_build(struct stream *stream, const struct key_index_build_operation *operation) {
     struct cpu_device *device = stream->device;
     struct build_run run = {.device = device, .operation = operation};
     size_t rows = 0;

@@ -25,7 +25,7 @@
 /* ---- build ---- */
 
 /* A chunk's tokens are drawn with its first. */
-void cpu_key_sample_build(const struct cpu_device *device, const struct key_index_operation *operation,
+void cpu_key_sample_build(const struct cpu_device *device, const struct key_index_build_operation *operation,
                           const struct build_unit *unit, const struct build_scratch *scratch) {
     const struct key_index_layout *layout = operation->layout;
     const size_t dimension = unit->kv->k_dimension;

@@ -1,7 +1,7 @@
 /* Scores of pages by abstracts of their keys: kernels/abstract. */
 #include "device/cpu/cpu_scorer_internal.h"
 
-static void build(const struct cpu_device *device, const struct key_index_operation *operation,
+static void build(const struct cpu_device *device, const struct key_index_build_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     (void)scratch;
     device->kernels.abstract.build(&(struct abstract_build_args){.layout = &operation->layout->abstract,

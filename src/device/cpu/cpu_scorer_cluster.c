@@ -74,7 +74,7 @@ static void store_means(uint16_t *means, const float *sums, const size_t *sizes,
                 sizes[i] > 0 ? float_to_half(sums[i * dimension + d] / (float)sizes[i]) : 0;
 }
 
-static void build(const struct cpu_device *device, const struct key_index_operation *operation,
+static void build(const struct cpu_device *device, const struct key_index_build_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     const size_t dimension = unit->kv->k_dimension, v_dimension = unit->kv->v_dimension;
     const size_t count = operation->layout->cluster_count;

@@ -4,7 +4,7 @@
 #include "base/checked.h"
 #include "device/cpu/cpu_scorer_internal.h"
 
-static void build(const struct cpu_device *device, const struct key_index_operation *operation,
+static void build(const struct cpu_device *device, const struct key_index_build_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     const struct hash_layout *layout = &operation->layout->hash;
     const size_t dimension = unit->kv->k_dimension, count = unit->token_end - unit->token_begin;

@@ -51,7 +51,7 @@ struct cpu_search {
 
 struct cpu_scorer {
     /* The chunk's block, for rows whose keys are stored; NULL: there is none. */
-    void (*build)(const struct cpu_device *device, const struct key_index_operation *operation,
+    void (*build)(const struct cpu_device *device, const struct key_index_build_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch);
     bool builds_in_order; /* a block needs those of the chunks before it */
     /* How many chunks' blocks before a chunk are read where it is built or scored; NULL: none. */
@@ -94,7 +94,7 @@ void cpu_load_keys(const struct cpu_device *device, const struct build_unit *uni
                    const struct build_scratch *scratch);
 
 /* The sampled keys of the unit's tokens (device/key_sample.h). */
-void cpu_key_sample_build(const struct cpu_device *device, const struct key_index_operation *operation,
+void cpu_key_sample_build(const struct cpu_device *device, const struct key_index_build_operation *operation,
                           const struct build_unit *unit, const struct build_scratch *scratch);
 
 #endif

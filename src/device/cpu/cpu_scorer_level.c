@@ -17,7 +17,7 @@ static void rotate(const struct cpu_device *device, const uint16_t *weights, siz
 }
 
 /* Codes are around the mean of a chunk's keys, so they come with its last token; until then nobody chooses from it. */
-static void build(const struct cpu_device *device, const struct key_index_operation *operation,
+static void build(const struct cpu_device *device, const struct key_index_build_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     const struct level_layout *layout = &operation->layout->level;
     const size_t dimension = unit->kv->k_dimension;

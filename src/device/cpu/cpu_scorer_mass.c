@@ -3,7 +3,7 @@
 
 #include "device/cpu/cpu_scorer_internal.h"
 
-static void build(const struct cpu_device *device, const struct key_index_operation *operation,
+static void build(const struct cpu_device *device, const struct key_index_build_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     (void)device, (void)operation, (void)scratch;
     memset((float *)unit->block + unit->token_begin, 0,

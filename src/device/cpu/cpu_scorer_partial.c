@@ -2,7 +2,7 @@
 #include "base/checked.h"
 #include "device/cpu/cpu_scorer_internal.h"
 
-static void build(const struct cpu_device *device, const struct key_index_operation *operation,
+static void build(const struct cpu_device *device, const struct key_index_build_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     size_t dimension = unit->kv->k_dimension, columns = operation->layout->columns;
     cpu_load_keys(device, unit, scratch);

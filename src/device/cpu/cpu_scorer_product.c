@@ -116,7 +116,7 @@ static void fit(const struct fitting *f, float *centroids) {
         codes[t] = (uint8_t)(f->count_old + count - 1 - old.indices[t]);
 }
 
-static void build(const struct cpu_device *device, const struct key_index_operation *operation,
+static void build(const struct cpu_device *device, const struct key_index_build_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     const struct product_layout *layout = &operation->layout->product;
     struct build_unit whole = *unit;

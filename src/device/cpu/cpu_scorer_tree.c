@@ -4,7 +4,7 @@
 #include "base/checked.h"
 #include "device/cpu/cpu_scorer_internal.h"
 
-static void build(const struct cpu_device *device, const struct key_index_operation *operation,
+static void build(const struct cpu_device *device, const struct key_index_build_operation *operation,
                   const struct build_unit *unit, const struct build_scratch *scratch) {
     (void)scratch;
     tree_build(&device->kernels.abstract, &(struct tree_build_args){.layout = &operation->layout->tree,

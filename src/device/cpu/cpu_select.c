@@ -386,17 +386,6 @@ static size_t batch_end(const struct choose_operation *operation, size_t first) 
     return end;
 }
 
-/* The place of each list follows from the lengths that the rules keep. */
-static void place_lists(const struct choose_operation *operation) {
-    struct span rows = operation->rows;
-    struct row_list *list = operation->lists;
-    for (size_t i = 0; i < operation->item_count; i++)
-        for (size_t head = 0; head < operation->kv_head_count; head++, list++) {
-            *list = (struct row_list){rows, (size_t)select_item_kept(&operation->items[i], head)};
-            rows = span_behind(rows, list->count * sizeof(uint32_t));
-        }
-}
-
 /* Listing a few windows takes less time than waking a thread. */
 static bool is_short(const struct select_run *run) {
     size_t rows = 0;
@@ -414,7 +403,7 @@ static void count_rows(const struct select_run *run) {
 
 void cpu_choose(struct stream *stream, const struct choose_operation *operation) {
     struct cpu_device *device = stream->device;
-    place_lists(operation);
+    choose_place_lists(operation);
     for (size_t first = 0; first < operation->item_count;) {
         struct select_row rows[ROWS_MAX];
         struct select_run run = {.device = device,

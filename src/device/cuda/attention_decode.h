@@ -178,8 +178,8 @@ DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, 
 }
 
 template <int LANES, int HEADS, bool ANY, bool LIST>
-DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists, uint64_t addresses,
-                          uint32_t list_stride) {
+DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists, uint64_t limits,
+                          uint64_t addresses, uint32_t list_stride) {
     enum { ROWS = 32 / LANES, BATCH = STEPS * ROWS }; /* of a warp at once */
     uint64_t *table = SHARED_ARRAY(uint64_t);
     const uint32_t lane = lane_index(), warp = warp_index(), passes = (args.group + HEADS - 1) / HEADS;
@@ -197,7 +197,7 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     struct unit_list list = {};
     struct seen_rows seen;
     if (LIST) {
-        const struct cuda_list own = at<struct cuda_list>(lists)[list_index];
+        const struct cuda_list own = list_at(lists, limits, list_index);
         list.rows = at<uint32_t>(own.rows);
         list.addresses = addresses == 0 ? 0 : at<uint64_t>(addresses) + list_index * list_stride;
         seen = listed_rows_of(own);
@@ -245,13 +245,13 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
 }
 
 /* blocks: of 128 threads on a multiprocessor. */
-#define ATTENTION_KERNEL(lanes, heads, types, any, blocks)                                      \
-    KERNEL(attention_decode_##lanes##_##heads##_##types, cuda_attention_args, 128, blocks) {    \
-        attention_run<lanes, heads, any, false>(args, 0, 0, 0);                                 \
-    }                                                                                           \
-    KERNEL(attention_list_##lanes##_##heads##_##types, cuda_attention_list_args, 128, blocks) { \
-        attention_run<lanes, heads, any, true>(args.attention, args.lists, args.addresses,      \
-                                               args.list_stride);                               \
+#define ATTENTION_KERNEL(lanes, heads, types, any, blocks)                                              \
+    KERNEL(attention_decode_##lanes##_##heads##_##types, cuda_attention_args, 128, blocks) {            \
+        attention_run<lanes, heads, any, false>(args, 0, 0, 0, 0);                                      \
+    }                                                                                                   \
+    KERNEL(attention_list_##lanes##_##heads##_##types, cuda_attention_list_args, 128, blocks) {         \
+        attention_run<lanes, heads, any, true>(args.attention, args.lists, args.limits, args.addresses, \
+                                               args.list_stride);                                       \
     }
 #define ATTENTION_KERNELS_OF(lanes, types, any, four_blocks) \
     ATTENTION_KERNEL(lanes, 1, types, any, 4)                \

@@ -20,6 +20,17 @@ DEVICE struct seen_rows seen_rows_of(uint64_t position, uint32_t window) {
     return rows;
 }
 
+/* A list, as this launch has it. */
+DEVICE struct cuda_list list_at(uint64_t lists, uint64_t limits, uint64_t index) {
+    struct cuda_list list = at<struct cuda_list>(lists)[index];
+    if (limits == 0) return list;
+    const struct step_list now = at<struct step_list>(limits)[index];
+    list.count = now.count;
+    list.begin = now.candidate_begin, list.end = now.candidate_end;
+    list.picks = now.picks / UNIT_TOKENS;
+    return list;
+}
+
 /* The same of a list: rows of the list, not of the context. */
 DEVICE struct seen_rows listed_rows_of(const struct cuda_list &list) {
     struct seen_rows rows;

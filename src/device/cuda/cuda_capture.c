@@ -83,3 +83,4 @@ void cuda_capture_destroy(struct graph *graph) {
             cuda_##name(stream, operation);                                                      \
     }
 OPERATIONS_OF_GRAPHS(CAPTURED)
+CAPTURED(FETCH, fetch)

@@ -115,10 +115,10 @@ static const struct device_operations CUDA_OPERATIONS = {
     .append = cuda_captured_append,
     .attend = cuda_captured_attend,
     .gather = cuda_gather,
-    .key_index_build = cuda_key_index_build,
-    .choose = cuda_choose,
-    .fetch = cuda_fetch,
-    .attend_rows = cuda_attend_rows,
+    .key_index_build = cuda_captured_key_index_build,
+    .choose = cuda_captured_choose,
+    .fetch = cuda_captured_fetch,
+    .attend_rows = cuda_captured_attend_rows,
 };
 
 /* What is there already is taken down by cuda_destroy. */
@@ -138,12 +138,12 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
     struct cuda_device *device = calloc(1, sizeof *device);
     if (device == NULL) return error_set(error, STATUS_MEMORY, "cuda: out of memory");
     device->device = (struct device){.operations = &CUDA_OPERATIONS,
-                                      .name = "cuda",
-                                      .key_indexes = 1U << KEY_INDEX_LEVEL,
-                                      .chooses_by = cuda_chooses_by,
-                                      .lacks_ranges = true,
-                                      .lacks_labels = true,
-                                      .lacks_quantized = true};
+                                     .name = "cuda",
+                                     .key_indexes = 1U << KEY_INDEX_LEVEL,
+                                     .chooses_by = cuda_chooses_by,
+                                     .lacks_ranges = true,
+                                     .lacks_labels = true,
+                                     .lacks_quantized = true};
     device->number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
     const enum status status = device_init(device, options, error);
     if (status != STATUS_OK) {

@@ -154,7 +154,7 @@ void cuda_attend(struct stream *stream, const struct attend_operation *operation
 /* ---- cuda_select.c ---- */
 
 bool cuda_chooses_by(const struct key_index_layout *layout, float alpha);
-void cuda_key_index_build(struct stream *stream, const struct key_index_operation *operation);
+void cuda_key_index_build(struct stream *stream, const struct key_index_build_operation *operation);
 void cuda_choose(struct stream *stream, const struct choose_operation *operation);
 void cuda_fetch(struct stream *stream, const struct fetch_operation *operation);
 void cuda_attend_rows(struct stream *stream, const struct attend_rows_operation *operation);

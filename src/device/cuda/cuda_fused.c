@@ -24,9 +24,13 @@ static bool reads(const struct operation *operation, struct span span) {
         return same(operation->as.activation.gate, span) || same(operation->as.activation.up, span);
     case OPERATION_APPEND: return same(operation->as.append.k, span) || same(operation->as.append.v, span);
     case OPERATION_ATTEND: return same(operation->as.attend.q, span);
+    case OPERATION_CHOOSE: return same(operation->as.choose.q, span);
+    case OPERATION_ATTEND_ROWS: return same(operation->as.attend_rows.q, span);
     case OPERATION_EMBED:
-    case OPERATION_ROPE_ANGLES: return false;
-    default: return true; /* no operation of a graph */
+    case OPERATION_ROPE_ANGLES:
+    case OPERATION_KEY_INDEX_BUILD:
+    case OPERATION_FETCH: return false; /* of floats */
+    default: return true;               /* no operation of a graph */
     }
 }
 
@@ -36,6 +40,7 @@ static bool writes(const struct operation *operation, struct span span) {
     case OPERATION_NORM: return same(operation->as.norm.y, span);
     case OPERATION_ACTIVATION: return same(operation->as.activation.y, span);
     case OPERATION_ATTEND: return same(operation->as.attend.out, span);
+    case OPERATION_ATTEND_ROWS: return same(operation->as.attend_rows.out, span);
     case OPERATION_MATMUL:
         for (size_t i = 0; i < operation->as.matmul.weight_count; i++)
             if (same(operation->as.matmul.y[i], span)) return true;
@@ -207,7 +212,8 @@ static size_t heads_append(struct stream *stream, const struct operation *first)
     if (!is(k, OPERATION_ROPE) || !is(k->next, OPERATION_APPEND)) return 0;
     const struct rope_operation *k_rope = &k->as.rope;
     const struct append_operation *append = &k->next->as.append;
-    const struct operation *after = k->next->next;
+    const struct operation *build = is(k->next->next, OPERATION_KEY_INDEX_BUILD) ? k->next->next : NULL;
+    const struct operation *after = build != NULL ? build->next : k->next->next;
     const struct span q_span = is(after, OPERATION_NORM)   ? after->as.norm.x
                                : is(after, OPERATION_ROPE) ? after->as.rope.x
                                                            : (struct span){.buffer = NULL};
@@ -236,23 +242,29 @@ static size_t heads_append(struct stream *stream, const struct operation *first)
                                                    .q_norm = q_norm != NULL ? q_norm->w : none,
                                                    .k_norm = k_norm != NULL ? k_norm->w : none,
                                                    .epsilon = k_norm != NULL ? k_norm->epsilon : 0});
+    if (build != NULL) operation_launch(build, stream->device->device.operations, stream); /* of K alone */
     return distance(first, q->next);
 }
 
 /* ---- attention, and the products of what it gives ---- */
 
 static size_t attend_output(struct stream *stream, const struct operation *first) {
-    if (!is(first, OPERATION_ATTEND) || !is(first->next, OPERATION_MATMUL)) return 0;
+    const bool is_listed = is(first, OPERATION_ATTEND_ROWS);
+    if ((!is(first, OPERATION_ATTEND) && !is_listed) || !is(first->next, OPERATION_MATMUL)) return 0;
     const struct attend_operation *attend = &first->as.attend;
+    const struct attend_rows_operation *rows = &first->as.attend_rows;
     const struct matmul_operation *output = &first->next->as.matmul;
-    const size_t dimension = attend->items[0].view.layout->v_dimension;
-    if (!same(output->x, attend->out) || output->row_count != attend->item_count ||
-        output->row_count > CUDA_MATVEC_ROWS || dimension % QUANTIZED_BLOCK != 0 ||
-        output->weights[0]->matrix.columns != attend->head_count * dimension ||
-        attend->out_stride != attend->head_count * dimension || !product_is_quantized(output) ||
-        !is_in_place(output) || is_read_behind(first->next, attend->out))
+    const struct kv_view *view = is_listed ? &rows->items[0].view : &attend->items[0].view;
+    const struct span out = is_listed ? rows->out : attend->out;
+    const size_t items = is_listed ? rows->item_count : attend->item_count,
+                 width = (is_listed ? rows->head_count : attend->head_count) * view->layout->v_dimension;
+    if (!same(output->x, out) || output->row_count != items || output->row_count > CUDA_MATVEC_ROWS ||
+        view->layout->v_dimension % QUANTIZED_BLOCK != 0 || output->weights[0]->matrix.columns != width ||
+        (is_listed ? rows->out_stride : attend->out_stride) != width || !product_is_quantized(output) ||
+        !is_in_place(output) || is_read_behind(first->next, out))
         return 0;
-    const uint64_t inputs = cuda_attend_inputs(stream, attend);
+    const uint64_t inputs =
+        is_listed ? cuda_attend_rows_inputs(stream, rows) : cuda_attend_inputs(stream, attend);
     if (inputs != 0) products_of(stream, output, inputs);
     return 2;
 }

@@ -15,6 +15,7 @@ size_t cuda_fused_launch(struct stream *stream, const struct operation *first);
 /* cuda_attend.c.  attend, whose outputs are made as inputs of 8 bits, input_row_bytes apart, good until the next
  * operation that takes scratch.  Their address; 0: the device is broken. */
 uint64_t cuda_attend_inputs(struct stream *stream, const struct attend_operation *operation);
+uint64_t cuda_attend_rows_inputs(struct stream *stream, const struct attend_rows_operation *operation);
 
 /* Norms of heads, rotation and append.  A norm without weights: there is none. */
 struct rope_append {

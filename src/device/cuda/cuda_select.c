@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "device/cuda/cuda_fused.h"
 #include "device/cuda/cuda_rows_attend.h"
 #include "device/cuda/cuda_views.h"
 
@@ -24,14 +25,13 @@ static size_t chunks_touched(const struct attend_item *item) {
     return (size_t)((end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS - item->position_first / KV_CHUNK_TOKENS);
 }
 
-void cuda_key_index_build(struct stream *stream, const struct key_index_operation *operation) {
+void cuda_key_index_build(struct stream *stream, const struct key_index_build_operation *operation) {
     const struct attend_item *items = operation->items;
     const struct level_layout *level = &operation->layout->level;
     struct staged_views views;
     cuda_device_enter(stream->device);
     if (cuda_rows_of(items, 0, operation->item_count) == 0) return;
-    if (!cuda_views_stage(stream, &views, items, operation->item_count, (struct span){.buffer = NULL}))
-        return;
+    if (!cuda_views_stage(stream, &views, items, operation->item_count, operation->step)) return;
     char name[CUDA_KERNEL_NAME_MAX];
     snprintf(name, sizeof name, "level_build_%zu", level->planes);
     for (size_t first = 0, end; first < operation->item_count; first = end) {
@@ -43,6 +43,7 @@ void cuda_key_index_build(struct stream *stream, const struct key_index_operatio
             .step = views.card_head,
             .items = views.card_items + first * sizeof(struct step_item),
             .pools = views.card_pools + first * sizeof(struct cuda_pools),
+            .rows = stream->made != NULL ? views.card_rows + first * sizeof(struct step_row) : 0,
             .rotation = cuda_address(operation->weights),
             .shape = cuda_shape_of(items[0].view.layout),
             .item_count = (uint32_t)(end - first),
@@ -102,7 +103,7 @@ struct choosing {
 
 static void lists_place(struct choosing *c) {
     const struct choose_operation *operation = c->operation;
-    struct span rows = operation->rows;
+    choose_place_lists(operation);
     for (size_t i = 0; i < operation->item_count; i++) {
         const struct select_item *item = &operation->items[i];
         const uint64_t candidates = item->candidate_end - item->candidate_begin;
@@ -110,25 +111,37 @@ static void lists_place(struct choosing *c) {
                item->candidate_end % UNIT_TOKENS == 0);
         listed_row(&c->listed, i, &item->view, item->row, item->position);
         for (size_t head = 0; head < c->kv_heads; head++) {
-            const size_t at = i * c->kv_heads + head, kept = (size_t)select_item_kept(item, head);
+            const size_t at = i * c->kv_heads + head;
             const uint64_t picks = select_item_picks(item, head);
             ASSERT(picks <= candidates && picks % UNIT_TOKENS == 0);
-            operation->lists[at] = (struct row_list){.rows = rows, .count = kept};
-            lists_of(&c->listed)[at] = (struct cuda_list){.rows = cuda_address(rows),
-                                                          .count = (uint32_t)kept,
+            lists_of(&c->listed)[at] = (struct cuda_list){.rows = cuda_address(operation->lists[at].rows),
+                                                          .count = (uint32_t)operation->lists[at].count,
                                                           .begin = (uint32_t)item->candidate_begin,
                                                           .end = (uint32_t)item->candidate_end,
                                                           .picks = (uint32_t)picks / UNIT_TOKENS};
-            rows = span_behind(rows, kept * sizeof(uint32_t));
         }
     }
 }
 
-static bool choose_places(struct choosing *c) {
+/* Limits of the lists from index on; 0: the items' hold. */
+static uint64_t limits_from(const struct step_lists *at, size_t index) {
+    return span_exists(at->limits) ? cuda_address(at->limits) + index * sizeof(struct step_list) : 0;
+}
+
+/* In a graph as far as the sequences may grow. */
+static uint64_t candidates_end(const struct choosing *c) {
     uint64_t end = 0;
-    for (size_t i = 0; i < c->operation->item_count; i++)
-        if (c->operation->items[i].candidate_end > end) end = c->operation->items[i].candidate_end;
-    c->unit_stride = (uint32_t)align_up((size_t)end / UNIT_TOKENS + 1, 16);
+    for (size_t i = 0; i < c->operation->item_count; i++) {
+        const struct select_item *item = &c->operation->items[i];
+        const uint64_t own =
+            c->stream->made != NULL ? item->view.chunk_stride * KV_CHUNK_TOKENS : item->candidate_end;
+        if (own > end) end = own;
+    }
+    return end;
+}
+
+static bool choose_places(struct choosing *c) {
+    c->unit_stride = (uint32_t)align_up((size_t)candidates_end(c) / UNIT_TOKENS + 1, 16);
     const size_t query = c->heads * c->query_bytes,
                  scores = (size_t)c->heads * c->unit_stride * sizeof(float),
                  units = (size_t)c->kv_heads * c->unit_stride * sizeof(uint32_t);
@@ -167,6 +180,7 @@ static void rows_choose(const struct choosing *c, size_t first, size_t count) {
         .queries = c->queries,
         .scores = c->scores,
         .lists = lists,
+        .limits = limits_from(&operation->at, first * c->kv_heads),
         .row_count = rows,
         .kv_head_count = c->kv_heads,
         .group = c->group,
@@ -187,6 +201,7 @@ static void rows_choose(const struct choosing *c, size_t first, size_t count) {
                                             .keys = c->keys,
                                             .chosen = c->chosen,
                                             .lists = lists,
+                                            .limits = score.limits,
                                             .row_count = rows,
                                             .kv_head_count = c->kv_heads,
                                             .group = c->group,
@@ -208,7 +223,7 @@ void cuda_choose(struct stream *stream, const struct choose_operation *operation
         lists_place(&c);
         staging_send(stream, &c.listed.lists);
         if (choose_places(&c) && cuda_views_stage(stream, &c.listed.views, c.listed.items,
-                                                  operation->item_count, (struct span){.buffer = NULL}))
+                                                  operation->item_count, operation->at.step))
             for (size_t first = 0, end; first < operation->item_count; first = end) {
                 end = cuda_run_end(c.listed.items, operation->item_count, first);
                 end = min_size(end, first + c.rows_max);
@@ -223,7 +238,7 @@ void cuda_choose(struct stream *stream, const struct choose_operation *operation
 
 /* Rows and lists, both on their way to the card. */
 static bool rows_stage(struct stream *stream, struct listed *listed, const struct rows_item *items,
-                       size_t item_count, size_t kv_head_count) {
+                       size_t item_count, size_t kv_head_count, const struct step_lists *at) {
     if (!listed_init(stream, listed, item_count, kv_head_count)) return false;
     for (size_t i = 0; i < item_count; i++) {
         listed_row(listed, i, &items[i].view, items[i].row, items[i].position);
@@ -233,7 +248,7 @@ static bool rows_stage(struct stream *stream, struct listed *listed, const struc
                                    .count = (uint32_t)items[i].lists[head].count};
     }
     staging_send(stream, &listed->lists);
-    return cuda_views_stage(stream, &listed->views, listed->items, item_count, (struct span){.buffer = NULL});
+    return cuda_views_stage(stream, &listed->views, listed->items, item_count, at->step);
 }
 
 _Static_assert(sizeof(struct fetch_counts) == sizeof(struct fetch_result), "counts of units");
@@ -242,7 +257,8 @@ _Static_assert(sizeof(struct fetch_counts) == sizeof(struct fetch_result), "coun
 static uint32_t device_pools(const struct kv_pools *pools) {
     uint32_t bits = 0;
     for (size_t i = 1; i < PLACE_POOLS; i++)
-        if (pools->list[i].buffers != NULL && pools->list[i].buffers[0].kind == MEMORY_DEVICE) bits |= 1U << i;
+        if (pools->list[i].buffers != NULL && pools->list[i].buffers[0].kind == MEMORY_DEVICE)
+            bits |= 1U << i;
     return bits;
 }
 
@@ -250,7 +266,8 @@ void cuda_fetch(struct stream *stream, const struct fetch_operation *operation) 
     const size_t kv_heads = operation->kv_head_count, count = operation->item_count;
     struct listed listed;
     cuda_device_enter(stream->device);
-    const bool is_staged = count > 0 && rows_stage(stream, &listed, operation->items, count, kv_heads);
+    const bool is_staged =
+        count > 0 && rows_stage(stream, &listed, operation->items, count, kv_heads, &operation->at);
     for (size_t i = 0; i < count && is_staged; i++) {
         const struct unit_slots *slots = &operation->slots[i];
         const size_t first = i * kv_heads;
@@ -259,6 +276,7 @@ void cuda_fetch(struct stream *stream, const struct fetch_operation *operation) 
             .items = listed.views.card_items,
             .pools = listed.views.card_pools + i * sizeof(struct cuda_pools),
             .lists = listed.lists.card + first * sizeof(struct cuda_list),
+            .limits = limits_from(&operation->at, first),
             .addresses = cuda_address(operation->places) + first * operation->place_stride * sizeof(uint64_t),
             .tables = cuda_address(slots->tables),
             .owners = cuda_address(slots->owners),
@@ -273,7 +291,8 @@ void cuda_fetch(struct stream *stream, const struct fetch_operation *operation) 
             .block_bytes = (uint32_t)listed.items[i].view.layout->block_bytes,
             .device_pools = device_pools(listed.items[i].view.pools)};
         cuda_work_launch(stream, "unit_fetch",
-                         (struct cuda_shape){(uint32_t)kv_heads, 1, 1, 512, sizeof(struct fetch_shared)}, &args);
+                         (struct cuda_shape){(uint32_t)kv_heads, 1, 1, 512, sizeof(struct fetch_shared)},
+                         &args);
     }
     if (count > 0) free(listed.items);
     cuda_work_done(stream);
@@ -288,8 +307,13 @@ struct attending {
     struct kv_shape shape;
     struct attend_kernel kernel;
     uint64_t partials;
+    uint64_t inputs; /* of 8 bits, of all rows, in place of out; 0: none */
     size_t rows_max; /* at once */
 };
+
+static size_t input_bytes_of(const struct attending *a) {
+    return input_row_bytes((uint32_t)a->operation->head_count * a->shape.v_dimension);
+}
 
 static void listed_attend(const struct attending *a, size_t first, size_t count) {
     const struct attend_rows_operation *operation = a->operation;
@@ -311,6 +335,7 @@ static void listed_attend(const struct attending *a, size_t first, size_t count)
                       .scale = operation->scale,
                       .softcap = operation->softcap},
         .lists = a->listed.lists.card + first * kv_heads * sizeof(struct cuda_list),
+        .limits = limits_from(&operation->at, first * kv_heads),
         .addresses = span_exists(operation->places)
                          ? cuda_address(operation->places) +
                                first * kv_heads * operation->place_stride * sizeof(uint64_t)
@@ -321,7 +346,9 @@ static void listed_attend(const struct attending *a, size_t first, size_t count)
         .rows = attend.attention.rows,
         .partials = a->partials,
         .lists = attend.lists,
-        .y = cuda_address(span_floats(operation->out, row * operation->out_stride)),
+        .limits = attend.limits,
+        .y = a->inputs != 0 ? 0 : cuda_address(span_floats(operation->out, row * operation->out_stride)),
+        .input = a->inputs != 0 ? a->inputs + row * input_bytes_of(a) : 0,
         .row_count = rows,
         .y_stride = (uint32_t)operation->out_stride,
         .head_count = heads,
@@ -332,7 +359,7 @@ static void listed_attend(const struct attending *a, size_t first, size_t count)
                      (struct cuda_shape){heads, rows, 1, 512, sizeof(struct merge_shared)}, &merge);
 }
 
-static bool attend_places(struct attending *a) {
+static bool attend_places(struct attending *a, bool makes_inputs) {
     const struct attend_rows_operation *operation = a->operation;
     const struct kv_layout *layout = operation->items[0].view.layout;
     const size_t kv_heads = operation->kv_head_count,
@@ -340,18 +367,24 @@ static bool attend_places(struct attending *a) {
     a->shape = cuda_shape_of(layout);
     a->kernel = attend_kernel_of("list", layout, (uint32_t)(operation->head_count / kv_heads));
     a->rows_max = min_size(max_size(PARTIAL_BYTES / row_bytes, 1), operation->item_count);
-    a->partials = cuda_scratch(a->stream, a->rows_max * row_bytes);
+    const size_t partial_bytes = align_up(a->rows_max * row_bytes, INPUT_ALIGN);
+    a->partials = cuda_scratch(a->stream, partial_bytes +
+                                              (makes_inputs ? operation->item_count * input_bytes_of(a) : 0));
+    if (makes_inputs && a->partials != 0) a->inputs = a->partials + partial_bytes;
     return a->partials != 0;
 }
 
-/* Lists are those of choose: whole units, but for the row's own. */
-void cuda_attend_rows(struct stream *stream, const struct attend_rows_operation *operation) {
+/* Lists are those of choose: whole units, but for the row's own.  The inputs that were made; 0: none, or the device is
+ * broken. */
+static uint64_t attend_rows(struct stream *stream, const struct attend_rows_operation *operation,
+                            bool makes_inputs) {
     struct attending a = {.stream = stream, .operation = operation};
     ASSERT(!span_exists(operation->sums) && !span_exists(operation->scores) && span_exists(operation->out));
     cuda_device_enter(stream->device);
     if (operation->item_count > 0 &&
-        rows_stage(stream, &a.listed, operation->items, operation->item_count, operation->kv_head_count) &&
-        attend_places(&a))
+        rows_stage(stream, &a.listed, operation->items, operation->item_count, operation->kv_head_count,
+                   &operation->at) &&
+        attend_places(&a, makes_inputs))
         for (size_t first = 0, end; first < operation->item_count; first = end) {
             end = cuda_run_end(a.listed.items, operation->item_count, first);
             end = min_size(end, first + a.rows_max);
@@ -359,4 +392,13 @@ void cuda_attend_rows(struct stream *stream, const struct attend_rows_operation 
         }
     free(a.listed.items);
     cuda_work_done(stream);
+    return a.inputs;
+}
+
+void cuda_attend_rows(struct stream *stream, const struct attend_rows_operation *operation) {
+    (void)attend_rows(stream, operation, false);
+}
+
+uint64_t cuda_attend_rows_inputs(struct stream *stream, const struct attend_rows_operation *operation) {
+    return attend_rows(stream, operation, true);
 }

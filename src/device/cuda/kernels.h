@@ -25,8 +25,9 @@ struct step_head {
 
 /* Rows [row_first, row_first + row_count) of a step belong to one sequence, at positions from position_first on. */
 struct step_item {
-    uint64_t pages;       /* uint32_t [layer][kv head][chunk_stride]: places */
-    uint64_t index_pages; /* uint32_t [kv head][chunk_stride] of one layer: places of the key index; 0: none */
+    uint64_t pages; /* uint32_t [layer][kv head][chunk_stride]: places */
+    uint64_t
+        index_pages; /* uint32_t [kv head][chunk_stride] of one layer: places of the key index; 0: none */
     uint64_t position_first;
     uint32_t row_first, row_count, chunk_stride, reserved;
 };
@@ -240,7 +241,8 @@ KERNELS_BOTH uint32_t attention_decode_shared(uint32_t lanes, uint32_t heads) {
 struct cuda_merge_args {
     uint64_t step, rows, partials;
     uint64_t lists; /* of attention_list, whose group it is; 0: all rows were attended to */
-    uint64_t y;      /* floats [row][y_stride], or 0 */
+    uint64_t limits;
+    uint64_t y; /* floats [row][y_stride], or 0 */
     /* inputs of 8 bits, input_row_bytes(head_count * v_dimension) apart, or 0; v_dimension % 32 == 0 then */
     uint64_t input;
     uint32_t row_count, y_stride, head_count, v_dimension, window, partial_stride, group, reserved;
@@ -310,11 +312,15 @@ struct cuda_list {
     uint32_t picks;      /* units */
 };
 
+/* Where `limits` is not 0, lists of a recorded step: struct step_list (device/step.h), beside each struct cuda_list,
+ * says what differs from launch to launch. */
+
 /* Builds the codes of the chunks that a step's rows have completed.  level_build_PLANES: grid {chunks that an
  * item's rows may touch, kv_head_count, item_count}, 256 threads; shared: level_build_shared. */
 struct cuda_level_build_args {
     uint64_t step, items, pools;
-    uint64_t rotation; /* halves [kv head][k_dimension][k_dimension] */
+    uint64_t rows;        /* struct step_row [item], one of each; or 0: as the items say */
+    uint64_t rotation;    /* halves [kv head][k_dimension][k_dimension] */
     uint64_t layer_pages; /* bytes from an item's pages to those of the layer */
     struct kv_shape shape;
     uint32_t item_count, factors_offset, center_offset;
@@ -337,6 +343,7 @@ struct cuda_level_query_args {
 struct cuda_level_score_args {
     uint64_t step, rows, items, pools, queries, scores;
     uint64_t lists; /* struct cuda_list [row][kv head] */
+    uint64_t limits;
     uint32_t row_count, kv_head_count, group, query_bytes, dimension;
     uint32_t factors_offset, center_offset, unit_stride;
     float scale;
@@ -350,6 +357,7 @@ struct cuda_choose_args {
     uint64_t keys;   /* uint32_t [row][kv head][unit_stride], scratch */
     uint64_t chosen; /* uint32_t [row][kv head][unit_stride], scratch: units */
     uint64_t lists;  /* struct cuda_list [row][kv head] */
+    uint64_t limits;
     uint32_t row_count, kv_head_count, group, unit_stride;
 };
 struct choose_shared {
@@ -362,19 +370,21 @@ struct choose_shared {
 /* attention_list_LANES_HEADS_TYPES: as attention_decode, over lists; attention_merge is told of them. */
 struct cuda_attention_list_args {
     struct cuda_attention_args attention;
-    uint64_t lists;     /* struct cuda_list [row][kv head] */
+    uint64_t lists; /* struct cuda_list [row][kv head] */
+    uint64_t limits;
     uint64_t addresses; /* of the listed units, [row][kv head][list_stride], or 0: by the page table */
     uint32_t list_stride, reserved;
 };
 
 /* ---- units that a list names, in the device's memory: unit_fetch
  *
- * A KV head of a layer has a cache of units (device.h, unit_slots): slots of its own, each a unit's bytes as they lie in
- * its chunk.  A unit that is there is a hit; one that is not is pulled over the bus from its chunk in a pool of the
+ * A KV head of a layer has a cache of units (device.h, unit_slots): slots of its own, each a unit's bytes as they lie
+ * in its chunk.  A unit that is there is a hit; one that is not is pulled over the bus from its chunk in a pool of the
  * host, into the slot that CLOCK gives: the hand passes slots that this step uses, and once those that were used since
  * it last came.  What is in a slot is never the only copy, so eviction writes nothing.  Read where they lie, without a
- * slot: units of chunks that the row's predecessors do not fill, which may still be written, those in pools of the device, and misses for
- * which no slot is left.  The address of a unit whose chunk is nowhere is 0.  The same lists always give the same slots.
+ * slot: units of chunks that the row's predecessors do not fill, which may still be written, those in pools of the
+ * device, and misses for which no slot is left.  The address of a unit whose chunk is nowhere is 0.  The same lists
+ * always give the same slots.
  * A step's number is its position + 1: a cache is emptied when its sequence is cut back.  Grid {kv_head_count}, 512
  * threads, one row; shared: struct fetch_shared. */
 
@@ -383,7 +393,8 @@ enum { FETCH_MISSES_MAX = 2048, UNIT_ABSENT = -1 };
 
 struct cuda_fetch_args {
     uint64_t rows, items, pools;
-    uint64_t lists;     /* struct cuda_list [kv head] */
+    uint64_t lists; /* struct cuda_list [kv head] */
+    uint64_t limits;
     uint64_t addresses; /* out: of the listed units, uint64_t [kv head][list_stride] */
     uint64_t layer_pages;
     uint64_t tables;  /* int32_t [kv head][unit_stride]: a unit's slot, or UNIT_ABSENT */

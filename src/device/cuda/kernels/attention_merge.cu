@@ -13,7 +13,7 @@ KERNEL(attention_merge, cuda_merge_args, 512, 2) {
     uint32_t count = seen_rows_of(position, args.window).range_count;
     if (args.lists != 0) {
         const uint32_t list = row * (args.head_count / args.group) + head / args.group;
-        count = listed_rows_of(at<struct cuda_list>(args.lists)[list]).range_count;
+        count = listed_rows_of(list_at(args.lists, args.limits, list)).range_count;
     }
     const float *partials = at<float>(args.partials) + ((uint64_t)row * args.head_count + head) *
                                                            ATTENTION_RANGES_MAX * args.partial_stride;

@@ -97,7 +97,7 @@ KERNEL(units_choose, cuda_choose_args, 1024, 1) {
     dependency_wait();
     if (row >= step_rows(args.step, args.row_count)) return;
     const uint64_t list_index = (uint64_t)row * args.kv_head_count + kv_head;
-    const struct cuda_list list = at<struct cuda_list>(args.lists)[list_index];
+    const struct cuda_list list = list_at(args.lists, args.limits, list_index);
     const uint32_t begin = list.begin / UNIT_TOKENS, stop = list.end / UNIT_TOKENS, picks = list.picks;
     const float *scores = at<float>(args.scores) + list_index * args.group * args.unit_stride;
     uint32_t *keys = at<uint32_t>(args.keys) + list_index * args.unit_stride;

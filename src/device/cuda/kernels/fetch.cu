@@ -1,5 +1,6 @@
 /* unit_fetch: what a list names, at addresses that attention can read (kernels.h).  A block has a KV head; its
  * 16 warps pull 4 KiB each at a time, eight loads of 16 bytes a lane under way. */
+#include "device/cuda/attention_rows.h"
 #include "device/cuda/kv_places.h"
 #include "device/cuda/rows.h"
 
@@ -151,7 +152,7 @@ KERNEL(unit_fetch, cuda_fetch_args, 512, 1) {
     const struct step_row row = at<struct step_row>(args.rows)[0];
     const struct step_item *item = at<struct step_item>(args.items) + row.item;
     const uint32_t *pages = head_places(item, args.layer_pages, kv_head);
-    const struct cuda_list list = at<struct cuda_list>(args.lists)[kv_head];
+    const struct cuda_list list = list_at(args.lists, args.limits, kv_head);
     const struct unit_cache cache = unit_cache_of(args, kv_head, row.position);
     struct fetch_result result =
         units_look_up(args, cache, at<uint32_t>(list.rows), (list.count + UNIT_TOKENS - 1) / UNIT_TOKENS, pages,

@@ -98,7 +98,9 @@ template <int PLANES> DEVICE void level_build_run(const struct cuda_level_build_
     dependency_wait();
     if (block_z() >= smaller(at<struct step_head>(args.step)->item_count, args.item_count)) return;
     const struct step_item *item = at<struct step_item>(args.items) + block_z();
-    const uint32_t begin = (uint32_t)item->position_first, end = begin + item->row_count;
+    const uint64_t first =
+        args.rows == 0 ? item->position_first : at<struct step_row>(args.rows)[block_z()].position;
+    const uint32_t begin = (uint32_t)first, end = begin + item->row_count;
     const uint32_t chunk = begin / KV_CHUNK_TOKENS + block_x();
     if ((chunk + 1) * KV_CHUNK_TOKENS > end) return; /* not complete */
     char *index = (char *)chunk_at(at<struct cuda_pools>(args.pools), index_places(item, kv_head)[chunk]);

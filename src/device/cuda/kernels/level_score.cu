@@ -128,7 +128,7 @@ template <int PLANES> DEVICE void level_score_run(const struct cuda_level_score_
     if (row >= step_rows(args.step, args.row_count)) return;
     const struct step_row step_row = at<struct step_row>(args.rows)[row];
     const struct step_item *item = at<struct step_item>(args.items) + step_row.item;
-    const struct cuda_list list = at<struct cuda_list>(args.lists)[row * args.kv_head_count + kv_head];
+    const struct cuda_list list = list_at(args.lists, args.limits, row * args.kv_head_count + kv_head);
     const uint32_t chunk = block_x() * 8 + thread_index() / 32;
     if (block_x() * 8 * KV_CHUNK_TOKENS >= list.end) return;
     const uint64_t head_first = (uint64_t)row * args.kv_head_count * args.group + kv_head * args.group;
