@@ -69,7 +69,7 @@ struct labels {
     bool keeps_labels;
 };
 
-/* Queries that are like their labels, more or less; some are the same, some are no numbers. */
+/* Queries that are like their labels, more or less; some are the same, some have turned away, some are no numbers. */
 static void draw_row(struct random *random, struct labels *l, size_t item, size_t row) {
     const size_t size = l->heads * l->dimension;
     const float noise = (float)random_below(random, 4) * 0.5F;
@@ -77,7 +77,9 @@ static void draw_row(struct random *random, struct labels *l, size_t item, size_
         l->label[item][i] = (float)random_normal(random);
         l->q[row][i] = l->label[item][i] + noise * (float)random_normal(random);
     }
-    const size_t spoilt = random_below(random, l->heads) * l->dimension;
+    const size_t turned = random_below(random, l->heads) * l->dimension,
+                 spoilt = random_below(random, l->heads) * l->dimension;
+    for (size_t i = 0; i < l->dimension && noise > 0; i++) l->q[row][turned + i] *= -1;
     if (random_below(random, 4) == 0) l->q[row][spoilt] = random_below(random, 2) == 0 ? NAN : INFINITY;
     if (random_below(random, 4) == 0) memset(&l->label[item][spoilt], 0, l->dimension * sizeof(float));
 }
@@ -93,7 +95,7 @@ static void draw(struct random *random, struct labels *l) {
     for (size_t i = 0; i < l->rows; i++) l->order[i] = l->rows - 1 - i;
     for (size_t i = 0; i < l->rows; i++) draw_row(random, l, i, l->order[i]);
     for (size_t i = 0; i < l->heads; i++) l->importance[i] = (float)random_below(random, 3) / 2;
-    for (size_t i = 0; i < KV_HEADS; i++) l->thresholds[i] = (double)random_below(random, 11) / 10;
+    for (size_t i = 0; i < KV_HEADS; i++) l->thresholds[i] = (double)random_below(random, 21) / 10 - 1;
     for (size_t i = 0; i < ROWS * KV_HEADS; i++)
         l->uses[i / KV_HEADS][i % KV_HEADS] = (enum label_use)random_below(random, 3);
 }
@@ -115,9 +117,9 @@ static bool is_alike(const struct labels *l, size_t item, size_t kv_head) {
         cosines[i] = fmax(fmin(cosines[i], 1), -1);
         lowest = fmin(lowest, cosines[i]);
         sum += (double)l->importance[head];
-        harmonic += (double)l->importance[head] / fmax(cosines[i], 1e-3);
+        harmonic += (double)l->importance[head] / cosines[i];
     }
-    const bool takes_lowest = l->aggregate == LABEL_MINIMUM || sum == 0;
+    const bool takes_lowest = l->aggregate == LABEL_MINIMUM || sum == 0 || lowest <= 0;
     return (takes_lowest ? lowest : sum / harmonic) >= l->thresholds[kv_head];
 }
 

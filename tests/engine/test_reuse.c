@@ -56,15 +56,17 @@ static void thresholds_follow_importance(void **state) {
 static void groups_are_aggregated(void **state) {
     (void)state;
     struct reuse_options options = reuse_options_default();
-    const double alike[3] = {0.7, 0.7, 0.7}, mixed[3] = {0.9, 0.5, 0.1}, negative[2] = {-0.5, 0.9},
+    const double alike[3] = {0.7, 0.7, 0.7}, mixed[3] = {0.9, 0.5, 0.1}, negative[2] = {-0.5, 0.9}, across[2] = {0, 0.9},
                  broken[3] = {0.9, NAN, 0.9};
     const float even[3] = {1, 1, 1}, first[3] = {1, 0, 0}, none[3] = {0, 0, 0};
     assert_close(label_similarity(options.aggregate, alike, even, 3), 0.7);
     assert_close(label_similarity(options.aggregate, mixed, even, 3), 3 / (1 / 0.9 + 2 + 10));
     assert_close(label_similarity(options.aggregate, mixed, first, 3), 0.9);
-    /* T3: below zero Eq. 10 may give anything; clamped it is next to nothing, and above it */
-    assert_close(label_similarity(options.aggregate, negative, even, 2),
-                 2 / (1 / LABEL_COSINE_MIN + 1 / 0.9));
+    /* Where Eq. 10 has no meaning the least similar head speaks: unimportant heads, whose thresholds are below zero,
+     * miss when one of their queries has turned away further than that. */
+    assert_close(label_similarity(options.aggregate, negative, even, 2), -0.5);
+    assert_close(label_similarity(options.aggregate, across, even, 2), 0);
+    assert_true(label_similarity(options.aggregate, negative, even, 2) < reuse_threshold(&options, 0.8));
     assert_close(label_similarity(options.aggregate, mixed, none, 3), 0.1);
     assert_true(isnan(label_similarity(options.aggregate, broken, even, 3)));
     assert_true(isnan(label_similarity(options.aggregate, broken, first, 3)));

@@ -25,11 +25,10 @@ double label_similarity(enum label_aggregate aggregate, const double *cosines, c
                         size_t count) {
     const double lowest = minimum(cosines, count);
     double weights = 0, harmonic = 0;
+    if (aggregate == LABEL_MINIMUM || !(lowest > 0)) return lowest; /* NaN: NaN */
     for (size_t i = 0; i < count; i++) {
         weights += (double)importance[i];
-        harmonic += (double)importance[i] / fmax(cosines[i], LABEL_COSINE_MIN);
+        harmonic += (double)importance[i] / cosines[i];
     }
-    if (isnan(lowest)) return NAN;
-    if (aggregate == LABEL_MINIMUM || !(weights > 0)) return lowest;
-    return weights / harmonic;
+    return weights > 0 ? weights / harmonic : lowest;
 }

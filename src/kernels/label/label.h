@@ -4,17 +4,15 @@
  *
  *   sum s / sum (s / cosine)                                                                     Eq. 10 of [clo]
  *
- * Differs from [clo]: Eq. 10 has no meaning for cosines <= 0 and where every s is 0.  Here a cosine is at least
- * LABEL_COSINE_MIN in it, and a group without importance is as alike as its least similar head.  A cosine that is no
- * number (a query of zeros, NaN) makes the group NaN, which reaches no threshold.
+ * Differs from [clo]: Eq. 10 has no meaning where a cosine is <= 0, and where every s is 0.  Such a group is as alike
+ * as its least similar head: no more, or a threshold below zero would be reached by queries that have turned away.  A
+ * cosine that is no number (a query of zeros, NaN) makes the group NaN, which reaches no threshold.
  *
  * Plain C alone: a step's queries are a few thousand numbers a layer. */
 #ifndef LOAM_KERNELS_LABEL_H
 #define LOAM_KERNELS_LABEL_H
 
 #include <stddef.h>
-
-#define LABEL_COSINE_MIN 1e-3
 
 enum label_aggregate { LABEL_HARMONIC, LABEL_MINIMUM }; /* the minimum: CLO's ablation without Eq. 10 */
 
