@@ -165,6 +165,11 @@ void attention_destroy(struct attention *attention) {
     free(attention);
 }
 
+enum status attention_create_lists(struct attention *attention, uint64_t bytes, struct error *error) {
+    if (attention->tiered == NULL || bytes == 0) return STATUS_OK;
+    return tiered_create_lists(attention->tiered, &attention->options, bytes, error);
+}
+
 void attention_drop_select(struct attention *attention) {
     attention->select = NULL;
     attention->observer = NULL;
@@ -232,6 +237,13 @@ enum status attention_set_select(struct attention *attention, struct select *sel
 
 const double *attention_reuse_thresholds(const struct attention *attention) {
     return attention->reuse != NULL ? reuse_thresholds(attention->reuse) : NULL;
+}
+
+void attention_choose_anew(struct attention *attention, const bool *heads) {
+    if (attention->reuse == NULL) return;
+    reuse_choose_anew(attention->reuse, heads);
+    if (attention->tiered != NULL)
+        attention->tiered->prefetch.decides = false; /* without their own queries */
 }
 
 bool attention_watches_prefill(const struct attention *attention) {
@@ -414,8 +426,11 @@ static enum status choose(struct attention *attention, struct stream *stream,
     if (attention->tiered != NULL && prefetch_take_choice(&attention->tiered->prefetch, layer->index, choice))
         return STATUS_OK;
     if (attention->reuse != NULL) {
-        if (attention->expected.is_known && attention->expected.layer_index == layer->index)
+        if (attention->expected.is_known && attention->expected.layer_index == layer->index) {
             operation.q = attention->expected.operation.q;
+            reuse_put_own_queries(attention->reuse, stream, layer->index, &layer->operation,
+                                  &attention->expected.operation);
+        }
         TRY(reuse_choose(attention->reuse, attention->select, stream, &query, choice, error));
     } else {
         TRY(select_choose(attention->select, stream, &query, choice, error));

@@ -32,8 +32,6 @@ struct attention_options {
     bool prefetches;       /* the next layer's choice; a selection that scans: all of its chunks */
     size_t rebuild_chunks; /* of a head: workspace for what is computed again (rebuild.h); 0: nothing is */
     size_t hidden_size, v_dimension, kv_chunk_bytes; /* with rebuild_chunks; the last: of a head's chunk */
-    /* KV in tiers, for rows of lists (list_buffer.h); 0: they stay where they are */
-    uint64_t list_buffer_bytes;
     size_t list_layer_first; /* lists of layers before it stay where they are */
     /* KV in the host's memory: of the device's, for slots of units (cache/unit_cache.h); 0: units are read where they
      * lie. */
@@ -47,12 +45,18 @@ uint64_t attention_bytes(const struct attention_options *options);
 enum status attention_create(struct attention **attention, struct device *device,
                              const struct attention_options *options, struct error *error) STATUS_CHECKED;
 void attention_destroy(struct attention *attention); /* NULL allowed */
+/* KV in tiers: so many bytes are for rows of lists (list_buffer.h), of heads that do not stay (kv_tier_staying).  Once,
+ * before the first step; without it, or with 0, rows stay where they are. */
+enum status attention_create_lists(struct attention *attention, uint64_t bytes, struct error *error)
+    STATUS_CHECKED;
 /* Who chooses, from now on; borrowed, NULL: everything is attended to.  The observer and the statistics start anew. */
 enum status attention_set_select(struct attention *attention, struct select *select, struct error *error)
     STATUS_CHECKED;
 void attention_drop_select(struct attention *attention); /* everything is attended to again */
 /* reuse_thresholds of the present selection; NULL: it reuses nothing. */
 const double *attention_reuse_thresholds(const struct attention *attention);
+/* Until the next selection: heads that choose anew, by their own queries (reuse_choose_anew). */
+void attention_choose_anew(struct attention *attention, const bool *heads);
 /* Somebody needs the queries of a prompt, in the last layer as well. */
 bool attention_watches_prefill(const struct attention *attention);
 

@@ -162,6 +162,7 @@ static size_t sequence_index(struct list_buffers *b, const struct kv_sequence *s
 struct list_buffer *list_buffers_of(struct list_buffers *b, const struct kv_sequence *sequence,
                                     size_t layer_index, size_t kv_head, const struct row_list *list) {
     if (b == NULL || list->count > b->shape.list_rows || layer_index < b->shape.layer_first) return NULL;
+    if (b->shape.stays != NULL && b->shape.stays[layer_index * b->shape.kv_head_count + kv_head]) return NULL;
     const size_t index = sequence_index(b, sequence);
     struct buffered_sequence *own = &b->sequences[index];
     uint32_t *head = &own->heads[layer_index * b->shape.kv_head_count + kv_head];

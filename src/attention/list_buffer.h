@@ -29,6 +29,8 @@ struct list_buffer_shape {
     uint64_t list_rows; /* of a KV head's list, at most */
     const struct kv_layout *layout;
     uint64_t bytes; /* of all buffers, at most */
+    /* [layer][kv head], borrowed: these have none either, in any layer; NULL: all may */
+    const bool *stays;
 };
 /* RAM for a head's buffer, and beside those of the heads. */
 uint64_t list_buffer_head_bytes(uint64_t list_rows, size_t chunk_bytes);

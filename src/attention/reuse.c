@@ -25,8 +25,9 @@ struct held_sequence {
 struct reuse {
     struct reuse_shape shape;
     struct reuse_options options;
-    float *importance;               /* owned; [layer][head] */
-    double *thresholds;              /* owned; [layer][kv head] */
+    float *importance;  /* owned; [layer][head] */
+    double *thresholds; /* owned; [layer][kv head] */
+    bool *anew;         /* owned; [layer][kv head]: it takes no list, and chooses by its own queries */
     struct held_sequence *sequences; /* owned; [sequence_capacity] */
     struct held *held;               /* owned; [sequence_capacity][layer][kv head] */
     struct buffer labels; /* owned MEMORY_DEVICE; float [sequence_capacity][layer][head][k_dimension] */
@@ -52,7 +53,7 @@ static size_t label_bytes(const struct reuse_shape *shape) {
 
 uint64_t reuse_bytes(const struct reuse_shape *shape) {
     uint64_t heads = shape->layer_count * shape->head_count, held = held_count(shape);
-    return heads * (sizeof(float) + sizeof(double)) +
+    return heads * (sizeof(float) + sizeof(double) + sizeof(bool)) +
            held * (sizeof(struct held) + shape->list_rows * sizeof(uint32_t)) + label_bytes(shape) +
            shape->row_capacity *
                (sizeof(size_t) + sizeof(struct label_item) + shape->kv_head_count * sizeof(enum label_use));
@@ -86,13 +87,15 @@ enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
     *reuse = (struct reuse){.shape = *shape, .options = *options};
     reuse->importance = calloc(heads, sizeof *reuse->importance);
     reuse->thresholds = calloc(shape->layer_count * shape->kv_head_count, sizeof *reuse->thresholds);
+    reuse->anew = calloc(shape->layer_count * shape->kv_head_count, sizeof *reuse->anew);
     reuse->sequences = calloc(shape->sequence_capacity, sizeof *reuse->sequences);
     reuse->held = calloc(held_count(shape), sizeof *reuse->held);
     reuse->slots = calloc(shape->row_capacity, sizeof *reuse->slots);
     reuse->items = calloc(shape->row_capacity, sizeof *reuse->items);
     reuse->uses = calloc(shape->row_capacity * shape->kv_head_count, sizeof *reuse->uses);
-    if (reuse->importance == NULL || reuse->thresholds == NULL || reuse->sequences == NULL ||
-        reuse->held == NULL || reuse->slots == NULL || reuse->items == NULL || reuse->uses == NULL ||
+    if (reuse->importance == NULL || reuse->thresholds == NULL || reuse->anew == NULL ||
+        reuse->sequences == NULL || reuse->held == NULL || reuse->slots == NULL || reuse->items == NULL ||
+        reuse->uses == NULL ||
         shape->device->operations->allocate(shape->device, MEMORY_DEVICE, label_bytes(shape), &reuse->labels,
                                             NULL) != STATUS_OK) {
         reuse_destroy(reuse);
@@ -112,6 +115,7 @@ void reuse_destroy(struct reuse *reuse) {
     operations->release(reuse->shape.device, &reuse->labels);
     free(reuse->importance);
     free(reuse->thresholds);
+    free(reuse->anew);
     free(reuse->sequences);
     free(reuse->held);
     free(reuse->slots);
@@ -124,6 +128,25 @@ const double *reuse_thresholds(const struct reuse *reuse) { return reuse->thresh
 
 bool reuse_speculates(const struct reuse *reuse) {
     return reuse->options.labels == REUSE_SPECULATED && reuse->options.eta <= 1;
+}
+
+void reuse_choose_anew(struct reuse *reuse, const bool *heads) {
+    memcpy(reuse->anew, heads, reuse->shape.layer_count * reuse->shape.kv_head_count * sizeof *heads);
+}
+
+void reuse_put_own_queries(const struct reuse *reuse, struct stream *stream, size_t layer_index,
+                           const struct attend_operation *own, const struct attend_operation *expected) {
+    const size_t group = reuse->shape.head_count / reuse->shape.kv_head_count,
+                 size = group * reuse->shape.k_dimension;
+    for (size_t i = 0; i < own->item_count; i++)
+        for (size_t j = 0; j < own->items[i].row_count * reuse->shape.kv_head_count; j++) {
+            const size_t row = own->items[i].row_first + j / reuse->shape.kv_head_count,
+                         head = j % reuse->shape.kv_head_count;
+            if (reuse->anew[layer_index * reuse->shape.kv_head_count + head])
+                reuse->shape.device->operations->copy(
+                    stream, span_floats(expected->q, row * expected->q_stride + head * size),
+                    span_floats(own->q, row * own->q_stride + head * size), size * sizeof(float));
+        }
 }
 
 /* ---- whose ---- */
@@ -185,8 +208,9 @@ static void look_up(struct reuse *reuse, const struct choice_query *query, struc
     const struct held *held = held_of(reuse, slot, query->layer_index);
     enum label_use *uses = reuse->uses + index * heads;
     for (size_t head = 0; head < heads; head++) {
-        uses[head] =
-            is_current(reuse, &held[head], candidates->position, keep) ? LABEL_COMPARED : LABEL_REPLACED;
+        const bool anew = reuse->anew[query->layer_index * heads + head];
+        uses[head] = !anew && is_current(reuse, &held[head], candidates->position, keep) ? LABEL_COMPARED
+                                                                                         : LABEL_REPLACED;
         if (select_item_picks(candidates, head) == 0) uses[head] = LABEL_STAYS;
         choice->statistics.verdicts_read += uses[head] == LABEL_COMPARED;
     }

@@ -43,6 +43,12 @@ void reuse_destroy(struct reuse *reuse); /* NULL allowed */
 const double *reuse_thresholds(const struct reuse *reuse);
 /* Rows look up, choose and label by the queries that the layer before expected. */
 bool reuse_speculates(const struct reuse *reuse);
+/* heads: [layer_count][kv_head_count], copied: those choose anew in every row from now on, and by the layer's own
+ * queries (CLO, 4.2: heads that persist). */
+void reuse_choose_anew(struct reuse *reuse, const bool *heads);
+/* The queries of such heads of a layer, into those that were expected of it, of the same rows. */
+void reuse_put_own_queries(const struct reuse *reuse, struct stream *stream, size_t layer_index,
+                           const struct attend_operation *own, const struct attend_operation *expected);
 
 /* Fills the choice as select_choose does, by lists that are kept and by lists that are chosen now.  The query names
  * its items' sequences, one row each, and none twice. */

@@ -25,15 +25,16 @@ uint64_t tiered_bytes(const struct attention_options *options) {
     return 3 * fetch_bytes(&lists) + rebuild_bytes(options); /* the layer's, the next one's, what is held */
 }
 
-static enum status create_lists(struct tiered *tiered, const struct attention_options *options,
-                                struct error *error) {
+enum status tiered_create_lists(struct tiered *tiered, const struct attention_options *options,
+                                uint64_t bytes, struct error *error) {
     const struct list_buffer_shape shape = {.layer_count = options->layer_count,
                                             .kv_head_count = options->kv_head_count,
                                             .sequence_capacity = options->sequence_capacity,
                                             .layer_first = options->list_layer_first,
                                             .list_rows = options->kept_max,
                                             .layout = kv_cache_layout(options->cache),
-                                            .bytes = options->list_buffer_bytes};
+                                            .bytes = bytes,
+                                            .stays = kv_tier_staying(options->cache)};
     TRY(list_buffers_create(&tiered->lists, tiered->device, &shape, error));
     if (tiered->lists == NULL) return STATUS_OK;
     tiered->prefetch.lists = tiered->lists;
@@ -56,7 +57,6 @@ enum status tiered_create(struct tiered **result, struct device *device,
                               .prefetches = options->prefetches};
     enum status status = fetch_init(&tiered->now, &lists, error);
     if (status == STATUS_OK) status = prefetch_init(&tiered->prefetch, device, options, &lists, error);
-    if (status == STATUS_OK && options->list_buffer_bytes > 0) status = create_lists(tiered, options, error);
     if (status == STATUS_OK && options->rebuild_chunks > 0)
         status = rebuild_create(&tiered->rebuild, device, options, error);
     if (status == STATUS_OK)

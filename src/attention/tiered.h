@@ -37,6 +37,8 @@ uint64_t tiered_bytes(const struct attention_options *options);
 enum status tiered_create(struct tiered **tiered, struct device *device,
                           const struct attention_options *options, struct error *error) STATUS_CHECKED;
 void tiered_destroy(struct tiered *tiered); /* NULL is allowed */
+enum status tiered_create_lists(struct tiered *tiered, const struct attention_options *options,
+                                uint64_t bytes, struct error *error) STATUS_CHECKED;
 
 /* Slots for a layer's new rows; and what is full goes to the disk. */
 enum status tiered_open_rows(struct tiered *tiered, const struct attention_rows *rows, struct error *error)

@@ -216,6 +216,10 @@ struct slot_counts kv_budget_slots(const struct kv_cache_config *config,
     return counts;
 }
 
+uint64_t kv_tier_heads_bytes(const struct kv_cache_config *config, size_t head_count) {
+    return head_count * kv_chunks_of(config->token_capacity) * plain_cost(config);
+}
+
 uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes) {
     return kv_budget_fixed_bytes(config) + kv_bytes / kv_budget_plain_bytes(config) * plain_cost(config);
 }

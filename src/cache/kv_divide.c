@@ -116,10 +116,12 @@ static enum status divide(struct kv_tier *tier, struct error *error) {
     return create_slots(tier, kv_budget_slots(config, &tier->fractions, &tier->residents), error);
 }
 
+const bool *kv_tier_staying(const struct kv_cache *cache) { return cache->tier->lane_stays; }
+
 enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *lanes, size_t count,
-                                       struct error *error) {
+                                       uint64_t list_bytes, struct error *error) {
     struct kv_tier *tier = cache->tier;
-    const struct kv_cache_config *config = &cache->config;
+    struct kv_cache_config *config = &cache->config;
     const size_t first = kv_lane(config, min_size(config->resident_layers, config->layer_count), 0);
     ASSERT(tier_used_bytes(cache) == 0);
     uint32_t *wanted = calloc(count + 1, sizeof *wanted);
@@ -127,6 +129,8 @@ enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *l
     free(tier->wanted_lanes);
     tier->wanted_lanes = wanted;
     tier->wanted_lane_count = 0;
+    config->scratch_bytes = config->scratch_bytes - config->list_bytes + list_bytes;
+    config->list_bytes = list_bytes;
     for (size_t i = 0; i < count; i++)
         if (lanes[i] >= first) wanted[tier->wanted_lane_count++] = lanes[i];
     if (!tier_is_divided(cache)) return STATUS_OK;

@@ -227,9 +227,12 @@ enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error)
 bool kv_sequence_is_flushed(const struct kv_sequence *sequence); /* kv_sequence_flush would not wait */
 
 /* KV heads whose chunks stay in RAM beside those of the resident layers: of lanes (kv_lane, each
- * once, the most wanted first) as many of the first ones as the budget holds whole.  Before there is KV in the tier. */
+ * once, the most wanted first) as many of the first ones as the budget holds whole beside list_bytes of rows of lists
+ * (struct kv_cache_config).  Before there is KV in the tier. */
 enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *lanes, size_t count,
-                                       struct error *error) STATUS_CHECKED;
+                                       uint64_t list_bytes, struct error *error) STATUS_CHECKED;
+/* [kv_lane]: the head is one of those, or of a resident layer.  The tier's, and changes with it. */
+const bool *kv_tier_staying(const struct kv_cache *cache);
 
 struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t read_bytes, read_pages, write_bytes;
@@ -257,6 +260,8 @@ uint64_t kv_tier_failed_document(const struct kv_cache *cache);
 
 /* The bytes that a configuration needs at least in host_bytes, with key_index_bytes per chunk; for messages. */
 uint64_t kv_tier_bytes_min(const struct kv_cache_config *config);
+/* Of slots for the whole contexts of so many KV heads, in rows. */
+uint64_t kv_tier_heads_bytes(const struct kv_cache_config *config, size_t head_count);
 /* The host_bytes that leave kv_bytes for slots. */
 uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes);
 

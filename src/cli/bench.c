@@ -159,7 +159,9 @@ static struct kv_tier_statistics tier_difference(struct kv_tier_statistics after
                                        .wait_ns = after.wait_ns - before.wait_ns,
                                        .key_index_read_bytes =
                                            after.key_index_read_bytes - before.key_index_read_bytes,
-                                       .host_bytes = after.host_bytes};
+                                       .host_bytes = after.host_bytes,
+                                       .resident_layers = after.resident_layers,
+                                       .resident_heads = after.resident_heads};
 }
 
 static struct device_counts counts_difference(struct device_counts after, struct device_counts before) {
@@ -425,6 +427,7 @@ enum status bench_command(const struct options *options, struct error *error) {
             .shows_ubatch = option_given(options, OPTION_BENCH_UBATCH),
             .shows_k = option_given(options, OPTION_BENCH_CACHE_K) || bench->plan.k_type != KV_F16,
             .shows_reuse = bench->plan.select.reuse.kind == REUSE_SIMILARITY,
+            .shows_heads = bench->plan.persistent && bench->plan.disk_directory != NULL,
             .shows_v = option_given(options, OPTION_BENCH_CACHE_V) || bench->plan.v_type != KV_F16,
         };
         random_init(&bench->random, FILL_SEED);

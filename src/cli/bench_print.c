@@ -142,6 +142,7 @@ static void print_head_line(const struct bench_printer *p, bool rule) {
         {"reused", 8, p->shows_reuse, true},
         {"age", 6, p->shows_reuse, true},
         {"MB kept", 9, p->shows_reuse, true},
+        {"heads stay", 10, p->shows_heads, true},
         {"MB/step", 9, p->has_floor, true},
         {"read limit", 10, p->has_floor, true},
         {"reached", 8, p->has_floor, true},
@@ -188,6 +189,7 @@ static void print_md_row(const struct bench_printer *p, const struct bench_test 
     /* the plus-minus sign takes two bytes and one column */
     output_text(" %*s | %*s |", TEST_WIDTH, test_name(test, name, sizeof name), RATE_WIDTH + 1, rate);
     if (p->shows_reuse) print_reuse(test);
+    if (p->shows_heads) output_text(" %10zu |", test->tier.resident_heads);
     if (p->has_floor) {
         struct floor floor = floor_of(model, test);
         if (floor.bandwidth > 0)
@@ -309,6 +311,8 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     json_add_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
     json_add_uint(row, "kv_prefetched", tier->prefetched); /* chunks, and the hits because of them: */
     json_add_uint(row, "kv_prefetched_used", tier->prefetch_hits);
+    json_add_uint(row, "kv_resident_layers", tier->resident_layers);
+    json_add_uint(row, "kv_resident_heads", tier->resident_heads);
     json_add_uint(row, "kv_list_heads", test->lists.heads); /* rows of lists in buffers: */
     json_add_uint(row, "kv_list_rows_kept", test->lists.kept);
     json_add_uint(row, "kv_list_rows_copied", test->lists.copied);

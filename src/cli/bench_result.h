@@ -63,8 +63,8 @@ uint64_t bench_step_bytes(const struct bench_model *model, const struct bench_te
 struct bench_printer {
     enum bench_format format;
     const struct bench_model *model;
-    bool has_floor, shows_batch, shows_ubatch, shows_k, shows_v,
-        shows_reuse; /* columns after the usual ones */
+    bool has_floor, shows_batch, shows_ubatch, shows_k, shows_v, shows_reuse,
+        shows_heads; /* columns after the usual ones */
     size_t row_count;
 };
 

@@ -82,6 +82,7 @@ static void add_work(json_t *row, const struct eval_tier_work *work) {
     json_add_uint(row, "misses", work->misses);
     json_add_uint(row, "prefetched", work->prefetched);
     json_add_uint(row, "prefetched_used", work->prefetched_used);
+    json_add_uint(row, "resident_heads", work->resident_heads);
 }
 
 static void add_window_work(json_t *row, const struct eval_tier_work *before,
@@ -93,7 +94,8 @@ static void add_window_work(json_t *row, const struct eval_tier_work *before,
                                       .hits = after->hits - before->hits,
                                       .misses = after->misses - before->misses,
                                       .prefetched = after->prefetched - before->prefetched,
-                                      .prefetched_used = after->prefetched_used - before->prefetched_used});
+                                      .prefetched_used = after->prefetched_used - before->prefetched_used,
+                                      .resident_heads = after->resident_heads});
 }
 
 static enum status read_base(void *context, const struct eval_place *place, struct error *error) {
@@ -181,6 +183,7 @@ static void row_cells(const struct kl_run *run, struct table *table, size_t pres
     uint64_t attended = work->hits + work->misses;
     table_cell(table, "%.2f", (double)work->read_bytes / 1e6 / (double)work->tokens);
     table_cell(table, "%.1f", attended > 0 ? 100 * (double)work->hits / (double)attended : 100);
+    table_cell(table, "%zu", work->resident_heads);
 }
 
 static json_t *row_json(const struct kl_run *run, size_t preset, size_t length) {
@@ -196,10 +199,10 @@ static json_t *row_json(const struct kl_run *run, size_t preset, size_t length) 
 static enum status report(void *context, struct error *error) {
     struct kl_run *run = context;
     static const char *const heads[] = {
-        "preset",     "length",          "tokens", "PPL",      "ln(PPL/base)", "KLD",   "largest KLD",
-        "same top %", "RMS \xce\x94p %", "kept %", "reused %", "disk MB/t",    "hits %"};
+        "preset",     "length",          "tokens", "PPL",      "ln(PPL/base)", "KLD",    "largest KLD",
+        "same top %", "RMS \xce\x94p %", "kept %", "reused %", "disk MB/t",    "hits %", "heads stay"};
     struct table table = {.column_count =
-                              sizeof heads / sizeof heads[0] - (run->evaluation->tiers.used ? 0 : 2)};
+                              sizeof heads / sizeof heads[0] - (run->evaluation->tiers.used ? 0 : 3)};
     json_t *root = evaluation_json(run->evaluation), *results = json_array();
     for (size_t i = 0; i < table.column_count; i++) {
         table.is_number[i] = i > 0;

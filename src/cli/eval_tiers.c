@@ -104,6 +104,7 @@ enum status eval_tiers_fill(struct evaluation *evaluation, size_t preset, uint64
 static void add_work(struct eval_tier_work *work, const struct kv_tier_statistics *before,
                      const struct kv_tier_statistics *after, size_t step_count) {
     work->tokens += step_count;
+    work->resident_heads = after->resident_heads;
     work->read_bytes += after->read_bytes - before->read_bytes;
     work->hits += after->hits - before->hits;
     work->misses += after->misses - before->misses;
@@ -165,5 +166,7 @@ json_t *eval_tiers_json(const struct evaluation *evaluation, size_t preset) {
     json_add_uint(object, "write_bytes", statistics.write_bytes);
     json_add_uint(object, "hits", statistics.hits);
     json_add_uint(object, "misses", statistics.misses);
+    json_add_uint(object, "resident_layers", statistics.resident_layers);
+    json_add_uint(object, "resident_heads", statistics.resident_heads);
     return object;
 }

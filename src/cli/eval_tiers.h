@@ -8,8 +8,8 @@
 #include <jansson.h>
 
 #include "cli/kv_disk.h"
-#include "measure/kv_scratch.h"
 #include "engine/engine.h"
+#include "measure/kv_scratch.h"
 
 struct evaluation;
 
@@ -47,6 +47,7 @@ enum status eval_tiers_fill(struct evaluation *evaluation, size_t preset, uint64
 struct eval_tier_work {
     uint64_t tokens, read_bytes, hits, misses, prefetched, prefetched_used;
     double seconds;
+    size_t resident_heads; /* struct kv_tier_statistics.resident_heads */
 };
 struct eval_tier_steps {
     uint64_t prefix_tokens; /* of the evaluation's sequence, before the first step */

@@ -27,7 +27,6 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
     TRY(plan_attention_options(plan, &engine->model->config, &options, error));
     options.prefetches = engine->prefetches;
     options.cache = plan->host_bytes > 0 ? engine->cache : NULL;
-    options.list_buffer_bytes = engine->kv.list_bytes;
     options.kv_block_bytes = kv_cache_layer_layout(engine->cache, 0)->block_bytes;
     options.trace = trace;
     TRY(attention_create(&engine->attention, engine->model->device, &options, error));
@@ -98,6 +97,7 @@ static enum status engine_init(struct engine *engine, const struct plan *plan,
     TRY(engine_replace_select(engine, &plan->select, error));
     TRY(open_documents(engine, plan, options, error));
     TRY(engine_choose_persistent(engine, plan, error));
+    TRY(attention_create_lists(engine->attention, engine->kv.list_bytes, error));
     TRY(engine_choose_inputs(engine, plan, error));
     return set_trace(engine, options->trace, error);
 }
@@ -117,6 +117,7 @@ enum status engine_create(struct engine **engine, struct model *model, const str
     made->batch_size = plan->batch_size != 0 ? plan->batch_size : PLAN_BATCH_DEFAULT;
     made->segment_size = segment_size_of(made, plan);
     made->suffix = plan->suffix;
+    made->persists = plan->persistent;
     made->wanted_tokens = plan->wanted_tokens;
     enum status status = engine_init(made, plan, options != NULL ? options : &none, error);
     if (status != STATUS_OK) {
@@ -166,6 +167,7 @@ const char *engine_documents_warning(const struct engine *engine) {
 const struct page_costs *engine_page_costs(const struct engine *engine) {
     return engine->has_costs ? &engine->costs : NULL;
 }
+size_t engine_hard_heads(const struct engine *engine) { return engine->hard_heads; }
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
     return kv_tier_statistics(engine->cache);
 }

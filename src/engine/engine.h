@@ -241,6 +241,9 @@ enum status sequence_read_map(struct sequence *sequence, uint64_t since, struct 
                               struct error *error) STATUS_CHECKED;
 /* Zeros without host_bytes. */
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
+/* With place=persistent: KV heads of later layers than those that stay that are hard to reuse.  They choose anew in
+ * each step; struct kv_tier_statistics says how many of them stay in RAM. */
+size_t engine_hard_heads(const struct engine *engine);
 /* The measured costs behind the fractions of new documents (plan/quantized_pages.h); NULL: nothing was measured. */
 const struct page_costs *engine_page_costs(const struct engine *engine);
 

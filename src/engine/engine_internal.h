@@ -7,6 +7,7 @@
  *   inputs       what K and V are computed from        paused  segments that stopped in between
  *   together     short prompts of several sequences
  *   documents    which saved KV a prompt has       persistent   heads that stay in RAM
+ *   hard_heads   heads that choose anew
  */
 #ifndef LOAM_ENGINE_ENGINE_INTERNAL_H
 #define LOAM_ENGINE_ENGINE_INTERNAL_H
@@ -15,6 +16,7 @@
 #include "engine/documents.h"
 #include "engine/engine.h"
 #include "engine/recording.h"
+#include "plan/persistent_heads.h"
 #include "plan/quantized_pages.h"
 
 /* A segment that has paused (paused.c). */
@@ -66,6 +68,8 @@ struct engine {
     struct inputs_shape inputs_shape;
     size_t rebuild_chunks;
     bool prefetches;                     /* the plan's, but where RAM has one layer's key index alone */
+    bool persists;                       /* struct plan.persistent */
+    size_t hard_heads;                   /* engine_hard_heads */
     bool hides_reads;                    /* reads overlap with the computation of the previous layer */
     const struct replay *const *replays; /* borrowed, of the sequences of a step; NULL: nothing is replayed */
     float *replay_rows;                  /* owned, of a step: queries, keys and values of every layer */
@@ -94,7 +98,16 @@ bool engine_choose_fractions(void *context, struct store *store, const struct st
  * measured. */
 double engine_layer_seconds(struct engine *engine, struct kv_sequence *kv);
 
-/* persistent_heads.c.  Before the first sequence. */
+/* hard_heads.c.  place=persistent, and lists are reused. */
+bool engine_persists(const struct engine *engine);
+struct calibration;
+/* Of the heads that choose, but for N_p; *file keeps what is borrowed, and is the caller's to close.  similarity NULL:
+ * nothing is known of them. */
+enum status engine_ask_persistent(const struct engine *engine, struct persistent_question *question,
+                                  struct calibration **file, struct error *error) STATUS_CHECKED;
+/* Once the attention has its selection: heads that are hard to reuse choose anew. */
+enum status engine_mark_persistent(struct engine *engine, struct error *error) STATUS_CHECKED;
+/* persistent_heads.c.  Which of them stay in RAM, before the first sequence. */
 enum status engine_choose_persistent(struct engine *engine, const struct plan *plan, struct error *error)
     STATUS_CHECKED;
 

@@ -31,27 +31,18 @@ static size_t prefetchable(struct engine *engine) {
 
 enum status engine_choose_persistent(struct engine *engine, const struct plan *plan, struct error *error) {
     const struct model_config *config = &engine->model->config;
-    const double *thresholds = attention_reuse_thresholds(engine->attention);
+    struct persistent_question question;
     struct calibration *file = NULL;
-    if (!plan->persistent || thresholds == NULL || engine->documents == NULL) return STATUS_OK;
-    TRY(calibration_open(&file, engine->model, NULL, error));
-    struct persistent_question question = {.layer_count = config->layer_count,
-                                           .layer_first =
-                                               max_size(plan->resident_layers, plan->select.dense_layers),
-                                           .head_count = config->head_count,
-                                           .kv_head_count = config->kv_head_count,
-                                           .options = &plan->select.reuse,
-                                           .thresholds = thresholds};
-    if (file != NULL) {
-        question.similarity = calibration_decoded_similarity(file);
-        if (question.similarity == NULL) question.similarity = calibration_query_similarity(file);
-        question.importance = calibration_head_importance(file);
-    }
+    if (!engine_persists(engine) || engine->documents == NULL) return STATUS_OK;
+    TRY(engine_ask_persistent(engine, &question, &file, error));
     uint32_t *lanes = calloc(config->layer_count * config->kv_head_count, sizeof *lanes);
     enum status status = lanes == NULL ? error_set(error, STATUS_MEMORY, "out of memory") : STATUS_OK;
     if (status == STATUS_OK && question.similarity != NULL) {
         question.prefetchable = engine->prefetches ? prefetchable(engine) : 0;
-        status = kv_tier_set_resident_heads(engine->cache, lanes, persistent_choose(&question, lanes), error);
+        size_t count = persistent_choose(&question, lanes);
+        status = plan_keep_heads(plan, config, &engine->kv, &count, error);
+        if (status == STATUS_OK)
+            status = kv_tier_set_resident_heads(engine->cache, lanes, count, engine->kv.list_bytes, error);
     }
     free(lanes);
     calibration_close(file);

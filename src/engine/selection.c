@@ -84,7 +84,8 @@ enum status engine_replace_select(struct engine *engine, const struct select_opt
     engine->kv.key_index_layer_first = options->dense_layers;
     for (struct sequence *s = engine->sequences; s != NULL && engine->select != NULL; s = s->next)
         TRY(build_key_index(engine, s, error));
-    return attention_set_select(engine->attention, engine->select, error);
+    TRY(attention_set_select(engine->attention, engine->select, error));
+    return engine_mark_persistent(engine, error);
 }
 
 enum status engine_set_select(struct engine *engine, const struct select_options *options,

@@ -208,8 +208,8 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
     const bool reuses = is_word(plan->methods[AXIS_REUSE], "similarity");
     plan->select.reuse.kind = reuses ? REUSE_SIMILARITY : REUSE_NONE;
     if (!plan->prefetches) plan->select.reuse.labels = REUSE_EXACT;
-    plan->persistent = is_word(plan->methods[AXIS_PLACE], "persistent") && on_disk;
-    if (is_word(plan->methods[AXIS_PLACE], "persistent") && !reuses)
+    plan->persistent = is_word(plan->methods[AXIS_PLACE], "persistent");
+    if (plan->persistent && !reuses)
         return error_set(error, STATUS_USAGE,
                          "--set place=persistent: heads that are hard to reuse are a question with "
                          "reuse=similarity only");
@@ -228,7 +228,7 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
     TRY(select_keep_parse(&plan->select.keep, keep, error));
     if (plan->resident_layers == SIZE_MAX) /* not given: what every step reads whole */
         plan->resident_layers = on_disk && plan->select.method != &select_all ? plan->select.dense_layers : 0;
-    if (plan->persistent && plan->resident_layers == 0)
+    if (plan->persistent && on_disk && plan->resident_layers == 0)
         plan->resident_layers = 1; /* nothing prefetches for it */
     bool everything = plan->select.keep.ratio == 0 && plan->select.keep.tokens == UINT64_MAX;
     if (plan->select.method == &select_all && !everything)

@@ -10,8 +10,10 @@
  * is read from, mem_head are the bytes that a head's list is read with.  [clo] prints Eq. 12 as T_comp / (B mem_head),
  * which is no number of heads.
  *
- * A calibration made before decode steps were profiled gives the similarities of a text's adjacent tokens.  Where heads
- * stay never changes an answer. */
+ * Heads with D > 0 choose anew in every step, by the layer's own queries (4.2), whether they stay or not: so where
+ * heads stay never changes an answer.  Differs from [clo]: there those that are prefetched reuse.
+ *
+ * A calibration made before decode steps were profiled gives the similarities of a text's adjacent tokens. */
 #ifndef LOAM_PLAN_PERSISTENT_HEADS_H
 #define LOAM_PLAN_PERSISTENT_HEADS_H
 

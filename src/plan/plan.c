@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "attention/list_buffer.h"
+#include "base/assert.h"
 #include "base/checked.h"
 #include "base/size.h"
 #include "cache/inputs.h"
@@ -258,11 +259,35 @@ static void place_key_index(const struct plan *plan, struct kv_cache_config *cac
         cache->host_bytes > 0 && in_ram > cache->host_bytes && kv_tier_bytes_min(cache) < in_ram;
 }
 
+/* Rows of lists and heads that stay whole, beside the layers that do: of the heads as many as leave every other head
+ * its list (CLO, 3.3: what the buffers leave free is for persistent heads).  Where that is none, lists have what they
+ * would have if none were to stay. */
+static void divide_lists(struct kv_cache_config *cache, const struct list_buffer_shape *buffers,
+                         uint64_t spare, size_t *staying) {
+    const uint64_t heads = (cache->layer_count - buffers->layer_first) * cache->kv_head_count,
+                   head = cache->sequence_capacity *
+                          list_buffer_head_bytes(buffers->list_rows, buffers->layout->chunk_bytes),
+                   tables = list_buffer_table_bytes(buffers),
+                   layers = min_size(cache->resident_layers, cache->layer_count) * cache->kv_head_count;
+    ASSERT(*staying <= heads);
+    uint64_t rest = spare;
+    for (; *staying > 0; --*staying) {
+        const uint64_t whole = kv_tier_heads_bytes(cache, layers + *staying);
+        rest = whole < spare ? spare - whole : 0;
+        if ((heads - *staying) * head + tables <= rest / LIST_SHARE_WHOLE * LIST_SHARE) break;
+        rest = spare;
+    }
+    const uint64_t all = (heads - *staying) * head + tables, most = rest / LIST_SHARE_WHOLE * LIST_SHARE;
+    cache->list_bytes = all < most ? all : most;
+    cache->scratch_bytes += cache->list_bytes;
+}
+
 /* What RAM has beyond the least goes to rows of lists, up to what all heads' lists may have: a slot holds 64 tokens, of
- * which a list of short units wants a few.  Layers that are to stay have what is left. */
+ * which a list of short units wants a few.  Layers that are to stay have what is left.  *staying: heads that are to
+ * stay; as many as do, where lists have buffers. */
 static enum status add_list_buffers(const struct plan *plan, const struct model_config *config,
                                     const struct attention_options *lists, struct kv_cache_config *cache,
-                                    struct error *error) {
+                                    size_t *staying, struct error *error) {
     const struct select_shape shape = plan_select_shape(config);
     const uint64_t least = kv_tier_bytes_min(cache);
     uint64_t unit;
@@ -283,17 +308,10 @@ static enum status add_list_buffers(const struct plan *plan, const struct model_
     const struct list_buffer_shape buffers = {.layer_count = cache->layer_count,
                                               .kv_head_count = cache->kv_head_count,
                                               .sequence_capacity = cache->sequence_capacity,
+                                              .layer_first = lists->list_layer_first,
                                               .list_rows = lists->kept_max,
                                               .layout = &layout};
-    const uint64_t heads = (cache->layer_count - lists->list_layer_first) * cache->kv_head_count;
-    const uint64_t all =
-        cache->sequence_capacity * heads * list_buffer_head_bytes(lists->kept_max, layout.chunk_bytes) +
-        list_buffer_table_bytes(&buffers);
-    uint64_t spare = cache->host_bytes - least;
-    if (plan->persistent) spare /= 2; /* whole heads want some of it, too */
-    spare = spare / LIST_SHARE_WHOLE * LIST_SHARE;
-    cache->list_bytes = all < spare ? all : spare;
-    cache->scratch_bytes += cache->list_bytes;
+    divide_lists(cache, &buffers, cache->host_bytes - least, staying);
     return STATUS_OK;
 }
 
@@ -331,7 +349,17 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     pool_key_index(plan, per_sequence, cache);
     place_key_index(plan, cache);
     if (cache->key_index_on_disk) cache->pooled_tokens = 0;
-    return add_list_buffers(plan, config, &lists, cache, error);
+    size_t staying = 0;
+    return add_list_buffers(plan, config, &lists, cache, &staying, error);
+}
+
+enum status plan_keep_heads(const struct plan *plan, const struct model_config *config,
+                            struct kv_cache_config *cache, size_t *head_count, struct error *error) {
+    struct attention_options lists;
+    TRY(plan_attention_options(plan, config, &lists, error));
+    cache->scratch_bytes -= cache->list_bytes;
+    cache->list_bytes = 0;
+    return add_list_buffers(plan, config, &lists, cache, head_count, error);
 }
 
 enum status plan_host_bytes_min(const struct plan *plan, const struct model_config *config, uint64_t *bytes,

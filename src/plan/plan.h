@@ -74,7 +74,9 @@ struct plan {
     /* With KV on disk: sequences share the memory of the key index where host_bytes does not hold that of every
      * sequence's whole context.  A sequence that grows may then get STATUS_MEMORY: for a caller that makes room. */
     bool pools_key_index;
-    bool persistent; /* with KV on disk: heads that are hard to reuse stay in RAM (plan/persistent_heads.h) */
+    /* Heads that are hard to reuse choose anew in every step; with KV on disk they stay in RAM as well, as far as they
+     * have room (plan/persistent_heads.h). */
+    bool persistent;
     bool rebuilds;   /* with KV on disk: K and V are computed from kept inputs (attention/rebuild.h) */
     bool prefetches; /* with KV on disk: prefetch the next layer's chunks while this layer computes */
     /* With KV on disk: rows of lists are copied out of their chunks (attention/list_buffer.h) */
@@ -148,6 +150,12 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
 /* The cache's configuration, with the selection's key index. */
 enum status plan_cache_config(const struct plan *plan, const struct model_config *config,
                               struct kv_cache_config *cache, struct error *error) STATUS_CHECKED;
+/* Divides the RAM of that configuration anew, now that *head_count heads of later layers than those that stay are to
+ * stay as well (kv_tier_set_resident_heads).  *head_count: of them so many, where the others have buffers for their
+ * lists; else what it was. */
+enum status plan_keep_heads(const struct plan *plan, const struct model_config *config,
+                            struct kv_cache_config *cache, size_t *head_count, struct error *error)
+    STATUS_CHECKED;
 /* The min host_bytes of the plan. */
 enum status plan_host_bytes_min(const struct plan *plan, const struct model_config *config, uint64_t *bytes,
                                 struct error *error) STATUS_CHECKED;

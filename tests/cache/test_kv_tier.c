@@ -654,7 +654,7 @@ static void residents_never_go(void **state) {
         const uint64_t host_bytes = setting.config.host_bytes + held * head_bytes;
         setting_close(&setting);
         setting_open(&setting, scratch.path, host_bytes, 0);
-        assert_ok(kv_tier_set_resident_heads(setting.cache, setting.lanes, setting.lane_count, &error),
+        assert_ok(kv_tier_set_resident_heads(setting.cache, setting.lanes, setting.lane_count, 0, &error),
                   error);
         assert_int_equal(kv_tier_statistics(setting.cache).resident_heads, held);
         misses += run(&setting, 600);

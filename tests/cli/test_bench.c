@@ -82,6 +82,47 @@ static void the_table_has_what_was_reused(void **state) {
     process_deinit(&without);
 }
 
+/* How many heads stay is said where some may, and not elsewhere. */
+static void the_table_has_the_heads_that_stay(void **state) {
+    (void)state;
+    static const char set[] = "bits=32,dense=0,recent=4,sinks=2,power=0,reused=0,place=persistent";
+    struct process_result with = LOAM("bench", "-m", model_path, "-p", "0", "-n", "2", "-d", "100", "-r", "1",
+                                      "--preset", "clo", "--keep", "16", "--set", set, "--kv-disk",
+                                      scratch_path("heads.kv")),
+                          without = LOAM("bench", "-m", model_path, "-p", "0", "-n", "2", "-d", "100", "-r",
+                                         "1", "--preset", "clo", "--keep", "16", "--set", set);
+    if (with.code != 0) fail_msg("%s", with.complaints);
+    assert_non_null(strstr(with.output, "| heads stay |"));
+    assert_null(strstr(without.output, "heads stay"));
+    const char *json[] = {"bench",
+                          "-m",
+                          model_path,
+                          "-p",
+                          "0",
+                          "-n",
+                          "2",
+                          "-d",
+                          "100",
+                          "-r",
+                          "1",
+                          "--preset",
+                          "clo",
+                          "--keep",
+                          "16",
+                          "--set",
+                          set,
+                          "--kv-disk",
+                          scratch_path("heads.kv"),
+                          "-o",
+                          "json",
+                          NULL};
+    json_t *rows = bench_json(json);
+    assert_true(json_is_integer(json_object_get(json_array_get(rows, 0), "kv_resident_heads")));
+    json_decref(rows);
+    process_deinit(&with);
+    process_deinit(&without);
+}
+
 static json_int_t integer(json_t *row, const char *key) {
     json_t *value = json_object_get(row, key);
     if (!json_is_integer(value)) fail_msg("no integer %s", key);
@@ -391,6 +432,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_is_llama_benchs),
         cmocka_unit_test(the_table_has_what_was_reused),
+        cmocka_unit_test(the_table_has_the_heads_that_stay),
         cmocka_unit_test(json_rows_add_up),
         cmocka_unit_test(a_receipt_says_what_it_took),
         cmocka_unit_test(a_codec_that_is_set_is_measured),

@@ -23,6 +23,7 @@ struct rig {
     struct list_buffers *buffers;
     struct stream *stream;
     uint8_t *chunks[TOKENS / KV_CHUNK_TOKENS]; /* of a head */
+    bool stays[LAYERS * HEADS];
     struct error error;
 };
 
@@ -47,7 +48,8 @@ static void rig_open(struct rig *rig, enum kv_type type, size_t heads, size_t se
                                       .sequence_capacity = sequences,
                                       .layer_first = 1,
                                       .list_rows = ROWS,
-                                      .layout = &rig->layout};
+                                      .layout = &rig->layout,
+                                      .stays = rig->stays};
     shape.bytes = list_buffer_table_bytes(&shape) +
                   sequences * heads * list_buffer_head_bytes(ROWS, rig->layout.chunk_bytes);
     if (heads == 0) shape.bytes--;
@@ -198,6 +200,9 @@ static void as_many_as_there_is_memory_for(void **state) {
     rig_close(&rig);
     rig_open(&rig, KV_F16, 3, 1);
     assert_int_equal(list_buffers_counts(rig.buffers).heads, 3);
+    rig.stays[2 * HEADS + 1] = true;
+    assert_null(list_buffers_of(rig.buffers, rig.sequences[0], 2, 1, &list)); /* it stays itself */
+    rig.stays[2 * HEADS + 1] = false;
     assert_null(list_buffers_of(rig.buffers, rig.sequences[0], 0, 1, &list)); /* its layer stays */
     assert_null(list_buffers_of(rig.buffers, rig.sequences[0], 1, 1, &longer));
     struct list_buffer *first = list_buffers_of(rig.buffers, rig.sequences[0], 2, 1, &list);

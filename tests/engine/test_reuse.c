@@ -56,8 +56,8 @@ static void thresholds_follow_importance(void **state) {
 static void groups_are_aggregated(void **state) {
     (void)state;
     struct reuse_options options = reuse_options_default();
-    const double alike[3] = {0.7, 0.7, 0.7}, mixed[3] = {0.9, 0.5, 0.1}, negative[2] = {-0.5, 0.9}, across[2] = {0, 0.9},
-                 broken[3] = {0.9, NAN, 0.9};
+    const double alike[3] = {0.7, 0.7, 0.7}, mixed[3] = {0.9, 0.5, 0.1}, negative[2] = {-0.5, 0.9},
+                 across[2] = {0, 0.9}, broken[3] = {0.9, NAN, 0.9};
     const float even[3] = {1, 1, 1}, first[3] = {1, 0, 0}, none[3] = {0, 0, 0};
     assert_close(label_similarity(options.aggregate, alike, even, 3), 0.7);
     assert_close(label_similarity(options.aggregate, mixed, even, 3), 3 / (1 / 0.9 + 2 + 10));

@@ -101,7 +101,8 @@ static void tiers_change_nothing(void **state) {
                                        "dense=0,reused=0",
                                        "dense=1,reused=0,labels=speculated,eta=-1,age=3,page=16",
                                        "dense=0,eta=0.3",
-                                       "dense=0,reused=0,place=persistent"};
+                                       "dense=0,reused=0,place=persistent",
+                                       "dense=0,reused=0,labels=speculated,place=persistent"};
     struct random random;
     random_init(&random, test_seed(23));
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
@@ -128,34 +129,100 @@ static void tiers_change_nothing(void **state) {
     }
 }
 
-/* Important heads, whose thresholds their queries do not reach, stay as the budget holds them, and with them the first
- * layer: nothing of theirs is read after the prompt.  Others are, and the answers are those in RAM. */
+/* With this epsilon every head is hard to reuse.  They stay as the budget holds them, and with them the first layer:
+ * nothing of theirs is read after the prompt.  Others are, and the answers are those in RAM. */
 static void hard_heads_stay(void **state) {
     test_skip_part();
     struct rig *rig = *state;
-    static const char set[] = "dense=0,reused=0,place=persistent,speculate=none,page=16";
+    static const char set[] = "dense=0,reused=0,epsilon=2,place=persistent,speculate=none,page=16";
+    const size_t layer = rig->base.model->config.kv_head_count, hard = (LAYERS - 1) * layer;
     struct kv_tier_statistics last;
     struct select_statistics in_ram, found;
     engine_open(rig, set, 0, 1);
     float *expected = decode(rig, &in_ram);
+    assert_int_equal(engine_hard_heads(rig->engine), hard);
+    assert_int_equal(in_ram.reuse.hits, 0);
     engine_close(rig);
-    size_t heads[3];
     for (size_t round = 0; round < 3; round++) {
         engine_open(rig, set, budget(rig, set, round * kv_bytes(rig) * 2 / 3, 1), 1);
         float *logits = decode(rig, &found);
         assert_memory_equal(logits, expected, STEPS * rig->base.width * sizeof *logits);
         last = engine_tier_statistics(rig->engine);
-        heads[round] = last.resident_heads;
         assert_int_equal(last.resident_layers, round > 0);
+        assert_int_equal(last.resident_heads, round == 0   ? 0
+                                              : round == 1 ? LAYERS * layer * 2 / 3 - layer
+                                                           : hard);
         assert_int_equal(last.resident_read_pages, 0);
         assert_true(round > 1 || last.read_pages > 0);
         free(logits);
         engine_close(rig);
     }
-    assert_true(heads[0] == 0 && heads[1] >= heads[0] && heads[2] >= heads[1] && heads[2] > 0);
     struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1};
     assert_int_equal(plan_set_axes(&plan, "hata", "place=persistent", NULL, &rig->error), STATUS_USAGE);
     free(expected);
+}
+
+/* Heads are chosen before RAM is divided: where none is hard to reuse lists have the buffers that they have without
+ * place=persistent; where some are, they stay beside the buffers of all others, and have none themselves. */
+static void hard_heads_leave_lists_their_buffers(void **state) {
+    test_skip_part();
+    struct rig *rig = *state;
+    static const char *const sets[] = {"dense=0,reused=0,resident=1,speculate=none",
+                                       "dense=0,reused=0,speculate=none,epsilon=-2,place=persistent",
+                                       "dense=0,reused=0,speculate=none,epsilon=2,place=persistent"};
+    const size_t others = (LAYERS - 1) * rig->base.model->config.kv_head_count;
+    struct select_statistics in_ram, found;
+    size_t buffers[3][2];
+    for (size_t i = 0; i < 3; i++) {
+        engine_open(rig, sets[i], 0, 1);
+        float *expected = decode(rig, &in_ram);
+        engine_close(rig);
+        for (size_t large = 0; large < 2; large++) {
+            const uint64_t more = large ? kv_bytes(rig) * 3 / 4 : kv_bytes(rig) / 16;
+            engine_open(rig, sets[i], budget(rig, sets[i], more, 1), 1);
+            float *logits = decode(rig, &found);
+            assert_memory_equal(logits, expected, STEPS * rig->base.width * sizeof *logits);
+            const struct kv_tier_statistics tier = engine_tier_statistics(rig->engine);
+            buffers[i][large] = attention_list_buffer_counts(engine_attention(rig->engine)).heads;
+            assert_int_equal(tier.resident_read_pages, 0);
+            if (i < 2 || !large) assert_int_equal(tier.resident_heads, 0);
+            if (i == 2 && large) {
+                assert_true(tier.resident_heads > 1 && tier.resident_heads < others);
+                assert_int_equal(buffers[i][large], others - tier.resident_heads);
+            }
+            free(logits);
+            engine_close(rig);
+        }
+        free(expected);
+    }
+    assert_true(buffers[0][0] > 1 && buffers[0][0] < others && buffers[0][1] == others);
+    for (size_t i = 1; i < 3; i++) assert_int_equal(buffers[i][0], buffers[0][0]);
+    assert_int_equal(buffers[1][1], others);
+}
+
+/* CLO, 4.2: heads that persist are chosen by the layer's own queries, whatever the others look up and choose by.  If
+ * all are hard, that is the step without reuse. */
+static void hard_heads_choose_by_their_own_queries(void **state) {
+    test_skip_part();
+    struct rig *rig = *state;
+    static const char *const sets[] = {"dense=0,reused=0,eta=1.1",
+                                       "dense=0,reused=0,labels=speculated,epsilon=2,place=persistent",
+                                       "dense=0,reused=0,labels=speculated,epsilon=0.9,place=persistent",
+                                       "dense=0,reused=0,labels=speculated"};
+    float *logits[4];
+    struct select_statistics found[4];
+    for (size_t i = 0; i < 4; i++) {
+        engine_open(rig, sets[i], 0, 1);
+        logits[i] = decode(rig, &found[i]);
+        engine_close(rig);
+    }
+    const size_t size = STEPS * rig->base.width * sizeof *logits[0];
+    assert_memory_equal(logits[1], logits[0], size);
+    assert_int_equal(found[1].reuse.hits, 0);
+    assert_true(found[2].reuse.hits > 0 && found[2].reuse.hits < found[3].reuse.hits);
+    assert_memory_not_equal(logits[2], logits[0], size);
+    assert_memory_not_equal(logits[2], logits[3], size);
+    for (size_t i = 0; i < 4; i++) free(logits[i]);
 }
 
 /* With equal queries lists are chosen once.  With slots for twice their chunks the following steps read nothing; with
@@ -270,9 +337,14 @@ static void what_is_held_gives_way(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiers_change_nothing),    cmocka_unit_test(hard_heads_stay),
-        cmocka_unit_test(hits_read_nothing),       cmocka_unit_test(hits_copy_one_row),
-        cmocka_unit_test(hits_are_not_prefetched), cmocka_unit_test(what_is_held_gives_way),
+        cmocka_unit_test(tiers_change_nothing),
+        cmocka_unit_test(hard_heads_stay),
+        cmocka_unit_test(hard_heads_leave_lists_their_buffers),
+        cmocka_unit_test(hard_heads_choose_by_their_own_queries),
+        cmocka_unit_test(hits_read_nothing),
+        cmocka_unit_test(hits_copy_one_row),
+        cmocka_unit_test(hits_are_not_prefetched),
+        cmocka_unit_test(what_is_held_gives_way),
     };
     return cmocka_run_group_tests(tests, rig_open, rig_close);
 }
