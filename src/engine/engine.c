@@ -168,6 +168,9 @@ const struct page_costs *engine_page_costs(const struct engine *engine) {
     return engine->has_costs ? &engine->costs : NULL;
 }
 size_t engine_hard_heads(const struct engine *engine) { return engine->hard_heads; }
+const struct persistent_times *engine_persistent_times(const struct engine *engine) {
+    return &engine->persistent_times;
+}
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
     return kv_tier_statistics(engine->cache);
 }

@@ -244,6 +244,10 @@ struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
 /* With place=persistent: KV heads of later layers than those that stay that are hard to reuse.  They choose anew in
  * each step; struct kv_tier_statistics says how many of them stay in RAM. */
 size_t engine_hard_heads(const struct engine *engine);
+struct persistent_times;
+/* With place=persistent and speculate=next-layer, KV on disk: the times behind how many heads of a layer need not stay,
+ * as they are read meanwhile (plan/persistent_heads.h); zeros: nothing was measured. */
+const struct persistent_times *engine_persistent_times(const struct engine *engine);
 /* The measured costs behind the fractions of new documents (plan/quantized_pages.h); NULL: nothing was measured. */
 const struct page_costs *engine_page_costs(const struct engine *engine);
 

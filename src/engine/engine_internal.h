@@ -70,6 +70,7 @@ struct engine {
     bool prefetches;                     /* the plan's, but where RAM has one layer's key index alone */
     bool persists;                       /* struct plan.persistent */
     size_t hard_heads;                   /* engine_hard_heads */
+    struct persistent_times persistent_times;
     bool hides_reads;                    /* reads overlap with the computation of the previous layer */
     const struct replay *const *replays; /* borrowed, of the sequences of a step; NULL: nothing is replayed */
     float *replay_rows;                  /* owned, of a step: queries, keys and values of every layer */

@@ -1,11 +1,14 @@
 /* persistent_heads: which KV heads stay in RAM whole (place=persistent, plan/persistent_heads.h), by what is measured
  * on this machine. */
 #include <stdlib.h>
+#include <string.h>
 
+#include "attention/choice.h"
 #include "base/checked.h"
 #include "engine/engine_internal.h"
 #include "model/calibration.h"
-#include "plan/persistent_heads.h"
+#include "platform/clock.h"
+#include "platform/pool.h"
 
 /* Bytes that a KV head's list is read with: the pages that it lies in. */
 static double head_bytes(const struct engine *engine) {
@@ -17,16 +20,95 @@ static double head_bytes(const struct engine *engine) {
            (double)kv_cache_layout(engine->cache)->chunk_bytes;
 }
 
-/* N_p; 0: nothing could be measured. */
-static size_t prefetchable(struct engine *engine) {
-    struct store_rates rates;
+/* One row's choice in the last layer at the end of the context, on the second run.  What it scores is whatever lies in
+ * memory: how long that takes follows from how much it is. */
+static enum status time_choice(struct engine *engine, struct kv_sequence *kv, struct choice *choice,
+                               struct span q) {
+    const struct model_config *config = &engine->model->config;
+    const size_t layer = config->layer_count - 1;
+    const struct attend_item item = {.view = kv_sequence_view(kv, engine->stream, layer),
+                                     .row_count = 1,
+                                     .position_first = engine->context_size - 1};
+    const struct attend_operation operation = {.q = q,
+                                               .q_stride = config->head_count * config->k_dimension,
+                                               .head_count = config->head_count,
+                                               .kv_head_count = config->kv_head_count,
+                                               .scale = config->attention_scale,
+                                               .items = &item,
+                                               .item_count = 1};
+    const struct select_rule rule = engine_default_rule(engine);
+    const struct select_rule *rules = &rule;
+    const struct choice_query query = {.layer_index = layer, .operation = &operation, .rules = &rules};
+    for (int round = 0; round < 2; round++) {
+        choice->statistics = (struct select_statistics){0};
+        const uint64_t began = clock_ns();
+        TRY(select_choose(engine->select, engine->stream, &query, choice, NULL));
+        TRY(engine->model->device->operations->stream_synchronize(engine->stream, NULL));
+        engine->persistent_times.choose = (double)(clock_ns() - began) * 1e-9;
+    }
+    engine->persistent_times.evaluated = choice->statistics.evaluated;
+    return STATUS_OK;
+}
+
+/* Where the key index is on disk nothing is counted for the choice: fewer heads are taken to be read meanwhile. */
+static enum status measure_choice(struct engine *engine) {
+    const struct model_config *config = &engine->model->config;
+    const struct select_shape shape = {.layer_count = config->layer_count,
+                                       .head_count = config->head_count,
+                                       .kv_head_count = config->kv_head_count,
+                                       .k_dimension = config->k_dimension,
+                                       .v_dimension = config->v_dimension};
+    struct device *device = engine->model->device;
+    struct choice_options options = {.row_capacity = 1,
+                                     .kv_head_count = config->kv_head_count,
+                                     .tree_layers = select_tree_layers(engine->select),
+                                     .host_reads = true};
+    struct choice choice = {0};
+    struct buffer q = {0};
     struct kv_sequence *kv;
-    if (documents_measure(engine->documents, engine->context_size, &rates, NULL) != STATUS_OK) return 0;
-    if (kv_sequence_create(&kv, engine->cache, KV_CHUNK_TOKENS, NULL) != STATUS_OK) return 0;
-    const double seconds = engine_layer_seconds(engine, kv);
+    if (engine->kv.key_index_on_disk) return STATUS_OK;
+    TRY(select_options_kept_max(select_get_options(engine->select), &shape, engine->context_size,
+                                &options.list_rows, NULL));
+    options.list_rows *= config->kv_head_count;
+    TRY(kv_sequence_create(&kv, engine->cache, engine->context_size, NULL));
+    enum status status = kv_sequence_reserve(kv, engine->context_size, NULL);
+    if (status == STATUS_OK)
+        status = device->operations->allocate(
+            device, MEMORY_SHARED, config->head_count * config->k_dimension * sizeof(float), &q, NULL);
+    if (status == STATUS_OK) status = choice_init(&choice, device, &options, NULL);
+    if (status == STATUS_OK) {
+        memset(span_host(span_of(&q, 0)), 0, q.bytes);
+        status = time_choice(engine, kv, &choice, span_of(&q, 0));
+    }
+    choice_deinit(&choice);
+    device->operations->release(device, &q);
     kv_sequence_destroy(kv);
-    const double rate = (double)kv_cache_layout(engine->cache)->chunk_bytes / rates.page_seconds;
-    return persistent_prefetchable(seconds, rate, head_bytes(engine));
+    return status;
+}
+
+/* N_p, by what a step computes at the whole context; 0: nothing could be measured. */
+static size_t prefetchable(struct engine *engine) {
+    struct persistent_times *times = &engine->persistent_times;
+    const struct model_config *config = &engine->model->config;
+    const struct pool *pool = device_pool(engine->model->device);
+    const struct kv_layout *layout = kv_cache_layout(engine->cache);
+    struct store_rates rates;
+    struct page_costs costs;
+    struct kv_sequence *kv;
+    if (documents_measure(engine->documents, engine->context_size, &rates, NULL) != STATUS_OK ||
+        quantized_pages_measure_attention(&costs, layout, config->head_count / config->kv_head_count, NULL) !=
+            STATUS_OK ||
+        kv_sequence_create(&kv, engine->cache, KV_CHUNK_TOKENS, NULL) != STATUS_OK)
+        return 0;
+    times->layer = engine_layer_seconds(engine, kv);
+    kv_sequence_destroy(kv);
+    if (measure_choice(engine) != STATUS_OK) return 0;
+    times->attend = costs.rows_attend;
+    times->chunks =
+        config->kv_head_count * kv_chunks_of(select_kept_tokens(engine->select, engine->context_size - 1));
+    times->thread_count = pool != NULL ? pool_thread_count(pool) : 1;
+    return persistent_prefetchable(persistent_compute_seconds(times),
+                                   (double)layout->chunk_bytes / rates.page_seconds, head_bytes(engine));
 }
 
 enum status engine_choose_persistent(struct engine *engine, const struct plan *plan, struct error *error) {

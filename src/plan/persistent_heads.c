@@ -4,6 +4,10 @@
 
 #include "base/assert.h"
 
+double persistent_compute_seconds(const struct persistent_times *times) {
+    return times->layer + times->choose + (double)times->chunks * times->attend / (double)times->thread_count;
+}
+
 size_t persistent_prefetchable(double compute_seconds, double bytes_per_second, double head_bytes) {
     const double heads = compute_seconds * bytes_per_second / head_bytes;
     return heads >= 1 ? (size_t)fmin(heads, (double)UINT32_MAX) : 0; /* no number: none */

@@ -6,7 +6,8 @@
  *   max(N_d - N_p, 0) of each layer's heads persist, those of the largest D                           Eq. 13
  *
  * s_i is the mean similarity of a head's queries in adjacent decode steps (loam calibrate), aggregated over its group
- * as lookups are; N_d are a layer's heads with D > 0; T_comp are the seconds of a layer, B is the rate of the tier that
+ * as lookups are; N_d are a layer's heads with D > 0; T_comp are the seconds of a layer of a
+ * step at the whole context, B is the rate of the tier that
  * is read from, mem_head are the bytes that a head's list is read with.  [clo] prints Eq. 12 as T_comp / (B mem_head),
  * which is no number of heads.
  *
@@ -32,6 +33,17 @@ struct persistent_question {
     size_t prefetchable;      /* N_p */
 };
 
+/* What a step computes in a layer at the whole context, in seconds; it grows with the context. */
+struct persistent_times {
+    double layer;        /* without attention and without a choice */
+    double choose;       /* the lists of all heads, of candidates up to the last token */
+    double attend;       /* to a chunk of rows of one KV head, on one thread */
+    uint64_t chunks;     /* that the lists of a layer fill */
+    size_t thread_count; /* of attention */
+    uint64_t evaluated;  /* importances that the choice computed */
+};
+/* T_comp. */
+double persistent_compute_seconds(const struct persistent_times *times);
 /* N_p: whole heads of a layer that are read within the time of its computation. */
 size_t persistent_prefetchable(double compute_seconds, double bytes_per_second, double head_bytes);
 /* D of a KV head; NaN: it has no similarity. */

@@ -111,10 +111,15 @@ enum status quantized_pages_measure(struct page_costs *costs, const struct page_
     *costs = (struct page_costs){0};
     TRY(store_measure(sample->store, sample->layout, sample->token_capacity, sample->bytes, &costs->disk,
                       error));
+    return quantized_pages_measure_attention(costs, sample->kv, sample->group, error);
+}
+
+enum status quantized_pages_measure_attention(struct page_costs *costs, const struct kv_layout *kv,
+                                              size_t group, struct error *error) {
     struct bench *bench = calloc(1, sizeof *bench);
     if (bench == NULL) return error_set(error, STATUS_MEMORY, "measuring attention: out of memory");
-    enum status status = bench_init(bench, sample->kv, sample->group, error);
-    if (status == STATUS_OK) bench_run(bench, sample->group, costs);
+    enum status status = bench_init(bench, kv, group, error);
+    if (status == STATUS_OK) bench_run(bench, group, costs);
     bench_deinit(bench);
     free(bench);
     return status;

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "engine/decode_rig.h"
 #include "engine/engine.h"
+#include "plan/persistent_heads.h"
 #include "seed.h"
 
 enum { LAYERS = DECODE_RIG_LAYERS, PROMPT = 2600, STEPS = 14, CONTEXT = 2688, SEQUENCES = 2 };
@@ -160,6 +161,26 @@ static void hard_heads_stay(void **state) {
     struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1};
     assert_int_equal(plan_set_axes(&plan, "hata", "place=persistent", NULL, &rig->error), STATUS_USAGE);
     free(expected);
+}
+
+/* Eq. 12's time is that of a step at the whole context: a choice among all of its tokens but the window, and attention
+ * to the longest lists. */
+static void time_is_of_the_whole_context(void **state) {
+    test_skip_part();
+    struct rig *rig = *state;
+    static const char set[] = "dense=0,reused=0,epsilon=2,place=persistent";
+    engine_open(rig, set, budget(rig, set, kv_bytes(rig) / 2, 1), 1);
+    const struct persistent_times *times = engine_persistent_times(rig->engine);
+    const struct select_options *options = select_get_options(engine_select(rig->engine));
+    const size_t heads = rig->base.model->config.kv_head_count;
+    assert_int_equal(times->evaluated, heads * (CONTEXT - options->sinks - options->recent));
+    assert_int_equal(times->chunks,
+                     heads * kv_chunks_of(select_kept_tokens(engine_select(rig->engine), CONTEXT - 1)));
+    assert_true(times->layer > 0 && times->choose > 0 && times->attend > 0 && times->thread_count > 0);
+    engine_close(rig);
+    engine_open(rig, set, 0, 1); /* nothing is read */
+    assert_int_equal(engine_persistent_times(rig->engine)->evaluated, 0);
+    engine_close(rig);
 }
 
 /* Heads are chosen before RAM is divided: where none is hard to reuse lists have the buffers that they have without
@@ -339,6 +360,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiers_change_nothing),
         cmocka_unit_test(hard_heads_stay),
+        cmocka_unit_test(time_is_of_the_whole_context),
         cmocka_unit_test(hard_heads_leave_lists_their_buffers),
         cmocka_unit_test(hard_heads_choose_by_their_own_queries),
         cmocka_unit_test(hits_read_nothing),

@@ -43,6 +43,17 @@ static void dimensions_are_heads(void **state) {
     assert_true(persistent_prefetchable(INFINITY, 1e9, 5e5) > LAYERS * KV_HEADS);
 }
 
+/* A layer of 0.4 ms, a choice of 0.3, and 64 chunks of 10 us on two threads: 1.02 ms, in which 1 GB/s reads two heads of
+ * 500 kB. */
+static void time_is_of_the_whole_step(void **state) {
+    (void)state;
+    const struct persistent_times times = {
+        .layer = 0.4e-3, .choose = 0.3e-3, .attend = 10e-6, .chunks = 64, .thread_count = 2};
+    assert_true(fabs(persistent_compute_seconds(&times) - 1.02e-3) < 1e-12);
+    assert_int_equal(persistent_prefetchable(persistent_compute_seconds(&times), 1e9, 500e3), 2);
+    assert_int_equal(persistent_prefetchable(times.layer, 1e9, 500e3), 0);
+}
+
 /* For any thresholds: no lane twice, none of the first layers, the hardest first; in each layer as many fewer than are
  * hard as may be prefetched, and no harder one of the layer left out. */
 static void check(const struct persistent_question *question) {
@@ -135,6 +146,7 @@ static void published_scores(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dimensions_are_heads),
+        cmocka_unit_test(time_is_of_the_whole_step),
         cmocka_unit_test(any_scores),
         cmocka_unit_test(published_scores),
     };
