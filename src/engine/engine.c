@@ -55,11 +55,12 @@ static enum status open_documents(struct engine *engine, const struct plan *plan
                                                    .key_index_on_disk = engine->kv.key_index_on_disk},
                        error));
     documents_build_with(engine->documents, engine_build_rows, engine);
-    engine->hides_reads = engine->select == NULL || (engine->prefetches && select_scans(engine->select));
+    engine->hides_reads = engine->select == NULL || engine->prefetches;
     if (plan->mixes_pages && plan->fractions.layer_count == 0 && !plan->fixes_fractions)
         documents_choose_with(engine->documents, engine_choose_fractions, engine);
-    engine->has_costs = options->page_costs != NULL;
+    engine->has_costs = engine->has_layer_seconds = options->page_costs != NULL;
     if (engine->has_costs) engine->costs = *options->page_costs;
+    engine->layer_seconds = engine->costs.layer;
     return STATUS_OK;
 }
 

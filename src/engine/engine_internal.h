@@ -74,6 +74,8 @@ struct engine {
     bool hides_reads;                    /* reads overlap with the computation of the previous layer */
     const struct replay *const *replays; /* borrowed, of the sequences of a step; NULL: nothing is replayed */
     float *replay_rows;                  /* owned, of a step: queries, keys and values of every layer */
+    bool has_layer_seconds;
+    double layer_seconds; /* engine_layer_seconds, where hides_reads; 0: not known */
     bool has_costs;
     struct page_costs costs; /* the measured costs behind the fractions, if has_costs */
 };

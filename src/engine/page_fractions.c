@@ -5,11 +5,6 @@
 #include "platform/clock.h"
 #include "platform/pool.h"
 
-struct layer_timing {
-    struct engine *engine;
-    struct kv_sequence *kv; /* empty, and afterwards too */
-};
-
 /* On the second run, with warm caches. */
 double engine_layer_seconds(struct engine *engine, struct kv_sequence *kv) {
     static const int32_t token = 0;
@@ -35,9 +30,15 @@ double engine_layer_seconds(struct engine *engine, struct kv_sequence *kv) {
     return status == STATUS_OK ? (double)took * 1e-9 / (double)engine->kv.layer_count : 0;
 }
 
-static double layer_seconds(void *context) {
-    const struct layer_timing *timing = context;
-    return engine_layer_seconds(timing->engine, timing->kv);
+/* Once, while a sequence is empty.  Where all that an engine ever asks for is further turns of sequences that RAM held
+ * before, it is not known, and counts nothing. */
+static double hidden_seconds(struct engine *engine, struct kv_sequence *kv) {
+    if (!engine->hides_reads) return 0;
+    if (!engine->has_layer_seconds && kv_sequence_length(kv) == 0) {
+        engine->layer_seconds = engine_layer_seconds(engine, kv);
+        engine->has_layer_seconds = true;
+    }
+    return engine->layer_seconds;
 }
 
 /* Reads each layer's error at 4 bits, as loam calibrate measured it; false: not known. */
@@ -57,11 +58,9 @@ bool engine_choose_fractions(void *context, struct store *store, const struct st
                              struct kv_sequence *kv, uint64_t token_count, uint64_t token_capacity,
                              struct page_fractions *fractions) {
     struct engine *engine = context;
-    if (!engine->has_costs && engine->hides_reads && kv_sequence_length(kv) > 0) return false;
     const struct pool *pool = device_pool(engine->model->device);
     const bool selects = engine->select != NULL && token_count > 0;
     float sensitivity[PAGE_FRACTIONS_LAYERS_MAX];
-    struct layer_timing timing = {engine, kv};
     const struct page_question question = {
         .store = store,
         .layout = layout,
@@ -74,7 +73,6 @@ bool engine_choose_fractions(void *context, struct store *store, const struct st
         .thread_count = pool != NULL ? pool_thread_count(pool) : 1,
         .group = engine->model->config.head_count / engine->kv.kv_head_count,
         .sensitivity = read_sensitivity(engine, sensitivity) ? sensitivity : NULL,
-        .layer_seconds = engine->hides_reads ? layer_seconds : NULL,
-        .layer_context = &timing};
+        .layer_seconds = hidden_seconds(engine, kv)};
     return quantized_pages_plan(&engine->costs, &engine->has_costs, &question, fractions);
 }

@@ -2,7 +2,6 @@
 
 #include <math.h>
 
-#include "base/assert.h"
 #include "cache/page_fractions.h"
 
 double compression_read_seconds(const struct compression_costs *costs, double fraction) {
@@ -16,14 +15,6 @@ double compression_compute_seconds(const struct compression_costs *costs, double
 
 double compression_layer_seconds(const struct compression_costs *costs, double fraction) {
     return fmax(compression_read_seconds(costs, fraction), compression_compute_seconds(costs, fraction));
-}
-
-double compression_fraction(const struct compression_costs *costs) {
-    ASSERT(costs->read_rate > 0 && costs->decode_rate > 0);
-    if (!(costs->bytes > 0) || !(costs->ratio < 1)) return 0;
-    double late = compression_read_seconds(costs, 0) - compression_compute_seconds(costs, 0);
-    double gained = costs->bytes * ((1 - costs->ratio) / costs->read_rate + 1 / costs->decode_rate);
-    return fmin(fmax(late / gained, 0), 1);
 }
 
 /* With weights fraction / sensitivity times `scale`. */

@@ -5,9 +5,8 @@
  *     reading    T0 + D (1 - x) / B + D x delta / B      falls with x
  *     computing  Tc + D x / R                            rises with x: the compute threads also decode
  *
- * The longer of the two is shortest where they meet, or at an end:
- *
- *     x* = clamp((T0 + D / B - Tc) / (D ((1 - delta) / B + 1 / R)), 0, 1)
+ * The longer of the two is to be as short as can be.  With D as given that is where they meet, or at an end; D falls
+ * with x where RAM holds the more the smaller it is, so plan/quantized_pages.h searches.
  *
  * Each page of a document has one form, so fractions are sixteenths of a layer (cache/page_fractions.h);
  * compression_spread rounds to them.
@@ -31,9 +30,6 @@ struct compression_costs {
     double other_seconds;   /* T0: before the reads can begin (key index, selection) */
 };
 
-/* Returns x*, 0 to 1.  Rates must be positive.  0: there is nothing to read, or compression saves nothing (ratio >= 1).
- */
-double compression_fraction(const struct compression_costs *costs);
 /* Rounds the fractions of layers to sixteenths.  The sum over the first n layers, for every n, changes by at most
  * half a sixteenth.  sensitivity: each layer's error at 4 bits, > 0 where known.  The sum is then distributed by
  * fraction / sensitivity, up to 1 per layer; a fraction of 0 stays 0.  NULL: fractions are only rounded. */

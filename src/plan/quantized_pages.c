@@ -207,7 +207,6 @@ static bool measure_costs(struct page_costs *costs, const struct page_question *
     if (sample.bytes > SAMPLE_BYTES_MAX) sample.bytes = SAMPLE_BYTES_MAX;
     if (sample.bytes < SAMPLE_PAGES_MIN * store_tail_bytes(question->layout)) return false;
     if (quantized_pages_measure(costs, &sample, NULL) != STATUS_OK) return false;
-    if (question->layer_seconds != NULL) costs->layer = question->layer_seconds(question->layer_context);
     return true;
 }
 
@@ -218,6 +217,7 @@ bool quantized_pages_plan(struct page_costs *costs, bool *has_costs, const struc
     if (work.held >= 1) return true; /* nothing will be read */
     memset(fractions->sixteenths, PAGE_FRACTION_WHOLE, work.layer_count);
     if (!*has_costs) *has_costs = measure_costs(costs, question, &work);
+    costs->layer = question->layer_seconds;
     if (*has_costs) quantized_pages_choose(costs, &work, fractions);
     page_fractions_keep_first(fractions);
     return *has_costs;

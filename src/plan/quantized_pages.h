@@ -12,7 +12,8 @@
  *   read     one page of each form from this disk, with many requests in flight: a random read costs per request as
  *            well as per byte
  *   compute  attention to a chunk of each form, and decoding a chunk, on these processors
- *   layer    a layer's computation, if reads of the next layer overlap with it (prefetch, or full attention)
+ *   layer    a layer's computation, if reads of the next layer overlap with it (prefetch, or full attention); with a
+ *            prefetch that is the most that hides, since what was not expected is read when it is wanted
  *
  * A prompt that RAM holds whole stays exact.  If nothing else can be measured (the prompt is too short to sample, or
  * the disk fails), all pages are quantized.  Thread: the engine's.
@@ -58,9 +59,7 @@ struct page_question {
     uint64_t kept_tokens;                 /* attended to by each layer behind dense_layers */
     size_t dense_layers, thread_count, group;
     const float *sensitivity; /* struct page_work.sensitivity */
-    /* Seconds of one token through a layer, without attention; NULL: reads overlap with nothing. */
-    double (*layer_seconds)(void *context);
-    void *layer_context;
+    double layer_seconds;     /* struct page_costs.layer */
 };
 /* Measures the costs, unless *has_costs says that they are there, and chooses the fractions of the document.  false:
  * they cannot be measured, and all pages are in 4 bits. */
@@ -82,8 +81,10 @@ enum status quantized_pages_measure_attention(struct page_costs *costs, const st
 /* The parts of quantized_pages_plan, for tests.  Measures all costs except `layer`. */
 enum status quantized_pages_measure(struct page_costs *costs, const struct page_sample *sample,
                                     struct error *error) STATUS_CHECKED;
-/* The smallest fraction that minimises a layer's time, 0 to 1 in steps of 1 / 256.  Equals compression_fraction if RAM
- * holds no chunk. */
+/* The smallest fraction that minimises a layer's time, 0 to 1 in steps of 1 / 256.  If RAM holds no chunk that is the
+ * paper's closed form, with D as given:
+ *
+ *     clamp((T0 + D / B - Tc) / (D ((1 - delta) / B + 1 / R)), 0, 1) */
 double quantized_pages_fraction(const struct page_costs *costs, const struct page_work *work,
                                 size_t layer_index);
 /* Chooses the fraction of every layer. */

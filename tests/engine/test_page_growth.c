@@ -111,6 +111,7 @@ struct rig {
     struct error error;
     struct plan options;
     uint64_t bytes_min;
+    double layer_seconds; /* that a layer computes */
 };
 
 static void rig_open(struct rig *rig) {
@@ -143,7 +144,9 @@ static void rig_close(struct rig *rig) {
 }
 
 static struct engine *make_engine(struct rig *rig, uint64_t spare_bytes) {
-    const struct engine_options options = {.page_costs = &costs};
+    struct page_costs own = costs;
+    own.layer = rig->layer_seconds;
+    const struct engine_options options = {.page_costs = &own};
     struct engine *engine;
     rig->options.host_bytes = rig->bytes_min + spare_bytes;
     assert_ok(engine_create(&engine, rig->model, &rig->options, &options, &rig->error), rig->error);
@@ -180,6 +183,24 @@ enum { KIB = 1024, LITTLE = 800 * KIB, MORE = 1300 * KIB, AMPLE = 64 << 20 };
 
 static double share_of(const struct page_fractions *fractions, uint64_t tokens) {
     return (double)page_fractions_before(fractions, 1, 0, 1, tokens / 64) / (double)(tokens / 64);
+}
+
+/* Where the next layer's choice is read while this one computes, reads that hide under that stay exact; where it is not
+ * they hide under nothing. */
+static void what_hides_is_exact(void **state) {
+    (void)state;
+    float logits[256];
+    for (size_t prefetches = 0; prefetches < 2; prefetches++) {
+        struct rig rig = {.error = {0}};
+        rig_open(&rig);
+        rig.options.prefetches = prefetches == 1;
+        assert_ok(plan_host_bytes_min(&rig.options, &rig.model->config, &rig.bytes_min, &rig.error),
+                  rig.error);
+        rig.layer_seconds = 1;
+        const struct page_fractions fractions = ask(&rig, 0, SECOND, 0, logits);
+        assert_int_equal(page_fractions_at(&fractions, 1, 16), prefetches == 1 ? 0 : 16);
+        rig_close(&rig);
+    }
 }
 
 /* A text that RAM holds whole is exact.  Grown, it does not fit: the new pages are in 4 bits, as many as the budget
@@ -277,6 +298,7 @@ int main(void) {
         cmocka_unit_test(new_pages_make_up),
         cmocka_unit_test(little_changes_nothing),
         cmocka_unit_test(the_whole_has_what_is_wanted),
+        cmocka_unit_test(what_hides_is_exact),
         cmocka_unit_test(a_document_grows),
         cmocka_unit_test(in_turns_and_by_processes),
         cmocka_unit_test(every_document_has_its_own),

@@ -1,6 +1,6 @@
-/* The fraction of compressed reads: the closed form against a search of the model that it minimises, and what must
- * follow from dimensions and signs. */
-#include "plan/compression.h"
+/* The fraction of pages in 4 bits where RAM holds none: the paper's closed form, and what must follow from dimensions
+ * and signs; and how the fractions of layers become sixteenths. */
+#include "plan/quantized_pages.h"
 
 #include "seed.h"
 #include "testing.h"
@@ -8,43 +8,56 @@
 #include <math.h>
 
 #include "base/random.h"
+#include "plan/compression.h"
 
-enum { ROUNDS = 2000, STEPS = 400 };
+enum { ROUNDS = 500, SEARCH_STEPS = 256, CHUNKS = 500, ROW_BYTES = 16384 };
 
 static double between(struct random *random, double low, double high) { /* evenly in the logarithm */
     return low * exp(random_double(random) * log(high / low));
 }
 
-static struct compression_costs any_costs(struct random *random) {
-    return (struct compression_costs){.bytes = between(random, 1e4, 1e9),
-                                      .read_rate = between(random, 1e8, 1e10),
-                                      .decode_rate = between(random, 1e8, 1e11),
-                                      .ratio = between(random, 0.1, 0.99),
-                                      .compute_seconds = between(random, 1e-6, 1),
-                                      .other_seconds = between(random, 1e-7, 1e-2)};
+/* Of a layer that attends to everything, so that what is in 4 bits is decoded. */
+static const struct page_work work = {.layer_count = 1,
+                                      .dense_layers = 1,
+                                      .kv_head_count = 1,
+                                      .thread_count = 1,
+                                      .rows_bytes = ROW_BYTES,
+                                      .quantized_bytes = ROW_BYTES * 9 / 32,
+                                      .chunks = CHUNKS,
+                                      .kept = CHUNKS};
+
+static struct page_costs any_costs(struct random *random) {
+    const double tail = between(random, 1e-6, 1e-4);
+    return (struct page_costs){.disk = {.page_seconds = tail * between(random, 0.1, 0.99),
+                                        .tail_seconds = tail,
+                                        .alone_seconds = between(random, 1e-7, 1e-2)},
+                               .rows_attend = between(random, 1e-7, 1e-5),
+                               .decode = between(random, 1e-7, 1e-4),
+                               .layer = between(random, 1e-6, 1)};
 }
 
-static void is_the_min(void **state) {
+/* LeoAM, 4.4, with t(D theta): D bytes, B and R bytes a second, delta the ratio of what is read. */
+static double closed_form(const struct page_costs *costs) {
+    const double D = (double)CHUNKS * ROW_BYTES, B = ROW_BYTES / costs->disk.tail_seconds,
+                 R = ROW_BYTES / costs->decode, delta = costs->disk.page_seconds / costs->disk.tail_seconds,
+                 late = costs->disk.alone_seconds + D / B - (CHUNKS * costs->rows_attend + costs->layer);
+    return fmin(fmax(late / (D * ((1 - delta) / B + 1 / R)), 0), 1);
+}
+
+static void without_ram_it_is_the_closed_form(void **state) {
     (void)state;
     struct random random;
     size_t none = 0, all = 0;
     random_init(&random, test_seed(51));
     for (size_t round = 0; round < ROUNDS; round++) {
-        struct compression_costs costs = any_costs(&random);
-        double fraction = compression_fraction(&costs), seconds = compression_layer_seconds(&costs, fraction);
-        assert_true(fraction >= 0 && fraction <= 1);
-        for (size_t i = 0; i <= STEPS; i++)
-            assert_true(compression_layer_seconds(&costs, (double)i / STEPS) >= seconds * (1 - 1e-12));
-        double read = compression_read_seconds(&costs, fraction),
-               compute = compression_compute_seconds(&costs, fraction);
-        if (fraction > 0 && fraction < 1) assert_true(fabs(read - compute) <= 1e-9 * seconds);
-        if (fraction == 0) assert_true(read <= compute);
-        if (fraction == 1) assert_true(read >= compute * (1 - 1e-12));
-        none += fraction == 0;
-        all += fraction == 1;
+        const struct page_costs costs = any_costs(&random);
+        const double found = quantized_pages_fraction(&costs, &work, 0), expected = closed_form(&costs);
+        if (fabs(found - expected) > 1.01 / SEARCH_STEPS) fail_msg("found %g, expected %g", found, expected);
+        none += found == 0;
+        all += found == 1;
     }
-    assert_true(none > ROUNDS / 20 && all > ROUNDS / 20 &&
-                none + all < ROUNDS * 19 / 20); /* all three cases came up */
+    assert_met(none > ROUNDS / 20 && all > ROUNDS / 20 &&
+               none + all < ROUNDS * 19 / 20); /* all three cases came up */
 }
 
 static void units_do_not_matter(void **state) {
@@ -52,52 +65,40 @@ static void units_do_not_matter(void **state) {
     struct random random;
     random_init(&random, test_seed(52));
     for (size_t round = 0; round < ROUNDS; round++) {
-        struct compression_costs costs = any_costs(&random), other = costs;
-        double bytes = between(&random, 1e-6, 1e6), seconds = between(&random, 1e-6, 1e6);
-        other.bytes *= bytes;
-        other.read_rate *= bytes / seconds;
-        other.decode_rate *= bytes / seconds;
-        other.compute_seconds *= seconds;
-        other.other_seconds *= seconds;
-        assert_true(fabs(compression_fraction(&costs) - compression_fraction(&other)) < 1e-9);
+        const struct page_costs costs = any_costs(&random);
+        struct page_costs other = costs;
+        const double seconds = between(&random, 1e-3, 1e3);
+        double *const times[] = {&other.disk.page_seconds,
+                                 &other.disk.tail_seconds,
+                                 &other.disk.alone_seconds,
+                                 &other.rows_attend,
+                                 &other.decode,
+                                 &other.layer};
+        for (size_t i = 0; i < sizeof times / sizeof *times; i++) *times[i] *= seconds;
+        assert_true(fabs(quantized_pages_fraction(&costs, &work, 0) -
+                         quantized_pages_fraction(&other, &work, 0)) <= 1.01 / SEARCH_STEPS);
     }
 }
 
-/* A slower disk, a faster decoder, more to read, less to compute: never less compressed. */
+/* A faster decoder, less to compute, a later beginning: never less in 4 bits. */
 static void signs_are_right(void **state) {
     (void)state;
     struct random random;
     random_init(&random, test_seed(53));
     for (size_t round = 0; round < ROUNDS; round++) {
-        struct compression_costs costs = any_costs(&random), other = costs;
-        double by = between(&random, 1, 100), fraction_min = compression_fraction(&costs) - 1e-12;
-        other.decode_rate *= by;
-        assert_true(compression_fraction(&other) >= fraction_min);
+        const struct page_costs costs = any_costs(&random);
+        struct page_costs other = costs;
+        const double by = between(&random, 1, 100),
+                     least = quantized_pages_fraction(&costs, &work, 0) - 1.01 / SEARCH_STEPS;
+        other.decode /= by;
+        assert_true(quantized_pages_fraction(&other, &work, 0) >= least);
         other = costs;
-        other.compute_seconds /= by;
-        assert_true(compression_fraction(&other) >= fraction_min);
+        other.layer /= by;
+        assert_true(quantized_pages_fraction(&other, &work, 0) >= least);
         other = costs;
-        other.other_seconds *= by;
-        assert_true(compression_fraction(&other) >= fraction_min);
+        other.disk.alone_seconds *= by;
+        assert_true(quantized_pages_fraction(&other, &work, 0) >= least);
     }
-}
-
-/* A disk of 0.5 GB/s and pages of 8 KiB for 16: 8 MB a layer take 16 ms; decoded at 6.5 GB/s. */
-static void as_worked_out_by_hand(void **state) {
-    (void)state;
-    struct compression_costs costs = {
-        .bytes = 8e6, .read_rate = 0.5e9, .decode_rate = 6.5e9, .ratio = 0.5, .compute_seconds = 10e-3};
-    double fraction = (16e-3 - 10e-3) / (8e-3 + 8e6 / 6.5e9);
-    assert_true(fabs(compression_fraction(&costs) - fraction) < 1e-12 && fraction > 0.6 && fraction < 0.7);
-    costs.compute_seconds = 17e-3; /* hidden as it is */
-    assert_true(compression_fraction(&costs) == 0);
-    costs.compute_seconds = 1e-3; /* cannot be hidden */
-    assert_true(compression_fraction(&costs) == 1);
-    costs.bytes = 0;
-    assert_true(compression_fraction(&costs) == 0);
-    costs.bytes = 8e6;
-    costs.ratio = 1;
-    assert_true(compression_fraction(&costs) == 0);
 }
 
 static double sum_of(const double *fractions, size_t count) {
@@ -113,7 +114,7 @@ static void spreads_what_there_is(void **state) {
     enum { LAYERS = 40 };
     struct random random;
     random_init(&random, test_seed(54));
-    for (size_t round = 0; round < ROUNDS; round++) {
+    for (size_t round = 0; round < 2000; round++) {
         size_t count = 1 + random_below(&random, LAYERS);
         double fractions[LAYERS], same = random_double(&random), sum = 0;
         float sensitivity[LAYERS];
@@ -146,10 +147,9 @@ static void spreads_what_there_is(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_the_min),
+        cmocka_unit_test(without_ram_it_is_the_closed_form),
         cmocka_unit_test(units_do_not_matter),
         cmocka_unit_test(signs_are_right),
-        cmocka_unit_test(as_worked_out_by_hand),
         cmocka_unit_test(spreads_what_there_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
