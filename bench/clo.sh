@@ -9,8 +9,8 @@
 #   equal   FILE...: texts of more than LENGTHS (8000) tokens.  KLD and bytes from disk of lists of single tokens, beside
 #           caches of exact selections
 #   speed   FILE: a text of 8,000 tokens.  Tokens a second from disk, an eighth in RAM
-#   replay  FILE: of `loam trace record`.  Tokens a second of a 1B shape at 32K and 128K, an eighth in RAM.  A model
-#           without a calibration holds every head to eta 0.8
+#   replay  FILE: of `loam trace record`.  Tokens a second of a 1B shape at 32K and 128K, an eighth in RAM.  It has no
+#           calibration: every head is held to eta 0.8 (reused=0)
 #
 # LOAM: the program; OUT: folder for lines and tables; DISK: folder for the KV; LENGTHS: of kl and disk (4096), of equal
 # (8000); ROUNDS: of speed and replay
@@ -38,12 +38,14 @@ rates() { # PRESETS OPTION...
 tiers() { # DEPTH BUDGET OPTION...: every way reads the same selection
   depth=$1 host=$2
   shift 2
-  lists="$hata,$hata:reuse=lru,$hata:reuse=lfu,clo:512"
+  own=
+  [ "$mode" != replay ] || own=:reused=0
+  lists="$hata,$hata:reuse=lru,$hata:reuse=lfu,clo:512$own"
   [ "$mode" = replay ] || lists="$lists,infinigen:512,$fixed:similarity=minimum,clo:512:reused=0:similarity=minimum,\
 clo:512:reused=0,clo:512:reused=0:place=persistent" # the ablation: fixed, + T, + G, + P
   rates "$lists" "$@"
   ways="hata:10%:bits=256:page=P,hata:10%:bits=256:page=P:reuse=lru,hata:10%:bits=256:page=P:reuse=lfu"
-  ways="$ways,clo:10%:page=P,clo:10%:page=P:place=persistent"
+  ways="$ways,clo:10%:page=P$own,clo:10%:page=P$own:place=persistent"
   [ "$mode" = replay ] || ways="$ways,infinigen:10%" # which needs a calibration
   for page in ${PAGES-16 64}; do rates "$(echo "$ways" | sed "s/page=P/page=$page/g")" "$@"; done
 }

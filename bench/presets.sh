@@ -22,8 +22,8 @@ mode=$1 model=$2
 shift 2
 loam=${LOAM:-build/release/loam} out=${OUT:-.} disk=${DISK:-kv} length=8000
 mkdir -p "$out" "$disk"
-calibrated="infinigen infinigen-published"
-selecting="streaming quest hata leoam clo retroinfer pqcache"
+calibrated="clo infinigen infinigen-published"
+selecting="streaming quest hata leoam retroinfer pqcache"
 [ "$mode" = replay ] || selecting="$selecting $calibrated"
 list() { # PRESET...: by comma, those of PRESETS; one may have @STEPS behind its name
   chosen=

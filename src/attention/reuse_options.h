@@ -26,7 +26,7 @@ struct reuse_options {
     enum reuse_kind kind;
     double eta, power; /* power 0: every head is held to eta, CLO's ablation without Eq. 8 */
     /* Above 0: thresholds are instead those by which the calibration reused this fraction of the lists and lost least
-     * (reuse_thresholds.h); every head is held to eta where there is no such calibration. */
+     * (reuse_thresholds.h); without such a calibration there is no selection, unless eta is above 1. */
     double reused;
     double epsilon; /* of how hard a head is to reuse (plan/persistent_heads.h) */
     enum label_aggregate aggregate;

@@ -129,17 +129,21 @@ static enum status load_thresholds(struct select *select, const struct select_ca
                                    struct error *error) {
     const size_t heads = select->shape.kv_head_count, count = select->shape.layer_count * heads,
                  first = min_size(select->options.dense_layers * heads, count);
-    if (select->options.reuse.kind != REUSE_SIMILARITY || !(select->options.reuse.reused > 0))
+    if (select->options.reuse.kind != REUSE_SIMILARITY || !(select->options.reuse.reused > 0) ||
+        !(select->options.reuse.eta <= 1)) /* nothing is reused */
         return STATUS_OK;
+    /* One similarity for all heads has no value that is safe on every model (docs/decisions/0035). */
+    if (calibration == NULL || calibration->reuse_curves == NULL)
+        return error_set(
+            error, STATUS_USAGE,
+            "reused=%g keeps lists by what loam calibrate measured that reuse loses, and %s: try "
+            "loam calibrate MODEL TEXT, --preset hata or, unmeasured, --set reused=0",
+            select->options.reuse.reused,
+            calibration != NULL && calibration->head_importance != NULL
+                ? "this model's calibration was made before that was measured"
+                : "there is no calibration of this model");
     select->thresholds = calloc(count, sizeof *select->thresholds);
     if (select->thresholds == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
-    if (calibration == NULL || calibration->reuse_curves == NULL) {
-        select->fallback =
-            "reused: no calibration that measured what reuse loses was found; every head is held to "
-            "the same eta";
-        for (size_t i = 0; i < count; i++) select->thresholds[i] = reuse_threshold(&select->options.reuse, 1);
-        return STATUS_OK;
-    }
     (void)reuse_thresholds_divide(select->thresholds + first,
                                   calibration->reuse_curves + first * REUSE_CURVE_POINTS, count - first,
                                   select->options.reuse.reused);

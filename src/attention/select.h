@@ -198,8 +198,8 @@ enum status select_options_kept_max(const struct select_options *options, const 
     STATUS_CHECKED;
 /* [layer_count][head_count], 0..1, where options.reuse wants it and there is a calibration; else NULL. */
 const float *select_head_importance(const struct select *select);
-/* [layer_count][kv_head_count]: what a head must be alike by, where options.reuse.reused is given and there is
- * a calibration; else NULL. */
+/* [layer_count][kv_head_count]: what a head must be alike by, where options.reuse.reused is given; else
+ * NULL. */
 const double *select_reuse_thresholds(const struct select *select);
 /* A sentence for the user when a calibration was missing and something else was taken; NULL: not so. */
 const char *select_fallback(const struct select *select);

@@ -485,7 +485,7 @@ static void reuse_is_reported(void **state) {
     (void)state;
     free(TOKENS("-m", long_path, "-p", "once upon a time there was", "-n", "60", "--ignore-eos", "--temp",
                 "0", "--preset", "clo", "--keep", "16", "--set",
-                "bits=32,dense=0,recent=4,sinks=2,eta=-1,power=0,age=9"));
+                "bits=32,dense=0,recent=4,sinks=2,eta=-1,power=0,reused=0,age=9"));
     json_t *root = load_json();
     const double hits = number_at(root, "reuse", "hits"), misses = number_at(root, "reuse", "misses");
     assert_true(misses > 0 && hits > 5 * misses && hits <= 9 * misses); /* of ten steps one chooses */
@@ -502,6 +502,14 @@ static void reuse_is_reported(void **state) {
         LOAM("run", "-m", model_path, "-p", "x", "-n", "1", "--preset", "clo", "--set", "eta=3");
     assert_int_equal(refused.code, 2);
     assert_non_null(strstr(refused.complaints, "--set eta: found '3', expected a number from -1 to 2"));
+    process_deinit(&refused);
+    /* No similarity is safe on every model: without a measurement there are no lists to keep. */
+    refused = LOAM("run", "-m", model_path, "-p", "x", "-n", "1", "--preset", "clo");
+    assert_int_equal(refused.code, 2);
+    assert_non_null(strstr(refused.complaints,
+                           "reused=0.5 keeps lists by what loam calibrate measured that reuse "
+                           "loses, and there is no calibration of this model: try loam "
+                           "calibrate MODEL TEXT"));
     process_deinit(&refused);
 }
 

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "attention/reuse_thresholds.h"
 #include "base/random.h"
 #include "calibrate/calibrate.h"
 #include "model/calibration.h"
@@ -24,6 +25,15 @@ char *tiny_calibration_write(const struct model *model) {
         ones[i] = 1; /* by the text no head is hard to reuse, in decode all are */
     for (size_t layer = 0; layer < config->layer_count; layer++)
         importance[layer * config->head_count] = layer % 2 == 0 ? 1 : 0.5F;
+    /* Half of the KV heads lose less by a reused list than the others: they reuse what they have, the others nothing. */
+    const size_t lanes = config->layer_count * config->kv_head_count;
+    struct reuse_point *reuse = calloc(lanes * REUSE_CURVE_POINTS, sizeof *reuse);
+    for (size_t i = 0; i < lanes * REUSE_CURVE_POINTS; i++) {
+        const size_t point = i % REUSE_CURVE_POINTS;
+        const float hits = 1 - (float)point / (REUSE_CURVE_POINTS - 1);
+        reuse[i] = (struct reuse_point){(float)reuse_curve_thresholds[point], hits,
+                                        i / REUSE_CURVE_POINTS % 2 == 0 ? hits : 2 * hits};
+    }
     const struct calibration_result result = {.layer_count = config->layer_count,
                                               .head_count = config->head_count,
                                               .kv_head_count = config->kv_head_count,
@@ -36,6 +46,7 @@ char *tiny_calibration_write(const struct model *model) {
                                               .importance = importance,
                                               .alone = zeros,
                                               .sensitivity = zeros,
+                                              .reuse = reuse,
                                               .importance_source = "none"};
     assert_ok(calibration_path(model->gguf.path, &path, &error), error);
     assert_ok(calibration_write(&result, model, path, &error), error);
@@ -43,5 +54,6 @@ char *tiny_calibration_write(const struct model *model) {
     free(importance);
     free(ones);
     free(skew);
+    free(reuse);
     return path;
 }
