@@ -32,11 +32,12 @@ struct attention_options {
     bool prefetches;       /* the next layer's choice; a selection that scans: all of its chunks */
     size_t rebuild_chunks; /* of a head: workspace for what is computed again (rebuild.h); 0: nothing is */
     size_t hidden_size, v_dimension, kv_chunk_bytes; /* with rebuild_chunks; the last: of a head's chunk */
-    size_t list_layer_first; /* lists of layers before it stay where they are */
+    size_t list_layer_first;                         /* lists of layers before it stay where they are */
     /* KV in the host's memory: of the device's, for slots of units (cache/unit_cache.h); 0: units are read where they
      * lie. */
     uint64_t unit_bytes;
     size_t kv_block_bytes;  /* with unit_bytes */
+    bool shares_link;       /* with rebuild_chunks: weights are read over it, too */
     struct kv_cache *cache; /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
     struct trace *trace;    /* borrowed; shows choices and waits; NULL: none */
 };

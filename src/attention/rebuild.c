@@ -51,6 +51,7 @@ struct rebuild {
     struct stream *stream; /* of the run; borrowed */
     size_t kv_head_count, hidden_size, chunk_capacity, view_chunks;
     size_t chunk_bytes, forced_chunks;
+    bool shares_link;
     uint64_t held_tokens;           /* whose KV has room while others are computed */
     const struct kv_layout *layout; /* borrowed, the cache's */
     struct slab chunks;             /* MEMORY_DEVICE; [kv_head_count][chunk_capacity] */
@@ -138,6 +139,7 @@ enum status rebuild_create(struct rebuild **result, struct device *device,
                                 .chunk_capacity = options->rebuild_chunks,
                                 .view_chunks = (size_t)kv_chunks_of(options->context_size),
                                 .chunk_bytes = options->kv_chunk_bytes,
+                                .shares_link = options->shares_link,
                                 .partial_floats = partial_floats(options),
                                 .held_tokens = kv_tier_beside_chunks(options->cache) /
                                                options->kv_head_count * KV_CHUNK_TOKENS,
@@ -547,19 +549,23 @@ static double seconds_between(uint64_t begin_ns, uint64_t end_ns) {
     return 1e-9 * (double)(end_ns - begin_ns);
 }
 
+/* Where weights come over the link as well, it did not move these bytes alone: it is at least as fast, and what it was
+ * measured to be before the first step stays. */
+static void add_link(struct rebuild *rebuild, double bytes, double seconds, bool is_bound) {
+    rebuild_rates_add_link(&rebuild->rates, bytes, seconds, is_bound && !rebuild->shares_link);
+}
+
 /* The link was never idle until the first reads had arrived, or all of them if these took longer. */
 static void note_link(struct rebuild *rebuild, const struct rebuild_layer *layer) {
     const struct first_reads *reads = &rebuild->first_reads;
     const struct rebuild_run *run = &rebuild->run;
     const uint64_t chunks = run->layer_index > 0 ? run->chunk_count : 0;
     if (reads->arrived_ns > 0)
-        rebuild_rates_add_link(&rebuild->rates, reads->bytes,
-                               seconds_between(reads->begin_ns, reads->arrived_ns), reads->is_bound);
+        add_link(rebuild, reads->bytes, seconds_between(reads->begin_ns, reads->arrived_ns), reads->is_bound);
     else
-        rebuild_rates_add_link(
-            &rebuild->rates,
-            (double)(layer->kv_bytes + chunks * inputs_chunk_bytes(inputs_get_shape(run->inputs))),
-            seconds_between(reads->begin_ns, layer->read_end_ns), true);
+        add_link(rebuild,
+                 (double)(layer->kv_bytes + chunks * inputs_chunk_bytes(inputs_get_shape(run->inputs))),
+                 seconds_between(reads->begin_ns, layer->read_end_ns), true);
 }
 
 /* What is neither waiting nor rebuilding a layer computes in any case. */
@@ -595,8 +601,8 @@ void rebuild_end_step(struct rebuild *rebuild) {
     const double seconds = seconds_between(step->begin_ns, step->last_end_ns);
     end_computing(rebuild); /* of a layer that failed */
     if (step->last_end_ns > 0 && !step->is_rebuilt)
-        rebuild_rates_add_link(&rebuild->rates, (double)step->kv_bytes, seconds,
-                               1e-9 * (double)step->wait_ns >= WAIT_MIN * seconds);
+        add_link(rebuild, (double)step->kv_bytes, seconds,
+                 1e-9 * (double)step->wait_ns >= WAIT_MIN * seconds);
     rebuild->step = (struct rebuild_step){0};
     rebuild_rates_end_step(&rebuild->rates);
 }

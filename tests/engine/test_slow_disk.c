@@ -14,9 +14,11 @@
 #endif
 #include <math.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../platform/scratch.h"
 #include "attention/split.h"
@@ -96,6 +98,7 @@ struct rig {
     int32_t tokens[TOKENS];
     float (*want)[WIDTH_MAX]; /* owned; [PHASES * STEPS] */
     size_t width, done;
+    struct tiny_model tiny;
 };
 
 /* An engine with the prompt in its sequence; on_disk false: all KV in memory. */
@@ -142,6 +145,7 @@ static void rig_open(struct rig *rig) {
     tiny.head_count = tiny.kv_head_count = 4, tiny.head_dimension = 64;
     memset(rig, 0, sizeof *rig);
     tiny_model_load(&tiny, "slow_disk", &device, &rig->device, &rig->model);
+    rig->tiny = tiny;
     rig->width = tiny.vocabulary_size;
     assert_true(rig->width <= WIDTH_MAX);
     random_init(&random, 8);
@@ -309,6 +313,32 @@ static void the_crossing_is_where_it_is_predicted(void **state) {
     skip_without_io_uring();
 }
 
+/* The link carries weights, too, for most of a step: it is not taken for as slow as that leaves KV. */
+static void the_link_beside_weights(void **state) {
+    (void)state;
+    enum { LINK = 50000000, SHARED_STEPS = 12 };
+    struct rig rig;
+    unsigned long long least;
+    char path[64];
+    rig_open(&rig);
+    model_destroy(rig.model); /* its file is gone: this one stays */
+    tiny_model_write(&rig.tiny, tiny_model_path("slow_disk_streamed", path, sizeof path));
+    assert_ok(model_load(&rig.model, path, rig.device, &rig.error), rig.error);
+    assert_int_equal(model_limit_weights(rig.model, 1, NULL, &rig.error), STATUS_MEMORY);
+    assert_int_equal(sscanf(strstr(rig.error.message, "at least "), "at least %llu", &least), 1);
+    assert_ok(model_limit_weights(rig.model, least, NULL, &rig.error), rig.error);
+    io_link_limit(LINK);
+    start(&rig, true);
+    attention_force_rebuild(engine_attention(rig.engine), REBUILD_NOTHING);
+    for (size_t i = 0; i < SHARED_STEPS; i++) (void)step(&rig);
+    if (submissions > 0) assert_link(&rig, LINK, 0);
+    io_link_limit(0);
+    stop(&rig);
+    rig_close(&rig);
+    assert_int_equal(unlink(path), 0);
+    skip_without_io_uring();
+}
+
 /* ---- opening ---- */
 
 enum { ROOM_BYTES = 64 << 20, QUESTION = 40, PASSES = 2 };
@@ -373,6 +403,7 @@ static void opening_computes_or_loads(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(opening_computes_or_loads),
                                        cmocka_unit_test(a_disk_ten_times_slower),
+                                       cmocka_unit_test(the_link_beside_weights),
                                        cmocka_unit_test(the_crossing_is_where_it_is_predicted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
