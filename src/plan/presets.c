@@ -49,27 +49,43 @@ const struct preset preset_table[] = {
     /* By what a real language model loses at equal bytes read (docs/decisions/0024-leoam-by-a-real-model.md).  On disk
      * whole chunks are read, in 4 bits, by the best token in them: codes of a bit a coordinate find those that
      * abstracts miss (0058-pages-by-codes-of-their-tokens.md); 22% of a short context is too few chunks
-     * (0034-pages-by-their-best-leaf.md).  leaf=64 is for --set select=tree; as published: that and rank=bound,
-     * group=max. */
+     * (0034-pages-by-their-best-leaf.md).  leaf=64 is for --set select=tree. */
     {.name = "leoam",
-     .summary = "leaves of a tree; from disk pages by codes of their tokens (LeoAM)",
+     .summary = "leaves of a tree; from disk pages by codes of their tokens, without a tree (after LeoAM)",
      .methods = {"tree", "none", "next-layer", "even", "direct", "f16", "none", "row"},
      .keep = "10%",
      .settings = "rank=meanstd,dense=0",
      .disk_keep = "22%",
      .disk_settings = "select=hash,planes=1,page=64,leaf=64,units_min=20,group=softmax,codec=dynamic"},
+    /* LeoAM's own options: chunks by the upper bound of their keys, which from disk are whole chunks of 64 (abstracts on
+     * disk are not split, 4.3: a tree of one level), the first two layers dense and in RAM, a tenth kept, 4.4's fraction
+     * in 4 bits, the next layer read ahead.  What differs: docs/papers.md. */
+    {.name = "leoam-published",
+     .summary = "chunks by the bound of their keys, in a tree where they are in RAM (LeoAM)",
+     .methods = {"tree", "none", "next-layer", "even", "direct", "f16", "none", "row"},
+     .keep = "10%",
+     .settings = "rank=bound,group=max,leaf=8,dense=2,units_min=0",
+     .disk_settings = "leaf=64,codec=dynamic"},
     {.name = "flexgen",
      .summary = "everything, exactly, from slower tiers (FlexGen)",
      .methods = {"all", FIXED_AXES},
      .keep = "100%"},
-    /* Codes and share as published; thresholds and labels by what a real model loses
-     * (docs/decisions/0035-thresholds-by-what-reuse-loses.md).  As published:
-     * reused=0,labels=speculated,place=persistent. */
+    /* Bits and share are CLO's; codes, thresholds, labels and an age by what a real model loses
+     * (docs/decisions/0035-thresholds-by-what-reuse-loses.md). */
     {.name = "clo",
      .summary = "selections kept while queries stay alike (CLO)",
      .methods = {"hash", "similarity", "next-layer", "even", "direct", "f16", "none", "row"},
      .keep = "10%",
      .settings = "bits=256,reused=0.5,labels=exact"},
+    /* CLO's own options (3.1 to 3.3, 4.2, 6.1): HATA's signs of 256 bits, summed over the group; eta and p; no age; every
+     * layer chooses, and the first one stays.  epsilon is that of Llama-3-8B. */
+    {.name = "clo-published",
+     .summary = "the same by thresholds and labels of the paper",
+     .methods = {"hash", "similarity", "next-layer", "persistent", "direct", "f16", "none", "row"},
+     .keep = "10%",
+     .settings =
+         "code=sign,bits=256,group=sum,dense=0,units_min=0,reused=0,eta=0.8,power=3,epsilon=0.1,age=0,"
+         "similarity=harmonic,labels=speculated"},
     /* As published, but for the segments that are clustered, which are chunks. */
     {.name = "retroinfer",
      .summary = "clusters of keys, and an estimate of the rest (RetroInfer)",

@@ -170,6 +170,8 @@ static const struct setting settings[] = {
     {"clo", "dense=0", "160"},
     {"clo", "dense=0,reused=0,eta=0.3,power=0,labels=speculated,age=2", "160"},
     {"clo", "dense=0,reused=0,eta=0.3,power=0,age=0,receipt=1", "160"},
+    {"leoam-published", NULL, "160"},
+    {"clo-published", NULL, "160"},
     {"retroinfer", NULL, "30%"},
     {"pqcache", NULL, "160"},
 };

@@ -69,7 +69,8 @@ static void planes_are_bits_of_a_coordinate(void **state) {
         size_t bytes = 0;
         const enum status status = select_options_key_index_bytes(&plan.select, &shape, &bytes, &error);
         if (cases[i].bytes == 0)
-            assert_non_null(status == STATUS_USAGE ? strstr(error.message, "planes=9, expected up to 8") : NULL);
+            assert_non_null(status == STATUS_USAGE ? strstr(error.message, "planes=9, expected up to 8")
+                                                   : NULL);
         else
             assert_int_equal(status == STATUS_OK ? bytes : 0, cases[i].bytes);
         plan_deinit(&plan);
@@ -261,13 +262,51 @@ static void who_has_buffers_of_lists(void **state) {
     }
 }
 
+/* Every option of the papers' evaluations, and none that is ours. */
+static void recipes_are_the_papers(void **state) {
+    (void)state;
+    struct error error;
+    struct plan plan = {.sequence_capacity = 1};
+    assert_ok(plan_set_disk(&plan, "unused", 6, 0, &error), error);
+    assert_ok(plan_set_axes(&plan, "clo-published", NULL, NULL, &error), error);
+    const struct select_options *options = &plan.select;
+    assert_ptr_equal(options->method, &select_hash);
+    assert_true(options->code == SELECT_CODE_SIGN && options->bits == 256 && options->norms);
+    assert_int_equal(options->group, SELECT_GROUP_SUM);
+    assert_true(options->sinks == 4 && options->recent == 64 && options->dense_layers == 0);
+    assert_true(options->keep.ratio == 0.1 && options->units_min == 0 && options->page == 0);
+    assert_true(options->reuse.eta == 0.8 && options->reuse.power == 3 && options->reuse.epsilon == 0.1);
+    assert_true(options->reuse.reused == 0 && options->reuse.age == 0);
+    assert_true(options->reuse.aggregate == LABEL_HARMONIC && options->reuse.labels == REUSE_SPECULATED);
+    assert_true(plan.persistent && plan.prefetches && plan.resident_layers == 1);
+    assert_true(!plan.quantized_pages && plan.k_type == KV_F16);
+    plan_deinit(&plan);
+    plan = (struct plan){.sequence_capacity = 1};
+    assert_ok(plan_set_disk(&plan, "unused", 6, 0, &error), error);
+    assert_ok(plan_set_axes(&plan, "leoam-published", NULL, NULL, &error), error);
+    assert_ptr_equal(options->method, &select_tree);
+    assert_true(options->rank == TREE_BOUND && options->leaf == 64 && options->take == 0);
+    assert_true(options->group == SELECT_GROUP_MAX && options->keep.ratio == 0.1 && options->units_min == 0);
+    assert_true(options->dense_layers == 2 && plan.resident_layers == 2);
+    assert_true(plan.mixes_pages && plan.prefetches);
+    plan_deinit(&plan);
+    plan = (struct plan){.sequence_capacity = 1};
+    assert_ok(plan_set_axes(&plan, "leoam-published", NULL, NULL, &error), error);
+    assert_int_equal(options->leaf, 8); /* in RAM chunks are split */
+    plan_deinit(&plan);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_preset_is_its_row),       cmocka_unit_test(planes_are_bits_of_a_coordinate),
-        cmocka_unit_test(settings_change_the_row),   cmocka_unit_test(texts),
+        cmocka_unit_test(recipes_are_the_papers),
+        cmocka_unit_test(a_preset_is_its_row),
+        cmocka_unit_test(planes_are_bits_of_a_coordinate),
+        cmocka_unit_test(settings_change_the_row),
+        cmocka_unit_test(texts),
         cmocka_unit_test(a_context_fits_its_budget),
         cmocka_unit_test(what_a_device_does_not_hold_is_in_ram),
-        cmocka_unit_test(kv_types_fit_the_heads), cmocka_unit_test(a_tier_has_a_min_budget),
+        cmocka_unit_test(kv_types_fit_the_heads),
+        cmocka_unit_test(a_tier_has_a_min_budget),
         cmocka_unit_test(who_has_buffers_of_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
