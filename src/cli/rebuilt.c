@@ -11,8 +11,8 @@ static struct rebuild_statistics statistics_of(const struct engine *engine) {
 
 void rebuilt_print(const struct engine *engine) {
     const struct rebuild_statistics r = statistics_of(engine);
-    const double ratio = r.kv_bytes > 0 ? r.input_bytes / r.kv_bytes : 0;
-    if (r.layers == 0) return;
+    const double ratio = r.kv_bytes > 0 ? r.input_bytes / r.kv_bytes : engine_inputs_ratio(engine);
+    if (r.layers == 0 && (ratio < 1 || engine_tier_statistics(engine).read_pages == 0)) return;
     if (r.refusals > 0) {
         fprintf(stderr, "loam: note: inputs of layers: %s; K and V were read instead\n", r.refusal);
     } else if (r.chunks > 0) {

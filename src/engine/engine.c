@@ -31,15 +31,16 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
     options.shares_link = engine->model->stream != NULL;
     options.trace = trace;
     TRY(attention_create(&engine->attention, engine->model->device, &options, error));
-    return forward_create(&engine->forward, engine->model,
-                          &(struct forward_options){.attention = engine->attention,
-                                                    .rebuilds = plan->rebuilds,
-                                                    .trace = trace,
-                                                    .row_capacity = rows,
-                                                    .block_capacity = block,
-                                                    .logit_row_capacity = engine->logit_rows_max,
-                                                    .beside_capacity = block},
-                          error);
+    return forward_create(
+        &engine->forward, engine->model,
+        &(struct forward_options){.attention = engine->attention,
+                                  .rebuilds = plan_keeps_inputs(plan, &engine->model->config),
+                                  .trace = trace,
+                                  .row_capacity = rows,
+                                  .block_capacity = block,
+                                  .logit_row_capacity = engine->logit_rows_max,
+                                  .beside_capacity = block},
+        error);
 }
 
 /* Opens the folder of saved documents, if the plan has one. */
@@ -169,6 +170,7 @@ const char *engine_documents_warning(const struct engine *engine) {
 const struct page_costs *engine_page_costs(const struct engine *engine) {
     return engine->has_costs ? &engine->costs : NULL;
 }
+double engine_inputs_ratio(const struct engine *engine) { return engine->inputs_ratio; }
 size_t engine_hard_heads(const struct engine *engine) { return engine->hard_heads; }
 const struct persistent_times *engine_persistent_times(const struct engine *engine) {
     return &engine->persistent_times;

@@ -241,6 +241,8 @@ enum status sequence_read_map(struct sequence *sequence, uint64_t since, struct 
                               struct error *error) STATUS_CHECKED;
 /* Zeros without host_bytes. */
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
+/* With rebuild=recompute: plan_inputs_ratio; from 1 on no inputs are kept.  0: nothing was to be computed again. */
+double engine_inputs_ratio(const struct engine *engine);
 /* With place=persistent: KV heads of later layers than those that stay that are hard to reuse.  They choose anew in
  * each step; struct kv_tier_statistics says how many of them stay in RAM. */
 size_t engine_hard_heads(const struct engine *engine);

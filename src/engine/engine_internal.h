@@ -66,6 +66,7 @@ struct engine {
     uint64_t wanted_tokens;      /* struct plan.wanted_tokens */
     bool rebuilds;               /* layers' inputs are kept (inputs.c), in this form: */
     struct inputs_shape inputs_shape;
+    double inputs_ratio; /* engine_inputs_ratio */
     size_t rebuild_chunks;
     bool prefetches;                     /* the plan's, but where RAM has one layer's key index alone */
     bool persists;                       /* struct plan.persistent */

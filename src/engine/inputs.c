@@ -83,7 +83,8 @@ enum status engine_choose_inputs(struct engine *engine, const struct plan *plan,
     struct trial trial = {.columns = config->hidden_size, .outputs = max_size(k, v)};
     struct attention_options options;
     bool same = false;
-    engine->rebuilds = plan->rebuilds && engine->documents != NULL;
+    if (plan->rebuilds) engine->inputs_ratio = plan_inputs_ratio(plan, config);
+    engine->rebuilds = plan_keeps_inputs(plan, config) && engine->documents != NULL;
     if (!engine->rebuilds) return STATUS_OK;
     TRY(plan_attention_options(plan, config, &options, error));
     engine->rebuild_chunks = options.rebuild_chunks;

@@ -168,6 +168,19 @@ uint64_t plan_context_size(const struct plan *plan, const struct model_config *c
     return plan->context_size != 0 ? plan->context_size : config->context_length;
 }
 
+double plan_inputs_ratio(const struct plan *plan, const struct model_config *config) {
+    const struct inputs_shape shape = {.layer_count = config->layer_count,
+                                       .hidden_size = config->hidden_size,
+                                       .form = config->hidden_size % 32 == 0 ? INPUTS_Q8 : INPUTS_F32};
+    const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
+    return (double)inputs_chunk_bytes(&shape) * (double)config->layer_count /
+           (double)(kv_cache_bytes_per_token(&cache) * KV_CHUNK_TOKENS);
+}
+
+bool plan_keeps_inputs(const struct plan *plan, const struct model_config *config) {
+    return plan->rebuilds && plan_inputs_ratio(plan, config) < 1;
+}
+
 /* Workspace and inputs together: two ranges of attention (each attends as soon as it is computed), at most a quarter of
  * the RAM; whole chunks of all heads, at least one. */
 static size_t rebuild_chunks_of(const struct plan *plan, const struct model_config *config,
@@ -198,7 +211,7 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
     const size_t stay =
         plan->resident_layers > plan->select.dense_layers ? plan->resident_layers : plan->select.dense_layers;
     attention->list_layer_first = min_size(stay, config->layer_count);
-    if (plan->rebuilds) {
+    if (plan_keeps_inputs(plan, config)) {
         const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
         attention->kv_chunk_bytes = (size_t)(kv_cache_bytes_per_token(&cache) * KV_CHUNK_TOKENS /
                                              (config->layer_count * config->kv_head_count));
@@ -334,7 +347,7 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     cache->block_tokens = max_size(block, PLAN_BLOCK_MIN);
     cache->scratch_bytes = attention_bytes(&lists);
     cache->chosen_tokens = lists.kept_max;
-    if (plan->rebuilds) {
+    if (plan_keeps_inputs(plan, config)) {
         const struct inputs_shape shape = {.layer_count = config->layer_count,
                                            .hidden_size = config->hidden_size};
         cache->scratch_bytes += plan->sequence_capacity * inputs_bytes(&shape, context, lists.rebuild_chunks);
@@ -369,7 +382,8 @@ enum status plan_host_bytes_min(const struct plan *plan, const struct model_conf
     counted.list_buffers = false; /* they take what is beyond it */
     TRY(plan_cache_config(&counted, config, &cache, error));
     *bytes = kv_tier_bytes_min(&cache);
-    while (plan->rebuilds && counted.host_bytes < *bytes) { /* the workspace is a share of the whole */
+    while (plan_keeps_inputs(plan, config) &&
+           counted.host_bytes < *bytes) { /* the workspace is a share of the whole */
         counted.host_bytes = *bytes;
         TRY(plan_cache_config(&counted, config, &cache, error));
         *bytes = kv_tier_bytes_min(&cache);

@@ -77,7 +77,7 @@ struct plan {
     /* Heads that are hard to reuse choose anew in every step; with KV on disk they stay in RAM as well, as far as they
      * have room (plan/persistent_heads.h). */
     bool persistent;
-    bool rebuilds;   /* with KV on disk: K and V are computed from kept inputs (attention/rebuild.h) */
+    bool rebuilds;   /* with KV on disk: K and V are computed from kept inputs (plan_keeps_inputs) */
     bool prefetches; /* with KV on disk: prefetch the next layer's chunks while this layer computes */
     /* With KV on disk: rows of lists are copied out of their chunks (attention/list_buffer.h) */
     bool list_buffers;
@@ -144,6 +144,10 @@ void plan_bound_device(struct plan *plan, struct device *device);
 
 struct select_shape plan_select_shape(const struct model_config *config);
 uint64_t plan_context_size(const struct plan *plan, const struct model_config *config);
+/* Bytes of a layer's inputs over those of its KV, in the smallest form that inputs have. */
+double plan_inputs_ratio(const struct plan *plan, const struct model_config *config);
+/* rebuilds, and inputs are less than what they stand for: else there is neither a workspace nor a document of inputs. */
+bool plan_keeps_inputs(const struct plan *plan, const struct model_config *config);
 /* The options of attention_create.  The caller adds whether KV is in tiers, once the cache exists. */
 enum status plan_attention_options(const struct plan *plan, const struct model_config *config,
                                    struct attention_options *attention, struct error *error) STATUS_CHECKED;

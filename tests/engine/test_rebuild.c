@@ -187,8 +187,8 @@ static void every_family(void **state) {
             check(&tiny, masks[m], KV_F16);
             if (m + 1 < mask_count) continue;
             tiny.type = TENSOR_Q4_0;
-            check(&tiny, masks[m], KV_Q8);
             tiny.kv_head_count = 4;
+            check(&tiny, masks[m], KV_Q8);
             if (f < 3) check(&tiny, masks[m], KV_F16);
         }
 }

@@ -262,6 +262,31 @@ static void who_has_buffers_of_lists(void **state) {
     }
 }
 
+/* Where inputs are more bytes than KV there is no workspace for what is computed again: kvpr needs what flexgen does. */
+static void no_workspace_for_inputs_that_are_more(void **state) {
+    (void)state;
+    struct error error;
+    for (size_t grouped = 0; grouped < 2; grouped++) {
+        struct model_config own = config;
+        own.hidden_size = own.head_count * own.k_dimension;
+        own.kv_head_count = grouped == 1 ? 2 : 8;
+        struct plan kvpr = plan_of("kvpr", NULL, true, KV_F16),
+                    flexgen = plan_of("flexgen", NULL, true, KV_F16);
+        struct attention_options attention;
+        uint64_t with, without;
+        kvpr.context_size = flexgen.context_size = 8192;
+        assert_ok(plan_host_bytes_min(&kvpr, &own, &with, &error), error);
+        assert_ok(plan_host_bytes_min(&flexgen, &own, &without, &error), error);
+        kvpr.host_bytes = with;
+        assert_ok(plan_attention_options(&kvpr, &own, &attention, &error), error);
+        assert_true(plan_keeps_inputs(&kvpr, &own) == (grouped == 0));
+        assert_true((attention.rebuild_chunks > 0) == (grouped == 0));
+        assert_true(grouped == 0 ? with > without : with == without);
+        plan_deinit(&kvpr);
+        plan_deinit(&flexgen);
+    }
+}
+
 /* Every option of the papers' evaluations, and none that is ours. */
 static void recipes_are_the_papers(void **state) {
     (void)state;
@@ -308,6 +333,7 @@ int main(void) {
         cmocka_unit_test(kv_types_fit_the_heads),
         cmocka_unit_test(a_tier_has_a_min_budget),
         cmocka_unit_test(who_has_buffers_of_lists),
+        cmocka_unit_test(no_workspace_for_inputs_that_are_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
