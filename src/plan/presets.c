@@ -77,8 +77,8 @@ const struct preset preset_table[] = {
      .methods = {"hash", "similarity", "next-layer", "even", "direct", "f16", "none", "row"},
      .keep = "10%",
      .settings = "bits=256,reused=0.5,labels=exact"},
-    /* CLO's own options (3.1 to 3.3, 4.2, 6.1): HATA's signs of 256 bits, summed over the group; eta and p; no age; every
-     * layer chooses, and the first one stays.  epsilon is that of Llama-3-8B. */
+    /* CLO's own options (3.1 to 3.3, 4.2, 6.1): HATA's signs of 256 bits, summed over the group; eta and p; no age;
+     * every layer chooses, and the first one stays.  epsilon is that of Llama-3-8B. */
     {.name = "clo-published",
      .summary = "the same by thresholds and labels of the paper",
      .methods = {"hash", "similarity", "next-layer", "persistent", "direct", "f16", "none", "row"},

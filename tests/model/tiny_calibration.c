@@ -25,7 +25,7 @@ char *tiny_calibration_write(const struct model *model) {
         ones[i] = 1; /* by the text no head is hard to reuse, in decode all are */
     for (size_t layer = 0; layer < config->layer_count; layer++)
         importance[layer * config->head_count] = layer % 2 == 0 ? 1 : 0.5F;
-    /* Half of the KV heads lose less by a reused list than the others: they reuse what they have, the others nothing. */
+    /* Half of the KV heads lose less by a reused list than the others: they reuse what they have, those nothing. */
     const size_t lanes = config->layer_count * config->kv_head_count;
     struct reuse_point *reuse = calloc(lanes * REUSE_CURVE_POINTS, sizeof *reuse);
     for (size_t i = 0; i < lanes * REUSE_CURVE_POINTS; i++) {

@@ -43,8 +43,8 @@ static void dimensions_are_heads(void **state) {
     assert_true(persistent_prefetchable(INFINITY, 1e9, 5e5) > LAYERS * KV_HEADS);
 }
 
-/* A layer of 0.4 ms, a choice of 0.3, and 64 chunks of 10 us on two threads: 1.02 ms, in which 1 GB/s reads two heads of
- * 500 kB. */
+/* A layer of 0.4 ms, a choice of 0.3, and 64 chunks of 10 us on two threads: 1.02 ms, in which 1 GB/s reads two heads
+ * of 500 kB. */
 static void time_is_of_the_whole_step(void **state) {
     (void)state;
     const struct persistent_times times = {

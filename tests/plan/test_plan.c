@@ -262,7 +262,8 @@ static void who_has_buffers_of_lists(void **state) {
     }
 }
 
-/* Where inputs are more bytes than KV there is no workspace for what is computed again: kvpr needs what flexgen does. */
+/* Where inputs are more bytes than KV there is no workspace for what is computed again: kvpr needs what flexgen does.
+ */
 static void no_workspace_for_inputs_that_are_more(void **state) {
     (void)state;
     struct error error;
