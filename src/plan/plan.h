@@ -146,7 +146,8 @@ struct select_shape plan_select_shape(const struct model_config *config);
 uint64_t plan_context_size(const struct plan *plan, const struct model_config *config);
 /* Bytes of a layer's inputs over those of its KV, in the smallest form that inputs have. */
 double plan_inputs_ratio(const struct plan *plan, const struct model_config *config);
-/* rebuilds, and inputs are less than what they stand for: else there is neither a workspace nor a document of inputs. */
+/* rebuilds, and inputs are less than what they stand for: else there is neither a workspace nor a document of inputs.
+ */
 bool plan_keeps_inputs(const struct plan *plan, const struct model_config *config);
 /* The options of attention_create.  The caller adds whether KV is in tiers, once the cache exists. */
 enum status plan_attention_options(const struct plan *plan, const struct model_config *config,
