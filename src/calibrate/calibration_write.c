@@ -136,7 +136,7 @@ static enum status write_digest(struct sidecar *s, struct error *error) {
     return write_text(s, CALIBRATION_KEY "digest", text, error);
 }
 
-static enum status write_tensors(struct sidecar *s, struct error *error) {
+static enum status write_tensors(struct sidecar *s, const struct model *model, struct error *error) {
     for (size_t i = 0; i < s->count; i++) {
         const struct entry *entry = &s->entries[i];
         uint32_t dimensions = entry->dimensions[2] > 0 ? 3 : 2;
@@ -148,6 +148,7 @@ static enum status write_tensors(struct sidecar *s, struct error *error) {
         const struct entry *entry = &s->entries[i];
         TRY(gguf_writer_write(s->writer, entry->data, entry_bytes(entry), error));
     }
+    TRY(gguf_check(&model->gguf, error));
     return gguf_writer_commit(s->writer, error);
 }
 
@@ -168,7 +169,7 @@ enum status calibration_write(const struct calibration_result *result, const str
         status = write_keys(&s, model, error);
         if (status == STATUS_OK) status = write_digest(&s, error);
     }
-    if (status == STATUS_OK) status = write_tensors(&s, error);
+    if (status == STATUS_OK) status = write_tensors(&s, model, error);
     gguf_writer_destroy(s.writer);
     free(s.entries);
     free(s.recalls);

@@ -101,6 +101,20 @@ static void tell_address(const struct serve *serve, const struct served_model *m
             (unsigned long long)service_context_size(model->service));
 }
 
+/* What the model's file was when it changed (gguf_check): no request is answered from then on. */
+static enum status watch_model(struct serve *serve, struct error *error) {
+    const struct timespec nap = {.tv_nsec = 50000000};
+    enum status status = STATUS_OK;
+    while (!interrupt_requested()) {
+        if (status == STATUS_OK) {
+            status = gguf_check(&serve->model.session.model->gguf, error);
+            if (status != STATUS_OK) fprintf(stderr, "loam: %s; every request is refused\n", error->message);
+        }
+        nanosleep(&nap, NULL);
+    }
+    return status;
+}
+
 static enum status serve_until_interrupted(struct serve *serve, struct error *error) {
     const struct options *options = serve->options;
     struct served_model *model = &serve->model;
@@ -110,11 +124,10 @@ static enum status serve_until_interrupted(struct serve *serve, struct error *er
     const struct server_model served = served_model_describe(model);
     server_begin(serve->server, &served);
     tell_address(serve, model);
-    const struct timespec nap = {.tv_nsec = 50000000};
-    while (!interrupt_requested()) nanosleep(&nap, NULL);
+    const enum status status = watch_model(serve, error);
     if (!option_flag(options, OPTION_QUIET)) fputs("loam: stopping; once more leaves at once\n", stderr);
     server_stop(serve->server, DRAIN_SECONDS);
-    return STATUS_OK;
+    return status;
 }
 
 enum status serve_command(const struct options *options, struct error *error) {

@@ -64,7 +64,6 @@ enum status session_open_path(struct session *session, const char *path, const s
     *session = (struct session){0};
     double began = clock_seconds();
     session->quiet = option_flag(options, OPTION_QUIET);
-    file_map_guard();
     if (option_given(options, OPTION_READ_LIMIT)) io_link_limit(option_count(options, OPTION_READ_LIMIT));
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &session->mask, error));
     session->thread_count = thread_count != 0 ? thread_count : cpu_count();

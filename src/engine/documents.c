@@ -130,6 +130,7 @@ enum status documents_open(struct documents **result, const struct documents_opt
     for (uint32_t i = 0; i < model->gguf.file_count; i++)
         TRY(fingerprint_add(backing->model.fingerprint, &model->gguf.maps[i], device_pool(model->device),
                             error));
+    TRY(gguf_check(&model->gguf, error)); /* the fingerprint is of what was loaded */
     backing->layout = (struct store_layout){.layer_count = (uint32_t)model->config.layer_count,
                                             .kv_head_count = (uint32_t)model->config.kv_head_count,
                                             .chunk_bytes = (uint32_t)layout->chunk_bytes};

@@ -80,6 +80,7 @@ static bool is_worth_saving(const struct sequence *sequence) {
 
 enum status sequence_save(struct sequence *sequence, struct error *error) {
     if (sequence->tokens == NULL || !is_worth_saving(sequence)) return STATUS_OK;
+    TRY(gguf_check(&sequence->engine->model->gguf, error));
     return kv_sequence_commit(sequence->kv, sequence->tokens, error);
 }
 

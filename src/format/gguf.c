@@ -204,8 +204,14 @@ static enum status read_files(struct gguf *gguf, struct error *error) {
 enum status gguf_open(struct gguf *gguf, const char *path, struct error *error) {
     enum status status = start(gguf, path, error);
     if (status == STATUS_OK) status = read_files(gguf, error);
+    if (status == STATUS_OK) status = gguf_check(gguf, error);
     if (status != STATUS_OK) gguf_close(gguf);
     return status;
+}
+
+enum status gguf_check(const struct gguf *gguf, struct error *error) {
+    for (uint32_t i = 0; i < gguf->file_count; i++) TRY(file_map_check(&gguf->maps[i], error));
+    return STATUS_OK;
 }
 
 void gguf_close(struct gguf *gguf) {

@@ -95,6 +95,8 @@ enum status gguf_open(struct gguf *gguf, const char *path, struct error *error) 
 /* The same parser for bytes in memory (no split files), for tests and fuzzing.  name appears in messages. */
 enum status gguf_open_memory(struct gguf *gguf, const void *data, uint64_t size_bytes, const char *name,
                              struct error *error) STATUS_CHECKED;
+/* STATUS_MODEL: one of its files has changed since it was opened (file_map_check).  Any thread. */
+enum status gguf_check(const struct gguf *gguf, struct error *error) STATUS_CHECKED;
 void gguf_close(struct gguf *gguf); /* Works on a zeroed struct and after a failed open. */
 
 const struct gguf_entry *gguf_find(const struct gguf *gguf, const char *key);          /* NULL: absent */

@@ -592,7 +592,8 @@ enum status forward_run(struct forward *forward, const struct forward_batch *giv
     if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);
     trace_engine(forward, batch->rules != NULL ? "step" : "prompt", began, TRACE_NONE, batch->row_count);
     if (status == STATUS_OK) status = finished;
-    if (status == STATUS_OK) status = weight_stream_end_pass(forward->model->stream, error);
+    weight_stream_end_pass(forward->model->stream);
+    TRY(gguf_check(&forward->model->gguf, error)); /* a failure, too, may come of it */
     if (status != STATUS_OK) return status;
     if (batch->keep_rows && !paused) forward->kept_row_count = batch->row_count;
     if (logits != NULL) *logits = paused ? NULL : forward->logits.host;
@@ -627,5 +628,5 @@ enum status forward_logits(struct forward *forward, const uint32_t *rows, size_t
     project_logits(forward, forward->narrow.hidden, row_count);
     TRY(forward->model->device->operations->stream_synchronize(forward->stream, error));
     *logits = forward->logits.host;
-    return STATUS_OK;
+    return gguf_check(&forward->model->gguf, error);
 }

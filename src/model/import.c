@@ -83,6 +83,8 @@ static enum status run(struct import *import) {
     TRY(gguf_writer_begin_data(import->writer, import->error));
     TRY(import_write_tensors(import));
     import->report->architecture = import->config.architecture;
+    for (uint32_t i = 0; i < import->weights.file_count; i++)
+        TRY(file_map_check(&import->weights.maps[i], import->error));
     return gguf_writer_commit(import->writer, import->error);
 }
 

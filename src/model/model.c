@@ -8,7 +8,8 @@
 static enum status load(struct model *model, const char *path, struct error *error) {
     TRY(gguf_open(&model->gguf, path, error));
     TRY(model_config_read(&model->config, &model->gguf, &model->arena, error));
-    return weights_load(model, error);
+    TRY(weights_load(model, error));
+    return gguf_check(&model->gguf, error);
 }
 
 enum status model_load(struct model **model, const char *path, struct device *device, struct error *error) {

@@ -300,6 +300,7 @@ static enum status run(struct quantizer *quantizer, const char *input, const cha
     TRY(gguf_writer_create(&quantizer->writer, output, error));
     TRY(write_header(quantizer));
     TRY(write_tensors(quantizer));
+    TRY(gguf_check(&quantizer->input, error));
     return gguf_writer_commit(quantizer->writer, error);
 }
 

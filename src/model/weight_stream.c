@@ -57,7 +57,6 @@ struct slot {
 
 struct source {
     struct io_file file;
-    struct stat before;  /* of the file when it was opened */
     uint8_t *tail;       /* owned; the bytes behind the last whole block */
     uint64_t tail_first; /* their offset */
     size_t tail_bytes;
@@ -330,18 +329,8 @@ void weight_stream_done(struct weight_stream *stream, size_t layer) {
 
 /* ---- the file ---- */
 
-static enum status check_source(const struct source *source, struct error *error) {
-    struct stat now;
-    if (fstat(source->file.fd, &now) != 0) return error_set_os(error, STATUS_IO, 0, "%s", source->file.path);
-    const struct stat *before = &source->before;
-    if (now.st_size != before->st_size || now.st_mtim.tv_sec != before->st_mtim.tv_sec ||
-        now.st_mtim.tv_nsec != before->st_mtim.tv_nsec)
-        return error_set(error, STATUS_IO, "%s: model file changed on disk", source->file.path);
-    return STATUS_OK;
-}
-
-enum status weight_stream_end_pass(struct weight_stream *stream, struct error *error) {
-    if (stream == NULL) return STATUS_OK;
+void weight_stream_end_pass(struct weight_stream *stream) {
+    if (stream == NULL) return;
     const struct model *model = stream->model;
     if (stream->scatter_bytes > 0) {
         struct weight table = model->token_embedding;
@@ -349,18 +338,18 @@ enum status weight_stream_end_pass(struct weight_stream *stream, struct error *e
         if (locate(model, &table, &place))
             file_map_drop(&model->gguf.maps[place.file], place.offset, place.bytes);
     }
-    for (size_t i = 0; i < stream->source_count; i++) TRY(check_source(&stream->sources[i], error));
-    return STATUS_OK;
 }
 
 static enum status open_source(struct source *source, const struct file_map *map,
                                const struct io_faults *faults, struct error *error) {
     struct io_file buffered;
+    struct stat now;
     TRY(io_file_open_path(&source->file, map->path, true, faults, error));
-    if (fstat(source->file.fd, &source->before) != 0)
+    if (fstat(source->file.fd, &now) != 0)
         return error_set(error, STATUS_IO, "%s: its size is not known", map->path);
-    if ((uint64_t)source->before.st_size != map->size_bytes)
-        return error_set(error, STATUS_IO, "%s: model file changed on disk", map->path);
+    if (now.st_dev != map->before.st_dev || now.st_ino != map->before.st_ino)
+        return error_set(error, STATUS_MODEL, "%s: another file is there now: start again", map->path);
+    TRY(file_map_check(map, error));
     source->tail_first = map->size_bytes & ~(uint64_t)(IO_ALIGNMENT - 1);
     source->tail_bytes = (size_t)(map->size_bytes - source->tail_first);
     source->tail = calloc(1, IO_ALIGNMENT);

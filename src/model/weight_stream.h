@@ -11,7 +11,7 @@
  * The matrices of struct model point into the slots while they are there, else into the mapped file, whose pages are
  * then not touched but for the rows of an embedding table that is not the output matrix too.
  *
- * A file that changes while it is read ends the pass with STATUS_IO.  Thread: the model's.
+ * Thread: the model's.
  */
 #ifndef LOAM_MODEL_WEIGHT_STREAM_H
 #define LOAM_MODEL_WEIGHT_STREAM_H
@@ -37,8 +37,7 @@ enum status weight_stream_need(struct weight_stream *stream, size_t layer, struc
 bool weight_stream_has_queries(struct weight_stream *stream, size_t layer);
 /* The layer's matrices are not needed any more in this pass. */
 void weight_stream_done(struct weight_stream *stream, size_t layer);
-/* After a pass. */
-enum status weight_stream_end_pass(struct weight_stream *stream, struct error *error) STATUS_CHECKED;
+void weight_stream_end_pass(struct weight_stream *stream);
 
 struct weight_figures {
     uint64_t weight_bytes;   /* of all matrices */

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -12,104 +13,139 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The guard must find, inside a signal handler, which file a fault belongs to:
- * a fixed table of mappings, entries published by their address. */
-enum { MAPS_MAX = 256, PATH_KEPT = 256 };
+/* The handler of SIGBUS must find which file a fault belongs to: a fixed table of mappings, entries published by their
+ * address. */
+enum { MAPS_MAX = 1024 };
 
 static struct guarded_map {
     _Atomic uintptr_t begin; /* 0: free; released last, pairs with the handler's load */
-    _Atomic uintptr_t end;
-    char path[PATH_KEPT];
+    _Atomic uintptr_t end;   /* of its pages */
+    atomic_bool is_lost;     /* a page was not there */
 } guarded[MAPS_MAX];
 
-static void guard_add(const uint8_t *data, uint64_t size, const char *path) {
+static pthread_mutex_t guard_mutex = PTHREAD_MUTEX_INITIALIZER; /* of former, and who installs */
+static struct sigaction former;
+
+/* Of all pages behind the first that is lacking the process sees zeros: it goes on to where it looks
+ * (file_map_check).  mmap is a bare system call, so it may be called here. */
+static bool replace_pages(uintptr_t address) {
+    const uintptr_t page = address & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
     for (size_t i = 0; i < MAPS_MAX; i++) {
-        uintptr_t expected = 0;
-        if (atomic_load(&guarded[i].end) != 0) continue;
-        if (!atomic_compare_exchange_strong(&guarded[i].end, &expected, (uintptr_t)data + size)) continue;
-        snprintf(guarded[i].path, sizeof guarded[i].path, "%s", path);
-        atomic_store(&guarded[i].begin, (uintptr_t)data);
-        return;
+        const uintptr_t begin = atomic_load(&guarded[i].begin), end = atomic_load(&guarded[i].end);
+        if (begin == 0 || address < begin || address >= end) continue;
+        atomic_store(&guarded[i].is_lost, true);
+        return mmap((void *)page, end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+                    0) != MAP_FAILED;
     }
-}
-
-static void guard_remove(const uint8_t *data) {
-    for (size_t i = 0; i < MAPS_MAX; i++)
-        if (atomic_load(&guarded[i].begin) == (uintptr_t)data) {
-            atomic_store(&guarded[i].begin, 0);
-            atomic_store(&guarded[i].end, 0);
-            return;
-        }
-}
-
-static void write_text(const char *text) {
-    ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
-    (void)ignored;
+    return false;
 }
 
 static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
-    (void)context;
-    uintptr_t address = (uintptr_t)info->si_addr;
-    for (size_t i = 0; i < MAPS_MAX; i++) {
-        uintptr_t begin = atomic_load(&guarded[i].begin);
-        if (begin == 0 || address < begin || address >= atomic_load(&guarded[i].end)) continue;
-        write_text("loam: ");
-        write_text(guarded[i].path);
-        write_text(": model file changed on disk\n");
-        _exit(6);
-    }
-    signal(signal_number, SIG_DFL); /* not ours: let it be seen */
-    raise(signal_number);
+    const int before = errno;
+    const bool is_ours = replace_pages((uintptr_t)info->si_addr);
+    errno = before;
+    if (is_ours) return;
+    if ((former.sa_flags & SA_SIGINFO) != 0)
+        former.sa_sigaction(signal_number, info, context);
+    else if (former.sa_handler != SIG_DFL && former.sa_handler != SIG_IGN)
+        former.sa_handler(signal_number);
+    else
+        signal(signal_number, SIG_DFL); /* the access is repeated, and seen */
 }
 
-void file_map_guard(void) {
-    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_NODEFER};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGBUS, &action, NULL);
+/* Also after somebody else has installed one.  SA_ONSTACK: a program may have small stacks of its own, and one for
+ * signals. */
+static void guard_install(void) {
+    struct sigaction now,
+        ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
+    sigemptyset(&ours.sa_mask);
+    pthread_mutex_lock(&guard_mutex);
+    if (sigaction(SIGBUS, NULL, &now) == 0 &&
+        !((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_bus_error)) {
+        former = now;
+        (void)sigaction(SIGBUS, &ours, NULL);
+    }
+    pthread_mutex_unlock(&guard_mutex);
+}
+
+static struct guarded_map *guard_add(const uint8_t *data, uint64_t size) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t end = ((uintptr_t)data + size + page - 1) & ~(page - 1);
+    for (size_t i = 0; i < MAPS_MAX; i++) {
+        uintptr_t expected = 0;
+        if (!atomic_compare_exchange_strong(&guarded[i].end, &expected, end)) continue;
+        atomic_store(&guarded[i].is_lost, false);
+        atomic_store(&guarded[i].begin, (uintptr_t)data);
+        guard_install();
+        return &guarded[i];
+    }
+    return NULL;
+}
+
+static enum status map_file(struct file_map *map, struct error *error) {
+    if (fstat(map->file, &map->before) != 0) return error_set_os(error, STATUS_IO, errno, "%s", map->path);
+    const off_t size = map->before.st_size;
+    if (!S_ISREG(map->before.st_mode)) return error_set(error, STATUS_IO, "%s: not a regular file", map->path);
+    if (size == 0) return error_set(error, STATUS_IO, "%s: the file is empty", map->path);
+    void *data = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, map->file, 0);
+    if (data == MAP_FAILED)
+        return error_set_os(error, STATUS_IO, errno, "%s: mapping %lld bytes", map->path, (long long)size);
+    /* Pages that are not in memory yet become huge pages, if the file system has them: decoding streams through the
+     * whole file and would miss the TLB every 4 KiB. */
+    (void)madvise(data, (size_t)size, MADV_HUGEPAGE);
+    map->guard = guard_add(data, (uint64_t)size);
+    if (map->guard == NULL) {
+        munmap(data, (size_t)size);
+        return error_set(error, STATUS_MEMORY, "%s: %d files are mapped already", map->path, MAPS_MAX);
+    }
+    map->data = data;
+    map->size_bytes = (uint64_t)size;
+    return STATUS_OK;
 }
 
 enum status file_map_open(struct file_map *map, const char *path, struct error *error) {
     *map = (struct file_map){0};
     /* O_NONBLOCK: a fifo must be rejected, not waited for. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return error_set_os(error, STATUS_IO, errno, "%s", path);
-    struct stat info;
-    enum status status = STATUS_OK;
+    map->file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (map->file < 0) return error_set_os(error, STATUS_IO, errno, "%s", path);
     map->path = strdup(path);
-    if (map->path == NULL)
-        status = error_set(error, STATUS_MEMORY, "%s: out of memory", path);
-    else if (fstat(fd, &info) != 0)
-        status = error_set_os(error, STATUS_IO, errno, "%s", path);
-    else if (!S_ISREG(info.st_mode))
-        status = error_set(error, STATUS_IO, "%s: not a regular file", path);
-    else if (info.st_size == 0)
-        status = error_set(error, STATUS_IO, "%s: the file is empty", path);
-    if (status == STATUS_OK) {
-        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-        if (data == MAP_FAILED) {
-            status = error_set_os(error, STATUS_IO, errno, "%s: mapping %lld bytes", path,
-                                  (long long)info.st_size);
-        } else {
-            /* Pages that are not in memory yet become huge pages, if the file system has them: decoding streams
-             * through the whole file and would miss the TLB every 4 KiB. */
-            (void)madvise(data, (size_t)info.st_size, MADV_HUGEPAGE);
-            map->data = data;
-            map->size_bytes = (uint64_t)info.st_size;
-            guard_add(map->data, map->size_bytes, path);
-        }
-    }
-    close(fd);
-    if (status != STATUS_OK) file_map_close(map);
+    enum status status = map->path != NULL ? map_file(map, error)
+                                           : error_set(error, STATUS_MEMORY, "%s: out of memory", path);
+    if (status == STATUS_OK) return status;
+    close(map->file);
+    free(map->path);
+    *map = (struct file_map){0};
     return status;
 }
 
 void file_map_close(struct file_map *map) {
-    if (map->data != NULL) {
-        guard_remove(map->data);
-        munmap((void *)(uintptr_t)map->data, map->size_bytes);
-    }
+    if (map->data == NULL) return;
+    atomic_store(&map->guard->begin, 0);
+    munmap((void *)(uintptr_t)map->data, map->size_bytes);
+    atomic_store(&map->guard->end, 0);
+    close(map->file);
     free(map->path);
     *map = (struct file_map){0};
+}
+
+static bool same_time(struct timespec a, struct timespec b) {
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+enum status file_map_check(const struct file_map *map, struct error *error) {
+    const struct stat *before = &map->before;
+    struct stat now;
+    if (fstat(map->file, &now) != 0) return error_set_os(error, STATUS_MODEL, errno, "%s", map->path);
+    /* A time of modification can be set back, that of a change of the file's state cannot.  It moves, too, when the
+     * file's last name goes: then nobody can open it any more. */
+    const bool is_same = now.st_size == before->st_size && same_time(now.st_mtim, before->st_mtim) &&
+                         (same_time(now.st_ctim, before->st_ctim) || now.st_nlink == 0);
+    if (!is_same)
+        return error_set(error, STATUS_MODEL, "%s: the file changed on disk while it was in use: start again",
+                         map->path);
+    if (atomic_load(&map->guard->is_lost))
+        return error_set(error, STATUS_MODEL, "%s: a part of the file could not be read from its disk", map->path);
+    return STATUS_OK;
 }
 
 static void advise(const struct file_map *map, uint64_t offset, uint64_t bytes, int advice) {

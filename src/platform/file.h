@@ -7,21 +7,32 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "base/status.h"
 
-/* A regular file mapped read-only.  Pages come in on first touch; a file that is
- * truncated while mapped is caught by file_map_guard. */
+/* A regular file mapped read-only.  Pages come in on first touch, so somebody who writes to the file meanwhile changes
+ * what is read: file_map_check tells.  Where pages vanish (the file is truncated, its disk fails) the process reads
+ * zeros from there on instead of getting SIGBUS, and file_map_check tells, too.  For that the first file_map_open
+ * installs a handler of SIGBUS, which hands faults elsewhere to the handler that was there. */
 struct file_map {
-    const uint8_t *data; /* [size_bytes], borrowed until file_unmap */
+    const uint8_t *data; /* [size_bytes], borrowed until file_map_close */
     uint64_t size_bytes;
-    char *path; /* owned; as it was given */
+    char *path;         /* owned; as it was given */
+    int file;           /* owned, open as long as data is there */
+    struct stat before; /* of the file when it was opened */
+    struct guarded_map *guard;
 };
 
 /* STATUS_IO with the path when it cannot be opened, is not a regular file, or is
- * empty (data would be NULL).  A path of a directory or device is refused. */
+ * empty (data would be NULL).  A path of a directory or device is refused.  STATUS_MEMORY: too many are mapped. */
 enum status file_map_open(struct file_map *map, const char *path, struct error *error) STATUS_CHECKED;
 void file_map_close(struct file_map *map);
+
+/* STATUS_MODEL: the file may have other bytes than when it was opened, so what was computed from it is worth nothing.
+ * Another file that takes its place by a rename is no change: the mapping is of the one that was opened.  Any thread.
+ */
+enum status file_map_check(const struct file_map *map, struct error *error) STATUS_CHECKED;
 
 /* Hints for the mapped range [offset, offset + bytes). */
 void file_map_will_need(const struct file_map *map, uint64_t offset, uint64_t bytes);
@@ -29,11 +40,6 @@ void file_map_will_need(const struct file_map *map, uint64_t offset, uint64_t by
 void file_map_scatter(const struct file_map *map, uint64_t offset, uint64_t bytes);
 /* The range is not needed for now: the process no longer holds its pages. */
 void file_map_drop(const struct file_map *map, uint64_t offset, uint64_t bytes);
-
-/* After this call a page of any open file_map that has vanished (the file was
- * truncated while mapped) ends the process with the line
- * "loam: <path>: model file changed on disk" and exit code 6, instead of SIGBUS. */
-void file_map_guard(void);
 
 /* Reads a whole file or standard input ("-") into memory, zero-terminated;
  * refuses more than limit_bytes.  The caller frees *text. */

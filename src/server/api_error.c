@@ -39,9 +39,9 @@ bool api_error_from(struct api_error *error, const struct error *reason) {
     case STATUS_INTERRUPTED: http_status = 503; break;
     case STATUS_MEMORY: http_status = io_is_full(reason->os_error) ? 507 : 503; break;
     case STATUS_IO: http_status = io_is_full(reason->os_error) ? 507 : 500; break;
+    case STATUS_MODEL: http_status = 503; break; /* its file has changed */
     case STATUS_OK:
     case STATUS_FAILED:
-    case STATUS_MODEL:
     case STATUS_DOCUMENT: break;
     }
     return api_error_set(error, http_status, NULL, "%s", reason->message);

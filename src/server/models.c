@@ -7,14 +7,17 @@
 void health_route(struct server *server, struct exchange *exchange) {
     json_t *body = json_object();
     const int state = atomic_load(&server->state);
-    if (state == SERVER_READY) {
+    struct error changed = {.message = ""};
+    if (state == SERVER_READY && gguf_check(&server->model.model->gguf, &changed) == STATUS_OK) {
         json_put(body, "status", json_string("ok"));
         exchange_reply_json(exchange, 200, body);
         return;
     }
     json_t *error = json_object();
     json_put_uint(error, "code", 503);
-    json_put(error, "message", json_string(state == SERVER_LOADING ? "Loading model" : "Stopping"));
+    const char *reason = state == SERVER_LOADING ? "Loading model" : "Stopping";
+    if (state == SERVER_READY) reason = changed.message;
+    json_put(error, "message", json_text(reason, strlen(reason)));
     json_put(error, "type", json_string("unavailable_error"));
     json_put(body, "error", error);
     exchange_reply_json(exchange, 503, body);

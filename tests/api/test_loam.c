@@ -226,6 +226,29 @@ static void test_failures(void **state) {
     loam_session_destroy(NULL);
 }
 
+/* Of a model file that is cut short while it is mapped a program gets a status, not a signal. */
+static void test_cut_model(void **state) {
+    (void)state;
+    struct loam_error error;
+    struct loam_model *model;
+    char copy[80], command[256];
+    int32_t ids[64], token;
+    for (int i = 0; i < 64; i++) ids[i] = 'a' + i % 20;
+    snprintf(copy, sizeof copy, "%s.copy", path);
+    snprintf(command, sizeof command, "cp %s %s", path, copy);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(loam_model_open(&model, copy, NULL, &error), LOAM_OK);
+    struct started started = start(model, NULL, NULL);
+    assert_int_equal(truncate(copy, 100), 0);
+    enum loam_status status = loam_sequence_feed(started.sequence, ids, 64, &error);
+    if (status == LOAM_OK) status = next(started, &token, &error);
+    assert_int_equal(status, LOAM_BAD_MODEL);
+    assert_non_null(strstr(error.message, "changed"));
+    stop(started);
+    loam_model_close(model);
+    assert_int_equal(unlink(copy), 0);
+}
+
 static int set_up(void **state) {
     (void)state;
     char command[512];
@@ -242,6 +265,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_generate), cmocka_unit_test(test_selection),
                                        cmocka_unit_test(test_selections_refused),
-                                       cmocka_unit_test(test_failures)};
+                                       cmocka_unit_test(test_failures),
+                                       cmocka_unit_test(test_cut_model)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

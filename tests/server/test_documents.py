@@ -4,7 +4,7 @@ import os
 import tempfile
 import unittest
 
-from loam_server import Server, main, wait_until
+from loam_server import NANO, Server, main, wait_until
 
 PATH, CHAT = "/v1/loam/documents", "/v1/chat/completions"
 TEXT = "The gate of the garden is painted green. Nobody knows who painted it, and nobody asks.\n" * 30
@@ -239,6 +239,46 @@ class Documents(unittest.TestCase):
         reply = self.call("POST", CHAT, {"messages": talk, "documents": [made["id"]]})
         self.assertEqual(reply.status, 400)
         self.assertIn("another system message", reply.json["error"]["message"])
+
+
+class ChangedModel(unittest.TestCase):
+    """A model file that is written to while it is served: refused until the server starts again; nothing is saved."""
+    def started(self, *options, **more):
+        server = Server(*options, **more)
+        self.addCleanup(server.process.kill)  # also of a test that fails
+        return server
+
+    def test_a_model_that_changes(self):
+        body = {"prompt": OTHER, "max_tokens": 6, "temperature": 0}
+        with open(NANO, "rb") as file:
+            whole = file.read()
+        other = bytearray(whole)
+        for i in range(len(other) // 2, len(other), 64):
+            other[i] ^= 0x5a
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "model.gguf")
+            options = ("-np", "1", "-c", "2048", "--kv-disk", os.path.join(folder, "kv"))
+            for change in (other, b""):  # in place, and cut short under the mapping
+                with open(model, "wb") as file:
+                    file.write(whole)
+                server = self.started(*options, model=model)
+                read = server.post("/v1/completions", {**body, "prompt": TEXT})
+                self.assertEqual((server.get("/health").status, read.status), (200, 200))
+                with open(model, "r+b") as file:
+                    file.truncate(0)
+                    file.write(change)
+                for _ in range(2):
+                    refused = server.post("/v1/completions", body)
+                    self.assertEqual(refused.status, 503, refused.body)
+                    self.assertIn("model.gguf: the file changed on disk", refused.json["error"]["message"])
+                self.assertEqual(server.get("/health").status, 503)
+                self.assertEqual(server.stop(), 3)
+            with open(model, "wb") as file:
+                file.write(whole)
+            server = self.started(*options, model=model)
+            reply = server.post("/v1/completions", body)
+            self.assertEqual(server.stop(), 0)
+            self.assertEqual(reply.json["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
 
 
 class WithoutFolder(unittest.TestCase):
