@@ -140,9 +140,9 @@ enum loam_kv_type { LOAM_KV_F16, LOAM_KV_Q8 };
 /* As many sequences as preset "auto" chooses, for the most tokens a second of all together. */
 #define LOAM_SEQUENCES_AUTO ((size_t)-1)
 
-/* How the suffix of a prompt, its tokens behind a saved document, attends.  DENSE: to everything.  SELECT: by the
- * preset, as answers do.  AUTO: whichever reads less. */
-enum loam_suffix { LOAM_SUFFIX_AUTO, LOAM_SUFFIX_DENSE, LOAM_SUFFIX_SELECT };
+/* How the suffix of a prompt, its tokens behind a saved document, attends.  DEFAULT, DENSE: to everything, so that an
+ * answer does not depend on what is saved.  SELECT: by the preset, as answers do.  AUTO: whichever reads less. */
+enum loam_suffix { LOAM_SUFFIX_DEFAULT, LOAM_SUFFIX_DENSE, LOAM_SUFFIX_SELECT, LOAM_SUFFIX_AUTO };
 
 struct loam_session_options {
     size_t size;

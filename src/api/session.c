@@ -158,9 +158,10 @@ static enum status read_plan(struct loam_session *session, struct error *error) 
     struct plan *plan = &session->plan;
     const struct loam_session_options *options = &session->options;
     const struct model_config *config = &session->model->model->config;
-    static const enum plan_suffix suffixes[] = {[LOAM_SUFFIX_AUTO] = SUFFIX_CHEAPER,
+    static const enum plan_suffix suffixes[] = {[LOAM_SUFFIX_DEFAULT] = SUFFIX_DENSE,
                                                 [LOAM_SUFFIX_DENSE] = SUFFIX_DENSE,
-                                                [LOAM_SUFFIX_SELECT] = SUFFIX_SELECTS};
+                                                [LOAM_SUFFIX_SELECT] = SUFFIX_SELECTS,
+                                                [LOAM_SUFFIX_AUTO] = SUFFIX_CHEAPER};
     if ((size_t)options->suffix >= sizeof suffixes / sizeof suffixes[0] ||
         (size_t)options->k_type > LOAM_KV_Q8 || (size_t)options->v_type > LOAM_KV_Q8)
         return error_set(error, STATUS_USAGE, "struct loam_session_options: suffix %d, k_type %d, v_type %d",

@@ -623,12 +623,24 @@ static enum status attend(struct attention *attention, struct stream *stream,
 void attention_attend(struct attention *attention, struct stream *stream,
                       const struct attention_layer *layer) {
     struct error error;
+    if (attention->failed) return; /* rows may be lacking */
     enum status status = attend(attention, stream, layer, &error);
     expect_queries(attention, layer);
     note(attention, status, &error);
 }
 
 /* ---- end ---- */
+
+bool attention_rounds(const struct attention *attention) { return attention->options.rounds; }
+
+bool attention_store(struct attention *attention, struct stream *stream, const struct attention_rows *rows) {
+    struct error error;
+    if (attention->failed || attention->tiered == NULL) return !attention->failed;
+    enum status status = attention->device->operations->stream_synchronize(stream, &error);
+    if (status == STATUS_OK) status = tiered_write_rows(attention->tiered, rows, &error);
+    note(attention, status, &error);
+    return status == STATUS_OK;
+}
 
 enum status attention_end_layer(struct attention *attention, struct stream *stream,
                                 const struct attention_rows *rows, struct error *error) {

@@ -29,6 +29,7 @@ struct attention_options {
     size_t sequence_capacity;                    /* sequences of a step */
     uint64_t context_size;                       /* tokens of one */
     uint64_t kept_max;     /* that a row chooses; 0: none does (select_options_kept_max) */
+    bool rounds;           /* full chunks are rounded (attention_rounds) */
     bool prefetches;       /* the next layer's choice; a selection that scans: all of its chunks */
     size_t rebuild_chunks; /* of a head: workspace for what is computed again (rebuild.h); 0: nothing is */
     size_t hidden_size, v_dimension, kv_chunk_bytes; /* with rebuild_chunks; the last: of a head's chunk */
@@ -112,6 +113,12 @@ struct attention_layer {
 enum status attention_begin_layer(struct attention *attention, const struct attention_rows *rows,
                                   struct error *error) STATUS_CHECKED;
 void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows);
+/* Whether a chunk that is full gets other bits: it is rounded to 4.  A row then attends to all chunks before its own
+ * rounded, and to the exact rows of its own, wherever blocks, prompts and steps begin and end.  So rows go in pieces
+ * that lie in one chunk: append, attend, attention_store. */
+bool attention_rounds(const struct attention *attention);
+/* Rows that were appended, before those behind them attend.  false: it failed, which attention_end_layer returns. */
+bool attention_store(struct attention *attention, struct stream *stream, const struct attention_rows *rows);
 /* A failure (disk, checksum, no space) is returned by attention_end_layer; what was computed is not to be used. */
 void attention_attend(struct attention *attention, struct stream *stream,
                       const struct attention_layer *layer);

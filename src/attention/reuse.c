@@ -18,7 +18,7 @@ struct held {
 
 struct held_sequence {
     const struct kv_sequence *sequence; /* whose it is; NULL: nobody's */
-    uint64_t generation;
+    uint64_t answer; /* kv_sequence_answer */
     uint64_t used; /* the last step; the lowest goes when there is another sequence */
 };
 
@@ -178,9 +178,9 @@ static size_t slot_of(struct reuse *reuse, const struct kv_sequence *sequence) {
         if (reuse->sequences[i].used < reuse->sequences[slot].used) slot = i;
     }
     struct held_sequence *held = &reuse->sequences[slot];
-    const uint64_t generation = kv_sequence_generation(sequence);
-    if (held->sequence != sequence || held->generation != generation) forget(reuse, slot);
-    *held = (struct held_sequence){.sequence = sequence, .generation = generation, .used = ++reuse->clock};
+    const uint64_t answer = kv_sequence_answer(sequence);
+    if (held->sequence != sequence || held->answer != answer) forget(reuse, slot);
+    *held = (struct held_sequence){.sequence = sequence, .answer = answer, .used = ++reuse->clock};
     return slot;
 }
 

@@ -7,10 +7,11 @@
  *
  *   1  A step that misses everywhere is the step without reuse, bit for bit.
  *   2  A list is of the tokens that are there: it is forgotten when its sequence is cut or is another one
- *      (kv_sequence_generation), when a position was skipped (a prompt came in between), when the rule is another, and
+ *      (kv_sequence_answer), when a position was skipped (a prompt came in between), when the rule is another, and
  *      with the selection (attention_set_select).
  *   3  What is hit depends on the sequence's own rows alone, in their order: not on the batch, on threads, on what is
- *      in memory or on time.
+ *      in memory or on time.  So a step that failed and is done again finds the lists of its first try: a head that
+ *      missed hits by its own label now, and takes the list that it had chosen.
  *   4  A list with its grown window is at most options.age longer than what was chosen.
  *
  * Labels and lists lie in the device's memory.  Which heads hit the host has to know: it waits for that, once a layer,

@@ -341,7 +341,7 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     struct kv_sequence *sequence = calloc(1, sizeof *sequence);
     if (sequence == NULL) return error_set(error, STATUS_MEMORY, "KV sequence: out of memory");
     sequence->cache = cache;
-    sequence->generation = ++cache->generations;
+    sequence->generation = sequence->answer = ++cache->generations;
     sequence->column_capacity = kv_chunks_of(token_capacity);
     if (sequence->column_capacity > cache->column_count) sequence->column_capacity = cache->column_count;
     const size_t lanes = kv_lane_count(&cache->config);
@@ -484,6 +484,8 @@ enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index,
 
 uint64_t kv_sequence_length(const struct kv_sequence *sequence) { return sequence->length; }
 uint64_t kv_sequence_generation(const struct kv_sequence *sequence) { return sequence->generation; }
+uint64_t kv_sequence_answer(const struct kv_sequence *sequence) { return sequence->answer; }
+void kv_sequence_begin_answer(struct kv_sequence *sequence) { sequence->answer = ++sequence->cache->generations; }
 
 void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) {
     ASSERT(kv_chunks_of(token_count) <= sequence->column_count); /* invariant 3 */
@@ -493,6 +495,7 @@ void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) 
     if (token_count < sequence->length) {
         if (sequence->cache->owner != NULL) sequence->cache->owner->truncate(sequence, token_count);
         columns_shrink(sequence, kv_chunks_of(token_count));
+        kv_sequence_begin_answer(sequence);
     }
     sequence->length = token_count;
 }

@@ -187,6 +187,11 @@ void kv_sequence_set_length(struct kv_sequence *sequence,
 /* A number that no other sequence of the cache has or had, and that is another one after every set_length that did not
  * add tokens: as long as it stays, all that was ever known of the sequence's first tokens is true. */
 uint64_t kv_sequence_generation(const struct kv_sequence *sequence);
+/* The same, but that it stays after a step that failed and left the length as it was: the step is done again with the
+ * same token.  Another one when the sequence is made shorter, and when somebody says that what follows is another
+ * answer. */
+uint64_t kv_sequence_answer(const struct kv_sequence *sequence);
+void kv_sequence_begin_answer(struct kv_sequence *sequence);
 /* For operations that follow on the stream, until places change: when the sequence is reserved, shortened or destroyed,
  * and with a tier when chunks come or go.  The view itself stays the same until the sequence is destroyed, or the key
  * index changes; kv_sequence_update brings its tables up to date. */

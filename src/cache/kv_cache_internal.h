@@ -64,7 +64,7 @@ struct kv_sequence {
     struct kv_cache *cache; /* borrowed */
     struct kv_sequence *next, *previous;
     uint64_t length; /* tokens stored */
-    uint64_t generation;
+    uint64_t generation, answer;
     uint64_t column_count, column_capacity;
     uint64_t *columns;           /* owned; [column_capacity] */
     struct page_table chunks;    /* [layer][kv head][column_capacity] */

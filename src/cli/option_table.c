@@ -423,10 +423,10 @@ const struct option_spec option_table[] = {
      .help = "tokens of a prompt that are computed, and with --kv-disk become durable, together; whole "
              "prefill blocks; 0: up to 8K"},
     {.id = OPTION_SUFFIX, .name = "suffix",
-     .kind = ARGUMENT_WORD, .argument = "HOW", .default_text = "auto", .choices = "dense|select|auto",
+     .kind = ARGUMENT_WORD, .argument = "HOW", .default_text = "dense", .choices = "dense|select|auto",
      .commands = ANSWER, .group = GROUP_CACHE,
      .help = "how the tokens of a prompt that follow a saved document attend: dense to all of it, select as an "
-             "answer's tokens do; auto: whichever reads less"},
+             "answer's tokens do; auto: whichever reads less (with these two an answer depends on what was saved)"},
     {.id = OPTION_CACHE_K, .name = "cache-type-k", .short_name = "ctk",
      .kind = ARGUMENT_WORD, .argument = "TYPE", .default_text = "f16", .choices = "f16|q8_0",
      .commands = ENGINE_USERS | BIT(PLAN), .group = GROUP_CACHE,

@@ -19,6 +19,7 @@ enum {
 struct documents {
     struct store *store;       /* owned */
     struct kv_backing backing; /* name: owned */
+    uint8_t other_kind[STORE_FINGERPRINT_BYTES]; /* of documents by plans with another --suffix */
     char *name;
     bool is_read_only;    /* the folder cannot be written: nothing is saved, and unwritable has the reason */
     bool is_told;         /* and somebody was told */
@@ -104,6 +105,16 @@ static bool takes_rows(const struct plan *plan) {
     return plan->mixes_pages && (!plan->fixes_fractions || plan->quantized_of_16 == 0);
 }
 
+/* Documents with rows that have chosen, and that therefore are not what another history would give, are as those of
+ * another model to plans whose documents have none. */
+static void set_kind(struct documents *documents, const struct plan *plan, bool selects) {
+    static const char chosen[] = "rows have chosen";
+    struct kv_backing *backing = &documents->backing;
+    memcpy(documents->other_kind, backing->model.fingerprint, sizeof documents->other_kind);
+    const bool has_chosen = selects && plan->suffix != SUFFIX_DENSE;
+    store_fingerprint_add(has_chosen ? backing->model.fingerprint : documents->other_kind, chosen, sizeof chosen);
+}
+
 enum status documents_open(struct documents **result, const struct documents_options *options,
                            struct error *error) {
     const struct plan *plan = options->plan;
@@ -131,6 +142,7 @@ enum status documents_open(struct documents **result, const struct documents_opt
         TRY(fingerprint_add(backing->model.fingerprint, &model->gguf.maps[i], device_pool(model->device),
                             error));
     TRY(gguf_check(&model->gguf, error)); /* the fingerprint is of what was loaded */
+    set_kind(documents, plan, select != NULL);
     backing->layout = (struct store_layout){.layer_count = (uint32_t)model->config.layer_count,
                                             .kv_head_count = (uint32_t)model->config.kv_head_count,
                                             .chunk_bytes = (uint32_t)layout->chunk_bytes};
@@ -460,6 +472,23 @@ static enum status attach(struct documents *documents, struct kv_sequence *seque
     return STATUS_OK;
 }
 
+/* Like store_find_other, of documents that a plan of another --suffix has saved. */
+static enum status find_other_kind(struct documents *documents, const struct documents_prompt *prompt,
+                                   uint64_t *prefix_tokens, struct error *why, struct error *error) {
+    struct kv_backing backing = backing_of(documents, prompt);
+    struct store_match match = {0};
+    memcpy(backing.model.fingerprint, documents->other_kind, sizeof documents->other_kind);
+    if (prompt->owner != NULL && prompt->owner[0] != '\0')
+        store_fingerprint_add(backing.model.fingerprint, prompt->owner, strlen(prompt->owner));
+    *prefix_tokens = 0;
+    TRY(find(documents, &backing, prompt->tokens, prompt->token_count, &match, error));
+    if (match.document == 0) return STATUS_OK;
+    *prefix_tokens = match.prefix_tokens;
+    (void)!error_set(why, STATUS_DOCUMENT, "document %llu was saved with another --suffix, and answers differently",
+                     (unsigned long long)match.document);
+    return STATUS_OK;
+}
+
 enum status documents_attach(struct documents *documents, struct kv_sequence *sequence,
                              const struct documents_prompt *prompt, struct documents_outcome *outcome,
                              struct error *error) {
@@ -468,9 +497,11 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
     const struct error before = outcome->notice;
     struct error why, ignored;
     uint64_t other;
-    if (store_find_other(documents->store, &backing.model, prompt->tokens, prompt->token_count, &other, &why,
-                         &ignored) == STATUS_OK &&
-        other > outcome->reused)
+    enum status status = store_find_other(documents->store, &backing.model, prompt->tokens, prompt->token_count,
+                                          &other, &why, &ignored);
+    if (status == STATUS_OK && other <= outcome->reused)
+        status = find_other_kind(documents, prompt, &other, &why, &ignored);
+    if (status == STATUS_OK && other > outcome->reused)
         (void)error_set(&outcome->notice, why.status, "%s%s%s; computed anew", before.message,
                         before.message[0] != '\0' ? "; " : "", why.message);
     return STATUS_OK;

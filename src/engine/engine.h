@@ -110,6 +110,11 @@ void sequence_begin_suffix(struct sequence *sequence);
  * follows would be saved then.  The sequence's own tokens may be lost where they are not saved. */
 enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, size_t token_count,
                            uint64_t *kept, struct error *error) STATUS_CHECKED;
+/* Its first tokens whose rows any prompt that begins with them has: all of them, unless the engine selects and prompts
+ * attend to everything (SUFFIX_DENSE); then none from the first on that chose. */
+uint64_t sequence_whole_tokens(const struct sequence *sequence);
+/* The most tokens, up to token_count, that sequence_cuts_at. */
+uint64_t sequence_cut_of(const struct sequence *sequence, uint64_t token_count);
 /* Whether sequence_truncate to so many tokens leaves rows that others may follow: not within a page in 4 bits. */
 bool sequence_cuts_at(const struct sequence *sequence, uint64_t token_count);
 /* Without sequences: memory that there was KV in goes back to the system. */
@@ -198,7 +203,8 @@ const char *sequence_notice(const struct sequence *sequence);
 /* The fractions of quantized chunks by layer (cache/page_fractions.h), known once the first prefill has begun; NULL:
  * all chunks have one form. */
 const struct page_fractions *sequence_fractions(const struct sequence *sequence);
-/* Saves what the sequence holds, steps included, behind the computation.  The caller has seen that the logits of its
+/* Saves what the sequence holds, steps included, behind the computation.  Nothing where some of it is not whole
+ * (sequence_whole_tokens): what is was saved when its prompt was read.  The caller has seen that the logits of its
  * last token are numbers.  Nothing where nothing is saved, nor of less than 64 tokens without a name of its
  * own. */
 enum status sequence_save(struct sequence *sequence, struct error *error) STATUS_CHECKED;

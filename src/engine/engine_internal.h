@@ -38,6 +38,7 @@ struct sequence {
     bool suffix_follows;              /* the next prefill is of what follows the document */
     bool suffix_selects;              /* and selects: that prefill has paused */
     bool unfinished;                  /* the last prefill has paused */
+    uint64_t whole;                   /* its first tokens that attended to everything before them */
     struct paused_segment paused;
     uint64_t selected;              /* tokens of the first prefill that selected */
     struct documents_outcome saved; /* what the first prefill found */
@@ -144,6 +145,8 @@ enum status sequence_restore_paused(struct sequence *sequence, const struct forw
 /* Reserves space for token_count more tokens, or says why there is none. */
 enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error)
     STATUS_CHECKED;
+/* Rows were stored from `position` on, to its new length; each attended to what the rule left, NULL: to everything. */
+void sequence_note_whole(struct sequence *sequence, uint64_t position, const struct select_rule *rule);
 /* Notes the tokens stored from position on, if the sequence is saved. */
 void sequence_note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count);
 

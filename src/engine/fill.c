@@ -121,6 +121,7 @@ static enum status fill_run(struct fill *fill, uint64_t token_count, struct erro
         size_t count = min_size(token_count - done, FILL_ROWS);
         TRY(fill_block(fill, length, count, error));
         kv_sequence_set_length(fill->sequence->kv, length + count);
+        sequence_note_whole(fill->sequence, length, NULL);
         done += count;
     }
     return STATUS_OK;

@@ -34,11 +34,13 @@ enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, si
         .name = sequence->document_name[0] != '\0' ? sequence->document_name : NULL};
     TRY(documents_attach(engine->documents, sequence->kv, &prompt, &sequence->saved, error));
     sequence_note_tokens(sequence, 0, tokens, (size_t)sequence->saved.reused);
+    sequence->whole = sequence_length(sequence);
     TRY(engine_attach_inputs(engine, sequence, tokens, error));
     return build_tail_key_index(engine, sequence, error);
 }
 
 void sequence_begin_suffix(struct sequence *sequence) {
+    kv_sequence_begin_answer(sequence->kv);
     if (sequence->engine->documents == NULL || sequence_length(sequence) == 0) return;
     ASSERT(!sequence->paused.active);
     sequence->saved.reused = sequence_length(sequence);
@@ -51,6 +53,10 @@ static uint64_t exact_prefix(const struct sequence *sequence, uint64_t token_cou
     const uint64_t full = sequence_length(sequence) - sequence_length(sequence) % KV_CHUNK_TOKENS;
     const bool is_rounded = sequence->engine->kv.quantized_pages && token_count < full;
     return is_rounded ? token_count - token_count % KV_CHUNK_TOKENS : token_count;
+}
+
+uint64_t sequence_cut_of(const struct sequence *sequence, uint64_t token_count) {
+    return exact_prefix(sequence, token_count);
 }
 
 bool sequence_cuts_at(const struct sequence *sequence, uint64_t token_count) {
@@ -222,6 +228,7 @@ static enum status run_segment(struct engine *engine, struct sequence *sequence,
     if (status == STATUS_INTERRUPTED) return interrupted(request, first, error);
     if (status != STATUS_OK || sequence->paused.active) return status;
     kv_sequence_set_length(sequence->kv, length + count);
+    sequence_note_whole(sequence, length, request->selects ? rule : NULL);
     if (saves) TRY(engine_save_prompt(engine, sequence, each ? NULL : *logits, error));
     return each ? each_logits(engine, request, first, count, logits, error) : STATUS_OK;
 }

@@ -54,6 +54,7 @@ void sequence_truncate(struct sequence *sequence, uint64_t token_count) {
     sequence_drop_paused(sequence);
     sequence->unfinished = false;
     if (token_count < sequence_length(sequence)) kv_sequence_set_length(sequence->kv, token_count);
+    if (sequence->whole > token_count) sequence->whole = token_count;
 }
 
 enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error) {
@@ -68,6 +69,23 @@ enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struc
     return status == STATUS_FULL ? STATUS_MEMORY : status;
 }
 
+uint64_t sequence_whole_tokens(const struct sequence *sequence) {
+    const struct engine *engine = sequence->engine;
+    const bool all = engine->select == NULL || engine->suffix != SUFFIX_DENSE;
+    return all ? sequence_length(sequence) : sequence->whole;
+}
+
+/* A key index that watches prompts is of all queries that came, not of the tokens before a cut. */
+void sequence_note_whole(struct sequence *sequence, uint64_t position, const struct select_rule *rule) {
+    const struct select *select = sequence->engine->select;
+    const uint64_t end = sequence_length(sequence);
+    if (sequence->whole < position || (select != NULL && select_watches_prefill(select))) return;
+    const bool chooses = select != NULL && rule != NULL && !rule->dense;
+    for (uint64_t at = position; chooses && at < end; at++)
+        if (select_rule_kept_tokens(select, rule, at) <= at) return;
+    sequence->whole = end;
+}
+
 void sequence_note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count) {
     for (size_t i = 0; i < count && sequence->tokens != NULL; i++) sequence->tokens[position + i] = tokens[i];
 }
@@ -80,6 +98,7 @@ static bool is_worth_saving(const struct sequence *sequence) {
 
 enum status sequence_save(struct sequence *sequence, struct error *error) {
     if (sequence->tokens == NULL || !is_worth_saving(sequence)) return STATUS_OK;
+    if (sequence_whole_tokens(sequence) < sequence_length(sequence)) return STATUS_OK;
     TRY(gguf_check(&sequence->engine->model->gguf, error));
     return kv_sequence_commit(sequence->kv, sequence->tokens, error);
 }

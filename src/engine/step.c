@@ -54,6 +54,9 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
     enum status status = engine_run_batch(engine, &batch, logits, error);
     forward_set_replay(engine->forward, NULL);
     TRY(status);
-    for (size_t i = 0; i < count; i++) kv_sequence_set_length(kv[i], engine->positions[i] + 1);
+    for (size_t i = 0; i < count; i++) {
+        kv_sequence_set_length(kv[i], engine->positions[i] + 1);
+        sequence_note_whole(sequences[i], engine->positions[i], rules[i]);
+    }
     return STATUS_OK;
 }

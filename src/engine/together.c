@@ -145,8 +145,10 @@ enum status engine_prefill_together(struct engine *engine, const struct prefill_
                                   .beside = true};
     size_t layer;
     TRY(run(engine, &batch, parts, pauses, &layer, logits, error));
-    for (size_t i = 0; i < count && (layer == 0 || parts[i].is_step); i++)
+    for (size_t i = 0; i < count && (layer == 0 || parts[i].is_step); i++) {
         kv_sequence_set_length(together.kv[i], together.items[i].position_first + parts[i].token_count);
+        sequence_note_whole(parts[i].sequence, together.items[i].position_first, NULL); /* it is of full attention */
+    }
     for (size_t i = 0; i < count && layer == 0; i++)
         if (!parts[i].is_step)
             TRY(finish(engine, &parts[i], *logits + i * engine->model->config.vocabulary_size, error));

@@ -107,7 +107,8 @@ static const struct attend_item *narrow_items(const struct layer_pass *pass) {
     return items;
 }
 
-static void attend(struct layer_pass *pass) {
+/* The rows of one item, or, item NULL, all of the pass. */
+static void attend(struct layer_pass *pass, const struct attend_item *item, size_t item_index) {
     struct forward *forward = pass->forward;
     const struct layer_config *config = layer_config_of(pass);
     struct attention_layer layer = {.index = pass->layer_index,
@@ -125,8 +126,51 @@ static void attend(struct layer_pass *pass) {
             operation_of(pass, pass->layer_index, forward->q, forward->items, pass->batch->item_count);
         layer.operation.step = pass->step;
     }
+    if (item != NULL) {
+        layer.operation.items = item;
+        layer.operation.item_count = 1;
+        layer.sequences += item_index;
+        if (layer.rules != NULL) layer.rules += item_index;
+        layer.math.queries = NULL; /* of a part of the rows none knows what the next layer wants first */
+    }
     layer.operation.window = config->attention == ATTENTION_SLIDING ? config->window : 0;
     attention_attend(forward->attention, forward->stream, &layer);
+}
+
+static size_t rows_in_chunk(const struct attend_item *item) {
+    const size_t left = KV_CHUNK_TOKENS - (size_t)(item->position_first % KV_CHUNK_TOKENS);
+    return item->row_count < left ? item->row_count : left;
+}
+
+static bool goes_in_pieces(const struct layer_pass *pass) {
+    if (!attention_rounds(pass->forward->attention)) return false;
+    for (size_t i = 0; i < pass->rows.item_count; i++)
+        if (rows_in_chunk(&pass->rows.items[i]) < pass->rows.items[i].row_count) return true;
+    return false;
+}
+
+/* Each item's rows chunk by chunk (attention_rounds).  Where only the last rows attend, they do so when all others are
+ * stored. */
+static void append_in_pieces(struct layer_pass *pass, bool attends) {
+    struct forward *forward = pass->forward;
+    for (size_t i = 0; i < pass->rows.item_count; i++) {
+        struct attend_item *whole = &pass->rows.items[i], piece = *whole;
+        const size_t row_end = whole->row_first + whole->row_count;
+        for (; piece.row_first < row_end; piece.row_first += piece.row_count) {
+            piece.position_first = whole->position_first + (piece.row_first - whole->row_first);
+            piece.row_count = row_end - piece.row_first;
+            piece.row_count = rows_in_chunk(&piece);
+            struct attention_rows rows = pass->rows;
+            rows.items = &piece;
+            rows.item_count = 1;
+            rows.sequences += i;
+            attention_append(forward->attention, forward->stream, &rows);
+            whole->view = piece.view;
+            if (attends) attend(pass, &piece, i);
+            const bool is_last = piece.row_first + piece.row_count == row_end;
+            if (!is_last && !attention_store(forward->attention, forward->stream, &rows)) return;
+        }
+    }
 }
 
 /* Replaces a layer's computed rows, [row_count][size] from `rows` on, by those of the replay. */
@@ -155,7 +199,11 @@ bool layer_attention(struct layer_pass *pass) {
     layer_head_norm(pass, forward->k, pass->row_count, kv_heads, pass->weights->k_norm);
     layer_rotate(pass, forward->k, pass->row_count, kv_heads, pass->angles);
     if (forward->replay != NULL) replay_keys_and_values(pass);
-    attention_append(forward->attention, forward->stream, &pass->rows);
+    const bool in_pieces = goes_in_pieces(pass);
+    if (!in_pieces)
+        attention_append(forward->attention, forward->stream, &pass->rows);
+    else if (pass->narrow)
+        append_in_pieces(pass, false);
     if (pass->narrow) {
         if (pass->batch->logit_row_count == 0) return false;
         narrow(pass);
@@ -165,7 +213,10 @@ bool layer_attention(struct layer_pass *pass) {
     if (forward->replay != NULL)
         replay_rows(pass, forward->q, forward->replay->q, config->head_count * config->k_dimension);
     layer_phase(pass, "attend");
-    attend(pass);
+    if (in_pieces && !pass->narrow)
+        append_in_pieces(pass, true);
+    else
+        attend(pass, NULL, 0);
     layer_phase(pass, "output");
     forward->model->device->operations->matmul(
         forward->stream, &(struct matmul_operation){.x = forward->attended,

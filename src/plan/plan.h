@@ -29,10 +29,11 @@ enum {
 
 /* How the suffix of a prompt attends: its tokens behind the prefix that a saved document holds. */
 enum plan_suffix {
-    /* Every token attends to the whole document, which is read from disk once.  Answers are those of a fresh prefill,
-     * up to rounding. */
+    /* Every token attends to the whole document, which is read from disk once.  Answers are those of a fresh prefill:
+     * rows that an answer has chosen are neither saved nor another prompt's (sequence_whole_tokens). */
     SUFFIX_DENSE,
-    /* Each token attends as in an engine_step of its own.  Only what it selects is read. */
+    /* Each token attends as in an engine_step of its own.  Only what it selects is read.  Documents hold what answers
+     * have chosen, too, and an answer depends on what was saved.  Plans with SUFFIX_DENSE do not find them. */
     SUFFIX_SELECTS,
     /* Selects if that attends to fewer rows in total: for a suffix of up to length / kept tokens. */
     SUFFIX_CHEAPER,

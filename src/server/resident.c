@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/checked.h"
 #include "platform/clock.h"
 #include "server/service_internal.h"
 
@@ -57,6 +58,14 @@ void resident_clear(struct service *service) {
     while (service->resident_count > 0) drop(service, service->resident_count - 1);
 }
 
+/* What no other prompt has. */
+static void drop_chosen(struct resident *resident) {
+    const size_t whole = (size_t)sequence_cut_of(resident->sequence, sequence_whole_tokens(resident->sequence));
+    if (whole >= resident->stored.count) return;
+    sequence_truncate(resident->sequence, whole);
+    resident->stored.count = resident->origins.count = whole;
+}
+
 /* A paused segment is not complete: it goes. */
 static void forget_begun(struct resident *resident) {
     if (resident->begun.count == 0) return;
@@ -69,6 +78,7 @@ static bool may_leave(const struct service *service, struct resident *resident) 
     struct sequence *sequence = resident->sequence;
     struct error ignored; /* it stays */
     forget_begun(resident);
+    drop_chosen(resident);
     if (sequence_length(sequence) == 0) return true;
     if (engine_saves(service->engine) && sequence_length(sequence) < KV_CHUNK_TOKENS) return true;
     return sequence_save(sequence, &ignored) == STATUS_OK && sequence_is_saved(sequence) &&
@@ -98,11 +108,14 @@ enum status resident_warm(struct service *service, bool *more, struct error *err
 
 static size_t shared_tokens(const struct job *job, const struct resident *resident) {
     size_t shared = 0;
-    const size_t limit = job_shareable_tokens(job);
+    const struct sequence *sequence = resident->sequence;
+    size_t limit = job_shareable_tokens(job);
+    if (resident->ticket == 0) limit = min_size(limit, (size_t)sequence_whole_tokens(sequence));
     while (shared < limit && shared < resident->stored.count &&
            resident->stored.ids[shared] == job->tokens.ids[shared])
         shared++;
-    return shared;
+    if (shared == resident->stored.count || resident->ticket != 0) return shared;
+    return (size_t)sequence_cut_of(sequence, shared);
 }
 
 static bool same_ids(const token_id *a, const token_id *b, size_t count) {
@@ -212,6 +225,19 @@ static bool adopt(struct service *service, struct job *job) {
     return true;
 }
 
+/* One that the job begins like, and whose own answer is not saved, would keep its document from being continued. */
+static void release_documents(struct service *service, const struct job *job) {
+    if (!engine_saves(service->engine)) return;
+    for (size_t i = service->resident_count; i > 0; i--) {
+        const struct resident *resident = &service->residents[i - 1];
+        const uint64_t whole = sequence_whole_tokens(resident->sequence);
+        if (resident->ticket != 0 || strcmp(resident->owner, job->owner) != 0 || whole == resident->stored.count)
+            continue;
+        const size_t shared = shared_tokens(job, resident);
+        if (shared > 0 && shared == sequence_cut_of(resident->sequence, whole)) drop(service, i - 1);
+    }
+}
+
 enum status resident_take(struct service *service, struct job *job, struct error *error) {
     size_t shared;
     const size_t best = find_best(service, job, &shared);
@@ -220,6 +246,7 @@ enum status resident_take(struct service *service, struct job *job, struct error
         return STATUS_OK;
     }
     if (adopt(service, job)) return STATUS_OK;
+    release_documents(service, job);
     while (is_full(service))
         if (!resident_evict(service)) break;
     return sequence_create(&job->answer.sequence, service->engine, error);

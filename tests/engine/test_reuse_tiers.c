@@ -83,16 +83,23 @@ static int rig_close(void **state) {
     return 0;
 }
 
-/* Logits of every step; the caller frees. */
-static float *decode(struct rig *rig, struct select_statistics *statistics) {
+/* Logits of every step; the caller frees.  fails: steps fail for lack of memory in between, and are tried again. */
+static float *decode_failing(struct rig *rig, bool fails, struct select_statistics *statistics) {
     float *all = calloc(STEPS * rig->base.width, sizeof *all);
     struct sequence *sequence = prompted(rig, PROMPT);
     attention_reset_statistics(engine_attention(rig->engine));
-    for (size_t i = 0; i < STEPS; i++)
+    for (size_t i = 0; i < STEPS; i++) {
+        if (fails && i % 3 == 1) /* what engine_run_batch does then */
+            kv_sequence_set_length(sequence_kv(sequence), sequence_length(sequence));
         memcpy(all + i * rig->base.width, step(rig, sequence), rig->base.width * sizeof *all);
+    }
     *statistics = attention_statistics(engine_attention(rig->engine));
     sequence_destroy(sequence);
     return all;
+}
+
+static float *decode(struct rig *rig, struct select_statistics *statistics) {
+    return decode_failing(rig, false, statistics);
 }
 
 static void tiers_change_nothing(void **state) {
@@ -116,7 +123,7 @@ static void tiers_change_nothing(void **state) {
         for (size_t round = 0; round < 3; round++) {
             const uint64_t more = round == 0 ? 0 : random_below(&random, kv_bytes(rig));
             engine_open(rig, sets[i], budget(rig, sets[i], more, 1), 1);
-            float *logits = decode(rig, &found);
+            float *logits = decode_failing(rig, round == 1, &found);
             if (memcmp(logits, expected, STEPS * rig->base.width * sizeof *logits) != 0)
                 fail_msg("--set %s with %llu bytes more than the least: other logits", sets[i],
                          (unsigned long long)more);

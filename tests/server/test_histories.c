@@ -1,0 +1,144 @@
+/* The same request gives the same answer, bit for bit, whatever was asked before it or beside it, over a restart: every
+ * preset, with KV in tiers where it can be, else in memory.  What is asked: two questions behind one document, the next
+ * turn of the first, something else, and the first once more. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/presets.h"
+#include "service_rig.h"
+
+enum { DOCUMENT = 200, QUESTION = 37, ANSWER = 6, REQUESTS = 4, TURN = 2, CONTEXT = 512, PLACES = 4 };
+
+struct answer_bits {
+    struct token_list tokens; /* owned */
+    float log_probabilities[ANSWER];
+};
+
+static struct service_rig_options options_of(const struct preset *preset, bool has_disk) {
+    const bool rounds = strcmp(preset->name, "leoam") == 0, chooses = strcmp(preset->methods[AXIS_SELECT], "all") != 0;
+    return (struct service_rig_options){.parallel = PLACES,
+                                        .sequences = PLACES,
+                                        .context_size = CONTEXT,
+                                        .host_bytes = has_disk ? 16 << 20 : 0,
+                                        .preset = preset->name,
+                                        .set = has_disk && rounds ? "quantized=8,units_min=3" : NULL,
+                                        .keep = chooses ? "64" : NULL};
+}
+
+static void take(struct answer_bits *bits, struct client *client) {
+    assert_int_equal(client->done.reason, STOP_LENGTH);
+    assert_int_equal(client->tokens.count, ANSWER);
+    bits->tokens = client->tokens;
+    client->tokens = (struct token_list){0};
+    memcpy(bits->log_probabilities, client->log_probabilities, sizeof bits->log_probabilities);
+}
+
+static void ask(struct service_rig *rig, const char *owner, const struct token_list *prompt, struct answer_bits *bits) {
+    struct client client;
+    struct service_request request = rig_request(prompt, ANSWER);
+    request.log_probabilities = true;
+    request.owner = owner;
+    client_init(&client, rig);
+    client_ask(&client, &request);
+    take(bits, &client);
+    client_deinit(&client);
+}
+
+static void ask_all(struct service_rig *rig, const char *owner, const struct token_list *prompts,
+                    struct answer_bits *bits) {
+    struct client clients[REQUESTS];
+    for (size_t i = 0; i < REQUESTS; i++) {
+        struct service_request request = rig_request(&prompts[i], ANSWER);
+        request.log_probabilities = true;
+        request.owner = owner;
+        client_init(&clients[i], rig);
+        client_submit(&clients[i], &request);
+    }
+    for (size_t i = 0; i < REQUESTS; i++) {
+        client_wait(&clients[i]);
+        take(&bits[i], &clients[i]);
+        client_deinit(&clients[i]);
+    }
+}
+
+static void compare(const char *preset, const char *history, size_t request, const struct answer_bits *expected,
+                    struct answer_bits *found) {
+    const bool same = memcmp(expected->tokens.ids, found->tokens.ids, ANSWER * sizeof(token_id)) == 0 &&
+                      memcmp(expected->log_probabilities, found->log_probabilities,
+                             sizeof expected->log_probabilities) == 0;
+    token_list_deinit(&found->tokens);
+    if (!same) fail_msg("%s, %s: request %zu is answered differently", preset, history, request);
+}
+
+static void append(struct token_list *to, const struct token_list *from) {
+    struct error error;
+    for (size_t i = 0; i < from->count; i++) assert_ok(token_list_append(to, from->ids[i], &error), error);
+}
+
+/* Each for an owner of its own, who shares nothing; the third one's prompt has the first one's answer. */
+static void ask_alone(struct service_rig *rig, struct token_list *prompts, struct answer_bits *expected) {
+    static const char *const questions[REQUESTS] = {"Who saw it then?", "And where did it run to?", "Why?", "Why?"};
+    for (size_t i = 0; i < REQUESTS; i++) {
+        char owner[2] = {(char)('a' + (int)i), '\0'};
+        struct token_list question = rig_tokens(rig, questions[i], QUESTION);
+        prompts[i] = rig_tokens(rig, "The river ran past the mill, and nobody saw it.", i == 3 ? QUESTION : DOCUMENT);
+        if (i == TURN) {
+            prompts[i].count = 0;
+            append(&prompts[i], &prompts[0]);
+            append(&prompts[i], &expected[0].tokens);
+        }
+        append(&prompts[i], &question);
+        token_list_deinit(&question);
+        ask(rig, owner, &prompts[i], &expected[i]);
+    }
+}
+
+static void try_histories(const struct preset *preset, bool has_disk) {
+    static const size_t order[] = {1, 0, TURN, 0, 3};
+    const struct service_rig_options options = options_of(preset, has_disk);
+    struct token_list prompts[REQUESTS];
+    struct answer_bits expected[REQUESTS], found[REQUESTS];
+    struct service_rig rig;
+    struct engine *engine;
+    struct error error;
+    service_rig_open(&rig, &options);
+    ask_alone(&rig, prompts, expected);
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        ask(&rig, "one", &prompts[order[i]], &found[0]);
+        compare(preset->name, "one after the other", order[i], &expected[order[i]], &found[0]);
+    }
+    service_rig_stop(&rig);
+    engine_destroy(rig.engine);
+    assert_ok(engine_create(&engine, rig.model, &rig.plan, NULL, &error), error);
+    rig.engine = engine;
+    service_rig_start(&rig, &(struct service_options){.parallel = PLACES});
+    ask_all(&rig, "one", prompts, found);
+    for (size_t i = 0; i < REQUESTS; i++) compare(preset->name, "after a restart", i, &expected[i], &found[i]);
+    ask_all(&rig, "two", prompts, found);
+    for (size_t i = 0; i < REQUESTS; i++) compare(preset->name, "all at once", i, &expected[i], &found[i]);
+    service_rig_close(&rig);
+    for (size_t i = 0; i < REQUESTS; i++) {
+        token_list_deinit(&prompts[i]);
+        token_list_deinit(&expected[i].tokens);
+    }
+}
+
+/* auto is one of the others; h2o keeps what all queries of a sequence weighed, in memory alone. */
+static void test_histories(void **state) {
+    (void)state;
+    size_t count = 0;
+    for (size_t i = 0; i < preset_count; i++) {
+        const struct preset *preset = &preset_table[i];
+        if (!preset_is_built(preset) || strcmp(preset->name, "auto") == 0) continue;
+        try_histories(preset, strcmp(preset->name, "h2o") != 0);
+        count++;
+    }
+    assert_true(count >= 12);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_histories)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
