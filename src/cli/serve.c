@@ -9,6 +9,7 @@
 #include "cli/prompt.h"
 #include "cli/served_model.h"
 #include "cli/version.h"
+#include "platform/memory.h"
 #include "server/server.h"
 
 enum { DRAIN_SECONDS = 30 };
@@ -132,6 +133,7 @@ static enum status serve_until_interrupted(struct serve *serve, struct error *er
 
 enum status serve_command(const struct options *options, struct error *error) {
     interrupt_install();
+    memory_keep_little(); /* of the largest request */
     struct serve *serve = calloc(1, sizeof *serve);
     if (serve == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     serve->options = options;

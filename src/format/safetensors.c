@@ -170,8 +170,7 @@ static enum status parse_shard(struct shard *shard, const uint8_t *data, uint64_
     shard->data = data + sizeof header_bytes + header_bytes;
     shard->data_bytes = bytes_max - header_bytes;
     json_t *header;
-    TRY(json_parse_bytes((const char *)data + sizeof header_bytes, header_bytes, path, STATUS_MODEL, &header,
-                         error));
+    TRY(json_parse_part((const char *)data + sizeof header_bytes, header_bytes, path, STATUS_MODEL, &header, error));
     enum status status = read_tensors(shard, header, arena);
     json_decref(header);
     return status;

@@ -1,6 +1,9 @@
 #include "platform/memory.h"
 
 #include <errno.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -53,4 +56,12 @@ void *memory_area_create(size_t size_bytes) {
 void memory_area_destroy(void *area, size_t size_bytes) {
     if (area != NULL)
         (void)munmap(area, align_up(size_bytes > 0 ? size_bytes : 1, area_alignment(size_bytes)));
+}
+
+void memory_keep_little(void) {
+#ifdef __GLIBC__
+    enum { KEPT_BYTES = 1 << 20 };
+    (void)mallopt(M_MMAP_THRESHOLD, KEPT_BYTES);
+    (void)mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
+#endif
 }

@@ -11,6 +11,10 @@ enum { MEMORY_AREA_BYTES_MIN = 1 << 20 }; /* of an area in huge pages; smaller o
 uint64_t memory_available_bytes(void);
 uint64_t memory_total_bytes(void); /* that the system has; 0: unknown */
 
+/* From now on what is freed goes back to the system, of all threads.  By default the C library raises what it keeps
+ * with each large block that is freed, up to 64 MiB a heap. */
+void memory_keep_little(void);
+
 /* An area of zeros, mapped without a promise of swap, so that it costs what is used of it.  From MEMORY_AREA_BYTES_MIN
  * on it is aligned to huge pages and asks for them: who streams it would miss the TLB every 4 KiB, and a read from disk
  * into it would be cut into as many pieces.  NULL with errno: no memory. */

@@ -1,4 +1,5 @@
 /* /tokenize, /detokenize, /tokenizer_info: llama-server's and vLLM's fields, both. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,25 +15,49 @@ static void reply_error(struct exchange *exchange, json_t *body, const struct ap
     json_decref(body);
 }
 
-static json_t *pieces_json(const struct tokenizer *tokenizer, const struct token_list *list) {
-    json_t *pieces = json_array();
+/* Written as it comes: a value of jansson's for each piece takes 700 bytes. */
+static void write_tokens(FILE *stream, const struct server *server, const struct token_list *list, bool with_pieces) {
+    fputs("{\"tokens\":[", stream);
     for (size_t i = 0; i < list->count; i++) {
-        json_t *piece = json_object();
-        json_put(piece, "id", json_integer(list->ids[i]));
-        json_put(piece, "piece", token_text_json(tokenizer, list->ids[i]));
-        json_array_append_new(pieces, piece);
+        if (i > 0) fputc(',', stream);
+        if (!with_pieces) {
+            fprintf(stream, "%d", list->ids[i]);
+            continue;
+        }
+        json_t *piece = token_text_json(server->model.tokenizer, list->ids[i]);
+        fprintf(stream, "{\"id\":%d,\"piece\":", list->ids[i]);
+        if (piece == NULL || json_dumpf(piece, stream, JSON_ENCODE_ANY) != 0) fputs("null", stream);
+        fputc('}', stream);
+        json_decref(piece);
     }
-    return pieces;
+    fprintf(stream, "],\"count\":%zu,\"max_model_len\":%llu}", list->count,
+            (unsigned long long)service_context_size(server->model.service));
 }
 
-static json_t *tokens_json(struct server *server, const struct token_list *list, bool with_pieces) {
-    json_t *reply = json_object(), *ids = json_array();
-    for (size_t i = 0; i < list->count; i++) json_array_append_new(ids, json_integer(list->ids[i]));
-    json_put(reply, "tokens", with_pieces ? pieces_json(server->model.tokenizer, list) : ids);
-    if (with_pieces) json_decref(ids);
-    json_put_uint(reply, "count", list->count);
-    json_put_uint(reply, "max_model_len", service_context_size(server->model.service));
-    return reply;
+static void reply_tokens(struct server *server, struct exchange *exchange, const struct token_list *list,
+                         bool with_pieces) {
+    struct api_error error;
+    char *bytes = NULL;
+    size_t length = 0;
+    if (list->count > TOKENS_MAX) {
+        api_error_set(&error, 413, NULL, "the text has %zu tokens, expected at most %d", list->count, TOKENS_MAX);
+        exchange_reply_error(exchange, &error);
+        return;
+    }
+    FILE *stream = open_memstream(&bytes, &length);
+    bool written = stream != NULL;
+    if (written) {
+        write_tokens(stream, server, list, with_pieces);
+        written = ferror(stream) == 0;
+        written = fclose(stream) == 0 && written;
+    }
+    if (written) {
+        exchange_reply(exchange, 200, "application/json", bytes, length);
+        return;
+    }
+    free(bytes);
+    api_error_set(&error, 503, NULL, "no memory for the tokens of the text");
+    exchange_reply_error(exchange, &error);
 }
 
 void tokenize_route(struct server *server, struct exchange *exchange) {
@@ -60,7 +85,7 @@ void tokenize_route(struct server *server, struct exchange *exchange) {
     struct error reason;
     const struct tokenize_options how = {.add_special = adds, .parse_special = parses};
     if (tokenizer_encode(server->model.tokenizer, text, length, how, &list, &reason) == STATUS_OK) {
-        exchange_reply_json(exchange, 200, tokens_json(server, &list, with_pieces));
+        reply_tokens(server, exchange, &list, with_pieces);
     } else {
         api_error_from(&error, &reason);
         exchange_reply_error(exchange, &error);
@@ -71,9 +96,10 @@ void tokenize_route(struct server *server, struct exchange *exchange) {
 
 void detokenize_route(struct server *server, struct exchange *exchange) {
     json_t *body;
-    if (!server_read_body(exchange, &body)) return;
     struct api_error error;
     struct token_list list = {0};
+    const size_t vocabulary_size = service_vocabulary_size(server->model.service);
+    if (!server_read_body_with_ids(exchange, "tokens", &body, &list)) return;
     const json_t *ids;
     if (!field_array(body, "tokens", TOKENS_MAX, &ids, &error)) {
         reply_error(exchange, body, &error);
@@ -84,10 +110,17 @@ void detokenize_route(struct server *server, struct exchange *exchange) {
         reply_error(exchange, body, &error);
         return;
     }
+    if (list.count > TOKENS_MAX) {
+        api_error_set(&error, 413, "tokens", "'tokens': found %zu, expected at most %d", list.count, TOKENS_MAX);
+        reply_error(exchange, body, &error);
+        token_list_deinit(&list);
+        return;
+    }
     char *text = NULL;
     size_t length = 0;
     struct error reason;
-    if (!token_ids_read(ids, "tokens", service_vocabulary_size(server->model.service), &list, &error)) {
+    if (list.count > 0 ? !token_ids_check(&list, "tokens", vocabulary_size, &error)
+                       : !token_ids_read(ids, "tokens", vocabulary_size, &list, &error)) {
         exchange_reply_error(exchange, &error);
     } else if (tokenizer_decode(server->model.tokenizer, list.ids, list.count, true, &text, &length,
                                 &reason) != STATUS_OK) {

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import unittest
 
-from loam_server import ROOT, Case, Server, main, wait_until
+from loam_server import LOAM, ROOT, Case, Server, main, wait_until
 
 PATH, CHAT = "/v1/completions", "/v1/chat/completions"
 KEYS = ("the-first-key", "the-second-key")
@@ -214,6 +214,29 @@ class Open(Case):
         for body in bad:
             self.assertEqual(self.server.post(PATH, body).status, 400, body[:60])
         self.assertEqual(self.server.post(PATH, good).status, 200)
+
+    def memory(self, name):
+        with open("/proc/%d/status" % self.server.process.pid) as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(name + ":")) << 10
+
+    def test_memory_of_a_body(self):
+        """What a value, a piece or an id costs is bounded before it is worked on, and goes back."""
+        before, whole = self.memory("RssAnon"), self.memory("VmRSS")
+        many = 1 << 20
+        for path, body, status, word in (
+                (PATH, b'{"x":[' + b"{}," * many + b"0]}", 400, b"9437197 values"),
+                (PATH, b'{"x":[' + b"[]," * many + b"0]}", 400, b"values"),
+                (PATH, b'{"x":[' + b"0," * many + b"0]}", 400, b"values"),
+                (PATH, b'{"x":[' + b"0," * (many // 2) + b"0]}", 400, b"'prompt'"),
+                ("/tokenize", b'{"with_pieces":true,"content":"' + b"\x7f" * many + b'"}', 200, b'"count":%d,' % many),
+                ("/detokenize", b'{"tokens":[' + b"5," * many + b"5]}", 200, b"content"),
+                ("/detokenize", b'{"tokens":[' + b"5," * (4 * many) + b"5]}", 413, b"4194305")):
+            reply = self.server.post(path, body)
+            self.assertEqual(reply.status, status, reply.body[:200])
+            self.assertIn(word, reply.body)
+        self.assertLess(self.memory("VmHWM") - whole, 300 << 20)
+        if "asan" not in LOAM:  # which keeps what is freed
+            self.assertTrue(wait_until(lambda: self.memory("RssAnon") - before < 32 << 20), self.memory("RssAnon") - before)
 
     def test_nested_tools(self):
         def nested(depth):
