@@ -87,7 +87,38 @@ static void replaced_files(void **state) {
     }
 }
 
+/* Files that SQLite opens beside the catalog: named, and not waited for; without them all is there. */
+static void planted_beside_the_catalog(void **state) {
+    (void)state;
+    static const char *const names[] = {"catalog.db-journal", "catalog.db-wal", "catalog.db-shm"};
+    const uint64_t tokens = TOKENS;
+    uint64_t id;
+    struct error error;
+    struct random random;
+    struct scratch scratch;
+    random_init(&random, 3);
+    struct sample sample = sample_random(&random);
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    struct store *store = sample_store_open(scratch.path);
+    assert_ok(sample_save(&sample, store, &tokens, 1, &id, &error), error);
+    store_close(store);
+    for (size_t i = 0; i < 2 * sizeof names / sizeof *names; i++) {
+        const char *path = scratch_name(&scratch, names[i / 2]);
+        (void)unlink(path); /* an empty journal of ours */
+        plant(path, i % 2 == 0 ? PLANTED_FIFO : PLANTED_LINK, "/dev/zero");
+        const struct store_options options = {.directory = scratch.path};
+        assert_int_equal(store_open(&store, &options, &error), STATUS_IO);
+        if (strstr(error.message, names[i / 2]) == NULL) fail_msg("no %s in '%s'", names[i / 2], error.message);
+        assert_int_equal(unlink(path), 0);
+    }
+    store = sample_store_open(scratch.path);
+    assert_ok(store_verify(store, id, &error), error);
+    store_close(store);
+    scratch_destroy(&scratch);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(replaced_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(replaced_files),
+                                       cmocka_unit_test(planted_beside_the_catalog)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

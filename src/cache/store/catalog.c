@@ -234,6 +234,26 @@ static enum status file_check(const struct io_folder *folder, const char *path, 
     return STATUS_OK;
 }
 
+/* SQLite opens these, too, and would wait for a fifo for ever. */
+static enum status files_beside_check(const struct io_folder *folder, const char *path, struct error *error) {
+    static const char *const suffixes[] = {"-journal", "-wal", "-shm"};
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        char name[sizeof CATALOG_NAME + 16];
+        struct stat info;
+        snprintf(name, sizeof name, "%s%s", CATALOG_NAME, suffixes[i]);
+        if (fstatat(folder->fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+            if (errno == ENOENT) continue;
+            return error_set_os(error, STATUS_IO, errno, "%s%s", path, suffixes[i]);
+        }
+        if (!S_ISREG(info.st_mode))
+            return error_set(error, STATUS_IO, "%s%s: not a regular file", path, suffixes[i]);
+        if (info.st_uid != folder->owner)
+            return error_set(error, STATUS_IO, "%s%s: the file belongs to user %u, not to user %u", path, suffixes[i],
+                             (unsigned)info.st_uid, (unsigned)folder->owner);
+    }
+    return STATUS_OK;
+}
+
 enum status catalog_open(struct catalog *catalog, const struct io_folder *folder, bool read_only,
                          bool may_create, const char *vfs, struct error *error) {
     *catalog = (struct catalog){0};
@@ -243,6 +263,7 @@ enum status catalog_open(struct catalog *catalog, const struct io_folder *folder
     }
     bool present;
     enum status status = file_check(folder, catalog->path, !read_only, &present, error);
+    if (status == STATUS_OK) status = files_beside_check(folder, catalog->path, error);
     if (status == STATUS_OK && !present && read_only)
         status = error_set(error, STATUS_IO, "%s: there is no catalog of saved documents", catalog->path);
     if (status == STATUS_OK && !present) { /* SQLite would make it readable by others */

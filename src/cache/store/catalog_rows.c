@@ -35,30 +35,40 @@ static struct checksum row_checksum(const struct document_row *row) {
     return checksum_of(bytes, used);
 }
 
-static void bind_row(sqlite3_stmt *statement, const struct document_row *row) {
-    struct checksum checksum = row_checksum(row);
-    sqlite3_bind_int64(statement, 1, (sqlite3_int64)row->id);
-    sqlite3_bind_int64(statement, 2, (sqlite3_int64)row->generation);
-    sqlite3_bind_blob(statement, 3, row->fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC);
-    sqlite3_bind_text(statement, 4, row->model, -1, SQLITE_STATIC);
-    sqlite3_bind_text(statement, 5, row->name, -1, SQLITE_STATIC);
-    sqlite3_bind_text(statement, 6, row->layout, -1, SQLITE_STATIC);
-    sqlite3_bind_int64(statement, 7, row->created);
-    sqlite3_bind_int64(statement, 8, row->prefix);
-    sqlite3_bind_int64(statement, 9, (sqlite3_int64)row->token_count);
-    sqlite3_bind_int64(statement, 10, (sqlite3_int64)row->bytes);
-    sqlite3_bind_blob(statement, 11, row->chain.bytes, sizeof row->chain, SQLITE_STATIC);
-    sqlite3_bind_blob(statement, 12, checksum.bytes, sizeof checksum, SQLITE_TRANSIENT);
-    sqlite3_bind_int64(statement, 13, (sqlite3_int64)row->writer);
-    sqlite3_bind_text(statement, 14, row->damaged, -1, SQLITE_STATIC);
+/* The first failure of several. */
+static void note_code(int *first, int code) {
+    if (*first == SQLITE_OK) *first = code;
+}
+
+/* checksum: of the row; both live until the statement is done. */
+static int bind_row(sqlite3_stmt *statement, const struct document_row *row, const struct checksum *checksum) {
+    int code = SQLITE_OK;
+    note_code(&code, sqlite3_bind_int64(statement, 1, (sqlite3_int64)row->id));
+    note_code(&code, sqlite3_bind_int64(statement, 2, (sqlite3_int64)row->generation));
+    note_code(&code, sqlite3_bind_blob(statement, 3, row->fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC));
+    note_code(&code, sqlite3_bind_text(statement, 4, row->model, -1, SQLITE_STATIC));
+    note_code(&code, sqlite3_bind_text(statement, 5, row->name, -1, SQLITE_STATIC));
+    note_code(&code, sqlite3_bind_text(statement, 6, row->layout, -1, SQLITE_STATIC));
+    note_code(&code, sqlite3_bind_int64(statement, 7, row->created));
+    note_code(&code, sqlite3_bind_int64(statement, 8, row->prefix));
+    note_code(&code, sqlite3_bind_int64(statement, 9, (sqlite3_int64)row->token_count));
+    note_code(&code, sqlite3_bind_int64(statement, 10, (sqlite3_int64)row->bytes));
+    note_code(&code, sqlite3_bind_blob(statement, 11, row->chain.bytes, sizeof row->chain, SQLITE_STATIC));
+    note_code(&code, sqlite3_bind_blob(statement, 12, checksum->bytes, sizeof *checksum, SQLITE_STATIC));
+    note_code(&code, sqlite3_bind_int64(statement, 13, (sqlite3_int64)row->writer));
+    if (sqlite3_bind_parameter_count(statement) >= 14) /* a row that is changed keeps its damage */
+        note_code(&code, sqlite3_bind_text(statement, 14, row->damaged, -1, SQLITE_STATIC));
+    return code;
 }
 
 static enum status store_row(struct catalog *catalog, const char *sql, const struct document_row *row,
                              struct error *error) {
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, sql, "writing a document's row", &statement, error));
-    bind_row(statement, row);
-    return catalog_finish(catalog, statement, sqlite3_step(statement), "writing a document's row", error);
+    const struct checksum checksum = row_checksum(row);
+    int code = bind_row(statement, row, &checksum);
+    if (code == SQLITE_OK) code = sqlite3_step(statement);
+    return catalog_finish(catalog, statement, code, "writing a document's row", error);
 }
 
 enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct document_row *row,
@@ -116,7 +126,7 @@ enum status catalog_remove(struct catalog *catalog, uint64_t id, struct error *e
     TRY(catalog_prepare(catalog, "INSERT OR REPLACE INTO removals(id, checksum) VALUES(?1, ?2)", doing,
                         &statement, error));
     sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
-    sqlite3_bind_blob(statement, 2, checksum.bytes, sizeof checksum, SQLITE_TRANSIENT);
+    sqlite3_bind_blob(statement, 2, checksum.bytes, sizeof checksum, SQLITE_STATIC);
     return catalog_finish(catalog, statement, sqlite3_step(statement), doing, error);
 }
 
@@ -297,15 +307,18 @@ enum status catalog_add_commit(struct catalog *catalog, struct commit_row *commi
                         "metadata_sums, tail_sums, checksum) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9)",
                         doing, &statement, error));
     const uint64_t numbers[] = {commit->document, commit->number, commit->token_first, commit->token_end};
-    for (int i = 0; i < 4; i++) sqlite3_bind_int64(statement, i + 1, (sqlite3_int64)numbers[i]);
+    int code = SQLITE_OK;
+    for (int i = 0; i < 4; i++) note_code(&code, sqlite3_bind_int64(statement, i + 1, (sqlite3_int64)numbers[i]));
     const void *const blobs[] = {commit->tokens, commit->page_sums, commit->key_index_sums,
                                  commit->tail_sums};
     const size_t sizes[] = {commit->tokens_bytes, commit->page_sums_bytes, commit->key_index_sums_bytes,
                             commit->tail_sums_bytes};
     for (int i = 0; i < 4; i++) /* "" for an empty one: NULL would be an SQL null */
-        sqlite3_bind_blob64(statement, i + 5, sizes[i] > 0 ? blobs[i] : "", sizes[i], SQLITE_STATIC);
-    sqlite3_bind_blob(statement, 9, commit->checksum.bytes, sizeof commit->checksum, SQLITE_STATIC);
-    return catalog_finish(catalog, statement, sqlite3_step(statement), doing, error);
+        note_code(&code, sqlite3_bind_blob64(statement, i + 5, sizes[i] > 0 ? blobs[i] : "", sizes[i], SQLITE_STATIC));
+    note_code(&code,
+              sqlite3_bind_blob(statement, 9, commit->checksum.bytes, sizeof commit->checksum, SQLITE_STATIC));
+    if (code == SQLITE_OK) code = sqlite3_step(statement);
+    return catalog_finish(catalog, statement, code, doing, error);
 }
 
 enum status catalog_see_tokens(struct catalog *catalog, uint64_t id,
