@@ -299,6 +299,11 @@ static int open_output(struct file_writer *writer, const char *path) {
     const int own = is_there ? own_output(&info) : -1;
     if (own >= 0) return own;
     if (is_there && !S_ISREG(info.st_mode)) return open(path, O_WRONLY | O_CLOEXEC); /* of a folder EISDIR */
+    struct stat named;
+    if (is_there && lstat(path, &named) == 0 && S_ISLNK(named.st_mode) && info.st_uid != geteuid()) {
+        errno = EPERM; /* a link does not lead to what somebody else has */
+        return -1;
+    }
     writer->target = is_there ? realpath(path, NULL) : strdup(path);
     return writer->target != NULL ? open_temporary(writer, is_there ? &info : NULL) : -1;
 }

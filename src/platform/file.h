@@ -46,10 +46,10 @@ void file_map_drop(const struct file_map *map, uint64_t offset, uint64_t bytes);
 enum status file_read_all(const char *path, size_t limit_bytes, char **text, size_t *size_bytes,
                           struct error *error) STATUS_CHECKED;
 
-/* Writes to a new temporary file in path's folder and puts it in place with rename only when
- * file_writer_commit has flushed it to the disk; file_writer_abort leaves nothing behind.  A symbolic link is followed,
- * and a file that is replaced keeps its permissions.  A path that is no regular file (a device, a pipe), and the
- * process's own output under any name, is written to directly. */
+/* Writes to a new temporary file in path's folder and puts it in place with rename only when file_writer_commit
+ * has flushed it to the disk; file_writer_abort leaves nothing behind.  A symbolic link is followed, to a file of
+ * the user's own; a file that is replaced keeps its permissions.  A path that is no regular file (a device, a
+ * pipe), and the process's own output under any name, is written to directly. */
 struct file_writer {
     FILE *stream;        /* write here */
     char *path, *target; /* owned: as it was given, and where it leads */

@@ -245,7 +245,7 @@ static void reply_json(struct exchange *exchange, unsigned http_status, json_t *
     size_t length;
     char *text = json_line(value, &length);
     json_decref(value);
-    reply(exchange, text != NULL ? http_status : 500, "application/json", text, length, error, NULL, 0);
+    reply(exchange, text != NULL ? http_status : 503, "application/json", text, length, error, NULL, 0);
 }
 
 void exchange_reply_json(struct exchange *exchange, unsigned http_status, json_t *value) {

@@ -88,7 +88,7 @@ struct exchange_header {
 void exchange_reply_with(struct exchange *exchange, unsigned http_status, const char *content_type,
                          char *bytes, size_t length, const struct exchange_header *headers,
                          size_t header_count);
-/* Takes the value; NULL (no memory) becomes 500. */
+/* Takes the value; NULL (no memory) becomes 503. */
 void exchange_reply_json(struct exchange *exchange, unsigned http_status, json_t *value);
 void exchange_reply_error(struct exchange *exchange, const struct api_error *error);
 /* Status 200, text/event-stream. */

@@ -43,7 +43,7 @@ struct connection {
 struct front {
     struct front_options options;
     struct listener listener;
-    int epoll, wake;
+    int epoll, wake, spare; /* spare: a descriptor for refuse_one */
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t mutex; /* of what follows */
@@ -75,7 +75,7 @@ enum status front_create(struct front **result, const struct front_options *opti
     struct front *front = *result = calloc(1, sizeof *front);
     if (front == NULL) return error_set(error, STATUS_MEMORY, "no memory for the server");
     front->options = *options;
-    front->listener.socket = front->epoll = front->wake = -1;
+    front->listener.socket = front->epoll = front->wake = front->spare = -1;
     pthread_mutex_init(&front->mutex, NULL);
     raise_socket_limit();
     front->connections = calloc(SOCKETS_MAX, sizeof *front->connections);
@@ -84,7 +84,8 @@ enum status front_create(struct front **result, const struct front_options *opti
         return error_set(error, STATUS_MEMORY, "no memory for the server");
     front->epoll = epoll_create1(EPOLL_CLOEXEC);
     front->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (front->epoll < 0 || front->wake < 0) return error_set_os(error, STATUS_IO, errno, "epoll");
+    front->spare = eventfd(0, EFD_CLOEXEC);
+    if (front->epoll < 0 || front->wake < 0 || front->spare < 0) return error_set_os(error, STATUS_IO, errno, "epoll");
     TRY(listener_open(&front->listener, options->host, options->port, error));
     if (!watch(front, EPOLL_CTL_ADD, front->listener.socket, EPOLLIN, 0) ||
         !watch(front, EPOLL_CTL_ADD, front->wake, EPOLLIN, 0))
@@ -238,12 +239,25 @@ static uint64_t network_of(const struct front *front, const struct sockaddr_stor
     return counts ? network : 0;
 }
 
+/* The process has no descriptor left.  A connection that nobody takes would be told again and again: it is taken with
+ * the spare one, and closed. */
+static void refuse_one(struct front *front) {
+    if (front->spare >= 0) close(front->spare);
+    const int socket = accept4(front->listener.socket, NULL, NULL, SOCK_CLOEXEC);
+    if (socket >= 0) close(socket);
+    front->spare = eventfd(0, EFD_CLOEXEC);
+}
+
 static void accept_all(struct front *front) {
     for (int i = 0; i < EVENTS_MAX; i++) {
         struct sockaddr_storage address;
         socklen_t length = sizeof address;
         const int on = 1, socket = accept4(front->listener.socket, (struct sockaddr *)&address, &length,
                                            SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (socket < 0 && (errno == EMFILE || errno == ENFILE)) {
+            refuse_one(front);
+            continue;
+        }
         if (socket < 0) return;
         const uint64_t network = network_of(front, &address);
         if (socket >= SOCKETS_MAX || !has_place(front, network)) {
@@ -405,6 +419,7 @@ void front_destroy(struct front *front) {
     }
     listener_close(&front->listener);
     if (front->wake >= 0) close(front->wake);
+    if (front->spare >= 0) close(front->spare);
     if (front->epoll >= 0) close(front->epoll);
     free(front->connections);
     free(front->networks);

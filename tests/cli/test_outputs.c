@@ -174,6 +174,16 @@ static void a_name_stays_what_it_is(void **state) {
     assert_int_equal(stat("kept.txt", &info), 0);
     assert_int_equal(info.st_mode & 07777, 0640);
     is_gguf("kept.txt");
+    if (geteuid() == 0) { /* a link does not lead to what somebody else has */
+        write_text("other.txt");
+        assert_int_equal(chown("other.txt", 1, (gid_t)-1) | symlink("other.txt", "away"), 0);
+        struct process_result refused = LOAM("quantize", "m.gguf", "away", "Q8_0");
+        assert_int_equal(refused.code, 6);
+        process_deinit(&refused);
+        assert_int_equal(stat("other.txt", &info), 0);
+        assert_int_equal(info.st_uid, 1);
+        assert_int_equal(unlink("other.txt") | unlink("away"), 0);
+    }
 
     runs((const char *[]){"quantize", "m.gguf", "standard", "Q8_0", NULL}, "printed");
     assert_int_equal(lstat("standard", &info), 0);

@@ -288,6 +288,8 @@ class WithoutFolder(unittest.TestCase):
             reply = server.post(PATH, {"text": "x"})
             self.assertEqual(reply.status, 400)
             self.assertIn("--kv-disk", reply.json["error"]["message"])
+            reply = server.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "documents": [1]})
+            self.assertEqual((reply.status, reply.json["error"]["param"]), (400, "documents"))
             self.assertEqual(server.get(PATH).json["data"], [])
         finally:
             self.assertEqual(server.stop(), 0)

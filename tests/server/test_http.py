@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import socket
+import time
 import unittest
 
 from loam_server import Case, Reply, Server, main, wait_until
@@ -284,6 +285,26 @@ class End(unittest.TestCase):
         server.process.stderr.close()
         with self.assertRaises(ConnectionRefusedError):
             socket.create_connection((server.host, server.port), timeout=5)
+
+    def test_no_descriptor_left(self):
+        """Who comes when there is none is closed, without a thread that turns meanwhile; then others are answered."""
+        server = Server("-np", "1", "-c", "512", wrapper=("prlimit", "--nofile=48:48"))
+        self.addCleanup(server.process.kill)
+
+        def ticks():
+            with open("/proc/%d/stat" % server.process.pid) as file:
+                return sum(int(word) for word in file.read().rsplit(") ", 1)[1].split()[11:13])
+        held = [server.connect() for _ in range(64)]
+        before = ticks()
+        held[-1].settimeout(10)
+        self.assertEqual(held[-1].recv(1), b"")  # closed
+        time.sleep(1)
+        self.assertLess(ticks() - before, 50)  # of 100 a second
+        for connection in held:
+            connection.close()
+        self.assertTrue(wait_until(lambda: len(os.listdir("/proc/%d/fd" % server.process.pid)) < 40))
+        self.assertEqual(server.get("/health").status, 200)
+        self.assertEqual(server.stop(), 0)
 
     def test_a_second_signal_leaves_at_once(self):
         server = Server("-np", "1", "-c", "8192")
