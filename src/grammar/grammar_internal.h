@@ -2,8 +2,8 @@
  *
  * A place is where a value stands: it lists the forms of which the value must have one.  A form is what can be told by
  * its bytes: an object, an array, a string, a number or one of some literals.  References and anyOf are gone: they
- * became lists of forms.  A form's height is how deep the shortest value of it nests, so that an answer never opens
- * what it could not close within JSON_OUTPUT_DEPTH_MAX. */
+ * became lists of forms.  A form's height is how deep the shallowest value of it nests, so that an answer never opens
+ * what it could not close within JSON_OUTPUT_DEPTH_MAX; shortest is how many bytes its shortest value has. */
 #ifndef LOAM_GRAMMAR_GRAMMAR_INTERNAL_H
 #define LOAM_GRAMMAR_GRAMMAR_INTERNAL_H
 
@@ -34,6 +34,7 @@ struct literal_table {
 struct property {
     uint32_t place;
     uint32_t next_required; /* the first required property from this one on; the count: none */
+    uint32_t key_bytes;     /* with its quotes */
 };
 
 struct form {
@@ -49,6 +50,7 @@ struct form {
 struct place {
     uint32_t *forms; /* [form_count], indices of json_schema.forms */
     uint32_t form_count, height;
+    size_t shortest;
 };
 
 struct json_schema {

@@ -17,11 +17,15 @@ struct json_matcher {
     struct stepper stepper;
     const struct token_trie *trie; /* borrowed */
     struct thread threads[THREADS_MAX];
+    uint8_t groups[THREADS_MAX]; /* of a thread: the first one that reads as it does; THREADS_MAX: brackets */
     uint32_t thread_count;
     struct thread_set levels[TOKEN_BYTES_MAX + 1]; /* of a walk: after so many bytes */
+    const struct thread_set *at[TOKEN_BYTES_MAX + 1]; /* where they are: in levels, or of a closed string */
+    struct thread_set group, closed;                  /* of strings that read alike; behind their closing quote */
     uint32_t marks[TOKEN_BYTES_MAX + 1];           /* enclosures that a level needs */
-    struct thread *level_threads;                  /* owned, [TOKEN_BYTES_MAX + 1][THREADS_MAX] */
-    struct enclosure *enclosures, *spare;          /* owned, [KEPT_MAX + ADDED_MAX], [KEPT_MAX] */
+    struct thread *level_threads;                  /* owned, [TOKEN_BYTES_MAX + 3][THREADS_MAX] */
+    uint32_t *level_hashes;                        /* owned, likewise */
+    struct enclosures spare;                       /* [KEPT_MAX] */
     uint64_t *allowed;                             /* owned, a bit for each token */
 };
 
@@ -32,18 +36,24 @@ enum status json_matcher_create(struct json_matcher **matcher, const struct json
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the answer's form");
     made->stepper.schema = schema;
     made->trie = trie;
-    made->level_threads = calloc((size_t)(TOKEN_BYTES_MAX + 1) * THREADS_MAX, sizeof *made->level_threads);
-    made->enclosures = calloc(KEPT_MAX + ADDED_MAX, sizeof *made->enclosures);
-    made->spare = calloc(KEPT_MAX, sizeof *made->spare);
+    const size_t level_items = (size_t)(TOKEN_BYTES_MAX + 3) * THREADS_MAX;
+    made->level_threads = calloc(level_items, sizeof *made->level_threads);
+    made->level_hashes = calloc(level_items, sizeof *made->level_hashes);
     made->allowed = calloc(trie->word_count, sizeof *made->allowed);
-    if (made->level_threads == NULL || made->enclosures == NULL || made->spare == NULL ||
-        made->allowed == NULL) {
+    const bool has_enclosures = enclosures_init(&made->stepper.enclosures, KEPT_MAX + ADDED_MAX) &&
+                                enclosures_init(&made->spare, KEPT_MAX);
+    if (made->level_threads == NULL || made->level_hashes == NULL || made->allowed == NULL ||
+        !has_enclosures) {
         json_matcher_destroy(made);
         return error_set(error, STATUS_MEMORY, "no memory for the answer's form");
     }
-    made->stepper.enclosures = (struct enclosures){made->enclosures, 0, KEPT_MAX + ADDED_MAX};
-    for (size_t i = 0; i <= TOKEN_BYTES_MAX; i++)
-        made->levels[i].items = made->level_threads + i * THREADS_MAX;
+    for (size_t i = 0; i < TOKEN_BYTES_MAX + 3; i++) {
+        struct thread_set *set = i <= TOKEN_BYTES_MAX       ? &made->levels[i]
+                                 : i == TOKEN_BYTES_MAX + 1 ? &made->group
+                                                            : &made->closed;
+        *set = (struct thread_set){made->level_threads + i * THREADS_MAX,
+                                   made->level_hashes + i * THREADS_MAX, 0};
+    }
     json_matcher_reset(made);
     *matcher = made;
     return STATUS_OK;
@@ -52,31 +62,46 @@ enum status json_matcher_create(struct json_matcher **matcher, const struct json
 void json_matcher_destroy(struct json_matcher *matcher) {
     if (matcher == NULL) return;
     free(matcher->level_threads);
-    free(matcher->enclosures);
-    free(matcher->spare);
+    free(matcher->level_hashes);
+    enclosures_deinit(&matcher->stepper.enclosures);
+    enclosures_deinit(&matcher->spare);
     free(matcher->allowed);
     free(matcher);
 }
 
 void json_matcher_reset(struct json_matcher *m) {
-    m->stepper.enclosures.count = 0;
+    enclosures_cut(&m->stepper.enclosures, 0);
     m->thread_count = 1;
     m->threads[0] = (struct thread){
         .kind = THREAD_BEFORE, .state = SPACE_WRONG, .form = m->stepper.schema->root, .enclosure = NOTHING};
 }
 
-/* In the text of a string: nearly every token may come next. */
-static bool is_in_text(const struct thread *thread) {
-    return (thread->kind == THREAD_STRING || thread->kind == THREAD_KEY_STRING) &&
-           thread->state == STRING_TEXT;
+/* ---- groups ---- */
+
+static bool is_string(const struct thread *thread) {
+    return thread->kind == THREAD_STRING || thread->kind == THREAD_KEY_STRING;
 }
 
-/* The threads that are in a text, or the others.  The two are walked apart, in mask and accept alike: where threads are
- * dropped, both must drop the same. */
-static void take_part(struct json_matcher *m, bool in_text, struct thread_set *part) {
-    part->count = 0;
+/* Strings in the same state read the same bytes up to their closing quote. */
+static bool reads_alike(const struct thread *a, const struct thread *b) {
+    return is_string(a) && is_string(b) && a->state == b->state;
+}
+
+/* Groups are walked apart, in mask and accept alike: where threads are dropped, both must drop the same. */
+static void find_groups(struct json_matcher *m) {
+    for (uint8_t i = 0; i < m->thread_count; i++) {
+        m->groups[i] = is_string(&m->threads[i]) ? i : THREADS_MAX;
+        for (uint8_t first = 0; first < i && m->groups[i] == i; first++)
+            if (reads_alike(&m->threads[first], &m->threads[i])) m->groups[i] = first;
+    }
+}
+
+/* False: the group is empty. */
+static bool take_group(struct json_matcher *m, uint8_t group, struct thread_set *set) {
+    set->count = 0;
     for (uint32_t i = 0; i < m->thread_count; i++)
-        if (is_in_text(&m->threads[i]) == in_text) part->items[part->count++] = m->threads[i];
+        if (m->groups[i] == group) thread_set_add(&m->stepper, set, &m->threads[i]);
+    return set->count > 0;
 }
 
 static void step_set(struct json_matcher *m, const struct thread_set *from, uint8_t byte,
@@ -93,42 +118,120 @@ static void allow_all(struct json_matcher *m, const uint64_t *bits) {
     for (size_t i = 0; i < m->trie->word_count; i++) m->allowed[i] |= bits[i];
 }
 
-/* Allows every token of the tree that levels[0] can read. */
-static void walk(struct json_matcher *m, const struct trie_tree *tree) {
-    if (m->levels[0].count == 0) return;
-    m->marks[0] = m->stepper.enclosures.count;
-    for (size_t i = 0; i < tree->node_count;) {
+static void allow_of(struct json_matcher *m, const struct trie_tree *tree, const struct trie_node *node) {
+    for (size_t t = 0; t < node->token_count; t++) allow(m, tree->tokens[node->token_begin + t]);
+}
+
+/* When the mask has taken its work, tokens of one byte are still looked for, so that one is left: less can be written
+ * then, and nothing wrong. */
+static bool is_spent(const struct json_matcher *m, const struct trie_node *node) {
+    return m->stepper.work >= JSON_MASK_WORK && node->depth > 0;
+}
+
+static void walk(struct json_matcher *m, const struct trie_tree *tree, size_t begin, size_t end);
+
+/* Allows the tokens of nodes [begin, end) that can be read in this state of a string, and behind its closing quote by
+ * the threads `closed`. */
+static void walk_string(struct json_matcher *m, const struct trie_tree *tree, size_t begin, size_t end,
+                        enum string_state first, const struct thread_set *closed) {
+    uint8_t states[TOKEN_BYTES_MAX + 1];
+    uint64_t nodes = 0;
+    if (begin < end) states[tree->nodes[begin].depth] = (uint8_t)first;
+    for (size_t i = begin; i < end;) {
         const struct trie_node *node = &tree->nodes[i];
-        struct thread_set *next = &m->levels[node->depth + 1];
-        m->stepper.enclosures.count = m->marks[node->depth];
-        step_set(m, &m->levels[node->depth], node->byte, next);
-        if (next->count == 0) {
+        const enum string_state state =
+            is_spent(m, node) ? STRING_WRONG : string_next(states[node->depth], node->byte);
+        m->stepper.work += ++nodes % 8 == 0; /* it takes that much less than a thread */
+        if (state == STRING_WRONG) {
             i = node->skip;
             continue;
         }
-        m->marks[node->depth + 1] = m->stepper.enclosures.count;
-        for (size_t t = 0; t < node->token_count; t++) allow(m, tree->tokens[node->token_begin + t]);
+        allow_of(m, tree, node);
+        states[node->depth + 1] = (uint8_t)state;
         i++;
+        if (state != STRING_CLOSED) continue;
+        m->at[node->depth + 1] = closed;
+        walk(m, tree, i, node->skip);
+        i = node->skip;
     }
-    m->stepper.enclosures.count = m->marks[0];
+}
+
+/* Several strings that read alike become what they are behind their closing quote; false: they are something else. */
+static bool close_strings(struct json_matcher *m, struct thread_set *set, enum string_state *state) {
+    if (set->count < 2) return false;
+    for (uint32_t i = 0; i < set->count; i++)
+        if (!reads_alike(&set->items[0], &set->items[i])) return false;
+    *state = set->items[0].state;
+    for (uint32_t i = 0; i < set->count; i++) {
+        m->group.items[i] = set->items[i];
+        m->group.items[i].state = STRING_TEXT;
+    }
+    m->group.count = set->count;
+    step_set(m, &m->group, '"', set);
+    return true;
+}
+
+/* Allows the tokens of nodes [begin, end) that the threads m->at[depth of begin] can read. */
+static void walk(struct json_matcher *m, const struct trie_tree *tree, size_t begin, size_t end) {
+    struct enclosures *enclosures = &m->stepper.enclosures;
+    if (begin == end) return;
+    const uint32_t kept = enclosures->count;
+    m->marks[tree->nodes[begin].depth] = kept;
+    for (size_t i = begin; i < end;) {
+        const struct trie_node *node = &tree->nodes[i];
+        struct thread_set *next = &m->levels[node->depth + 1];
+        enum string_state state;
+        enclosures_cut(enclosures, m->marks[node->depth]);
+        if (is_spent(m, node))
+            next->count = 0;
+        else
+            step_set(m, m->at[node->depth], node->byte, next);
+        i = node->skip;
+        if (next->count == 0) continue;
+        allow_of(m, tree, node);
+        m->at[node->depth + 1] = next;
+        m->marks[node->depth + 1] = enclosures->count;
+        if (close_strings(m, next, &state))
+            walk_string(m, tree, (size_t)(node - tree->nodes) + 1, node->skip, state, next);
+        else
+            i = (size_t)(node - tree->nodes) + 1;
+    }
+    enclosures_cut(enclosures, kept);
+}
+
+/* In the text of a string nearly every token may come next. */
+static void walk_text(struct json_matcher *m) {
+    const struct token_trie *trie = m->trie;
+    allow_all(m, trie->inside);
+    for (size_t i = 0; i < trie->closed_count; i++) allow(m, trie->closed_tokens[i]);
+    m->at[0] = &m->closed;
+    walk(m, &trie->closing, 0, trie->closing.node_count);
 }
 
 static void find_allowed(struct json_matcher *m) {
     const struct token_trie *trie = m->trie;
     const uint32_t kept = m->stepper.enclosures.count;
+    m->stepper.work = 0;
     memset(m->allowed, 0, trie->word_count * sizeof *m->allowed);
-    take_part(m, true, &m->levels[1]);
-    if (m->levels[1].count > 0) {
-        allow_all(m, trie->inside);
-        for (size_t i = 0; i < trie->closed_count; i++) allow(m, trie->closed_tokens[i]);
-        step_set(m, &m->levels[1], '"', &m->levels[0]);
-        walk(m, &trie->closing);
-        m->stepper.enclosures.count = kept;
+    find_groups(m);
+    for (uint8_t i = 0; i < m->thread_count; i++) {
+        if (m->groups[i] != i || !take_group(m, i, &m->group)) continue;
+        for (uint32_t t = 0; t < m->group.count; t++) m->group.items[t].state = STRING_TEXT;
+        step_set(m, &m->group, '"', &m->closed);
+        if (m->threads[i].state == STRING_TEXT)
+            walk_text(m);
+        else
+            walk_string(m, &trie->all, 0, trie->all.node_count, m->threads[i].state, &m->closed);
+        enclosures_cut(&m->stepper.enclosures, kept);
     }
-    take_part(m, false, &m->levels[0]);
-    walk(m, &trie->all);
+    if (take_group(m, THREADS_MAX, &m->levels[0])) {
+        m->at[0] = &m->levels[0];
+        walk(m, &trie->all, 0, trie->all.node_count);
+    }
     if (json_matcher_may_end(m)) allow_all(m, trie->ends);
 }
+
+uint64_t json_matcher_work(const struct json_matcher *m) { return m->stepper.work; }
 
 enum status json_matcher_mask(struct json_matcher *m, float *logits, size_t count, struct error *error) {
     const struct token_trie *trie = m->trie;
@@ -152,18 +255,25 @@ enum status json_matcher_mask(struct json_matcher *m, float *logits, size_t coun
 
 /* Keeps only the enclosures of the answer's threads. */
 static void compact(struct json_matcher *m) {
-    uint32_t used = 0;
+    const struct enclosure *items = m->stepper.enclosures.items;
+    enclosures_cut(&m->spare, 0);
     for (uint32_t t = 0; t < m->thread_count; t++) {
-        uint32_t *link = &m->threads[t].enclosure;
-        while (*link != NOTHING) {
-            ASSERT(used < KEPT_MAX);
-            m->spare[used] = m->enclosures[*link];
-            *link = used;
-            link = &m->spare[used++].outer;
+        uint32_t around[JSON_OUTPUT_DEPTH_MAX], count = 0, kept = NOTHING;
+        for (uint32_t at = m->threads[t].enclosure; at != NOTHING; at = items[at].outer) {
+            ASSERT(count < JSON_OUTPUT_DEPTH_MAX);
+            around[count++] = at;
         }
+        while (count-- > 0)
+            kept = enclosures_intern(&m->spare, kept, items[around[count]].form, items[around[count]].count);
+        m->threads[t].enclosure = kept;
     }
-    memcpy(m->enclosures, m->spare, used * sizeof *m->enclosures);
-    m->stepper.enclosures.count = used;
+    enclosures_cut(&m->stepper.enclosures, 0);
+    for (uint32_t i = 0; i < m->spare.count; i++) {
+        const struct enclosure *kept = &m->spare.items[i];
+        const uint32_t index =
+            enclosures_intern(&m->stepper.enclosures, kept->outer, kept->form, kept->count);
+        ASSERT(index == i);
+    }
 }
 
 /* The threads of levels[0] after length bytes. */
@@ -180,13 +290,15 @@ static bool accept_piece(struct json_matcher *m, const uint8_t *bytes, size_t le
     const uint32_t kept = m->stepper.enclosures.count;
     struct thread_set *merged = &m->levels[2];
     merged->count = 0;
-    for (int in_text = 1; in_text >= 0; in_text--) {
-        take_part(m, in_text == 1, &m->levels[0]);
+    find_groups(m);
+    for (uint8_t group = 0; group <= THREADS_MAX; group++) {
+        if (group < m->thread_count && m->groups[group] != group) continue;
+        if (!take_group(m, group, &m->levels[0])) continue;
         const struct thread_set *read = read_bytes(m, bytes, length);
         for (uint32_t i = 0; i < read->count; i++) thread_set_add(&m->stepper, merged, &read->items[i]);
     }
     if (merged->count == 0) {
-        m->stepper.enclosures.count = kept;
+        enclosures_cut(&m->stepper.enclosures, kept);
         return false;
     }
     memcpy(m->threads, merged->items, merged->count * sizeof *m->threads);

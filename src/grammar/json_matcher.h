@@ -17,6 +17,10 @@
 
 struct json_matcher;
 
+/* What a mask may take, in bytes read by threads: a millisecond at most.  Behind JSON_MASK_WORK only tokens of one byte
+ * are looked for. */
+enum { JSON_MASK_WORK = 1 << 15, JSON_MASK_WORK_MAX = 3 << 15 };
+
 enum status json_matcher_create(struct json_matcher **matcher, const struct json_schema *schema,
                                 const struct token_trie *trie, struct error *error) STATUS_CHECKED;
 void json_matcher_destroy(struct json_matcher *matcher); /* NULL allowed */
@@ -27,6 +31,8 @@ void json_matcher_reset(struct json_matcher *matcher);   /* to the beginning of 
  * token for a byte. */
 enum status json_matcher_mask(struct json_matcher *matcher, float *logits, size_t count, struct error *error)
     STATUS_CHECKED;
+/* What the last mask took. */
+uint64_t json_matcher_work(const struct json_matcher *matcher);
 /* Continues with a token.  An end token changes nothing.  STATUS_FAILED: it could not come next; nothing changed. */
 enum status json_matcher_accept(struct json_matcher *matcher, token_id id, struct error *error)
     STATUS_CHECKED;

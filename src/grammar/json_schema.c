@@ -36,6 +36,9 @@ static enum status build(struct builder *b, struct error *error) {
         return builder_refuse(b, b->schema->root, error,
                               "no value satisfies it, or only one nested deeper than %d",
                               JSON_OUTPUT_DEPTH_MAX);
+    if (b->schema->places[b->schema->root].shortest > JSON_OUTPUT_BYTES_MAX)
+        return builder_refuse(b, b->schema->root, error, "its shortest value has more than %d bytes",
+                              JSON_OUTPUT_BYTES_MAX);
     return STATUS_OK;
 }
 

@@ -22,6 +22,7 @@ enum {
     JSON_SCHEMA_DEPTH_MAX = 32,        /* brackets of the schema inside one another */
     JSON_SCHEMA_ALTERNATIVES_MAX = 64, /* of one place: anyOf, list of types, what they refer to */
     JSON_OUTPUT_DEPTH_MAX = 64,        /* brackets of the answer inside one another */
+    JSON_OUTPUT_BYTES_MAX = 64 * 1024, /* of the shortest answer: one that needs more never ends */
 };
 
 struct json_schema; /* immutable: any number of threads */

@@ -228,7 +228,7 @@ static enum status add_property(const struct reader *r, struct form *form, const
     json_decref(text);
     TRY(status);
     key->index = form->property_count;
-    form->properties[form->property_count++] = (struct property){place, is_required};
+    form->properties[form->property_count++] = (struct property){place, is_required, key->length};
     return STATUS_OK;
 }
 

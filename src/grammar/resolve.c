@@ -1,5 +1,5 @@
-/* resolve: from entries to forms.  How deep the shortest value of each place nests is found by relaxation: what refers
- * to itself alone stays impossible. */
+/* resolve: from entries to forms.  How deep the shallowest value of each place nests, and how long the shortest one is,
+ * is found by relaxation: what refers to itself alone stays impossible. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,26 +26,51 @@ static uint32_t form_height(const struct form *form, const struct place *places)
     return (uint32_t)min_size(inner + 1, HEIGHT_IMPOSSIBLE);
 }
 
-static uint32_t place_height(const struct builder *b, const struct site *site, const struct place *places) {
-    uint32_t lowest = HEIGHT_IMPOSSIBLE;
+/* Above JSON_OUTPUT_BYTES_MAX all are the same. */
+static size_t bounded(size_t bytes) { return min_size(bytes, (size_t)JSON_OUTPUT_BYTES_MAX + 1); }
+
+static size_t form_shortest(const struct form *form, const struct place *places) {
+    size_t bytes = 2; /* brackets or quotes */
+    switch (form->kind) {
+    case FORM_OBJECT:
+        for (uint32_t i = form->properties[0].next_required; i < form->property_count;
+             i = form->properties[i + 1].next_required)
+            bytes = bounded(bytes + form->properties[i].key_bytes + 1 + places[form->properties[i].place].shortest);
+        break;
+    case FORM_ARRAY: bytes += form->item_min * (places[form->place].shortest + 1); break;
+    case FORM_MAP:
+    case FORM_STRING: break;
+    case FORM_NUMBER:
+    case FORM_INTEGER:
+    case FORM_LITERALS: return 1;
+    }
+    return bounded(bytes);
+}
+
+static void place_measure(const struct builder *b, const struct site *site, struct place *place,
+                          const struct place *places) {
     for (uint32_t i = 0; i < site->entry_count; i++) {
         const uint32_t entry = b->entries[site->entry_begin + i];
-        const uint32_t height = entry & ENTRY_IS_PLACE ? places[entry & ~ENTRY_IS_PLACE].height
-                                                       : form_height(&b->forms[entry], places);
-        lowest = (uint32_t)min_size(lowest, height);
+        const struct place *other = entry & ENTRY_IS_PLACE ? &places[entry & ~ENTRY_IS_PLACE] : NULL;
+        const struct form *form = other == NULL ? &b->forms[entry] : NULL;
+        place->height = (uint32_t)min_size(place->height,
+                                           other != NULL ? other->height : form_height(form, places));
+        place->shortest =
+            min_size(place->shortest, other != NULL ? other->shortest : form_shortest(form, places));
     }
-    return lowest;
 }
 
 /* From the last place to the first: what a place refers to mostly comes later. */
-static void find_heights(const struct builder *b, struct place *places) {
-    for (uint32_t i = 0; i < b->site_count; i++) places[i].height = HEIGHT_IMPOSSIBLE;
+static void measure(const struct builder *b, struct place *places) {
+    for (uint32_t i = 0; i < b->site_count; i++)
+        places[i] = (struct place){.height = HEIGHT_IMPOSSIBLE, .shortest = bounded(SIZE_MAX)};
     for (bool changed = true; changed;) {
         changed = false;
         for (uint32_t i = b->site_count; i-- > 0;) {
-            const uint32_t height = place_height(b, &b->sites[i], places);
-            changed |= height != places[i].height;
-            places[i].height = height;
+            struct place next = places[i];
+            place_measure(b, &b->sites[i], &next, places);
+            changed |= next.height != places[i].height || next.shortest != places[i].shortest;
+            places[i] = next;
         }
     }
     for (uint32_t i = 0; i < b->form_count; i++) b->forms[i].height = form_height(&b->forms[i], places);
@@ -53,6 +78,7 @@ static void find_heights(const struct builder *b, struct place *places) {
 
 struct walk {
     const struct builder *builder;
+    const struct place *places;
     uint32_t *pending;                /* [site_count] */
     uint32_t *place_seen, *form_seen; /* the place + 1 for which it was seen last */
     uint32_t forms[JSON_SCHEMA_ALTERNATIVES_MAX];
@@ -79,7 +105,9 @@ static enum status collect(struct walk *w, uint32_t place, struct error *error) 
                 w->pending[pending_count++] = entry;
                 continue;
             }
-            if (b->forms[entry].height >= HEIGHT_IMPOSSIBLE) continue;
+            if (b->forms[entry].height >= HEIGHT_IMPOSSIBLE ||
+                form_shortest(&b->forms[entry], w->places) > JSON_OUTPUT_BYTES_MAX)
+                continue;
             if (w->form_count == JSON_SCHEMA_ALTERNATIVES_MAX)
                 return builder_refuse(b, place, error, "more than %d alternatives",
                                       JSON_SCHEMA_ALTERNATIVES_MAX);
@@ -106,6 +134,7 @@ enum status builder_resolve(struct builder *b, struct error *error) {
     struct place *places = arena_array(&schema->arena, b->site_count, sizeof *places);
     struct form *forms = arena_array(&schema->arena, b->form_count, sizeof *forms);
     struct walk walk = {.builder = b,
+                        .places = places,
                         .pending = calloc(b->site_count, sizeof(uint32_t)),
                         .place_seen = calloc(b->site_count, sizeof(uint32_t)),
                         .form_seen = calloc(b->form_count, sizeof(uint32_t))};
@@ -114,7 +143,7 @@ enum status builder_resolve(struct builder *b, struct error *error) {
         walk.form_seen == NULL) {
         status = builder_no_memory(error);
     } else {
-        find_heights(b, places);
+        measure(b, places);
         status = list_forms(&walk, places, error);
         memcpy(forms, b->forms, b->form_count * sizeof *forms);
     }

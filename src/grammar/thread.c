@@ -1,31 +1,35 @@
 /* thread: how a byte changes one reading of an answer. */
 #include "grammar/thread_internal.h"
 
+#include <string.h>
+
 #include "base/assert.h"
 
 /* ---- sets ---- */
 
-static bool is_same_enclosure(const struct stepper *s, uint32_t a, uint32_t b) {
-    while (a != b) {
-        if (a == NOTHING || b == NOTHING) return false;
-        const struct enclosure *left = &s->enclosures.items[a], *right = &s->enclosures.items[b];
-        if (left->form != right->form || left->count != right->count) return false;
-        a = left->outer;
-        b = right->outer;
-    }
-    return true;
-}
-
-static bool is_same(const struct stepper *s, const struct thread *a, const struct thread *b) {
+static bool is_same(const struct thread *a, const struct thread *b) {
     return a->kind == b->kind && a->state == b->state && a->depth == b->depth && a->form == b->form &&
            a->count == b->count && a->begin == b->begin && a->end == b->end && a->offset == b->offset &&
-           is_same_enclosure(s, a->enclosure, b->enclosure);
+           a->enclosure == b->enclosure;
 }
 
-void thread_set_add(const struct stepper *s, struct thread_set *out, const struct thread *thread) {
+static uint32_t hash_of(const struct thread *t) {
+    uint64_t hash = ((uint64_t)t->kind << 24 | (uint64_t)t->state << 16 | t->depth) * 0x9E3779B97F4A7C15U;
+    hash = (hash ^ hash >> 32 ^ ((uint64_t)t->form << 32 | t->count)) * 0xBF58476D1CE4E5B9U;
+    hash = (hash ^ hash >> 32 ^ ((uint64_t)t->begin << 32 | t->end)) * 0x94D049BB133111EBU;
+    hash = (hash ^ hash >> 32 ^ ((uint64_t)t->offset << 32 | t->enclosure)) * 0x9E3779B97F4A7C15U;
+    return (uint32_t)(hash >> 32);
+}
+
+void thread_set_add(struct stepper *s, struct thread_set *out, const struct thread *thread) {
+    const uint32_t hash = hash_of(thread);
+    uint32_t alike = 0;
     if (out->count == THREADS_MAX) return;
-    for (uint32_t i = 0; i < out->count; i++)
-        if (is_same(s, &out->items[i], thread)) return;
+    s->work += out->count / 16;
+    for (uint32_t i = 0; i < out->count; i++) alike += out->hashes[i] == hash;
+    for (uint32_t i = 0; i < out->count && alike > 0; i++)
+        if (is_same(&out->items[i], thread)) return;
+    out->hashes[out->count] = hash;
     out->items[out->count++] = *thread;
 }
 
@@ -40,10 +44,7 @@ static bool is_value(const struct stepper *s, const struct thread *thread) {
 }
 
 static uint32_t enclose(struct stepper *s, const struct thread *container, uint32_t count) {
-    struct enclosures *e = &s->enclosures;
-    ASSERT(e->count < e->capacity);
-    e->items[e->count] = (struct enclosure){container->enclosure, container->form, count};
-    return e->count++;
+    return enclosures_intern(&s->enclosures, container->enclosure, container->form, count);
 }
 
 /* The thread behind a value that is complete. */
@@ -71,7 +72,7 @@ static void step_literal(struct stepper *s, struct thread thread, uint8_t byte, 
     thread_set_add(s, out, &thread);
 }
 
-static void open_container(const struct stepper *s, struct thread thread, enum thread_kind kind,
+static void open_container(struct stepper *s, struct thread thread, enum thread_kind kind,
                            struct thread_set *out) {
     thread.kind = (uint8_t)kind;
     thread.state = SPACE_NONE;
@@ -115,11 +116,14 @@ static void begin_form(struct stepper *s, const struct thread *before, uint32_t 
 static void begin_value(struct stepper *s, const struct thread *before, uint8_t byte,
                         struct thread_set *out) {
     const struct place *place = &s->schema->places[before->form];
-    for (uint32_t i = 0; i < place->form_count; i++) begin_form(s, before, place->forms[i], byte, out);
+    if (strchr("{[\"-0123456789tfn", byte) == NULL || byte == '\0') return;
+    s->work += place->form_count / 4;
+    for (uint32_t i = 0; i < place->form_count && out->count < THREADS_MAX; i++)
+        begin_form(s, before, place->forms[i], byte, out);
 }
 
 /* Whitespace leaves a thread as it is; false: it is none. */
-static bool step_space(const struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
+static bool step_space(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
     thread.state = space_next(thread.state, byte);
     if (thread.state == SPACE_WRONG) return false;
     thread_set_add(s, out, &thread);
@@ -148,7 +152,7 @@ static bool has_key(const struct stepper *s, const struct form *form, const stru
     return false;
 }
 
-static void close_container(const struct stepper *s, struct thread thread, struct thread_set *out) {
+static void close_container(struct stepper *s, struct thread thread, struct thread_set *out) {
     ASSERT(thread.depth > 0);
     thread.depth--;
     thread = finished(s, &thread);
@@ -282,7 +286,7 @@ static void step_after(struct stepper *s, const struct thread *thread, uint8_t b
         step_after_property(s, *thread, byte, out);
 }
 
-static void step_string(const struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
+static void step_string(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
     const enum string_state state = string_next(thread.state, byte);
     if (state == STRING_WRONG) return;
     thread.state = (uint8_t)state;
@@ -318,6 +322,7 @@ static void step_in_literal(struct stepper *s, const struct thread *thread, uint
 }
 
 void thread_step(struct stepper *s, const struct thread *thread, uint8_t byte, struct thread_set *out) {
+    s->work++;
     switch ((enum thread_kind)thread->kind) {
     case THREAD_BEFORE:
         if (!step_space(s, *thread, byte, out)) begin_value(s, thread, byte, out);

@@ -26,6 +26,7 @@ struct enclosure {
     uint32_t outer; /* NOTHING: none */
     uint32_t form;
     uint32_t count; /* OBJECT: the property that the value is of; ARRAY: items before it */
+    uint32_t bucket;
 };
 
 struct thread {
@@ -39,22 +40,36 @@ struct thread {
 };
 
 struct enclosures {
-    struct enclosure *items; /* [capacity] */
-    uint32_t count, capacity;
+    struct enclosure *items; /* owned, [capacity] */
+    uint32_t *buckets;       /* owned, [bucket_mask + 1]: index + 1 */
+    uint32_t count, capacity, bucket_mask;
 };
 
 struct thread_set {
     struct thread *items; /* [THREADS_MAX], borrowed */
+    uint32_t *hashes;     /* [THREADS_MAX], borrowed */
     uint32_t count;
 };
 
 struct stepper {
     const struct json_schema *schema;
     struct enclosures enclosures;
+    uint64_t work; /* bytes that were read by threads, and threads that were compared, by 16 */
 };
 
+/* ---- enclosures.c ---- */
+
+bool enclosures_init(struct enclosures *enclosures, uint32_t capacity); /* false: no memory */
+void enclosures_deinit(struct enclosures *enclosures);
+/* The one of these values, which is made if there is none. */
+uint32_t enclosures_intern(struct enclosures *enclosures, uint32_t outer, uint32_t form, uint32_t count);
+/* Only the first `count` stay. */
+void enclosures_cut(struct enclosures *enclosures, uint32_t count);
+
+/* ---- thread.c ---- */
+
 /* Unless it is there already, or the set is full. */
-void thread_set_add(const struct stepper *stepper, struct thread_set *set, const struct thread *thread);
+void thread_set_add(struct stepper *stepper, struct thread_set *set, const struct thread *thread);
 /* Adds to *out what a thread becomes by one byte: nothing, one thread, or several. */
 void thread_step(struct stepper *stepper, const struct thread *thread, uint8_t byte, struct thread_set *out);
 /* The answer may end here. */

@@ -11,6 +11,7 @@
 
 #include "base/random.h"
 #include "grammar/json_matcher.h"
+#include "grammar/large_vocabulary.h"
 #include "grammar/schemas.h"
 #include "seed.h"
 #include "token/vocabularies.h"
@@ -237,12 +238,107 @@ static void split_characters(void **state) {
     tokenizer_destroy(bytes);
 }
 
+/* ---- what a mask takes ---- */
+
+enum { LARGE = 131072, LARGE_STEPS = 40 };
+
+/* The most that a mask takes over random answers that open brackets and strings. */
+static uint64_t most_work(const struct token_trie *large, const char *text, struct random *random) {
+    struct json_schema *schema;
+    struct json_matcher *matcher;
+    struct error error;
+    float *logits = malloc(LARGE * sizeof *logits);
+    uint64_t most = 0;
+    assert_non_null(logits);
+    assert_ok(json_schema_compile(&schema, text, strlen(text), "schema", &error), error);
+    assert_ok(json_matcher_create(&matcher, schema, large, &error), error);
+    for (size_t round = 0; round < 3; round++) {
+        json_matcher_reset(matcher);
+        for (size_t step = 0; step < LARGE_STEPS && !json_matcher_is_complete(matcher); step++) {
+            memset(logits, 0, LARGE * sizeof *logits);
+            assert_ok(json_matcher_mask(matcher, logits, LARGE, &error), error);
+            if (json_matcher_work(matcher) > most) most = json_matcher_work(matcher);
+            token_id id = sample(random, logits, 256, false); /* a byte */
+            if (step % 4 != 3 && logits['['] == 0) id = '[';
+            if (step % 2 == 1 && logits['"'] == 0) id = '"';
+            assert_true(id >= 0);
+            assert_ok(json_matcher_accept(matcher, id, &error), error);
+        }
+    }
+    json_matcher_destroy(matcher);
+    json_schema_destroy(schema);
+    free(logits);
+    return most;
+}
+
+/* 64 alternatives that stay undecided, each in lists within lists. */
+static void write_deep(char *text, size_t alternatives, size_t depth) {
+    char *at = text + sprintf(text, "{\"$defs\":{");
+    for (size_t i = 0; i < depth; i++)
+        at += sprintf(at, "\"n%zu\":{\"type\":\"array\",\"minItems\":1,\"items\":{\"$ref\":\"#/$defs/n%zu\"}},", i,
+                      i + 1);
+    at += sprintf(at, "\"n%zu\":{\"type\":\"string\"}},\"anyOf\":[", depth);
+    for (size_t i = 0; i < alternatives; i++)
+        at += sprintf(at, "%s{\"type\":\"array\",\"minItems\":1,\"maxItems\":%zu,\"items\":{\"$ref\":\"#/$defs/n0\"}}",
+                      i > 0 ? "," : "", 9 + i);
+    strcpy(at, "]}");
+}
+
+static void write_records(char *text, size_t alternatives) {
+    char *at = text + sprintf(text, "{\"anyOf\":[");
+    for (size_t i = 0; i < alternatives; i++)
+        at += sprintf(at,
+                      "%s{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"b%zu\":{}},"
+                      "\"required\":[\"a\"],\"additionalProperties\":false}",
+                      i > 0 ? "," : "", i);
+    strcpy(at, "]}");
+}
+
+/* Random words: as an enum, or as keys. */
+static void write_words(char *text, const char *before, const char *value, const char *after, size_t limit) {
+    static const char letters[] = "etaoinshrdlucmfwypvbgkqjxz";
+    struct random random;
+    random_init(&random, 5);
+    char *at = text + sprintf(text, "%s", before);
+    for (size_t i = 0; (size_t)(at - text) + 40 < limit; i++) {
+        char word[16];
+        const size_t length = 3 + random_below(&random, 6);
+        for (size_t b = 0; b < length; b++) word[b] = letters[random_below(&random, 26)];
+        at += sprintf(at, "%s\"%.*s%zu\"%s", i > 0 ? "," : "", (int)length, word, i, value);
+    }
+    strcpy(at, after);
+}
+
+/* Counted, not timed.  Where the bound is reached, answers still go on. */
+static void masks_are_bounded(void **state) {
+    (void)state;
+    static char text[JSON_SCHEMA_BYTES_MAX + 64];
+    struct token_trie *large = large_vocabulary_trie(LARGE);
+    struct random random;
+    random_init(&random, test_seed(4));
+    for (size_t i = 0; i < test_schema_count; i++)
+        assert_in_range(most_work(large, test_schemas[i], &random), 1, JSON_MASK_WORK / 2);
+    for (size_t i = 0; i < 6; i++) {
+        if (i == 0) write_deep(text, 64, 58);
+        if (i == 1) write_deep(text, 64, 10);
+        if (i == 2) write_records(text, 64);
+        if (i == 3) write_records(text, 20);
+        if (i == 4) write_words(text, "{\"enum\":[", "", "]}", JSON_SCHEMA_BYTES_MAX);
+        if (i == 5) write_words(text, "{\"properties\":{", ":{}", "}}", JSON_SCHEMA_BYTES_MAX);
+        const uint64_t work = most_work(large, text, &random);
+        assert_in_range(work, 1, i < 3 ? JSON_MASK_WORK_MAX : JSON_MASK_WORK);
+        if (i < 2) assert_true(work > JSON_MASK_WORK); /* or the bound would be untested */
+    }
+    token_trie_destroy(large);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_json),
         cmocka_unit_test(mask_is_what_is_accepted),
         cmocka_unit_test(dropped_threads),
         cmocka_unit_test(split_characters),
+        cmocka_unit_test(masks_are_bounded),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

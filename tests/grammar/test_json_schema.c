@@ -256,6 +256,19 @@ static void what_nothing_satisfies(void **state) {
     refuse("{\"anyOf\":[{\"$ref\":\"#\"},false]}", "no value satisfies it");
 }
 
+/* An answer that never ends helps nobody. */
+static void what_needs_too_many_bytes(void **state) {
+    (void)state;
+    refuse("{\"type\":\"array\",\"minItems\":2147483647}", "its shortest value has more than 65536 bytes");
+    refuse("{\"type\":\"array\",\"minItems\":32768,\"items\":{\"type\":\"null\"}}", "its shortest value");
+    json_schema_destroy(compile("{\"type\":\"array\",\"minItems\":32767,\"items\":{\"type\":\"null\"}}"));
+    refuse("{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"minItems\":99,\"items\":{\"$ref\":\"#/$defs/b\"}},"
+           "\"b\":{\"minItems\":99,\"items\":{\"properties\":{\"key\":{}},\"required\":[\"key\"]}}}}",
+           "its shortest value");
+    check("{\"anyOf\":[{\"type\":\"array\",\"minItems\":99999},{\"type\":\"null\"}]}", TEXTS("null"),
+          TEXTS("[", "[1]"));
+}
+
 static void limits(void **state) {
     (void)state;
     char *text = malloc(JSON_SCHEMA_BYTES_MAX + 16);
@@ -296,7 +309,7 @@ int main(void) {
         cmocka_unit_test(arrays),          cmocka_unit_test(alternatives),
         cmocka_unit_test(references),      cmocka_unit_test(depth_is_bounded),
         cmocka_unit_test(what_is_refused), cmocka_unit_test(what_nothing_satisfies),
-        cmocka_unit_test(limits),
+        cmocka_unit_test(limits),            cmocka_unit_test(what_needs_too_many_bytes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
