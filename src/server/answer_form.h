@@ -1,4 +1,4 @@
-/* answer_form: the form that a request wants its answer in (response_format). */
+/* answer_form: the form that a request wants its answer in: response_format, and what other servers name it. */
 #ifndef LOAM_SERVER_ANSWER_FORM_H
 #define LOAM_SERVER_ANSWER_FORM_H
 
@@ -7,11 +7,20 @@
 
 #include "grammar/json_schema.h"
 #include "server/api_error.h"
-#include "server/ask_options.h"
 
-/* options->format: {"type": "json_object"}, also with a "schema"; or {"type": "json_schema", "json_schema": {"schema":
- * ...}}, also with the schema beside the type.  None: *schema is NULL.  Else *schema is the caller's. */
-bool answer_form_read(const struct ask_options *options, struct json_schema **schema,
-                      struct api_error *error);
+/* Borrowed from the body; zeros: any text. */
+struct answer_form {
+    const json_t *format; /* what the field has, unless it is a schema */
+    const json_t *schema; /* a JSON Schema; NULL with is_json: any JSON object */
+    bool is_json;
+    const char *field; /* its name, for messages */
+};
+
+/* Names that ask for what is no JSON Schema (a regular expression, a grammar, a list of choices) are refused, and so
+ * are two forms at once. */
+bool answer_form_find(struct answer_form *form, const json_t *body, struct api_error *error);
+/* Any text: *schema is NULL.  Else *schema is the caller's. */
+bool answer_form_compile(const struct answer_form *form, struct json_schema **schema,
+                         struct api_error *error);
 
 #endif

@@ -123,7 +123,7 @@ struct ask {
 
 /* The request of an exchange, from its body to its reply. */
 void ask_route(struct server *server, struct exchange *exchange, const struct ask_family *family);
-/* Makes the choices: prompts[prompt_count], taken.  Without a schema: that of response_format. */
+/* Makes the choices: prompts[prompt_count], taken.  Without a schema: that of the form that is wanted. */
 bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_count,
                      struct api_error *error);
 

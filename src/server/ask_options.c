@@ -94,17 +94,6 @@ static bool read_sampling(struct ask_options *options, const json_t *body, uint6
     return true;
 }
 
-static bool read_format(struct ask_options *options, const json_t *body, struct api_error *error) {
-    const json_t *format;
-    if (!field_object(body, "response_format", &format, error)) return false;
-    const char *type = "";
-    size_t length = 0;
-    if (format != NULL && !field_text(format, "type", 64, &type, &length, error)) return false;
-    if (format != NULL && strcmp(type, "text") != 0) options->format = format;
-    options->format_field = "response_format";
-    return true;
-}
-
 bool ask_options_read(struct ask_options *options, const json_t *body, const struct sampler_options *defaults,
                       uint64_t fallback_seed, size_t vocabulary_size, struct api_error *error) {
     int64_t choices = 1;
@@ -116,7 +105,8 @@ bool ask_options_read(struct ask_options *options, const json_t *body, const str
         !field_flag(body, "stream", &options->streams, error) ||
         !field_flag(body, "ignore_eos", &options->ignore_end, error) ||
         !field_flag(body, "return_progress", &options->returns_progress, error) ||
-        !field_object(body, "stream_options", &stream_options, error) || !read_format(options, body, error))
+        !field_object(body, "stream_options", &stream_options, error) ||
+        !answer_form_find(&options->form, body, error))
         return false;
     if (stream_options != NULL &&
         !field_flag(stream_options, "include_usage", &options->includes_usage, error))

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "generate/sampler.h"
+#include "server/answer_form.h"
 #include "server/api_error.h"
 
 enum {
@@ -31,11 +32,11 @@ struct ask_options {
     bool has_log_probabilities;
     size_t top_count;
     bool is_low_priority;
-    const json_t *format;     /* of the answer, unless it is text; borrowed */
-    const char *format_field; /* where it is in the request: response_format */
+    struct answer_form form; /* of the answer */
 };
 
-/* temperature, top_p, top_k, min_p, penalties, logit_bias, seed, stop, n, stream, stream_options, ignore_eos.
+/* temperature, top_p, top_k, min_p, penalties, logit_bias, seed, stop, n, stream, stream_options, ignore_eos, and the
+ * form of the answer.
  * defaults: for what is absent.  fallback_seed: where the request has none.  *options must not move afterwards. */
 bool ask_options_read(struct ask_options *options, const json_t *body, const struct sampler_options *defaults,
                       uint64_t fallback_seed, size_t vocabulary_size, struct api_error *error);

@@ -62,9 +62,7 @@ static bool read_log_probabilities(struct ask *ask, struct api_error *error) {
 
 static bool read_options(struct ask *ask, struct api_error *error) {
     static const char *const token_max[] = {"max_completion_tokens", "max_tokens", "n_predict"};
-    static const char *const refused[] = {"functions",     "audio",          "web_search_options",
-                                          "grammar",       "guided_json",    "guided_regex",
-                                          "guided_choice", "guided_grammar", "chat_template"};
+    static const char *const refused[] = {"functions", "audio", "web_search_options", "chat_template"};
     const struct server_model *model = &ask->server->model;
     return ask_options_read(&ask->options, ask->body, &model->sampling, ask_seed(ask),
                             service_vocabulary_size(model->service), error) &&

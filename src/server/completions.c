@@ -79,9 +79,7 @@ static bool read_log_probabilities(struct ask *ask, struct api_error *error) {
 
 static bool read_request(struct ask *ask, struct api_error *error) {
     static const char *const token_max[] = {"max_tokens", "max_completion_tokens", "n_predict"};
-    static const char *const refused[] = {"suffix",        "grammar",        "guided_json",   "guided_regex",
-                                          "guided_choice", "guided_grammar", "chat_template", "images",
-                                          "documents"};
+    static const char *const refused[] = {"suffix", "chat_template", "images", "documents"};
     const struct server_model *model = &ask->server->model;
     if (!ask_options_read(&ask->options, ask->body, &model->sampling, ask_seed(ask),
                           service_vocabulary_size(model->service), error))

@@ -121,19 +121,6 @@ static bool read_tools(struct conversation *conversation, const json_t *body, bo
     return added;
 }
 
-static bool read_format(struct ask_options *options, const json_t *body, struct api_error *error) {
-    const json_t *text, *format;
-    const char *type = "text";
-    size_t length = 0;
-    if (!field_object(body, "text", &text, error)) return false;
-    if (text == NULL) return true;
-    if (!field_object(text, "format", &format, error)) return false;
-    if (format != NULL && !field_text(format, "type", 64, &type, &length, error)) return false;
-    if (format != NULL && strcmp(type, "text") != 0) options->format = format;
-    options->format_field = "text.format";
-    return true;
-}
-
 static bool read_request(struct ask *ask, struct api_error *error) {
     static const char *const token_max[] = {"max_output_tokens"};
     static const char *const refused[] = {"previous_response_id", "conversation", "prompt", "background"};
@@ -143,8 +130,7 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     bool read = ask_options_read(&ask->options, ask->body, &model->sampling, ask_seed(ask),
                                  service_vocabulary_size(model->service), error) &&
                 ask_options_read_token_max(&ask->options, ask->body, token_max, 1, error) &&
-                ask_options_refuse(ask->body, refused, sizeof refused / sizeof *refused, error) &&
-                read_format(&ask->options, ask->body, error);
+                ask_options_refuse(ask->body, refused, sizeof refused / sizeof *refused, error);
     if (read && ask->options.choices != 1) read = api_error_set(error, 400, "n", "'n': expected 1");
     ask->parses_reasoning = true;
     read = read && read_input(&conversation, ask->body, error) &&
@@ -238,8 +224,9 @@ static json_t *response_json(const struct ask *ask, const char *status, bool is_
     }
     for (size_t i = 0; is_done && i < choice->item_count; i++)
         json_array_append_new(output, item_json(choice, &choice->items[i], false));
-    json_t *format = ask->options.format != NULL ? json_incref((json_t *)ask->options.format) : json_object();
-    if (ask->options.format == NULL) json_put(format, "type", json_string("text"));
+    const json_t *asked = ask->options.form.format;
+    json_t *format = asked != NULL ? json_incref((json_t *)asked) : json_object();
+    if (asked == NULL) json_put(format, "type", json_string("text"));
     json_put(text, "format", format);
     json_put(response, "id", json_string(ask->id));
     json_put(response, "object", json_string("response"));

@@ -162,7 +162,7 @@ class Completions(Case):
                 "echo": (1, "true", []), "stream": (1, "yes"), "ignore_eos": (0, "x"),
                 "stream_options": (1, "x", []), "stop": (5, {}, [1], [None], ["x"] * 17, ["x"] * 500000, "y" * 5000),
                 "logit_bias": ("x", {"-1": 1}, {"99999999": 1}, {"x": 1}, {"1": 101}, {"1": "x"}, {"1.5": 1}),
-                "best_of": (2, 0, "x"), "suffix": ("x",), "grammar": ("root ::= x",), "guided_json": ({"a": 1},),
+                "best_of": (2, 0, "x"), "suffix": ("x",), "grammar": ("root ::= x",), "guided_regex": ("a+",),
                 "chat_template": ("{{x}}",), "response_format": ("json", [])}.items():
             cases += [(name, value) for value in values if value != "NaN"]
         for name, value in cases:

@@ -126,6 +126,41 @@ class Structured(Case):
         self.assertIn("32", message(of_schema(deep)))
 
 
+    def test_by_other_names(self):
+        """What other servers call it: done, or refused by its name."""
+        schema = {"enum": ["yes", "no"]}
+        wrapped = {"type": "json_schema", "schema": schema}
+        chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 40, "temperature": 0}
+        for path, read in ((PATH, lambda j: j["choices"][0]["text"]),
+                           ("/v1/chat/completions", lambda j: j["choices"][0]["message"]["content"]),
+                           ("/v1/messages", lambda j: j["content"][0]["text"])):
+            body = {"prompt": "x", "max_tokens": 40, "temperature": 0} if path == PATH else chat
+            for form in ({"output_config": {"format": wrapped, "effort": "low"}}, {"output_format": wrapped},
+                         {"structured_outputs": {"json": schema}}, {"guided_json": schema}, {"json_schema": schema},
+                         {"guided_json": json.dumps(schema)}, {"json_schema": {"name": "a", "schema": schema}},
+                         {"format": schema}, {"text": {"format": wrapped}},
+                         {"response_format": {"type": "json", "value": schema}},
+                         {"response_format": {"type": "json_object", "json_schema": schema}}):
+                reply = self.server.post(path, {**body, **form})
+                self.assertEqual(reply.status, 200, reply.body)
+                self.assertIn(json.loads(read(reply.json)), ("yes", "no"), form)
+            for form in ({"format": "json"}, {"structured_outputs": {"json_object": True}}):
+                reply = self.server.post(path, {**body, **form})
+                self.assertEqual((reply.status, read(reply.json).lstrip()[:1]), (200, "{"), form)
+            for name, value in (("guided_regex", "a+"), ("guided_choice", ["a"]), ("guided_grammar", "root ::= x"),
+                                ("grammar", "root ::= x"), ("regex", "a"), ("ebnf", "x"), ("structural_tag", "x"),
+                                ("response_schema", schema), ("json_schema", 3), ("format", "xml"),
+                                ("output_format", {"type": "regex"}), ("output_format", "json")):
+                reply = self.server.post(path, {**body, name: value})
+                self.refused(reply, 400, name)
+            for name in ("regex", "choice", "grammar", "structural_tag"):
+                self.refused(self.server.post(path, {**body, "structured_outputs": {name: "a"}}), 400,
+                             "structured_outputs." + name)
+            self.refused(self.server.post(path, {**body, "guided_json": schema, "response_format": wrapped}), 400,
+                         "guided_json", "response_format")
+            text = self.server.post(path, {**body, "response_format": {"type": "text"}, "format": "", "grammar": None})
+            self.assertEqual(text.status, 200, text.body)
+
     def test_on_the_command_line(self):
         path = os.path.join(self.folder, "person.json")
         with open(path, "w") as file:
