@@ -112,6 +112,8 @@ fuzz() {
     say "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "build/fuzz/$name.log") runs"
   done
   fuzz_documents
+  if LOAM_TEST_SCHEMAS=260 ctest --test-dir build/release -R '^server_structured$' --output-on-failure >build/fuzz/structured.log
+  then passed=$((passed + 1)); else failed=$((failed + 1)); tail -40 build/fuzz/structured.log; fi
   if fuzz_seeds; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
   echo "$passed passed, $failed failed"
   [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
@@ -157,7 +159,7 @@ case "${1:-help}" in
              ./do gpu pack DIR: for a machine with a card and no compiler
 ./do lint    style, includes, warnings of a second compiler
 ./do asan    the tests under AddressSanitizer and UBSan; ./do tsan: ThreadSanitizer
-./do fuzz    every fuzzer for 60 seconds; damage, faults and kills of saved documents, more than ./do test has;
+./do fuzz    every fuzzer for 60 seconds; damage, faults and kills of saved documents, and schemas, more than ./do test has;
              every randomised test with 200 random seeds (./do fuzz seeds [TEST...]: only these; FUZZ_SEEDS=N; FUZZ_DIVISOR)
 ./do soak    the server under load and attack, 10 minutes: 10,000 requests a round, of which 10% leave, 20 kills, a full disk
              (./do soak [REQUESTS [KILLS]]; SOAK_SECONDS=N)

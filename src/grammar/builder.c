@@ -13,7 +13,9 @@ void builder_deinit(struct builder *builder) {
     free(builder->sites);
     free(builder->forms);
     free(builder->entries);
+    free(builder->parts);
     free(builder->buckets);
+    json_decref(builder->made);
 }
 
 /* Room for one more of count items. */
@@ -25,11 +27,24 @@ static void *grown(void *items, uint32_t count, uint32_t *capacity, size_t item_
     return bigger;
 }
 
-static uint32_t *bucket_of(uint32_t *buckets, uint32_t bucket_count, const struct site *sites,
-                           const json_t *value) {
-    uint64_t hash = ((uint64_t)(uintptr_t)value >> 4) * 0x9E3779B97F4A7C15U;
+static bool has_parts(const struct builder *b, const struct site *site, const struct part *parts, uint32_t count) {
+    bool are_same = site->part_count == count;
+    for (uint32_t i = 0; are_same && i < count; i++)
+        are_same = b->parts[site->part_begin + i].value == parts[i].value &&
+                   b->parts[site->part_begin + i].decided == parts[i].decided &&
+                   b->parts[site->part_begin + i].from == parts[i].from;
+    return are_same;
+}
+
+static uint32_t *bucket_of(const struct builder *b, uint32_t *buckets, uint32_t bucket_count,
+                           const struct part *parts, uint32_t count) {
+    uint64_t hash = count;
+    for (uint32_t i = 0; i < count; i++)
+        hash = (hash ^ hash >> 32 ^ (uint64_t)(uintptr_t)parts[i].value >> 4 ^ parts[i].decided) *
+               0x9E3779B97F4A7C15U;
     uint32_t at = (uint32_t)(hash >> 32) & (bucket_count - 1);
-    while (buckets[at] != 0 && sites[buckets[at] - 1].value != value) at = (at + 1) & (bucket_count - 1);
+    while (buckets[at] != 0 && !has_parts(b, &b->sites[buckets[at] - 1], parts, count))
+        at = (at + 1) & (bucket_count - 1);
     return &buckets[at];
 }
 
@@ -38,28 +53,41 @@ static enum status grow_buckets(struct builder *b, struct error *error) {
     const uint32_t more = b->bucket_count == 0 ? 64 : b->bucket_count * 2;
     uint32_t *buckets = calloc(more, sizeof *buckets);
     if (buckets == NULL) return builder_no_memory(error);
-    for (uint32_t i = 0; i < b->site_count; i++)
-        if (b->sites[i].value != NULL) *bucket_of(buckets, more, b->sites, b->sites[i].value) = i + 1;
+    for (uint32_t i = 0; i < b->site_count; i++) {
+        const struct site *site = &b->sites[i];
+        *bucket_of(b, buckets, more, b->parts + site->part_begin, site->part_count) = i + 1;
+    }
     free(b->buckets);
     b->buckets = buckets;
     b->bucket_count = more;
     return STATUS_OK;
 }
 
-enum status builder_place(struct builder *b, const struct site *site, uint32_t *place, struct error *error) {
+enum status builder_place(struct builder *b, const struct site *site, const struct part *parts, uint32_t count,
+                          uint32_t *place, struct error *error) {
     TRY(grow_buckets(b, error));
-    uint32_t *bucket =
-        site->value != NULL ? bucket_of(b->buckets, b->bucket_count, b->sites, site->value) : NULL;
-    if (bucket != NULL && *bucket != 0) {
+    uint32_t *bucket = bucket_of(b, b->buckets, b->bucket_count, parts, count);
+    if (*bucket != 0) {
         *place = *bucket - 1;
         return STATUS_OK;
     }
+    if (b->site_count == BUILDER_PLACES_MAX)
+        return builder_refuse(b, site->parent, error, "more than %d combinations of schemas", BUILDER_PLACES_MAX);
     struct site *sites = grown(b->sites, b->site_count, &b->site_capacity, sizeof *sites);
     if (sites == NULL) return builder_no_memory(error);
     b->sites = sites;
-    sites[b->site_count] = *site;
+    struct site *made = &sites[b->site_count];
+    *made = *site;
+    made->part_begin = b->part_count;
+    for (uint32_t i = 0; i < count; i++) {
+        struct part *more = grown(b->parts, b->part_count, &b->part_capacity, sizeof *more);
+        if (more == NULL) return builder_no_memory(error);
+        b->parts = more;
+        more[b->part_count++] = parts[i];
+    }
+    made->part_count = count;
     *place = b->site_count++;
-    if (bucket != NULL) *bucket = b->site_count;
+    *bucket = b->site_count;
     return STATUS_OK;
 }
 
@@ -117,6 +145,12 @@ enum status builder_refuse(const struct builder *b, uint32_t place, struct error
                      message);
 }
 
+enum status builder_work(struct builder *b, uint32_t place, uint64_t work, struct error *error) {
+    b->work += work;
+    return b->work <= AUTOMATON_WORK_MAX ? STATUS_OK
+                                         : builder_refuse(b, place, error, "the schema takes too long to read");
+}
+
 static int hex_value(char c) {
     if (c >= '0' && c <= '9') return c - '0';
     c = (char)(c | 0x20);
@@ -152,8 +186,8 @@ static const json_t *pointer_step(const json_t *value, const char *part) {
     return *end == '\0' ? json_array_get(value, index) : NULL;
 }
 
-enum status builder_reference(struct builder *b, uint32_t place, const json_t *reference, uint32_t *target,
-                              struct error *error) {
+enum status builder_reference(const struct builder *b, uint32_t place, const json_t *reference,
+                              const json_t **target, struct error *error) {
     const char *text = json_string_value(reference);
     if (text == NULL) return builder_refuse(b, place, error, "$ref: expected a string");
     if (text[0] != '#' || (text[1] != '\0' && text[1] != '/'))
@@ -172,6 +206,6 @@ enum status builder_reference(struct builder *b, uint32_t place, const json_t *r
     free(part);
     if (value == NULL)
         return builder_refuse(b, place, error, "$ref \"%.80s\": the schema has no such place", text);
-    const struct site site = {.value = value, .parent = NOTHING, .keyword = text, .index = SIZE_MAX};
-    return builder_place(b, &site, target, error);
+    *target = value;
+    return STATUS_OK;
 }

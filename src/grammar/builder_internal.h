@@ -9,9 +9,17 @@
 
 #define ENTRY_IS_PLACE 0x80000000U
 
-/* Where a place was found, for messages and for finding it again. */
-struct site {
+/* A schema that a value of a place must meet, but for what was decided already. */
+struct part {
     const json_t *value;
+    uint32_t decided; /* PART_*: those keywords are other parts now */
+    uint32_t from;    /* the part that named it; itself: none */
+};
+enum { PART_ANY_OF = 1, PART_ONE_OF = 2, PART_EXPANDED = 4, PARTS_MAX = 48 };
+
+/* Where a place was found, for messages, and what a value of it must meet: all parts. */
+struct site {
+    uint32_t part_begin, part_count; /* none: any value */
     uint32_t parent; /* NOTHING: the root, or what a $ref names */
     const char *keyword, *name;
     size_t index; /* name NULL: of an array; SIZE_MAX: neither */
@@ -25,16 +33,20 @@ struct builder {
     struct site *sites; /* [site_count] */
     struct form *forms;
     uint32_t *entries;
-    uint32_t *buckets; /* [bucket_count]: site + 1, by the address of its value */
-    uint32_t site_count, form_count, entry_count;
-    uint32_t site_capacity, form_capacity, entry_capacity, bucket_count;
+    struct part *parts;
+    uint32_t *buckets; /* [bucket_count]: site + 1, by its parts */
+    json_t *made;      /* a list of schemas that the schema does not have, but means */
+    uint32_t site_count, form_count, entry_count, part_count;
+    uint32_t site_capacity, form_capacity, entry_capacity, part_capacity, bucket_count;
+    uint64_t work; /* of automata */
     uint32_t any; /* the place of any value */
 };
 
 void builder_deinit(struct builder *builder);
-/* A new place, or the one that this value has already. */
-enum status builder_place(struct builder *builder, const struct site *site, uint32_t *place,
-                          struct error *error) STATUS_CHECKED;
+/* A new place, or the one of these parts [count] that is there already; at most BUILDER_PLACES_MAX. */
+enum { BUILDER_PLACES_MAX = 16384 };
+enum status builder_place(struct builder *builder, const struct site *site, const struct part *parts,
+                          uint32_t count, uint32_t *place, struct error *error) STATUS_CHECKED;
 enum status builder_form(struct builder *builder, const struct form *form, uint32_t *index,
                          struct error *error) STATUS_CHECKED;
 /* Adds to the entries of the place that is being read. */
@@ -45,9 +57,12 @@ enum status builder_refuse(const struct builder *builder, uint32_t place, struct
                            const char *format, ...) __attribute__((format(printf, 4, 5))) STATUS_CHECKED;
 enum status builder_no_memory(struct error *error) STATUS_CHECKED;
 
-/* The place that a $ref names. */
-enum status builder_reference(struct builder *builder, uint32_t place, const json_t *reference,
-                              uint32_t *target, struct error *error) STATUS_CHECKED;
+/* Counts what is done for a place; a schema that takes too much of it is refused. */
+enum status builder_work(struct builder *builder, uint32_t place, uint64_t work, struct error *error)
+    STATUS_CHECKED;
+/* The schema that a $ref names. */
+enum status builder_reference(const struct builder *builder, uint32_t place, const json_t *reference,
+                              const json_t **target, struct error *error) STATUS_CHECKED;
 /* Adds what the schema of a place says to its entries. */
 enum status builder_read(struct builder *builder, uint32_t place, struct error *error) STATUS_CHECKED;
 /* Heights, then the list of forms of each place. */

@@ -12,12 +12,23 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "grammar/automaton.h"
 #include "grammar/json_schema.h"
 
-enum { HEIGHT_IMPOSSIBLE = JSON_OUTPUT_DEPTH_MAX + 1 };
+enum { HEIGHT_IMPOSSIBLE = JSON_OUTPUT_DEPTH_MAX + 1, UNIQUE_MAX = 32 };
 #define NOTHING UINT32_MAX
 
-enum form_kind { FORM_OBJECT, FORM_MAP, FORM_ARRAY, FORM_STRING, FORM_NUMBER, FORM_INTEGER, FORM_LITERALS };
+enum form_kind {
+    FORM_OBJECT,
+    FORM_MAP,
+    FORM_ARRAY,
+    FORM_STRING,
+    FORM_TEXT, /* a string that an automaton describes */
+    FORM_NUMBER,
+    FORM_INTEGER,
+    FORM_DECIMAL, /* a number that an automaton describes */
+    FORM_LITERALS,
+};
 
 /* Texts in the order of their bytes, a shorter one before a longer one that begins with it. */
 struct literal {
@@ -40,8 +51,12 @@ struct property {
 struct form {
     enum form_kind kind;
     uint32_t height;
-    uint32_t place;                /* MAP: of its values; ARRAY: of its items */
-    uint32_t item_min, item_max;   /* ARRAY; item_max UINT32_MAX: no limit */
+    uint32_t place;                /* MAP: of its values; ARRAY: of its items behind the first ones */
+    uint32_t item_min, item_max;   /* ARRAY, MAP; STRING: characters; item_max UINT32_MAX: no limit; OBJECT: item_min */
+    uint32_t prefix_count;         /* ARRAY */
+    uint32_t *prefix;              /* ARRAY: places of the first items, [prefix_count] */
+    bool is_unique;                /* ARRAY: of literals, of which none comes twice */
+    const struct automaton *text;  /* TEXT, DECIMAL; MAP: of its keys, NULL: any */
     uint32_t property_count;       /* OBJECT */
     struct property *properties;   /* OBJECT, [property_count + 1]: the last is a mark */
     struct literal_table literals; /* LITERALS: the values; OBJECT: the keys with their quotes */
@@ -122,8 +137,14 @@ enum number_state {
 enum number_state number_next(enum number_state state, uint32_t *digits, uint8_t byte, bool only_integer);
 bool number_is_complete(enum number_state state);
 
-/* Whitespace between the parts of JSON: nothing, one blank, or a line break and an indentation. */
-enum { SPACE_NONE = 0, SPACE_OVER = 1, SPACE_LINE = 2, SPACE_INDENT_MAX = 40, SPACE_WRONG = 255 };
+/* The place of an array's item. */
+static inline uint32_t form_item_place(const struct form *form, uint32_t index) {
+    return index < form->prefix_count ? form->prefix[index] : form->place;
+}
+
+/* Whitespace between the parts of JSON: nothing, one blank, or a line break and an indentation; around a colon, nothing
+ * or one blank. */
+enum { SPACE_NONE = 0, SPACE_OVER = 1, SPACE_LINE = 2, SPACE_INDENT_MAX = 20, SPACE_SHORT = 254, SPACE_WRONG = 255 };
 uint8_t space_next(uint8_t state, uint8_t byte);
 
 #endif

@@ -19,14 +19,16 @@ struct json_matcher {
     struct thread threads[THREADS_MAX];
     uint8_t groups[THREADS_MAX]; /* of a thread: the first one that reads as it does; THREADS_MAX: brackets */
     uint32_t thread_count;
-    struct thread_set levels[TOKEN_BYTES_MAX + 1]; /* of a walk: after so many bytes */
+    struct thread_set levels[TOKEN_BYTES_MAX + 1];    /* of a walk: after so many bytes */
     const struct thread_set *at[TOKEN_BYTES_MAX + 1]; /* where they are: in levels, or of a closed string */
-    struct thread_set group, closed;                  /* of strings that read alike; behind their closing quote */
-    uint32_t marks[TOKEN_BYTES_MAX + 1];           /* enclosures that a level needs */
-    struct thread *level_threads;                  /* owned, [TOKEN_BYTES_MAX + 3][THREADS_MAX] */
-    uint32_t *level_hashes;                        /* owned, likewise */
-    struct enclosures spare;                       /* [KEPT_MAX] */
-    uint64_t *allowed;                             /* owned, a bit for each token */
+    struct thread_set group, closed;     /* of strings that read alike; behind their closing quote */
+    uint32_t marks[TOKEN_BYTES_MAX + 1]; /* enclosures that a level needs */
+    struct thread *level_threads;        /* owned, [TOKEN_BYTES_MAX + 3][THREADS_MAX] */
+    uint32_t *level_hashes;              /* owned, likewise */
+    struct enclosures spare;             /* [KEPT_MAX] */
+    uint64_t *allowed;                   /* owned, a bit for each token */
+    uint32_t least,
+        most; /* characters that the string may still have, while the rests of closing tokens are walked */
 };
 
 enum status json_matcher_create(struct json_matcher **matcher, const struct json_schema *schema,
@@ -78,21 +80,12 @@ void json_matcher_reset(struct json_matcher *m) {
 
 /* ---- groups ---- */
 
-static bool is_string(const struct thread *thread) {
-    return thread->kind == THREAD_STRING || thread->kind == THREAD_KEY_STRING;
-}
-
-/* Strings in the same state read the same bytes up to their closing quote. */
-static bool reads_alike(const struct thread *a, const struct thread *b) {
-    return is_string(a) && is_string(b) && a->state == b->state;
-}
-
 /* Groups are walked apart, in mask and accept alike: where threads are dropped, both must drop the same. */
 static void find_groups(struct json_matcher *m) {
     for (uint8_t i = 0; i < m->thread_count; i++) {
-        m->groups[i] = is_string(&m->threads[i]) ? i : THREADS_MAX;
+        m->groups[i] = thread_is_text(&m->threads[i]) ? i : THREADS_MAX;
         for (uint8_t first = 0; first < i && m->groups[i] == i; first++)
-            if (reads_alike(&m->threads[first], &m->threads[i])) m->groups[i] = first;
+            if (thread_reads_alike(&m->stepper, &m->threads[first], &m->threads[i])) m->groups[i] = first;
     }
 }
 
@@ -118,8 +111,13 @@ static void allow_all(struct json_matcher *m, const uint64_t *bits) {
     for (size_t i = 0; i < m->trie->word_count; i++) m->allowed[i] |= bits[i];
 }
 
+/* Of the tree of what follows a closing quote: those with as many characters before it as the string may still have. */
 static void allow_of(struct json_matcher *m, const struct trie_tree *tree, const struct trie_node *node) {
-    for (size_t t = 0; t < node->token_count; t++) allow(m, tree->tokens[node->token_begin + t]);
+    for (size_t t = 0; t < node->token_count; t++) {
+        const token_id id = tree->tokens[node->token_begin + t];
+        const uint32_t count = m->trie->characters[id];
+        if (tree == &m->trie->all || (count >= m->least && count <= m->most)) allow(m, id);
+    }
 }
 
 /* When the mask has taken its work, tokens of one byte are still looked for, so that one is left: less can be written
@@ -130,45 +128,45 @@ static bool is_spent(const struct json_matcher *m, const struct trie_node *node)
 
 static void walk(struct json_matcher *m, const struct trie_tree *tree, size_t begin, size_t end);
 
-/* Allows the tokens of nodes [begin, end) that can be read in this state of a string, and behind its closing quote by
- * the threads `closed`. */
+/* Allows the tokens of nodes [begin, end) that can be read in the string that `text` is in, and behind its closing
+ * quote by the threads `closed`. */
 static void walk_string(struct json_matcher *m, const struct trie_tree *tree, size_t begin, size_t end,
-                        enum string_state first, const struct thread_set *closed) {
-    uint8_t states[TOKEN_BYTES_MAX + 1];
+                        const struct thread *text, const struct thread_set *closed) {
+    struct text_state states[TOKEN_BYTES_MAX + 1];
     uint64_t nodes = 0;
-    if (begin < end) states[tree->nodes[begin].depth] = (uint8_t)first;
+    if (begin < end) states[tree->nodes[begin].depth] = thread_text_state(text);
     for (size_t i = begin; i < end;) {
         const struct trie_node *node = &tree->nodes[i];
-        const enum string_state state =
-            is_spent(m, node) ? STRING_WRONG : string_next(states[node->depth], node->byte);
+        struct text_state state = states[node->depth];
+        const enum text_step step =
+            is_spent(m, node) ? TEXT_WRONG : text_step(&m->stepper, text, &state, node->byte);
         m->stepper.work += ++nodes % 8 == 0; /* it takes that much less than a thread */
-        if (state == STRING_WRONG) {
+        if (step == TEXT_WRONG) {
             i = node->skip;
             continue;
         }
         allow_of(m, tree, node);
-        states[node->depth + 1] = (uint8_t)state;
+        states[node->depth + 1] = state;
         i++;
-        if (state != STRING_CLOSED) continue;
+        if (step != TEXT_CLOSED) continue;
         m->at[node->depth + 1] = closed;
         walk(m, tree, i, node->skip);
         i = node->skip;
     }
 }
 
-/* Several strings that read alike become what they are behind their closing quote; false: they are something else. */
-static bool close_strings(struct json_matcher *m, struct thread_set *set, enum string_state *state) {
-    if (set->count < 2) return false;
-    for (uint32_t i = 0; i < set->count; i++)
-        if (!reads_alike(&set->items[0], &set->items[i])) return false;
-    *state = set->items[0].state;
-    for (uint32_t i = 0; i < set->count; i++) {
-        m->group.items[i] = set->items[i];
-        m->group.items[i].state = STRING_TEXT;
-    }
-    m->group.count = set->count;
-    step_set(m, &m->group, '"', set);
-    return true;
+/* What several strings that read alike are behind their closing quote. */
+static void close_strings(struct json_matcher *m, const struct thread_set *strings,
+                          struct thread_set *closed) {
+    closed->count = 0;
+    for (uint32_t i = 0; i < strings->count; i++) thread_close_text(&m->stepper, &strings->items[i], closed);
+}
+
+static bool read_alike(const struct json_matcher *m, const struct thread_set *set) {
+    bool are_alike = thread_is_text(&set->items[0]);
+    for (uint32_t i = 1; i < set->count && are_alike; i++)
+        are_alike = thread_reads_alike(&m->stepper, &set->items[0], &set->items[i]);
+    return are_alike;
 }
 
 /* Allows the tokens of nodes [begin, end) that the threads m->at[depth of begin] can read. */
@@ -180,7 +178,6 @@ static void walk(struct json_matcher *m, const struct trie_tree *tree, size_t be
     for (size_t i = begin; i < end;) {
         const struct trie_node *node = &tree->nodes[i];
         struct thread_set *next = &m->levels[node->depth + 1];
-        enum string_state state;
         enclosures_cut(enclosures, m->marks[node->depth]);
         if (is_spent(m, node))
             next->count = 0;
@@ -191,10 +188,16 @@ static void walk(struct json_matcher *m, const struct trie_tree *tree, size_t be
         allow_of(m, tree, node);
         m->at[node->depth + 1] = next;
         m->marks[node->depth + 1] = enclosures->count;
-        if (close_strings(m, next, &state))
-            walk_string(m, tree, (size_t)(node - tree->nodes) + 1, node->skip, state, next);
-        else
-            i = (size_t)(node - tree->nodes) + 1;
+        const size_t inner = (size_t)(node - tree->nodes) + 1;
+        if (read_alike(m, next)) {
+            memcpy(m->group.items, next->items, next->count * sizeof *next->items);
+            m->group.count = next->count;
+            const struct thread text = next->items[0];
+            close_strings(m, &m->group, next);
+            walk_string(m, tree, inner, node->skip, &text, next);
+        } else {
+            i = inner;
+        }
     }
     enclosures_cut(enclosures, kept);
 }
@@ -202,8 +205,18 @@ static void walk(struct json_matcher *m, const struct trie_tree *tree, size_t be
 /* In the text of a string nearly every token may come next. */
 static void walk_text(struct json_matcher *m) {
     const struct token_trie *trie = m->trie;
-    allow_all(m, trie->inside);
-    for (size_t i = 0; i < trie->closed_count; i++) allow(m, trie->closed_tokens[i]);
+    if (m->most >= trie->characters_max) {
+        allow_all(m, trie->inside);
+    } else {
+        m->stepper.work += trie->vocabulary_size / 32;
+        for (size_t id = 0; id < trie->vocabulary_size; id++)
+            if ((trie->inside[id / 64] >> (id % 64) & 1) != 0 && trie->characters[id] <= m->most)
+                allow(m, (token_id)id);
+    }
+    for (size_t i = 0; i < trie->closed_count; i++) {
+        const uint32_t count = trie->characters[trie->closed_tokens[i]];
+        if (count >= m->least && count <= m->most) allow(m, trie->closed_tokens[i]);
+    }
     m->at[0] = &m->closed;
     walk(m, &trie->closing, 0, trie->closing.node_count);
 }
@@ -216,12 +229,11 @@ static void find_allowed(struct json_matcher *m) {
     find_groups(m);
     for (uint8_t i = 0; i < m->thread_count; i++) {
         if (m->groups[i] != i || !take_group(m, i, &m->group)) continue;
-        for (uint32_t t = 0; t < m->group.count; t++) m->group.items[t].state = STRING_TEXT;
-        step_set(m, &m->group, '"', &m->closed);
-        if (m->threads[i].state == STRING_TEXT)
+        close_strings(m, &m->group, &m->closed);
+        if (thread_is_plain(&m->stepper, &m->threads[i], &m->least, &m->most))
             walk_text(m);
         else
-            walk_string(m, &trie->all, 0, trie->all.node_count, m->threads[i].state, &m->closed);
+            walk_string(m, &trie->all, 0, trie->all.node_count, &m->threads[i], &m->closed);
         enclosures_cut(&m->stepper.enclosures, kept);
     }
     if (take_group(m, THREADS_MAX, &m->levels[0])) {

@@ -27,9 +27,9 @@ static size_t depth_of(const char *text, size_t length) {
 
 static enum status build(struct builder *b, struct error *error) {
     const struct site any = {.parent = NOTHING, .keyword = "#", .index = SIZE_MAX};
-    const struct site root = {.value = b->root, .parent = NOTHING, .keyword = "#", .index = SIZE_MAX};
-    TRY(builder_place(b, &any, &b->any, error));
-    if (b->root != NULL) TRY(builder_place(b, &root, &b->schema->root, error));
+    const struct part root = {b->root, 0, 0};
+    TRY(builder_place(b, &any, NULL, 0, &b->any, error));
+    TRY(builder_place(b, &any, &root, 1, &b->schema->root, error));
     for (uint32_t i = 0; i < b->site_count; i++) TRY(builder_read(b, i, error)); /* the list grows */
     TRY(builder_resolve(b, error));
     if (b->schema->places[b->schema->root].height >= HEIGHT_IMPOSSIBLE)

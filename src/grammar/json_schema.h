@@ -2,10 +2,12 @@
  *
  *   json_schema_compile -> json_matcher_create (one for each answer) -> json_matcher_mask, json_matcher_accept ...
  *
- * Understood: type, properties, required, additionalProperties, enum, const, items, minItems, maxItems, anyOf, $ref to
- * a place in the same schema (recursion too), $defs, definitions, and annotations (title, description, default,
- * examples, $schema, $id, $comment, deprecated, readOnly, writeOnly), which change nothing.  Any other keyword is
- * refused by its name, because an answer that ignores it would not be what was asked for.
+ * Understood, in any combination but those that are refused by name: type, enum, const, allOf, anyOf, oneOf whose
+ * alternatives are told apart, $ref to a place in the same schema (recursion too); of objects properties, required,
+ * additionalProperties, patternProperties, propertyNames, minProperties, maxProperties; of arrays items, prefixItems,
+ * minItems, maxItems, uniqueItems of an enum; of strings minLength, maxLength, pattern, format; of numbers the bounds
+ * and multipleOf; and annotations, which change nothing.  Any other keyword is refused by its name, because an answer
+ * that ignores it would not be what was asked for.
  *
  * What is written is always valid against the schema, but not everything valid can be written: see
  * docs/decisions for order of properties, whitespace and the length of numbers.

@@ -141,7 +141,7 @@ bool number_is_complete(enum number_state state) {
 }
 
 uint8_t space_next(uint8_t state, uint8_t byte) {
-    if (state == SPACE_NONE && byte == ' ') return SPACE_OVER;
+    if ((state == SPACE_NONE || state == SPACE_SHORT) && byte == ' ') return SPACE_OVER;
     if (state == SPACE_NONE && byte == '\n') return SPACE_LINE;
     if (state >= SPACE_LINE && state < SPACE_LINE + SPACE_INDENT_MAX && (byte == ' ' || byte == '\t'))
         return (uint8_t)(state + 1);

@@ -6,6 +6,14 @@
 #include "base/checked.h"
 #include "grammar/builder_internal.h"
 
+/* An object without required properties that may not be empty: the lowest of them. */
+static uint32_t lowest_property(const struct form *form, const struct place *places) {
+    uint32_t lowest = HEIGHT_IMPOSSIBLE;
+    for (uint32_t i = 0; i < form->property_count; i++)
+        lowest = (uint32_t)min_size(lowest, places[form->properties[i].place].height);
+    return lowest;
+}
+
 static uint32_t form_height(const struct form *form, const struct place *places) {
     uint32_t inner = 0;
     switch (form->kind) {
@@ -13,14 +21,20 @@ static uint32_t form_height(const struct form *form, const struct place *places)
         for (uint32_t i = form->properties[0].next_required; i < form->property_count;
              i = form->properties[i + 1].next_required)
             inner = (uint32_t)max_size(inner, places[form->properties[i].place].height);
+        if (form->item_min > 0) inner = lowest_property(form, places);
         break;
     case FORM_ARRAY:
-        if (form->item_min > 0) inner = places[form->place].height;
+        for (uint32_t i = 0; i < form->item_min && i <= form->prefix_count; i++)
+            inner = (uint32_t)max_size(inner, places[form_item_place(form, i)].height);
         break;
-    case FORM_MAP: break;
+    case FORM_MAP:
+        if (form->item_min > 0) inner = form->item_max > 0 ? places[form->place].height : HEIGHT_IMPOSSIBLE;
+        break;
     case FORM_STRING:
+    case FORM_TEXT:
     case FORM_NUMBER:
     case FORM_INTEGER:
+    case FORM_DECIMAL:
     case FORM_LITERALS: return form->height;
     }
     return (uint32_t)min_size(inner + 1, HEIGHT_IMPOSSIBLE);
@@ -37,9 +51,16 @@ static size_t form_shortest(const struct form *form, const struct place *places)
              i = form->properties[i + 1].next_required)
             bytes = bounded(bytes + form->properties[i].key_bytes + 1 + places[form->properties[i].place].shortest);
         break;
-    case FORM_ARRAY: bytes += form->item_min * (places[form->place].shortest + 1); break;
-    case FORM_MAP:
-    case FORM_STRING: break;
+    case FORM_ARRAY:
+        for (uint32_t i = 0; i < form->item_min && i < form->prefix_count; i++)
+            bytes = bounded(bytes + places[form->prefix[i]].shortest + 1);
+        if (form->item_min > form->prefix_count)
+            bytes += (form->item_min - form->prefix_count) * (places[form->place].shortest + 1);
+        break;
+    case FORM_STRING: bytes += form->item_min; break;
+    case FORM_TEXT:
+    case FORM_DECIMAL: return bounded(form->text->shortest);
+    case FORM_MAP: break;
     case FORM_NUMBER:
     case FORM_INTEGER:
     case FORM_LITERALS: return 1;
@@ -129,6 +150,25 @@ static enum status list_forms(struct walk *w, struct place *places, struct error
     return STATUS_OK;
 }
 
+/* What uniqueItems can be said of: one list of literals, each of which has a bit. */
+static enum status check_unique(struct builder *b, const struct place *places, struct error *error) {
+    for (uint32_t i = 0; i < b->site_count; i++)
+        for (uint32_t e = 0; e < b->sites[i].entry_count; e++) {
+            const uint32_t entry = b->entries[b->sites[i].entry_begin + e];
+            if ((entry & ENTRY_IS_PLACE) != 0 || !b->forms[entry].is_unique) continue;
+            struct form *form = &b->forms[entry];
+            const struct place *items = &places[form->place];
+            if (items->form_count == 0) continue;
+            const struct form *values = &b->forms[items->forms[0]];
+            if (items->form_count != 1 || values->kind != FORM_LITERALS || values->literals.count > UNIQUE_MAX)
+                return builder_refuse(b, i, error, "uniqueItems: only of at most %d values of an enum", UNIQUE_MAX);
+            if (form->item_min > values->literals.count)
+                return builder_refuse(b, i, error, "uniqueItems: there are fewer values than minItems");
+            form->item_max = (uint32_t)min_size(form->item_max, values->literals.count);
+        }
+    return STATUS_OK;
+}
+
 enum status builder_resolve(struct builder *b, struct error *error) {
     struct json_schema *schema = b->schema;
     struct place *places = arena_array(&schema->arena, b->site_count, sizeof *places);
@@ -145,6 +185,7 @@ enum status builder_resolve(struct builder *b, struct error *error) {
     } else {
         measure(b, places);
         status = list_forms(&walk, places, error);
+        if (status == STATUS_OK) status = check_unique(b, places, error);
         memcpy(forms, b->forms, b->form_count * sizeof *forms);
     }
     free(walk.pending);

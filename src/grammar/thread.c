@@ -35,11 +35,22 @@ void thread_set_add(struct stepper *s, struct thread_set *out, const struct thre
 
 /* ---- values ---- */
 
+/* The thread is an item of an array of unique ones; *used: a bit for each that came already. */
+static bool unique_around(const struct stepper *s, const struct thread *thread, uint32_t *used) {
+    if (thread->enclosure == NOTHING) return false;
+    const struct enclosure *around = &s->enclosures.items[thread->enclosure];
+    *used = around->count;
+    return s->schema->forms[around->form].is_unique;
+}
+
 /* What was read so far is a whole value. */
 static bool is_value(const struct stepper *s, const struct thread *thread) {
     if (thread->kind == THREAD_DONE) return true;
     if (thread->kind == THREAD_NUMBER) return number_is_complete(thread->state);
+    if (thread->kind == THREAD_DECIMAL) return s->schema->forms[thread->form].text->accept[thread->begin] != 0;
     if (thread->kind != THREAD_LITERAL) return false;
+    uint32_t used;
+    if (unique_around(s, thread, &used) && (used >> thread->begin & 1) != 0) return false;
     return s->schema->forms[thread->form].literals.items[thread->begin].length == thread->offset;
 }
 
@@ -56,6 +67,7 @@ static struct thread finished(const struct stepper *s, const struct thread *valu
     next.form = around->form;
     next.count = around->count;
     next.enclosure = around->outer;
+    if (s->schema->forms[next.form].is_unique) next.count |= 1U << value->begin; /* of a literal, which one */
     return next;
 }
 
@@ -65,7 +77,13 @@ static bool fits(const struct stepper *s, uint32_t place, uint16_t depth) {
 
 static void step_literal(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
     const struct literal_table *table = &s->schema->forms[thread.form].literals;
+    uint32_t used;
     if (!literals_narrow(table, &thread.begin, &thread.end, thread.offset, byte)) return;
+    if (unique_around(s, &thread, &used)) { /* one that is left */
+        uint32_t left = 0;
+        for (uint32_t i = thread.begin; i < thread.end; i++) left += (used >> i & 1) == 0;
+        if (left == 0) return;
+    }
     thread.offset++;
     const bool is_whole = table->items[thread.begin].length == thread.offset;
     if (is_whole && thread.begin + 1 == thread.end) thread = finished(s, &thread);
@@ -78,6 +96,12 @@ static void open_container(struct stepper *s, struct thread thread, enum thread_
     thread.state = SPACE_NONE;
     thread.depth++;
     thread_set_add(s, out, &thread);
+}
+
+static bool step_automaton(const struct stepper *s, struct thread *thread, uint8_t byte) {
+    const uint16_t next = automaton_next(s->schema->forms[thread->form].text, thread->begin, byte);
+    thread->begin = next;
+    return next != AUTOMATON_DEAD;
 }
 
 /* The first byte of a value of one form. */
@@ -98,6 +122,14 @@ static void begin_form(struct stepper *s, const struct thread *before, uint32_t 
         thread.kind = THREAD_STRING;
         thread.state = STRING_TEXT;
         if (byte == '"') thread_set_add(s, out, &thread);
+        return;
+    case FORM_TEXT:
+        thread.kind = THREAD_TEXT;
+        if (step_automaton(s, &thread, byte)) thread_set_add(s, out, &thread);
+        return;
+    case FORM_DECIMAL:
+        thread.kind = THREAD_DECIMAL;
+        if (step_automaton(s, &thread, byte)) thread_set_add(s, out, &thread);
         return;
     case FORM_NUMBER:
     case FORM_INTEGER:
@@ -160,6 +192,7 @@ static void close_container(struct stepper *s, struct thread thread, struct thre
 }
 
 static bool object_may_close(const struct form *form, const struct thread *thread) {
+    if (thread->kind == THREAD_FIRST_KEY && form->item_min > 0) return false;
     if (form->kind == FORM_MAP) return true;
     const uint32_t first = thread->kind == THREAD_FIRST_KEY ? 0 : thread->count + 1;
     return form->properties[first].next_required == form->property_count;
@@ -170,10 +203,11 @@ static void begin_key(struct stepper *s, const struct form *form, struct thread 
                       struct thread_set *out) {
     if (byte != '"') return;
     if (form->kind == FORM_MAP) {
-        if (!fits(s, form->place, thread.depth)) return;
-        thread.kind = THREAD_KEY_STRING;
+        if (!fits(s, form->place, thread.depth) || form->item_max == 0) return;
+        if (form->item_max != UINT32_MAX) thread.count = thread.kind == THREAD_FIRST_KEY ? 0 : thread.count + 1;
+        thread.kind = form->text != NULL ? THREAD_KEY_TEXT : THREAD_KEY_STRING;
         thread.state = STRING_TEXT;
-        thread_set_add(s, out, &thread);
+        if (form->text == NULL || step_automaton(s, &thread, byte)) thread_set_add(s, out, &thread);
         return;
     }
     if (!has_key(s, form, &thread, 0, form->literals.count)) return;
@@ -206,6 +240,7 @@ static void step_key(struct stepper *s, struct thread thread, uint8_t byte, stru
     if (key->length == thread.offset) /* it ends with its quote, so there is no longer one */
         thread = (struct thread){.kind = THREAD_COLON,
                                  .depth = thread.depth,
+                                 .state = SPACE_SHORT,
                                  .form = thread.form,
                                  .count = key->index,
                                  .enclosure = thread.enclosure};
@@ -216,6 +251,7 @@ static void step_colon(struct stepper *s, const struct thread *thread, uint8_t b
     if (step_space(s, *thread, byte, out) || byte != ':') return;
     const struct form *form = &s->schema->forms[thread->form];
     const struct thread before = {.kind = THREAD_BEFORE,
+                                  .state = SPACE_SHORT,
                                   .depth = thread->depth,
                                   .form = form->kind == FORM_MAP ? form->place
                                                                  : form->properties[thread->count].place,
@@ -229,7 +265,8 @@ static void step_after_property(struct stepper *s, struct thread thread, uint8_t
     if (byte == '}' && object_may_close(form, &thread)) {
         close_container(s, thread, out);
     } else if (byte == ',' &&
-               (form->kind == FORM_MAP || has_key(s, form, &thread, 0, form->literals.count))) {
+               (form->kind == FORM_MAP ? form->item_max == UINT32_MAX || thread.count + 1 < form->item_max
+                                       : has_key(s, form, &thread, 0, form->literals.count))) {
         thread.kind = THREAD_NEXT_KEY;
         thread.state = SPACE_NONE;
         thread_set_add(s, out, &thread);
@@ -238,17 +275,23 @@ static void step_after_property(struct stepper *s, struct thread thread, uint8_t
 
 /* ---- arrays ---- */
 
+/* How many items there are, by the count of an enclosure or thread. */
+static uint32_t item_count(const struct form *form, uint32_t count) {
+    return form->is_unique ? (uint32_t)__builtin_popcount(count) : count;
+}
+
 /* A value may come as the item `count`. */
 static bool may_have_item(const struct stepper *s, const struct form *form, const struct thread *thread,
                           uint32_t count) {
-    return count < form->item_max && fits(s, form->place, thread->depth);
+    const uint32_t items = item_count(form, count);
+    return items < form->item_max && fits(s, form_item_place(form, items), thread->depth);
 }
 
 static struct thread before_item(struct stepper *s, const struct form *form, const struct thread *thread,
                                  uint32_t count) {
     return (struct thread){.kind = THREAD_BEFORE,
                            .depth = thread->depth,
-                           .form = form->place,
+                           .form = form_item_place(form, item_count(form, count)),
                            .enclosure = enclose(s, thread, count)};
 }
 
@@ -267,8 +310,8 @@ static void step_first_item(struct stepper *s, const struct thread *thread, uint
 static void step_after_item(struct stepper *s, const struct thread *thread, uint8_t byte,
                             struct thread_set *out) {
     const struct form *form = &s->schema->forms[thread->form];
-    const uint32_t count = thread->count + 1;
-    if (byte == ']' && count >= form->item_min) {
+    const uint32_t count = form->is_unique ? thread->count : thread->count + 1;
+    if (byte == ']' && item_count(form, count) >= form->item_min) {
         close_container(s, *thread, out);
     } else if (byte == ',' && may_have_item(s, form, thread, count)) {
         const struct thread before = before_item(s, form, thread, count);
@@ -286,17 +329,41 @@ static void step_after(struct stepper *s, const struct thread *thread, uint8_t b
         step_after_property(s, *thread, byte, out);
 }
 
-static void step_string(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
-    const enum string_state state = string_next(thread.state, byte);
-    if (state == STRING_WRONG) return;
-    thread.state = (uint8_t)state;
-    if (state == STRING_CLOSED && thread.kind == THREAD_STRING) {
-        thread = finished(s, &thread);
-    } else if (state == STRING_CLOSED) {
-        thread.kind = THREAD_COLON;
-        thread.state = SPACE_NONE;
+void thread_close_text(struct stepper *s, const struct thread *thread, struct thread_set *out) {
+    const bool is_key = thread->kind == THREAD_KEY_STRING || thread->kind == THREAD_KEY_TEXT;
+    const struct thread colon = {.kind = THREAD_COLON,
+                                 .state = SPACE_SHORT,
+                                 .depth = thread->depth,
+                                 .form = thread->form,
+                                 .count = thread->count,
+                                 .enclosure = thread->enclosure};
+    const struct thread next = is_key ? colon : finished(s, thread);
+    thread_set_add(s, out, &next);
+}
+
+static void step_text(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
+    struct text_state state = thread_text_state(&thread);
+    switch (text_step(s, &thread, &state, byte)) {
+    case TEXT_WRONG: return;
+    case TEXT_CLOSED: thread_close_text(s, &thread, out); return;
+    case TEXT_GOES_ON: break;
     }
+    if (thread.kind == THREAD_STRING || thread.kind == THREAD_KEY_STRING)
+        thread.state = (uint8_t)state.state;
+    else
+        thread.begin = state.state;
+    thread.offset = state.count;
     thread_set_add(s, out, &thread);
+}
+
+static void step_decimal(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
+    const struct thread value = thread;
+    if (step_automaton(s, &thread, byte)) {
+        thread_set_add(s, out, &thread);
+    } else if (is_value(s, &value)) {
+        thread = finished(s, &value);
+        if (thread.kind == THREAD_AFTER) step_after(s, &thread, byte, out);
+    }
 }
 
 static void step_number(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
@@ -329,7 +396,10 @@ void thread_step(struct stepper *s, const struct thread *thread, uint8_t byte, s
         return;
     case THREAD_LITERAL: step_in_literal(s, thread, byte, out); return;
     case THREAD_STRING:
-    case THREAD_KEY_STRING: step_string(s, *thread, byte, out); return;
+    case THREAD_TEXT:
+    case THREAD_KEY_STRING:
+    case THREAD_KEY_TEXT: step_text(s, *thread, byte, out); return;
+    case THREAD_DECIMAL: step_decimal(s, *thread, byte, out); return;
     case THREAD_NUMBER: step_number(s, *thread, byte, out); return;
     case THREAD_FIRST_KEY:
     case THREAD_NEXT_KEY: step_before_key(s, thread, byte, out); return;

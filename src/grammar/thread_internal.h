@@ -9,12 +9,15 @@ enum { THREADS_MAX = 64 };
 enum thread_kind {
     THREAD_BEFORE,     /* a value of `place` comes */
     THREAD_LITERAL,    /* in one of form's literals [begin, end), after offset bytes */
-    THREAD_STRING,     /* in a string */
+    THREAD_STRING,     /* in a string, after offset characters */
+    THREAD_TEXT,       /* in a string of an automaton, whose state is begin */
     THREAD_NUMBER,     /* offset digits */
+    THREAD_DECIMAL,    /* in a number of an automaton, whose state is begin */
     THREAD_FIRST_KEY,  /* after { */
     THREAD_NEXT_KEY,   /* after a comma */
     THREAD_KEY,        /* in one of the keys [begin, end) */
     THREAD_KEY_STRING, /* in any key */
+    THREAD_KEY_TEXT,   /* in a key of an automaton, whose state is begin */
     THREAD_COLON,      /* after a key */
     THREAD_FIRST_ITEM, /* after [ */
     THREAD_AFTER,      /* after a property or an item */
@@ -25,7 +28,9 @@ enum thread_kind {
 struct enclosure {
     uint32_t outer; /* NOTHING: none */
     uint32_t form;
-    uint32_t count; /* OBJECT: the property that the value is of; ARRAY: items before it */
+    /* OBJECT: the property that the value is of; ARRAY: items before it, of unique ones a bit for each; MAP with
+     * a limit: entries before it */
+    uint32_t count;
     uint32_t bucket;
 };
 
@@ -66,7 +71,31 @@ uint32_t enclosures_intern(struct enclosures *enclosures, uint32_t outer, uint32
 /* Only the first `count` stay. */
 void enclosures_cut(struct enclosures *enclosures, uint32_t count);
 
+/* ---- text.c ---- */
+
+/* How far a string is: string_state, or a state of its automaton; and how many characters it has, as far as its form
+ * counts them. */
+struct text_state {
+    uint16_t state, count;
+};
+enum text_step { TEXT_WRONG, TEXT_GOES_ON, TEXT_CLOSED };
+
+/* In a string, of a value or a key. */
+bool thread_is_text(const struct thread *thread);
+struct text_state thread_text_state(const struct thread *thread);
+/* Both read the same bytes up to the closing quote. */
+bool thread_reads_alike(const struct stepper *stepper, const struct thread *a, const struct thread *b);
+/* One byte more; *state is changed unless it is wrong. */
+enum text_step text_step(const struct stepper *stepper, const struct thread *thread, struct text_state *state,
+                         uint8_t byte);
+/* Any text is allowed: state is string_state.  Of how many characters, counting from now on. */
+bool thread_is_plain(const struct stepper *stepper, const struct thread *thread, uint32_t *least,
+                     uint32_t *most);
+
 /* ---- thread.c ---- */
+
+/* What the thread is behind the closing quote of the string that it is in. */
+void thread_close_text(struct stepper *stepper, const struct thread *thread, struct thread_set *out);
 
 /* Unless it is there already, or the set is full. */
 void thread_set_add(struct stepper *stepper, struct thread_set *set, const struct thread *thread);

@@ -64,12 +64,15 @@ static enum status tree_create(struct trie_tree *tree, struct piece *pieces, siz
 
 /* How many bytes of a token there are up to a closing quote; its length + 1: it stays inside the string; 0: it can not
  * be inside one. */
-static size_t bytes_inside(const struct piece *piece) {
+static size_t bytes_inside(const struct piece *piece, uint16_t *characters) {
     enum string_state state = STRING_TEXT;
+    *characters = 0;
     for (size_t i = 0; i < piece->length; i++) {
+        const bool is_begin = state == STRING_TEXT;
         state = string_next(state, piece->bytes[i]);
         if (state == STRING_WRONG) return 0;
         if (state == STRING_CLOSED) return i + 1;
+        *characters = (uint16_t)(*characters + is_begin);
     }
     return piece->length + 1;
 }
@@ -82,7 +85,9 @@ static size_t classify(struct token_trie *trie, const struct piece *pieces, size
     size_t rest_count = 0;
     for (size_t i = 0; i < count; i++) {
         const struct piece *piece = &pieces[i];
-        const size_t inside = bytes_inside(piece);
+        uint16_t *characters = &trie->characters[piece->id];
+        const size_t inside = bytes_inside(piece, characters);
+        trie->characters_max = (uint32_t)max_size(trie->characters_max, *characters);
         if (inside == 0) continue;
         if (inside > piece->length) {
             set_bit(trie->inside, piece->id);
@@ -125,8 +130,10 @@ static enum status fill(struct token_trie *trie, const struct tokenizer *tokeniz
     struct piece *rest = calloc(count + 1, sizeof *rest);
     trie->inside = calloc(trie->word_count, sizeof *trie->inside);
     trie->ends = calloc(trie->word_count, sizeof *trie->ends);
+    trie->characters = calloc(trie->vocabulary_size + 1, sizeof *trie->characters);
     trie->closed_tokens = calloc(count + 1, sizeof *trie->closed_tokens);
-    if (rest == NULL || trie->inside == NULL || trie->ends == NULL || trie->closed_tokens == NULL) {
+    if (rest == NULL || trie->inside == NULL || trie->ends == NULL || trie->closed_tokens == NULL ||
+        trie->characters == NULL) {
         free(rest);
         return error_set(error, STATUS_MEMORY, "no memory for the tree of tokens");
     }
@@ -167,6 +174,7 @@ void token_trie_destroy(struct token_trie *trie) {
     free(trie->bytes);
     free(trie->offsets);
     free(trie->inside);
+    free(trie->characters);
     free(trie->closed_tokens);
     free(trie->ends);
     free(trie);

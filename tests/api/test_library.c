@@ -183,7 +183,7 @@ static void answers_of_a_form(void **state) {
         const bool yes = strncmp(heard.text[i], "\"yes\"", heard.length[i]) == 0;
         assert_true(heard.length[i] >= 4 && (yes || strncmp(heard.text[i], "\"no\"", heard.length[i]) == 0));
     }
-    options.json_schema = "{\"pattern\": \"a\"}";
+    options.json_schema = "{\"pattern\": \"(?=a)\"}";
     assert_int_equal(loam_generate(session, prompts, 1, &options, &error), LOAM_USAGE);
     assert_non_null(strstr(error.message, "pattern"));
     fresh(PROMPT, NULL, expected);
