@@ -214,8 +214,10 @@ static enum status add_property(const struct object_reader *o, struct form *form
         return builder_refuse(r->builder, r->place, error,
                               "required: \"%.80s\" is not allowed by propertyNames", name);
     if (!is_allowed) return STATUS_OK;
-    uint32_t place;
-    TRY(value_place(o, name, key, SIZE_MAX, &place, error));
+    uint32_t place; /* whose name outlives the list of this reader */
+    const char *kept = arena_text(&r->builder->schema->arena, name, strlen(name));
+    if (kept == NULL) return builder_no_memory(error);
+    TRY(value_place(o, kept, key, SIZE_MAX, &place, error));
     key->index = form->property_count;
     form->properties[form->property_count++] = (struct property){place, is_required, key->length};
     return STATUS_OK;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/ask_options.h"
 #include "server/fields.h"
 
 /* How a field tells the form. */
@@ -117,8 +118,9 @@ bool answer_form_find(struct answer_form *form, const json_t *body, struct api_e
 
 /* ---- the schema ---- */
 
-bool answer_form_compile(const struct answer_form *form, struct json_schema **schema,
-                         struct api_error *error) {
+bool answer_form_read(const struct ask_options *options, struct json_schema **schema,
+                      struct api_error *error) {
+    const struct answer_form *form = &options->form;
     struct error reason;
     *schema = NULL;
     if (!form->is_json) return true;

@@ -19,8 +19,9 @@ struct answer_form {
 /* Names that ask for what is no JSON Schema (a regular expression, a grammar, a list of choices) are refused, and so
  * are two forms at once. */
 bool answer_form_find(struct answer_form *form, const json_t *body, struct api_error *error);
-/* Any text: *schema is NULL.  Else *schema is the caller's. */
-bool answer_form_compile(const struct answer_form *form, struct json_schema **schema,
-                         struct api_error *error);
+/* The schema of options->form.  Any text: *schema is NULL.  Else *schema is the caller's. */
+struct ask_options;
+bool answer_form_read(const struct ask_options *options, struct json_schema **schema,
+                      struct api_error *error);
 
 #endif

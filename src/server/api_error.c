@@ -68,7 +68,12 @@ static json_t *text_or_null(const char *text) {
 
 json_t *api_error_json(const struct api_error *error, bool anthropic) {
     json_t *inner = json_object(), *body = json_object();
-    json_put(inner, "message", json_text(error->message, strlen(error->message)));
+    char words[96];
+    const bool is_overflow = anthropic && error->context_tokens > 0;
+    snprintf(words, sizeof words, "prompt is too long: %llu tokens > %llu maximum",
+             (unsigned long long)error->prompt_tokens, (unsigned long long)error->context_tokens);
+    const char *message = is_overflow ? words : error->message;
+    json_put(inner, "message", json_text(message, strlen(message)));
     json_put(inner, "type", json_string(type_of(error->http_status, anthropic)));
     if (anthropic) {
         json_put(body, "type", json_string("error"));

@@ -26,7 +26,8 @@ bool api_error_set_overflow(struct api_error *error, uint64_t prompt_tokens, uin
 /* From a failure inside loam. */
 bool api_error_from(struct api_error *error, const struct error *reason);
 
-/* {"error": {...}} of OpenAI, or {"type": "error", "error": {...}} of Anthropic.  NULL: no memory. */
+/* {"error": {...}} of OpenAI, or {"type": "error", "error": {...}} of Anthropic, whose clients know too long a prompt by
+ * other words.  NULL: no memory. */
 json_t *api_error_json(const struct api_error *error, bool anthropic);
 
 #endif

@@ -89,7 +89,7 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
                      struct api_error *error) {
     const uint64_t context = service_context_size(ask->server->model.service);
     const size_t n = ask->options.choices;
-    if (ask->schema == NULL && !answer_form_compile(&ask->options.form, &ask->schema, error)) return false;
+    if (ask->schema == NULL && !answer_form_read(&ask->options, &ask->schema, error)) return false;
     for (size_t i = 0; i < prompt_count; i++) {
         if (prompts[i].count == 0) return api_error_set(error, 400, "prompt", "'prompt': found no tokens");
         if (prompts[i].count >= context) return api_error_set_overflow(error, prompts[i].count, context);

@@ -21,25 +21,27 @@ static bool read_calls(struct conversation *conversation, const json_t *message,
     const json_t *calls;
     if (!field_array(message, "tool_calls", CONVERSATION_TOOLS_MAX, &calls, error)) return false;
     for (size_t i = 0; i < json_array_size(calls); i++) {
-        const json_t *function = json_object_get(json_array_get(calls, i), "function");
+        const json_t *call = json_array_get(calls, i), *custom = json_object_get(call, "custom");
+        const json_t *function = custom != NULL ? custom : json_object_get(call, "function");
         const json_t *name = json_object_get(function, "name");
         if (!json_is_string(name))
             return api_error_set(error, 400, "messages", "'tool_calls'[%zu]: expected a function with a name",
                                  i);
         if (!conversation_append_call(conversation, json_string_value(name),
-                                      json_object_get(function, "arguments"), error))
+                                      json_object_get(function, custom != NULL ? "input" : "arguments"), error))
             return false;
     }
     return true;
 }
 
-static bool read_message(struct conversation *conversation, const json_t *message, size_t index,
+static bool read_message(struct conversation *conversation, const json_t *message, size_t index, bool is_newest,
                          struct api_error *error) {
     const char *role;
     char param[48];
     snprintf(param, sizeof param, "messages[%zu].content", index);
     if (!read_role(message, index, &role, error)) return false;
     const json_t *content = json_object_get(message, "content");
+    conversation->is_newest = is_newest;
     if (strcmp(role, "tool") == 0 || strcmp(role, "function") == 0)
         return conversation_add_result(conversation, content, param, error);
     enum chat_role known;
@@ -65,7 +67,8 @@ bool chat_messages_read(struct conversation *conversation, const json_t *body, s
     if (!field_array(body, "messages", CONVERSATION_MESSAGES_MAX, &messages, error)) return false;
     if (messages == NULL || json_array_size(messages) == 0)
         return api_error_set(error, 400, "messages", "'messages': expected at least one");
+    const size_t newest = conversation_newest(messages);
     for (size_t i = 0; i < json_array_size(messages); i++)
-        if (!read_message(conversation, json_array_get(messages, i), i, error)) return false;
+        if (!read_message(conversation, json_array_get(messages, i), i, i == newest, error)) return false;
     return true;
 }

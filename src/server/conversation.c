@@ -57,6 +57,16 @@ static bool append_word(struct conversation *conversation, const char *text, str
 
 /* ---- content ---- */
 
+bool conversation_append_other(struct conversation *conversation, const char *type, const char *param,
+                               struct api_error *error) {
+    char line[96];
+    if (conversation->is_newest)
+        return api_error_set(error, 400, param, "'%s': found a part of type '%.40s', expected text", param, type);
+    if (last(conversation)->role == CHAT_ASSISTANT) return true; /* thoughts, others' tools: it would write such lines */
+    snprintf(line, sizeof line, "[%.40s: left out, this model reads text]", type);
+    return append_word(conversation, line, error);
+}
+
 static bool append_part(struct conversation *conversation, const json_t *part, const char *param,
                         struct api_error *error) {
     static const char *const kinds[] = {"text", "input_text", "output_text", "refusal"};
@@ -71,9 +81,9 @@ static bool append_part(struct conversation *conversation, const json_t *part, c
     bool known = false;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) known = known || strcmp(type, kinds[i]) == 0;
     const json_t *text = json_object_get(part, strcmp(type, "refusal") == 0 ? "refusal" : "text");
-    if (!known || !json_is_string(text))
-        return api_error_set(error, 400, param, "'%s': found a part of type '%.40s', expected text", param,
-                             type);
+    if (!known) return conversation_append_other(conversation, type, param, error);
+    if (!json_is_string(text))
+        return api_error_set(error, 400, param, "'%s': found a part of type '%.40s' without its text", param, type);
     return conversation_append(conversation, json_string_value(text), json_string_length(text), error);
 }
 
@@ -105,9 +115,9 @@ bool conversation_append_call(struct conversation *conversation, const char *nam
                               struct api_error *error) {
     json_t *parsed = NULL;
     if (json_is_string(arguments) && json_string_length(arguments) > 0) {
-        if (!fields_parse(json_string_value(arguments), json_string_length(arguments), &parsed, error))
-            return api_error_set(error, 400, "tool_calls",
-                                 "'arguments' of the call of '%.60s': no JSON object", name);
+        struct api_error ignored; /* cut by a limit, or a model's mistake, which it is to see */
+        if (!fields_parse(json_string_value(arguments), json_string_length(arguments), &parsed, &ignored))
+            parsed = json_incref((json_t *)arguments);
     } else if (json_is_object(arguments)) {
         parsed = json_incref((json_t *)arguments);
     } else {
@@ -130,6 +140,7 @@ bool conversation_add_result(struct conversation *conversation, const json_t *co
     const bool joins = conversation->count > 0 && last(conversation)->is_tool_result;
     if (!joins && !conversation_add(conversation, CHAT_USER, error)) return false;
     last(conversation)->is_tool_result = true;
+    conversation->is_newest = false;
     return append_word(conversation, joins ? "\n<tool_response>\n" : "<tool_response>\n", error) &&
            conversation_append_content(conversation, content, param, error) &&
            append_word(conversation, "\n</tool_response>", error);
@@ -249,6 +260,14 @@ bool conversation_encode(struct conversation *conversation, const struct chat_te
         chat_template_apply(chat, tokenizer, messages, conversation->count, true, list, &reason);
     free(messages);
     return status == STATUS_OK || api_error_from(error, &reason);
+}
+
+size_t conversation_newest(const json_t *messages) {
+    for (size_t i = json_array_size(messages); i-- > 0;) {
+        const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
+        if (role != NULL && strcmp(role, "user") == 0) return i;
+    }
+    return SIZE_MAX;
 }
 
 bool conversation_last_begins(const struct conversation *conversation, const char *words) {

@@ -27,6 +27,7 @@ struct conversation_message {
 struct conversation {
     struct conversation_message *messages; /* [count] owned */
     size_t count, capacity;
+    bool is_newest; /* what is read now is the newest turn of the user: what is no text is refused there alone */
 };
 
 void conversation_deinit(struct conversation *conversation);
@@ -35,13 +36,18 @@ bool conversation_add(struct conversation *conversation, enum chat_role role, st
 /* More text for the last message. */
 bool conversation_append(struct conversation *conversation, const char *text, size_t length,
                          struct api_error *error);
-/* A string, or a list of parts {type: text, text}; param names it in messages.  Other parts are refused. */
+/* A string, or a list of parts {type: text, text}; param names it in messages.  Of another part (an image, a file) a
+ * line says that it was there, but for the assistant's: a session goes on after it.  In the newest turn it is refused. */
 bool conversation_append_content(struct conversation *conversation, const json_t *content, const char *param,
                                  struct api_error *error);
-/* A call that the assistant made: appended to its message.  arguments: a JSON object, or its text. */
+/* For a part of this type that is no text; false: it is refused. */
+bool conversation_append_other(struct conversation *conversation, const char *type, const char *param,
+                               struct api_error *error);
+/* A call that the assistant made: appended to its message.  arguments: a JSON object, or its text, which is told as it is
+ * where it was cut. */
 bool conversation_append_call(struct conversation *conversation, const char *name, const json_t *arguments,
                               struct api_error *error);
-/* A tool's result: content as above. */
+/* A tool's result: content as above, and never refused for a part. */
 bool conversation_add_result(struct conversation *conversation, const json_t *content, const char *param,
                              struct api_error *error);
 /* tools: [{type: function, function: {name, description, parameters}}].  After the messages were added. */
@@ -51,6 +57,8 @@ bool conversation_add_tools(struct conversation *conversation, const json_t *too
 bool conversation_encode(struct conversation *conversation, const struct chat_template *chat,
                          const struct tokenizer *tokenizer, struct token_list *list, struct api_error *error);
 
+/* The index of the last message of the user; SIZE_MAX: there is none. */
+size_t conversation_newest(const json_t *messages);
 /* Whether the last user's message begins with these words. */
 bool conversation_last_begins(const struct conversation *conversation, const char *words);
 

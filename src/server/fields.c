@@ -1,6 +1,8 @@
 #include "server/fields.h"
 
+#include <ctype.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "format/json.h"
@@ -19,11 +21,46 @@ const char *json_kind(const json_t *value) {
     return "a value";
 }
 
+/* The first half of a pair, or the second, at the backslash of \uXXXX; 0: neither. */
+static int surrogate_at(const char *text, size_t left) {
+    if (left < 6 || text[0] != '\\' || text[1] != 'u' || (text[2] | 0x20) != 'd') return 0;
+    if (!isxdigit((unsigned char)text[4]) || !isxdigit((unsigned char)text[5])) return 0;
+    const char c = (char)(text[3] | 0x20);
+    if (c == '8' || c == '9' || c == 'a' || c == 'b') return 1;
+    return c >= 'c' && c <= 'f' ? 2 : 0;
+}
+
+/* A copy of the text in which half pairs are U+FFFD; NULL: there is none, or no memory. */
+static char *without_half_pairs(const char *text, size_t length) {
+    char *copy = NULL;
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] != '\\') continue; /* only strings have them */
+        const int half = surrogate_at(text + i, length - i);
+        if (half == 1 && surrogate_at(text + i + 6, length - i - 6) == 2) {
+            i += 11;
+        } else if (half != 0) {
+            if (copy == NULL) {
+                copy = malloc(length);
+                if (copy == NULL) return NULL;
+                memcpy(copy, text, length);
+            }
+            memcpy(copy + i, "\\ufffd", 6);
+            i += 5;
+        } else {
+            i++;
+        }
+    }
+    return copy;
+}
+
 bool fields_parse(const char *body, size_t length, json_t **object, struct api_error *error) {
     struct error reason = {0};
     *object = NULL;
-    if (json_parse_bytes(body, length, "the body", STATUS_USAGE, object, &reason) != STATUS_OK)
-        return api_error_set(error, 400, NULL, "%s", reason.message);
+    char *whole = without_half_pairs(body, length);
+    const enum status status =
+        json_parse_bytes(whole != NULL ? whole : body, length, "the body", STATUS_USAGE, object, &reason);
+    free(whole);
+    if (status != STATUS_OK) return api_error_set(error, 400, NULL, "%s", reason.message);
     if (json_is_object(*object)) return true;
     api_error_set(error, 400, NULL, "the body: found %s, expected an object", json_kind(*object));
     json_decref(*object);

@@ -38,7 +38,24 @@ static bool append_text(struct conversation *conversation, const json_t *text, c
     return conversation_append(conversation, bytes, length, error);
 }
 
-/* A block of text, or a document that is text. */
+static bool append_content(struct conversation *conversation, const json_t *content, const char *param,
+                           struct api_error *error);
+
+/* Where it is from, a line each, and what it says. */
+static bool append_search_result(struct conversation *conversation, const json_t *block, const char *param,
+                                 struct api_error *error) {
+    static const char *const lines[] = {"title", "source"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        const json_t *line = field_get(block, lines[i]);
+        if (line != NULL && (!append_text(conversation, line, param, error) ||
+                             !conversation_append(conversation, "\n", 1, error)))
+            return false;
+    }
+    return append_content(conversation, json_object_get(block, "content"), param, error);
+}
+
+/* A block of text, or a document that is text.  What others' tools did (server_tool_use and its results) is
+ * left out. */
 static bool append_block(struct conversation *conversation, const json_t *block, const char *param,
                          struct api_error *error) {
     const char *type = "";
@@ -51,8 +68,12 @@ static bool append_block(struct conversation *conversation, const json_t *block,
     if (strcmp(type, "document") == 0 && json_is_string(kind) && strcmp(json_string_value(kind), "text") == 0)
         return append_text(conversation, json_object_get(source, "data"), param, error) &&
                conversation_append(conversation, "\n\n", 2, error);
-    if (strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0) return true;
-    return api_error_set(error, 400, param, "%s: found a block of type '%.40s', expected text", param, type);
+    if (strcmp(type, "document") == 0 && json_is_string(kind) && strcmp(json_string_value(kind), "content") == 0)
+        return append_content(conversation, json_object_get(source, "content"), param, error);
+    if (strcmp(type, "search_result") == 0) return append_search_result(conversation, block, param, error);
+    if (strcmp(type, "tool_reference") == 0)
+        return append_text(conversation, json_object_get(block, "tool_name"), param, error);
+    return conversation_append_other(conversation, type, param, error);
 }
 
 static bool append_content(struct conversation *conversation, const json_t *content, const char *param,
@@ -98,7 +119,7 @@ static bool read_block(struct conversation *conversation, enum chat_role role, c
                                     error);
 }
 
-static bool read_message(struct conversation *conversation, const json_t *message, size_t index,
+static bool read_message(struct conversation *conversation, const json_t *message, size_t index, bool is_newest,
                          struct api_error *error) {
     char param[48];
     snprintf(param, sizeof param, "messages.%zu", index);
@@ -112,13 +133,16 @@ static bool read_message(struct conversation *conversation, const json_t *messag
         role = CHAT_SYSTEM;
     else
         return wrong(error, param, "expected a role: user or assistant");
+    conversation->is_newest = is_newest;
     if (!json_is_array(content) || json_array_size(content) == 0)
         return conversation_add(conversation, role, error) &&
                append_content(conversation, content, param, error);
     bool has_message = false;
-    for (size_t i = 0; i < json_array_size(content); i++)
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        conversation->is_newest = is_newest;
         if (!read_block(conversation, role, json_array_get(content, i), &has_message, param, error))
             return false;
+    }
     return true;
 }
 
@@ -174,8 +198,9 @@ static bool read_conversation(struct server *server, uint32_t key, const json_t 
                append_content(&conversation, system, "system", error);
     if (read && system != NULL && conversation.messages[0].length == 0)
         conversation_deinit(&conversation); /* nothing but the line that was left out */
+    const size_t newest = conversation_newest(messages);
     for (size_t i = 0; read && i < json_array_size(messages); i++)
-        read = read_message(&conversation, json_array_get(messages, i), i, error);
+        read = read_message(&conversation, json_array_get(messages, i), i, i == newest, error);
     *call = NULL;
     read = read && read_tools(&conversation, body, has_tools, call, error) &&
            document_text_prepend(server, key, body, &conversation, error) &&

@@ -41,8 +41,23 @@ static bool read_item_call(struct conversation *conversation, const json_t *item
     if ((count == 0 || conversation->messages[count - 1].role != CHAT_ASSISTANT) &&
         !conversation_add(conversation, CHAT_ASSISTANT, error))
         return false;
-    return conversation_append_call(conversation, json_string_value(name), json_object_get(item, "arguments"),
-                                    error);
+    const json_t *arguments = json_object_get(item, "arguments");
+    if (arguments == NULL) arguments = json_object_get(item, "input"); /* of a custom tool: text */
+    return conversation_append_call(conversation, json_string_value(name), arguments, error);
+}
+
+/* What other servers' own tools did, and what clients tell of themselves: a session goes on after it. */
+static bool is_left_out(const char *type) {
+    static const char *const kinds[] = {"reasoning", "additional_tools", "compaction", "mcp_list_tools",
+                                        "mcp_approval_request", "mcp_approval_response"};
+    static const char *const ends[] = {"_call", "_call_output"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(type, kinds[i]) == 0) return true;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const size_t length = strlen(type), own = strlen(ends[i]);
+        if (length > own && strcmp(type + length - own, ends[i]) == 0) return true;
+    }
+    return false;
 }
 
 static bool read_item(struct conversation *conversation, const json_t *item, size_t index,
@@ -55,10 +70,11 @@ static bool read_item(struct conversation *conversation, const json_t *item, siz
         return api_error_set(error, 400, param, "'%s': found %s, expected an object", param, json_kind(item));
     if (!field_text(item, "type", 64, &type, &length, error)) return false;
     if (strcmp(type, "message") == 0) return read_item_message(conversation, item, param, error);
-    if (strcmp(type, "function_call") == 0) return read_item_call(conversation, item, param, error);
-    if (strcmp(type, "function_call_output") == 0)
+    if (strcmp(type, "function_call") == 0 || strcmp(type, "custom_tool_call") == 0)
+        return read_item_call(conversation, item, param, error);
+    if (strcmp(type, "function_call_output") == 0 || strcmp(type, "custom_tool_call_output") == 0)
         return conversation_add_result(conversation, json_object_get(item, "output"), param, error);
-    if (strcmp(type, "reasoning") == 0) return true;
+    if (is_left_out(type)) return true;
     return api_error_set(error, 400, param, "'%s': found type '%.40s', which is not kept here", param, type);
 }
 
@@ -76,8 +92,11 @@ static bool read_input(struct conversation *conversation, const json_t *body, st
     if (!json_is_array(input) || json_array_size(input) == 0 ||
         json_array_size(input) > CONVERSATION_MESSAGES_MAX)
         return api_error_set(error, 400, "input", "'input': expected a string or a list of items");
-    for (size_t i = 0; i < json_array_size(input); i++)
+    const size_t newest = conversation_newest(input);
+    for (size_t i = 0; i < json_array_size(input); i++) {
+        conversation->is_newest = i == newest;
         if (!read_item(conversation, json_array_get(input, i), i, error)) return false;
+    }
     return true;
 }
 

@@ -1,8 +1,10 @@
 """/v1/chat/completions: messages of every form, streams frame by frame, errors by field, reuse of what was read."""
+import glob
+import json
 import os
 import tempfile
 
-from loam_server import Case, main, run_loam
+from loam_server import ROOT, Case, main, run_loam
 
 PATH = "/v1/chat/completions"
 QUESTION = "Who is the king of the small house?"
@@ -190,7 +192,60 @@ class Chat(Case):
                 count += 1
         self.assertGreaterEqual(count, 30)
 
+    # ---- histories ----
+
+    def test_recordings(self):
+        """What agents send, turn after turn, written by us in their shapes."""
+        count = 0
+        for path in glob.glob(os.path.join(ROOT, "tests", "server", "recordings", "*.json")):
+            with open(path) as file:
+                recording = json.load(file)
+            for body in recording["bodies"]:
+                reply = self.server.post(recording["path"], body)
+                self.assertEqual(reply.status, 200, (path, reply.body[:400]))
+                self.assertNotIn(b'"error": ', reply.body)
+                count += 1
+        self.assertGreaterEqual(count, 11)
+
+    def test_what_is_no_text_is_refused_in_the_newest_turn_alone(self):
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        old = [{"role": "user", "content": [{"type": "text", "text": "Look: "}, image]},
+               {"role": "assistant", "content": [{"type": "text", "text": "No."}, {"type": "thinking", "thinking": "x"}]}]
+        self.refused(self.server.post(PATH, self.body(old[:1])), 400, "image_url", "expected text")
+        prompt = self.prompt([*old, {"role": "user", "content": "Go on."}])
+        self.assertIn("Look: [image_url: left out, this model reads text]", prompt)
+        self.assertNotIn("thinking", prompt)
+        block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+        asked = {"max_tokens": 2, "messages": [{"role": "user", "content": [block]}]}
+        self.refused(self.server.post("/v1/messages", asked), 400, "type 'image'")
+        asked["messages"] += [{"role": "assistant", "content": "No."}, {"role": "user", "content": "Go on."}]
+        self.assertEqual(self.server.post("/v1/messages", asked).status, 200)
+        items = [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]
+        self.refused(self.server.post("/v1/responses", {"input": items}), 400, "input_image")
+        items += [{"role": "assistant", "content": "No."}, {"role": "user", "content": "Go on."}]
+        self.assertEqual(self.server.post("/v1/responses", {"input": items, "max_output_tokens": 2}).status, 200)
+        self.refused(self.server.post("/v1/responses", {"input": [{"type": "item_reference", "id": "x"}]}), 400, "item_reference")
+
+    def test_calls_that_were_cut(self):
+        talk = [{"role": "user", "content": "x"},
+                {"role": "assistant", "content": None, "tool_calls": [
+                    {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"text": "cut he'}}]},
+                {"role": "tool", "tool_call_id": "c", "content": "no JSON"}]
+        self.assertIn('{"name": "f", "arguments": "{\\"text\\": \\"cut he"}', self.prompt(talk))
+
+    def test_half_a_pair(self):
+        """A character that was cut is U+FFFD; a whole one stays, and so does a backslash that is text."""
+        for cut, whole in (("\\ud83d", "\ufffd"), ("\\ude00", "\ufffd"), ("\\ud83d\\ude00", "\U0001F600"),
+                           ("\\ud83d\\ud83d\\ude00", "\ufffd\U0001F600"), ("\\\\ud83d", "\\ud83d"), ("\\uD83Dx", "\ufffdx")):
+            reply = self.server.post("/apply-template", '{"messages": [{"role": "user", "content": "<%s>"}]}' % cut)
+            self.assertEqual(reply.status, 200, reply.body)
+            self.assertIn("<%s>" % whole, reply.json["prompt"])
+
     def test_a_conversation_too_long(self):
+        messages = [{"role": "user", "content": "word " * 3000}]
+        for path in ("/v1/messages", "/v1/messages?beta=true"):
+            reply = self.server.post(path, {"messages": messages, "max_tokens": 2})
+            self.assertRegex(reply.json["error"]["message"], r"^prompt is too long: \d{4} tokens > 1024 maximum$")
         reply = self.server.post(PATH, self.body("word " * 3000, stream=True))
         self.assertEqual(reply.status, 400)
         self.assertEqual(reply.json["error"]["code"], "context_length_exceeded")

@@ -202,7 +202,7 @@ class Open(Case):
         bad += [b"[" * n for n in (1, 64, 65, 1000, 100000)] + [b'{"a":' * n for n in (1, 64, 65, 1000, 100000)]
         bad += [b'{"prompt": "x", "a": ' + b"[" * n + b"]" * n + b"}" for n in (64, 65, 200, 5000)]
         bad += [b'{"prompt": "' + c + b'"}' for c in (b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xc0\x80",
-                                                      b"\xe0\x80\x80", b"\x80", b"\xf0\x9f\x98", b"\\ud800", b"\\udc00x",
+                                                      b"\xe0\x80\x80", b"\x80", b"\xf0\x9f\x98", b"\\ud80", b"\\udc0x",
                                                       b"\\u12", b"\\x41", b"\\", b"\n", b"\x00", b"\x1f")]
         bad += [b'{"prompt": "x", "prompt": "y"}', b'{"prompt": "x", "a": {"b": 1, "b": 2}}', b"{'prompt': 'x'}",
                 b'{"prompt": "x",}', b'{"prompt": "x"}}', b'{"prompt": "x"} x', b'{prompt: "x"}', b'{"prompt": x}',
