@@ -25,6 +25,7 @@ struct serve {
     const struct options *options;
     struct served_model model;
     struct words keys, file_keys, origins;
+    char host[1024]; /* a name, an address, or the path of a socket */
     const char *all_keys[2 * OPTION_LIST_MAX];
     struct server *server;
 };
@@ -72,13 +73,27 @@ static enum status read_keys(struct serve *serve, struct error *error) {
     return STATUS_OK;
 }
 
+/* [::1] is ::1, as in an address. */
+static enum status read_host(struct serve *serve, struct error *error) {
+    const char *host = option_text(serve->options, OPTION_HOST);
+    size_t length = strlen(host);
+    if (length > 2 && host[0] == '[' && host[length - 1] == ']') host++, length -= 2;
+    if (length >= sizeof serve->host)
+        return error_set(error, STATUS_USAGE, "--host: found %zu bytes, expected fewer than %zu", length,
+                         sizeof serve->host);
+    memcpy(serve->host, host, length);
+    serve->host[length] = '\0';
+    return STATUS_OK;
+}
+
 /* Bound before the model is loaded: a port that is taken is told at once, and who asks early is answered 503. */
 static enum status open_server(struct serve *serve, struct error *error) {
     const struct options *options = serve->options;
     TRY(read_keys(serve, error));
+    TRY(read_host(serve, error));
     TRY(words_of_option(&serve->origins, options, OPTION_CORS_ORIGINS, "--cors-origins", error));
     const struct server_options server = {
-        .host = option_text(options, OPTION_HOST),
+        .host = serve->host,
         .port = (uint16_t)option_count(options, OPTION_PORT),
         .network_max = option_count(options, OPTION_ADDRESS_CONNECTIONS),
         .counts_local = option_given(options, OPTION_ADDRESS_CONNECTIONS),
@@ -94,8 +109,9 @@ static enum status open_server(struct serve *serve, struct error *error) {
 }
 
 static void tell_address(const struct serve *serve, const struct served_model *model) {
-    const char *host = option_text(serve->options, OPTION_HOST);
-    char where[24] = "";
+    const bool is_v6 = strchr(serve->host, ':') != NULL;
+    char host[sizeof serve->host + 2], where[24] = "";
+    snprintf(host, sizeof host, "%s%s%s", is_v6 ? "[" : "", serve->host, is_v6 ? "]" : "");
     if (server_port(serve->server) > 0) snprintf(where, sizeof where, ":%u", server_port(serve->server));
     fprintf(stderr, "loam: %s on %s%s%s, %zu requests at once of %llu tokens each\n", model->id,
             where[0] != '\0' ? "http://" : "", host, where, service_parallel(model->service),

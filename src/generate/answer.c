@@ -129,6 +129,8 @@ enum status answer_finish(struct answer *answer, enum stop_reason reason, struct
     answer->stop = reason;
     TRY(emit_bytes(answer, answer->scan.held, answer->scan.count, error));
     answer->scan.count = 0;
+    const bool is_cut = reason == STOP_LENGTH || reason == STOP_CONTEXT;
+    if (is_cut && answer->utf8.replace) return STATUS_OK; /* half a character, which no token made invalid */
     char shown[3 * UTF8_BYTES_MAX]; /* utf8_stream_bound(0) */
     size_t count = utf8_stream_finish(&answer->utf8, shown);
     if (answer->sink == NULL || count == 0) return STATUS_OK;

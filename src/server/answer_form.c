@@ -69,14 +69,15 @@ static bool read_format(struct answer_form *form, const json_t *value, struct ap
     const bool is_object = strcmp(type, "json_object") == 0;
     if (!is_object && strcmp(type, "json_schema") != 0 && strcmp(type, "json") != 0)
         return api_error_set(error, 400, form->field,
-                             "'%s.type': found '%.40s', expected text, json_object or json_schema", form->field,
-                             type);
+                             "'%s.type': found '%.40s', expected text, json_object or json_schema",
+                             form->field, type);
     const json_t *outer = field_get(value, "json_schema"), *inner = field_get(value, "schema");
     if (inner == NULL) inner = field_get(value, "value");
     if (inner == NULL) inner = json_object_get(outer, "schema");
     if (inner == NULL && is_object) inner = outer; /* Cohere's: the schema itself */
     if (inner == NULL && !is_object)
-        return api_error_set(error, 400, form->field, "'%s': found no schema, expected an object", form->field);
+        return api_error_set(error, 400, form->field, "'%s': found no schema, expected an object",
+                             form->field);
     form->format = value;
     form->schema = inner;
     form->is_json = true;
@@ -91,8 +92,8 @@ static bool read_teller(struct answer_form *form, const json_t *value, enum tell
     case TELLS_OBJECT: form->is_json = json_is_true(value); return true;
     case TELLS_REFUSED: break;
     }
-    return api_error_set(error, 400, form->field, "'%s': not supported; a JSON Schema in 'response_format' is",
-                         form->field);
+    return api_error_set(error, 400, form->field,
+                         "'%s': not supported; a JSON Schema in 'response_format' is", form->field);
 }
 
 static bool asks_for_nothing(const json_t *value) {
@@ -109,8 +110,9 @@ bool answer_form_find(struct answer_form *form, const json_t *body, struct api_e
         struct answer_form found = {.field = tellers[i].name};
         if (!read_teller(&found, value, tellers[i].teller, error)) return false;
         if (found.is_json && form->is_json)
-            return api_error_set(error, 400, found.field, "'%s': expected one form of the answer, found '%s', too",
-                                 found.field, form->field);
+            return api_error_set(error, 400, found.field,
+                                 "'%s': expected one form of the answer, found '%s', too", found.field,
+                                 form->field);
         if (found.is_json) *form = found;
     }
     return true;

@@ -80,6 +80,7 @@ static bool step_content(struct answer_parser *parser, answer_part_sink *sink, v
         emit(parser, ANSWER_CONTENT, before - blanks, sink, context);
         drop(parser, blanks + strlen(call_begin));
         parser->state = ANSWER_IN_TOOL_CALL;
+        parser->saw_tag = true;
         return true;
     }
     size_t kept = parser->has_tools ? tag_beginning(parser->held, parser->count, call_begin) : 0;
@@ -162,6 +163,52 @@ bool answer_parser_push(struct answer_parser *parser, const char *bytes, size_t 
     return true;
 }
 
+static const char *skip_blanks(const char *at, const char *end) {
+    while (at < end && is_blank(*at)) at++;
+    return at;
+}
+
+/* Behind a mark and what is blank around it; NULL: it is not there. */
+static const char *skip(const char *at, const char *end, const char *mark) {
+    const size_t length = strlen(mark);
+    if (at == NULL) return NULL;
+    at = skip_blanks(at, end);
+    if ((size_t)(end - at) < length || memcmp(at, mark, length) != 0) return NULL;
+    return skip_blanks(at + length, end);
+}
+
+/* {"name": "...", "arguments": {...  of which the end is missing.  *name is the caller's; NULL: it is cut before. */
+static const char *cut_call(const char *text, size_t length, json_t **name) {
+    const char *end = text + length, *at = skip(skip(skip(text, end, "{"), end, "\"name\""), end, ":");
+    json_error_t where;
+    *name = NULL;
+    if (at == NULL || at == end || *at != '"') return NULL;
+    *name = json_loadb(at, (size_t)(end - at), JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &where);
+    if (*name == NULL) return NULL;
+    at = skip(skip(skip(at + where.position, end, ","), end, "\"arguments\""), end, ":");
+    return at != NULL ? at : end;
+}
+
+/* The answer ends in a call.  Cut by the length, it is a call with what there is of its arguments, or, where it had to
+ * be one and has no name yet, nothing: it is no text. */
+static void emit_last_call(struct answer_parser *parser, answer_part_sink *sink, void *context) {
+    json_t *call = NULL, *name;
+    char *arguments = NULL;
+    const bool is_whole = parse_call(parser->held, parser->count, &call, &arguments);
+    free(arguments);
+    json_decref(call);
+    const char *begin = is_whole ? NULL : cut_call(parser->held, parser->count, &name);
+    if (begin == NULL) {
+        if (is_whole || parser->saw_tag) emit_call(parser, parser->count, sink, context);
+        return;
+    }
+    sink(context, &(struct answer_part){.kind = ANSWER_TOOL_CALL,
+                                        .bytes = begin,
+                                        .length = (size_t)(parser->held + parser->count - begin),
+                                        .tool_name = json_string_value(name)});
+    json_decref(name);
+}
+
 void answer_parser_finish(struct answer_parser *parser, answer_part_sink *sink, void *context) {
     if (parser->count == 0) return;
     switch (parser->state) {
@@ -170,7 +217,7 @@ void answer_parser_finish(struct answer_parser *parser, answer_part_sink *sink, 
         if (!parser->drops_blanks) emit(parser, ANSWER_CONTENT, parser->count, sink, context);
         break;
     case ANSWER_IN_REASONING: emit(parser, ANSWER_REASONING, parser->count, sink, context); break;
-    case ANSWER_IN_TOOL_CALL: emit_call(parser, parser->count, sink, context); break; /* cut by the length */
+    case ANSWER_IN_TOOL_CALL: emit_last_call(parser, sink, context); break;
     }
 }
 

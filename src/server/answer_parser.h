@@ -3,7 +3,8 @@
  *   <think> reasoning </think> content <tool_call> {"name": ..., "arguments": {...}} </tool_call>
  *
  * Tags never come out: what may be the beginning of one is held back until the next piece decides.  <think> counts at
- * the start of an answer only.  A tool call that is no valid JSON comes out as content, without its tags.  How the
+ * the start of an answer only.  A tool call that is no valid JSON comes out as content, without its tags; one that
+ * the answer's end cuts as a call with what there is of its arguments.  How the
  * text is cut makes no difference.
  */
 #ifndef LOAM_SERVER_ANSWER_PARSER_H
@@ -31,6 +32,7 @@ struct answer_parser {
     bool has_reasoning; /* <think> counts */
     enum answer_state state;
     bool drops_blanks; /* behind a tag */
+    bool saw_tag;      /* <tool_call>: without it the answer began as a call, which it must be */
     char *held;        /* owned */
     size_t count, capacity;
 };

@@ -47,6 +47,19 @@ bool api_error_from(struct api_error *error, const struct error *reason) {
     return api_error_set(error, http_status, NULL, "%s", reason->message);
 }
 
+bool api_error_is_anthropic(const char *path, size_t length) {
+    static const char *const words[] = {"v1", "messages"};
+    const char *end = path + length;
+    for (size_t i = 0; i < 2; i++) {
+        while (path < end && *path == '/') path++;
+        const size_t own = strlen(words[i]);
+        const bool is_there = (size_t)(end - path) >= own && memcmp(path, words[i], own) == 0;
+        if (!is_there && i == 1) return false;
+        if (is_there) path += own;
+    }
+    return true;
+}
+
 static const char *type_of(unsigned http_status, bool anthropic) {
     switch (http_status) {
     case 401: return "authentication_error";

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -26,8 +27,10 @@ bool api_error_set_overflow(struct api_error *error, uint64_t prompt_tokens, uin
 /* From a failure inside loam. */
 bool api_error_from(struct api_error *error, const struct error *reason);
 
-/* {"error": {...}} of OpenAI, or {"type": "error", "error": {...}} of Anthropic, whose clients know too long a prompt by
- * other words.  NULL: no memory. */
+/* Whether Anthropic's clients ask at this path: /v1/messages and what is below it, however it is spelled. */
+bool api_error_is_anthropic(const char *path, size_t length);
+/* {"error": {...}} of OpenAI, or {"type": "error", "error": {...}} of Anthropic, whose clients know too long a prompt
+ * by other words.  NULL: no memory. */
 json_t *api_error_json(const struct api_error *error, bool anthropic);
 
 #endif

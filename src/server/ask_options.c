@@ -63,6 +63,60 @@ static bool read_biases(struct ask_options *options, const json_t *body, size_t 
     return true;
 }
 
+/* Any 64 bits: one above 2^63 comes as a real number (fields_parse). */
+static bool read_seed(const json_t *body, int64_t *seed, struct api_error *error) {
+    const json_t *found = field_get(body, "seed");
+    const double number = json_number_value(found);
+    if (!json_is_real(found) || number < 9.2e18)
+        return field_integer(body, "seed", INT64_MIN, INT64_MAX, seed, error);
+    if (number >= 18446744073709551616.0)
+        return api_error_set(error, 400, "seed", "'seed': found %g, expected at most 64 bits", number);
+    *seed = (int64_t)(uint64_t)number;
+    return true;
+}
+
+static bool is_off(const json_t *value, double neutral) {
+    if (json_is_number(value)) return json_number_value(value) == neutral || json_number_value(value) == -1;
+    return json_is_null(value) || json_is_false(value) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0) ||
+           (json_is_string(value) && json_string_length(value) == 0);
+}
+
+/* What changes which tokens come, in other servers. */
+static bool refuse_samplers(const json_t *body, struct api_error *error) {
+    static const struct {
+        const char *name;
+        double neutral;
+    } samplers[] = {{"min_tokens", 0},
+                    {"dry_multiplier", 0},
+                    {"xtc_probability", 0},
+                    {"typical_p", 1},
+                    {"typ_p", 1},
+                    {"tfs_z", 1},
+                    {"mirostat", 0},
+                    {"dynatemp_range", 0},
+                    {"top_n_sigma", 0},
+                    {"top_a", 0},
+                    {"smoothing_factor", 0},
+                    {"length_penalty", 1},
+                    {"epsilon_cutoff", 0},
+                    {"eta_cutoff", 0},
+                    {"no_repeat_ngram_size", 0},
+                    {"use_beam_search", 0},
+                    {"stop_token_ids", 0},
+                    {"bad_words", 0},
+                    {"allowed_token_ids", 0},
+                    {"logits_processors", 0},
+                    {"adaptive_target", 0}};
+    for (size_t i = 0; i < sizeof samplers / sizeof *samplers; i++) {
+        const json_t *value = field_get(body, samplers[i].name);
+        if (value != NULL && !is_off(value, samplers[i].neutral))
+            return api_error_set(error, 400, samplers[i].name, "'%s': not supported", samplers[i].name);
+    }
+    return true;
+}
+
 static bool read_sampling(struct ask_options *options, const json_t *body, uint64_t fallback_seed,
                           struct api_error *error) {
     struct sampler_options *s = &options->sampling;
@@ -74,11 +128,12 @@ static bool read_sampling(struct ask_options *options, const json_t *body, uint6
         !field_number(body, "top_p", 0, 1, &top_p, error) ||
         !field_number(body, "min_p", 0, 1, &min_p, error) ||
         !field_integer(body, "top_k", -1, INT32_MAX, &top_k, error) ||
+        !field_number(body, "repetition_penalty", 0.01, 100, &repeat, error) || /* vLLM's name */
         !field_number(body, "repeat_penalty", 0.01, 100, &repeat, error) ||
         !field_number(body, "presence_penalty", -100, 100, &presence, error) ||
         !field_number(body, "frequency_penalty", -100, 100, &frequency, error) ||
         !field_integer(body, "repeat_last_n", 0, 1000000, &repeat_last, error) ||
-        !field_integer(body, "seed", INT64_MIN, INT64_MAX, &seed, error))
+        !read_seed(body, &seed, error))
         return false;
     *s = (struct sampler_options){
         .temperature = (float)temperature,
@@ -99,8 +154,8 @@ bool ask_options_read(struct ask_options *options, const json_t *body, const str
     int64_t choices = 1;
     const json_t *stream_options;
     *options = (struct ask_options){.sampling = *defaults};
-    if (!read_sampling(options, body, fallback_seed, error) || !read_stops(options, body, error) ||
-        !read_biases(options, body, vocabulary_size, error) ||
+    if (!refuse_samplers(body, error) || !read_sampling(options, body, fallback_seed, error) ||
+        !read_stops(options, body, error) || !read_biases(options, body, vocabulary_size, error) ||
         !field_integer(body, "n", 1, ASK_CHOICES_MAX, &choices, error) ||
         !field_flag(body, "stream", &options->streams, error) ||
         !field_flag(body, "ignore_eos", &options->ignore_end, error) ||

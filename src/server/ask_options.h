@@ -11,7 +11,7 @@
 #include "server/api_error.h"
 
 enum {
-    ASK_STOPS_MAX = 16,
+    ASK_STOPS_MAX = 64,
     ASK_STOP_BYTES_MAX = 1024,
     ASK_BIASES_MAX = 1024,
     ASK_CHOICES_MAX = 128,
@@ -36,7 +36,7 @@ struct ask_options {
 };
 
 /* temperature, top_p, top_k, min_p, penalties, logit_bias, seed, stop, n, stream, stream_options, ignore_eos, and the
- * form of the answer.
+ * form of the answer.  Samplers that this server does not have are refused, unless they are off.
  * defaults: for what is absent.  fallback_seed: where the request has none.  *options must not move afterwards. */
 bool ask_options_read(struct ask_options *options, const json_t *body, const struct sampler_options *defaults,
                       uint64_t fallback_seed, size_t vocabulary_size, struct api_error *error);

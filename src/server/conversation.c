@@ -61,8 +61,10 @@ bool conversation_append_other(struct conversation *conversation, const char *ty
                                struct api_error *error) {
     char line[96];
     if (conversation->is_newest)
-        return api_error_set(error, 400, param, "'%s': found a part of type '%.40s', expected text", param, type);
-    if (last(conversation)->role == CHAT_ASSISTANT) return true; /* thoughts, others' tools: it would write such lines */
+        return api_error_set(error, 400, param, "'%s': found a part of type '%.40s', expected text", param,
+                             type);
+    /* Thoughts, and what others' tools did: the model would write such lines itself. */
+    if (last(conversation)->role == CHAT_ASSISTANT) return true;
     snprintf(line, sizeof line, "[%.40s: left out, this model reads text]", type);
     return append_word(conversation, line, error);
 }

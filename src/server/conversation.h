@@ -37,14 +37,15 @@ bool conversation_add(struct conversation *conversation, enum chat_role role, st
 bool conversation_append(struct conversation *conversation, const char *text, size_t length,
                          struct api_error *error);
 /* A string, or a list of parts {type: text, text}; param names it in messages.  Of another part (an image, a file) a
- * line says that it was there, but for the assistant's: a session goes on after it.  In the newest turn it is refused. */
+ * line says that it was there, but for the assistant's: a session goes on after it.  In the newest turn it is
+ * refused. */
 bool conversation_append_content(struct conversation *conversation, const json_t *content, const char *param,
                                  struct api_error *error);
 /* For a part of this type that is no text; false: it is refused. */
 bool conversation_append_other(struct conversation *conversation, const char *type, const char *param,
                                struct api_error *error);
-/* A call that the assistant made: appended to its message.  arguments: a JSON object, or its text, which is told as it is
- * where it was cut. */
+/* A call that the assistant made: appended to its message.  arguments: a JSON object, or its text, which is told as
+ * it is where it was cut. */
 bool conversation_append_call(struct conversation *conversation, const char *name, const json_t *arguments,
                               struct api_error *error);
 /* A tool's result: content as above, and never refused for a part. */

@@ -102,7 +102,7 @@ const char *exchange_id(const struct exchange *exchange) { return exchange->id; 
 const char *exchange_if_none_match(const struct exchange *exchange) { return exchange->if_none_match; }
 
 bool exchange_is_anthropic(const struct exchange *exchange) {
-    return strncmp(exchange->path, "/v1/messages", 12) == 0;
+    return api_error_is_anthropic(exchange->path, strlen(exchange->path));
 }
 
 void exchange_allow_origin(struct exchange *exchange, struct head_text origin) {

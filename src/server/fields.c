@@ -53,14 +53,45 @@ static char *without_half_pairs(const char *text, size_t length) {
     return copy;
 }
 
+/* Reals that are whole become integers, where they are so exactly. */
+static void restore_integers(json_t *value);
+
+static json_t *restored(json_t *value) {
+    const double number = json_real_value(value);
+    if (!json_is_real(value)) restore_integers(value);
+    return json_is_real(value) && number == floor(number) && fabs(number) < 9e15
+               ? json_integer((json_int_t)number)
+               : NULL;
+}
+
+/* Recursion ends: the depth was checked. */
+static void restore_integers(json_t *value) {
+    const char *key;
+    json_t *member, *made;
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if ((made = restored(json_array_get(value, i))) != NULL) json_array_set_new(value, i, made);
+    json_object_foreach(value, key, member) if ((made = restored(member)) != NULL)
+        json_object_set_new(value, key, made);
+}
+
+/* Integers of more than 63 bits (a seed) are reals. */
+static json_t *read_large(const char *text, size_t length) {
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL;
+    json_t *value = json_loadb(text, length, flags, NULL);
+    if (value != NULL) restore_integers(value);
+    return value;
+}
+
 bool fields_parse(const char *body, size_t length, json_t **object, struct api_error *error) {
     struct error reason = {0};
     *object = NULL;
     char *whole = without_half_pairs(body, length);
     const enum status status =
         json_parse_bytes(whole != NULL ? whole : body, length, "the body", STATUS_USAGE, object, &reason);
+    if (status != STATUS_OK && strstr(reason.message, "too big") != NULL)
+        *object = read_large(whole != NULL ? whole : body, length);
     free(whole);
-    if (status != STATUS_OK) return api_error_set(error, 400, NULL, "%s", reason.message);
+    if (*object == NULL) return api_error_set(error, 400, NULL, "%s", reason.message);
     if (json_is_object(*object)) return true;
     api_error_set(error, 400, NULL, "the body: found %s, expected an object", json_kind(*object));
     json_decref(*object);

@@ -14,7 +14,8 @@
 #include "server/api_error.h"
 
 /* A JSON object: at most 64 levels, no duplicate keys, valid UTF-8.  \uD83D without its other half, which clients send
- * where a text was cut, is U+FFFD.  The caller frees *object by json_decref. */
+ * where a text was cut, is U+FFFD.  Integers above
+ * 2^63 are reals.  The caller frees *object by json_decref. */
 bool fields_parse(const char *body, size_t length, json_t **object, struct api_error *error);
 
 /* NULL: absent or null. */

@@ -141,8 +141,8 @@ static int print_head(char *text, size_t capacity, const struct front *front, co
 static void refuse(struct front *front, int socket, const struct head *refused,
                    const struct api_error *error) {
     struct connection *connection = &front->connections[socket];
-    const bool anthropic = refused->path.text != NULL && refused->path.length >= 12 &&
-                           memcmp(refused->path.text, "/v1/messages", 12) == 0;
+    const bool anthropic = refused->path.text != NULL &&
+                           api_error_is_anthropic(refused->path.text, refused->path.length);
     const uint64_t number = new_number(front);
     json_t *value = api_error_json(error, anthropic);
     if (anthropic) json_put(value, "request_id", json_sprintf(EXCHANGE_ID_FORMAT, (unsigned long long)number));

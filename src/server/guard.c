@@ -90,8 +90,14 @@ static bool is_same_origin(const struct guard *guard, const struct head *head) {
 
 bool guard_allows_origin(const struct guard *guard, const struct head *head) {
     if (head->origin.text == NULL) return false;
-    for (size_t i = 0; i < guard->origin_count; i++)
-        if (strcmp(guard->origins[i], "*") == 0 || head_text_is(head->origin, guard->origins[i])) return true;
+    for (size_t i = 0; i < guard->origin_count; i++) {
+        const char *allowed = guard->origins[i];
+        const size_t length = strlen(allowed);
+        const size_t own = length > 0 && allowed[length - 1] == '/' ? length - 1 : length; /* as it is pasted */
+        if (strcmp(allowed, "*") == 0 ||
+            (own == head->origin.length && strncasecmp(head->origin.text, allowed, own) == 0))
+            return true;
+    }
     return false;
 }
 
@@ -137,7 +143,8 @@ static bool check_body(const struct head *head, struct api_error *error) {
 static bool is_public(const struct head *head) {
     const bool reads = head->method == HTTP_GET || head->method == HTTP_HEAD;
     return head->method == HTTP_OPTIONS ||
-           (reads && (head_text_is(head->path, "/health") || head_text_is(head->path, "/")));
+           (reads && (head_text_is(head->path, "/health") || head_text_is(head->path, "/v1/health") ||
+                      head_text_is(head->path, "/")));
 }
 
 bool guard_check(const struct guard *guard, const struct head *head, bool takes_file, uint32_t *key,

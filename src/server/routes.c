@@ -23,6 +23,7 @@ static void embeddings_route(struct server *server, struct exchange *exchange) {
 static const struct route table[] = {
     {HTTP_GET, "/", page_route, true, false},
     {HTTP_GET, "/health", health_route, true, false},
+    {HTTP_GET, "/v1/health", health_route, true, false},
     {HTTP_GET, "/v1/models", models_route, false, false},
     {HTTP_GET, "/v1/models/", model_route, false, false},
     {HTTP_GET, "/models", models_route, false, false},
@@ -56,12 +57,29 @@ static bool matches_around(const char *pattern, const char *star, const char *pa
            memchr(path + before, '/', length - before - after) == NULL;
 }
 
+/* A path is also known without /v1, with slashes twice, and with one behind it: clients join addresses in many ways. */
+static bool is_spelled(const char *route, const char *path, size_t length) {
+    const char *end = path + length;
+    while (length > 1 && end[-1] == '/' && end > path + 1) end--;
+    for (int version = 1; version >= 0; version--) {
+        const char *want = route, *at = path;
+        if (version == 0 && strncmp(route, "/v1/", 4) != 0) break;
+        if (version == 0) want += 3;
+        while (*want != '\0' && at < end && *want == *at) {
+            want++, at++;
+            while (at[-1] == '/' && at < end && *at == '/') at++;
+        }
+        if (*want == '\0' && at == end) return true;
+    }
+    return false;
+}
+
 static bool matches(const struct route *route, const char *path, size_t length) {
     const size_t own = strlen(route->path);
     const char *star = strchr(route->path, '*');
     if (star != NULL) return matches_around(route->path, star, path, length);
     if (own > 1 && route->path[own - 1] == '/') return length > own && memcmp(path, route->path, own) == 0;
-    return length == own && memcmp(path, route->path, own) == 0;
+    return is_spelled(route->path, path, length);
 }
 
 bool routes_have(const struct head *head, struct api_error *error) {

@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { STEPS_MAX = 300, VOCABULARY = 8192, END = VOCABULARY - 1 };
+enum { STEPS_MAX = 120, VOCABULARY = 2048, END = VOCABULARY - 1 };
 enum { SCHEMA_BYTES = 64 * 1024, SCHEMA_BYTES_EACH = 256 }; /* of memory, for none and for each byte of a schema */
 
 #ifdef LOAM_FUZZ

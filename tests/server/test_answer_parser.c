@@ -20,7 +20,7 @@ static void take(void *context, const struct answer_part *part) {
         [ANSWER_CONTENT] = 'C', [ANSWER_REASONING] = 'R', [ANSWER_TOOL_CALL] = 'T'};
     const size_t used = strlen(out->text);
     const bool goes_on = out->open && out->last == part->kind && part->kind != ANSWER_TOOL_CALL;
-    assert_true(part->length > 0);
+    assert_true(part->length > 0 || part->kind == ANSWER_TOOL_CALL);
     snprintf(out->text + used, OUT_BYTES - used, "%s", goes_on ? "" : out->open ? ")" : "");
     const size_t at = strlen(out->text);
     if (goes_on)
@@ -74,8 +74,31 @@ static void test_calls(void **state) {
     check("<tool_call>{\"name\": \"f\", \"arguments\": {}}", true, "T(f:{}"); /* the end tag is missing */
 }
 
+static void check_forced(const char *text, const char *expected) {
+    struct answer_parser parser = {.has_tools = true, .state = ANSWER_IN_TOOL_CALL};
+    struct out out = {.text = ""};
+    if (text[0] != '\0') assert_true(answer_parser_push(&parser, text, strlen(text), take, &out));
+    answer_parser_finish(&parser, take, &out);
+    answer_parser_deinit(&parser);
+    assert_string_equal(out.text, expected);
+}
+
+/* Cut by the length: a call with what there is; one that had to be is never text. */
+static void test_calls_that_are_cut(void **state) {
+    (void)state;
+    check("x<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b", true, "C(x)T(f:{\"a\": \"b");
+    check("<tool_call>\n{ \"name\" : \"f\\\"\" , \"arguments\" :\n[", true, "T(f\":[");
+    check("<tool_call>{\"name\": \"f\", \"argu", true, "T(f:");
+    check("<tool_call>{\"name\": \"f", true, "C({\"name\": \"f");
+    check_forced("{\"name\": \"f\", \"arguments\": {", "T(f:{");
+    check_forced("{\"name\": \"f\", \"arguments\": {}}", "T(f:{}");
+    check_forced("{\"name\": \"f", "");
+    check_forced("{", "");
+    check_forced("", "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_content), cmocka_unit_test(test_reasoning),
-                                       cmocka_unit_test(test_calls)};
+                                       cmocka_unit_test(test_calls), cmocka_unit_test(test_calls_that_are_cut)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

