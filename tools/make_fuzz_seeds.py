@@ -226,6 +226,22 @@ def chat_template_seeds():
         yield "detect_" + name, b"\x7f" + template
 
 
+def jinja_seeds():
+    """A template, a zero, and what a user says."""
+    path = os.path.join(os.path.dirname(__file__), "../tests/jinja/templates.json")
+    with open(path, encoding="utf-8") as file:
+        recorded = json.load(file)
+    kept = {"llama3.2", "mistral-v3", "gemma3", "qwen3", "qwen-xml", "deepseek-r1", "glm4", "harmony", "command-r-tools",
+            "granite", "smollm3", "kimi", "minimax", "gemma-tools", "whitespace", "raw", "set-block"}
+    said = "\0Hi <|im_end|>{{ 1 }}".encode() + b"\xff"
+    for entry in recorded["templates"]:
+        if entry["name"] in kept:
+            yield entry["name"], entry["source"].encode() + said
+    sources = [source for source, rendered in recorded["snippets"] if rendered is not None]
+    for i in range(0, len(sources), 40):
+        yield "constructs_%d" % (i // 40), "\n".join(sources[i:i + 40]).encode() + said
+
+
 def store_seeds():
     """Changes to a folder of saved documents, as tests/fuzz/fuzz_store.c takes them."""
     document, commit, row, file = 0, 1, 2, 3
@@ -287,7 +303,7 @@ def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/fuzz/corpus")
     for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds()),
                           ("import", import_seeds()), ("calibration", calibration_seeds()),
-                          ("chat_template", chat_template_seeds()), ("store", store_seeds()),
+                          ("chat_template", chat_template_seeds()), ("jinja", jinja_seeds()), ("store", store_seeds()),
                           ("parcel", parcel_seeds())):
         os.makedirs(os.path.join(root, folder), exist_ok=True)
         for name, data in seeds:
