@@ -9,12 +9,15 @@
 #include "platform/cpu.h"
 #include "loam.h"
 #include "platform/trace.h"
+#include "token/chat_template.h"
 #include "token/tokenizer.h"
 
 struct loam_model {
     struct device *device;
     struct model *model;
     struct tokenizer *tokenizer;
+    const struct chat_template *chat; /* the file's; NULL: chat_error says why not */
+    struct error chat_error;
     size_t thread_count;         /* as given; 0: the first session's plan says */
     uint64_t weights_host_bytes; /* the same */
     bool is_settled;             /* a session has been there: threads and weights stay as they are */

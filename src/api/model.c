@@ -86,7 +86,10 @@ static enum status model_open(struct loam_model *model, const char *path,
     TRY(model_load(&model->model, path, model->device, error));
     if (options->weights_host_bytes > 0)
         TRY(model_limit_weights(model->model, options->weights_host_bytes, NULL, error));
-    return tokenizer_create(&model->tokenizer, &model->model->gguf, options->force_pre, error);
+    TRY(tokenizer_create(&model->tokenizer, &model->model->gguf, options->force_pre, error));
+    /* A model without one that can be used completes: the reason is told where one is wanted. */
+    (void)!chat_template_of_model(&model->model->gguf, &model->chat, &model->chat_error);
+    return STATUS_OK;
 }
 
 enum loam_status loam_model_open(struct loam_model **model, const char *path,
@@ -106,6 +109,7 @@ enum loam_status loam_model_open(struct loam_model **model, const char *path,
 
 void loam_model_close(struct loam_model *model) {
     if (model == NULL) return;
+    chat_template_destroy(model->chat);
     tokenizer_destroy(model->tokenizer);
     model_destroy(model->model);
     device_destroy(model->device);

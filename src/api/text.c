@@ -23,8 +23,11 @@ enum loam_status loam_tokenize(const struct loam_model *model, const char *text,
 /* name NULL: the model's template.  STATUS_UNSUPPORTED: it has none. */
 static enum status find_template(const struct loam_model *model, const char *name,
                                  const struct chat_template **chat, struct error *error) {
-    if (name == NULL) return chat_template_of_model(&model->model->gguf, chat, error);
-    *chat = chat_template_find(name);
+    if (name == NULL && model->chat == NULL) {
+        *error = model->chat_error;
+        return error->status;
+    }
+    *chat = name == NULL ? model->chat : chat_template_find(name);
     if (*chat != NULL) return STATUS_OK;
     return error_set(error, STATUS_USAGE, "no chat template '%.40s'", name);
 }

@@ -132,8 +132,12 @@ static enum status lay_out(const struct chat *chat, struct token_list *tokens, s
     for (size_t i = 0; i < chat->message_count; i++)
         messages[i] =
             (struct chat_message){chat->messages[i].role, chat->messages[i].text, chat->messages[i].length};
-    enum status status = chat_template_apply(chat->layout, chat->session.tokenizer, messages,
-                                             chat->message_count, true, tokens, error);
+    const struct chat_conversation conversation = {.messages = messages,
+                                                   .count = chat->message_count,
+                                                   .add_generation_prompt = true,
+                                                   .thinking = chat->source.prompt.thinking};
+    enum status status =
+        chat_template_lay_out(chat->layout, chat->session.tokenizer, &conversation, tokens, NULL, error);
     free(messages);
     return status;
 }
@@ -331,6 +335,7 @@ enum status chat_command(const struct options *options, struct error *error) {
         fprintf(stderr, "loam: note: saving stopped: %s\n", why.message);
     line_reader_destroy(chat->reader);
     answer_destroy(&chat->answer);
+    chat_template_destroy(chat->layout);
     session_close(&chat->session);
     status = trace_file_close(&chat->trace, status, error);
     plan_deinit(&chat->plan);

@@ -41,7 +41,9 @@ static enum status open_engine(struct explaining *e, struct error *error) {
     TRY(session_open(&e->session, options, option_count(options, OPTION_THREADS), error));
     TRY(session_open_tokenizer(&e->session, options, error));
     TRY(prompt_template(options, &e->session.model->gguf, &chat, error));
-    TRY(prompt_tokens(options, chat, e->session.tokenizer, &e->tokens, error));
+    const enum status laid_out = prompt_tokens(options, chat, e->session.tokenizer, &e->tokens, error);
+    chat_template_destroy(chat);
+    TRY(laid_out);
     e->prompt_count = e->tokens.count;
     e->plan = (struct plan){.sequence_capacity = 1, .select = select_options_default()};
     e->plan.batch_size = min_size(option_count(options, OPTION_BATCH), option_count(options, OPTION_UBATCH));

@@ -58,6 +58,10 @@ const struct option_spec option_table[] = {
     {.id = OPTION_CHAT_TEMPLATE, .name = "chat-template",
      .kind = ARGUMENT_TEXT, .argument = "NAME", .commands = SAMPLE, .group = GROUP_INPUT,
      .help = "use this built-in template instead of the one that the model names"},
+    {.id = OPTION_REASONING, .name = "reasoning", .short_name = "rea",
+     .kind = ARGUMENT_TEXT, .argument = "MODE", .commands = BIT(RUN) | BIT(CHAT), .group = GROUP_INPUT,
+     .help = "on, off or auto: whether the model thinks before it answers, where its template has a switch "
+             "(auto: as the template has it)"},
     {.id = OPTION_RAW, .name = "raw", .short_name = "no-cnv", .alias = "no-conversation",
      .kind = ARGUMENT_NONE, .commands = BIT(RUN) | BIT(EXPLAIN), .group = GROUP_INPUT,
      .help = "complete the text as it is, without the model's chat template (--ids and --special do so, "

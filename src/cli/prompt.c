@@ -18,12 +18,28 @@ static struct prompt_part part_of(const char *text) {
     return (struct prompt_part){text, text != NULL ? strlen(text) : 0};
 }
 
+static enum status read_thinking(const struct options *options, enum chat_thinking *thinking,
+                                 struct error *error) {
+    static const char *const words[] = {
+        [CHAT_THINKING_AUTO] = "auto", [CHAT_THINKING_ON] = "on", [CHAT_THINKING_OFF] = "off"};
+    const char *word = option_text(options, OPTION_REASONING);
+    *thinking = CHAT_THINKING_AUTO;
+    for (size_t i = 0; i < 3 && word != NULL; i++)
+        if (strcmp(word, words[i]) == 0) {
+            *thinking = (enum chat_thinking)i;
+            return STATUS_OK;
+        }
+    if (word == NULL) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "--reasoning: found '%.40s', expected on, off or auto", word);
+}
+
 enum status prompt_open(struct prompt_source *source, const struct options *options, struct error *error) {
     const char *paths[OPTION_LIST_MAX];
     bool read_input = false;
     *source = (struct prompt_source){.prompt = {.system = part_of(option_text(options, OPTION_SYSTEM)),
                                                 .documents = source->documents,
                                                 .question = part_of(option_text(options, OPTION_PROMPT))}};
+    TRY(read_thinking(options, &source->prompt.thinking, error));
     const size_t count = option_texts(options, OPTION_FILE, paths);
     for (size_t i = 0; i < count; i++) {
         bool is_input = strcmp(paths[i], "-") == 0;
@@ -120,6 +136,13 @@ enum status prompt_tokens(const struct options *options, const struct chat_templ
     return prompt_check_ids(list, tokenizer_vocabulary_size(tokenizer), error);
 }
 
+/* Thoughts that the template has no switch for come all the same: said, not refused. */
+static void check_switch(const struct options *options, const struct chat_template *chat) {
+    if (option_given(options, OPTION_REASONING) && !option_flag(options, OPTION_QUIET) &&
+        !chat_template_reads(chat, "enable_thinking") && !chat_template_reads(chat, "thinking"))
+        fputs("loam: note: the model's chat template has no switch for --reasoning\n", stderr);
+}
+
 enum status prompt_template(const struct options *options, const struct gguf *gguf,
                             const struct chat_template **chat, struct error *error) {
     const char *name = option_text(options, OPTION_CHAT_TEMPLATE);
@@ -127,10 +150,18 @@ enum status prompt_template(const struct options *options, const struct gguf *gg
     if (name == NULL) {
         struct gguf_string text = {NULL, 0};
         TRY(gguf_get_string(gguf, "tokenizer.chat_template", &text, error));
-        return text.text == NULL ? STATUS_OK : chat_template_detect(text.text, text.length, chat, error);
+        if (text.text == NULL) return STATUS_OK;
+        TRY(chat_template_create(text.text, text.length, chat, error));
+        const char *note = chat_template_note(*chat);
+        if (note != NULL && !option_flag(options, OPTION_QUIET)) fprintf(stderr, "loam: note: %s\n", note);
+        check_switch(options, *chat);
+        return STATUS_OK;
     }
     *chat = chat_template_find(name);
-    if (*chat != NULL) return STATUS_OK;
+    if (*chat != NULL) {
+        check_switch(options, *chat);
+        return STATUS_OK;
+    }
     char names[300] = "";
     const struct chat_template *known;
     for (size_t i = 0; (known = chat_template_at(i)) != NULL; i++) {

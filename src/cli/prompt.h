@@ -32,8 +32,8 @@ enum status prompt_tokens(const struct options *options, const struct chat_templ
                           const struct tokenizer *tokenizer, struct token_list *list, struct error *error)
     STATUS_CHECKED;
 
-/* The template of --chat-template, or the one that the model names; NULL: it names none.  STATUS_UNSUPPORTED: an
- * unknown template. */
+/* The template of --chat-template, or the model's own; NULL: it has none.  chat_template_destroy ends it.  Where a
+ * family stands in for the model's own, standard error has a line why.  STATUS_UNSUPPORTED: nothing can. */
 enum status prompt_template(const struct options *options, const struct gguf *gguf,
                             const struct chat_template **chat, struct error *error) STATUS_CHECKED;
 

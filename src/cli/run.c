@@ -520,6 +520,7 @@ enum status run_command(const struct options *options, struct error *error) {
     if (status == STATUS_OK) status = report(run, generate_and_print(run, error), error);
     for (size_t i = 0; i < run->answer_count; i++) answer_destroy(&run->answers[i]);
     json_answers_close(&run->json_answers);
+    chat_template_destroy(run->chat);
     session_close(&run->session);
     status = trace_file_close(&run->trace, status, error);
     plan_deinit(&run->plan);

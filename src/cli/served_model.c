@@ -1,5 +1,6 @@
 #include "cli/served_model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,13 +57,26 @@ static enum status name_model(struct served_model *model, struct error *error) {
     return STATUS_OK;
 }
 
+/* Without a template that can be used there are completions, and the other models' clients have their server. */
+static enum status choose_template(struct served_model *model, struct error *error) {
+    struct error why;
+    const enum status status =
+        prompt_template(model->options, &model->session.model->gguf, &model->chat, &why);
+    if (status == STATUS_UNSUPPORTED) {
+        fprintf(stderr, "loam: note: %s; chats are refused\n", why.message);
+        return STATUS_OK;
+    }
+    if (status != STATUS_OK) *error = why;
+    return status;
+}
+
 enum status served_model_open(struct served_model *model, struct error *error) {
     const struct options *options = model->options;
     TRY(model_path(options, &model->path, error));
     TRY(name_model(model, error));
     TRY(session_open(&model->session, options, option_count(options, OPTION_THREADS), error));
     TRY(session_open_tokenizer(&model->session, options, error));
-    TRY(prompt_template(options, &model->session.model->gguf, &model->chat, error));
+    TRY(choose_template(model, error));
     TRY(create_engine(model, false, error));
     const struct service_options service = {.engine = model->session.engine,
                                             .tokenizer = model->session.tokenizer,
@@ -98,6 +112,7 @@ struct server_model served_model_describe(const struct served_model *model) {
 void served_model_close(struct served_model *model) {
     if (model->service != NULL) model->session.engine = service_engine(model->service);
     service_destroy(model->service);
+    chat_template_destroy(model->chat);
     session_close(&model->session);
     plan_deinit(&model->plan);
     free(model->id);

@@ -56,7 +56,9 @@ enum status prompt_encode_chat(const struct prompt *prompt, const struct chat_te
     if (prompt->system.bytes != NULL)
         messages[count++] = (struct chat_message){CHAT_SYSTEM, prompt->system.bytes, prompt->system.length};
     messages[count++] = (struct chat_message){CHAT_USER, text, length};
-    enum status status = chat_template_apply(chat, tokenizer, messages, count, true, list, error);
+    const struct chat_conversation conversation = {
+        .messages = messages, .count = count, .add_generation_prompt = true, .thinking = prompt->thinking};
+    enum status status = chat_template_lay_out(chat, tokenizer, &conversation, list, NULL, error);
     free(text);
     return status;
 }

@@ -24,6 +24,7 @@ struct prompt {
     const struct prompt_part *documents; /* [document_count] */
     size_t document_count;
     struct prompt_part question;
+    enum chat_thinking thinking; /* for a chat template only */
 };
 
 /* The separator of two parts. */

@@ -54,7 +54,7 @@ struct jinja_limits {
     uint64_t steps; /* evaluations, and a step for each 64 bytes that are looked at */
     size_t bytes;   /* of all values that are made */
 };
-/* For messages of that many bytes: a second of one core at worst, and what the longest real templates need tenfold. */
+/* For messages of that many bytes: a second of one core at worst, and many times what real templates need. */
 struct jinja_limits jinja_limits_for(size_t input_bytes);
 
 struct jinja_input {

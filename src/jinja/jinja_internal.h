@@ -155,6 +155,7 @@ struct jinja_value jinja_text_word(struct jinja_run *run, const char *word); /* 
 struct jinja_value jinja_text_cut(struct jinja_run *run, const struct jinja_text *text, size_t begin,
                                   size_t end);
 void jinja_put(struct jinja_builder *builder, const char *bytes, size_t length, bool by_template);
+void jinja_reserve(struct jinja_builder *builder, size_t length);     /* of an empty one */
 void jinja_put_word(struct jinja_builder *builder, const char *word); /* by the template */
 void jinja_put_text(struct jinja_builder *builder, const struct jinja_text *text, size_t begin, size_t end);
 struct jinja_value jinja_built(struct jinja_builder *builder);

@@ -16,6 +16,8 @@ static struct jinja_value wrong(struct jinja_run *run, const char *what, const s
 static struct jinja_value join(struct jinja_run *run, const struct jinja_value *left,
                                const struct jinja_value *right) {
     struct jinja_builder builder = {.run = run};
+    if (left->kind == JINJA_TEXT && right->kind == JINJA_TEXT)
+        jinja_reserve(&builder, left->text->length + right->text->length); /* these may be whole books */
     jinja_print(&builder, left);
     jinja_print(&builder, right);
     return jinja_built(&builder);

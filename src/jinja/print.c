@@ -112,10 +112,11 @@ void jinja_print(struct jinja_builder *builder, const struct jinja_value *value)
     case JINJA_TEXT: jinja_put_text(builder, value->text, 0, value->text->length); break;
     case JINJA_LIST: put_list(builder, value->list); break;
     case JINJA_MAP:
-        if (!value->map->is_namespace) {
+        if (value->map->is_namespace)
+            jinja_fail(builder->run, STATUS_UNSUPPORTED, "a namespace is printed");
+        else
             put_map(builder, value->map);
-            break;
-        } /* fall through */
+        break;
     case JINJA_LOOP:
     case JINJA_MACRO:
     case JINJA_METHOD:

@@ -15,7 +15,7 @@ struct jinja_block {
 };
 
 struct jinja_limits jinja_limits_for(size_t input_bytes) {
-    const size_t bytes = input_bytes < SIZE_MAX / 64 ? 24 * input_bytes : SIZE_MAX / 2;
+    const size_t bytes = input_bytes < SIZE_MAX / 128 ? 48 * input_bytes : SIZE_MAX / 2;
     return (struct jinja_limits){.steps = 4000000 + (uint64_t)input_bytes * 2, .bytes = (32U << 20) + bytes};
 }
 

@@ -74,6 +74,11 @@ void jinja_put(struct jinja_builder *builder, const char *bytes, size_t length, 
     builder->length += length;
 }
 
+void jinja_reserve(struct jinja_builder *builder, size_t length) {
+    builder->bytes = jinja_allocate(builder->run, length);
+    if (builder->bytes != NULL) builder->capacity = length;
+}
+
 void jinja_put_word(struct jinja_builder *builder, const char *word) {
     jinja_put(builder, word, strlen(word), true);
 }

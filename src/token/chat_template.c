@@ -1,84 +1,21 @@
-/* The families, their marks, and the builder that keeps text and control tokens apart. */
+/* The families, their marks, and the front: a conversation in a model's own template, or in a family's. */
 #include "token/chat_template.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
-#include "token/tokenizer_internal.h"
-#include "token/unicode.h"
+#include "token/chat_builder_internal.h"
 
-/* ---- the builder ---- */
-
-struct chat_part {
-    token_id id;          /* TOKEN_NONE: text */
-    size_t start, length; /* of the text, in chat_builder.text */
-};
-
-struct chat_builder {
-    const struct chat_template *chat;
-    const struct tokenizer *tokenizer;
-    struct chat_part *parts; /* [count] */
-    size_t count, capacity;
-    char *text; /* [length]; parts that are text follow each other in it */
-    size_t length, text_capacity;
-    enum status status; /* the first failure; everything after it does nothing */
-    struct error *error;
-};
-
-typedef void chat_build(struct chat_builder *b, const struct chat_message *messages, size_t count,
-                        bool add_generation_prompt);
-
-struct chat_template {
-    const char *name;
-    chat_build *build;
-    bool starts_with_bos;
-    bool takes_turns;          /* user, assistant, user ... after an optional system message */
-    bool system_is_first;      /* a system message has a form only at the start */
-    bool strips_after_control; /* SPM: spaces behind a control token do not reach the model */
-};
-
-static void put_token(struct chat_builder *b, token_id id) {
-    if (b->status != STATUS_OK) return;
-    if (b->count == b->capacity) {
-        size_t capacity = b->capacity ? 2 * b->capacity : 64;
-        struct chat_part *parts = realloc(b->parts, capacity * sizeof *parts);
-        if (!parts) {
-            b->status = error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
-            return;
-        }
-        b->parts = parts;
-        b->capacity = capacity;
-    }
-    b->parts[b->count++] = (struct chat_part){id, b->length, 0};
+static void put_text(struct chat_builder *b, const char *text) {
+    chat_builder_put_bytes(b, text, strlen(text));
 }
-
-static void put_bytes(struct chat_builder *b, const char *text, size_t length) {
-    if (b->status != STATUS_OK || length == 0) return;
-    if (length > b->text_capacity - b->length) {
-        size_t capacity = 2 * b->text_capacity + length;
-        char *grown = realloc(b->text, capacity);
-        if (!grown) {
-            b->status = error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
-            return;
-        }
-        b->text = grown;
-        b->text_capacity = capacity;
-    }
-    /* Text next to text is one text: a model was trained on its joint tokens. */
-    if (b->count == 0 || b->parts[b->count - 1].id != TOKEN_NONE) put_token(b, TOKEN_NONE);
-    if (b->status != STATUS_OK) return;
-    memcpy(b->text + b->length, text, length);
-    b->length += length;
-    b->parts[b->count - 1].length += length;
-}
-
-static void put_text(struct chat_builder *b, const char *text) { put_bytes(b, text, strlen(text)); }
 
 static void put_control(struct chat_builder *b, const char *mark) {
     token_id id = tokenizer_find(b->tokenizer, mark);
     if (tokenizer_is_control(b->tokenizer, id))
-        put_token(b, id);
+        chat_builder_put_token(b, id);
     else if (b->status == STATUS_OK)
         b->status = error_set(b->error, STATUS_UNSUPPORTED,
                               "chat template '%s' needs the control token %s, which the vocabulary lacks",
@@ -87,42 +24,18 @@ static void put_control(struct chat_builder *b, const char *mark) {
 
 static void put_end_of_sequence(struct chat_builder *b) {
     if (b->tokenizer->eos != TOKEN_NONE)
-        put_token(b, b->tokenizer->eos);
+        chat_builder_put_token(b, b->tokenizer->eos);
     else if (b->status == STATUS_OK)
         b->status = error_set(b->error, STATUS_UNSUPPORTED,
                               "chat template '%s' needs an end-of-sequence token", b->chat->name);
 }
 
 static void put_content(struct chat_builder *b, const struct chat_message *message) {
-    put_bytes(b, message->content, message->length);
-}
-
-/* What Python's str.strip and Jinja's trim call space. */
-static bool is_trimmed(uint32_t code) {
-    return unicode_classes(code) & UNICODE_SPACE || (code >= 0x1C && code <= 0x1F);
-}
-
-static struct chat_message trim(struct chat_message message) {
-    const uint8_t *text = (const uint8_t *)message.content;
-    size_t start = 0, end = 0;
-    bool begun = false;
-    for (size_t at = 0; at < message.length;) {
-        struct unicode_character c = unicode_decode(text, message.length, at);
-        at += c.length;
-        if (is_trimmed(c.code)) {
-            if (!begun) start = at;
-        } else {
-            begun = true;
-            end = at;
-        }
-    }
-    message.content += start;
-    message.length = begun ? end - start : 0;
-    return message;
+    chat_builder_put_bytes(b, message->content, message->length);
 }
 
 static void put_trimmed(struct chat_builder *b, const struct chat_message *message) {
-    struct chat_message trimmed = trim(*message);
+    struct chat_message trimmed = chat_message_trim(*message);
     put_content(b, &trimmed);
 }
 
@@ -131,6 +44,7 @@ static const char *role_name(enum chat_role role) {
     case CHAT_SYSTEM: return "system";
     case CHAT_USER: return "user";
     case CHAT_ASSISTANT: return "assistant";
+    case CHAT_TOOL: return "tool";
     }
     return "user";
 }
@@ -182,16 +96,18 @@ static void build_llama2(struct chat_builder *b, const struct chat_message *mess
             put_end_of_sequence(b);
             continue;
         }
-        if (i > (system ? 1 : 0) && b->tokenizer->bos != TOKEN_NONE) put_token(b, b->tokenizer->bos);
+        if (i > (system ? 1 : 0) && b->tokenizer->bos != TOKEN_NONE)
+            chat_builder_put_token(b, b->tokenizer->bos);
         put_text(b, "[INST] ");
         if (system && i == 1) { /* trimmed as one text: SYSTEM inside its marks stays as it is */
             put_text(b, "<<SYS>>\n");
             put_content(b, system);
             put_text(b, "\n<</SYS>>");
-            struct chat_message turn = trim(messages[i]);
+            struct chat_message turn = chat_message_trim(messages[i]);
             if (turn.length > 0) { /* its start is inside the text and stays too */
                 put_text(b, "\n\n");
-                put_bytes(b, messages[i].content, (size_t)(turn.content - messages[i].content) + turn.length);
+                chat_builder_put_bytes(b, messages[i].content,
+                                       (size_t)(turn.content - messages[i].content) + turn.length);
             }
         } else {
             put_trimmed(b, &messages[i]);
@@ -247,6 +163,7 @@ static void build_mistral(struct chat_builder *b, const struct mistral_form *for
     for (size_t i = first; i < count; i++) {
         switch (messages[i].role) {
         case CHAT_SYSTEM: put_mistral_system(b, form, &messages[i]); break;
+        case CHAT_TOOL:
         case CHAT_USER:
             put_text(b, form->before_instruction);
             put_mark(b, form, "[INST]");
@@ -460,6 +377,16 @@ const struct chat_template *chat_template_find(const char *name) {
 const char *chat_template_name(const struct chat_template *chat) { return chat->name; }
 bool chat_template_takes_turns(const struct chat_template *chat) { return chat->takes_turns; }
 bool chat_template_wants_system_first(const struct chat_template *chat) { return chat->system_is_first; }
+bool chat_template_has_system(const struct chat_template *chat) { return !chat->lacks_system; }
+bool chat_template_shows_tools(const struct chat_template *chat) { return chat->shows_tools; }
+bool chat_template_shows_calls(const struct chat_template *chat) { return chat->shows_calls; }
+enum chat_syntax chat_template_syntax(const struct chat_template *chat) { return chat->syntax; }
+const char *chat_template_note(const struct chat_template *chat) {
+    return chat->note[0] != '\0' ? chat->note : NULL;
+}
+bool chat_template_reads(const struct chat_template *chat, const char *variable) {
+    return chat->program != NULL && jinja_program_reads(chat->program, variable);
+}
 
 /* ---- detection ---- */
 
@@ -506,6 +433,51 @@ enum status chat_template_detect(const char *text, size_t length, const struct c
         (int)(length < 80 ? length : 80), text, length < 80 ? "" : "...");
 }
 
+/* The family of a template that cannot be used itself, with the reason.  Without one: both reasons. */
+static enum status fall_back(struct chat_template *chat, const char *text, size_t length,
+                             const struct error *why, struct error *error) {
+    const struct chat_template *family;
+    struct error unknown;
+    if (chat_template_detect(text, length, &family, &unknown) != STATUS_OK)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "%.200s; no built-in template has its marks: --chat-template NAME", why->message);
+    *chat = *family;
+    snprintf(chat->note, sizeof chat->note, "%.280s; the built-in template '%s' is used", why->message,
+             chat->name);
+    return STATUS_OK;
+}
+
+enum status chat_template_create(const char *text, size_t length, const struct chat_template **chat,
+                                 struct error *error) {
+    struct chat_template *made = calloc(1, sizeof *made);
+    const struct chat_template *family;
+    struct error why;
+    *chat = NULL;
+    if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the chat template");
+    made->name = "jinja";
+    if (chat_template_detect(text, length, &family, &why) == STATUS_OK)
+        made->strips_after_control = family->strips_after_control;
+    enum status status = chat_jinja_create(made, text, length, &why);
+    if (status == STATUS_UNSUPPORTED)
+        status = fall_back(made, text, length, &why, error);
+    else if (status != STATUS_OK && error != NULL)
+        *error = why;
+    if (status != STATUS_OK) {
+        free(made);
+        return status;
+    }
+    *chat = made;
+    return STATUS_OK;
+}
+
+void chat_template_destroy(const struct chat_template *chat) {
+    const size_t count = sizeof templates / sizeof templates[0];
+    if (chat == NULL || (chat >= templates && chat < templates + count)) return;
+    struct chat_template *owned = (struct chat_template *)chat;
+    jinja_program_destroy(owned->program);
+    free(owned);
+}
+
 enum status chat_template_of_model(const struct gguf *gguf, const struct chat_template **chat,
                                    struct error *error) {
     struct gguf_string text = {NULL, 0};
@@ -514,7 +486,7 @@ enum status chat_template_of_model(const struct gguf *gguf, const struct chat_te
     if (!text.text)
         return error_set(error, STATUS_UNSUPPORTED,
                          "the model has no chat template; name one with --chat-template NAME");
-    return chat_template_detect(text.text, text.length, chat, error);
+    return chat_template_create(text.text, text.length, chat, error);
 }
 
 /* ---- application ---- */
@@ -540,47 +512,59 @@ static enum status check_order(const struct chat_template *chat, const struct ch
     return STATUS_OK;
 }
 
-/* Phi-3's tokenizer takes the spaces behind its marks away (rstrip), which GGUF does not record. */
-static void strip_after_control(struct chat_builder *b) {
-    for (size_t i = 1; i < b->count; i++) {
-        struct chat_part *part = &b->parts[i];
-        if (part->id != TOKEN_NONE || b->parts[i - 1].id == TOKEN_NONE) continue;
-        struct chat_message rest = {CHAT_USER, b->text + part->start, part->length};
-        while (rest.length > 0) {
-            struct unicode_character c = unicode_decode((const uint8_t *)rest.content, rest.length, 0);
-            if (!is_trimmed(c.code)) break;
-            rest.content += c.length;
-            rest.length -= c.length;
-        }
-        part->start += part->length - rest.length;
-        part->length = rest.length;
-    }
+/* BOS that the template wrote itself is enough. */
+static void put_bos_first(struct chat_builder *b) {
+    const token_id bos = b->tokenizer->bos;
+    if (bos == TOKEN_NONE || !b->tokenizer->adds_bos || (b->count > 0 && b->parts[0].id == bos)) return;
+    chat_builder_put_token(b, bos);
+    if (b->status != STATUS_OK) return;
+    const struct chat_part last = b->parts[b->count - 1];
+    memmove(b->parts + 1, b->parts, (b->count - 1) * sizeof last);
+    b->parts[0] = (struct chat_part){.id = last.id};
 }
 
-static enum status encode_parts(struct chat_builder *b, struct token_list *list) {
-    if (b->count == 0) return STATUS_OK;
-    struct tokenize_part *parts = malloc(b->count * sizeof *parts);
-    if (!parts) return error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
-    for (size_t i = 0; i < b->count; i++)
-        parts[i] = (struct tokenize_part){b->parts[i].id, b->text ? b->text + b->parts[i].start : NULL,
-                                          b->parts[i].length};
-    enum status status = tokenizer_encode_parts(b->tokenizer, parts, b->count, list, b->error);
-    free(parts);
+static void build_family(struct chat_builder *b, const struct chat_conversation *conversation) {
+    const struct chat_template *chat = b->chat;
+    b->status = check_order(chat, conversation->messages, conversation->count, b->error);
+    if (b->status != STATUS_OK) return;
+    if (b->tokenizer->bos != TOKEN_NONE && (chat->starts_with_bos || b->tokenizer->adds_bos))
+        chat_builder_put_token(b, b->tokenizer->bos);
+    chat->build(b, conversation->messages, conversation->count,
+                conversation->add_generation_prompt && !conversation->continues);
+}
+
+/* The beginning of the answer has a thought that did not end. */
+static bool begins_thought(const struct chat_message *message) {
+    const struct chat_message text = chat_message_trim(*message);
+    return text.length >= 7 && memcmp(text.content, "<think>", 7) == 0 &&
+           memmem(text.content, text.length, "</think>", 8) == NULL;
+}
+
+enum status chat_template_lay_out(const struct chat_template *chat, const struct tokenizer *tokenizer,
+                                  const struct chat_conversation *conversation, struct token_list *list,
+                                  bool *thinks, struct error *error) {
+    if (conversation->count == 0) return error_set(error, STATUS_USAGE, "a conversation needs a message");
+    struct chat_builder b = {.chat = chat, .tokenizer = tokenizer, .error = error};
+    const struct chat_message *last = &conversation->messages[conversation->count - 1];
+    if (chat->program != NULL) {
+        chat_jinja_build(&b, conversation);
+        put_bos_first(&b);
+    } else {
+        build_family(&b, conversation);
+    }
+    if (chat->strips_after_control && tokenizer->model == TOKENIZER_SPM) chat_builder_strip_after_control(&b);
+    if (conversation->continues) chat_builder_cut(&b, last->content, last->length);
+    if (thinks != NULL) *thinks = conversation->continues ? begins_thought(last) : b.thinks;
+    enum status status = b.status;
+    if (status == STATUS_OK) status = chat_builder_encode(&b, list);
+    chat_builder_deinit(&b);
     return status;
 }
 
 enum status chat_template_apply(const struct chat_template *chat, const struct tokenizer *tokenizer,
                                 const struct chat_message *messages, size_t count, bool add_generation_prompt,
                                 struct token_list *list, struct error *error) {
-    TRY(check_order(chat, messages, count, error));
-    struct chat_builder b = {.chat = chat, .tokenizer = tokenizer, .error = error};
-    if (tokenizer->bos != TOKEN_NONE && (chat->starts_with_bos || tokenizer->adds_bos))
-        put_token(&b, tokenizer->bos);
-    chat->build(&b, messages, count, add_generation_prompt);
-    if (chat->strips_after_control && tokenizer->model == TOKENIZER_SPM) strip_after_control(&b);
-    enum status status = b.status;
-    if (status == STATUS_OK) status = encode_parts(&b, list);
-    free(b.parts);
-    free(b.text);
-    return status;
+    const struct chat_conversation conversation = {
+        .messages = messages, .count = count, .add_generation_prompt = add_generation_prompt};
+    return chat_template_lay_out(chat, tokenizer, &conversation, list, NULL, error);
 }

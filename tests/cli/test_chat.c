@@ -28,12 +28,12 @@ static int setup(void **state) {
     /* llama2's layout needs no control tokens but BOS and EOS, which the tiny vocabulary has. */
     tiny_model_write(
         model_path,
-        &(struct tiny_model){.seed = 3, .context = 4096, .chat_template = "{{ '[INST] ' }} <<SYS>> [/INST]"});
+        &(struct tiny_model){.seed = 3, .context = 4096, .chat_template = TINY_CHAT_TEMPLATE});
     snprintf(endless_path, sizeof endless_path, "%s", scratch_path("endless.gguf"));
     tiny_model_write(endless_path, &(struct tiny_model){.seed = 3,
                                                         .context = ENDLESS_CONTEXT,
                                                         .never_ends = true,
-                                                        .chat_template = "{{ '[INST] ' }} <<SYS>> [/INST]"});
+                                                        .chat_template = TINY_CHAT_TEMPLATE});
     tiny_model_write(plain_path, &(struct tiny_model){.seed = 3});
     return 0;
 }

@@ -811,7 +811,7 @@ int main(void) {
     tiny_model_write(talking_path, &(struct tiny_model){.seed = 8,
                                                         .context = 4096,
                                                         .never_ends = true,
-                                                        .chat_template = "{{ '[INST] ' }} <<SYS>> [/INST]"});
+                                                        .chat_template = TINY_CHAT_TEMPLATE});
     snprintf(small_path, sizeof small_path, "%s", scratch_path("small"));
     write_text(text_path, TEXT_BYTES, "");
     write_text(small_path, 600, "");

@@ -209,7 +209,7 @@ static void in_a_conversation(void **state) {
     tiny_model_write(talking, &(struct tiny_model){.seed = 8,
                                                    .context = 4096,
                                                    .never_ends = true,
-                                                   .chat_template = "{{ '[INST] ' }} <<SYS>> [/INST]"});
+                                                   .chat_template = TINY_CHAT_TEMPLATE});
 #define TALK(words, ...)                                                                                    \
     process_run(&(struct process_request){.arguments = (const char *const[]){"chat", "-m", talking,         \
                                                                              "--temp", "0", "-n", "12",     \

@@ -424,7 +424,7 @@ static int setup(void **state) {
                                                       .context = 4096,
                                                       .layers = LAYERS,
                                                       .never_ends = true,
-                                                      .chat_template = "{{ '[INST] ' }} <<SYS>> [/INST]"});
+                                                      .chat_template = TINY_CHAT_TEMPLATE});
     FILE *file = fopen(text_path, "w");
     assert_non_null(file);
     for (size_t i = 0; i < TEXT_BYTES; i++) fputc('a' + (int)(i * i / 7 % 26), file);

@@ -19,6 +19,15 @@ enum {
     TINY_VOCABULARY = 320,
 };
 
+/* In the shape of Llama 2's. */
+#define TINY_CHAT_TEMPLATE                                                                                \
+    "{% if messages[0].role == 'system' %}{% set s = '<<SYS>>\\n' ~ messages[0].content ~ "               \
+    "'\\n<</SYS>>\\n\\n' %}"                                                                              \
+    "{% set rest = messages[1:] %}{% else %}{% set s = '' %}{% set rest = messages %}{% endif %}"         \
+    "{% for m in rest %}{% if m.role == 'user' %}{{ bos_token ~ '[INST] ' ~ (s if loop.first else '') ~ " \
+    "m.content | trim ~ ' [/INST]' }}{% else %}{{ ' ' ~ m.content | trim ~ ' ' ~ eos_token }}{% endif %}" \
+    "{% endfor %}"
+
 struct tiny_model {
     uint64_t seed;
     bool vocabulary_only; /* no tensors */

@@ -1434,13 +1434,15 @@ def environment():
     return made
 
 
-def render(env, source, variables):
+def render(env, source, variables, compiled={}):
     clock = datetime.datetime.fromtimestamp(NOW, datetime.timezone.utc)
     # loam says that there is no clock, and yet gives the date to those that ask all the same.
     if "strftime_now is defined" not in source:
         variables = {**variables, "strftime_now": clock.strftime}
     try:
-        return env.from_string(source).render(**variables)
+        if source not in compiled:
+            compiled[source] = env.from_string(source)
+        return compiled[source].render(**variables)
     except Exception:
         return None
 

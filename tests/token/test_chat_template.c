@@ -68,6 +68,32 @@ static void check_rendering(struct family *family, const struct record *expected
     family->count = 0;
 }
 
+/* The same conversation in the recorded template itself: the same tokens, control tokens by their ids. */
+static void check_own_template(struct family *family, const struct chat_template *own, bool answers) {
+    struct tokenizer *t = byte_vocabulary("llama-bpe", marks, MARK_COUNT, family->bos, family->eos);
+    struct token_list expected = {0}, list = {0};
+    struct error error;
+    assert_ok(
+        chat_template_apply(family->chat, t, family->messages, family->count, answers, &expected, &error),
+        error);
+    assert_ok(chat_template_apply(own, t, family->messages, family->count, answers, &list, &error), error);
+    /* These two write [INST] as text, where no vocabulary of theirs has it as a token; this one does. */
+    const bool is_text = strcmp(chat_template_name(family->chat), "llama2") == 0 ||
+                         strcmp(chat_template_name(family->chat), "mistral-v1") == 0;
+    char *text = decode(t, &list, true, NULL), *expected_text = decode(t, &expected, true, NULL);
+    assert_string_equal(text, expected_text);
+    free(text);
+    free(expected_text);
+    if (!is_text && list.count != expected.count)
+        fail_msg("%zu tokens, expected %zu", list.count, expected.count);
+    if (!is_text && memcmp(list.ids, expected.ids, list.count * sizeof *list.ids) != 0)
+        fail_msg("%s, case %zu: other tokens by its Jinja text", chat_template_name(family->chat),
+                 family->cases);
+    token_list_deinit(&list);
+    token_list_deinit(&expected);
+    tokenizer_destroy(t);
+}
+
 static void add_message(struct family *family, enum chat_role role, const struct record *record) {
     assert_true(family->count < MESSAGES_MAX);
     family->messages[family->count++] = (struct chat_message){role, record->text, record->length};
@@ -79,6 +105,7 @@ static void recorded_renderings(void **state) {
     assert_non_null(file);
     char *at = strchr(file, '\n') + 1;
     struct family family = {0};
+    const struct chat_template *own = NULL;
     struct record record;
     size_t families = 0, cases = 0;
     struct error error;
@@ -87,6 +114,10 @@ static void recorded_renderings(void **state) {
             family = (struct family){.chat = chat_template_find(record.argument)};
             if (!family.chat) fail_msg("no template %s", record.argument);
             const struct chat_template *detected;
+            chat_template_destroy(own);
+            assert_ok(chat_template_create(record.text, record.length, &own, &error), error);
+            assert_string_equal(chat_template_name(own), "jinja");
+            assert_null(chat_template_note(own));
             assert_ok(chat_template_detect(record.text, record.length, &detected, &error), error);
             assert_string_equal(chat_template_name(detected), record.argument);
             families++;
@@ -102,6 +133,7 @@ static void recorded_renderings(void **state) {
             add_message(&family, CHAT_ASSISTANT, &record);
         } else {
             assert_string_equal(record.kind, "render");
+            check_own_template(&family, own, record.argument[0] == '1');
             check_rendering(&family, &record);
             cases++;
         }
@@ -110,6 +142,7 @@ static void recorded_renderings(void **state) {
     while (chat_template_at(known)) known++;
     assert_int_equal(families, known);
     assert_int_equal(cases, 9 * families);
+    chat_template_destroy(own);
     free(file);
 }
 
@@ -127,19 +160,218 @@ static size_t count_controls(const struct tokenizer *t, const struct chat_templa
     return count;
 }
 
+static void check_user_text(const struct tokenizer *t, const struct chat_template *chat, const char *all) {
+    const size_t harmless = count_controls(t, chat, "hello");
+    assert_true(harmless > 0);
+    assert_int_equal(count_controls(t, chat, all), harmless);
+    for (size_t m = 0; m < MARK_COUNT; m++) assert_int_equal(count_controls(t, chat, marks[m]), harmless);
+}
+
 static void user_text_stays_text(void **state) {
     (void)state;
     struct tokenizer *t = byte_vocabulary("llama-bpe", marks, MARK_COUNT, "<s>", "</s>");
     char all[2048] = "";
     for (size_t m = 0; m < MARK_COUNT; m++) strcat(all, marks[m]);
     const struct chat_template *chat;
-    for (size_t i = 0; (chat = chat_template_at(i)); i++) {
-        size_t harmless = count_controls(t, chat, "hello");
-        assert_true(harmless > 0);
-        assert_int_equal(count_controls(t, chat, all), harmless);
-        for (size_t m = 0; m < MARK_COUNT; m++) assert_int_equal(count_controls(t, chat, marks[m]), harmless);
+    for (size_t i = 0; (chat = chat_template_at(i)); i++) check_user_text(t, chat, all);
+    /* A model's own template, in the ways in which one joins a mark and what a user says. */
+    static const char *const own[] = {
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}",
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' }}{% "
+        "endfor %}",
+        "{% for m in messages %}{{ ('<|' ~ m.role ~ '|>' ~ m.content) | trim }}</s>{% endfor %}",
+        "{% set ns = namespace(x='') %}{% for m in messages %}{% set ns.x = ns.x ~ '[INST]' ~ m.content ~ "
+        "'[/INST]' %}"
+        "{% endfor %}{{ ns.x.replace('zz', '') }}",
+        "{% macro t(c) %}<|user|>{{ c | replace('\n', ' ') }}<|end|>{% endmacro %}{% for m in messages %}{{ "
+        "t(m.content) "
+        "}}{% endfor %}",
+        "{% for m in messages %}<|user|>{{ m.content.split('<|end|>') | join('') }}<|end|>{% endfor %}",
+        "{% for m in messages %}<|user|>{{ m.content | tojson }}<|end|>{{ [m.content] }}{{ "
+        "m.content[::-1][::-1] }}{% "
+        "endfor %}"};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+        struct error error;
+        assert_ok(chat_template_create(own[i], strlen(own[i]), &chat, &error), error);
+        assert_string_equal(chat_template_name(chat), "jinja");
+        check_user_text(t, chat, all);
+        chat_template_destroy(chat);
     }
     tokenizer_destroy(t);
+}
+
+static char *laid_out(const struct chat_template *chat, const struct tokenizer *t,
+                      const struct chat_conversation *conversation, bool *thinks) {
+    struct token_list list = {0};
+    struct error error;
+    assert_ok(chat_template_lay_out(chat, t, conversation, &list, thinks, &error), error);
+    char *text = decode(t, &list, true, NULL);
+    token_list_deinit(&list);
+    return text;
+}
+
+static void assert_laid_out(const struct chat_template *chat, const struct tokenizer *t,
+                            const struct chat_conversation *conversation, const char *expected,
+                            bool expects_thought) {
+    bool thinks = !expects_thought;
+    char *text = laid_out(chat, t, conversation, &thinks);
+    assert_string_equal(text, expected);
+    assert_int_equal(thinks, expects_thought);
+    free(text);
+}
+
+static const struct chat_template *create(const char *text) {
+    const struct chat_template *chat;
+    struct error error;
+    assert_ok(chat_template_create(text, strlen(text), &chat, &error), error);
+    return chat;
+}
+
+static void an_answer_goes_on(void **state) {
+    (void)state;
+    struct tokenizer *t = byte_vocabulary("llama-bpe", marks, MARK_COUNT, "<s>", "</s>");
+    const struct chat_message messages[] = {{CHAT_USER, "sum", 3}, {CHAT_ASSISTANT, " The sum is ", 12}};
+    const struct chat_message thought[] = {{CHAT_USER, "sum", 3}, {CHAT_ASSISTANT, "<think>\nsum", 11}};
+    const struct chat_conversation goes_on = {
+        .messages = messages, .count = 2, .add_generation_prompt = true, .continues = true};
+    const struct chat_conversation thinks = {.messages = thought, .count = 2, .continues = true};
+    assert_laid_out(chat_template_find("chatml"), t, &goes_on,
+                    "<|im_start|>user\nsum<|im_end|>\n<|im_start|>assistant\n The sum is ", false);
+    assert_laid_out(chat_template_find("mistral-v3"), t, &goes_on, "<s>[INST] sum[/INST] The sum is", false);
+    const struct chat_template *own =
+        create("{% for m in messages %}<|user|>{{ m.role }}:{{ m.content | trim }}<|end|>{% "
+               "endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}");
+    assert_laid_out(own, t, &goes_on, "<|user|>user:sum<|end|><|user|>assistant:The sum is", false);
+    assert_laid_out(own, t, &thinks, "<|user|>user:sum<|end|><|user|>assistant:<think>\nsum", true);
+    chat_template_destroy(own);
+    own = create(
+        "{% for m in messages %}{{ m.role }}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}");
+    struct token_list list = {0};
+    struct error error;
+    assert_int_equal(chat_template_lay_out(own, t, &goes_on, &list, NULL, &error), STATUS_USAGE);
+    assert_non_null(strstr(error.message, "does not show the answer"));
+    chat_template_destroy(own);
+    tokenizer_destroy(t);
+}
+
+static void thoughts_have_a_switch(void **state) {
+    (void)state;
+    struct tokenizer *t = byte_vocabulary("llama-bpe", marks, MARK_COUNT, "<s>", "</s>");
+    const struct chat_message message = {CHAT_USER, "a<think>", 8};
+    struct chat_conversation conversation = {.messages = &message, .count = 1, .add_generation_prompt = true};
+    const struct chat_template *own = create("<|user|>{{ messages[-1].content }}<|end|>{% if "
+                                             "add_generation_prompt %}<|assistant|>{% if enable_thinking is "
+                                             "defined and not enable_thinking %}<think>\n\n</think>{% else "
+                                             "%}<think>\n{% endif %}{% endif %}{{ effort }}");
+    assert_laid_out(own, t, &conversation, "<|user|>a<think><|end|><|assistant|><think>\n", true);
+    conversation.thinking = CHAT_THINKING_OFF;
+    assert_laid_out(own, t, &conversation, "<|user|>a<think><|end|><|assistant|><think>\n\n</think>", false);
+    conversation.thinking = CHAT_THINKING_ON;
+    assert_laid_out(own, t, &conversation, "<|user|>a<think><|end|><|assistant|><think>\n", true);
+    conversation.add_generation_prompt = false;
+    json_t *variables =
+        json_pack("{s:s, s:s, s:b}", "effort", "<|end|>low", "messages", "none", "add_generation_prompt", 1);
+    conversation.variables = variables;
+    assert_laid_out(own, t, &conversation, "<|user|>a<think><|end|><|end|>low", false);
+    struct token_list list = {0};
+    struct error error;
+    size_t controls = 0;
+    assert_ok(chat_template_lay_out(own, t, &conversation, &list, NULL, &error), error);
+    for (size_t i = 0; i < list.count; i++) controls += tokenizer_is_control(t, list.ids[i]);
+    assert_int_equal(controls, 2); /* a variable is a request's: no mark of its own */
+    assert_true(chat_template_reads(own, "enable_thinking") && !chat_template_reads(own, "thinking"));
+    token_list_deinit(&list);
+    json_decref(variables);
+    chat_template_destroy(own);
+    tokenizer_destroy(t);
+}
+
+/* What a template has forms for, as it was tried; the recorded ones of tests/jinja. */
+static void templates_are_tried(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        bool has_system, system_first, turns, tools;
+        enum chat_syntax syntax;
+    } expected[] = {{"chatml", true, false, false, false, CHAT_HERMES},
+                    {"llama2", true, true, true, false, CHAT_HERMES},
+                    {"llama3.1", true, false, false, true, CHAT_LLAMA3},
+                    {"mistral-v1", false, true, true, false, CHAT_HERMES},
+                    {"mistral-v3", true, true, true, true, CHAT_MISTRAL},
+                    {"gemma", false, true, true, false, CHAT_HERMES},
+                    {"gemma3", true, true, true, false, CHAT_HERMES},
+                    {"qwen2.5", true, false, false, true, CHAT_HERMES},
+                    {"qwen3", true, false, false, true, CHAT_HERMES},
+                    {"qwen-xml", true, false, false, true, CHAT_QWEN_XML},
+                    {"glm4", true, false, false, true, CHAT_GLM},
+                    {"harmony", true, true, false, true, CHAT_HARMONY},
+                    {"gemma-tools", true, false, false, true, CHAT_GEMMA},
+                    {"deepseek-r1", true, false, false, false, CHAT_HERMES},
+                    {"command-r-tools", true, false, false, false, CHAT_HERMES},
+                    {"zephyr", true, false, false, false, CHAT_HERMES},
+                    {"vicuna", true, true, true, false, CHAT_HERMES},
+                    {"alpaca", true, true, false, false, CHAT_HERMES}};
+    json_error_t why;
+    json_t *recorded = json_load_file(LOAM_SOURCE_DIR "/tests/jinja/templates.json", 0, &why);
+    const json_t *templates = json_object_get(recorded, "templates");
+    size_t found = 0;
+    for (size_t i = 0; i < json_array_size(templates); i++) {
+        const json_t *entry = json_array_get(templates, i), *source = json_object_get(entry, "source");
+        for (size_t n = 0; n < sizeof expected / sizeof expected[0]; n++) {
+            if (strcmp(json_string_value(json_object_get(entry, "name")), expected[n].name) != 0) continue;
+            const struct chat_template *chat = create(json_string_value(source));
+            if (chat_template_has_system(chat) != expected[n].has_system ||
+                chat_template_wants_system_first(chat) != expected[n].system_first ||
+                chat_template_takes_turns(chat) != expected[n].turns ||
+                chat_template_shows_tools(chat) != expected[n].tools ||
+                chat_template_shows_calls(chat) != expected[n].tools ||
+                chat_template_syntax(chat) != expected[n].syntax)
+                fail_msg("%s: system %d, first %d, turns %d, tools %d, calls %d, syntax %d", expected[n].name,
+                         chat_template_has_system(chat), chat_template_wants_system_first(chat),
+                         chat_template_takes_turns(chat), chat_template_shows_tools(chat),
+                         chat_template_shows_calls(chat), chat_template_syntax(chat));
+            chat_template_destroy(chat);
+            found++;
+        }
+    }
+    assert_int_equal(found, sizeof expected / sizeof expected[0]);
+    json_decref(recorded);
+}
+
+static void a_system_message_finds_a_place(void **state) {
+    (void)state;
+    struct tokenizer *t = byte_vocabulary("llama-bpe", marks, MARK_COUNT, "<s>", "</s>");
+    const struct chat_message messages[] = {{CHAT_SYSTEM, "be", 2}, {CHAT_USER, "hi", 2}};
+    const struct chat_conversation conversation = {
+        .messages = messages, .count = 2, .add_generation_prompt = true};
+    const struct chat_template *own = create("{% for m in messages %}{% if m.role == 'system' %}{{ "
+                                             "raise_exception('no system') }}{% endif %}<|user|>{{ "
+                                             "m.content }}<|end|>{% endfor %}");
+    assert_laid_out(own, t, &conversation, "<|user|>be\n\nhi<|end|>", false);
+    chat_template_destroy(own);
+    tokenizer_destroy(t);
+}
+
+/* What is not known falls back to a family, with one line; where there is none, both are named. */
+static void unknown_constructs_fall_back(void **state) {
+    (void)state;
+    static const char known[] =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | sha256 }}<|im_end|>\n{% endfor %}";
+    static const char unknown[] = "{% for m in messages %}## {{ m.content | sha256 }}{% endfor %}";
+    static const char mute[] = "{% for m in messages %}<|im_start|>{{ m.contents }}{% endfor %}";
+    const struct chat_template *chat = create(known);
+    struct error error;
+    assert_string_equal(chat_template_name(chat), "chatml");
+    assert_string_equal(chat_template_note(chat),
+                        "tokenizer.chat_template, line 2: the filter 'sha256' is not known; the "
+                        "built-in template 'chatml' is used");
+    chat_template_destroy(chat);
+    chat = create(mute);
+    assert_non_null(strstr(chat_template_note(chat), "does not show what a user says"));
+    chat_template_destroy(chat);
+    assert_int_equal(chat_template_create(unknown, strlen(unknown), &chat, &error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "'sha256' is not known"));
+    assert_non_null(strstr(error.message, "--chat-template NAME"));
 }
 
 static void missing_marks_are_refused(void **state) {
@@ -188,9 +420,15 @@ static void unknown_templates_are_named(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(recorded_renderings), cmocka_unit_test(user_text_stays_text),
-        cmocka_unit_test(missing_marks_are_refused), cmocka_unit_test(orders_without_a_form_are_refused),
-        cmocka_unit_test(unknown_templates_are_named)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(recorded_renderings),
+                                       cmocka_unit_test(user_text_stays_text),
+                                       cmocka_unit_test(missing_marks_are_refused),
+                                       cmocka_unit_test(orders_without_a_form_are_refused),
+                                       cmocka_unit_test(unknown_templates_are_named),
+                                       cmocka_unit_test(an_answer_goes_on),
+                                       cmocka_unit_test(thoughts_have_a_switch),
+                                       cmocka_unit_test(templates_are_tried),
+                                       cmocka_unit_test(a_system_message_finds_a_place),
+                                       cmocka_unit_test(unknown_constructs_fall_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,62 @@
+/* chat_builder: a conversation under way to tokens: control tokens by id, and text in which nothing becomes one. */
+#ifndef LOAM_TOKEN_CHAT_BUILDER_INTERNAL_H
+#define LOAM_TOKEN_CHAT_BUILDER_INTERNAL_H
+
+#include "jinja/jinja.h"
+#include "token/chat_template.h"
+#include "token/tokenizer_internal.h"
+
+struct chat_part {
+    token_id id;          /* TOKEN_NONE: text */
+    size_t start, length; /* of the text, in chat_builder.text */
+};
+
+struct chat_builder {
+    const struct chat_template *chat;
+    const struct tokenizer *tokenizer;
+    struct chat_part *parts; /* [count] owned */
+    size_t count, capacity;
+    char *text; /* [length] owned; parts that are text follow each other in it */
+    size_t length, text_capacity;
+    bool thinks;        /* the template begins the answer with <think> */
+    enum status status; /* the first failure; everything after it does nothing */
+    struct error *error;
+};
+
+typedef void chat_build(struct chat_builder *b, const struct chat_message *messages, size_t count,
+                        bool add_generation_prompt);
+
+struct chat_template {
+    const char *name;
+    chat_build *build; /* of a built-in family; NULL: program */
+    bool starts_with_bos;
+    bool takes_turns;          /* user, assistant, user ... after an optional system message */
+    bool system_is_first;      /* a system message has a form only at the start */
+    bool lacks_system;         /* it has none at all */
+    bool strips_after_control; /* SPM: spaces behind a control token do not reach the model */
+    bool shows_tools, shows_calls;
+    enum chat_syntax syntax;
+    struct jinja_program *program;               /* owned: the model's own */
+    bool arguments_are_text, content_is_no_none; /* what it wants of a message with calls */
+    char note[400];                              /* why a family is used for the model's own; "": it is not */
+};
+
+void chat_builder_put_token(struct chat_builder *b, token_id id);
+/* Text next to text is one text: a model was trained on its joint tokens. */
+void chat_builder_put_bytes(struct chat_builder *b, const char *text, size_t length);
+/* Without the white space around it, as Jinja's trim. */
+struct chat_message chat_message_trim(struct chat_message message);
+/* Phi-3's tokenizer takes the spaces behind its marks away (rstrip), which GGUF does not record. */
+void chat_builder_strip_after_control(struct chat_builder *b);
+/* Nothing is left behind the last time that this text, trimmed on its left, stands in it: a model goes on there. */
+void chat_builder_cut(struct chat_builder *b, const char *text, size_t length);
+enum status chat_builder_encode(struct chat_builder *b, struct token_list *list) STATUS_CHECKED;
+void chat_builder_deinit(struct chat_builder *b);
+
+/* ---- chat_jinja.c ---- */
+/* The template of this text, once it was tried.  STATUS_UNSUPPORTED: it cannot be used, and why. */
+enum status chat_jinja_create(struct chat_template *chat, const char *text, size_t length,
+                              struct error *error) STATUS_CHECKED;
+void chat_jinja_build(struct chat_builder *b, const struct chat_conversation *conversation);
+
+#endif
