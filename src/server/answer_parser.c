@@ -147,6 +147,11 @@ static bool step(struct answer_parser *parser, answer_part_sink *sink, void *con
     return false;
 }
 
+void answer_parser_begin_thought(struct answer_parser *parser) {
+    parser->state = ANSWER_IN_REASONING;
+    parser->drops_blanks = true;
+}
+
 bool answer_parser_push(struct answer_parser *parser, const char *bytes, size_t length,
                         answer_part_sink *sink, void *context) {
     if (length == 0) return true;

@@ -13,6 +13,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "token/chat_template.h"
+
 enum answer_part_kind { ANSWER_CONTENT, ANSWER_REASONING, ANSWER_TOOL_CALL };
 
 struct answer_part {
@@ -28,8 +30,9 @@ enum answer_state { ANSWER_IN_START, ANSWER_IN_CONTENT, ANSWER_IN_REASONING, ANS
 
 /* Zeros but for the flags. */
 struct answer_parser {
-    bool has_tools;     /* <tool_call> counts */
-    bool has_reasoning; /* <think> counts */
+    bool has_tools;          /* <tool_call> counts */
+    bool has_reasoning;      /* <think> counts */
+    enum chat_syntax syntax; /* of tool calls */
     enum answer_state state;
     bool drops_blanks; /* behind a tag */
     bool saw_tag;      /* <tool_call>: without it the answer began as a call, which it must be */
@@ -37,6 +40,8 @@ struct answer_parser {
     size_t count, capacity;
 };
 
+/* Before the first piece: the prompt ended with <think>. */
+void answer_parser_begin_thought(struct answer_parser *parser);
 /* false: no memory. */
 bool answer_parser_push(struct answer_parser *parser, const char *bytes, size_t length,
                         answer_part_sink *sink, void *context);

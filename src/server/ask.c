@@ -10,6 +10,7 @@
 #include "platform/clock.h"
 #include "server/answer_form.h"
 #include "server/json_text.h"
+#include "server/tool_choice.h"
 
 enum { PROGRESS_INTERVAL_NS = 100000000 };
 
@@ -90,6 +91,9 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
     const uint64_t context = service_context_size(ask->server->model.service);
     const size_t n = ask->options.choices;
     if (ask->schema == NULL && !answer_form_read(&ask->options, &ask->schema, error)) return false;
+    for (size_t i = 0; i < prompt_count && ask->schema != NULL && ask->thinks; i++)
+        if (!tool_choice_end_thought(ask->server->model.tokenizer, &prompts[i], error)) return false;
+    if (ask->schema != NULL) ask->thinks = false;
     for (size_t i = 0; i < prompt_count; i++) {
         if (prompts[i].count == 0) return api_error_set(error, 400, "prompt", "'prompt': found no tokens");
         if (prompts[i].count >= context) return api_error_set_overflow(error, prompts[i].count, context);
@@ -105,6 +109,8 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
         *choice = (struct ask_choice){.ask = ask, .index = i};
         choice->parser.has_tools = ask->parses_tools;
         choice->parser.has_reasoning = ask->parses_reasoning;
+        choice->parser.syntax = ask->syntax;
+        if (ask->thinks) answer_parser_begin_thought(&choice->parser);
         if (ask->must_call) choice->parser.state = ANSWER_IN_TOOL_CALL;
         if (i % n != 0) continue;
         choice->prompt = prompts[i / n];

@@ -78,7 +78,8 @@ struct ask_family {
     const char *id_prefix;   /* of the answer's id */
     const char *call_prefix; /* of the ids of tool calls; NULL: "call_" */
     const char *ids_field;   /* of the body, which may be token ids (ask->ids); NULL: none */
-    bool (*read)(struct ask *ask, struct api_error *error); /* of the body, on the route's thread: ask_set_prompts */
+    bool (*read)(struct ask *ask,
+                 struct api_error *error); /* of the body, on the route's thread: ask_set_prompts */
     void (*begin)(struct ask *ask, const struct service_admission *admission);
     void (*progress)(struct ask *ask, size_t done, size_t total);
     void (*part)(struct ask *ask, struct ask_choice *choice, const struct answer_part *part);
@@ -96,20 +97,22 @@ struct ask {
     struct server *server;
     struct exchange *exchange; /* a reference */
     const struct ask_family *family;
-    void *data;   /* the family's */
-    json_t *body; /* owned; what options borrow from */
+    void *data;            /* the family's */
+    json_t *body;          /* owned; what options borrow from */
     struct token_list ids; /* owned: of the family's ids_field, if it is a plain array of them */
     struct ask_options options;
     bool parses_tools, parses_reasoning;
-    bool must_call; /* the answer is a tool call, whose tag ends the prompt; schema is set */
+    bool thinks;             /* the prompt ends in <think> */
+    enum chat_syntax syntax; /* of the answer's calls */
+    bool must_call;          /* the answer is a tool call, whose tag ends the prompt; schema is set */
     bool wants_prompt_tokens, echoes; /* of completions */
     char id[SERVER_ID_BYTES];
     char document_name[SERVICE_NAME_MAX];
-    int64_t created;               /* seconds since 1970 */
-    struct json_schema *schema;    /* owned: what the answer must be; NULL: any text */
-    const struct logit_mask *mask; /* the family's own, instead of a schema's, as its data; NULL: none */
+    int64_t created;                  /* seconds since 1970 */
+    struct json_schema *schema;       /* owned: what the answer must be; NULL: any text */
+    const struct logit_mask *mask;    /* the family's own, instead of a schema's, as its data; NULL: none */
     struct service_observer observer; /* of its steps; zeros: none */
-    struct ask_choice *choices; /* [choice_count] owned */
+    struct ask_choice *choices;       /* [choice_count] owned */
     size_t choice_count;
     bool has_begun, is_full; /* service thread */
     struct service_admission admission;

@@ -13,6 +13,7 @@
 #include "server/openai.h"
 #include "server/routes.h"
 #include "server/sse.h"
+#include "server/template_switches.h"
 #include "server/tool_choice.h"
 
 static const char object_whole[] = "chat.completion", object_chunk[] = "chat.completion.chunk";
@@ -81,13 +82,13 @@ static bool read_request(struct ask *ask, struct api_error *error) {
         document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error);
     /* Open WebUI's requests for titles, tags and searches. */
     ask->options.is_low_priority = read && conversation_last_begins(&conversation, "### Task:");
-    read = read && conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error);
+    read = read && template_switches_read(&conversation, ask->body, error) &&
+           conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error);
     ask->parses_reasoning = true;
     if (read && ask->must_call)
-        read =
-            tool_choice_schema(field_get(ask->body, "tools"), chosen_tool(ask->body), &ask->schema, error) &&
-            tool_choice_begin_call(model->tokenizer, &prompt, error);
-    read = read && ask_set_prompts(ask, &prompt, 1, error);
+        read = tool_choice_schema(field_get(ask->body, "tools"), chosen_tool(ask->body), &ask->schema, error);
+    read = read && template_switches_open(ask, &conversation, &prompt, error) &&
+           ask_set_prompts(ask, &prompt, 1, error);
     token_list_deinit(&prompt);
     conversation_deinit(&conversation);
     return read;
@@ -246,6 +247,7 @@ void apply_template_route(struct server *server, struct exchange *exchange) {
     size_t length = 0;
     if (!chat_messages_read(&conversation, body, &error) ||
         !read_tools(&conversation, body, &has_tools, &must_call, &error) ||
+        !template_switches_read(&conversation, body, &error) ||
         !conversation_encode(&conversation, model->chat, model->tokenizer, &list, &error)) {
         exchange_reply_error(exchange, &error);
     } else if (tokenizer_decode(model->tokenizer, list.ids, list.count, true, &text, &length, &reason) !=

@@ -10,9 +10,18 @@ static bool no_memory(struct api_error *error) {
     return api_error_set(error, 503, NULL, "no memory for the conversation");
 }
 
+void conversation_message_deinit(struct conversation_message *message) {
+    free(message->text);
+    free(message->results);
+    json_decref(message->calls);
+    *message = (struct conversation_message){0};
+}
+
 void conversation_deinit(struct conversation *conversation) {
-    for (size_t i = 0; i < conversation->count; i++) free(conversation->messages[i].text);
+    for (size_t i = 0; i < conversation->count; i++) conversation_message_deinit(&conversation->messages[i]);
     free(conversation->messages);
+    json_decref(conversation->tools);
+    json_decref(conversation->variables);
     *conversation = (struct conversation){0};
 }
 
@@ -28,8 +37,8 @@ bool conversation_add(struct conversation *conversation, enum chat_role role, st
     return true;
 }
 
-static bool append(struct conversation_message *message, const char *text, size_t length,
-                   struct api_error *error) {
+bool conversation_message_append(struct conversation_message *message, const char *text, size_t length,
+                                 struct api_error *error) {
     if (length > message->capacity - message->length) {
         const size_t capacity = 2 * message->capacity + length;
         char *grown = realloc(message->text, capacity);
@@ -48,7 +57,7 @@ static struct conversation_message *last(struct conversation *conversation) {
 
 bool conversation_append(struct conversation *conversation, const char *text, size_t length,
                          struct api_error *error) {
-    return append(last(conversation), text, length, error);
+    return conversation_message_append(last(conversation), text, length, error);
 }
 
 static bool append_word(struct conversation *conversation, const char *text, struct api_error *error) {
@@ -126,6 +135,12 @@ bool conversation_append_call(struct conversation *conversation, const char *nam
         parsed = json_object();
     }
     json_t *quoted = json_string(name);
+    struct conversation_message *message = last(conversation);
+    if (message->calls == NULL) {
+        message->calls = json_array();
+        message->plain_length = message->length;
+    }
+    json_array_append_new(message->calls, json_pack("{s:O, s:O}", "name", quoted, "arguments", parsed));
     const bool appended =
         append_word(conversation, last(conversation)->length > 0 ? "\n<tool_call>\n" : "<tool_call>\n",
                     error) &&
@@ -141,29 +156,18 @@ bool conversation_add_result(struct conversation *conversation, const json_t *co
                              struct api_error *error) {
     const bool joins = conversation->count > 0 && last(conversation)->is_tool_result;
     if (!joins && !conversation_add(conversation, CHAT_USER, error)) return false;
-    last(conversation)->is_tool_result = true;
+    struct conversation_message *message = last(conversation);
+    message->is_tool_result = true;
     conversation->is_newest = false;
-    return append_word(conversation, joins ? "\n<tool_response>\n" : "<tool_response>\n", error) &&
-           conversation_append_content(conversation, content, param, error) &&
-           append_word(conversation, "\n</tool_response>", error);
-}
-
-static const char tools_before[] =
-    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
-    "function signatures within <tools></tools> XML tags:\n<tools>";
-static const char tools_after[] =
-    "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
-    "<tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "
-    "<args-json-object>}\n</tool_call>";
-
-/* The system message is the first: made where there is none. */
-static bool begin_with_system(struct conversation *conversation, struct api_error *error) {
-    if (conversation->count > 0 && conversation->messages[0].role == CHAT_SYSTEM) return true;
-    if (!conversation_add(conversation, CHAT_SYSTEM, error)) return false;
-    const struct conversation_message system = *last(conversation);
-    memmove(conversation->messages + 1, conversation->messages, (conversation->count - 1) * sizeof system);
-    conversation->messages[0] = system;
-    return true;
+    struct conversation_span *grown =
+        realloc(message->results, (message->result_count + 1) * sizeof *message->results);
+    if (grown == NULL) return no_memory(error);
+    message->results = grown;
+    if (!append_word(conversation, joins ? "\n<tool_response>\n" : "<tool_response>\n", error)) return false;
+    const size_t begin = message->length;
+    if (!conversation_append_content(conversation, content, param, error)) return false;
+    message->results[message->result_count++] = (struct conversation_span){begin, message->length};
+    return append_word(conversation, "\n</tool_response>", error);
 }
 
 static bool check_tool(const json_t *tool, struct api_error *error) {
@@ -183,85 +187,8 @@ static bool check_tool(const json_t *tool, struct api_error *error) {
 bool conversation_add_tools(struct conversation *conversation, const json_t *tools, struct api_error *error) {
     for (size_t i = 0; i < json_array_size(tools); i++)
         if (!check_tool(json_array_get(tools, i), error)) return false;
-    if (!begin_with_system(conversation, error)) return false;
-    struct conversation texts = {.messages = conversation->messages,
-                                 .count = 1}; /* its last is the system's */
-    bool added = (texts.messages[0].length == 0 || append_word(&texts, "\n\n", error)) &&
-                 append_word(&texts, tools_before, error);
-    for (size_t i = 0; i < json_array_size(tools) && added; i++)
-        added = append_word(&texts, "\n", error) && append_json(&texts, json_array_get(tools, i), error);
-    return added && append_word(&texts, tools_after, error);
-}
-
-/* ---- tokens ---- */
-
-/* Moves the text of message `from` to the end of message `to`, a paragraph of its own. */
-static bool join(struct conversation_message *to, struct conversation_message *from,
-                 struct api_error *error) {
-    const bool joined =
-        (to->length == 0 || append(to, "\n\n", 2, error)) && append(to, from->text, from->length, error);
-    free(from->text);
-    *from = (struct conversation_message){0};
-    return joined;
-}
-
-/* Where the template has a system message at the start only: all of them become one. */
-static bool gather_system(struct conversation *conversation, struct api_error *error) {
-    bool has_later = false;
-    for (size_t i = 1; i < conversation->count; i++)
-        has_later = has_later || conversation->messages[i].role == CHAT_SYSTEM;
-    if (!has_later) return true;
-    if (!begin_with_system(conversation, error)) return false;
-    size_t kept = 1;
-    bool gathered = true;
-    for (size_t i = 1; i < conversation->count; i++) {
-        struct conversation_message *message = &conversation->messages[i];
-        if (message->role == CHAT_SYSTEM)
-            gathered = join(&conversation->messages[0], message, error) && gathered;
-        else
-            conversation->messages[kept++] = *message;
-    }
-    conversation->count = kept;
-    return gathered;
-}
-
-/* Where the template wants turns: neighbours of one role become one message. */
-static bool merge_neighbours(struct conversation *conversation, struct api_error *error) {
-    size_t kept = 0;
-    bool merged = true;
-    for (size_t i = 0; i < conversation->count; i++) {
-        struct conversation_message *message = &conversation->messages[i];
-        if (kept > 0 && conversation->messages[kept - 1].role == message->role)
-            merged = join(&conversation->messages[kept - 1], message, error) && merged;
-        else
-            conversation->messages[kept++] = *message;
-    }
-    conversation->count = kept;
-    return merged;
-}
-
-bool conversation_encode(struct conversation *conversation, const struct chat_template *chat,
-                         const struct tokenizer *tokenizer, struct token_list *list,
-                         struct api_error *error) {
-    if (chat == NULL)
-        return api_error_set(error, 400, NULL,
-                             "the model has no chat template: loam serve --chat-template NAME gives it one");
-    if (conversation->count == 0) return api_error_set(error, 400, "messages", "'messages': found none");
-    if (chat_template_wants_system_first(chat) && !gather_system(conversation, error)) return false;
-    if (chat_template_takes_turns(chat) && !merge_neighbours(conversation, error)) return false;
-    struct chat_message *messages = calloc(conversation->count, sizeof *messages);
-    if (messages == NULL) return no_memory(error);
-    for (size_t i = 0; i < conversation->count; i++) {
-        const struct conversation_message *message = &conversation->messages[i];
-        messages[i] = (struct chat_message){.role = message->role,
-                                            .content = message->text != NULL ? message->text : "",
-                                            .length = message->length};
-    }
-    struct error reason;
-    const enum status status =
-        chat_template_apply(chat, tokenizer, messages, conversation->count, true, list, &reason);
-    free(messages);
-    return status == STATUS_OK || api_error_from(error, &reason);
+    conversation->tools = json_incref((json_t *)tools);
+    return true;
 }
 
 size_t conversation_newest(const json_t *messages) {

@@ -1,8 +1,8 @@
 /* conversation: the messages of a request as tokens, whichever family of routes they came by.
  *
- * Text of a request never becomes a control token: the chat template alone places those.  Tools are told and called as
- * Hermes and Qwen 2.5 were trained to, with every template: their signatures stand in the system message, calls in
- * <tool_call>, results in <tool_response> of a user's turn.
+ * Text of a request never becomes a control token: the chat template alone places those.  A template that shows tools
+ * and calls is given them (conversation_layout.c).  With others they are text, as Hermes and Qwen 2.5 were trained to:
+ * signatures in the system message, calls in <tool_call>, results in <tool_response> of a user's turn.
  */
 #ifndef LOAM_SERVER_CONVERSATION_H
 #define LOAM_SERVER_CONVERSATION_H
@@ -16,11 +16,19 @@
 
 enum { CONVERSATION_MESSAGES_MAX = 16384, CONVERSATION_TOOLS_MAX = 512 };
 
+struct conversation_span {
+    size_t begin, end;
+};
+
 struct conversation_message {
     enum chat_role role;
     char *text; /* [length] owned */
     size_t length, capacity;
-    bool is_tool_result; /* a user's turn made of results: the next result joins it */
+    bool is_tool_result;               /* a user's turn made of results: the next result joins it */
+    struct conversation_span *results; /* [result_count] owned: of its text, without the tags */
+    size_t result_count;
+    json_t *calls;       /* owned: those that its text ends with, as {name, arguments}; NULL: none */
+    size_t plain_length; /* of the text before them */
 };
 
 /* Zeros: empty. */
@@ -28,9 +36,21 @@ struct conversation {
     struct conversation_message *messages; /* [count] owned */
     size_t count, capacity;
     bool is_newest; /* what is read now is the newest turn of the user: what is no text is refused there alone */
+    json_t *tools; /* owned; NULL: none */
+    /* The template's switches (template_switches.h). */
+    enum chat_thinking thinking;
+    json_t *variables; /* owned; NULL: none */
+    bool ends_closed;  /* nothing makes the model answer */
+    bool continues;    /* the last message, the assistant's, is the beginning of the answer */
+    /* What conversation_encode found. */
+    bool thinks;             /* the answer begins inside <think> */
+    enum chat_syntax syntax; /* of its calls */
 };
 
 void conversation_deinit(struct conversation *conversation);
+void conversation_message_deinit(struct conversation_message *message);
+bool conversation_message_append(struct conversation_message *message, const char *text, size_t length,
+                                 struct api_error *error);
 /* A new message. */
 bool conversation_add(struct conversation *conversation, enum chat_role role, struct api_error *error);
 /* More text for the last message. */
@@ -54,7 +74,7 @@ bool conversation_add_result(struct conversation *conversation, const json_t *co
 /* tools: [{type: function, function: {name, description, parameters}}].  After the messages were added. */
 bool conversation_add_tools(struct conversation *conversation, const json_t *tools, struct api_error *error);
 
-/* Ready for the answer.  chat NULL: the model has no template. */
+/* Ready for the answer, unless it ends closed.  chat NULL: the model has no template. */
 bool conversation_encode(struct conversation *conversation, const struct chat_template *chat,
                          const struct tokenizer *tokenizer, struct token_list *list, struct api_error *error);
 

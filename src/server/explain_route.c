@@ -62,7 +62,8 @@ static enum status allow_next(void *context, float *logits, size_t vocabulary_si
     return STATUS_OK;
 }
 
-static bool work(void *context, struct sequence *sequence, bool (*pauses)(void *context), void *pauses_context) {
+static bool work(void *context, struct sequence *sequence, bool (*pauses)(void *context),
+                 void *pauses_context) {
     return explain_work(context, sequence_kv(sequence), pauses, pauses_context);
 }
 
@@ -150,8 +151,7 @@ static bool take_answer(struct ask *ask, struct explaining *e, struct conversati
     struct error reason;
     const enum status status = tokenizer_encode(ask->server->model.tokenizer, last->text, last->length,
                                                 (struct tokenize_options){0}, &e->answer, &reason);
-    free(last->text);
-    *last = (struct conversation_message){0};
+    conversation_message_deinit(last);
     conversation->count--;
     return status == STATUS_OK || api_error_from(error, &reason);
 }
@@ -286,6 +286,4 @@ static const struct ask_family family = {.id_prefix = "explain-",
                                          .beat = beat,
                                          .destroy = explaining_destroy};
 
-void explain_route(struct server *server, struct exchange *exchange) {
-    ask_route(server, exchange, &family);
-}
+void explain_route(struct server *server, struct exchange *exchange) { ask_route(server, exchange, &family); }

@@ -11,6 +11,7 @@
 #include "server/json_text.h"
 #include "server/routes.h"
 #include "server/sse.h"
+#include "server/template_switches.h"
 #include "server/tool_choice.h"
 
 /* ---- the request ---- */
@@ -187,8 +188,8 @@ static bool read_tools(struct conversation *conversation, const json_t *body, bo
 }
 
 static bool read_conversation(struct server *server, uint32_t key, const json_t *body,
-                              struct token_list *prompt, bool *has_tools, struct json_schema **call,
-                              struct api_error *error) {
+                              struct conversation *kept, struct token_list *prompt, bool *has_tools,
+                              struct json_schema **call, struct api_error *error) {
     struct conversation conversation = {0};
     const json_t *messages, *system = field_get(body, "system");
     bool read = field_array(body, "messages", CONVERSATION_MESSAGES_MAX, &messages, error);
@@ -204,9 +205,9 @@ static bool read_conversation(struct server *server, uint32_t key, const json_t 
     *call = NULL;
     read = read && read_tools(&conversation, body, has_tools, call, error) &&
            document_text_prepend(server, key, body, &conversation, error) &&
+           template_switches_read(&conversation, body, error) &&
            conversation_encode(&conversation, server->model.chat, server->model.tokenizer, prompt, error);
-    if (read && *call != NULL) read = tool_choice_begin_call(server->model.tokenizer, prompt, error);
-    conversation_deinit(&conversation);
+    *kept = conversation;
     return read;
 }
 
@@ -214,16 +215,19 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     static const char *const token_max[] = {"max_tokens"};
     const struct server_model *model = &ask->server->model;
     struct token_list prompt = {0};
+    struct conversation conversation = {0};
     bool read = ask_options_read(&ask->options, ask->body, &model->sampling, ask_seed(ask),
                                  service_vocabulary_size(model->service), error) &&
                 ask_options_read_token_max(&ask->options, ask->body, token_max, 1, error);
     if (read && !ask->options.has_token_max) read = wrong(error, "max_tokens", "expected a number");
     if (read && ask->options.choices != 1) read = wrong(error, "n", "expected 1");
     ask->parses_reasoning = true;
-    read = read && read_conversation(ask->server, exchange_key(ask->exchange), ask->body, &prompt,
-                                     &ask->parses_tools, &ask->schema, error);
+    read = read && read_conversation(ask->server, exchange_key(ask->exchange), ask->body, &conversation,
+                                     &prompt, &ask->parses_tools, &ask->schema, error);
     ask->must_call = ask->schema != NULL;
-    read = read && ask_set_prompts(ask, &prompt, 1, error);
+    read = read && template_switches_open(ask, &conversation, &prompt, error) &&
+           ask_set_prompts(ask, &prompt, 1, error);
+    conversation_deinit(&conversation);
     token_list_deinit(&prompt);
     return read;
 }
@@ -412,8 +416,10 @@ void count_tokens_route(struct server *server, struct exchange *exchange) {
     struct token_list prompt = {0};
     struct api_error error;
     bool has_tools;
-    struct json_schema *call;
-    if (read_conversation(server, exchange_key(exchange), body, &prompt, &has_tools, &call, &error)) {
+    struct json_schema *call = NULL;
+    struct conversation conversation = {0};
+    if (read_conversation(server, exchange_key(exchange), body, &conversation, &prompt, &has_tools, &call,
+                          &error)) {
         json_t *reply = json_object();
         json_put_uint(reply, "input_tokens", prompt.count);
         exchange_reply_json(exchange, 200, reply);
@@ -421,6 +427,7 @@ void count_tokens_route(struct server *server, struct exchange *exchange) {
         exchange_reply_error(exchange, &error);
     }
     json_schema_destroy(call);
+    conversation_deinit(&conversation);
     token_list_deinit(&prompt);
     json_decref(body);
 }

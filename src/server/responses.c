@@ -10,6 +10,7 @@
 #include "server/json_text.h"
 #include "server/routes.h"
 #include "server/sse.h"
+#include "server/template_switches.h"
 #include "server/tool_choice.h"
 
 /* ---- the request ---- */
@@ -155,10 +156,11 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     read = read && read_input(&conversation, ask->body, error) &&
            read_tools(&conversation, ask->body, &ask->parses_tools, &ask->schema, error) &&
            document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error) &&
+           template_switches_read(&conversation, ask->body, error) &&
            conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error);
     ask->must_call = ask->schema != NULL;
-    if (read && ask->must_call) read = tool_choice_begin_call(model->tokenizer, &prompt, error);
-    read = read && ask_set_prompts(ask, &prompt, 1, error);
+    read = read && template_switches_open(ask, &conversation, &prompt, error) &&
+           ask_set_prompts(ask, &prompt, 1, error);
     token_list_deinit(&prompt);
     conversation_deinit(&conversation);
     return read;

@@ -6,7 +6,7 @@
 
 #include "server/json_text.h"
 
-static const char call_begin[] = "<tool_call>\n";
+static const char thought_end[] = "\n</think>\n\n", call_begin[] = "<tool_call>\n";
 
 static bool is_one_of(const char *key, const char *const *words, size_t count) {
     for (size_t i = 0; i < count; i++)
@@ -89,11 +89,21 @@ bool tool_choice_schema(const json_t *tools, const char *name, struct json_schem
     return status == STATUS_OK || api_error_set(error, 400, "tools", "%s", reason.message);
 }
 
-bool tool_choice_begin_call(const struct tokenizer *tokenizer, struct token_list *prompt,
-                            struct api_error *error) {
+static bool append(const struct tokenizer *tokenizer, const char *text, struct token_list *prompt,
+                   struct api_error *error) {
     struct error reason;
-    const enum status status =
-        tokenizer_encode(tokenizer, call_begin, strlen(call_begin),
-                         (struct tokenize_options){.parse_special = true}, prompt, &reason);
+    const enum status status = tokenizer_encode(
+        tokenizer, text, strlen(text), (struct tokenize_options){.parse_special = true}, prompt, &reason);
     return status == STATUS_OK || api_error_from(error, &reason);
+}
+
+bool tool_choice_end_thought(const struct tokenizer *tokenizer, struct token_list *prompt,
+                             struct api_error *error) {
+    return append(tokenizer, thought_end, prompt, error);
+}
+
+bool tool_choice_begin_call(const struct tokenizer *tokenizer, bool thinks, struct token_list *prompt,
+                            struct api_error *error) {
+    return (!thinks || append(tokenizer, thought_end, prompt, error)) &&
+           append(tokenizer, call_begin, prompt, error);
 }

@@ -65,6 +65,19 @@ static size_t json_bytes(const json_t *json) {
     return json != NULL ? json_dumpb(json, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) : 0;
 }
 
+/* Calls whose arguments are an object, as the template wants them: as its text.  NULL: no memory. */
+static json_t *with_text_arguments(const json_t *more) {
+    json_t *copy = json_deep_copy(more), *calls = json_object_get(copy, "tool_calls");
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        json_t *function = json_object_get(json_array_get(calls, i), "function");
+        const json_t *arguments = json_object_get(function, "arguments");
+        char *text = json_is_object(arguments) ? json_dumps(arguments, 0) : NULL;
+        if (text != NULL) json_object_set_new(function, "arguments", json_string(text));
+        free(text);
+    }
+    return copy;
+}
+
 struct marks {
     const char *bos, *eos;
     size_t bos_length, eos_length;
@@ -75,11 +88,17 @@ static enum status render(const struct chat_template *chat, const struct chat_co
     struct variables variables = {.count = 0};
     size_t bytes = json_bytes(conversation->tools) + json_bytes(conversation->variables);
     struct jinja_message *messages = calloc(conversation->count, sizeof *messages);
-    if (messages == NULL) return error_set(error, STATUS_MEMORY, "no memory for a conversation");
+    json_t **copies = calloc(conversation->count, sizeof *copies);
+    if (messages == NULL || copies == NULL) {
+        free(messages);
+        free(copies);
+        return error_set(error, STATUS_MEMORY, "no memory for a conversation");
+    }
     for (size_t i = 0; i < conversation->count; i++) {
         const struct chat_message *message = &conversation->messages[i];
         const json_t *more = conversation->more != NULL ? conversation->more[i] : NULL;
         const bool has_calls = json_object_get(more, "tool_calls") != NULL;
+        if (has_calls && chat->arguments_are_text) more = copies[i] = with_text_arguments(more);
         const bool is_none = message->length == 0 && has_calls && !chat->content_is_no_none;
         messages[i] = (struct jinja_message){.role = role_word(message->role),
                                              .content = is_none ? NULL : message->content,
@@ -102,6 +121,8 @@ static enum status render(const struct chat_template *chat, const struct chat_co
                                       .now = (int64_t)time(NULL),
                                       .limits = jinja_limits_for(bytes)};
     const enum status status = jinja_render(chat->program, &input, output, error);
+    for (size_t i = 0; i < conversation->count; i++) json_decref(copies[i]);
+    free(copies);
     free(messages);
     return status;
 }

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -185,6 +186,59 @@ def run_loam(*arguments, model=NANO):
     done = subprocess.run([LOAM, *arguments, "-m", model, "-q", "-t", "2"], stdin=subprocess.DEVNULL, capture_output=True,
                           check=True)
     return done.stdout.decode()
+
+
+def with_template(path, template, model=NANO):
+    """The model with another tokenizer.chat_template, as a file at path."""
+    with open(model, "rb") as file:
+        data = file.read()
+    at = 8
+    sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+
+    def number(form):
+        nonlocal at
+        value, = struct.unpack_from("<" + form, data, at)
+        at += struct.calcsize("<" + form)
+        return value
+
+    def skip(kind):
+        nonlocal at
+        if kind == 9:
+            inner, count = number("I"), number("Q")
+            for _ in range(count):
+                skip(inner)
+        else:
+            length = number("Q") if kind == 8 else sizes[kind]
+            at += length
+
+    def text():
+        nonlocal at
+        length = number("Q")
+        at += length
+        return data[at - length:at]
+
+    tensors, keys = number("Q"), number("Q")
+    kept, alignment = [], 32
+    for _ in range(keys):
+        begin, name = at, text()
+        kind = number("I")
+        value = at
+        skip(kind)
+        if name == b"general.alignment":
+            alignment, = struct.unpack_from("<I", data, value)
+        if name != b"tokenizer.chat_template":
+            kept.append(data[begin:at])
+    begin = at
+    for _ in range(tensors):
+        text()
+        dimensions = number("I")
+        at += 8 * dimensions + 12
+    infos, rest = data[begin:at], data[-(-at // alignment) * alignment:]
+    key, value = b"tokenizer.chat_template", template.encode()
+    kept.append(struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 8, len(value)) + value)
+    head = data[:8] + struct.pack("<QQ", tensors, len(kept)) + b"".join(kept) + infos
+    with open(path, "wb") as file:
+        file.write(head + bytes(-len(head) % alignment) + rest)
 
 
 def main():

@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 
-from loam_server import ROOT, Case, main, run_loam
+from loam_server import ROOT, Case, main, run_loam, with_template
 
 PATH = "/v1/chat/completions"
 QUESTION = "Who is the king of the small house?"
@@ -250,6 +250,101 @@ class Chat(Case):
         self.assertEqual(reply.status, 400)
         self.assertEqual(reply.json["error"]["code"], "context_length_exceeded")
         self.assertIn("maximum context length is 1024 tokens", reply.json["error"]["message"])
+
+
+TEMPLATE = """{%- if tools %}[tools{% for t in tools %} {{ t.function | tojson }}{% endfor %}]{% endif %}
+{%- for m in messages %}
+<{{ m.role }}>{{ m.content or "" }}
+{%- for c in m.tool_calls or [] %}<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}, "id": "{{ c.id }}"}</tool_call>{% endfor %}
+{%- if m.role == 'tool' %}({{ m.tool_call_id }} {{ m.name }}){% endif %}
+{%- endfor %}
+{%- if messages[0].content == 'no' %}{{ raise_exception('not so') }}{% endif %}
+{%- if add_generation_prompt %}
+<assistant>{% if enable_thinking is defined and not enable_thinking %}<think></think>{% elif enable_thinking %}<think>{% endif %}{{ reasoning_effort }}{{ mood }}
+{%- endif %}"""
+USER = [{"role": "user", "content": "2+2?"}]
+ANSWER = USER + [{"role": "assistant", "content": "The sum is"}]
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {
+    "type": "object", "properties": {}, "additionalProperties": False}}}
+
+
+class OwnTemplate(Case):
+    """The model's own template, its switches, and tools as it shows them."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.model = os.path.join(cls.folder.name, "own.gguf")
+        with_template(cls.model, TEMPLATE)
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.folder.cleanup()
+
+    def prompt(self, messages=USER, **fields):
+        reply = self.server.post("/apply-template", {"messages": messages, **fields})
+        self.assertEqual(reply.status, 200, reply.body)
+        return reply.json["prompt"].removeprefix("<|begin|>")
+
+    def test_switches(self):
+        begin = "<user>2+2?<assistant>"
+        for fields, end in (
+                ({}, ""), ({"chat_template_kwargs": {"enable_thinking": False}}, "<think></think>"),
+                ({"enable_thinking": False}, "<think></think>"), ({"enable_thinking": True}, "<think>"),
+                ({"thinking": {"type": "disabled"}}, "<think></think>"),
+                ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "<think>"),
+                ({"reasoning_effort": "low"}, "low"), ({"reasoning_effort": "none"}, "<think></think>"),
+                ({"reasoning": {"effort": "high"}}, "high"), ({"chat_template_kwargs": {"mood": "kind"}}, "kind"),
+                ({"chat_template_kwargs": {"messages": [], "bos_token": "x", "add_generation_prompt": False}}, "")):
+            self.assertEqual(self.prompt(**fields), begin + end, fields)
+        self.assertEqual(self.prompt(add_generation_prompt=False), "<user>2+2?")
+
+    def test_an_answer_goes_on(self):
+        begun = "<user>2+2?<assistant>The sum is"
+        self.assertEqual(self.prompt(ANSWER), begun)
+        self.assertEqual(self.prompt(ANSWER, continue_final_message=True, add_generation_prompt=False), begun)
+        self.assertEqual(self.prompt(ANSWER, add_generation_prompt=True), begun + "<assistant>")
+        self.assertEqual(self.prompt(ANSWER, continue_final_message=False), begun + "<assistant>")
+        for messages, fields in ((USER, {"continue_final_message": True}), (ANSWER, {"continue_final_message": 1}),
+                                 (ANSWER, {"continue_final_message": True, "add_generation_prompt": True})):
+            self.refused(self.server.post(PATH, {"messages": messages, **fields}), 400, "continue_final_message")
+        reply = self.server.post("/v1/messages", {"messages": ANSWER, "max_tokens": 2})
+        self.assertEqual(reply.status, 200, reply.body)
+        counts = [self.server.post(PATH, {"messages": messages, "max_tokens": 1}).json["usage"]["prompt_tokens"]
+                  for messages in (USER, ANSWER)]
+        self.assertLess(*counts)
+
+    def test_thoughts_that_the_template_begins(self):
+        def message(**fields):
+            reply = self.server.post(PATH, {"messages": USER, "max_tokens": 6, "temperature": 0, **fields})
+            self.assertEqual(reply.status, 200, reply.body)
+            return reply.json["choices"][0]["message"]
+
+        self.assertEqual(message(enable_thinking=True)["content"], "")
+        self.assertTrue(message(enable_thinking=True)["reasoning_content"])
+        self.assertTrue(message(enable_thinking=False)["content"])
+        schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "boolean"}}}
+        self.assertIn(message(enable_thinking=True, response_format=schema)["content"], ("true", "false"))
+        call = message(enable_thinking=True, tools=[TOOL], tool_choice="required", max_tokens=200)
+        self.assertEqual(call["tool_calls"][0]["function"]["name"], "add")
+
+    def test_tools_as_the_template_shows_them(self):
+        call = {"id": "x", "type": "function", "function": {"name": "add", "arguments": "{\"a\": [1]}"}}
+        history = USER + [{"role": "assistant", "content": None, "tool_calls": [call, call]},
+                          {"role": "tool", "tool_call_id": "x", "content": "3"},
+                          {"role": "tool", "tool_call_id": "x", "content": "4"}, {"role": "user", "content": "So?"}]
+        shown = self.prompt(history, tools=[TOOL])
+        self.assertTrue(shown.startswith('[tools {"name": "add", "parameters": {"type": "object"'), shown)
+        self.assertIn('<tool_call>{"name": "add", "arguments": {"a": [1]}, "id": "call00001"}</tool_call>', shown)
+        self.assertIn("<tool>3(call00000 add)<tool>4(call00001 add)<user>So?<assistant>", shown)
+        self.assertNotIn("tool_response", shown)
+        self.assertNotIn("[tools", self.prompt(tools=[TOOL], tool_choice="none"))
+
+    def test_its_refusal_is_the_clients(self):
+        reply = self.server.post(PATH, {"messages": [{"role": "user", "content": "no"}]})
+        self.refused(reply, 400, "not so")
 
 
 if __name__ == "__main__":

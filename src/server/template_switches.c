@@ -1,0 +1,106 @@
+#include "server/template_switches.h"
+
+#include <string.h>
+
+#include "server/fields.h"
+#include "server/json_text.h"
+#include "server/tool_choice.h"
+
+static bool put_variable(struct conversation *conversation, const char *name, const json_t *value,
+                         struct api_error *error) {
+    if (conversation->variables == NULL) conversation->variables = json_object();
+    if (json_object_set(conversation->variables, name, (json_t *)value) == 0) return true;
+    return api_error_set(error, 503, NULL, "no memory for the conversation");
+}
+
+static void set_thinking(struct conversation *conversation, bool thinks) {
+    conversation->thinking = thinks ? CHAT_THINKING_ON : CHAT_THINKING_OFF;
+}
+
+/* What the template reads by its own names goes before what other fields say. */
+static bool read_variables(struct conversation *conversation, const json_t *body, struct api_error *error) {
+    const json_t *given;
+    if (!field_object(body, "chat_template_kwargs", &given, error)) return false;
+    if (given == NULL) return true;
+    json_decref(conversation->variables);
+    conversation->variables = json_copy((json_t *)given);
+    if (conversation->variables == NULL)
+        return api_error_set(error, 503, NULL, "no memory for the conversation");
+    const json_t *thinks = json_object_get(given, "enable_thinking");
+    if (thinks == NULL) thinks = json_object_get(given, "thinking");
+    if (json_is_boolean(thinks)) set_thinking(conversation, json_is_true(thinks));
+    return true;
+}
+
+/* OpenAI's words: none turns thoughts off, the others are for templates that know them. */
+static bool read_effort(struct conversation *conversation, const json_t *object, const char *name,
+                        struct api_error *error) {
+    const char *effort = NULL;
+    size_t length = 0;
+    if (!field_text(object, name, 32, &effort, &length, error)) return false;
+    if (effort == NULL) return true;
+    if (strcmp(effort, "none") == 0) {
+        set_thinking(conversation, false);
+        return true;
+    }
+    return put_variable(conversation, "reasoning_effort", json_object_get(object, name), error);
+}
+
+/* Anthropic's {type: enabled, disabled or adaptive}. */
+static bool read_thinking(struct conversation *conversation, const json_t *body, struct api_error *error) {
+    const json_t *thinking = field_get(body, "thinking"), *type = json_object_get(thinking, "type");
+    if (thinking == NULL) return true;
+    if (json_is_string(type) && strcmp(json_string_value(type), "enabled") == 0)
+        set_thinking(conversation, true);
+    else if (json_is_string(type) && strcmp(json_string_value(type), "disabled") == 0)
+        set_thinking(conversation, false);
+    else if (!json_is_string(type) || strcmp(json_string_value(type), "adaptive") != 0)
+        return api_error_set(error, 400, "thinking",
+                             "'thinking': expected {type: enabled, disabled or adaptive}");
+    return true;
+}
+
+static bool read_end(struct conversation *conversation, const json_t *body, struct api_error *error) {
+    const struct conversation_message *last =
+        conversation->count > 0 ? &conversation->messages[conversation->count - 1] : NULL;
+    const bool is_answer =
+        last != NULL && last->role == CHAT_ASSISTANT && last->calls == NULL && last->length > 0;
+    bool adds = true, continues = false;
+    if (!field_flag(body, "add_generation_prompt", &adds, error) ||
+        !field_flag(body, "continue_final_message", &continues, error))
+        return false;
+    if (continues && !is_answer)
+        return api_error_set(error, 400, "continue_final_message",
+                             "'continue_final_message': the last message is no text of the assistant");
+    if (continues && adds && field_get(body, "add_generation_prompt") != NULL)
+        return api_error_set(
+            error, 400, "continue_final_message",
+            "'continue_final_message': found with 'add_generation_prompt', expected one of them");
+    const bool says_nothing =
+        field_get(body, "add_generation_prompt") == NULL && field_get(body, "continue_final_message") == NULL;
+    conversation->continues = continues || (is_answer && says_nothing);
+    conversation->ends_closed = !adds && !conversation->continues;
+    return true;
+}
+
+bool template_switches_read(struct conversation *conversation, const json_t *body, struct api_error *error) {
+    const json_t *reasoning;
+    bool thinks = false;
+    if (!read_variables(conversation, body, error) || !field_flag(body, "enable_thinking", &thinks, error) ||
+        !read_effort(conversation, body, "reasoning_effort", error) ||
+        !field_object(body, "reasoning", &reasoning, error) ||
+        (reasoning != NULL && !read_effort(conversation, reasoning, "effort", error)) ||
+        !read_thinking(conversation, body, error))
+        return false;
+    if (field_get(body, "enable_thinking") != NULL) set_thinking(conversation, thinks);
+    return read_end(conversation, body, error);
+}
+
+bool template_switches_open(struct ask *ask, const struct conversation *conversation,
+                            struct token_list *prompt, struct api_error *error) {
+    ask->thinks = conversation->thinks;
+    ask->syntax = ask->must_call ? CHAT_HERMES : conversation->syntax;
+    if (!ask->must_call) return true;
+    ask->thinks = false; /* the call ends thoughts that the template began */
+    return tool_choice_begin_call(ask->server->model.tokenizer, conversation->thinks, prompt, error);
+}
