@@ -4,11 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "format/json.h"
-
-static const char think_begin[] = "<think>", think_end[] = "</think>";
-static const char call_begin[] = "<tool_call>", call_end[] = "</tool_call>";
-
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 static void drop(struct answer_parser *parser, size_t count) {
@@ -38,58 +33,72 @@ static size_t trailing_blanks(const char *text, size_t length) {
     return count;
 }
 
-/* {"name": "...", "arguments": {...}}: *arguments is newly allocated. */
-static bool parse_call(const char *text, size_t length, json_t **call, char **arguments) {
-    *arguments = NULL;
-    if (json_parse_bytes(text, length, "tool call", STATUS_USAGE, call, NULL) != STATUS_OK) return false;
-    const json_t *name = json_object_get(*call, "name"), *given = json_object_get(*call, "arguments");
-    if (given == NULL) given = json_object_get(*call, "parameters");
-    if (json_is_string(name) && json_is_object(given)) *arguments = json_dumps(given, 0);
-    if (json_is_string(name) && json_is_string(given)) *arguments = strdup(json_string_value(given));
-    if (json_is_string(name) && given == NULL) *arguments = strdup("{}");
-    if (*arguments != NULL) return true;
-    json_decref(*call);
-    *call = NULL;
-    return false;
-}
-
 /* The first `count` held bytes are between the tags. */
 static void emit_call(struct answer_parser *parser, size_t count, answer_part_sink *sink, void *context) {
-    json_t *call = NULL;
-    char *arguments = NULL;
-    if (!parse_call(parser->held, count, &call, &arguments)) {
+    json_t *calls = answer_calls_parse(parser->syntax, parser->held, count);
+    if (calls == NULL) {
         emit(parser, ANSWER_CONTENT, count, sink, context);
         return;
     }
-    sink(context, &(struct answer_part){.kind = ANSWER_TOOL_CALL,
-                                        .bytes = arguments,
-                                        .length = strlen(arguments),
-                                        .tool_name = json_string_value(json_object_get(call, "name"))});
-    free(arguments);
-    json_decref(call);
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        const json_t *call = json_array_get(calls, i), *arguments = json_object_get(call, "arguments");
+        sink(context, &(struct answer_part){.kind = ANSWER_TOOL_CALL,
+                                            .bytes = json_string_value(arguments),
+                                            .length = json_string_length(arguments),
+                                            .tool_name = json_string_value(json_object_get(call, "name"))});
+    }
+    json_decref(calls);
     drop(parser, count);
+}
+
+/* The first of the tags that begin a call in what is held; NULL: none is there. */
+static const char *find_call(const struct answer_parser *parser, const struct answer_call_tags **tags) {
+    const char *first = NULL;
+    const struct answer_call_tags *candidate;
+    for (size_t i = 0; (candidate = answer_call_tags(parser->syntax, i)) != NULL; i++) {
+        const char *at = memmem(parser->held, parser->count, candidate->begin, strlen(candidate->begin));
+        if (at == NULL || (first != NULL && at >= first)) continue;
+        first = at;
+        *tags = candidate;
+    }
+    return first;
+}
+
+/* Bytes at the end that may be the beginning of any of them. */
+static size_t call_beginning(const struct answer_parser *parser) {
+    size_t longest = 0;
+    const struct answer_call_tags *tags;
+    for (size_t i = 0; (tags = answer_call_tags(parser->syntax, i)) != NULL; i++) {
+        const size_t count = tag_beginning(parser->held, parser->count, tags->begin);
+        if (count > longest) longest = count;
+    }
+    return longest;
 }
 
 /* true: a tag was found, there may be more. */
 static bool step_content(struct answer_parser *parser, answer_part_sink *sink, void *context) {
-    const char *tag =
-        parser->has_tools ? memmem(parser->held, parser->count, call_begin, strlen(call_begin)) : NULL;
+    const struct answer_call_tags *tags = NULL;
+    const char *tag = parser->has_tools ? find_call(parser, &tags) : NULL;
     if (tag != NULL) {
         const size_t before = (size_t)(tag - parser->held);
         const size_t blanks = trailing_blanks(parser->held, before);
         emit(parser, ANSWER_CONTENT, before - blanks, sink, context);
-        drop(parser, blanks + strlen(call_begin));
+        drop(parser, blanks + (tags->keeps_begin ? 0 : strlen(tags->begin)));
+        parser->drops_blanks = tags->end != NULL && tags->end[0] == '\0';
+        if (parser->drops_blanks) return true;
         parser->state = ANSWER_IN_TOOL_CALL;
         parser->saw_tag = true;
+        parser->call = tags;
         return true;
     }
-    size_t kept = parser->has_tools ? tag_beginning(parser->held, parser->count, call_begin) : 0;
+    size_t kept = parser->has_tools ? call_beginning(parser) : 0;
     if (parser->has_tools) kept += trailing_blanks(parser->held, parser->count - kept);
     emit(parser, ANSWER_CONTENT, parser->count - kept, sink, context);
     return false;
 }
 
 static bool step_start(struct answer_parser *parser) {
+    const char *think_begin = answer_thought_tags(parser->syntax).begin;
     const size_t length = strlen(think_begin);
     size_t blanks = 0;
     while (blanks < parser->count && is_blank(parser->held[blanks])) blanks++;
@@ -100,6 +109,10 @@ static bool step_start(struct answer_parser *parser) {
         drop(parser, blanks + length);
         parser->state = ANSWER_IN_REASONING;
         parser->drops_blanks = true;
+    } else if (parser->has_tools && parser->syntax == CHAT_LLAMA3 && count > 0 && text[0] == '{') {
+        parser->state = ANSWER_IN_TOOL_CALL; /* a whole answer that is a call has no tag */
+        parser->saw_tag = true;
+        parser->call = answer_call_tags(parser->syntax, 0);
     } else {
         parser->state = ANSWER_IN_CONTENT;
     }
@@ -107,6 +120,7 @@ static bool step_start(struct answer_parser *parser) {
 }
 
 static bool step_reasoning(struct answer_parser *parser, answer_part_sink *sink, void *context) {
+    const char *think_end = answer_thought_tags(parser->syntax).end;
     const char *tag = memmem(parser->held, parser->count, think_end, strlen(think_end));
     size_t before = tag != NULL ? (size_t)(tag - parser->held)
                                 : parser->count - tag_beginning(parser->held, parser->count, think_end);
@@ -121,10 +135,13 @@ static bool step_reasoning(struct answer_parser *parser, answer_part_sink *sink,
 }
 
 static bool step_call(struct answer_parser *parser, answer_part_sink *sink, void *context) {
-    const char *tag = memmem(parser->held, parser->count, call_end, strlen(call_end));
+    const struct answer_call_tags *tags =
+        parser->call != NULL ? parser->call : answer_call_tags(CHAT_HERMES, 0);
+    const char *mark = tags->end != NULL ? tags->end : tags->begin;
+    const char *tag = memmem(parser->held, parser->count, mark, strlen(mark));
     if (tag == NULL) return false;
     emit_call(parser, (size_t)(tag - parser->held), sink, context);
-    drop(parser, strlen(call_end));
+    if (tags->end != NULL) drop(parser, strlen(mark));
     parser->state = ANSWER_IN_CONTENT;
     parser->drops_blanks = true;
     return true;
@@ -197,12 +214,12 @@ static const char *cut_call(const char *text, size_t length, json_t **name) {
 /* The answer ends in a call.  Cut by the length, it is a call with what there is of its arguments, or, where it had to
  * be one and has no name yet, nothing: it is no text. */
 static void emit_last_call(struct answer_parser *parser, answer_part_sink *sink, void *context) {
-    json_t *call = NULL, *name;
-    char *arguments = NULL;
-    const bool is_whole = parse_call(parser->held, parser->count, &call, &arguments);
-    free(arguments);
-    json_decref(call);
-    const char *begin = is_whole ? NULL : cut_call(parser->held, parser->count, &name);
+    json_t *calls = answer_calls_parse(parser->syntax, parser->held, parser->count), *name;
+    const bool is_whole = calls != NULL;
+    json_decref(calls);
+    const char *begin = is_whole || parser->syntax != CHAT_HERMES
+                            ? NULL
+                            : cut_call(parser->held, parser->count, &name);
     if (begin == NULL) {
         if (is_whole || parser->saw_tag) emit_call(parser, parser->count, sink, context);
         return;

@@ -2,6 +2,8 @@
  *
  *   <think> reasoning </think> content <tool_call> {"name": ..., "arguments": {...}} </tool_call>
  *
+ * or what the family of the model writes for these (answer_calls.h).
+ *
  * Tags never come out: what may be the beginning of one is held back until the next piece decides.  <think> counts at
  * the start of an answer only.  A tool call that is no valid JSON comes out as content, without its tags; one that
  * the answer's end cuts as a call with what there is of its arguments.  How the
@@ -13,7 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "token/chat_template.h"
+#include "server/answer_calls.h"
 
 enum answer_part_kind { ANSWER_CONTENT, ANSWER_REASONING, ANSWER_TOOL_CALL };
 
@@ -34,9 +36,10 @@ struct answer_parser {
     bool has_reasoning;      /* <think> counts */
     enum chat_syntax syntax; /* of tool calls */
     enum answer_state state;
-    bool drops_blanks; /* behind a tag */
-    bool saw_tag;      /* <tool_call>: without it the answer began as a call, which it must be */
-    char *held;        /* owned */
+    const struct answer_call_tags *call; /* in a call: its tags; NULL: <tool_call>'s */
+    bool drops_blanks;                   /* behind a tag */
+    bool saw_tag; /* of a call: without it the answer began as a call, which it must be */
+    char *held;   /* owned */
     size_t count, capacity;
 };
 

@@ -278,6 +278,18 @@ static void take_part(void *context, const struct answer_part *part) {
         ask->family->part(ask, choice, part);
 }
 
+/* A control token is not shown, but it may be what a call begins with. */
+static void push_mark(struct ask_choice *choice, const struct service_token *token) {
+    const struct tokenizer *tokenizer = choice->ask->server->model.tokenizer;
+    char piece[64];
+    if (token->id == TOKEN_NONE || token->is_end || !tokenizer_is_control(tokenizer, token->id)) return;
+    if (!choice->parser.has_tools && !choice->parser.has_reasoning) return;
+    const size_t length = tokenizer_piece(tokenizer, token->id, true, piece, sizeof piece);
+    if (length <= sizeof piece && answer_has_mark(choice->parser.syntax, piece, length) &&
+        !answer_parser_push(&choice->parser, piece, length, take_part, choice))
+        no_memory(choice->ask);
+}
+
 static enum service_flow on_token(void *context, const struct service_token *token) {
     struct ask_choice *choice = context;
     struct ask *ask = choice->ask;
@@ -287,6 +299,7 @@ static enum service_flow on_token(void *context, const struct service_token *tok
         no_memory(ask);
     const bool was_thinking = choice->parser.state == ANSWER_IN_REASONING;
     if (!answer_parser_push(&choice->parser, token->bytes, token->length, take_part, choice)) no_memory(ask);
+    push_mark(choice, token);
     if (token->id != TOKEN_NONE && (was_thinking || choice->parser.state == ANSWER_IN_REASONING))
         choice->reasoning_tokens++;
     if (ask->options.streams && ask->options.has_log_probabilities && ask->family->token != NULL)

@@ -33,10 +33,10 @@ static void take(void *context, const struct answer_part *part) {
     out->open = true;
 }
 
-static void check(const char *text, bool has_tools, const char *expected) {
+static void check_as(enum chat_syntax syntax, const char *text, bool has_tools, const char *expected) {
     const size_t length = strlen(text);
     for (size_t cut = 1; cut <= length; cut++) { /* pieces of so many bytes */
-        struct answer_parser parser = {.has_tools = has_tools, .has_reasoning = true};
+        struct answer_parser parser = {.has_tools = has_tools, .has_reasoning = true, .syntax = syntax};
         struct out out = {.text = ""};
         for (size_t at = 0; at < length; at += cut)
             assert_true(
@@ -45,6 +45,10 @@ static void check(const char *text, bool has_tools, const char *expected) {
         answer_parser_deinit(&parser);
         assert_string_equal(out.text, expected);
     }
+}
+
+static void check(const char *text, bool has_tools, const char *expected) {
+    check_as(CHAT_HERMES, text, has_tools, expected);
 }
 
 static void test_content(void **state) {
@@ -97,8 +101,74 @@ static void test_calls_that_are_cut(void **state) {
     check_forced("", "");
 }
 
+static void test_syntaxes(void **state) {
+    (void)state;
+    check_as(CHAT_QWEN_XML,
+             "Look.\n<tool_call>\n<function=f>\n<parameter=a>\n two\nlines "
+             "\n</parameter>\n<parameter=n>\n3\n</parameter>\n"
+             "<parameter=l>\n[1, \"x\"]\n</parameter>\n</function>\n</tool_call>",
+             true, "C(Look.)T(f:{\"a\": \" two\\nlines \", \"n\": 3, \"l\": [1, \"x\"]}");
+    check_as(CHAT_QWEN_XML,
+             "<tool_call><function=f></function></tool_call><tool_call><function=g></function></tool_call>",
+             true, "T(f:{})T(g:{}");
+    check_as(CHAT_QWEN_XML, "<tool_call><function=f><parameter=a>1</tool_call>", true,
+             "C(<function=f><parameter=a>1");
+    check_as(CHAT_LLAMA3,
+             "{\"name\": \"f\", \"parameters\": {\"a\": \"};\"}}; {\"name\": \"g\", \"parameters\": {}}",
+             true, "T(f:{\"a\": \"};\"})T(g:{}");
+    check_as(CHAT_LLAMA3, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}", true, "T(f:{}");
+    check_as(CHAT_LLAMA3, "{\"a\": 1} is JSON", true, "C({\"a\": 1} is JSON");
+    check_as(CHAT_LLAMA3, "{\"name\": \"f\"}", false, "C({\"name\": \"f\"}");
+    check_as(CHAT_MISTRAL,
+             "So. [TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", "
+             "\"arguments\": {}}]",
+             true, "C(So.)T(f:{\"a\": 1})T(g:{}");
+    check_as(CHAT_MISTRAL, "[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[CALL_ID]123[ARGS]{}", true,
+             "T(f:{\"a\": 1})T(g:{}");
+    check_as(CHAT_MISTRAL, "[TOOL_CALLS]f{\"a\":", true, "C(f{\"a\":");
+    check_as(CHAT_HARMONY,
+             "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.f "
+             "<|constrain|>json<|message|>{\"a\": 1}<|call|>",
+             true, "R(Hm.)T(f:{\"a\": 1}");
+    check_as(CHAT_HARMONY, "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{}", true,
+             "T(f:{}");
+    check_as(CHAT_HARMONY,
+             "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+             true, "R(Hm.)C(Yes.");
+    check_as(CHAT_HARMONY, "<|channel|>final<|message|>Yes.", true, "C(Yes.");
+    check_as(CHAT_GEMMA, "<|tool_call>call:f{a:<|\"|>x, {y}<|\"|>,n:3,l:[1,2],o:{\"k\": true}}<tool_call|>",
+             true, "T(f:{\"a\": \"x, {y}\", \"n\": 3, \"l\": [1, 2], \"o\": {\"k\": true}}");
+    check_as(CHAT_GEMMA, "<start_function_call>call:f{a:<escape>x<escape>}<end_function_call>", true,
+             "T(f:{\"a\": \"x\"}");
+    check_as(CHAT_GEMMA, "<|tool_call>call:f{a<tool_call|>b", true, "C(call:f{ab");
+    check_as(CHAT_GLM,
+             "<think>Hm.</think>\n<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>x "
+             "y</arg_value>\n<arg_key>n</arg_key>\n"
+             "<arg_value>3</arg_value>\n</tool_call>",
+             true, "R(Hm.)T(f:{\"a\": \"x y\", \"n\": 3}");
+    check_as(CHAT_GLM, "<tool_call>f</tool_call>", true, "T(f:{}");
+    check_as(CHAT_GLM, "<tool_call>f<arg_key>a</tool_call>", true, "C(f<arg_key>a");
+}
+
+static void test_a_thought_that_the_prompt_began(void **state) {
+    (void)state;
+    static const char text[] = "\nHm.\n</think>\n\nYes.";
+    for (size_t cut = 1; cut < sizeof text; cut++) {
+        struct answer_parser parser = {.has_reasoning = true};
+        struct out out = {.text = ""};
+        answer_parser_begin_thought(&parser);
+        assert_true(answer_parser_push(&parser, text, cut, take, &out));
+        assert_true(answer_parser_push(&parser, text + cut, strlen(text) - cut, take, &out));
+        answer_parser_finish(&parser, take, &out);
+        answer_parser_deinit(&parser);
+        assert_string_equal(out.text, "R(Hm.)C(Yes.");
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_content), cmocka_unit_test(test_reasoning),
-                                       cmocka_unit_test(test_calls), cmocka_unit_test(test_calls_that_are_cut)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_syntaxes), cmocka_unit_test(test_a_thought_that_the_prompt_began),
+        cmocka_unit_test(test_content),  cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_calls),    cmocka_unit_test(test_calls_that_are_cut)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
