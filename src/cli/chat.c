@@ -302,6 +302,7 @@ static enum status open_chat(struct chat *chat, struct error *error) {
     TRY(check_documents(chat, error));
     chat->listener.quiet = option_flag(options, OPTION_QUIET);
     TRY(sampling_read(&chat->sampling, options, error));
+    TRY(sampling_take_model(&chat->sampling, options, &chat->session.model->gguf, error));
     chat->generation = (struct generation){.engine = chat->session.engine,
                                            .tokenizer = chat->session.tokenizer,
                                            .listener = listener_of(&chat->listener),

@@ -39,6 +39,7 @@ static enum status open_engine(struct explaining *e, struct error *error) {
     (void)option_texts(options, OPTION_FILE, e->paths);
     TRY(sampling_read(&e->sampling, options, error));
     TRY(session_open(&e->session, options, option_count(options, OPTION_THREADS), error));
+    TRY(sampling_take_model(&e->sampling, options, &e->session.model->gguf, error));
     TRY(session_open_tokenizer(&e->session, options, error));
     TRY(prompt_template(options, &e->session.model->gguf, &chat, error));
     const enum status laid_out = prompt_tokens(options, chat, e->session.tokenizer, &e->tokens, error);

@@ -463,7 +463,8 @@ const struct option_spec option_table[] = {
     {.id = OPTION_TEMPERATURE, .name = "temp", .alias = "temperature",
      .kind = ARGUMENT_NUMBER, .argument = "T", .default_text = "0.8", .max = 1000,
      .commands = SAMPLE, .group = GROUP_SAMPLING,
-     .help = "0: always the likeliest token"},
+     .help = "0: always the likeliest token; what the model's file says in general.sampling.* goes before this "
+             "default and those of the next options"},
     {.id = OPTION_TOP_K, .name = "top-k",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "40", .max = 4294967295.0,
      .commands = SAMPLE, .group = GROUP_SAMPLING,

@@ -230,6 +230,7 @@ static enum status open_run(struct run *run, struct error *error) {
                                           .stop_count = run->sampling.stop_count,
                                           .top_count = option_count(options, OPTION_TOP_LOGPROBS)};
     TRY(session_open(&run->session, options, option_count(options, OPTION_THREADS), error));
+    TRY(sampling_take_model(&run->sampling, options, &run->session.model->gguf, error));
     TRY(open_tokenizer(run, error));
     TRY(read_prompt(run, error));
     TRY(complete_plan(run, error));

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 
 #include "platform/clock.h"
@@ -55,4 +56,45 @@ enum status sampling_read(struct sampling *sampling, const struct options *optio
     for (size_t i = 0; i < sampling->options.bias_count; i++)
         TRY(parse_bias(texts[i], &sampling->biases[i], error));
     return read_stops(sampling, options, error);
+}
+
+static enum status take_float(const struct options *options, enum option_id id, const struct gguf *gguf,
+                              const char *key, float min, float max, float *value, struct error *error) {
+    float found = *value;
+    TRY(gguf_get_float(gguf, key, &found, error));
+    if (!(found >= min && found <= max))
+        return error_set(error, STATUS_MODEL, "%s: found %g, expected %g to %g", key, (double)found,
+                         (double)min, (double)max);
+    if (!option_given(options, id)) *value = found;
+    return STATUS_OK;
+}
+
+/* negative: what -1, llama.cpp's word for all or none, stands for. */
+static enum status take_count(const struct options *options, enum option_id id, const struct gguf *gguf,
+                              const char *key, uint64_t max, uint32_t negative, uint32_t *value,
+                              struct error *error) {
+    const struct gguf_entry *entry = gguf_find(gguf, key);
+    uint64_t found = *value;
+    int32_t whole = 0;
+    if (entry != NULL && entry->type == GGUF_INT32) memcpy(&whole, entry->data, sizeof whole);
+    if (whole < 0)
+        found = negative;
+    else
+        TRY(gguf_get_uint(gguf, key, max, &found, error));
+    if (!option_given(options, id)) *value = (uint32_t)found;
+    return STATUS_OK;
+}
+
+enum status sampling_take_model(struct sampling *sampling, const struct options *options,
+                                const struct gguf *gguf, struct error *error) {
+    struct sampler_options *s = &sampling->options;
+    TRY(take_float(options, OPTION_TEMPERATURE, gguf, "general.sampling.temp", 0, 1000, &s->temperature,
+                   error));
+    TRY(take_float(options, OPTION_TOP_P, gguf, "general.sampling.top_p", 0, 1, &s->top_p, error));
+    TRY(take_float(options, OPTION_MIN_P, gguf, "general.sampling.min_p", 0, 1, &s->min_p, error));
+    TRY(take_float(options, OPTION_REPEAT_PENALTY, gguf, "general.sampling.penalty_repeat", 0.01F, 100,
+                   &s->repeat_penalty, error));
+    TRY(take_count(options, OPTION_TOP_K, gguf, "general.sampling.top_k", UINT32_MAX, 0, &s->top_k, error));
+    return take_count(options, OPTION_REPEAT_LAST, gguf, "general.sampling.penalty_last_n", 1000000, 1000000,
+                      &s->repeat_last, error);
 }

@@ -3,6 +3,7 @@
 #define LOAM_CLI_SAMPLING_H
 
 #include "cli/option.h"
+#include "format/gguf.h"
 #include "generate/sampler.h"
 
 struct sampling {
@@ -14,5 +15,9 @@ struct sampling {
 
 enum status sampling_read(struct sampling *sampling, const struct options *options, struct error *error)
     STATUS_CHECKED;
+/* What the model's file says in general.sampling.* counts where the command line says nothing.  STATUS_MODEL: a value of
+ * another type, or out of range. */
+enum status sampling_take_model(struct sampling *sampling, const struct options *options,
+                                const struct gguf *gguf, struct error *error) STATUS_CHECKED;
 
 #endif

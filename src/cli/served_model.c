@@ -75,6 +75,7 @@ enum status served_model_open(struct served_model *model, struct error *error) {
     TRY(model_path(options, &model->path, error));
     TRY(name_model(model, error));
     TRY(session_open(&model->session, options, option_count(options, OPTION_THREADS), error));
+    TRY(sampling_take_model(&model->sampling, options, &model->session.model->gguf, error));
     TRY(session_open_tokenizer(&model->session, options, error));
     TRY(choose_template(model, error));
     TRY(create_engine(model, false, error));

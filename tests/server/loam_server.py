@@ -188,14 +188,14 @@ def run_loam(*arguments, model=NANO):
     return done.stdout.decode()
 
 
-def with_template(path, template, model=NANO):
-    """The model with another tokenizer.chat_template, as a file at path."""
+def with_template(path, template, sampling=None, model=NANO):
+    """The model with another tokenizer.chat_template and general.sampling.*, as a file at path."""
     with open(model, "rb") as file:
         data = file.read()
     at = 8
     sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 
-    def number(form):
+    def take(form):
         nonlocal at
         value, = struct.unpack_from("<" + form, data, at)
         at += struct.calcsize("<" + form)
@@ -204,24 +204,24 @@ def with_template(path, template, model=NANO):
     def skip(kind):
         nonlocal at
         if kind == 9:
-            inner, count = number("I"), number("Q")
+            inner, count = take("I"), take("Q")
             for _ in range(count):
                 skip(inner)
         else:
-            length = number("Q") if kind == 8 else sizes[kind]
+            length = take("Q") if kind == 8 else sizes[kind]
             at += length
 
     def text():
         nonlocal at
-        length = number("Q")
+        length = take("Q")
         at += length
         return data[at - length:at]
 
-    tensors, keys = number("Q"), number("Q")
+    tensors, keys = take("Q"), take("Q")
     kept, alignment = [], 32
     for _ in range(keys):
         begin, name = at, text()
-        kind = number("I")
+        kind = take("I")
         value = at
         skip(kind)
         if name == b"general.alignment":
@@ -231,11 +231,15 @@ def with_template(path, template, model=NANO):
     begin = at
     for _ in range(tensors):
         text()
-        dimensions = number("I")
+        dimensions = take("I")
         at += 8 * dimensions + 12
     infos, rest = data[begin:at], data[-(-at // alignment) * alignment:]
     key, value = b"tokenizer.chat_template", template.encode()
     kept.append(struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 8, len(value)) + value)
+    for name, number in (sampling or {}).items():
+        key = b"general.sampling." + name.encode()
+        form, kind = ("f", 6) if isinstance(number, float) else ("i", 5)
+        kept.append(struct.pack("<Q", len(key)) + key + struct.pack("<I" + form, kind, number))
     head = data[:8] + struct.pack("<QQ", tensors, len(kept)) + b"".join(kept) + infos
     with open(path, "wb") as file:
         file.write(head + bytes(-len(head) % alignment) + rest)

@@ -275,7 +275,8 @@ class OwnTemplate(Case):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.model = os.path.join(cls.folder.name, "own.gguf")
-        with_template(cls.model, TEMPLATE)
+        with_template(cls.model, TEMPLATE, {"temp": 0.25, "top_k": 1, "top_p": 0.5, "min_p": 0.125, "penalty_repeat": 1.5,
+                                            "penalty_last_n": 17})
         super().setUpClass()
 
     @classmethod
@@ -341,6 +342,16 @@ class OwnTemplate(Case):
         self.assertIn("<tool>3(call00000 add)<tool>4(call00001 add)<user>So?<assistant>", shown)
         self.assertNotIn("tool_response", shown)
         self.assertNotIn("[tools", self.prompt(tools=[TOOL], tool_choice="none"))
+
+    def test_sampling_of_the_file(self):
+        params = self.server.get("/props").json["default_generation_settings"]["params"]
+        for name, value in (("temperature", 0.25), ("top_k", 1), ("top_p", 0.5), ("min_p", 0.125), ("repeat_penalty", 1.5),
+                            ("repeat_last_n", 17)):
+            self.assertEqual(params[name], value, name)
+        said = [run_loam("run", "-p", "a b", "-n", "12", "-s", seed, *more, model=self.model)
+                for more in ((), ("--top-k", "0", "--top-p", "1", "--min-p", "0", "--temp", "50")) for seed in ("1", "2")]
+        self.assertEqual(said[0], said[1])
+        self.assertNotEqual(said[2], said[3])
 
     def test_its_refusal_is_the_clients(self):
         reply = self.server.post(PATH, {"messages": [{"role": "user", "content": "no"}]})
