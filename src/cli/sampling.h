@@ -15,8 +15,8 @@ struct sampling {
 
 enum status sampling_read(struct sampling *sampling, const struct options *options, struct error *error)
     STATUS_CHECKED;
-/* What the model's file says in general.sampling.* counts where the command line says nothing.  STATUS_MODEL: a value of
- * another type, or out of range. */
+/* What the model's file says in general.sampling.* counts where the command line says nothing.  STATUS_MODEL: a value
+ * of another type, or out of range. */
 enum status sampling_take_model(struct sampling *sampling, const struct options *options,
                                 const struct gguf *gguf, struct error *error) STATUS_CHECKED;
 
