@@ -449,7 +449,7 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
 void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_sequence *other,
                                uint64_t column_count) {
     struct kv_cache *cache = sequence->cache;
-    ASSERT(cache->owner != NULL && other->cache == cache && sequence->column_count == 0);
+    ASSERT(other->cache == cache && sequence->column_count == 0);
     ASSERT(column_count <= other->column_count && column_count <= sequence->column_capacity);
     for (uint64_t i = 0; i < column_count; i++) {
         ASSERT(cache->column_users[other->columns[i]] < UINT8_MAX);
@@ -461,12 +461,25 @@ void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_seq
 
 void kv_sequence_drop_columns(struct kv_sequence *sequence) { columns_shrink(sequence, 0); }
 
+/* The rows of a column of the slab. */
+static void copy_chunks(struct kv_cache *cache, struct stream *stream, uint64_t to, uint64_t from) {
+    const struct kv_cache_config *config = &cache->config;
+    for (size_t layer = 0; layer < config->layer_count; layer++) {
+        const size_t group = kv_group_of(config, layer);
+        const struct slab *slab = &cache->slabs[group];
+        for (size_t head = 0; head < kv_heads(config, layer); head++)
+            cache->device->operations->copy(stream, slab_slot(slab, chunk_slot(cache, layer, to, head)),
+                                            slab_slot(slab, chunk_slot(cache, layer, from, head)),
+                                            cache->layouts[group].chunk_bytes);
+    }
+}
+
 enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct stream *stream,
                                    struct error *error) {
     struct kv_cache *cache = sequence->cache;
     const uint64_t column = sequence->columns[index];
     if (cache->column_users[column] == 1) return STATUS_OK;
-    if (free_columns(cache) == 0) return error_set(error, STATUS_MEMORY, "key index: no column is free");
+    if (free_columns(cache) == 0) return error_set(error, STATUS_MEMORY, "KV cache: no column is free");
     const struct kv_cache_config *config = &cache->config;
     const uint64_t own = column_take(cache);
     const size_t first = config->key_index_on_disk ? 0 : config->key_index_layer_first;
@@ -476,10 +489,37 @@ enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index,
                 stream, slab_slot(&cache->key_index, key_index_block(cache, layer, own, head)),
                 slab_slot(&cache->key_index, key_index_block(cache, layer, column, head)),
                 config->key_index_bytes);
+    if (cache->owner == NULL) copy_chunks(cache, stream, own, column);
     column_give_back(cache, column);
     column_enter(sequence, index, own);
     /* Other streams read the one, and what the others have may write the other. */
     return cache->device->operations->stream_synchronize(stream, error);
+}
+
+enum status kv_sequence_own_tail(struct kv_sequence *sequence, struct stream *stream, struct error *error) {
+    if (sequence->cache->owner != NULL || sequence->length % KV_CHUNK_TOKENS == 0) return STATUS_OK;
+    return kv_sequence_own_column(sequence, sequence->length / KV_CHUNK_TOKENS, stream, error);
+}
+
+enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequence *other,
+                              uint64_t token_count, struct stream *stream, struct error *error) {
+    struct kv_cache *cache = sequence->cache;
+    const uint64_t full = token_count / KV_CHUNK_TOKENS;
+    ASSERT(cache->owner == NULL && sequence->length == 0 && token_count <= other->length);
+    ASSERT(sequence->inputs == NULL && other->inputs == NULL);
+    kv_sequence_drop_columns(sequence); /* reserved ones */
+    kv_sequence_share_columns(sequence, other, full);
+    enum status status = kv_sequence_reserve(sequence, token_count, error);
+    if (status == STATUS_OK && token_count % KV_CHUNK_TOKENS != 0) {
+        copy_chunks(cache, stream, sequence->columns[full], other->columns[full]);
+        status = cache->device->operations->stream_synchronize(stream, error);
+    }
+    if (status != STATUS_OK) {
+        kv_sequence_drop_columns(sequence);
+        return status;
+    }
+    sequence->length = token_count;
+    return STATUS_OK;
 }
 
 uint64_t kv_sequence_length(const struct kv_sequence *sequence) { return sequence->length; }

@@ -12,13 +12,14 @@
  * long as the sequence may become, and take memory only where they are used.  Nothing is allocated after create:
  * reserve and set_length only move columns between the free list and the tables.
  *
- *   1  Every column is in exactly one place: the fresh end of the slab, the free list, or a sequence; with a tier, or
- *      several that share it (kv_tier.h).
+ *   1  Every column is in exactly one place: the fresh end of the slab, the free list, or a sequence, or several that
+ *      share it (kv_sequence_share; of a tier kv_tier.h).
  *   2  used columns <= sum over sequences of ceil(reserved tokens / 64) <= columns of the slab; equal where nothing is
  *      shared.
  *   3  length <= 64 * columns of the sequence: no stored token is without memory.
  *   4  reserve takes all the columns it needs or none.
- *   5  Bytes of a column just taken may be those of a sequence that is gone; nobody reads rows at or
+ *   5  Rows of a column that several share do not change: who is about to store others gets a copy first.
+ *   6  Bytes of a column just taken may be those of a sequence that is gone; nobody reads rows at or
  *      beyond a sequence's length before it has written them.
  *
  * What selection keeps beside a chunk lies in a slab of its own, cut into the same columns: a block per chunk,
@@ -184,6 +185,16 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
 uint64_t kv_sequence_length(const struct kv_sequence *sequence);
 void kv_sequence_set_length(struct kv_sequence *sequence,
                             uint64_t token_count); /* shorter than now gives columns back */
+/* For an empty sequence, of a cache whose slab holds everything: the first token_count tokens of `other`, which goes
+ * on.  Both then have the columns of full chunks; of the chunk behind them the rows are copied, and its key index is to
+ * be built.  Neither has inputs (cache/inputs.h).  STATUS_FULL as kv_sequence_reserve: nothing has changed. */
+enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequence *other,
+                              uint64_t token_count, struct stream *stream, struct error *error)
+    STATUS_CHECKED;
+/* Before rows are appended: the chunk that grows is not shared any more, where a cut has made it grow again.  Nothing
+ * with a tier, which sees to it at the cut.  STATUS_MEMORY: there is no free column. */
+enum status kv_sequence_own_tail(struct kv_sequence *sequence, struct stream *stream, struct error *error)
+    STATUS_CHECKED;
 /* A number that no other sequence of the cache has or had, and that is another one after every set_length that did not
  * add tokens: as long as it stays, all that was ever known of the sequence's first tokens is true. */
 uint64_t kv_sequence_generation(const struct kv_sequence *sequence);

@@ -134,13 +134,14 @@ static inline uint64_t kv_column_count(const struct kv_cache_config *config) {
 uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config);
 uint64_t kv_key_index_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count);
 
-/* For a sequence without columns, of a cache whose chunks are the owner's: the first column_count columns of `other`,
- * which both then have.  Their blocks stay as they are as long as both have them. */
+/* For a sequence without columns: the first column_count columns of `other`, which both then have.  What lies in them
+ * stays as it is as long as both have them. */
 void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_sequence *other,
                                uint64_t column_count);
 /* Of a sequence without tokens. */
 void kv_sequence_drop_columns(struct kv_sequence *sequence);
-/* Before blocks of a column change: one of its own, with the same blocks.  STATUS_MEMORY: there is no free column. */
+/* Before what lies in a column changes: one of its own, with the same blocks, and the same chunks if they are in the
+ * slab.  STATUS_MEMORY: there is no free column. */
 enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct stream *stream,
                                    struct error *error) STATUS_CHECKED;
 

@@ -78,6 +78,8 @@ typedef enum status engine_each_logits(void *context, uint64_t index, const floa
 struct prefill_request {
     const int32_t *tokens;
     size_t token_count;
+    size_t
+        tokens_after; /* of the prompt, for later requests; at the end of this one what is stored is saved */
     engine_progress *progress; /* may be NULL */
     void *progress_context;
     engine_each_logits *each; /* may be NULL: only the last token's logits are computed */
@@ -115,6 +117,14 @@ enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, siz
 uint64_t sequence_whole_tokens(const struct sequence *sequence);
 /* The most tokens, up to token_count, that sequence_cuts_at. */
 uint64_t sequence_cut_of(const struct sequence *sequence, uint64_t token_count);
+/* Whether sequences may begin with what others have: all KV is in memory, and depends on no query.  Where documents are
+ * saved, sequences attach to these. */
+bool engine_shares(const struct engine *engine);
+/* For an empty sequence, where engine_shares: takes the first token_count tokens of another one, which goes on.  Full
+ * chunks are there once.  What follows has the bits that it has behind tokens which the sequence computed itself.
+ * STATUS_MEMORY: there is no room for the chunk that is not full. */
+enum status sequence_share(struct sequence *sequence, const struct sequence *source, uint64_t token_count,
+                           struct error *error) STATUS_CHECKED;
 /* Whether sequence_truncate to so many tokens leaves rows that others may follow: not within a page in 4 bits. */
 bool sequence_cuts_at(const struct sequence *sequence, uint64_t token_count);
 /* Without sequences: memory that there was KV in goes back to the system. */
@@ -134,7 +144,8 @@ struct prefill_part {
     struct sequence *sequence;
     const int32_t *tokens;
     size_t token_count;  /* at least 1 */
-    size_t tokens_after; /* of the prompt, for later passes: what is stored is saved where a segment ends */
+    size_t tokens_after; /* of the prompt, for later passes: what is stored is saved where a segment ends, */
+    bool saves;          /* or behind this part */
     bool is_step;        /* an answer's token, which is saved later; of an engine that mixes */
 };
 /* Steps come before prompts.  pauses: NULL, or asked between two layers, but of an engine that reads weights; true: the
@@ -208,6 +219,8 @@ const struct page_fractions *sequence_fractions(const struct sequence *sequence)
  * last token are numbers.  Nothing where nothing is saved, nor of less than 64 tokens without a name of its
  * own. */
 enum status sequence_save(struct sequence *sequence, struct error *error) STATUS_CHECKED;
+/* Whether it is being saved: what it has will be found once it is durable. */
+bool sequence_saves(const struct sequence *sequence);
 /* Waits until all that prefills saved is durable.  A failure names the file: nothing was saved from that write on, and
  * the sequence stays usable in RAM. */
 enum status sequence_flush(struct sequence *sequence, struct error *error) STATUS_CHECKED;

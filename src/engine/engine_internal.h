@@ -132,6 +132,11 @@ enum status engine_run_batch(struct engine *engine, const struct forward_batch *
 enum status engine_save_prompt(const struct engine *engine, struct sequence *sequence, const float *logits,
                                struct error *error) STATUS_CHECKED;
 
+/* Builds the key index of the rows behind the last full chunk: documents, and columns that are shared, have it of full
+ * chunks alone. */
+enum status engine_build_tail(struct engine *engine, struct sequence *sequence, struct error *error)
+    STATUS_CHECKED;
+
 /* paused.c.  What a paused segment had computed is lost. */
 void sequence_drop_paused(struct sequence *sequence);
 /* It is over. */

@@ -10,9 +10,7 @@
 #include "cache/kv_watch.h"
 #include "engine/engine_internal.h"
 
-/* Rebuilds the key index of the rows behind the last full chunk: documents hold it only for full chunks. */
-static enum status build_tail_key_index(struct engine *engine, struct sequence *sequence,
-                                        struct error *error) {
+enum status engine_build_tail(struct engine *engine, struct sequence *sequence, struct error *error) {
     uint64_t length = sequence_length(sequence), first = length / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
     for (size_t layer = 0; layer < engine->kv.layer_count && engine->select != NULL && first < length;
          layer++)
@@ -36,7 +34,7 @@ enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, si
     sequence_note_tokens(sequence, 0, tokens, (size_t)sequence->saved.reused);
     sequence->whole = sequence_length(sequence);
     TRY(engine_attach_inputs(engine, sequence, tokens, error));
-    return build_tail_key_index(engine, sequence, error);
+    return engine_build_tail(engine, sequence, error);
 }
 
 void sequence_begin_suffix(struct sequence *sequence) {
@@ -279,7 +277,7 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
     TRY(attach(engine, sequence, request, error));
     size_t reused = fresh ? (size_t)sequence->saved.reused : 0;
     TRY(sequence_grow(sequence, request->token_count - reused, error));
-    uint64_t after = sequence_length(sequence) + request->token_count - reused;
+    uint64_t after = sequence_length(sequence) + request->token_count + request->tokens_after - reused;
     if (!fresh && !sequence->unfinished &&
         engine->documents != NULL) /* once for a prompt, wherever it pauses */
         documents_grow(engine->documents, sequence->kv, after, engine->context_size);
@@ -290,8 +288,8 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
     TRY(holds);
     struct prefill_request selecting = *request;
     if (sequence->suffix_follows && sequence->saved.reused > 0 &&
-        suffix_selects(engine, sequence, request->token_count - reused)) {
-        sequence->selected = request->token_count - reused;
+        suffix_selects(engine, sequence, request->token_count + request->tokens_after - reused)) {
+        sequence->selected = request->token_count + request->tokens_after - reused;
         sequence->suffix_selects = true;
     }
     sequence->suffix_follows = false;
@@ -300,7 +298,7 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
         request = &selecting;
     }
     enum status status = run_segments(engine, sequence, request, reused, logits, error);
-    sequence->unfinished = status == STATUS_OK && *logits == NULL;
+    sequence->unfinished = status == STATUS_OK && (*logits == NULL || request->tokens_after > 0);
     if (!sequence->unfinished) sequence->suffix_selects = false;
     return status;
 }

@@ -64,7 +64,8 @@ enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struc
                          "the context holds %llu tokens (-c): %llu are in it and %llu more do not fit",
                          (unsigned long long)context, (unsigned long long)length,
                          (unsigned long long)token_count);
-    enum status status = kv_sequence_reserve(sequence->kv, length + token_count, error);
+    enum status status = kv_sequence_own_tail(sequence->kv, sequence->engine->stream, error);
+    if (status == STATUS_OK) status = kv_sequence_reserve(sequence->kv, length + token_count, error);
     if (status == STATUS_FULL && error != NULL) error->status = STATUS_MEMORY;
     return status == STATUS_FULL ? STATUS_MEMORY : status;
 }
@@ -86,6 +87,21 @@ void sequence_note_whole(struct sequence *sequence, uint64_t position, const str
     sequence->whole = end;
 }
 
+bool engine_shares(const struct engine *engine) {
+    return engine->documents == NULL && engine->kv.host_bytes == 0 && !engine->rebuilds &&
+           (engine->select == NULL || !select_watches_prefill(engine->select));
+}
+
+enum status sequence_share(struct sequence *sequence, const struct sequence *source, uint64_t token_count,
+                           struct error *error) {
+    struct engine *engine = sequence->engine;
+    ASSERT(engine_shares(engine) && source->engine == engine && sequence_length(sequence) == 0);
+    enum status status = kv_sequence_share(sequence->kv, source->kv, token_count, engine->stream, error);
+    if (status == STATUS_FULL && error != NULL) error->status = STATUS_MEMORY;
+    if (status != STATUS_OK) return status == STATUS_FULL ? STATUS_MEMORY : status;
+    return engine_build_tail(engine, sequence, error);
+}
+
 void sequence_note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count) {
     for (size_t i = 0; i < count && sequence->tokens != NULL; i++) sequence->tokens[position + i] = tokens[i];
 }
@@ -101,6 +117,10 @@ enum status sequence_save(struct sequence *sequence, struct error *error) {
     if (sequence_whole_tokens(sequence) < sequence_length(sequence)) return STATUS_OK;
     TRY(gguf_check(&sequence->engine->model->gguf, error));
     return kv_sequence_commit(sequence->kv, sequence->tokens, error);
+}
+
+bool sequence_saves(const struct sequence *sequence) {
+    return sequence->tokens != NULL && kv_sequence_is_saved(sequence->kv);
 }
 
 enum status sequence_flush(struct sequence *sequence, struct error *error) {

@@ -64,7 +64,7 @@ static void add(struct engine *engine, struct together *together, size_t index,
         kv_watch_begin_prompt(part->sequence->kv);
 }
 
-/* As a prompt of its own: durable at its end, and where a segment ends. */
+/* As a prompt of its own: durable at its end, where a segment ends, and where others will begin. */
 static enum status finish(const struct engine *engine, const struct prefill_part *part, const float *logits,
                           struct error *error) {
     struct sequence *sequence = part->sequence;
@@ -72,7 +72,7 @@ static enum status finish(const struct engine *engine, const struct prefill_part
     const bool ends_segment = length / segment != (length - part->token_count) / segment;
     sequence->suffix_follows = false;
     sequence->unfinished = part->tokens_after > 0;
-    if (sequence->tokens == NULL || (sequence->unfinished && !ends_segment)) return STATUS_OK;
+    if (sequence->tokens == NULL || (sequence->unfinished && !ends_segment && !part->saves)) return STATUS_OK;
     return engine_save_prompt(engine, sequence, logits, error);
 }
 

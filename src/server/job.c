@@ -283,7 +283,8 @@ void job_tell_progress(struct job *job) {
     listener->progress(listener->context, job->progress_done, job->prompt_count);
 }
 
-void job_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error) {
+void job_tell_done(struct job *job, struct service *service, enum stop_reason reason,
+                   const struct error *error) {
     double now = clock_seconds();
     struct service_done done = {.reason = reason, .was_admitted = job->was_admitted, .notice = ""};
     if (error != NULL) done.error = *error;
@@ -309,9 +310,16 @@ void job_done(struct job *job, struct service *service, enum stop_reason reason,
         snprintf(notice.message, sizeof notice.message, "%s", sequence_notice(job->answer.sequence));
     done.notice = notice.message;
     if (job->answer.sequence != NULL) done.document = sequence_document(job->answer.sequence);
-    resident_leave(service, job);
     service->statistics.done[reason]++;
     if (job->listener.done != NULL) job->listener.done(job->listener.context, &done);
+    job->listener = (struct service_listener){0};
+    job->observer = (struct service_observer){0};
+    job->is_told = true;
+}
+
+void job_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error) {
+    if (!job->is_told) job_tell_done(job, service, reason, error);
+    resident_leave(service, job);
     job_destroy(job);
     count_down(service);
 }

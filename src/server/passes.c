@@ -213,7 +213,7 @@ static double slice_seconds(const struct service *service) { return service->opt
 
 static bool is_cancelled(struct service *service, struct job *job) {
     pthread_mutex_lock(&service->mutex);
-    bool cancelled = job->cancelled || service->stopping;
+    bool cancelled = (job->cancelled && job->awaited == 0) || service->stopping;
     pthread_mutex_unlock(&service->mutex);
     return cancelled;
 }
@@ -316,6 +316,10 @@ static void take_prompt(struct service *service, struct job *job, const float *l
     if (logits != NULL && logits != job->logits && job->prompt_count >= KV_CHUNK_TOKENS && job->priority != SERVICE_LOW)
         prompt_logits_note(&service->prompts, job->owner, job->tokens.ids, job->prompt_count, logits,
                            service->vocabulary_size);
+    if (job->is_told) {
+        job_end_running(service, job, STOP_INTERRUPTED, NULL);
+        return;
+    }
     if (job->state == JOB_SAVE) return;
     job->decode_since = clock_seconds();
     if (job_take(job, service, logits, &error) != STATUS_OK)
@@ -324,14 +328,21 @@ static void take_prompt(struct service *service, struct job *job, const float *l
         job_end_running(service, job, job->answer.stop, NULL);
 }
 
+/* The same, but for what others can begin with once the job has read so far. */
+static size_t stop_behind(const struct job *job, size_t first) {
+    const size_t end = run_end(job, first);
+    return job->stop > first && job->stop < end ? job->stop : end;
+}
+
 static void prefill_slice(struct service *service, struct job *job) {
     struct error error = {.status = STATUS_OK};
     double began = clock_seconds();
-    size_t first = job->answer.stored.count, last = run_end(job, first), before = job->progress_done;
+    size_t first = job->answer.stored.count, last = stop_behind(job, first), before = job->progress_done;
     struct slice slice = {
         .service = service, .job = job, .first = first, .deadline = began + slice_seconds(service), .looked_at = began};
     const struct prefill_request request = {.tokens = job->tokens.ids + first,
                                             .token_count = last - first,
+                                            .tokens_after = run_end(job, first) - last,
                                             .progress = slice_progress,
                                             .progress_context = &slice,
                                             .pauses = slice_pauses,
@@ -410,6 +421,7 @@ static void add(struct together *together, struct job *job, size_t token_count, 
                               .tokens = job->tokens.ids + job->answer.stored.count,
                               .token_count = token_count,
                               .tokens_after = tokens_after,
+                              .saves = job->answer.stored.count + token_count == job->stop,
                               .is_step = is_step};
     together->rows += token_count;
     together->step_count += is_step;
@@ -453,8 +465,9 @@ static size_t short_rest(const struct job *job) {
  * weights. */
 static size_t part_of(const struct together *together, const struct job *job, size_t room) {
     enum { LENGTH_MAX = 4096 };
-    const size_t rest = short_rest(job);
-    if (rest <= room) return rest;
+    const size_t rest = short_rest(job), first = job->answer.stored.count;
+    const size_t part = rest > 0 ? stop_behind(job, first) - first : 0;
+    if (part <= room) return part;
     return together->step_count > 0 && job_wanted_tokens(job) <= LENGTH_MAX ? room : 0;
 }
 

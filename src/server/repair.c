@@ -26,6 +26,10 @@ static void enqueue(struct service *service, struct job *job) {
 
 bool service_preempt(struct service *service, struct job *job) {
     struct error error;
+    if (job->is_told) {
+        job_end_running(service, job, STOP_INTERRUPTED, NULL);
+        return false;
+    }
     enum status status = job_remember(job, &error);
     if (status == STATUS_OK && job->state == JOB_DECODE) status = sequence_save(job->answer.sequence, &error);
     if (status != STATUS_OK) {

@@ -241,7 +241,7 @@ static void release_documents(struct service *service, const struct job *job) {
 enum status resident_take(struct service *service, struct job *job, struct error *error) {
     size_t shared;
     const size_t best = find_best(service, job, &shared);
-    if (best != SIZE_MAX) {
+    if (best != SIZE_MAX && !sharing_has_more(service, job, shared)) {
         take_over(service, job, best, shared);
         return STATUS_OK;
     }
@@ -249,7 +249,8 @@ enum status resident_take(struct service *service, struct job *job, struct error
     release_documents(service, job);
     while (is_full(service))
         if (!resident_evict(service)) break;
-    return sequence_create(&job->answer.sequence, service->engine, error);
+    TRY(sequence_create(&job->answer.sequence, service->engine, error));
+    return sharing_begin(service, job, error);
 }
 
 /* Tokens of the segment in which the job's prefill has paused.  It is dropped where there is no memory for them. */

@@ -1,6 +1,8 @@
 /* scheduler: one turn of the loop.
  *
  *   calls, cancelled jobs -> idle sequences -> admission -> passes over the weights (passes.c)
+ *
+ * Jobs of the queue that wait for what another one reads (sharing.c) are passed over.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,10 +33,10 @@ static struct job *queue_head(struct service *service) {
     struct job *best = NULL;
     for (struct job *job = service->queue; job != NULL; job = job->next) {
         if (job->cancelled) continue;
-        if (best == NULL || job->priority < best->priority ||
-            (job->priority == best->priority &&
-             account_seconds(service, job) < account_seconds(service, best)))
-            best = job;
+        const bool goes_first = best == NULL || job->priority < best->priority ||
+                                (job->priority == best->priority &&
+                                 account_seconds(service, job) < account_seconds(service, best));
+        if (goes_first && !sharing_waits(service, job)) best = job;
     }
     return best;
 }
@@ -68,13 +70,14 @@ static bool end_cancelled(struct service *service) {
     end_queued(service, false, "cancelled");
     struct error error;
     (void)error_set(&error, STATUS_INTERRUPTED, "cancelled");
+    if (has_cancelled) sharing_plan(service);
     for (size_t i = 0; i < service->running_count;) {
         struct job *job = service->running[i];
         pthread_mutex_lock(&service->mutex);
         bool cancelled = job->cancelled;
         if (job->resumed) job->paused = job->resumed = false;
         pthread_mutex_unlock(&service->mutex);
-        if (cancelled)
+        if (cancelled && !sharing_reads_on(service, job))
             job_end_running(service, job, STOP_INTERRUPTED, &error);
         else
             i++;
@@ -111,6 +114,7 @@ static void admit(struct service *service, struct job *job) {
     if (status == STATUS_OK) status = resident_take(service, job, &error);
     job->state = JOB_PREFILL;
     pthread_mutex_lock(&service->mutex);
+    job->admission = ++service->admissions;
     service->running[service->running_count++] = job;
     service->admitted = NULL;
     pthread_mutex_unlock(&service->mutex);
@@ -269,7 +273,10 @@ bool scheduler_turn(struct service *service) {
     drain(service);
     preempt(service);
     resident_unload_idle(service);
+    sharing_plan(service);
+    sharing_end(service);
     admit_all(service);
+    sharing_plan(service);
     passes_run(service);
     (void)job_end_saved(service, false);
     publish(service);

@@ -129,7 +129,10 @@ size_t service_parallel(const struct service *service) { return service->options
 static enum status accept(struct service *service, struct job *job, struct error *error) {
     const struct service_options *options = &service->options;
     if (service->draining) return error_set(error, STATUS_INTERRUPTED, "the server is stopping");
-    if (service->queue_count >= options->queue_max)
+    /* Beside those that could have a slot: they may wait for what another one reads. */
+    const size_t taken = service->running_count + (service->admitted != NULL),
+                 left = options->parallel > taken ? options->parallel - taken : 0;
+    if (service->queue_count >= options->queue_max + left)
         return error_set(error, STATUS_FULL, "the queue is full: %zu requests wait", service->queue_count);
     if (service->queue_bytes + job->bytes > options->queue_bytes_max)
         return error_set(error, STATUS_FULL, "the queue is full: its prompts have %llu bytes of %llu",
@@ -235,7 +238,7 @@ uint32_t service_wait_estimate(struct service *service) {
     const struct service_statistics *now = &service->published;
     double prompt_tokens = 0, seconds = 0;
     for (const struct job *job = service->queue; job != NULL; job = job->next)
-        prompt_tokens += (double)job->prompt_count;
+        prompt_tokens += (double)(job->prompt_count - job->common);
     if (now->prefill_rate > 0) seconds += prompt_tokens / now->prefill_rate;
     if (now->decode_rate > 0) seconds += (double)service->queue_count * ANSWER_TOKENS / now->decode_rate;
     double share = fmax((double)service->queue_count, 1);

@@ -6,6 +6,7 @@
  *   passes      steps, slices of prompts, short prompts together
  *   repair      preemption; what a failed step or slice asks for
  *   accounts    computing time by owner
+ *   sharing     prompts that begin alike: one is read, the others wait
  *   resident    sequences that stay in memory without a request
  *   saved       saved documents, for other threads
  *   prompt_logits  the logits behind prompts that were asked of late (prompt_logits.h)
@@ -57,6 +58,15 @@ struct job {
     size_t reused, progress_done, progress_told;
     /* enum token_origin of tokens that were stored before a preemption or damage */
     struct token_list history;
+    /* In the queue, of the running job that reads what this one shares with it (sharing.c): its admission, 0: none;
+     * up to which admission running jobs have been compared; for which one it waits; how many tokens both share. */
+    uint64_t reader, compared, awaits;
+    size_t common;
+    /* While it runs: the number of its admission; behind which token somebody can begin first, and behind which it
+     * stops for those that can begin there, 0: it does not; how many wait for what it reads. */
+    uint64_t admission;
+    size_t stop_first, stop, awaited;
+    bool is_told;  /* its client has left: it reads for others */
     float *logits; /* owned; behind the prompt, which was asked before (prompt_logits.h); NULL: they are computed */
     char *text; /* owned: whole characters not yet handed out */
     size_t text_length, text_capacity;
@@ -110,6 +120,7 @@ struct service {
     struct job *admitted;      /* left the queue, and does not run yet; NULL: none */
     size_t queue_count;
     uint64_t queue_bytes;
+    uint64_t admissions; /* so far */
     service_ticket last_ticket;
     bool stopping, draining;
     bool has_cancelled; /* since the last turn of the loop looked for cancelled jobs */
@@ -174,7 +185,10 @@ enum status job_take(struct job *job, struct service *service, const float *logi
     STATUS_CHECKED;
 /* Never less than it was told before: what damage lost is computed again in silence. */
 void job_tell_progress(struct job *job);
-/* The request's end: done, and its memory.  error: NULL where it has none. */
+/* Tells the client that the request is over; nothing is told it later. */
+void job_tell_done(struct job *job, struct service *service, enum stop_reason reason,
+                   const struct error *error);
+/* The request's end: done, unless that was told, and its memory.  error: NULL where it has none. */
 void job_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error);
 /* The same for a job that runs: it gives up its slot, and its sequence is saved. */
 void job_end_running(struct service *service, struct job *job, enum stop_reason reason,
@@ -215,6 +229,20 @@ bool passes_wait(struct service *service); /* there is something to compute */
 bool scheduler_turn(struct service *service);
 /* Ends every job that is left, and destroys the sequences. */
 void scheduler_end(struct service *service);
+
+/* sharing.c: prompts that begin alike. */
+/* Under the mutex: whether a job of the queue waits for what a running one reads. */
+bool sharing_waits(struct service *service, struct job *job);
+/* Who is waited for, and where they stop: struct job, stop and awaited. */
+void sharing_plan(struct service *service);
+/* The client of a running job leaves.  true: others wait for what the job reads, so it reads on without a client. */
+bool sharing_reads_on(struct service *service, struct job *job);
+/* Ends those that read without a client, and that nobody waits for any more. */
+void sharing_end(struct service *service);
+/* Whether a sequence in memory, which goes on, has more of the job's prompt than so many tokens; and for a job whose
+ * sequence is new: it begins with that. */
+bool sharing_has_more(const struct service *service, const struct job *job, size_t than);
+enum status sharing_begin(struct service *service, struct job *job, struct error *error) STATUS_CHECKED;
 
 /* resident.c */
 /* The sequence of a job, or a new one: the prefix that it shares with a resident one need not be computed. */
