@@ -532,8 +532,9 @@ void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) 
     if (token_count <= sequence->length) sequence->generation = ++sequence->cache->generations;
     if (token_count <= sequence->length && sequence->inputs != NULL)
         inputs_truncate(sequence->inputs, token_count);
+    if (token_count <= sequence->length && sequence->cache->owner != NULL)
+        sequence->cache->owner->truncate(sequence, token_count);
     if (token_count < sequence->length) {
-        if (sequence->cache->owner != NULL) sequence->cache->owner->truncate(sequence, token_count);
         columns_shrink(sequence, kv_chunks_of(token_count));
         kv_sequence_begin_answer(sequence);
     }

@@ -23,7 +23,8 @@ struct kv_chunk_owner {
     void (*give_back)(struct kv_cache *cache); /* memory of chunks, when there are none */
     enum status (*add)(struct kv_sequence *sequence, struct error *error); /* remove follows a failure too */
     void (*remove)(struct kv_sequence *sequence);
-    /* Forgets tokens from token_count on; the sequence's length is still the old one. */
+    /* Forgets tokens from token_count on, those behind the length too, which layers have stored of a batch that did not
+     * end; the sequence's length is still the old one. */
     void (*truncate)(struct kv_sequence *sequence, uint64_t token_count);
 };
 

@@ -274,8 +274,8 @@ static void forget_chunks(struct kv_sequence *sequence, uint64_t chunk_first) {
             }
 }
 
-/* Pages behind a cut would be written a second time: what was written stays a source up to the cut, and what comes is
- * written elsewhere. */
+/* Committed pages behind a cut would be written a second time: what was written stays a source up to the cut, and what
+ * comes is written elsewhere. */
 static void cut_sources(struct kv_sequence *sequence, uint64_t chunk) {
     while (sequence->pages->source_count > 0) {
         struct page_source *last = &sequence->pages->sources[sequence->pages->source_count - 1];
@@ -410,11 +410,23 @@ static bool is_written_behind(const struct kv_sequence *sequence, uint64_t chunk
     return false;
 }
 
+/* What was written behind the cut is not committed, and its pages are written once more, with what comes. */
+static bool writes_anew(struct kv_sequence *sequence, uint64_t token_count) {
+    const struct sequence_pages *pages = sequence->pages;
+    const struct page_source *last = &pages->sources[pages->source_count - 1];
+    const uint64_t chunk = token_count / KV_CHUNK_TOKENS;
+    struct error ignored; /* of a write: whoever writes next is told */
+    if (pages->committed_tokens > token_count || last->chunk_first > chunk) return false;
+    return !is_written_behind(sequence, chunk) ||
+           document_forget_pages(last->document, chunk, &ignored) == STATUS_OK;
+}
+
 void tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
     struct kv_tier *tier = sequence->cache->tier;
     const struct kv_cache_config *config = &sequence->cache->config;
     uint64_t chunk = token_count / KV_CHUNK_TOKENS;
     struct error error;
+    if (token_count == sequence->length && !is_written_behind(sequence, chunk)) return;
     tier_drain_all(tier);
     residency_release_sequence(sequence);
     forget_chunks(sequence, kv_chunks_of(token_count));
@@ -427,9 +439,7 @@ void tier_truncate(struct kv_sequence *sequence, uint64_t token_count) {
         kv_tier_fail(tier, &error);
     for (size_t layer = 0; layer < config->layer_count && partial; layer++)
         if (tier_reopen_blocks(sequence, layer, chunk, &error) != STATUS_OK) kv_tier_fail(tier, &error);
-    bool committed = sequence->pages->committed_tokens > token_count;
-    if (!sequence->pages->writes || committed || is_written_behind(sequence, chunk))
-        cut_sources(sequence, chunk);
+    if (!sequence->pages->writes || !writes_anew(sequence, token_count)) cut_sources(sequence, chunk);
     for (size_t layer = 0; layer < config->layer_count; layer++) {
         if (sequence->pages->written[layer] > chunk) sequence->pages->written[layer] = chunk;
         if (sequence->pages->complete[layer] > token_count) sequence->pages->complete[layer] = token_count;

@@ -360,11 +360,43 @@ static void test_leave_at_random(void **state) {
     }
 }
 
+/* Who leaves within a segment has written pages of layers that were done: what another one computes there instead is
+ * what is saved. */
+static void test_left_within_a_segment(void **state) {
+    static struct party party;
+    struct service_rig_options options = {.parallel = 1,
+                                          .sequences = 2,
+                                          .context_size = CONTEXT,
+                                          .host_bytes = 64 << 20,
+                                          .segment_size = 128,
+                                          .batch_size = 32,
+                                          .service.slice_ms = 1};
+    (void)state;
+    open_party(&party, &options, test_seed(16));
+    add_asked(&party, DOCUMENT, 0);
+    for (size_t i = 0; i < 2; i++) add_asked(&party, 150, 110);
+    for (size_t i = 0; i < 110; i++) party.asked[2].prompt.ids[150 + i] = party.asked[1].prompt.ids[150 + i];
+    party.asked[0].leaves = true;
+    party.asked[0].client.cancel_done = 240;
+    ask_alone(&party, &options, 1);
+    for (size_t i = 0; i < 3; i++) {
+        const struct service_request request = request_of(&party.asked[i]);
+        client_submit(&party.asked[i].client, &request);
+        client_wait(&party.asked[i].client);
+        if (i == 0) continue;
+        assert_int_equal(party.asked[i].client.admission.reused_tokens, i == 1 ? 128 : 259);
+        assert_as_alone(&party.asked[i]);
+        service_rig_stop(&party.rig);
+        service_rig_start(&party.rig, &(struct service_options){.parallel = 1});
+    }
+    close_party(&party);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_clients),    cmocka_unit_test(test_same_prompt),
         cmocka_unit_test(test_strangers),       cmocka_unit_test(test_streams_go_on),
-        cmocka_unit_test(test_leave_at_random),
+        cmocka_unit_test(test_leave_at_random), cmocka_unit_test(test_left_within_a_segment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

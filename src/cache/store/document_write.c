@@ -349,6 +349,19 @@ enum status document_commit(struct document *document, const int32_t *tokens, ui
     return STATUS_OK;
 }
 
+enum status document_forget_pages(struct document *document, uint64_t chunk_first, struct error *error) {
+    const struct geometry *geometry = &document->geometry;
+    ASSERT(document->writing && chunk_first >= chunks_full(document->asked_tokens)); /* invariant 1 */
+    TRY(document_flush(document, error));
+    const size_t end = page_index(geometry, 0, 0, document->chunk_capacity);
+    for (size_t i = page_index(geometry, 0, 0, chunk_first); i < end; i++) {
+        atomic_store_explicit(&document->page_states[i], PAGE_NONE, memory_order_relaxed);
+        if (geometry->key_index_bytes > 0)
+            atomic_store_explicit(&document->key_index_states[i], PAGE_NONE, memory_order_relaxed);
+    }
+    return STATUS_OK;
+}
+
 enum status document_wait_buffer(struct document *document, struct error *error) {
     writer_wait_buffer(document->store->writer);
     return writer_failure(document->store->writer, document, error);

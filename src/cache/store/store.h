@@ -279,9 +279,9 @@ const int32_t *document_tokens(const struct document *document); /* [document_to
  * buffers are under way (go on computing, or call document_wait_buffer).  An earlier failure of the document is
  * returned by whatever is called next. */
 
-/* Chunks [chunk_first, chunk_first + chunk_count), all full, behind the last commit, each written once;
- * chunks[i]: layout.chunk_bytes bytes, or tail_bytes of those that are rows by layout.fractions.  At most
- * document_write_max chunks in a call. */
+/* Chunks [chunk_first, chunk_first + chunk_count), all full, behind the last commit, each written once but
+ * for document_forget_pages; chunks[i]: layout.chunk_bytes bytes, or tail_bytes of those that are rows by
+ * layout.fractions.  At most document_write_max chunks in a call. */
 enum status document_write_pages(struct document *document, size_t layer, size_t kv_head,
                                  uint64_t chunk_first, size_t chunk_count, const void *const *chunks,
                                  struct error *error) STATUS_CHECKED;
@@ -300,6 +300,10 @@ enum status document_write_tail(struct document *document, size_t layer, size_t 
 enum status document_commit(struct document *document, const int32_t *tokens, uint64_t token_count,
                             struct error *error) STATUS_CHECKED;
 
+/* Pages of chunks from chunk_first on, of which no commit was asked for, will be written anew, with other rows.  Waits
+ * for those that are on their way.  Fails as document_flush, and nothing has changed. */
+enum status document_forget_pages(struct document *document, uint64_t chunk_first, struct error *error)
+    STATUS_CHECKED;
 /* Waits until a buffer is free. */
 enum status document_wait_buffer(struct document *document, struct error *error) STATUS_CHECKED;
 /* Waits until all that was asked for is done: after it a commit is durable, or the status says why not. */
