@@ -74,6 +74,24 @@ class Batch(unittest.TestCase):
         self.assertEqual((line["error"], line["response"]["status_code"]), (None, 200))
         self.assertTrue(line["id"].startswith("batch_req_") and line["response"]["request_id"])
 
+    def test_a_shared_beginning_is_read_once(self):
+        story = " ".join(f"Room {i} has a {('red', 'green', 'blue')[i % 3]} lamp." for i in range(14))
+        self.write([{"custom_id": f"r{i}", "method": "POST", "url": "/v1/completions",
+                     "body": {"prompt": f"{story} The lamp of room {i} is", "max_tokens": 8, "temperature": 0,
+                              "n": 2 if i == 3 else 1}} for i in range(8)])
+
+        def computed():
+            used = [line["response"]["body"]["usage"] for line in self.answers().values()]
+            return sum(u["prompt_tokens"] - u["prompt_tokens_details"]["cached_tokens"] for u in used)
+
+        self.run_batch("-np", "1")
+        expected, least = self.texts(), computed()
+        for options in (("-np", "8"), ("-np", "3", "--kv-disk", os.path.join(self.folder.name, "kv"))):
+            os.remove(self.output)
+            self.run_batch(*options)
+            self.assertEqual(self.texts(), expected)
+            self.assertLessEqual(computed(), least * 1.1)
+
     def test_killed_anywhere(self):
         self.write([request(i) for i in range(COUNT)])
         self.run_batch("-np", "3")
