@@ -331,6 +331,10 @@ static void take_prompt(struct service *service, struct job *job, const float *l
 /* The same, but for what others can begin with once the job has read so far. */
 static size_t stop_behind(const struct job *job, size_t first) {
     const size_t end = run_end(job, first);
+    size_t done;
+    const size_t begun = sequence_paused_tokens(job->answer.sequence, &done);
+    if (begun > 0 && job->awaited > 0)
+        return first + begun; /* what is stored for others is committed at once */
     return job->stop > first && job->stop < end ? job->stop : end;
 }
 

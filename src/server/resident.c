@@ -238,10 +238,61 @@ static void release_documents(struct service *service, const struct job *job) {
     }
 }
 
+enum { LENT_MIN = KV_CHUNK_TOKENS }; /* less is soon computed */
+
+struct lender {
+    const struct sequence *sequence;
+    size_t common;
+};
+
+static void consider(struct lender *best, const struct job *job, const struct sequence *sequence,
+                     const struct token_list *stored, const struct token_list *origins) {
+    const size_t whole = min_size(stored->count, (size_t)sequence_whole_tokens(sequence)),
+                 limit = min_size(job_shareable_tokens(job), whole);
+    size_t common = 0;
+    while (common < limit && job->tokens.ids[common] == stored->ids[common] &&
+           origins->ids[common] == ORIGIN_DENSE)
+        common++;
+    if (common > best->common) *best = (struct lender){sequence, common};
+}
+
+/* Of the sequences in memory the one that shares most with the job's prompt. */
+static struct lender find_lender(const struct service *service, const struct job *job) {
+    struct lender best = {.common = 0};
+    if (!engine_shares(service->engine) || job->prompt_log_probabilities || job->history.count > 0)
+        return best;
+    for (size_t i = 0; i < service->running_count; i++) {
+        const struct job *other = service->running[i];
+        if (other != job && other->answer.sequence != NULL && strcmp(other->owner, job->owner) == 0)
+            consider(&best, job, other->answer.sequence, &other->answer.stored, &other->answer.origins);
+    }
+    for (size_t i = 0; i < service->resident_count; i++) {
+        const struct resident *resident = &service->residents[i];
+        if (strcmp(resident->owner, job->owner) == 0)
+            consider(&best, job, resident->sequence, &resident->stored, &resident->origins);
+    }
+    return best;
+}
+
+static bool lends_more(const struct service *service, const struct job *job, size_t than) {
+    return find_lender(service, job).common >= than + LENT_MIN;
+}
+
+/* A new sequence begins with what another one has, which goes on. */
+static enum status begin_shared(struct service *service, struct job *job, struct error *error) {
+    const struct lender lender = find_lender(service, job);
+    struct answer *answer = &job->answer;
+    if (lender.common < LENT_MIN) return STATUS_OK;
+    TRY(sequence_share(answer->sequence, lender.sequence, lender.common, error));
+    for (size_t i = 0; i < lender.common; i++)
+        TRY(answer_note_stored(answer, job->tokens.ids[i], ORIGIN_DENSE, error));
+    return STATUS_OK;
+}
+
 enum status resident_take(struct service *service, struct job *job, struct error *error) {
     size_t shared;
     const size_t best = find_best(service, job, &shared);
-    if (best != SIZE_MAX && !sharing_has_more(service, job, shared)) {
+    if (best != SIZE_MAX && !lends_more(service, job, shared)) {
         take_over(service, job, best, shared);
         return STATUS_OK;
     }
@@ -250,7 +301,7 @@ enum status resident_take(struct service *service, struct job *job, struct error
     while (is_full(service))
         if (!resident_evict(service)) break;
     TRY(sequence_create(&job->answer.sequence, service->engine, error));
-    return sharing_begin(service, job, error);
+    return begin_shared(service, job, error);
 }
 
 /* Tokens of the segment in which the job's prefill has paused.  It is dropped where there is no memory for them. */

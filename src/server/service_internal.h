@@ -239,10 +239,6 @@ void sharing_plan(struct service *service);
 bool sharing_reads_on(struct service *service, struct job *job);
 /* Ends those that read without a client, and that nobody waits for any more. */
 void sharing_end(struct service *service);
-/* Whether a sequence in memory, which goes on, has more of the job's prompt than so many tokens; and for a job whose
- * sequence is new: it begins with that. */
-bool sharing_has_more(const struct service *service, const struct job *job, size_t than);
-enum status sharing_begin(struct service *service, struct job *job, struct error *error) STATUS_CHECKED;
 
 /* resident.c */
 /* The sequence of a job, or a new one: the prefix that it shares with a resident one need not be computed. */
