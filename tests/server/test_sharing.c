@@ -217,7 +217,7 @@ static void test_many_clients(void **state) {
     (void)state;
     many_clients((struct service_rig_options){.context_size = CONTEXT}, CLIENTS_MAX);
     many_clients((struct service_rig_options){.context_size = CONTEXT, .host_bytes = 64 << 20},
-                 CLIENTS_MAX / 2);
+                 CLIENTS_MAX / 4);
 }
 
 /* The same prompt several times: its last token, too, is computed once. */
@@ -341,7 +341,7 @@ static void leave_at_random(struct service_rig_options options, uint64_t seed) {
 }
 
 static void test_leave_at_random(void **state) {
-    enum { ROUNDS = 4 };
+    enum { ROUNDS = 3 };
     struct random random;
     (void)state;
     random_init(&random, test_seed(15));
