@@ -313,7 +313,7 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     if (rule->dense || visible < options->exact_below) return false;
     if (keep >= visible && !options->gather_all && select->dial == NULL) return false;
     if (keep > visible) keep = visible;
-    uint64_t unit = rule->window_only ? 1 : select->layout.unit_tokens;
+    uint64_t unit = rule->window_only && !select->device->lacks_tokens ? 1 : select->layout.unit_tokens;
     uint64_t sinks = align_up(options->sinks, unit), recent = options->recent;
     uint64_t width = rule->window_only ? (keep > sinks ? keep - sinks : 0)
                                        : (uint64_t)(select_recent_fraction(options) * (double)keep);

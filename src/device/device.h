@@ -630,6 +630,7 @@ struct device {
     size_t buffer_max;    /* bytes that it allocates at once, at most; 0: as many as there are */
     bool lacks_ranges;    /* attend takes none: K and V are not computed again (rebuild=recompute) */
     bool lacks_labels;    /* compare_labels, and choose with lists that are kept (CLO) */
+    bool lacks_tokens;    /* choose and attend_rows of lists that are not whole units, but for their end */
     bool lacks_quantized; /* attend_rows of chunks in 4 bits (codec=q4, dynamic) */
 };
 enum { DEVICE_KEY_INDEXES_ALL = (1 << (KEY_INDEX_PRODUCT + 1)) - 1 };

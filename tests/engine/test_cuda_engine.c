@@ -494,6 +494,34 @@ static void choices_match(void **state) {
     }
 }
 
+/* A sequence of the engine's that attends to its window alone: whole units of it. */
+static void windows_are_whole_units(void **state) {
+    (void)state;
+    struct rig rig;
+    struct tiny_model tiny = tiny_model_default("llama");
+    struct engine *engine;
+    struct sequence *sequence;
+    const float *logits;
+    if (!test_takes_next()) return;
+    tiny.head_dimension = 32;
+    rig_open(&rig, &tiny, test_seed(97));
+    struct plan plan = plan_with(&rig, "hata", CHOOSES, "160", KV_F16);
+    const struct prefill_request request = {.tokens = rig.tokens, .token_count = DOCUMENT};
+    assert_ok(engine_create(&engine, rig.model[CUDA], &plan, NULL, &rig.error), rig.error);
+    assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
+    assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig.error), rig.error);
+    assert_ok(sequence_set_select(sequence, &select_window, (struct select_keep){.tokens = 100}, &rig.error),
+              rig.error);
+    for (size_t i = 0; i < STEPS; i++)
+        assert_ok(engine_step(engine, &sequence, &rig.tokens[i], 1, &logits, &rig.error), rig.error);
+    const struct select_statistics chosen = attention_statistics(engine_attention(engine));
+    assert_true(chosen.kept < chosen.visible && chosen.evaluated == 0);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    plan_deinit(&plan);
+    rig_close(&rig);
+}
+
 /* ---- K and V in RAM ---- */
 
 enum { FETCH_STEPS = 12 };
@@ -606,6 +634,7 @@ int main(void) {
         cmocka_unit_test(documents_match),
         cmocka_unit_test(nano_says_the_same),
         cmocka_unit_test(choices_match),
+        cmocka_unit_test(windows_are_whole_units),
         cmocka_unit_test(units_are_fetched_from_ram),
         cmocka_unit_test(what_it_cannot_choose_by_is_refused),
     };
