@@ -9,7 +9,7 @@
 
 /* Where the places of a sequence's chunks in a layer are. */
 struct table_place {
-    uint64_t address;
+    uint64_t address, key_index; /* key_index: of their blocks; 0: none */
     size_t chunk_stride;
 };
 
@@ -95,10 +95,13 @@ static bool note_kind(struct forward *forward, const struct forward_batch *batch
         const struct attention_rows shown = show_layer(forward, batch, layer);
         for (size_t i = 0; i < rows; i++) {
             const struct kv_view *view = &shown.items[i].view;
+            const struct span index = view->key_index;
             const struct table_place now = {view->chunks.buffer->address + view->chunks.offset,
+                                            span_exists(index) ? index.buffer->address + index.offset : 0,
                                             view->chunk_stride};
             struct table_place *place = &kind->tables[layer * rows + i];
-            same = same && place->address == now.address && place->chunk_stride == now.chunk_stride;
+            same = same && place->address == now.address && place->key_index == now.key_index &&
+                   place->chunk_stride == now.chunk_stride;
             *place = now;
         }
     }

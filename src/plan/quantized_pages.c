@@ -30,18 +30,22 @@ struct bench {
     void *scratch;      /* owned */
 };
 
+/* Only halves are quantized to 4 bits. */
+static bool has_q4(const struct kv_layout *kv) { return kv->k_type == KV_F16 && kv->v_type == KV_F16; }
+
 static enum status bench_init(struct bench *bench, const struct kv_layout *kv, size_t group,
                               struct error *error) {
     attention_kernels_init(&bench->attention, cpu_features());
     codec_kernels_init(&bench->codec, cpu_features());
     bench->kv = kv;
-    size_t q4_bytes = kv_q4_chunk_bytes(kv);
+    const size_t q4_bytes = has_q4(kv) ? kv_q4_chunk_bytes(kv) : 0;
     bench->rows = calloc(CHUNKS, kv->chunk_bytes);
-    bench->quantized = calloc(CHUNKS, q4_bytes);
+    bench->quantized = calloc(CHUNKS, max_size(q4_bytes, 1));
     bench->q = calloc(group * kv->k_dimension, sizeof *bench->q);
     bench->partial = calloc(group * (2 + kv->v_dimension), sizeof *bench->partial);
-    bench->scratch = calloc(1, max_size(bench->attention.gather_scratch_bytes(group, kv),
-                                        bench->attention.gather_q4_scratch_bytes(group, kv)));
+    bench->scratch =
+        calloc(1, max_size(bench->attention.gather_scratch_bytes(group, kv),
+                           has_q4(kv) ? bench->attention.gather_q4_scratch_bytes(group, kv) : 0));
     float *row = calloc(kv->k_dimension + kv->v_dimension, sizeof *row);
     if (bench->rows == NULL || bench->quantized == NULL || bench->q == NULL || bench->partial == NULL ||
         bench->scratch == NULL || row == NULL) {
@@ -61,7 +65,7 @@ static enum status bench_init(struct bench *bench, const struct kv_layout *kv, s
     for (size_t i = 0; i < CHUNKS; i++) {
         bench->chunks[i] = bench->rows + i * kv->chunk_bytes;
         bench->forms[i] = bench->quantized + i * q4_bytes;
-        bench->codec.q4_encode(kv, bench->chunks[i], bench->quantized + i * q4_bytes);
+        if (has_q4(kv)) bench->codec.q4_encode(kv, bench->chunks[i], bench->quantized + i * q4_bytes);
     }
     free(row);
     return STATUS_OK;
@@ -96,7 +100,7 @@ static void bench_attend(struct bench *bench, size_t group, bool quantized) {
 static void bench_run(struct bench *bench, size_t group, struct page_costs *costs) {
     double *const found[] = {&costs->rows_attend, &costs->quantized_attend, &costs->decode};
     for (int round = 0; round < ROUNDS; round++)
-        for (size_t i = 0; i < 3; i++) {
+        for (size_t i = 0; i < (has_q4(bench->kv) ? 3 : 1); i++) {
             uint64_t began = clock_ns();
             if (i < 2) bench_attend(bench, group, i == 1);
             for (size_t c = 0; i == 2 && c < CHUNKS; c++) /* into the same bits again */

@@ -74,7 +74,7 @@ bool quantized_pages_grows(uint64_t chunk_count, uint64_t chunk_end); /* enough 
 bool quantized_pages_continue(struct page_fractions *fractions, const struct page_fractions *wanted,
                               uint64_t chunk_count, uint64_t chunk_end);
 
-/* Sets rows_attend, quantized_attend and decode; group: query heads of a KV head. */
+/* Sets rows_attend, and of halves quantized_attend and decode; group: query heads of a KV head. */
 enum status quantized_pages_measure_attention(struct page_costs *costs, const struct kv_layout *kv,
                                               size_t group, struct error *error) STATUS_CHECKED;
 

@@ -60,6 +60,11 @@ static void test_same_text(void **state) {
     char *cpu = text_of(NULL, "cpu"), *cuda = text_of("seed=2,capability=90", "cuda");
     assert_true(strlen(cpu) > 5);
     assert_string_equal(cuda, cpu);
+    /* K and V that the card does not hold are in RAM. */
+    struct process_result in_ram = run_on("memory=64M", "cuda", "--ctx-size=32768");
+    if (in_ram.code != 0) fail_msg("exit code %d: %s", in_ram.code, in_ram.complaints);
+    assert_string_equal(in_ram.output, cpu);
+    process_deinit(&in_ram);
     free(cpu), free(cuda);
 }
 
@@ -74,8 +79,6 @@ static void test_faults(void **state) {
     expect_failure("fail=any:900:999", "cuda", NULL, 1, "CUDA_ERROR_UNKNOWN"); /* off the bus */
     expect_failure("memory=2M", "cuda", NULL, 5, "weights: cuda: ");
     expect_failure("memory=13M", "cuda", NULL, 5, "of 13.00 MiB are free, device memory of");
-    expect_failure("memory=64M", "cuda", "--ctx-size=32768", 5,
-                   "the KV of 32768 tokens needs 144.00 MiB, the device has");
     expect_failure("seed=1", "cuda", "--preset=quest", 1,
                    "select=quest: the cuda device cannot choose so: try --preset full");
     expect_failure("seed=1", "cuda", "--weights-host=1M", 1,

@@ -592,10 +592,11 @@ static void damage_behind_the_prompt(void **state) {
     char file[200], host[32];
     const char *store = folder("behind"), *saved = folder("behind.saved");
     snprintf(file, sizeof file, "%s/1.pages", store);
-    const char *const more[] = {"--preset", "quest", "--set", "dense=0", "--keep", "256"};
-#define ASK(kv)                                                                                       \
-    RUN(model_path, text_path, more[0], more[1], more[2], more[3], more[4], more[5], "--kv-disk", kv, \
-        "--kv-host", host)
+    /* A suffix that attends to everything would read every page before the answer. */
+    const char *const more[] = {"--preset", "quest", "--set", "dense=0", "--keep", "256", "--suffix", "auto"};
+#define ASK(kv)                                                                                        \
+    RUN(model_path, text_path, more[0], more[1], more[2], more[3], more[4], more[5], more[6], more[7], \
+        "--kv-disk", kv, "--kv-host", host)
     snprintf(host, sizeof host, "%d", 16 << 20);
     struct outcome first = ASK(saved), again = ASK(saved);
     expect_code(&first, 0, "");
@@ -630,12 +631,13 @@ static void damage_in_a_conversation(void **state) {
     size_t length = fread(said, 1, 2000, text);
     fclose(text);
     said[length] = '\0';
-#define TALK(kv, words)                                                                              \
-    process_run(&(struct process_request){                                                           \
-        .arguments = (const char *const[]){"chat",      "-m",    talking_path, "--temp", "0",        \
-                                           "-n",        "12",    "-t",         "1",      "--preset", \
-                                           "quest",     "--set", "dense=0",    "--keep", "128",      \
-                                           "--kv-disk", kv,      "--kv-host",  "16M",    NULL},      \
+#define TALK(kv, words)                                                                                   \
+    process_run(&(struct process_request){                                                                \
+        .arguments =                                                                                      \
+            (const char *const[]){"chat",    "-m",       talking_path, "--temp",    "0",     "-n",        \
+                                  "12",      "-t",       "1",          "--preset",  "quest", "--set",     \
+                                  "dense=0", "--keep",   "128",        "--kv-disk", kv,      "--kv-host", \
+                                  "16M",     "--suffix", "auto",       NULL},                             \
         .input = words})
     struct process_result first = TALK(saved, said);
     assert_int_equal(first.code, 0);

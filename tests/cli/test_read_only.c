@@ -206,10 +206,9 @@ static void in_a_conversation(void **state) {
     char talking[160], both[200];
     snprintf(talking, sizeof talking, "%s", scratch_path("talking.gguf"));
     snprintf(both, sizeof both, "%s%s", turns[0], turns[1]);
-    tiny_model_write(talking, &(struct tiny_model){.seed = 8,
-                                                   .context = 4096,
-                                                   .never_ends = true,
-                                                   .chat_template = TINY_CHAT_TEMPLATE});
+    tiny_model_write(
+        talking, &(struct tiny_model){
+                     .seed = 8, .context = 4096, .never_ends = true, .chat_template = TINY_CHAT_TEMPLATE});
 #define TALK(words, ...)                                                                                    \
     process_run(&(struct process_request){.arguments = (const char *const[]){"chat", "-m", talking,         \
                                                                              "--temp", "0", "-n", "12",     \
@@ -380,7 +379,7 @@ static void damage_costs_time(void **state) {
     snprintf(budget, sizeof budget, "%d", 5 << 20);
 #define ASK(...)                                                                                      \
     RUN_AS(SOMEBODY, model_path, text_path, "--preset", "quest", "--set", "dense=0", "--keep", "256", \
-           __VA_ARGS__)
+           "--suffix", "auto", __VA_ARGS__)
     struct process_result fresh = ASK("-c", "4K"), again = ASK("--kv-disk", folder);
     assert_int_equal(fresh.code | again.code, 0);
     size_t early = 0, late = 0;

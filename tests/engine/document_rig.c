@@ -26,12 +26,14 @@ size_t rig_reused_max(const struct document_rig *rig, enum rig_prompt prompt) {
     return rig->options.quantized_pages ? (count - 1) / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS : count - 1;
 }
 
-static struct model *load(struct document_rig *rig, uint64_t seed) {
+/* Inputs are kept where K and V are more bytes. */
+static struct model *load(struct document_rig *rig, uint64_t seed, enum rig_pages pages) {
     char path[64];
     struct error error;
     struct model *model;
     struct tiny_model tiny = tiny_model_default("llama");
     tiny.seed = seed;
+    if (pages == RIG_INPUTS) tiny.kv_head_count = tiny.head_count;
     assert_int_equal(tiny.vocabulary_size, RIG_WIDTH);
     tiny_model_write(&tiny, tiny_model_path("documents", path, sizeof path));
     assert_ok(model_load(&model, path, rig->device, &error), error);
@@ -79,8 +81,8 @@ void document_rig_open(struct document_rig *rig, const struct select_method *met
     *rig = (struct document_rig){0};
     const struct device_options device = {.thread_count = 1, .mask = cpu_default()};
     assert_ok(device_cpu_create(&rig->device, &device, &error), error);
-    rig->model = load(rig, 1);
-    rig->other = load(rig, 2);
+    rig->model = load(rig, 1, pages);
+    rig->other = load(rig, 2, pages);
     random_init(&random, 7);
     for (enum rig_prompt prompt = 0; prompt < RIG_PROMPTS; prompt++)
         for (size_t i = 0; i < RIG_TOKENS; i++)

@@ -94,7 +94,7 @@ class Families(Case):
                              ({"messages": [{"role": "user", "content": 5}]}, "messages.0"), ({"system": 5}, "system"),
                              ({"tools": [{"name": 5, "input_schema": {}}]}, "tools"), ({"tool_choice": {"type": "tool"},
                               "tools": [{"name": "x", "input_schema": {}}]}, "tool_choice"), ({"temperature": -1}, "temperature"),
-                             ({"messages": [{"role": "user", "content": "word " * 3000}]}, "maximum context length")):
+                             ({"messages": [{"role": "user", "content": "word " * 3000}]}, "prompt is too long")):
             reply = self.server.post(MESSAGES, {**good, **change})
             self.assertEqual(reply.status, 400, change)
             body = reply.json
