@@ -372,7 +372,8 @@ static void flip_bytes(const char *path, off_t first, off_t step) {
 static void damage_costs_time(void **state) {
     (void)state;
     enum { PLACES = 16 };
-    static const char *const settings[] = {"--preset", "quest", "--set", "dense=0", "--keep", "256", NULL};
+    static const char *const settings[] = {"--preset", "quest",    "--set", "dense=0", "--keep",
+                                           "256",      "--suffix", "auto",  NULL};
     char pages[200], budget[32];
     const char *folder = closed_folder("damaged", settings);
     snprintf(pages, sizeof pages, "%s/1.pages", folder);
