@@ -59,4 +59,14 @@ enum status chat_jinja_create(struct chat_template *chat, const char *text, size
                               struct error *error) STATUS_CHECKED;
 void chat_jinja_build(struct chat_builder *b, const struct chat_conversation *conversation);
 
+static inline const char *chat_role_name(enum chat_role role) {
+    switch (role) {
+    case CHAT_SYSTEM: return "system";
+    case CHAT_USER: return "user";
+    case CHAT_ASSISTANT: return "assistant";
+    case CHAT_TOOL: return "tool";
+    }
+    return "user";
+}
+
 #endif

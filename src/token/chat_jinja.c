@@ -5,16 +5,6 @@
 
 #include "token/chat_builder_internal.h"
 
-static const char *role_word(enum chat_role role) {
-    switch (role) {
-    case CHAT_SYSTEM: return "system";
-    case CHAT_USER: return "user";
-    case CHAT_ASSISTANT: return "assistant";
-    case CHAT_TOOL: return "tool";
-    }
-    return "user";
-}
-
 /* ---- the variables ---- */
 
 enum { VARIABLES_MAX = 64, OWN_VARIABLES = 8 };
@@ -100,7 +90,7 @@ static enum status render(const struct chat_template *chat, const struct chat_co
         const bool has_calls = json_object_get(more, "tool_calls") != NULL;
         if (has_calls && chat->arguments_are_text) more = copies[i] = with_text_arguments(more);
         const bool is_none = message->length == 0 && has_calls && !chat->content_is_no_none;
-        messages[i] = (struct jinja_message){.role = role_word(message->role),
+        messages[i] = (struct jinja_message){.role = chat_role_name(message->role),
                                              .content = is_none ? NULL : message->content,
                                              .length = message->length,
                                              .more = more};

@@ -39,16 +39,6 @@ static void put_trimmed(struct chat_builder *b, const struct chat_message *messa
     put_content(b, &trimmed);
 }
 
-static const char *role_name(enum chat_role role) {
-    switch (role) {
-    case CHAT_SYSTEM: return "system";
-    case CHAT_USER: return "user";
-    case CHAT_ASSISTANT: return "assistant";
-    case CHAT_TOOL: return "tool";
-    }
-    return "user";
-}
-
 /* ---- the families ---- */
 
 /* <|im_start|>ROLE\nTEXT<|im_end|>\n */
@@ -56,7 +46,7 @@ static void build_chatml(struct chat_builder *b, const struct chat_message *mess
                          bool answer) {
     for (size_t i = 0; i < count; i++) {
         put_control(b, "<|im_start|>");
-        put_text(b, role_name(messages[i].role));
+        put_text(b, chat_role_name(messages[i].role));
         put_text(b, "\n");
         put_content(b, &messages[i]);
         put_control(b, "<|im_end|>");
@@ -72,7 +62,7 @@ static void build_phi4(struct chat_builder *b, const struct chat_message *messag
                        bool answer) {
     for (size_t i = 0; i < count; i++) {
         put_control(b, "<|im_start|>");
-        put_text(b, role_name(messages[i].role));
+        put_text(b, chat_role_name(messages[i].role));
         put_control(b, "<|im_sep|>");
         put_content(b, &messages[i]);
         put_control(b, "<|im_end|>");
@@ -121,7 +111,7 @@ static void build_llama3(struct chat_builder *b, const struct chat_message *mess
                          bool answer) {
     for (size_t i = 0; i < count + (answer ? 1 : 0); i++) {
         put_control(b, "<|start_header_id|>");
-        put_text(b, i < count ? role_name(messages[i].role) : "assistant");
+        put_text(b, i < count ? chat_role_name(messages[i].role) : "assistant");
         put_control(b, "<|end_header_id|>");
         put_text(b, "\n\n");
         if (i == count) break;
@@ -316,7 +306,7 @@ static void build_granite(struct chat_builder *b, const struct chat_message *mes
                           bool answer) {
     for (size_t i = 0; i < count + (answer ? 1 : 0); i++) {
         put_control(b, "<|start_of_role|>");
-        put_text(b, i < count ? role_name(messages[i].role) : "assistant");
+        put_text(b, i < count ? chat_role_name(messages[i].role) : "assistant");
         put_control(b, "<|end_of_role|>");
         if (i == count) break;
         put_content(b, &messages[i]);

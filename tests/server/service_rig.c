@@ -214,3 +214,14 @@ void client_ask(struct client *client, const struct service_request *request) {
     if (client->done.reason == STOP_FAILED || client->done.reason == STOP_INTERRUPTED)
         fail_msg("%s: %s", stop_reason_name(client->done.reason), client->done.error.message);
 }
+
+static void do_nothing(void *context, struct engine *engine, const struct service_live *live,
+                       size_t live_count) {
+    (void)context, (void)engine, (void)live, (void)live_count;
+}
+
+struct service_statistics service_settled(struct service *service) {
+    struct error error;
+    assert_ok(service_call(service, do_nothing, NULL, &error), error);
+    return service_get_statistics(service);
+}

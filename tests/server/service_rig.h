@@ -59,6 +59,9 @@ void service_rig_stop(struct service_rig *rig); /* the service alone */
 void service_rig_start(struct service_rig *rig, const struct service_options *options);
 void service_rig_close(struct service_rig *rig);
 
+/* After the turn in which the last answer ended. */
+struct service_statistics service_settled(struct service *service);
+
 /* Token ids of a text, repeated until there are so many of them; owned by the caller. */
 struct token_list rig_tokens(const struct service_rig *rig, const char *text, size_t count);
 

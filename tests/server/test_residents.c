@@ -39,18 +39,6 @@ static size_t ask_for(struct service_rig *rig, struct token_list *prompt, float 
 
 static size_t ask(struct service_rig *rig, struct token_list *prompt) { return ask_for(rig, prompt, NULL); }
 
-static void do_nothing(void *context, struct engine *engine, const struct service_live *live,
-                       size_t live_count) {
-    (void)context, (void)engine, (void)live, (void)live_count;
-}
-
-/* After the turn in which the last answer ended. */
-static struct service_statistics settled(struct service *service) {
-    struct error error;
-    assert_ok(service_call(service, do_nothing, NULL, &error), error);
-    return service_get_statistics(service);
-}
-
 enum fate { STAYS, UNLOADED, EVICTED };
 
 static void wait_until_unloaded(struct service *service) {
@@ -66,7 +54,7 @@ static void suffer(struct service_rig *rig, enum fate fate) {
     struct token_list other = rig_tokens(rig, "Snow lay on the roofs of the harbour.", 90);
     if (fate == UNLOADED) wait_until_unloaded(rig->service);
     if (fate == EVICTED) ask(rig, &other);
-    if (fate == STAYS) assert_int_equal(settled(rig->service).resident, 1);
+    if (fate == STAYS) assert_int_equal(service_settled(rig->service).resident, 1);
     token_list_deinit(&other);
 }
 
@@ -141,12 +129,12 @@ static void ask_twice(const char *preset, bool fresh, float log_probabilities[2]
             service_rig_stop(&rig);
             service_rig_start(&rig, &(struct service_options){.parallel = 1});
         }
-        const uint64_t before = settled(rig.service).tiers.read_pages;
+        const uint64_t before = service_settled(rig.service).tiers.read_pages;
         const size_t stored = turn == 0 ? document.count : tokens->count - 1;
         if (turn == 1) append(tokens, &third);
         assert_in_range(ask_for(&rig, tokens, log_probabilities[turn]), stored - 64,
                         stored + 1); /* 4 bits: whole chunks */
-        const uint64_t read = settled(rig.service).tiers.read_pages - before;
+        const uint64_t read = service_settled(rig.service).tiers.read_pages - before;
         if (!fresh && turn == 0 && preset == NULL) assert_int_equal(read, 0); /* the document stayed */
     }
     token_list_deinit(&document);
@@ -202,9 +190,9 @@ static void test_reads_ahead(void **state) {
     ask(&rig, &first);
     const uint64_t pages = 620 / 64 * rig.model->config.layer_count * rig.model->config.kv_head_count;
     while (service_get_statistics(rig.service).tiers.read_pages < pages) nanosleep(&nap, NULL);
-    const uint64_t before = settled(rig.service).tiers.misses;
+    const uint64_t before = service_settled(rig.service).tiers.misses;
     ask_for(&rig, &again, asked_later);
-    assert_in_range(settled(rig.service).tiers.misses - before, 0,
+    assert_in_range(service_settled(rig.service).tiers.misses - before, 0,
                     rig.model->config.layer_count *
                         rig.model->config.kv_head_count); /* the chunk that grows */
     assert_memory_equal(asked_at_once, asked_later, sizeof asked_later);
@@ -288,7 +276,7 @@ static void ask_damaged(bool all) {
     while (service_get_statistics(rig.service).recoveries == 0) nanosleep(&nap, NULL);
     if (!all) assert_int_equal(ask_for(&rig, &second, found), 0);
     assert_memory_equal(expected, found, sizeof expected);
-    assert_int_equal(settled(rig.service).recoveries, 1);
+    assert_int_equal(service_settled(rig.service).recoveries, 1);
     token_list_deinit(&first);
     token_list_deinit(&second);
     service_rig_close(&rig);
@@ -463,7 +451,7 @@ static void test_unsaved_stays(void **state) {
     ask(&rig, &tokens);
     other = rig_tokens(&rig, "Rain fell on the town.", PROMPT);
     ask(&rig, &other); /* turns of the loop later */
-    const struct service_statistics now = settled(rig.service);
+    const struct service_statistics now = service_settled(rig.service);
     assert_int_equal(now.resident, 2);
     assert_int_equal(now.unloaded, 0);
     token_list_deinit(&tokens);
@@ -495,16 +483,16 @@ static void test_conversations_that_begin_alike(void **state) {
     append(&first, &question);
     assert_int_equal(ask(&rig, &first), stored);
     assert_int_equal(ask(&rig, &edited), EDITED); /* of the first, which it replaces: the less is lost */
-    assert_int_equal(settled(rig.service).resident, 2);
+    assert_int_equal(service_settled(rig.service).resident, 2);
     assert_int_equal(ask(&rig, &third), 0);
-    assert_int_equal(settled(rig.service).resident, 3);
+    assert_int_equal(service_settled(rig.service).resident, 3);
     third.count = PROMPT; /* asked once more */
     assert_int_equal(ask(&rig, &third), PROMPT);
     first.count = BEGINS; /* no place is left: of the one that goes, what fits is kept */
     append(&first, &question);
     for (size_t i = 0; i < 10; i++) append(&first, &question);
     assert_int_equal(ask(&rig, &first), BEGINS);
-    assert_int_equal(settled(rig.service).resident, 3);
+    assert_int_equal(service_settled(rig.service).resident, 3);
     token_list_deinit(&first);
     token_list_deinit(&second);
     token_list_deinit(&third);
@@ -534,10 +522,10 @@ static void ask_again(const char *preset, bool saves, enum fate fate) {
     for (size_t i = 0; i < 3; i++) append(&asked[i], &prompt);
     assert_int_equal(ask_for(&rig, &asked[0], log_probabilities[0]), 0);
     suffer(&rig, fate);
-    const uint64_t computed = settled(rig.service).prefill_tokens;
+    const uint64_t computed = service_settled(rig.service).prefill_tokens;
     for (size_t i = 1; i < 3; i++) {
         assert_int_equal(ask_for(&rig, &asked[i], log_probabilities[i]), PROMPT);
-        assert_int_equal(settled(rig.service).prefill_tokens, computed);
+        assert_int_equal(service_settled(rig.service).prefill_tokens, computed);
     }
     request.owner = "another";
     client_init(&stranger, &rig);
@@ -569,14 +557,14 @@ static void ask_again_behind_a_document(const char *preset, size_t question_coun
     append(&prompt, &question);
     for (size_t i = 0; i < 3; i++) append(&asked[i], &prompt);
     (void)ask_for(&rig, &asked[0], log_probabilities[0]);
-    const uint64_t computed = settled(rig.service).prefill_tokens;
+    const uint64_t computed = service_settled(rig.service).prefill_tokens;
     for (size_t i = 1; i < 3; i++) {
         const size_t reused = ask_for(&rig, &asked[i], log_probabilities[i]);
         if (cuts) assert_int_equal(reused, prompt.count);
         assert_same_tokens(&asked[i], &asked[0]);
         assert_memory_equal(log_probabilities[i], log_probabilities[0], sizeof log_probabilities[0]);
     }
-    assert_true(cuts == (settled(rig.service).prefill_tokens == computed));
+    assert_true(cuts == (service_settled(rig.service).prefill_tokens == computed));
     for (size_t i = 0; i < 3; i++) token_list_deinit(&asked[i]);
     token_list_deinit(&document);
     token_list_deinit(&question);
@@ -627,7 +615,7 @@ static void test_low_priority(void **state) {
         client_wait(&low);
         assert_int_equal(low.done.reason, STOP_LENGTH);
         client_deinit(&low);
-        assert_int_equal(settled(rig.service).resident, 2);
+        assert_int_equal(service_settled(rig.service).resident, 2);
     }
     ask_low(&rig, &question, &low); /* no place is left: it takes the one that such a request left */
     client_wait(&low);
@@ -692,7 +680,7 @@ static void converse(struct token_list *tokens, uint64_t lacking_bytes) {
             client_deinit(&clients[i]);
         }
     }
-    const struct service_statistics now = settled(rig.service);
+    const struct service_statistics now = service_settled(rig.service);
     assert_true(now.tiers.host_bytes <= rig.plan.host_bytes);
     if (lacking_bytes > 0) assert_true(now.preemptions > 0); /* not all fit at once */
     service_rig_close(&rig);
@@ -746,7 +734,7 @@ static void retry(enum retry retry, bool cut, uint64_t host_bytes, const char *p
                       more = rig_tokens(&rig, "Who saw it then?", QUESTION);
     size_t done = 0;
     if (cut) cancel(&rig, &prompt, &done);
-    if (cut) assert_int_equal(settled(rig.service).resident, 1);
+    if (cut) assert_int_equal(service_settled(rig.service).resident, 1);
     if (retry == BEHIND_ANOTHER) (void)ask(&rig, &other);
     if (retry == LONGER) append(&prompt, &more);
     if (retry == PARTLY) prompt.ids[CUT_AT / 2]++;
@@ -759,7 +747,9 @@ static void retry(enum retry retry, bool cut, uint64_t host_bytes, const char *p
     const bool goes_on = cut && retry != PARTLY && retry != OF_ANOTHER_OWNER;
     if (goes_on) assert_in_range(client->progress_computed, done + 1, CUT_PROMPT);
     if (!goes_on) assert_in_range(client->progress_computed, 1, CUT_BATCH);
-    assert_int_equal(settled(rig.service).resident, cut && !goes_on ? 2 : retry == BEHIND_ANOTHER ? 2 : 1);
+    assert_int_equal(service_settled(rig.service).resident, cut && !goes_on           ? 2
+                                                            : retry == BEHIND_ANOTHER ? 2
+                                                                                      : 1);
     token_list_deinit(&prompt);
     token_list_deinit(&other);
     token_list_deinit(&more);
@@ -789,18 +779,12 @@ static void test_cut_prefills_go_on(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_comes_back),
-        cmocka_unit_test(test_one_place),
-        cmocka_unit_test(test_reads_ahead),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_bad_disk),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_unsaved_stays),
-        cmocka_unit_test(test_conversations_that_begin_alike),
-        cmocka_unit_test(test_asked_again),
-        cmocka_unit_test(test_asked_again_behind_a_document),
-        cmocka_unit_test(test_low_priority),
-        cmocka_unit_test(test_takes_what_it_needs),
+        cmocka_unit_test(test_comes_back),         cmocka_unit_test(test_one_place),
+        cmocka_unit_test(test_reads_ahead),        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_bad_disk),           cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_unsaved_stays),      cmocka_unit_test(test_conversations_that_begin_alike),
+        cmocka_unit_test(test_asked_again),        cmocka_unit_test(test_asked_again_behind_a_document),
+        cmocka_unit_test(test_low_priority),       cmocka_unit_test(test_takes_what_it_needs),
         cmocka_unit_test(test_cut_prefills_go_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

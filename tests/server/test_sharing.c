@@ -167,17 +167,6 @@ static void wait_all(struct party *party) {
     assert_true(service_wait(party->rig.service, 60)); /* nobody reads on for those that are gone */
 }
 
-static void do_nothing(void *context, struct engine *engine, const struct service_live *live,
-                       size_t live_count) {
-    (void)context, (void)engine, (void)live, (void)live_count;
-}
-
-static struct service_statistics settled(struct service *service) {
-    struct error error;
-    assert_ok(service_call(service, do_nothing, NULL, &error), error);
-    return service_get_statistics(service);
-}
-
 /* What one after another would compute: the longest beginning once, and each its own rest. */
 static uint64_t least_tokens(const struct party *party) {
     uint64_t longest = 0, rests = 0;
@@ -207,7 +196,7 @@ static void many_clients(struct service_rig_options options, size_t count) {
     ask_alone(&party, &options, 16);
     ask_at_once(&party);
     wait_all(&party);
-    const struct service_statistics now = settled(party.rig.service);
+    const struct service_statistics now = service_settled(party.rig.service);
     assert_in_range(now.prefill_tokens, least_tokens(&party), least_tokens(&party) * 11 / 10);
     if (options.host_bytes == 0) assert_in_range(now.kv_used_bytes, 1, bytes_once(&party, 3));
     close_party(&party);
@@ -230,7 +219,7 @@ static void test_same_prompt(void **state) {
     ask_alone(&party, &options, 6);
     ask_at_once(&party);
     wait_all(&party);
-    assert_int_equal(settled(party.rig.service).prefill_tokens, DOCUMENT);
+    assert_int_equal(service_settled(party.rig.service).prefill_tokens, DOCUMENT);
     close_party(&party);
 }
 
@@ -336,7 +325,7 @@ static void leave_at_random(struct service_rig_options options, uint64_t seed) {
             assert_in_range(client->admission.reused_tokens, DOCUMENT, DOCUMENT + TAIL_MAX);
     }
     assert_int_equal(readers, 1);
-    if (!varies) assert_true(settled(party.rig.service).prefill_tokens <= least_tokens(&party));
+    if (!varies) assert_true(service_settled(party.rig.service).prefill_tokens <= least_tokens(&party));
     close_party(&party);
 }
 
