@@ -1,6 +1,6 @@
 #!/bin/sh
 # clo.sh MODE MODEL.gguf FILE...: CLO's ablation and its comparison
-# (docs/decisions/0035-thresholds-by-what-reuse-loses.md).
+# (decision 0035).
 # MODEL.calib.gguf beside the model, by
 #   loam calibrate MODEL.gguf BOOK -c 4096 --windows 6 --bits 128 --epochs 1
 #

@@ -1,6 +1,6 @@
 #!/bin/sh
 # key_index_on_disk.sh RECORDING [DEPTH]: a context of a million tokens (or DEPTH) with a 64th of its KV in RAM, which
-# does not hold the key index (docs/decisions/0038-key-index-on-disk.md).  The smallest shape of which a 64th is enough:
+# does not hold the key index (decision 0038).  The smallest shape of which a 64th is enough:
 # the KV of llama-1b, 16 layers of 8 KV heads of 64, and hardly any weights.  RECORDING: of `loam trace record`, heads of
 # 64.  Depths below a million have the same shape, and no 64th is enough below about 400,000 tokens: give HOST.
 #

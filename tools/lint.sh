@@ -4,3 +4,4 @@ set -eu
 cd "$(dirname "$0")/.."
 sh tools/check_includes.sh .
 sh tools/check_style.sh .
+sh tools/check_decisions.sh .

@@ -1,5 +1,5 @@
 /* bench_tree_reads RECORDING [DEPTH,...] [KEEP,...]: what a search from nodes in RAM would have to read of leaves of 64
- * tokens that lie on disk (docs/decisions/0038-key-index-on-disk.md).
+ * tokens that lie on disk (decision 0038).
  *
  * RECORDING, layers, KV heads and steps: as bench_tree_levels.  A node is read where what it may hold reaches the k-th
  * best leaf, so that no exact search can do with less:
@@ -13,7 +13,7 @@
  *   read_any      nodes of which any KV head of the layer must
  *   time          of these reads, beside reading all leaves in the order of the file, on a disk of REQUEST us a request
  *                 and KIB us a KiB, where gaps of up to GAP KiB are read through
- *                 (docs/decisions/0030-pages-in-parts.md).  1,024 tokens are 4 KiB of a KV head, and the KV heads lie
+ *                 (decision 0030).  1,024 tokens are 4 KiB of a KV head, and the KV heads lie
  *                 side by side
  *   unknown       softmax: what the leaves of nodes that are not read may add to a head's sum, by their nodes, as a
  *                 share of it

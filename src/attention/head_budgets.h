@@ -12,7 +12,7 @@
  *
  * That is budget * keep where keep is small, everything where keep is everything, and, being concave in the budget, on
  * average at most keep.  Ada-KV divides a layer's budget by attention weights in the prompt; this one needs no prompt
- * and divides that of all layers.  docs/decisions/0017.
+ * and divides that of all layers.  decision 0017.
  */
 #ifndef LOAM_ATTENTION_HEAD_BUDGETS_H
 #define LOAM_ATTENTION_HEAD_BUDGETS_H

@@ -9,7 +9,7 @@ enum {
     CHUNKS_MAX = 1 << 20,
 };
 
-/* A request costs the processor a fourth to a fifth of what a wait for it costs (docs/decisions/0020). */
+/* A request costs the processor a fourth to a fifth of what a wait for it costs (decision 0020). */
 static const float USED_MIN = 0.2f;
 static const float CHUNKS_LATE = 0.75f, CHUNKS_IN_TIME = 1.1f;
 

@@ -12,14 +12,14 @@
  *   ranges   what has been attended to already
  *
  * Where the tier has room for all that the layer lacks, the run needs no workspace: its chunks are computed to where
- * they would be read to, and stay ("compute or load", docs/decisions/0050).
+ * they would be read to, and stay ("compute or load", decision 0050).
  *
  * While a layer is rebuilt nothing is prefetched for it, which costs what else a layer computes.  So it is rebuilt only
  * where that takes a tenth less than reading all of it beside that computation.
  *
  * So attention sees one context, in ranges that follow from lengths alone.  The rows have the bits of the stored ones:
  * the operations and their order are those of the step that stored them, whose sums do not depend on how many rows go
- * together (docs/decisions/0026; not with --cpu-mask amx, nor with NEON).  Inputs that cannot be read, or are not what
+ * together (decision 0026; not with --cpu-mask amx, nor with NEON).  Inputs that cannot be read, or are not what
  * was written, are not asked for again, and the layer reads its KV.  One sequence at a time.  Thread: the engine's.
  */
 #ifndef LOAM_ATTENTION_REBUILD_H

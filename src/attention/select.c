@@ -132,7 +132,7 @@ static enum status load_thresholds(struct select *select, const struct select_ca
     if (select->options.reuse.kind != REUSE_SIMILARITY || !(select->options.reuse.reused > 0) ||
         !(select->options.reuse.eta <= 1)) /* nothing is reused */
         return STATUS_OK;
-    /* One similarity for all heads has no value that is safe on every model (docs/decisions/0035). */
+    /* One similarity for all heads has no value that is safe on every model (decision 0035). */
     if (calibration == NULL || calibration->reuse_curves == NULL)
         return error_set(
             error, STATUS_USAGE,

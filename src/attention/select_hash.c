@@ -8,8 +8,7 @@
  *          orthonormal in blocks of k_dimension; with more bits than dimensions W W^T = (bits / dimension) I then
  *          holds exactly, which is the corrected form of HATA's decorrelation target.
  *
- * Of as many bits levels lose half of what signs lose or less, learned or random (docs/decisions/0029-codes-by-level.md
- * and 0032-codes-around-a-mean.md). */
+ * Of as many bits levels lose half of what signs lose or less, learned or random (decisions 0029 and 0032). */
 #include <math.h>
 
 #include "attention/select_internal.h"

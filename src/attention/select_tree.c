@@ -1,7 +1,7 @@
 /* tree: leaves of 8 to 64 tokens ranked by the importance of their boxes, found by a search from coarser nodes (LeoAM,
  * 4.2 and 4.3).  Which leaves are chosen is what ranking all of them would choose: of pages of 16 tokens and
  * rank=bound, what quest chooses.  kernels/tree has the boxes and the search, tree_density.h from which level it
- * starts.  With take=64 pages of 64 tokens are kept by their best leaf.  Differs from [leoam]: docs/decisions/0010,
+ * starts.  With take=64 pages of 64 tokens are kept by their best leaf.  Differs from [leoam]: decision 0010,
  * 0034. */
 #include "attention/select_internal.h"
 

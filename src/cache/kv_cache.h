@@ -101,7 +101,7 @@ struct kv_cache_config {
     enum io_backend backend;
 };
 
-/* Of the disk in docs/decisions/0030-pages-in-parts.md. */
+/* Of the disk in decision 0030. */
 enum { KV_READ_GAP_BYTES = 8192 };
 
 enum { KV_KEY_INDEX_PLACES = 2 }; /* at most */

@@ -1,5 +1,5 @@
 /* page_fractions: which pages of a document are in 4 bits, where they are of both forms
- * (docs/decisions/0016-a-fraction-of-the-pages-in-4-bits.md).
+ * (decision 0016).
  *
  * Of each layer's pages so many sixteenths are in 4 bits, the others are rows.  Which ones follows from numbers alone:
  * with n sixteenths, chunks [0, c) of KV head h of H hold
@@ -13,7 +13,7 @@
  * A page keeps its form.  A document that grows may have other fractions from some segment of 16 chunks on: a span.
  *
  * With first_is_rows chunk 0 of every head stays rows: the first keys of a text are unlike all others, widen the ranges
- * of their page, and every step attends to them (docs/decisions/0034-pages-by-their-best-leaf.md).
+ * of their page, and every step attends to them (decision 0034).
  */
 #ifndef LOAM_CACHE_PAGE_FRACTIONS_H
 #define LOAM_CACHE_PAGE_FRACTIONS_H

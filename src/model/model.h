@@ -142,7 +142,7 @@ struct forward_batch {
     const uint64_t *positions; /* [row_count] */
     size_t row_count;
     /* The batch passes through a layer in blocks of this many rows, then through the next layer: one layer's K and V at
-     * a time (docs/decisions/0009).  The result has the bits of running the blocks as batches, in order.  0: one block;
+     * a time (decision 0009).  The result has the bits of running the blocks as batches, in order.  0: one block;
      * else item_count must be 1. */
     size_t block_rows;
     struct kv_sequence *const *sequences; /* [item_count] */

@@ -5,7 +5,7 @@
  * What every token needs whole (the output matrix) stays in memory, and as many layers as the budget holds, spread
  * evenly.  The others pass through two slots: while one is computed with, the next one's bytes arrive in the other, by
  * O_DIRECT where the file system has it.  A layer's queries, keys and values come first, since a prefetch for the next
- * layer needs its query weights (KVPR, section 3.3).  Weights keep the file's layout (docs/decisions/0001), so results
+ * layer needs its query weights (KVPR, section 3.3).  Weights keep the file's layout (decision 0001), so results
  * do not depend on the budget.
  *
  * The matrices of struct model point into the slots while they are there, else into the mapped file, whose pages are

@@ -2,7 +2,7 @@
  *
  * Every row of the list in choose.c is tried as the user would give it, by plan_set_axes and plan_check, and predicted
  * by plan/cost.h; the quickest of those that may be chosen is the choice.  Exact ones may always be.  Others may where
- * a loss is allowed: with `loss` the dial holds each head to it (docs/decisions/0033), and with `kld_max` what the
+ * a loss is allowed: with `loss` the dial holds each head to it (decision 0033), and with `kld_max` what the
  * method lost on this model decides, where that is known.
  */
 #ifndef LOAM_PLAN_CHOOSE_H

@@ -38,12 +38,12 @@ static const double MOVING_LAYERS = 3;
 /* What a dial keeps, of texts (docs/planner.md, "The dial"): of tokens that are chosen singly, and of pages. */
 static const double DIAL_TOKENS = 0.25, DIAL_PAGES = 0.48;
 enum { BLOCK_ROWS = 256 }; /* of a prefill block that a machine's file has numbers of */
-/* Of a prompt that goes through the layers at once (docs/decisions/0009). */
+/* Of a prompt that goes through the layers at once (decision 0009). */
 static const double SEGMENT_TOKENS = 8192, SEGMENT_BYTES = 64 << 20;
 /* Chunks of a head are neighbours on disk, which a scan asks for in one request, up to one that RAM holds, or to one
  * whose slot does not lie behind the last one's: of so many chunks, and of those that are held, each ends one. */
 static const double SCAN_CUT = 0.15, SCAN_CUT_HELD = 0.45;
-enum { PAGE_DEFAULT = 16, PART_BYTES = 4096 }; /* select.h; pages in parts (docs/decisions/0030) */
+enum { PAGE_DEFAULT = 16, PART_BYTES = 4096 }; /* select.h; pages in parts (decision 0030) */
 
 /* ---- the model ---- */
 

@@ -46,10 +46,9 @@ const struct preset preset_table[] = {
      .methods = {"lowrank", "similarity", "next-layer", "even", "direct", "f16", "none", "row"},
      .keep = "20%",
      .settings = "alpha=5,eta=1,power=0"},
-    /* By what a real language model loses at equal bytes read (docs/decisions/0024-leoam-by-a-real-model.md).  On disk
-     * whole chunks are read, in 4 bits, by the best token in them: codes of a bit a coordinate find those that
-     * abstracts miss (0058-pages-by-codes-of-their-tokens.md); 22% of a short context is too few chunks
-     * (0034-pages-by-their-best-leaf.md).  leaf=64 is for --set select=tree. */
+    /* By what a real language model loses at equal bytes read (decision 0024).  On disk whole chunks are read, in 4
+     * bits, by the best token in them: codes of a bit a coordinate find those that abstracts miss (0058); 22% of a
+     * short context is too few chunks (0034).  leaf=64 is for --set select=tree. */
     {.name = "leoam",
      .summary = "leaves of a tree; from disk pages by codes of their tokens, without a tree (after LeoAM)",
      .methods = {"tree", "none", "next-layer", "even", "direct", "f16", "none", "row"},
@@ -70,8 +69,7 @@ const struct preset preset_table[] = {
      .summary = "everything, exactly, from slower tiers (FlexGen)",
      .methods = {"all", FIXED_AXES},
      .keep = "100%"},
-    /* Bits and share are CLO's; codes, thresholds, labels and an age by what a real model loses
-     * (docs/decisions/0035-thresholds-by-what-reuse-loses.md). */
+    /* Bits and share are CLO's; codes, thresholds, labels and an age by what a real model loses (decision 0035). */
     {.name = "clo",
      .summary = "selections kept while queries stay alike (CLO)",
      .methods = {"hash", "similarity", "next-layer", "even", "direct", "f16", "none", "row"},

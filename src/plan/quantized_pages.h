@@ -1,5 +1,5 @@
 /* quantized_pages: the fraction of its pages that a new document quantizes to 4 bits (LeoAM, section 4.4;
- * docs/decisions/0016).
+ * decision 0016).
  *
  * For each layer, plan/compression.h balances the reads of a step's misses against the computation they overlap with.
  * Differs from LeoAM: a slot in RAM holds what a page holds (0012), so a larger fraction also means fewer misses.

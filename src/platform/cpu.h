@@ -28,7 +28,7 @@ typedef uint32_t cpu_mask; /* a set of enum cpu_feature */
 cpu_mask cpu_features(void);
 
 /* What is used where nothing else is asked for: all but AMX, with which a token's result depends on the number of
- * tokens beside it (docs/decisions/0056-tiles-when-asked-for.md). */
+ * tokens beside it (decision 0056). */
 cpu_mask cpu_default(void);
 
 /* --cpu-mask: "default", "ref", "avx2", "avx512", "amx", "neon" or "all": everything up to that level, within

@@ -6,7 +6,7 @@
  *
  * A connection carries one request: there is nothing behind it that could be understood differently.  One thread:
  * an epoll of its own sees a client that closes at once, also while libmicrohttpd has the connection suspended
- * (docs/decisions/0042-a-front-before-libmicrohttpd.md).  Deadlines close by shutdown, which libmicrohttpd notices.
+ * (decision 0042).  Deadlines close by shutdown, which libmicrohttpd notices.
  */
 #ifndef LOAM_SERVER_FRONT_H
 #define LOAM_SERVER_FRONT_H

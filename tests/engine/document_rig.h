@@ -1,6 +1,6 @@
 /* document_rig: prompts of a tiny random model, each answered by an engine of its own, over a folder of saved
  * documents that tests damage.  An answer has the same bits whatever part of its prompt was saved.  The one exception:
- * where prefill and decode differ in their order of sums (AMX, docs/decisions/0026), the last token of a prompt that
+ * where prefill and decode differ in their order of sums (AMX, decision 0026), the last token of a prompt that
  * was saved whole has other bits.  Blocks are cut so that nothing else differs. */
 #ifndef LOAM_TESTS_ENGINE_DOCUMENT_RIG_H
 #define LOAM_TESTS_ENGINE_DOCUMENT_RIG_H

@@ -22,7 +22,7 @@ enum { LAYERS = 2, PROMPT = 1000, SHORT = 700, CONTEXT = 2048 };
 
 /* ---- the balance ---- */
 
-/* 1B shape at 32K, keep 2,048, an eighth in RAM, on the disk of docs/decisions/0012. */
+/* 1B shape at 32K, keep 2,048, an eighth in RAM, on the disk of decision 0012. */
 static const struct page_work usual = {.layer_count = 16,
                                        .kv_head_count = 8,
                                        .thread_count = 2,

@@ -247,7 +247,7 @@ static void numbers_between_numbers(void **state) {
     assert_true(is_near(machine_matrix_rate(&machine, TENSOR_Q8_0, MACHINE_WIDE), 2e10));
 }
 
-/* ... as a request takes, of the disk in docs/decisions/0030: 9.5 us a request and 0.95 us a KiB. */
+/* ... as a request takes, of the disk in decision 0030: 9.5 us a request and 0.95 us a KiB. */
 static void bytes_in_the_time_of_a_request(void **state) {
     (void)state;
     struct machine machine = sample_machine(one, NULL);

@@ -9,7 +9,7 @@
  *
  * What a chunk's keys have in common is in c and takes no levels; what it adds to the scores is exact.  f is the
  * least-squares factor.  RaBitQ's, |k - c|^2 / (k - c) . l (arXiv 2405.12497, 2409.09913), is unbiased; but a selection
- * takes the largest estimates, and of noisy ones those are too large (docs/decisions/0032-codes-around-a-mean.md).
+ * takes the largest estimates, and of noisy ones those are too large (decision 0032).
  * A chunk has codes when it is complete.
  *
  * A chunk's block: codes, factors [64] halves, c [dimension] halves.  A level's number, (l + 2^planes - 1) / 2, is cut

@@ -4,7 +4,7 @@
  * 32 columns x 16 rows as 16 pairs of columns.  Per block of 32 columns 4 tile loads and 4 TDPBF16PS.
  * Quantised weights become bf16 with their scales when they are unpacked; int8 tiles are twice as fast at full
  * depth, but a scale per 32 columns is half of it, and taking C out after each costs more than the product: measured,
- * they were slower than AVX-512 (docs/decisions/0056-tiles-when-asked-for.md).
+ * they were slower than AVX-512 (decision 0056).
  * Accuracy: bf16 keeps 8 bits, so each product is off by at most 2^-8 of it for the weight and 2^-8 for the
  * activation, 2^-9.8 each on average; int8 activations with a scale per 32 are off by up to 1/254 of the
  * block's largest, which for normal values is larger.  F32 and F16 weights must not lose that much: both
