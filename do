@@ -3,7 +3,7 @@
 set -eu
 cd "$(dirname "$0")"
 
-packages="gcc g++ cmake ninja-build pkg-config libc6-dev libcmocka-dev libjansson-dev libmicrohttpd-dev libutf8proc-dev libedit-dev libpcre2-dev libsimde-dev liburing-dev libsqlite3-dev libxxhash-dev zlib1g-dev python3"
+packages="gcc g++ cmake ninja-build pkg-config libc6-dev libcmocka-dev libjansson-dev libmicrohttpd-dev libutf8proc-dev libedit-dev libpcre2-dev libsimde-dev liburing-dev libsqlite3-dev libxxhash-dev zlib1g-dev python3 curl"
 
 say() { printf '%s\n' "$*" >&2; }
 

@@ -2,10 +2,13 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "pull/known_model.h"
+#include "pull/model_folder.h"
 
 #define MODEL_NAME "loam-nano.gguf"
 
@@ -51,7 +54,27 @@ static enum status use_bundled(const struct options *options, const char **path,
     return STATUS_OK;
 }
 
+/* The pulled model of that name, kept for the program's life. */
+static enum status use_pulled(const char *name, const char **path, struct error *error) {
+    static char *found;
+    free(found);
+    TRY(model_folder_find(name, &found, error));
+    if (found != NULL) *path = found;
+    if (found == NULL && known_model_find(name) != NULL)
+        return error_set(error, STATUS_USAGE, "the model %s is not here yet: loam pull %s brings it", name,
+                         name);
+    return STATUS_OK;
+}
+
+enum status model_named(const char *name, const char **path, struct error *error) {
+    *path = name;
+    if (strncmp(name, "hf:", 3) == 0 || strstr(name, "://") != NULL)
+        return error_set(error, STATUS_USAGE,
+                         "-m takes a file or the name of a pulled model: loam pull %.200s brings it", name);
+    return strchr(name, '/') != NULL || access(name, F_OK) == 0 ? STATUS_OK : use_pulled(name, path, error);
+}
+
 enum status model_path(const struct options *options, const char **path, struct error *error) {
-    *path = option_text(options, OPTION_MODEL);
-    return *path != NULL ? STATUS_OK : use_bundled(options, path, error);
+    const char *name = option_text(options, OPTION_MODEL);
+    return name != NULL ? model_named(name, path, error) : use_bundled(options, path, error);
 }

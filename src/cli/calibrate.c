@@ -225,7 +225,7 @@ static enum status calibrate(struct calibrate *c, struct error *error) {
         fprintf(stderr, "loam: %zu windows of %zu tokens, %zu of them held out\n", c->how.window_count,
                 c->how.window_size, c->how.held_out);
     progress_begin(&c->progress, "reading", quiet);
-    c->progress.is_work = true;
+    c->progress.unit = PROGRESS_WORK;
     c->how.progress = show, c->how.progress_context = &c->progress;
     enum status status = calibrate_run(&c->result, c->session.model, c->windows, &c->how, error);
     progress_end(&c->progress);

@@ -49,6 +49,8 @@ enum status show_command(const struct options *options, struct error *error) STA
 enum status rm_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status verify_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status export_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status pull_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status models_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status devices_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status help_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status version_command(const struct options *options, struct error *error) STATUS_CHECKED;

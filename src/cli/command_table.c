@@ -233,6 +233,25 @@ const struct command command_table[COMMAND_COUNT] = {
          .positionals_min = 2,
          .positionals_max = 2,
          .run = export_command},
+    [COMMAND_PULL] = {.id = COMMAND_PULL,
+                      .name = "pull",
+                      .usage = "NAME|hf:ORG/REPO[:FILE]|URL [--sha256 HEX]",
+                      .summary = "bring a model into the folder of models; -m then takes its name",
+                      .description =
+                          "NAME is one that loam models lists; hf: a file of Hugging Face's, by its name or what "
+                          "only its name has (Q4_K_M); of a split model, any file stands for all.  What was "
+                          "interrupted goes on where it ended.  The file is checked by the registry's SHA-256 "
+                          "where it says one, or by --sha256.  HF_TOKEN: a token; HF_ENDPOINT: another registry; "
+                          "LOAM_MODELS: the folder.  Needs the program curl.",
+                      .positionals_min = 1,
+                      .positionals_max = 1,
+                      .run = pull_command},
+    [COMMAND_MODELS] = {.id = COMMAND_MODELS,
+                        .name = "models",
+                        .usage = "[--json]",
+                        .summary = "the models that were pulled, and those that pull knows by name",
+                        .description = "Sizes, contexts, licences.  A model is removed by removing its file.",
+                        .run = models_command},
     [COMMAND_DEVICES] = {.id = COMMAND_DEVICES,
                          .name = "devices",
                          .usage = "[--json]",

@@ -16,10 +16,7 @@ static const char *const group_titles[GROUP_COUNT] = {
 };
 
 /* Prints the words of text from column on, wrapped at HELP_WIDTH.  A list of choices that fits no line may also break
- * after a '
- *
- * '.
- */
+ * after a vertical bar. */
 static void print_wrapped(const char *text, size_t column, size_t indent) {
     bool glued = false; /* to what was printed before: no blank between them */
     while (*text != '\0') {

@@ -292,7 +292,7 @@ static enum status print_json(const struct inspection *inspection, struct error 
 enum status inspect_command(const struct options *options, struct error *error) {
     const char *path;
     if (options->positional_count > 0)
-        path = options->positionals[0];
+        TRY(model_named(options->positionals[0], &path, error));
     else
         TRY(model_path(options, &path, error));
     struct inspection inspection;

@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "cli/command.h"
+#include "cli/foreign_option.h"
 
 enum { WORD_MAX = 63 };
 
@@ -81,6 +82,9 @@ static enum status refuse_unknown(const struct options *options, const char *wor
     const struct command *command = options->command;
     const struct option_spec *near = nearest(command, word);
     const struct option_spec *elsewhere = find(NULL, word);
+    const char *hint = elsewhere == NULL ? foreign_option_hint(word) : NULL;
+    if (hint != NULL)
+        return error_set(error, STATUS_USAGE, "%s: loam has no '%s': %s", command->name, word, hint);
     if (elsewhere != NULL && near == NULL)
         for (size_t i = 0; i < COMMAND_COUNT; i++)
             if (belongs(elsewhere, &options->commands[i]))

@@ -24,7 +24,8 @@ enum {
 const struct option_spec option_table[] = {
     {.id = OPTION_MODEL, .name = "model", .short_name = "m",
      .kind = ARGUMENT_TEXT, .argument = "FILE", .commands = MODEL_USERS, .group = GROUP_INPUT,
-     .help = "model file (GGUF; of a split model, its first file); without it the bundled loam-nano.gguf"},
+     .help = "model file (GGUF; of a split model, its first file), or the name of a pulled one (loam models); "
+             "without it the bundled loam-nano.gguf"},
     {.id = OPTION_PROMPT, .name = "prompt", .short_name = "p",
      .kind = ARGUMENT_TEXT, .argument = "TEXT",
      .commands = BIT(RUN) | BIT(EXPLAIN) | BIT(TOKENIZE), .group = GROUP_INPUT,
@@ -49,6 +50,9 @@ const struct option_spec option_table[] = {
     {.id = OPTION_FORCE, .name = "force",
      .kind = ARGUMENT_NONE, .commands = BIT(EXPORT), .group = GROUP_OUTPUT,
      .help = "replace OUT if it is there"},
+    {.id = OPTION_SHA256, .name = "sha256",
+     .kind = ARGUMENT_TEXT, .argument = "HEX", .commands = BIT(PULL), .group = GROUP_INPUT,
+     .help = "the digest that the file must have, in place of what the registry says"},
     {.id = OPTION_IDS, .name = "ids",
      .kind = ARGUMENT_TEXT, .argument = "LIST", .commands = BIT(RUN) | BIT(DETOKENIZE), .group = GROUP_INPUT,
      .help = "token ids, separated by commas, instead of text; no token is added"},
@@ -255,7 +259,7 @@ const struct option_spec option_table[] = {
     {.id = OPTION_JSON, .name = "json",
      .kind = ARGUMENT_NONE,
      .commands = BIT(INSPECT) | BIT(TOKENIZE) | BIT(LS) | BIT(SHOW) | BIT(VERIFY) | BIT(PLAN) |
-                 BIT(DEVICES), .group = GROUP_OUTPUT,
+                 BIT(DEVICES) | BIT(MODELS), .group = GROUP_OUTPUT,
      .help = "print JSON"},
     {.id = OPTION_OUTPUT, .name = "output", .short_name = "o",
      .kind = ARGUMENT_WORD, .argument = "FORMAT", .default_text = "md", .choices = "md|json|jsonl|csv",
@@ -282,7 +286,7 @@ const struct option_spec option_table[] = {
      .commands = BIT(RUN), .group = GROUP_OUTPUT,
      .help = "with --json: the N likeliest tokens at each output token"},
     {.id = OPTION_QUIET, .name = "quiet", .short_name = "q",
-     .kind = ARGUMENT_NONE, .commands = COMPUTE_USERS | BIT(CALIBRATE) | BIT(PLAN), .group = GROUP_OUTPUT,
+     .kind = ARGUMENT_NONE, .commands = COMPUTE_USERS | BIT(CALIBRATE) | BIT(PLAN) | BIT(PULL), .group = GROUP_OUTPUT,
      .help = "no progress and no timings on standard error"},
 
     {.id = OPTION_CONTEXT, .name = "ctx-size", .short_name = "c",

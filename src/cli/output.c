@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -32,10 +33,7 @@ enum status output_flush(struct error *error) {
     note(fflush(stdout) == 0);
     if (failed == 0) return STATUS_OK;
     error_set_os(error, STATUS_IO, failed, "standard output");
-    /* The reader of the pipe has seen enough (`loam inspect ...
-     *
-     * head`): not an error.
-     */
+    /* The reader of the pipe has seen enough, as `head` has: no error. */
     if (failed == EPIPE && error != NULL) error->message[0] = '\0';
     return STATUS_IO;
 }
@@ -48,6 +46,14 @@ bool output_can_draw(void) {
 bool output_can_colour(void) {
     const char *refused = getenv("NO_COLOR");
     return output_can_draw() && (refused == NULL || refused[0] == '\0');
+}
+
+size_t output_columns(void) {
+    struct winsize window;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0) return window.ws_col;
+    const char *columns = getenv("COLUMNS");
+    const unsigned long given = columns != NULL ? strtoul(columns, NULL, 10) : 0;
+    return given > 0 && given < 10000 ? given : 80;
 }
 
 uint64_t peak_rss_bytes(void) {

@@ -21,6 +21,8 @@ enum status output_flush(struct error *error) STATUS_CHECKED;
 bool output_can_draw(void);
 /* ... and colour is wanted too (NO_COLOR is not set). */
 bool output_can_colour(void);
+/* Its width in characters: what the terminal says, else COLUMNS, else 80. */
+size_t output_columns(void);
 
 /* The peak of this process's resident memory. */
 uint64_t peak_rss_bytes(void);

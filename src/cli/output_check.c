@@ -184,6 +184,7 @@ static enum status check_all(struct output_list *list, const struct options *opt
     const enum command_id id = options->command->id;
     const bool names_its_model = id == COMMAND_CALIBRATE || id == COMMAND_IMPORT || id == COMMAND_QUANTIZE ||
                                  id == COMMAND_EXPORT;
+    if (model != NULL) TRY(model_named(model, &model, list->error));
     if (model == NULL && !names_its_model) model = bundled_model_find();
     TRY(check_model(list, "the model of -m", model));
     TRY(check_calibration(list, model));

@@ -36,7 +36,7 @@ static enum status write_all(struct parcel *parcel, struct file_writer *writer, 
     size_t read = 1;
     enum status status = STATUS_OK;
     progress_begin(&progress, "export", false);
-    progress.is_work = true;
+    progress.unit = PROGRESS_WORK;
     while (status == STATUS_OK && read > 0) {
         status = parcel_read(parcel, memory, BLOCK_BYTES, &read, error);
         errno = 0;
@@ -122,7 +122,7 @@ static enum status read_parcel(struct input *input, struct store *store, struct 
     const struct parcel_source source = {input->file.path, input->bytes, input, read_input};
     input->offset = 0;
     progress_begin(&input->progress, store == NULL ? "check" : "import", false);
-    input->progress.is_work = true;
+    input->progress.unit = PROGRESS_WORK;
     const enum status status = parcel_take(store, &source, NULL, NULL, content, error);
     progress_end(&input->progress);
     return status;

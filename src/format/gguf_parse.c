@@ -248,8 +248,30 @@ static enum status take_tensor(struct cursor *cursor, struct gguf_tensor *tensor
     return take_u64(cursor, "offset", offset);
 }
 
+/* What people have in the place of a model. */
+static const char *name_other(const struct cursor *cursor) {
+    static const struct {
+        const char *begin, *name;
+    } others[] = {
+        {"version https://git-lfs", "a pointer of Git LFS, which 'git lfs pull' replaces by the model"},
+        {"<", "a web page, where a download went wrong"},
+        {"{", "JSON"},
+        {"PK\x03\x04", "an archive, as PyTorch's weights are ('loam import' reads safetensors)"},
+        {"lmgg", "a file of an older format (ggml)"},
+        {"fmgg", "a file of an older format (ggmf)"},
+        {"tjgg", "a file of an older format (ggjt)"},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const size_t length = strlen(others[i].begin);
+        if (cursor->size_bytes >= length && memcmp(cursor->data, others[i].begin, length) == 0) return others[i].name;
+    }
+    return NULL;
+}
+
 static enum status take_counts(struct cursor *cursor, struct gguf_part *part) {
     const uint8_t *magic;
+    const char *other = name_other(cursor);
+    if (other != NULL) return fail(cursor, "magic", "found %s, expected 'GGUF'", other);
     TRY(take(cursor, "magic", 4, &magic));
     if (memcmp(magic, "GGUF", 4) != 0)
         return fail(cursor, "magic", "found %02x %02x %02x %02x, expected 'GGUF'", magic[0], magic[1],

@@ -137,6 +137,15 @@ static void usage_errors_exit_2(void **state) {
         {{"version", "--verbos"}, 2, "unknown option '--verbos'; did you mean '--verbose'?"},
         {{"version", "--vrebose"}, 2, "did you mean '--verbose'?"},
         {{"version", "--zzz"}, 2, "'loam help version' lists them"},
+        {{"run", "-ngl", "99"}, 2, "run: loam has no '-ngl': a model runs on one device"},
+        {{"serve", "-hf", "org/repo"}, 2, "'loam pull hf:ORG/REPO:FILE' brings a model"},
+        {{"run", "-fa"}, 2, "loam has no '-fa'"},
+        {{"chat", "--mlock"}, 2, "--weights-host"},
+        {{"run", "--no-mmap"}, 2, "the file is mapped"},
+        {{"run", "--rope-scaling", "yarn"}, 2, "loam has no '--rope-scaling'"},
+        {{"run", "--grammar=root"}, 2, "--json-schema"},
+        {{"run", "--gramma"}, 2, "unknown option '--gramma'"},
+        {{"run", "-m", "hf:org/repo:x.gguf", "-p", "x"}, 2, "loam pull hf:org/repo:x.gguf brings it"},
         {{"version", "extra"}, 2, "unexpected argument 'extra'"},
         {{"version", "--verbose=2"}, 2, "--verbose: found '2', expected 1 or 0"},
         {{"version", "--verbose=0"}, 0, ""},
@@ -255,10 +264,14 @@ static void progress_draws_or_prints_lines(void **state) {
     assert_int_equal(count, 9); /* 10%, 20%, ... 90% */
     assert_non_null(strstr(text, "loam: prefill  50% 500/1000 tokens, 5.0 t/s, 1:40 left\n"));
     assert_null(strchr(text, '\r'));
+    const double began = clock_seconds();
     struct progress bar = {.label = "prefill", .began = past, .can_draw = true};
     record_progress(&bar, text, sizeof text);
     assert_int_equal(strncmp(text, "\r[", 2), 0);
-    assert_non_null(strstr(text, "[##############################] prefill 100%"));
+    assert_non_null(strstr(text, ".] prefill   1% 10/1000 tokens"));
+    size_t draws = 0;
+    for (const char *c = text; (c = strstr(c, "\r[")) != NULL; c++) draws++;
+    assert_in_range(draws, 1, 2 + (size_t)(10 * (clock_seconds() - began))); /* ten a second */
     assert_null(strchr(text, '\n'));
     assert_string_equal(text + strlen(text) - 4, "\r\033[K"); /* and removed */
     struct progress quiet = {.label = "prefill", .began = past, .quiet = true},
@@ -267,6 +280,23 @@ static void progress_draws_or_prints_lines(void **state) {
     assert_string_equal(text, "");
     record_progress(&soon, text, sizeof text); /* too short to speak of */
     assert_string_equal(text, "");
+}
+
+/* The bar is one line of any terminal, and says what there is room for. */
+static void progress_fits_the_terminal(void **state) {
+    (void)state;
+    static const struct progress each[] = {{.label = "prefill"},
+                                           {.label = "pull", .unit = PROGRESS_BYTES},
+                                           {.label = "import", .unit = PROGRESS_WORK}};
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++)
+        for (size_t columns = 1; columns <= 200; columns++) {
+            char line[400];
+            progress_line(&each[i], 123456789, 12345678901, 1e5, columns, line, sizeof line);
+            assert_in_range(strlen(line), 0, columns - 1);
+            if (columns >= 40 && strstr(line, " left") == NULL) fail_msg("%zu columns: %s", columns, line);
+            if (columns >= 40) assert_int_equal(line[0], '[');
+            if (columns >= 120 && i == 0) assert_non_null(strstr(line, "t/s"));
+        }
 }
 
 int main(void) {
@@ -279,6 +309,7 @@ int main(void) {
         cmocka_unit_test(unwritable_output_exits_6),
         cmocka_unit_test(sizes),
         cmocka_unit_test(progress_draws_or_prints_lines),
+        cmocka_unit_test(progress_fits_the_terminal),
         cmocka_unit_test(edit_distances),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -476,9 +476,33 @@ static void unsigned_beyond_signed(void **state) {
     gguf_close(&gguf);
 }
 
+/* What people have in the place of a model is named. */
+static void other_files_are_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *said;
+    } cases[] = {
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Git LFS"},
+        {"<!DOCTYPE html>", "a web page"},
+        {"<html>", "a web page"},
+        {"{\"error\":\"Entry not found\"}", "JSON"},
+        {"PK\x03\x04....", "an archive"},
+        {"tjgg....", "an older format"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gguf gguf;
+        struct error error;
+        assert_int_equal(gguf_open_memory(&gguf, cases[i].text, strlen(cases[i].text), "model.gguf", &error),
+                         STATUS_MODEL);
+        if (strstr(error.message, cases[i].said) == NULL) fail_msg("%s", error.message);
+        gguf_close(&gguf);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(undamaged_is_read),
+        cmocka_unit_test(other_files_are_named),
         cmocka_unit_test(one_field_damaged),
         cmocka_unit_test(same_key_twice),
         cmocka_unit_test(control_characters_stay_out_of_the_message),
