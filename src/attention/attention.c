@@ -93,6 +93,7 @@ static struct reuse_shape reuse_shape_of(const struct attention_options *options
                                 .head_count = options->head_count,
                                 .kv_head_count = options->kv_head_count,
                                 .k_dimension = options->k_dimension,
+                                .groups = options->groups,
                                 .sequence_capacity = options->sequence_capacity,
                                 .row_capacity = rows,
                                 .list_rows = options->cache != NULL ? options->kept_max : 0};
@@ -101,6 +102,7 @@ static struct reuse_shape reuse_shape_of(const struct attention_options *options
 static uint64_t dial_state_bytes(const struct attention_options *options) {
     const struct dial_shape dial = {.layer_count = options->layer_count,
                                     .kv_head_count = options->kv_head_count,
+                                    .groups = options->groups,
                                     .sequence_capacity = options->sequence_capacity};
     return options->dials ? dial_bytes(&dial) : 0;
 }
@@ -252,9 +254,15 @@ bool attention_watches_prefill(const struct attention *attention) {
 
 /* ---- begin, append ---- */
 
+/* The layer attends to the KV of another one, and has none of its own. */
+static bool stores_nothing(const struct attention *attention, const struct attention_rows *rows) {
+    return kv_layer_source(attention->options.groups, rows->layer_index) != rows->layer_index;
+}
+
 enum status attention_begin_layer(struct attention *attention, const struct attention_rows *rows,
                                   struct error *error) {
-    return attention->tiered != NULL ? tiered_open_rows(attention->tiered, rows, error) : STATUS_OK;
+    if (attention->tiered == NULL || stores_nothing(attention, rows)) return STATUS_OK;
+    return tiered_open_rows(attention->tiered, rows, error);
 }
 
 /* The first failure of a step, which attention_end_layer returns. */
@@ -291,10 +299,11 @@ static bool plan_step(struct attention *attention, const struct attention_step *
     struct choice *choice = &attention->choice;
     *chooses = false;
     for (size_t layer = 0; layer < options->layer_count; layer++) {
-        const struct attend_operation operation = {.kv_head_count = options->kv_head_count,
-                                                   .window = step->windows[layer],
-                                                   .items = step->items,
-                                                   .item_count = step->row_count};
+        const struct attend_operation operation = {
+            .kv_head_count = kv_layer_heads(options->groups, options->kv_head_count, layer),
+            .window = step->windows[layer],
+            .items = step->items,
+            .item_count = step->row_count};
         const struct choice_query query = {.layer_index = layer,
                                            .operation = &operation,
                                            .rules = step->rules,
@@ -373,6 +382,7 @@ void attention_watch_layer(const struct attention_rows *rows, uint64_t window) {
 void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows) {
     attention_show_layer(stream, rows);
     if (span_exists(attention->choice.captured.limits)) attention->choice.captured.step = rows->step;
+    if (stores_nothing(attention, rows)) return;
     attention->device->operations->append(stream,
                                           &(struct append_operation){.k = rows->k,
                                                                      .v = rows->v,
@@ -479,8 +489,9 @@ static enum status observe(struct attention *attention, struct stream *stream,
     const struct mass_estimate *left_out = select_mass_estimates(attention->select);
     for (size_t i = 0; i < choice->chosen_count && attention->observer != NULL; i++) {
         const struct rows_item *item = &choice->chosen[i];
-        const size_t q_bytes = operation->head_count * item->view.layout->k_dimension * sizeof(float);
-        if (attention->event_q == NULL) attention->event_q = malloc(q_bytes);
+        const size_t q_bytes = operation->head_count * item->view.layout->k_dimension * sizeof(float),
+                     q_most = operation->head_count * attention->options.k_dimension * sizeof(float);
+        if (attention->event_q == NULL) attention->event_q = malloc(q_most);
         if (attention->event_q == NULL)
             return error_set(error, STATUS_MEMORY, "attention: no memory for the observer");
         TRY(device_read(attention->device, stream, attention->event_q,
@@ -635,7 +646,8 @@ bool attention_rounds(const struct attention *attention) { return attention->opt
 
 bool attention_store(struct attention *attention, struct stream *stream, const struct attention_rows *rows) {
     struct error error;
-    if (attention->failed || attention->tiered == NULL) return !attention->failed;
+    if (attention->failed || attention->tiered == NULL || stores_nothing(attention, rows))
+        return !attention->failed;
     enum status status = attention->device->operations->stream_synchronize(stream, &error);
     if (status == STATUS_OK) status = tiered_write_rows(attention->tiered, rows, &error);
     note(attention, status, &error);
@@ -649,7 +661,7 @@ enum status attention_end_layer(struct attention *attention, struct stream *stre
         if (error != NULL) *error = attention->failure;
         return attention->failure.status;
     }
-    if (attention->tiered == NULL) return STATUS_OK;
+    if (attention->tiered == NULL || stores_nothing(attention, rows)) return STATUS_OK;
     /* The host reads the rows that were stored. */
     TRY(attention->device->operations->stream_synchronize(stream, error));
     return tiered_write_rows(attention->tiered, rows, error);

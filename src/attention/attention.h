@@ -22,8 +22,9 @@
 struct attention;
 
 struct attention_options {
-    size_t kv_head_count;                        /* of a layer */
-    size_t layer_count, head_count, k_dimension; /* for labels */
+    size_t kv_head_count;                        /* the most of any layer */
+    size_t layer_count, head_count, k_dimension; /* k_dimension, for labels: the same */
+    const struct kv_groups *groups;              /* borrowed; NULL: all layers are alike */
     bool reuses;                                 /* KV in tiers: labels and lists count in its budget */
     bool dials;                                  /* the same for what each head picks (dial.h) */
     size_t sequence_capacity;                    /* sequences of a step */
@@ -67,7 +68,8 @@ bool attention_watches_prefill(const struct attention *attention);
 /* Its new rows. */
 struct attention_rows {
     size_t layer_index, kv_head_count;
-    /* float [rows][k_stride], [rows][v_stride]: kv_head_count heads each, RoPE applied to K */
+    /* None where the layer attends to another one's KV (cache/kv_groups.h); else
+     * float [rows][k_stride], [rows][v_stride]: kv_head_count heads each, RoPE applied to K */
     struct span k, v;
     size_t k_stride, v_stride;
     struct kv_sequence *const *sequences; /* [item_count] */
@@ -98,6 +100,7 @@ struct layer_math {
     bool (*queries)(void *context, size_t layer_index, struct attend_operation *next);
     /* K and V of rows of this layer, with the bits that they had in their own step.  NULL: it cannot say. */
     void (*rebuild)(void *context, struct rebuild_rows *rows);
+    uint64_t next_window; /* of the layer that follows; 0: it is full */
     void *context;
 };
 

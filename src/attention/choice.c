@@ -52,7 +52,7 @@ enum status choice_init(struct choice *choice, struct device *device, const stru
     const size_t rows = options->row_capacity, lists = rows * options->kv_head_count;
     *choice = (struct choice){.device = device,
                               .row_capacity = rows,
-                              .kv_head_count = options->kv_head_count,
+                              .kv_heads_max = options->kv_head_count,
                               .host_reads = options->host_reads,
                               .tree_layers = options->tree_layers,
                               .rows_max = options->list_rows != 0 ? (size_t)options->list_rows : SIZE_MAX};
@@ -124,7 +124,7 @@ struct step_lists choice_step_lists(const struct choice *choice) {
     struct step_lists lists = choice->captured;
     if (span_exists(lists.limits))
         lists.limits = span_behind(lists.limits, choice->layer_index * choice->chosen_count *
-                                                     choice->kv_head_count * sizeof(struct step_list));
+                                                     choice->kv_heads_max * sizeof(struct step_list));
     return lists;
 }
 
@@ -145,7 +145,7 @@ enum status choice_read(struct choice *choice, struct stream *stream, size_t ind
                         const struct host_list **result, struct error *error) {
     const struct row_list *lists = choice->chosen[index].lists;
     size_t rows = 0; /* the lists lie one behind the other; some may be shorter than their room */
-    ASSERT(kv_head_count <= choice->kv_head_count);
+    ASSERT(kv_head_count <= choice->kv_heads_max);
     for (size_t head = 0; head < kv_head_count; head++)
         rows += (size_t)select_item_kept(&choice->candidates[index], head);
     TRY(reserve_read(choice, rows, error));

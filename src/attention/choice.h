@@ -79,21 +79,22 @@ struct choice {
     struct rows_item *chosen;           /* [chosen_count]: these have lists */
     size_t *dense_items, *chosen_items; /* the operation's item that each is of */
     struct row_list *lists;             /* [chosen_count][kv_head_count]: what `chosen` shows */
-    size_t layer_index, kv_head_first;  /* as the query had them */
+    size_t layer_index, kv_head_first, kv_head_count; /* as the query had them */
     /* Where the lists' units lie (device.h, fetch), until it is filled again; none: where the views say. */
     struct span places;
     size_t place_stride;
     /* While a step is captured: its rows, and the limits of a layer's lists, [layer][row][kv head] (device.h,
-     * step_lists); every list then has room for list_stride rows.  None: a step that is run. */
+     * step_lists); a layer has room for the limits of kv_heads_max heads, and every list for list_stride rows.  None: a
+     * step that is run. */
     struct step_lists captured;
     size_t list_stride;
     size_t *slots; /* [chosen_count]: of their sequences (dial.h), where has_slots */
     bool has_slots;
     struct select_statistics statistics;
     /* The workspace; all owned. */
-    size_t row_capacity, kv_head_count;
-    struct select_item *candidates; /* [row_capacity]: what each of `chosen` chooses from */
-    uint64_t *picks;                /* [row_capacity][kv_head_count] */
+    size_t row_capacity, kv_heads_max; /* kv_head_count is at most that */
+    struct select_item *candidates;    /* [row_capacity]: what each of `chosen` chooses from */
+    uint64_t *picks;                   /* [row_capacity][kv_head_count] */
     struct kept_list *kept;         /* [row_capacity][kv_head_count]: shown where lists are kept (reuse.h) */
     bool *hits;            /* [row_capacity][kv_head_count]: lists that were kept from a step before */
     struct device *device; /* borrowed; whose memory the lists are in */
@@ -102,14 +103,14 @@ struct choice {
     size_t rows_capacity, rows_max; /* rows_max: what it may grow to */
     uint32_t *read_rows;            /* [read_capacity]: what choice_read has read */
     size_t read_capacity;
-    struct host_list *read_lists; /* [kv_head_count] */
+    struct host_list *read_lists; /* [kv_heads_max] */
     struct tree_layer *trees;     /* [tree_layers]; NULL: no tree is searched */
     size_t tree_layers;
     uint64_t step; /* steps that are over */
 };
 
 struct choice_options {
-    size_t row_capacity, kv_head_count;
+    size_t row_capacity, kv_head_count; /* of any layer, at most */
     /* Of all lists of a choice together, at most: allocated at once; 0: as they come to need */
     uint64_t list_rows;
     size_t tree_layers; /* layers whose trees are searched; 0: none */

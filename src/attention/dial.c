@@ -25,14 +25,19 @@ struct dial_sequence {
 struct dial {
     struct dial_shape shape;
     struct dial_sequence *sequences; /* owned; [sequence_capacity] */
-    struct dial_head *heads;         /* owned; [sequence_capacity][layer][kv head] */
+    struct dial_head *heads;         /* owned; [sequence_capacity][lane] */
     uint64_t clock;
 };
 
+static size_t lane_of(const struct dial_shape *shape, size_t layer, size_t kv_head) {
+    return kv_layer_lane(shape->groups, shape->kv_head_count, layer, kv_head);
+}
+static size_t lane_count(const struct dial_shape *shape) { return lane_of(shape, shape->layer_count, 0); }
+
 uint64_t dial_bytes(const struct dial_shape *shape) {
-    const uint64_t heads = (uint64_t)shape->layer_count * shape->kv_head_count;
     return sizeof(struct dial) +
-           shape->sequence_capacity * (sizeof(struct dial_sequence) + heads * sizeof(struct dial_head));
+           (uint64_t)shape->sequence_capacity *
+               (sizeof(struct dial_sequence) + lane_count(shape) * sizeof(struct dial_head));
 }
 
 enum status dial_create(struct dial **result, const struct dial_shape *shape, struct error *error) {
@@ -41,8 +46,7 @@ enum status dial_create(struct dial **result, const struct dial_shape *shape, st
     if (dial == NULL) return error_set(error, STATUS_MEMORY, "loss: out of memory");
     *dial = (struct dial){.shape = *shape};
     dial->sequences = calloc(shape->sequence_capacity, sizeof *dial->sequences);
-    dial->heads =
-        calloc(shape->sequence_capacity * shape->layer_count * shape->kv_head_count, sizeof *dial->heads);
+    dial->heads = calloc(shape->sequence_capacity * lane_count(shape), sizeof *dial->heads);
     if (dial->sequences == NULL || dial->heads == NULL) {
         dial_destroy(dial);
         return error_set(error, STATUS_MEMORY, "loss: no memory for %zu sequences", shape->sequence_capacity);
@@ -59,7 +63,7 @@ void dial_destroy(struct dial *dial) {
 }
 
 static struct dial_head *head_of(const struct dial *dial, size_t slot, size_t layer_index, size_t kv_head) {
-    return &dial->heads[(slot * dial->shape.layer_count + layer_index) * dial->shape.kv_head_count + kv_head];
+    return &dial->heads[slot * lane_count(&dial->shape) + lane_of(&dial->shape, layer_index, kv_head)];
 }
 
 size_t dial_slot(struct dial *dial, const struct kv_sequence *sequence) {
@@ -75,8 +79,7 @@ size_t dial_slot(struct dial *dial, const struct kv_sequence *sequence) {
     const uint64_t generation = kv_sequence_generation(sequence);
     if (found->sequence != sequence || found->generation != generation) {
         struct dial_head *heads = head_of(dial, slot, 0, 0);
-        for (size_t i = 0; i < dial->shape.layer_count * dial->shape.kv_head_count; i++)
-            heads[i] = (struct dial_head){0};
+        for (size_t i = 0; i < lane_count(&dial->shape); i++) heads[i] = (struct dial_head){0};
     }
     *found = (struct dial_sequence){.sequence = sequence, .generation = generation, .used = ++dial->clock};
     return slot;

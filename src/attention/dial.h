@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "cache/kv_groups.h"
 #include "device/device.h"
 
 #define DIAL_MARGIN 0.7
@@ -28,7 +29,8 @@ struct kv_sequence;
 
 struct dial_shape {
     size_t layer_count, kv_head_count, sequence_capacity;
-    double loss; /* above 0 */
+    const struct kv_groups *groups; /* borrowed; NULL: all layers have kv_head_count KV heads */
+    double loss;                    /* above 0 */
 };
 uint64_t dial_bytes(const struct dial_shape *shape); /* that it takes */
 enum status dial_create(struct dial **dial, const struct dial_shape *shape, struct error *error)

@@ -39,9 +39,11 @@ void fetch_drop(struct fetch *fetch) {
 static struct kv_fetch *add(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head) {
     ASSERT(fetch->count < fetch->capacity);
     struct fetch_job *job = &fetch->jobs[fetch->count++];
-    *job = (struct fetch_job){
-        .index = index,
-        .request = {.sequence = sequence, .layer_index = fetch->layer_index, .kv_head = kv_head}};
+    *job =
+        (struct fetch_job){.index = index,
+                           .request = {.sequence = sequence,
+                                       .layer_index = kv_sequence_source_layer(sequence, fetch->layer_index),
+                                       .kv_head = kv_head}};
     return &job->request;
 }
 

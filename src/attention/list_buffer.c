@@ -23,7 +23,7 @@ struct buffered_sequence {
     const struct kv_sequence *sequence; /* NULL: nobody's */
     uint64_t generation, used;          /* used: the lowest goes when there is another sequence */
     size_t head_count;                  /* heads that have come */
-    uint32_t *heads;                    /* owned; [layer][kv head]: its buffer; NO_PLACE: none */
+    uint32_t *heads;                    /* owned; [lane]: its buffer; NO_PLACE: none */
 };
 
 struct list_buffers {
@@ -45,6 +45,13 @@ struct list_buffers {
 
 /* ---- life ---- */
 
+static size_t lane_of(const struct list_buffer_shape *shape, size_t layer, size_t kv_head) {
+    return kv_layer_lane(shape->groups, shape->kv_head_count, layer, kv_head);
+}
+static size_t lane_count(const struct list_buffer_shape *shape) {
+    return lane_of(shape, shape->layer_count, 0);
+}
+
 static size_t chunks_of(uint64_t list_rows) { return (size_t)kv_chunks_of(list_rows); }
 
 uint64_t list_buffer_head_bytes(uint64_t list_rows, size_t chunk_bytes) {
@@ -54,15 +61,15 @@ uint64_t list_buffer_head_bytes(uint64_t list_rows, size_t chunk_bytes) {
 uint64_t list_buffer_table_bytes(const struct list_buffer_shape *shape) {
     return sizeof(struct list_buffers) + shape->list_rows * (sizeof(uint32_t) + sizeof(bool)) +
            page_table_bytes(shape->kv_head_count, chunks_of(shape->list_rows)) +
-           shape->sequence_capacity * (sizeof(struct buffered_sequence) +
-                                       shape->layer_count * shape->kv_head_count * sizeof(uint32_t));
+           shape->sequence_capacity *
+               (sizeof(struct buffered_sequence) + lane_count(shape) * sizeof(uint32_t));
 }
 
 /* Heads of each sequence that the bytes hold. */
 static size_t heads_of(const struct list_buffer_shape *shape) {
     const uint64_t tables = list_buffer_table_bytes(shape),
-                   head = list_buffer_head_bytes(shape->list_rows, shape->layout->chunk_bytes),
-                   all = (shape->layer_count - shape->layer_first) * shape->kv_head_count;
+                   head = list_buffer_head_bytes(shape->list_rows, shape->chunk_bytes),
+                   all = lane_count(shape) - lane_of(shape, shape->layer_first, 0);
     if (shape->list_rows == 0 || shape->bytes <= tables) return 0;
     const uint64_t heads = (shape->bytes - tables) / head / shape->sequence_capacity;
     return (size_t)(heads < all ? heads : all);
@@ -78,7 +85,7 @@ static bool allocate_tables(struct list_buffers *b) {
     b->is_taken = calloc(rows, sizeof *b->is_taken);
     if (!b->list || !b->rows || !b->sequences || !b->missing || !b->is_taken) return false;
     for (size_t i = 0; i < shape->sequence_capacity; i++) {
-        b->sequences[i].heads = calloc(shape->layer_count * shape->kv_head_count, sizeof(uint32_t));
+        b->sequences[i].heads = calloc(lane_count(shape), sizeof(uint32_t));
         if (b->sequences[i].heads == NULL) return false;
     }
     return true;
@@ -95,10 +102,10 @@ enum status list_buffers_create(struct list_buffers **result, struct device *dev
                                .heads_max = heads_of(shape),
                                .chunk_count = chunks_of(shape->list_rows)};
     const size_t count = shape->sequence_capacity * b->heads_max, rows = (size_t)shape->list_rows;
-    enum status status = allocate_tables(b)
-                             ? slab_init(&b->memory, device, MEMORY_SHARED, shape->layout->chunk_bytes,
-                                         count * b->chunk_count, error)
-                             : error_set(error, STATUS_MEMORY, "buffers of lists: out of memory");
+    enum status status =
+        allocate_tables(b)
+            ? slab_init(&b->memory, device, MEMORY_SHARED, shape->chunk_bytes, count * b->chunk_count, error)
+            : error_set(error, STATUS_MEMORY, "buffers of lists: out of memory");
     if (status == STATUS_OK)
         status = page_table_init(&b->shown, device, shape->kv_head_count, b->chunk_count, error);
     if (status == STATUS_OK)
@@ -138,7 +145,7 @@ void list_buffers_destroy(struct list_buffers *b) {
 /* The sequence's, with nothing of another sequence or of what the sequence was.  There are as many as sequences may
  * live, so that the one that goes is of a sequence that does not. */
 static size_t sequence_index(struct list_buffers *b, const struct kv_sequence *sequence) {
-    const size_t lanes = b->shape.layer_count * b->shape.kv_head_count;
+    const size_t lanes = lane_count(&b->shape);
     size_t index = 0;
     for (size_t i = 0; i < b->shape.sequence_capacity; i++) {
         if (b->sequences[i].sequence == sequence) {
@@ -162,10 +169,13 @@ static size_t sequence_index(struct list_buffers *b, const struct kv_sequence *s
 struct list_buffer *list_buffers_of(struct list_buffers *b, const struct kv_sequence *sequence,
                                     size_t layer_index, size_t kv_head, const struct row_list *list) {
     if (b == NULL || list->count > b->shape.list_rows || layer_index < b->shape.layer_first) return NULL;
-    if (b->shape.stays != NULL && b->shape.stays[layer_index * b->shape.kv_head_count + kv_head]) return NULL;
+    const size_t lane = lane_of(&b->shape, layer_index, kv_head);
+    if (b->shape.stays != NULL &&
+        b->shape.stays[lane_of(&b->shape, kv_layer_source(b->shape.groups, layer_index), kv_head)])
+        return NULL;
     const size_t index = sequence_index(b, sequence);
     struct buffered_sequence *own = &b->sequences[index];
-    uint32_t *head = &own->heads[layer_index * b->shape.kv_head_count + kv_head];
+    uint32_t *head = &own->heads[lane];
     if (*head == NO_PLACE && own->head_count < b->heads_max) *head = (uint32_t)own->head_count++;
     return *head == NO_PLACE ? NULL : &b->list[index * b->heads_max + *head];
 }
@@ -227,7 +237,7 @@ static size_t keep_places(struct list_buffers *b, const struct list_buffer *buff
 }
 
 void list_buffer_fill(struct list_buffers *b, struct list_buffer *buffer, const struct row_list *list,
-                      const struct kv_pools *pools, const uint32_t *places) {
+                      const struct kv_view *view, const uint32_t *places) {
     ASSERT(list->count <= b->shape.list_rows);
     const size_t kept = keep_places(b, buffer, list);
     const uint32_t *rows = row_list_host(list);
@@ -235,9 +245,9 @@ void list_buffer_fill(struct list_buffers *b, struct list_buffer *buffer, const 
     for (size_t j = 0; j < list->count; j++) {
         if (b->missing[j] != NO_PLACE) continue;
         while (b->is_taken[open]) open++; /* there are as many places as a list may have rows */
-        const struct span chunk = kv_pools_chunk(pools, places[rows[j] / KV_CHUNK_TOKENS]);
+        const struct span chunk = kv_pools_chunk(view->pools, places[rows[j] / KV_CHUNK_TOKENS]);
         ASSERT(span_exists(chunk));
-        copy_row(b->shape.layout, span_host(chunk), rows[j] % KV_CHUNK_TOKENS,
+        copy_row(view->layout, span_host(chunk), rows[j] % KV_CHUNK_TOKENS,
                  span_host(slab_slot(&b->memory, buffer->slot_first + open / KV_CHUNK_TOKENS)),
                  open % KV_CHUNK_TOKENS);
         b->missing[j] = open++;
@@ -254,13 +264,14 @@ struct row_list list_buffer_rows(const struct list_buffer *buffer) {
 }
 
 struct kv_view list_buffers_view(struct list_buffers *b, struct stream *stream,
-                                 const struct list_buffer *const *shown, size_t count) {
+                                 const struct kv_layout *layout, const struct list_buffer *const *shown,
+                                 size_t count) {
     ASSERT(count <= b->shape.kv_head_count);
     for (size_t head = 0; head < count; head++)
         for (size_t i = 0; i < b->chunk_count; i++)
             page_table_set(&b->shown, head, i, place_make(POOL_ROWS, shown[head]->slot_first + i));
     page_table_update(&b->shown, stream, 0, count);
-    return (struct kv_view){.layout = b->shape.layout,
+    return (struct kv_view){.layout = layout,
                             .pools = &b->pools,
                             .chunks = page_table_lane(&b->shown, 0),
                             .chunk_stride = b->chunk_count};

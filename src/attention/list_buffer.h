@@ -17,6 +17,7 @@
 #define LOAM_ATTENTION_LIST_BUFFER_H
 
 #include "base/status.h"
+#include "cache/kv_groups.h"
 #include "device/device.h"
 
 struct kv_sequence;
@@ -24,12 +25,13 @@ struct list_buffers;
 struct list_buffer;
 
 struct list_buffer_shape {
-    size_t layer_count, kv_head_count, sequence_capacity;
+    size_t layer_count, kv_head_count, sequence_capacity; /* kv_head_count: the most of any layer */
+    const struct kv_groups *groups;                       /* borrowed; NULL: all layers are alike */
     size_t layer_first; /* heads of layers before it have none: their chunks stay */
     uint64_t list_rows; /* of a KV head's list, at most */
-    const struct kv_layout *layout;
-    uint64_t bytes; /* of all buffers, at most */
-    /* [layer][kv head], borrowed: these have none either, in any layer; NULL: all may */
+    size_t chunk_bytes; /* the most of any layer */
+    uint64_t bytes;     /* of all buffers, at most */
+    /* [lane], borrowed, of KV: those that attend to it have none either, in any layer; NULL: all may */
     const bool *stays;
 };
 /* RAM for a head's buffer, and beside those of the heads. */
@@ -46,15 +48,16 @@ struct list_buffer *list_buffers_of(struct list_buffers *buffers, const struct k
 /* Those rows of a list that it lacks, [*count]; valid until the next call. */
 const uint32_t *list_buffer_missing(struct list_buffers *buffers, const struct list_buffer *buffer,
                                     const struct row_list *list, size_t *count);
-/* It holds the list from now on.  The missing rows are copied from the KV head's chunks: places, [chunk], host memory,
- * of which those in the host's memory are read that a missing row lies in. */
+/* It holds the list from now on.  The missing rows are copied from the KV head's chunks, as its layer's view has them:
+ * places, [chunk], host memory, of which those in the host's memory are read that a missing row lies in. */
 void list_buffer_fill(struct list_buffers *buffers, struct list_buffer *buffer, const struct row_list *list,
-                      const struct kv_pools *pools, const uint32_t *places);
+                      const struct kv_view *view, const uint32_t *places);
 /* The rows of the list that it holds, in its order, as they lie in the buffer. */
 struct row_list list_buffer_rows(const struct list_buffer *buffer);
-/* Some buffers, each as a KV head, for operations that follow on the stream, until the next such view. */
+/* Some buffers of a layer, each as a KV head, for operations that follow on the stream, until the next such view. */
 struct kv_view list_buffers_view(struct list_buffers *buffers, struct stream *stream,
-                                 const struct list_buffer *const *shown, size_t count);
+                                 const struct kv_layout *layout, const struct list_buffer *const *shown,
+                                 size_t count);
 
 struct list_buffer_counts {
     uint64_t heads;        /* that may have a buffer */

@@ -10,7 +10,9 @@ enum status prefetch_init(struct prefetch *prefetch, struct device *device,
                           struct error *error) {
     *prefetch = (struct prefetch){.device = device,
                                   .trace = options->trace,
-                                  .layer_count = kv_cache_get_config(options->cache)->layer_count};
+                                  .layer_count = options->layer_count,
+                                  .kv_head_count = options->kv_head_count,
+                                  .groups = options->groups};
     prefetch->gates = calloc(prefetch->layer_count, sizeof *prefetch->gates);
     if (prefetch->gates == NULL) return error_set(error, STATUS_MEMORY, "prefetch: out of memory");
     for (size_t i = 0; i < prefetch->layer_count; i++) prefetch_gate_init(&prefetch->gates[i]);
@@ -38,6 +40,12 @@ void prefetch_forget(struct prefetch *prefetch) {
 
 /* ---- what is certain ---- */
 
+/* All chunks of the job from its first one on, up to one. */
+static void set_end(struct fetch_job *job, uint64_t chunk_end) {
+    ASSERT(job->request.chunk_first <= chunk_end);
+    job->request.chunk_count = (size_t)(chunk_end - job->request.chunk_first);
+}
+
 /* The next layer's rows are not there yet: their chunk is in memory when it is attended to, and not before. */
 void prefetch_everything(struct prefetch *prefetch, const struct attention_layer *layer) {
     const struct attend_operation *operation = &layer->operation;
@@ -50,11 +58,13 @@ void prefetch_everything(struct prefetch *prefetch, const struct attention_layer
             return;
     struct attention_layer next = *layer;
     next.index++;
+    next.operation.kv_head_count = kv_layer_heads(prefetch->groups, prefetch->kv_head_count, next.index);
+    next.operation.window = layer->math.next_window;
     prefetch->is_certain = true;
     fetch_add_everything(&prefetch->next, &next);
     for (size_t i = 0; i < prefetch->next.count; i++) {
         struct fetch_job *job = &prefetch->next.jobs[i];
-        job->request.chunk_count = (size_t)(operation->items[job->index].position_first / KV_CHUNK_TOKENS);
+        set_end(job, operation->items[job->index].position_first / KV_CHUNK_TOKENS);
     }
 }
 
@@ -75,7 +85,7 @@ bool prefetch_take_over(struct prefetch *prefetch, struct fetch *now, const stru
     for (size_t i = 0; i < now->count; i++) {
         const struct attend_item *item = &layer->operation.items[now->jobs[i].index];
         ASSERT(now->jobs[i].request.sequence == layer->sequences[now->jobs[i].index]);
-        now->jobs[i].request.chunk_count = kv_chunks_of(item->position_first + item->row_count);
+        set_end(&now->jobs[i], kv_chunks_of(item->position_first + item->row_count));
     }
     now->begun = 0; /* begun once more, for the last chunk */
     return true;

@@ -20,7 +20,8 @@
 struct prefetch {
     struct device *device; /* borrowed */
     struct trace *trace;   /* borrowed; NULL: none */
-    size_t layer_count;
+    size_t layer_count, kv_head_count;
+    const struct kv_groups *groups; /* borrowed; NULL: all layers have kv_head_count KV heads */
     /* Borrowed; lists are kept: those of heads that would hit are not wanted; NULL: not so */
     struct reuse *reuse;
     bool decides;               /* with reuse: lists are kept by expected queries */

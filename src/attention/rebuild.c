@@ -49,11 +49,11 @@ struct rebuild_step {
 struct rebuild {
     struct device *device; /* borrowed */
     struct stream *stream; /* of the run; borrowed */
-    size_t kv_head_count, hidden_size, chunk_capacity, view_chunks;
-    size_t chunk_bytes, forced_chunks;
+    size_t kv_head_count, hidden_size, chunk_capacity, view_chunks; /* the first: the most of any layer */
+    const struct kv_groups *groups;                                 /* borrowed; NULL: all layers are alike */
+    size_t chunk_bytes, forced_chunks;                              /* the first: the most of any layer */
     bool shares_link;
-    uint64_t held_tokens;           /* whose KV has room while others are computed */
-    const struct kv_layout *layout; /* borrowed, the cache's */
+    const struct kv_cache *cache;   /* borrowed */
     struct slab chunks;             /* MEMORY_DEVICE; [kv_head_count][chunk_capacity] */
     struct kv_pools pools;          /* POOL_OTHER is chunks; the rest the cache's */
     struct page_table own;          /* [kv_head_count][chunk_capacity]: the places of chunks */
@@ -62,8 +62,8 @@ struct rebuild {
     size_t other_count;
     struct buffer rows;     /* owned MEMORY_SHARED; float: a tile's inputs */
     struct buffer tile;     /* owned MEMORY_DEVICE; the same */
-    struct buffer partials; /* owned MEMORY_DEVICE; float [kv_head_count][ATTENTION_RANGES][partial_floats] */
-    size_t partial_floats;
+    struct buffer partials; /* owned MEMORY_DEVICE; float [kv heads][ATTENTION_RANGES][partial_floats] */
+    size_t head_count;
     struct attend_ranges ranges;         /* of the run, as they are handed out */
     struct rebuild_run run;              /* of the planned layer */
     struct kv_sequence *computing;       /* of a run that stays, until it is ended; NULL: none is under way */
@@ -87,12 +87,9 @@ static size_t tile_bytes(const struct attention_options *options) {
     return REBUILD_ROWS_MAX * options->hidden_size * sizeof(float);
 }
 
-static size_t partial_floats(const struct attention_options *options) {
-    return options->head_count / options->kv_head_count * (2 + options->v_dimension);
-}
-
+/* Of all KV heads, whose groups are the layer's query heads. */
 static size_t partials_bytes(const struct attention_options *options) {
-    return options->kv_head_count * ATTENTION_RANGES * partial_floats(options) * sizeof(float);
+    return options->head_count * ATTENTION_RANGES * (2 + options->v_dimension) * sizeof(float);
 }
 
 uint64_t rebuild_bytes(const struct attention_options *options) {
@@ -140,13 +137,11 @@ enum status rebuild_create(struct rebuild **result, struct device *device,
                                 .view_chunks = (size_t)kv_chunks_of(options->context_size),
                                 .chunk_bytes = options->kv_chunk_bytes,
                                 .shares_link = options->shares_link,
-                                .partial_floats = partial_floats(options),
-                                .held_tokens = kv_tier_beside_chunks(options->cache) /
-                                               options->kv_head_count * KV_CHUNK_TOKENS,
-                                .layout = kv_cache_layout(options->cache)};
+                                .groups = options->groups,
+                                .head_count = options->head_count,
+                                .cache = options->cache};
     rebuild_rates_init(&rebuild->rates);
-    ASSERT(rebuild->chunk_bytes == rebuild->layout->chunk_bytes);
-    ASSERT(options->v_dimension == rebuild->layout->v_dimension);
+    ASSERT(rebuild->chunk_bytes == kv_cache_chunk_bytes_max(kv_cache_get_config(options->cache)));
     return init(rebuild, options, error);
 }
 
@@ -163,13 +158,32 @@ void rebuild_destroy(struct rebuild *rebuild) {
     free(rebuild);
 }
 
+/* ---- a layer ---- */
+
+static size_t heads_of(const struct rebuild *rebuild, size_t layer) {
+    return kv_layer_heads(rebuild->groups, rebuild->kv_head_count, layer);
+}
+
+static const struct kv_layout *layout_of(const struct rebuild *rebuild, size_t layer) {
+    return kv_cache_layer_layout(rebuild->cache, layer);
+}
+
+static size_t partial_floats(const struct rebuild *rebuild, size_t layer) {
+    return rebuild->head_count / heads_of(rebuild, layer) * (2 + layout_of(rebuild, layer)->v_dimension);
+}
+
+/* Whose KV has room while others are computed. */
+static uint64_t held_tokens(const struct rebuild *rebuild, size_t layer) {
+    return kv_tier_beside_chunks(rebuild->cache) / heads_of(rebuild, layer) * KV_CHUNK_TOKENS;
+}
+
 /* ---- plan ---- */
 
 static enum rebuild_kind kind_of(size_t row_count) { return row_count == 1 ? REBUILD_STEP : REBUILD_PROMPT; }
 
 static bool is_missing(const struct rebuild *rebuild, const struct kv_sequence *sequence, size_t layer,
                        uint64_t chunk) {
-    for (size_t head = 0; head < rebuild->kv_head_count; head++)
+    for (size_t head = 0; head < heads_of(rebuild, layer); head++)
         if (kv_sequence_places(sequence, layer, head)[chunk] == PLACE_NOWHERE) return true;
     return false;
 }
@@ -222,11 +236,13 @@ static uint64_t chunks_of_split(struct rebuild *rebuild, const struct rebuild_ru
                                       .tokens_max = most * KV_CHUNK_TOKENS,
                                       .tile_tokens = tile * KV_CHUNK_TOKENS,
                                       .input_bytes = plan->layer_index > 0 ? input_bytes : 0,
-                                      .kv_bytes = (double)(rebuild->kv_head_count * rebuild->chunk_bytes) /
-                                                  KV_CHUNK_TOKENS,
+                                      .kv_bytes =
+                                          (double)(heads_of(rebuild, plan->layer_index) *
+                                                   layout_of(rebuild, plan->layer_index)->chunk_bytes) /
+                                          KV_CHUNK_TOKENS,
                                       .schedule = SPLIT_OVERLAPPED,
                                       .first_tokens = REBUILD_ROWS_MAX,
-                                      .held_tokens = rebuild->held_tokens};
+                                      .held_tokens = held_tokens(rebuild, plan->layer_index)};
     rebuild->statistics.input_bytes = input_bytes;
     rebuild->statistics.kv_bytes = question.kv_bytes;
     if (rebuild->forced_chunks == REBUILD_NOTHING) return 0;
@@ -322,7 +338,8 @@ static bool others_can_wait(const struct rebuild *rebuild) {
 static void begin_others(struct rebuild *rebuild, struct fetch *others) {
     struct first_reads *reads = &rebuild->first_reads;
     read_beside(rebuild, others);
-    reads->bytes = (double)(fetch_missed(others, others->begun) * rebuild->chunk_bytes);
+    reads->bytes = (double)(fetch_missed(others, others->begun) *
+                            layout_of(rebuild, rebuild->run.layer_index)->chunk_bytes);
     if (rebuild->run.layer_index > 0) reads->bytes += (double)inputs_begun_bytes(rebuild->run.inputs);
     reads->jobs = others->begun;
 }
@@ -374,7 +391,7 @@ static struct kv_view own_view(struct rebuild *rebuild, struct stream *stream, s
     rebuild->pools = *others->pools;
     rebuild->pools.list[POOL_OTHER] = rebuild->chunks.pool;
     page_table_update(table, stream, 0, table->lane_count);
-    return (struct kv_view){.layout = rebuild->layout,
+    return (struct kv_view){.layout = others->layout,
                             .pools = &rebuild->pools,
                             .chunks = page_table_lane(table, 0),
                             .chunk_stride = table->chunk_capacity};
@@ -400,14 +417,14 @@ static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
         item.view = kv_sequence_view(rebuild->computing, stream, layer->index);
         item.view = kv_view_chunks(&item.view, rebuild->run.chunk_first + first);
     }
-    rebuild->device->operations->append(stream,
-                                        &(struct append_operation){.k = rows.k,
-                                                                   .v = rows.v,
-                                                                   .k_stride = rows.k_stride,
-                                                                   .v_stride = rows.v_stride,
-                                                                   .kv_head_count = rebuild->kv_head_count,
-                                                                   .items = &item,
-                                                                   .item_count = 1});
+    rebuild->device->operations->append(
+        stream, &(struct append_operation){.k = rows.k,
+                                           .v = rows.v,
+                                           .k_stride = rows.k_stride,
+                                           .v_stride = rows.v_stride,
+                                           .kv_head_count = layer->operation.kv_head_count,
+                                           .items = &item,
+                                           .item_count = 1});
     return rebuild->device->operations->stream_synchronize(stream,
                                                            error); /* the tile's memory is used again */
 }
@@ -420,17 +437,18 @@ static struct span partials_at(const struct rebuild *rebuild, size_t floats) {
 static void attend_range(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
                          size_t end) {
     const struct rebuild_run *run = &rebuild->run;
-    const size_t chunks = run->range_chunks, index = end / chunks - 1;
+    const size_t chunks = run->range_chunks, index = end / chunks - 1,
+                 floats = partial_floats(rebuild, run->layer_index);
     const uint64_t chunk_first = run->chunk_first + index * chunks;
-    for (size_t head = 0; head < rebuild->kv_head_count; head++)
+    for (size_t head = 0; head < heads_of(rebuild, run->layer_index); head++)
         for (size_t i = 0; i < chunks; i++)
             page_table_set(&rebuild->table, head, chunk_first + i, own_place(rebuild, head, i));
     const struct attend_ranges range = {.makes = true,
                                         .first = chunk_first / chunks,
                                         .end = chunk_first / chunks + 1,
-                                        .partials = partials_at(rebuild, index * rebuild->partial_floats),
-                                        .head_stride = ATTENTION_RANGES * rebuild->partial_floats,
-                                        .partial_floats = rebuild->partial_floats};
+                                        .partials = partials_at(rebuild, index * floats),
+                                        .head_stride = ATTENTION_RANGES * floats,
+                                        .partial_floats = floats};
     struct attend_item item = layer->operation.items[0];
     struct attend_operation operation = layer->operation;
     item.view = own_view(rebuild, stream, &rebuild->table, &item.view);
@@ -505,7 +523,7 @@ enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const st
     rebuild->run_ns = clock_ns() - run_began;
     rebuild_rates_add_reading(&rebuild->rates,
                               (double)(fetch_missed(others, others->begun) * KV_CHUNK_TOKENS) /
-                                  (double)rebuild->kv_head_count,
+                                  (double)heads_of(rebuild, layer->index),
                               1e-9 * (double)rebuild->read_ns);
     return STATUS_OK;
 }
@@ -535,13 +553,13 @@ struct kv_view rebuild_view(struct rebuild *rebuild, struct stream *stream, cons
 
 const struct attend_ranges *rebuild_ranges(struct rebuild *rebuild, size_t head_first) {
     const struct rebuild_run *run = &rebuild->run;
-    const size_t head_stride = ATTENTION_RANGES * rebuild->partial_floats;
+    const size_t floats = partial_floats(rebuild, run->layer_index), head_stride = ATTENTION_RANGES * floats;
     if (run->range_chunks == 0) return NULL;
     rebuild->ranges = (struct attend_ranges){.first = run->chunk_first / run->range_chunks,
                                              .end = (run->chunk_first + run->chunk_count) / run->range_chunks,
                                              .partials = partials_at(rebuild, head_first * head_stride),
                                              .head_stride = head_stride,
-                                             .partial_floats = rebuild->partial_floats};
+                                             .partial_floats = floats};
     return &rebuild->ranges;
 }
 
@@ -620,7 +638,7 @@ struct rebuild_statistics rebuild_statistics(const struct rebuild *rebuild) {
     statistics.bytes_per_second = rebuild_rates_bytes_per_second(&rebuild->rates);
     statistics.seconds_per_token = rebuild_rates_seconds_per_token(&rebuild->rates);
     statistics.seconds_per_read = rebuild_rates_seconds_per_read(&rebuild->rates);
-    statistics.held_tokens = rebuild->held_tokens;
+    statistics.held_tokens = held_tokens(rebuild, 0);
     statistics.seconds_besides = rebuild_rates_seconds_besides(&rebuild->rates);
     return statistics;
 }

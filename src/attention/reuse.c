@@ -26,10 +26,10 @@ struct reuse {
     struct reuse_shape shape;
     struct reuse_options options;
     float *importance;  /* owned; [layer][head] */
-    double *thresholds; /* owned; [layer][kv head] */
-    bool *anew;         /* owned; [layer][kv head]: it takes no list, and chooses by its own queries */
+    double *thresholds; /* owned; [lane] */
+    bool *anew;         /* owned; [lane]: it takes no list, and chooses by its own queries */
     struct held_sequence *sequences; /* owned; [sequence_capacity] */
-    struct held *held;               /* owned; [sequence_capacity][layer][kv head] */
+    struct held *held;               /* owned; [sequence_capacity][lane] */
     struct buffer labels; /* owned MEMORY_DEVICE; float [sequence_capacity][layer][head][k_dimension] */
     /* Owned; [row_capacity], of the rows that choose now: their sequences, what is compared, and each head's. */
     size_t *slots;
@@ -41,8 +41,13 @@ struct reuse {
 
 /* ---- life ---- */
 
+static size_t lane_of(const struct reuse_shape *shape, size_t layer, size_t kv_head) {
+    return kv_layer_lane(shape->groups, shape->kv_head_count, layer, kv_head);
+}
+static size_t lane_count(const struct reuse_shape *shape) { return lane_of(shape, shape->layer_count, 0); }
+
 static size_t held_count(const struct reuse_shape *shape) {
-    return shape->sequence_capacity * shape->layer_count * shape->kv_head_count;
+    return shape->sequence_capacity * lane_count(shape);
 }
 
 static size_t query_size(const struct reuse_shape *shape) { return shape->head_count * shape->k_dimension; }
@@ -59,21 +64,29 @@ uint64_t reuse_bytes(const struct reuse_shape *shape) {
                (sizeof(size_t) + sizeof(struct label_item) + shape->kv_head_count * sizeof(enum label_use));
 }
 
+/* Of the most important query head of a group. */
+static double importance_of(const float *importance, size_t group) {
+    double importance_max = 0;
+    for (size_t i = 0; i < group; i++)
+        if ((double)importance[i] > importance_max) importance_max = (double)importance[i];
+    return importance_max;
+}
+
 static void set_thresholds(struct reuse *reuse, const float *importance, const double *thresholds) {
     const struct reuse_shape *shape = &reuse->shape;
-    const size_t group = shape->head_count / shape->kv_head_count;
+    const bool follows = thresholds == NULL || !(reuse->options.eta <= 1); /* above 1: nothing is reused */
     for (size_t i = 0; i < shape->layer_count * shape->head_count; i++)
         reuse->importance[i] = importance != NULL ? importance[i] : 1;
-    for (size_t lane = 0; lane < shape->layer_count * shape->kv_head_count; lane++) {
-        double importance_max = 0;
-        for (size_t i = 0; i < group; i++) {
-            const double own = (double)reuse->importance[lane * group + i];
-            if (own > importance_max) importance_max = own;
+    for (size_t layer = 0; layer < shape->layer_count; layer++) {
+        const size_t heads = kv_layer_heads(shape->groups, shape->kv_head_count, layer),
+                     group = shape->head_count / heads;
+        const float *own = reuse->importance + layer * shape->head_count;
+        for (size_t head = 0; head < heads; head++) {
+            const size_t lane = lane_of(shape, layer, head);
+            reuse->thresholds[lane] =
+                follows ? reuse_threshold(&reuse->options, importance_of(own + head * group, group))
+                        : thresholds[lane];
         }
-        const bool follows =
-            thresholds == NULL || !(reuse->options.eta <= 1); /* above 1: nothing is reused */
-        reuse->thresholds[lane] =
-            follows ? reuse_threshold(&reuse->options, importance_max) : thresholds[lane];
     }
 }
 
@@ -86,8 +99,8 @@ enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
     if (reuse == NULL) return error_set(error, STATUS_MEMORY, "reuse: out of memory");
     *reuse = (struct reuse){.shape = *shape, .options = *options};
     reuse->importance = calloc(heads, sizeof *reuse->importance);
-    reuse->thresholds = calloc(shape->layer_count * shape->kv_head_count, sizeof *reuse->thresholds);
-    reuse->anew = calloc(shape->layer_count * shape->kv_head_count, sizeof *reuse->anew);
+    reuse->thresholds = calloc(lane_count(shape), sizeof *reuse->thresholds);
+    reuse->anew = calloc(lane_count(shape), sizeof *reuse->anew);
     reuse->sequences = calloc(shape->sequence_capacity, sizeof *reuse->sequences);
     reuse->held = calloc(held_count(shape), sizeof *reuse->held);
     reuse->slots = calloc(shape->row_capacity, sizeof *reuse->slots);
@@ -131,18 +144,17 @@ bool reuse_speculates(const struct reuse *reuse) {
 }
 
 void reuse_choose_anew(struct reuse *reuse, const bool *heads) {
-    memcpy(reuse->anew, heads, reuse->shape.layer_count * reuse->shape.kv_head_count * sizeof *heads);
+    memcpy(reuse->anew, heads, lane_count(&reuse->shape) * sizeof *heads);
 }
 
 void reuse_put_own_queries(const struct reuse *reuse, struct stream *stream, size_t layer_index,
                            const struct attend_operation *own, const struct attend_operation *expected) {
-    const size_t group = reuse->shape.head_count / reuse->shape.kv_head_count,
-                 size = group * reuse->shape.k_dimension;
+    const size_t heads = own->kv_head_count, group = own->head_count / heads;
     for (size_t i = 0; i < own->item_count; i++)
-        for (size_t j = 0; j < own->items[i].row_count * reuse->shape.kv_head_count; j++) {
-            const size_t row = own->items[i].row_first + j / reuse->shape.kv_head_count,
-                         head = j % reuse->shape.kv_head_count;
-            if (reuse->anew[layer_index * reuse->shape.kv_head_count + head])
+        for (size_t j = 0; j < own->items[i].row_count * heads; j++) {
+            const size_t row = own->items[i].row_first + j / heads, head = j % heads,
+                         size = group * own->items[i].view.layout->k_dimension;
+            if (reuse->anew[lane_of(&reuse->shape, layer_index, head)])
                 reuse->shape.device->operations->copy(
                     stream, span_floats(expected->q, row * expected->q_stride + head * size),
                     span_floats(own->q, row * own->q_stride + head * size), size * sizeof(float));
@@ -152,7 +164,7 @@ void reuse_put_own_queries(const struct reuse *reuse, struct stream *stream, siz
 /* ---- whose ---- */
 
 static struct held *held_of(struct reuse *reuse, size_t slot, size_t layer_index) {
-    return reuse->held + (slot * reuse->shape.layer_count + layer_index) * reuse->shape.kv_head_count;
+    return reuse->held + slot * lane_count(&reuse->shape) + lane_of(&reuse->shape, layer_index, 0);
 }
 
 static struct span label_of(const struct reuse *reuse, size_t slot, size_t layer_index) {
@@ -162,8 +174,7 @@ static struct span label_of(const struct reuse *reuse, size_t slot, size_t layer
 
 static void forget(struct reuse *reuse, size_t slot) {
     struct held *held = held_of(reuse, slot, 0);
-    for (size_t i = 0; i < reuse->shape.layer_count * reuse->shape.kv_head_count; i++)
-        held[i].prefix_count = 0;
+    for (size_t i = 0; i < lane_count(&reuse->shape); i++) held[i].prefix_count = 0;
 }
 
 /* The sequence's slot, with nothing of another sequence or of what the sequence was.  There are as many as sequences
@@ -203,12 +214,12 @@ static bool is_current(const struct reuse *reuse, const struct held *held, uint6
 static void look_up(struct reuse *reuse, const struct choice_query *query, struct choice *choice,
                     size_t index) {
     const struct select_item *candidates = &choice->candidates[index];
-    const size_t heads = reuse->shape.kv_head_count, slot = reuse->slots[index];
+    const size_t heads = choice->kv_head_count, slot = reuse->slots[index];
     const struct select_keep keep = query->rules[choice->chosen_items[index]]->keep;
     const struct held *held = held_of(reuse, slot, query->layer_index);
     enum label_use *uses = reuse->uses + index * heads;
     for (size_t head = 0; head < heads; head++) {
-        const bool anew = reuse->anew[query->layer_index * heads + head];
+        const bool anew = reuse->anew[lane_of(&reuse->shape, query->layer_index, head)];
         uses[head] = !anew && is_current(reuse, &held[head], candidates->position, keep) ? LABEL_COMPARED
                                                                                          : LABEL_REPLACED;
         if (select_item_picks(candidates, head) == 0) uses[head] = LABEL_STAYS;
@@ -218,8 +229,8 @@ static void look_up(struct reuse *reuse, const struct choice_query *query, struc
         .row = candidates->row, .label = label_of(reuse, slot, query->layer_index), .heads = uses};
 }
 
-static bool compares(const struct reuse *reuse, size_t row_count) {
-    for (size_t i = 0; i < row_count * reuse->shape.kv_head_count; i++)
+static bool compares(const struct reuse *reuse, const struct choice *choice) {
+    for (size_t i = 0; i < choice->chosen_count * choice->kv_head_count; i++)
         if (reuse->uses[i] == LABEL_COMPARED) return true;
     return false;
 }
@@ -230,18 +241,18 @@ static enum status compare(struct reuse *reuse, struct stream *stream, const str
     const struct reuse_shape *shape = &reuse->shape;
     const struct device_operations *operations = shape->device->operations;
     const struct attend_operation *operation = query->operation;
-    const bool waits = compares(reuse, choice->chosen_count);
+    const bool waits = compares(reuse, choice);
     if (waits || decides)
         operations->compare_labels(
             stream, &(struct compare_labels_operation){
                         .q = operation->q,
                         .q_stride = operation->q_stride,
                         .head_count = shape->head_count,
-                        .kv_head_count = shape->kv_head_count,
-                        .k_dimension = shape->k_dimension,
+                        .kv_head_count = choice->kv_head_count,
+                        .k_dimension = choice->chosen[0].view.layout->k_dimension,
                         .aggregate = reuse->options.aggregate,
                         .importance = reuse->importance + query->layer_index * shape->head_count,
-                        .thresholds = reuse->thresholds + query->layer_index * shape->kv_head_count,
+                        .thresholds = reuse->thresholds + lane_of(shape, query->layer_index, 0),
                         .items = reuse->items,
                         .item_count = choice->chosen_count,
                         .keeps_labels = !decides,
@@ -254,8 +265,9 @@ static enum status compare(struct reuse *reuse, struct stream *stream, const str
 static enum status plan(struct reuse *reuse, const struct select *select, struct stream *stream,
                         const struct choice_query *query, struct choice *choice, bool decides,
                         struct error *error) {
-    const size_t heads = reuse->shape.kv_head_count;
-    ASSERT(query->operation->kv_head_count == heads && query->kv_head_first == 0);
+    const size_t heads = query->operation->kv_head_count;
+    ASSERT(query->kv_head_first == 0 &&
+           heads == kv_layer_heads(reuse->shape.groups, reuse->shape.kv_head_count, query->layer_index));
     select_plan(select, query, choice);
     ASSERT(choice->chosen_count <= reuse->shape.row_capacity);
     if (choice->chosen_count == 0) return STATUS_OK;
@@ -275,7 +287,7 @@ static enum status plan(struct reuse *reuse, const struct select *select, struct
  */
 static void note_seen(struct reuse *reuse, const struct choice_query *query, const struct choice *choice,
                       size_t index) {
-    const size_t heads = reuse->shape.kv_head_count;
+    const size_t heads = choice->kv_head_count;
     struct held *held = held_of(reuse, reuse->slots[index], query->layer_index);
     for (size_t head = 0; head < heads; head++) {
         held[head].seen = choice->candidates[index].position;
@@ -304,7 +316,7 @@ static enum status reserve(struct reuse *reuse, struct stream *stream, struct he
 static enum status show_kept(struct reuse *reuse, struct stream *stream, const struct choice_query *query,
                              struct choice *choice, size_t index, struct error *error) {
     struct select_item *candidates = &choice->candidates[index];
-    const size_t heads = reuse->shape.kv_head_count;
+    const size_t heads = choice->kv_head_count;
     const uint64_t window = candidates->position + 1 - candidates->candidate_end;
     struct held *held = held_of(reuse, reuse->slots[index], query->layer_index);
     struct kept_list *kept = choice->kept + index * heads;
@@ -348,7 +360,7 @@ struct reuse_step reuse_end_step(struct reuse *reuse) {
 static void settle(struct reuse *reuse, const struct choice_query *query, struct choice *choice,
                    size_t index) {
     const struct select_item *candidates = &choice->candidates[index];
-    const size_t heads = reuse->shape.kv_head_count, slot = reuse->slots[index];
+    const size_t heads = choice->kv_head_count, slot = reuse->slots[index];
     const size_t window = (size_t)(candidates->position + 1 - candidates->candidate_end);
     struct held *held = held_of(reuse, slot, query->layer_index);
     for (size_t head = 0; head < heads; head++) {

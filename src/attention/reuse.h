@@ -28,23 +28,24 @@ struct reuse;
 
 struct reuse_shape {
     struct device *device; /* borrowed */
-    size_t layer_count, head_count, kv_head_count, k_dimension;
+    size_t layer_count, head_count, kv_head_count, k_dimension; /* the last two: the most of any layer */
+    const struct kv_groups *groups;                             /* borrowed; NULL: all layers are alike */
     size_t sequence_capacity, row_capacity; /* rows that choose together */
     uint64_t list_rows; /* of a KV head's list, at most; 0: they grow as they come to need */
 };
 /* What it holds of RAM, at most; list_rows must be given. */
 uint64_t reuse_bytes(const struct reuse_shape *shape);
-/* importance: [layer_count][head_count], 0..1, copied; NULL: every head is as important as can be.  thresholds:
- * [layer_count][kv_head_count], copied; NULL: they follow from importance (reuse_threshold). */
+/* importance: [layer_count][head_count], 0..1, copied; NULL: every head is as important as can be.  thresholds: [lane]
+ * (cache/kv_groups.h), copied; NULL: they follow from importance (reuse_threshold). */
 enum status reuse_create(struct reuse **reuse, const struct reuse_shape *shape,
                          const struct reuse_options *options, const float *importance,
                          const double *thresholds, struct error *error) STATUS_CHECKED;
 void reuse_destroy(struct reuse *reuse); /* NULL allowed */
-/* [layer_count][kv_head_count]: what the similarity of each KV head's group must reach. */
+/* [lane]: what the similarity of each KV head's group must reach. */
 const double *reuse_thresholds(const struct reuse *reuse);
 /* Rows look up, choose and label by the queries that the layer before expected. */
 bool reuse_speculates(const struct reuse *reuse);
-/* heads: [layer_count][kv_head_count], copied: those choose anew in every row from now on, and by the layer's own
+/* heads: [lane], copied: those choose anew in every row from now on, and by the layer's own
  * queries (CLO, 4.2: heads that persist). */
 void reuse_choose_anew(struct reuse *reuse, const bool *heads);
 /* The queries of such heads of a layer, into those that were expected of it, of the same rows. */

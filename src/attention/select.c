@@ -21,14 +21,14 @@ struct select {
     struct device *device; /* borrowed */
     struct select_shape shape;
     struct select_options options;
-    struct key_index_layout layout;
-    /* Owned MEMORY_DEVICE, uint16_t [layer from dense_layers][layer_weights]; or none. */
-    struct buffer weights;
-    size_t layer_weights;
-    uint32_t weights_digest;
-    float *importance;    /* owned, [layer][head]: for reuse; NULL: not known, or not wanted */
-    double *thresholds;   /* owned, [layer][kv_head]: for reuse, measured; NULL: the same */
-    double *head_budgets; /* owned, [layer][kv_head]: of keep, 1 on average; NULL: all alike */
+    struct key_index_layout layouts[KV_GROUPS_MAX]; /* of each group of layers, of one kind */
+    size_t layout_count;
+    struct buffer weights; /* owned MEMORY_DEVICE, uint16_t: of the layers from dense_layers on; or none */
+    size_t *weights_first; /* owned, [layer]: where the layer's begin; NULL: there are none */
+    uint32_t digest;       /* of the weights, and of layouts that differ */
+    float *importance;     /* owned, [layer][head]: for reuse; NULL: not known, or not wanted */
+    double *thresholds;    /* owned, [lane]: for reuse, measured; NULL: the same */
+    double *head_budgets;  /* owned, [lane]: of keep, 1 on average; NULL: all alike */
     const char *fallback;
     size_t row_capacity;
     struct buffer sums;   /* owned MEMORY_DEVICE, struct softmax_sum [row_capacity][head_count]; or none */
@@ -40,33 +40,94 @@ struct select {
     struct mass_estimate *estimates; /* owned, [row_capacity][head_count]: the same of what they left out */
 };
 
+/* ---- layers ---- */
+
+static size_t group_of(const struct select *select, size_t layer) {
+    return select->shape.groups != NULL ? select->shape.groups->of_layer[layer] : 0;
+}
+static size_t lane_of(const struct select *select, size_t layer, size_t kv_head) {
+    return kv_layer_lane(select->shape.groups, select->shape.kv_head_count, layer, kv_head);
+}
+/* With a key index: of the others they are. */
+static size_t stored_layers(const struct select *select) {
+    return select->shape.groups != NULL ? select->shape.groups->stored_count : select->shape.layer_count;
+}
+static const struct key_index_layout *layout_of(const struct select *select, size_t layer) {
+    return &select->layouts[group_of(select, layer)];
+}
+/* Where they are alike: what kind it is, and in which units it chooses. */
+static const struct key_index_layout *layout_any(const struct select *select) { return &select->layouts[0]; }
+
+/* Weights of a KV head of a layer. */
+static size_t head_weights(const struct select *select, size_t layer) {
+    const size_t dimension = select_group_shape(&select->shape, group_of(select, layer)).k_dimension;
+    return dimension * key_index_weight_columns(layout_of(select, layer), dimension);
+}
+
 /* ---- life ---- */
 
-static uint32_t digest_of(const uint16_t *weights, size_t count) {
-    uint64_t digest = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
-    for (size_t i = 0; i < count; i++) digest = (digest ^ weights[i]) * UINT64_C(0x100000001b3);
-    return (uint32_t)(digest >> 32);
+/* FNV-1a. */
+static uint64_t digest_add(uint64_t digest, uint64_t number) {
+    return (digest ^ number) * UINT64_C(0x100000001b3);
+}
+
+/* What layouts that differ depend on, beside the shapes of their layers and what the first one shows in the name. */
+static uint64_t digest_layouts(const struct select *select, uint64_t digest) {
+    for (size_t i = 1; i < select->layout_count; i++) {
+        const struct key_index_layout *layout = &select->layouts[i];
+        digest = digest_add(digest, layout->bytes);
+        digest = digest_add(digest, layout->kind == KEY_INDEX_LEVEL  ? layout->level.planes
+                                    : layout->kind == KEY_INDEX_HASH ? layout->hash.bits
+                                                                     : layout->columns);
+    }
+    return digest;
+}
+
+/* Where each layer's weights begin; returns how many there are. */
+static size_t place_weights(struct select *select) {
+    size_t count = 0;
+    for (size_t layer = select->options.dense_layers; layer < stored_layers(select); layer++) {
+        select->weights_first[layer] = count;
+        count += (lane_of(select, layer + 1, 0) - lane_of(select, layer, 0)) * head_weights(select, layer);
+    }
+    return count;
+}
+
+static enum status fill_weights(struct select *select, uint16_t *host,
+                                const struct select_calibration *calibration, struct error *error) {
+    const uint16_t *alike[KV_GROUPS_MAX] = {NULL};
+    for (size_t layer = select->options.dense_layers; layer < stored_layers(select); layer++) {
+        const size_t group = group_of(select, layer);
+        const struct select_shape shape = select_group_shape(&select->shape, group);
+        uint16_t *own = host + select->weights_first[layer];
+        TRY(select->options.method->weights(own, layer, alike[group], &shape, &select->options, calibration,
+                                            &select->fallback, error));
+        alike[group] = own;
+    }
+    return STATUS_OK;
 }
 
 static enum status load_weights(struct select *select, const struct select_calibration *calibration,
                                 struct error *error) {
-    const struct select_method *method = select->options.method;
-    size_t first = select->options.dense_layers, layers = select->shape.layer_count;
-    const size_t columns = key_index_weight_columns(&select->layout, select->shape.k_dimension);
-    if (method->weights == NULL || first >= layers) return STATUS_OK;
+    size_t first = select->options.dense_layers, layers = stored_layers(select);
+    uint64_t digest = digest_layouts(select, UINT64_C(0xcbf29ce484222325));
+    if (select->options.method->weights == NULL || first >= layers) {
+        select->digest = select->layout_count > 1 ? (uint32_t)(digest >> 32) : 0;
+        return STATUS_OK;
+    }
     const struct device_operations *operations = select->device->operations;
-    select->layer_weights = select->shape.kv_head_count * select->shape.k_dimension * columns;
-    const size_t count = (layers - first) * select->layer_weights, bytes = count * sizeof(uint16_t);
+    select->weights_first = calloc(layers, sizeof *select->weights_first);
+    if (select->weights_first == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
+    const size_t count = place_weights(select), bytes = count * sizeof(uint16_t);
     TRY(operations->allocate(select->device, MEMORY_DEVICE, bytes, &select->weights, error));
     uint16_t *host = malloc(bytes);
     struct stream *stream = NULL;
     enum status status = host != NULL ? operations->stream_create(select->device, &stream, error)
                                       : error_set(error, STATUS_MEMORY, "select: no memory for its weights");
-    for (size_t layer = first; status == STATUS_OK && layer < layers; layer++)
-        status = method->weights(host + (layer - first) * select->layer_weights, layer, &select->shape,
-                                 &select->options, calibration, &select->fallback, error);
+    if (status == STATUS_OK) status = fill_weights(select, host, calibration, error);
     if (status == STATUS_OK) {
-        select->weights_digest = digest_of(host, count);
+        for (size_t i = 0; i < count; i++) digest = digest_add(digest, host[i]);
+        select->digest = (uint32_t)(digest >> 32);
         operations->upload(stream, span_of(&select->weights, 0), host, bytes);
         status = operations->stream_synchronize(stream, error);
     }
@@ -75,9 +136,8 @@ static enum status load_weights(struct select *select, const struct select_calib
     return status;
 }
 
-/* A KV head's importance is that of the most important of its query heads, who share its choice. */
-static double kv_head_importance(const struct select_shape *shape, const float *layer, size_t kv_head) {
-    size_t group = shape->head_count / shape->kv_head_count;
+/* A KV head's importance is that of the most important of the `group` query heads that share its choice. */
+static double kv_head_importance(const float *layer, size_t group, size_t kv_head) {
     double importance_max = 0;
     for (size_t i = 0; i < group; i++)
         importance_max = fmax(importance_max, (double)layer[kv_head * group + i]);
@@ -86,8 +146,7 @@ static double kv_head_importance(const struct select_shape *shape, const float *
 
 static enum status load_budgets(struct select *select, const struct select_calibration *calibration,
                                 struct error *error) {
-    size_t heads = select->shape.kv_head_count, layers = select->shape.layer_count;
-    size_t first = select->options.dense_layers;
+    const size_t layers = select->shape.layer_count, first = select->options.dense_layers;
     if (select->options.heads != SELECT_HEADS_IMPORTANCE || first >= layers) return STATUS_OK;
     if (calibration == NULL || calibration->head_importance == NULL) {
         if (select->fallback == NULL)
@@ -95,13 +154,17 @@ static enum status load_budgets(struct select *select, const struct select_calib
                 "heads=importance: no calibration of this model was found; every head keeps as much";
         return STATUS_OK;
     }
-    select->head_budgets = calloc(layers * heads, sizeof *select->head_budgets);
+    const size_t lanes = lane_of(select, layers, 0), lane_first = lane_of(select, first, 0);
+    select->head_budgets = calloc(lanes, sizeof *select->head_budgets);
     if (select->head_budgets == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
-    for (size_t layer = first; layer < layers; layer++)
+    for (size_t layer = first; layer < layers; layer++) {
+        const size_t lane = lane_of(select, layer, 0), heads = lane_of(select, layer + 1, 0) - lane;
         for (size_t head = 0; head < heads; head++)
-            select->head_budgets[layer * heads + head] = kv_head_importance(
-                &select->shape, calibration->head_importance + layer * select->shape.head_count, head);
-    head_budgets_divide(select->head_budgets + first * heads, (layers - first) * heads);
+            select->head_budgets[lane + head] =
+                kv_head_importance(calibration->head_importance + layer * select->shape.head_count,
+                                   select->shape.head_count / heads, head);
+    }
+    head_budgets_divide(select->head_budgets + lane_first, lanes - lane_first);
     return STATUS_OK;
 }
 
@@ -127,8 +190,8 @@ static enum status load_importance(struct select *select, const struct select_ca
 /* Layers that do not choose have nothing to reuse. */
 static enum status load_thresholds(struct select *select, const struct select_calibration *calibration,
                                    struct error *error) {
-    const size_t heads = select->shape.kv_head_count, count = select->shape.layer_count * heads,
-                 first = min_size(select->options.dense_layers * heads, count);
+    const size_t layers = select->shape.layer_count, count = lane_of(select, layers, 0),
+                 first = lane_of(select, min_size(select->options.dense_layers, layers), 0);
     if (select->options.reuse.kind != REUSE_SIMILARITY || !(select->options.reuse.reused > 0) ||
         !(select->options.reuse.eta <= 1)) /* nothing is reused */
         return STATUS_OK;
@@ -152,27 +215,28 @@ static enum status load_thresholds(struct select *select, const struct select_ca
 
 /* Of attention to what is chosen: what follows needs its sums. */
 static bool wants_sums(const struct select *select) {
-    return select->bounds_mass || select->layout.sample_count > 0 || select->layout.estimates_rest;
+    return select->bounds_mass || layout_any(select)->sample_count > 0 || layout_any(select)->estimates_rest;
 }
 
 static enum status init(struct select *select, const struct select_setup *setup, struct error *error) {
     const struct select_calibration *calibration = setup->calibration;
     const size_t row_capacity = setup->row_capacity;
     TRY(select_options_run_on(&select->options, &select->shape, select->device, error));
-    TRY(select_options_layout(&select->layout, &select->options, &select->shape, error));
+    TRY(select_options_layouts(select->layouts, &select->layout_count, &select->options, &select->shape,
+                               error));
     TRY(load_weights(select, calibration, error));
     TRY(load_budgets(select, calibration, error));
     TRY(load_importance(select, calibration, error));
     TRY(load_thresholds(select, calibration, error));
     select->row_capacity = row_capacity;
-    select->bounds_mass = select->options.mass_bound && select->layout.has_bounds;
+    select->bounds_mass = select->options.mass_bound && layout_any(select)->has_bounds;
     const size_t heads = row_capacity * select->shape.head_count;
     if (select->bounds_mass) {
         select->mass_bounds = calloc(heads, sizeof *select->mass_bounds);
         if (select->mass_bounds == NULL)
             return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", row_capacity);
     }
-    if (select->layout.sample_count > 0) {
+    if (layout_any(select)->sample_count > 0) {
         select->estimates = calloc(heads, sizeof *select->estimates);
         if (select->estimates == NULL)
             return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", row_capacity);
@@ -180,11 +244,12 @@ static enum status init(struct select *select, const struct select_setup *setup,
     if (select->options.loss > 0) {
         const struct dial_shape dial = {.layer_count = select->shape.layer_count,
                                         .kv_head_count = select->shape.kv_head_count,
+                                        .groups = select->shape.groups,
                                         .sequence_capacity = setup->sequence_capacity,
                                         .loss = select->options.loss};
         TRY(dial_create(&select->dial, &dial, error));
     }
-    if (!wants_sums(select) && select->layout.kind != KEY_INDEX_MASS) return STATUS_OK;
+    if (!wants_sums(select) && layout_any(select)->kind != KEY_INDEX_MASS) return STATUS_OK;
     return select->device->operations->allocate(select->device, MEMORY_DEVICE,
                                                 heads * sizeof(struct softmax_sum), &select->sums, error);
 }
@@ -210,6 +275,7 @@ void select_destroy(struct select *select) {
     operations->release(select->device, &select->weights);
     operations->release(select->device, &select->sums);
     operations->release(select->device, &select->scores);
+    free(select->weights_first);
     free(select->importance);
     free(select->thresholds);
     free(select->head_budgets);
@@ -220,41 +286,44 @@ void select_destroy(struct select *select) {
 }
 
 const struct select_options *select_get_options(const struct select *select) { return &select->options; }
-size_t select_key_index_bytes(const struct select *select) { return select->layout.bytes; }
+size_t select_key_index_bytes(const struct select *select) {
+    return select_layouts_bytes(select->layouts, select->layout_count);
+}
 
 void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BYTES]) {
     const struct select_options *options = &select->options;
-    const struct level_layout *level = &select->layout.level;
-    const struct product_layout *product = &select->layout.product;
-    size_t parameter = key_index_scored_tokens(&select->layout);
-    const bool by_level = select->layout.kind == KEY_INDEX_LEVEL;
+    const struct key_index_layout *layout = layout_any(select);
+    const struct level_layout *level = &layout->level;
+    const struct product_layout *product = &layout->product;
+    size_t parameter = key_index_scored_tokens(layout);
+    const bool by_level = layout->kind == KEY_INDEX_LEVEL;
     char codebook[24] = "";
     if (by_level) parameter = level->planes * level->dimension;
-    if (select->layout.kind == KEY_INDEX_HASH) parameter = select->layout.hash.bits;
-    if (select->layout.kind == KEY_INDEX_PRODUCT) {
+    if (layout->kind == KEY_INDEX_HASH) parameter = layout->hash.bits;
+    if (layout->kind == KEY_INDEX_PRODUCT) {
         parameter = product->partitions;
         snprintf(codebook, sizeof codebook, "-%zux%zu", product->codebook_chunks, product->centroids);
     }
-    if (select->layout.kind == KEY_INDEX_PARTIAL) parameter = select->layout.columns;
-    if (select->layout.kind == KEY_INDEX_CLUSTER) parameter = select->layout.cluster_count;
-    bool spreads = select->layout.kind == KEY_INDEX_TREE && options->rank == TREE_MEAN_DEVIATION;
+    if (layout->kind == KEY_INDEX_PARTIAL) parameter = layout->columns;
+    if (layout->kind == KEY_INDEX_CLUSTER) parameter = layout->cluster_count;
+    bool spreads = layout->kind == KEY_INDEX_TREE && options->rank == TREE_MEAN_DEVIATION;
     const char *name = options->method->name; /* leaves of a tree that is not searched are pages */
-    if (select->layout.kind == KEY_INDEX_ABSTRACT)
-        name = select->layout.abstract_kind == ABSTRACT_MIN_MAX ? select_quest.name : select_meanstd.name;
+    if (layout->kind == KEY_INDEX_ABSTRACT)
+        name = layout->abstract_kind == ABSTRACT_MIN_MAX ? select_quest.name : select_meanstd.name;
     const int used =
         snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s%s.%zu.%zu-%08" PRIx32, name, spreads ? "-meanstd" : "",
-                 by_level ? "-mean" : "", select->layout.bounds_apart ? "-bounds" : "", codebook, parameter,
-                 options->dense_layers, select->weights_digest);
+                 by_level ? "-mean" : "", layout->bounds_apart ? "-bounds" : "", codebook, parameter,
+                 options->dense_layers, select->digest);
     ASSERT(used > 0 && used < SELECT_KIND_BYTES - 8);
-    if (select->layout.sample_count > 0)
-        snprintf(kind + used, SELECT_KIND_BYTES - (size_t)used, "-keys%zu", select->layout.sample_count);
+    if (layout->sample_count > 0)
+        snprintf(kind + used, SELECT_KIND_BYTES - (size_t)used, "-keys%zu", layout->sample_count);
 }
 
 size_t select_tree_layers(const struct select *select) {
-    return select->layout.kind == KEY_INDEX_TREE ? select->shape.layer_count : 0;
+    return layout_any(select)->kind == KEY_INDEX_TREE ? select->shape.layer_count : 0;
 }
 bool select_goes_row_by_row(const struct select *select) {
-    return select->layout.kind == KEY_INDEX_MASS || select->dial != NULL;
+    return layout_any(select)->kind == KEY_INDEX_MASS || select->dial != NULL;
 }
 const double *select_mass_bounds(const struct select *select) { return select->mass_bounds; }
 const struct mass_estimate *select_mass_estimates(const struct select *select) { return select->estimates; }
@@ -265,26 +334,26 @@ const double *select_reuse_thresholds(const struct select *select) { return sele
 /* ---- a step ---- */
 
 static bool layer_selects(const struct select *select, size_t layer_index) {
-    return layer_index >= select->options.dense_layers;
+    return kv_layer_source(select->shape.groups, layer_index) >= select->options.dense_layers;
 }
 
 bool select_layer_chooses(const struct select *select, size_t layer_index) {
     return layer_selects(select, layer_index);
 }
 
-size_t select_unit_tokens(const struct select *select) { return select->layout.unit_tokens; }
+size_t select_unit_tokens(const struct select *select) { return layout_any(select)->unit_tokens; }
 
 bool select_scans(const struct select *select) {
     return select->options.scan || select->options.method->reads_keys;
 }
 
-/* Of a layer's KV heads from one on. */
-static struct span weights_of(const struct select *select, size_t layer_index, size_t kv_head) {
+/* Of a layer's KV heads from one on: what the key index that it scores by is built with. */
+static struct span weights_of(const struct select *select, size_t reading_layer, size_t kv_head) {
     if (!buffer_exists(&select->weights)) return (struct span){.buffer = NULL};
-    const size_t layer = layer_index - select->options.dense_layers,
-                 head_weights = select->layer_weights / select->shape.kv_head_count;
+    const size_t layer_index = kv_layer_source(select->shape.groups, reading_layer);
     return span_of(&select->weights,
-                   (layer * select->layer_weights + kv_head * head_weights) * sizeof(uint16_t));
+                   (select->weights_first[layer_index] + kv_head * head_weights(select, layer_index)) *
+                       sizeof(uint16_t));
 }
 
 static struct span sums_of(const struct select *select) {
@@ -293,12 +362,13 @@ static struct span sums_of(const struct select *select) {
 
 void select_append(struct select *select, struct stream *stream, size_t layer_index,
                    const struct attend_item *items, size_t item_count, struct span step) {
-    if (select->layout.bytes == 0 || !layer_selects(select, layer_index)) return;
+    if (layout_any(select)->bytes == 0 || !layer_selects(select, layer_index)) return;
+    const size_t heads = kv_layer_heads(select->shape.groups, select->shape.kv_head_count, layer_index);
     select->device->operations->key_index_build(
-        stream, &(struct key_index_build_operation){.layout = &select->layout,
+        stream, &(struct key_index_build_operation){.layout = layout_of(select, layer_index),
                                                     .weights = weights_of(select, layer_index, 0),
                                                     .layer_index = layer_index,
-                                                    .kv_head_count = select->shape.kv_head_count,
+                                                    .kv_head_count = heads,
                                                     .items = items,
                                                     .item_count = item_count,
                                                     .step = step});
@@ -313,7 +383,7 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     if (rule->dense || visible < options->exact_below) return false;
     if (keep >= visible && !options->gather_all && select->dial == NULL) return false;
     if (keep > visible) keep = visible;
-    uint64_t unit = rule->window_only && !select->device->lacks_tokens ? 1 : select->layout.unit_tokens;
+    uint64_t unit = rule->window_only && !select->device->lacks_tokens ? 1 : layout_any(select)->unit_tokens;
     uint64_t sinks = align_up(options->sinks, unit), recent = options->recent;
     uint64_t width = rule->window_only ? (keep > sinks ? keep - sinks : 0)
                                        : (uint64_t)(select_recent_fraction(options) * (double)keep);
@@ -323,10 +393,11 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     item->candidate_end = visible > recent ? (visible - recent) / unit * unit : 0;
     /* Clusters and product codes: full without the row's own token, which is not there yet when a layer is expected. */
     const bool from_keys =
-        select->layout.kind == KEY_INDEX_CLUSTER || select->layout.kind == KEY_INDEX_PRODUCT;
+        layout_any(select)->kind == KEY_INDEX_CLUSTER || layout_any(select)->kind == KEY_INDEX_PRODUCT;
     const uint64_t stored = from_keys ? position : visible;
     const uint64_t complete = stored / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
-    if (key_index_needs_full_chunks(&select->layout) && item->candidate_end > complete && !rule->window_only)
+    if (key_index_needs_full_chunks(layout_any(select)) && item->candidate_end > complete &&
+        !rule->window_only)
         item->candidate_end = complete; /* the others have no codes yet */
     if (item->candidate_end <= sinks) { /* all of it is window */
         if (!options->gather_all) return false;
@@ -334,7 +405,7 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
     }
     uint64_t candidates = item->candidate_end - item->candidate_begin, window = visible - candidates;
     *pick_count = keep > window && !rule->window_only ? (keep - window) / unit * unit : 0;
-    const uint64_t pick_min = options->units_min * select_piece_tokens(&select->layout);
+    const uint64_t pick_min = options->units_min * select_piece_tokens(layout_any(select));
     if (select_has_units_min(options, rule) && *pick_count < pick_min) *pick_count = pick_min;
     if (*pick_count > candidates) *pick_count = candidates;
     ASSERT(*pick_count <= candidates);
@@ -344,7 +415,7 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
 /* Where the dial says how much each KV head picks, up to what its rule says. */
 static void plan_dial(const struct select *select, const struct choice_query *query, size_t slot,
                       uint64_t candidates, uint64_t picks_max, uint64_t *picks) {
-    const uint64_t unit = select->layout.unit_tokens;
+    const uint64_t unit = layout_any(select)->unit_tokens;
     for (size_t head = 0; head < query->operation->kv_head_count; head++) {
         const struct dial_choice now = {.slot = slot,
                                         .layer_index = query->layer_index,
@@ -361,7 +432,7 @@ static bool plan_heads(const struct select *select, const struct choice_query *q
                        uint64_t *picks) {
     uint64_t even, visible = item->position + 1, keep = select_keep_tokens(rule->keep, visible);
     if (!plan_row(select, rule, item->position, item, &even)) return false;
-    uint64_t unit = select->layout.unit_tokens;
+    uint64_t unit = layout_any(select)->unit_tokens;
     uint64_t window = visible - (item->candidate_end - item->candidate_begin);
     if (even > 0 && keep < window + even) keep = window + even; /* units_min */
     item->picks = picks;
@@ -372,7 +443,7 @@ static bool plan_heads(const struct select *select, const struct choice_query *q
     for (size_t head = 0; head < query->operation->kv_head_count; head++) {
         picks[head] = even;
         if (select->head_budgets == NULL || rule->window_only || keep >= visible) continue;
-        size_t lane = query->layer_index * select->shape.kv_head_count + query->kv_head_first + head;
+        const size_t lane = lane_of(select, query->layer_index, query->kv_head_first + head);
         uint64_t own = head_budget_keep(keep, visible, select->head_budgets[lane]);
         picks[head] = own > window ? (own - window) / unit * unit : window == 0 ? unit : 0;
     }
@@ -401,8 +472,8 @@ static void count_chosen(const struct select *select, const struct select_item *
     for (size_t head = 0; head < kv_head_count; head++) {
         uint64_t picks = select_item_picks(item, head);
         if (select->options.alpha == 0) statistics->kept += select_item_kept(item, head);
-        if (picks > 0 && picks < candidates && select->layout.kind != KEY_INDEX_TREE)
-            statistics->evaluated += candidates / key_index_scored_tokens(&select->layout);
+        if (picks > 0 && picks < candidates && layout_any(select)->kind != KEY_INDEX_TREE)
+            statistics->evaluated += candidates / key_index_scored_tokens(layout_any(select));
     }
 }
 
@@ -470,8 +541,8 @@ static void search_from(const struct select *select, size_t layer_index, struct 
     struct tree_layer *tree = &choice->trees[layer_index];
     if (tree->step != choice->step) choice_collect_tree(choice, layer_index);
     tree->step = choice->step;
-    tree->leaf = tree->start = select->layout.tree.leaf;
-    if (select->layout.aggregate != SCORE_SOFTMAX)
+    tree->leaf = tree->start = layout_any(select)->tree.leaf;
+    if (layout_any(select)->aggregate != SCORE_SOFTMAX)
         tree->start = tree_density_start(&tree->density, tree->leaf, layer_index);
     choose->tree_start = tree->start;
     choose->tree_counts = &tree->counts;
@@ -494,7 +565,7 @@ static enum status choose_rows(const struct select *select, struct stream *strea
                                       .head_count = operation->head_count,
                                       .kv_head_count = heads,
                                       .scale = operation->scale,
-                                      .layout = &select->layout,
+                                      .layout = layout_of(select, query->layer_index),
                                       .weights = weights_of(select, query->layer_index, query->kv_head_first),
                                       .alpha = (float)select->options.alpha,
                                       .list_rows =
@@ -521,6 +592,8 @@ void select_plan(const struct select *select, const struct choice_query *query, 
     choice->places = (struct span){.buffer = NULL};
     choice->layer_index = query->layer_index;
     choice->kv_head_first = query->kv_head_first;
+    choice->kv_head_count = operation->kv_head_count;
+    ASSERT(choice->kv_head_count <= choice->kv_heads_max);
     choice->has_slots = select->dial != NULL && query->sequences != NULL;
     choice->everything = operation->window != 0 || !layer_selects(select, query->layer_index);
     if (choice->everything) {
@@ -541,8 +614,8 @@ enum status select_pick(const struct select *select, struct stream *stream, cons
 }
 
 bool select_fits_graphs(const struct select *select) {
-    return !wants_sums(select) && select->layout.kind != KEY_INDEX_MASS &&
-           select->layout.kind != KEY_INDEX_TREE && select->options.alpha == 0 && select->dial == NULL &&
+    return !wants_sums(select) && layout_any(select)->kind != KEY_INDEX_MASS &&
+           layout_any(select)->kind != KEY_INDEX_TREE && select->options.alpha == 0 && select->dial == NULL &&
            !select_scans(select);
 }
 
@@ -600,10 +673,10 @@ static enum status attend_with_mass(struct select *select, struct stream *stream
 }
 
 static void bound_mass(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
-                       struct mass_bounds *bounds) {
+                       const struct key_index_layout *layout, struct mass_bounds *bounds) {
     select->device->operations->mass_bound(
-        stream, &(struct mass_bound_operation){
-                    .rows = rows, .layout = &select->layout, .mass_bounds = select->mass_bounds});
+        stream,
+        &(struct mass_bound_operation){.rows = rows, .layout = layout, .mass_bounds = select->mass_bounds});
     /* A broken device says so to the step as well. */
     if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK)
         mass_bounds_add(bounds, select->mass_bounds, rows->item_count * rows->head_count);
@@ -611,16 +684,15 @@ static void bound_mass(struct select *select, struct stream *stream, const struc
 
 /* hits: [row] of hit_stride: KV heads whose lists are of an earlier step. */
 static void estimate_mass(struct select *select, struct stream *stream,
-                          const struct attend_rows_operation *rows, const bool *hits, size_t hit_stride,
-                          struct select_statistics *statistics) {
+                          const struct attend_rows_operation *rows, const struct key_index_layout *layout,
+                          const bool *hits, size_t hit_stride, struct select_statistics *statistics) {
     struct mass_receipt *receipt = &statistics->receipt;
     const size_t count = rows->item_count * rows->head_count, group = rows->head_count / rows->kv_head_count;
     const uint64_t began = clock_ns();
-    select->device->operations->sample_mass(stream,
-                                            &(struct sample_mass_operation){.rows = rows,
-                                                                            .layout = &select->layout,
-                                                                            .key_max = SAMPLED_KEYS_MAX,
-                                                                            .estimates = select->estimates});
+    select->device->operations->sample_mass(
+        stream,
+        &(struct sample_mass_operation){
+            .rows = rows, .layout = layout, .key_max = SAMPLED_KEYS_MAX, .estimates = select->estimates});
     /* A broken device says so to the step as well. */
     if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK) {
         mass_receipt_add(receipt, select->estimates, count, group);
@@ -650,20 +722,17 @@ static void turn_dial(struct select *select, const struct choice *choice, size_t
         }
 }
 
-static void attend_rest(struct select *select, struct stream *stream,
-                        const struct attend_rows_operation *rows) {
-    select->device->operations->attend_rest(
-        stream, &(struct attend_rest_operation){.rows = rows, .layout = &select->layout});
-}
-
 /* What is done with rows that have attended, and said of them, by their sums: of choice->chosen from first on, KV heads
  * from kv_head_first on. */
 static void account(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
                     struct choice *choice, size_t first, size_t kv_head_first) {
-    if (select->layout.estimates_rest) attend_rest(select, stream, rows);
-    if (select->bounds_mass) bound_mass(select, stream, rows, &choice->statistics.mass_bound);
-    if (select->layout.sample_count == 0) return;
-    estimate_mass(select, stream, rows, choice->hits + first * choice->kv_head_count + kv_head_first,
+    const struct key_index_layout *layout = layout_of(select, choice->layer_index);
+    if (layout->estimates_rest)
+        select->device->operations->attend_rest(
+            stream, &(struct attend_rest_operation){.rows = rows, .layout = layout});
+    if (select->bounds_mass) bound_mass(select, stream, rows, layout, &choice->statistics.mass_bound);
+    if (layout->sample_count == 0) return;
+    estimate_mass(select, stream, rows, layout, choice->hits + first * choice->kv_head_count + kv_head_first,
                   choice->kv_head_count, &choice->statistics);
     if (choice->has_slots) turn_dial(select, choice, first, rows, kv_head_first);
 }
@@ -690,7 +759,7 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
     rows.place_stride = choice->place_stride;
     rows.times = &choice->statistics.times;
     if (wants_sums(select)) rows.sums = sums_of(select);
-    if (select->layout.kind == KEY_INDEX_MASS)
+    if (layout_any(select)->kind == KEY_INDEX_MASS)
         TRY(attend_with_mass(select, stream, &rows, 1, error));
     else
         select->device->operations->attend_rows(stream, &rows);
@@ -706,7 +775,7 @@ void select_attend_heads(struct select *select, struct stream *stream,
                  kv_head_first = part->kv_head_first;
     struct rows_item heads = choice->chosen[part->index], copies;
     struct attend_rows_operation rows = rows_operation(operation);
-    ASSERT(select->layout.kind != KEY_INDEX_MASS); /* changes with every token: not of KV in tiers */
+    ASSERT(layout_any(select)->kind != KEY_INDEX_MASS); /* changes with every token: not of KV in tiers */
     rows.q = span_floats(rows.q, kv_head_first * group * heads.view.layout->k_dimension);
     rows.out = span_floats(rows.out, kv_head_first * group * heads.view.layout->v_dimension);
     rows.head_count = group * part->kv_head_count;

@@ -27,6 +27,7 @@
 #include "attention/choice.h"
 #include "attention/reuse_options.h"
 #include "base/status.h"
+#include "cache/kv_groups.h"
 #include "device/device.h"
 
 struct reuse_point;
@@ -34,12 +35,15 @@ struct select;
 struct select_options;
 struct kv_sequence;
 
-struct select_shape { /* of a model */
-    size_t layer_count, head_count, kv_head_count, k_dimension, v_dimension;
+/* Of a model, or of one of its layers, then without groups. */
+struct select_shape {
+    size_t layer_count, head_count;
+    size_t kv_head_count, k_dimension, v_dimension; /* the most of any layer */
+    const struct kv_groups *groups;                 /* borrowed; NULL: all layers are alike */
 };
 
-/* What was learned from a model (docs/formats.md): matrices in host memory, each [kv_head_count][k_dimension]
- * [columns] halves. */
+/* What was learned from a model (docs/formats.md): matrices in host memory, each of a layer's [kv_head_count]
+ * [k_dimension][columns] halves. */
 struct select_calibration {
     const char *path; /* the file, or where it would be: for messages; never NULL */
     /* kind "hash" or "skew"; *columns: how many are wanted (hash: exactly, skew: at least), then how many each row
@@ -47,7 +51,7 @@ struct select_calibration {
     const uint16_t *(*find)(void *context, const char *kind, size_t layer_index, size_t *columns);
     void *context;
     const float *head_importance; /* [layer_count][head_count], 0..1; NULL: there is none */
-    /* [layer_count][kv_head_count][REUSE_CURVE_POINTS]: what reuse loses; NULL: there is none */
+    /* [lane][REUSE_CURVE_POINTS], cache/kv_groups.h: what reuse loses; NULL: there is none */
     const struct reuse_point *reuse_curves;
 };
 
@@ -58,11 +62,13 @@ struct select_method {
     enum status (*layout)(struct key_index_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error);
     /* Fills a layer's weights, [kv_head_count][k_dimension][columns of the layout], called for the layers from
-     * dense_layers on in order, one behind the other in memory; NULL: it has none.  *fallback:
-     * set to a sentence for the user when something else than the calibration was taken. */
-    enum status (*weights)(uint16_t *weights, size_t layer_index, const struct select_shape *shape,
-                           const struct select_options *options, const struct select_calibration *calibration,
-                           const char **fallback, struct error *error);
+     * dense_layers on in order; NULL: it has none.  shape: the layer's.  alike: the weights of an earlier layer of the
+     * same shape; NULL: it is the first.  *fallback: set to a sentence for the user when something else than the
+     * calibration was taken. */
+    enum status (*weights)(uint16_t *weights, size_t layer_index, const uint16_t *alike,
+                           const struct select_shape *shape, const struct select_options *options,
+                           const struct select_calibration *calibration, const char **fallback,
+                           struct error *error);
     double recent_fraction; /* of keep that goes to the most recent tokens, if that is more than `recent` */
     bool watches_prefill;   /* key index needs the queries of the prompt */
     bool reads_keys;        /* choosing reads all keys, as halves */
@@ -176,7 +182,7 @@ enum status select_create(struct select **select, struct device *device, const s
                           struct error *error) STATUS_CHECKED;
 void select_destroy(struct select *select); /* NULL allowed */
 const struct select_options *select_get_options(const struct select *select);
-/* Of the blocks beside the chunks, for the cache; 0: the method keeps nothing. */
+/* Of the blocks beside the chunks, for the cache: as large as the largest of any layer; 0: the method keeps nothing. */
 size_t select_key_index_bytes(const struct select *select);
 /* What the key index depends on beside the keys, as a word for a saved document's layout (cache/store/store.h):
  * method, parameters, a digest of the weights. */
@@ -198,8 +204,7 @@ enum status select_options_kept_max(const struct select_options *options, const 
     STATUS_CHECKED;
 /* [layer_count][head_count], 0..1, where options.reuse wants it and there is a calibration; else NULL. */
 const float *select_head_importance(const struct select *select);
-/* [layer_count][kv_head_count]: what a head must be alike by, where options.reuse.reused is given; else
- * NULL. */
+/* [lane] (cache/kv_groups.h): what a head must be alike by, where options.reuse.reused is given; else NULL. */
 const double *select_reuse_thresholds(const struct select *select);
 /* A sentence for the user when a calibration was missing and something else was taken; NULL: not so. */
 const char *select_fallback(const struct select *select);

@@ -119,21 +119,21 @@ static enum status random_weights(uint16_t *weights, const struct select_shape *
     return STATUS_OK;
 }
 
-/* Rotations for codes by level, the same for every layer. */
-static enum status rotations(uint16_t *weights, size_t layer_index, const struct select_shape *shape,
-                             const struct select_options *options, struct error *error) {
-    const size_t layer_size = shape->kv_head_count * shape->k_dimension * shape->k_dimension;
-    if (layer_index == options->dense_layers)
-        return random_weights(weights, shape, shape->k_dimension, error);
-    memcpy(weights, weights - layer_size, layer_size * sizeof *weights);
+/* The same for every layer of a shape. */
+static enum status random_or_alike(uint16_t *weights, const uint16_t *alike, const struct select_shape *shape,
+                                   size_t bits, struct error *error) {
+    if (alike == NULL) return random_weights(weights, shape, bits, error);
+    memcpy(weights, alike, shape->kv_head_count * shape->k_dimension * bits * sizeof *weights);
     return STATUS_OK;
 }
 
-static enum status weights(uint16_t *weights, size_t layer_index, const struct select_shape *shape,
-                           const struct select_options *options, const struct select_calibration *calibration,
-                           const char **fallback, struct error *error) {
+static enum status weights(uint16_t *weights, size_t layer_index, const uint16_t *alike,
+                           const struct select_shape *shape, const struct select_options *options,
+                           const struct select_calibration *calibration, const char **fallback,
+                           struct error *error) {
     size_t bits = code_bits(options, shape), first_layer = options->dense_layers;
-    if (uses_levels(options, shape)) return rotations(weights, layer_index, shape, options, error);
+    if (uses_levels(options, shape)) /* rotations */
+        return random_or_alike(weights, alike, shape, shape->k_dimension, error);
     size_t layer_size = shape->kv_head_count * shape->k_dimension * bits;
     bool has_codes = select_calibration_find(calibration, "hash", first_layer, &bits) != NULL;
     const uint16_t *learned = select_calibration_find(calibration, "hash", layer_index, &bits);
@@ -145,9 +145,7 @@ static enum status weights(uint16_t *weights, size_t layer_index, const struct s
         return error_set(error, STATUS_MODEL, "%s: blk.%zu.hash_%zu: found nothing, expected a tensor",
                          calibration->path, layer_index, bits);
     *fallback = "select=hash: no calibration of this model was found; its codes are of random hyperplanes";
-    if (layer_index == first_layer) return random_weights(weights, shape, code_bits(options, shape), error);
-    memcpy(weights, weights - layer_size, layer_size * sizeof *weights); /* the same for every layer */
-    return STATUS_OK;
+    return random_or_alike(weights, alike, shape, code_bits(options, shape), error);
 }
 
 const struct select_method select_hash = {

@@ -37,9 +37,24 @@ enum status select_layout_abstracts(struct key_index_layout *layout, const struc
                                     const struct select_options *options, size_t page,
                                     enum abstract_kind kind, struct error *error) STATUS_CHECKED;
 
-/* The layout of the key index that the options come to. */
-enum status select_options_layout(struct key_index_layout *layout, const struct select_options *options,
-                                  const struct select_shape *shape, struct error *error) STATUS_CHECKED;
+/* The layouts of the key index that the options come to, by group of layers (cache/kv_groups.h): of one kind, and
+ * alike in what is not the dimension's.  Returns in *count how many there are, one where all layers are alike. */
+enum status select_options_layouts(struct key_index_layout layouts[KV_GROUPS_MAX], size_t *count,
+                                   const struct select_options *options, const struct select_shape *shape,
+                                   struct error *error) STATUS_CHECKED;
+/* Of a block beside a chunk that holds any of them. */
+size_t select_layouts_bytes(const struct key_index_layout *layouts, size_t count);
+/* The shape of a layer of such a group. */
+static inline struct select_shape select_group_shape(const struct select_shape *shape, size_t group) {
+    struct select_shape own = *shape;
+    if (shape->groups == NULL) return own;
+    const struct kv_geometry *geometry = &shape->groups->list[group].geometry;
+    own.groups = NULL;
+    own.kv_head_count = geometry->kv_head_count;
+    own.k_dimension = geometry->k_dimension;
+    own.v_dimension = geometry->v_dimension;
+    return own;
+}
 /* Of keep that goes to the most recent tokens, if that is more than `recent`. */
 static inline double select_recent_fraction(const struct select_options *options) {
     return options->recent_fraction > options->method->recent_fraction ? options->recent_fraction

@@ -25,10 +25,11 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
 }
 
 /* The file has all columns of the skewing matrix, the most important first. */
-static enum status weights(uint16_t *weights, size_t layer_index, const struct select_shape *shape,
-                           const struct select_options *options, const struct select_calibration *calibration,
-                           const char **fallback, struct error *error) {
-    (void)fallback;
+static enum status weights(uint16_t *weights, size_t layer_index, const uint16_t *alike,
+                           const struct select_shape *shape, const struct select_options *options,
+                           const struct select_calibration *calibration, const char **fallback,
+                           struct error *error) {
+    (void)fallback, (void)alike;
     size_t kept = column_count(shape, options), found = kept;
     size_t rows = shape->kv_head_count * shape->k_dimension;
     const uint16_t *skew = select_calibration_find(calibration, "skew", layer_index, &found);

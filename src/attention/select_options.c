@@ -254,8 +254,8 @@ static enum status check_alpha(const struct select_options *options, const struc
         options->method->name, options->alpha);
 }
 
-enum status select_options_layout(struct key_index_layout *layout, const struct select_options *options,
-                                  const struct select_shape *shape, struct error *error) {
+static enum status layout_of(struct key_index_layout *layout, const struct select_options *options,
+                             const struct select_shape *shape, struct error *error) {
     *layout = (struct key_index_layout){.unit_tokens = 1};
     TRY(options->method->layout(layout, shape, options, error));
     TRY(check_alpha(options, layout, error));
@@ -267,34 +267,62 @@ enum status select_options_layout(struct key_index_layout *layout, const struct 
                      options->method->name);
 }
 
+enum status select_options_layouts(struct key_index_layout layouts[KV_GROUPS_MAX], size_t *count,
+                                   const struct select_options *options, const struct select_shape *shape,
+                                   struct error *error) {
+    *count = shape->groups != NULL ? shape->groups->group_count : 1;
+    for (size_t i = 0; i < *count; i++) {
+        const struct select_shape own = select_group_shape(shape, i);
+        TRY(layout_of(&layouts[i], options, &own, error));
+        if (layouts[i].kind != layouts[0].kind)
+            return error_set(
+                error, STATUS_UNSUPPORTED,
+                "select=%s: layers with keys of %zu and of %zu numbers would have key indexes of "
+                "two kinds: try --set code=sign",
+                options->method->name, select_group_shape(shape, 0).k_dimension, own.k_dimension);
+    }
+    return STATUS_OK;
+}
+
 enum status select_options_run_on(const struct select_options *options, const struct select_shape *shape,
                                   const struct device *device, struct error *error) {
-    struct key_index_layout layout;
+    struct key_index_layout layouts[KV_GROUPS_MAX];
+    size_t count;
     if (device == NULL || options->method == NULL || options->method == &select_all) return STATUS_OK;
-    TRY(select_options_layout(&layout, options, shape, error));
-    const bool has_kind = (device->key_indexes >> layout.kind & 1) != 0;
-    const bool keeps = options->reuse.kind == REUSE_SIMILARITY && device->lacks_labels;
-    if (has_kind && !keeps &&
-        (device->chooses_by == NULL || device->chooses_by(&layout, (float)options->alpha)))
-        return STATUS_OK;
+    TRY(select_options_layouts(layouts, &count, options, shape, error));
+    bool takes = options->reuse.kind != REUSE_SIMILARITY || !device->lacks_labels;
+    for (size_t i = 0; i < count; i++) {
+        const bool has_kind = (device->key_indexes >> layouts[i].kind & 1) != 0;
+        takes = takes && has_kind &&
+                (device->chooses_by == NULL || device->chooses_by(&layouts[i], (float)options->alpha));
+    }
+    if (takes) return STATUS_OK;
     return error_set(error, STATUS_UNSUPPORTED, "select=%s: the %s device cannot choose so: try --preset full",
                      options->method->name, device->name);
 }
 
 enum status select_options_unit(const struct select_options *options, const struct select_shape *shape,
                                 uint64_t *unit, struct error *error) {
-    struct key_index_layout layout;
-    TRY(select_options_layout(&layout, options, shape, error));
-    *unit = layout.unit_tokens;
+    struct key_index_layout layouts[KV_GROUPS_MAX];
+    size_t count;
+    TRY(select_options_layouts(layouts, &count, options, shape, error));
+    *unit = layouts[0].unit_tokens;
     return STATUS_OK;
+}
+
+size_t select_layouts_bytes(const struct key_index_layout *layouts, size_t count) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++) bytes = max_size(bytes, layouts[i].bytes);
+    return bytes;
 }
 
 enum status select_options_key_index_bytes(const struct select_options *options,
                                            const struct select_shape *shape, size_t *bytes,
                                            struct error *error) {
-    struct key_index_layout layout;
-    TRY(select_options_layout(&layout, options, shape, error));
-    *bytes = layout.bytes;
+    struct key_index_layout layouts[KV_GROUPS_MAX];
+    size_t count;
+    TRY(select_options_layouts(layouts, &count, options, shape, error));
+    *bytes = select_layouts_bytes(layouts, count);
     return STATUS_OK;
 }
 
@@ -302,17 +330,19 @@ enum status select_options_key_index_bytes(const struct select_options *options,
  * is longer. */
 enum status select_options_kept_max(const struct select_options *options, const struct select_shape *shape,
                                     uint64_t context_size, uint64_t *kept, struct error *error) {
-    struct key_index_layout layout;
-    TRY(select_options_layout(&layout, options, shape, error));
+    struct key_index_layout layouts[KV_GROUPS_MAX];
+    size_t count;
+    TRY(select_options_layouts(layouts, &count, options, shape, error));
+    const struct key_index_layout *layout = &layouts[0]; /* of all, what follows is the same */
     struct select_rule rule = select_rule_of(options);
-    uint64_t unit = rule.window_only ? 1 : layout.unit_tokens, sinks = align_up(options->sinks, unit);
+    uint64_t unit = rule.window_only ? 1 : layout->unit_tokens, sinks = align_up(options->sinks, unit);
     uint64_t keep = select_keep_tokens(options->keep, context_size), recent = options->recent;
     if (keep > context_size || options->gather_all) keep = context_size;
     uint64_t width = rule.window_only ? (keep > sinks ? keep - sinks : 0)
                                       : (uint64_t)(select_recent_fraction(options) * (double)keep);
-    if (key_index_needs_full_chunks(&layout) && recent < KV_CHUNK_TOKENS) recent = KV_CHUNK_TOKENS;
+    if (key_index_needs_full_chunks(layout) && recent < KV_CHUNK_TOKENS) recent = KV_CHUNK_TOKENS;
     uint64_t window = sinks + (width > recent ? width : recent) + unit - 1;
-    const uint64_t pick_min = options->units_min * select_piece_tokens(&layout);
+    const uint64_t pick_min = options->units_min * select_piece_tokens(layout);
     if (select_has_units_min(options, &rule) && keep < window + pick_min) keep = window + pick_min;
     if (keep > context_size) keep = context_size;
     if (options->heads == SELECT_HEADS_IMPORTANCE)

@@ -29,10 +29,12 @@ enum status tiered_create_lists(struct tiered *tiered, const struct attention_op
                                 uint64_t bytes, struct error *error) {
     const struct list_buffer_shape shape = {.layer_count = options->layer_count,
                                             .kv_head_count = options->kv_head_count,
+                                            .groups = options->groups,
                                             .sequence_capacity = options->sequence_capacity,
                                             .layer_first = options->list_layer_first,
                                             .list_rows = options->kept_max,
-                                            .layout = kv_cache_layout(options->cache),
+                                            .chunk_bytes =
+                                                kv_cache_chunk_bytes_max(kv_cache_get_config(options->cache)),
                                             .bytes = bytes,
                                             .stays = kv_tier_staying(options->cache)};
     TRY(list_buffers_create(&tiered->lists, tiered->device, &shape, error));
@@ -256,7 +258,8 @@ static enum status scan_items(struct tiered *tiered, struct stream *stream, cons
     if (tiered->rebuild == NULL || scan->select != NULL) return STATUS_OK;
     layer_done.end_ns = clock_ns();
     layer_done.is_rebuilt = own.rebuild != NULL;
-    layer_done.kv_bytes = fetch_missed(now, now->count) * kv_cache_layout(tiered->cache)->chunk_bytes;
+    layer_done.kv_bytes =
+        fetch_missed(now, now->count) * kv_cache_layer_layout(tiered->cache, layer->index)->chunk_bytes;
     rebuild_note(tiered->rebuild, &layer_done);
     return STATUS_OK;
 }
@@ -298,7 +301,7 @@ static void begin_expected(void *context) { prefetch_begin_expected(&((struct ti
 
 static struct list_buffer *buffer_of(struct tiered *tiered, const struct choice *choice,
                                      const struct fetch_job *job) {
-    return list_buffers_of(tiered->lists, job->request.sequence, job->request.layer_index,
+    return list_buffers_of(tiered->lists, job->request.sequence, tiered->now.layer_index,
                            job->request.kv_head, &choice->chosen[job->index].lists[job->request.kv_head]);
 }
 
@@ -319,7 +322,7 @@ static void fill_buffers(struct tiered *tiered, const struct choice *choice, siz
         const struct kv_fetch *request = &job->request;
         struct list_buffer *buffer = buffer_of(tiered, choice, job);
         list_buffer_fill(tiered->lists, buffer, &choice->chosen[job->index].lists[request->kv_head],
-                         kv_cache_pools(tiered->cache),
+                         &choice->chosen[job->index].view,
                          kv_sequence_places(request->sequence, request->layer_index, request->kv_head));
         tiered->list_shown[i - first] = buffer;
         tiered->list_rows[i - first] = list_buffer_rows(buffer);
@@ -338,7 +341,9 @@ static void attend_heads(struct tiered *tiered, struct stream *stream, const str
         struct select_rows_source source = {.lists = tiered->list_rows};
         if (buffered) {
             fill_buffers(tiered, choice, first, next);
-            source.view = list_buffers_view(tiered->lists, stream, tiered->list_shown, next - first);
+            source.view =
+                list_buffers_view(tiered->lists, stream, choice->chosen[jobs[first].index].view.layout,
+                                  tiered->list_shown, next - first);
         }
         const struct chosen_heads heads = {.index = jobs[first].index,
                                            .kv_head_first = jobs[first].request.kv_head,

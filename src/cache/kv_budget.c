@@ -8,13 +8,7 @@ enum { SLOT_TABLE_BYTES = sizeof(struct slot) + 2 * sizeof(uint32_t) };
 
 /* A slot holds a chunk of any group: it is as large as the largest. */
 size_t kv_budget_plain_bytes(const struct kv_cache_config *config) {
-    size_t bytes = 0;
-    for (size_t i = 0; i < kv_group_count(config); i++) {
-        struct kv_layout layout;
-        kv_group_layout(config, i, &layout);
-        bytes = max_size(bytes, layout.chunk_bytes);
-    }
-    return align_up(bytes, IO_ALIGNMENT);
+    return align_up(kv_cache_chunk_bytes_max(config), IO_ALIGNMENT);
 }
 
 size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {

@@ -56,6 +56,16 @@ uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config) {
     return fits ? bytes / KV_CHUNK_TOKENS : UINT64_MAX;
 }
 
+size_t kv_cache_chunk_bytes_max(const struct kv_cache_config *config) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < kv_group_count(config); i++) {
+        struct kv_layout layout;
+        kv_group_layout(config, i, &layout);
+        bytes = max_size(bytes, layout.chunk_bytes);
+    }
+    return bytes;
+}
+
 /* Tables that are touched only where they are used (the heap gives such sizes fresh pages). */
 static void *table_create(uint64_t count, size_t element_bytes) {
     return calloc(max_size((size_t)count, 1), element_bytes); /* checks the product */
@@ -104,7 +114,7 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
                                   const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
                                   struct error *error) {
     uint64_t bytes, slab_bytes, column_count = kv_column_count(config);
-    ASSERT(config->groups == NULL || (config->groups->layer_count == config->layer_count &&
+    ASSERT(config->groups == NULL || (config->groups->stored_count == config->layer_count &&
                                       !config->key_index_on_disk && !config->mixes_pages));
     if (!column_bytes(config, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))
         return error_set(error, STATUS_MEMORY, "KV cache: %llu tokens do not fit any memory",
@@ -200,6 +210,10 @@ const struct kv_layout *kv_cache_layout(const struct kv_cache *cache) {
 
 const struct kv_layout *kv_sequence_layout(const struct kv_sequence *sequence) {
     return kv_cache_layout(sequence->cache);
+}
+
+size_t kv_sequence_source_layer(const struct kv_sequence *sequence, size_t layer_index) {
+    return kv_layer_source(sequence->cache->config.groups, layer_index);
 }
 
 const struct kv_cache_config *kv_cache_get_config(const struct kv_cache *cache) { return &cache->config; }
@@ -545,8 +559,9 @@ static bool layer_has_key_index(const struct kv_sequence *sequence, size_t layer
     return kv_has_key_index(sequence) && layer_index >= sequence->cache->config.key_index_layer_first;
 }
 
-void kv_sequence_update(struct kv_sequence *sequence, struct stream *stream, size_t layer_index) {
+void kv_sequence_update(struct kv_sequence *sequence, struct stream *stream, size_t reading_layer) {
     const struct kv_cache_config *config = &sequence->cache->config;
+    const size_t layer_index = kv_sequence_source_layer(sequence, reading_layer);
     const size_t heads = kv_heads(config, layer_index), first = kv_lane(config, layer_index, 0);
     ASSERT(layer_index < config->layer_count);
     page_table_update(&sequence->chunks, stream, first, heads);
@@ -555,8 +570,9 @@ void kv_sequence_update(struct kv_sequence *sequence, struct stream *stream, siz
         page_table_update(&sequence->key_index, stream, kv_key_index_lane(sequence, layer_index), heads);
 }
 
-struct kv_view kv_sequence_view(struct kv_sequence *sequence, struct stream *stream, size_t layer_index) {
+struct kv_view kv_sequence_view(struct kv_sequence *sequence, struct stream *stream, size_t reading_layer) {
     const struct kv_cache *cache = sequence->cache;
+    const size_t layer_index = kv_sequence_source_layer(sequence, reading_layer);
     const size_t capacity = (size_t)sequence->column_capacity,
                  offset = kv_lane(&cache->config, layer_index, 0) * capacity,
                  group = kv_group_of(&cache->config, layer_index);
@@ -574,13 +590,15 @@ struct kv_view kv_sequence_view(struct kv_sequence *sequence, struct stream *str
 }
 
 const uint32_t *kv_sequence_places(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head) {
-    const size_t lane = kv_lane(&sequence->cache->config, layer_index, kv_head);
+    const size_t source = kv_sequence_source_layer(sequence, layer_index),
+                 lane = kv_lane(&sequence->cache->config, source, kv_head);
     return sequence->chunks.places + lane * sequence->column_capacity;
 }
 
 struct span kv_sequence_chunk(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head,
                               uint64_t chunk) {
     const struct kv_cache *cache = sequence->cache;
-    return kv_pools_chunk(&cache->pools[kv_group_of(&cache->config, layer_index)],
-                          kv_chunk_place(sequence, layer_index, kv_head, chunk));
+    return kv_pools_chunk(
+        &cache->pools[kv_group_of(&cache->config, layer_index)],
+        kv_chunk_place(sequence, kv_sequence_source_layer(sequence, layer_index), kv_head, chunk));
 }

@@ -55,11 +55,12 @@ enum kv_eviction {
 };
 
 struct kv_cache_config {
-    size_t layer_count;
+    size_t layer_count;   /* that store KV */
     size_t kv_head_count; /* of every layer */
     size_t k_dimension, v_dimension;
-    /* Borrowed; of layer_count layers, where layers differ: the three fields above then say nothing.  Not with
-     * key_index_on_disk or mixes_pages.  NULL: all are alike, one group. */
+    /* Borrowed; where layers differ: the three fields above then say nothing.  Its layers behind the first layer_count
+     * attend to the KV of others, which their index stands for where KV is read.  Not with key_index_on_disk or
+     * mixes_pages.  NULL: all are alike, one group. */
     const struct kv_groups *groups;
     enum kv_type k_type, v_type;
     /* The slab is in MEMORY_SHARED, which the device reads too, and the key index in its own.  Not with host_bytes. */
@@ -124,16 +125,14 @@ static inline struct kv_group kv_group_at(const struct kv_cache_config *config, 
 }
 /* KV heads of a layer; the most of any layer; of all layers. */
 static inline size_t kv_heads(const struct kv_cache_config *config, size_t layer) {
-    if (config->groups == NULL) return config->kv_head_count;
-    return config->groups->list[config->groups->of_layer[layer]].geometry.kv_head_count;
+    return kv_layer_heads(config->groups, config->kv_head_count, layer);
 }
 static inline size_t kv_heads_max(const struct kv_cache_config *config) {
     return config->groups != NULL ? kv_groups_heads_max(config->groups) : config->kv_head_count;
 }
 /* A head's lane; layer may be layer_count. */
 static inline size_t kv_lane(const struct kv_cache_config *config, size_t layer, size_t kv_head) {
-    return (config->groups != NULL ? config->groups->lane_first[layer] : layer * config->kv_head_count) +
-           kv_head;
+    return kv_layer_lane(config->groups, config->kv_head_count, layer, kv_head);
 }
 static inline size_t kv_lane_count(const struct kv_cache_config *config) {
     return kv_lane(config, config->layer_count, 0);
@@ -155,6 +154,7 @@ void kv_cache_destroy(struct kv_cache *cache);
 /* Bytes of KV and key index for one token over all layers, chunk layout included; UINT64_MAX when that does not
  * fit. */
 uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config);
+size_t kv_cache_chunk_bytes_max(const struct kv_cache_config *config); /* of a layer's chunk, at most */
 /* Another kind of key index: the blocks of the sequences that live must be built anew.  Views become invalid.  When
  * it fails there is no key index (key_index_bytes is 0). */
 enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_bytes,
@@ -169,6 +169,8 @@ const struct kv_layout *kv_cache_layer_layout(const struct kv_cache *cache, size
 /* Of all chunks, of a cache with one group. */
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache);
 const struct kv_layout *kv_sequence_layout(const struct kv_sequence *sequence);
+/* The layer whose KV a layer attends to. */
+size_t kv_sequence_source_layer(const struct kv_sequence *sequence, size_t layer_index);
 const struct kv_cache_config *kv_cache_get_config(
     const struct kv_cache *cache); /* key index as they are now */
 

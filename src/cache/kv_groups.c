@@ -2,7 +2,8 @@
 
 #include "base/assert.h"
 
-bool kv_groups_init(struct kv_groups *groups, const struct kv_geometry *layers, size_t layer_count) {
+bool kv_groups_init(struct kv_groups *groups, const struct kv_geometry *layers, const size_t *sources,
+                    size_t layer_count) {
     ASSERT(layer_count > 0 && layer_count <= KV_GROUPS_LAYERS_MAX);
     *groups = (struct kv_groups){.layer_count = layer_count};
     for (size_t i = 0; i < layer_count; i++) {
@@ -20,8 +21,13 @@ bool kv_groups_init(struct kv_groups *groups, const struct kv_geometry *layers, 
             group->geometry = *geometry;
             groups->group_count++;
         }
+        const size_t source = sources != NULL ? sources[i] : i;
+        ASSERT(source == i ? groups->stored_count == i
+                           : source < groups->stored_count && groups->of_layer[source] == number);
         groups->of_layer[i] = (uint8_t)number;
-        groups->in_group[i] = (uint16_t)group->layer_count++;
+        groups->source[i] = (uint16_t)source;
+        groups->in_group[i] = source == i ? (uint16_t)group->layer_count++ : groups->in_group[source];
+        groups->stored_count += source == i;
         groups->lane_first[i + 1] = groups->lane_first[i] + (uint32_t)geometry->kv_head_count;
     }
     return true;

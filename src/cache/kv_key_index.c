@@ -112,7 +112,8 @@ static void prefetch_next(const struct kv_sequence *sequence, size_t layer, uint
 }
 
 enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stream *stream,
-                                       size_t layer_index, struct error *error) {
+                                       size_t reading_layer, struct error *error) {
+    const size_t layer_index = kv_sequence_source_layer(sequence, reading_layer);
     if (!is_on_disk(sequence, layer_index)) return STATUS_OK;
     struct kv_tier *tier = sequence->cache->tier;
     const struct kv_cache_config *config = &sequence->cache->config;

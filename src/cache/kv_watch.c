@@ -78,11 +78,16 @@ void kv_watch_begin_prompt(struct kv_sequence *sequence) {
     if (watch != NULL) watch->in_step = watch->has_token = false;
 }
 
+/* Of the KV that the layer attends to. */
+static size_t lane_of(const struct kv_sequence *sequence, size_t layer, size_t kv_head) {
+    return kv_lane(&sequence->cache->config, kv_sequence_source_layer(sequence, layer), kv_head);
+}
+
 void kv_watch_list(struct kv_sequence *sequence, size_t layer, size_t kv_head, const uint32_t *listed,
                    size_t count) {
     struct kv_watch *watch = sequence->watch;
     if (watch == NULL || !watch->in_step) return;
-    uint8_t *rows = watch->rows + kv_lane(&sequence->cache->config, layer, kv_head) * watch->chunk_capacity;
+    uint8_t *rows = watch->rows + lane_of(sequence, layer, kv_head) * watch->chunk_capacity;
     for (size_t i = 0; i < count; i++)
         if (listed[i] / KV_CHUNK_TOKENS < watch->chunk_capacity) rows[listed[i] / KV_CHUNK_TOKENS]++;
     watch->token.rows += count;
@@ -93,7 +98,7 @@ void kv_watch_range(struct kv_sequence *sequence, size_t layer, size_t kv_head, 
                     uint64_t end) {
     struct kv_watch *watch = sequence->watch;
     if (watch == NULL || !watch->in_step || first >= end) return;
-    uint8_t *rows = watch->rows + kv_lane(&sequence->cache->config, layer, kv_head) * watch->chunk_capacity;
+    uint8_t *rows = watch->rows + lane_of(sequence, layer, kv_head) * watch->chunk_capacity;
     for (uint64_t chunk = first / KV_CHUNK_TOKENS; chunk < kv_chunks_of(end) && chunk < watch->chunk_capacity;
          chunk++) {
         const uint64_t begin = chunk * KV_CHUNK_TOKENS, behind = begin + KV_CHUNK_TOKENS;

@@ -55,9 +55,9 @@ static enum status write_key_index(struct kv_sequence *sequence, size_t layer, s
 
 /* Bytes of a page on disk. */
 static size_t page_bytes_of(const struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
-    const struct store_layout *layout = &sequence->pages->backing.layout;
-    bool plain = kv_has_quantized(sequence) && !kv_chunk_is_quantized(sequence, layer, head, chunk);
-    return plain ? store_tail_bytes(layout) : store_page_bytes(layout);
+    const bool plain = !kv_has_quantized(sequence) || !kv_chunk_is_quantized(sequence, layer, head, chunk);
+    const struct kv_layout *layout = kv_cache_layer_layout(sequence->cache, layer);
+    return align_up(plain ? layout->chunk_bytes : kv_q4_chunk_bytes(layout), IO_ALIGNMENT);
 }
 
 /* Chunks that have become full are quantized, written or not: what they hold must not depend on the budget.  Before

@@ -32,23 +32,31 @@ static struct entry *add(struct sidecar *s, enum tensor_type type, const void *d
     return entry;
 }
 
-static void add_layers(struct sidecar *s) {
+/* Of the layers that have K of their own, each with its own shape. */
+static void add_layers(struct sidecar *s, const struct model_config *config) {
     const struct calibration_result *r = s->result;
-    size_t k = r->k_dimension, kv_heads = r->kv_head_count;
+    size_t rows = 0, squares = 0; /* of the layers before */
     for (size_t layer = 0; layer < r->layer_count; layer++) {
+        const struct layer_config *own = &config->layers[layer];
+        const size_t k = own->kv.k_dimension, kv_heads = own->kv.kv_head_count;
+        if (own->kv_layer != layer) continue;
         for (size_t i = 0; i < r->options.bits_count; i++) {
             size_t bits = r->options.bits[i];
-            struct entry *entry =
-                add(s, TENSOR_F16, r->hash[i] + layer * kv_heads * k * bits, bits, k, kv_heads);
+            struct entry *entry = add(s, TENSOR_F16, r->hash[i] + rows * bits, bits, k, kv_heads);
             snprintf(entry->name, sizeof entry->name, "blk.%zu.hash_%zu", layer, bits);
         }
-        struct entry *entry = add(s, TENSOR_F16, r->skew + layer * kv_heads * k * k, k, k, kv_heads);
+        struct entry *entry = add(s, TENSOR_F16, r->skew + squares, k, k, kv_heads);
         snprintf(entry->name, sizeof entry->name, "blk.%zu.skew", layer);
+        rows += kv_heads * k;
+        squares += kv_heads * k * k;
     }
 }
 
-static void add_scores(struct sidecar *s) {
+static void add_scores(struct sidecar *s, const struct model_config *config) {
     const struct calibration_result *r = s->result;
+    const size_t lanes = kv_layer_lane(config->kv_groups, config->kv_head_count, config->layer_count, 0);
+    const bool alike = config->kv_groups == NULL; /* else a row has all lanes */
+    const size_t row = alike ? r->kv_head_count : lanes, rows = alike ? r->layer_count : 1;
     const struct {
         const char *name;
         const float *data;
@@ -64,8 +72,8 @@ static void add_scores(struct sidecar *s) {
         {"kv_sensitivity", r->sensitivity, {STUDY_ROUNDINGS, r->layer_count, 0}},
         {"reuse_curve",
          (const float *)(const void *)r->reuse,
-         {sizeof *r->reuse / sizeof(float), REUSE_CURVE_POINTS, r->layer_count * r->kv_head_count}},
-        {"skew_kept", r->skew_kept, {r->kv_head_count, r->layer_count, 0}},
+         {sizeof *r->reuse / sizeof(float), REUSE_CURVE_POINTS, lanes}},
+        {"skew_kept", r->skew_kept, {row, rows, 0}},
     };
     for (size_t i = 0; i < sizeof scores / sizeof scores[0]; i++) {
         const uint64_t *d = scores[i].dimensions;
@@ -73,16 +81,15 @@ static void add_scores(struct sidecar *s) {
         snprintf(add(s, TENSOR_F32, scores[i].data, d[0], d[1], d[2])->name, GGUF_NAME_BYTES_MAX, "%s",
                  scores[i].name);
     }
-    size_t heads = r->layer_count * r->kv_head_count;
     for (size_t i = 0; i < r->options.bits_count; i++) {
-        float *recalls = s->recalls + i * heads * 3;
-        for (size_t head = 0; head < heads; head++) {
+        float *recalls = s->recalls + i * lanes * 3;
+        for (size_t head = 0; head < lanes; head++) {
             recalls[head * 3] = (float)r->learned[i][head].random;
             recalls[head * 3 + 1] = (float)r->learned[i][head].published;
             recalls[head * 3 + 2] = (float)r->learned[i][head].learned;
         }
-        snprintf(add(s, TENSOR_F32, recalls, 3, r->kv_head_count, r->layer_count)->name, GGUF_NAME_BYTES_MAX,
-                 "hash_recall_%zu", r->options.bits[i]);
+        snprintf(add(s, TENSOR_F32, recalls, 3, row, rows)->name, GGUF_NAME_BYTES_MAX, "hash_recall_%zu",
+                 r->options.bits[i]);
     }
 }
 
@@ -164,8 +171,8 @@ enum status calibration_write(const struct calibration_result *result, const str
                              : STATUS_OK;
     if (status == STATUS_OK) status = gguf_writer_create(&s.writer, path, error);
     if (status == STATUS_OK) {
-        add_layers(&s);
-        add_scores(&s);
+        add_layers(&s, &model->config);
+        add_scores(&s, &model->config);
         status = write_keys(&s, model, error);
         if (status == STATUS_OK) status = write_digest(&s, error);
     }

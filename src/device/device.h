@@ -632,6 +632,7 @@ struct device {
     bool lacks_labels;    /* compare_labels, and choose with lists that are kept (CLO) */
     bool lacks_tokens;    /* choose and attend_rows of lists that are not whole units, but for their end */
     bool lacks_quantized; /* attend_rows of chunks in 4 bits (codec=q4, dynamic) */
+    bool lacks_groups;    /* choose in layers whose K and V are not all of one shape (cache/kv_groups.h) */
 };
 enum { DEVICE_KEY_INDEXES_ALL = (1 << (KEY_INDEX_PRODUCT + 1)) - 1 };
 

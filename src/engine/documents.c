@@ -25,8 +25,8 @@ struct documents {
     bool is_told;         /* and somebody was told */
     bool fixes_fractions; /* only documents with these fractions are used */
     bool takes_key_index; /* only documents with this key index: it stays where they have it */
-    bool takes_rows;      /* and documents without pages in 4 bits, of rows_codec */
-    char rows_codec[STORE_WORD_MAX];
+    bool takes_rows;      /* and documents without pages in 4 bits, of rows_codecs */
+    char rows_codecs[KV_GROUPS_MAX][STORE_WORD_MAX];
     bool ignores; /* what it holds: damage was found, and cannot be flagged */
     struct error unwritable;
     uint64_t limit_bytes;     /* of the folder; 0: none */
@@ -35,16 +35,55 @@ struct documents {
     void *choose_context;
 };
 
-/* K in 4 bits per channel over the chunk's 64 tokens, V per token over 32 channels; the tail unchanged. */
-static void set_q4(struct store_layout *store, const struct kv_layout *layout, bool mixed) {
-    const char *rows = mixed ? "f16+" : "";
-    store->chunk_bytes = (uint32_t)kv_q4_chunk_bytes(layout);
-    store->tail_bytes = (uint32_t)layout->chunk_bytes;
-    snprintf(store->codec, sizeof store->codec, "%sq4k%d.%zu,%sq4v%d.%zu", rows, KV_CHUNK_TOKENS,
-             layout->k_dimension, rows, Q4_V_GROUP, layout->v_dimension);
+static const char *kv_word(enum kv_type type) { return type == KV_F16 ? "f16" : "q8"; }
+
+static void set_rows_codec(char codec[STORE_WORD_MAX], const struct kv_layout *layout) {
+    snprintf(codec, STORE_WORD_MAX, "%s.%zu,%s.%zu", kv_word(layout->k_type), layout->k_dimension,
+             kv_word(layout->v_type), layout->v_dimension);
 }
 
-static const char *kv_word(enum kv_type type) { return type == KV_F16 ? "f16" : "q8"; }
+/* K in 4 bits per channel over the chunk's 64 tokens, V per token over 32 channels. */
+static void set_q4_codec(char codec[STORE_WORD_MAX], const struct kv_layout *layout, bool mixed) {
+    const char *rows = mixed ? "f16+" : "";
+    snprintf(codec, STORE_WORD_MAX, "%sq4k%d.%zu,%sq4v%d.%zu", rows, KV_CHUNK_TOKENS, layout->k_dimension,
+             rows, Q4_V_GROUP, layout->v_dimension);
+}
+
+/* How the pages of a group of layers are stored; of those in 4 bits the tail is rows. */
+static struct store_group group_of(const struct plan *plan, const struct kv_layout *layout,
+                                   size_t kv_head_count) {
+    struct store_group group = {.kv_head_count = (uint32_t)kv_head_count,
+                                .chunk_bytes = (uint32_t)layout->chunk_bytes};
+    set_rows_codec(group.codec, layout);
+    if (!plan->quantized_pages) return group;
+    set_q4_codec(group.codec, layout, plan->mixes_pages);
+    group.tail_bytes = group.chunk_bytes;
+    group.chunk_bytes = (uint32_t)kv_q4_chunk_bytes(layout);
+    return group;
+}
+
+/* Of all layers, as the cache has them in groups. */
+static void set_groups(struct documents *documents, const struct plan *plan, const struct kv_cache *cache) {
+    const struct kv_cache_config *config = kv_cache_get_config(cache);
+    struct store_layout *store = &documents->backing.layout;
+    store->layer_count = (uint32_t)config->layer_count;
+    store->groups.later_count = (uint8_t)(kv_group_count(config) - 1);
+    for (size_t layer = 0; layer < config->layer_count; layer++) {
+        const struct kv_layout *layout = kv_cache_layer_layout(cache, layer);
+        const size_t number = kv_group_of(config, layer);
+        const struct store_group group = group_of(plan, layout, kv_heads(config, layer));
+        set_rows_codec(documents->rows_codecs[number], layout);
+        if (number > 0) {
+            store->groups.of_layer[layer] = (uint8_t)number;
+            store->groups.later[number - 1] = group;
+            continue;
+        }
+        store->kv_head_count = group.kv_head_count;
+        store->chunk_bytes = group.chunk_bytes;
+        store->tail_bytes = group.tail_bytes;
+        memcpy(store->codec, group.codec, sizeof store->codec);
+    }
+}
 
 /* A model file in slices of this size, each hashed by one of the device's threads. */
 enum { SLICE_BYTES = 4 << 20 };
@@ -119,7 +158,6 @@ enum status documents_open(struct documents **result, const struct documents_opt
                            struct error *error) {
     const struct plan *plan = options->plan;
     const struct model *model = options->model;
-    const struct kv_layout *layout = options->layout;
     struct select *select = options->select;
     struct documents *documents = calloc(1, sizeof *documents);
     *result = documents;
@@ -143,21 +181,15 @@ enum status documents_open(struct documents **result, const struct documents_opt
                             error));
     TRY(gguf_check(&model->gguf, error)); /* the fingerprint is of what was loaded */
     set_kind(documents, plan, select != NULL);
-    backing->layout = (struct store_layout){.layer_count = (uint32_t)model->config.layer_count,
-                                            .kv_head_count = (uint32_t)model->config.kv_head_count,
-                                            .chunk_bytes = (uint32_t)layout->chunk_bytes};
-    snprintf(backing->layout.codec, sizeof backing->layout.codec, "%s.%zu,%s.%zu", kv_word(layout->k_type),
-             layout->k_dimension, kv_word(layout->v_type), layout->v_dimension);
-    memcpy(documents->rows_codec, backing->layout.codec, sizeof documents->rows_codec);
+    set_groups(documents, plan, options->cache);
     documents->takes_rows = takes_rows(plan);
     documents->takes_key_index = options->key_index_on_disk;
-    if (plan->quantized_pages) set_q4(&backing->layout, layout, plan->mixes_pages);
     if (plan->mixes_pages) { /* zero until they are chosen */
         backing->layout.fractions = plan->fractions;
-        backing->layout.fractions.layer_count = (uint16_t)model->config.layer_count;
+        backing->layout.fractions.layer_count = (uint16_t)backing->layout.layer_count;
         documents->fixes_fractions = plan->fixes_fractions;
         if (plan->fixes_fractions) {
-            memset(backing->layout.fractions.sixteenths, plan->quantized_of_16, model->config.layer_count);
+            memset(backing->layout.fractions.sixteenths, plan->quantized_of_16, backing->layout.layer_count);
             page_fractions_keep_first(&backing->layout.fractions);
         }
     }
@@ -239,9 +271,15 @@ static void keep_exact(struct store_match *match) {
 /* The layout of documents whose pages are all rows, where pages are mixed: a fraction of 0 in 4 bits. */
 static struct store_layout rows_layout(const struct documents *documents) {
     struct store_layout rows = documents->backing.layout;
-    memcpy(rows.codec, documents->rows_codec, sizeof rows.codec);
+    memcpy(rows.codec, documents->rows_codecs[0], sizeof rows.codec);
     rows.chunk_bytes = rows.tail_bytes;
     rows.tail_bytes = 0;
+    for (size_t i = 0; i < rows.groups.later_count; i++) {
+        struct store_group *group = &rows.groups.later[i];
+        memcpy(group->codec, documents->rows_codecs[i + 1], sizeof group->codec);
+        group->chunk_bytes = group->tail_bytes;
+        group->tail_bytes = 0;
+    }
     rows.fractions = (struct page_fractions){0};
     return rows;
 }

@@ -31,7 +31,7 @@ struct documents_options {
     const struct plan *plan;
     const struct engine_options *engine;
     const struct model *model;
-    const struct kv_layout *layout;
+    const struct kv_cache *cache;
     struct select *select; /* NULL: no key index */
     uint64_t buffer_bytes;
     bool key_index_on_disk; /* a document's key index cannot be built of its keys */

@@ -52,7 +52,7 @@ static enum status open_documents(struct engine *engine, const struct plan *plan
                        &(struct documents_options){.plan = plan,
                                                    .engine = options,
                                                    .model = engine->model,
-                                                   .layout = kv_cache_layout(engine->cache),
+                                                   .cache = engine->cache,
                                                    .select = engine->select,
                                                    .buffer_bytes = engine->kv.buffer_bytes,
                                                    .key_index_on_disk = engine->kv.key_index_on_disk},

@@ -17,7 +17,7 @@ struct fill {
     struct engine *engine;
     struct sequence *sequence;
     struct stream *stream;
-    float *host; /* owned; [FILL_ROWS][kv_head_count][k_dimension + v_dimension]; the same: */
+    float *host; /* owned; of a layer, [FILL_ROWS][kv_head_count][k_dimension + v_dimension]; the same: */
     struct buffer rows;
     void *chunk; /* owned; host memory; a chunk of the source */
     struct random random;
@@ -45,8 +45,8 @@ static void read_halves(const uint8_t *row, size_t count, float *values) {
 /* Reads rows [position, position + count) of a source layer as floats.  Storing them gives the same halves again. */
 static enum status copy_rows(struct fill *fill, size_t layer, uint64_t position, size_t count,
                              struct error *error) {
-    const struct kv_cache_config *kv = &fill->engine->kv;
-    const struct kv_layout *layout = kv_cache_layout(fill->engine->cache);
+    const struct kv_geometry *kv = &fill->engine->model->config.layers[layer].kv;
+    const struct kv_layout *layout = kv_cache_layer_layout(fill->engine->cache, layer);
     float *k = fill->host, *v = k + count * kv->kv_head_count * kv->k_dimension;
     for (size_t head = 0; head < kv->kv_head_count; head++)
         for (size_t i = 0; i < count; i++) {
@@ -74,18 +74,33 @@ static void recorded_rows(struct fill *fill, size_t layer, uint64_t position, si
         replay_keys_values(fill->replay, &shape, layer, position + i, k + i * k_size, v + i * v_size);
 }
 
+/* K and V of a row of a layer, at most. */
+static size_t row_floats(const struct engine *engine) {
+    size_t floats = 0;
+    for (size_t layer = 0; layer < engine->kv.layer_count; layer++) {
+        const struct kv_geometry *kv = &engine->model->config.layers[layer].kv;
+        floats = max_size(floats, kv->kv_head_count * (kv->k_dimension + kv->v_dimension));
+    }
+    return floats;
+}
+
 /* Random rows are the same in all layers: attention's time does not depend on them, and generating them takes long. */
 static enum status fill_block(struct fill *fill, uint64_t position, size_t count, struct error *error) {
-    const struct kv_cache_config *kv = &fill->engine->kv;
     const struct device_operations *operations = fill->engine->model->device->operations;
-    size_t k_stride = kv->kv_head_count * kv->k_dimension, v_stride = kv->kv_head_count * kv->v_dimension;
     const bool made_up = fill->source == NULL && fill->replay == NULL;
-    if (made_up) fill_values(&fill->random, fill->host, count * (k_stride + v_stride));
     struct engine *engine = fill->engine;
-    for (size_t layer = 0; layer < kv->layer_count; layer++) {
+    if (made_up) {
+        fill_values(&fill->random, fill->host, count * row_floats(engine));
+        operations->upload(fill->stream, span_of(&fill->rows, 0), fill->host,
+                           count * row_floats(engine) * sizeof(float));
+    }
+    for (size_t layer = 0; layer < engine->kv.layer_count; layer++) {
+        const struct kv_geometry *kv = &engine->model->config.layers[layer].kv;
+        const size_t k_stride = kv->kv_head_count * kv->k_dimension,
+                     v_stride = kv->kv_head_count * kv->v_dimension;
         if (fill->source != NULL) TRY(copy_rows(fill, layer, position, count, error));
         if (fill->replay != NULL) recorded_rows(fill, layer, position, count);
-        if (!made_up || layer == 0)
+        if (!made_up)
             operations->upload(fill->stream, span_of(&fill->rows, 0), fill->host,
                                count * (k_stride + v_stride) * sizeof(float));
         struct attend_item item = {.row_first = 0, .row_count = count, .position_first = position};
@@ -108,12 +123,11 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
 
 static enum status fill_run(struct fill *fill, uint64_t token_count, struct error *error) {
     struct device *device = fill->engine->model->device;
-    const struct kv_cache_config *kv = &fill->engine->kv;
-    const size_t bytes = FILL_ROWS * kv->kv_head_count * (kv->k_dimension + kv->v_dimension) * sizeof(float);
+    const size_t bytes = FILL_ROWS * row_floats(fill->engine) * sizeof(float);
     TRY(device->operations->stream_create(device, &fill->stream, error));
     TRY(device->operations->allocate(device, MEMORY_DEVICE, bytes, &fill->rows, error));
     fill->host = calloc(1, bytes);
-    fill->chunk = malloc(kv_cache_layout(fill->engine->cache)->chunk_bytes);
+    fill->chunk = malloc(kv_cache_chunk_bytes_max(&fill->engine->kv));
     if (fill->host == NULL || fill->chunk == NULL)
         return error_set(error, STATUS_MEMORY, "no memory to fill %d rows", FILL_ROWS);
     for (uint64_t done = 0; done < token_count;) {
@@ -131,7 +145,6 @@ static enum status fill_sequence(struct fill *fill, uint64_t token_count, struct
     struct engine *engine = fill->engine;
     struct sequence *sequence = fill->sequence;
     ASSERT(sequence->engine == engine);
-    TRY(model_config_check_alike(&engine->model->config, "KV that is not computed", error));
     if (engine->documents != NULL && !sequence->attached) {
         sequence->attached = true;
         TRY(documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error));

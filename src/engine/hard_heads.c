@@ -16,6 +16,7 @@ enum status engine_ask_persistent(const struct engine *engine, struct persistent
         .layer_first = max_size(max_size(engine->kv.resident_layers, 1), options->dense_layers),
         .head_count = config->head_count,
         .kv_head_count = config->kv_head_count,
+        .groups = config->kv_groups,
         .options = &options->reuse,
         .thresholds = attention_reuse_thresholds(engine->attention)};
     if (*file == NULL) return STATUS_OK;
@@ -33,19 +34,18 @@ bool engine_persists(const struct engine *engine) {
 /* Which heads it is follows from the calibration and the options, not from what RAM holds and the disk's speed: the
  * same request has the same answer. */
 enum status engine_mark_persistent(struct engine *engine, struct error *error) {
-    const struct model_config *config = &engine->model->config;
     struct persistent_question question;
     struct calibration *file = NULL;
     if (!engine_persists(engine)) return STATUS_OK;
     TRY(engine_ask_persistent(engine, &question, &file, error));
-    bool *hard = calloc(config->layer_count * config->kv_head_count, sizeof *hard);
+    bool *hard = calloc(persistent_lane(&question, question.layer_count, 0), sizeof *hard);
     engine->hard_heads = 0;
-    for (size_t layer = 0; layer < config->layer_count && hard != NULL; layer++)
-        for (size_t head = 0; head < config->kv_head_count; head++) {
+    for (size_t layer = 0; layer < question.layer_count && hard != NULL; layer++)
+        for (size_t head = 0; head < persistent_heads_of(&question, layer); head++) {
             const bool stays = layer < question.layer_first,
                        is_hard = !stays && question.similarity != NULL &&
                                  persistent_difficulty(&question, layer, head) > 0;
-            hard[layer * config->kv_head_count + head] = stays || is_hard;
+            hard[persistent_lane(&question, layer, head)] = stays || is_hard;
             engine->hard_heads += is_hard;
         }
     if (hard != NULL) attention_choose_anew(engine->attention, hard);

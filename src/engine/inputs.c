@@ -64,7 +64,7 @@ static enum status try_types(struct engine *engine, const struct trial *trial, b
     const struct model *model = engine->model;
     uint64_t tried = 0;
     *same = true;
-    for (size_t layer = 1; layer < model->config.layer_count; layer++) {
+    for (size_t layer = 1; layer < model_stored_layers(&model->config); layer++) {
         const struct weight *weights[] = {&model->layers[layer].k, &model->layers[layer].v};
         for (size_t i = 0; i < 2 && *same; i++) {
             const uint64_t bit = UINT64_C(1) << weights[i]->matrix.type;
@@ -89,7 +89,7 @@ enum status engine_choose_inputs(struct engine *engine, const struct plan *plan,
     TRY(plan_attention_options(plan, config, &options, error));
     engine->rebuild_chunks = options.rebuild_chunks;
     engine->inputs_shape =
-        (struct inputs_shape){.layer_count = config->layer_count, .hidden_size = config->hidden_size};
+        (struct inputs_shape){.layer_count = model_stored_layers(config), .hidden_size = config->hidden_size};
     if (config->hidden_size % 32 != 0) return STATUS_OK;
     const size_t host_bytes = trial_floats(&trial, 2) * sizeof(float),
                  bytes = trial_floats(&trial, 1) * sizeof(float);
@@ -103,7 +103,7 @@ enum status engine_choose_inputs(struct engine *engine, const struct plan *plan,
     device->operations->release(device, &trial.memory);
     if (same) engine->inputs_shape.form = INPUTS_Q8;
     struct store_rates rates;
-    const double page = (double)kv_cache_layout(engine->cache)->chunk_bytes;
+    const double page = (double)kv_cache_chunk_bytes_max(&engine->kv);
     if (status == STATUS_OK &&
         documents_measure(engine->documents, engine->context_size, &rates, NULL) == STATUS_OK)
         attention_set_link(engine->attention, page / rates.page_seconds);

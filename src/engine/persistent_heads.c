@@ -17,7 +17,7 @@ static double head_bytes(const struct engine *engine) {
                    kept = select_kept_tokens(engine->select, engine->context_size - 1),
                    units = kept / max_size(options->page, 1);
     return (double)(units < chunks ? max_size(units, 1) : chunks) *
-           (double)kv_cache_layout(engine->cache)->chunk_bytes;
+           (double)kv_cache_chunk_bytes_max(&engine->kv);
 }
 
 /* One row's choice in the last layer at the end of the context, on the second run.  What it scores is whatever lies in
@@ -26,14 +26,15 @@ static enum status time_choice(struct engine *engine, struct kv_sequence *kv, st
                                struct span q) {
     const struct model_config *config = &engine->model->config;
     const size_t layer = config->layer_count - 1;
+    const struct kv_geometry shape = config->layers[layer].kv;
     const struct attend_item item = {.view = kv_sequence_view(kv, engine->stream, layer),
                                      .row_count = 1,
                                      .position_first = engine->context_size - 1};
     const struct attend_operation operation = {.q = q,
-                                               .q_stride = config->head_count * config->k_dimension,
+                                               .q_stride = config->head_count * shape.k_dimension,
                                                .head_count = config->head_count,
-                                               .kv_head_count = config->kv_head_count,
-                                               .scale = config->attention_scale,
+                                               .kv_head_count = shape.kv_head_count,
+                                               .scale = config->layers[layer].scale,
                                                .items = &item,
                                                .item_count = 1};
     const struct select_rule rule = engine_default_rule(engine);
@@ -53,11 +54,7 @@ static enum status time_choice(struct engine *engine, struct kv_sequence *kv, st
 /* Where the key index is on disk nothing is counted for the choice: fewer heads are taken to be read meanwhile. */
 static enum status measure_choice(struct engine *engine) {
     const struct model_config *config = &engine->model->config;
-    const struct select_shape shape = {.layer_count = config->layer_count,
-                                       .head_count = config->head_count,
-                                       .kv_head_count = config->kv_head_count,
-                                       .k_dimension = config->k_dimension,
-                                       .v_dimension = config->v_dimension};
+    const struct select_shape shape = plan_select_shape(config);
     struct device *device = engine->model->device;
     struct choice_options options = {.row_capacity = 1,
                                      .kv_head_count = config->kv_head_count,
@@ -91,21 +88,20 @@ static size_t prefetchable(struct engine *engine) {
     struct persistent_times *times = &engine->persistent_times;
     const struct model_config *config = &engine->model->config;
     const struct pool *pool = device_pool(engine->model->device);
-    const struct kv_layout *layout = kv_cache_layout(engine->cache);
+    const size_t layer = config->layer_count - 1, heads = config->layers[layer].kv.kv_head_count;
+    const struct kv_layout *layout = kv_cache_layer_layout(engine->cache, layer);
     struct store_rates rates;
     struct page_costs costs;
     struct kv_sequence *kv;
     if (documents_measure(engine->documents, engine->context_size, &rates, NULL) != STATUS_OK ||
-        quantized_pages_measure_attention(&costs, layout, config->head_count / config->kv_head_count, NULL) !=
-            STATUS_OK ||
+        quantized_pages_measure_attention(&costs, layout, config->head_count / heads, NULL) != STATUS_OK ||
         kv_sequence_create(&kv, engine->cache, KV_CHUNK_TOKENS, NULL) != STATUS_OK)
         return 0;
     times->layer = engine_layer_seconds(engine, kv);
     kv_sequence_destroy(kv);
     if (measure_choice(engine) != STATUS_OK) return 0;
     times->attend = costs.rows_attend;
-    times->chunks =
-        config->kv_head_count * kv_chunks_of(select_kept_tokens(engine->select, engine->context_size - 1));
+    times->chunks = heads * kv_chunks_of(select_kept_tokens(engine->select, engine->context_size - 1));
     times->thread_count = pool != NULL ? pool_thread_count(pool) : 1;
     return persistent_prefetchable(persistent_compute_seconds(times),
                                    (double)layout->chunk_bytes / rates.page_seconds, head_bytes(engine));
@@ -117,10 +113,11 @@ enum status engine_choose_persistent(struct engine *engine, const struct plan *p
     struct calibration *file = NULL;
     if (!engine_persists(engine) || engine->documents == NULL) return STATUS_OK;
     TRY(engine_ask_persistent(engine, &question, &file, error));
-    uint32_t *lanes = calloc(config->layer_count * config->kv_head_count, sizeof *lanes);
+    uint32_t *lanes = calloc(kv_lane_count(&engine->kv), sizeof *lanes);
     enum status status = lanes == NULL ? error_set(error, STATUS_MEMORY, "out of memory") : STATUS_OK;
     if (status == STATUS_OK && question.similarity != NULL) {
         question.prefetchable = engine->prefetches ? prefetchable(engine) : 0;
+        question.layer_count = engine->kv.layer_count; /* that store KV */
         size_t count = persistent_choose(&question, lanes);
         status = plan_keep_heads(plan, config, &engine->kv, &count, error);
         if (status == STATUS_OK)

@@ -63,7 +63,7 @@ enum status recorder_create(struct recorder **recorder, const struct model *mode
     if (r->shape.pair_count == 0) return STATUS_OK;
     struct stream *stream;
     TRY(model->device->operations->stream_create(model->device, &stream, error));
-    enum status status = device_read(model->device, stream, r->frequencies, model->rope_frequency,
+    enum status status = device_read(model->device, stream, r->frequencies, model->rope_frequency[ROPE_FULL],
                                      r->shape.pair_count * sizeof *r->frequencies, error);
     model->device->operations->stream_destroy(stream);
     return status;

@@ -23,7 +23,6 @@ static enum status make_select(struct engine *engine, const struct select_option
                                struct error *error) {
     const struct select_shape shape = plan_select_shape(&engine->model->config);
     if (options->method == NULL || options->method == &select_all) return STATUS_OK;
-    TRY(model_config_check_alike(&engine->model->config, "a selection", error));
     struct calibration *file = NULL;
     char *path = NULL; /* where the file would be */
     enum status status = STATUS_OK;

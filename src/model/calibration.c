@@ -51,6 +51,12 @@ static uint64_t mix_config(uint64_t hash, const struct model_config *config) {
                            config->rope_attention_factor, config->attention_scale};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) hash = mix_number(hash, numbers[i]);
     for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) hash = mix_float(hash, reals[i]);
+    for (size_t i = 0; config->kv_groups != NULL && i < config->layer_count; i++) {
+        const struct layer_config *layer = &config->layers[i];
+        hash = mix_number(hash, layer->kv.kv_head_count);
+        hash = mix_number(hash, layer->kv.k_dimension);
+        hash = mix_number(hash, layer->kv_layer);
+    }
     return hash;
 }
 
@@ -185,8 +191,11 @@ static enum status check_sensitivity(const struct calibration *c, struct error *
 static enum status check_reuse(const struct calibration *c, struct error *error) {
     const struct gguf_tensor *tensor = gguf_find_tensor(&c->gguf, "reuse_curve");
     if (tensor == NULL) return STATUS_OK;
-    TRY(check_shape(c, tensor, TENSOR_F32,
-                    (uint64_t[]){3, 0, c->config->layer_count * c->config->kv_head_count}, error));
+    const struct model_config *config = c->config;
+    TRY(check_shape(
+        c, tensor, TENSOR_F32,
+        (uint64_t[]){3, 0, kv_layer_lane(config->kv_groups, config->kv_head_count, config->layer_count, 0)},
+        error));
     const float *values = (const float *)(const void *)tensor->data;
     for (uint64_t i = 0; i < tensor->size_bytes / sizeof *values; i += 3)
         if (!isfinite(values[i]) || !(values[i + 1] >= 0 && values[i + 1] <= 1) || !isfinite(values[i + 2]))
@@ -198,12 +207,14 @@ static enum status check_reuse(const struct calibration *c, struct error *error)
     return STATUS_OK;
 }
 
-/* blk.N.skew: 0 (any number of columns).  blk.N.hash_128: 128.  UINT64_MAX: neither. */
-static uint64_t columns_named(const struct gguf_tensor *tensor) {
-    char name[GGUF_NAME_BYTES_MAX + 1];
+/* blk.N.skew: 0 (any number of columns).  blk.N.hash_128: 128.  UINT64_MAX: neither.  *layer: N. */
+static uint64_t columns_named(const struct gguf_tensor *tensor, size_t layer_count, size_t *layer) {
+    char name[GGUF_NAME_BYTES_MAX + 1], *behind;
     snprintf(name, sizeof name, "%.*s", (int)tensor->name.length, tensor->name.text);
     const char *part = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
     if (part == NULL) return UINT64_MAX;
+    *layer = strtoul(name + 4, &behind, 10);
+    if (behind != part || *layer >= layer_count) return UINT64_MAX;
     if (strcmp(part, ".skew") == 0) return 0;
     char *end;
     if (strncmp(part, ".hash_", 6) != 0 || part[6] < '1' || part[6] > '9') return UINT64_MAX;
@@ -212,12 +223,14 @@ static uint64_t columns_named(const struct gguf_tensor *tensor) {
 }
 
 static enum status check_tensors(const struct calibration *c, struct error *error) {
-    uint64_t k = c->config->k_dimension, heads = c->config->kv_head_count;
     for (uint64_t i = 0; i < c->gguf.tensor_count; i++) {
         const struct gguf_tensor *tensor = &c->gguf.tensors[i];
-        uint64_t columns = columns_named(tensor);
+        size_t layer;
+        uint64_t columns = columns_named(tensor, c->config->layer_count, &layer);
         if (columns == UINT64_MAX) continue;
-        TRY(check_shape(c, tensor, TENSOR_F16, (uint64_t[]){columns, k, heads}, error));
+        const struct kv_geometry *kv = &c->config->layers[layer].kv;
+        TRY(check_shape(c, tensor, TENSOR_F16, (uint64_t[]){columns, kv->k_dimension, kv->kv_head_count},
+                        error));
         TRY(check_halves(c, tensor, error));
     }
     TRY(check_scores(c, "head_importance", 0, 1, error));

@@ -31,6 +31,8 @@ struct reader {
     const struct family *family;
     struct model_config *config;
     struct error *error;
+    /* Dimensions of sliding layers; those of full ones are the configuration's until layers are filled in. */
+    struct kv_geometry sliding;
     char key[KEY_BYTES]; /* the key in work, "llama.block_count" */
 };
 
@@ -197,6 +199,13 @@ static enum status read_kv_heads(struct reader *reader) {
     return STATUS_OK;
 }
 
+static enum status read_dimension(struct reader *reader, const char *suffix, size_t *value) {
+    TRY(read_count(reader, suffix, false, 1, HEAD_DIMENSION_MAX, value));
+    if (*value % HEAD_DIMENSION_GRANULE != 0)
+        return refuse(reader, reader->key, "a head dimension that is no multiple of 8 is not supported");
+    return STATUS_OK;
+}
+
 static enum status read_shape(struct reader *reader) {
     struct model_config *config = reader->config;
     TRY(read_count(reader, "block_count", true, 1, LAYERS_MAX, &config->layer_count));
@@ -210,13 +219,15 @@ static enum status read_shape(struct reader *reader) {
                          reader->gguf->path, reader_key(reader, "embedding_length"), config->hidden_size,
                          config->head_count);
     config->k_dimension = config->hidden_size / config->head_count;
-    TRY(read_count(reader, "attention.key_length", false, 1, HEAD_DIMENSION_MAX, &config->k_dimension));
-    if (config->k_dimension % HEAD_DIMENSION_GRANULE != 0)
-        return refuse(reader, reader->key, "a head dimension that is no multiple of 8 is not supported");
+    TRY(read_dimension(reader, "attention.key_length", &config->k_dimension));
     config->v_dimension = config->k_dimension;
-    TRY(read_count(reader, "attention.value_length", false, 1, HEAD_DIMENSION_MAX, &config->v_dimension));
-    if (config->v_dimension % HEAD_DIMENSION_GRANULE != 0)
-        return refuse(reader, reader->key, "a head dimension that is no multiple of 8 is not supported");
+    TRY(read_dimension(reader, "attention.value_length", &config->v_dimension));
+    reader->sliding.k_dimension = config->k_dimension;
+    TRY(read_dimension(reader, "attention.key_length_swa", &reader->sliding.k_dimension));
+    reader->sliding.v_dimension = reader->sliding.k_dimension != config->k_dimension
+                                      ? reader->sliding.k_dimension
+                                      : config->v_dimension;
+    TRY(read_dimension(reader, "attention.value_length_swa", &reader->sliding.v_dimension));
 
     size_t context = 0;
     TRY(read_count(reader, "context_length", true, 1, CONTEXT_MAX, &context));
@@ -306,6 +317,11 @@ static enum status read_rope(struct reader *reader) {
     config->rope_dimension = config->k_dimension;
     TRY(read_count(reader, "rope.dimension_count", false, 2, config->k_dimension, &config->rope_dimension));
     if (config->rope_dimension % 2 != 0) return refuse(reader, reader->key, "expected an even number");
+    const size_t sliding_k = reader->sliding.k_dimension;
+    size_t sliding = sliding_k != config->k_dimension ? sliding_k : config->rope_dimension;
+    TRY(read_count(reader, "rope.dimension_count_swa", false, 2, sliding_k, &sliding));
+    if (sliding % 2 != 0) return refuse(reader, reader->key, "expected an even number");
+    if (sliding != config->rope_dimension) config->sliding_rope_dimension = sliding;
     config->rope_base = 10000;
     TRY(read_float(reader, "rope.freq_base", 1.0001, 1e18, &config->rope_base));
     TRY(read_float(reader, "rope.scale_linear", 0, 1e6, &config->rope_factor)); /* the old name */
@@ -333,34 +349,9 @@ static enum status read_rope(struct reader *reader) {
     return STATUS_OK;
 }
 
-/* Geometry of every layer, and the groups of equal ones. */
-static enum status fill_layers(struct reader *reader, struct layer_config *layers, struct arena *arena) {
-    struct model_config *config = reader->config;
-    struct kv_groups *groups = arena_array(arena, 1, sizeof *groups);
-    struct kv_geometry *shapes = arena_array(arena, config->layer_count, sizeof *shapes);
-    if (groups == NULL || shapes == NULL)
-        return error_set(reader->error, STATUS_MEMORY, "no memory for the layers");
-    for (size_t i = 0; i < config->layer_count; i++) {
-        shapes[i] = (struct kv_geometry){layer_kv_heads(reader, i), config->k_dimension, config->v_dimension};
-        layers[i].head_count = config->head_count;
-        layers[i].kv = shapes[i];
-        layers[i].kv_layer = i;
-    }
-    if (!kv_groups_init(groups, shapes, config->layer_count))
-        return error_set(reader->error, STATUS_MODEL,
-                         "%s: %s: found more than %d different numbers, which loam does not support",
-                         reader->gguf->path, reader_key(reader, "attention.head_count_kv"), KV_GROUPS_MAX);
-    if (groups->group_count > 1) config->kv_groups = groups;
-    return STATUS_OK;
-}
-
 /* attention.sliding_window_pattern: a flag per layer, or n: every n-th layer is full.  Absent: all layers slide. */
-static enum status read_layers(struct reader *reader, struct arena *arena) {
+static enum status read_windows(struct reader *reader, struct layer_config *layers) {
     struct model_config *config = reader->config;
-    struct layer_config *layers = arena_array(arena, config->layer_count, sizeof *layers);
-    if (layers == NULL) return error_set(reader->error, STATUS_MEMORY, "no memory for the layers");
-    config->layers = layers;
-    TRY(fill_layers(reader, layers, arena));
     size_t window = 0, period = 0;
     TRY(read_count(reader, "attention.sliding_window", false, 0, CONTEXT_MAX, &window));
     if (window == 0) return STATUS_OK;
@@ -380,6 +371,92 @@ static enum status read_layers(struct reader *reader, struct arena *arena) {
         layers[i].window = window;
     }
     return STATUS_OK;
+}
+
+/* The last layer of the same kind among the first stored_count ones. */
+static enum status find_source(struct reader *reader, const struct layer_config *layers, size_t layer,
+                               size_t stored_count, size_t *source) {
+    for (*source = stored_count; *source > 0 && layers[*source - 1].attention != layers[layer].attention;)
+        --*source;
+    if (*source == 0)
+        return error_set(reader->error, STATUS_MODEL,
+                         "%s: %s: layer %zu has no layer of its kind before it whose KV it could attend to",
+                         reader->gguf->path, reader->key, layer);
+    --*source;
+    const size_t heads = layer_kv_heads(reader, layer), own = layers[*source].kv.kv_head_count;
+    if (heads == own) return STATUS_OK;
+    return error_set(
+        reader->error, STATUS_MODEL,
+        "%s: %s: found %zu KV heads in layer %zu, expected %zu, as in layer %zu, whose KV it attends to",
+        reader->gguf->path, reader_key(reader, "attention.head_count_kv"), heads, layer, own, *source);
+}
+
+/* attention.shared_kv_layers: so many layers, the last ones, attend to the KV of earlier ones. */
+static enum status read_sources(struct reader *reader, struct layer_config *layers, size_t *sources) {
+    const size_t layer_count = reader->config->layer_count;
+    size_t shared = 0;
+    TRY(read_count(reader, "attention.shared_kv_layers", false, 0, layer_count - 1, &shared));
+    for (size_t i = 0; i < layer_count; i++) {
+        sources[i] = i;
+        reader_key(reader, "attention.shared_kv_layers");
+        if (i >= layer_count - shared) TRY(find_source(reader, layers, i, layer_count - shared, &sources[i]));
+        layers[i].kv_layer = sources[i];
+    }
+    return STATUS_OK;
+}
+
+/* Geometry of every layer, and the groups of equal ones. */
+static enum status fill_layers(struct reader *reader, struct layer_config *layers, struct arena *arena) {
+    struct model_config *config = reader->config;
+    const size_t count = config->layer_count;
+    struct kv_groups *groups = arena_array(arena, 1, sizeof *groups);
+    struct kv_geometry *shapes = arena_array(arena, count, sizeof *shapes);
+    size_t *sources = arena_array(arena, count, sizeof *sources);
+    if (groups == NULL || shapes == NULL || sources == NULL)
+        return error_set(reader->error, STATUS_MEMORY, "no memory for the layers");
+    const struct kv_geometry full = {0, config->k_dimension, config->v_dimension};
+    bool has_sliding = false;
+    config->k_dimension = config->v_dimension = 0;
+    for (size_t i = 0; i < count; i++) {
+        const bool slides = layers[i].attention == ATTENTION_SLIDING;
+        has_sliding = has_sliding || slides;
+        shapes[i] = slides ? reader->sliding : full;
+        shapes[i].kv_head_count = layer_kv_heads(reader, i);
+        layers[i].head_count = config->head_count;
+        layers[i].kv = shapes[i];
+        layers[i].rope = slides && config->sliding_rope_dimension != 0 ? ROPE_SLIDING : ROPE_FULL;
+        config->k_dimension = max_size(config->k_dimension, shapes[i].k_dimension);
+        config->v_dimension = max_size(config->v_dimension, shapes[i].v_dimension);
+    }
+    if (!has_sliding) config->sliding_rope_dimension = 0;
+    TRY(read_sources(reader, layers, sources));
+    if (!kv_groups_init(groups, shapes, sources, count))
+        return error_set(
+            reader->error, STATUS_MODEL,
+            "%s: %s: found layers of more than %d shapes of K and V, which loam does not support",
+            reader->gguf->path, reader_key(reader, "attention.head_count_kv"), KV_GROUPS_MAX);
+    if (groups->group_count > 1 || groups->stored_count < count) config->kv_groups = groups;
+    return STATUS_OK;
+}
+
+static enum status read_scales(struct reader *reader, struct layer_config *layers) {
+    struct model_config *config = reader->config;
+    float scale = 0; /* 0 in llama.cpp: not given */
+    TRY(read_float(reader, "attention.scale", 0, 1e6, &scale));
+    for (size_t i = 0; i < config->layer_count; i++)
+        layers[i].scale = scale > 0 ? scale : (float)(1.0 / sqrt((double)layers[i].kv.k_dimension));
+    config->attention_scale = layers[0].scale;
+    return STATUS_OK;
+}
+
+static enum status read_layers(struct reader *reader, struct arena *arena) {
+    struct model_config *config = reader->config;
+    struct layer_config *layers = arena_array(arena, config->layer_count, sizeof *layers);
+    if (layers == NULL) return error_set(reader->error, STATUS_MEMORY, "no memory for the layers");
+    config->layers = layers;
+    TRY(read_windows(reader, layers));
+    TRY(fill_layers(reader, layers, arena));
+    return read_scales(reader, layers);
 }
 
 static enum status read_name(struct reader *reader, struct arena *arena) {
@@ -409,18 +486,18 @@ enum status model_config_read(struct model_config *config, const struct gguf *gg
     TRY(read_shape(&reader));
     TRY(read_vocabulary_size(&reader));
     TRY(read_rope(&reader));
-    TRY(read_layers(&reader, arena));
-    config->attention_scale = (float)(1.0 / sqrt((double)config->k_dimension));
-    float scale = 0; /* 0 in llama.cpp: not given */
-    TRY(read_float(&reader, "attention.scale", 0, 1e6, &scale));
-    if (scale > 0) config->attention_scale = scale;
-    return STATUS_OK;
+    return read_layers(&reader, arena);
 }
 
 enum status model_config_check_alike(const struct model_config *config, const char *what,
                                      struct error *error) {
-    if (config->kv_groups == NULL) return STATUS_OK;
+    const struct kv_groups *groups = config->kv_groups;
+    if (groups == NULL) return STATUS_OK;
+    if (groups->group_count == 1)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "%s: some of its layers attend to the KV of others, which %s does not support",
+                         config->name, what);
     return error_set(error, STATUS_UNSUPPORTED,
                      "%s: its layers have K and V of %zu different shapes, which %s does not support",
-                     config->name, config->kv_groups->group_count, what);
+                     config->name, groups->group_count, what);
 }

@@ -38,7 +38,8 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     forward->attended = place(&layout, rows, config->head_count * config->v_dimension);
     forward->up = place(&layout, rows, config->ffn_size);
     forward->gate = place(&layout, config->family == FAMILY_OPT ? 0 : rows, config->ffn_size);
-    forward->angles = place(&layout, all, config->rope_dimension);
+    for (size_t i = 0; i < ROPES_MAX; i++)
+        forward->angles[i] = place(&layout, all, rope_dimension_of(config, i));
     forward->step = place(&layout, all, STEP_FLOATS);
     forward->narrow.hidden = place(&layout, wanted, hidden);
     forward->narrow.step = place(&layout, wanted, STEP_FLOATS);
@@ -49,7 +50,8 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     forward->inputs.normed = place(&layout, rebuilt, hidden);
     forward->inputs.k = place(&layout, rebuilt, config->kv_head_count * config->k_dimension);
     forward->inputs.v = place(&layout, rebuilt, config->kv_head_count * config->v_dimension);
-    forward->inputs.angles = place(&layout, rebuilt, config->rope_dimension);
+    forward->inputs.angles =
+        place(&layout, rebuilt, max_size(config->rope_dimension, config->sliding_rope_dimension));
     forward->inputs.step = place(&layout, rebuilt, STEP_FLOATS);
     return layout.used;
 }
@@ -205,9 +207,11 @@ static struct span hidden_of(const struct forward *forward, const struct forward
     size_t first = batch->beside ? forward->row_capacity : 0;
     return span_floats(forward->hidden, (first + row) * forward->model->config.hidden_size);
 }
-static struct span angles_of(const struct forward *forward, const struct forward_batch *batch, size_t row) {
+static struct span angles_of(const struct forward *forward, const struct forward_batch *batch, size_t row,
+                             size_t rope) {
     size_t first = batch->beside ? forward->row_capacity : 0;
-    return span_floats(forward->angles, (first + row) * forward->model->config.rope_dimension);
+    return span_floats(forward->angles[rope],
+                       (first + row) * rope_dimension_of(&forward->model->config, rope));
 }
 
 static struct span step_of(const struct forward *forward, const struct forward_batch *batch, size_t row) {
@@ -236,13 +240,16 @@ static void make_angles(struct forward *forward, const struct forward_batch *bat
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
     if (!config->has_rope) return;
-    model->device->operations->rope_angles(
-        forward->stream, &(struct rope_angles_operation){.step = step_of(forward, batch, first),
-                                                         .row_count = batch->row_count,
-                                                         .frequency = model->rope_frequency,
-                                                         .pair_count = config->rope_dimension / 2,
-                                                         .factor = config->rope_attention_factor,
-                                                         .cosine_sine = angles_of(forward, batch, first)});
+    for (size_t i = 0; i < ROPES_MAX; i++)
+        if (rope_dimension_of(config, i) > 0)
+            model->device->operations->rope_angles(
+                forward->stream,
+                &(struct rope_angles_operation){.step = step_of(forward, batch, first),
+                                                .row_count = batch->row_count,
+                                                .frequency = model->rope_frequency[i],
+                                                .pair_count = rope_dimension_of(config, i) / 2,
+                                                .factor = config->rope_attention_factor,
+                                                .cosine_sine = angles_of(forward, batch, first, i)});
 }
 
 /* first: the block's, of the batch. */
@@ -281,14 +288,17 @@ static enum status observe(const struct layer_pass *pass, struct error *error) {
 static enum status observe_attention(struct forward *forward, const struct forward_batch *batch,
                                      size_t layer_index, struct error *error) {
     const struct model_config *config = &forward->model->config;
+    const struct layer_config *layer = &config->layers[layer_index];
     const struct device_operations *operations = forward->model->device->operations;
-    size_t q_size = config->head_count * config->k_dimension;
-    size_t k_size = config->kv_head_count * config->k_dimension;
-    size_t v_size = config->kv_head_count * config->v_dimension;
-    size_t o_size = config->head_count * config->v_dimension;
+    const bool stores = layer->kv_layer == layer_index;
+    const size_t kv_heads = stores ? layer->kv.kv_head_count : 0;
+    size_t q_size = config->head_count * layer->kv.k_dimension, k_size = kv_heads * layer->kv.k_dimension;
+    size_t v_size = kv_heads * layer->kv.v_dimension, o_size = config->head_count * layer->kv.v_dimension;
     size_t rows = batch->row_count, capacity = forward->block_capacity;
+    const size_t floats =
+        (config->head_count + config->kv_head_count) * (config->k_dimension + config->v_dimension);
     if (forward->watch.attention.copy == NULL)
-        forward->watch.attention.copy = calloc(capacity * (q_size + k_size + v_size + o_size), sizeof(float));
+        forward->watch.attention.copy = calloc(capacity * floats, sizeof(float));
     if (forward->watch.attention.copy == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for the observer");
     float *q = forward->watch.attention.copy, *k = q + capacity * q_size, *v = k + capacity * k_size;
@@ -461,7 +471,8 @@ static enum status run_block(struct forward *forward, const struct block *block,
                               .layer_index = layer_index,
                               .narrow = last && may_narrow(forward, &block->batch),
                               .narrow_first = block->narrow_first,
-                              .angles = angles_of(forward, &block->batch, block->first),
+                              .angles = {angles_of(forward, &block->batch, block->first, ROPE_FULL),
+                                         angles_of(forward, &block->batch, block->first, ROPE_SLIDING)},
                               .step = step_of(forward, &block->batch, block->first),
                               .residual = hidden_of(forward, &block->batch, block->first),
                               .normed = forward->normed,

@@ -30,7 +30,7 @@ struct next_rows {
 struct input_rows {
     float *host; /* owned, [block_capacity][hidden_size]: of a block, to be kept; NULL: nothing is kept */
     struct span normed;       /* a row: [hidden_size], of the first layer */
-    struct span k, v, angles; /* [kv_head_count][k_dimension or v_dimension]; [rope_dimension] */
+    struct span k, v, angles; /* [kv_head_count][k_dimension or v_dimension]; [rotated dimension] */
     struct span step;         /* struct step_row */
 };
 
@@ -70,7 +70,8 @@ struct forward {
     struct span k, v;           /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
     struct span attended;       /* [block_capacity][head_count][v_dimension] */
     struct span gate, up;       /* [block_capacity][ffn_size]; gate only for gated families */
-    struct span angles;         /* [row_capacity + beside_capacity][rope_dimension] cosine, sine pairs */
+    /* Of each rotation, [row_capacity + beside_capacity][its dimension] cosine, sine pairs */
+    struct span angles[ROPES_MAX];
     struct span step;           /* struct step_row [row_capacity + beside_capacity] */
     struct step_row *step_rows; /* owned; on their way to the device, by forward_upload_step */
     struct step_graph graph;
@@ -91,7 +92,7 @@ struct layer_pass {
     size_t layer_index;
     bool narrow;                /* after K and V only batch->logit_rows are computed */
     size_t narrow_first;        /* the block's first row in forward->narrow */
-    struct span angles, step;   /* [rows of the block][rope_dimension]; struct step_row [the same] */
+    struct span angles[ROPES_MAX], step; /* [rows of the block][dimension]; struct step_row [the same] */
     struct span residual;       /* in hidden, or in narrow.hidden once narrowed: [row_count][hidden_size] */
     struct span normed;         /* the same for the norm's output */
     size_t row_count;           /* of residual */
@@ -100,6 +101,15 @@ struct layer_pass {
 
 static inline const struct layer_config *layer_config_of(const struct layer_pass *pass) {
     return &pass->forward->model->config.layers[pass->layer_index];
+}
+
+/* Elements of a head that a rotation turns; 0: no layer has it. */
+static inline size_t rope_dimension_of(const struct model_config *config, size_t rope) {
+    return rope == ROPE_SLIDING ? config->sliding_rope_dimension : config->rope_dimension;
+}
+/* The layer attends to its own K and V. */
+static inline bool layer_stores(const struct layer_pass *pass) {
+    return layer_config_of(pass)->kv_layer == pass->layer_index;
 }
 
 /* Begins a phase of the current layer in the timeline. */
@@ -123,14 +133,17 @@ void forward_upload_step(struct forward *forward, struct span step, size_t row_c
 /* y = norm(residual): LayerNorm with a bias, else RMSNorm; layer_norm: into normed. */
 void layer_norm_into(const struct layer_pass *pass, struct span weight, struct span bias, struct span y);
 void layer_norm(struct layer_pass *pass, struct span weight, struct span bias);
-/* k, v and, unless it is none, q of rows x. */
+/* k, v and, unless it is none, q of rows x; of a layer without K and V q alone. */
 void layer_project(const struct layer_pass *pass, struct span x, size_t row_count, struct span k,
                    struct span v, struct span q);
-/* In place, on any rows. */
-void layer_head_norm(const struct layer_pass *pass, struct span x, size_t row_count, size_t heads,
-                     struct span weight);
-void layer_rotate(const struct layer_pass *pass, struct span x, size_t row_count, size_t heads,
-                  struct span angles);
+/* In place, on any rows, as a layer has them: heads of its k_dimension.  angles: of its rotation. */
+void layer_head_norm(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
+                     size_t row_count, size_t heads, struct span weight);
+void layer_rotate(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
+                  size_t row_count, size_t heads, struct span angles);
+/* Cosines and sines of a layer's rotation for so many rows of the step. */
+void layer_angles(const struct layer_pass *pass, const struct layer_config *layer, struct span step,
+                  size_t row_count, struct span angles);
 
 /* Appends K and V of all rows, then residual += output(attention(normed)).  Narrows the pass if pass->narrow is set.
  * false: no row is left. */

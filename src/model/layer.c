@@ -10,6 +10,7 @@ static void narrow(struct layer_pass *pass) {
     const struct model_config *config = &model->config;
     const struct device_operations *operations = model->device->operations;
     const struct forward_batch *batch = pass->batch;
+    const struct layer_config *layer = layer_config_of(pass);
     size_t hidden = config->hidden_size, count = batch->logit_row_count;
     const struct span sources[2] = {pass->residual, pass->normed};
     const struct span targets[2] = {span_floats(forward->narrow.hidden, pass->narrow_first * hidden),
@@ -33,30 +34,22 @@ static void narrow(struct layer_pass *pass) {
                                                   .weights = {&pass->weights->q},
                                                   .biases = {pass->weights->q_bias},
                                                   .y = {forward->q},
-                                                  .y_stride = {config->head_count * config->k_dimension}});
-    if (!config->has_rope) return;
-    operations->rope_angles(forward->stream, &(struct rope_angles_operation){
-                                                 .step = span_behind(forward->narrow.step,
-                                                                     pass->narrow_first *
-                                                                         sizeof(struct step_row)),
-                                                 .row_count = count,
-                                                 .frequency = model->rope_frequency,
-                                                 .pair_count = config->rope_dimension / 2,
-                                                 .factor = config->rope_attention_factor,
-                                                 .cosine_sine = pass->angles});
+                                                  .y_stride = {config->head_count * layer->kv.k_dimension}});
+    layer_angles(pass, layer, span_behind(forward->narrow.step, pass->narrow_first * sizeof(struct step_row)),
+                 count, pass->angles[layer->rope]);
 }
 
 static struct attend_operation operation_of(const struct layer_pass *pass, size_t layer_index, struct span q,
                                             const struct attend_item *items, size_t item_count) {
     struct forward *forward = pass->forward;
-    const struct model_config *config = &forward->model->config;
+    const struct layer_config *layer = &forward->model->config.layers[layer_index];
     return (struct attend_operation){.q = q,
-                                     .q_stride = config->head_count * config->k_dimension,
+                                     .q_stride = layer->head_count * layer->kv.k_dimension,
                                      .out = forward->attended,
-                                     .out_stride = config->head_count * config->v_dimension,
-                                     .head_count = config->layers[layer_index].head_count,
-                                     .kv_head_count = config->layers[layer_index].kv.kv_head_count,
-                                     .scale = config->attention_scale,
+                                     .out_stride = layer->head_count * layer->kv.v_dimension,
+                                     .head_count = layer->head_count,
+                                     .kv_head_count = layer->kv.kv_head_count,
+                                     .scale = layer->scale,
                                      .items = items,
                                      .item_count = item_count};
 }
@@ -74,18 +67,21 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
         return false;
     if (!weight_stream_has_queries(model->stream, next)) return false;
     const struct layer_weights *weights = &model->layers[next];
+    const struct layer_config *layer = &config->layers[next];
     layer_norm_into(pass, weights->attention_norm, weights->attention_norm_bias, forward->next.normed);
     model->device->operations->matmul(
-        forward->stream, &(struct matmul_operation){.x = forward->next.normed,
-                                                    .x_stride = config->hidden_size,
-                                                    .row_count = pass->row_count,
-                                                    .weight_count = 1,
-                                                    .weights = {&weights->q},
-                                                    .biases = {weights->q_bias},
-                                                    .y = {forward->next.q},
-                                                    .y_stride = {config->head_count * config->k_dimension}});
-    layer_head_norm(pass, forward->next.q, pass->row_count, config->head_count, weights->q_norm);
-    layer_rotate(pass, forward->next.q, pass->row_count, config->head_count, pass->angles);
+        forward->stream,
+        &(struct matmul_operation){.x = forward->next.normed,
+                                   .x_stride = config->hidden_size,
+                                   .row_count = pass->row_count,
+                                   .weight_count = 1,
+                                   .weights = {&weights->q},
+                                   .biases = {weights->q_bias},
+                                   .y = {forward->next.q},
+                                   .y_stride = {config->head_count * layer->kv.k_dimension}});
+    layer_head_norm(pass, layer, forward->next.q, pass->row_count, config->head_count, weights->q_norm);
+    layer_rotate(pass, layer, forward->next.q, pass->row_count, config->head_count,
+                 pass->angles[layer->rope]);
     for (size_t i = 0; i < pass->batch->item_count; i++) {
         forward->next.items[i] = forward->items[i];
         forward->next.items[i].view = kv_sequence_view(pass->batch->sequences[i], forward->stream, next);
@@ -107,6 +103,13 @@ static const struct attend_item *narrow_items(const struct layer_pass *pass) {
     return items;
 }
 
+static uint64_t next_window(const struct layer_pass *pass) {
+    const struct model_config *config = &pass->forward->model->config;
+    const struct layer_config *next = &config->layers[pass->layer_index + 1];
+    const bool slides = pass->layer_index + 1 < config->layer_count && next->attention == ATTENTION_SLIDING;
+    return slides ? next->window : 0;
+}
+
 /* The rows of one item, or, item NULL, all of the pass. */
 static void attend(struct layer_pass *pass, const struct attend_item *item, size_t item_index) {
     struct forward *forward = pass->forward;
@@ -116,6 +119,7 @@ static void attend(struct layer_pass *pass, const struct attend_item *item, size
                                     .rules = pass->batch->rules,
                                     .math = {.queries = expected_queries,
                                              .rebuild = forward->rebuilds ? layer_rebuild : NULL,
+                                             .next_window = next_window(pass),
                                              .context = pass}};
     if (pass->narrow) {
         layer.sequences = forward->narrow.kv + pass->narrow_first;
@@ -195,9 +199,13 @@ bool layer_attention(struct layer_pass *pass) {
     layer_project(pass, pass->normed, pass->row_count, forward->k, forward->v,
                   pass->narrow ? (struct span){.buffer = NULL} : forward->q);
     if (forward->inputs.host != NULL && forward->replay == NULL) layer_keep_inputs(pass);
-    const size_t kv_heads = layer_config_of(pass)->kv.kv_head_count;
-    layer_head_norm(pass, forward->k, pass->row_count, kv_heads, pass->weights->k_norm);
-    layer_rotate(pass, forward->k, pass->row_count, kv_heads, pass->angles);
+    const struct layer_config *layer = layer_config_of(pass);
+    const struct span angles = pass->angles[layer->rope];
+    if (layer_stores(pass)) {
+        layer_head_norm(pass, layer, forward->k, pass->row_count, layer->kv.kv_head_count,
+                        pass->weights->k_norm);
+        layer_rotate(pass, layer, forward->k, pass->row_count, layer->kv.kv_head_count, angles);
+    }
     if (forward->replay != NULL) replay_keys_and_values(pass);
     const bool in_pieces = goes_in_pieces(pass);
     if (!in_pieces)
@@ -208,8 +216,8 @@ bool layer_attention(struct layer_pass *pass) {
         if (pass->batch->logit_row_count == 0) return false;
         narrow(pass);
     }
-    layer_head_norm(pass, forward->q, pass->row_count, config->head_count, pass->weights->q_norm);
-    layer_rotate(pass, forward->q, pass->row_count, config->head_count, pass->angles);
+    layer_head_norm(pass, layer, forward->q, pass->row_count, config->head_count, pass->weights->q_norm);
+    layer_rotate(pass, layer, forward->q, pass->row_count, config->head_count, angles);
     if (forward->replay != NULL)
         replay_rows(pass, forward->q, forward->replay->q, config->head_count * config->k_dimension);
     layer_phase(pass, "attend");
@@ -220,7 +228,7 @@ bool layer_attention(struct layer_pass *pass) {
     layer_phase(pass, "output");
     forward->model->device->operations->matmul(
         forward->stream, &(struct matmul_operation){.x = forward->attended,
-                                                    .x_stride = config->head_count * config->v_dimension,
+                                                    .x_stride = config->head_count * layer->kv.v_dimension,
                                                     .row_count = pass->row_count,
                                                     .weight_count = 1,
                                                     .weights = {&pass->weights->output},

@@ -28,10 +28,10 @@ void layer_norm(struct layer_pass *pass, struct span weight, struct span bias) {
 }
 
 /* The norm per head of qwen3, in place. */
-void layer_head_norm(const struct layer_pass *pass, struct span x, size_t row_count, size_t heads,
-                     struct span weight) {
+void layer_head_norm(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
+                     size_t row_count, size_t heads, struct span weight) {
     const struct model *model = pass->forward->model;
-    size_t dimension = model->config.k_dimension;
+    size_t dimension = layer->kv.k_dimension;
     if (!span_exists(weight)) return;
     model->device->operations->norm(pass->forward->stream,
                                     &(struct norm_operation){.kind = NORM_RMS,
@@ -46,29 +46,46 @@ void layer_head_norm(const struct layer_pass *pass, struct span x, size_t row_co
                                                              .y_stride = heads * dimension});
 }
 
-void layer_rotate(const struct layer_pass *pass, struct span x, size_t row_count, size_t heads,
-                  struct span angles) {
+void layer_angles(const struct layer_pass *pass, const struct layer_config *layer, struct span step,
+                  size_t row_count, struct span angles) {
     const struct model *model = pass->forward->model;
     const struct model_config *config = &model->config;
     if (!config->has_rope) return;
-    model->device->operations->rope(pass->forward->stream,
-                                    &(struct rope_operation){.x = x,
-                                                             .x_stride = heads * config->k_dimension,
-                                                             .row_count = row_count,
-                                                             .head_count = heads,
-                                                             .head_stride = config->k_dimension,
-                                                             .pair_count = config->rope_dimension / 2,
-                                                             .order = config->rope_order,
-                                                             .cosine_sine = angles});
+    model->device->operations->rope_angles(
+        pass->forward->stream,
+        &(struct rope_angles_operation){.step = step,
+                                        .row_count = row_count,
+                                        .frequency = model->rope_frequency[layer->rope],
+                                        .pair_count = rope_dimension_of(config, layer->rope) / 2,
+                                        .factor = config->rope_attention_factor,
+                                        .cosine_sine = angles});
 }
 
-/* k, v and, unless it is none, q of rows of a layer's input, in one operation: they share it. */
+void layer_rotate(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
+                  size_t row_count, size_t heads, struct span angles) {
+    const struct model *model = pass->forward->model;
+    const struct model_config *config = &model->config;
+    if (!config->has_rope) return;
+    model->device->operations->rope(
+        pass->forward->stream,
+        &(struct rope_operation){.x = x,
+                                 .x_stride = heads * layer->kv.k_dimension,
+                                 .row_count = row_count,
+                                 .head_count = heads,
+                                 .head_stride = layer->kv.k_dimension,
+                                 .pair_count = rope_dimension_of(config, layer->rope) / 2,
+                                 .order = config->rope_order,
+                                 .cosine_sine = angles});
+}
+
+/* In one operation: they share the rows. */
 void layer_project(const struct layer_pass *pass, struct span x, size_t row_count, struct span k,
                    struct span v, struct span q) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
     const struct layer_weights *weights = pass->weights;
     const struct kv_geometry kv = layer_config_of(pass)->kv;
+    if (!layer_stores(pass) && !span_exists(q)) return;
     struct matmul_operation operation = {
         .x = x,
         .x_stride = config->hidden_size,
@@ -78,7 +95,14 @@ void layer_project(const struct layer_pass *pass, struct span x, size_t row_coun
         .biases = {weights->k_bias, weights->v_bias, weights->q_bias},
         .y = {k, v, q},
         .y_stride = {kv.kv_head_count * kv.k_dimension, kv.kv_head_count * kv.v_dimension,
-                     config->head_count * config->k_dimension},
+                     config->head_count * kv.k_dimension},
     };
+    if (!layer_stores(pass)) {
+        operation.weight_count = 1;
+        operation.weights[0] = &weights->q;
+        operation.biases[0] = weights->q_bias;
+        operation.y[0] = q;
+        operation.y_stride[0] = config->head_count * kv.k_dimension;
+    }
     forward->model->device->operations->matmul(forward->stream, &operation);
 }

@@ -22,6 +22,9 @@ enum model_family { FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_OPT };
 
 enum attention_kind { ATTENTION_FULL, ATTENTION_SLIDING };
 
+/* Rotations that layers may have: that of full layers, and that of sliding ones where they rotate other dimensions. */
+enum { ROPE_FULL, ROPE_SLIDING, ROPES_MAX };
+
 enum rope_scaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN, ROPE_SCALING_LLAMA3 };
 
 struct layer_config {
@@ -29,7 +32,10 @@ struct layer_config {
     uint64_t window; /* tokens, for ATTENTION_SLIDING */
     size_t head_count;
     struct kv_geometry kv; /* of its K and V */
-    size_t kv_layer;       /* whose K and V it attends to: its own, in all families so far */
+    /* Whose K and V it attends to: its own, or, in the last layers, those of an earlier one, of the same kind. */
+    size_t kv_layer;
+    size_t rope; /* ROPE_FULL or ROPE_SLIDING */
+    float scale; /* of its attention: 1 / sqrt(k_dimension) unless the file says otherwise */
 };
 
 struct model_config {
@@ -43,7 +49,8 @@ struct model_config {
     float norm_epsilon;
     bool has_rope;
     enum rope_order rope_order;
-    size_t rope_dimension; /* elements of a head that are rotated */
+    size_t rope_dimension;         /* elements of a head that are rotated, */
+    size_t sliding_rope_dimension; /* and of layers with ROPE_SLIDING; 0: there are none */
     float rope_base;
     enum rope_scaling rope_scaling;
     float rope_factor, rope_attention_factor; /* the second one scales cos and sin (YaRN; otherwise 1) */
@@ -52,13 +59,13 @@ struct model_config {
     /* For ROPE_SCALING_LLAMA3 by keys; 0: the tensor rope_freqs has it. */
     float llama3_low_factor, llama3_high_factor;
     uint64_t position_offset;          /* of the learned positions (OPT: 2) */
-    float attention_scale;             /* 1 / sqrt(k_dimension) unless the file says otherwise */
+    float attention_scale;             /* of layers that are all alike */
     const struct layer_config *layers; /* [layer_count] */
-    const struct kv_groups *kv_groups; /* layers of equal kv; NULL: all are */
+    const struct kv_groups *kv_groups; /* layers of equal kv; NULL: all are, and each has its own */
 };
 
 struct layer_weights {
-    struct weight q, k, v, output;                   /* attention */
+    struct weight q, k, v, output; /* attention; no k and v where it attends to those of another layer */
     struct span q_bias, k_bias, v_bias, output_bias; /* none where the family has none */
     struct span attention_norm, attention_norm_bias;
     struct span q_norm, k_norm;   /* qwen3: per-head RMSNorm */
@@ -73,7 +80,7 @@ struct model {
     struct device *device; /* borrowed */
     struct weight token_embedding, position_embedding, output;
     struct span output_norm, output_norm_bias;
-    struct span rope_frequency;   /* [rope_dimension / 2], scaling applied */
+    struct span rope_frequency[ROPES_MAX]; /* [dimension / 2], scaling applied */
     struct layer_weights *layers; /* [layer_count] */
     /* Owned; reads layers while others compute (weight_stream.h); NULL: all are mapped */
     struct weight_stream *stream;
@@ -97,7 +104,11 @@ enum status model_check_numbers(const struct model *model, struct error *error) 
 enum status model_config_read(struct model_config *config, const struct gguf *gguf, struct arena *arena,
                               struct error *error) STATUS_CHECKED;
 
-/* Whether all layers have K and V of one geometry.  STATUS_UNSUPPORTED: no, and `what` needs it. */
+/* Layers that have K and V of their own: the first ones. */
+static inline size_t model_stored_layers(const struct model_config *config) {
+    return config->kv_groups != NULL ? config->kv_groups->stored_count : config->layer_count;
+}
+/* Whether all layers have K and V of one geometry, and of their own.  STATUS_UNSUPPORTED: no, and `what` needs it. */
 enum status model_config_check_alike(const struct model_config *config, const char *what, struct error *error)
     STATUS_CHECKED;
 

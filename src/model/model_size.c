@@ -8,7 +8,7 @@ enum { SLOTS = 2, RUN_BYTES = 2 * 4096 + (64 << 10) };
 struct kv_cache_config model_cache_config(const struct model_config *config, enum kv_type k_type,
                                           enum kv_type v_type) {
     return (struct kv_cache_config){
-        .layer_count = config->layer_count,
+        .layer_count = model_stored_layers(config),
         .kv_head_count = config->kv_head_count,
         .k_dimension = config->k_dimension,
         .v_dimension = config->v_dimension,
@@ -21,6 +21,11 @@ struct kv_cache_config model_cache_config(const struct model_config *config, enu
 }
 
 bool model_cache_q8_possible(const struct model_config *config) {
+    for (size_t i = 0; config->kv_groups != NULL && i < config->kv_groups->group_count; i++) {
+        const struct kv_geometry *geometry = &config->kv_groups->list[i].geometry;
+        if (geometry->k_dimension % KV_SCALE_GROUP != 0 || geometry->v_dimension % KV_SCALE_GROUP != 0)
+            return false;
+    }
     return config->k_dimension % KV_SCALE_GROUP == 0 && config->v_dimension % KV_SCALE_GROUP == 0;
 }
 

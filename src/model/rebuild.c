@@ -37,8 +37,6 @@ static struct span first_inputs(const struct layer_pass *pass, const struct rebu
 void layer_rebuild(void *context, struct rebuild_rows *rows) {
     const struct layer_pass *pass = context;
     struct forward *forward = pass->forward;
-    const struct model *model = forward->model;
-    const struct model_config *config = &model->config;
     const struct kv_geometry kv = layer_config_of(pass)->kv;
     const struct span k = forward->inputs.k, v = forward->inputs.v;
     for (size_t i = 0; i < rows->row_count; i++)
@@ -46,17 +44,10 @@ void layer_rebuild(void *context, struct rebuild_rows *rows) {
                                                   .token = rows->tokens != NULL ? (uint32_t)rows->tokens[i] : 0};
     forward_upload_step(forward, forward->inputs.step, rows->row_count);
     const struct span x = span_exists(rows->inputs) ? rows->inputs : first_inputs(pass, rows);
-    if (config->has_rope)
-        model->device->operations->rope_angles(
-            forward->stream, &(struct rope_angles_operation){.step = forward->inputs.step,
-                                                             .row_count = rows->row_count,
-                                                             .frequency = model->rope_frequency,
-                                                             .pair_count = config->rope_dimension / 2,
-                                                             .factor = config->rope_attention_factor,
-                                                             .cosine_sine = forward->inputs.angles});
+    layer_angles(pass, layer_config_of(pass), forward->inputs.step, rows->row_count, forward->inputs.angles);
     layer_project(pass, x, rows->row_count, k, v, (struct span){.buffer = NULL});
-    layer_head_norm(pass, k, rows->row_count, kv.kv_head_count, pass->weights->k_norm);
-    layer_rotate(pass, k, rows->row_count, kv.kv_head_count, forward->inputs.angles);
+    layer_head_norm(pass, layer_config_of(pass), k, rows->row_count, kv.kv_head_count, pass->weights->k_norm);
+    layer_rotate(pass, layer_config_of(pass), k, rows->row_count, kv.kv_head_count, forward->inputs.angles);
     rows->k = k;
     rows->v = v;
     rows->k_stride = kv.kv_head_count * kv.k_dimension;
@@ -73,7 +64,7 @@ void layer_keep_inputs(const struct layer_pass *pass) {
         const struct inputs *inputs = kv_sequence_inputs(batch->sequences[i]);
         keeps = keeps || (inputs != NULL && inputs_keeps(inputs));
     }
-    if (!keeps || pass->layer_index == 0) return;
+    if (!keeps || pass->layer_index == 0 || !layer_stores(pass)) return;
     operations->download(forward->stream, forward->inputs.host, pass->normed,
                          pass->row_count * hidden * sizeof(float));
     /* A device that fails says so again at the end of the step, of which nothing is kept then. */

@@ -29,8 +29,8 @@ static double yarn_pair(double turns, double dimension, double base, double orig
 }
 
 /* The weight of each pair's unscaled frequency, times the extrapolation strength. */
-static double yarn_extrapolation(const struct model_config *config, size_t pair) {
-    double dimension = (double)config->rope_dimension, context = (double)config->rope_original_context;
+static double yarn_extrapolation(const struct model_config *config, double dimension, size_t pair) {
+    double context = (double)config->rope_original_context;
     double low = floor(yarn_pair(config->yarn_beta_fast, dimension, config->rope_base, context));
     double high = ceil(yarn_pair(config->yarn_beta_slow, dimension, config->rope_base, context));
     low = fmax(low, 0.0);
@@ -39,9 +39,10 @@ static double yarn_extrapolation(const struct model_config *config, size_t pair)
     return (1.0 - fmin(1.0, fmax(0.0, ramp))) * (double)config->yarn_extrapolation;
 }
 
-void rope_frequencies(const struct model_config *config, const float *divisors, float *frequency) {
-    double base = config->rope_base, dimension = (double)config->rope_dimension;
-    for (size_t j = 0; j < config->rope_dimension / 2; j++) {
+void rope_frequencies(const struct model_config *config, size_t rotated, const float *divisors,
+                      float *frequency) {
+    double base = config->rope_base, dimension = (double)rotated;
+    for (size_t j = 0; j < rotated / 2; j++) {
         double exact = pow(base, -2.0 * (double)j / dimension);
         if (divisors != NULL) exact /= (double)divisors[j];
         double interpolated = exact / (double)config->rope_factor, value = exact;
@@ -50,7 +51,7 @@ void rope_frequencies(const struct model_config *config, const float *divisors, 
         case ROPE_SCALING_LLAMA3: break;
         case ROPE_SCALING_LINEAR: value = interpolated; break;
         case ROPE_SCALING_YARN: {
-            double keep = yarn_extrapolation(config, j);
+            double keep = yarn_extrapolation(config, dimension, j);
             value = interpolated * (1.0 - keep) + exact * keep;
             break;
         }
@@ -59,9 +60,9 @@ void rope_frequencies(const struct model_config *config, const float *divisors, 
     }
     if (config->rope_scaling == ROPE_SCALING_LLAMA3 && config->llama3_high_factor > 0) {
         double own[ROPE_PAIRS_MAX];
-        rope_llama3_divisors(base, config->rope_dimension, config->rope_factor, config->llama3_low_factor,
+        rope_llama3_divisors(base, rotated, config->rope_factor, config->llama3_low_factor,
                              config->llama3_high_factor, (double)config->rope_original_context, own);
-        for (size_t j = 0; j < config->rope_dimension / 2; j++)
+        for (size_t j = 0; j < rotated / 2; j++)
             frequency[j] = (float)(pow(base, -2.0 * (double)j / dimension) / own[j]);
     }
 }

@@ -25,7 +25,9 @@ double rope_yarn_magnitude(double factor, double multiplier);
 void rope_llama3_divisors(double base, size_t dimension, double factor, double low_factor, double high_factor,
                           double original_context, double *divisors);
 
-/* frequency: [config->rope_dimension / 2].  divisors: the contents of rope_freqs.weight, or NULL. */
-void rope_frequencies(const struct model_config *config, const float *divisors, float *frequency);
+/* frequency: [rotated / 2], of layers that rotate so many elements of a head.  divisors: the contents of
+ * rope_freqs.weight, or NULL. */
+void rope_frequencies(const struct model_config *config, size_t rotated, const float *divisors,
+                      float *frequency);
 
 #endif

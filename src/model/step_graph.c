@@ -77,7 +77,7 @@ bool step_graph_takes(const struct forward *forward, const struct forward_batch 
 static struct attention_rows show_layer(struct forward *forward, const struct forward_batch *batch,
                                         size_t layer) {
     struct attention_rows rows = {.layer_index = layer,
-                                  .kv_head_count = forward->model->config.kv_head_count,
+                                  .kv_head_count = forward->model->config.layers[layer].kv.kv_head_count,
                                   .sequences = batch->sequences,
                                   .items = forward->items,
                                   .item_count = batch->item_count};

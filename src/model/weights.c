@@ -127,28 +127,31 @@ static enum status load_vector(struct loader *loader, const char *name, size_t c
 
 static enum status load_attention(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
-    size_t hidden = config->hidden_size, q_size = config->head_count * config->k_dimension;
-    const struct kv_geometry kv = config->layers[loader->layer].kv;
+    const struct layer_config *own = &config->layers[loader->layer];
+    const struct kv_geometry kv = own->kv;
+    const bool stores = own->kv_layer == loader->layer;
+    size_t hidden = config->hidden_size, q_size = config->head_count * kv.k_dimension;
     size_t k_size = kv.kv_head_count * kv.k_dimension;
     size_t v_size = kv.kv_head_count * kv.v_dimension;
-    size_t out_size = config->head_count * config->v_dimension;
+    size_t out_size = config->head_count * kv.v_dimension;
     bool opt = config->family == FAMILY_OPT, biased = opt || config->family == FAMILY_QWEN2;
     TRY(load_vector(loader, layer_tensor(loader, "attn_norm.weight"), hidden, true, &layer->attention_norm));
     if (opt)
         TRY(load_vector(loader, layer_tensor(loader, "attn_norm.bias"), hidden, true,
                         &layer->attention_norm_bias));
     TRY(load_matrix(loader, layer_tensor(loader, "attn_q.weight"), q_size, hidden, &layer->q));
-    TRY(load_matrix(loader, layer_tensor(loader, "attn_k.weight"), k_size, hidden, &layer->k));
-    TRY(load_matrix(loader, layer_tensor(loader, "attn_v.weight"), v_size, hidden, &layer->v));
+    if (stores) TRY(load_matrix(loader, layer_tensor(loader, "attn_k.weight"), k_size, hidden, &layer->k));
+    if (stores) TRY(load_matrix(loader, layer_tensor(loader, "attn_v.weight"), v_size, hidden, &layer->v));
     TRY(load_matrix(loader, layer_tensor(loader, "attn_output.weight"), hidden, out_size, &layer->output));
     TRY(load_vector(loader, layer_tensor(loader, "attn_q.bias"), q_size, biased, &layer->q_bias));
-    TRY(load_vector(loader, layer_tensor(loader, "attn_k.bias"), k_size, biased, &layer->k_bias));
-    TRY(load_vector(loader, layer_tensor(loader, "attn_v.bias"), v_size, biased, &layer->v_bias));
+    if (stores) TRY(load_vector(loader, layer_tensor(loader, "attn_k.bias"), k_size, biased, &layer->k_bias));
+    if (stores) TRY(load_vector(loader, layer_tensor(loader, "attn_v.bias"), v_size, biased, &layer->v_bias));
     TRY(load_vector(loader, layer_tensor(loader, "attn_output.bias"), hidden, opt, &layer->output_bias));
     if (config->family != FAMILY_QWEN3) return STATUS_OK;
-    TRY(load_vector(loader, layer_tensor(loader, "attn_q_norm.weight"), config->k_dimension, true,
+    TRY(load_vector(loader, layer_tensor(loader, "attn_q_norm.weight"), kv.k_dimension, true,
                     &layer->q_norm));
-    return load_vector(loader, layer_tensor(loader, "attn_k_norm.weight"), config->k_dimension, true,
+    if (!stores) return STATUS_OK;
+    return load_vector(loader, layer_tensor(loader, "attn_k_norm.weight"), kv.k_dimension, true,
                        &layer->k_norm);
 }
 
@@ -179,8 +182,12 @@ static enum status load_rope(struct loader *loader) {
             if (!(host[i] > 0)) return mismatch(loader, "rope_freqs.weight", "value", "0 or less", "above 0");
     }
     float *frequency;
-    model->rope_frequency = vector_take(loader, pairs, &frequency);
-    rope_frequencies(&model->config, host, frequency);
+    model->rope_frequency[ROPE_FULL] = vector_take(loader, pairs, &frequency);
+    rope_frequencies(&model->config, model->config.rope_dimension, host, frequency);
+    const size_t sliding = model->config.sliding_rope_dimension;
+    if (sliding == 0) return STATUS_OK;
+    model->rope_frequency[ROPE_SLIDING] = vector_take(loader, sliding / 2, &frequency);
+    rope_frequencies(&model->config, sliding, NULL, frequency);
     return STATUS_OK;
 }
 
@@ -222,10 +229,11 @@ static enum status refuse_unused(struct loader *loader) {
     return STATUS_OK;
 }
 
-/* Elements for every one-dimensional tensor of the file, and for the rope table. */
+/* Elements for every one-dimensional tensor of the file, and for the rope tables. */
 static enum status vectors_reserve(struct loader *loader) {
     struct model *model = loader->model;
-    uint64_t total = align_up(model->config.rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT);
+    uint64_t total = align_up(model->config.rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT) +
+                     align_up(model->config.sliding_rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT);
     for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
         const struct gguf_tensor *tensor = &model->gguf.tensors[i];
         uint64_t bytes;

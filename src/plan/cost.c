@@ -143,7 +143,8 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
                             const struct cost_work *work, struct error *error) {
     const uint64_t depth = work->depth;
     const double sequences = (double)work->sequences,
-                 model_heads = (double)(config->layer_count * config->kv_head_count);
+                 model_heads =
+                     (double)kv_layer_lane(config->kv_groups, config->kv_head_count, config->layer_count, 0);
     struct plan counted = *plan;
     if (counted.sequence_capacity < work->sequences) counted.sequence_capacity = work->sequences;
     if (counted.context_size < depth + 1) counted.context_size = depth + 1;

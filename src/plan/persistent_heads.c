@@ -15,7 +15,7 @@ size_t persistent_prefetchable(double compute_seconds, double bytes_per_second, 
 
 double persistent_difficulty(const struct persistent_question *question, size_t layer, size_t kv_head) {
     enum { GROUP_MAX = 64 };
-    const size_t group = question->head_count / question->kv_head_count,
+    const size_t group = question->head_count / persistent_heads_of(question, layer),
                  first = layer * question->head_count + kv_head * group;
     double similarities[GROUP_MAX];
     float importance[GROUP_MAX];
@@ -25,31 +25,32 @@ double persistent_difficulty(const struct persistent_question *question, size_t 
         importance[i] = question->importance != NULL ? question->importance[first + i] : 1;
     }
     const double similarity = label_similarity(question->options->aggregate, similarities, importance, group);
-    return question->thresholds[layer * question->kv_head_count + kv_head] -
+    return question->thresholds[persistent_lane(question, layer, kv_head)] -
            (similarity - question->options->epsilon);
+}
+
+static double lane_difficulty(const struct persistent_question *question, uint32_t lane) {
+    const size_t heads = question->kv_head_count,
+                 layer = question->groups != NULL ? kv_groups_layer(question->groups, lane) : lane / heads;
+    return persistent_difficulty(question, layer, lane - persistent_lane(question, layer, 0));
 }
 
 /* Puts a lane where its difficulty has it among those of [first, count), which fall; of equals the later one behind. */
 static void insert(const struct persistent_question *question, uint32_t *lanes, size_t first, size_t count,
                    uint32_t lane) {
-    const size_t heads = question->kv_head_count;
-    const double difficulty = persistent_difficulty(question, lane / heads, lane % heads);
+    const double difficulty = lane_difficulty(question, lane);
     size_t i = count;
-    for (; i > first &&
-           persistent_difficulty(question, lanes[i - 1] / heads, lanes[i - 1] % heads) < difficulty;
-         i--)
-        lanes[i] = lanes[i - 1];
+    for (; i > first && lane_difficulty(question, lanes[i - 1]) < difficulty; i--) lanes[i] = lanes[i - 1];
     lanes[i] = lane;
 }
 
 size_t persistent_choose(const struct persistent_question *question, uint32_t *lanes) {
-    const size_t heads = question->kv_head_count;
     size_t count = 0;
     for (size_t layer = question->layer_first; layer < question->layer_count; layer++) {
         const size_t before = count;
-        for (size_t head = 0; head < heads; head++)
+        for (size_t head = 0; head < persistent_heads_of(question, layer); head++)
             if (persistent_difficulty(question, layer, head) > 0)
-                insert(question, lanes, before, count++, (uint32_t)(layer * heads + head));
+                insert(question, lanes, before, count++, (uint32_t)persistent_lane(question, layer, head));
         /* The easiest of them are prefetched. */
         count -= count - before < question->prefetchable ? count - before : question->prefetchable;
     }

@@ -22,12 +22,14 @@
 #include <stdint.h>
 
 #include "attention/reuse_options.h"
+#include "cache/kv_groups.h"
 
 struct persistent_question {
     size_t layer_count, layer_first; /* layers below the first one stay, or are not chosen from */
     size_t head_count, kv_head_count;
+    const struct kv_groups *groups; /* borrowed; NULL: all layers have kv_head_count KV heads */
     const struct reuse_options *options;
-    const double *thresholds; /* [layer_count][kv_head_count]: tau */
+    const double *thresholds; /* [lane] (cache/kv_groups.h): tau */
     const float *similarity;  /* [layer_count][head_count], -1..1 */
     const float *importance;  /* [layer_count][head_count], 0..1; NULL: all alike */
     size_t prefetchable;      /* N_p */
@@ -48,8 +50,14 @@ double persistent_compute_seconds(const struct persistent_times *times);
 size_t persistent_prefetchable(double compute_seconds, double bytes_per_second, double head_bytes);
 /* D of a KV head; NaN: it has no similarity. */
 double persistent_difficulty(const struct persistent_question *question, size_t layer, size_t kv_head);
-/* lanes: [layer_count * kv_head_count].  Those that persist, as layer * kv_head_count + kv_head, the hardest first;
- * returns how many. */
+static inline size_t persistent_lane(const struct persistent_question *question, size_t layer,
+                                     size_t kv_head) {
+    return kv_layer_lane(question->groups, question->kv_head_count, layer, kv_head);
+}
+static inline size_t persistent_heads_of(const struct persistent_question *question, size_t layer) {
+    return kv_layer_heads(question->groups, question->kv_head_count, layer);
+}
+/* lanes: room for all.  Those that persist, the hardest first; returns how many. */
 size_t persistent_choose(const struct persistent_question *question, uint32_t *lanes);
 
 #endif

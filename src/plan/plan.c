@@ -109,29 +109,51 @@ static enum status check_rebuild(const struct plan *plan, const struct model_con
         return error_set(error, STATUS_UNSUPPORTED,
                          "rebuild=recompute with 4-bit pages: what is computed again is not rounded; "
                          "codec=f16 or q8 only");
-    if (config->layer_count < 2)
+    if (model_stored_layers(config) < 2)
         return error_set(error, STATUS_UNSUPPORTED,
                          "rebuild=recompute: a model of one layer keeps no inputs");
     return STATUS_OK;
 }
 
+static enum status check_dimensions(const struct plan *plan, const struct kv_geometry *geometry,
+                                    struct error *error) {
+    if ((plan->k_type != KV_Q8 || geometry->k_dimension % KV_SCALE_GROUP == 0) &&
+        (plan->v_type != KV_Q8 || geometry->v_dimension % KV_SCALE_GROUP == 0))
+        return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "q8 KV needs head dimensions in multiples of %d, not %zu and %zu",
+                     KV_SCALE_GROUP, geometry->k_dimension, geometry->v_dimension);
+}
+
 /* Before KV is sized. */
 static enum status check_kv_types(const struct plan *plan, const struct model_config *config,
                                   struct error *error) {
-    if ((plan->k_type != KV_Q8 || config->k_dimension % KV_SCALE_GROUP == 0) &&
-        (plan->v_type != KV_Q8 || config->v_dimension % KV_SCALE_GROUP == 0))
-        return STATUS_OK;
-    return error_set(error, STATUS_USAGE, "q8 KV needs head dimensions in multiples of %d, not %zu and %zu",
-                     KV_SCALE_GROUP, config->k_dimension, config->v_dimension);
+    struct kv_geometry one = {.k_dimension = config->k_dimension, .v_dimension = config->v_dimension};
+    const struct kv_groups *groups = config->kv_groups;
+    for (size_t i = 0; i < (groups != NULL ? groups->group_count : 1); i++) {
+        if (groups != NULL) one = groups->list[i].geometry;
+        TRY(check_dimensions(plan, &one, error));
+    }
+    return STATUS_OK;
 }
 
-/* Layers that differ: each is attended to whole, in RAM. */
+/* Pages of two forms, and a key index on disk, are of layers that are alike. */
 static enum status check_layers(const struct plan *plan, const struct model_config *config,
                                 struct error *error) {
-    const bool selects = plan->select.method != NULL && plan->select.method != &select_all;
-    if (plan->disk_directory != NULL) return model_config_check_alike(config, "--kv-disk", error);
-    if (plan->host_bytes > 0) return model_config_check_alike(config, "--kv-host", error);
-    return selects ? model_config_check_alike(config, "a selection", error) : STATUS_OK;
+    const struct kv_groups *groups = config->kv_groups;
+    if (groups != NULL && plan->disk_directory != NULL && config->layer_count > STORE_GROUP_LAYERS_MAX)
+        return error_set(error, STATUS_UNSUPPORTED, "--kv-disk: layers that differ are at most %d, not %zu",
+                         STORE_GROUP_LAYERS_MAX, config->layer_count);
+    /* What rows were before their chunk was rounded is gone when a later layer reads it. */
+    const size_t stored = model_stored_layers(config);
+    if (stored < config->layer_count && plan->quantized_pages)
+        return error_set(
+            error, STATUS_UNSUPPORTED,
+            "%s: %zu of its %zu layers attend to the KV of others, which a codec of 4 bits does not "
+            "support: try --set codec=f16",
+            config->name, config->layer_count - stored, config->layer_count);
+    if (plan->mixes_pages) TRY(model_config_check_alike(config, "codec=dynamic", error));
+    return plan->key_index == PLAN_KEY_INDEX_DISK ? model_config_check_alike(config, "key_index=disk", error)
+                                                  : STATUS_OK;
 }
 
 enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error) {
@@ -161,7 +183,8 @@ struct select_shape plan_select_shape(const struct model_config *config) {
                                  .head_count = config->head_count,
                                  .kv_head_count = config->kv_head_count,
                                  .k_dimension = config->k_dimension,
-                                 .v_dimension = config->v_dimension};
+                                 .v_dimension = config->v_dimension,
+                                 .groups = config->kv_groups};
 }
 
 uint64_t plan_context_size(const struct plan *plan, const struct model_config *config) {
@@ -169,11 +192,11 @@ uint64_t plan_context_size(const struct plan *plan, const struct model_config *c
 }
 
 double plan_inputs_ratio(const struct plan *plan, const struct model_config *config) {
-    const struct inputs_shape shape = {.layer_count = config->layer_count,
+    const struct inputs_shape shape = {.layer_count = model_stored_layers(config),
                                        .hidden_size = config->hidden_size,
                                        .form = config->hidden_size % 32 == 0 ? INPUTS_Q8 : INPUTS_F32};
     const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
-    return (double)inputs_chunk_bytes(&shape) * (double)config->layer_count /
+    return (double)inputs_chunk_bytes(&shape) * (double)shape.layer_count /
            (double)(kv_cache_bytes_per_token(&cache) * KV_CHUNK_TOKENS);
 }
 
@@ -202,6 +225,7 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
                                             .layer_count = config->layer_count,
                                             .head_count = config->head_count,
                                             .k_dimension = config->k_dimension,
+                                            .groups = config->kv_groups,
                                             .reuses = plan->select.reuse.kind == REUSE_SIMILARITY,
                                             .dials = plan->select.loss > 0,
                                             .sequence_capacity = plan->sequence_capacity,
@@ -213,8 +237,7 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
     attention->list_layer_first = min_size(stay, config->layer_count);
     if (plan_keeps_inputs(plan, config)) {
         const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
-        attention->kv_chunk_bytes = (size_t)(kv_cache_bytes_per_token(&cache) * KV_CHUNK_TOKENS /
-                                             (config->layer_count * config->kv_head_count));
+        attention->kv_chunk_bytes = kv_cache_chunk_bytes_max(&cache);
         attention->rebuild_chunks = rebuild_chunks_of(plan, config, attention->kv_chunk_bytes);
         attention->hidden_size = config->hidden_size;
         attention->v_dimension = config->v_dimension;
@@ -261,7 +284,8 @@ static void pool_key_index(const struct plan *plan, uint64_t context, struct kv_
 
 /* Decides where the key index lies, once all else of the cache is known.  Without a budget: as in the least one. */
 static void place_key_index(const struct plan *plan, struct kv_cache_config *cache) {
-    if (!key_index_may_leave(plan) || cache->key_index_bytes == 0 || plan->key_index == PLAN_KEY_INDEX_RAM)
+    if (!key_index_may_leave(plan) || cache->key_index_bytes == 0 || plan->key_index == PLAN_KEY_INDEX_RAM ||
+        cache->groups != NULL)
         return;
     const uint64_t in_ram = kv_tier_bytes_min(cache);
     cache->key_index_group = key_index_group(&plan->select);
@@ -277,11 +301,11 @@ static void place_key_index(const struct plan *plan, struct kv_cache_config *cac
  * would have if none were to stay. */
 static void divide_lists(struct kv_cache_config *cache, const struct list_buffer_shape *buffers,
                          uint64_t spare, size_t *staying) {
-    const uint64_t heads = (cache->layer_count - buffers->layer_first) * cache->kv_head_count,
+    const uint64_t heads = kv_lane(cache, buffers->layer_count, 0) - kv_lane(cache, buffers->layer_first, 0),
                    head = cache->sequence_capacity *
-                          list_buffer_head_bytes(buffers->list_rows, buffers->layout->chunk_bytes),
+                          list_buffer_head_bytes(buffers->list_rows, buffers->chunk_bytes),
                    tables = list_buffer_table_bytes(buffers),
-                   layers = min_size(cache->resident_layers, cache->layer_count) * cache->kv_head_count;
+                   layers = kv_lane(cache, min_size(cache->resident_layers, cache->layer_count), 0);
     ASSERT(*staying <= heads);
     uint64_t rest = spare;
     for (; *staying > 0; --*staying) {
@@ -308,22 +332,21 @@ static enum status add_list_buffers(const struct plan *plan, const struct model_
         lists->kept_max == 0 || cache->host_bytes <= least)
         return STATUS_OK;
     TRY(select_options_unit(&plan->select, &shape, &unit, error));
-    struct kv_layout layout;
-    kv_layout_init(&layout, cache->k_type, cache->v_type, cache->k_dimension, cache->v_dimension);
-    const uint64_t kv_bytes =
-        cache->layer_count * cache->kv_head_count * kv_chunks_of(cache->token_capacity) * layout.chunk_bytes;
+    const size_t chunk_bytes = kv_cache_chunk_bytes_max(cache); /* as a slot has */
+    const uint64_t kv_bytes = kv_lane_count(cache) * kv_chunks_of(cache->token_capacity) * chunk_bytes;
     /* A window's rows are whole chunks, always the same; clusters are taken of a few chunks, which slots hold; by alpha
      * a list is far shorter than the longest, which its buffer has place for. */
     if (plan->select.method == &select_window || plan->select.method == &select_cluster ||
         plan->select.alpha > 0)
         return STATUS_OK;
     if (unit > LIST_UNIT_MAX || cache->host_bytes >= kv_tier_bytes_around(cache, kv_bytes)) return STATUS_OK;
-    const struct list_buffer_shape buffers = {.layer_count = cache->layer_count,
+    const struct list_buffer_shape buffers = {.layer_count = config->layer_count,
                                               .kv_head_count = cache->kv_head_count,
+                                              .groups = cache->groups,
                                               .sequence_capacity = cache->sequence_capacity,
                                               .layer_first = lists->list_layer_first,
                                               .list_rows = lists->kept_max,
-                                              .layout = &layout};
+                                              .chunk_bytes = chunk_bytes};
     divide_lists(cache, &buffers, cache->host_bytes - least, staying);
     return STATUS_OK;
 }
@@ -348,7 +371,7 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     cache->scratch_bytes = attention_bytes(&lists);
     cache->chosen_tokens = lists.kept_max;
     if (plan_keeps_inputs(plan, config)) {
-        const struct inputs_shape shape = {.layer_count = config->layer_count,
+        const struct inputs_shape shape = {.layer_count = model_stored_layers(config),
                                            .hidden_size = config->hidden_size};
         cache->scratch_bytes += plan->sequence_capacity * inputs_bytes(&shape, context, lists.rebuild_chunks);
     }
@@ -410,6 +433,13 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
 enum status plan_run_on(const struct plan *plan, const struct select_shape *shape,
                         const struct device *device, struct error *error) {
     TRY(select_options_run_on(&plan->select, shape, device, error));
+    if (device != NULL && device->lacks_groups && shape->groups != NULL && plan->select.method != NULL &&
+        plan->select.method != &select_all)
+        return error_set(
+            error, STATUS_UNSUPPORTED,
+            "select=%s: the %s device chooses where all layers have K and V of one shape, and this "
+            "model's are of %zu: try --preset full",
+            plan->select.method->name, device->name, shape->groups->group_count);
     if (device != NULL && device->lacks_quantized && plan->quantized_pages)
         return error_set(error, STATUS_UNSUPPORTED,
                          "codec=%s: the %s device does not attend to chunks in 4 bits: try --set codec=f16",

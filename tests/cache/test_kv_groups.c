@@ -31,7 +31,7 @@ static struct device *make_device(void) {
     const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
     assert_ok(device_cpu_create(&device, &options, &error), error);
     assert_ok(device->operations->stream_create(device, &stream, &error), error);
-    assert_true(kv_groups_init(&groups, shapes, LAYERS));
+    assert_true(kv_groups_init(&groups, shapes, NULL, LAYERS));
     return device;
 }
 
@@ -77,7 +77,7 @@ static void test_groups(void **state) {
     (void)state;
     struct kv_groups all;
     struct kv_geometry many[KV_GROUPS_MAX + 1];
-    assert_true(kv_groups_init(&groups, shapes, LAYERS));
+    assert_true(kv_groups_init(&groups, shapes, NULL, LAYERS));
     assert_int_equal(groups.group_count, GROUPS);
     static const size_t layers[GROUPS] = {2, 2, 1}, lanes[LAYERS + 1] = {0, 4, 5, 9, 12, 13},
                         number[LAYERS] = {0, 0, 1, 0, 1};
@@ -91,8 +91,8 @@ static void test_groups(void **state) {
     for (size_t i = 0; i <= LAYERS; i++) assert_int_equal(groups.lane_first[i], lanes[i]);
     assert_int_equal(kv_groups_heads_max(&groups), 4);
     for (size_t i = 0; i <= KV_GROUPS_MAX; i++) many[i] = (struct kv_geometry){1, 8 * (i + 1), 8};
-    assert_true(kv_groups_init(&all, many, KV_GROUPS_MAX));
-    assert_false(kv_groups_init(&all, many, KV_GROUPS_MAX + 1));
+    assert_true(kv_groups_init(&all, many, NULL, KV_GROUPS_MAX));
+    assert_false(kv_groups_init(&all, many, NULL, KV_GROUPS_MAX + 1));
 }
 
 static struct kv_cache_config config_of(uint64_t tokens, size_t sequences) {

@@ -12,19 +12,24 @@
 
 void decode_rig_open(struct decode_rig *rig, const char *name, const char *architecture,
                      struct device *device, size_t token_count, uint64_t seed) {
-    struct random random;
     struct tiny_model tiny = tiny_model_default(architecture);
-    const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
-    *rig = (struct decode_rig){.device = device, .width = tiny.vocabulary_size};
     tiny.head_dimension = 32;
     tiny.layer_count = DECODE_RIG_LAYERS;
+    decode_rig_open_model(rig, name, &tiny, device, token_count, seed);
+}
+
+void decode_rig_open_model(struct decode_rig *rig, const char *name, const struct tiny_model *tiny,
+                           struct device *device, size_t token_count, uint64_t seed) {
+    struct random random;
+    const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
+    *rig = (struct decode_rig){.device = device, .width = tiny->vocabulary_size};
     if (device == NULL) assert_ok(device_cpu_create(&rig->device, &options, &rig->error), rig->error);
-    tiny_model_load_on(&tiny, name, rig->device, &rig->model);
+    tiny_model_load_on(tiny, name, rig->device, &rig->model);
     rig->calibration = tiny_calibration_write(rig->model);
     rig->tokens = calloc(token_count, sizeof *rig->tokens);
     assert_non_null(rig->tokens);
     random_init(&random, seed);
-    tiny_model_tokens(&tiny, &random, rig->tokens, token_count);
+    tiny_model_tokens(tiny, &random, rig->tokens, token_count);
 }
 
 void decode_rig_close(struct decode_rig *rig) {

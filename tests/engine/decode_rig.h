@@ -22,6 +22,10 @@ struct decode_rig {
 /* name: of the model's file, the test program's own.  device: taken over; NULL: the cpu device with two threads. */
 void decode_rig_open(struct decode_rig *rig, const char *name, const char *architecture,
                      struct device *device, size_t token_count, uint64_t seed);
+/* The same of a model of other shapes, of f32. */
+struct tiny_model;
+void decode_rig_open_model(struct decode_rig *rig, const char *name, const struct tiny_model *tiny,
+                           struct device *device, size_t token_count, uint64_t seed);
 void decode_rig_close(struct decode_rig *rig);
 
 /* A sequence of the first tokens, prefilled. */

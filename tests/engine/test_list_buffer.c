@@ -48,7 +48,7 @@ static void rig_open(struct rig *rig, enum kv_type type, size_t heads, size_t se
                                       .sequence_capacity = sequences,
                                       .layer_first = 1,
                                       .list_rows = ROWS,
-                                      .layout = &rig->layout,
+                                      .chunk_bytes = rig->layout.chunk_bytes,
                                       .stays = rig->stays};
     shape.bytes = list_buffer_table_bytes(&shape) +
                   sequences * heads * list_buffer_head_bytes(ROWS, rig->layout.chunk_bytes);
@@ -113,10 +113,11 @@ static void turn(struct rig *rig, struct list_buffer *buffer, const struct row_l
         chunks[missing[i] / KV_CHUNK_TOKENS] = rig->chunks[missing[i] / KV_CHUNK_TOKENS];
     struct placed placed = {0};
     const uint32_t *places = placed_table(&placed, POOL_ROWS, chunks, TOKENS / KV_CHUNK_TOKENS);
-    list_buffer_fill(rig->buffers, buffer, list, &placed.pools, places);
+    const struct kv_view source = {.layout = &rig->layout, .pools = &placed.pools};
+    list_buffer_fill(rig->buffers, buffer, list, &source, places);
     const struct row_list rows = list_buffer_rows(buffer);
     const struct list_buffer *shown = buffer;
-    const struct kv_view view = list_buffers_view(rig->buffers, rig->stream, &shown, 1);
+    const struct kv_view view = list_buffers_view(rig->buffers, rig->stream, &rig->layout, &shown, 1);
     bool taken[ROWS] = {false};
     assert_int_equal(rows.count, list->count);
     for (size_t i = 0; i < list->count; i++) {

@@ -233,8 +233,12 @@ static void a_fraction_takes_units(void **state) {
                               .kv_heads = rig.model->config.kv_head_count};
         if (of[round / 4] == &select_cluster) units.picked *= CLUSTER_TOKENS; /* they are picked one by one */
         struct sequence *sequence = filled(&rig, LENGTH);
-        const struct select_shape shape = {2, rig.model->config.head_count, units.kv_heads,
-                                           rig.model->config.k_dimension, rig.model->config.v_dimension};
+        const struct select_shape shape = {2,
+                                           rig.model->config.head_count,
+                                           units.kv_heads,
+                                           rig.model->config.k_dimension,
+                                           rig.model->config.v_dimension,
+                                           NULL};
         uint64_t kept_max;
         assert_ok(select_options_kept_max(&select, &shape, LENGTH + 1, &kept_max, &rig.error), rig.error);
         if (round % 4 == 2) { /* all there are */
@@ -298,8 +302,12 @@ static void heads_keep_by_importance(void **state) {
         struct rig rig = {0};
         rig_open(&rig, cpu_default(), 2, select);
         const size_t kv_heads = rig.model->config.kv_head_count;
-        const struct select_shape shape = {LAYERS, rig.model->config.head_count, kv_heads,
-                                           rig.model->config.k_dimension, rig.model->config.v_dimension};
+        const struct select_shape shape = {LAYERS,
+                                           rig.model->config.head_count,
+                                           kv_heads,
+                                           rig.model->config.k_dimension,
+                                           rig.model->config.v_dimension,
+                                           NULL};
         struct sequence *sequence = filled(&rig, LENGTH);
         struct watch watch = {&select, kv_heads, 0, KEEP, 0};
         attention_set_observer(engine_attention(rig.engine), check_shares, &watch);

@@ -13,7 +13,9 @@ struct plain {
     const struct model *model;
     size_t count;
     double *x, *h;           /* [count][hidden]: residual stream, normed */
-    double *q, *k, *v, *out; /* [count][heads * dimension] */
+    double *q, *out;         /* [count][heads * dimension] */
+    double *k, *v;           /* [layer] of layer_size, [count][heads * dimension] */
+    size_t layer_size;
 };
 
 /* What the cpu device has there; NULL: nothing. */
@@ -46,14 +48,14 @@ static void norm(const double *x, struct span weight, struct span bias, double e
         y[i] = (x[i] - mean) * scale * (double)w[i] + (b != NULL ? (double)b[i] : 0);
 }
 
-static void rotate(const struct model *model, size_t position, double *head) {
+static void rotate(const struct model *model, size_t rope, size_t position, double *head) {
     const struct model_config *config = &model->config;
-    size_t pairs = config->rope_dimension / 2;
+    size_t pairs = (rope == ROPE_SLIDING ? config->sliding_rope_dimension : config->rope_dimension) / 2;
     if (!config->has_rope) return;
     for (size_t j = 0; j < pairs; j++) {
         size_t a = config->rope_order == ROPE_SPLIT ? j : 2 * j;
         size_t b = config->rope_order == ROPE_SPLIT ? j + pairs : 2 * j + 1;
-        double angle = (double)position * (double)floats(model->rope_frequency)[j];
+        double angle = (double)position * (double)floats(model->rope_frequency[rope])[j];
         double c = cos(angle) * (double)config->rope_attention_factor;
         double s = sin(angle) * (double)config->rope_attention_factor, x = head[a], y = head[b];
         head[a] = x * c - y * s;
@@ -63,47 +65,52 @@ static void rotate(const struct model *model, size_t position, double *head) {
 
 static void attend_head(const struct plain *p, const struct layer_config *layer, size_t t, size_t head) {
     const struct model_config *config = &p->model->config;
-    size_t dimension = config->k_dimension, kv = head / (config->head_count / layer->kv.kv_head_count);
+    size_t dimension = layer->kv.k_dimension, kv = head / (config->head_count / layer->kv.kv_head_count);
     size_t q_size = config->head_count * dimension, kv_size = layer->kv.kv_head_count * dimension;
     size_t first = layer->attention == ATTENTION_SLIDING && t + 1 > layer->window ? t + 1 - layer->window : 0;
     double *out = p->out + t * q_size + head * dimension, sum = 0, maximum = -INFINITY;
+    const double *k = p->k + layer->kv_layer * p->layer_size, *v = p->v + layer->kv_layer * p->layer_size;
     double *score = calloc(p->count, sizeof *score);
     for (size_t s = first; s <= t; s++) {
         for (size_t i = 0; i < dimension; i++)
-            score[s] += p->q[t * q_size + head * dimension + i] * p->k[s * kv_size + kv * dimension + i];
-        score[s] *= (double)config->attention_scale;
+            score[s] += p->q[t * q_size + head * dimension + i] * k[s * kv_size + kv * dimension + i];
+        score[s] *= (double)layer->scale;
         maximum = fmax(maximum, score[s]);
     }
     memset(out, 0, dimension * sizeof *out);
     for (size_t s = first; s <= t; s++) sum += exp(score[s] - maximum);
     for (size_t s = first; s <= t; s++)
         for (size_t i = 0; i < dimension; i++)
-            out[i] += exp(score[s] - maximum) / sum * p->v[s * kv_size + kv * dimension + i];
+            out[i] += exp(score[s] - maximum) / sum * v[s * kv_size + kv * dimension + i];
     free(score);
 }
 
 static void attention(const struct plain *p, size_t index) {
     const struct model_config *config = &p->model->config;
     const struct layer_weights *w = &p->model->layers[index];
-    size_t hidden = config->hidden_size, dimension = config->k_dimension;
-    const size_t kv_heads = config->layers[index].kv.kv_head_count;
+    const struct layer_config *layer = &config->layers[index];
+    size_t hidden = config->hidden_size, dimension = layer->kv.k_dimension;
+    const size_t kv_heads = layer->kv_layer == index ? layer->kv.kv_head_count : 0;
     size_t q_size = config->head_count * dimension, kv_size = kv_heads * dimension;
     double epsilon = (double)config->norm_epsilon;
     for (size_t t = 0; t < p->count; t++) {
-        double *h = p->h + t * hidden, *q = p->q + t * q_size, *k = p->k + t * kv_size;
+        double *h = p->h + t * hidden, *q = p->q + t * q_size,
+               *k = p->k + index * p->layer_size + t * kv_size;
         norm(p->x + t * hidden, w->attention_norm, w->attention_norm_bias, epsilon, hidden, h);
         multiply(&w->q, w->q_bias, h, q, false);
-        multiply(&w->k, w->k_bias, h, k, false);
-        multiply(&w->v, w->v_bias, h, p->v + t * kv_size, false);
+        if (kv_heads > 0) {
+            multiply(&w->k, w->k_bias, h, k, false);
+            multiply(&w->v, w->v_bias, h, p->v + index * p->layer_size + t * kv_size, false);
+        }
         for (size_t i = 0; i < config->head_count; i++) {
             if (span_exists(w->q_norm))
                 norm(q + i * dimension, w->q_norm, none, epsilon, dimension, q + i * dimension);
-            rotate(p->model, t, q + i * dimension);
+            rotate(p->model, layer->rope, t, q + i * dimension);
         }
         for (size_t i = 0; i < kv_heads; i++) {
             if (span_exists(w->k_norm))
                 norm(k + i * dimension, w->k_norm, none, epsilon, dimension, k + i * dimension);
-            rotate(p->model, t, k + i * dimension);
+            rotate(p->model, layer->rope, t, k + i * dimension);
         }
         for (size_t i = 0; i < config->head_count; i++) attend_head(p, &config->layers[index], t, i);
         multiply(&w->output, w->output_bias, p->out + t * q_size, p->x + t * hidden, true);
@@ -138,7 +145,9 @@ void plain_forward(const struct model *model, const int32_t *tokens, size_t coun
     size_t width = config->hidden_size, q_size = config->head_count * config->k_dimension;
     struct plain p = {.model = model, .count = count};
     double **buffers[] = {&p.x, &p.h, &p.q, &p.k, &p.v, &p.out};
-    for (size_t i = 0; i < 6; i++) *buffers[i] = calloc(count * (width + q_size), sizeof(double));
+    p.layer_size = count * q_size;
+    for (size_t i = 0; i < 6; i++)
+        *buffers[i] = calloc(config->layer_count * count * (width + q_size), sizeof(double));
     for (size_t t = 0; t < count; t++)
         for (size_t i = 0; i < width; i++) {
             p.x[t * width + i] = (double)embedding_row(&model->token_embedding, (size_t)tokens[t])[i];

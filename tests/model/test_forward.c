@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/random.h"
+#include "model/model_size.h"
 #include "model/tiny_model.h"
 
 enum { TOKENS = 150 };
@@ -45,14 +46,8 @@ static void observe(void *context, size_t layer_index, const float *hidden, size
 }
 
 static struct kv_cache *cache_for(const struct model *model) {
-    const struct model_config *config = &model->config;
-    struct kv_cache_config kv = {.layer_count = config->layer_count,
-                                 .kv_head_count = config->kv_head_count,
-                                 .k_dimension = config->k_dimension,
-                                 .v_dimension = config->v_dimension,
-                                 .groups = config->kv_groups,
-                                 .token_capacity = 256,
-                                 .sequence_capacity = 1};
+    struct kv_cache_config kv = model_cache_config(&model->config, KV_F16, KV_F16);
+    kv.token_capacity = 256;
     struct kv_cache *cache;
     struct error error;
     assert_ok(kv_cache_create(&cache, model->device, &kv, &error), error);
@@ -73,7 +68,7 @@ static void run(struct model *model, const int32_t *tokens, struct observed *obs
     assert_ok(kv_sequence_create(&sequence, cache, 256, &error), error);
     assert_ok(kv_sequence_reserve(sequence, TOKENS, &error), error);
     struct attention *attention;
-    const struct attention_options everything = {.cache = NULL};
+    const struct attention_options everything = {.groups = model->config.kv_groups};
     assert_ok(attention_create(&attention, model->device, &everything, &error), error);
     assert_ok(forward_create(&forward, model,
                              &(struct forward_options){.attention = attention,
@@ -172,6 +167,21 @@ static void test_layers_differ(void **state) {
         }
 }
 
+/* Other dimensions in layers with a window, which rotate by a table of their own, and a layer that attends to the KV of
+ * the one before it. */
+static void test_shapes_differ(void **state) {
+    (void)state;
+    static const char *const names[] = {"llama", "qwen2", "qwen3"};
+    for (size_t f = 0; f < 3; f++)
+        for (int shares = 0; shares < 2; shares++) {
+            struct tiny_model tiny = tiny_model_of_groups(shares == 1);
+            tiny.family = names[f];
+            tiny.window = 20;
+            check(tiny,
+                  shares ? "layers of different shapes, and a shared one" : "layers of different shapes");
+        }
+}
+
 static void test_rope_kinds(void **state) {
     (void)state;
     static const char *const kinds[] = {"linear", "yarn", "llama3", "tensor"};
@@ -193,9 +203,9 @@ static void test_sliding_window(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),       cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_layers_differ),  cmocka_unit_test(test_rope_kinds),
-        cmocka_unit_test(test_sliding_window),
+        cmocka_unit_test(test_families),      cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_layers_differ), cmocka_unit_test(test_shapes_differ),
+        cmocka_unit_test(test_rope_kinds),    cmocka_unit_test(test_sliding_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -132,7 +132,7 @@ static void test_bad_layers(void **state) {
                {2, {4, 0}, "head_count_kv: found 0, expected 1 to 12"},
                {2, {4, -1}, "head_count_kv: found -1, expected 1 to 12"},
                {2, {4, 13}, "head_count_kv: found 13, expected 1 to 12"},
-               {5, {1, 2, 3, 4, 6}, "head_count_kv: found more than 4 different numbers"}};
+               {5, {1, 2, 3, 4, 6}, "head_count_kv: found layers of more than 4 shapes"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct tiny_model tiny = tiny_model_default("llama");
         struct error error;
@@ -141,6 +141,29 @@ static void test_bad_layers(void **state) {
         tiny.kv_heads = bad[i].heads;
         const enum status status = load(&tiny, &error);
         assert_int_equal(status, STATUS_MODEL);
+        if (strstr(error.message, bad[i].says) == NULL) fail_msg("case %zu: %s", i, error.message);
+    }
+}
+
+/* Layers that attend to the KV of others. */
+static void test_bad_sources(void **state) {
+    (void)state;
+    static const struct {
+        size_t shared;
+        int32_t slides[6], heads[6];
+        const char *says;
+    } bad[] = {
+        {6, {0}, {2, 2, 2, 2, 2, 2}, "shared_kv_layers': found 6, expected 0 to 5"},
+        {1, {0, 0, 0, 0, 0, 1}, {2, 2, 2, 2, 2, 2}, "shared_kv_layers: layer 5 has no layer of its kind"},
+        {2, {0}, {2, 2, 2, 4, 4, 2}, "found 2 KV heads in layer 5, expected 4, as in layer 3"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct tiny_model tiny = tiny_model_of_groups(false);
+        struct error error;
+        tiny.layer_count = 6;
+        tiny.kv_heads = bad[i].heads;
+        tiny.slides = bad[i].slides;
+        tiny.shared_layers = bad[i].shared;
+        assert_int_equal(load(&tiny, &error), STATUS_MODEL);
         if (strstr(error.message, bad[i].says) == NULL) fail_msg("case %zu: %s", i, error.message);
     }
 }
@@ -186,9 +209,8 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families_load),
-        cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_bad_layers),
+        cmocka_unit_test(test_families_load), cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_bad_layers),    cmocka_unit_test(test_bad_sources),
         cmocka_unit_test(test_config),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -44,7 +44,7 @@ static void test_frequencies(void **state) {
     for (size_t i = 0; i < sizeof rope_cases / sizeof rope_cases[0]; i++) {
         float frequency[ROPE_PAIRS_MAX];
         struct model_config config = config_of(&rope_cases[i]);
-        rope_frequencies(&config, NULL, frequency);
+        rope_frequencies(&config, config.rope_dimension, NULL, frequency);
         check(&rope_cases[i], frequency);
     }
 }
@@ -64,7 +64,7 @@ static void test_llama3_by_tensor(void **state) {
         struct model_config config = config_of(c);
         config.llama3_low_factor = config.llama3_high_factor = 0;
         config.rope_factor = 1;
-        rope_frequencies(&config, stored, frequency);
+        rope_frequencies(&config, config.rope_dimension, stored, frequency);
         for (size_t j = 0; j < c->dimension / 2; j++)
             assert_true(fabs((double)frequency[j] - c->frequency[j]) <= 0x1.0p-22 * c->frequency[j]);
         tested++;

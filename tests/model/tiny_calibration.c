@@ -26,7 +26,7 @@ char *tiny_calibration_write(const struct model *model) {
     for (size_t layer = 0; layer < config->layer_count; layer++)
         importance[layer * config->head_count] = layer % 2 == 0 ? 1 : 0.5F;
     /* Half of the KV heads lose less by a reused list than the others: they reuse what they have, those nothing. */
-    const size_t lanes = config->layer_count * config->kv_head_count;
+    const size_t lanes = kv_layer_lane(config->kv_groups, config->kv_head_count, config->layer_count, 0);
     struct reuse_point *reuse = calloc(lanes * REUSE_CURVE_POINTS, sizeof *reuse);
     for (size_t i = 0; i < lanes * REUSE_CURVE_POINTS; i++) {
         const size_t point = i % REUSE_CURVE_POINTS;

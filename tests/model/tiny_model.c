@@ -92,6 +92,15 @@ static void put_metadata(struct writer *w) {
     }
     put_float(w, opt ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5F);
     if (t->window != 0) put_uint(w, "attention.sliding_window", t->window);
+    if (t->slides != NULL)
+        assert_ok(gguf_writer_add_ints(w->gguf, key_of(w, "attention.sliding_window_pattern"), t->slides,
+                                       t->layer_count, &w->error),
+                  w->error);
+    if (t->sliding_dimension != 0) {
+        put_uint(w, "attention.key_length_swa", t->sliding_dimension);
+        put_uint(w, "attention.value_length_swa", t->sliding_dimension);
+    }
+    if (t->shared_layers != 0) put_uint(w, "attention.shared_kv_layers", t->shared_layers);
     if (t->window_period != 0) put_uint(w, "attention.sliding_window_pattern", t->window_period);
     if (t->scaling != NULL && !is(t->scaling, "tensor")) {
         assert_ok(gguf_writer_add_string(w->gguf, key_of(w, "rope.scaling.type"), t->scaling,
@@ -141,13 +150,16 @@ static void add_layer(struct writer *w, size_t layer) {
     bool opt = is(t->family, "opt"), biased = opt || is(t->family, "qwen2");
     const int32_t own = t->kv_heads != NULL ? t->kv_heads[layer] : (int32_t)t->kv_head_count;
     const size_t kv_heads = own > 0 ? (size_t)own : 1; /* a number that is refused */
-    size_t q_size = t->head_count * t->head_dimension, kv_size = kv_heads * t->head_dimension;
+    const bool slides = t->slides != NULL && t->slides[layer] != 0,
+               stores = layer + t->shared_layers < t->layer_count;
+    const size_t dimension = slides && t->sliding_dimension != 0 ? t->sliding_dimension : t->head_dimension;
+    size_t q_size = t->head_count * dimension, kv_size = kv_heads * dimension;
     char name[64];
 #define LAYER(suffix) (snprintf(name, sizeof name, "blk.%zu." suffix, layer), name)
     add_norm(w, LAYER("attn_norm.weight"), t->hidden_size);
     add_matrix(w, LAYER("attn_q.weight"), q_size, t->hidden_size);
-    add_matrix(w, LAYER("attn_k.weight"), kv_size, t->hidden_size);
-    add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
+    if (stores) add_matrix(w, LAYER("attn_k.weight"), kv_size, t->hidden_size);
+    if (stores) add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
     add_output(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
     add_norm(w, LAYER("ffn_norm.weight"), t->hidden_size);
     if (!opt) add_matrix(w, LAYER("ffn_gate.weight"), t->ffn_size, t->hidden_size);
@@ -155,8 +167,8 @@ static void add_layer(struct writer *w, size_t layer) {
     add_output(w, LAYER("ffn_down.weight"), t->hidden_size, t->ffn_size);
     if (biased) {
         add_bias(w, LAYER("attn_q.bias"), q_size);
-        add_bias(w, LAYER("attn_k.bias"), kv_size);
-        add_bias(w, LAYER("attn_v.bias"), kv_size);
+        if (stores) add_bias(w, LAYER("attn_k.bias"), kv_size);
+        if (stores) add_bias(w, LAYER("attn_v.bias"), kv_size);
     }
     if (opt) {
         add_bias(w, LAYER("attn_norm.bias"), t->hidden_size);
@@ -166,8 +178,8 @@ static void add_layer(struct writer *w, size_t layer) {
         add_bias(w, LAYER("ffn_down.bias"), t->hidden_size);
     }
     if (is(t->family, "qwen3")) {
-        add_norm(w, LAYER("attn_q_norm.weight"), t->head_dimension);
-        add_norm(w, LAYER("attn_k_norm.weight"), t->head_dimension);
+        add_norm(w, LAYER("attn_q_norm.weight"), dimension);
+        if (stores) add_norm(w, LAYER("attn_k_norm.weight"), dimension);
     }
 #undef LAYER
 }
@@ -236,6 +248,25 @@ struct tiny_model tiny_model_random(struct random *random, const char *const *fa
         tiny.window_period = (uint32_t)random_below(random, 3);
     }
     return tiny;
+}
+
+struct tiny_model tiny_model_of_groups(bool shares) {
+    static const int32_t kv_heads[] = {2, 1, 4, 1, 2, 1, 1}, slides[] = {0, 1, 0, 1, 0, 0, 0};
+    struct tiny_model tiny = tiny_model_default("llama");
+    tiny.layer_count = 7;
+    tiny.kv_heads = kv_heads;
+    tiny.head_dimension = 64;
+    tiny.sliding_dimension = 32;
+    tiny.slides = slides;
+    tiny.window = 100;
+    tiny.shared_layers = shares ? 1 : 0;
+    return tiny;
+}
+
+void tiny_model_unslide(struct model *model, size_t layer) {
+    struct layer_config *config = (struct layer_config *)(uintptr_t)&model->config.layers[layer];
+    config->attention = ATTENTION_FULL;
+    config->window = 0;
 }
 
 void tiny_model_load(const struct tiny_model *tiny, const char *name, const struct device_options *options,

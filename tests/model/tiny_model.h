@@ -19,6 +19,9 @@ struct tiny_model {
     float factor;
     uint32_t original_context;
     uint32_t window, window_period; /* sliding layers; period 0: all */
+    const int32_t *slides;          /* [layer_count]: which do, in place of the period; NULL: by it */
+    size_t sliding_dimension;       /* of the heads of sliding layers; 0: head_dimension */
+    size_t shared_layers;           /* so many, the last ones, attend to the KV of earlier ones */
     enum tensor_type type;          /* of the matrices */
     enum tensor_type vector_type;   /* of norms and biases */
     bool adds_nothing;              /* layers leave the residual stream as it is: each has the same input */
@@ -36,6 +39,12 @@ struct tiny_model {
 
 /* Sensible sizes for a family: GQA for llama, qwen2 and qwen3, MHA for opt. */
 struct tiny_model tiny_model_default(const char *family);
+
+/* A llama of seven layers with 1, 2 and 4 KV heads, of 32 and of 64 dimensions, the second and the fourth one with a
+ * window.  shares: the last one attends to the KV of the one before it. */
+struct tiny_model tiny_model_of_groups(bool shares);
+/* A layer of a loaded model that slides attends to everything, so that layers of its dimensions choose too. */
+void tiny_model_unslide(struct model *model, size_t layer);
 
 /* One of the families, with random layers and windows; what q8 needs holds. */
 struct tiny_model tiny_model_random(struct random *random, const char *const *families, size_t family_count);
