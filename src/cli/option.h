@@ -157,6 +157,7 @@ enum option_id {
     OPTION_TOP_LOGPROBS,
     OPTION_QUIET,
     OPTION_VERBOSE,
+    OPTION_AS,
     OPTION_HELP,
     OPTION_COUNT
 };

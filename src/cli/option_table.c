@@ -1,6 +1,8 @@
 /* The options of all commands: one row each, from which parsing and help are made. */
 #include "cli/option.h"
 
+#include "cli/reference.h"
+
 #define BIT(command) (1u << COMMAND_##command)
 
 enum {
@@ -513,6 +515,10 @@ const struct option_spec option_table[] = {
     {.id = OPTION_VERBOSE, .name = "verbose", .short_name = "v",
      .kind = ARGUMENT_NONE, .commands = BIT(VERSION), .group = GROUP_GENERAL,
      .help = "also the build, the processor and the instruction sets in use"},
+    {.id = OPTION_AS, .name = "as",
+     .kind = ARGUMENT_WORD, .argument = "FORM", .choices = REFERENCE_FORMS,
+     .commands = BIT(HELP), .group = GROUP_GENERAL,
+     .help = "all commands and options as a manual page, a page of docs/, or a shell's completions"},
     {.id = OPTION_HELP, .name = "help", .short_name = "h",
      .kind = ARGUMENT_NONE, .commands = EVERY, .group = GROUP_GENERAL,
      .help = "print this"},

@@ -288,7 +288,7 @@ static enum status generate_and_print(struct run *run, struct error *error) {
         run->answers[0].sink = sink_stream;
         run->answers[0].sink_context = &run->last_byte;
         status = generate(run, error);
-        if (run->last_byte != '\n' && isatty(STDOUT_FILENO)) output_text("\n"); /* a prompt may follow */
+        if (run->last_byte != '\n' && (run->last_byte != 0 || isatty(STDOUT_FILENO))) output_text("\n");
     }
     struct error output_error;
     enum status written = output_flush(&output_error);
@@ -308,8 +308,12 @@ static uint64_t output_token_count(const struct run *run) {
 }
 
 /* Else an answer that was cut short looks like one that the model ended. */
-static void print_full_context(const struct run *run) {
+static void print_cut(const struct run *run) {
     for (size_t i = 0; i < run->answer_count; i++) {
+        if (run->answers[i].stop == STOP_LOOP)
+            fprintf(stderr,
+                    "loam: note: the answer stops because it repeats itself without end (--ignore-eos goes "
+                    "on)\n");
         if (run->answers[i].stop != STOP_CONTEXT) continue;
         fprintf(stderr, "loam: note: the answer stops because the context of %llu tokens is full: -c%s\n",
                 (unsigned long long)engine_context_size(run->session.engine),
@@ -336,7 +340,7 @@ static void print_timings(const struct run *run) {
         char left_out[RECEIPT_TEXT_BYTES];
         fprintf(stderr, "loam: receipt: %s\n", receipt_text(&chosen, left_out, sizeof left_out));
     }
-    print_full_context(run);
+    print_cut(run);
     fractions_print(run->session.engine, run->answers[0].sequence);
     rebuilt_print(run->session.engine);
 }

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "generate/generate_internal.h"
+#include "generate/loop_guard.h"
 
 const char *stop_reason_name(enum stop_reason reason) {
     switch (reason) {
@@ -11,10 +12,15 @@ const char *stop_reason_name(enum stop_reason reason) {
     case STOP_STRING: return "string";
     case STOP_LENGTH: return "length";
     case STOP_CONTEXT: return "context";
+    case STOP_LOOP: return "loop";
     case STOP_INTERRUPTED: return "interrupted";
     case STOP_FAILED: return "failed";
     }
     return "none";
+}
+
+bool stop_reason_is_cut(enum stop_reason reason) {
+    return reason == STOP_LENGTH || reason == STOP_CONTEXT || reason == STOP_LOOP;
 }
 
 enum status answer_create(struct answer *answer, const struct generation *generation,
@@ -129,8 +135,8 @@ enum status answer_finish(struct answer *answer, enum stop_reason reason, struct
     answer->stop = reason;
     TRY(emit_bytes(answer, answer->scan.held, answer->scan.count, error));
     answer->scan.count = 0;
-    const bool is_cut = reason == STOP_LENGTH || reason == STOP_CONTEXT;
-    if (is_cut && answer->utf8.replace) return STATUS_OK; /* half a character, which no token made invalid */
+    /* Half a character, which no token made invalid. */
+    if (stop_reason_is_cut(reason) && answer->utf8.replace) return STATUS_OK;
     char shown[3 * UTF8_BYTES_MAX]; /* utf8_stream_bound(0) */
     size_t count = utf8_stream_finish(&answer->utf8, shown);
     if (answer->sink == NULL || count == 0) return STATUS_OK;
@@ -156,5 +162,7 @@ enum status answer_take(struct answer *answer, const struct generation *generati
         return answer_finish(answer, STOP_LENGTH, error);
     if (sequence_length(answer->sequence) >= engine_context_size(generation->engine))
         return answer_finish(answer, STOP_CONTEXT, error);
+    if (!generation->ignore_end && loop_guard_finds(answer->tokens.ids, answer->tokens.count))
+        return answer_finish(answer, STOP_LOOP, error);
     return STATUS_OK;
 }

@@ -24,11 +24,14 @@ enum stop_reason {
     STOP_STRING,      /* the answer's text reached a stop string */
     STOP_LENGTH,      /* token_max was reached */
     STOP_CONTEXT,     /* the context is full */
+    STOP_LOOP,        /* the answer repeats itself without end (loop_guard.h); not with ignore_end */
     STOP_INTERRUPTED, /* the listener stopped it */
     STOP_FAILED,
 };
 
 const char *stop_reason_name(enum stop_reason reason);
+/* The model would have gone on. */
+bool stop_reason_is_cut(enum stop_reason reason);
 
 /* The owner's callbacks, called on the thread that runs the generation.  Each may be NULL. */
 struct generation_listener {

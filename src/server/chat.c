@@ -113,7 +113,7 @@ static json_t *calls_json(const struct ask_choice *choice, size_t first, bool wi
 }
 
 /* Takes the delta.  Log-probabilities of the tokens since the last frame come along. */
-static void send_delta(struct ask *ask, struct ask_choice *choice, json_t *delta, const char *finish_reason) {
+static void send_delta(struct ask *ask, struct ask_choice *choice, json_t *delta, bool is_last) {
     json_t *object = openai_envelope(ask, object_chunk), *choices = json_array(), *entry = json_object();
     json_put_uint(entry, "index", choice->index);
     json_put(entry, "delta", delta);
@@ -122,7 +122,10 @@ static void send_delta(struct ask *ask, struct ask_choice *choice, json_t *delta
                  ? log_probabilities_chat(choice, choice->tokens_sent, choice->token_count)
                  : json_null());
     choice->tokens_sent = choice->token_count;
-    json_put(entry, "finish_reason", finish_reason != NULL ? json_string(finish_reason) : json_null());
+    if (is_last)
+        openai_put_finish(entry, choice);
+    else
+        json_put(entry, "finish_reason", json_null());
     json_array_append_new(choices, entry);
     json_put(object, "choices", choices);
     if (sse_send(ask->exchange, NULL, object)) ask->is_full = true;
@@ -134,7 +137,7 @@ static void stream_begin(struct ask *ask, const struct service_admission *admiss
         json_t *delta = json_object();
         json_put(delta, "role", json_string("assistant"));
         json_put(delta, "content", json_string(""));
-        send_delta(ask, &ask->choices[i], delta, NULL);
+        send_delta(ask, &ask->choices[i], delta, false);
     }
 }
 
@@ -147,15 +150,15 @@ static void stream_part(struct ask *ask, struct ask_choice *choice, const struct
         json_put(delta, "tool_calls", calls_json(choice, choice->call_count - 1, true));
         break;
     }
-    send_delta(ask, choice, delta, NULL);
+    send_delta(ask, choice, delta, false);
 }
 
 static void stream_token(struct ask *ask, struct ask_choice *choice) {
-    if (choice->tokens_sent < choice->token_count) send_delta(ask, choice, json_object(), NULL);
+    if (choice->tokens_sent < choice->token_count) send_delta(ask, choice, json_object(), false);
 }
 
 static void stream_choice_ends(struct ask *ask, struct ask_choice *choice) {
-    send_delta(ask, choice, json_object(), openai_finish_reason(choice));
+    send_delta(ask, choice, json_object(), true);
 }
 
 /* A frame without text; some clients give up after two minutes of silence, and comments do not count. */
@@ -200,7 +203,7 @@ static void reply_whole(struct ask *ask) {
         json_put(entry, "logprobs",
                  ask->options.has_log_probabilities ? log_probabilities_chat(choice, 0, choice->token_count)
                                                     : json_null());
-        json_put(entry, "finish_reason", json_string(openai_finish_reason(choice)));
+        openai_put_finish(entry, choice);
         json_array_append_new(choices, entry);
     }
     json_put(object, "choices", choices);
@@ -229,9 +232,7 @@ static const struct ask_family family = {.id_prefix = "chatcmpl-",
                                          .fail = openai_fail,
                                          .beat = send_progress};
 
-void chat_route(struct server *server, struct exchange *exchange) {
-    ask_route(server, exchange, &family);
-}
+void chat_route(struct server *server, struct exchange *exchange) { ask_route(server, exchange, &family); }
 
 /* The conversation as text, as llama-server's route of this name. */
 void apply_template_route(struct server *server, struct exchange *exchange) {

@@ -121,7 +121,10 @@ static json_t *choice_json(struct ask_choice *choice, json_t *text, size_t token
         ask->options.has_log_probabilities
             ? log_probabilities_completion(choice, token_first, choice->token_count, &choice->characters_sent)
             : json_null());
-    json_put(object, "finish_reason", is_last ? json_string(openai_finish_reason(choice)) : json_null());
+    if (is_last)
+        openai_put_finish(object, choice);
+    else
+        json_put(object, "finish_reason", json_null());
     return object;
 }
 

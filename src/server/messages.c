@@ -236,7 +236,8 @@ static bool read_request(struct ask *ask, struct api_error *error) {
 
 static const char *stop_reason(const struct ask_choice *choice) {
     switch (choice->stop) {
-    case STOP_LENGTH: return "max_tokens";
+    case STOP_LENGTH:
+    case STOP_LOOP: return "max_tokens";
     case STOP_CONTEXT: return "model_context_window_exceeded";
     case STOP_STRING: return "stop_sequence";
     case STOP_NONE:

@@ -232,7 +232,7 @@ static void put_vllm(struct page *page, const struct service_statistics *s, cons
                (double)s->reused_tokens);
     put_head(page, "vllm:request_success_total", "counter", "Requests that ended, by why.");
     const uint64_t stopped = s->done[STOP_END] + s->done[STOP_STRING];
-    const uint64_t cut = s->done[STOP_LENGTH] + s->done[STOP_CONTEXT];
+    const uint64_t cut = s->done[STOP_LENGTH] + s->done[STOP_CONTEXT] + s->done[STOP_LOOP];
     put(page, "vllm:request_success_total{finished_reason=\"stop\",model_name=\"%s\"} %llu\n", id,
         (unsigned long long)stopped);
     put(page, "vllm:request_success_total{finished_reason=\"length\",model_name=\"%s\"} %llu\n", id,

@@ -33,7 +33,8 @@ json_t *openai_usage(const struct ask *ask) {
 const char *openai_finish_reason(const struct ask_choice *choice) {
     switch (choice->stop) {
     case STOP_LENGTH:
-    case STOP_CONTEXT: return "length";
+    case STOP_CONTEXT:
+    case STOP_LOOP: return "length";
     case STOP_NONE:
     case STOP_END:
     case STOP_STRING:
@@ -41,6 +42,11 @@ const char *openai_finish_reason(const struct ask_choice *choice) {
     case STOP_FAILED: break;
     }
     return choice->call_count > 0 ? "tool_calls" : "stop";
+}
+
+void openai_put_finish(json_t *object, const struct ask_choice *choice) {
+    json_put(object, "finish_reason", json_string(openai_finish_reason(choice)));
+    if (choice->stop == STOP_LOOP) json_put(object, "stop_reason", json_string(stop_reason_name(STOP_LOOP)));
 }
 
 json_t *openai_progress(const struct ask *ask) {

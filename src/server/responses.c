@@ -169,7 +169,7 @@ static bool read_request(struct ask *ask, struct api_error *error) {
 /* ---- the response ---- */
 
 static bool is_cut(const struct ask_choice *choice) {
-    return choice->stop == STOP_LENGTH || choice->stop == STOP_CONTEXT;
+    return stop_reason_is_cut(choice->stop);
 }
 
 static json_t *part_json(const struct ask_choice *choice, const struct ask_item *item, bool empty) {

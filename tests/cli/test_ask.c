@@ -166,9 +166,8 @@ static void chat_talks_about_documents(void **state) {
     if (r.code != 0 || once.code != 0) fail_msg("%s / %s", r.complaints, once.complaints);
     size_t length = strlen(once.output), all = strlen(r.output);
     assert_true(length > 0 && all > 2 * length);
-    assert_memory_equal(r.output, once.output, length); /* the first turn is what run asks */
-    assert_memory_equal(r.output + all - 1 - length, once.output,
-                        length); /* /reset: the documents are there */
+    assert_memory_equal(r.output, once.output, length);                /* the first turn is what run asks */
+    assert_memory_equal(r.output + all - length, once.output, length); /* /reset: the documents are there */
     unsigned fresh[3], reused[3];
     const char *line = r.complaints;
     for (int i = 0; i < 3; i++) {

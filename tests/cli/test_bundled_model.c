@@ -30,6 +30,18 @@ static void runs_without_a_model_named(void **state) {
     process_deinit(&r);
 }
 
+/* An answer that goes round in a circle ends, and its last line has an end also where it is no terminal. */
+static void a_loop_ends(void **state) {
+    (void)state;
+    const char *text = "The report of the first day says that";
+    struct process_result r = LOAM("run", "-m", MODEL, "-p", text, "-n", "4000", "--temp", "0");
+    assert_int_equal(r.code, 0);
+    if (strstr(r.complaints, "repeats itself without end") == NULL) fail_msg("%s", r.complaints);
+    assert_in_range(r.output_bytes, 1024, 8 * 1100);
+    assert_int_equal(r.output[r.output_bytes - 1], '\n');
+    process_deinit(&r);
+}
+
 static void every_command_finds_it(void **state) {
     (void)state;
     static const char *const commands[][12] = {
@@ -92,6 +104,7 @@ static void an_installation_has_its_own(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_without_a_model_named),
+        cmocka_unit_test(a_loop_ends),
         cmocka_unit_test(every_command_finds_it),
         cmocka_unit_test(an_installation_has_its_own),
     };

@@ -36,6 +36,9 @@ build_c() { # name, libraries: an example as C
 case $part in
 files)
   [ -f "$prefix/include/loam.h" ] && [ -f "$model" ] && [ -f "$libdir/libloam.a" ] || fail "a file is missing"
+  for file in man/man1/loam.1 bash-completion/completions/loam zsh/site-functions/_loam fish/vendor_completions.d/loam.fish; do
+    [ -s "$prefix/share/$file" ] || fail "no share/$file"
+  done
   [ "$(pkg-config --variable=models loam)/loam-nano.gguf" -ef "$model" ] || fail "models of loam.pc"
   for library in "-D $libdir/libloam.so" "-g $libdir/libloam.a"; do
     # shellcheck disable=SC2086

@@ -182,10 +182,10 @@ def wait_until(condition, seconds=20):
 
 
 def run_loam(*arguments, model=NANO):
-    """What the command line prints."""
+    """What the command line prints, without the line's end behind it."""
     done = subprocess.run([LOAM, *arguments, "-m", model, "-q", "-t", "2"], stdin=subprocess.DEVNULL, capture_output=True,
                           check=True)
-    return done.stdout.decode()
+    return done.stdout.decode().removesuffix("\n")
 
 
 def with_template(path, template, sampling=None, model=NANO):

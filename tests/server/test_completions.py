@@ -265,5 +265,22 @@ class Completions(Case):
         self.assertEqual("".join(piece["piece"] for piece in pieces), "king")
 
 
+class Loops(Case):
+    """An answer that goes round in a circle ends, and says so; what is not to end goes on."""
+    options = ("-np", "2", "-c", "1300")
+
+    def test_a_loop_ends(self):
+        asked = {"prompt": "The report of the first day says that", "temperature": 0, "max_tokens": 1250}
+        for stream in (False, True):
+            reply = self.server.post(PATH, {**asked, "stream": stream, "stream_options": {"include_usage": True}})
+            frames = [frame for frame in reply.frames if isinstance(frame, dict)] if stream else [reply.json]
+            ends = [choice for frame in frames for choice in frame["choices"] if choice["finish_reason"]]
+            self.assertEqual([(end["finish_reason"], end.get("stop_reason")) for end in ends], [("length", "loop")])
+            self.assertIn(frames[-1]["usage"]["completion_tokens"], range(1024, 1100))
+        whole = self.server.post(PATH, {**asked, "ignore_eos": True}).json
+        self.assertEqual(whole["usage"]["completion_tokens"], 1250)
+        self.assertNotIn("stop_reason", whole["choices"][0])
+
+
 if __name__ == "__main__":
     main()
