@@ -1,7 +1,7 @@
 /* Selection: what one KV head costs per decode step, at 32K and 128K tokens, beside the read bandwidth of the
- * same threads.  As many KV heads as the buffer holds are walked through, so that their key index comes from
- * memory; bandwidth and kernel alternate, and the ratio of medians is what counts on a noisy machine.  GB/s are
- * of what the kernel must read: key index, selected rows, or (top-k) scores, which lie in L2 as scoring leaves
+ * same threads.  The benchmark walks through as many KV heads as the buffer holds, so that their key index comes
+ * from memory; bandwidth and kernel alternate, and the ratio of medians is what counts on a noisy machine.  GB/s
+ * count what the kernel must read: key index, selected rows, or (top-k) scores, which lie in L2 as scoring leaves
  * them.  With --buffer 1 one head of 16K tokens is walked through again and again instead: from the caches. */
 #include <stdio.h>
 #include <stdlib.h>

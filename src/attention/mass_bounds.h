@@ -1,4 +1,4 @@
-/* mass_bounds: the mass bounds of all rows and query heads so far, summed up (device.h, mass_bound). */
+/* mass_bounds: sums the mass bounds of all rows and query heads so far (device.h, mass_bound). */
 #ifndef LOAM_ATTENTION_MASS_BOUNDS_H
 #define LOAM_ATTENTION_MASS_BOUNDS_H
 

@@ -17,7 +17,7 @@ enum {
         6, /* two looks are near if they are no further apart than a sixth of what is measured by them */
     WAITED_NS = 20000, /* a call that takes less has not waited */
 };
-static const double WAIT_MIN = 0.05; /* of a step's time: less is no sign that it waited for the link */
+static const double WAIT_MIN = 0.05; /* of a step's time; a shorter wait may not have been for the link */
 
 /* The chunks of a layer that are computed again: [chunk_first, chunk_first + chunk_count) of chunk_end. */
 struct rebuild_run {

@@ -1,21 +1,21 @@
 /* select: which tokens of the context a decode step attends to, per KV head.
  *
- * A method ranks the tokens of the middle of a context by key index that lie beside the KV chunks (cache/kv_cache.h)
- * and are much smaller than the keys.  What is attended: the window (the first `sinks` and the last `recent`
- * tokens), always, and the best of the middle, as many as --keep leaves.  All query heads of a group share the
- * choice.  A step of a layer is: key index of the new rows (select_append), score and top-k (select_choose), attention
- * over the chosen rows (select_attend_chosen); attention.h calls them.
+ * A method ranks the tokens of the middle of a context by the key index beside each chunk (cache/kv_cache.h), which is
+ * much smaller than the keys.  A KV head attends to the window (the first `sinks` and the last `recent` tokens),
+ * always, and to the best of the middle, as many as --keep leaves.  All query heads of a group share the choice.  A
+ * step of a layer builds the key index of the new rows (select_append), scores and takes the best (select_choose), and
+ * attends to the chosen rows (select_attend_chosen); attention.h calls them.
  *
  *   1  Selecting 100% equals the dense path: bit for bit, because the dense path is taken, and, with gather_all,
  *      bit for bit on the reference kernels too, because the same rows go through the same ranges in the same order.
- *   2  Key index depends on the stored KV only (h2o's mass apart), so building them again changes nothing: after
+ *   2  The key index depends on the stored KV only (h2o's mass apart), so building it again changes nothing: after
  *      truncation, in any blocks, when the method is changed.
  *   3  Prompts are dense; layers below dense_layers are dense always, and sliding-window layers.
  *   4  At most keep tokens are attended, unless the window alone is more, or units_min asks for more: by every KV
  *      head, or on average over the heads and layers that choose where keep is divided by importance.
  *
  * A method is a table of functions, one file each (select_hash.c ...); nothing else knows one method from
- * another.  Save and size need no method: key index is bytes beside the chunk.  Thread: the engine's.
+ * another.  Saving and sizing need no method: a key index is bytes beside the chunk.  Thread: the engine's.
  */
 #ifndef LOAM_ATTENTION_SELECT_H
 #define LOAM_ATTENTION_SELECT_H
@@ -70,7 +70,7 @@ struct select_method {
                            const struct select_calibration *calibration, const char **fallback,
                            struct error *error);
     double recent_fraction; /* of keep that goes to the most recent tokens, if that is more than `recent` */
-    bool watches_prefill;   /* key index needs the queries of the prompt */
+    bool watches_prefill;   /* the key index needs the queries of the prompt */
     bool reads_keys;        /* choosing reads all keys, as halves */
 };
 
@@ -223,9 +223,9 @@ struct choice_query {
     bool attends_next; /* all chunks are in memory, and what is chosen is attended to at once */
 };
 
-/* What each row attends to, by key index alone: those of all rows are there already, and what a row chooses from ends
- * before its window, so that each sees what it would see in a step of its own.  The rows of the lists are there when
- * the stream has come so far.  STATUS_MEMORY: longer lists than the choice has memory for. */
+/* Chooses what each row attends to, by the key index alone.  The key index of all rows is built already, and what a row
+ * chooses from ends before its window, so each row sees what it would see in a step of its own.  The lists are filled
+ * when the stream has come so far.  STATUS_MEMORY: longer lists than the choice has memory for. */
 enum status select_choose(const struct select *select, struct stream *stream,
                           const struct choice_query *query, struct choice *choice, struct error *error)
     STATUS_CHECKED;
@@ -252,8 +252,8 @@ struct chosen_heads {
 void select_attend_heads(struct select *select, struct stream *stream,
                          const struct attend_operation *operation, struct choice *choice,
                          const struct chosen_heads *part);
-/* [rows][head_count]: of the rows that attended last, what each head certainly caught; NULL: options.mass_bound is
- * off. */
+/* [rows][head_count]: a lower bound of the mass that each head of the rows that attended last has caught; NULL:
+ * options.mass_bound is off. */
 const double *select_mass_bounds(const struct select *select);
 /* [rows][head_count]: of the rows that attended last, what each head left out; NULL: options.receipt is off. */
 const struct mass_estimate *select_mass_estimates(const struct select *select);

@@ -1,6 +1,6 @@
-/* exact: the tokens of the largest q . k, found by reading every key: what the other methods approximate with less to
- * read.  An oracle for what a selection can catch, and the importance evaluation by token of H2O-like offloading
- * ([leoam] 6.1), which has all KV fetched for it. */
+/* exact: takes the tokens of the largest q . k by reading every key, which the other methods approximate.  An oracle
+ * for what a selection can catch, and the importance evaluation by token of H2O-like offloading ([leoam] 6.1), which
+ * has all KV fetched for it. */
 #include "attention/select_internal.h"
 
 static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,

@@ -1,4 +1,4 @@
-/* What methods share: layouts of key index, and what a calibration has. */
+/* What methods share: layouts of key indexes, and what a calibration has. */
 #include "attention/select_internal.h"
 
 enum status select_layout_none(struct key_index_layout *layout, const struct select_shape *shape,

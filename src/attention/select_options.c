@@ -1,5 +1,5 @@
-/* What select's options mean before there is a select: the methods, their settings, and the layout of key index that
- * they come to.  See select.h. */
+/* What select's options mean before there is a select: the methods, their settings, and the layout of the key index
+ * that follows from them.  See select.h. */
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>

@@ -264,7 +264,7 @@ static enum status scan_items(struct tiered *tiered, struct stream *stream, cons
     return STATUS_OK;
 }
 
-/* More items than a step has sequences come of prompts, row by row. */
+/* Items beyond the sequences of a step are rows of prompts, which go in parts of row_capacity. */
 static enum status scan_layer(struct tiered *tiered, struct stream *stream, const struct scan *scan,
                               const struct attention_layer *layer, bool prefetches, struct error *error) {
     prefetch_hold(&tiered->prefetch, layer->index);

@@ -185,8 +185,8 @@ static uint64_t quantized_of(const struct kv_cache_config *config, const struct 
     return rest * quantized / (quantized * quantized_cost(config) + (PARTS - quantized) * plain_cost(config));
 }
 
-/* With 4-bit pages plain slots hold what still grows and what attention over everything reads, which without a key
- * index is all there is.  Where pages are mixed they hold those that are rows. */
+/* With 4-bit pages plain slots hold growing chunks, and what attention over everything reads, which is all chunks where
+ * there is no key index.  Where pages are mixed they also hold the pages that are rows. */
 struct slot_counts kv_budget_slots(const struct kv_cache_config *config,
                                    const struct page_fractions *fractions,
                                    const struct kv_residents *residents) {

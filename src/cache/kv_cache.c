@@ -245,9 +245,9 @@ static void column_give_back(struct kv_cache *cache, uint64_t column) {
     cache->used_columns--;
 }
 
-/* Where the block beside a column lies, of a layer counted from key_index_layer_first: a head's blocks of so many
- * columns are neighbours, because one head after another is scored.  With one column beside the other, 1,152 bytes in
- * every 9,216, each lay in another page; where the host of a virtual machine has small pages that misses the TLB. */
+/* A head's blocks of KEY_INDEX_RUN columns are neighbours, because one head after another is scored.  With the blocks
+ * of all heads of a column together, 1,152 bytes in every 9,216, each block of a head lies in another page, which
+ * misses the TLB where the host of a virtual machine has small pages. */
 enum { KEY_INDEX_RUN = 32 };
 
 static uint64_t key_index_columns(const struct kv_cache *cache) {
@@ -278,7 +278,7 @@ static void key_index_enter(struct kv_sequence *sequence, uint64_t index) {
         }
 }
 
-/* The sequence's table of key index, for the columns that it has; false: no memory. */
+/* Makes the sequence's table of key index blocks, for the columns that it has; false: no memory. */
 static bool key_index_table(struct kv_sequence *sequence) {
     const struct kv_cache *cache = sequence->cache;
     const struct kv_cache_config *config = &cache->config;
@@ -311,7 +311,7 @@ static bool key_index_tables(struct kv_cache *cache) {
     return true;
 }
 
-/* Nothing was ever stored: what there is of key index is zeros. */
+/* Nothing was ever stored, so the key index is zeros. */
 static bool is_fresh(const struct kv_cache *cache) {
     bool made = cache->owner != NULL ? cache->owner->is_divided(cache) : slab_exists(&cache->slabs[0]);
     return made && cache->fresh_first == 0;

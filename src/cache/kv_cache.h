@@ -47,11 +47,11 @@
 struct kv_cache;
 struct kv_sequence;
 
-/* Which chunk goes when a slot is wanted, of those that were fetched for choices: of a few that may go the one that */
+/* Among a few sampled clean slots with chunks that were fetched for choices, a slot that is wanted evicts: */
 enum kv_eviction {
-    KV_EVICT_FREQUENCY_ADMITTED, /* was used least; and what was fetched goes first unless it was used more (TinyLFU) */
-    KV_EVICT_LFU,                /* was used least (PQCache) */
-    KV_EVICT_LRU,                /* was used longest ago (RetroInfer) */
+    KV_EVICT_FREQUENCY_ADMITTED, /* the one used least, or what was just fetched, unless it was used more (TinyLFU) */
+    KV_EVICT_LFU,                /* the one used least (PQCache) */
+    KV_EVICT_LRU,                /* the one used longest ago (RetroInfer) */
 };
 
 struct kv_cache_config {
@@ -151,8 +151,7 @@ static inline struct kv_lane_place kv_lane_place(const struct kv_cache_config *c
 enum status kv_cache_create(struct kv_cache **cache, struct device *device,
                             const struct kv_cache_config *config, struct error *error) STATUS_CHECKED;
 void kv_cache_destroy(struct kv_cache *cache);
-/* Bytes of KV and key index for one token over all layers, chunk layout included; UINT64_MAX when that does not
- * fit. */
+/* Bytes of K, V and key index of one token over all layers, chunk layout included; UINT64_MAX: they do not fit. */
 uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config);
 size_t kv_cache_chunk_bytes_max(const struct kv_cache_config *config); /* of a layer's chunk, at most */
 /* Another kind of key index: the blocks of the sequences that live must be built anew.  Views become invalid.  When
@@ -172,7 +171,7 @@ const struct kv_layout *kv_sequence_layout(const struct kv_sequence *sequence);
 /* The layer whose KV a layer attends to. */
 size_t kv_sequence_source_layer(const struct kv_sequence *sequence, size_t layer_index);
 const struct kv_cache_config *kv_cache_get_config(
-    const struct kv_cache *cache); /* key index as they are now */
+    const struct kv_cache *cache); /* with the key index of now */
 
 /* token_capacity: what the sequence may become at most (more than the slab holds is cut to that).
  * STATUS_FULL: as many sequences live as the cache was made for.  Destroy before the cache. */

@@ -16,7 +16,7 @@ struct kv_watch;
 struct kv_chunk_owner {
     enum status (*create)(struct kv_cache *cache, struct error *error); /* destroy follows a failure too */
     void (*destroy)(struct kv_cache *cache);
-    /* The key index has changed: what is left of the budget is divided into slots.  STATUS_MEMORY: too little. */
+    /* Divides what is left of the budget into slots, after the key index has changed.  STATUS_MEMORY: too little. */
     enum status (*divide)(struct kv_cache *cache, struct error *error);
     bool (*is_divided)(const struct kv_cache *cache);
     uint64_t (*used_bytes)(const struct kv_cache *cache);

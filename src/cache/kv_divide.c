@@ -1,4 +1,4 @@
-/* The slots' memory, divided between the two kinds as the budget and the first sequence's fractions have it. */
+/* Divides the slots' memory between plain and quantized ones, by the budget and the first sequence's fractions. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "cache/kv_tier_internal.h"
 #include "cache/residency.h"
 
-enum { LAYER_CHUNKS = 4 }; /* of every head at once; there are slots for as many (slots_min) */
+enum { LAYER_CHUNKS = 4 }; /* read at once, of every head; slots_min has slots for as many */
 
 uint64_t tier_sources_end(const struct kv_sequence *sequence) {
     return sequence->pages->source_count > 0
@@ -307,10 +307,10 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
     tier_drain_all(tier); /* from here on what cannot be read is this document's */
     enum status status = kv_tier_failure(sequence->cache, error);
     struct page_fractions fractions = document_layout(document)->fractions;
-    if (sequence->cache->config.mixes_pages && fractions.layer_count == 0) /* all of it is rows: zeros */
+    if (sequence->cache->config.mixes_pages && fractions.layer_count == 0) /* all pages are rows: zeros */
         fractions.layer_count = (uint16_t)sequence->cache->config.layer_count;
     sequence->pages->backing.layout.fractions =
-        fractions; /* of what is written elsewhere when the sequence departs */
+        fractions; /* for the document that the sequence writes when it departs from this one */
     if (status == STATUS_OK && fractions.layer_count > 0)
         status = kv_sequence_set_fractions(sequence, &fractions, error);
     if (status != STATUS_OK) {

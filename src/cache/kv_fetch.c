@@ -1,4 +1,4 @@
-/* Chunks of a head fetched into memory and held there: struct kv_fetch; and chunks whose rows change. */
+/* Fetches the chunks of a head and holds them in memory (struct kv_fetch); gets slots for chunks whose rows change. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +16,9 @@ static int by_number_down(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Slots for a scan's next chunks, in the order of memory: neighbours on the disk become neighbours in memory, and are
- * read in one request.  Without sorting, runs would be cut by every fetch that ends between, and never heal. */
+/* Takes slots for a scan's next chunks in the order of memory, so that neighbours on the disk become neighbours in
+ * memory and are read in one request.  Without sorting, every fetch that ends in between would cut runs, and none would
+ * heal. */
 static struct slot *scan_slot(struct kv_tier *tier, const struct kv_fetch *fetch) {
     if (tier->slots.reserve_count == 0) {
         size_t missing = 0;

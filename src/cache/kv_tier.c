@@ -26,7 +26,7 @@ static enum status create(struct kv_cache *cache, struct error *error) {
            (config->quantized_pages && config->layer_count <= PAGE_FRACTIONS_LAYERS_MAX));
     tier->fractions.layer_count = config->mixes_pages ? (uint16_t)config->layer_count : 0;
     memset(tier->fractions.sixteenths, PAGE_FRACTION_WHOLE / 2,
-           tier->fractions.layer_count); /* until a sequence has some */
+           tier->fractions.layer_count); /* until a sequence has its own */
     if (kv_group_count(config) == 1)     /* else pages are read whole */
         tier->page_parts =
             store_page_parts(&(struct store_layout){.chunk_bytes = (uint32_t)kv_budget_plain_bytes(config)});

@@ -10,14 +10,14 @@
  *
  *   1  A slot is free, or holds one chunk; the page tables of the sequences that have it say where.
  *   2  Only clean slots with no pins are evicted.  The chunk that rows are appended to is dirty.
- *   3  A fetch is ready when all of its chunks are in memory and their checksums were right.  They stay there until it
- *      is released.
+ *   3  A fetch is ready when all of its chunks are in memory and their checksums were right.  The chunks stay there
+ *      until it is released.
  *   4  Slots in use <= slots counted.  Slots, key index, the tables of both and of an open document for each sequence,
  *      and write buffers together <= host_bytes at every instant: all of it is counted at the start.
  *   5  A page that cannot be read, or is not what was written, fails the tier for good, with the reason
  *      (kv_tier_failure); nothing of it is attended to.  While a document is being opened it fails the opening alone.
- *   6  A write that fails ends what its sequence writes, not the sequence: what is on disk is read from there, the
- *      rest stays in RAM.  When RAM does not hold it, kv_tier_full gives the write's reason.
+ *   6  A write that fails ends the writing of its sequence, not the sequence: what is on disk is read from there, the
+ *      rest stays in RAM.  When RAM does not hold the rest, kv_tier_full gives the write's reason.
  *
  * Shared pages.  Sequences over the same document have its pages in memory once: one that wants a page which another
  * has, or is reading, takes over its place.  So with the key index: its columns are shared.  Whoever is about to
@@ -65,7 +65,7 @@
  * neighbouring slots, so that one request reads many pages.  Of what was fetched for a choice, what is used less often
  * than others goes first (access frequency, LeoAM section 4.1).
  *
- * Slots lie in MEMORY_SHARED; key index is the device's.  Thread: the engine's.
+ * Slots lie in MEMORY_SHARED, the key index in MEMORY_DEVICE.  Thread: the engine's.
  */
 #ifndef LOAM_CACHE_KV_TIER_H
 #define LOAM_CACHE_KV_TIER_H
@@ -88,16 +88,16 @@ struct kv_fetch {
     /* [chunk_count], borrowed with `chunks`: which blocks of 8 tokens of each, a bit each, are attended to.  The others
      * may not be in memory.  NULL: all of them. */
     const uint8_t *blocks;
-    bool is_prefetch; /* takes only slots that may go now, and is not counted as a use of a chunk */
+    bool is_prefetch; /* takes only slots that may be evicted now, and is not counted as a use of a chunk */
     bool scan;        /* all of a head's chunks, in order, step after step */
     bool ahead;       /* others are attended to first: it waits for no work of the device */
     bool beside;      /* a scan's, read while other chunks are computed: none is released before that ends */
     bool stays;       /* what was read is soon wanted again: it is no victim when it is released */
-    bool quantized;   /* full chunks may come in 4 bits, where the tier has them so; else all come as rows */
-    /* The tier's; all count chunks. */
+    bool quantized;   /* full chunks may come in 4 bits, where the tier has them in 4 bits; else all come as rows */
+    /* Set by the tier; all count chunks. */
     size_t pinned;        /* with a slot */
     size_t arrived;       /* pinned and in memory */
-    size_t missed;        /* that were read */
+    size_t missed;        /* read from disk */
     size_t prefetch_hits; /* found in memory because a prefetch had read them */
 };
 
@@ -107,13 +107,13 @@ uint64_t kv_tier_beside_chunks(const struct kv_cache *cache);
  * something was released, until then.  Reads gather until they are flushed, or somebody waits. */
 bool kv_fetch_begin(struct kv_fetch *fetch);
 void kv_fetch_flush(struct kv_fetch *fetch);    /* of all fetches of its cache */
-bool kv_fetch_is_ready(struct kv_fetch *fetch); /* looks for completions, without waiting */
-/* Waits.  The fetch must have all its slots. */
+bool kv_fetch_is_ready(struct kv_fetch *fetch); /* takes completions, without waiting */
+/* Waits until it is ready.  The fetch must have all its slots. */
 enum status kv_fetch_wait(struct kv_fetch *fetch, struct error *error) STATUS_CHECKED;
 /* Its chunks, all of them here, stay in RAM for the steps to come, as far as others leave slots (residency.h).  more:
  * beside those that the head holds already, which else may go. */
 void kv_fetch_hold(const struct kv_fetch *fetch, bool more);
-void kv_fetch_release(struct kv_fetch *fetch); /* also of one that was begun in part */
+void kv_fetch_release(struct kv_fetch *fetch); /* a fetch that was begun in part, too */
 /* The same while work of the device still reads the chunks: their slots are taken once the ticket is done. */
 void kv_fetch_release_after(struct kv_fetch *fetch, struct ticket ticket);
 
@@ -156,7 +156,7 @@ struct kv_backing {
     struct store_model model;
     struct store_layout layout;
     const char *name; /* borrowed; of the document, for people */
-    /* Builds key index of rows of a layer whose K is in memory, at once; NULL: there are none. */
+    /* Builds the key index of rows of a layer whose K is in memory, at once; NULL: there is none. */
     enum status (*build_key_index)(void *context, struct kv_sequence *sequence, size_t layer_index,
                                    uint64_t position_first, uint64_t row_count, struct error *error);
     void *build_context;
@@ -184,10 +184,10 @@ enum status kv_sequence_change_fractions(struct kv_sequence *sequence, const str
                                          struct error *error) STATUS_CHECKED;
 /* NULL: it has none, or none yet. */
 const struct page_fractions *kv_sequence_fractions(const struct kv_sequence *sequence);
-/* The first token_count tokens are those of a document, which becomes the sequence's and is closed with it.  Reads
- * key index of full chunks, and the chunk that will be appended to, whose key index is to be built anew; the
- * document's fractions become the sequence's; where pages are mixed, a document of plain pages has fractions of
- * zero.  writable: opened to be appended to, and token_count is all of it. */
+/* Gives the sequence the first token_count tokens of a document, which becomes the sequence's and is closed with it.
+ * Reads the key index of full chunks, and the chunk that will be appended to, whose key index is to be built anew.  The
+ * document's fractions become the sequence's; where pages are mixed, a document of plain pages has fractions of zero.
+ * writable: the document is opened to be appended to, and token_count is all of it. */
 enum status kv_sequence_open_document(struct kv_sequence *sequence, struct document *document,
                                       uint64_t token_count, bool writable, struct error *error)
     STATUS_CHECKED;
@@ -239,12 +239,12 @@ struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     uint64_t read_requests; /* neighbours on the disk are read in one; parts of a page in several */
     uint64_t hits, misses;  /* chunks that were fetched to be attended to */
     uint64_t prefetched, prefetch_hits; /* chunks that were prefetched; hits on such chunks */
-    uint64_t wait_ns;                   /* in which nothing could be computed */
+    uint64_t wait_ns;                   /* time in which nothing could be computed */
     uint64_t key_index_read_bytes;      /* with key_index_on_disk */
-    uint64_t host_bytes;                /* of slots that were ever used, key index, tables and buffers */
-    uint64_t resident_read_pages;       /* of read_pages, those of layers that stay in RAM */
-    size_t resident_layers;             /* so many do */
-    size_t resident_heads;              /* of later layers */
+    uint64_t host_bytes;                /* slots that were ever used, key index, tables and buffers */
+    uint64_t resident_read_pages;       /* those of read_pages that are of resident layers */
+    size_t resident_layers;             /* the first ones, which stay in RAM */
+    size_t resident_heads;              /* of later layers, which stay, too */
     uint64_t held;                      /* chunks that heads hold now */
 };
 struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache);
@@ -258,7 +258,7 @@ enum status kv_tier_failure(const struct kv_cache *cache, struct error *error) S
 /* The document whose page could not be read; 0: there is no failure, or it was another. */
 uint64_t kv_tier_failed_document(const struct kv_cache *cache);
 
-/* The bytes that a configuration needs at least in host_bytes, with key_index_bytes per chunk; for messages. */
+/* The least host_bytes of a configuration, with key_index_bytes per chunk; for messages. */
 uint64_t kv_tier_bytes_min(const struct kv_cache_config *config);
 /* Of slots for the whole contexts of so many KV heads, in rows. */
 uint64_t kv_tier_heads_bytes(const struct kv_cache_config *config, size_t head_count);

@@ -90,11 +90,11 @@ struct tier_slots {
     struct slot *list; /* owned; of both pools; NULL: memory is not divided yet */
     uint32_t *stacks;  /* owned; of both pools */
     struct tier_pool plain;
-    struct tier_pool quantized; /* with quantized_pages; else of no slots */
-    /* Plain ones taken for a scan, in the order of memory; the next one last. */
+    struct tier_pool quantized; /* with quantized_pages; else it has no slots */
+    /* Plain slots taken for a scan, in the order of memory; the next one last. */
     uint32_t reserve[TIER_RESERVE_SLOTS];
     size_t reserve_count;
-    uint64_t scan_pins; /* of fetches that scan */
+    uint64_t scan_pins; /* held by fetches that scan */
 };
 
 struct tier_reads {
@@ -111,7 +111,7 @@ struct tier_reads {
 
 struct kv_tier {
     struct kv_cache *cache; /* borrowed */
-    struct stream *stream;  /* owned; key index to and from the device's memory */
+    struct stream *stream;  /* owned; copies the key index to and from the device's memory */
     struct slab staging;    /* MEMORY_SHARED; 4-bit pages being read, one slot; none without 4-bit pages */
     struct tier_slots slots;
     struct tier_readers readers;
@@ -125,8 +125,8 @@ struct kv_tier {
     uint32_t *wanted_lanes;        /* owned; [wanted_lane_count] (kv_tier_set_resident_heads) */
     size_t wanted_lane_count;
     bool *lane_stays;                /* owned; [layer][kv head]: one of the residents */
-    struct page_fractions fractions; /* by which slots are divided, where pages are mixed */
-    uint64_t host_bytes_max;         /* before slots were divided anew (kv_tier_statistics) */
+    struct page_fractions fractions; /* that slots are divided by, where pages are mixed */
+    uint64_t host_bytes_max;         /* the most, before slots were divided anew (kv_tier_statistics) */
     uint8_t *key_index_run;          /* owned; [kv_budget_key_index_run_bytes] */
     /* No slot can be had: waits for what is being written; with spill, also writes what nobody had asked to write.
      * Set by kv_tier.c, since what it calls needs slots itself. */
@@ -284,14 +284,14 @@ enum status tier_make_dirty(struct kv_sequence *sequence, size_t layer, size_t h
 
 /* Who stays, from now on: lane_stays follows. */
 void tier_set_residents(struct kv_tier *tier, struct kv_residents residents);
-/* Makes the slots that the budget gives, after the key index has changed. */
+/* Divides the budget into slots, after the key index has changed. */
 enum status tier_divide(struct kv_cache *cache, struct error *error) STATUS_CHECKED;
 void tier_release_slots(struct kv_tier *tier);
 /* Memory of slots that nobody has goes back to the system, if nobody has any. */
 void tier_give_back(struct kv_cache *cache);
 bool tier_is_divided(const struct kv_cache *cache);
 uint64_t tier_used_bytes(const struct kv_cache *cache);
-/* Of slots that were ever used, key index, tables and buffers. */
+/* Bytes of slots that were ever used, key index, tables and buffers. */
 uint64_t tier_host_bytes(const struct kv_tier *tier);
 
 /* ---- kv_write.c ---- */
@@ -299,7 +299,7 @@ uint64_t tier_host_bytes(const struct kv_tier *tier);
 /* A layer's chunks from the last one that was written up to chunk_end. */
 enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
                               struct error *error) STATUS_CHECKED;
-/* Pages of one head that are in memory now, and their key index, into the document that is being written. */
+/* Copies the pages of one head that are in memory now, and their key index, into the document that is being written. */
 enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
                             size_t count, struct error *error) STATUS_CHECKED;
 /* A write failed: what is in memory and not on disk stays there, and nothing more is written. */

@@ -32,7 +32,7 @@ static struct document *written_document(const struct kv_sequence *sequence) {
         TRY(write_status_);                                                                         \
     } while (0)
 
-/* Key index of chunks [first, first + count); layers that keep none have zeros there. */
+/* Writes the key index of chunks [first, first + count); layers that have none have zeros there. */
 static enum status write_key_index(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
                                    size_t count, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
@@ -179,7 +179,7 @@ void tier_stop_writing(struct kv_sequence *sequence, const struct error *why) {
     sequence->pages->writes = sequence->pages->saved = false;
 }
 
-/* Pages of one head that are in memory now, and their key index. */
+/* Copies the pages of one head that are in memory now, and their key index. */
 enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
                             size_t count, struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;

@@ -1,8 +1,7 @@
-/* page_fractions: which pages of a document are in 4 bits, where they are of both forms
- * (decision 0016).
+/* page_fractions: which pages of a document are in 4 bits, where a document has both forms (decision 0016).
  *
- * Of each layer's pages so many sixteenths are in 4 bits, the others are rows.  Which ones follows from numbers alone:
- * with n sixteenths, chunks [0, c) of KV head h of H hold
+ * A number of sixteenths of each layer's pages is in 4 bits, the others are rows.  Which ones follows from numbers
+ * alone: with n sixteenths, chunks [0, c) of KV head h of H hold
  *
  *     floor((n H c + 16 h) / 16 H)
  *
@@ -34,7 +33,7 @@ struct page_span {
 };
 
 struct page_fractions {
-    uint16_t layer_count; /* 0: pages are all of one form */
+    uint16_t layer_count; /* 0: all pages have one form */
     uint8_t sixteenths
         [PAGE_FRACTIONS_LAYERS_MAX]; /* of each layer, 0 to PAGE_FRACTION_WHOLE; zeros behind the last one */
     uint8_t later_count;

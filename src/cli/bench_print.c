@@ -83,7 +83,7 @@ static int compare_doubles(const void *a, const void *b) {
 /* Medians over the repetitions. */
 struct floor {
     double bandwidth; /* bytes per second; 0: not measured */
-    double ratio;     /* of it that decoding reached */
+    double ratio;     /* the part of it that decoding reached */
 };
 
 static double median(double *values, size_t count) {

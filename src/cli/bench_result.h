@@ -34,7 +34,7 @@ struct bench_test {
     uint64_t kv_row_bytes;           /* K and V of a token of one KV head */
     uint64_t kv_step_bytes;          /* bytes that a step of one sequence reads, at mid test */
     struct select_statistics select; /* of all repetitions */
-    /* Of the first sequence, borrowed; NULL: its pages are of one form */
+    /* Of the first sequence, borrowed; NULL: all its pages have one form */
     const struct page_fractions *fractions;
     uint64_t fractions_tokens;       /* of the sequence */
     struct list_buffer_counts lists; /* of all repetitions; zeros: no head has a buffer */

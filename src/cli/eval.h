@@ -23,7 +23,7 @@ struct evaluation {
     struct sequence *sequence;
     struct plan plans[EVAL_PRESETS_MAX];
     const char *labels[EVAL_PRESETS_MAX]; /* as --preset has them: "hata:512" */
-    size_t order[EVAL_PRESETS_MAX]; /* the order in which they run best: those that watch prompts first */
+    size_t order[EVAL_PRESETS_MAX]; /* the order in which they run: those that watch prompts first */
     char *preset_names;             /* owned: the texts of labels */
     size_t preset_count;
     enum eval_output output;

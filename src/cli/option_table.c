@@ -104,8 +104,8 @@ const struct option_spec option_table[] = {
     {.id = OPTION_ADDRESS_CONNECTIONS, .name = "connections-per-address",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "1024", .min = 1, .max = 2048,
      .commands = BIT(SERVE), .group = GROUP_INPUT,
-     .help = "of 2,048 connections, those of one address, or of an IPv6 network of 64 bits; further ones are closed; "
-             "without: loopback has no limit, where a proxy may bring all"},
+     .help = "connections, of 2,048, that one address (or IPv6 network of 64 bits) may have; further ones are closed; "
+             "this machine's own have no limit unless it is given, as a proxy may bring everybody"},
     {.id = OPTION_EXPLAIN_SPANS, .name = "spans",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "5", .min = 1, .max = 1000,
      .commands = BIT(EXPLAIN), .group = GROUP_OUTPUT,
@@ -358,8 +358,8 @@ const struct option_spec option_table[] = {
      .kind = ARGUMENT_WORD, .argument = "LEVEL", .default_text = "default",
      .choices = "default|ref|avx2|avx512|amx|neon|all",
      .commands = COMPUTE_USERS | BIT(CALIBRATE) | BIT(PLAN), .group = GROUP_MACHINE,
-     .help = "use instruction sets up to this one; default: all but amx, which reads prompts faster and lets answers "
-             "depend on what is computed beside them"},
+     .help = "instruction sets up to this one; default: all but amx, which reads prompts faster, but with it an answer "
+             "depends on what is computed beside it"},
     {.id = OPTION_MACHINE, .name = "machine",
      .kind = ARGUMENT_TEXT, .argument = "FILE", .commands = BIT(PLAN), .group = GROUP_MACHINE,
      .help = "plan for the machine whose figures are in FILE (docs/planner.md)"},

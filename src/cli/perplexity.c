@@ -204,7 +204,7 @@ static enum status open_perplexity(struct perplexity *p, struct error *error) {
     p->compares = option_flag(options, OPTION_KL_COMPARE);
     p->saves = base_path != NULL && !p->compares;
     if (p->compares && base_path == NULL)
-        return error_set(error, STATUS_USAGE, "--kl-divergence: with which?  --kl-divergence-base FILE");
+        return error_set(error, STATUS_USAGE, "--kl-divergence needs --kl-divergence-base FILE");
     if (!p->compares && option_text(options, OPTION_FILE) == NULL)
         return error_set(error, STATUS_USAGE, "perplexity: which text?  -f FILE");
     TRY(plan_read(&p->plan, options, error));

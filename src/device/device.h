@@ -469,10 +469,10 @@ struct softmax_sum {
     float largest, sum; /* the largest score; the sum of exp(score - largest) */
 };
 
-/* Attention of each KV head over its list: only those rows are read, so all other chunks may be nowhere.  An item
- * may be one KV head of a row, kv_head_count 1, head_count the group, q and out seen as [rows * KV heads][group heads],
- * view.chunks (quantized, key index) advanced by head * chunk_stride; its heads may come in any order, in any number of
- * operations, and give the same bits. */
+/* Attends with each KV head to the rows of its list alone, so all other chunks may be nowhere.  An item may be one KV
+ * head of a row: kv_head_count is 1, head_count the group, q and out are [rows * KV heads][group heads], and
+ * view.chunks (quantized, key index) begin at head * chunk_stride.  A row's heads may come in any order, in any number
+ * of operations, and give the same bits. */
 struct attend_rows_operation {
     struct span q; /* float [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
@@ -510,9 +510,9 @@ struct mass_bound_operation {
     double *mass_bounds; /* out, host memory, [item_count][head_count]; 0 if a bound is not a number */
 };
 
-/* What a query head left out of the attention over all that its row sees: the share, by the sample, and its standard
- * error.  Of many, the mean of left_out errs downwards and that of upper, which may be above 1, upwards; they are alike
- * where what was left out is of many keys.  1 where it is no number. */
+/* What a query head left out of the attention over all that its row sees: the share, estimated from the sample, and its
+ * standard error.  Averaged over heads, left_out underestimates and upper (which may be above 1) overestimates; the gap
+ * closes where many keys were left out.  1 where a share is not a number. */
 struct mass_estimate {
     double left_out, upper, error;
 };

@@ -22,7 +22,7 @@ struct documents {
     uint8_t other_kind[STORE_FINGERPRINT_BYTES]; /* of documents by plans with another --suffix */
     char *name;
     bool is_read_only;    /* the folder cannot be written: nothing is saved, and unwritable has the reason */
-    bool is_told;         /* and somebody was told */
+    bool is_told;         /* somebody was told so */
     bool fixes_fractions; /* only documents with these fractions are used */
     bool takes_key_index; /* only documents with this key index: it stays where they have it */
     bool takes_rows;      /* and documents without pages in 4 bits, of rows_codecs */
@@ -493,9 +493,9 @@ static enum status attach(struct documents *documents, struct kv_sequence *seque
         if (status != STATUS_DOCUMENT && status != STATUS_IO) return status;
         (void)error_set(notice, status, "%s; computed anew", error->message);
         if (status == STATUS_IO) break;
-        /* it is flagged and will not be found again */
+        /* the document is flagged now, and will not be found again */
     }
-    if (documents->is_read_only && refusals == 0 && !documents->ignores) /* not what was meant */
+    if (documents->is_read_only && refusals == 0 && !documents->ignores) /* the user meant a saved document */
         return error_set(error, STATUS_IO,
                          "%s; and of what is saved there nothing begins like the prompt, by the same model",
                          documents->unwritable.message);

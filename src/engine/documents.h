@@ -7,8 +7,8 @@
  *
  * A prompt that continues a document extends it.  A prompt that diverges before the document's end only reads it, and
  * so does one that needs another key index (it is rebuilt).  Once the prompt's own KV is at least a quarter of what it
- * fractions, the shared pages are copied into a new document.  So at most five bytes are written per byte of new KV.
- * A prompt with a name of its own was sent to be saved: it is copied whatever it costs.
+ * shares, the shared pages are copied into a new document.  So at most five bytes are written per byte of new KV.
+ * A prompt with a name of its own was sent to be saved: the shared pages are copied, whatever that costs.
  *
  * With mixed pages (exact and quantized), pages keep the form that they were written in.  A search matches the model
  * and the kind of pages; a sequence takes the fractions of the document that it continues.  For what it adds they are

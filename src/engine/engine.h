@@ -108,8 +108,8 @@ enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, si
 void sequence_begin_suffix(struct sequence *sequence);
 /* Makes a sequence that stayed in memory that of another prompt, which begins like it.  What follows the tokens that
  * both have goes, and the rest of the prompt is a suffix (sequence_begin_suffix), as if the sequence had attached to a
- * saved document.  *kept 0, and nothing is done, where attaching is better: more is saved than both have, or what
- * follows would be saved then.  The sequence's own tokens may be lost where they are not saved. */
+ * saved document.  Sets *kept to 0, and does nothing, where attaching to a saved document is cheaper: it has more of
+ * the prompt, or what follows it would be saved.  The sequence's own tokens may be lost where they are not saved. */
 enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, size_t token_count,
                            uint64_t *kept, struct error *error) STATUS_CHECKED;
 /* Its first tokens whose rows any prompt that begins with them has: all of them, unless the engine selects and prompts
@@ -211,8 +211,8 @@ uint64_t sequence_reused_tokens(const struct sequence *sequence);
 uint64_t sequence_selected_tokens(const struct sequence *sequence);
 /* Why a saved document was not used, or why nothing is saved; "": no notice. */
 const char *sequence_notice(const struct sequence *sequence);
-/* The fractions of quantized chunks by layer (cache/page_fractions.h), known once the first prefill has begun; NULL:
- * all chunks have one form. */
+/* The fraction of each layer's chunks that is in 4 bits (cache/page_fractions.h), known once the first prefill has
+ * begun; NULL: all chunks have one form. */
 const struct page_fractions *sequence_fractions(const struct sequence *sequence);
 /* Saves what the sequence holds, steps included, behind the computation.  Nothing where some of it is not whole
  * (sequence_whole_tokens): what is was saved when its prompt was read.  The caller has seen that the logits of its

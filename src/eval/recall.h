@@ -2,9 +2,9 @@
  *
  *   mass   sum of the exact softmax weights of the rows that were selected; 1 - mass bounds the change of the output:
  *          |o - o'| <= 2 (1 - mass) max |v|
- *   top    of the n rows with the largest exact scores, n = how many were selected, the fraction that was selected
+ *   top    the fraction of the n rows with the largest exact scores that was selected; n: rows that were selected
  *   kept   selected rows / visible rows
- *   mass_bound  a lower bound of mass: the least mass that the selection proves it has caught, if it computes one
+ *   mass_bound  a lower bound of mass that the selection computes (--set mass_bound=1)
  *
  * Scores are computed here, in plain float with double sums, from the keys as they are stored.  Thread: one. */
 #ifndef LOAM_EVAL_RECALL_H
@@ -27,7 +27,7 @@ struct recall_cell {                  /* of one layer and query head, over the s
     uint64_t count;
     uint64_t mass_bound_count; /* of the following; 0: they are not set */
     double mass_bound, mass_bound_min;
-    /* max of mass_bound - mass.  Above 0, except for this file's rounding, it is a defect. */
+    /* max of mass_bound - mass.  Above 0, beyond this file's rounding, it is a defect. */
     double mass_bound_excess;
 };
 

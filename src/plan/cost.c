@@ -12,20 +12,23 @@
 const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attention", "selection",
                                                  "pages",    "link",   "disk",      "weights"};
 
-/* What recorded queries of texts do (docs/planner.md, "Hits").  RAM has room for x times the chunks that are chosen;
- * CHOSEN_AGAIN of those that it holds are chosen in the next step, and where it has room for all of them the misses go
- * with x to the power of -MISS_POWER; a token or page that is chosen has so many tokens beside it that are; of reads, a
- * prefetch expects a share. */
+/* Fitted to recorded queries of texts (docs/planner.md, "Hits").  With x = chunks that RAM holds / chunks that a step
+ * chooses: hits = CHOSEN_AGAIN x for x <= 1, else 1 - (1 - CHOSEN_AGAIN) x^-MISS_POWER.  A chosen token or page brings
+ * NEIGHBOURS chosen tokens beside it.  A prefetch reads PREFETCHED of the chunks that are missed. */
 static const double CHOSEN_AGAIN = 0.85, MISS_POWER = 3.5, NEIGHBOURS = 4, PREFETCHED = 0.6;
-/* Of the rows of a list those that the same head's list before it did not have, as a share of what a list of so many
- * leaves out; the same where lists are kept, and then the share of the lists that change in a step; and how many of
- * those rows lie side by side (docs/planner.md, "Hits").  Of their chunks x^2 / (x^2 + LOCALITY) are in RAM, or HELD of
- * the share that RAM holds. */
+/* Lists with buffers (docs/planner.md, "Hits").  Of depth tokens a list has kept; new in each step are
+ *
+ *   rows = ADDED kept (1 - kept / depth)                   in runs of ADDED_RUN rows
+ *   rows = ADDED_KEPT / CHANGED kept (1 - kept / depth)    where lists are kept, of which CHANGED change in a step
+ *   hits = max(x^2 / (x^2 + LOCALITY), HELD held)          x: chunks in RAM / chunks of the rows; held: share in RAM */
 static const double LOCALITY = 0.2, HELD = 0.6, ADDED = 0.33, ADDED_KEPT = 0.215, CHANGED = 0.5,
                     ADDED_RUN = 1.85;
-/* What is chosen lies in fewer chunks than so many runs would: of so many single tokens each takes one, and of pages
- * each with so many tokens beside it for each times that the context is as long as what is kept, SPARSE_MAX times at
- * most (by means and spreads they lie closer together than by boxes). */
+/* Chosen tokens lie close together.  Chunks that a choice touches, with places(n) for n runs that lie anywhere:
+ *
+ *   places(kept / CHUNK_TOKENS)       single tokens
+ *   places(rows / CHUNK_ADDED)        rows that are new in a list
+ *   places(kept / (unit + CHUNK_NEIGHBOURS min(depth / kept, SPARSE_MAX)))    pages of `unit` tokens, ranked by boxes;
+ *                                     by mean and spread they lie closer: CHUNK_NEIGHBOURS_SPREAD */
 static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7, CHUNK_NEIGHBOURS = 2,
                     CHUNK_NEIGHBOURS_SPREAD = 3.5, SPARSE_MAX = 8;
 /* Of measured steps (docs/planner.md, "Predicted against measured"). */
@@ -33,15 +36,15 @@ static const double NOT_HIDDEN = 0.75;
 static const double BESIDE_SHARE = 0.875; /* of the slots, beside computing (kv_tier_beside_chunks) */
 /* Of the bytes of f16: 4 bits, with scales and the padding of pages. */
 static const double QUANTIZED_BYTES = 0.36;
-/* Layers whose slots are on their way at a time. */
+/* Layers whose chunks are on their way into slots at a time. */
 static const double MOVING_LAYERS = 3;
-/* What a dial keeps, of texts (docs/planner.md, "The dial"): of tokens that are chosen singly, and of pages. */
+/* The fraction of texts that a dial keeps (docs/planner.md, "The dial"), by single tokens and by pages. */
 static const double DIAL_TOKENS = 0.25, DIAL_PAGES = 0.48;
-enum { BLOCK_ROWS = 256 }; /* of a prefill block that a machine's file has numbers of */
-/* Of a prompt that goes through the layers at once (decision 0009). */
+enum { BLOCK_ROWS = 256 }; /* of the prefill blocks that a machine's file has been measured with */
+/* The most tokens, and bytes of residual stream, of a prompt's segment (decision 0009). */
 static const double SEGMENT_TOKENS = 8192, SEGMENT_BYTES = 64 << 20;
-/* Chunks of a head are neighbours on disk, which a scan asks for in one request, up to one that RAM holds, or to one
- * whose slot does not lie behind the last one's: of so many chunks, and of those that are held, each ends one. */
+/* A scan reads neighbours on disk in one request, which ends at a chunk that RAM holds, or whose slot does not lie
+ * behind the last one's: a request has 1 / (SCAN_CUT + SCAN_CUT_HELD times the share of chunks in RAM) chunks. */
 static const double SCAN_CUT = 0.15, SCAN_CUT_HELD = 0.45;
 enum { PAGE_DEFAULT = 16, PART_BYTES = 4096 }; /* select.h; pages in parts (decision 0030) */
 
@@ -241,7 +244,7 @@ static double over_link(const struct step *step) {
     return fmax((double)cost->kv_bytes - spare, 0) * kept / machine->device_link;
 }
 
-/* One thread asks for pages, waits for them and handles them: of the shorter time NOT_HIDDEN is beside nothing. */
+/* One thread asks for pages, waits for them and handles them: NOT_HIDDEN of the shorter time overlaps with nothing. */
 static double reading(double disk, double processor) {
     return fmax(disk, processor) + NOT_HIDDEN * fmin(disk, processor);
 }
@@ -289,7 +292,7 @@ static double rebuilt(const struct step *step, double disk, double processor, do
     return again < 0.9 * fmax(disk, computed + processor) ? again : read;
 }
 
-/* Of a scan that finds a share of its chunks in RAM. */
+/* Chunks of a request, where a scan finds the share `held` of its chunks in RAM. */
 static double request_chunks(double held) { return 1 / (SCAN_CUT + SCAN_CUT_HELD * held); }
 
 static void read_everything(struct step *step, double computed) {
@@ -312,13 +315,13 @@ static void read_everything(struct step *step, double computed) {
                              : cost_overlapped(machine->disk_serial, disk, processor, computed, layers);
 }
 
-/* What the lists of a KV head ask for, in a step. */
+/* What the lists of a KV head want in a step. */
 struct chosen {
     double chunks, hits; /* hits: the share of them that RAM holds */
-    double miss_bytes;   /* that are read of a chunk, in one request: neighbours have slots that lie apart */
+    double miss_bytes;   /* read of a chunk, in one request: the slots of neighbours lie apart */
 };
 
-/* Runs of neighbours lie anywhere: of n places each takes one. */
+/* Chunks, of n, that runs of neighbours take which lie anywhere: one chunk a run. */
 static double places_taken(double n, double runs) { return n * (1 - pow(1 - 1 / fmax(n, 1), runs)); }
 
 static double hits_of(double held, double x) {

@@ -249,7 +249,7 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
 
 static uint64_t buffer_bytes_of(const struct plan *plan) {
     if (plan->disk_directory == NULL) return 0;
-    uint64_t bytes = plan->host_bytes / (plan->quantized_pages ? 32 : 16); /* pages of a third the bytes */
+    uint64_t bytes = plan->host_bytes / (plan->quantized_pages ? 32 : 16); /* 4-bit pages have a third of the bytes */
     if (bytes < BUFFER_BYTES_MIN) return BUFFER_BYTES_MIN;
     return bytes > BUFFER_BYTES_MAX ? BUFFER_BYTES_MAX : bytes;
 }
@@ -406,7 +406,7 @@ enum status plan_host_bytes_min(const struct plan *plan, const struct model_conf
     TRY(plan_cache_config(&counted, config, &cache, error));
     *bytes = kv_tier_bytes_min(&cache);
     while (plan_keeps_inputs(plan, config) &&
-           counted.host_bytes < *bytes) { /* the workspace is a share of the whole */
+           counted.host_bytes < *bytes) { /* the workspace is a fraction of host_bytes */
         counted.host_bytes = *bytes;
         TRY(plan_cache_config(&counted, config, &cache, error));
         *bytes = kv_tier_bytes_min(&cache);

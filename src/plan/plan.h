@@ -57,8 +57,8 @@ struct plan {
     enum kv_type k_type, v_type;
     /* Pages on disk, and full chunks in RAM, are quantized to 4 bits.  f16 only. */
     bool quantized_pages;
-    /* With quantized_pages: only a fraction of each layer's chunks is quantized.  fractions: of new documents.  Without
-     * layers they are chosen when the first document is made, from what the machine is measured to do
+    /* With quantized_pages: only a fraction of each layer's chunks is quantized.  fractions are those of new documents;
+     * without layers they are chosen for each document, by what the machine is measured to do
      * (plan/quantized_pages.h). */
     bool mixes_pages;
     struct page_fractions fractions;

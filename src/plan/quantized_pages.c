@@ -14,7 +14,7 @@
 #include "platform/clock.h"
 
 enum { CHUNKS = 32, ROUNDS = 5 };
-/* A fraction of the document that is written to be read again, for the measurement. */
+/* 1 / SAMPLE_FRACTION of the document is written to be read again, for the measurement. */
 enum { SAMPLE_FRACTION = 128, SAMPLE_PAGES_MIN = 16, SAMPLE_BYTES_MAX = 4 << 20 };
 
 /* ---- attention ---- */
@@ -133,8 +133,8 @@ enum status quantized_pages_measure_attention(struct page_costs *costs, const st
 
 enum { STEPS = 256 };
 
-/* A layer's costs with a fraction x in 4 bits: RAM holds the more chunks the smaller they are, so what is read falls
- * with x in number too, which the paper's D does not. */
+/* A layer's costs with a fraction x in 4 bits.  RAM holds more chunks when they are smaller, so a step also misses
+ * fewer of them as x grows; the paper's D is constant. */
 static struct compression_costs costs_of(const struct page_costs *costs, const struct page_work *work,
                                          bool dense, double x) {
     const double threads = (double)work->thread_count, rows_bytes = (double)work->rows_bytes;

@@ -1,19 +1,19 @@
-/* quantized_pages: the fraction of its pages that a new document quantizes to 4 bits (LeoAM, section 4.4;
- * decision 0016).
+/* quantized_pages: the fraction of its pages that a new document quantizes to 4 bits (LeoAM, section 4.4; decision
+ * 0016).
  *
  * For each layer, plan/compression.h balances the reads of a step's misses against the computation they overlap with.
  * Differs from LeoAM: a slot in RAM holds what a page holds (0012), so a larger fraction also means fewer misses.
  *
- * The selection and the budget give what a step reads and computes.  They are asked for every new document, and again
- * when a document has grown by a quarter, since RAM then holds less of it, or the budget is another: pages keep their
- * form, so those that come make up for those that are there (quantized_pages_continue).  The times are measured once by
- * an engine, in about 60 ms:
+ * What a step reads and computes follows from the selection and the budget.  The fraction is chosen for every new
+ * document, and again when a document has grown by a quarter, since RAM then holds less of it: pages keep their form,
+ * so those that come make up for those that are there (quantized_pages_continue).  An engine measures the times once,
+ * in about 60 ms:
  *
  *   read     one page of each form from this disk, with many requests in flight: a random read costs per request as
  *            well as per byte
  *   compute  attention to a chunk of each form, and decoding a chunk, on these processors
- *   layer    a layer's computation, if reads of the next layer overlap with it (prefetch, or full attention); with a
- *            prefetch that is the most that hides, since what was not expected is read when it is wanted
+ *   layer    a layer's computation, if reads of the next layer overlap with it (prefetch, or full attention); a
+ *            prefetch hides that much at most, since what it did not expect is read when it is wanted
  *
  * A prompt that RAM holds whole stays exact.  If nothing else can be measured (the prompt is too short to sample, or
  * the disk fails), all pages are quantized.  Thread: the engine's.

@@ -81,7 +81,7 @@ enum status io_queue_submit(struct io_queue *queue, const struct io_request *req
 void io_queue_flush(struct io_queue *queue);
 /* Both return how many completions were stored, at most capacity. */
 size_t io_queue_poll(struct io_queue *queue, struct io_completion *completions, size_t capacity);
-/* count_min is cut to capacity and to what is in flight. */
+/* Waits for count_min completions, or for as many as capacity and the requests in flight allow. */
 size_t io_queue_wait(struct io_queue *queue, struct io_completion *completions, size_t capacity,
                      size_t count_min);
 

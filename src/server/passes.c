@@ -431,10 +431,9 @@ static void add(struct together *together, struct job *job, size_t token_count, 
     together->step_count += is_step;
 }
 
-/* Rows of a pass: those of its steps, and of prompts as many as nine tenths of a slice compute by the rate of late.  So
- * it lasts nearly as long as a step and a slice one after the other, or, where that is but a few rows, a little longer;
- * prompts that leave it because it is late cost more than the tenth.  Where weights are read for each pass, its rows
- * cost little. */
+/* Rows of a pass: those of its steps, and as many of prompts as nine tenths of a slice compute at the recent rate.  So
+ * it lasts nearly as long as a step and a slice one after the other, or a little longer where those are a few rows;
+ * prompts that leave a late pass cost more than the tenth.  Where weights are read for each pass, rows cost little. */
 static size_t together_rows(const struct service *service, size_t step_count) {
     enum { BESIDE_MIN = 8, ALONE_MIN = 32, OF_TEN = 9 };
     const size_t max = engine_batch_size(service->engine);
@@ -445,8 +444,8 @@ static size_t together_rows(const struct service *service, size_t step_count) {
     return rows <= (double)least ? min_size(least, max) : rows < (double)max ? (size_t)rows : max;
 }
 
-/* Seconds of a pass that its prompts took: what is more than a step of late takes.  At most their part of the rows, as
- * the first rows of a pass cost most; at least half of that, should the steps of late have met a busy machine. */
+/* Seconds of a pass that its prompts took: what it took beyond a recent step.  At most their part of the rows, as the
+ * first rows of a pass cost most; at least half of that, in case recent steps ran on a busy machine. */
 static double prompt_seconds(const struct service *service, const struct together *together, double seconds) {
     const double share = seconds * (double)(together->rows - together->step_count) / (double)together->rows;
     const double rate = service->statistics.decode_rate;

@@ -134,15 +134,15 @@ static bool goes_on(const struct job *job, const struct resident *resident) {
            same_ids(job->tokens.ids + stored->count, begun->ids, begun->count);
 }
 
-/* Where documents are saved: the job's prompt was asked before, and its answer, which is not saved, is asked anew. */
+/* True where documents are saved and the job asks for another answer to a prompt whose last answer was not saved. */
 static bool is_asked_again(const struct job *job, const struct resident *resident, size_t shared) {
     return job->logits != NULL && shared == job->prompt_count && !sequence_is_saved(resident->sequence) &&
            sequence_cuts_at(resident->sequence, shared);
 }
 
-/* Whether the sequence may be cut back to what it shares with the job.  One that is saved is not: the job attaches to
- * its document instead.  Else what is cut off is lost, and every conversation begins like every other one.  So it must
- * be less than what stays, or the job be asked once more, or the place be needed all the same. */
+/* Whether the sequence may be cut back to what it shares with the job.  A sequence that is saved is not cut: the job
+ * attaches to its document instead.  Of any other one what is cut off is lost, and every conversation begins like every
+ * other.  So the cut must take less than it leaves, or the job ask once more, or the place be needed in any case. */
 static bool may_cut(const struct service *service, const struct job *job, size_t index, size_t shared) {
     const struct resident *resident = &service->residents[index];
     if (engine_saves(service->engine)) return is_asked_again(job, resident, shared);

@@ -105,7 +105,7 @@ static uint8_t *row_address(struct kv_sequence *sequence, size_t layer, size_t h
     return (uint8_t *)(uintptr_t)kv_k_row(view.layout, chunk, position % KV_CHUNK_TOKENS);
 }
 
-/* Key index of a chunk: its first row's word. */
+/* The key index of a chunk: its first row's word. */
 static uint32_t *key_index_address(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
     const struct kv_view view = kv_sequence_view(sequence, stream, layer);
     return span_memory(
@@ -276,7 +276,7 @@ static void reopen(struct setting *setting, struct model_sequence *model) {
                 word_of(model->rows[chunk * KV_CHUNK_TOKENS], layer, head);
 }
 
-/* Chunks that were not in memory when they were wanted. */
+/* Returns how many chunks were not in memory when they were wanted. */
 static uint64_t run(struct setting *setting, size_t steps) {
     static struct model_sequence models[SEQUENCES];
     memset(models, 0, sizeof models);

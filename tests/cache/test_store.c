@@ -851,8 +851,8 @@ static void test_full_folder(void **state) {
     assert_int_equal(rmdir(inner), 0);
 }
 
-/* Invariant: bytes written (page files, key index, catalog and its journal) per byte of KV and key index.  With pages
- * of two sizes, half of each: none in both. */
+/* Bounds the bytes written (page files, key index, catalog and its journal) per byte of KV and key index; with pages of
+ * two sizes, half of each, no page is written in both. */
 static void write_amplification(bool shared) {
     struct fault_plan plan;
     fault_plan_init(&plan, FAULT_NONE, 0, false, 0);

@@ -461,7 +461,7 @@ static void recall_of_presets(void **state) {
     process_deinit(&recall);
 }
 
-/* A column for mass bounds, and figures where a preset computes them. */
+/* There is a column for mass bounds, with figures where a preset computes them. */
 static void recall_of_mass_bounds(void **state) {
     (void)state;
     struct process_result recall =

@@ -96,7 +96,7 @@ static void layout_init(struct key_index_layout *layout, enum key_index_kind kin
     layout->bytes = layout->abstract.bytes;
 }
 
-/* Of a query's elements, where it matters. */
+/* The sign of a query's element, in shapes where it matters. */
 static float sign_of(size_t d) { return d % 2 == 0 ? 1 : -1; }
 
 static float element(struct mass_bound_case *c, uint64_t token, size_t d, const float *unit_key) {
@@ -132,7 +132,7 @@ static void sequence_init(struct mass_bound_case *c, const struct fixture *fixtu
                 sequence->chunks[chunk] = aligned_alloc(64, c->kv.chunk_bytes);
                 memset(sequence->chunks[chunk], 0, c->kv.chunk_bytes);
                 sequence->key_index[chunk] = aligned_alloc(64, c->layout.bytes);
-                memset(sequence->key_index[chunk], 0xff, c->layout.bytes); /* of somebody before: NaN */
+                memset(sequence->key_index[chunk], 0xff, c->layout.bytes); /* NaN, as others may leave it */
             }
             for (size_t d = 0; d < c->kv.k_dimension; d++) key[d] = element(c, t, d, key);
             for (size_t d = 0; d < c->kv.v_dimension; d++) value[d] = (float)random_normal(&c->random);
@@ -292,7 +292,7 @@ static void scores_of(const struct mass_bound_case *c, const struct fixture *fix
     if (sequence->quantized[chunk] != NULL) *as_it_lies = quantized;
 }
 
-/* Of the listed rows, with every other row in the form that takes most from them. */
+/* The mass of the listed rows, with every other row in the form that takes most from them. */
 static double exact_share(const struct mass_bound_case *c, const struct fixture *fixture, size_t row,
                           size_t kv_head, size_t query, const uint32_t *list) {
     const float *q = c->q + ((row * c->kv_heads + kv_head) * c->group + query) * c->kv.k_dimension;

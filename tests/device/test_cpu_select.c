@@ -129,7 +129,7 @@ static void sequence_init(struct select_case *c, struct sequence_case *sequence,
                 memset(sequence->chunks[chunk], 0, c->kv.chunk_bytes);
                 sequence->key_index[chunk] = aligned_alloc(64, max_size(c->layout.bytes, 64));
                 memset(sequence->key_index[chunk], 0xa5,
-                       max_size(c->layout.bytes, 64)); /* of somebody before */
+                       max_size(c->layout.bytes, 64)); /* as somebody before may have left it */
             }
             for (size_t d = 0; d < c->kv.k_dimension; d++) key[d] = (float)random_normal(&c->random);
             for (size_t d = 0; d < c->kv.v_dimension; d++) value[d] = (float)random_normal(&c->random);

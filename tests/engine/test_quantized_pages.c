@@ -245,7 +245,7 @@ static void rig_close(struct rig *rig) {
     scratch_destroy(&rig->scratch);
 }
 
-/* What an engine that would choose `chosen` has of a prompt: tokens that were saved, and fractions. */
+/* Prefills a prompt in an engine that would choose `chosen`; gives the tokens that were saved, and the fractions. */
 static enum status ask(struct rig *rig, struct page_fractions chosen, const int32_t *tokens, size_t count,
                        uint64_t *reused, struct page_fractions *fractions) {
     struct engine *engine;
@@ -271,7 +271,7 @@ static void assert_fractions(const struct page_fractions *found, struct page_fra
 static const struct page_fractions then = {.layer_count = LAYERS, .sixteenths = {3, 14}},
                                    now = {.layer_count = LAYERS, .sixteenths = {16, 0}};
 
-/* Existing documents are used, continued and copied with their own fractions, new ones have the engine's. */
+/* A document is used, continued and copied with its own fractions; a new one has the engine's. */
 static void a_document_keeps_its_fractions(void **state) {
     (void)state;
     struct rig rig = {0};
@@ -281,7 +281,7 @@ static void a_document_keeps_its_fractions(void **state) {
     assert_ok(ask(&rig, then, rig.tokens, SHORT, &reused, &fractions), rig.error);
     assert_int_equal(reused, 0);
     assert_fractions(&fractions, then);
-    assert_ok(ask(&rig, now, rig.tokens, PROMPT, &reused, &fractions), rig.error); /* goes on with it */
+    assert_ok(ask(&rig, now, rig.tokens, PROMPT, &reused, &fractions), rig.error); /* continues the document */
     assert_int_equal(reused, SHORT);
     assert_fractions(&fractions, then);
     assert_ok(ask(&rig, now, rig.tokens, PROMPT, &reused, &fractions), rig.error);
@@ -374,7 +374,7 @@ static void a_document_in_f16_is_opened(void **state) {
     }
 }
 
-/* A prompt too short to measure for is in 4 bits; in an engine that measures, what exists has its fractions too. */
+/* A prompt too short to measure is in 4 bits; in an engine that measures, a document keeps its fractions, too. */
 static void short_prompts_are_not_measured(void **state) {
     (void)state;
     struct rig rig = {0};

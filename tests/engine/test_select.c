@@ -1,5 +1,5 @@
 /* Selection in the decode path, on tiny random models: 100% equals the dense path for every method, budgets hold at the
- * edges of pages and chunks, batches and blocks and threads change nothing, key index survive truncation. */
+ * edges of pages and chunks, batches and blocks and threads change nothing, the key index survives truncation. */
 #include "testing.h"
 
 #include <math.h>
@@ -427,7 +427,7 @@ static void truncation_and_rebuilding_change_nothing(void **state) {
         for (size_t i = 0; i < STEPS; i++)
             assert_memory_equal(step(&rig, sequence, LENGTH + i), expected + i * rig.width,
                                 rig.width * sizeof *expected);
-        /* another method and back: key index is made of what is stored */
+        /* another method and back: a key index is made of what is stored */
         struct select_options own = *select_get_options(engine_select(rig.engine));
         struct select_options other = small(methods[m == 1 ? 2 : 1], 50);
         sequence_truncate(sequence, LENGTH);
@@ -449,7 +449,7 @@ static void truncation_and_rebuilding_change_nothing(void **state) {
     }
 }
 
-/* The one method whose key index remember what was asked: tokens of the answer earn their place, too. */
+/* The one method whose key index remembers what was asked: tokens of the answer earn their place, too. */
 static void latest_heavy(void *context, const struct select_event *event) {
     uint32_t *latest = context;
     const struct host_list *list = &event->lists[0];
@@ -571,7 +571,7 @@ static void a_tree_of_pages_is_quest(void **state) {
     uint64_t opened = 0;
     for (size_t level = 0; level < TREE_LEVEL_COUNT; level++) opened += counts.opened[level];
     assert_true(counts.searches > 0 && counts.leaves > 0 && opened > 0);
-    char kinds[2][SELECT_KIND_BYTES]; /* key index of one rank are not taken for those of the other */
+    char kinds[2][SELECT_KIND_BYTES]; /* a key index of one rank is not taken for one of the other */
     select_key_index_kind(engine_select(rig.engine), kinds[0]);
     tree.rank = TREE_MEAN_DEVIATION;
     assert_ok(engine_set_select(rig.engine, &tree, &rig.error), rig.error);

@@ -198,7 +198,7 @@ static void draw_budget(const struct rig *rig, struct plan *options, const size_
 
 static struct list_buffer_counts lists; /* of all engines that expect_logits made */
 
-/* Logits in tiers are those expected, and so are the mass bounds; what the tiers did. */
+/* Logits in tiers and mass bounds are those expected; returns what the tiers did. */
 static struct kv_tier_statistics expect_logits(struct rig *rig, const struct plan *options,
                                                const size_t *lengths, size_t count, const float *expected,
                                                struct mass_bounds bounds) {
@@ -763,7 +763,7 @@ static void a_departing_prompt_is_saved_in_4_bits(void **state) {
     departing_prompt_is_saved(MIXED);
 }
 
-/* Saved by one method and opened by another: its keys are there to build key index of. */
+/* A document saved by one method and opened by another: the other key index is built of its keys. */
 static void another_method_opens_it(void **state) {
     (void)state;
     test_skip_part();

@@ -8,7 +8,7 @@
 
 enum { HEADS_MAX = 16, DIMENSION_MAX = 256, ROWS_MAX = 1280 };
 
-/* Rows of one kind of selection, of ROWS_MAX at most. */
+/* Which rows are selected, of at most ROWS_MAX. */
 enum selection { ALL, RANGE, SPARSE, DENSE, BLOCKS, CHUNKED, ONE, NONE, LAST, SELECTIONS };
 static const char *const selection_names[SELECTIONS] = {"all",    "range", "sparse", "dense", "blocks",
                                                         "chunks", "one",   "none",   "last"};

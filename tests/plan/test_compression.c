@@ -107,8 +107,8 @@ static double sum_of(const double *fractions, size_t count) {
     return sum;
 }
 
-/* As many pages in all as the fractions say, also of the first layers alone; with sensitivities the same sum, and no
- * layer more than one that bears it better. */
+/* As many pages are in 4 bits as the fractions say, in all and of the first layers alone; with sensitivities the sum is
+ * the same, and no layer has more than one that is less sensitive. */
 static void spreads_what_there_is(void **state) {
     (void)state;
     enum { LAYERS = 40 };

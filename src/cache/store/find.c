@@ -21,7 +21,7 @@ static bool compare(void *context, const int32_t *tokens, uint64_t count) {
     return i == count && i < rest;
 }
 
-/* The row of a match, and whether its pages look like that (fractions are the document's own), and its key index. */
+/* Takes the row of a document whose pages have this layout (its fractions are its own), and its key index, too. */
 static enum status take_row(struct store *store, const struct store_layout *layout, bool any_key_index,
                             struct store_match *match, bool *fits, struct error *error) {
     struct document_row row;

@@ -334,7 +334,7 @@ void geometry_without_parts(struct geometry *geometry) {
     geometry->page_sum_bytes = sizeof(struct checksum);
 }
 
-/* Of pages of which `quantized` are in 4 bits. */
+/* Bytes of pages, `quantized` of which are in 4 bits. */
 static uint64_t mixed_bytes(const struct geometry *geometry, uint64_t pages, uint64_t quantized) {
     return quantized * geometry->page_bytes + (pages - quantized) * geometry->tail_page_bytes;
 }
@@ -460,8 +460,8 @@ uint64_t geometry_tails_bytes(const struct geometry *geometry) {
 
 uint64_t chunks_full(uint64_t token_count) { return token_count / KV_CHUNK_TOKENS; }
 
-/* The limits of store.h (2^20 pages of a chunk, 2^22 chunks, 2^24 bytes) keep all of this below 2^63 only when
- * not all of them are at their most at once; document_bytes_max, asked first, refuses what is larger. */
+/* The limits of store.h (2^20 pages of a chunk, 2^22 chunks, 2^24 bytes) do not keep all of this below 2^63 where
+ * several are reached at once; document_bytes_max, which is asked first, refuses what is larger. */
 
 size_t page_index(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
     return (size_t)chunk * geometry->chunk_pages + geometry_lane(geometry, layer, kv_head);

@@ -1,13 +1,13 @@
 /* store: saved documents on disk (--kv-disk DIR): prefilled once, opened again without loading.
  *
- * A document is a sequence of token ids with the KV and the selection key index that one model computed for
- * them.  DIR holds one SQLite catalog, catalog.db (who, which tokens, a checksum for every page), and two files
- * per document: N.pages and N.metadata (docs/formats.md has all of it; docs/decisions/ says why).
+ * A document is a sequence of token ids with the KV and the key index that one model computed for them.  DIR holds one
+ * SQLite catalog, catalog.db (who, which tokens, a checksum for every page), and two files per document: N.pages and
+ * N.metadata (docs/formats.md has all of it; docs/decisions/ says why).
  *
  *   page      a chunk (64 tokens of one KV head of one layer, kernels/attention/kv_layout.h), padded to
  *             4 KiB.  Its place in the file follows from layer, head and chunk; 16 consecutive chunks of a
  *             head are neighbours on disk however they were written.
- *   key index  what selection reads, so many bytes per chunk: contiguous in a file of its own.
+ *   key index  what a selection reads, key_index_bytes per chunk: contiguous in a file of its own.
  *   tail      the chunk that is not full yet, in one of two places that commits use in turns.
  *   commit    makes a prefix of the document durable.
  *
@@ -168,12 +168,12 @@ enum status store_find(struct store *store, const struct store_model *model,
                        const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                        struct store_match *match, struct error *error) STATUS_CHECKED;
 
-/* The same among documents of exactly this layout, fractions and all. */
+/* The same among documents of exactly this layout, fractions included. */
 enum status store_find_same(struct store *store, const struct store_model *model,
                             const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                             struct store_match *match, struct error *error) STATUS_CHECKED;
 
-/* The same among documents whose pages look like that, whatever key index they have. */
+/* The same among documents whose pages have this layout, whatever their key index is. */
 enum status store_find_pages(struct store *store, const struct store_model *model,
                              const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                              struct store_match *match, struct error *error) STATUS_CHECKED;
@@ -190,7 +190,7 @@ struct document_info {
     uint64_t bytes;        /* of the limit, reserved or used */
     int64_t created, used; /* seconds since 1970 */
     const char *name, *model, *layout;
-    const struct page_fractions *fractions; /* of the layout; NULL: pages are of one form */
+    const struct page_fractions *fractions; /* of the layout; NULL: all pages have one form */
     const uint8_t *fingerprint;             /* [STORE_FINGERPRINT_BYTES] */
     const char *damaged;                    /* the reason, or NULL */
     unsigned version;                       /* of its format */
@@ -234,7 +234,7 @@ struct document_description {
     const struct store_model *model;
     const struct store_layout *layout;
     const char *name;        /* for people: the file it came from; cut to STORE_TEXT_MAX */
-    uint64_t token_capacity; /* tokens that it may become at most; their room is reserved now */
+    uint64_t token_capacity; /* the most tokens that it may have; their room is reserved now */
 };
 
 /* A new document, open for writing.  Nobody finds it before its first commit. */
@@ -266,8 +266,8 @@ enum status document_set_fractions(struct document *document, const struct page_
  * of another (the same tokens, model and layout) and that nobody else has open.  Reads must have finished. */
 void document_close(struct document *document); /* NULL is allowed */
 
-/* Bytes that a document of token_capacity keeps in memory while it is open, at most: its tokens, and checksums and
- * states of pages and key index. */
+/* The most bytes that a document of token_capacity takes in memory while it is open: its tokens, and the checksums and
+ * states of its pages and key index. */
 uint64_t document_memory_bytes(const struct store_layout *layout, uint64_t token_capacity);
 uint64_t document_id(const struct document *document);
 const struct store_layout *document_layout(const struct document *document);
@@ -347,7 +347,7 @@ enum status document_check_page(struct document *document, const struct page_rea
 enum status document_read_failed(struct document *document, const struct io_completion *completion,
                                  struct error *error) STATUS_CHECKED;
 
-/* The key index of one layer's chunks [chunk_first, chunk_first + chunk_count), verified:
+/* Reads the key index of one layer's chunks [chunk_first, chunk_first + chunk_count), and verifies it:
  * memory[kv_head][chunk_count][key_index_bytes].  chunk_first is a multiple of 16.  Reads through the page cache and
  * waits; document_open has asked for the whole file already. */
 enum status document_read_key_index(struct document *document, size_t layer, uint64_t chunk_first,

@@ -228,7 +228,7 @@ struct document {
     _Atomic uint8_t *page_states, *key_index_states; /* owned; [chunk_capacity][layer][head] */
     uint8_t *tail_states;                            /* owned; [layer][head]: written for the next commit */
     struct checksum *tail_next;                      /* owned; [layer][head] */
-    uint64_t tail_tokens;                            /* that tail_states are for */
+    uint64_t tail_tokens;                            /* the length of the tail that tail_states are of */
     uint64_t asked_tokens, asked_generation;         /* after the commits asked for */
     uint64_t opened_generation;
     _Atomic uint64_t committed_tokens;
@@ -307,7 +307,7 @@ bool page_sums_check_parts(const struct document *document, const struct page_re
                            struct part_sum *found, struct part_sum *expected, size_t *part);
 
 /* writer.c: the thread that writes.  Functions of the engine's thread. */
-enum { WRITE_BUFFERS_MAX = 2 }; /* that one call of document_write_... takes */
+enum { WRITE_BUFFERS_MAX = 2 }; /* buffers that one call of document_write_... takes at most */
 enum status writer_start(struct store *store, const struct geometry *geometry, struct error *error)
     STATUS_CHECKED;
 void writer_stop(struct writer *writer); /* after its documents are done; NULL is allowed */

@@ -188,7 +188,7 @@ static enum status sweep_document(struct sweep *sweep, struct document_row *row,
         return catalog_flag(&store->catalog, row->id, why.message, error);
     }
     if (row->writer == 0 || layout_parse(row->layout, &layout, NULL) != STATUS_OK) return STATUS_OK;
-    if (open_files(store, row->id, &pages, &key_index, &why) != STATUS_OK) /* said when it is opened */
+    if (open_files(store, row->id, &pages, &key_index, &why) != STATUS_OK) /* the reason is said when it is opened */
         return row->generation > 0 || why.os_error != ENOENT
                    ? STATUS_OK
                    : sweep_writing(sweep, row, &layout, NULL, NULL, error);

@@ -12,7 +12,7 @@
 #include "device/cpu/cpu_device_internal.h"
 #include "platform/clock.h"
 
-enum { ROWS_MAX = 64 }; /* of a batch */
+enum { ROWS_MAX = 64 }; /* in a batch */
 
 enum rows_phase { PHASE_ATTEND, PHASE_FINISH, PHASE_COUNT };
 

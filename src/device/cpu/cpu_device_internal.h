@@ -79,8 +79,8 @@ static inline struct matrix cpu_matrix(const struct weight *weight) {
     return matrix;
 }
 
-/* Runs the task on every thread, or, when `alone`, on the caller as a worker of one without a pool: such a
- * task may call pool_range, but neither tickets nor barriers of the pool (cpu_ticket, cpu_barrier may). */
+/* Runs the task on every thread, or, with `alone`, on the caller as the only worker, without a pool: such a task may
+ * call pool_range, cpu_ticket and cpu_barrier, but neither tickets nor barriers of the pool. */
 void cpu_run(struct cpu_device *device, bool alone, pool_task *task, void *context);
 /* Does the caller's pending work now, if there is any. */
 void cpu_run_overlap(struct cpu_device *device);

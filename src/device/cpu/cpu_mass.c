@@ -1,5 +1,5 @@
-/* add_mass on the cpu.  A unit is one KV head of one item: its key index is its own, so units share nothing, where no
- * two items are of one sequence. */
+/* add_mass on the cpu.  A unit is one KV head of one item.  Its key index is its own, so units share nothing as long as
+ * no two items are of one sequence. */
 #include <string.h>
 
 #include "base/assert.h"

@@ -1,4 +1,4 @@
-/* mass_bound on the cpu: the fraction of attention that the rows a query head attended to have at least.
+/* mass_bound on the cpu: a lower bound of the attention mass that the rows a query head attended to have.
  *
  * The key index has, per unit of tokens, minima and maxima of the keys, so that q . k of a token that was left out is
  * at most U = sum over d of max(q_d min_d, q_d max_d).  With the attended rows' greatest score m and sum s of
@@ -16,8 +16,8 @@
  *      lie within the range of their chunk, and a 30th of it from where they were (kernels/codec): U grows by as
  *      much, up to the bound of the chunk.
  *
- * A unit of work is one KV head of a row.  It reads the units' boxes, 4 dimension
- * bytes each, once into the caches, where every head of the group reads them again. */
+ * A unit of work is one KV head of a row.  It reads the units' boxes, 4 dimension bytes each, once into the caches,
+ * where every head of the group reads them again. */
 #include <math.h>
 #include <string.h>
 

@@ -2,7 +2,7 @@
  *
  *   score(row) = max or sum over heads h of  q_h . row
  *
- * The rows are key index: partial keys (lowrank), or abstracts of pages (abstract.h makes its scores of this).
+ * The rows are of a key index: partial keys (lowrank), or abstracts of pages (abstract.h makes its scores of this).
  * A NaN in a row or in a query gives NaN.
  */
 #ifndef LOAM_KERNELS_SCORE_H

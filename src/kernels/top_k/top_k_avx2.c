@@ -13,7 +13,7 @@
 
 static const uint64_t lanes[256] = {LANES64(0), LANES64(64), LANES64(128), LANES64(192)};
 
-/* The permutation that fetches the lanes of mask to the front. */
+/* The permutation that moves the lanes of mask to the front. */
 FLOATS_INLINE __m256i lanes_first(unsigned mask) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)&lanes[mask]));
 }
