@@ -5,3 +5,4 @@ cd "$(dirname "$0")/.."
 sh tools/check_includes.sh .
 sh tools/check_style.sh .
 sh tools/check_decisions.sh .
+sh tools/check_docs.sh .

@@ -6,7 +6,7 @@
  *   fractions    pages in 4 bits                    replay_step  recorded rows in place of computed ones
  *   inputs       what K and V are computed from        paused  segments that stopped in between
  *   together     short prompts of several sequences
- *   share        beginnings that sequences in memory share
+ *   share        prefixes that sequences in memory share
  *   documents    which saved KV a prompt has       persistent   heads that stay in RAM
  *   hard_heads   heads that choose anew
  */

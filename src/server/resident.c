@@ -156,7 +156,7 @@ static bool may_take(const struct service *service, const struct job *job, size_
     if (resident->ticket != 0) return resident->ticket == job->ticket;
     if (goes_on(job, resident)) return true;
     if (strcmp(resident->owner, job->owner) != 0 || shared == 0) return false;
-    /* What is uploaded becomes a document of that name, whatever was cancelled with the same beginning. */
+    /* What is uploaded becomes a document of that name, whatever was cancelled with the same prefix. */
     if (job->document_name[0] != '\0' && strcmp(resident->document_name, job->document_name) != 0)
         return false;
     return shared == resident->stored.count || may_cut(service, job, index, shared);
@@ -186,7 +186,7 @@ void resident_forget_document(struct service *service, const char *owner, uint64
     }
 }
 
-/* The one whose beginning is the longest one of the job's; SIZE_MAX: there is none. */
+/* The resident with the longest prefix of the job's prompt; SIZE_MAX: there is none. */
 static size_t find_best(const struct service *service, const struct job *job, size_t *shared_count) {
     size_t best = SIZE_MAX, most = 0;
     for (size_t i = 0; i < service->resident_count && !job->prompt_log_probabilities; i++) {

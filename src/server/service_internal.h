@@ -245,7 +245,7 @@ void sharing_end(struct service *service);
 enum status resident_take(struct service *service, struct job *job, struct error *error) STATUS_CHECKED;
 enum resident_place {
     RESIDENT_NONE,   /* a new sequence has a place, or gets one at once */
-    RESIDENT_SERVES, /* one is the beginning of the job's */
+    RESIDENT_SERVES, /* one is a prefix of the job's prompt */
     RESIDENT_WRITES, /* the one that would go is being written */
 };
 enum resident_place resident_place_of(const struct service *service, const struct job *job);
