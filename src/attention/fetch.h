@@ -29,8 +29,8 @@ struct fetch {
 };
 
 struct fetch_options {
-    size_t jobs;   /* heads of all rows that are fetched for together */
-    size_t chunks; /* that their lists lie in, at most; all of a head's need no list */
+    size_t jobs;   /* the most heads, over all rows, whose chunks are fetched together */
+    size_t chunks; /* the most chunks that their lists lie in; all chunks of a head need no list */
 };
 uint64_t fetch_bytes(const struct fetch_options *options);
 enum status fetch_init(struct fetch *fetch, const struct fetch_options *options, struct error *error)
@@ -39,33 +39,33 @@ void fetch_deinit(struct fetch *fetch); /* zeroed is allowed */
 
 /* Releases what is not done, and forgets it all. */
 void fetch_drop(struct fetch *fetch);
-/* All chunks that rows [first, end) lie in. */
+/* Adds a job of all chunks that rows [first, end) lie in. */
 void fetch_add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head,
                      uint64_t first, uint64_t end);
-/* The chunks of every list of a choice, and of each the blocks that the list has rows in; sequences: of the items that
- * its rows are of.  lists: rows that a head's buffer has are left out; NULL: there are no buffers.  stays: what is read
- * is soon wanted again.  STATUS_MEMORY: more chunks than there is memory for. */
+/* Adds jobs of the chunks of every list of a choice, with the blocks that a list has rows in.  sequences: those of the
+ * items that the choice's rows are of.  lists: rows that a head's buffer has are left out; NULL: there are no buffers.
+ * stays: what is read is soon wanted again.  STATUS_MEMORY: more chunks than there is memory for. */
 enum status fetch_add_choice(struct fetch *fetch, struct choice *choice, struct kv_sequence *const *sequences,
                              struct list_buffers *lists, bool stays, struct error *error) STATUS_CHECKED;
 
-/* Begins what there are slots for; no more once so many chunks are being read.  Only for the job that attends next it
- * waits for work of the device that reads slots. */
+/* Begins the jobs that there are slots for, until chunks_max chunks are being read.  It waits for work of the device
+ * that reads slots only for the job that attends next. */
 void fetch_begin(struct fetch *fetch, size_t chunks_max);
-/* The same for a layer that is to come, and waits for no such work. */
+/* The same for a coming layer, without waiting for the device. */
 void fetch_begin_ahead(struct fetch *fetch, size_t chunks_max);
-/* The same beside computing, where what has arrived does not count: the disk has so many to read, and no more. */
+/* The same beside computing: what has arrived does not count, so that the disk always has chunks_max chunks to read. */
 void fetch_keep_busy(struct fetch *fetch, size_t chunks_max);
-/* All of what is not done is in memory; the same of the jobs before `end`, which were begun. */
+/* Whether the chunks of all jobs that are not done are in memory; of the jobs before `end`, which were begun. */
 bool fetch_has_arrived(struct fetch *fetch);
 bool fetch_have_arrived(struct fetch *fetch, size_t end);
 /* Chunks of the jobs before `end` that memory did not hold. */
 uint64_t fetch_missed(const struct fetch *fetch, size_t end);
-/* Waits for the oldest job.  *end: behind the jobs [fetch->done, *end) of its index that are in memory. */
+/* Waits for the oldest job.  Jobs [fetch->done, *end) are those of its index that are in memory. */
 enum status fetch_wait(struct fetch *fetch, struct trace *trace, size_t *end, struct error *error)
     STATUS_CHECKED;
-/* What was begun of jobs behind the oldest gives its slots back, to be begun again. */
+/* Gives back the slots of begun jobs behind the oldest; they are begun again later. */
 void fetch_yield(struct fetch *fetch);
-/* Jobs before `end` are done, or are with the ticket (kv_fetch_release_after). */
+/* Ends the jobs before `end`, now or when the ticket is done (kv_fetch_release_after). */
 void fetch_release(struct fetch *fetch, size_t end, struct ticket ticket);
 
 /* Plans every chunk that the layer's items see, head by head. */

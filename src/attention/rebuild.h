@@ -38,24 +38,24 @@ void rebuild_destroy(struct rebuild *rebuild); /* NULL is allowed */
 
 /* Whether chunks of the layer (of its one item, whose view need not be up to date) are computed again. */
 bool rebuild_plan(struct rebuild *rebuild, const struct attention_layer *layer);
-/* Whether it would be so for this layer, whose operation is another one's: then nothing is prefetched for it.  NULL:
- * no. */
+/* Whether chunks of this coming layer would be computed again, so that nothing is prefetched for it; its operation is
+ * another layer's.  rebuild NULL: no. */
 bool rebuild_expects(struct rebuild *rebuild, const struct attention_layer *layer);
-/* The chunks that are read, of every head: [*count], valid until the next plan. */
+/* The chunks of every head that are read, not computed: [*count], valid until the next plan. */
 const uint32_t *rebuild_others(const struct rebuild *rebuild, size_t *count);
-/* others: all that is read, planned but not begun: it is read beside. */
+/* Begins to read the inputs.  others: the chunks that are read beside the rebuilding, planned but not begun. */
 enum status rebuild_begin(struct rebuild *rebuild, struct fetch *others, struct error *error) STATUS_CHECKED;
 enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
                         struct fetch *others, struct error *error) STATUS_CHECKED;
-/* The inputs failed: this sequence's are not used any more. */
+/* Tells that inputs failed: those of this sequence are not used any more. */
 void rebuild_refuse(struct rebuild *rebuild, const struct error *why);
-/* The view of head_count heads from that of a fetch on, whose other chunks are in memory, for operations that follow on
- * the stream; heads count from 0. */
+/* The view of head_count heads from the head of `first` on, for operations that follow on the stream: rebuilt chunks,
+ * and those that are in memory.  Heads count from 0. */
 struct kv_view rebuild_view(struct rebuild *rebuild, struct stream *stream, const struct kv_view *view,
                             const struct kv_fetch *first, size_t head_count);
 /* The ranges that the run has attended to, for the heads from head_first on; NULL: none.  Valid until the next call. */
 const struct attend_ranges *rebuild_ranges(struct rebuild *rebuild, size_t head_first);
-/* A layer has attended, by whatever way: what it did between two clock_ns. */
+/* What a layer that has attended, rebuilt or not, did between two clock_ns. */
 struct rebuild_layer {
     size_t index;
     size_t row_count;
@@ -66,9 +66,9 @@ struct rebuild_layer {
     bool is_rebuilt;      /* in part, after rebuild_plan */
 };
 void rebuild_note(struct rebuild *rebuild, const struct rebuild_layer *layer);
-/* All layers have, or one of them has failed. */
+/* All layers have attended, or one of them has failed. */
 void rebuild_end_step(struct rebuild *rebuild);
-/* The link's rate, where it has been measured while nothing else was under way. */
+/* Sets the link's rate, measured while nothing else was under way. */
 void rebuild_set_link(struct rebuild *rebuild, double bytes_per_second);
 
 /* For tests and benchmarks, as attention_force_rebuild. */

@@ -1,11 +1,11 @@
 /* tiered: the loop over KV of which only a part is in RAM (cache/kv_tier.h): fetch, attend, release.
  *
- * A layer is jobs, one per row or sequence and KV head.  All jobs of a layer are begun as early as there are slots;
- * heads whose chunks are here are computed while those of others are on their way, and meanwhile the next layer's are
- * prefetched.  Each head's result is that of attention over KV in memory bit for bit: ranges and their order follow
- * from lengths alone.
+ * A layer is a list of jobs, one for each row or sequence and KV head.  All jobs of a layer are begun as early as there
+ * are slots.  Heads whose chunks are in memory attend while the chunks of others are on their way, and meanwhile the
+ * next layer's chunks are prefetched.  Each head's result is that of attention over KV in memory, bit for bit: ranges
+ * and their order follow from lengths alone.
  *
- * A selection that scans reads all keys, or is to do so for comparison: heads choose and attend as their chunks come.
+ * With a selection that scans (it needs all keys, or reads them to be compared) heads choose and attend as chunks come.
  * Thread: the engine's.
  */
 #ifndef LOAM_ATTENTION_TIERED_H
@@ -20,7 +20,7 @@ struct tiered {
     struct device *device;  /* borrowed */
     struct kv_cache *cache; /* borrowed */
     struct trace *trace;    /* borrowed; NULL: none */
-    size_t row_capacity;    /* rows or items whose heads are fetched for together */
+    size_t row_capacity;    /* rows or items that attend together */
     bool prefetches;
     struct fetch now; /* the layer's */
     struct prefetch prefetch;
@@ -31,7 +31,7 @@ struct tiered {
     struct row_list *list_rows;
 };
 
-/* Rows or items that are attended to together, at most. */
+/* The most rows or items that attend together. */
 size_t tiered_row_capacity(const struct attention_options *options);
 uint64_t tiered_bytes(const struct attention_options *options);
 enum status tiered_create(struct tiered **tiered, struct device *device,
@@ -40,14 +40,14 @@ void tiered_destroy(struct tiered *tiered); /* NULL is allowed */
 enum status tiered_create_lists(struct tiered *tiered, const struct attention_options *options,
                                 uint64_t bytes, struct error *error) STATUS_CHECKED;
 
-/* Slots for a layer's new rows; and what is full goes to the disk. */
+/* Gets slots for a layer's new rows; writes full chunks to the disk. */
 enum status tiered_open_rows(struct tiered *tiered, const struct attention_rows *rows, struct error *error)
     STATUS_CHECKED;
 enum status tiered_write_rows(struct tiered *tiered, const struct attention_rows *rows, struct error *error)
     STATUS_CHECKED;
 void tiered_end_step(struct tiered *tiered);
 
-/* Attention to everything; prefetches: the next layer is certain to do so too. */
+/* Attends to everything.  prefetches: the next layer will attend to everything, too, so its chunks are read ahead. */
 enum status tiered_attend_everything(struct tiered *tiered, struct stream *stream,
                                      const struct attention_layer *layer, bool prefetches,
                                      struct error *error) STATUS_CHECKED;

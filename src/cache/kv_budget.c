@@ -75,12 +75,12 @@ uint64_t kv_budget_fixed_bytes(const struct kv_cache_config *config) {
            key_index + kv_budget_key_index_run_bytes(config) + kv_budget_staging_bytes(config);
 }
 
-/* Plain: for every head of every layer the chunk that grows and the one before it, which is being written; for one
- * layer what a block appends; and one head's whole context, which attention over everything needs at once. With
- * 4-bit pages the chunk before is quantized already, and what a block appends of that head is part of its context (a
- * block that appends less leaves more).  Quantized slots are for what a block fills, or for what one head may
- * choose, a chunk for each row at most: by then what the block filled has been written, or is on its way. Where pages
- * are mixed any of these may be of either kind, so that the least is the same whatever the fractions are. */
+/* The least number of slots of each kind.  Plain: for every head of every layer the chunk that grows and the one before
+ * it, which is being written; for one layer what a block appends; and one head's whole context, which attention over
+ * everything needs at once.  With 4-bit pages the chunk before is quantized already, and what a block appends of that
+ * head is part of its context.  Quantized: what a block fills, or what one head may choose, at most a chunk for each
+ * row; by then what the block filled has been written, or is on its way.  Where pages are mixed any of these may be of
+ * either kind, so that the least is the same for all fractions. */
 struct slot_counts kv_budget_slots_min(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     uint64_t growing = kv_lane_count(config) * sequences;

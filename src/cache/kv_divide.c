@@ -170,7 +170,7 @@ enum status kv_sequence_set_fractions(struct kv_sequence *sequence, const struct
     return divide(tier, error);
 }
 
-/* Layers of which something stays in memory keep their fractions: slots were divided by them. */
+/* Layers with resident heads keep their fractions, as slots were divided by them. */
 static void keep_residents(const struct kv_sequence *sequence, struct page_fractions *fractions) {
     const struct kv_tier *tier = sequence->cache->tier;
     const struct page_fractions *before = &sequence->pages->fractions;

@@ -179,8 +179,8 @@ static bool is_written(struct kv_tier *tier, struct slot *slot) {
     return true;
 }
 
-/* The slot holds what is to stay in memory; rows of a chunk that is there in 4 bits are copies, and of a sequence
- * whose layer has other fractions than there are slots for nothing stays. */
+/* Whether the chunk in the slot is to stay in memory.  Rows of a chunk that is in a slot in 4 bits, too, are copies; in
+ * a layer of which the sequence has other fractions than the slots were divided by nothing stays. */
 bool tier_slot_is_resident(const struct kv_tier *tier, const struct slot *slot) {
     if (!tier->lane_stays[slot->lane]) return false;
     const struct kv_lane_place lane = kv_lane_place(&tier->cache->config, slot->lane);

@@ -59,11 +59,11 @@
  * After a cut back into a quantized chunk its rows stay rounded.  Abstracts were made of the exact keys: at 64 tokens
  * they bound the rounded keys too, at fewer these may exceed them by a thirtieth of the chunk's range.
  *
- * Eviction.  Of what a scan fetched (attention over everything) the latest goes first, so that a scan larger than the
- * budget finds the rest still there the next time.  At most a quarter of the slots is on its way for scans (behind
- * rebuilding half, and beside it seven eighths, since nothing is released before it ends), and neighbouring chunks get
- * neighbouring slots, so that one request reads many pages.  Of what was fetched for a choice, what is used less often
- * than others goes first (access frequency, LeoAM section 4.1).
+ * Eviction.  Among chunks that a scan fetched (attention over everything) the latest is evicted first, so that a scan
+ * larger than the budget finds the rest still there the next time.  A scan has at most a quarter of the slots on their
+ * way (behind rebuilding half, and beside it seven eighths, since nothing is released before it ends), and neighbouring
+ * chunks get neighbouring slots, so that one request reads many pages.  Among chunks that were fetched for a choice,
+ * those that are used less often are evicted first (access frequency, LeoAM section 4.1).
  *
  * Slots lie in MEMORY_SHARED, the key index in MEMORY_DEVICE.  Thread: the engine's.
  */
@@ -101,27 +101,27 @@ struct kv_fetch {
     size_t prefetch_hits; /* found in memory because a prefetch had read them */
 };
 
-/* Chunks of all heads that fetches beside computing may hold. */
+/* The most chunks, of all heads, that fetches beside computing may hold. */
 uint64_t kv_tier_beside_chunks(const struct kv_cache *cache);
-/* Takes slots and starts reads, as far as there are slots.  Whether all chunks have one now: call again, after
- * something was released, until then.  Reads gather until they are flushed, or somebody waits. */
+/* Takes slots and starts reads, as far as there are slots.  Returns whether all chunks have a slot now; if not, call
+ * again after something was released.  Reads gather until they are flushed, or somebody waits. */
 bool kv_fetch_begin(struct kv_fetch *fetch);
 void kv_fetch_flush(struct kv_fetch *fetch);    /* of all fetches of its cache */
 bool kv_fetch_is_ready(struct kv_fetch *fetch); /* takes completions, without waiting */
 /* Waits until it is ready.  The fetch must have all its slots. */
 enum status kv_fetch_wait(struct kv_fetch *fetch, struct error *error) STATUS_CHECKED;
-/* Its chunks, all of them here, stay in RAM for the steps to come, as far as others leave slots (residency.h).  more:
- * beside those that the head holds already, which else may go. */
+/* Holds its chunks, which must all be in memory, in RAM for the steps to come, as far as others leave slots
+ * (residency.h).  more: the head also keeps those that it holds already; else these may be evicted. */
 void kv_fetch_hold(const struct kv_fetch *fetch, bool more);
 void kv_fetch_release(struct kv_fetch *fetch); /* a fetch that was begun in part, too */
 /* The same while work of the device still reads the chunks: their slots are taken once the ticket is done. */
 void kv_fetch_release_after(struct kv_fetch *fetch, struct ticket ticket);
 
-/* Whether RAM has room for so many more chunks of every head, of rows, without driving out others. */
+/* Whether RAM has room for chunk_count more chunks of rows of every head, without evicting others. */
 bool kv_sequence_has_room(const struct kv_sequence *sequence, uint64_t chunk_count);
-/* Chunks [chunk_first, chunk_first + chunk_count) of a layer, full ones of a document, are not read but computed by the
- * caller, who writes the rows of every head to where the view shows them.  They have slots until they are ended, which
- * nobody had.  false: there are none, or some of the chunks are on their way; nothing has changed. */
+/* Takes free slots for chunks [chunk_first, chunk_first + chunk_count) of a layer, full ones of a document, which the
+ * caller computes instead of reading them: it writes the rows of every head to where the view shows them.  false: there
+ * are no such slots, or some of the chunks are on their way; nothing has changed. */
 bool kv_sequence_begin_computing(struct kv_sequence *sequence, size_t layer_index, uint64_t chunk_first,
                                  uint64_t chunk_count);
 /* The first computed_count of them have their rows, and are from now on like chunks that were read; the slots of the
@@ -129,8 +129,8 @@ bool kv_sequence_begin_computing(struct kv_sequence *sequence, size_t layer_inde
 void kv_sequence_end_computing(struct kv_sequence *sequence, size_t layer_index, uint64_t chunk_first,
                                uint64_t chunk_count, uint64_t computed_count, struct ticket ticket);
 
-/* Slots for the rows [position_first, position_first + row_count) of a layer, to be written now.  STATUS_MEMORY: all
- * slots are taken by what may not go. */
+/* Gets slots for the rows [position_first, position_first + row_count) of a layer, to be written now.  STATUS_MEMORY:
+ * no slot may be evicted. */
 enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_index, uint64_t position_first,
                                   uint64_t row_count, struct error *error) STATUS_CHECKED;
 /* With key_index_on_disk, around building the key index of a layer's rows [position_first, position_end): the block of
@@ -141,12 +141,12 @@ enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stre
                                        struct error *error) STATUS_CHECKED;
 void kv_sequence_keep_key_index(struct kv_sequence *sequence, struct stream *stream, size_t layer_index,
                                 uint64_t position_end);
-/* The layer's key index is in memory, all of it, until a layer but the next one is loaded or appended to.  stream: on
- * which it is built.  Reads, checks and waits.  Nothing in other caches.  STATUS_DOCUMENT: damaged. */
+/* Reads all of the layer's key index into memory, checks it and waits.  It stays until a layer other than the next one
+ * is loaded or appended to.  stream: that it is built on.  Does nothing in other caches.  STATUS_DOCUMENT: damaged. */
 enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stream *stream,
                                        size_t layer_index, struct error *error) STATUS_CHECKED;
-/* A layer's full chunks of the first token_count tokens go to the disk, behind the computation.  Without a document
- * to write to they stay.  Without slots to quantize them into (kv_tier_full) it may be called again. */
+/* Writes a layer's full chunks of the first token_count tokens to the disk, behind the computation.  Without a document
+ * to write to they stay in RAM.  Without slots to quantize them into (kv_tier_full) it may be called again. */
 enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, uint64_t token_count,
                               struct error *error) STATUS_CHECKED;
 
@@ -163,12 +163,12 @@ struct kv_backing {
 };
 /* For an empty sequence, once. */
 void kv_sequence_set_backing(struct kv_sequence *sequence, const struct kv_backing *backing);
-/* It has no document, or one that it only reads, because of `why`: what is computed stays in RAM, and when RAM does
- * not hold it that is the reason (kv_tier_full).  Already reported: kv_sequence_flush does not repeat it. */
+/* Keeps what is computed in RAM: the sequence has no document, or one that it only reads, because of `why`, which
+ * kv_tier_full gives when RAM is full.  `why` was reported already, so kv_sequence_flush does not repeat it. */
 void kv_sequence_keep_in_ram(struct kv_sequence *sequence, const struct error *why);
-/* Of such a sequence: whether RAM will hold what comes until it has token_count tokens, while any head's older chunks
- * come from the disk; layers that are to stay in RAM make room.  The other sequences that there may be are taken to
- * need as much.  Of any other sequence it says yes.  STATUS_IO or STATUS_MEMORY, as kv_tier_full. */
+/* Whether RAM will hold what such a sequence computes until it has token_count tokens, while older chunks of any head
+ * come from the disk; resident layers make room.  All other possible sequences are taken to need as much.  STATUS_OK
+ * for any sequence that writes a document.  STATUS_IO or STATUS_MEMORY, as kv_tier_full. */
 enum status kv_sequence_holds(struct kv_sequence *sequence, uint64_t token_count, struct error *error)
     STATUS_CHECKED;
 /* For an empty sequence without documents, where pages are mixed: what it will be saved with, and has in memory whether
@@ -177,8 +177,8 @@ enum status kv_sequence_set_fractions(struct kv_sequence *sequence, const struct
                                       struct error *error) STATUS_CHECKED;
 /* Whether kv_sequence_set_fractions would divide slots: nobody uses any. */
 bool kv_sequence_divides_slots(const struct kv_sequence *sequence);
-/* A sequence with a document, which grows: its fractions with a last span behind all that it has.  Layers of which
- * something stays in memory keep theirs, and the slots stay divided as they are.  Fails as document_set_fractions. */
+/* For a sequence that grows, with a document: adds a last span of fractions behind all that it has.  Layers with
+ * resident heads keep their fractions, and slots stay divided as they are.  Fails as document_set_fractions. */
 bool kv_sequence_may_change_fractions(const struct kv_sequence *sequence);
 enum status kv_sequence_change_fractions(struct kv_sequence *sequence, const struct page_fractions *wanted,
                                          struct error *error) STATUS_CHECKED;
@@ -226,9 +226,9 @@ enum status kv_sequence_commit(struct kv_sequence *sequence, const int32_t *toke
 enum status kv_sequence_flush(struct kv_sequence *sequence, struct error *error) STATUS_CHECKED;
 bool kv_sequence_is_flushed(const struct kv_sequence *sequence); /* kv_sequence_flush would not wait */
 
-/* KV heads whose chunks stay in RAM beside those of the resident layers: of lanes (kv_lane, each
- * once, the most wanted first) as many of the first ones as the budget holds whole beside list_bytes of rows of lists
- * (struct kv_cache_config).  Before there is KV in the tier. */
+/* Keeps the chunks of more KV heads in RAM, beside the resident layers: of lanes (kv_lane, each once, the most wanted
+ * first) as many of the first ones as the budget holds whole beside list_bytes of rows of lists
+ * (struct kv_cache_config).  Call before there is KV in the tier. */
 enum status kv_tier_set_resident_heads(struct kv_cache *cache, const uint32_t *lanes, size_t count,
                                        uint64_t list_bytes, struct error *error) STATUS_CHECKED;
 /* [kv_lane]: the head is one of those, or of a resident layer.  The tier's, and changes with it. */

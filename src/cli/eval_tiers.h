@@ -13,8 +13,8 @@
 
 struct evaluation;
 
-/* --kv-host: bytes, or the fraction of a sample's chunks that may be in RAM.  A fraction does not include key index,
- * tables and buffers. */
+/* --kv-host: bytes, or the fraction of a sample's chunks that may be in RAM.  A fraction does not include the key
+ * index, tables and buffers. */
 struct eval_budget {
     uint64_t bytes;              /* 0: a fraction */
     uint64_t numerator, divisor; /* divisor 0: not given */

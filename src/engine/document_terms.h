@@ -1,5 +1,5 @@
-/* document_terms: what identifies a model's saved documents and those of one owner, for who carries one out of the
- * folder or into it with a store of its own, on a thread of its own: the engine goes on meanwhile.
+/* document_terms: what identifies a model's saved documents and those of one owner, for a thread that exports or
+ * imports a document with a store of its own while the engine goes on.
  */
 #ifndef LOAM_ENGINE_DOCUMENT_TERMS_H
 #define LOAM_ENGINE_DOCUMENT_TERMS_H

@@ -344,7 +344,7 @@ static bool choose_again(struct documents *documents, struct kv_sequence *sequen
            quantized_pages_continue(fractions, &wanted, chunks, chunk_end);
 }
 
-/* Before it becomes the sequence's.  Where there is no room for other fractions it keeps what it has. */
+/* Chooses the fractions again, before the document becomes the sequence's.  Without room it keeps those it has. */
 static void grow_document(struct documents *documents, struct kv_sequence *sequence,
                           struct document *document, const struct documents_prompt *prompt) {
     struct page_fractions fractions = document_layout(document)->fractions;
@@ -404,7 +404,7 @@ static enum status use(struct documents *documents, const struct kv_backing *bac
     return STATUS_OK;
 }
 
-/* Where others hold slots, a new document has the fractions by which these are divided. */
+/* Where other sequences hold slots, a new document gets the fractions that the slots were divided by. */
 static enum status create(struct documents *documents, struct kv_backing *backing,
                           struct kv_sequence *sequence, uint64_t token_count, uint64_t token_capacity,
                           struct error *error) {

@@ -44,8 +44,8 @@ void documents_build_with(struct documents *documents,
                                                size_t layer_index, uint64_t position_first,
                                                uint64_t row_count, struct error *error),
                           void *context);
-/* Chooses the fractions of a document, where pages are mixed.  token_count: tokens that it is about to have.
- * token_capacity: of the document.  A sequence that is empty must be empty again on return.  false: there is nothing to
+/* Chooses the fractions of a document, where pages are mixed.  token_count: the tokens that it is about to have.
+ * token_capacity: the document's.  A sequence that is empty must be empty again on return.  false: there is nothing to
  * choose by, and all pages would be in 4 bits.  Cannot fail. */
 typedef bool documents_choose(void *context, struct store *store, const struct store_layout *layout,
                               struct kv_sequence *sequence, uint64_t token_count, uint64_t token_capacity,

@@ -112,22 +112,22 @@ void sequence_begin_suffix(struct sequence *sequence);
  * the prompt, or what follows it would be saved.  The sequence's own tokens may be lost where they are not saved. */
 enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, size_t token_count,
                            uint64_t *kept, struct error *error) STATUS_CHECKED;
-/* Its first tokens whose rows any prompt that begins with them has: all of them, unless the engine selects and prompts
- * attend to everything (SUFFIX_DENSE); then none from the first on that chose. */
+/* How many of its first tokens have the rows that any prompt with this prefix would have: all of them, unless the
+ * engine selects and prompts attend to everything (SUFFIX_DENSE); then those before the first one that chose. */
 uint64_t sequence_whole_tokens(const struct sequence *sequence);
-/* The most tokens, up to token_count, that sequence_cuts_at. */
+/* The most tokens, up to token_count, that the sequence may be cut to (sequence_cuts_at). */
 uint64_t sequence_cut_of(const struct sequence *sequence, uint64_t token_count);
-/* Whether sequences may begin with what others have: all KV is in memory, and depends on no query.  Where documents are
- * saved, sequences attach to these. */
+/* Whether sequences may share a prefix in memory: all KV is in memory, and depends on no query.  Where documents are
+ * saved, sequences attach to these instead. */
 bool engine_shares(const struct engine *engine);
 /* For an empty sequence, where engine_shares: takes the first token_count tokens of another one, which goes on.  Full
  * chunks are there once.  What follows has the bits that it has behind tokens which the sequence computed itself.
  * STATUS_MEMORY: there is no room for the chunk that is not full. */
 enum status sequence_share(struct sequence *sequence, const struct sequence *source, uint64_t token_count,
                            struct error *error) STATUS_CHECKED;
-/* Whether sequence_truncate to so many tokens leaves rows that others may follow: not within a page in 4 bits. */
+/* Whether other tokens may follow after sequence_truncate to token_count: not within a page in 4 bits. */
 bool sequence_cuts_at(const struct sequence *sequence, uint64_t token_count);
-/* Without sequences: memory that there was KV in goes back to the system. */
+/* Gives the memory that KV was in back to the system.  Call without sequences. */
 void engine_give_back_memory(struct engine *engine);
 /* Appends tokens to the sequence in segments, each layer by layer.  *logits: of the last token, [vocabulary_size].
  * With `each` the logits of every token go to it instead. */
@@ -170,10 +170,10 @@ bool sequence_prefills_together(const struct sequence *sequence);
 enum status engine_step(struct engine *engine, struct sequence *const *sequences, const int32_t *tokens,
                         size_t count, const float **logits, struct error *error) STATUS_CHECKED;
 
-/* How many of its steps were captured, and launched as graphs of the device (model.h). */
 /* Units that selections have fetched into the device's slots (cache/unit_cache.h); waits for the stream. */
 enum status engine_fetch_counts(const struct engine *engine, struct fetch_counts *counts, struct error *error)
     STATUS_CHECKED;
+/* How many of its steps were captured, and launched as graphs of the device (model.h). */
 struct step_graph_counts engine_step_graph_counts(const struct engine *engine);
 
 /* Appends random KV (normal values from the seed) without computing it.  For benchmarks at depths where a prefill
@@ -202,8 +202,8 @@ enum status engine_fill_document(struct engine *engine, struct sequence *sequenc
 enum status engine_copy(struct engine *engine, struct sequence *sequence, const struct sequence *source,
                         uint64_t token_count, struct error *error) STATUS_CHECKED;
 
-/* Tokens, behind its length, of the segment in which the sequence's prefill has paused; 0: none.  *done: as many as the
- * work that is done would have been enough for. */
+/* Tokens, behind its length, of the segment in which the sequence's prefill has paused; 0: none.  *done: the work done
+ * on them, as a number of tokens. */
 size_t sequence_paused_tokens(const struct sequence *sequence, size_t *done);
 /* Tokens of the first prefill whose KV came from a saved document.  A common prefix below 64 tokens counts as none. */
 uint64_t sequence_reused_tokens(const struct sequence *sequence);

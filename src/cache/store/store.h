@@ -160,10 +160,10 @@ struct store_match {
     struct store_layout layout; /* the document's */
 };
 
-/* The document of this model and layout (but for its fractions: pages keep those that they were written with) that has
- * the longest prefix in common with the tokens, compared id by id; at least one whole chunk (64 tokens), else there
- * is no match.  prefix_tokens need not be a multiple of 64: the page that holds the last of them then has rows of
- * other tokens behind, which must not be used. */
+/* Finds the document of this model and layout (its fractions may differ, as pages keep their form) that has the longest
+ * prefix in common with the tokens, compared id by id; at least one whole chunk (64 tokens), else there is no match.
+ * prefix_tokens need not be a multiple of 64: the page that holds the last of them then has rows of other tokens
+ * behind, which must not be used. */
 enum status store_find(struct store *store, const struct store_model *model,
                        const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
                        struct store_match *match, struct error *error) STATUS_CHECKED;
@@ -256,8 +256,8 @@ enum status document_open(struct document **document, struct store *store, uint6
                           enum document_mode mode, uint64_t token_capacity, struct error *error)
     STATUS_CHECKED;
 
-/* Of a document with fractions: other ones for pages that nobody has written yet, from a segment of 16 chunks on (a
- * later span; spans that begin there or later go).  Its room is reserved anew.  STATUS_FULL: there is none;
+/* Changes the fractions of a document for pages that nobody has written yet, from a segment of 16 chunks on (a later
+ * span; spans that begin there or later go).  Its room is reserved anew.  STATUS_FULL: there is none;
  * STATUS_USAGE: the catalog cannot hold so many spans of so many layers.  Then nothing has changed. */
 enum status document_set_fractions(struct document *document, const struct page_fractions *fractions,
                                    struct error *error) STATUS_CHECKED;
