@@ -59,8 +59,8 @@ struct hash_keep {
 struct hash_caught {
     /* |true top k and found top k| / k, k = keep of the tokens; true: q.k summed over the group. */
     double recall;
-    /* Of the softmax weights of all tokens before the query, what lies in window, sinks and the k / 4 found, mean
-     * over the group.  Answers depend on the few tokens that have most of the mass; of the k tokens of recall most
+    /* The share of the softmax weights of all tokens before the query that lies in window, sinks and the k / 4 found,
+     * mean over the group.  Answers depend on the few tokens that have most of the mass; of the k tokens of recall most
      * have almost none. */
     double mass;
 };

@@ -76,7 +76,7 @@ void samples_deinit(struct samples *samples); /* safe on a zeroed one */
 /* One query head's query. */
 const float *samples_query(const struct samples *samples, size_t layer, size_t window, size_t query,
                            size_t head);
-/* The same of a run's position. */
+/* The same, at a position of a run. */
 const float *samples_run_query(const struct samples *samples, size_t layer, size_t window, size_t step,
                                size_t head);
 size_t samples_run_first(const struct samples *samples); /* position of a run's first step */

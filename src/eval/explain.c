@@ -9,7 +9,7 @@
 
 enum { SENTENCE_BYTES_MAX = 400 };
 
-/* Of a layer. */
+/* Bytes of a layer's queries. */
 static size_t query_bytes(const struct explain *explain) {
     return explain->config->head_count * explain->config->k_dimension * sizeof *explain->queries;
 }
@@ -50,7 +50,7 @@ void explain_note(void *context, const struct attention_event *event) {
     explain->noted_layers = event->layer_index + 1;
 }
 
-/* Of the KV head that is next. */
+/* Adds the weights of the next KV head. */
 static enum status add_head(struct explain *explain, struct kv_sequence *sequence, struct error *error) {
     const struct model_config *config = explain->config;
     const size_t group = config->head_count / config->kv_head_count, layer = explain->layer;
@@ -97,7 +97,7 @@ void explain_mass(const struct explain *explain, size_t row_count, double *mass)
 
 /* ---- spans ---- */
 
-/* Behind the sentence that begins at `begin`. */
+/* The end of the sentence that begins at `begin`. */
 static size_t sentence_end(const char *text, size_t length, size_t begin) {
     size_t blank = 0;
     for (size_t i = begin; i < length; i++) {

@@ -18,7 +18,7 @@ struct explain {
     size_t prompt_count, step_capacity, row_capacity; /* row_capacity: the sum of the two */
     size_t step_count;
     float *steps;       /* owned, [step_capacity][row_capacity]: sums of weights */
-    /* Of the step that is looked at: its number, its queries, and how far its weights are added. */
+    /* The step that is looked at: its number, its queries, and how far its weights have been added. */
     size_t step;
     float *queries; /* owned, [layer_count][head_count][k_dimension] */
     size_t noted_layers, layer, kv_head;
@@ -35,9 +35,9 @@ void explain_destroy(struct explain *explain); /* safe after a failed create */
 void explain_mass(const struct explain *explain, size_t row_count, double *mass);
 /* An attention_observer of decode steps of one sequence; context: the explain. */
 void explain_add(void *context, const struct attention_event *event);
-/* The same in parts, for who must not hold up others: explain_note is the observer, which keeps queries, and
- * explain_work, between that step and the next one, adds their weights to the same bits.  It goes on until pauses says
- * so, which is asked behind each KV head; true: there is more. */
+/* The same in parts, for callers that must not hold up others: explain_note is the observer, which keeps queries, and
+ * explain_work, called between that step and the next one, adds their weights, with the same bits.  It asks `pauses`
+ * behind each KV head and returns when that says so; true: there is more to do. */
 void explain_note(void *context, const struct attention_event *event);
 bool explain_work(struct explain *explain, struct kv_sequence *sequence, bool (*pauses)(void *context),
                   void *pauses_context);

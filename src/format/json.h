@@ -14,7 +14,7 @@
 
 #include "base/status.h"
 
-/* Of values: jansson takes some 50 bytes for one, and more for an array or an object, which count as several. */
+/* Limits.  jansson takes some 50 bytes for a value, and more for an array or an object, which count as several. */
 enum { JSON_DEPTH_MAX = 64, JSON_VALUES_MAX = 1 << 20, JSON_FILE_VALUES_MAX = 1 << 26 };
 
 /* text[length].  path is for messages; failed is the status of a rejection.  The caller frees *value by json_decref.

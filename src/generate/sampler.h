@@ -24,7 +24,7 @@ struct sampler_options {
     uint32_t top_k; /* 0: off */
     float top_p;    /* 1: off */
     float min_p;    /* 0: off */
-    /* Of the last repeat_last tokens.  A token that occurs n > 0 times there: a positive logit is divided by
+    /* Penalties, by the last repeat_last tokens.  A token that occurs n > 0 times there: a positive logit is divided by
      * repeat_penalty, a negative one multiplied (Keskar et al. 2019); then n * frequency_penalty + presence_penalty is
      * subtracted. */
     float repeat_penalty;    /* 1: off */

@@ -96,7 +96,7 @@ static struct jinja_value check(const struct jinja_evaluator *e, const struct ji
     return jinja_bool(jinja_call_check(e->run, node->check, &value, &arguments));
 }
 
-/* Of the kinds that hold two values, or a name and one. */
+/* Evaluates nodes that hold two values, or a name and a value. */
 static struct jinja_value evaluate_pair(const struct jinja_evaluator *e, const struct jinja_node *node) {
     const struct jinja_value left = jinja_evaluate(e, node->left);
     e->run->line = node->line;

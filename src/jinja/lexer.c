@@ -50,7 +50,7 @@ static size_t data_end(const struct jinja_lexer *lexer, size_t begin, size_t mar
     return end;
 }
 
-/* Behind %}, -%}, +%}, and the same of }} and #}. */
+/* Notes what follows %}, -%}, +%}, and the same of }} and #}. */
 static void note_end(struct jinja_lexer *lexer, bool strips, bool trims) {
     lexer->strips = strips;
     lexer->trims = trims && !strips;

@@ -99,7 +99,7 @@ struct jinja_lexer {
     struct error *error;
 };
 enum status jinja_next_token(struct jinja_lexer *lexer, struct jinja_token *token) STATUS_CHECKED;
-/* Behind {% raw %}: all up to {% endraw %} as data. */
+/* Reads what follows {% raw %} as data, up to {% endraw %}. */
 enum status jinja_raw_token(struct jinja_lexer *lexer, struct jinja_token *token) STATUS_CHECKED;
 
 /* ---- parse_expression.c ---- */
@@ -126,7 +126,7 @@ const char *jinja_parser_word(struct jinja_parser *parser);
 const struct jinja_node *jinja_parse_expression(struct jinja_parser *parser);
 /* a, b: a tuple.  without_choice: `if` ends it. */
 const struct jinja_node *jinja_parse_tuple(struct jinja_parser *parser, bool without_choice);
-/* Behind a value: |filter|filter. */
+/* Parses the filters behind a value: |filter|filter. */
 const struct jinja_node *jinja_parse_filters(struct jinja_parser *parser, const struct jinja_node *value);
 
 /* ---- parse.c ---- */

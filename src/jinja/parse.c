@@ -18,7 +18,7 @@ static const struct jinja_node *parse_until(struct jinja_parser *parser, const c
     return body;
 }
 
-/* Behind `if` or `elif`: up to the end of the tag of endif. */
+/* Parses what follows `if` or `elif`, up to the end of the tag of endif. */
 static const struct jinja_node *parse_if(struct jinja_parser *parser) {
     static const char *const ends[] = {"elif", "else", "endif"};
     struct jinja_node *node = jinja_node_create(parser, NODE_IF), *first = node;
@@ -156,7 +156,7 @@ static const struct jinja_node *parse_jump(struct jinja_parser *parser, enum jin
     return node;
 }
 
-/* Behind {%. */
+/* Parses what follows {%. */
 static const struct jinja_node *parse_statement(struct jinja_parser *parser) {
     if (jinja_parser_skip(parser, TOKEN_WORD, "if")) return parse_if(parser);
     if (jinja_parser_skip(parser, TOKEN_WORD, "for")) return parse_for(parser);

@@ -222,7 +222,7 @@ static const struct jinja_node *parse_primary(struct jinja_parser *parser) {
 
 /* ---- what follows a value ---- */
 
-/* Behind (. */
+/* Parses what follows (. */
 static void parse_arguments(struct jinja_parser *parser, struct jinja_node *node) {
     size_t capacity = 0;
     while (parser->status == STATUS_OK && node != NULL && !is_mark(parser, ")")) {
@@ -248,7 +248,7 @@ static const struct jinja_node *parse_call(struct jinja_parser *parser, const st
     return node;
 }
 
-/* Behind [. */
+/* Parses what follows [. */
 static const struct jinja_node *parse_subscript(struct jinja_parser *parser, const struct jinja_node *left) {
     const struct jinja_node *parts[3] = {NULL, NULL, NULL};
     size_t place = 0;
@@ -325,7 +325,7 @@ static bool is_argument(const struct jinja_parser *parser) {
            jinja_parser_is(parser, TOKEN_FLOAT_LITERAL, NULL) || is_mark(parser, "[") || is_mark(parser, "{");
 }
 
-/* Behind `is`. */
+/* Parses what follows `is`. */
 static const struct jinja_node *parse_check(struct jinja_parser *parser, const struct jinja_node *left) {
     const bool is_negated = jinja_parser_skip(parser, TOKEN_WORD, "not");
     struct jinja_node *node = node_of(parser, NODE_CHECK, left, NULL);

@@ -46,7 +46,7 @@ struct auto_choice {
 enum status auto_choose(struct plan *plan, const struct model *model, const struct auto_request *request,
                         struct auto_choice *choice, struct error *error) STATUS_CHECKED;
 
-/* Of so many bytes of RAM what KV and weights may take: the rest is for activations, and for others.  0: not known. */
+/* What KV and weights may take of ram_bytes; the rest is for activations, and for other programs.  0: not known. */
 uint64_t auto_memory_bytes(double ram_bytes);
 
 /* What plans lose on a model: the file beside it (plan/kld_table.h).  STATUS_IO: there is none. */

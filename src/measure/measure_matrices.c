@@ -10,7 +10,7 @@
 #include "platform/clock.h"
 
 enum { BLOCK_ROWS = 256, MATRIX_COUNT = 6, BLOCK_MATRIX_ROWS = 1024 };
-/* Of all matrices: far more than a cache holds. */
+/* Bytes of all matrices: far more than a cache holds. */
 static const size_t BYTES = (size_t)192 << 20, BYTES_SHORT = (size_t)24 << 20;
 
 struct products {

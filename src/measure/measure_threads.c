@@ -20,7 +20,7 @@ static enum status with_threads(const struct measurement *all, size_t thread_cou
     return status;
 }
 
-/* Of a layer and KV head. */
+/* Seconds of hata's selection, for a layer and KV head. */
 static double select_seconds(const struct machine *machine) {
     const struct machine_selection *hata = machine_find_selection(machine, "hata");
     return hata->seconds + DEPTH * hata->score.one + KEPT * hata->rows.one;

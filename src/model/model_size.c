@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-/* Of a slot of weight_stream.c: runs of a file begin and end at whole blocks, and lie this far apart at most. */
+/* As in weight_stream.c: slots, and the most that a run of a file takes beyond its tensors, for blocks and gaps. */
 enum { SLOTS = 2, RUN_BYTES = 2 * 4096 + (64 << 10) };
 
 struct kv_cache_config model_cache_config(const struct model_config *config, enum kv_type k_type,

@@ -35,7 +35,7 @@ double weight_sizes_pass_bytes(const struct weight_sizes *sizes, uint64_t host_b
  * 0: it is less than that. */
 uint64_t weight_sizes_host_bytes(const struct weight_sizes *sizes, uint64_t spare);
 
-/* Of all tensors of a model file; 0: it cannot be read, as model_load will say. */
+/* Bytes of all tensors of a model file; 0: it cannot be read, and model_load says why. */
 uint64_t model_file_bytes(const char *path);
 
 #endif

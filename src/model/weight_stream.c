@@ -160,7 +160,7 @@ static uint64_t matrix_bytes(const struct layer_plan *plan) {
     return bytes;
 }
 
-/* As many layers stay as fit beside the top and the slots, evenly spread. */
+/* Keeps as many layers in RAM as fit beside the top and the slots, evenly spread. */
 static enum status divide(struct weight_stream *stream, uint64_t host_bytes, struct error *error) {
     struct weight_figures *figures = &stream->figures;
     uint64_t slot = 0;

@@ -26,7 +26,7 @@ static struct guarded_map {
 static pthread_mutex_t guard_mutex = PTHREAD_MUTEX_INITIALIZER; /* of former, and who installs */
 static struct sigaction former;
 
-/* Of all pages behind the first that is lacking the process sees zeros: it goes on to where it looks
+/* Maps zeros over all pages from the first missing one on, so that the process goes on to where it looks
  * (file_map_check).  mmap is a bare system call, so it may be called here. */
 static bool replace_pages(uintptr_t address) {
     const uintptr_t page = address & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);

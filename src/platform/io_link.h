@@ -12,7 +12,7 @@
 /* When a link that is free from *free_ns on has moved the bytes, asked for now; it is free then. */
 uint64_t io_link_move(uint64_t *free_ns, uint64_t now_ns, uint64_t bytes, uint64_t bytes_per_second);
 
-/* Of the process; 0: no limit, as at the start. */
+/* Limits the reads of the process; 0: no limit, as at the start. */
 void io_link_limit(uint64_t bytes_per_second);
 /* When (clock_ns) a read that is asked for now ends on it; 0: there is no limit. */
 uint64_t io_link_read(uint64_t bytes);

@@ -53,7 +53,7 @@ struct chat_template;
 
 const struct chat_template *chat_template_find(const char *name); /* NULL: unknown */
 const struct chat_template *chat_template_at(size_t index);       /* all, for --help; NULL after the last */
-/* Of a family; "jinja" of a model's own. */
+/* The family's name; "jinja": the model's own template. */
 const char *chat_template_name(const struct chat_template *chat);
 /* One line for the user: why a family stands in for the model's own template; NULL: it does not. */
 const char *chat_template_note(const struct chat_template *chat);

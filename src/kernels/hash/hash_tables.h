@@ -26,7 +26,7 @@ static size_t hash_tables_bytes(const struct hash_layout *layout, size_t group) 
     return hash_sets(group) * layout->code_bytes * HASH_POSITION_BYTES + 64; /* and the line */
 }
 
-/* Behind the tables. */
+/* The lines lie behind the tables. */
 FLOATS_INLINE struct hash_line *hash_line_of(const struct hash_score_args *args) {
     uint8_t *scratch = args->scratch;
     return (struct hash_line *)(void *)(scratch + hash_tables_bytes(args->layout, args->group) - 64);
