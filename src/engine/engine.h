@@ -120,6 +120,8 @@ uint64_t sequence_cut_of(const struct sequence *sequence, uint64_t token_count);
 /* Whether sequences may share a prefix in memory: all KV is in memory, and depends on no query.  Where documents are
  * saved, sequences attach to these instead. */
 bool engine_shares(const struct engine *engine);
+/* Whether steps attend to a part of what is stored; false: to all of it. */
+bool engine_selects(const struct engine *engine);
 /* For an empty sequence, where engine_shares: takes the first token_count tokens of another one, which goes on.  Full
  * chunks are there once.  What follows has the bits that it has behind tokens which the sequence computed itself.
  * STATUS_MEMORY: there is no room for the chunk that is not full. */

@@ -19,6 +19,8 @@ struct select_rule engine_default_rule(const struct engine *engine) {
     return select_rule_of(select_get_options(engine->select));
 }
 
+bool engine_selects(const struct engine *engine) { return engine->select != NULL; }
+
 static enum status make_select(struct engine *engine, const struct select_options *options,
                                struct error *error) {
     const struct select_shape shape = plan_select_shape(&engine->model->config);

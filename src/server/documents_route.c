@@ -163,6 +163,7 @@ void document_list_route(struct server *server, struct exchange *exchange) {
     if (!list(server, exchange, 0, &data)) return;
     json_t *object = json_object();
     json_put(object, "object", json_string("list"));
+    json_put(object, "saves", json_boolean(server->model.documents != NULL));
     json_put(object, "data", data);
     exchange_reply_json(exchange, 200, object);
 }
@@ -180,6 +181,25 @@ void document_show_route(struct server *server, struct exchange *exchange) {
     else
         document_id_reply_none(exchange);
     json_decref(data);
+}
+
+void document_text_route(struct server *server, struct exchange *exchange) {
+    const uint64_t id = document_id_of_path(exchange, "/text");
+    struct api_error error;
+    char *text = NULL;
+    size_t length = 0;
+    if (id == 0) {
+        document_id_reply_none(exchange);
+    } else if (!document_text_read(server, exchange_key(exchange), id, NULL, &text, &length, &error)) {
+        exchange_reply_error(exchange, &error);
+    } else {
+        json_t *object = json_object();
+        json_put_uint(object, "id", id);
+        json_put(object, "object", json_string("loam.document.text"));
+        json_put(object, "text", json_text(text, length));
+        exchange_reply_json(exchange, 200, object);
+    }
+    free(text);
 }
 
 void document_remove_route(struct server *server, struct exchange *exchange) {

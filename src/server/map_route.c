@@ -17,7 +17,7 @@ struct reading {
     const char *owner;
     uint64_t since;
     size_t sequence_count;
-    bool runs, found;
+    bool runs, found, selects;
     struct kv_map map;
     size_t layer_count, kv_head_count;
     uint64_t row_bytes;
@@ -37,6 +37,7 @@ static void read_map(void *context, struct engine *engine, const struct service_
         reading->sequence_count++;
         if (shown == NULL || shown->ticket == 0) shown = &live[i];
     }
+    reading->selects = engine_selects(engine);
     reading->layer_count = engine_config(engine)->layer_count;
     reading->kv_head_count = engine_config(engine)->kv_head_count;
     reading->row_bytes = engine_kv_row_bytes(engine);
@@ -108,6 +109,7 @@ static json_t *map_json(const struct reading *reading) {
                                           : "reading"));
     if (reading->receipt.count > 0) json_put(object, "receipt", receipt_json(&reading->receipt));
     if (!reading->found) return object;
+    json_put(object, "selects", json_boolean(reading->selects));
     json_put_uint(object, "number", map->number);
     json_put_uint(object, "tokens", map->token_count);
     json_put_uint(object, "layers", reading->layer_count);

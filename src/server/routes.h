@@ -26,6 +26,7 @@ void apply_template_route(struct server *server, struct exchange *exchange);
 void document_upload_route(struct server *server, struct exchange *exchange);
 void document_list_route(struct server *server, struct exchange *exchange);
 void document_show_route(struct server *server, struct exchange *exchange);
+void document_text_route(struct server *server, struct exchange *exchange);
 void document_export_route(struct server *server, struct exchange *exchange);
 void document_import_route(struct server *server, struct exchange *exchange);
 void document_remove_route(struct server *server, struct exchange *exchange);

@@ -74,12 +74,14 @@ class Documents(unittest.TestCase):
         self.assertEqual((shown["id"], shown["name"], shown["damaged"]), (made["id"], "garden.txt", None))
         self.assertGreater(shown["bytes"], 0)
         self.assertIn(made["id"], self.ids())
+        text = self.call("GET", "%s/%d/text" % (PATH, made["id"])).json
+        self.assertEqual((text["id"], text["text"]), (made["id"], TEXT.rstrip("\n")))
 
         removed = self.call("DELETE", "%s/%d" % (PATH, made["id"]))
         self.assertEqual((removed.status, removed.json["deleted"]), (200, True))
         self.assertNotIn(made["id"], self.ids())
-        for method in ("GET", "DELETE"):
-            self.assertEqual(self.call(method, "%s/%d" % (PATH, made["id"])).status, 404)
+        for method, below in (("GET", ""), ("GET", "/text"), ("DELETE", "")):
+            self.assertEqual(self.call(method, "%s/%d%s" % (PATH, made["id"], below)).status, 404)
         reply = self.call("POST", CHAT, {"messages": [{"role": "user", "content": "x"}], "documents": [made["id"]]})
         self.assertEqual(reply.status, 404, reply.body)
 
@@ -165,8 +167,8 @@ class Documents(unittest.TestCase):
         text = "The key to the cellar hangs behind the clock. Nobody winds the clock.\n" * 30
         mine = self.upload(text).json
         self.assertEqual(set(self.ids()) & set(self.ids(KEYS[1])), set())
-        for method in ("GET", "DELETE"):
-            self.assertEqual(self.call(method, "%s/%d" % (PATH, mine["id"]), key=KEYS[1]).status, 404)
+        for method, below in (("GET", ""), ("GET", "/text"), ("DELETE", "")):
+            self.assertEqual(self.call(method, "%s/%d%s" % (PATH, mine["id"], below), key=KEYS[1]).status, 404)
         reply = self.call("POST", CHAT, {"messages": [{"role": "user", "content": "x"}], "documents": [mine["id"]]},
                           KEYS[1])
         self.assertEqual(reply.status, 404)
@@ -207,7 +209,7 @@ class Documents(unittest.TestCase):
     def test_an_id_is_a_number(self):
         paths = ("..", "../..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "../catalog.db", "catalog.db", "1.pages", "1/..",
                  "1/", "0", "00", "01", "-1", "+1", "1.0", "1e3", "0x1", "1%20", "%31", "9" * 18, "9" * 19, "9" * 200,
-                 "1;", "1'", "1--", "*", "a", "1/text", "/1", ".", "~", "1%00", "NaN", "null", "1,2", "[1]", "1&2", "$1",
+                 "1;", "1'", "1--", "*", "a", "1/texts", "/1", ".", "~", "1%00", "NaN", "null", "1,2", "[1]", "1&2", "$1",
                  "file:///etc/passwd", "\\..\\1")
         self.assertGreaterEqual(len(paths), 40)
         for path in paths:
@@ -290,7 +292,8 @@ class WithoutFolder(unittest.TestCase):
             self.assertIn("--kv-disk", reply.json["error"]["message"])
             reply = server.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "documents": [1]})
             self.assertEqual((reply.status, reply.json["error"]["param"]), (400, "documents"))
-            self.assertEqual(server.get(PATH).json["data"], [])
+            listed = server.get(PATH).json
+            self.assertEqual((listed["saves"], listed["data"]), (False, []))
         finally:
             self.assertEqual(server.stop(), 0)
 

@@ -33,6 +33,7 @@ class Map(Case):
 
     def test_2_counts_what_its_cells_show(self):
         found = self.map(self.one)
+        self.assertFalse(found["selects"])
         cells = [ALPHABET.index(c) for c in found["cells"]]
         self.assertEqual(len(cells), found["layers"] * found["kv_heads"] * found["columns"])
         self.assertEqual(found["column_tokens"], 64)
@@ -82,6 +83,7 @@ class Selecting(Case):
             self.server.post("/v1/completions", {"prompt": TEXT[:2000], "max_tokens": count, "ignore_eos": True})
             found = self.server.get("/v1/loam/map").json
         metrics, token = self.server.metrics(), found["token"]
+        self.assertTrue(found["selects"])
         self.assertLess(token["attended_rows"], token["visible_rows"])
         self.assertEqual((metrics["loam_attended_rows_total"], metrics["loam_visible_rows_total"]),
                          (token["attended_rows"], token["visible_rows"]))
