@@ -1,143 +1,78 @@
-#!/usr/bin/env python3
-"""test_page.py LOAM MODEL [TEMPLATE] [SCREENSHOTS]: the page of `loam serve` in headless Chromium.
+"""The page of `loam serve` in headless Chromium (browser.py), as a person uses it.
 
-Needs Debian's chromium, chromium-driver and python3-selenium, and exits with 77 where one is absent.  SCREENSHOTS: a
-folder to leave pictures in.
+Needs Debian's chromium, and exits with 77 where it is absent.
 """
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import time
 import unittest
-import urllib.request
 
-SYSTEM_PYTHON = "/usr/bin/python3"
-try:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-except ImportError:
-    if sys.executable != SYSTEM_PYTHON and os.path.exists(SYSTEM_PYTHON):
-        os.execv(SYSTEM_PYTHON, [SYSTEM_PYTHON, *sys.argv])  # Debian's package serves Debian's Python
-    print("skipped: python3-selenium is not installed")
-    sys.exit(77)
+from browser import Browser, Tab
+from loam_server import Server, main
 
-LOAM, MODEL = sys.argv[1], sys.argv[2]
-TEMPLATE = sys.argv[3] if len(sys.argv) > 3 else ""
-SCREENSHOTS = sys.argv[4] if len(sys.argv) > 4 else ""
-BITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"  # of a cell of the map
-SECONDS_MAX = 120  # of one answer, beside busy programs
 DOCUMENT = "The gate of the garden is painted green. Nobody knows who painted it.\n" * 60
+BITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"  # of a cell of the map
+KEY = "a-secret-key"
+COMMON = ("--chat-template", "llama2", "-c", "4096", "-np", "2")
+QUESTIONS, ANSWERS = "article.user", "article.assistant"
+NOW = "#conversations [aria-current]"
 
 
-class Server:
-    """`loam serve` on a free port of the loopback interface."""
+class Driven(unittest.TestCase):
+    """A server, a page of it, and what a person does and sees there."""
 
-    def __init__(self, *arguments):
-        self.folder = tempfile.mkdtemp(prefix="loam-page-")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.address = f"http://127.0.0.1:{self.port}/"
-        command = [LOAM, "serve", "-m", MODEL, "--host", "127.0.0.1", "--port", str(self.port), "-c", "4096", "-np", "2",
-                   "--kv-host", "256M", "--kv-disk", os.path.join(self.folder, "kv"), "-t", "2", *arguments]
-        command += ["--chat-template", TEMPLATE] if TEMPLATE else []
-        self.log = open(os.path.join(self.folder, "log"), "w+")
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
-        for _ in range(600):
-            if self.process.poll() is not None:
-                self.log.seek(0)
-                sys.exit(f"loam serve ended with {self.process.returncode}: {self.log.read()}")
-            try:
-                urllib.request.urlopen(self.address + "health", timeout=5).read()
-                return
-            except OSError:
-                time.sleep(0.1)
-        sys.exit("loam serve did not begin")
+    options, saves = (), False
 
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(60)
-        self.log.close()
-        shutil.rmtree(self.folder)
-        return self.process.returncode
-
-
-def make_browser(width=1100, height=800):
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                     f"--window-size={width},{height}"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-
-
-class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server()
-        cls.browser = make_browser()
         cls.folder = tempfile.mkdtemp(prefix="loam-page-")
+        cls.server = Server(*COMMON, *cls.options, *(("--kv-disk", os.path.join(cls.folder, "kv")) if cls.saves else ()))
+        cls.address = f"http://{cls.server.host}:{cls.server.port}/"
+        cls.tab = Tab(browser)
+        cls.tab.motion(reduced=True)  # a caret that blinks takes time to paint
+        cls.tab.go(cls.address)
 
     @classmethod
     def tearDownClass(cls):
-        cls.browser.quit()
+        cls.tab.close()
         shutil.rmtree(cls.folder)
         assert cls.server.stop() == 0
 
     def setUp(self):
-        """An empty conversation of short greedy answers."""
-        self.browser.get(self.server.address)
-        self.until(lambda: "connecting" not in self.text("#model"))
-        if self.one("#map").is_displayed():
-            self.one("#map-open").click()
-        self.one("#new").click()
-        self.set_settings(system="", temperature="0", length="12")
+        """An empty conversation of short greedy answers, in a page of usual size."""
+        self.tab.until(lambda: self.tab.js("() => document.getElementById('model').textContent === server.model && !isBusy()"))
+        self.tab.js("() => { if (!$('map').hidden) map.show(false); }")
+        self.begin(length="12")
 
-    # ---- what a person does and sees ----
+    def tearDown(self):
+        self.assertEqual(self.tab.errors, [])
+        self.tab.js("() => stop()")
 
-    def all(self, selector):
-        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+    def begin(self, **settings):
+        self.tab.js("""async (settings) => { await startOver(); refused = []; question.value = ''; drawDocuments();
+            Object.assign(talk, {system: '', temperature: '0', length: '12', ...settings}); }""", settings)
 
-    def one(self, selector):
-        found = self.all(selector)
-        self.assertEqual(len(found), 1, selector)
-        return found[0]
+    def is_idle(self):
+        return self.tab.sees("#send") and self.tab.count(".text.wait") == 0
 
-    def text(self, selector):
-        return self.one(selector).get_attribute("textContent")
-
-    def until(self, holds, seconds=SECONDS_MAX):
-        end = time.monotonic() + seconds
-        while not holds():
-            self.assertLess(time.monotonic(), end, "waited too long")
-            time.sleep(0.05)
-
-    def set_settings(self, **values):
-        self.one("#settings-open").click()
-        for name, value in values.items():
-            field = self.one("#" + name)
-            field.clear()
-            field.send_keys(value)
-        self.one("#settings .end button").click()
-        self.until(lambda: not self.one("#settings").is_displayed())
-
-    def idle(self):
-        return self.one("#send").is_displayed()
-
-    def ask(self, question, waits=True):
-        self.one("#question").send_keys(question, Keys.ENTER)
+    def ask(self, words, waits=True):
+        self.tab.focus("#question")
+        self.tab.write(words)
+        self.tab.press("Enter")
         if waits:
-            self.until(self.idle)
+            self.tab.until(lambda: self.is_idle() and self.tab.count(ANSWERS) > 0)
 
     def answers(self):
-        return [a.text for a in self.all("article.assistant .text")]
+        return self.tab.texts(ANSWERS + " .text")
+
+    def said(self):
+        return self.tab.js("() => tree.shown(talk).map((i) => talk.messages[i].content)")
+
+    def is_writing(self, length=20):
+        return any(len(text) > length for text in self.answers()) and not self.is_idle()
 
     def file(self, name, content):
         path = os.path.join(self.folder, name)
@@ -145,438 +80,762 @@ class Page(unittest.TestCase):
             out.write(content if isinstance(content, bytes) else content.encode())
         return path
 
-    def picture(self, name):
-        if SCREENSHOTS:
-            self.browser.save_screenshot(os.path.join(SCREENSHOTS, name + ".png"))
+    def attach(self, name, content):
+        self.tab.choose("#files", self.file(name, content))
 
-    def requests(self):
-        """What the page posts from now on."""
-        self.browser.execute_script(
-            "window.posted = []; const ask = window.fetch; window.fetch = (to, what) => {"
-            " if (what && what.body) window.posted.push(JSON.parse(what.body)); return ask(to, what); };")
-        return lambda: self.browser.execute_script("return window.posted")
+    def read(self, name="garden.txt", content=DOCUMENT):
+        self.attach(name, content)
+        self.tab.until(lambda: "Read." in self.tab.text("#status"))
 
-    # ---- cases ----
+    def button(self, name, within=""):
+        """Presses the last one of this name."""
+        self.tab.js("""(name, within) => { document.querySelectorAll('[data-tested]').forEach((e) => delete e.dataset.tested);
+            [...document.querySelectorAll(within + ' button')].filter((b) => b.checkVisibility() &&
+            (b.textContent === name || b.getAttribute('aria-label') === name)).at(-1).dataset.tested = '1'; }""", name, within)
+        self.tab.click("[data-tested]")
 
-    def test_01_opens_under_a_policy(self):
-        response = urllib.request.urlopen(self.server.address)
-        policy = response.headers["Content-Security-Policy"]
+    def names(self):
+        return self.tab.texts("#conversations .name")
+
+    def is_red(self, selector):
+        red, green, _ = self.tab.js("(s) => getComputedStyle(document.querySelector(s)).color.match(/\\d+/g).map(Number)", selector)
+        return red > 1.5 * green
+
+    def conversation(self, name):
+        at = self.names().index(name)
+        self.tab.click("#conversations .name", at)
+        self.tab.until(lambda: self.tab.texts(NOW) == [name])
+
+    def server_json(self, path):
+        return self.server.get(path).json
+
+    def open_map(self):
+        self.tab.click("#map-open")
+        self.tab.until(lambda: self.tab.sees("#map-shown"))
+
+
+class Page(Driven):
+    """Over a server that saves documents and selects."""
+
+    options = ("--kv-host", "256M", "--preset", "streaming", "--keep", "256")
+    saves = True
+
+    # ---- an answer ----
+
+    def test_opens_under_a_policy(self):
+        reply = self.server.get("/")
+        policy = reply.headers["content-security-policy"]
         self.assertIn("default-src 'none'", policy)
         self.assertNotIn("unsafe", policy)
-        self.assertEqual(response.headers["Content-Encoding"], "gzip")
-        self.assertLess(len(response.read()), 64 << 10)
-        self.assertNotEqual(self.text("#model").strip(), "")
-        self.assertNotIn("error", self.one("#model").get_attribute("class"))
-        severe = [entry for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
-        self.assertEqual(severe, [])
-        self.picture("light")
+        self.assertEqual(reply.headers["content-encoding"], "gzip")
+        self.assertLess(len(reply.body), 64 << 10)
+        self.tab.reload()
+        self.tab.until(lambda: self.tab.text("#model") == "loam-nano")
 
-    def test_02_answers_with_figures(self):
+    def test_answers_with_figures(self):
         self.ask("Say a word.")
         self.assertEqual(len(self.answers()), 1)
         self.assertNotEqual(self.answers()[0], "")
-        self.assertRegex(self.text("article.assistant .figures"), r"read.* · \d+ tokens")
+        self.assertRegex(self.tab.text(ANSWERS + " .figures"), r"read.* · 12 tokens .*cut at the limit")
+        self.assertEqual(self.tab.texts(NOW), ["Say a word."])
 
-    def test_03_stops_and_goes_on(self):
-        self.set_settings(length="3000")
+    def test_stops_and_goes_on(self):
+        self.begin(length="3000")
         self.ask("Count to a thousand.", waits=False)
-        self.until(lambda: self.answers() != [] and len(self.answers()[0]) > 20)
-        self.one("#stop").click()
-        self.until(self.idle, seconds=10)
-        kept = self.answers()[0]
-        time.sleep(0.5)
-        self.assertEqual(self.answers()[0], kept)
-        self.set_settings(length="4")
-        self.ask("And now?")
-        self.assertEqual(len(self.answers()), 2)
+        self.tab.until(self.is_writing)
+        self.tab.press("Escape")
+        self.tab.until(self.is_idle, seconds=10)
+        before = self.said()[1]
+        self.assertIn("stopped", self.tab.text(ANSWERS + " .figures"))
+        self.tab.js("() => { talk.length = '5000'; }")
+        self.button("Go on")
+        self.tab.until(lambda: len(self.said()[1]) > len(before) + 20)
+        self.button("Stop")
+        self.tab.until(self.is_idle, seconds=10)
+        self.assertTrue(self.said()[1].startswith(before.rstrip()))
+        self.assertEqual(self.tab.posted("chat")[-1]["messages"][-1], {"role": "assistant", "content": before.rstrip()})
 
-    def test_04_retries(self):
+    def test_an_answer_that_was_cut_goes_on(self):
+        self.ask("Tell a story.")
+        first = self.said()[1]
+        self.button("Go on")
+        self.tab.until(lambda: self.is_idle() and "24 tokens" in self.tab.text(ANSWERS + " .figures"))
+        self.assertTrue(self.said()[1].startswith(first))
+
+    def test_retries_and_keeps_both(self):
+        self.begin(temperature="1.5")
         self.ask("Say a word.")
-        first = self.answers()
-        self.all("article.assistant footer button")[1].click()
-        self.until(self.idle)
-        self.assertEqual(self.answers(), first)  # greedy: the same again
-        self.assertEqual(len(self.all("article.user")), 1)
+        first = self.said()[1]
+        self.button("Retry")
+        self.tab.until(self.is_idle)
+        seeds = [body["seed"] for body in self.tab.posted("chat")[-2:]]
+        self.assertNotEqual(*seeds)
+        second = self.said()[1]
+        self.assertEqual(self.tab.attribute(".versions", "aria-label"), "Version 2 of 2 of the answer")
+        self.button("‹")
+        self.assertEqual((self.said()[1], self.tab.text(".versions span")), (first, "1/2"))
+        self.tab.press("Tab")  # on to the way back
+        self.tab.press("Enter")
+        self.assertEqual((self.said()[1], self.tab.text(".versions span")), (second, "2/2"))
 
-    def test_05_edits_and_drops_what_followed(self):
+    def test_an_edit_keeps_what_was(self):
         self.ask("First.")
         self.ask("Second.")
-        self.assertEqual(len(self.all("article")), 4)
-        self.all("article.user")[0].find_element(By.TAG_NAME, "button").click()
-        field = self.one("article.user textarea")
-        field.clear()
-        field.send_keys("Another first.", Keys.ENTER)
-        self.until(self.idle)
-        self.assertEqual(len(self.all("article")), 2)
-        self.assertEqual(self.text("article.user .text"), "Another first.")
+        before = self.said()
+        self.tab.click(QUESTIONS + " footer button")
+        self.tab.press("a", ctrl=True)
+        self.tab.js("() => document.activeElement.select()")
+        self.tab.write("Another first.")
+        self.tab.press("Enter")
+        self.tab.until(self.is_idle)
+        self.assertEqual((len(self.said()), self.said()[0]), (2, "Another first."))
+        self.tab.reload()
+        self.tab.until(lambda: self.tab.count("article") == 2)
+        self.button("‹")
+        self.assertEqual(self.said(), before)
+        self.assertEqual(self.tab.count("article"), 4)
+        self.ask("Third.")
+        self.assertEqual(self.said()[:4], before)
+        self.assertEqual([m["content"] for m in self.tab.posted("chat")[-1]["messages"][:4]], before)
 
-    def test_06_reads_a_document_once(self):
-        posted = self.requests()
-        self.one("#files").send_keys(self.file("garden.txt", DOCUMENT))
-        self.until(lambda: "Read." in self.text("#status"))
-        self.assertEqual(self.text("#documents li span:first-child"), "garden.txt")
-        self.ask("Which colour has the gate?")
-        self.assertEqual(posted()[0]["max_tokens"], 0)
-        self.assertTrue(posted()[1]["messages"][0]["content"].startswith(DOCUMENT.strip()[:100]))
-        known = self.text("article.assistant .figures").split(" known")[0].split(", ")[1]
-        self.assertGreater(int(known.replace(",", "")), 600)
-        self.assertEqual(self.text("article.user .read li"), "garden.txt")
-        self.picture("document")
+    def test_an_edit_is_given_up(self):
+        self.ask("First.")
+        self.tab.focus("#question")
+        self.tab.press("ArrowUp")
+        self.tab.write(" More.")
+        self.tab.press("Escape")
+        self.assertEqual(self.tab.texts(QUESTIONS + " .text"), ["First."])
+        self.assertEqual(self.tab.focused(), "Edit")
+        self.assertEqual(self.tab.count(".versions"), 0)
 
-    def test_07_takes_dropped_files_and_shows_progress(self):
-        self.browser.execute_script(
-            "window.seen = []; new MutationObserver(() => window.seen.push(document.getElementById('progress-text')"
-            ".textContent)).observe(document.getElementById('progress-text'), {childList: true});"
-            "const data = new DataTransfer(); data.items.add(new File([arguments[0]], 'dropped.txt'));"
-            "for (const kind of ['dragenter', 'dragover', 'drop']) dispatchEvent(Object.assign("
-            "new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true})));",
-            "Another text about a gate. " * 500)
-        self.until(lambda: "Read." in self.text("#status"))
-        self.assertEqual(self.text("#documents li span:first-child"), "dropped.txt")
-        self.assertTrue(any("tokens" in seen for seen in self.browser.execute_script("return window.seen")))
-        self.one("#documents button").click()
-        self.assertEqual(self.all("#documents li"), [])
-
-    def test_08_refuses_what_is_no_text(self):
-        self.one("#files").send_keys(self.file("picture.png", b"\x89PNG\r\n\xff\xfe\x00"))
-        self.until(lambda: "picture.png" in self.text("#status"))
-        self.assertEqual(self.all("#documents li"), [])
-
-    def test_09_sends_settings(self):
-        self.set_settings(system="Answer in French.", temperature="0.5", length="3")
-        posted = self.requests()
+    def test_sends_settings_of_the_conversation(self):
+        self.tab.click("#settings-open")
+        for name, value in (("system", "Answer in French."), ("temperature", "0.5"), ("length", "3")):
+            self.tab.focus("#" + name)
+            self.tab.js("() => document.activeElement.select()")
+            self.tab.write(value)
+        self.tab.click("#settings .end button", -1)
+        self.tab.until(lambda: self.tab.js("() => talk.length") == "3")
         self.ask("Hello.")
-        body = posted()[0]
+        body = self.tab.posted("chat")[-1]
         self.assertEqual(body["messages"][0], {"role": "system", "content": "Answer in French."})
         self.assertEqual((body["temperature"], body["max_tokens"]), (0.5, 3))
-        self.assertIn("cut at the limit", self.text("article.assistant .figures"))
+        self.begin(system="", temperature="", length="")
+        self.ask("Hello again.", waits=False)
+        self.tab.until(lambda: self.tab.posted("chat")[-1]["messages"][-1]["content"] == "Hello again.")
+        body = self.tab.posted("chat")[-1]
+        self.assertEqual((body["max_tokens"], "temperature" in body, len(body["messages"])), (2048, False, 1))
+        self.tab.press("Escape")
+        self.conversation("Hello.")
+        self.assertEqual(self.tab.js("() => [talk.system, talk.length]"), ["Answer in French.", "3"])
+        self.tab.click("#new")
+        self.tab.reload()
+        self.tab.until(lambda: self.tab.js("() => talk.system") == "Answer in French.")
+        self.assertEqual(self.tab.js("() => talk.messages"), [])
 
-    def test_10_keeps_the_conversation(self):
-        self.ask("Keep this.")
-        before = self.answers()
-        self.until(lambda: self.idle())
-        time.sleep(0.3)
-        self.browser.refresh()
-        self.until(lambda: len(self.all("article")) == 2)
-        self.assertEqual(self.answers(), before)
-        self.one("#new").click()
-        self.assertEqual(self.all("article"), [])
+    def stream(self, *frames, ends=True):
+        """The next answer comes in these deltas; then it ends, or breaks."""
+        lines = [json.dumps({"choices": [{"delta": delta, "finish_reason": None}]}) for delta in frames]
+        if ends:
+            lines += [json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}]}), "[DONE]"]
+        self.tab.js("""(text, ends) => { const asked = window.fetch; window.fetch = (to, what) => {
+            if (!String(to).includes('chat')) return asked(to, what); window.fetch = asked;
+            return Promise.resolve(new Response(new ReadableStream({start(c) {
+            c.enqueue(new TextEncoder().encode(text)); if (ends) c.close(); else setTimeout(() => c.error(new TypeError('x')), 50); }}))); }; }""",
+                    "".join(f"data: {line}\n\n" for line in lines), ends)  # fmt: skip
 
-    def test_11_shows_text_as_text(self):
-        html = "<img src=x onerror=\"document.title='broken'\"><b>bold</b>"
-        self.one("#files").send_keys(self.file("<img src=x onerror=alert(1)>.txt", html))
-        self.until(lambda: "Read." in self.text("#status"))
-        self.ask(html)
-        self.assertEqual(self.text("article.user .text"), html)
-        self.assertEqual(self.text("article.user .read li"), "<img src=x onerror=alert(1)>.txt")
-        self.assertEqual(self.all("article img, article b"), [])
-        self.assertEqual(self.browser.title, "loam")
+    def test_shows_marks_of_the_answer(self):
+        self.stream({"content": "# Head\n\nA **bold** `word`.\n\n- one\n- two\n\n| a | b |\n|---|--:|\n| 1 | *2* |\n\n```c\nint <b>;\n```\n"})
+        self.ask("Show.")
+        self.assertEqual(self.tab.texts(ANSWERS + " :is(h3, strong, p code, li, pre code)"), ["Head", "bold", "word", "one", "two", "int <b>;"])
+        self.assertEqual(self.tab.texts(ANSWERS + " :is(th, td)"), ["a", "b", "1", "2"])
+        self.assertEqual(self.tab.count(ANSWERS + " b"), 0)
 
-    def test_12_works_by_keyboard_in_any_light_at_320_px(self):
+    def test_what_breaks_is_said_at_the_answer(self):
+        self.stream({"content": "Half of"}, ends=False)
+        self.ask("Break.")
+        self.assertEqual(self.tab.text(ANSWERS + " > .error"), "The connection to the server broke.")
+        self.assertTrue(self.tab.sees(ANSWERS + " > .error"))
+        self.assertTrue(self.is_red(ANSWERS + " > .error"))
+        self.button("Go on")
+        self.tab.until(lambda: self.is_idle() and len(self.said()[1]) > 20)
+        self.assertFalse(self.tab.sees(ANSWERS + " > .error"))
+        self.assertTrue(self.said()[1].startswith("Half of"))
+
+    def test_a_server_that_is_away_is_said_in_red(self):
+        self.tab.js("""() => { const ask = window.fetch; window.fetch = (to, what) => window.isBack ? ask(to, what) :
+            Promise.reject(new TypeError('x')); connect(); }""")
+        self.tab.until(lambda: self.tab.text("#model") == "The server does not answer. Does loam serve still run?")
+        self.assertTrue(self.is_red("#model"))
+        self.ask("Are you there?")
+        self.assertIn("does not answer", self.tab.text(ANSWERS + " > .error"))
+        self.tab.js("() => { window.isBack = true; }")
+        self.tab.until(lambda: self.tab.text("#model") == "loam-nano", seconds=20)
+        self.assertFalse(self.is_red("#model"))
+        self.button("Retry")
+        self.tab.until(lambda: self.is_idle() and self.said()[-1] != "")
+
+    def test_thoughts_are_told_apart(self):
+        self.stream({"reasoning_content": "Hm, what"}, {"content": "It is so."})
+        self.ask("Think.")
+        self.assertEqual(self.tab.text("details.thought"), "ThoughtsHm, what")
+        self.assertEqual(self.said()[1], "It is so.")
+        self.stream({"reasoning_content": "Hm"}, ends=False)  # nothing but thoughts: the server cannot take these back
+        self.ask("Again.")
+        self.assertFalse(self.tab.js("() => [...document.querySelectorAll('.go-on')].at(-1).checkVisibility()"))
+
+    # ---- what outlives the page ----
+
+    def test_a_reload_in_mid_answer_goes_on(self):
+        self.begin(length="3000")
+        self.ask("Tell a long story.", waits=False)
+        self.tab.until(self.is_writing)
+        before = self.said()[1]
+        self.tab.reload()
+        self.tab.until(lambda: self.tab.posted("chat") != [] and len(self.said()[1]) > len(before) + 40)
+        taken = self.tab.posted("chat")[0]["messages"][-1]
+        self.assertEqual(taken["role"], "assistant")
+        self.assertTrue(taken["content"].startswith(before.rstrip()))
+        self.assertTrue(self.said()[1].startswith(taken["content"]))
+        self.assertEqual(len(self.said()), 2)
+        self.button("Stop")
+        self.tab.until(self.is_idle)
+
+    def test_a_reload_while_it_reads_goes_on(self):
+        self.hold("documents")
+        self.attach("garden.txt", DOCUMENT)
+        self.tab.until(lambda: len(self.tab.posted("documents")) == 1)
+        self.tab.focus("#question")
+        self.tab.write("Not yet asked")
+        time.sleep(0.3)  # a person's
+        self.tab.reload()
+        self.tab.until(lambda: self.tab.texts("#documents li span:first-child") == ["garden.txt"])
+        self.assertEqual(self.tab.js("() => question.value"), "Not yet asked")
+        self.tab.until(lambda: "Read." in self.tab.text("#status"))
+        self.assertEqual(self.tab.posted("documents")[0]["text"], DOCUMENT.rstrip("\n"))
+
+    def test_two_tabs_write_one_answer(self):
+        self.begin(length="3000")
+        self.ask("Tell a story to both.", waits=False)
+        self.tab.until(self.is_writing)
+        other = Tab(browser)
+        try:
+            other.go(self.address)
+            other.until(lambda: "Another tab" in other.text("#status"))
+            seen = len(other.text(ANSWERS + " .text"))
+            other.until(lambda: len(other.text(ANSWERS + " .text")) > seen)  # it is followed
+            self.assertEqual(other.posted("chat"), [])
+            self.tab.js("() => stop()")
+            self.tab.until(self.is_idle)
+            other.until(lambda: other.count(".text.wait") == 0)
+            self.assertEqual(other.texts(ANSWERS + " .text"), self.answers())
+            self.assertEqual(other.errors, [])
+        finally:
+            other.close()
+
+    # ---- the list of conversations ----
+
+    def test_new_keeps_the_old(self):
+        self.ask("Of apples.")
+        apples = self.said()
+        self.tab.click("#new")
+        self.assertEqual(self.tab.count("article"), 0)
+        self.assertEqual(self.tab.focused(), "question")
+        self.ask("Of pears.")
+        self.assertEqual(self.names()[:2], ["Of pears.", "Of apples."])
+        self.conversation("Of apples.")
+        self.assertEqual(self.said(), apples)
+        self.tab.reload()
+        self.tab.until(lambda: self.tab.count("article") == 2)
+        self.assertEqual((self.said(), self.names()[:2]), (apples, ["Of pears.", "Of apples."]))
+
+    def test_an_answer_is_written_while_another_is_read(self):
+        self.begin(length="60")
+        self.ask("A long one.", waits=False)
+        self.tab.until(lambda: self.tab.count(ANSWERS) == 1)
+        self.tab.click("#new")
+        self.tab.js("() => { talk.length = '5'; }")
+        self.ask("A short one.")
+        self.assertEqual(len(self.said()), 2)
+        self.tab.until(lambda: self.tab.count("#conversations .busy") == 0)
+        self.conversation("A long one.")
+        self.assertIn("60 tokens", self.tab.text(ANSWERS + " .figures"))
+
+    def test_renames_by_keyboard(self):
+        self.ask("Its first name.")
+        self.button("Rename: Its first name.")
+        self.tab.write("Its second name")
+        self.tab.press("Enter")
+        self.assertEqual(self.tab.texts(NOW), ["Its second name"])
+        self.assertEqual(self.tab.focused(), "Its second name")
+        self.button("Rename: Its second name")
+        self.tab.write("Not this")
+        self.tab.press("Escape")
+        self.tab.reload()
+        self.tab.until(lambda: self.tab.texts(NOW) == ["Its second name"])
+
+    def test_deletes_and_takes_it_back(self):
+        self.attach("deleted.txt", "The gate is blue.")
+        self.ask("To be deleted.")
+        before = self.said()
+        texts = self.tab.js("() => tree.shown(talk).flatMap((i) => talk.messages[i].documents || []).map((d) => d.key)")
+        has = ("(key) => new Promise((done) => { const r = indexedDB.open('loam-conversations'); r.onsuccess = () => { const g = r.result"
+               ".transaction('texts').objectStore('texts').get(key); g.onsuccess = () => { r.result.close(); done(g.result); }; }; })")
+        self.button("Delete: To be deleted.")
+        self.tab.until(lambda: self.tab.focused() == "undo")
+        self.assertNotIn("To be deleted.", self.names())
+        self.assertIsNone(self.tab.js(has, texts[0]))
+        self.tab.press("Enter")
+        self.tab.until(lambda: self.said() == before)
+        self.assertEqual(self.tab.js(has, texts[0]), "The gate is blue.")
+        self.button("Delete: To be deleted.")
+        self.tab.until(lambda: self.tab.focused() == "undo")
+        self.tab.reload()
+        self.tab.until(lambda: self.tab.text("#model") == "loam-nano")
+        self.assertNotIn("To be deleted.", self.names())
+
+    def test_exports_as_markdown(self):
+        self.read("garden.txt")
+        self.ask("Which *colour*?")
+        browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=self.folder)
+        self.button("Export as Markdown: Which *colour*?")
+        path = os.path.join(self.folder, "Which colour.md")
+        self.tab.until(lambda: os.path.exists(path), seconds=20)
+        with open(path) as found:
+            text = found.read()
+        self.assertEqual(text, f"# Which *colour*?\n\n## Question\n\nDocuments: garden.txt\n\nWhich *colour*?\n\n## Answer\n\n{self.said()[1].strip()}\n")
+
+    # ---- by hand, by ear, in any light ----
+
+    def test_works_at_320_px_in_any_light(self):
         self.ask("By keyboard.")
-        self.one("#question").send_keys(Keys.ARROW_UP)
-        field = self.browser.switch_to.active_element
-        self.assertEqual(field.get_attribute("value"), "By keyboard.")
-        field.send_keys(Keys.ESCAPE)
-        theme = "return document.documentElement.dataset.theme"
-        before = self.browser.execute_script(theme)
-        self.one("#theme").click()
-        self.assertNotEqual(self.browser.execute_script(theme), before)
-        self.picture("dark")
-        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
-                                     {"width": 320, "height": 640, "deviceScaleFactor": 2, "mobile": True})
+        theme = "() => document.documentElement.dataset.theme"
+        before = self.tab.js(theme)
+        self.tab.click("#theme")
+        self.assertNotEqual(self.tab.js(theme), before)
+        self.tab.resize(320, 640, 2)
         try:
-            self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 320)
-            self.assertTrue(self.one("#send").is_displayed())
-            self.picture("narrow")
+            self.tab.until(lambda: not self.tab.sees("#list"))
+            self.assertLessEqual(self.tab.js("() => document.documentElement.scrollWidth"), 320)
+            self.assertTrue(self.tab.sees("#send"))
+            self.tab.click("#list-open")
+            self.assertTrue(self.tab.sees("#list"))
+            self.assertEqual(self.tab.focused(), "By keyboard.")
+            self.assertEqual(self.tab.nameless(), [])
+            self.assertLessEqual(self.tab.js("() => document.documentElement.scrollWidth"), 320)
+            self.tab.press("Escape")
+            self.assertFalse(self.tab.sees("#list"))
+            self.assertEqual(self.tab.focused(), "list-open")
+            self.assertEqual(self.tab.nameless(), [])
         finally:
-            self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-            self.one("#theme").click()
-        nameless = [e.get_attribute("outerHTML") for e in self.all("button, input:not([hidden]), textarea, progress")
-                    if not (e.accessible_name or not e.is_displayed())]
-        self.assertEqual(nameless, [])
+            self.tab.resize(1100, 760)
+            self.tab.click("#theme")
 
-    def test_13_tells_of_a_key(self):
-        server = Server("--api-key", "a-secret-key")
-        try:
-            self.browser.get(server.address)
-            self.until(lambda: "API key" in self.text("#model"))
-            self.set_settings(key="a-secret-key", length="3")
-            self.until(lambda: "API key" not in self.text("#model"))
-            self.ask("Hello.")
-            self.assertEqual(self.all("article .error"), [])
-        finally:
-            self.browser.execute_script("sessionStorage.clear()")
-            self.assertEqual(server.stop(), 0)
+    def test_goes_everywhere_by_keyboard(self):
+        self.tab.js("async () => { for (const c of kept.all()) await kept.remove(c); }")
+        self.ask("Here.")
+        self.tab.press("l", ctrl=True, shift=True)
+        self.assertFalse(self.tab.sees("#list"))
+        self.tab.press("l", ctrl=True, shift=True)
+        self.assertEqual(self.tab.focused(), "Here.")
+        reached = set()
+        for _ in range(40):
+            self.tab.press("Tab")
+            reached.add(self.tab.focused())
+        self.assertLessEqual({"Rename: Here.", "Export as Markdown: Here.", "Delete: Here.", "Edit", "Copy", "Retry", "Sources", "attach", "question"}, reached)
+        self.tab.press("o", ctrl=True, shift=True)
+        self.tab.until(lambda: self.tab.count("article") == 0)
 
-    def copied(self, button):
-        button.click()
-        self.until(lambda: button.text == "Copied")
-        return self.browser.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
+    def test_live_regions_and_roles(self):
+        self.ask("Aloud.")
+        nodes = self.tab.call("Accessibility.getFullAXTree")["nodes"]
+        roles = {(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n["ignored"]}
+        for role in (("log", "Conversation"), ("article", "You"), ("article", "Answer"), ("navigation", "Conversations and documents"),
+                     ("list", "Conversations"), ("list", "Saved documents")):
+            self.assertIn(role, roles)
+        self.assertEqual(self.tab.attribute("#log", "aria-live"), "polite")
+        self.assertEqual(self.tab.attribute("#log", "aria-busy"), "false")
+        self.assertEqual([self.tab.attribute(f"#{name}-error", "role") for name in ("documents", "key", "list")], ["alert"] * 3)
 
-    def test_14_copies(self):
-        self.browser.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite"]})
+    def copied(self, within):
+        self.button("Copy", within)
+        self.tab.until(lambda: "Copied" in self.tab.texts(within + " button"))
+        return self.tab.js("() => navigator.clipboard.readText()")
+
+    def test_copies(self):
+        browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
         self.ask("Copy this.")
-        self.assertEqual(self.copied(self.all("article.user footer button")[1]), "Copy this.")
-        kept = self.copied(self.all("article.assistant footer button")[0])
-        self.assertNotEqual(kept, "")
-        self.assertEqual(kept.split(), self.answers()[0].split())
-        self.browser.execute_script("navigator.clipboard.writeText = () => Promise.reject()")  # as of an address without TLS
-        self.until(lambda: self.all("article.user footer button")[1].text == "Copy")
-        self.assertEqual(self.copied(self.all("article.user footer button")[1]), "Copy this.")
+        self.assertEqual(self.copied(QUESTIONS), "Copy this.")
+        self.assertEqual(self.copied(ANSWERS), self.said()[1])
+        self.tab.js("() => { navigator.clipboard.writeText = () => Promise.reject(); }")  # as of an address without TLS
+        self.tab.until(lambda: "Copied" not in self.tab.texts(QUESTIONS + " button"))
+        self.assertEqual(self.copied(QUESTIONS), "Copy this.")
 
-    def test_15_keeps_a_long_question_short(self):
-        self.browser.execute_script("arguments[0].value = 'A long line.\\n'.repeat(300)", self.one("#question"))
-        self.ask("End.")
-        text = self.one("article.user .text")
-        self.assertLess(text.size["height"], 450)
-        self.assertTrue(text.get_attribute("textContent").endswith("End."))
-        self.browser.execute_script("arguments[0].focus()", text)
-        self.assertEqual(self.browser.switch_to.active_element, text)  # it scrolls by keyboard
+    def test_shows_text_as_text(self):
+        html = "<img src=x onerror=\"document.title='broken'\"><b>bold</b>"
+        self.read("<img src=x onerror=alert(1)>.txt", html)
+        self.ask(html)
+        self.assertEqual(self.tab.text(QUESTIONS + " .text"), html)
+        self.assertEqual(self.tab.text(QUESTIONS + " .read li"), "<img src=x onerror=alert(1)>.txt")
+        self.assertEqual(self.tab.count("article img, article b, #list img, #list b"), 0)
+        self.assertEqual(self.tab.js("() => document.title"), "loam")
+        self.assertIn("<img src=x onerror=alert(1)>.txt", self.tab.texts("#saved-documents .name"))
+
+    def test_keeps_a_long_question_short(self):
+        self.ask("A long line.\n" * 300 + "End.")
+        self.assertLess(self.tab.box(QUESTIONS + " .text")["height"], 450)
+        self.assertTrue(self.tab.text(QUESTIONS + " .text").endswith("End."))
+        self.assertEqual(self.tab.texts(NOW), ["A long line."])
+
+    # ---- documents ----
+
+    def test_reads_a_document_once(self):
+        self.read("once.txt", DOCUMENT + "Once.\n")
+        self.assertEqual(self.tab.text("#documents li span:first-child"), "once.txt")
+        self.ask("Which colour has the gate?")
+        self.assertEqual(self.tab.posted("documents")[-1]["name"], "once.txt")
+        self.assertTrue(self.tab.posted("chat")[-1]["messages"][0]["content"].startswith(DOCUMENT + "Once.\n\nWhich"))
+        self.assertRegex(self.tab.text(ANSWERS + " .figures"), r"^\d\d? read, 1,2\d\d known")
+        self.assertEqual(self.tab.text(QUESTIONS + " .read li"), "once.txt")
+        self.ask("And the door?")
+        self.assertRegex(self.tab.texts(ANSWERS + " .figures")[1], r"^\d\d? read, 1,2\d\d known")
+
+    def test_takes_dropped_files_and_shows_progress(self):
+        self.tab.js("""(text) => { window.seen = []; new MutationObserver(() => window.seen.push($('progress-text').textContent))
+            .observe($('progress-text'), {childList: true}); const data = new DataTransfer(); data.items.add(new File([text], 'dropped.txt'));
+            for (const kind of ['dragenter', 'dragover', 'drop']) dispatchEvent(Object.assign(
+            new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true}))); }""", "Another text about a gate. " * 500)
+        self.tab.until(lambda: "Read." in self.tab.text("#status"))
+        self.assertEqual(self.tab.text("#documents li span:first-child"), "dropped.txt")
+        self.assertTrue(any("tokens" in seen for seen in self.tab.js("() => window.seen")))
+        self.button("Remove dropped.txt")
+        self.assertEqual(self.tab.count("#documents li"), 0)
+
+    def test_refuses_what_is_no_text_at_its_name(self):
+        self.attach("picture.png", b"\x89PNG\r\n\xff\xfe\x00")
+        self.tab.until(lambda: self.tab.count("#documents li.failed") == 1)
+        self.assertIn("picture.png", self.tab.text("#documents li"))
+        self.assertIn("not text", self.tab.text("#documents li .figures"))
+        self.assertEqual(self.tab.js("() => talk.attached"), [])
+        self.button("Dismiss picture.png")
+        self.assertEqual(self.tab.count("#documents li"), 0)
+
+    def test_says_what_is_too_long_in_words(self):
+        self.attach("huge.txt", DOCUMENT * 4)
+        self.tab.until(lambda: self.tab.text("#documents-error") != "")
+        self.assertRegex(self.tab.text("#documents-error"), r"^Too long: 4,\d\d\d tokens, of which this server takes 4,096 at once")
+        self.button("Remove huge.txt")
+        self.assertEqual(self.tab.text("#documents-error"), "")
+
+    def hold(self, to):
+        """Posts to this route end at window.release(), or when they are given up."""
+        self.tab.js("""(to) => { const ask = window.fetch; window.fetch = (path, what) => {
+            if (!String(path).includes(to) || !what?.body) return ask(path, what);
+            window.posted.push({to: String(path), body: JSON.parse(what.body)}); return new Promise((done, fail) => {
+            window.release = () => done(new Response('data: [DONE]\\n\\n'));
+            what.signal.addEventListener('abort', () => fail(new DOMException('given up', 'AbortError'))); }); };
+            window.posted = []; }""", to)
+
+    def drop_stubs(self):
+        self.tab.reload()
+        self.tab.until(lambda: self.tab.text("#model") == "loam-nano")
+
+    def ask_while_it_reads(self):
+        self.hold("documents")
+        self.attach("garden.txt", DOCUMENT)
+        self.tab.until(lambda: len(self.tab.posted("documents")) == 1)
+        self.ask("Which colour?", waits=False)
+        self.tab.until(lambda: self.tab.count("article") == 2)
+        self.assertFalse(self.is_idle())
+        self.assertEqual(self.tab.posted("chat"), [])
+
+    def test_is_asked_while_it_reads(self):
+        self.ask_while_it_reads()
+        self.tab.js("() => window.release()")
+        self.tab.until(lambda: self.tab.text("#status") == "Answered.")
+        self.assertTrue(self.tab.posted("chat")[0]["messages"][0]["content"].endswith("\n\nWhich colour?"))
+        self.assertNotEqual(self.answers()[0], "")
+        self.assertFalse(self.tab.sees("#progress-line"))
+        self.drop_stubs()
+
+    def test_stops_while_it_reads(self):
+        self.ask_while_it_reads()
+        self.tab.click("#stop")
+        self.tab.until(self.is_idle)
+        self.assertIn("Stopped before", self.tab.text(ANSWERS + " > .error"))
+        shown = self.tab.js("() => [...document.querySelectorAll('article.assistant footer button')].filter((b) => b.checkVisibility()).map((b) => b.textContent)")
+        self.assertEqual(shown, ["Retry"])  # there is nothing to copy
+        self.assertEqual(self.tab.posted("chat"), [])
+        self.drop_stubs()
+
+    def test_reads_what_is_attached_now(self):
+        self.hold("documents")
+        for at, name in enumerate(("first", "second")):
+            self.attach(name + ".txt", name + " text")
+            self.tab.until(lambda at=at: self.tab.count("#documents li") == at + 1)
+        read = lambda: [body["text"] for body in self.tab.posted("documents")]  # noqa: E731
+        self.assertEqual(read(), ["first text"])
+        self.tab.js("() => window.release()")
+        self.tab.until(lambda: len(read()) == 2)
+        self.assertEqual(self.tab.posted("documents")[1]["name"], "first.txt, second.txt")
+        self.assertEqual(read()[1], "first text\n\nsecond text")
+        self.button("Remove first.txt")
+        self.tab.until(lambda: len(read()) == 3)
+        self.assertEqual(read()[2], "second text")
+        self.assertTrue(self.tab.sees("#stop"))
+        self.button("Remove second.txt")
+        self.tab.until(lambda: not self.tab.sees("#stop"))
+        self.assertEqual(len(read()), 3)
+        self.drop_stubs()
+
+    def saved_row(self, name):
+        return self.tab.js("""(name) => [...document.querySelectorAll('#saved-documents li')].filter((e) =>
+            e.querySelector('.name').textContent === name).map((e) => e.textContent)[0] || ''""", name)
+
+    def test_lists_saved_documents(self):
+        self.read("listed.txt", DOCUMENT + "Listed.\n")
+        self.tab.until(lambda: self.saved_row("listed.txt") != "")
+        found = next(d for d in self.server_json("/v1/loam/documents")["data"] if d["name"] == "listed.txt")
+        self.assertRegex(self.saved_row("listed.txt"), rf"{found['token_count']:,} tokens · \d+\.\d MB · just now")
+        self.begin()
+        self.button("Ask about this document: listed.txt")
+        self.tab.until(lambda: self.tab.texts("#documents li span:first-child") == ["listed.txt"])
+        self.ask("Which colour?")
+        self.assertRegex(self.tab.text(ANSWERS + " .figures"), r"^\d\d? read, 1,2\d\d known")
+        self.assertEqual(self.tab.posted("chat")[-1]["messages"][0]["content"], DOCUMENT + "Listed.\n\nWhich colour?")
+        self.button("Delete from the server: listed.txt")
+        self.tab.until(lambda: self.saved_row("listed.txt") == "")
+        self.assertNotIn("listed.txt", [d["name"] for d in self.server_json("/v1/loam/documents")["data"]])
+
+    def test_a_document_that_is_not_deleted_says_why(self):
+        self.read("kept.txt", DOCUMENT + "Kept.\n")
+        self.tab.until(lambda: self.saved_row("kept.txt") != "")
+        self.tab.js("""() => { const ask = window.fetch; window.fetch = (to, what) => what?.method !== 'DELETE' ? ask(to, what) :
+            Promise.resolve(new Response('{"error": {"message": "document 7 is in use"}}', {status: 409})); }""")
+        self.button("Delete from the server: kept.txt")
+        self.tab.until(lambda: "document 7 is in use" in self.saved_row("kept.txt"))
+        self.drop_stubs()
 
     # ---- the map ----
 
-    def read_document(self):
-        self.one("#files").send_keys(self.file("garden.txt", DOCUMENT))
-        self.until(lambda: "Read." in self.text("#status"))
-
-    def open_map(self):
-        if self.one("#map-open").get_attribute("aria-expanded") != "true":
-            self.one("#map-open").click()
-        self.until(lambda: self.one("#map-shown").is_displayed())
-
-    def settled_map(self, server):
+    def settled_map(self):
         """The server's map, once the page tells of it."""
-        found = json.loads(urllib.request.urlopen(server.address + "v1/loam/map").read())
-        self.until(lambda: f"{found['chunks']['attended']:,} and fetched" in self.text("#map-summary"))
+        found = self.server_json("/v1/loam/map")
+        self.tab.js("() => map.soon()")
+        self.tab.until(lambda: f"{found['chunks']['attended']:,} and fetched" in self.tab.text("#map-summary"))
         return found
 
-    def test_16_draws_the_state_of_the_server(self):
-        server = Server("--preset", "streaming", "--keep", "256")
-        try:
-            self.browser.get(server.address)
-            self.set_settings(temperature="0", length="8")
-            self.read_document()
-            self.open_map()
-            self.ask("Which colour has the gate?")
-            self.compare_map(self.settled_map(server))
-        finally:
-            self.assertEqual(server.stop(), 0)
-
-    def compare_map(self, found):
+    def test_draws_the_state_of_the_server(self):
+        self.read()
+        self.open_map()
+        self.ask("Which colour has the gate?")
+        found = self.settled_map()
         self.assertEqual(found["state"], "idle")
         self.assertGreater(found["columns"], 5)
-        self.assertIn(f"{found['tokens']:,} tokens", self.text("#map-state"))
-        self.assertIn(f"{found['chunks']['ram']:,} of {found['chunks']['all']:,} chunks", self.text("#map-ram"))
-        drawn = self.browser.execute_script(
-            "const canvas = document.getElementById('map-canvas'), [layers, heads, columns] = arguments;"
-            "const context = canvas.getContext('2d'), layer = canvas.height / layers, head = Math.floor((layer - 1) / heads);"
-            "const found = []; for (let l = 0; l < layers; l++) for (let h = 0; h < heads; h++) for (let c = 0; c < columns; c++)"
-            " found.push([...context.getImageData((c + 0.5) * canvas.width / columns, l * layer + (h + 0.5) * head, 1, 1).data]"
-            ".join()); return found;", found["layers"], found["kv_heads"], found["columns"])
+        self.assertIn(f"{found['tokens']:,} tokens", self.tab.text("#map-state"))
+        self.assertIn(f"{found['chunks']['ram']:,} of {found['chunks']['all']:,} chunks", self.tab.text("#map-ram"))
+        drawn = self.tab.js("""(layers, heads, columns) => { const canvas = $('map-canvas'), context = canvas.getContext('2d');
+            const layer = canvas.height / layers, head = Math.floor((layer - 1) / heads), found = [];
+            for (let l = 0; l < layers; l++) for (let h = 0; h < heads; h++) for (let c = 0; c < columns; c++)
+            found.push([...context.getImageData((c + 0.5) * canvas.width / columns, l * layer + (h + 0.5) * head, 1, 1).data].join());
+            return found; }""", found["layers"], found["kv_heads"], found["columns"])
         colours = {}
         for cell, colour in zip(found["cells"], drawn, strict=True):
             self.assertEqual(colours.setdefault(cell, colour), colour)
         self.assertGreater(len(set(colours.values())), 2)  # attended to in part, all, not at all
         self.assertEqual(len(set(colours.values())), len({BITS.index(c) & 31 for c in colours}))  # bit 5: in RAM as well
-        self.picture("map_light")
+        self.assertFalse(self.tab.sees("#map-full"))
 
-    def test_17_describes_chunks_by_keyboard(self):
-        self.read_document()
+    def test_describes_chunks_by_keyboard(self):
+        self.read()
         self.open_map()
         self.ask("Who painted it?")
-        found = self.settled_map(self.server)
-        canvas = self.one("#map-canvas")
-        self.assertNotEqual(canvas.accessible_name, "")
-        canvas.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, *[Keys.ARROW_DOWN] * (found["kv_heads"] + 1))
+        found = self.settled_map()
+        self.tab.focus("#map-canvas")
+        self.tab.press("ArrowRight", "ArrowRight", *["ArrowDown"] * (found["kv_heads"] + 1))
         bits = BITS.index(found["cells"][(found["kv_heads"] + 1) * found["columns"] + 1])
-        told = self.text("#map-cell")
+        told = self.tab.text("#map-cell")
         self.assertIn("Layer 1, KV head 1, tokens 64 to 127:", told)
         self.assertEqual("in RAM" in told, bits & 3 == 3)
         self.assertEqual("all attended to" in told, bits >> 2 & 3 == 3)
-        self.one("#question").click()
-        self.assertEqual(self.text("#map-cell"), "")
+        self.tab.focus("#question")
+        self.assertEqual(self.tab.text("#map-cell"), "")
 
-    def test_18_follows_an_answer_and_rests_where_motion_is_reduced(self):
-        count = ("window.asked = 0; const ask = window.fetch; window.fetch = (to, what) => {"
-                 " if (String(to).includes('loam/map')) window.asked++; return ask(to, what); };")
-        self.set_settings(length="60")
+    def test_follows_an_answer_and_rests_where_motion_is_reduced(self):
+        self.begin(length="60")
         self.ask("Tell a story.")
         self.open_map()
-        self.browser.execute_script(count)
-        self.ask("Tell another story.")
-        self.assertGreater(self.browser.execute_script("return window.asked"), 1)
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia",
-                                     {"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]})
+        self.tab.js("""() => { window.asked = 0; const ask = window.fetch; window.fetch = (to, what) => {
+            if (String(to).includes('loam/map')) window.asked++; return ask(to, what); }; }""")
+        self.tab.motion(reduced=False)
         try:
-            self.until(lambda: self.one("#map-refresh").is_displayed())
-            time.sleep(0.5)
-            before = self.browser.execute_script("return window.asked")
-            time.sleep(3)  # it asks every 2 s else
-            self.assertEqual(self.browser.execute_script("return window.asked"), before)
-            self.one("#map-refresh").click()
-            self.assertEqual(self.browser.execute_script("return window.asked"), before + 1)
+            self.ask("Tell another story.")
+            self.assertGreater(self.tab.js("() => window.asked"), 1)
         finally:
-            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+            self.tab.motion(reduced=True)
+        self.tab.until(lambda: self.tab.sees("#map-refresh"))
+        time.sleep(0.5)
+        before = self.tab.js("() => window.asked")
+        time.sleep(3)  # it asks every 2 s else
+        self.assertEqual(self.tab.js("() => window.asked"), before)
+        self.tab.click("#map-refresh")
+        self.assertEqual(self.tab.js("() => window.asked"), before + 1)
+        self.drop_stubs()
 
-    def test_19_shows_the_map_at_320_px(self):
+    def test_shows_the_map_at_320_px(self):
         self.ask("A word.")
-        self.open_map()
-        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
-                                     {"width": 320, "height": 640, "deviceScaleFactor": 2, "mobile": True})
+        self.tab.resize(320, 640, 2)
         try:
-            self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 320)
-            self.assertTrue(self.one("#send").is_displayed())
-            heights = [self.one(part).size["height"] for part in ("#map", "#log")]
-            self.assertGreater(min(heights), 100, heights)
-            self.picture("map_narrow")
+            self.open_map()
+            self.assertLessEqual(self.tab.js("() => document.documentElement.scrollWidth"), 320)
+            self.assertTrue(self.tab.sees("#send"))
+            self.assertGreater(min(self.tab.box(part)["height"] for part in ("#map", "#log")), 100)
+            self.tab.click("#map-open")
+            self.assertFalse(self.tab.sees("#map"))
         finally:
-            self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        self.one("#map-open").click()
-        self.assertFalse(self.one("#map").is_displayed())
-
-    # ---- documents that are still being read ----
-
-    def hold_reading(self):
-        """Requests that only read end at window.release(), or when they are given up.  What the page posts from now on."""
-        self.browser.execute_script(
-            "window.posted = []; const ask = window.fetch; window.fetch = (to, what) => {"
-            " if (!what || !what.body) return ask(to, what); const body = JSON.parse(what.body); window.posted.push(body);"
-            " return body.max_tokens !== 0 ? ask(to, what) : new Promise((done, fail) => {"
-            " window.release = () => done(new Response('data: [DONE]\\n\\n'));"
-            " what.signal.addEventListener('abort', () => fail(new DOMException('given up', 'AbortError'))); }); };")
-        return lambda: [body["messages"][-1]["content"] for body in self.browser.execute_script("return window.posted")]
-
-    def ask_while_it_reads(self):
-        posted = self.hold_reading()
-        self.one("#files").send_keys(self.file("garden.txt", DOCUMENT))
-        self.until(lambda: len(posted()) == 1)
-        self.ask("Which colour?", waits=False)
-        self.until(lambda: len(self.all("article")) == 2)
-        self.assertFalse(self.idle())
-        self.assertEqual(len(posted()), 1)
-        return posted
-
-    def test_20_is_asked_while_it_reads(self):
-        posted = self.ask_while_it_reads()
-        self.browser.execute_script("window.release()")
-        self.until(lambda: self.text("#status") == "Answered.")
-        self.assertEqual(len(posted()), 2)
-        self.assertTrue(posted()[1].endswith("\n\nWhich colour?"))
-        self.assertNotEqual(self.answers()[0], "")
-        self.assertFalse(self.one("#progress-line").is_displayed())
-
-    def test_21_stops_while_it_reads(self):
-        posted = self.ask_while_it_reads()
-        self.one("#stop").click()
-        self.until(self.idle)
-        self.assertIn("stopped before", self.answers()[0])
-        shown = [button.text for button in self.all("article.assistant footer button") if button.is_displayed()]
-        self.assertEqual(shown, ["Retry"])  # there is nothing to copy
-        self.assertEqual(len(posted()), 1)
-
-    def test_22_reads_what_is_attached_now(self):
-        posted = self.hold_reading()
-        for name in ("first", "second"):
-            self.one("#files").send_keys(self.file(name + ".txt", name + " text"))
-            self.until(lambda: self.all("#documents li") and name in self.all("#documents li")[-1].text)
-        self.assertEqual(posted(), ["first text"])
-        self.browser.execute_script("window.release()")
-        self.until(lambda: len(posted()) == 2)
-        self.assertEqual(posted()[1], "first text\n\nsecond text")
-        self.all("#documents button")[0].click()
-        self.until(lambda: len(posted()) == 3)
-        self.assertEqual(posted()[2], "second text")
-        self.assertTrue(self.one("#stop").is_displayed())
-        self.one("#documents button").click()
-        self.until(lambda: not self.one("#stop").is_displayed())
-        self.assertEqual(len(posted()), 3)
+            self.tab.resize(1100, 760)
 
     # ---- the sources of an answer ----
 
     ACCENTS = "L’été où l’hôte goûta un mûr kaki \U0001f95d était long. Nobody slept.\n" * 4 + DOCUMENT
 
-    def ask_about_a_document(self):
-        self.one("#files").send_keys(self.file("garden.txt", self.ACCENTS))
-        self.until(lambda: "Read." in self.text("#status"))
-        self.ask("Which colour has the gate?")
-
     def show_sources(self):
-        self.one(".ask-sources").send_keys(Keys.ENTER)
-        self.until(lambda: self.all(".sources") != [])
+        self.read("garden.txt", self.ACCENTS)
+        self.ask("Which colour has the gate?")
+        self.assertEqual(self.tab.attribute(".ask-sources", "aria-expanded"), "false")
+        self.tab.js("() => { talk.system = 'Answer in French.'; }")  # the next one
+        self.tab.focus(".ask-sources")
+        self.tab.press("Enter")
+        self.tab.until(lambda: self.tab.count(".sources") == 1)
 
-    def test_23_shows_the_sources_of_an_answer(self):
-        posted = self.requests()
-        self.ask_about_a_document()
-        self.assertEqual(self.one(".ask-sources").get_attribute("aria-expanded"), "false")
-        self.set_settings(system="Answer in French.")  # the next one
+    def test_shows_the_sources_of_an_answer(self):
         self.show_sources()
-        self.assertEqual(self.one(".ask-sources").get_attribute("aria-expanded"), "true")
-        body = {**posted()[-1], "stream": False}
+        self.assertEqual(self.tab.attribute(".ask-sources", "aria-expanded"), "true")
+        body = {**self.tab.posted("explain")[-1], "stream": False}
         self.assertEqual(body["sources"], [{"name": "garden.txt", "text": self.ACCENTS}])
         self.assertEqual([message["role"] for message in body["messages"]], ["user", "assistant"])
-        request = urllib.request.Request(self.server.address + "v1/loam/explain", json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
-        spans = json.loads(urllib.request.urlopen(request).read())["spans"]
+        spans = self.server.post("/v1/loam/explain", body).json["spans"]
         self.assertEqual(len(spans), 5)
-        self.assertEqual([e.text for e in self.all(".sources q")], [" ".join(span["text"].split()) for span in spans])
-        for span, told in zip(spans, [e.text for e in self.all(".sources .share")], strict=True):
+        self.assertEqual(self.tab.texts(".sources q"), [span["text"] for span in spans])
+        self.assertEqual(self.tab.texts(".sources .where"), [f"garden.txt, line {span['line']}" for span in spans])
+        for span, told in zip(spans, self.tab.texts(".sources .share"), strict=True):
             self.assertTrue(told.startswith(f"{100 * span['share']:.1f}%"), told)
-        self.assertIn("5 sources", self.text("#status"))
-        self.picture("sources")
-        count = len(posted())
-        self.one(".ask-sources").click()
-        self.assertEqual(self.all(".sources"), [])
-        self.show_sources()
-        self.assertEqual(len(posted()), count)  # it is kept
+        self.assertIn("5 sources", self.tab.text("#status"))
+        asked = len(self.tab.posted("explain"))
+        self.tab.click(".ask-sources")
+        self.assertEqual(self.tab.count(".sources"), 0)
+        self.tab.click(".ask-sources")
+        self.assertEqual(self.tab.count(".sources"), 1)
+        self.assertEqual(len(self.tab.posted("explain")), asked)  # they are kept
 
-    def test_24_shows_a_source_in_its_place(self):
-        self.ask_about_a_document()
+    def test_shows_a_source_in_its_place(self):
         self.show_sources()
-        buttons = self.all(".sources li button")
-        quotes = [button.find_element(By.TAG_NAME, "q").get_attribute("textContent") for button in buttons]
-        self.assertIn(quotes[0], buttons[0].accessible_name)
-        buttons[0].send_keys(Keys.ENTER)
+        quotes = self.tab.texts(".sources q")
+        self.tab.focus(".sources li button")
+        self.tab.press("Enter")
         for at, quote in enumerate(quotes):
-            self.assertEqual(self.text("#source-text mark.now"), quote)
-            self.assertIn("garden.txt, line ", self.text("#source-title"))
-            self.assertIn(f"{at + 1} of 5", self.text("#source-share"))
-            seen, box = self.one("#source-text mark.now").rect, self.one("#source-text").rect
-            self.assertTrue(box["y"] <= seen["y"] and seen["y"] + seen["height"] <= box["y"] + box["height"])
-            self.browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
-        self.assertEqual(self.text("#source-text"), self.ACCENTS)
-        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
-                                     {"width": 320, "height": 640, "deviceScaleFactor": 2, "mobile": True})
-        try:
-            self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 320)
-            box = self.one("#source").rect
-            self.assertTrue(box["x"] >= 0 and box["x"] + box["width"] <= 320, box)
-            self.picture("source_narrow")
-        finally:
-            self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        for part in self.all("#source button, #source [tabindex]"):
-            self.assertNotEqual(part.accessible_name, "")
-        self.browser.switch_to.active_element.send_keys(Keys.ESCAPE)
-        self.until(lambda: not self.one("#source").is_displayed())
-        self.assertEqual(self.browser.switch_to.active_element, buttons[0])
+            self.assertEqual(self.tab.text("#source-text mark.now"), quote)
+            self.assertIn("garden.txt, line ", self.tab.text("#source-title"))
+            self.assertIn(f"{at + 1} of 5", self.tab.text("#source-share"))
+            seen, box = self.tab.box("#source-text mark.now"), self.tab.box("#source-text")
+            self.assertTrue(box["y"] <= seen["y"] and seen["bottom"] <= box["bottom"])
+            self.tab.press("ArrowRight")
+        self.assertEqual(self.tab.text("#source-text"), self.ACCENTS)
+        self.tab.resize(320, 640, 2)
+        box = self.tab.box("#source")
+        self.assertTrue(box["x"] >= 0 and box["right"] <= 320, box)
+        self.assertEqual(self.tab.nameless(), [])
+        self.tab.press("Escape")
+        self.tab.resize(1100, 760)
+        self.assertFalse(self.tab.sees("#source"))
 
-    def test_25_stops_looking_for_sources(self):
+    def test_stops_looking_for_sources(self):
         self.ask("A word.")
-        self.browser.execute_script(
-            "const ask = window.fetch; window.fetch = (to, what) => !String(to).includes('explain') ? ask(to, what) :"
-            " new Promise((_, fail) => what.signal.addEventListener('abort', () => fail(new DOMException('', 'AbortError'))));")
-        self.one(".ask-sources").click()
-        self.until(lambda: self.one("#stop").is_displayed())
-        self.assertFalse(self.all("article.assistant footer button")[1].is_enabled())
-        self.one("#question").send_keys(Keys.ESCAPE)
-        self.until(self.idle)
-        self.assertEqual(self.all(".sources"), [])
-        self.assertTrue(self.all("article.assistant footer button")[1].is_enabled())
+        self.hold("explain")
+        self.tab.click(".ask-sources")
+        self.tab.until(lambda: self.tab.sees("#stop"))
+        self.assertTrue(self.tab.js("() => document.querySelector('.assistant .waits').disabled"))
+        self.tab.press("Escape")
+        self.tab.until(self.is_idle)
+        self.assertEqual(self.tab.count(".sources"), 0)
+        self.assertFalse(self.tab.js("() => document.querySelector('.assistant .waits').disabled"))
+        self.drop_stubs()
+
+    def test_says_at_the_answer_why_there_are_no_sources(self):
+        self.ask("A word.")
+        self.tab.js("""() => { const ask = window.fetch; window.fetch = (to, what) => !String(to).includes('explain') ? ask(to, what) :
+            Promise.resolve(new Response('{"error": {"message": "no memory"}}', {status: 503})); }""")
+        self.tab.click(".ask-sources")
+        self.tab.until(lambda: self.tab.text(ANSWERS + " > .error") == "No sources: no memory")
+        self.drop_stubs()
+
+
+class WholeAndLocked(Driven):
+    """Over a server with a key that saves nothing and attends to everything."""
+
+    options = ("--api-key", KEY)
+
+    def setUp(self):
+        if self.tab.js("() => sessionStorage.getItem('loam-key')") is None:
+            self.ask_for_key()
+        super().setUp()
+
+    def ask_for_key(self):
+        """As a person meets it: the field, a wrong key, the right one."""
+        self.tab.until(lambda: self.tab.sees("#key"))
+        self.assertIn("asks for a key", self.tab.text("#key-bar label"))
+        self.assertEqual(self.tab.focused(), "key")
+        self.tab.write("not-the-key")
+        self.tab.press("Enter")
+        self.tab.until(lambda: "does not take this key" in self.tab.text("#key-error"))
+        self.tab.js("() => $('key').select()")
+        self.tab.write(KEY)
+        self.tab.press("Enter")
+        self.tab.until(lambda: self.tab.text("#model") == "loam-nano")
+        self.assertFalse(self.tab.sees("#key-bar"))
+
+    def test_the_key_outlives_a_reload(self):
+        self.ask("With a key.")
+        self.tab.reload()
+        self.tab.until(lambda: self.tab.text("#model") == "loam-nano")
+        self.assertFalse(self.tab.sees("#key-bar"))
+        self.tab.click("#settings-open")
+        self.tab.click("#settings-key")
+        self.assertEqual(self.tab.focused(), "key")
+        self.tab.js("() => useKey($('key').value)")
+
+    def test_says_that_nothing_is_saved(self):
+        self.assertIn("--kv-disk", self.tab.text("#saved-note"))
+        self.read("garden.txt")
+        self.assertEqual(self.tab.posted("chat")[-1]["max_tokens"], 0)
+
+    def test_the_map_says_why_it_is_of_one_colour(self):
+        self.ask("A word.")
+        self.open_map()
+        self.tab.until(lambda: self.tab.sees("#map-full"))
+        self.assertIn("attends to everything", self.tab.text("#map-full"))
+
+    def test_what_goes_on_is_what_would_have_come(self):
+        self.begin(length="300")
+        self.ask("Tell a long story.")
+        whole = self.said()[1]
+        self.button("Retry")
+        self.tab.until(lambda: len(self.said()[1]) > 40)
+        self.tab.reload()
+        self.tab.until(lambda: self.tab.text("#status") == "Answered.")
+        self.assertEqual(len(self.tab.posted("chat")[0]["messages"]), 2)
+        length = min(len(self.said()[1]), len(whole))  # tokens without text of their own are not counted again
+        self.assertGreater(length, len(whole) - 40)
+        self.assertEqual(self.said()[1][:length], whole[:length])
+        self.assertRegex(self.tab.text(ANSWERS + " .figures"), r" 30\d tokens")
 
 
 if __name__ == "__main__":
-    missing = [program for program in ("chromium", "chromedriver") if shutil.which(program) is None]
-    if missing:
-        print("skipped: not installed: " + ", ".join(missing))
+    if shutil.which("chromium") is None:
+        print("skipped: chromium is not installed")
         sys.exit(77)
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    browser = Browser()
+    try:
+        main()
+    finally:
+        browser.stop()

@@ -1,4 +1,3 @@
-"use strict";
 // The live map: where the chunks of every layer and KV head are, and what the last token did with them, from
 // /v1/loam/map.  It asks while it is shown and the page is seen, and not at all by itself where motion is reduced.
 
@@ -15,8 +14,6 @@ const map = (() => {
   let rowHeight = 1;   // of a KV head, in pixels of the canvas
 
   const $$ = (id) => document.getElementById("map-" + id);
-  const number = (n) => Number(n).toLocaleString("en");
-  const bytes = (n) => n < 1e3 ? n + " B" : n < 1e6 ? (n / 1e3).toFixed(1) + " kB" : n < 1e9 ? (n / 1e6).toFixed(1) + " MB" : (n / 1e9).toFixed(2) + " GB";
   const percent = (part, all) => all > 0 ? (100 * part / all).toFixed(part < all && part > 0 ? 1 : 0) + "%" : "–";
   const isOpen = () => !document.getElementById("map").hidden;
 
@@ -41,18 +38,18 @@ const map = (() => {
     clearTimeout(timer);
     try {
       const since = shown && shown.number ? "?since=" + shown.number : "";
-      const response = await fetch("v1/loam/map" + since, { headers: headers() });
-      if (!response.ok) throw new Error(await failureOf(response));
-      take(await response.json());
+      take(await (await request("v1/loam/map" + since)).json());
+      $$("state").classList.remove("error");
       draw();
       tell();
     } catch (error) {
       shown = null;
       $$("state").textContent = error.message;
+      $$("state").classList.add("error");
     }
     asking = false;
     if (!isOpen() || document.hidden) return;
-    const busy = running !== null;
+    const busy = runs.size > 0;
     if (again) { again = false; ask(); }
     else if (!still.matches) timer = setTimeout(ask, busy ? BUSY_MS : IDLE_MS);
   }
@@ -123,8 +120,8 @@ const map = (() => {
   function stateText() {
     if (shown.state === "none") return "Nothing was read yet.";
     if (shown.state === "reading") return "Reading a prompt, layer by layer.";
-    if (shown.state === "answering") return "Answering: token " + number(shown.position) + ".";
-    return number(shown.tokens) + " tokens" + (shown.position !== undefined ? ", and what the last one attended to." : ".");
+    if (shown.state === "answering") return "Answering: token " + count(shown.position) + ".";
+    return count(shown.tokens) + " tokens" + (shown.position !== undefined ? ", and what the last one attended to." : ".");
   }
 
   /** What was left out of the attention since the map before this one; or since the server began. */
@@ -145,18 +142,19 @@ const map = (() => {
     const reading = shown.state === "reading";
     $$("rows").textContent = `${shown.layers} layers of ${shown.kv_heads} KV head${shown.kv_heads > 1 ? "s" : ""}, the first above; ` +
       `columns of ${shown.column_tokens} tokens.`;
-    $$("end").textContent = number(Math.max(shown.tokens, (shown.columns - 1) * shown.column_tokens));
-    $$("ram").textContent = `${percent(chunks.ram, chunks.all)}: ${number(chunks.ram)} of ${number(chunks.all)} chunks, ` +
-      `${number(chunks.disk_only)} on disk alone`;
+    $$("full").hidden = shown.selects;
+    $$("end").textContent = count(Math.max(shown.tokens, (shown.columns - 1) * shown.column_tokens));
+    $$("ram").textContent = `${percent(chunks.ram, chunks.all)}: ${count(chunks.ram)} of ${count(chunks.all)} chunks, ` +
+      `${count(chunks.disk_only)} on disk alone`;
     const wanted = token.hits + token.misses, all = watched.hits + watched.misses;
     $$("hits").textContent = all === 0 ? "everything is in RAM"
       : `${wanted ? percent(token.hits, wanted) + (reading ? " of this prompt, " : " of this token, ") : ""}${percent(watched.hits, all)} since it was opened`;
     $$("attends").textContent = reading || shown.position === undefined ? "–"
-      : `${percent(token.attended_rows, token.visible_rows)} of the context, ${bytes(token.attended_bytes)} of KV`;
-    $$("reads").textContent = reading || shown.position === undefined ? "–" : bytes(token.read_bytes);
+      : `${percent(token.attended_rows, token.visible_rows)} of the context, ${size(token.attended_bytes)} of KV`;
+    $$("reads").textContent = reading || shown.position === undefined ? "–" : size(token.read_bytes);
     $$("receipt").textContent = receiptText();
-    $$("summary").textContent = `${number(chunks.ram)} of ${number(chunks.all)} chunks are in RAM. ` + (reading ? "" :
-      `The last token attended to ${number(chunks.attended)} and fetched ${number(chunks.read)} from disk.`);
+    $$("summary").textContent = `${count(chunks.ram)} of ${count(chunks.all)} chunks are in RAM. ` + (reading ? "" :
+      `The last token attended to ${count(chunks.attended)} and fetched ${count(chunks.read)} from disk.`);
     tellChunk();
   }
 
@@ -168,7 +166,7 @@ const map = (() => {
     const first = at.column * shown.column_tokens;
     const last = Math.max(first, Math.min(shown.tokens, first + shown.column_tokens) - 1);
     const where = ram === 3 ? (bits & 32 ? "in RAM and on disk" : "in RAM") : ram ? some[ram] + " in RAM, the rest on disk" : bits & 32 ? "on disk" : "not there yet";
-    $$("cell").textContent = `Layer ${Math.floor(at.lane / shown.kv_heads)}, KV head ${at.lane % shown.kv_heads}, tokens ${number(first)} to ${number(last)}: ${where}` +
+    $$("cell").textContent = `Layer ${Math.floor(at.lane / shown.kv_heads)}, KV head ${at.lane % shown.kv_heads}, tokens ${count(first)} to ${count(last)}: ${where}` +
       (bits & 16 ? ", just fetched" : "") + (rows ? `; ${some[rows]} attended to` : "") + ".";
   }
 

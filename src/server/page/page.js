@@ -1,38 +1,22 @@
-// One conversation with a model about documents.  All text reaches the page by textContent.
+// Asking: what goes to the server, and how its answers come.
 
-const $ = (id) => document.getElementById(id);
 const log = $("log"), question = $("question"), status = $("status");
+const LENGTH_DEFAULT = 2048; // tokens of an answer; Go on makes more
+const SAVE_MS = 300;         // between two savings of an answer that comes
 
-/** What is kept in this browser: {messages: [{role, content, reasoning, figures, documents, sources, system}], system,
- * temperature, length} */
-let state = { messages: [], system: "", temperature: "", length: "" };
-/** Documents of the next question: {name, text, tokens} */
-let attached = [];
-/** The request that runs: {controller, article, ended, reads} or null.  reads: documents, and nobody waits for them */
-let running = null;
+/** The conversation that is shown. */
+let talk = kept.create();
+/** The requests that run, by conversation, one of each: {controller, conversation, index, reads, progress, ended, finish}.
+ * index: of the answer that is written, or -1.  reads: documents, and nobody waits for them.  progress: {text, part} */
+const runs = new Map();
+/** What was dropped and cannot be read: {name, words} */
+let refused = [];
+/** {model, context, saves}: saves: it keeps documents */
+let server = { model: "", context: 0, saves: false };
+let leaving = false; // the page is going: what fails now has not failed
 
-// ---- storage ----
-
-const store = {
-  open: () => new Promise((resolve, reject) => {
-    const request = indexedDB.open("loam", 1);
-    request.onupgradeneeded = () => request.result.createObjectStore("kept");
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
-  }),
-  async run(mode, act) {
-    try {
-      const base = await store.open();
-      return await new Promise((resolve, reject) => {
-        const request = act(base.transaction("kept", mode).objectStore("kept"));
-        request.onsuccess = () => resolve(request.result);
-        request.onerror = () => reject(request.error);
-      });
-    } catch { return undefined; } // a private window: the conversation lives as long as the page
-  },
-  load: () => store.run("readonly", (kept) => kept.get("conversation")),
-  save: () => store.run("readwrite", (kept) => kept.put({ ...state, attached }, "conversation")),
-};
+const running = () => runs.get(talk.id) || null;
+const isBusy = () => running() !== null && !running().reads;
 
 // ---- requests ----
 
@@ -41,20 +25,43 @@ function headers(more) {
   return { ...(key ? { Authorization: "Bearer " + key } : {}), ...more };
 }
 
-async function failureOf(response) {
-  let message = response.status + " " + response.statusText;
-  try { message = (await response.json()).error.message || message; } catch { /* no JSON: the status says it */ }
-  if (response.status === 401) message += " (set the API key in Settings)";
-  return message;
+/** What a person can do about an error of the server: its words, or better ones. */
+function wordsOf(status, error) {
+  if (error.code === "context_length_exceeded")
+    return `Too long: ${count(error.n_prompt_tokens)} tokens, of which this server takes ${count(error.n_ctx)} at once ` +
+      "(loam serve -c N, as far as the model goes). Remove a document, or ask in a new conversation.";
+  if (status === 401) return "This server asks for a key.";
+  if (status === 429) return "The server is busy: " + error.message + ". Ask again in a moment.";
+  return error.message || "The server answers " + status + ".";
 }
 
-/** Yields the JSON of each `data:` line until [DONE]. */
+/** The response, or an error in words.  A key that is asked for has a field. */
+async function request(path, options = {}) {
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers: headers(options.headers) });
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new Error("The server does not answer. Does loam serve still run?");
+  }
+  if (response.ok) return response;
+  let error = {};
+  try { error = (await response.json()).error || {}; } catch { /* no JSON: the status says it */ }
+  if (response.status === 401) askKey();
+  throw Object.assign(new Error(wordsOf(response.status, error)), { status: response.status });
+}
+
+const post = (path, body, signal) => request(path,
+  { method: "POST", signal, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+
+/** Yields the JSON of each `data:` line; an error in it is thrown.  whole: until [DONE], or it has been cut. */
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
   for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
+    const { value, done } = await reader.read().catch((error) => {
+      throw error.name === "AbortError" ? error : new Error("The connection to the server broke.");
+    });
+    if (done) throw new Error("The server ended before the answer did.");
     held += value;
     let end;
     while ((end = held.indexOf("\n")) >= 0) {
@@ -63,165 +70,87 @@ async function* events(response) {
       if (!line.startsWith("data:")) continue;
       const data = line.slice(5).trim();
       if (data === "[DONE]") return;
-      yield JSON.parse(data);
+      const event = JSON.parse(data);
+      if (event.error) throw new Error(wordsOf(0, event.error));
+      yield event;
     }
   }
 }
 
+const joined = (documents) => documents.map((d) => kept.textOf(d).replace(/\n+$/, "")).join("\n\n");
+
 /** The documents of a question come first, so that later questions share their saved prefix. */
 function wholeText(message) {
-  const parts = (message.documents || []).map((d) => d.text.replace(/\n+$/, ""));
-  if (message.content) parts.push(message.content);
-  return parts.join("\n\n");
+  return [joined(message.documents || []), message.content].filter((part) => part !== "").join("\n\n");
 }
 
-function conversation(messages, system = state.system) {
-  const sent = messages.filter((m) => !m.failed).map((m) => ({ role: m.role, content: m.role === "user" ? wholeText(m) : m.content }));
+/** The messages that lead to this one, with it: as it was asked, under the system prompt of then. */
+function conversationOf(conversation, index, system) {
+  const sent = tree.before(conversation, index).map((i) => conversation.messages[i]).filter((m) => m.role === "user" || m.content)
+    .map((m) => ({ role: m.role, content: m.role === "user" ? wholeText(m) : m.content }));
   return system ? [{ role: "system", content: system }, ...sent] : sent;
 }
 
 /** Posts a chat request; calls on(event) for each of the stream. */
 async function chat(body, signal, on) {
-  const response = await fetch("v1/chat/completions", {
-    method: "POST", signal, headers: headers({ "Content-Type": "application/json" }),
-    body: JSON.stringify({ stream: true, return_progress: true, timings_per_token: false,
-                           stream_options: { include_usage: true }, ...body }),
-  });
-  if (!response.ok) throw new Error(await failureOf(response));
-  for await (const event of events(response)) {
-    if (event.error) throw new Error(event.error.message || "the server failed");
-    on(event);
-  }
-}
-
-// ---- text to elements: a small part of Markdown ----
-
-function element(name, attributes, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes || {})) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (value !== false && value !== undefined) made.setAttribute(key, value === true ? "" : value);
-  }
-  made.append(...children.filter((c) => c !== null && c !== undefined));
-  return made;
-}
-
-/** `code`, **bold** and *italic* of one line. */
-function inline(text) {
-  const pattern = /`([^`\n]+)`|\*\*([^*\n]+)\*\*|\*([^*\s][^*\n]*)\*/g;
-  const parts = [];
-  let from = 0;
-  for (const match of text.matchAll(pattern)) {
-    if (match.index > from) parts.push(text.slice(from, match.index));
-    const name = match[1] !== undefined ? "code" : match[2] !== undefined ? "strong" : "em";
-    parts.push(element(name, {}, match[1] ?? match[2] ?? match[3]));
-    from = match.index + match[0].length;
-  }
-  if (from < text.length) parts.push(text.slice(from));
-  return parts;
-}
-
-function codeBlock(text) {
-  const button = element("button", { type: "button", onclick: () => copy(text, button) }, "Copy");
-  return element("pre", { tabindex: "0" }, button, element("code", {}, text));
-}
-
-/** Lines of one block; the kind decides. */
-function block(lines) {
-  const heading = /^#{1,6} +(.*)$/.exec(lines[0]);
-  if (heading && lines.length === 1) return element("h3", {}, ...inline(heading[1]));
-  const kinds = [["ul", /^ *[-*+] +/], ["ol", /^ *\d+[.)] +/]];
-  for (const [name, pattern] of kinds) {
-    if (!pattern.test(lines[0])) continue;
-    const items = [];
-    for (const line of lines) {
-      if (pattern.test(line)) items.push(line.replace(pattern, ""));
-      else items[items.length - 1] += "\n" + line;
-    }
-    return element(name, {}, ...items.map((item) => element("li", {}, ...inline(item))));
-  }
-  if (lines.every((line) => line.startsWith(">")))
-    return element("blockquote", {}, ...inline(lines.map((line) => line.replace(/^> ?/, "")).join("\n")));
-  const paragraph = element("p", {});
-  lines.forEach((line, i) => paragraph.append(...(i > 0 ? [element("br")] : []), ...inline(line)));
-  return paragraph;
-}
-
-function rendered(text) {
-  const made = document.createDocumentFragment();
-  let lines = [], code = null;
-  const close = () => { if (lines.length > 0) made.append(block(lines)); lines = []; };
-  for (const line of text.split("\n")) {
-    const fence = /^ *```/.test(line);
-    if (code !== null) {
-      if (fence) { made.append(codeBlock(code.join("\n"))); code = null; } else code.push(line);
-    } else if (fence) { close(); code = []; }
-    else if (line.trim() === "") close();
-    else if (/^#{1,6} /.test(line)) { close(); lines = [line]; close(); }
-    else lines.push(line);
-  }
-  if (code !== null) made.append(codeBlock(code.join("\n"))); // not closed yet
-  close();
-  return made;
+  const response = await post("v1/chat/completions", { stream: true, return_progress: true,
+    stream_options: { include_usage: true }, ...body }, signal);
+  for await (const event of events(response)) on(event);
 }
 
 // ---- messages ----
 
-async function copy(text, button) {
-  let done = true;
-  try { await navigator.clipboard.writeText(text); } catch { done = copyBySelection(text); }
-  const before = button.textContent;
-  button.textContent = done ? "Copied" : "Not copied";
-  setTimeout(() => { button.textContent = before; }, 1500);
-}
-
-/** Where the page is not served securely there is no clipboard. */
-function copyBySelection(text) {
-  const field = element("textarea", { class: "hidden" });
-  field.value = text;
-  document.body.append(field);
-  field.select();
-  const done = document.execCommand("copy");
-  field.remove();
-  return done;
-}
-
-/** waits: until no answer is on its way. */
-function button(label, title, act, waits) {
-  return element("button", { type: "button", title, class: waits && "waits", onclick: act }, label);
-}
-
-function figuresText(figures) {
-  if (!figures) return "";
-  const parts = [];
+function figuresText(message) {
+  const figures = message.figures || {}, parts = [];
   if (figures.prompt !== undefined) {
     const read = figures.prompt - (figures.reused || 0);
     parts.push(figures.reused ? `${count(read)} read, ${count(figures.reused)} known` : `${count(read)} read`);
   }
   if (figures.answer) parts.push(`${count(figures.answer)} tokens`);
   if (figures.rate) parts.push(`${figures.rate.toFixed(1)} a second`);
-  if (figures.reason === "length") parts.push("cut at the limit");
+  if (message.reason === "length") parts.push("cut at the limit");
+  if (message.reason === "stopped") parts.push("stopped");
   return parts.join(" · ");
 }
 
-const count = (n) => Number(n).toLocaleString("en");
+/** Where a message has other versions: which one is shown, and the way to them. */
+function versionsOf(conversation, index) {
+  const all = tree.versions(conversation, index), at = all.indexOf(index);
+  if (all.length < 2) return null;
+  const what = conversation.messages[index].role === "user" ? "question" : "answer";
+  const go = (step) => button(step < 0 ? "‹" : "›", `The ${step < 0 ? "earlier" : "later"} version of the ${what}`, () => {
+    tree.show(conversation, all[at + step]);
+    kept.save(conversation);
+    draw(all[at + step]);
+    log.querySelector(`article[data-index="${all[at + step]}"] .versions button:${step < 0 ? "first" : "last"}-of-type`)?.focus();
+  }, true);
+  const before = go(-1), after = go(1);
+  before.dataset.end = at === 0 ? "true" : "";
+  after.dataset.end = at + 1 === all.length ? "true" : "";
+  return element("span", { class: "versions", role: "group", "aria-label": `Version ${at + 1} of ${all.length} of the ${what}` },
+    before, element("span", {}, `${at + 1}/${all.length}`), after);
+}
 
-function userArticle(message, index) {
+function userArticle(index) {
+  const message = talk.messages[index];
   const read = (message.documents || []).length > 0
     ? element("ul", { class: "read", "aria-label": "Documents" }, ...message.documents.map((d) => element("li", {}, d.name)))
     : null;
   return element("article", { class: "user", "data-index": index, "aria-label": "You" }, read,
     element("div", { class: "text" }, message.content),
-    element("footer", {}, button("Edit", "Ask differently from here", () => edit(index), true),
+    element("footer", {}, versionsOf(talk, index),
+      button("Edit", "Ask differently from here; this stays as a version", () => edit(index), true),
       button("Copy", "Copy the question", (e) => copy(message.content, e.target))));
 }
 
-function answerArticle(message, index) {
-  const text = element("div", { class: "text" });
-  const article = element("article", { class: "assistant", "data-index": index, "aria-label": "Answer" }, text,
-    element("footer", {}, element("button", { type: "button", class: "copy", title: "Copy the answer",
-      onclick: (e) => copy(state.messages[index].content, e.target) }, "Copy"),
-      button("Retry", "Answer again", () => retry(index), true),
+function answerArticle(index) {
+  const conversation = talk, message = conversation.messages[index];
+  const article = element("article", { class: "assistant", "data-index": index, "aria-label": "Answer" },
+    element("div", { class: "text" }), element("p", { class: "error", role: "alert", hidden: true }),
+    element("footer", {}, versionsOf(conversation, index),
+      element("button", { type: "button", class: "copy", title: "Copy the answer", onclick: (e) => copy(message.content, e.target) }, "Copy"),
+      button("Retry", "Answer again; this stays as a version", () => retry(index), true),
+      element("button", { type: "button", class: "go-on waits", title: "Go on with this answer", onclick: () => goOn(index) }, "Go on"),
       element("button", { type: "button", class: "ask-sources waits", title: "Which sentences this answer looked at",
         "aria-expanded": "false", onclick: () => sources.toggle(article, index) }, "Sources"),
       element("span", { class: "figures" })));
@@ -230,204 +159,274 @@ function answerArticle(message, index) {
 }
 
 function fillAnswer(article, message) {
-  const text = article.querySelector(".text");
+  const text = article.querySelector(".text"), isCut = Boolean(message.failed) || ["length", "stopped"].includes(message.reason);
   text.replaceChildren();
   if (message.reasoning) {
     text.append(element("details", { class: "thought", open: !message.content },
       element("summary", {}, "Thoughts"), message.reasoning));
   }
   text.append(rendered(message.content || ""));
-  if (message.failed) text.append(element("p", { class: "error" }, message.failed));
-  text.classList.toggle("wait", running !== null && running.article === article);
-  article.querySelector(".figures").textContent = figuresText(message.figures);
+  text.classList.toggle("wait", Boolean(message.writing));
+  article.querySelector(".figures").textContent = figuresText(message);
   article.querySelector(".copy").hidden = !message.content;
-  article.querySelector(".ask-sources").hidden = !message.content || Boolean(message.failed) || running?.article === article;
+  article.querySelector(".go-on").hidden = !isCut || Boolean(message.writing) || !message.content || Boolean(message.reasoning);
+  article.querySelector(".ask-sources").hidden = !message.content || Boolean(message.writing);
+  tellError(article, message.failed);
 }
 
-function draw() {
-  log.replaceChildren();
-  if (state.messages.length === 0) {
+function tellError(article, words) {
+  const error = article.querySelector(":scope > .error");
+  error.textContent = words || "";
+  error.hidden = !words;
+}
+
+const articleOf = (conversation, index) => conversation === talk ? log.querySelector(`article[data-index="${index}"]`) : null;
+
+/** All of the conversation, or what begins at this message. */
+function draw(from = -1) {
+  const path = tree.shown(talk), first = Math.max(0, path.indexOf(from)), articles = [...log.querySelectorAll("article")];
+  if (from < 0) log.replaceChildren();
+  log.querySelector(".welcome")?.remove();
+  articles.slice(first).forEach((article) => article.remove());
+  if (path.length === 0) {
     log.append(element("div", { class: "welcome" }, element("h2", {}, "Ask about a long document"),
-      element("p", {}, "Drop text files anywhere. What was read once is kept and not read again.")));
+      element("p", {}, "Drop files anywhere. What was read once is kept and not read again.")));
   }
-  state.messages.forEach((m, i) => log.append(m.role === "user" ? userArticle(m, i) : answerArticle(m, i)));
+  path.slice(first).forEach((i) => log.append(talk.messages[i].role === "user" ? userArticle(i) : answerArticle(i)));
   drawDocuments();
-  toEnd();
+  showRunning();
+  if (from < 0) toEnd();
 }
 
 function drawDocuments() {
-  $("documents").replaceChildren(...attached.map((d, i) => element("li", {},
-    element("span", {}, d.name), element("span", { class: "figures" }, " " + size(d.text.length)),
-    element("button", { type: "button", "aria-label": "Remove " + d.name,
-      onclick: () => removeDocument(i) }, "×"))));
+  const chip = (name, more, remove) => element("li", { class: more.failed && "failed" }, element("span", {}, name),
+    element("span", { class: "figures" }, more.failed || size(more.size)),
+    element("button", { type: "button", "aria-label": (more.failed ? "Dismiss " : "Remove ") + name, onclick: remove }, "×"));
+  $("documents").replaceChildren(...talk.attached.map((d, i) => chip(d.name, d, () => removeDocument(i))),
+    ...refused.map((d, i) => chip(d.name, { failed: d.words }, () => { refused.splice(i, 1); drawDocuments(); question.focus(); })));
 }
 
-const size = (n) => n < 1000 ? n + " B" : n < 1e6 ? (n / 1000).toFixed(0) + " kB" : (n / 1e6).toFixed(1) + " MB";
+function tellDocuments(words) { $("documents-error").textContent = words; }
+
 const atEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 80;
 const toEnd = () => { log.scrollTop = log.scrollHeight; };
 
-// ---- asking ----
+// ---- what runs ----
 
 function showRunning() {
-  $("send").hidden = running !== null && !running.reads;
-  $("stop").hidden = running === null;
-  log.setAttribute("aria-busy", String(running !== null));
-  log.querySelectorAll(".waits").forEach((b) => { b.disabled = running !== null && !running.reads; });
-}
-
-/** One request at a time. */
-function beginRunning(what) {
-  running?.controller.abort();
-  let finish;
-  const ended = new Promise((resolve) => { finish = resolve; });
-  running = { controller: new AbortController(), ended, finish, ...what };
-  status.textContent = "";
-  showRunning();
-  map.soon();
-  return running;
-}
-
-function endRunning(mine) {
-  mine.finish();
-  if (running !== mine) return; // another one has begun
-  running = null;
-  showRunning();
-  showProgress("", 0);
-  map.soon();
-}
-
-const isBusy = () => running !== null && !running.reads;
-
-function showProgress(text, part) {
+  const run = running(), busy = isBusy();
+  $("send").hidden = busy;
+  $("stop").hidden = run === null;
+  log.setAttribute("aria-busy", String(run !== null));
+  log.querySelectorAll(".waits").forEach((b) => { b.disabled = busy || b.dataset.end === "true"; });
+  const { text, part } = run?.progress || { text: "", part: 0 };
   $("progress-line").hidden = text === "";
   $("progress-text").textContent = text || "Reading";
   $("progress").value = part;
 }
 
-/** Tokens read so far, from llama-server's prompt_progress. */
-function noteProgress(event, began) {
-  const progress = event.prompt_progress;
-  if (!progress || !progress.total) return;
-  const done = progress.processed / progress.total;
-  const fresh = progress.processed - (progress.cache || 0);
-  const seconds = (performance.now() - began) / 1000;
-  const rest = fresh > 0 ? seconds * (progress.total - progress.processed) / fresh : 0;
-  showProgress(`Reading ${count(progress.processed)} of ${count(progress.total)} tokens` +
-    (rest > 3 ? `, ${rest < 90 ? Math.round(rest) + " s" : Math.round(rest / 60) + " min"} left` : ""), done);
+/** One request at a time of each conversation. */
+function beginRunning(conversation, what) {
+  runs.get(conversation.id)?.controller.abort();
+  let finish;
+  const ended = new Promise((resolve) => { finish = resolve; });
+  const run = { controller: new AbortController(), conversation, index: -1, reads: false, progress: { text: "", part: 0 }, ended, finish, ...what };
+  runs.set(conversation.id, run);
+  if (conversation === talk) status.textContent = "";
+  showRunning();
+  list.draw();
+  map.soon();
+  return run;
 }
 
-function noteFigures(message, event) {
-  const usage = event.usage, timings = event.timings;
-  message.figures = message.figures || {};
-  if (usage) {
-    message.figures.prompt = usage.prompt_tokens;
-    message.figures.reused = (usage.prompt_tokens_details || {}).cached_tokens || 0;
-    message.figures.answer = usage.completion_tokens;
-  }
-  if (timings && timings.predicted_per_second) message.figures.rate = timings.predicted_per_second;
+function endRunning(run) {
+  run.finish();
+  if (runs.get(run.conversation.id) !== run) return; // another one has begun
+  runs.delete(run.conversation.id);
+  showRunning();
+  list.draw();
+  map.soon();
+}
+
+function showProgress(run, text, part) {
+  run.progress = { text, part };
+  if (run === running()) showRunning();
+}
+
+const say = (run, words) => { if (run.conversation === talk) status.textContent = words; };
+
+/** Tokens read so far: {processed, total, cache}. */
+function noteProgress(run, progress) {
+  if (!progress || !progress.total) return;
+  const fresh = progress.processed - (progress.cache || 0);
+  const seconds = (performance.now() - run.began) / 1000;
+  const rest = fresh > 0 ? seconds * (progress.total - progress.processed) / fresh : 0;
+  showProgress(run, `Reading ${count(progress.processed)} of ${count(progress.total)} tokens` +
+    (rest > 3 ? `, ${rest < 90 ? Math.round(rest) + " s" : Math.round(rest / 60) + " min"} left` : ""), progress.processed / progress.total);
+}
+
+// ---- answering ----
+
+/** Begins another answer to a question. */
+function answer(conversation, asked) {
+  const index = tree.add(conversation, asked, { role: "assistant", content: "", reasoning: "", system: conversation.system,
+    seed: Math.floor(Math.random() * 2 ** 31), made: 0 });
+  return write(conversation, index);
 }
 
 /** The documents that are being read come first: what they have read is complete then.  false: it was stopped. */
-async function readingEnds(article, message) {
-  const reading = running;
+async function readingEnds(reading, index) {
   reading.reads = false;
-  reading.article = article;
+  reading.index = index;
   showRunning();
-  fillAnswer(article, message);
-  toEnd();
   await reading.ended;
-  if (!reading.controller.signal.aborted) return true;
-  message.failed = "stopped before the answer began";
-  fillAnswer(article, message);
-  store.save();
-  return false;
+  return !reading.controller.signal.aborted;
 }
 
-/** Answers the messages before `index`, into message `index`. */
-async function answer(index) {
-  const message = { role: "assistant", content: "", reasoning: "", system: state.system };
-  state.messages.length = index;
-  state.messages.push(message);
-  log.querySelectorAll("article").forEach((a) => { if (Number(a.dataset.index) >= index) a.remove(); });
-  const article = answerArticle(message, index);
-  log.append(article);
-  if (running?.reads && !await readingEnds(article, message)) return;
-  const began = performance.now(), mine = beginRunning({ article });
-  fillAnswer(article, message);
-  toEnd();
-  let pending = false;
+function noteEvent(run, message, event, before) {
+  noteProgress(run, event.prompt_progress);
+  const { usage, timings } = event, choice = (event.choices || [])[0];
+  if (usage) {
+    const reused = (usage.prompt_tokens_details || {}).cached_tokens || 0;
+    message.made = before + usage.completion_tokens;
+    message.figures = { ...message.figures, prompt: usage.prompt_tokens, reused, answer: message.made };
+  }
+  if (timings?.predicted_per_second) message.figures = { ...message.figures, rate: timings.predicted_per_second };
+  if (!choice) return;
+  const { content = "", reasoning_content: thought = "" } = choice.delta || {};
+  if (content || thought) {
+    showProgress(run, "", 0);
+    message.made++;
+  }
+  message.content += content || "";
+  message.reasoning += thought || "";
+  if (choice.finish_reason) message.reason = choice.finish_reason;
+}
+
+/** Writes the answer, from its beginning or on from what there is of it: the server takes that as the answer's first
+ * words.  Behind thoughts it begins anew, by the same seed: templates do not take thoughts back. */
+async function write(conversation, index) {
+  const message = conversation.messages[index], reading = runs.get(conversation.id);
+  if (message.reasoning) Object.assign(message, { content: "", reasoning: "", made: 0 });
+  message.content = message.content.trimEnd(); // templates take white space off
+  Object.assign(message, { writing: true, failed: undefined, reason: undefined, sources: undefined });
+  conversation.used = Date.now();
+  kept.save(conversation);
+  if (conversation === talk) {
+    draw(index);
+    toEnd();
+  }
+  const isRead = !reading?.reads || await readingEnds(reading, index);
+  if (isRead) await receive(conversation, index);
+  else message.failed = "Stopped before the answer began.";
+  if (leaving || !kept.get(conversation.id)) return; // or it was deleted
+  message.writing = false;
+  kept.save(conversation);
+  const article = articleOf(conversation, index);
+  if (article) fillAnswer(article, message);
+  saved.refresh();
+}
+
+async function receive(conversation, index) {
+  const message = conversation.messages[index], limit = Number(conversation.length) || LENGTH_DEFAULT, before = message.made;
+  const run = beginRunning(conversation, { index, began: performance.now() });
+  let pending = false, savedAt = performance.now();
   const redraw = () => {
     if (pending) return;
     pending = true;
     requestAnimationFrame(() => {
-      const follow = atEnd();
+      const article = articleOf(conversation, index), follow = atEnd();
       pending = false;
-      fillAnswer(article, message);
-      if (follow) toEnd();
+      if (article && message.writing) fillAnswer(article, message);
+      if (article && follow) toEnd();
     });
   };
-  const body = { messages: conversation(state.messages.slice(0, index)) };
-  if (state.temperature !== "") body.temperature = Number(state.temperature);
-  if (state.length !== "") body.max_tokens = Number(state.length);
   try {
-    await chat(body, mine.controller.signal, (event) => {
-      noteProgress(event, began);
-      noteFigures(message, event);
-      const choice = (event.choices || [])[0];
-      if (!choice) return;
-      const delta = choice.delta || {};
-      if (delta.content || delta.reasoning_content) showProgress("", 0);
-      message.content += delta.content || "";
-      message.reasoning += delta.reasoning_content || "";
-      if (choice.finish_reason) { message.figures = { ...message.figures, reason: choice.finish_reason }; }
+    const body = { messages: conversationOf(conversation, index, message.system), seed: message.seed,
+      max_tokens: limit - before % limit }; // of one that was cut at the limit as many again
+    if (conversation.temperature !== "") body.temperature = Number(conversation.temperature);
+    await chat(body, run.controller.signal, (event) => {
+      noteEvent(run, message, event, before);
       redraw();
+      if (performance.now() - savedAt < SAVE_MS) return;
+      savedAt = performance.now();
+      kept.save(conversation);
     });
-    status.textContent = "Answered.";
+    say(run, "Answered.");
   } catch (error) {
-    if (error.name === "AbortError") status.textContent = "Stopped. What was read stays read.";
-    else message.failed = error.message;
-    if (error.name === "AbortError" && message.content === "") message.failed = "stopped before the answer began";
+    if (error.name !== "AbortError") message.failed = error.message;
+    else if (message.content === "") message.failed = "Stopped before the answer began.";
+    else message.reason = "stopped";
+    if (error.name === "AbortError") say(run, "Stopped. What was read stays read.");
   }
-  endRunning(mine);
-  fillAnswer(article, message);
-  store.save();
+  if (!leaving) endRunning(run);
 }
+
+/** Where the page went away in mid-answer, and no other tab writes it. */
+async function resume(conversation) {
+  const index = tree.shown(conversation).findLast((i) => conversation.messages[i].writing);
+  if (index !== undefined && !runs.has(conversation.id)) {
+    const { id } = conversation, isOurs = await kept.claim(id);
+    if (isOurs && kept.get(id) && !runs.has(id)) write(kept.get(id), index);
+    else if (!isOurs && id === talk.id) status.textContent = "Another tab is writing this answer.";
+  } else if (index === undefined && conversation === talk && talk.attached.length > 0 && !runs.has(talk.id)) {
+    readAhead();
+  }
+}
+
+// ---- what a person does ----
 
 function send() {
   const content = question.value.trim();
-  if (content === "" && attached.length === 0) return;
+  if (content === "" && talk.attached.length === 0) return;
   if (isBusy()) { status.textContent = "One moment: the last answer is not complete. Esc stops it."; return; }
+  if (opening !== null) { status.textContent = "One moment: a file is being opened."; opening.then(send); return; }
   if (content === "") { question.focus(); status.textContent = "Now ask about it."; return; }
-  log.querySelector(".welcome")?.remove();
-  const message = { role: "user", content, documents: attached };
-  state.messages.push(message);
-  log.append(userArticle(message, state.messages.length - 1));
-  attached = [];
-  drawDocuments();
+  const index = tree.add(talk, tree.shown(talk).at(-1) ?? -1, { role: "user", content, documents: talk.attached });
+  talk.attached = [];
+  refused = [];
+  tellDocuments("");
+  if (!talk.named && talk.title === "") talk.title = titleOf(content);
+  draw(index);
   question.value = "";
   fitQuestion();
-  answer(state.messages.length);
+  keepDraft();
+  answer(talk, index);
 }
 
-function stop() { running?.controller.abort(); }
+function titleOf(content) {
+  const line = content.split("\n")[0].trim();
+  return line.length <= 60 ? line : line.slice(0, 60).replace(/\s+\S*$/, "") + " …";
+}
+
+function stop() { running()?.controller.abort(); }
 
 function retry(index) {
-  if (!isBusy()) answer(index);
+  if (isBusy()) return;
+  answer(talk, talk.messages[index].parent);
 }
 
-/** The question becomes a field; asking it again drops what came after. */
+function goOn(index) {
+  if (!isBusy()) write(talk, index);
+}
+
+/** The question becomes a field; asking it makes another version, and the earlier one stays. */
 function edit(index) {
   if (isBusy()) return;
-  const message = state.messages[index], article = log.querySelector(`article[data-index="${index}"]`);
+  const conversation = talk, message = talk.messages[index], article = articleOf(talk, index);
   const field = element("textarea", { rows: String(Math.min(12, message.content.split("\n").length + 1)), "aria-label": "Question" });
   field.value = message.content;
-  const done = () => { const now = userArticle(message, index); article.replaceWith(now); now.querySelector("button").focus(); };
+  const done = () => {
+    const now = userArticle(index);
+    article.replaceWith(now);
+    [...now.querySelectorAll("footer > button")].at(-2).focus();
+  };
   const ask = () => {
     const content = field.value.trim();
-    if (content === "") return;
-    message.content = content;
-    done();
-    answer(index + 1);
+    if (content === "" || isBusy()) return;
+    const version = tree.add(conversation, message.parent, { role: "user", content, documents: message.documents });
+    draw(version);
+    answer(conversation, version);
   };
   field.addEventListener("keydown", (event) => {
     if (event.key === "Escape") { event.stopPropagation(); done(); }
@@ -440,48 +439,149 @@ function edit(index) {
 
 // ---- documents ----
 
+let opening = null; // a promise, while files are being opened
+
+/** The text of a file, or an error in words. */
+async function textOfFile(file) {
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  let text = null;
+  try { text = new TextDecoder("utf-8", { fatal: true }).decode(bytes); } catch { /* not text */ }
+  if (text === null || text.includes("\0")) throw new Error("is not text in UTF-8");
+  if (text.trim() === "") throw new Error("is empty");
+  return text;
+}
+
 async function addFiles(files) {
-  const refused = [];
+  const conversation = talk, mine = opening = Promise.all([opening, openFiles(conversation, files)]);
+  await mine;
+  if (opening === mine) opening = null;
+  attachedNow(conversation);
+}
+
+async function openFiles(conversation, files) {
   for (const file of files) {
-    const bytes = new Uint8Array(await file.arrayBuffer());
-    let text = null;
-    try { text = new TextDecoder("utf-8", { fatal: true }).decode(bytes); } catch { /* not text */ }
-    if (text === null || text.includes("\0")) refused.push(file.name);
-    else if (text.trim() === "") refused.push(file.name + " (empty)");
-    else attached.push({ name: file.name, text });
+    try { conversation.attached.push(await kept.addText(file.name, await textOfFile(file))); }
+    catch (error) { refused.push({ name: file.name, words: error.message }); }
+    if (conversation === talk) drawDocuments();
   }
+}
+
+/** What is attached has changed. */
+function attachedNow(conversation) {
+  kept.save(conversation);
+  if (conversation !== talk) return;
   drawDocuments();
-  store.save();
-  const note = refused.length > 0 ? "Not text in UTF-8: " + refused.join(", ") + ". " : "";
-  if (running?.reads) running.again = true;
-  if (attached.length > 0 && running === null) readAhead(note);
-  else status.textContent = note;
+  tellDocuments("");
+  const run = running();
+  if (run?.reads) run.again = true;
+  else if (run === null && talk.attached.length > 0) readAhead();
   question.focus();
 }
 
-/** Reads what was attached while the question is typed: a request for no tokens computes and saves the prompt. */
-async function readAhead(note = "") {
-  const began = performance.now(), mine = beginRunning({ article: null, reads: true });
-  showProgress("Reading", 0);
-  status.textContent = note;
+/** Reads what was attached while the question is typed.  Behind a conversation, and where nothing is saved, that is a
+ * request for no tokens; else an upload, which has a name in the list of documents. */
+async function readAhead() {
+  const conversation = talk, { attached, system } = conversation, path = tree.shown(conversation);
+  const run = beginRunning(conversation, { reads: true, began: performance.now() }), { signal } = run.controller;
+  showProgress(run, "Reading", 0);
   try {
-    const messages = conversation([...state.messages, { role: "user", content: "", documents: attached }]);
-    await chat({ messages, max_tokens: 0 }, mine.controller.signal, (event) => noteProgress(event, began));
-    if (mine.reads) status.textContent = note + "Read. Ask about it.";
+    if (server.saves && path.length === 0) {
+      const name = shortened(attached.map((d) => d.name).join(", "));
+      const response = await post("v1/loam/documents", { name, text: joined(attached), stream: true, ...(system ? { system } : {}) }, signal);
+      for await (const event of events(response)) noteProgress(run, { ...event, cache: event.cached });
+    } else {
+      const messages = [...conversationOf(conversation, path.at(-1) ?? -1, system), { role: "user", content: joined(attached) }];
+      await chat({ messages, max_tokens: 0 }, signal, (event) => noteProgress(run, event.prompt_progress));
+    }
+    if (run.reads) say(run, "Read. Ask about it.");
   } catch (error) {
-    if (running === mine) status.textContent = error.name === "AbortError" ? "Stopped. What was read stays read." : error.message;
+    if (error.name === "AbortError") say(run, "Stopped. What was read stays read.");
+    else if (conversation === talk) tellDocuments(error.message);
   }
-  endRunning(mine);
-  if (mine.again && mine.reads && running === null && attached.length > 0 && !mine.controller.signal.aborted) readAhead(note);
+  if (leaving) return;
+  endRunning(run);
+  saved.refresh();
+  if (run.again && run.reads && running() === null && conversation === talk && talk.attached.length > 0 && !signal.aborted) readAhead();
+}
+
+/** As a name of a document: at most 255 bytes without control characters. */
+function shortened(name) {
+  let short = name.replace(/[\u0000-\u001f\u007f]/g, " ");
+  while (new Blob([short]).size > 255) short = [...short].slice(0, -1).join("");
+  return short;
 }
 
 function removeDocument(index) {
-  attached.splice(index, 1);
+  talk.attached.splice(index, 1);
   drawDocuments();
-  store.save();
+  tellDocuments("");
+  kept.save(talk);
   question.focus();
-  if (running?.reads && attached.length > 0) readAhead();
-  else if (running?.reads) stop();
+  if (running()?.reads) stop();
+  if (talk.attached.length > 0 && !isBusy()) readAhead();
+}
+
+// ---- the conversation that is shown ----
+
+async function show(conversation) {
+  keepDraft();
+  await kept.needTexts(conversation);
+  talk = conversation;
+  refused = [];
+  tellDocuments("");
+  status.textContent = "";
+  sessionStorage.setItem("loam-shown", talk.id);
+  question.value = sessionStorage.getItem("loam-draft-" + talk.id) || "";
+  draw();
+  list.draw();
+  fitQuestion();
+  resume(talk);
+}
+
+/** A new one; it is kept with its first question or document. */
+async function startOver() {
+  const isNew = talk.messages.length === 0 && talk.attached.length === 0;
+  if (!isNew) await show(kept.create(talk));
+  list.close();
+  question.focus();
+}
+
+/** What is typed and not asked outlives the page. */
+function keepDraft() {
+  const key = "loam-draft-" + talk.id;
+  if (question.value === "") sessionStorage.removeItem(key); else sessionStorage.setItem(key, question.value);
+}
+
+/** What has come of an answer since it was saved: nothing else is sure to be written while the page goes. */
+function keepPartial() {
+  const partial = [...runs.values()].filter((run) => run.index >= 0).map(({ conversation, index }) => {
+    const { content, reasoning, made } = conversation.messages[index];
+    return { id: conversation.id, index, written: { content, reasoning, made } };
+  });
+  sessionStorage.setItem("loam-partial", JSON.stringify(partial));
+}
+
+function takePartial() {
+  for (const { id, index, written } of JSON.parse(sessionStorage.getItem("loam-partial") || "[]")) {
+    const message = kept.get(id)?.messages[index];
+    if (message?.writing) Object.assign(message, written);
+  }
+  sessionStorage.removeItem("loam-partial");
+}
+
+/** Another tab has written or removed a conversation. */
+async function heardOf({ kind, id }) {
+  if (kind === "removed") runs.get(id)?.controller.abort();
+  else if (runs.has(id) || (id === talk.id && log.querySelector("textarea"))) return;
+  const found = await kept.reload(id);
+  if (id !== talk.id) { list.draw(); return; }
+  if (!found) { show(kept.create(talk)); return; }
+  await kept.needTexts(found);
+  const follow = atEnd(), top = log.scrollTop;
+  talk = found;
+  draw();
+  if (!follow) log.scrollTop = top;
+  list.draw();
 }
 
 // ---- the page ----
@@ -489,15 +589,6 @@ function removeDocument(index) {
 function fitQuestion() {
   question.style.height = "auto";
   question.style.height = question.scrollHeight + "px";
-}
-
-function startOver() {
-  stop();
-  state.messages = [];
-  attached = [];
-  draw();
-  store.save();
-  question.focus();
 }
 
 function setTheme(theme) {
@@ -510,48 +601,76 @@ function keptTheme() {
   try { return localStorage.getItem("loam-theme"); } catch { return null; }
 }
 
+/** What Settings said last. */
+function keptSettings() {
+  try { return JSON.parse(localStorage.getItem("loam-settings")); } catch { return null; }
+}
+
 async function connect() {
   try {
-    const response = await fetch("v1/models", { headers: headers() });
-    if (!response.ok) throw new Error(await failureOf(response));
-    $("model").textContent = (await response.json()).data.map((m) => m.id).join(", ");
+    const [model] = (await (await request("v1/models")).json()).data;
+    const failed = $("model").classList.contains("error");
+    server = { model: model.id, context: model.max_model_len, saves: await saved.refresh() };
+    $("model").textContent = model.id;
+    $("model").title = `${count(model.max_model_len)} tokens at once`;
     $("model").classList.remove("error");
+    if (failed || !connect.done) { connect.done = true; resume(talk); }
   } catch (error) {
     $("model").textContent = error.message;
     $("model").classList.add("error");
-    setTimeout(connect, 3000); // the model is still loading, or the server comes back
+    if (error.status !== 401) setTimeout(connect, 3000); // the model is still loading, or the server comes back
   }
+}
+
+// ---- the key ----
+
+/** A field for it at the top of the conversation. */
+function askKey() {
+  if (sessionStorage.getItem("loam-key")) $("key-error").textContent = "The server does not take this key.";
+  if (!$("key-bar").hidden) return;
+  $("key-bar").hidden = false;
+  $("key").focus();
+}
+
+function useKey(key) {
+  if (key) sessionStorage.setItem("loam-key", key); else sessionStorage.removeItem("loam-key");
+  $("key-bar").hidden = true;
+  $("key-error").textContent = "";
+  connect();
+  question.focus();
 }
 
 function bindSettings() {
   const fields = ["system", "temperature", "length"];
   $("settings-open").addEventListener("click", () => {
-    for (const id of fields) $(id).value = state[id];
-    $("key").value = sessionStorage.getItem("loam-key") || "";
+    for (const id of fields) $(id).value = talk[id];
     $("settings").showModal();
   });
   $("settings").addEventListener("close", () => {
-    for (const id of fields) state[id] = $(id).value.trim();
-    const key = $("key").value.trim();
-    if (key) sessionStorage.setItem("loam-key", key); else sessionStorage.removeItem("loam-key");
-    store.save();
-    connect();
+    for (const id of fields) talk[id] = $(id).value.trim();
+    const { system, temperature, length } = talk;
+    try { localStorage.setItem("loam-settings", JSON.stringify({ system, temperature, length })); } catch { /* not kept */ }
+    if (talk.messages.length > 0 || talk.attached.length > 0) kept.save(talk);
   });
+  $("settings-key").addEventListener("click", () => { $("settings").close(); $("key-bar").hidden = false; $("key").focus(); });
+  $("key-bar").addEventListener("submit", (event) => { event.preventDefault(); useKey($("key").value.trim()); });
 }
 
 function bindKeys() {
-  question.addEventListener("input", fitQuestion);
+  question.addEventListener("input", () => { fitQuestion(); keepDraft(); });
   question.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
     if (event.key === "ArrowUp" && question.value === "" && !isBusy()) {
-      const last = state.messages.map((m) => m.role).lastIndexOf("user");
-      if (last >= 0) { event.preventDefault(); edit(last); }
+      const last = tree.shown(talk).findLast((i) => talk.messages[i].role === "user");
+      if (last !== undefined) { event.preventDefault(); edit(last); }
     }
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !document.querySelector("dialog[open]")) stop();
-    if (event.key.toLowerCase() === "m" && event.ctrlKey && event.shiftKey) { event.preventDefault(); map.show($("map").hidden); }
-    if (event.key.toLowerCase() === "o" && event.ctrlKey && event.shiftKey) { event.preventDefault(); startOver(); }
+    const key = event.key.toLowerCase(), both = event.ctrlKey && event.shiftKey;
+    if (key === "escape" && !document.querySelector("dialog[open]") && !list.close()) stop();
+    if (both && key === "m") { event.preventDefault(); map.show($("map").hidden); }
+    if (both && key === "o") { event.preventDefault(); startOver(); }
+    if (both && key === "l") { event.preventDefault(); list.toggle(); }
   });
 }
 
@@ -579,16 +698,25 @@ async function begin() {
   $("ask").addEventListener("submit", (event) => { event.preventDefault(); send(); });
   $("stop").addEventListener("click", stop);
   $("new").addEventListener("click", startOver);
+  addEventListener("pagehide", () => { leaving = true; keepPartial(); });
+  addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); }); // its requests have ended
   bindSettings();
   bindKeys();
   bindDrop();
   map.bind();
   sources.bind();
-  const kept = await store.load();
-  if (kept && Array.isArray(kept.messages)) {
-    ({ attached = [], ...state } = { ...state, ...kept });
-  }
+  list.bind();
+  kept.bind(heardOf, list.tell, (id) => runs.has(id));
+  await kept.load();
+  takePartial();
+  const before = kept.get(sessionStorage.getItem("loam-shown"));
+  const shown = before || (sessionStorage.getItem("loam-shown") === null ? kept.all()[0] : undefined) || kept.create(keptSettings());
+  await kept.needTexts(shown);
+  talk = shown;
+  sessionStorage.setItem("loam-shown", talk.id);
+  question.value = sessionStorage.getItem("loam-draft-" + talk.id) || "";
   draw();
+  list.draw();
   fitQuestion();
   question.focus();
   connect();

@@ -1,4 +1,3 @@
-"use strict";
 // The sentences that an answer's tokens attended to, from /v1/loam/explain: a list at the answer, and each of them in its
 // document.  They are kept with the answer.
 
@@ -12,49 +11,47 @@ const sources = (() => {
   const times = (lift) => (lift < 10 ? lift.toFixed(1) : lift.toFixed(0)) + "× the average";
 
   /** The texts that the answer could read: the documents before it, or else the questions. */
-  function textsBefore(index) {
-    const asked = state.messages.slice(0, index).filter((m) => m.role === "user" && !m.failed);
-    const documents = asked.flatMap((m) => m.documents || []).map((d) => ({ name: d.name, text: d.text }));
+  function textsBefore(conversation, index) {
+    const asked = tree.before(conversation, index).map((i) => conversation.messages[i]).filter((m) => m.role === "user");
+    const documents = asked.flatMap((m) => m.documents || []).map((d) => ({ name: d.name, text: kept.textOf(d) }));
     const texts = documents.length > 0 ? documents : asked.map((m) => ({ name: "your question", text: m.content }));
     return texts.filter((t) => t.text.trim() !== "").slice(-SOURCES_MAX);
   }
 
   // ---- asking ----
 
-  async function ask(index, signal) {
-    const response = await fetch("v1/loam/explain", {
-      method: "POST", signal, headers: headers({ "Content-Type": "application/json" }),
-      body: JSON.stringify({ stream: true, sources: textsBefore(index),
-                             messages: conversation(state.messages.slice(0, index + 1), state.messages[index].system) }),
-    });
-    if (!response.ok) throw new Error(await failureOf(response));
+  async function ask(run, index) {
+    const { conversation } = run, { system } = conversation.messages[index];
+    const response = await post("v1/loam/explain", { stream: true, sources: textsBefore(conversation, index),
+      messages: conversationOf(conversation, index, system) }, run.controller.signal);
     for await (const event of events(response)) {
-      if (event.error) throw new Error(event.error.message || "the server failed");
       if (event.object === "loam.explanation") return event.spans;
       if (!event.total) continue;
       const done = `${count(event.processed)} of ${count(event.total)} tokens`;
-      showProgress(event.state === "reading" ? "Reading " + done : "Looking at the answer: " + done, event.processed / event.total);
+      showProgress(run, event.state === "reading" ? "Reading " + done : "Looking at the answer: " + done, event.processed / event.total);
     }
-    throw new Error("the server ended before it had looked at the answer");
+    throw new Error("The server ended before it had looked at the answer.");
   }
 
   /** Asks once; then shows them, or hides them. */
   async function toggle(article, index) {
-    const message = state.messages[index];
+    const conversation = talk, message = conversation.messages[index];
     if (article.querySelector(".sources")) { article.querySelector(".sources").remove(); tell(article, false); return; }
-    while (running?.reads) await running.ended;
-    if (running !== null) return;
+    while (running()?.reads) await running().ended;
+    if (running() !== null) return;
     if (!message.sources) {
-      const mine = beginRunning({ article: null });
-      showProgress("Looking at the answer", 0);
+      const run = beginRunning(conversation, {});
+      showProgress(run, "Looking at the answer", 0);
+      tellError(article, "");
       try {
-        message.sources = await ask(index, mine.controller.signal);
-        store.save();
+        message.sources = await ask(run, index);
+        kept.save(conversation);
       } catch (error) {
-        status.textContent = error.name === "AbortError" ? "Stopped." : "No sources: " + error.message;
+        if (error.name === "AbortError") say(run, "Stopped.");
+        else if (!leaving) tellError(article, "No sources: " + error.message);
       }
-      endRunning(mine);
-      if (!message.sources || state.messages[index] !== message) return;
+      if (!leaving) endRunning(run);
+      if (!message.sources || !article.isConnected) return;
     }
     show(article, index);
   }
@@ -64,7 +61,7 @@ const sources = (() => {
   // ---- the list ----
 
   function show(article, index) {
-    const spans = state.messages[index].sources, texts = textsBefore(index);
+    const spans = talk.messages[index].sources, texts = textsBefore(talk, index);
     const best = Math.max(0, ...spans.map((s) => s.lift)), most = Math.max(...spans.map((s) => s.share));
     const items = spans.map((span, i) => {
       const bar = element("i", {});
@@ -91,7 +88,8 @@ const sources = (() => {
     log.scrollTop += Math.max(0, Math.min(below + 16, above - 8));
   }
 
-  const place = (span) => `${span.name}, line ${count(span.line)}`;
+  /** Where in what: by page or chapter, where the document has such. */
+  const place = (span) => `${span.name}, ` + (span.page ? `page ${count(span.page)}` : `line ${count(span.line)}`);
 
   // ---- a sentence in its document ----
 
@@ -142,5 +140,5 @@ const sources = (() => {
     });
   }
 
-  return { bind, toggle };
+  return { bind, toggle, place };
 })();
