@@ -44,7 +44,7 @@ static size_t key_index_lanes(const struct kv_cache_config *config) {
 }
 
 static size_t lanes_in_memory(const struct kv_cache_config *config) {
-    return config->key_index_on_disk ? layers_in_memory(config) * config->kv_head_count
+    return config->key_index_on_disk ? layers_in_memory(config) * kv_heads_max(config)
                                      : key_index_lanes(config);
 }
 
@@ -114,8 +114,8 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
                                   const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
                                   struct error *error) {
     uint64_t bytes, slab_bytes, column_count = kv_column_count(config);
-    ASSERT(config->groups == NULL || (config->groups->stored_count == config->layer_count &&
-                                      !config->key_index_on_disk && !config->mixes_pages));
+    ASSERT(config->groups == NULL ||
+           (config->groups->stored_count == config->layer_count && !config->mixes_pages));
     if (!column_bytes(config, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))
         return error_set(error, STATUS_MEMORY, "KV cache: %llu tokens do not fit any memory",
                          (unsigned long long)config->token_capacity);
@@ -164,11 +164,11 @@ uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config) {
 }
 
 uint64_t kv_key_index_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count) {
-    const uint64_t heads = config->kv_head_count, layers = config->layer_count;
+    const uint64_t lanes = kv_lane_count(config);
     if (config->key_index_bytes == 0) return 0;
-    if (!config->key_index_on_disk) return page_table_bytes(kv_lane_count(config), chunk_count);
-    return page_table_bytes(layers_in_memory(config) * heads, chunk_count) +
-           layers * (heads * config->key_index_bytes + sizeof(uint64_t));
+    if (!config->key_index_on_disk) return page_table_bytes(lanes, chunk_count);
+    return page_table_bytes(lanes_in_memory(config), chunk_count) + lanes * config->key_index_bytes +
+           config->layer_count * sizeof(uint64_t);
 }
 
 static uint64_t cache_column_bytes(const struct kv_cache *cache) {
@@ -254,27 +254,32 @@ static uint64_t key_index_columns(const struct kv_cache *cache) {
     return (cache->column_count + KEY_INDEX_RUN - 1) / KEY_INDEX_RUN * KEY_INDEX_RUN;
 }
 
+/* The first lane of such a layer in a sequence's table; with key_index_on_disk of a place, which has lanes for the
+ * heads of any layer. */
+static size_t key_index_lane(const struct kv_cache_config *config, size_t layer) {
+    return config->key_index_on_disk ? layer * kv_heads_max(config)
+                                     : kv_lane(config, config->key_index_layer_first + layer, 0);
+}
+
 static uint64_t key_index_block(const struct kv_cache *cache, size_t layer, uint64_t column, size_t head) {
     const struct kv_cache_config *config = &cache->config;
-    const size_t first = config->key_index_on_disk ? 0 : config->key_index_layer_first;
-    const uint64_t lanes_before = kv_lane(config, first + layer, 0) - kv_lane(config, first, 0),
-                   run = column / KEY_INDEX_RUN;
-    return lanes_before * key_index_columns(cache) +
-           (run * kv_heads(config, first + layer) + head) * KEY_INDEX_RUN + column % KEY_INDEX_RUN;
+    const size_t lane = key_index_lane(config, layer);
+    const uint64_t lanes_before = lane - key_index_lane(config, 0),
+                   heads = key_index_lane(config, layer + 1) - lane, run = column / KEY_INDEX_RUN;
+    return lanes_before * key_index_columns(cache) + (run * heads + head) * KEY_INDEX_RUN +
+           column % KEY_INDEX_RUN;
 }
 
 /* Enters the places of the blocks beside column number `index` of the sequence. */
 static void key_index_enter(struct kv_sequence *sequence, uint64_t index) {
     const struct kv_cache *cache = sequence->cache;
     const struct kv_cache_config *config = &cache->config;
-    size_t layer_count = layers_in_memory(config),
-           first = config->key_index_on_disk ? 0 : config->key_index_layer_first;
-    for (size_t layer = 0; layer < layer_count; layer++)
-        for (size_t head = 0; head < kv_heads(config, layer + first); head++) {
+    for (size_t layer = 0; layer < layers_in_memory(config); layer++)
+        for (size_t lane = key_index_lane(config, layer), head = 0;
+             lane + head < key_index_lane(config, layer + 1); head++) {
             uint64_t block = key_index_block(cache, layer, sequence->columns[index], head);
             ASSERT(block < cache->key_index.slot_count);
-            page_table_set(&sequence->key_index, kv_lane(config, layer + first, head), index,
-                           place_make(POOL_OTHER, block));
+            page_table_set(&sequence->key_index, lane + head, index, place_make(POOL_OTHER, block));
         }
 }
 
@@ -294,8 +299,7 @@ static bool key_index_table(struct kv_sequence *sequence) {
         STATUS_OK)
         return false;
     if (config->key_index_on_disk) {
-        sequence->open_blocks =
-            table_create(config->layer_count * config->kv_head_count, config->key_index_bytes);
+        sequence->open_blocks = table_create(kv_lane_count(config), config->key_index_bytes);
         sequence->open_chunks = table_create(config->layer_count, sizeof *sequence->open_chunks);
     }
     const bool has_open = sequence->open_blocks != NULL && sequence->open_chunks != NULL;
@@ -496,9 +500,9 @@ enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index,
     if (free_columns(cache) == 0) return error_set(error, STATUS_MEMORY, "KV cache: no column is free");
     const struct kv_cache_config *config = &cache->config;
     const uint64_t own = column_take(cache);
-    const size_t first = config->key_index_on_disk ? 0 : config->key_index_layer_first;
     for (size_t layer = 0; layer < layers_in_memory(config); layer++)
-        for (size_t head = 0; head < kv_heads(config, first + layer); head++)
+        for (size_t head = 0; head < key_index_lane(config, layer + 1) - key_index_lane(config, layer);
+             head++)
             cache->device->operations->copy(
                 stream, slab_slot(&cache->key_index, key_index_block(cache, layer, own, head)),
                 slab_slot(&cache->key_index, key_index_block(cache, layer, column, head)),

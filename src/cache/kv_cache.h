@@ -59,8 +59,8 @@ struct kv_cache_config {
     size_t kv_head_count; /* of every layer */
     size_t k_dimension, v_dimension;
     /* Borrowed; where layers differ: the three fields above then say nothing.  Its layers behind the first layer_count
-     * attend to the KV of others, which their index stands for where KV is read.  Not with key_index_on_disk or
-     * mixes_pages.  NULL: all are alike, one group. */
+     * attend to the KV of others, which their index stands for where KV is read.  Not with mixes_pages.  NULL: all
+     * are alike, one group. */
     const struct kv_groups *groups;
     enum kv_type k_type, v_type;
     /* The slab is in MEMORY_SHARED, which the device reads too, and the key index in its own.  Not with host_bytes. */

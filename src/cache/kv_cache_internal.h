@@ -106,7 +106,8 @@ static inline size_t kv_key_index_place(const struct kv_cache_config *config, si
 /* The first of a layer's lanes of the key index. */
 static inline size_t kv_key_index_lane(const struct kv_sequence *sequence, size_t layer) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    return kv_lane(config, kv_key_index_place(config, layer), 0);
+    return config->key_index_on_disk ? kv_key_index_place(config, layer) * kv_heads_max(config)
+                                     : kv_lane(config, layer, 0);
 }
 
 /* A chunk's block of the key index. */

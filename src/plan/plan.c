@@ -136,7 +136,7 @@ static enum status check_kv_types(const struct plan *plan, const struct model_co
     return STATUS_OK;
 }
 
-/* Pages of two forms, and a key index on disk, are of layers that are alike. */
+/* Pages of two forms are of layers that are alike; and what layers that attend to the KV of others cannot have. */
 static enum status check_layers(const struct plan *plan, const struct model_config *config,
                                 struct error *error) {
     const struct kv_groups *groups = config->kv_groups;
@@ -151,9 +151,18 @@ static enum status check_layers(const struct plan *plan, const struct model_conf
             "%s: %zu of its %zu layers attend to the KV of others, which a codec of 4 bits does not "
             "support: try --set codec=f16",
             config->name, config->layer_count - stored, config->layer_count);
-    if (plan->mixes_pages) TRY(model_config_check_alike(config, "codec=dynamic", error));
-    return plan->key_index == PLAN_KEY_INDEX_DISK ? model_config_check_alike(config, "key_index=disk", error)
-                                                  : STATUS_OK;
+    if (groups != NULL && plan->mixes_pages)
+        return error_set(
+            error, STATUS_UNSUPPORTED,
+            "%s: its layers have K and V of %zu different shapes, which codec=dynamic does not support: "
+            "try --set codec=q4",
+            config->name, groups->group_count);
+    if (stored < config->layer_count && plan->key_index == PLAN_KEY_INDEX_DISK)
+        return error_set(
+            error, STATUS_UNSUPPORTED,
+            "key_index=disk: %zu of %zu layers choose by the key index of others, which is gone by then",
+            config->layer_count - stored, config->layer_count);
+    return STATUS_OK;
 }
 
 enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error) {
@@ -285,7 +294,7 @@ static void pool_key_index(const struct plan *plan, uint64_t context, struct kv_
 /* Decides where the key index lies, once all else of the cache is known.  Without a budget: as in the least one. */
 static void place_key_index(const struct plan *plan, struct kv_cache_config *cache) {
     if (!key_index_may_leave(plan) || cache->key_index_bytes == 0 || plan->key_index == PLAN_KEY_INDEX_RAM ||
-        cache->groups != NULL)
+        (cache->groups != NULL && cache->groups->stored_count < cache->groups->layer_count))
         return;
     const uint64_t in_ram = kv_tier_bytes_min(cache);
     cache->key_index_group = key_index_group(&plan->select);
