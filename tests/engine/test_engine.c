@@ -40,6 +40,7 @@ static void rig_open_with(struct rig *rig, const struct tiny_model *tiny, size_t
     struct random random;
     const struct device_options device = {.thread_count = threads, .mask = mask};
     tiny_model_load(tiny, "engine", &device, &rig->device, &rig->model);
+    if (tiny->sliding_dimension != 0) tiny_model_unslide(rig->model, 1);
     assert_ok(engine_create(&rig->engine, rig->model, options, NULL, &rig->error), rig->error);
     random_init(&random, 99);
     tiny_model_tokens(tiny, &random, rig->tokens, PROMPT);
@@ -433,10 +434,63 @@ static void test_layers_differ(void **state) {
     rig_close(&rig);
 }
 
+/* Of layers of different shapes, one of which attends to the KV of another: the steps behind a prompt that came in
+ * pieces, with so many other sequences beside it.  [3][width], the caller frees. */
+static float *steps_of(const struct tiny_model *tiny, const struct plan *plan, size_t threads, size_t piece,
+                       size_t others) {
+    enum { START = PROMPT - 3 };
+    struct rig rig = {0};
+    struct sequence *sequences[3];
+    const float *logits;
+    rig_open(&rig, tiny, threads, plan);
+    float *all = calloc(3 * tiny->vocabulary_size, sizeof *all);
+    assert_non_null(all);
+    for (size_t i = 0; i <= others; i++) {
+        sequences[i] = new_sequence(&rig);
+        const size_t end = i == others ? START : START - 20 * (i + 1);
+        for (size_t at = 0; at < end; at += piece)
+            prefill(&rig, sequences[i], rig.tokens + at, end - at < piece ? end - at : piece);
+    }
+    for (size_t step = 0; step < 3; step++) {
+        int32_t tokens[3];
+        for (size_t i = 0; i <= others; i++) tokens[i] = rig.tokens[START + step];
+        assert_ok(engine_step(rig.engine, sequences, tokens, others + 1, &logits, &rig.error), rig.error);
+        memcpy(all + step * tiny->vocabulary_size, logits + others * tiny->vocabulary_size,
+               tiny->vocabulary_size * sizeof *all);
+    }
+    for (size_t i = 0; i <= others; i++) sequence_destroy(sequences[i]);
+    rig_close(&rig);
+    return all;
+}
+
+static void test_shapes_differ(void **state) {
+    (void)state;
+    static const struct {
+        size_t threads, piece, others;
+    } cases[] = {{1, PROMPT, 0}, {3, PROMPT, 0}, {2, 1, 0}, {2, 63, 1}, {2, 65, 2}};
+    const struct tiny_model tiny = tiny_model_of_groups(true);
+    const size_t bytes = 3 * tiny.vocabulary_size * sizeof(float);
+    for (int selects = 0; selects < 2; selects++) {
+        struct plan plan = f16_options;
+        plan.select = select_options_default();
+        plan.select.method = selects ? &select_hash : &select_all;
+        plan.select.keep = (struct select_keep){.tokens = 48};
+        plan.select.dense_layers = 1;
+        float *expected = steps_of(&tiny, &plan, 2, PROMPT, 0);
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            float *found = steps_of(&tiny, &plan, cases[i].threads, cases[i].piece, cases[i].others);
+            if (memcmp(found, expected, bytes) != 0) fail_msg("case %zu, %s", i, selects ? "hash" : "all");
+            free(found);
+        }
+        free(expected);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_layers_differ),
+        cmocka_unit_test(test_shapes_differ),
         cmocka_unit_test(test_tiles),
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_threads),
