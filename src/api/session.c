@@ -97,6 +97,7 @@ enum status session_make_engine(struct loam_session *session, bool found_damage,
     session->generation.engine = session->engine;
     session_note(session, engine_documents_warning(session->engine));
     note_resident_layers(session);
+    session_note(session, plan_caveat(&session->plan));
     session_note(session, loam_session_note(session));
     if (!found_damage) note_context(session);
     return STATUS_OK;

@@ -11,15 +11,20 @@ enum { PICKS_MIN = 32 };
 static const double NEWEST = 0.5, GROWTH = 0.6, SHRINKAGE = 0.15;
 static const double OFF_MAX = 1.2, FLOOR = 0.1; /* FLOOR: of the target, what a logarithm takes as nothing */
 
-struct dial_head {
+struct dial_state {
     double picks; /* 0: nothing is known */
     double left_out;
 };
 
+struct dial_head {
+    struct dial_state now, before; /* before: of the pass whose rows were added last, for when it is done again */
+    uint64_t end;                  /* position behind the last row that was added */
+};
+
 struct dial_sequence {
     const struct kv_sequence *sequence; /* NULL: nobody's */
-    uint64_t generation;
-    uint64_t used; /* the lowest goes when there is another sequence */
+    uint64_t answer;                    /* kv_sequence_answer */
+    uint64_t used;                      /* the lowest goes when there is another sequence */
 };
 
 struct dial {
@@ -76,19 +81,29 @@ size_t dial_slot(struct dial *dial, const struct kv_sequence *sequence) {
         if (dial->sequences[i].used < dial->sequences[slot].used) slot = i;
     }
     struct dial_sequence *found = &dial->sequences[slot];
-    const uint64_t generation = kv_sequence_generation(sequence);
-    if (found->sequence != sequence || found->generation != generation) {
+    const uint64_t answer = kv_sequence_answer(sequence);
+    if (found->sequence != sequence || found->answer != answer) {
         struct dial_head *heads = head_of(dial, slot, 0, 0);
         for (size_t i = 0; i < lane_count(&dial->shape); i++) heads[i] = (struct dial_head){0};
     }
-    *found = (struct dial_sequence){.sequence = sequence, .generation = generation, .used = ++dial->clock};
+    *found = (struct dial_sequence){.sequence = sequence, .answer = answer, .used = ++dial->clock};
     return slot;
 }
 
-uint64_t dial_picks(const struct dial *dial, const struct dial_choice *choice, uint64_t unit) {
-    const struct dial_head *head = head_of(dial, choice->slot, choice->layer_index, choice->kv_head);
+/* A row that was added before is of a step that failed: what it said is forgotten, and said again. */
+static void begin_row(struct dial_head *head, uint64_t position) {
+    if (position < head->end) {
+        head->now = head->before;
+        head->end = position;
+    }
+    head->before = head->now;
+}
+
+uint64_t dial_picks(struct dial *dial, const struct dial_choice *choice, uint64_t unit) {
+    struct dial_head *head = head_of(dial, choice->slot, choice->layer_index, choice->kv_head);
     const uint64_t candidates = choice->candidates;
-    const double wanted = head->picks > 0 ? head->picks : ceil(DIAL_FIRST * (double)candidates);
+    begin_row(head, choice->position);
+    const double wanted = head->now.picks > 0 ? head->now.picks : ceil(DIAL_FIRST * (double)candidates);
     const uint64_t picks = wanted < (double)candidates ? (uint64_t)ceil(wanted) : candidates;
     const uint64_t whole = (picks + unit - 1) / unit * unit;
     return whole < candidates ? whole : candidates;
@@ -96,13 +111,15 @@ uint64_t dial_picks(const struct dial *dial, const struct dial_choice *choice, u
 
 void dial_add(struct dial *dial, const struct dial_choice *choice, const struct mass_estimate *estimates,
               size_t group) {
-    struct dial_head *head = head_of(dial, choice->slot, choice->layer_index, choice->kv_head);
+    struct dial_head *found = head_of(dial, choice->slot, choice->layer_index, choice->kv_head);
+    struct dial_state *head = &found->now;
     const uint64_t candidates = choice->candidates;
+    found->end = choice->position + 1;
     const double target = DIAL_MARGIN * dial->shape.loss;
     double left_out = 0;
     for (size_t i = 0; i < group; i++) left_out = fmax(left_out, estimates[i].left_out);
     if (head->picks == 0)
-        *head = (struct dial_head){.picks = DIAL_FIRST * (double)candidates, .left_out = left_out};
+        *head = (struct dial_state){.picks = DIAL_FIRST * (double)candidates, .left_out = left_out};
     head->left_out += NEWEST * (left_out - head->left_out);
     const double off = log((head->left_out + FLOOR * target) / ((1 + FLOOR) * target));
     const double bounded = fmax(fmin(off, OFF_MAX), -OFF_MAX);

@@ -7,7 +7,9 @@
  *
  *   1  What a head picks depends on its own sequence's rows alone, in their order: not on the batch, on threads, on
  *      what is in memory or on time.
- *   2  A sequence that is cut, or is another one (kv_sequence_generation), begins anew, at DIAL_FIRST of its context.
+ *   2  A sequence that is cut, is another one, or answers something else (kv_sequence_answer) begins anew, at DIAL_FIRST
+ *      of its context.
+ *   3  A step that failed, and is done again, counts once, and picks what it picked.
  *
  * Thread: the engine's.
  */
@@ -42,10 +44,10 @@ size_t dial_slot(struct dial *dial, const struct kv_sequence *sequence);
 /* A KV head that chooses among so many candidates. */
 struct dial_choice {
     size_t slot, layer_index, kv_head;
-    uint64_t candidates;
+    uint64_t position, candidates; /* of its row */
 };
-/* How many it picks, in whole units. */
-uint64_t dial_picks(const struct dial *dial, const struct dial_choice *choice, uint64_t unit);
+/* How many it picks, in whole units.  Rows of a sequence ask in their order, those of a pass before any is added. */
+uint64_t dial_picks(struct dial *dial, const struct dial_choice *choice, uint64_t unit);
 /* What the group's heads then left out. */
 void dial_add(struct dial *dial, const struct dial_choice *choice, const struct mass_estimate *estimates,
               size_t group);

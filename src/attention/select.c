@@ -414,12 +414,13 @@ static bool plan_row(const struct select *select, const struct select_rule *rule
 
 /* Where the dial says how much each KV head picks, up to what its rule says. */
 static void plan_dial(const struct select *select, const struct choice_query *query, size_t slot,
-                      uint64_t candidates, uint64_t picks_max, uint64_t *picks) {
+                      uint64_t position, uint64_t candidates, uint64_t picks_max, uint64_t *picks) {
     const uint64_t unit = layout_any(select)->unit_tokens;
     for (size_t head = 0; head < query->operation->kv_head_count; head++) {
         const struct dial_choice now = {.slot = slot,
                                         .layer_index = query->layer_index,
                                         .kv_head = query->kv_head_first + head,
+                                        .position = position,
                                         .candidates = candidates};
         const uint64_t wanted = dial_picks(select->dial, &now, unit);
         picks[head] = wanted < picks_max ? wanted : picks_max;
@@ -437,7 +438,7 @@ static bool plan_heads(const struct select *select, const struct choice_query *q
     if (even > 0 && keep < window + even) keep = window + even; /* units_min */
     item->picks = picks;
     if (select->dial != NULL && query->sequences != NULL && !rule->window_only) {
-        plan_dial(select, query, slot, visible - window, even, picks);
+        plan_dial(select, query, slot, item->position, visible - window, even, picks);
         return true;
     }
     for (size_t head = 0; head < query->operation->kv_head_count; head++) {
@@ -456,6 +457,12 @@ uint64_t select_rule_kept_tokens(const struct select *select, const struct selec
     uint64_t picks;
     if (!plan_row(select, rule, position, &item, &picks)) return position + 1;
     return position + 1 - (item.candidate_end - item.candidate_begin) + picks;
+}
+
+bool select_row_sees_all(const struct select *select, const struct select_rule *rule, uint64_t position) {
+    struct select_item item = {0};
+    uint64_t picks;
+    return !plan_row(select, rule, position, &item, &picks);
 }
 
 uint64_t select_kept_tokens(const struct select *select, uint64_t position) {
@@ -717,6 +724,7 @@ static void turn_dial(struct select *select, const struct choice *choice, size_t
             const struct dial_choice now = {.slot = choice->slots[first + i],
                                             .layer_index = choice->layer_index,
                                             .kv_head = choice->kv_head_first + kv_head_first + head,
+                                            .position = item->position,
                                             .candidates = item->candidate_end - item->candidate_begin};
             dial_add(select->dial, &now, select->estimates + i * rows->head_count + head * group, group);
         }

@@ -284,6 +284,8 @@ bool select_watches_prefill(const struct select *select);
 uint64_t select_kept_tokens(const struct select *select, uint64_t position);
 uint64_t select_rule_kept_tokens(const struct select *select, const struct select_rule *rule,
                                  uint64_t position);
+/* A row at position chooses nothing, in no layer: it attends to all tokens, as a row of a prompt does. */
+bool select_row_sees_all(const struct select *select, const struct select_rule *rule, uint64_t position);
 
 /* For methods that watch prompts: called with the dense operation of a prefill block, all rows' q at hand. */
 enum status select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,

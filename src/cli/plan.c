@@ -126,6 +126,7 @@ json_t *plan_json(const struct plan *plan) {
     json_add(object, "codec_v", json_string(kv_type_name(plan->v_type)));
     if (plan->quantized_pages)
         json_add(object, "codec_disk", json_string(plan->mixes_pages ? "dynamic" : "q4"));
+    if (plan->fixes_fractions) json_add_uint(object, "quantized_of_16", plan->quantized_of_16);
     if (plan->select.loss > 0) json_add(object, "loss", json_real(plan->select.loss));
     json_add(object, "keep", json_string(select_keep_text(plan->select.keep, text, sizeof text)));
     return object;

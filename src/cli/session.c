@@ -121,6 +121,7 @@ enum status session_create_engine(struct session *session, const struct plan *pl
     if (hard > 0 && plan->disk_directory != NULL && !session->quiet)
         fprintf(stderr, "loam: note: of %zu KV heads that are hard to reuse %zu stay in RAM\n", hard,
                 engine_tier_statistics(session->engine).resident_heads);
+    if (plan_caveat(plan) != NULL && !session->quiet) fprintf(stderr, "loam: note: %s\n", plan_caveat(plan));
     const struct select *select = engine_select(session->engine);
     if (select != NULL && select_fallback(select) != NULL && !session->quiet)
         fprintf(stderr, "loam: note: %s\n", select_fallback(select));

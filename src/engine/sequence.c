@@ -83,7 +83,7 @@ void sequence_note_whole(struct sequence *sequence, uint64_t position, const str
     if (sequence->whole < position || (select != NULL && select_watches_prefill(select))) return;
     const bool chooses = select != NULL && rule != NULL && !rule->dense;
     for (uint64_t at = position; chooses && at < end; at++)
-        if (select_rule_kept_tokens(select, rule, at) <= at) return;
+        if (!select_row_sees_all(select, rule, at)) return;
     sequence->whole = end;
 }
 

@@ -144,6 +144,17 @@ static enum status read_set(struct plan *plan, const char *text, bool *names_cod
     return STATUS_OK;
 }
 
+/* What the user sets.  A codec that is named has no fraction of the preset's. */
+static enum status read_own_set(struct plan *plan, const char *text, bool *names_codec, bool *names_fraction,
+                                struct error *error) {
+    const bool fixes_fractions = plan->fixes_fractions;
+    plan->fixes_fractions = false;
+    TRY(read_set(plan, text, names_codec, error));
+    *names_fraction = plan->fixes_fractions;
+    if (!*names_codec && fixes_fractions) plan->fixes_fractions = true;
+    return STATUS_OK;
+}
+
 /* The preset's row.  Its codec is of what KV would be anyway. */
 static enum status read_preset(struct plan *plan, const struct preset *preset, struct error *error) {
     bool unused;
@@ -182,20 +193,23 @@ enum status plan_set_axes(struct plan *plan, const char *preset_name, const char
     const struct preset *preset;
     const enum kv_type k_type = plan->k_type, v_type = plan->v_type;
     char name[32];
-    bool names_codec = false, on_disk = plan->disk_directory != NULL;
+    bool names_codec = false, names_fraction = false, on_disk = plan->disk_directory != NULL;
     TRY(preset_find(&preset, preset_name != NULL ? preset_name : "full", error));
     TRY(read_preset(plan, preset, error));
     if (plan->is_auto && (keep != NULL || (set != NULL && !is_only_loss(set))))
         return error_set(
             error, STATUS_USAGE,
             "--preset auto chooses axes, settings and keep itself; of --set it takes loss and kld alone");
-    if (set != NULL) TRY(read_set(plan, set, &names_codec, error));
+    if (set != NULL) TRY(read_own_set(plan, set, &names_codec, &names_fraction, error));
     if (plan->quantized_pages && !on_disk)
         return error_set(error, STATUS_USAGE,
                          "--set codec=%s: 4 bits are for pages on disk, and there is no --kv-disk",
                          plan_method(plan, AXIS_CODEC, name, sizeof name));
     plan->select.method = select_method_find(plan_method(plan, AXIS_SELECT, name, sizeof name));
-    if (!names_codec && plan->quantized_pages && !takes_q4(plan, k_type, v_type)) set_codec(plan, "f16");
+    if (!names_codec && plan->quantized_pages && !takes_q4(plan, k_type, v_type)) {
+        set_codec(plan, "f16");
+        plan->fixes_fractions = names_fraction; /* which is refused below */
+    }
     if (!names_codec) {
         plan->k_type = k_type;
         plan->v_type = v_type;
@@ -256,4 +270,10 @@ const char *plan_text(const struct plan *plan, char *buffer, size_t buffer_bytes
     if (strcmp(keep, select_keep_text(usual_keep, usual, sizeof usual)) != 0)
         snprintf(buffer + used, buffer_bytes - used, " keep %s", keep);
     return buffer;
+}
+
+const char *plan_caveat(const struct plan *plan) {
+    if (!plan->mixes_pages || plan->fixes_fractions || plan->fractions.layer_count > 0) return NULL;
+    return "codec=dynamic: how many pages are in 4 bits follows --kv-host and what is measured here when a document is "
+           "made, and answers follow it; --set quantized=N fixes it";
 }

@@ -59,7 +59,7 @@ struct plan {
     bool quantized_pages;
     /* With quantized_pages: only a fraction of each layer's chunks is quantized.  fractions are those of new documents;
      * without layers they are chosen for each document, by what the machine is measured to do
-     * (plan/quantized_pages.h). */
+     * (plan/quantized_pages.h), and answers follow: plan_caveat. */
     bool mixes_pages;
     struct page_fractions fractions;
     /* Fixed fractions instead: quantized_of_16 of every 16 pages in all layers, on any machine and budget.  So
@@ -131,6 +131,9 @@ const char *plan_setting_names(char *buffer, size_t buffer_bytes);
 const char *plan_method(const struct plan *plan, enum axis axis, char *buffer, size_t buffer_bytes);
 /* The preset's name and what differs from the preset: "hata", "hata keep 512", "quest select=meanstd". */
 const char *plan_text(const struct plan *plan, char *buffer, size_t buffer_bytes);
+
+/* A line for people: by what answers may differ though request and plan are the same; NULL: by nothing. */
+const char *plan_caveat(const struct plan *plan);
 
 /* STATUS_USAGE, STATUS_UNSUPPORTED: the plan asks for something that this model or this build cannot do. */
 enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error)

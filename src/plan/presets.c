@@ -55,7 +55,7 @@ const struct preset preset_table[] = {
      .keep = "10%",
      .settings = "rank=meanstd,dense=0",
      .disk_keep = "22%",
-     .disk_settings = "select=hash,planes=1,page=64,leaf=64,units_min=20,group=softmax,codec=dynamic"},
+     .disk_settings = "select=hash,planes=1,page=64,leaf=64,units_min=20,group=softmax,codec=dynamic,quantized=16"},
     /* LeoAM's own options: chunks by the upper bound of their keys, which from disk are whole chunks of 64 (abstracts
      * on disk are not split, 4.3: a tree of one level), the first two layers dense and in RAM, a tenth kept, 4.4's
      * fraction in 4 bits, the next layer read ahead.  What differs: docs/papers.md. */

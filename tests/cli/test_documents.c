@@ -216,8 +216,8 @@ static double share_of_run(bool *measured) {
     return share;
 }
 
-/* leoam with KV on disk (codec=dynamic): a prompt that RAM holds stays exact; of another one a fraction of the pages
- * is in 4 bits, chosen once, by a measurement, and kept with the document. */
+/* codec=dynamic: a prompt that RAM holds stays exact; of another one a fraction of the pages is in 4 bits, chosen once,
+ * by a measurement, as a line says, and kept with the document.  leoam by itself has all of them in 4 bits. */
 static void pages_in_both_forms(void **state) {
     (void)state;
     const char *store = folder("dynamic"), *path = scratch_path("long");
@@ -227,14 +227,21 @@ static void pages_in_both_forms(void **state) {
     struct outcome refused = RUN(deep_path, path, "--set", "codec=dynamic");
     expect_code(&refused, 2, "--set codec=dynamic: 4 bits are for pages on disk, and there is no --kv-disk");
     struct outcome ample =
-        RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "-c", "8K");
-    expect_code(&ample, 0, "");
+        RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "--set", "codec=dynamic", "-c", "8K");
+    expect_code(&ample, 0, "codec=dynamic: how many pages are in 4 bits follows --kv-host and what is measured");
     assert_true(share_of_run(&measured) == 0);
     assert_false(measured);
+    struct outcome fixed = RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "-c", "8K");
+    expect_code(&fixed, 0, "");
+    assert_int_equal(fixed.reused, 0);
+    assert_true(share_of_run(&measured) == 1);
+    assert_false(measured);
+    assert_null(strstr(fixed.complaint, "measured"));
     uint64_t bytes = ample.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
     snprintf(host, sizeof host, "%" PRIu64, bytes / 2);
     struct outcome first =
-        RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam", "-c", "8K");
+        RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam", "--set", "codec=dynamic", "-c",
+            "8K");
     expect_code(&first, 0, "");
     double share = share_of_run(&measured);
     assert_true(measured);

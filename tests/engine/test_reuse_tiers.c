@@ -109,6 +109,7 @@ static void tiers_change_nothing(void **state) {
                                        "dense=0,reused=0",
                                        "dense=1,reused=0,labels=speculated,eta=-1,age=3,page=16",
                                        "dense=0",
+                                       "dense=0,reused=0,loss=0.1",
                                        "dense=0,reused=0,place=persistent",
                                        "dense=0,reused=0,labels=speculated,place=persistent"};
     struct random random;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "../platform/scratch.h"
+#include "attention/dial.h"
 #include "engine/engine.h"
 #include "eval/recall.h"
 #include "real_model.h"
@@ -279,6 +280,31 @@ static void the_dial_holds_on_a_real_model(void **state) {
     expect_the_dial_holds(REAL_MODEL, &ways[1], 0.05, 0.8);
 }
 
+/* A row whose step failed picks again what it picked, and counts once. */
+static void the_dial_forgets_a_failed_step(void **state) {
+    (void)state;
+    enum { ROWS = 6 };
+    const struct dial_shape shape = {.layer_count = 1, .kv_head_count = 1, .sequence_capacity = 1, .loss = 0.05};
+    uint64_t expected[ROWS];
+    for (size_t round = 0; round < 2; round++) {
+        struct dial *dial;
+        struct error error;
+        assert_ok(dial_create(&dial, &shape, &error), error);
+        for (size_t row = 0; row < ROWS; row++) {
+            const struct dial_choice choice = {.position = 1000 + row, .candidates = 900 + row};
+            const struct mass_estimate estimate = {.left_out = 0.1 / (double)(row + 1)};
+            for (size_t tries = 0; tries < 1 + round * (row % 3); tries++) {
+                const uint64_t picks = dial_picks(dial, &choice, 1);
+                if (round == 0) expected[row] = picks;
+                assert_int_equal(picks, expected[row]);
+                dial_add(dial, &choice, &estimate, 1);
+            }
+        }
+        assert_true(expected[0] != expected[1] && expected[1] != expected[2]);
+        dial_destroy(dial);
+    }
+}
+
 /* Two sequences in the same steps, of which the second has other tokens; logits of the first: [STEPS][vocabulary]. */
 static float *decode_beside(struct rig *rig, const struct way *way, bool beside) {
     const struct model_config *config = &rig->model->config;
@@ -367,7 +393,7 @@ static void the_dial_needs_picks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_changes_nothing_else),      cmocka_unit_test(right_on_the_bundled_model),
-        cmocka_unit_test(the_dial_is_a_sequence_s_own), cmocka_unit_test(the_dial_needs_picks),
+        cmocka_unit_test(the_dial_forgets_a_failed_step), cmocka_unit_test(the_dial_is_a_sequence_s_own), cmocka_unit_test(the_dial_needs_picks),
         cmocka_unit_test(right_on_a_real_model),        cmocka_unit_test(the_dial_holds_on_a_real_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,6 +38,7 @@ static void a_preset_is_its_row(void **state) {
     assert_true(plan.select.group == SELECT_GROUP_SOFTMAX && plan.select.take == 0);
     assert_true(plan.select.rank == TREE_MEAN_DEVIATION && plan.quantized_pages && plan.mixes_pages);
     assert_true(plan.select.heads == SELECT_HEADS_EVEN && plan.select.keep.ratio == 0.22);
+    assert_true(plan.fixes_fractions && plan.quantized_of_16 == 16 && plan_caveat(&plan) == NULL);
     plan_deinit(&plan);
     plan = plan_of("quest", NULL, true, KV_F16);
     assert_true(!plan.quantized_pages && !plan.prefetches && plan.select.heads == SELECT_HEADS_EVEN);
@@ -84,11 +85,19 @@ static void settings_change_the_row(void **state) {
         const char *set;
         enum kv_type given, type;
         bool q4, mixes;
-    } cases[] = {{"codec=q4", KV_F16, KV_F16, true, false},   {"codec=q8", KV_F16, KV_Q8, false, false},
-                 {"codec=f16", KV_Q8, KV_F16, false, false},  {NULL, KV_Q8, KV_Q8, false, false},
-                 {"scan=1", KV_F16, KV_F16, false, false},    {"select=exact", KV_F16, KV_F16, false, false},
-                 {"codec=q4", KV_Q8, KV_F16, true, false},    {"leaf=32", KV_F16, KV_F16, true, true},
-                 {"select=quest", KV_F16, KV_F16, true, true}};
+        int fixed; /* of 16; -1: measured, where pages are mixed */
+    } cases[] = {{"codec=q4", KV_F16, KV_F16, true, false, -1},
+                 {"codec=q8", KV_F16, KV_Q8, false, false, -1},
+                 {"codec=f16", KV_Q8, KV_F16, false, false, -1},
+                 {NULL, KV_Q8, KV_Q8, false, false, -1},
+                 {"scan=1", KV_F16, KV_F16, false, false, -1},
+                 {"select=exact", KV_F16, KV_F16, false, false, -1},
+                 {"codec=q4", KV_Q8, KV_F16, true, false, -1},
+                 {"leaf=32", KV_F16, KV_F16, true, true, 16},
+                 {"select=quest", KV_F16, KV_F16, true, true, 16},
+                 {"quantized=4", KV_F16, KV_F16, true, true, 4},
+                 {"codec=dynamic", KV_F16, KV_F16, true, true, -1},
+                 {"quantized=4,codec=dynamic", KV_F16, KV_F16, true, true, 4}};
     char text[32];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct plan plan = plan_of("leoam", cases[i].set, true, cases[i].given);
@@ -96,6 +105,9 @@ static void settings_change_the_row(void **state) {
             plan.quantized_pages != cases[i].q4 || plan.mixes_pages != cases[i].mixes)
             fail_msg("%s: type %d, 4 bits %d %d", cases[i].set, (int)plan.k_type, plan.quantized_pages,
                      plan.mixes_pages);
+        if ((plan.fixes_fractions ? plan.quantized_of_16 : -1) != cases[i].fixed ||
+            (plan_caveat(&plan) != NULL) != (cases[i].mixes && cases[i].fixed < 0))
+            fail_msg("%s: %d of 16 pages, %s", cases[i].set, plan.quantized_of_16, plan_caveat(&plan));
         if (!plan.quantized_pages && plan.k_type == KV_F16)
             assert_string_equal(plan_method(&plan, AXIS_CODEC, text, sizeof text), "f16");
         plan_deinit(&plan);
@@ -108,6 +120,11 @@ static void settings_change_the_row(void **state) {
     struct plan in_ram = {0};
     assert_int_equal(plan_set_axes(&in_ram, "leoam", "codec=q4", NULL, &error), STATUS_USAGE);
     assert_non_null(strstr(error.message, "there is no --kv-disk"));
+    struct plan rows = {.sequence_capacity = 1};
+    assert_ok(plan_set_disk(&rows, "folder:", 6, 7, &error), error);
+    assert_int_equal(plan_set_axes(&rows, "leoam", "select=exact,quantized=8", NULL, &error), STATUS_USAGE);
+    assert_non_null(strstr(error.message, "--set quantized"));
+    plan_deinit(&rows);
 }
 
 static void texts(void **state) {
