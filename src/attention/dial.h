@@ -7,8 +7,8 @@
  *
  *   1  What a head picks depends on its own sequence's rows alone, in their order: not on the batch, on threads, on
  *      what is in memory or on time.
- *   2  A sequence that is cut, is another one, or answers something else (kv_sequence_answer) begins anew, at DIAL_FIRST
- *      of its context.
+ *   2  A sequence that is cut, is another one, or answers something else (kv_sequence_answer) begins anew, at
+ *      DIAL_FIRST of its context.
  *   3  A step that failed, and is done again, counts once, and picks what it picked.
  *
  * Thread: the engine's.

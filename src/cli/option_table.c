@@ -393,13 +393,13 @@ const struct option_spec option_table[] = {
     {.id = OPTION_LOSS, .name = "loss",
      .kind = ARGUMENT_TEXT, .argument = "SHARE", .commands = ANSWER | BIT(BENCH) | BIT(PLAN), .group = GROUP_CACHE,
      .help = "each KV head reads as many tokens as it takes to leave out no more than this share of the attention "
-             "(0.05), by the estimates of --receipt; at most --keep; with --preset auto the preset that is chosen, and with "
-             "it answers, follow what this machine measures, as a line says"},
+             "(0.05), by the estimates of --receipt; at most --keep; with --preset auto the preset that is chosen "
+             "follows what this machine measures, and answers follow it: a line names it"},
     {.id = OPTION_KLD, .name = "kld",
      .kind = ARGUMENT_TEXT, .argument = "NATS", .commands = ANSWER | BIT(PLAN), .group = GROUP_CACHE,
      .help = "--preset auto may choose a preset whose KL divergence from full attention on this model is at most this "
-             "(0.02), by MODEL.kld.json, which loam eval kl --json writes; which one follows what this machine measures, as "
-             "a line says"},
+             "(0.02), by MODEL.kld.json, which loam eval kl --json writes; which one follows what this machine "
+             "measures: a line names it"},
     {.id = OPTION_RECEIPT, .name = "receipt",
      .kind = ARGUMENT_NONE, .commands = GENERATE | BIT(BENCH) | BIT(SERVE), .group = GROUP_CACHE,
      .help = "estimate how much of the attention is left out, from a sample of the keys, and say it"},

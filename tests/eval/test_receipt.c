@@ -393,7 +393,8 @@ static void the_dial_needs_picks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_changes_nothing_else),      cmocka_unit_test(right_on_the_bundled_model),
-        cmocka_unit_test(the_dial_forgets_a_failed_step), cmocka_unit_test(the_dial_is_a_sequence_s_own), cmocka_unit_test(the_dial_needs_picks),
+        cmocka_unit_test(the_dial_forgets_a_failed_step),
+        cmocka_unit_test(the_dial_is_a_sequence_s_own), cmocka_unit_test(the_dial_needs_picks),
         cmocka_unit_test(right_on_a_real_model),        cmocka_unit_test(the_dial_holds_on_a_real_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
