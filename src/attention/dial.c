@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "cache/kv_cache.h"
 
 enum { PICKS_MIN = 32 };
@@ -21,17 +22,10 @@ struct dial_head {
     uint64_t end;                  /* position behind the last row that was added */
 };
 
-struct dial_sequence {
-    const struct kv_sequence *sequence; /* NULL: nobody's */
-    uint64_t answer;                    /* kv_sequence_answer */
-    uint64_t used;                      /* the lowest goes when there is another sequence */
-};
-
 struct dial {
     struct dial_shape shape;
-    struct dial_sequence *sequences; /* owned; [sequence_capacity] */
-    struct dial_head *heads;         /* owned; [sequence_capacity][lane] */
-    uint64_t clock;
+    uint64_t *answers;       /* owned; [sequence_capacity]: kv_sequence_answer; 0: nobody's */
+    struct dial_head *heads; /* owned; [sequence_capacity][lane] */
 };
 
 static size_t lane_of(const struct dial_shape *shape, size_t layer, size_t kv_head) {
@@ -42,7 +36,7 @@ static size_t lane_count(const struct dial_shape *shape) { return lane_of(shape,
 uint64_t dial_bytes(const struct dial_shape *shape) {
     return sizeof(struct dial) +
            (uint64_t)shape->sequence_capacity *
-               (sizeof(struct dial_sequence) + lane_count(shape) * sizeof(struct dial_head));
+               (sizeof(uint64_t) + lane_count(shape) * sizeof(struct dial_head));
 }
 
 enum status dial_create(struct dial **result, const struct dial_shape *shape, struct error *error) {
@@ -50,9 +44,9 @@ enum status dial_create(struct dial **result, const struct dial_shape *shape, st
     *result = NULL;
     if (dial == NULL) return error_set(error, STATUS_MEMORY, "loss: out of memory");
     *dial = (struct dial){.shape = *shape};
-    dial->sequences = calloc(shape->sequence_capacity, sizeof *dial->sequences);
+    dial->answers = calloc(shape->sequence_capacity, sizeof *dial->answers);
     dial->heads = calloc(shape->sequence_capacity * lane_count(shape), sizeof *dial->heads);
-    if (dial->sequences == NULL || dial->heads == NULL) {
+    if (dial->answers == NULL || dial->heads == NULL) {
         dial_destroy(dial);
         return error_set(error, STATUS_MEMORY, "loss: no memory for %zu sequences", shape->sequence_capacity);
     }
@@ -62,7 +56,7 @@ enum status dial_create(struct dial **result, const struct dial_shape *shape, st
 
 void dial_destroy(struct dial *dial) {
     if (dial == NULL) return;
-    free(dial->sequences);
+    free(dial->answers);
     free(dial->heads);
     free(dial);
 }
@@ -72,21 +66,14 @@ static struct dial_head *head_of(const struct dial *dial, size_t slot, size_t la
 }
 
 size_t dial_slot(struct dial *dial, const struct kv_sequence *sequence) {
-    size_t slot = 0;
-    for (size_t i = 0; i < dial->shape.sequence_capacity; i++) {
-        if (dial->sequences[i].sequence == sequence) {
-            slot = i;
-            break;
-        }
-        if (dial->sequences[i].used < dial->sequences[slot].used) slot = i;
-    }
-    struct dial_sequence *found = &dial->sequences[slot];
+    const size_t slot = kv_sequence_index(sequence);
     const uint64_t answer = kv_sequence_answer(sequence);
-    if (found->sequence != sequence || found->answer != answer) {
+    ASSERT(slot < dial->shape.sequence_capacity);
+    if (dial->answers[slot] != answer) {
         struct dial_head *heads = head_of(dial, slot, 0, 0);
         for (size_t i = 0; i < lane_count(&dial->shape); i++) heads[i] = (struct dial_head){0};
     }
-    *found = (struct dial_sequence){.sequence = sequence, .answer = answer, .used = ++dial->clock};
+    dial->answers[slot] = answer;
     return slot;
 }
 

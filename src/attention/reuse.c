@@ -16,26 +16,19 @@ struct held {
     struct select_keep keep; /* its rule's */
 };
 
-struct held_sequence {
-    const struct kv_sequence *sequence; /* whose it is; NULL: nobody's */
-    uint64_t answer; /* kv_sequence_answer */
-    uint64_t used; /* the last step; the lowest goes when there is another sequence */
-};
-
 struct reuse {
     struct reuse_shape shape;
     struct reuse_options options;
     float *importance;  /* owned; [layer][head] */
     double *thresholds; /* owned; [lane] */
     bool *anew;         /* owned; [lane]: it takes no list, and chooses by its own queries */
-    struct held_sequence *sequences; /* owned; [sequence_capacity] */
+    uint64_t *answers;  /* owned; [sequence_capacity]: kv_sequence_answer; 0: nobody's */
     struct held *held;               /* owned; [sequence_capacity][lane] */
     struct buffer labels; /* owned MEMORY_DEVICE; float [sequence_capacity][layer][head][k_dimension] */
     /* Owned; [row_capacity], of the rows that choose now: their sequences, what is compared, and each head's. */
     size_t *slots;
     struct label_item *items;
     enum label_use *uses; /* [row_capacity][kv head] */
-    uint64_t clock;
     struct reuse_step step; /* what happened since it began */
 };
 
@@ -101,13 +94,13 @@ enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
     reuse->importance = calloc(heads, sizeof *reuse->importance);
     reuse->thresholds = calloc(lane_count(shape), sizeof *reuse->thresholds);
     reuse->anew = calloc(lane_count(shape), sizeof *reuse->anew);
-    reuse->sequences = calloc(shape->sequence_capacity, sizeof *reuse->sequences);
+    reuse->answers = calloc(shape->sequence_capacity, sizeof *reuse->answers);
     reuse->held = calloc(held_count(shape), sizeof *reuse->held);
     reuse->slots = calloc(shape->row_capacity, sizeof *reuse->slots);
     reuse->items = calloc(shape->row_capacity, sizeof *reuse->items);
     reuse->uses = calloc(shape->row_capacity * shape->kv_head_count, sizeof *reuse->uses);
     if (reuse->importance == NULL || reuse->thresholds == NULL || reuse->anew == NULL ||
-        reuse->sequences == NULL || reuse->held == NULL || reuse->slots == NULL || reuse->items == NULL ||
+        reuse->answers == NULL || reuse->held == NULL || reuse->slots == NULL || reuse->items == NULL ||
         reuse->uses == NULL ||
         shape->device->operations->allocate(shape->device, MEMORY_DEVICE, label_bytes(shape), &reuse->labels,
                                             NULL) != STATUS_OK) {
@@ -129,7 +122,7 @@ void reuse_destroy(struct reuse *reuse) {
     free(reuse->importance);
     free(reuse->thresholds);
     free(reuse->anew);
-    free(reuse->sequences);
+    free(reuse->answers);
     free(reuse->held);
     free(reuse->slots);
     free(reuse->items);
@@ -177,21 +170,13 @@ static void forget(struct reuse *reuse, size_t slot) {
     for (size_t i = 0; i < lane_count(&reuse->shape); i++) held[i].prefix_count = 0;
 }
 
-/* The sequence's slot, with nothing of another sequence or of what the sequence was.  There are as many as sequences
- * may live, so that the one that goes is of a sequence that does not. */
+/* The sequence's slot, with nothing of another sequence or of what the sequence was. */
 static size_t slot_of(struct reuse *reuse, const struct kv_sequence *sequence) {
-    size_t slot = 0;
-    for (size_t i = 0; i < reuse->shape.sequence_capacity; i++) {
-        if (reuse->sequences[i].sequence == sequence) {
-            slot = i;
-            break;
-        }
-        if (reuse->sequences[i].used < reuse->sequences[slot].used) slot = i;
-    }
-    struct held_sequence *held = &reuse->sequences[slot];
+    const size_t slot = kv_sequence_index(sequence);
     const uint64_t answer = kv_sequence_answer(sequence);
-    if (held->sequence != sequence || held->answer != answer) forget(reuse, slot);
-    *held = (struct held_sequence){.sequence = sequence, .answer = answer, .used = ++reuse->clock};
+    ASSERT(slot < reuse->shape.sequence_capacity);
+    if (reuse->answers[slot] != answer) forget(reuse, slot);
+    reuse->answers[slot] = answer;
     return slot;
 }
 

@@ -351,6 +351,16 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
     return error_set(error, STATUS_MEMORY, "key index: no memory for the page tables");
 }
 
+static size_t free_index(const struct kv_cache *cache) {
+    size_t index = 0;
+    for (const struct kv_sequence *s = cache->sequences; s != NULL;) {
+        const bool taken = s->index == index;
+        index += taken;
+        s = taken ? cache->sequences : s->next;
+    }
+    return index;
+}
+
 enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cache, uint64_t token_capacity,
                                struct error *error) {
     if (cache->sequence_count == cache->config.sequence_capacity)
@@ -359,6 +369,7 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     struct kv_sequence *sequence = calloc(1, sizeof *sequence);
     if (sequence == NULL) return error_set(error, STATUS_MEMORY, "KV sequence: out of memory");
     sequence->cache = cache;
+    sequence->index = free_index(cache);
     sequence->generation = sequence->answer = ++cache->generations;
     sequence->column_capacity = kv_chunks_of(token_capacity);
     if (sequence->column_capacity > cache->column_count) sequence->column_capacity = cache->column_count;
@@ -543,6 +554,7 @@ enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequ
 uint64_t kv_sequence_length(const struct kv_sequence *sequence) { return sequence->length; }
 uint64_t kv_sequence_generation(const struct kv_sequence *sequence) { return sequence->generation; }
 uint64_t kv_sequence_answer(const struct kv_sequence *sequence) { return sequence->answer; }
+size_t kv_sequence_index(const struct kv_sequence *sequence) { return sequence->index; }
 void kv_sequence_begin_answer(struct kv_sequence *sequence) { sequence->answer = ++sequence->cache->generations; }
 
 void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) {

@@ -204,6 +204,8 @@ uint64_t kv_sequence_generation(const struct kv_sequence *sequence);
  * answer. */
 uint64_t kv_sequence_answer(const struct kv_sequence *sequence);
 void kv_sequence_begin_answer(struct kv_sequence *sequence);
+/* Below the cache's sequence_capacity; no other sequence that lives has it, but one that lived may have had it. */
+size_t kv_sequence_index(const struct kv_sequence *sequence);
 /* For operations that follow on the stream, until places change: when the sequence is reserved, shortened or destroyed,
  * and with a tier when chunks come or go.  The view itself stays the same until the sequence is destroyed, or the key
  * index changes; kv_sequence_update brings its tables up to date. */

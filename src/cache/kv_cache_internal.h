@@ -64,6 +64,7 @@ struct key_index_place {
 struct kv_sequence {
     struct kv_cache *cache; /* borrowed */
     struct kv_sequence *next, *previous;
+    size_t index;    /* kv_sequence_index */
     uint64_t length; /* tokens stored */
     uint64_t generation, answer;
     uint64_t column_count, column_capacity;

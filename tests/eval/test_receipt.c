@@ -18,7 +18,7 @@
 
 #define TEXT LOAM_SOURCE_DIR "/tests/data/a-scandal-in-bohemia.txt"
 
-enum { TEXT_BYTES = 1 << 14, PROMPT_MAX = 2000, STEPS = 40, HEADS_MAX = 1024 };
+enum { TEXT_BYTES = 1 << 14, PROMPT_MAX = 2000, STEPS = 40, HEADS_MAX = 1024, BLOCKS = 128 };
 
 struct rig {
     struct device *device;
@@ -305,36 +305,50 @@ static void the_dial_forgets_a_failed_step(void **state) {
     }
 }
 
-/* Two sequences in the same steps, of which the second has other tokens; logits of the first: [STEPS][vocabulary]. */
+static struct sequence *prompted(struct rig *rig, struct engine *engine, size_t first, size_t count) {
+    const struct prefill_request request = {.tokens = rig->list.ids + first, .token_count = count};
+    struct sequence *sequence;
+    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
+    return sequence;
+}
+
+/* Beside: a second sequence of other tokens is in the first half of the steps, and a third one, which is the first of
+ * a step, in the others.  Logits of the one that is asked about: [STEPS][vocabulary]. */
 static float *decode_beside(struct rig *rig, const struct way *way, bool beside) {
     const struct model_config *config = &rig->model->config;
     struct plan plan = {.context_size = 2048, .sequence_capacity = 2};
     float *logits = calloc(STEPS, config->vocabulary_size * sizeof *logits);
     struct engine *engine;
-    struct sequence *sequences[2];
+    struct sequence *own, *other = NULL;
     assert_ok(plan_set_axes(&plan, way->preset, way->set, way->keep, &rig->error), rig->error);
     assert_ok(engine_create(&engine, rig->model, &plan, NULL, &rig->error), rig->error);
-    for (size_t i = 0; i < 1 + (size_t)beside; i++) {
-        const struct prefill_request request = {.tokens = rig->list.ids + 300 * i,
-                                                .token_count = way->prompt};
-        assert_ok(sequence_create(&sequences[i], engine, &rig->error), rig->error);
-        assert_ok(engine_prefill(engine, sequences[i], &request, NULL, &rig->error), rig->error);
-    }
+    own = prompted(rig, engine, 0, way->prompt);
+    if (beside) other = prompted(rig, engine, 300, way->prompt);
     for (size_t step = 0; step < STEPS; step++) {
-        const int32_t tokens[2] = {rig->list.ids[way->prompt + step],
-                                   rig->list.ids[way->prompt + 300 + step]};
+        const size_t behind = beside && step >= STEPS / 2, width = config->vocabulary_size;
+        if (beside && step == STEPS / 2) {
+            void *elsewhere[BLOCKS]; /* so that the new one does not lie where the old one lay */
+            sequence_destroy(other);
+            for (size_t i = 0; i < BLOCKS; i++) elsewhere[i] = malloc((i + 1) * 16);
+            other = prompted(rig, engine, 500, way->prompt);
+            for (size_t i = 0; i < BLOCKS; i++) free(elsewhere[i]);
+        }
+        const int32_t token = rig->list.ids[way->prompt + step], others = rig->list.ids[way->prompt + 300 + step];
+        struct sequence *const sequences[] = {behind ? other : own, behind ? own : other};
+        const int32_t tokens[] = {behind ? others : token, behind ? token : others};
         const float *found;
-        assert_ok(engine_step(engine, sequences, tokens, 1 + (size_t)beside, &found, &rig->error),
-                  rig->error);
-        memcpy(logits + step * config->vocabulary_size, found, config->vocabulary_size * sizeof *found);
+        assert_ok(engine_step(engine, sequences, tokens, 1 + (size_t)beside, &found, &rig->error), rig->error);
+        memcpy(logits + step * width, found + behind * width, width * sizeof *found);
     }
-    for (size_t i = 0; i < 1 + (size_t)beside; i++) sequence_destroy(sequences[i]);
+    sequence_destroy(own);
+    sequence_destroy(other);
     engine_destroy(engine);
     return logits;
 }
 
-/* What a sequence reads by the dial depends on its own steps alone: not on what is in RAM, nor on the other sequences
- * of a step.  keep is its limit. */
+/* What a sequence reads by the dial, or by a list that it keeps, depends on its own steps alone: not on what is in RAM,
+ * nor on the other sequences of a step.  keep is the dial's limit. */
 static void the_dial_is_a_sequence_s_own(void **state) {
     (void)state;
     struct rig rig = {0};
@@ -352,6 +366,10 @@ static void the_dial_is_a_sequence_s_own(void **state) {
     float *alone = decode_beside(&rig, &way, false), *beside = decode_beside(&rig, &way, true);
     assert_memory_equal(alone, memory.logits, bytes);
     assert_memory_equal(beside, memory.logits, bytes);
+    const struct way reuses = {.preset = "clo", .set = "dense=1,reused=0,eta=0.6,power=0", .keep = "64", .prompt = 700};
+    float *kept = decode_beside(&rig, &reuses, false), *kept_beside = decode_beside(&rig, &reuses, true);
+    assert_memory_equal(kept_beside, kept, bytes);
+    free(kept), free(kept_beside);
     way.keep = "150";
     struct outcome capped = decode(&rig, &way, NULL);
     const uint64_t lanes = rig.model->config.kv_head_count * (rig.model->config.layer_count - 1),
