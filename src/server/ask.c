@@ -124,7 +124,7 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
 static void finish(struct ask *ask) {
     if (!ask->has_failed) {
         ask->family->end(ask);
-    } else if (ask->has_begun && ask->options.streams) {
+    } else if (exchange_is_stream(ask->exchange)) {
         if (ask->family->fail != NULL) ask->family->fail(ask, &ask->failure);
     } else {
         exchange_reply_error(ask->exchange, &ask->failure);
@@ -176,6 +176,7 @@ static void on_admitted(void *context, const struct service_admission *admission
     if (!ask->options.streams) return;
     exchange_stream_begin(ask->exchange);
     if (ask->family->begin != NULL) ask->family->begin(ask, admission);
+    atomic_store(&ask->is_open, true);
 }
 
 static void on_progress(void *context, size_t done, size_t total) {
@@ -355,7 +356,7 @@ static void on_resume(void *context) {
 
 static void on_beat(void *context) {
     struct ask *ask = context;
-    if (ask->family->beat != NULL) ask->family->beat(ask);
+    if (atomic_load(&ask->is_open) && ask->family->beat != NULL) ask->family->beat(ask);
 }
 
 /* ---- submitting ---- */
@@ -424,7 +425,7 @@ static bool submit_choice(struct ask *ask, struct ask_choice *choice, const stru
 /* The ask may be gone when this returns. */
 static void submit(struct ask *ask) {
     const struct exchange_work work = {
-        .context = ask, .leave = on_leave, .resume = on_resume, .beat = on_beat};
+        .context = ask, .leave = on_leave, .resume = on_resume, .beat = on_beat, .streams = ask->options.streams};
     ask->pending = 1; /* this function's */
     exchange_set_work(ask->exchange, &work);
     const struct ask_choice *first = NULL;

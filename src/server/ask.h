@@ -115,6 +115,7 @@ struct ask {
     struct ask_choice *choices;       /* [choice_count] owned */
     size_t choice_count;
     bool has_begun, is_full; /* service thread */
+    _Atomic bool is_open;    /* the family has begun its stream: beats may follow */
     struct service_admission admission;
     uint64_t admitted_ns, progress_ns; /* the second: when progress was last told */
     _Atomic size_t progress_done, progress_total;

@@ -31,7 +31,8 @@ struct exchange {
     unsigned references;
     enum response_state state;
     unsigned http_status, retry_after_seconds;
-    bool never_retry;
+    bool never_retry, begins; /* begins: the head of a whole response goes ahead of it */
+    bool owes_blank;          /* likewise, before its JSON: whoever has closed since is found */
     const char *content_type;
     const struct exchange_header *headers; /* [header_count] borrowed */
     size_t header_count;
@@ -171,15 +172,46 @@ void exchange_set_work(struct exchange *exchange, const struct exchange_work *wo
     pthread_mutex_unlock(&exchange->mutex);
 }
 
+/* The mutex is held. */
+static void leave(struct exchange *exchange) {
+    if (exchange->has_left) return;
+    exchange->has_left = true;
+    pthread_cond_broadcast(&exchange->moved);
+    wake_connection(exchange);
+    call_work(exchange, exchange->work.leave);
+}
+
 void exchange_leave(struct exchange *exchange) {
     pthread_mutex_lock(&exchange->mutex);
-    if (!exchange->has_left) {
-        exchange->has_left = true;
-        pthread_cond_broadcast(&exchange->moved);
-        wake_connection(exchange);
-        call_work(exchange, exchange->work.leave);
+    leave(exchange);
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+/* The mutex is held. */
+static void begin_stream(struct exchange *exchange) {
+    exchange->state = RESPONSE_STREAM;
+    exchange->http_status = 200;
+    exchange->content_type = "text/event-stream";
+    exchange->written_ns = clock_ns();
+    wake_connection(exchange);
+}
+
+bool exchange_probe(struct exchange *exchange, uint64_t ended_ns) {
+    bool is_known = true;
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->state == RESPONSE_STREAM && exchange->written_ns < ended_ns) {
+        exchange->written_ns = clock_ns();
+        call_work(exchange, exchange->work.beat);
+    } else if (exchange->state == RESPONSE_NONE) {
+        /* Work has begun: what could be wrong with the request was told before.  A file has a head of its own. */
+        is_known = exchange->has_work && exchange->method == HTTP_POST && !exchange->streams_body;
+        exchange->begins = is_known && !exchange->work.streams;
+        if (is_known && exchange->work.streams) begin_stream(exchange);
+        exchange->written_ns = clock_ns();
+        if (exchange->begins) wake_connection(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);
+    return is_known;
 }
 
 /* ---- the response ---- */
@@ -219,6 +251,7 @@ static void reply(struct exchange *exchange, unsigned http_status, const char *c
         exchange->out = bytes;
         exchange->out_start = 0;
         exchange->out_end = exchange->out_capacity = length;
+        exchange->is_cut = exchange->begins && http_status != 200; /* its client was told 200 */
         if (error != NULL) {
             exchange->retry_after_seconds = error->retry_after_seconds;
             exchange->never_retry = error->never_retry;
@@ -261,13 +294,7 @@ void exchange_reply_error(struct exchange *exchange, const struct api_error *err
 
 void exchange_stream_begin(struct exchange *exchange) {
     pthread_mutex_lock(&exchange->mutex);
-    if (exchange->state == RESPONSE_NONE) {
-        exchange->state = RESPONSE_STREAM;
-        exchange->http_status = 200;
-        exchange->content_type = "text/event-stream";
-        exchange->written_ns = clock_ns();
-        wake_connection(exchange);
-    }
+    if (exchange->state == RESPONSE_NONE) begin_stream(exchange);
     pthread_mutex_unlock(&exchange->mutex);
 }
 
@@ -384,6 +411,8 @@ enum exchange_progress exchange_await(struct exchange *exchange, void *connectio
     pthread_mutex_lock(&exchange->mutex);
     if (exchange->has_left)
         progress = EXCHANGE_LEFT;
+    else if (exchange->begins)
+        progress = EXCHANGE_BEGINS;
     else if (exchange->state == RESPONSE_WHOLE)
         progress = EXCHANGE_HAS_REPLY;
     else if (exchange->state != RESPONSE_NONE)
@@ -492,8 +521,12 @@ int64_t exchange_read(struct exchange *exchange, char *buffer, size_t capacity, 
             pthread_cond_broadcast(&exchange->moved);
             call_work(exchange, exchange->work.resume);
         }
-    } else if (exchange->state == RESPONSE_ENDED) {
+    } else if (exchange->state == RESPONSE_ENDED || exchange->state == RESPONSE_WHOLE) {
         result = EXCHANGE_READ_END;
+    } else if (exchange->owes_blank) {
+        exchange->owes_blank = false;
+        buffer[0] = ' ';
+        result = 1;
     } else {
         fall_asleep(exchange, connection, suspend, wake);
     }
@@ -512,6 +545,12 @@ bool exchange_tick(struct exchange *exchange, uint64_t now_ns) {
         now_ns > exchange->written_ns + EXCHANGE_BEAT_SECONDS * second) {
         exchange->written_ns = now_ns;
         call_work(exchange, exchange->work.beat);
+    }
+    if (exchange->begins && exchange->state == RESPONSE_NONE &&
+        now_ns > exchange->written_ns + EXCHANGE_BEAT_SECONDS * second) {
+        exchange->written_ns = now_ns;
+        exchange->owes_blank = true;
+        wake_connection(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);
     return blocked;

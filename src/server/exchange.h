@@ -2,7 +2,7 @@
  *
  *   worker:   exchange_reply (a whole body), or exchange_stream_begin, exchange_write ..., exchange_stream_end
  *   HTTP:     waits (the connection is suspended), then sends what is there
- *   watcher:  exchange_leave when the client closed its connection
+ *   watcher:  exchange_leave when the client closed its connection; exchange_probe when it only sends no more
  *
  * What is written is kept until the client takes it.  Beyond EXCHANGE_BUFFER_BYTES exchange_write says so: its caller
  * pauses the work, and struct exchange_work.resume goes on once the client has taken half of it.  Writing after the
@@ -36,6 +36,7 @@ struct exchange_work {
     void (*leave)(void *context);  /* the client is gone: nobody reads what follows; once */
     void (*resume)(void *context); /* the client took what made exchange_write say stop */
     void (*beat)(void *context);   /* nothing was written for EXCHANGE_BEAT_SECONDS; streams only */
+    bool streams;                  /* the answer will be a stream */
 };
 
 /* How the HTTP side wakes a connection that it suspended. */
@@ -113,7 +114,14 @@ void exchange_set_work(struct exchange *exchange, const struct exchange_work *wo
 
 /* ---- the HTTP side and the watcher ---- */
 
-enum exchange_progress { EXCHANGE_WAITS, EXCHANGE_HAS_REPLY, EXCHANGE_HAS_STREAM, EXCHANGE_LEFT };
+/* EXCHANGE_BEGINS: status 200 and application/json, as of exchange_probe; the body follows by exchange_read. */
+enum exchange_progress {
+    EXCHANGE_WAITS,
+    EXCHANGE_HAS_REPLY,
+    EXCHANGE_HAS_STREAM,
+    EXCHANGE_BEGINS,
+    EXCHANGE_LEFT
+};
 enum { EXCHANGE_READ_END = -1, EXCHANGE_READ_LEFT = -2 };
 
 struct exchange_reply_view {
@@ -155,6 +163,10 @@ int64_t exchange_read(struct exchange *exchange, char *buffer, size_t capacity, 
                       void (*suspend)(void *connection), exchange_wake *wake);
 /* The client is gone, or has taken nothing for too long. */
 void exchange_leave(struct exchange *exchange);
+/* The client sends no more, since ended_ns: it has closed its socket, or waits for the answer with that side of it shut.
+ * Which of both, the system tells once something is sent to it: a beat of a stream, else the head of the answer, ahead of
+ * its body.  false: there is nothing to send yet. */
+bool exchange_probe(struct exchange *exchange, uint64_t ended_ns);
 /* Once a second: sends beats.  true: the client has taken nothing for EXCHANGE_BLOCKED_SECONDS. */
 bool exchange_tick(struct exchange *exchange, uint64_t now_ns);
 

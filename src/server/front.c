@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -19,6 +20,10 @@
 
 enum { SOCKETS_MAX = 4 * FRONT_CONNECTIONS_MAX, EVENTS_MAX = 64, TICK_MS = 500, LINGER_SECONDS = 2 };
 enum {
+    PROBE_MS = 100, /* an answer that needs no model is there by then */
+    QUIET_TICKS = 2 /* after which nothing of a body comes behind its client's end */
+};
+enum {
     SEND_BUFFER = 64 << 10,
     ROOM_SECONDS = 5 /* until bodies have likely been understood */
 };
@@ -27,7 +32,7 @@ enum { ORIGIN_BYTES_MAX = 256 };
 
 static const uint64_t second_ns = 1000000000;
 
-enum connection_state { CONNECTION_HEAD, CONNECTION_ADOPTED, CONNECTION_LINGERS };
+enum connection_state { CONNECTION_HEAD, CONNECTION_BODY, CONNECTION_ADOPTED, CONNECTION_LINGERS };
 
 struct connection {
     enum connection_state state;
@@ -35,6 +40,10 @@ struct connection {
     uint64_t deadline_ns;      /* 0: none */
     struct exchange *exchange; /* a reference; NULL before the head is complete */
     bool in_use;
+    uint64_t ended_ns; /* since when its client sends no more, and whether it reads is not known; 0: no such */
+    bool has_ended;    /* within the body */
+    unsigned quiet;    /* ticks since then without anything to read */
+    size_t awaited;    /* CONNECTION_BODY: bytes of the whole request */
     size_t file_bytes; /* of a file, that came since its deadline was moved */
     struct sockaddr_storage address;
     socklen_t address_length;
@@ -51,6 +60,7 @@ struct front {
     struct connection *connections; /* [SOCKETS_MAX], by socket */
     uint64_t *networks;             /* the same: where they come from (client_network.h); 0: none, or not counted */
     size_t count;
+    bool has_ended; /* a client, and whether it reads is to be found out */
     uint32_t next_generation;
     uint64_t next_number; /* of requests */
     char peek[HEAD_BYTES_MAX];
@@ -187,7 +197,44 @@ static bool admit(struct front *front, struct connection *connection, const stru
     return true;
 }
 
-/* Reads as far as the head goes, without taking it from the socket. */
+static size_t readable(int socket) {
+    int bytes = 0;
+    return ioctl(socket, FIONREAD, &bytes) == 0 && bytes > 0 ? (size_t)bytes : 0;
+}
+
+/* The connection is libmicrohttpd's from here on. */
+static void give_away(struct front *front, int socket) {
+    struct connection *connection = &front->connections[socket];
+    connection->state = CONNECTION_ADOPTED;
+    connection->deadline_ns = clock_ns() + FRONT_BODY_SECONDS * second_ns;
+    if (!watch(front, EPOLL_CTL_MOD, socket, EPOLLRDHUP | EPOLLET, connection->generation)) {
+        close_connection(front, socket);
+        return;
+    }
+    const struct sockaddr_storage address = connection->address;
+    const socklen_t length = connection->address_length;
+    pthread_mutex_unlock(&front->mutex);
+    const bool adopted =
+        front->options.adopt(front->options.context, socket, (const struct sockaddr *)&address, length);
+    pthread_mutex_lock(&front->mutex);
+    if (!adopted) forget(front, connection);
+}
+
+/* head: has been read anew from front->peek. */
+static void refuse_body(struct front *front, int socket, const struct head *head, unsigned http_status, const char *why) {
+    struct api_error error;
+    api_error_set(&error, http_status, NULL, "HTTP: the body %s", why);
+    refuse(front, socket, head, &error);
+}
+
+/* Whether it is in the socket before the connection is given away: a client that waits for leave sends none. */
+static bool body_is_awaited(const struct front *front, const struct head *head) {
+    const bool is_file = front->options.takes_file != NULL && front->options.takes_file(head);
+    return !is_file && head->expect.text == NULL && head->content_length > 0 &&
+           head->content_length <= FRONT_BODY_SHORT;
+}
+
+/* Reads as far as the head goes, without taking it from the socket; and waits for a short body. */
 static void read_head(struct front *front, int socket, bool has_ended) {
     struct connection *connection = &front->connections[socket];
     const ssize_t count = recv(socket, front->peek, sizeof front->peek, MSG_PEEK);
@@ -203,23 +250,23 @@ static void read_head(struct front *front, int socket, bool has_ended) {
         if (has_ended) close_connection(front, socket);
         return;
     }
-    if (result == HEAD_REFUSED || !admit(front, connection, &head, &error)) {
+    const bool is_new = connection->state == CONNECTION_HEAD;
+    if (result == HEAD_REFUSED || (is_new && !admit(front, connection, &head, &error))) {
         refuse(front, socket, &head, &error);
         return;
     }
-    connection->state = CONNECTION_ADOPTED;
-    connection->deadline_ns = clock_ns() + FRONT_BODY_SECONDS * second_ns;
-    if (!watch(front, EPOLL_CTL_MOD, socket, EPOLLRDHUP | EPOLLET, connection->generation)) {
-        close_connection(front, socket);
-        return;
+    if (is_new && body_is_awaited(front, &head)) {
+        const char *end = memmem(front->peek, (size_t)count, "\r\n\r\n", 4);
+        connection->awaited = (size_t)(end + 4 - front->peek) + (size_t)head.content_length;
     }
-    const struct sockaddr_storage address = connection->address;
-    const socklen_t length = connection->address_length;
-    pthread_mutex_unlock(&front->mutex);
-    const bool adopted =
-        front->options.adopt(front->options.context, socket, (const struct sockaddr *)&address, length);
-    pthread_mutex_lock(&front->mutex);
-    if (!adopted) forget(front, connection);
+    if (readable(socket) >= connection->awaited) {
+        give_away(front, socket);
+    } else if (has_ended) {
+        refuse_body(front, socket, &head, 400, "is shorter than its Content-Length");
+    } else if (is_new) {
+        connection->state = CONNECTION_BODY;
+        connection->deadline_ns = clock_ns() + FRONT_BODY_SECONDS * second_ns;
+    }
 }
 
 /* ---- the loop; the mutex is held but while it waits ---- */
@@ -283,8 +330,7 @@ static void accept_all(struct front *front) {
     }
 }
 
-/* The client of an adopted connection closed it.  libmicrohttpd does not notice an end that comes with the last bytes
- * of a part of a body: its edge-triggered epoll tells once, and it reads once. */
+/* The client of an adopted connection is gone. */
 static void peer_left(struct front *front, int socket) {
     const struct connection *connection = &front->connections[socket];
     struct exchange *exchange = connection->exchange;
@@ -299,6 +345,48 @@ static void peer_left(struct front *front, int socket) {
     if (waits_for_body) (void)shutdown(socket, SHUT_RDWR);
 }
 
+/* It sends no more.  Its body may be whole all the same, but for what the socket still holds. */
+static void peer_ended(struct front *front, struct connection *connection) {
+    connection->has_ended = connection->deadline_ns != 0;
+    if (connection->has_ended) return;
+    connection->ended_ns = clock_ns();
+    front->has_ended = true;
+}
+
+/* libmicrohttpd does not notice an end that comes with the last bytes of a part of a body: its edge-triggered epoll
+ * tells once, and it reads once. */
+static bool body_is_cut(struct connection *connection, int socket) {
+    if (!connection->has_ended || connection->deadline_ns == 0) return false;
+    connection->quiet = readable(socket) == 0 ? connection->quiet + 1 : 0;
+    return connection->quiet >= QUIET_TICKS;
+}
+
+/* Finds out of the clients that send no more whether they read. */
+static void probe_all(struct front *front, uint64_t now_ns) {
+    front->has_ended = false;
+    for (int socket = 0; socket < SOCKETS_MAX; socket++) {
+        struct connection *connection = &front->connections[socket];
+        if (!connection->in_use || connection->state != CONNECTION_ADOPTED || connection->ended_ns == 0) continue;
+        const uint64_t ended_ns = connection->ended_ns;
+        const uint32_t generation = connection->generation;
+        if (now_ns < ended_ns + PROBE_MS * UINT64_C(1000000)) {
+            front->has_ended = true;
+            continue;
+        }
+        struct exchange *exchange = connection->exchange;
+        exchange_acquire(exchange);
+        pthread_mutex_unlock(&front->mutex);
+        const bool is_known = exchange_probe(exchange, ended_ns);
+        exchange_release(exchange);
+        pthread_mutex_lock(&front->mutex);
+        if (!connection->in_use || connection->generation != generation) continue;
+        if (is_known)
+            connection->ended_ns = 0;
+        else
+            front->has_ended = true;
+    }
+}
+
 static void handle_event(struct front *front, const struct epoll_event *event) {
     const int socket = (int)(uint32_t)event->data.u64;
     if (socket == front->wake) {
@@ -310,12 +398,19 @@ static void handle_event(struct front *front, const struct epoll_event *event) {
         accept_all(front);
         return;
     }
-    const struct connection *connection = &front->connections[socket];
+    struct connection *connection = &front->connections[socket];
     if (!connection->in_use || connection->generation != (uint32_t)(event->data.u64 >> 32)) return;
+    const bool is_gone = (event->events & (EPOLLHUP | EPOLLERR)) != 0;
     switch (connection->state) {
-    case CONNECTION_HEAD: read_head(front, socket, (event->events & (EPOLLRDHUP | EPOLLHUP)) != 0); break;
+    case CONNECTION_HEAD:
+    case CONNECTION_BODY: read_head(front, socket, is_gone || (event->events & EPOLLRDHUP) != 0); break;
     case CONNECTION_LINGERS: linger(front, socket); break;
-    case CONNECTION_ADOPTED: peer_left(front, socket); break;
+    case CONNECTION_ADOPTED:
+        if (is_gone)
+            peer_left(front, socket);
+        else
+            peer_ended(front, connection);
+        break;
     }
 }
 
@@ -331,11 +426,16 @@ static void tick(struct front *front, uint64_t now_ns) {
             refuse(front, socket, &(struct head){.is_1_0 = false}, &error);
             continue;
         }
+        if (gives_up && connection->state == CONNECTION_BODY) {
+            refuse_body(front, socket, &(struct head){.is_1_0 = false}, 408, "took longer than 60 s");
+            continue;
+        }
         if (gives_up && connection->state == CONNECTION_LINGERS) {
             close_connection(front, socket);
             continue;
         }
         if (connection->state != CONNECTION_ADOPTED) continue;
+        gives_up = body_is_cut(connection, socket) || gives_up;
         struct exchange *exchange = connection->exchange;
         exchange_acquire(exchange);
         pthread_mutex_unlock(&front->mutex);
@@ -356,12 +456,14 @@ static void *front_thread(void *context) {
     uint64_t ticked_ns = clock_ns();
     pthread_mutex_lock(&front->mutex);
     while (!front->stops) {
+        const int wait_ms = front->has_ended ? PROBE_MS / 2 : TICK_MS;
         pthread_mutex_unlock(&front->mutex);
-        const int count = epoll_wait(front->epoll, events, EVENTS_MAX, TICK_MS);
+        const int count = epoll_wait(front->epoll, events, EVENTS_MAX, wait_ms);
         pthread_mutex_lock(&front->mutex);
         if (front->closes_listener) listener_close(&front->listener);
         for (int i = 0; i < count && !front->stops; i++) handle_event(front, &events[i]);
         const uint64_t now_ns = clock_ns();
+        if (front->has_ended) probe_all(front, now_ns);
         if (now_ns - ticked_ns < (uint64_t)TICK_MS * 1000000) continue;
         ticked_ns = now_ns;
         tick(front, now_ns);
@@ -441,7 +543,14 @@ struct exchange *front_exchange(struct front *front, int socket) {
 
 void front_body_complete(struct front *front, int socket) {
     pthread_mutex_lock(&front->mutex);
-    if (socket >= 0 && socket < SOCKETS_MAX) front->connections[socket].deadline_ns = 0;
+    if (socket >= 0 && socket < SOCKETS_MAX) {
+        struct connection *connection = &front->connections[socket];
+        connection->deadline_ns = 0;
+        if (connection->has_ended) {
+            peer_ended(front, connection);
+            (void)eventfd_write(front->wake, 1);
+        }
+    }
     pthread_mutex_unlock(&front->mutex);
 }
 

@@ -7,6 +7,9 @@
  * A connection carries one request: there is nothing behind it that could be understood differently.  One thread:
  * an epoll of its own sees a client that closes at once, also while libmicrohttpd has the connection suspended
  * (decision 0042).  Deadlines close by shutdown, which libmicrohttpd notices.
+ *
+ * A client that sends no more may still read: its request is answered if it is whole.  A body of at most
+ * FRONT_BODY_SHORT bytes is waited for before the connection is given away, so that one that is cut is told so.
  */
 #ifndef LOAM_SERVER_FRONT_H
 #define LOAM_SERVER_FRONT_H
@@ -25,6 +28,7 @@ enum {
     FRONT_HEAD_SECONDS = 10,
     FRONT_BODY_SECONDS = 60, /* of a file: each FRONT_FILE_STEP bytes of it */
     FRONT_FILE_STEP = 64 << 10,
+    FRONT_BODY_SHORT = 16 << 10,
 };
 /* Bodies of all requests together. */
 #define FRONT_BODY_BYTES_MAX (UINT64_C(256) << 20)

@@ -110,13 +110,13 @@ static enum MHD_Result send_file(struct http_request *request, const struct exch
     return send_response(request->connection, 200, response);
 }
 
-static enum MHD_Result send_stream(struct http_request *request) {
+static enum MHD_Result send_stream(struct http_request *request, const char *content_type) {
     const struct exchange_file *file = exchange_get_file(request->exchange);
     if (file != NULL) return send_file(request, file);
     struct MHD_Response *response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, request, NULL);
     if (response == NULL) return MHD_NO;
-    add_headers(response, request->exchange, "text/event-stream");
+    add_headers(response, request->exchange, content_type);
     (void)MHD_add_response_header(response, "Cache-Control", "no-store");
     (void)MHD_add_response_header(response, "X-Accel-Buffering", "no");
     return send_response(request->connection, 200, response);
@@ -167,7 +167,8 @@ static enum MHD_Result send_answer(struct http_request *request) {
     switch (exchange_await(request->exchange, request->connection, suspend, wake)) {
     case EXCHANGE_WAITS: return MHD_YES;
     case EXCHANGE_HAS_REPLY: return send_whole(request);
-    case EXCHANGE_HAS_STREAM: return send_stream(request);
+    case EXCHANGE_HAS_STREAM: return send_stream(request, "text/event-stream");
+    case EXCHANGE_BEGINS: return send_stream(request, "application/json");
     case EXCHANGE_LEFT: break;
     }
     return MHD_NO;

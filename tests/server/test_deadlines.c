@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -124,9 +125,16 @@ static void handle(void *context, struct exchange *exchange) {
         exchange_reply(exchange, 200, "text/plain", strdup("answered"), 8);
         return;
     }
-    const struct exchange_work work = {stream, stream_left, stream_resumes, stream_beats};
+    const struct exchange_work work = {.context = stream,
+                                       .leave = stream_left,
+                                       .resume = stream_resumes,
+                                       .beat = stream_beats};
     exchange_acquire(exchange);
     stream->exchange = exchange;
+    if (strcmp(exchange_path(exchange), "/held") == 0) {
+        exchange_set_work(exchange, &work);
+        return;
+    }
     exchange_stream_begin(exchange);
     if (strcmp(exchange_path(exchange), "/flood") == 0) {
         char *bytes = calloc(1, FLOOD_BYTES);
@@ -342,6 +350,47 @@ static void test_blocked_clients(void **state) {
     close_stream(&stream);
     close(client);
     close_http(http);
+}
+
+/* A client that has shut its sending side has the head of its answer, then a blank of its JSON now and then; one that
+ * has closed since is gone by the second of them: the system tells after the first. */
+static void test_half_closed_clients(void **state) {
+    enum { CASES = 2 };
+    (void)state;
+    for (int leaves = 0; leaves < CASES; leaves++) {
+        struct http *http;
+        struct stream stream;
+        char text[1000] = "", rest[1000] = "";
+        open_http(&http, &stream);
+        const int client = http_client_post(http_port(http), "/held", "{}");
+        assert_int_equal(shutdown(client, SHUT_WR), 0);
+        ssize_t count = 0;
+        for (int tries = 0; count <= 0 && tries < 100; tries++) { /* its end may come before its request is at work */
+            front_looks(http);
+            clock_skip(SECOND / 4);
+            usleep(10000);
+            count = recv(client, text, 1, MSG_DONTWAIT);
+        }
+        assert_int_equal(count, 1);
+        http_client_read(client, text, sizeof text, "\r\n\r\n");
+        assert_non_null(strstr(text, "200 OK"));
+        if (leaves) close(client);
+        clock_skip((EXCHANGE_BEAT_SECONDS + 1) * SECOND);
+        front_looks(http);
+        if (leaves) {
+            wait_for(&stream.left, 1);
+        } else {
+            http_client_read(client, rest, sizeof rest, " \r\n");
+            exchange_reply(stream.exchange, 200, "application/json", strdup("{\"a\": 1}"), 8);
+            http_client_read(client, rest, sizeof rest, NULL);
+            assert_non_null(strstr(rest, "{\"a\": 1}\r\n0\r\n"));
+            assert_int_equal(atomic_load(&stream.left), 0);
+            close(client);
+        }
+        exchange_set_work(stream.exchange, NULL);
+        exchange_release(stream.exchange);
+        close_http(http);
+    }
 }
 
 /* ---- the whole server, and a clock that runs ---- */
@@ -785,6 +834,7 @@ int main(void) {
                                        cmocka_unit_test(test_files),
                                        cmocka_unit_test(test_beats),
                                        cmocka_unit_test(test_blocked_clients),
+                                       cmocka_unit_test(test_half_closed_clients),
                                        cmocka_unit_test(test_requests_at_the_end),
                                        cmocka_unit_test(test_families_beat),
                                        cmocka_unit_test(test_keys_take_turns),

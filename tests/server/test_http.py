@@ -88,6 +88,60 @@ class Http(Case):
                 self.assertEqual(self.server.post(PATH, question).json["choices"][0]["text"], expected)
         self.assertEqual(self.count("cancelled_total") - before, opened)  # each once, and nobody else
 
+    def half_closed(self, data):
+        """The whole response to these bytes, behind which the client shuts its sending side."""
+        with self.server.connect() as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            return whole(connection)
+
+    def test_half_closed_clients(self):
+        """They are answered: before the model has run, behind a long answer, streamed, and behind a body in parts."""
+        def post(body, length=None, version=b"1.1"):
+            text = json.dumps(body).encode()
+            return (b"POST /v1/completions HTTP/%s\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                    b"Content-Length: %d\r\n\r\n%s" % (version, len(text) if length is None else length, text))
+        for _ in range(20):
+            self.assertEqual(self.half_closed(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200)
+        for tokens in (1, 600):  # the second one takes longer than clients that leave may keep their place
+            body = {"prompt": "The king", "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+            text = self.server.post(PATH, body).json["choices"][0]["text"]
+            reply = self.half_closed(post(body))
+            self.assertEqual((reply.status, reply.headers["Content-Type"]), (200, "application/json"))
+            self.assertEqual(reply.json["choices"][0]["text"], text)
+            self.assertEqual(self.half_closed(post(body, version=b"1.0")).json["choices"][0]["text"], text)
+            frames = self.half_closed(post({**body, "stream": True})).frames
+            self.assertEqual("".join(f["choices"][0]["text"] for f in frames[:-1]), text)
+            self.assertEqual(frames[-1], "[DONE]")
+            padded = {**body, "ignored": "x" * 200000}
+            self.assertEqual(self.half_closed(post(padded)).json["choices"][0]["text"], text)
+        reply = self.half_closed(post({"prompt": 5}))
+        self.refused(reply, 400, "prompt")
+        reply = self.half_closed(post({"prompt": "x"}, length=1000))
+        self.refused(reply, 400, "Content-Length")
+        self.assertEqual(self.server.raw(post({"prompt": "x" * 20000}, length=30000), finish=True), b"")  # not for long
+
+    def test_half_closed_in_the_queue(self):
+        """A stream's head comes while others have the slots, and no more than that before it is admitted."""
+        long = {"prompt": "Once upon a time", "max_tokens": 4000, "temperature": 0, "ignore_eos": True}
+        for streams in (False, True):
+            holders = [self.server.open(PATH, long) for _ in range(2)]
+            self.assertTrue(wait_until(lambda: self.count("decoding") == 2))
+            connection = self.server.open(CHAT, {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2,
+                                                 "stream": streams})
+            connection.shutdown(socket.SHUT_WR)
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            self.assertEqual((response.status, response.getheader("Content-Type")),
+                             (200, "text/event-stream" if streams else "application/json"))
+            self.assertEqual(self.count("queued"), 1)
+            for holder in holders:
+                holder.close()
+            rest = response.read()
+            self.assertTrue(rest.endswith(b"data: [DONE]\n\n") if streams else "choices" in json.loads(rest), rest)
+            response.close()
+            connection.close()
+
     def test_files_do_not_leak(self):
         def files():
             return len(os.listdir("/proc/%d/fd" % self.server.process.pid))

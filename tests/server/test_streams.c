@@ -41,7 +41,8 @@ static void stream_left(void *context) {
 static void stream_goes_on(void *context) { (void)context; }
 
 static void open_stream(struct idle_streams *streams, struct exchange *exchange) {
-    const struct exchange_work work = {streams, stream_left, stream_goes_on, stream_goes_on};
+    const struct exchange_work work = {
+        .context = streams, .leave = stream_left, .resume = stream_goes_on, .beat = stream_goes_on};
     exchange_acquire(exchange);
     pthread_mutex_lock(&streams->mutex);
     assert_true(streams->count < STREAMS);
