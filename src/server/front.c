@@ -220,8 +220,9 @@ static void give_away(struct front *front, int socket) {
     if (!adopted) forget(front, connection);
 }
 
-/* head: has been read anew from front->peek. */
-static void refuse_body(struct front *front, int socket, const struct head *head, unsigned http_status, const char *why) {
+/* why: what the body does. */
+static void refuse_body(struct front *front, int socket, const struct head *head, unsigned http_status,
+                        const char *why) {
     struct api_error error;
     api_error_set(&error, http_status, NULL, "HTTP: the body %s", why);
     refuse(front, socket, head, &error);

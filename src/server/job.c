@@ -236,8 +236,9 @@ static void deliver(struct job *job, struct service_token *token) {
     token->bytes = job->text != NULL ? job->text : "";
     token->length = job->text_length;
     job->text_length = 0;
-    if (job->listener.token != NULL && job->listener.token(job->listener.context, token) == SERVICE_PAUSE)
-        job->paused = true;
+    if (job->listener.token == NULL || job->listener.token(job->listener.context, token) != SERVICE_PAUSE) return;
+    if (!job->paused) job->paused_since = clock_seconds();
+    job->paused = true;
 }
 
 enum status job_take(struct job *job, struct service *service, const float *logits, struct error *error) {

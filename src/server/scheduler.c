@@ -32,7 +32,7 @@ static bool queue_remove(struct service *service, struct job *job) {
 static struct job *queue_head(struct service *service) {
     struct job *best = NULL;
     for (struct job *job = service->queue; job != NULL; job = job->next) {
-        if (job->cancelled) continue;
+        if (job->cancelled || job_is_unread(job)) continue;
         const bool goes_first = best == NULL || job->priority < best->priority ||
                                 (job->priority == best->priority &&
                                  account_seconds(service, job) < account_seconds(service, best));
@@ -139,6 +139,7 @@ static void admit_all(struct service *service) {
             job = NULL;
         }
         if (job != NULL) (void)queue_remove(service, job);
+        if (job != NULL) job->paused = job->resumed = false;
         service->admitted = job;
         pthread_mutex_unlock(&service->mutex);
         if (job == NULL) return;
@@ -157,18 +158,31 @@ static bool has_decoded_long(const struct service *service, const struct job *jo
     return now - job->decode_since >= (again > least ? again : least);
 }
 
-/* The head of the queue has waited long, and somebody has decoded long: they change places. */
+/* Whose client has read nothing for longest, and for long; NULL: there is none. */
+static struct job *find_unread(struct service *service, double now) {
+    struct job *found = NULL;
+    for (size_t i = 0; i < service->running_count; i++) {
+        struct job *job = service->running[i];
+        if (!job->paused || now - job->paused_since < service->options.unread_ms * 1e-3) continue;
+        if (found == NULL || job->paused_since < found->paused_since) found = job;
+    }
+    return found;
+}
+
+/* The head of the queue has waited long, and somebody has decoded long: they change places.  For one whose client does
+ * not read nobody waits long. */
 static void preempt(struct service *service) {
     double now = clock_seconds();
-    if (service->running_count < service->running_max || service->engine == NULL ||
-        !engine_saves(service->engine))
-        return;
+    if (service->running_count < service->running_max || service->engine == NULL) return;
     pthread_mutex_lock(&service->mutex);
     const struct job *head = queue_head(service);
-    bool waited = head != NULL && now - head->queued_since >= service->options.preempt_wait_ms * 1e-3;
+    const bool waits = head != NULL;
+    const bool waited = waits && now - head->queued_since >= service->options.preempt_wait_ms * 1e-3 &&
+                        engine_saves(service->engine);
     pthread_mutex_unlock(&service->mutex);
-    struct job *victim = NULL;
-    for (size_t i = 0; i < service->running_count && waited; i++) {
+    struct job *victim = waits ? find_unread(service, now) : NULL;
+    const bool decides = waited && victim == NULL;
+    for (size_t i = 0; i < service->running_count && decides; i++) {
         struct job *job = service->running[i];
         if (!has_decoded_long(service, job, now)) continue;
         if (victim == NULL || job->decode_since < victim->decode_since) victim = job;

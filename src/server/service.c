@@ -9,7 +9,7 @@
 #include "platform/clock.h"
 #include "server/service_internal.h"
 
-enum { PREEMPT_WAIT_MS = 10000, PREEMPT_RUN_MS = 60000, WAIT_MAX_SECONDS = 120 };
+enum { PREEMPT_WAIT_MS = 10000, PREEMPT_RUN_MS = 60000, UNREAD_MS = 3000, WAIT_MAX_SECONDS = 120 };
 #define DISK_POLL_SECONDS 1e-3
 
 static struct timespec after(double seconds) {
@@ -25,6 +25,13 @@ static struct timespec after(double seconds) {
     return at;
 }
 
+/* Under the mutex.  Whether a job of the queue would begin with a slot. */
+static bool queue_has_takers(const struct service *service) {
+    for (const struct job *job = service->queue; job != NULL; job = job->next)
+        if (job->cancelled || !job_is_unread(job)) return true;
+    return false;
+}
+
 /* Waits for something to do, or for the end of draining. */
 static void wait_for_work(struct service *service) {
     if (service->awaits_disk) {
@@ -33,12 +40,13 @@ static void wait_for_work(struct service *service) {
             (void)pthread_cond_timedwait(&service->work, &service->mutex, &soon);
         return;
     }
-    bool waits = service->queue == NULL && service->callers == NULL && !service->stopping;
+    const bool has_takers = queue_has_takers(service);
+    bool waits = !has_takers && service->callers == NULL && !service->stopping;
     for (size_t i = 0; i < service->running_count; i++)
         if (service->running[i]->cancelled || service->running[i]->resumed) waits = false;
     if (service->draining && service->drain_deadline <= clock_seconds())
         waits = waits && service->job_count == 0;
-    if (service->queue != NULL && service->running_count > 0 && !service->stopping &&
+    if (has_takers && service->running_count > 0 && !service->stopping &&
         service->callers == NULL)
         waits = service->running_count >= service->running_max; /* all slots are paused */
     if (!waits) return;
@@ -74,6 +82,7 @@ static void take_options(struct service *service, const struct service_options *
     if (own->slice_ms == 0) own->slice_ms = SERVICE_SLICE_MS_DEFAULT;
     if (own->preempt_wait_ms == 0) own->preempt_wait_ms = PREEMPT_WAIT_MS;
     if (own->preempt_run_ms == 0) own->preempt_run_ms = PREEMPT_RUN_MS;
+    if (own->unread_ms == 0) own->unread_ms = UNREAD_MS;
     service->running_max = own->parallel;
 }
 

@@ -65,6 +65,9 @@ struct service_options {
     /* Preemption: the head of the queue waited this long, and a sequence has made new tokens for this long, and for as
      * long as it took to compute again what an earlier preemption had cost.  0: 10 s, 60 s. */
     uint32_t preempt_wait_ms, preempt_run_ms;
+    /* A client that has not read for so long gives its slot to one that waits; its answer goes on once it reads.
+     * 0: 3 s. */
+    uint32_t unread_ms;
 };
 
 enum status service_create(struct service **service, const struct service_options *options,

@@ -53,7 +53,8 @@ struct job {
 
     /* While it runs. */
     struct answer answer;
-    bool paused, was_admitted;
+    bool paused, was_admitted; /* paused: its client does not read; also in the queue */
+    double paused_since;
     bool observes; /* the observer's work on the last step is not done */
     size_t reused, progress_done, progress_told;
     /* enum token_origin of tokens that were stored before a preemption or damage */
@@ -148,6 +149,9 @@ struct service {
     uint64_t turn;
     struct service_statistics statistics;
 };
+
+/* Its client does not take what is there.  Under the mutex. */
+static inline bool job_is_unread(const struct job *job) { return job->paused && !job->resumed; }
 
 /* job.c */
 enum status job_create(struct job **job, struct service *service, const struct service_request *request,

@@ -381,10 +381,10 @@ static void test_half_closed_clients(void **state) {
             wait_for(&stream.left, 1);
         } else {
             http_client_read(client, rest, sizeof rest, " \r\n");
+            assert_int_equal(atomic_load(&stream.left), 0);
             exchange_reply(stream.exchange, 200, "application/json", strdup("{\"a\": 1}"), 8);
             http_client_read(client, rest, sizeof rest, NULL);
             assert_non_null(strstr(rest, "{\"a\": 1}\r\n0\r\n"));
-            assert_int_equal(atomic_load(&stream.left), 0);
             close(client);
         }
         exchange_set_work(stream.exchange, NULL);
@@ -678,8 +678,72 @@ static void test_a_slot_changes_hands(void **state) {
     for (size_t sequences = 1; sequences <= 2; sequences++) {
         service_rig_open(
             &rig, &(struct service_rig_options){
-                      .parallel = 1, .sequences = sequences, .context_size = 512, .host_bytes = 64 << 20});
+                      .parallel = 1,
+                      .sequences = sequences,
+                      .context_size = 512,
+                      .host_bytes = 64 << 20,
+                      .service = {.unread_ms = UINT32_MAX}}); /* a client that pauses stands for a slow model */
         for (size_t i = sequences - 1; i < CASES; i += 2) change_hands(&rig, i);
+        service_rig_close(&rig);
+    }
+    atomic_store(&skipped_ns, 0);
+}
+
+static size_t token_count(struct client *client) {
+    pthread_mutex_lock(&client->mutex);
+    const size_t count = client->tokens.count;
+    pthread_mutex_unlock(&client->mutex);
+    return count;
+}
+
+/* A client that does not read gives its slot to the one that waits, within seconds, and has the same answer once it
+ * reads; while it does not, the slot stays free, and nothing turns.  Saved or not. */
+static void test_unread_answers_give_way(void **state) {
+    enum { ANSWER = 24, PAUSE = 5 };
+    (void)state;
+    for (int saves = 0; saves <= 1; saves++) {
+        struct service_rig rig;
+        struct client undisturbed, running, waiting, later;
+        service_rig_open(&rig, &(struct service_rig_options){.parallel = 1,
+                                                             .sequences = 1,
+                                                             .context_size = 512,
+                                                             .host_bytes = saves ? 64 << 20 : 0});
+        struct token_list prompt = rig_tokens(&rig, "The river ran past the mill.", 90),
+                          other = rig_tokens(&rig, "Snow lay on the roofs.", 66);
+        struct service_request request = rig_request(&prompt, ANSWER), asked = rig_request(&other, 3);
+        request.owner = "another";
+        client_init(&undisturbed, &rig);
+        client_ask(&undisturbed, &request);
+        request.owner = NULL;
+        client_init(&running, &rig);
+        client_init(&waiting, &rig);
+        client_init(&later, &rig);
+        running.pause_at = PAUSE;
+        client_submit(&running, &request);
+        client_wait_tokens(&running, PAUSE);
+        const uint64_t before = after_a_turn(rig.service).preemptions;
+        clock_skip(100 * SECOND); /* nobody waits */
+        assert_int_equal(after_a_turn(rig.service).preemptions, before);
+        client_submit(&waiting, &asked);
+        client_wait(&waiting);
+        assert_int_equal(waiting.done.reason, STOP_LENGTH);
+        assert_int_equal(after_a_turn(rig.service).preemptions, before + 1);
+        client_ask(&later, &asked); /* nor does it come back before it reads */
+        assert_int_equal(after_a_turn(rig.service).preemptions, before + 1);
+        assert_int_equal(token_count(&running), PAUSE);
+        pthread_mutex_lock(&running.mutex);
+        running.pause_at = 0;
+        pthread_mutex_unlock(&running.mutex);
+        service_resume(rig.service, running.ticket);
+        client_wait(&running);
+        assert_int_equal(running.done.reason, STOP_LENGTH);
+        assert_same_tokens(&undisturbed.tokens, &running.tokens);
+        client_deinit(&undisturbed);
+        client_deinit(&running);
+        client_deinit(&waiting);
+        client_deinit(&later);
+        token_list_deinit(&prompt);
+        token_list_deinit(&other);
         service_rig_close(&rig);
     }
     atomic_store(&skipped_ns, 0);
@@ -774,13 +838,6 @@ static void submit_rivals(void *context, struct engine *engine, const struct ser
     for (size_t i = 0; i < RIVALS; i++) client_submit(&rivals->clients[i], &rivals->requests[i]);
 }
 
-static size_t token_count(struct client *client) {
-    pthread_mutex_lock(&client->mutex);
-    const size_t count = client->tokens.count;
-    pthread_mutex_unlock(&client->mutex);
-    return count;
-}
-
 /* Steps that last longer than anybody may decode: two answers change places over one slot.  Both are behind the same
  * document, of which they are too small a part to be saved, so that what one had is computed again.  Still each stay
  * brings new tokens: when one has ended, the other is not where it was. */
@@ -839,6 +896,7 @@ int main(void) {
                                        cmocka_unit_test(test_families_beat),
                                        cmocka_unit_test(test_keys_take_turns),
                                        cmocka_unit_test(test_a_slot_changes_hands),
+                                       cmocka_unit_test(test_unread_answers_give_way),
                                        cmocka_unit_test(test_every_stay_brings_an_answer_on)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
