@@ -187,33 +187,6 @@ void exchange_leave(struct exchange *exchange) {
     pthread_mutex_unlock(&exchange->mutex);
 }
 
-/* The mutex is held. */
-static void begin_stream(struct exchange *exchange) {
-    exchange->state = RESPONSE_STREAM;
-    exchange->http_status = 200;
-    exchange->content_type = "text/event-stream";
-    exchange->written_ns = clock_ns();
-    wake_connection(exchange);
-}
-
-bool exchange_probe(struct exchange *exchange, uint64_t ended_ns) {
-    bool is_known = true;
-    pthread_mutex_lock(&exchange->mutex);
-    if (exchange->state == RESPONSE_STREAM && exchange->written_ns < ended_ns) {
-        exchange->written_ns = clock_ns();
-        call_work(exchange, exchange->work.beat);
-    } else if (exchange->state == RESPONSE_NONE) {
-        /* Work has begun: what could be wrong with the request was told before.  A file has a head of its own. */
-        is_known = exchange->has_work && exchange->method == HTTP_POST && !exchange->streams_body;
-        exchange->begins = is_known && !exchange->work.streams;
-        if (is_known && exchange->work.streams) begin_stream(exchange);
-        exchange->written_ns = clock_ns();
-        if (exchange->begins) wake_connection(exchange);
-    }
-    pthread_mutex_unlock(&exchange->mutex);
-    return is_known;
-}
-
 /* ---- the response ---- */
 
 /* The mutex is held.  false: no memory. */
@@ -234,6 +207,34 @@ static bool append(struct exchange *exchange, const char *bytes, size_t length) 
     if (exchange->out_end == 0) exchange->taken_ns = clock_ns(); /* the client can begin to take it */
     exchange->out_end += length;
     return true;
+}
+
+/* The mutex is held. */
+static void begin_stream(struct exchange *exchange) {
+    exchange->state = RESPONSE_STREAM;
+    exchange->http_status = 200;
+    exchange->content_type = "text/event-stream";
+    exchange->written_ns = clock_ns();
+    wake_connection(exchange);
+}
+
+bool exchange_probe(struct exchange *exchange, uint64_t ended_ns) {
+    static const char comment[] = ":\n\n"; /* which readers of events pass over */
+    bool is_known = true;
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->state == RESPONSE_STREAM && exchange->written_ns < ended_ns && !exchange->is_file) {
+        (void)append(exchange, comment, sizeof comment - 1);
+        wake_connection(exchange);
+    } else if (exchange->state == RESPONSE_NONE) {
+        /* Work has begun: what could be wrong with the request was told before.  A file has a head of its own. */
+        is_known = exchange->has_work && exchange->method == HTTP_POST && !exchange->streams_body;
+        exchange->begins = is_known && !exchange->work.streams;
+        if (is_known && exchange->work.streams) begin_stream(exchange);
+        exchange->written_ns = clock_ns();
+        if (exchange->begins) wake_connection(exchange);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
+    return is_known;
 }
 
 /* Takes bytes. */

@@ -164,8 +164,8 @@ int64_t exchange_read(struct exchange *exchange, char *buffer, size_t capacity, 
 /* The client is gone, or has taken nothing for too long. */
 void exchange_leave(struct exchange *exchange);
 /* The client sends no more, since ended_ns: it has closed its socket, or waits for the answer with that side of it
- * shut.  Which of both, the system tells once something is sent to it: a beat of a stream, else the head of the answer,
- * ahead of its body.  false: there is nothing to send yet. */
+ * shut.  Which of both, the system tells once something is sent to it: a comment in a stream, else the head of the
+ * answer, ahead of its body.  false: there is nothing to send yet. */
 bool exchange_probe(struct exchange *exchange, uint64_t ended_ns);
 /* Once a second: sends beats.  true: the client has taken nothing for EXCHANGE_BLOCKED_SECONDS. */
 bool exchange_tick(struct exchange *exchange, uint64_t now_ns);

@@ -21,7 +21,7 @@
 enum { SOCKETS_MAX = 4 * FRONT_CONNECTIONS_MAX, EVENTS_MAX = 64, TICK_MS = 500, LINGER_SECONDS = 2 };
 enum {
     PROBE_MS = 100, /* an answer that needs no model is there by then */
-    QUIET_TICKS = 2 /* after which nothing of a body comes behind its client's end */
+    QUIET_TICKS = 4 /* after which nothing of a body comes behind its client's end */
 };
 enum {
     SEND_BUFFER = 64 << 10,

@@ -133,6 +133,7 @@ static void handle(void *context, struct exchange *exchange) {
     stream->exchange = exchange;
     if (strcmp(exchange_path(exchange), "/held") == 0) {
         exchange_set_work(exchange, &work);
+        atomic_store(&stream->flooded, 1);
         return;
     }
     exchange_stream_begin(exchange);
@@ -364,8 +365,9 @@ static void test_half_closed_clients(void **state) {
         open_http(&http, &stream);
         const int client = http_client_post(http_port(http), "/held", "{}");
         assert_int_equal(shutdown(client, SHUT_WR), 0);
+        wait_for(&stream.flooded, 1);
         ssize_t count = 0;
-        for (int tries = 0; count <= 0 && tries < 100; tries++) { /* its end may come before its request is at work */
+        for (int tries = 0; count <= 0 && tries < 100; tries++) { /* its end may be noticed later */
             front_looks(http);
             clock_skip(SECOND / 4);
             usleep(10000);
