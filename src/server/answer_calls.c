@@ -6,7 +6,7 @@
 #include "format/json.h"
 
 const struct answer_call_tags *answer_call_tags(enum chat_syntax syntax, size_t index) {
-    enum { TAGS_MAX = 5 };
+    enum { TAGS_MAX = 8 };
     static const struct answer_call_tags hermes = {"<tool_call>", "</tool_call>", false};
     static const struct answer_call_tags tags[][TAGS_MAX] = {
         [CHAT_HERMES] = {{NULL, NULL, false}},
@@ -17,7 +17,10 @@ const struct answer_call_tags *answer_call_tags(enum chat_syntax syntax, size_t 
                           {"<|channel|>commentary to=functions.", "<|call|>", true},
                           {"<|start|>assistant<|channel|>commentary to=functions.", "<|call|>", true},
                           {"<|start|>assistant<|channel|>final<|message|>", "", false},
-                          {"<|channel|>final<|message|>", "", false}},
+                          {"<|channel|>final<|message|>", "", false},
+                          {"<|start|>assistant<|channel|>commentary<|message|>", "", false},
+                          {"<|channel|>commentary<|message|>", "", false},
+                          {"<|end|>", "", false}},
         [CHAT_GEMMA] = {{"<|tool_call>", "<tool_call|>", false},
                         {"<start_function_call>", "<end_function_call>", false}},
         [CHAT_GLM] = {{NULL, NULL, false}},
@@ -29,11 +32,12 @@ const struct answer_call_tags *answer_call_tags(enum chat_syntax syntax, size_t 
 struct answer_call_tags answer_thought_tags(enum chat_syntax syntax) {
     if (syntax == CHAT_HARMONY)
         return (struct answer_call_tags){"<|channel|>analysis<|message|>", "<|end|>", false};
+    if (syntax == CHAT_GEMMA) return (struct answer_call_tags){"<|channel>thought", "<channel|>", false};
     return (struct answer_call_tags){"<think>", "</think>", false};
 }
 
 bool answer_has_mark(enum chat_syntax syntax, const char *text, size_t length) {
-    enum { MARKS_MAX = 7 };
+    enum { MARKS_MAX = 9 };
     static const char *const common[] = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
     static const char *const marks[][MARKS_MAX] = {
         [CHAT_HERMES] = {NULL},
@@ -42,7 +46,7 @@ bool answer_has_mark(enum chat_syntax syntax, const char *text, size_t length) {
         [CHAT_MISTRAL] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"},
         [CHAT_HARMONY] = {"<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|call|>"},
         [CHAT_GEMMA] = {"<|tool_call>", "<tool_call|>", "<|\"|>", "<start_function_call>",
-                        "<end_function_call>", "<escape>"},
+                        "<end_function_call>", "<escape>", "<|channel>", "<channel|>"},
         [CHAT_GLM] = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"},
     };
     for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
@@ -101,12 +105,20 @@ static json_t *parse_json(const char *text, size_t length) {
     return value;
 }
 
+/* As Python's templates write them. */
+static json_t *python_value(const char *text) {
+    return strcmp(text, "True") == 0    ? json_true()
+           : strcmp(text, "False") == 0 ? json_false()
+           : strcmp(text, "None") == 0  ? json_null()
+                                        : NULL;
+}
+
 /* A number, truth value, list or object as such; what is no JSON, or is text there, as text. */
 static json_t *value_of(json_t *text) {
     char *wrapped = NULL;
-    json_t *value = NULL;
+    json_t *value = text != NULL ? python_value(json_string_value(text)) : NULL;
     const size_t length = json_string_length(text);
-    if (text != NULL && (wrapped = malloc(length + 3)) != NULL) {
+    if (text != NULL && value == NULL && (wrapped = malloc(length + 3)) != NULL) {
         wrapped[0] = '[';
         memcpy(wrapped + 1, json_string_value(text), length);
         memcpy(wrapped + 1 + length, "]", 2);
@@ -246,26 +258,80 @@ static bool parse_harmony(json_t *calls, struct scan scan) {
                     parse_json(scan.text + scan.at, scan.length - scan.at));
 }
 
-/* call:NAME{KEY:VALUE,...}, where a text stands between <|"|> or <escape>; values of other kinds are JSON. */
-static bool read_gemma_value(struct scan *scan, json_t **value) {
+/* call:NAME{KEY:VALUE,...}: objects and lists of these within; a text stands between <|"|> or <escape>; all else is
+ * JSON. */
+enum { NESTED_MAX = 32 };
+
+/* The text between two quotes of these kinds; NULL: none begins here, or its end is missing. */
+static const char *take_quoted(struct scan *scan, size_t *length) {
     static const char *const quotes[] = {"<|\"|>", "<escape>"};
-    size_t length;
-    for (size_t i = 0; i < 2; i++) {
-        if (!skip(scan, quotes[i])) continue;
-        const char *text = take_until(scan, quotes[i], &length);
-        *value = text != NULL ? json_stringn(text, length) : NULL;
-        return *value != NULL;
-    }
+    for (size_t i = 0; i < sizeof quotes / sizeof *quotes; i++)
+        if (skip(scan, quotes[i])) return take_until(scan, quotes[i], length);
+    return NULL;
+}
+
+static json_t *take_scalar(struct scan *scan) {
     const size_t begin = scan->at;
-    size_t depth = 0;
+    bool in_text = false;
     for (; scan->at < scan->length; scan->at++) {
         const char c = scan->text[scan->at];
-        if (depth == 0 && (c == ',' || c == '}')) break;
-        depth += c == '{' || c == '[';
-        depth -= (c == '}' || c == ']') && depth > 0;
+        if (!in_text && (c == ',' || c == '}' || c == ']')) break;
+        if (in_text && c == '\\') scan->at++;
+        if (c == '"') in_text = !in_text;
     }
-    *value = value_of(trimmed(scan->text + begin, scan->at - begin));
-    return *value != NULL;
+    if (scan->at > scan->length) scan->at = scan->length;
+    const char *text = scan->text + begin;
+    const size_t length = scan->at - begin;
+    if (length > 0 && text[0] == '"') { /* a text as JSON has it */
+        json_error_t where;
+        return json_loadb(text, length, JSON_DECODE_ANY, &where);
+    }
+    return value_of(trimmed(text, length));
+}
+
+static bool take_gemma_key(struct scan *scan, const char **key, size_t *length) {
+    skip_blanks(scan);
+    *key = take_quoted(scan, length);
+    if (*key == NULL && skip(scan, "\"")) *key = take_until(scan, "\"", length);
+    if (*key == NULL) {
+        *key = take_until(scan, ":", length);
+        return *key != NULL;
+    }
+    skip_blanks(scan);
+    return skip(scan, ":");
+}
+
+static json_t *take_gemma_value(struct scan *scan, unsigned depth);
+
+/* Behind the bracket that begins it.  NULL: its end is missing, or it nests too deep. */
+static json_t *take_gemma_items(struct scan *scan, const char *end, unsigned depth) {
+    const bool is_object = end[0] == '}';
+    json_t *items = is_object ? json_object() : json_array();
+    bool is_whole = depth < NESTED_MAX;
+    skip_blanks(scan);
+    while (is_whole && !skip(scan, end)) {
+        const char *key = NULL;
+        size_t key_length = 0;
+        is_whole = !is_object || take_gemma_key(scan, &key, &key_length);
+        json_t *value = is_whole ? take_gemma_value(scan, depth + 1) : NULL;
+        is_whole = value != NULL && (is_object ? json_object_setn_new(items, key, key_length, value)
+                                               : json_array_append_new(items, value)) == 0;
+        skip_blanks(scan);
+        if (!skip(scan, ",") && (scan->at == scan->length || scan->text[scan->at] != end[0])) is_whole = false;
+        skip_blanks(scan);
+    }
+    if (is_whole) return items;
+    json_decref(items);
+    return NULL;
+}
+
+static json_t *take_gemma_value(struct scan *scan, unsigned depth) {
+    size_t length;
+    skip_blanks(scan);
+    if (skip(scan, "{")) return take_gemma_items(scan, "}", depth);
+    if (skip(scan, "[")) return take_gemma_items(scan, "]", depth);
+    const char *text = take_quoted(scan, &length);
+    return text != NULL ? json_stringn(text, length) : take_scalar(scan);
 }
 
 static bool parse_gemma(json_t *calls, struct scan scan) {
@@ -273,22 +339,8 @@ static bool parse_gemma(json_t *calls, struct scan scan) {
     skip_blanks(&scan);
     const char *name = skip(&scan, "call:") ? take_until(&scan, "{", &length) : NULL;
     if (name == NULL) return false;
-    json_t *called = trimmed(name, length), *arguments = json_object(), *value = NULL;
-    bool is_whole = true;
-    for (skip_blanks(&scan); is_whole && !skip(&scan, "}"); skip_blanks(&scan)) {
-        size_t key_length;
-        const char *key = take_until(&scan, ":", &key_length);
-        skip_blanks(&scan);
-        is_whole = key != NULL && read_gemma_value(&scan, &value);
-        if (is_whole) json_object_setn_new(arguments, key, key_length, value);
-        skip_blanks(&scan);
-        if (!skip(&scan, ",") && (scan.at == scan.length || scan.text[scan.at] != '}')) is_whole = false;
-        skip_blanks(&scan);
-    }
-    if (is_whole) return add_call(calls, called, arguments);
-    json_decref(called);
-    json_decref(arguments);
-    return false;
+    json_t *arguments = take_gemma_items(&scan, "}", 0);
+    return arguments != NULL && add_call(calls, trimmed(name, length), arguments);
 }
 
 json_t *answer_calls_parse(enum chat_syntax syntax, const char *text, size_t length) {

@@ -51,13 +51,18 @@ static void emit_call(struct answer_parser *parser, size_t count, answer_part_si
     drop(parser, count);
 }
 
+/* Marks that are no call's are never content. */
+static bool counts(const struct answer_parser *parser, const struct answer_call_tags *tags) {
+    return parser->has_tools || (tags->end != NULL && tags->end[0] == '\0');
+}
+
 /* The first of the tags that begin a call in what is held; NULL: none is there. */
 static const char *find_call(const struct answer_parser *parser, const struct answer_call_tags **tags) {
     const char *first = NULL;
     const struct answer_call_tags *candidate;
     for (size_t i = 0; (candidate = answer_call_tags(parser->syntax, i)) != NULL; i++) {
         const char *at = memmem(parser->held, parser->count, candidate->begin, strlen(candidate->begin));
-        if (at == NULL || (first != NULL && at >= first)) continue;
+        if (!counts(parser, candidate) || at == NULL || (first != NULL && at >= first)) continue;
         first = at;
         *tags = candidate;
     }
@@ -69,7 +74,7 @@ static size_t call_beginning(const struct answer_parser *parser) {
     size_t longest = 0;
     const struct answer_call_tags *tags;
     for (size_t i = 0; (tags = answer_call_tags(parser->syntax, i)) != NULL; i++) {
-        const size_t count = tag_beginning(parser->held, parser->count, tags->begin);
+        const size_t count = counts(parser, tags) ? tag_beginning(parser->held, parser->count, tags->begin) : 0;
         if (count > longest) longest = count;
     }
     return longest;
@@ -78,7 +83,7 @@ static size_t call_beginning(const struct answer_parser *parser) {
 /* true: a tag was found, there may be more. */
 static bool step_content(struct answer_parser *parser, answer_part_sink *sink, void *context) {
     const struct answer_call_tags *tags = NULL;
-    const char *tag = parser->has_tools ? find_call(parser, &tags) : NULL;
+    const char *tag = find_call(parser, &tags);
     if (tag != NULL) {
         const size_t before = (size_t)(tag - parser->held);
         const size_t blanks = trailing_blanks(parser->held, before);
@@ -91,10 +96,16 @@ static bool step_content(struct answer_parser *parser, answer_part_sink *sink, v
         parser->call = tags;
         return true;
     }
-    size_t kept = parser->has_tools ? call_beginning(parser) : 0;
+    size_t kept = call_beginning(parser);
     if (parser->has_tools) kept += trailing_blanks(parser->held, parser->count - kept);
     emit(parser, ANSWER_CONTENT, parser->count - kept, sink, context);
     return false;
+}
+
+/* Of a call that has no tag as the whole answer is one; NULL: there is no such form. */
+static const char *bare_call(const struct answer_parser *parser) {
+    if (!parser->has_tools) return NULL;
+    return parser->syntax == CHAT_LLAMA3 ? "{" : parser->syntax == CHAT_HARMONY ? "to=functions." : NULL;
 }
 
 static bool step_start(struct answer_parser *parser) {
@@ -104,13 +115,15 @@ static bool step_start(struct answer_parser *parser) {
     while (blanks < parser->count && is_blank(parser->held[blanks])) blanks++;
     const char *text = parser->held + blanks;
     const size_t count = parser->count - blanks;
+    const char *bare = bare_call(parser);
     if (parser->has_reasoning && count < length && memcmp(text, think_begin, count) == 0) return false;
+    if (bare != NULL && count < strlen(bare) && memcmp(text, bare, count) == 0) return false;
     if (parser->has_reasoning && count >= length && memcmp(text, think_begin, length) == 0) {
         drop(parser, blanks + length);
         parser->state = ANSWER_IN_REASONING;
         parser->drops_blanks = true;
-    } else if (parser->has_tools && parser->syntax == CHAT_LLAMA3 && count > 0 && text[0] == '{') {
-        parser->state = ANSWER_IN_TOOL_CALL; /* a whole answer that is a call has no tag */
+    } else if (bare != NULL && memcmp(text, bare, strlen(bare)) == 0) {
+        parser->state = ANSWER_IN_TOOL_CALL;
         parser->saw_tag = true;
         parser->call = answer_call_tags(parser->syntax, 0);
     } else {

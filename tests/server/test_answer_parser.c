@@ -1,10 +1,13 @@
 /* Tags in an answer: told apart the same way however the text is cut, and never handed out. */
 #include "testing.h"
 
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "server/answer_parser.h"
+#include "token/vocabularies.h"
 
 enum { OUT_BYTES = 2048 };
 
@@ -141,6 +144,17 @@ static void test_syntaxes(void **state) {
     check_as(CHAT_GEMMA, "<start_function_call>call:f{a:<escape>x<escape>}<end_function_call>", true,
              "T(f:{\"a\": \"x\"}");
     check_as(CHAT_GEMMA, "<|tool_call>call:f{a<tool_call|>b", true, "C(call:f{ab");
+    check_as(CHAT_GEMMA,
+             "<|tool_call>call:f{o:{k:<|\"|>a}, b<|\"|>,l:[<|\"|>c]<|\"|>,{m:null}]},s:\"t}\",n:-1.5}<tool_call|>", true,
+             "T(f:{\"o\": {\"k\": \"a}, b\", \"l\": [\"c]\", {\"m\": null}]}, \"s\": \"t}\", \"n\": -1.5}");
+    check_as(CHAT_GEMMA, "<|tool_call>call:f{o:{k:1}<tool_call|>b", true, "C(call:f{o:{k:1}b");
+    check_as(CHAT_GEMMA, "<|channel>thought\nwell<channel|>Yes.", false, "R(well)C(Yes.");
+    check_as(CHAT_HARMONY,
+             "<|channel|>analysis<|message|>well<|end|><|start|>assistant<|channel|>final<|message|>Yes <b>.", false,
+             "R(well)C(Yes <b>.");
+    check_as(CHAT_HARMONY, "<|channel|>commentary<|message|>I look.<|end|>", false, "C(I look.");
+    check_as(CHAT_HARMONY, " to=functions.f<|channel|>commentary json<|message|>{}", true, "T(f:{}");
+    check_as(CHAT_HARMONY, "to=function", true, "C(to=function");
     check_as(CHAT_GLM,
              "<think>Hm.</think>\n<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>x "
              "y</arg_value>\n<arg_key>n</arg_key>\n"
@@ -148,6 +162,109 @@ static void test_syntaxes(void **state) {
              true, "R(Hm.)T(f:{\"a\": \"x y\", \"n\": 3}");
     check_as(CHAT_GLM, "<tool_call>f</tool_call>", true, "T(f:{}");
     check_as(CHAT_GLM, "<tool_call>f<arg_key>a</tool_call>", true, "C(f<arg_key>a");
+}
+
+/* ---- both ways ---- */
+
+struct read_call {
+    char name[32];
+    json_t *arguments; /* owned */
+    size_t count;
+};
+
+static void take_call(void *context, const struct answer_part *part) {
+    struct read_call *call = context;
+    if (part->kind != ANSWER_TOOL_CALL) return;
+    snprintf(call->name, sizeof call->name, "%s", part->tool_name);
+    json_decref(call->arguments);
+    call->arguments = json_loadb(part->bytes, part->length, 0, NULL);
+    call->count++;
+}
+
+/* Of messages [0, count), as text with its control tokens. */
+static char *laid_out(const struct chat_template *chat, const struct tokenizer *tokenizer,
+                      const struct chat_message *messages, const json_t *const *more, size_t count, bool prompts,
+                      const json_t *tools, size_t *length) {
+    const struct chat_conversation conversation = {
+        .messages = messages, .more = more, .count = count, .add_generation_prompt = prompts, .tools = tools};
+    struct token_list list = {0};
+    struct error error;
+    assert_ok(chat_template_lay_out(chat, tokenizer, &conversation, &list, NULL, &error), error);
+    char *text = decode(tokenizer, &list, true, length);
+    token_list_deinit(&list);
+    return text;
+}
+
+static void check_template(const char *name, const json_t *source, enum chat_syntax syntax,
+                           const struct tokenizer *tokenizer) {
+    const struct chat_message messages[] = {{CHAT_USER, "Look.", 5}, {CHAT_ASSISTANT, "", 0}};
+    json_t *arguments = json_pack("{s:s, s:i, s:b, s:{s:[s, i]}}", "city", "Paris, {or} so", "count", 3, "old", 1, "deep",
+                                  "list", "a", 1);
+    json_t *call = json_pack("{s:[{s:s, s:s, s:{s:s, s:O}}]}", "tool_calls", "id", "call00000", "type", "function",
+                             "function", "name", "look", "arguments", arguments);
+    json_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s}}}}}]", "type", "function", "function", "name", "look",
+                              "description", "d", "parameters", "type", "object", "properties", "city", "type", "string");
+    const json_t *const more[] = {NULL, call};
+    const struct chat_template *chat;
+    struct read_call read = {.count = 0};
+    struct error error;
+    size_t length, before;
+    assert_non_null(source);
+    assert_ok(chat_template_create(json_string_value(source), json_string_length(source), &chat, &error), error);
+    if (!chat_template_shows_calls(chat) || chat_template_syntax(chat) != syntax)
+        fail_msg("%s: calls are not shown in its syntax", name);
+    char *text = laid_out(chat, tokenizer, messages, more, 2, false, tools, &length);
+    char *prompt = laid_out(chat, tokenizer, messages, more, 1, true, tools, &before);
+    if (before > length || memcmp(text, prompt, before) != 0) { /* it begins with what stands for thoughts, too */
+        free(prompt);
+        prompt = laid_out(chat, tokenizer, messages, more, 1, false, tools, &before);
+    }
+    free(prompt);
+    struct answer_parser parser = {.has_tools = true, .has_reasoning = true, .syntax = syntax};
+    assert_true(before < length);
+    static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "</s>", "<turn|>"}; /* of a turn: no part of an answer */
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        char *end = strstr(text + before, ends[i]);
+        if (end == NULL) continue;
+        *end = '\0';
+        length = (size_t)(end - text);
+    }
+    assert_true(answer_parser_push(&parser, text + before, length - before, take_call, &read));
+    answer_parser_finish(&parser, take_call, &read);
+    answer_parser_deinit(&parser);
+    if (read.count != 1 || strcmp(read.name, "look") != 0 || !json_equal(read.arguments, arguments))
+        fail_msg("%s: what it shows is not read: %s", name, text + before);
+    json_decref(read.arguments);
+    json_decref(arguments);
+    json_decref(call);
+    json_decref(tools);
+    free(text);
+    chat_template_destroy(chat);
+}
+
+/* A call as the family's template lays it out is read as the same call. */
+static void test_templates_and_back(void **state) {
+    static const struct {
+        const char *name;
+        enum chat_syntax syntax;
+    } families[] = {{"qwen2.5", CHAT_HERMES},   {"qwen-xml", CHAT_QWEN_XML}, {"llama3.1", CHAT_LLAMA3},
+                    {"mistral-v3", CHAT_MISTRAL}, {"harmony", CHAT_HARMONY},   {"gemma-tools", CHAT_GEMMA},
+                    {"glm4", CHAT_GLM}};
+    struct tokenizer *tokenizer = byte_vocabulary("gpt-2", NULL, 0, "<s>", "</s>");
+    json_t *recorded = json_load_file(LOAM_SOURCE_DIR "/tests/jinja/templates.json", 0, NULL);
+    const json_t *templates = json_object_get(recorded, "templates");
+    (void)state;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const json_t *source = NULL;
+        for (size_t t = 0; t < json_array_size(templates); t++) {
+            const json_t *entry = json_array_get(templates, t);
+            if (strcmp(json_string_value(json_object_get(entry, "name")), families[i].name) == 0)
+                source = json_object_get(entry, "source");
+        }
+        check_template(families[i].name, source, families[i].syntax, tokenizer);
+    }
+    json_decref(recorded);
+    tokenizer_destroy(tokenizer);
 }
 
 static void test_a_thought_that_the_prompt_began(void **state) {
@@ -167,7 +284,9 @@ static void test_a_thought_that_the_prompt_began(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_syntaxes), cmocka_unit_test(test_a_thought_that_the_prompt_began),
+        cmocka_unit_test(test_syntaxes),
+        cmocka_unit_test(test_templates_and_back),
+        cmocka_unit_test(test_a_thought_that_the_prompt_began),
         cmocka_unit_test(test_content),  cmocka_unit_test(test_reasoning),
         cmocka_unit_test(test_calls),    cmocka_unit_test(test_calls_that_are_cut)};
     return cmocka_run_group_tests(tests, NULL, NULL);
