@@ -118,15 +118,25 @@ static void tell_address(const struct serve *serve, const struct served_model *m
             (unsigned long long)service_context_size(model->service));
 }
 
+/* Once. */
+static void tell_damage(const struct serve *serve, bool *is_told) {
+    const struct service_statistics now = service_get_statistics(serve->model.service);
+    if (*is_told || now.documents_damage[0] == '\0') return;
+    *is_told = true;
+    fprintf(stderr, "loam: %s; answers go on without it\n", now.documents_damage);
+}
+
 /* What the model's file was when it changed (gguf_check): no request is answered from then on. */
 static enum status watch_model(struct serve *serve, struct error *error) {
     const struct timespec nap = {.tv_nsec = 50000000};
     enum status status = STATUS_OK;
+    bool is_told = false;
     while (!interrupt_requested()) {
         if (status == STATUS_OK) {
             status = gguf_check(&serve->model.session.model->gguf, error);
             if (status != STATUS_OK) fprintf(stderr, "loam: %s; every request is refused\n", error->message);
         }
+        tell_damage(serve, &is_told);
         nanosleep(&nap, NULL);
     }
     return status;

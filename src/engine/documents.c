@@ -29,6 +29,7 @@ struct documents {
     char rows_codecs[KV_GROUPS_MAX][STORE_WORD_MAX];
     bool ignores; /* what it holds: damage was found, and cannot be flagged */
     struct error unwritable;
+    struct error damage; /* of the catalog, as found last; no message: none was */
     uint64_t limit_bytes;     /* of the folder; 0: none */
     documents_choose *choose; /* NULL: all pages have one form, or the fractions are given */
     bool chosen;              /* the backing's fractions */
@@ -205,6 +206,10 @@ enum status documents_open(struct documents **result, const struct documents_opt
 const struct kv_backing *documents_backing(const struct documents *documents) { return &documents->backing; }
 
 const char *documents_warning(const struct documents *documents) { return store_warning(documents->store); }
+
+const char *documents_damage(const struct documents *documents) {
+    return documents->damage.message[0] != '\0' ? documents->damage.message : NULL;
+}
 
 void documents_close(struct documents *documents) {
     if (documents == NULL) return;
@@ -466,7 +471,9 @@ enum status documents_find_prefix(struct documents *documents, const struct docu
     struct store_match match = {0};
     *token_count = 0;
     if (documents->ignores) return STATUS_OK;
-    TRY(find(documents, &backing, prompt->tokens, prompt->token_count, &match, error));
+    const enum status status = find(documents, &backing, prompt->tokens, prompt->token_count, &match, error);
+    if (status == STATUS_DOCUMENT) return STATUS_OK; /* the catalog: nothing is found */
+    TRY(status);
     *token_count = match.document != 0 ? match.prefix_tokens : 0;
     return STATUS_OK;
 }
@@ -479,6 +486,7 @@ static enum status attach(struct documents *documents, struct kv_sequence *seque
     outcome->reused = 0;
     notice->message[0] = '\0';
     kv_sequence_set_backing(sequence, &backing);
+    bool was_searched = !documents->ignores;
     size_t refusals = 0;
     for (; refusals < REFUSALS_MAX && !documents->ignores; refusals++) {
         struct store_match match;
@@ -486,8 +494,11 @@ static enum status attach(struct documents *documents, struct kv_sequence *seque
         if (status == STATUS_OK && match.document == 0) break;
         if (status == STATUS_OK)
             status = use(documents, &backing, sequence, &match, prompt, outcome, error);
-        else if (status == STATUS_DOCUMENT) /* the catalog */
-            return status;
+        else if (status == STATUS_DOCUMENT) { /* the catalog: nothing is found, and perhaps nothing saved */
+            documents->damage = *notice = *error;
+            was_searched = false;
+            break;
+        }
         if (status == STATUS_OK && outcome->reused > 0) return STATUS_OK;
         if (status == STATUS_OK) continue; /* it has grown */
         if (status != STATUS_DOCUMENT && status != STATUS_IO) return status;
@@ -495,13 +506,14 @@ static enum status attach(struct documents *documents, struct kv_sequence *seque
         if (status == STATUS_IO) break;
         /* the document is flagged now, and will not be found again */
     }
-    if (documents->is_read_only && refusals == 0 && !documents->ignores) /* the user meant a saved document */
+    if (documents->is_read_only && refusals == 0 && was_searched) /* the user meant a saved document */
         return error_set(error, STATUS_IO,
                          "%s; and of what is saved there nothing begins like the prompt, by the same model",
                          documents->unwritable.message);
     enum status status =
         create(documents, &backing, sequence, prompt->token_count, prompt->token_capacity, error);
-    if (status != STATUS_FULL && status != STATUS_IO) return status;
+    if (status == STATUS_DOCUMENT) documents->damage = *error;
+    if (status != STATUS_FULL && status != STATUS_IO && status != STATUS_DOCUMENT) return status;
     /* An answer is worth more than a saved document: RAM may hold all of it. */
     const struct error damage = *notice;
     (void)error_set(notice, status, "%s%snot saved: %s", damage.message,

@@ -59,6 +59,8 @@ enum status documents_measure(struct documents *documents, uint64_t token_capaci
 const struct kv_backing *documents_backing(const struct documents *documents);
 /* A line for the user (store_warning), or NULL. */
 const char *documents_warning(const struct documents *documents);
+/* Of the catalog, found since the opening: prompts are computed and not saved.  NULL: none. */
+const char *documents_damage(const struct documents *documents);
 void documents_close(struct documents *documents); /* after the sequences; NULL is allowed */
 
 struct documents_prompt {

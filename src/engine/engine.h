@@ -42,6 +42,7 @@ enum { ENGINE_OWNER_MAX = 128 }; /* bytes of an owner, with the zero */
 
 /* A problem in the folder of saved documents that was not repaired, as a line for the user; NULL: none. */
 const char *engine_documents_warning(const struct engine *engine);
+const char *engine_documents_damage(const struct engine *engine); /* documents_damage; NULL: none */
 
 enum status sequence_create(struct sequence **sequence, struct engine *engine, struct error *error)
     STATUS_CHECKED;

@@ -258,6 +258,8 @@ static void publish(struct service *service) {
         const struct select_statistics chosen = attention_statistics(engine_attention(service->engine));
         statistics->attended_rows = chosen.kept;
         statistics->visible_rows = chosen.visible;
+        const char *damage = engine_documents_damage(service->engine);
+        snprintf(statistics->documents_damage, sizeof statistics->documents_damage, "%s", damage != NULL ? damage : "");
     }
     pthread_mutex_lock(&service->mutex);
     service->published = *statistics;

@@ -238,6 +238,7 @@ struct service_statistics {
     /* Of answers' steps: (token, KV head, layer) triples attended to, and that there were; zeros where attention is
      * full. */
     uint64_t attended_rows, visible_rows;
+    char documents_damage[256]; /* of their catalog, which was sound at the start; "": none */
 };
 /* Calls `function` on the service's thread, between two turns of the loop, and waits for it: for what only the engine
  * knows (what is in memory, statistics of its parts).  It may read the engine, and set observers.  live: the sequences

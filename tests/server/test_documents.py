@@ -298,5 +298,30 @@ class WithoutFolder(unittest.TestCase):
             self.assertEqual(server.stop(), 0)
 
 
+class Overwritten(unittest.TestCase):
+    """The catalog is overwritten while the server runs: that is said once, and answers go on, unsaved."""
+
+    def test_answers_go_on(self):
+        def body(i):
+            return {"prompt": "A king (%d) ran to the mill, and nobody saw him there. " % i * 8, "max_tokens": 6, "temperature": 0}
+        for damage in (lambda file, size: file.write(b"x" * size), lambda file, size: file.truncate(0)):
+            with self.subTest(damage=damage), tempfile.TemporaryDirectory() as folder:
+                server = Server("-np", "1", "-c", "512", "--kv-host", "64M", "--kv-disk", folder)
+                self.addCleanup(server.process.kill)
+                texts = [server.post("/v1/completions", body(i)).json["choices"][0]["text"] for i in range(2)]
+                catalog = os.path.join(folder, "catalog.db")
+                with open(catalog, "r+b") as file:
+                    damage(file, os.path.getsize(catalog))
+                for i in (0, 1, 2, 1, 3):
+                    reply = server.post("/v1/completions", body(i))
+                    self.assertEqual(reply.status, 200, reply.body)
+                    if i < 2:
+                        self.assertEqual(reply.json["choices"][0]["text"], texts[i])
+                self.assertEqual(server.stop(), 0)
+                told = "".join(server.lines)
+                self.assertEqual(told.count("catalog.db"), 1, told)
+                self.assertIn("answers go on without it", told)
+
+
 if __name__ == "__main__":
     main()

@@ -82,8 +82,8 @@ enum status catalog_insert(struct catalog *catalog, uint64_t id_used, struct doc
         "ifnull((SELECT max(id) FROM documents), 0), ifnull((SELECT max(document) FROM commits), 0), "
         "ifnull((SELECT max(id) FROM removals), 0))",
         "making a document's row", &statement, error));
-    sqlite3_bind_int64(statement, 1, (sqlite3_int64)id_used);
-    int code = sqlite3_step(statement);
+    int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)id_used);
+    if (code == SQLITE_OK) code = sqlite3_step(statement);
     row->id = code == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(statement, 0) : 0;
     TRY(catalog_finish(catalog, statement, code, "making a document's row", error));
     if (row->id == 0 || row->id > DOCUMENT_ID_MAX)
@@ -125,9 +125,10 @@ enum status catalog_remove(struct catalog *catalog, uint64_t id, struct error *e
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "INSERT OR REPLACE INTO removals(id, checksum) VALUES(?1, ?2)", doing,
                         &statement, error));
-    sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
-    sqlite3_bind_blob(statement, 2, checksum.bytes, sizeof checksum, SQLITE_STATIC);
-    return catalog_finish(catalog, statement, sqlite3_step(statement), doing, error);
+    int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
+    note_code(&code, sqlite3_bind_blob(statement, 2, checksum.bytes, sizeof checksum, SQLITE_STATIC));
+    if (code == SQLITE_OK) code = sqlite3_step(statement);
+    return catalog_finish(catalog, statement, code, doing, error);
 }
 
 enum status catalog_forget_removal(struct catalog *catalog, uint64_t id, struct error *error) {
@@ -140,9 +141,10 @@ enum status catalog_flag(struct catalog *catalog, uint64_t id, const char *reaso
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "UPDATE documents SET damaged=?2 WHERE id=?1 AND damaged=''",
                         "flagging a document", &statement, error));
-    sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
-    sqlite3_bind_text(statement, 2, reason, -1, SQLITE_STATIC);
-    return catalog_finish(catalog, statement, sqlite3_step(statement), "flagging a document", error);
+    int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
+    note_code(&code, sqlite3_bind_text(statement, 2, reason, -1, SQLITE_STATIC));
+    if (code == SQLITE_OK) code = sqlite3_step(statement);
+    return catalog_finish(catalog, statement, code, "flagging a document", error);
 }
 
 /* False: longer than it may be, or with a zero in it. */
@@ -190,8 +192,8 @@ enum status catalog_find(struct catalog *catalog, uint64_t id, struct document_r
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "SELECT " ROW_COLUMNS " FROM documents WHERE id=?1",
                         "reading a document's row", &statement, error));
-    sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
-    int code = sqlite3_step(statement);
+    int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
+    if (code == SQLITE_OK) code = sqlite3_step(statement);
     *found = code == SQLITE_ROW;
     if (*found) read_row(statement, row);
     return catalog_finish(catalog, statement, code, "reading a document's row", error);
@@ -273,9 +275,10 @@ enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerpri
                         "layout=?3) AND damaged='' "
                         "ORDER BY id DESC",
                         doing, &statement, error));
-    sqlite3_bind_int64(statement, 1, prefix);
-    sqlite3_bind_blob(statement, 2, fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC);
-    sqlite3_bind_text(statement, 3, layout, -1, SQLITE_STATIC);
+    int code = sqlite3_bind_int64(statement, 1, prefix);
+    note_code(&code, sqlite3_bind_blob(statement, 2, fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC));
+    note_code(&code, sqlite3_bind_text(statement, 3, layout, -1, SQLITE_STATIC));
+    if (code != SQLITE_OK) return catalog_finish(catalog, statement, code, doing, error);
     return read_ids(catalog, statement, doing, NULL, ids, count, error);
 }
 
@@ -328,9 +331,10 @@ enum status catalog_see_tokens(struct catalog *catalog, uint64_t id,
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "SELECT tokens FROM commits WHERE document=?1 ORDER BY number", doing,
                         &statement, error));
-    sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
-    int code;
-    while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
+    int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
+    while (code == SQLITE_OK || code == SQLITE_ROW) {
+        code = sqlite3_step(statement);
+        if (code != SQLITE_ROW) break;
         const void *tokens = sqlite3_column_blob(statement, 0);
         int bytes = sqlite3_column_bytes(statement, 0);
         if (bytes % 4 != 0 || !see(context, tokens, (uint64_t)bytes / 4)) break;
@@ -363,10 +367,10 @@ enum status catalog_see_commits(struct catalog *catalog, const struct document_r
                         "SELECT number, token_first, token_end, tokens, page_sums, metadata_sums, tail_sums, "
                         "checksum FROM commits WHERE document=?1 ORDER BY number",
                         doing, &statement, error));
-    sqlite3_bind_int64(statement, 1, (sqlite3_int64)row->id);
     struct checksum chain = {{0}}, computed;
     uint64_t number = 0, tokens = 0;
-    int code = SQLITE_DONE;
+    int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)row->id);
+    if (code != SQLITE_OK) return catalog_finish(catalog, statement, code, doing, error);
     enum status status = STATUS_OK;
     while (status == STATUS_OK && (code = sqlite3_step(statement)) == SQLITE_ROW) {
         struct commit_row commit;
