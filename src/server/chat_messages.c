@@ -57,7 +57,9 @@ static bool read_message(struct conversation *conversation, const json_t *messag
             "'messages'[%zu]: found role '%.40s', expected system, developer, user, assistant or "
             "tool",
             index, role);
-    return conversation_add(conversation, known, error) &&
+    const json_t *thoughts = field_get(message, "reasoning_content");
+    if (thoughts == NULL) thoughts = field_get(message, "reasoning");
+    return conversation_think(conversation, thoughts, error) && conversation_add(conversation, known, error) &&
            conversation_append_content(conversation, content, param, error) &&
            (known != CHAT_ASSISTANT || read_calls(conversation, message, error));
 }

@@ -14,12 +14,14 @@ void conversation_message_deinit(struct conversation_message *message) {
     free(message->text);
     free(message->results);
     json_decref(message->calls);
+    json_decref(message->thoughts);
     *message = (struct conversation_message){0};
 }
 
 void conversation_deinit(struct conversation *conversation) {
     for (size_t i = 0; i < conversation->count; i++) conversation_message_deinit(&conversation->messages[i]);
     free(conversation->messages);
+    json_decref(conversation->thoughts);
     json_decref(conversation->tools);
     json_decref(conversation->variables);
     *conversation = (struct conversation){0};
@@ -33,7 +35,11 @@ bool conversation_add(struct conversation *conversation, enum chat_role role, st
         conversation->messages = grown;
         conversation->capacity = capacity;
     }
-    conversation->messages[conversation->count++] = (struct conversation_message){.role = role};
+    const bool thinks = role == CHAT_ASSISTANT;
+    if (!thinks) json_decref(conversation->thoughts);
+    conversation->messages[conversation->count++] =
+        (struct conversation_message){.role = role, .thoughts = thinks ? conversation->thoughts : NULL};
+    conversation->thoughts = NULL;
     return true;
 }
 
@@ -62,6 +68,24 @@ bool conversation_append(struct conversation *conversation, const char *text, si
 
 static bool append_word(struct conversation *conversation, const char *text, struct api_error *error) {
     return conversation_append(conversation, text, strlen(text), error);
+}
+
+static bool add_thought(json_t **thoughts, const json_t *text, struct api_error *error) {
+    if (!json_is_string(text) || json_string_length(text) == 0) return true;
+    json_t *whole = *thoughts == NULL ? json_incref((json_t *)text)
+                                      : json_sprintf("%s\n%s", json_string_value(*thoughts), json_string_value(text));
+    if (whole == NULL) return no_memory(error);
+    json_decref(*thoughts);
+    *thoughts = whole;
+    return true;
+}
+
+bool conversation_think(struct conversation *conversation, const json_t *text, struct api_error *error) {
+    return add_thought(&conversation->thoughts, text, error);
+}
+
+bool conversation_think_on(struct conversation *conversation, const json_t *text, struct api_error *error) {
+    return add_thought(&last(conversation)->thoughts, text, error);
 }
 
 /* ---- content ---- */

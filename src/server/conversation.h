@@ -29,6 +29,7 @@ struct conversation_message {
     size_t result_count;
     json_t *calls;       /* owned: those that its text ends with, as {name, arguments}; NULL: none */
     size_t plain_length; /* of the text before them */
+    json_t *thoughts;    /* owned: what the assistant thought before its text; NULL: not known */
 };
 
 /* Zeros: empty. */
@@ -36,7 +37,8 @@ struct conversation {
     struct conversation_message *messages; /* [count] owned */
     size_t count, capacity;
     bool is_newest; /* what is read now is the newest turn of the user: what is no text is refused there alone */
-    json_t *tools; /* owned; NULL: none */
+    json_t *thoughts; /* owned: of the assistant's message that comes next; NULL: none */
+    json_t *tools;    /* owned; NULL: none */
     /* The template's switches (template_switches.h). */
     enum chat_thinking thinking;
     json_t *variables; /* owned; NULL: none */
@@ -64,6 +66,11 @@ bool conversation_append_content(struct conversation *conversation, const json_t
 /* For a part of this type that is no text; false: it is refused. */
 bool conversation_append_other(struct conversation *conversation, const char *type, const char *param,
                                struct api_error *error);
+/* Thoughts of the assistant's message that conversation_add begins next; they are lost where another one's comes.  The
+ * template is given them.  What is no text counts for nothing. */
+bool conversation_think(struct conversation *conversation, const json_t *text, struct api_error *error);
+/* The same for the last message, which is the assistant's. */
+bool conversation_think_on(struct conversation *conversation, const json_t *text, struct api_error *error);
 /* A call that the assistant made: appended to its message.  arguments: a JSON object, or its text, which is told as
  * it is where it was cut. */
 bool conversation_append_call(struct conversation *conversation, const char *name, const json_t *arguments,

@@ -90,15 +90,15 @@ static bool append_tools(struct conversation *conversation, struct api_error *er
 
 static enum status lay_out(const struct conversation *conversation, const struct chat_template *chat,
                            const struct tokenizer *tokenizer, const struct chat_message *messages,
-                           const json_t *const *more, size_t count, bool *thinks, struct token_list *list,
-                           struct error *reason) {
+                           const json_t *const *more, size_t count, const json_t *tools, bool *thinks,
+                           struct token_list *list, struct error *reason) {
     const struct chat_conversation laid = {.messages = messages,
                                            .count = count,
                                            .more = more,
                                            .add_generation_prompt = !conversation->ends_closed,
                                            .continues = conversation->continues,
                                            .thinking = conversation->thinking,
-                                           .tools = more != NULL ? conversation->tools : NULL,
+                                           .tools = tools,
                                            .variables = conversation->variables};
     return chat_template_lay_out(chat, tokenizer, &laid, list, thinks, reason);
 }
@@ -107,21 +107,41 @@ static struct chat_message message_of(enum chat_role role, const char *text, siz
     return (struct chat_message){.role = role, .content = text != NULL ? text : "", .length = length};
 }
 
+/* What templates read an assistant's thoughts by; and its calls, unless calls is NULL.  Taken.  NULL: neither. */
+static json_t *more_of(const struct conversation_message *message, json_t *calls) {
+    json_t *more = calls != NULL || message->thoughts != NULL ? json_object() : NULL;
+    if (calls != NULL) json_object_set_new(more, "tool_calls", calls);
+    if (message->thoughts == NULL) return more;
+    json_object_set(more, "reasoning_content", message->thoughts);
+    json_object_set(more, "reasoning", message->thoughts);
+    /* gpt-oss's template has no form for thoughts and a text beside calls. */
+    if (calls == NULL || message->plain_length == 0) json_object_set(more, "thinking", message->thoughts);
+    return more;
+}
+
 static bool encode_as_text(struct conversation *conversation, const struct chat_template *chat,
                            const struct tokenizer *tokenizer, struct token_list *list,
-                           struct api_error *error) {
+                           bool tells_tools, struct api_error *error) {
     if (conversation->tools != NULL && !append_tools(conversation, error)) return false;
     if (chat_template_takes_turns(chat) && !merge_neighbours(conversation, error)) return false;
     struct chat_message *messages = calloc(conversation->count, sizeof *messages);
-    if (messages == NULL) return no_memory(error);
-    for (size_t i = 0; i < conversation->count; i++)
-        messages[i] = message_of(conversation->messages[i].role, conversation->messages[i].text,
-                                 conversation->messages[i].length);
+    json_t **more = calloc(conversation->count, sizeof *more);
     struct error reason;
-    const enum status status = lay_out(conversation, chat, tokenizer, messages, NULL, conversation->count,
-                                       &conversation->thinks, list, &reason);
+    enum status status = messages != NULL && more != NULL
+                             ? STATUS_OK
+                             : error_set(&reason, STATUS_MEMORY, "no memory for the conversation");
+    for (size_t i = 0; i < conversation->count && status == STATUS_OK; i++) {
+        const struct conversation_message *message = &conversation->messages[i];
+        messages[i] = message_of(message->role, message->text, message->length);
+        more[i] = more_of(message, NULL);
+    }
+    if (status == STATUS_OK)
+        status = lay_out(conversation, chat, tokenizer, messages, (const json_t *const *)more, conversation->count, NULL,
+                         &conversation->thinks, list, &reason);
+    for (size_t i = 0; more != NULL && i < conversation->count; i++) json_decref(more[i]);
+    free(more);
     free(messages);
-    conversation->syntax = CHAT_HERMES;
+    conversation->syntax = tells_tools ? CHAT_HERMES : chat_template_syntax(chat);
     return status == STATUS_OK || api_error_from(error, &reason);
 }
 
@@ -150,7 +170,7 @@ static void show_calls(struct shown *shown, const struct conversation_message *m
                                                json_array_get(message->calls, i)));
     }
     shown->messages[shown->count] = message_of(CHAT_ASSISTANT, message->text, message->plain_length);
-    shown->more[shown->count++] = json_pack("{s:o}", "tool_calls", calls);
+    shown->more[shown->count++] = more_of(message, calls);
 }
 
 static void show_results(struct shown *shown, const struct conversation_message *message) {
@@ -191,12 +211,14 @@ static enum status encode_shown(const struct conversation *conversation, const s
             show_calls(&shown, message);
         else if (message->result_count > 0)
             show_results(&shown, message);
-        else
-            shown.messages[shown.count++] = message_of(message->role, message->text, message->length);
+        else {
+            shown.messages[shown.count] = message_of(message->role, message->text, message->length);
+            shown.more[shown.count++] = more_of(message, NULL);
+        }
     }
     if (status == STATUS_OK)
         status = lay_out(conversation, chat, tokenizer, shown.messages, (const json_t *const *)shown.more,
-                         shown.count, thinks, list, reason);
+                         shown.count, conversation->tools, thinks, list, reason);
     for (size_t i = 0; i < shown.count; i++) json_decref(shown.more[i]);
     free(shown.more);
     free(shown.messages);
@@ -224,5 +246,5 @@ bool conversation_encode(struct conversation *conversation, const struct chat_te
         /* A history that the template has no form for (a result whose call was left out ...) is told as text. */
         if (status != STATUS_USAGE && status != STATUS_UNSUPPORTED) return api_error_from(error, &reason);
     }
-    return encode_as_text(conversation, chat, tokenizer, list, error);
+    return encode_as_text(conversation, chat, tokenizer, list, has_calls, error);
 }

@@ -110,6 +110,11 @@ static bool read_block(struct conversation *conversation, enum chat_role role, c
         *has_message = false;
         return read_result(conversation, block, param, error);
     }
+    if (role == CHAT_ASSISTANT && strcmp(kind, "thinking") == 0) {
+        const json_t *thoughts = json_object_get(block, "thinking");
+        return *has_message ? conversation_think_on(conversation, thoughts, error)
+                            : conversation_think(conversation, thoughts, error);
+    }
     if (!*has_message && !conversation_add(conversation, role, error)) return false;
     *has_message = true;
     if (role != CHAT_ASSISTANT || strcmp(kind, "tool_use") != 0)

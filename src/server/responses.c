@@ -39,7 +39,7 @@ static bool read_item_call(struct conversation *conversation, const json_t *item
     const json_t *name = json_object_get(item, "name");
     const size_t count = conversation->count;
     if (!json_is_string(name)) return api_error_set(error, 400, param, "'%s': a call without a name", param);
-    if ((count == 0 || conversation->messages[count - 1].role != CHAT_ASSISTANT) &&
+    if ((count == 0 || conversation->messages[count - 1].role != CHAT_ASSISTANT || conversation->thoughts != NULL) &&
         !conversation_add(conversation, CHAT_ASSISTANT, error))
         return false;
     const json_t *arguments = json_object_get(item, "arguments");
@@ -49,7 +49,7 @@ static bool read_item_call(struct conversation *conversation, const json_t *item
 
 /* What other servers' own tools did, and what clients tell of themselves: a session goes on after it. */
 static bool is_left_out(const char *type) {
-    static const char *const kinds[] = {"reasoning", "additional_tools", "compaction", "mcp_list_tools",
+    static const char *const kinds[] = {"additional_tools", "compaction", "mcp_list_tools",
                                         "mcp_approval_request", "mcp_approval_response"};
     static const char *const ends[] = {"_call", "_call_output"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -59,6 +59,16 @@ static bool is_left_out(const char *type) {
         if (length > own && strcmp(type + length - own, ends[i]) == 0) return true;
     }
     return false;
+}
+
+/* Thoughts come before the message or the call that they are of; as text, where another server did not keep it for
+ * itself. */
+static bool read_item_thoughts(struct conversation *conversation, const json_t *item, struct api_error *error) {
+    const json_t *parts = json_object_get(item, "content");
+    bool read = true;
+    for (size_t i = 0; i < json_array_size(parts) && read; i++)
+        read = conversation_think(conversation, json_object_get(json_array_get(parts, i), "text"), error);
+    return read;
 }
 
 static bool read_item(struct conversation *conversation, const json_t *item, size_t index,
@@ -71,6 +81,7 @@ static bool read_item(struct conversation *conversation, const json_t *item, siz
         return api_error_set(error, 400, param, "'%s': found %s, expected an object", param, json_kind(item));
     if (!field_text(item, "type", 64, &type, &length, error)) return false;
     if (strcmp(type, "message") == 0) return read_item_message(conversation, item, param, error);
+    if (strcmp(type, "reasoning") == 0) return read_item_thoughts(conversation, item, error);
     if (strcmp(type, "function_call") == 0 || strcmp(type, "custom_tool_call") == 0)
         return read_item_call(conversation, item, param, error);
     if (strcmp(type, "function_call_output") == 0 || strcmp(type, "custom_tool_call_output") == 0)

@@ -254,7 +254,7 @@ class Chat(Case):
 
 TEMPLATE = """{%- if tools %}[tools{% for t in tools %} {{ t.function | tojson }}{% endfor %}]{% endif %}
 {%- for m in messages %}
-<{{ m.role }}>{{ m.content or "" }}
+<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content or "" }}
 {%- for c in m.tool_calls or [] %}<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}, "id": "{{ c.id }}"}</tool_call>{% endfor %}
 {%- if m.role == 'tool' %}({{ m.tool_call_id }} {{ m.name }}){% endif %}
 {%- endfor %}
@@ -342,6 +342,34 @@ class OwnTemplate(Case):
         self.assertIn("<tool>3(call00000 add)<tool>4(call00001 add)<user>So?<assistant>", shown)
         self.assertNotIn("tool_response", shown)
         self.assertNotIn("[tools", self.prompt(tools=[TOOL], tool_choice="none"))
+
+    def test_thoughts_of_a_history(self):
+        """The template is given them, by whichever route and name they come; beside calls, too."""
+        end = {"role": "user", "content": "So?"}
+        for name in ("reasoning_content", "reasoning"):
+            said = {"role": "assistant", "content": "4", name: "two and two"}
+            self.assertEqual(self.prompt(USER + [said, end]), "<user>2+2?<assistant>(two and two)4<user>So?<assistant>")
+        for nothing in ({"reasoning_content": None}, {"reasoning": {"effort": "low"}}, {"reasoning_content": ""}):
+            self.assertEqual(self.prompt(USER + [{"role": "assistant", "content": "4", **nothing}, end]),
+                             "<user>2+2?<assistant>4<user>So?<assistant>")
+        call = {"id": "x", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+        history = USER + [{"role": "assistant", "content": None, "reasoning_content": "I add", "tool_calls": [call]},
+                          {"role": "tool", "tool_call_id": "x", "content": "4"}]
+        shown = self.prompt(history, tools=[TOOL])
+        self.assertIn("<assistant>(I add)<tool_call>", shown)
+        wanted = self.server.post(PATH, {"messages": history, "tools": [TOOL], "max_tokens": 1}).json["usage"]["prompt_tokens"]
+        anthropic = {"max_tokens": 1, "tools": [{"name": "add", "input_schema": TOOL["function"]["parameters"]}], "messages": USER + [
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "I add", "signature": "x"},
+                                              {"type": "redacted_thinking", "data": "x"},
+                                              {"type": "tool_use", "id": "x", "name": "add", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": "4"}]}]}
+        self.assertEqual(self.server.post("/v1/messages/count_tokens", anthropic).json["input_tokens"], wanted)
+        items = USER + [{"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "I add"}]},
+                        {"type": "function_call", "call_id": "x", "name": "add", "arguments": "{}"},
+                        {"type": "function_call_output", "call_id": "x", "output": "4"}]
+        tools = [{"type": "function", **TOOL["function"]}]
+        reply = self.server.post("/v1/responses", {"input": items, "tools": tools, "max_output_tokens": 1}).json
+        self.assertEqual(reply["usage"]["input_tokens"], wanted)
 
     def test_sampling_of_the_file(self):
         params = self.server.get("/props").json["default_generation_settings"]["params"]
