@@ -136,8 +136,8 @@ static bool encode_as_text(struct conversation *conversation, const struct chat_
         more[i] = more_of(message, NULL);
     }
     if (status == STATUS_OK)
-        status = lay_out(conversation, chat, tokenizer, messages, (const json_t *const *)more, conversation->count, NULL,
-                         &conversation->thinks, list, &reason);
+        status = lay_out(conversation, chat, tokenizer, messages, (const json_t *const *)more, conversation->count,
+                         NULL, &conversation->thinks, list, &reason);
     for (size_t i = 0; more != NULL && i < conversation->count; i++) json_decref(more[i]);
     free(more);
     free(messages);

@@ -145,7 +145,8 @@ static void test_syntaxes(void **state) {
              "T(f:{\"a\": \"x\"}");
     check_as(CHAT_GEMMA, "<|tool_call>call:f{a<tool_call|>b", true, "C(call:f{ab");
     check_as(CHAT_GEMMA,
-             "<|tool_call>call:f{o:{k:<|\"|>a}, b<|\"|>,l:[<|\"|>c]<|\"|>,{m:null}]},s:\"t}\",n:-1.5}<tool_call|>", true,
+             "<|tool_call>call:f{o:{k:<|\"|>a}, b<|\"|>,l:[<|\"|>c]<|\"|>,{m:null}]},s:\"t}\",n:-1.5}<tool_call|>",
+             true,
              "T(f:{\"o\": {\"k\": \"a}, b\", \"l\": [\"c]\", {\"m\": null}]}, \"s\": \"t}\", \"n\": -1.5}");
     check_as(CHAT_GEMMA, "<|tool_call>call:f{o:{k:1}<tool_call|>b", true, "C(call:f{o:{k:1}b");
     check_as(CHAT_GEMMA, "<|channel>thought\nwell<channel|>Yes.", false, "R(well)C(Yes.");
@@ -202,8 +203,9 @@ static void check_template(const char *name, const json_t *source, enum chat_syn
                                   "list", "a", 1);
     json_t *call = json_pack("{s:[{s:s, s:s, s:{s:s, s:O}}]}", "tool_calls", "id", "call00000", "type", "function",
                              "function", "name", "look", "arguments", arguments);
-    json_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s}}}}}]", "type", "function", "function", "name", "look",
-                              "description", "d", "parameters", "type", "object", "properties", "city", "type", "string");
+    json_t *tools =
+        json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s}}}}}]", "type", "function", "function", "name", "look",
+                  "description", "d", "parameters", "type", "object", "properties", "city", "type", "string");
     const json_t *const more[] = {NULL, call};
     const struct chat_template *chat;
     struct read_call read = {.count = 0};

@@ -4,7 +4,7 @@ import os
 import tempfile
 import unittest
 
-from loam_server import NANO, Server, main, wait_until
+from loam_server import NANO, Server, leave, main, wait_until
 
 PATH, CHAT = "/v1/loam/documents", "/v1/chat/completions"
 TEXT = "The gate of the garden is painted green. Nobody knows who painted it, and nobody asks.\n" * 30
@@ -139,7 +139,7 @@ class Documents(unittest.TestCase):
             for line in seen.split(b"\n"):
                 if line.startswith(b"data: {") and line.endswith(b"}") and b"prompt_progress" in line:
                     processed = json.loads(line[6:])["prompt_progress"]["processed"]
-        connection.close()
+        leave(connection)
         self.assertTrue(wait_until(lambda: self.ask("x", max_tokens=1)[2] > 0))
 
     def test_an_upload_does_not_go_on_in_a_chat(self):

@@ -8,7 +8,7 @@ import threading
 import unittest
 
 import loam_server
-from loam_server import NANO, REAL, WITHOUT_REAL, Server, main, wait_until
+from loam_server import NANO, REAL, WITHOUT_REAL, Server, leave, main, wait_until
 
 PATH, CHAT = "/v1/loam/explain", "/v1/chat/completions"
 TEMPLATE = ("--chat-template", "llama2")
@@ -196,7 +196,7 @@ class Explain(unittest.TestCase):
         body = {"messages": [asked(document=DOCUMENT * 6), said("The gate is green. " * 180)]}
         connection = self.server.open(PATH, body, headers)
         self.assertTrue(wait_until(lambda: self.server.metrics(headers)["llamacpp:requests_processing"] == 1))
-        connection.close()
+        leave(connection)
         self.assertTrue(wait_until(lambda: self.server.metrics(headers)["llamacpp:requests_processing"] == 0))
         cancelled = "loam_requests_cancelled_total"
         self.assertEqual(self.server.metrics(headers)[cancelled] - before[cancelled], 1)

@@ -8,7 +8,7 @@ import socket
 import time
 import unittest
 
-from loam_server import Case, Reply, Server, main, wait_until
+from loam_server import Case, Reply, Server, leave, main, wait_until
 
 PATH, CHAT = "/v1/completions", "/v1/chat/completions"
 
@@ -64,9 +64,7 @@ class Http(Case):
             left = [self.server.open(PATH, body) for body in bodies[first:first + at_once]]
             self.assertTrue(wait_until(lambda: self.count(*states) == len(left)), state)
             for i, connection in enumerate(left):
-                if i % 2 == 1:
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-                connection.close()
+                (leave if i % 2 == 1 else socket.socket.close)(connection)
             self.assertTrue(wait_until(lambda: self.count(*states) == 0), state)
             self.assertEqual(self.count("decoding"), len(holders), state)  # whom it does not concern
             for connection in holders:
