@@ -199,8 +199,8 @@ static char *laid_out(const struct chat_template *chat, const struct tokenizer *
 static void check_template(const char *name, const json_t *source, enum chat_syntax syntax,
                            const struct tokenizer *tokenizer) {
     const struct chat_message messages[] = {{CHAT_USER, "Look.", 5}, {CHAT_ASSISTANT, "", 0}};
-    json_t *arguments = json_pack("{s:s, s:i, s:b, s:{s:[s, i]}}", "city", "Paris, {or} so", "count", 3, "old", 1, "deep",
-                                  "list", "a", 1);
+    json_t *arguments = json_pack("{s:s, s:i, s:b, s:{s:[s, i]}}", "city", "Paris, {or} so", "count", 3, "old", 1,
+                                  "deep", "list", "a", 1);
     json_t *call = json_pack("{s:[{s:s, s:s, s:{s:s, s:O}}]}", "tool_calls", "id", "call00000", "type", "function",
                              "function", "name", "look", "arguments", arguments);
     json_t *tools =
@@ -224,7 +224,7 @@ static void check_template(const char *name, const json_t *source, enum chat_syn
     free(prompt);
     struct answer_parser parser = {.has_tools = true, .has_reasoning = true, .syntax = syntax};
     assert_true(before < length);
-    static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "</s>", "<turn|>"}; /* of a turn: no part of an answer */
+    static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "</s>", "<turn|>"}; /* of turns, not of answers */
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         char *end = strstr(text + before, ends[i]);
         if (end == NULL) continue;
