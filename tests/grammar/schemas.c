@@ -1,5 +1,8 @@
 #include "grammar/schemas.h"
 
+#include <stdio.h>
+#include <string.h>
+
 const char *const test_schemas[] = {
     /* a record */
     "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\"},"
@@ -36,3 +39,15 @@ const char *const test_schemas[] = {
     "{\"enum\":[\"yes\",\"no\",\"maybe\"]}",
 };
 const size_t test_schema_count = sizeof test_schemas / sizeof test_schemas[0];
+
+void test_write_deep(char *text, size_t alternatives, size_t depth) {
+    char *at = text + sprintf(text, "{\"$defs\":{");
+    for (size_t i = 0; i < depth; i++)
+        at += sprintf(at, "\"n%zu\":{\"type\":\"array\",\"minItems\":1,\"items\":{\"$ref\":\"#/$defs/n%zu\"}},", i,
+                      i + 1);
+    at += sprintf(at, "\"n%zu\":{\"type\":\"string\"}},\"anyOf\":[", depth);
+    for (size_t i = 0; i < alternatives; i++)
+        at += sprintf(at, "%s{\"type\":\"array\",\"minItems\":1,\"maxItems\":%zu,\"items\":{\"$ref\":\"#/$defs/n0\"}}",
+                      i > 0 ? "," : "", 9 + i);
+    strcpy(at, "]}");
+}

@@ -271,19 +271,6 @@ static uint64_t most_work(const struct token_trie *large, const char *text, stru
     return most;
 }
 
-/* 64 alternatives that stay undecided, each in lists within lists. */
-static void write_deep(char *text, size_t alternatives, size_t depth) {
-    char *at = text + sprintf(text, "{\"$defs\":{");
-    for (size_t i = 0; i < depth; i++)
-        at += sprintf(at, "\"n%zu\":{\"type\":\"array\",\"minItems\":1,\"items\":{\"$ref\":\"#/$defs/n%zu\"}},", i,
-                      i + 1);
-    at += sprintf(at, "\"n%zu\":{\"type\":\"string\"}},\"anyOf\":[", depth);
-    for (size_t i = 0; i < alternatives; i++)
-        at += sprintf(at, "%s{\"type\":\"array\",\"minItems\":1,\"maxItems\":%zu,\"items\":{\"$ref\":\"#/$defs/n0\"}}",
-                      i > 0 ? "," : "", 9 + i);
-    strcpy(at, "]}");
-}
-
 static void write_records(char *text, size_t alternatives) {
     char *at = text + sprintf(text, "{\"anyOf\":[");
     for (size_t i = 0; i < alternatives; i++)
@@ -319,8 +306,8 @@ static void masks_are_bounded(void **state) {
     for (size_t i = 0; i < test_schema_count; i++)
         assert_in_range(most_work(large, test_schemas[i], &random), 1, JSON_MASK_WORK / 2);
     for (size_t i = 0; i < 6; i++) {
-        if (i == 0) write_deep(text, 64, 58);
-        if (i == 1) write_deep(text, 64, 10);
+        if (i == 0) test_write_deep(text, 64, 58);
+        if (i == 1) test_write_deep(text, 64, 10);
         if (i == 2) write_records(text, 64);
         if (i == 3) write_records(text, 20);
         if (i == 4) write_words(text, "{\"enum\":[", "", "]}", JSON_SCHEMA_BYTES_MAX);
