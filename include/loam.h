@@ -343,6 +343,7 @@ struct loam_document {
     const char *name, *model, *layout; /* valid during the call */
     const char *damage;                /* a description of known damage; NULL: none known */
     bool in_use;                       /* a process has it open */
+    bool is_other;                     /* of a version that this loam does not read: it is not used, and stays */
 };
 
 /* Calls see for every document of a folder, oldest first; true stops. */

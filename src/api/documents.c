@@ -21,7 +21,8 @@ static void see_document(void *context, const struct document_info *info) {
                                            .model = info->model,
                                            .layout = info->layout,
                                            .damage = info->damaged,
-                                           .in_use = info->in_use};
+                                           .in_use = info->in_use,
+                                           .is_other = info->is_other};
     if (!listing->stopped) listing->stopped = listing->see(listing->context, &document);
 }
 

@@ -138,6 +138,7 @@ static void see(void *context, const struct document_info *info) {
     json_put(object, "created", json_integer(info->created));
     json_put(object, "used", json_integer(info->used));
     json_put(object, "in_use", json_boolean(info->in_use));
+    json_put(object, "other_version", json_boolean(info->is_other));
     json_put(object, "damaged",
              info->damaged != NULL ? json_text(info->damaged, strlen(info->damaged)) : json_null());
     json_array_append_new(listing->data, object);

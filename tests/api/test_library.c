@@ -380,7 +380,7 @@ static void documents_come_back(void **state) {
 
     seen.count = 0;
     OK(loam_documents_list(folder.path, see, &seen, &error));
-    assert_true(seen.count == 1 && !seen.last.in_use && seen.last.damage == NULL);
+    assert_true(seen.count == 1 && !seen.last.in_use && !seen.last.is_other && seen.last.damage == NULL);
     assert_string_equal(seen.name, "a story");
     OK(loam_document_verify(folder.path, seen.last.id, &error));
     OK(loam_document_tokens(folder.path, seen.last.id, ids, PROMPT, &count, &error));

@@ -71,7 +71,8 @@ class Documents(unittest.TestCase):
         self.assertEqual((named, count), (self.ask(text)[0], self.ask(text)[2]))
 
         shown = self.call("GET", "%s/%d" % (PATH, made["id"])).json
-        self.assertEqual((shown["id"], shown["name"], shown["damaged"]), (made["id"], "garden.txt", None))
+        self.assertEqual((shown["id"], shown["name"], shown["damaged"], shown["other_version"]),
+                         (made["id"], "garden.txt", None, False))
         self.assertGreater(shown["bytes"], 0)
         self.assertIn(made["id"], self.ids())
         text = self.call("GET", "%s/%d/text" % (PATH, made["id"])).json
