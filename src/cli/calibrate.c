@@ -32,7 +32,7 @@ static enum status read_texts(struct calibrate *c, struct error *error) {
     for (size_t i = 1; i < c->options->positional_count; i++) {
         char *text;
         size_t length;
-        TRY(prompt_read_file(c->options->positionals[i], &text, &length, error));
+        TRY(prompt_read_text(c->options, c->options->positionals[i], &text, &length, error));
         enum status status = tokenizer_encode(c->session.tokenizer, text, length,
                                               (struct tokenize_options){0}, &c->text, error);
         free(text);

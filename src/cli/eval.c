@@ -162,7 +162,7 @@ void evaluation_close(struct evaluation *evaluation) {
 enum status evaluation_text(const struct evaluation *evaluation, char **text, size_t *length,
                             const char **name, struct error *error) {
     *name = option_text(evaluation->options, OPTION_FILE);
-    if (*name != NULL) return prompt_read_file(*name, text, length, error);
+    if (*name != NULL) return prompt_read_text(evaluation->options, *name, text, length, error);
     *name = "the text in the binary";
     *length = essay_builtin_length;
     *text = malloc(*length + 1);

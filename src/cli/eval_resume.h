@@ -2,8 +2,8 @@
 #ifndef LOAM_CLI_EVAL_RESUME_H
 #define LOAM_CLI_EVAL_RESUME_H
 
+#include "base/text.h"
 #include "cli/eval.h"
-#include "eval/text.h"
 
 enum { EVAL_RUN_ID_BYTES = 17 }; /* 16 hexadecimal digits and the closing zero */
 

@@ -12,6 +12,7 @@
 #include "cli/prompt.h"
 #include "cli/sampling.h"
 #include "cli/session.h"
+#include "document/mark.h"
 #include "eval/explain_sources.h"
 
 enum { PIECE_BYTES_MAX = 512, ANSWER_DEFAULT = 128 };
@@ -22,7 +23,6 @@ struct explaining {
     struct session session;
     struct sampling sampling;
     struct prompt_source prompt;
-    const char *paths[OPTION_LIST_MAX];
     struct token_list tokens; /* the prompt, then the answer */
     size_t prompt_count;
     struct explain explain;
@@ -36,15 +36,16 @@ static enum status open_engine(struct explaining *e, struct error *error) {
     TRY(prompt_open(&e->prompt, options, error));
     if (e->prompt.prompt.document_count == 0)
         return error_set(error, STATUS_USAGE, "explain: expected -f FILE, a document to look into");
-    (void)option_texts(options, OPTION_FILE, e->paths);
     TRY(sampling_read(&e->sampling, options, error));
     TRY(session_open(&e->session, options, option_count(options, OPTION_THREADS), error));
     TRY(sampling_take_model(&e->sampling, options, &e->session.model->gguf, error));
     TRY(session_open_tokenizer(&e->session, options, error));
     TRY(prompt_template(options, &e->session.model->gguf, &chat, error));
-    const enum status laid_out = prompt_tokens(options, chat, e->session.tokenizer, &e->tokens, error);
+    const enum status laid_out = prompt_source_tokens(&e->prompt, options, chat, e->session.tokenizer,
+                                                    &e->tokens, error);
     chat_template_destroy(chat);
     TRY(laid_out);
+    TRY(prompt_check_ids(&e->tokens, tokenizer_vocabulary_size(e->session.tokenizer), error));
     e->prompt_count = e->tokens.count;
     e->plan = (struct plan){.sequence_capacity = 1, .select = select_options_default()};
     e->plan.batch_size = min_size(option_count(options, OPTION_BATCH), option_count(options, OPTION_UBATCH));
@@ -104,15 +105,18 @@ static enum status generate(struct explaining *e, struct error *error) {
 /* ---- the report ---- */
 
 static json_t *span_json(const struct explaining *e, const struct explain_span *span) {
+    const struct prompt_file *file = &e->prompt.files.files[span->document];
+    const struct mark_place *place = &span->place;
     json_t *object = json_object();
-    json_add(object, "file", json_bytes(e->paths[span->document], strlen(e->paths[span->document])));
-    json_add_uint(object, "line", span->line);
+    json_add(object, "file", json_bytes(file->path, strlen(file->path)));
+    json_add_uint(object, "line", place->line);
+    if (place->page > 0) json_add_uint(object, "page", place->page);
+    if (place->chapter > 0) json_add_uint(object, "chapter", place->chapter);
     json_add_uint(object, "begin", span->begin);
     json_add_uint(object, "end", span->end);
     json_add_number(object, "share", span->share);
     json_add_number(object, "lift", span->lift);
-    json_add(object, "text",
-             json_bytes(e->prompt.documents[span->document].bytes + span->begin, span->end - span->begin));
+    json_add(object, "text", json_bytes(file->bytes + span->begin, span->end - span->begin));
     return object;
 }
 
@@ -130,27 +134,41 @@ static enum status write_json(const struct explaining *e, size_t count, struct e
     return status;
 }
 
-static enum status report(struct explaining *e, struct error *error) {
-    struct explain_source sources[OPTION_LIST_MAX];
-    const size_t source_count = e->prompt.prompt.document_count;
-    for (size_t i = 0; i < source_count; i++)
-        sources[i] = (struct explain_source){e->prompt.documents[i].bytes, e->prompt.documents[i].length};
+static enum status find_spans(struct explaining *e, struct error *error) {
+    const struct prompt_files *files = &e->prompt.files;
+    struct explain_source *sources = calloc(files->count, sizeof *sources);
+    if (sources == NULL) return error_set(error, STATUS_MEMORY, "no memory for the documents");
+    for (size_t i = 0; i < files->count; i++)
+        sources[i] = (struct explain_source){files->files[i].bytes, files->files[i].length};
     const struct explain_texts texts = {.tokenizer = e->session.tokenizer,
                                         .prompt = e->tokens.ids,
                                         .prompt_count = e->prompt_count,
                                         .sources = sources,
-                                        .source_count = source_count};
-    TRY(explain_find_sources(&e->explain, &texts, &e->spans, &e->span_count, error));
+                                        .source_count = files->count};
+    const enum status status = explain_find_sources(&e->explain, &texts, &e->spans, &e->span_count, error);
+    free(sources);
+    return status;
+}
+
+static void print_span(const struct explaining *e, const struct explain_span *span) {
+    const struct prompt_file *file = &e->prompt.files.files[span->document];
+    const struct mark_place *place = &span->place;
+    char where[MARK_TEXT_BYTES];
+    if (place->page > 0 || place->chapter > 0)
+        output_text("\n%s, %s: ", file->path, mark_place_text(place, where));
+    else
+        output_text("\n%s:%zu: ", file->path, place->line);
+    output_text("%.1f%% of the attention to documents, %.1f times the average\n    ", 100 * span->share,
+                span->lift);
+    for (size_t at = span->begin; at < span->end; at++)
+        output_bytes(strchr("\n\r\f", file->bytes[at]) != NULL ? " " : file->bytes + at, 1);
+    output_text("\n");
+}
+
+static enum status report(struct explaining *e, struct error *error) {
+    TRY(find_spans(e, error));
     const size_t count = min_size(e->span_count, option_count(e->options, OPTION_EXPLAIN_SPANS));
-    for (size_t i = 0; i < count; i++) {
-        const struct explain_span *span = &e->spans[i];
-        const char *text = e->prompt.documents[span->document].bytes;
-        output_text("\n%s:%zu: %.1f%% of the attention to documents, %.1f times the average\n    ",
-                    e->paths[span->document], span->line, 100 * span->share, span->lift);
-        for (size_t at = span->begin; at < span->end; at++)
-            output_bytes(text[at] == '\n' || text[at] == '\r' ? " " : text + at, 1);
-        output_text("\n");
-    }
+    for (size_t i = 0; i < count; i++) print_span(e, &e->spans[i]);
     TRY(write_json(e, count, error));
     return output_flush(error);
 }

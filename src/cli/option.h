@@ -49,6 +49,7 @@ enum option_id {
     OPTION_MODEL,
     OPTION_PROMPT,
     OPTION_FILE,
+    OPTION_ENCODING,
     OPTION_IDS,
     OPTION_SYSTEM,
     OPTION_RAW,

@@ -12,6 +12,7 @@ enum {
     MODEL_USERS = BIT(RUN) | BIT(CHAT) | BIT(BENCH) | BIT(PERPLEXITY) | BIT(EVAL) | BIT(INSPECT) |
                   BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(TRACE) | SERVICE | BIT(PLAN) | BIT(EXPLAIN),
     QUESTION = GENERATE | BIT(EXPLAIN),
+    TEXT_READERS = QUESTION | BIT(TOKENIZE) | BIT(PERPLEXITY) | BIT(EVAL) | BIT(TRACE) | BIT(CALIBRATE),
     SAMPLE = ANSWER | BIT(EXPLAIN),
     ENGINE_USERS = ANSWER | BIT(EXPLAIN) | BIT(PERPLEXITY) | BIT(EVAL) | BIT(TRACE),
     COMPUTE_USERS = ENGINE_USERS | BIT(BENCH),
@@ -34,7 +35,8 @@ const struct option_spec option_table[] = {
      .help = "the question about the documents of -f, or the text to complete"},
     {.id = OPTION_FILE, .name = "file", .short_name = "f",
      .kind = ARGUMENT_FILES, .argument = "FILE", .commands = QUESTION, .group = GROUP_INPUT,
-     .help = "a document, which comes before the question; may be given several times; - is standard input"},
+     .help = "a document, which comes before the question: text, HTML, EPUB, PDF (by pdftotext), or a folder of "
+             "them; may be given several times; - is standard input"},
     {.id = OPTION_FILE, .name = "file", .short_name = "f",
      .kind = ARGUMENT_TEXT, .argument = "FILE",
      .commands = BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(PERPLEXITY) | BIT(TRACE), .group = GROUP_INPUT,
@@ -43,6 +45,10 @@ const struct option_spec option_table[] = {
      .kind = ARGUMENT_TEXT, .argument = "FILE", .commands = BIT(EVAL), .group = GROUP_INPUT,
      .help = "ruler: the essay in which needles are hidden; kl, recall: the text to read; ask: the "
              "document; default: a chapter in the binary"},
+    {.id = OPTION_ENCODING, .name = "encoding",
+     .kind = ARGUMENT_TEXT, .argument = "NAME", .commands = TEXT_READERS, .group = GROUP_INPUT,
+     .help = "the files are plain text in this encoding, latin1 for instance; utf-8: as it is, what is none replaced; "
+             "without: UTF-8, or UTF-16 where it shows"},
     {.id = OPTION_KV_DISK, .name = "kv-disk",
      .kind = ARGUMENT_TEXT, .argument = "DIR", .commands = STORE_USERS, .group = GROUP_INPUT,
      .help = "the folder of saved documents (a size limit after a colon is ignored)"},

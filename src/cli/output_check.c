@@ -11,6 +11,7 @@
 #include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/kv_disk.h"
+#include "document/folder.h"
 #include "format/gguf.h"
 #include "model/calibration.h"
 
@@ -118,6 +119,23 @@ static enum status check_parts(const struct output_list *list, const char *input
     return STATUS_OK;
 }
 
+/* A text, or the files of a folder of them. */
+static enum status check_text(const struct output_list *list, const char *path) {
+    static const char input[] = "the text of -f";
+    struct folder folder;
+    struct error later; /* the command says it */
+    if (strcmp(path, "-") == 0 || !folder_is(path)) return check_input(list, input, path);
+    enum status status = STATUS_OK;
+    if (folder_open(&folder, path, &later) != STATUS_OK) folder_close(&folder);
+    for (size_t i = 0; i < folder.count && status == STATUS_OK; i++) {
+        char whole[PATH_MAX];
+        snprintf(whole, sizeof whole, "%s/%s", path, folder.names[i]);
+        status = check_input(list, input, whole);
+    }
+    folder_close(&folder);
+    return status;
+}
+
 static enum status check_model(const struct output_list *list, const char *input, const char *path) {
     if (path == NULL) return STATUS_OK;
     TRY(check_input(list, input, path));
@@ -190,7 +208,7 @@ static enum status check_all(struct output_list *list, const struct options *opt
     TRY(check_calibration(list, model));
     const char *files[OPTION_LIST_MAX];
     const size_t file_count = option_texts(options, OPTION_FILE, files);
-    for (size_t i = 0; i < file_count; i++) TRY(check_input(list, "the text of -f", files[i]));
+    for (size_t i = 0; i < file_count; i++) TRY(check_text(list, files[i]));
     TRY(check_input(list, "the questions", option_text(options, OPTION_EVAL_QUESTIONS)));
     TRY(check_input(list, "the file of --import-heads", option_text(options, OPTION_IMPORT_HEADS)));
     return check_documents(list, option_text(options, OPTION_KV_DISK));

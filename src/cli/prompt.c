@@ -14,6 +14,28 @@ enum status prompt_read_file(const char *path, char **text, size_t *length, stru
     return file_read_all(path, file_bytes_max, text, length, error);
 }
 
+/* The prompt's documents are those of its files. */
+static enum status set_documents(struct prompt_source *source, struct error *error) {
+    const size_t count = source->files.count;
+    source->documents = calloc(count + 1, sizeof *source->documents);
+    if (source->documents == NULL) return error_set(error, STATUS_MEMORY, "no memory for the documents");
+    for (size_t i = 0; i < count; i++)
+        source->documents[i] = (struct prompt_part){source->files.files[i].bytes, source->files.files[i].length};
+    source->prompt.documents = source->documents;
+    source->prompt.document_count = count;
+    return STATUS_OK;
+}
+
+enum status prompt_read_text(const struct options *options, const char *path, char **text, size_t *length,
+                             struct error *error) {
+    struct prompt_source source = {0};
+    enum status status = prompt_files_add(&source.files, options, path, error);
+    if (status == STATUS_OK) status = set_documents(&source, error);
+    if (status == STATUS_OK) status = prompt_join(&source.prompt, PROMPT_PARAGRAPH, text, length, error);
+    prompt_close(&source);
+    return status;
+}
+
 static struct prompt_part part_of(const char *text) {
     return (struct prompt_part){text, text != NULL ? strlen(text) : 0};
 }
@@ -37,7 +59,6 @@ enum status prompt_open(struct prompt_source *source, const struct options *opti
     const char *paths[OPTION_LIST_MAX];
     bool read_input = false;
     *source = (struct prompt_source){.prompt = {.system = part_of(option_text(options, OPTION_SYSTEM)),
-                                                .documents = source->documents,
                                                 .question = part_of(option_text(options, OPTION_PROMPT))}};
     TRY(read_thinking(options, &source->prompt.thinking, error));
     const size_t count = option_texts(options, OPTION_FILE, paths);
@@ -47,15 +68,14 @@ enum status prompt_open(struct prompt_source *source, const struct options *opti
             return error_set(error, STATUS_USAGE, "%s: -f - twice: standard input can be read once",
                              options->command->name);
         read_input = read_input || is_input;
-        TRY(prompt_read_file(paths[i], &source->texts[i], &source->documents[i].length, error));
-        source->documents[i].bytes = source->texts[i];
-        source->prompt.document_count++;
+        TRY(prompt_files_add(&source->files, options, paths[i], error));
     }
-    return STATUS_OK;
+    return set_documents(source, error);
 }
 
 void prompt_close(struct prompt_source *source) {
-    for (size_t i = 0; i < source->prompt.document_count; i++) free(source->texts[i]);
+    prompt_files_deinit(&source->files);
+    free(source->documents);
     *source = (struct prompt_source){0};
 }
 
@@ -108,15 +128,22 @@ enum status prompt_check_ids(const struct token_list *list, size_t vocabulary_si
     return STATUS_OK;
 }
 
+enum status prompt_source_tokens(const struct prompt_source *source, const struct options *options,
+                                 const struct chat_template *chat, const struct tokenizer *tokenizer,
+                                 struct token_list *list, struct error *error) {
+    const struct tokenize_options how = {true, option_flag(options, OPTION_SPECIAL)};
+    TRY(chat != NULL ? prompt_encode_chat(&source->prompt, chat, tokenizer, list, error)
+                     : prompt_encode(&source->prompt, tokenizer, how, list, error));
+    if (list->count > 0) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "%s: the prompt is empty", options->command->name);
+}
+
 static enum status encode_text(const struct options *options, const struct chat_template *chat,
                                const struct tokenizer *tokenizer, struct token_list *list,
                                struct error *error) {
-    const struct tokenize_options how = {true, option_flag(options, OPTION_SPECIAL)};
     struct prompt_source source;
     enum status status = prompt_open(&source, options, error);
-    if (status == STATUS_OK)
-        status = chat != NULL ? prompt_encode_chat(&source.prompt, chat, tokenizer, list, error)
-                              : prompt_encode(&source.prompt, tokenizer, how, list, error);
+    if (status == STATUS_OK) status = prompt_source_tokens(&source, options, chat, tokenizer, list, error);
     prompt_close(&source);
     return status;
 }

@@ -7,19 +7,25 @@
 
 #include "base/status.h"
 #include "cli/option.h"
+#include "cli/prompt_files.h"
 #include "generate/prompt.h"
 #include "token/tokenizer.h"
 
 /* What -sys, -f and -p give.  Must not move: prompt points into it. */
 struct prompt_source {
     struct prompt prompt;
-    struct prompt_part documents[OPTION_LIST_MAX];
-    char *texts[OPTION_LIST_MAX]; /* owned */
+    struct prompt_files files;     /* the documents' */
+    struct prompt_part *documents; /* owned, [files.count] */
 };
-/* Reads the files.  STATUS_USAGE: standard input is named twice.  Must be closed also after a failure. */
+/* Reads the files and folders.  STATUS_USAGE: standard input is named twice, or a file is no text.  Must be closed also
+ * after a failure. */
 enum status prompt_open(struct prompt_source *source, const struct options *options, struct error *error)
     STATUS_CHECKED;
 void prompt_close(struct prompt_source *source);
+/* Its tokens in this template (NULL: raw).  STATUS_USAGE: there are none. */
+enum status prompt_source_tokens(const struct prompt_source *source, const struct options *options,
+                                 const struct chat_template *chat, const struct tokenizer *tokenizer,
+                                 struct token_list *list, struct error *error) STATUS_CHECKED;
 
 /* "book.txt", or "a.txt and 2 more", written to buffer; NULL without -f. */
 const char *prompt_name(const struct options *options, char *buffer, size_t buffer_bytes);
@@ -40,9 +46,12 @@ enum status prompt_template(const struct options *options, const struct gguf *gg
 /* After a long prompt that was not saved: a hint on standard error how to make the next question cheaper. */
 void prompt_print_hint(const struct options *options, size_t token_count);
 
-/* A whole file or standard input ("-"), up to 1 GiB. */
+/* The bytes of a whole file or of standard input ("-"), up to 1 GiB. */
 enum status prompt_read_file(const char *path, char **text, size_t *length, struct error *error)
     STATUS_CHECKED;
+/* The text of a file or a folder (prompt_files.h), newly allocated. */
+enum status prompt_read_text(const struct options *options, const char *path, char **text, size_t *length,
+                             struct error *error) STATUS_CHECKED;
 /* "1,2,3", blanks allowed. */
 enum status prompt_parse_ids(const char *text, struct token_list *list, struct error *error) STATUS_CHECKED;
 enum status prompt_check_ids(const struct token_list *list, size_t vocabulary_size, struct error *error)

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "eval/text.h"
+#include "base/text.h"
 
 enum { TABLE_COLUMNS_MAX = 48 };
 

@@ -5,8 +5,8 @@
 #ifndef LOAM_EVAL_ANSWER_H
 #define LOAM_EVAL_ANSWER_H
 
+#include "base/text.h"
 #include "engine/engine.h"
-#include "eval/text.h"
 #include "token/tokenizer.h"
 
 /* Puts all but the last of the tokens [token_count] into the sequence, which holds none or the first of them.

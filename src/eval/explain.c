@@ -102,6 +102,7 @@ static size_t sentence_end(const char *text, size_t length, size_t begin) {
     size_t blank = 0;
     for (size_t i = begin; i < length; i++) {
         const bool space = isspace((unsigned char)text[i]) != 0;
+        if (text[i] == MARK_PART && i > begin) return i;
         if (space && i + 1 < length && text[i] == '\n' && text[i + 1] == '\n') return i + 1;
         if (space && i > begin) {
             size_t last = i - 1;
@@ -114,25 +115,36 @@ static size_t sentence_end(const char *text, size_t length, size_t begin) {
     return length;
 }
 
+static enum status add_span(struct explain_span **spans, size_t *count, size_t *capacity,
+                            const struct explain_span *span, struct error *error) {
+    if (*count == *capacity) {
+        *capacity = 2 * *capacity + 64;
+        struct explain_span *grown = realloc(*spans, *capacity * sizeof *grown);
+        if (grown == NULL) return error_set(error, STATUS_MEMORY, "no memory for a document's sentences");
+        *spans = grown;
+    }
+    (*spans)[(*count)++] = *span;
+    return STATUS_OK;
+}
+
 enum status explain_sentences(const char *text, size_t length, struct explain_span **spans, size_t *count,
                               struct error *error) {
-    size_t capacity = 0, line = 1;
+    size_t capacity = 0;
+    struct mark_walk walk;
     *spans = NULL;
     *count = 0;
+    mark_walk_begin(&walk, text, length);
     for (size_t begin = 0, end; begin < length; begin = end) {
+        end = mark_file_end(text, length, begin);
+        if (end > begin) continue;
         end = sentence_end(text, length, begin);
-        if (*count == capacity) {
-            capacity = 2 * capacity + 64;
-            struct explain_span *grown = realloc(*spans, capacity * sizeof *grown);
-            if (grown == NULL) return error_set(error, STATUS_MEMORY, "no memory for a document's sentences");
-            *spans = grown;
-        }
-        struct explain_span span = {.begin = begin, .end = end, .line = line};
-        for (size_t i = begin; i < end; i++) line += text[i] == '\n';
-        while (span.begin < end && isspace((unsigned char)text[span.begin]))
-            span.line += text[span.begin++] == '\n';
+        struct explain_span span = {.begin = begin, .end = end};
+        while (span.begin < end && isspace((unsigned char)text[span.begin])) span.begin++;
         while (span.end > span.begin && isspace((unsigned char)text[span.end - 1])) span.end--;
-        if (span.end > span.begin) (*spans)[(*count)++] = span;
+        if (span.end == span.begin) continue;
+        mark_walk_to(&walk, span.begin);
+        span.place = walk.place;
+        TRY(add_span(spans, count, &capacity, &span, error));
     }
     return STATUS_OK;
 }

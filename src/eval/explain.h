@@ -10,6 +10,7 @@
 #ifndef LOAM_EVAL_EXPLAIN_H
 #define LOAM_EVAL_EXPLAIN_H
 
+#include "document/mark.h"
 #include "eval/attention_weights.h"
 
 struct explain {
@@ -46,13 +47,14 @@ bool explain_work(struct explain *explain, struct kv_sequence *sequence, bool (*
 struct explain_span {
     size_t document;   /* the caller's */
     size_t begin, end; /* bytes of the text */
-    size_t line;       /* from 1 */
+    struct mark_place place; /* of its beginning */
     size_t token_count;
     double mass, share; /* share: of the mass of all spans */
     double lift;        /* mass of a token, by that of a token of all spans */
 };
 
-/* Cuts a text into sentences: the caller frees *spans. */
+/* Cuts a text into sentences, of which none crosses the mark of a file or a chapter (document/mark.h): the caller frees
+ * *spans. */
 enum status explain_sentences(const char *text, size_t length, struct explain_span **spans, size_t *count,
                               struct error *error) STATUS_CHECKED;
 /* Sets share and lift, and sorts: what got most beyond its length comes first. */

@@ -1,5 +1,6 @@
 #include "eval/explain_sources.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,16 +67,19 @@ static enum status add_source(struct finding *finding, const struct explain_sour
     struct explain_span *spans;
     size_t count;
     enum status status = explain_sentences(source->bytes, source->length, &spans, &count, error);
-    const size_t first = count > 0 ? spans[0].begin : 0;
+    size_t first = 0;
+    while (first < source->length && isspace((unsigned char)source->bytes[first])) first++;
+    const size_t known = min_size(source->length - first, KNOWN_BYTES);
     const char *found = NULL;
     if (status == STATUS_OK && count > 0)
         found = memmem(finding->text + *from, finding->offsets[finding->prompt_count] - *from,
-                       source->bytes + first, min_size(source->length - first, KNOWN_BYTES));
+                       source->bytes + first, known);
     if (found != NULL) {
-        *from = (size_t)(found - finding->text);
+        const size_t start = (size_t)(found - finding->text);
+        *from = start + known; /* a second one that begins alike is behind it */
         for (size_t i = 0; i < count; i++)
             spans[i].document = index, spans[i].begin -= first, spans[i].end -= first;
-        add_mass(finding, spans, count, *from);
+        add_mass(finding, spans, count, start);
         for (size_t i = 0; i < count; i++) spans[i].begin += first, spans[i].end += first;
         status = add_spans(finding, spans, count, error);
     }

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "eval/text.h"
+#include "base/text.h"
 
 enum { HEAT_MAP_DEPTHS = 10, HEAT_MAP_PANELS_MAX = 40, HEAT_MAP_LENGTHS_MAX = 64 };
 

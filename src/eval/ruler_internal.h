@@ -7,9 +7,9 @@
 #define LOAM_EVAL_RULER_INTERNAL_H
 
 #include "base/random.h"
+#include "base/text.h"
 #include "eval/ruler.h"
 #include "eval/ruler_text.h"
-#include "eval/text.h"
 
 enum ruler_template {
 #define X(name, text) TEMPLATE_##name,

@@ -211,7 +211,11 @@ static json_t *span_json(const struct explaining *e, const struct explain_span *
     json_t *object = json_object();
     json_put_uint(object, "source", span->document);
     if (source->name != NULL) json_put(object, "name", json_text(source->name, strlen(source->name)));
-    json_put_uint(object, "line", span->line);
+    json_put_uint(object, "line", span->place.line);
+    if (span->place.page > 0) json_put_uint(object, "page", span->place.page);
+    if (span->place.chapter > 0) json_put_uint(object, "chapter", span->place.chapter);
+    if (span->place.name != NULL)
+        json_put(object, "file", json_text(span->place.name, span->place.name_length));
     json_put_uint(object, "begin", span->begin);
     json_put_uint(object, "end", span->end);
     json_put_number(object, "share", span->share);

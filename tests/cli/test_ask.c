@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/process.h"
 #include "cli/tiny_model.h"
@@ -203,8 +204,78 @@ static void a_hint_says_how_the_next_one_is_cheap(void **state) {
     }
 }
 
+static void write_bytes(const char *name, const char *bytes, size_t length) {
+    FILE *file = fopen(scratch_path(name), "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, length, file), length);
+    fclose(file);
+}
+
+#define WRITE(name, literal) write_bytes(name, literal, sizeof literal - 1)
+
+/* Whatever a file is, what is asked is its text, and a line says so. */
+static void files_are_read_as_text(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *says, *encoding;
+    } cases[] = {{"wide.txt", "wide.txt: read as UTF-16LE", NULL},
+                 {"page.html", "page.html: read as HTML", NULL},
+                 {"marked.txt", "marked.txt: read without its byte order mark", NULL},
+                 {"latin.txt", "latin.txt: read as WINDOWS-1252", "latin1"}};
+    WRITE("wide.txt", "\xFF\xFEM\0\xFC\0l\0l\0e\0r\0");
+    WRITE("page.html", "<html><script>x</script><p>M&uuml;ller");
+    WRITE("marked.txt", "\xEF\xBB\xBFM\xC3\xBCller");
+    WRITE("latin.txt", "M\xFCller");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[200];
+        snprintf(path, sizeof path, "%s", scratch_path(cases[i].name));
+        struct process_result r =
+            RUN("-m", chat_path, "-f", path, "-p", "who?", cases[i].encoding != NULL ? "--encoding" : NULL,
+                cases[i].encoding);
+        if (r.code != 0 || strstr(r.complaints, cases[i].says) == NULL) fail_msg("exit %d: %s", r.code, r.complaints);
+        assert_same_answer(r, RUN("-m", chat_path, "-p", "M\xC3\xBCller\n\nwho?"),
+                           true);
+    }
+}
+
+/* A folder is one document: its files in order, each behind its name; one more at the end is all that is read. */
+static void a_folder_is_asked(void **state) {
+    (void)state;
+    char folder[200], kv[200];
+    snprintf(folder, sizeof folder, "%s", scratch_path("notes"));
+    snprintf(kv, sizeof kv, "%s", scratch_path("notes-kv"));
+    assert_int_equal(mkdir(folder, 0700), 0);
+    WRITE("notes/10.txt", "the third");
+    WRITE("notes/9.txt", "the second\n");
+    WRITE("notes/1.txt",
+          "the first, which is as long as it takes to be a chunk of tokens, since each of the bytes is one");
+    WRITE("notes/picture", "\x89PNG\r\n\x1A\n\0");
+    static const char whole[] =
+        "\v==> 1.txt <==\nthe first, which is as long as it takes to be a chunk of tokens, since each of the bytes is "
+        "one\n\n\v==> 9.txt <==\nthe second\n\n\v==> 10.txt <==\nthe third\n\nwho?";
+    struct process_result r = RUN("-m", chat_path, "-f", folder, "-p", "who?", "--kv-disk", kv);
+    if (strstr(r.complaints, "note: left out") == NULL || strstr(r.complaints, "picture: is a PNG picture") == NULL)
+        fail_msg("%s", r.complaints);
+    assert_same_answer(r, RUN("-m", chat_path, "-p", whole), true);
+    WRITE("notes/11.txt", "the fourth");
+    json_t *grown = figures(RUN("-m", chat_path, "-f", folder, "-p", "who?", "--kv-disk", kv));
+    const char *end = strstr(whole, "the third");
+    assert_true(number_at(grown, "prefill", "reused_tokens") >= (unsigned)(end - whole) / 64 * 64);
+    json_decref(grown);
+    char inside[240];
+    snprintf(inside, sizeof inside, "%s/9.txt", folder);
+    r = LOAM("run", "-m", chat_path, "-f", folder, "-p", "who?", "--json", inside);
+    if (r.code != 2 || strstr(r.complaints, "would overwrite the text of -f") == NULL) fail_msg("%s", r.complaints);
+    process_deinit(&r);
+}
+
 static void what_cannot_be_asked_is_said(void **state) {
     (void)state;
+    char latin_path[200], empty_path[200];
+    snprintf(latin_path, sizeof latin_path, "%s", scratch_path("latin.txt"));
+    snprintf(empty_path, sizeof empty_path, "%s", scratch_path("empty"));
+    assert_int_equal(mkdir(empty_path, 0700), 0);
+    WRITE("latin.txt", "M\xFCller");
     const struct {
         const char *arguments[12];
         int code;
@@ -229,6 +300,11 @@ static void what_cannot_be_asked_is_said(void **state) {
         {{"chat", "-m", chat_path, "-f", "/nonexistent"}, 6, "/nonexistent"},
         {{"chat", "-m", plain_path}, 1, "no chat template"},
         {{"run", "-m", chat_path, "-f", short_path, "-f", long_path, "--json", long_path}, 2, "long.txt"},
+        {{"run", "-m", chat_path, "-f", chat_path, "-p", "x"}, 2, "chat.gguf: is a model, no text: -m takes models"},
+        {{"chat", "-m", chat_path, "-f", latin_path}, 2, "latin.txt: is no UTF-8: byte 2, 0xFC in line 1"},
+        {{"explain", "-m", chat_path, "-f", latin_path, "--encoding", "x", "-p", "x"}, 2, "encoding: found 'x'"},
+        {{"perplexity", "-m", chat_path, "-f", chat_path}, 2, "is a model, no text"},
+        {{"run", "-m", chat_path, "-f", empty_path, "-p", "x"}, 2, "has no file with text (of 0)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct process_result r = process_run(&(struct process_request){.arguments = cases[i].arguments});
@@ -245,6 +321,8 @@ int main(void) {
         cmocka_unit_test(a_template_is_used_where_there_is_one),
         cmocka_unit_test(raw_text_is_completed),
         cmocka_unit_test(documents_come_first),
+        cmocka_unit_test(files_are_read_as_text),
+        cmocka_unit_test(a_folder_is_asked),
         cmocka_unit_test(the_next_question_reads_nothing_again),
         cmocka_unit_test(chat_talks_about_documents),
         cmocka_unit_test(a_hint_says_how_the_next_one_is_cheap),

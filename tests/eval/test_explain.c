@@ -138,12 +138,12 @@ static void test_sentences(void **state) {
     for (size_t i = 0; i < count; i++) {
         assert_int_equal(spans[i].end - spans[i].begin, strlen(expected[i]));
         assert_memory_equal(text + spans[i].begin, expected[i], strlen(expected[i]));
-        assert_int_equal(spans[i].line, lines[i]);
+        assert_int_equal(spans[i].place.line, lines[i]);
         spans[i].token_count = 4;
         spans[i].mass = i == 3 ? 6 : i == 1 ? 2 : 1;
     }
     explain_rank(spans, count);
-    assert_int_equal(spans[0].line, 4);
+    assert_int_equal(spans[0].place.line, 4);
     assert_true(fabs(spans[0].share - 6.0 / 11) < 1e-9 && fabs(spans[0].lift - 6.0 * 5 / 11) < 1e-9);
     free(spans);
     assert_ok(explain_sentences("", 0, &spans, &count, &error), error);

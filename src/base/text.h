@@ -1,7 +1,7 @@
 /* text: a string that grows.  A failed allocation is remembered in `failed`, which its owner checks once at the
  * end. */
-#ifndef LOAM_EVAL_TEXT_H
-#define LOAM_EVAL_TEXT_H
+#ifndef LOAM_BASE_TEXT_H
+#define LOAM_BASE_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,0 +1,119 @@
+#include "cli/prompt_files.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "document/document.h"
+#include "document/folder.h"
+#include "document/mark.h"
+#include "platform/file.h"
+
+static const size_t bytes_max = (size_t)1 << 30;
+enum { NOTES_MAX = 10 };
+
+void prompt_files_deinit(struct prompt_files *files) {
+    for (size_t i = 0; i < files->count; i++) {
+        free(files->files[i].path);
+        free(files->files[i].bytes);
+    }
+    free(files->files);
+    *files = (struct prompt_files){0};
+}
+
+static enum status read_document(const struct options *options, const char *path, struct document *document,
+                                 struct error *error) {
+    char *bytes;
+    size_t length;
+    TRY(file_read_all(path, bytes_max, &bytes, &length, error));
+    const struct document_source source = {.name = strcmp(path, "-") == 0 ? "standard input" : path,
+                                           .bytes = bytes,
+                                           .length = length,
+                                           .encoding = option_text(options, OPTION_ENCODING)};
+    const enum status status = document_read(document, &source, error);
+    free(bytes);
+    return status;
+}
+
+/* Takes the bytes, also where it fails. */
+static enum status add(struct prompt_files *files, const char *path, char *bytes, size_t length,
+                       struct error *error) {
+    char *own = strdup(path);
+    if (own != NULL && files->count == files->capacity) {
+        const size_t capacity = 2 * files->capacity + 16;
+        struct prompt_file *grown = realloc(files->files, capacity * sizeof *grown);
+        if (grown != NULL) {
+            files->files = grown;
+            files->capacity = capacity;
+        }
+    }
+    if (own == NULL || files->count == files->capacity) {
+        free(own);
+        free(bytes);
+        return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
+    }
+    files->files[files->count++] = (struct prompt_file){own, bytes, length};
+    return STATUS_OK;
+}
+
+static enum status add_file(struct prompt_files *files, const struct options *options, const char *path,
+                            struct error *error) {
+    struct document document;
+    TRY(read_document(options, path, &document, error));
+    if (document.note[0] != '\0' && !option_flag(options, OPTION_QUIET))
+        fprintf(stderr, "loam: note: %s: %s\n", path, document.note);
+    return add(files, path, document.text, document.length, error);
+}
+
+/* Behind a mark with its name.  STATUS_USAGE, STATUS_IO: it is no text, or cannot be read. */
+static enum status add_member(struct prompt_files *files, const struct options *options, const char *path,
+                              const char *name, struct error *error) {
+    struct document document;
+    struct text text = {0};
+    TRY(read_document(options, path, &document, error));
+    if (document.length == 0) {
+        document_deinit(&document);
+        return error_set(error, STATUS_USAGE, "%s: is empty", path);
+    }
+    mark_add_file(&text, name);
+    text_append(&text, document.text, document.length);
+    document_deinit(&document);
+    if (!text.failed) return add(files, path, text.bytes, text.length, error);
+    text_deinit(&text);
+    return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
+}
+
+static enum status add_members(struct prompt_files *files, const struct options *options, const char *path,
+                               const struct folder *folder, struct error *error) {
+    const size_t before = files->count;
+    size_t left_out = 0, bytes = 0;
+    for (size_t i = 0; i < folder->count; i++) {
+        char whole[PATH_MAX];
+        const size_t length = strlen(path);
+        snprintf(whole, sizeof whole, "%s%s%s", path, length > 0 && path[length - 1] == '/' ? "" : "/",
+                 folder->names[i]);
+        const enum status status = add_member(files, options, whole, folder->names[i], error);
+        if (status != STATUS_OK && status != STATUS_USAGE && status != STATUS_IO) return status;
+        if (status != STATUS_OK && ++left_out <= NOTES_MAX && !option_flag(options, OPTION_QUIET))
+            fprintf(stderr, "loam: note: left out %s\n", error->message);
+        if (status == STATUS_OK) bytes += files->files[files->count - 1].length;
+        if (bytes > bytes_max)
+            return error_set(error, STATUS_IO, "%s: larger than the limit of %zu bytes", path, bytes_max);
+    }
+    if (left_out > NOTES_MAX && !option_flag(options, OPTION_QUIET))
+        fprintf(stderr, "loam: note: left out %zu more files of %s\n", left_out - NOTES_MAX, path);
+    if (files->count > before) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "%s: has no file with text (of %zu)", path, folder->count);
+}
+
+enum status prompt_files_add(struct prompt_files *files, const struct options *options, const char *path,
+                             struct error *error) {
+    if (strcmp(path, "-") == 0 || !folder_is(path)) return add_file(files, options, path, error);
+    struct folder folder;
+    enum status status = folder_open(&folder, path, error);
+    if (status == STATUS_OK) status = add_members(files, options, path, &folder, error);
+    folder_close(&folder);
+    return status;
+}

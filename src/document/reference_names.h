@@ -1,0 +1,14 @@
+/* reference_names: the names of HTML's character references, as the standard lists them: "amp;" and "amp". */
+#ifndef LOAM_DOCUMENT_REFERENCE_NAMES_H
+#define LOAM_DOCUMENT_REFERENCE_NAMES_H
+
+#include <stddef.h>
+
+struct reference_name {
+    const char *name, *text; /* text: UTF-8 */
+};
+extern const struct reference_name
+    reference_names[]; /* [reference_name_count], sorted by the bytes of the name */
+extern const size_t reference_name_count;
+
+#endif
