@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import sys
+import zlib
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 CODES = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "B", U64: "Q", I64: "q", F64: "d"}
@@ -299,12 +300,40 @@ def parcel_seeds():
     yield "magic", bytes([255, 0]) + b"\x89LOAMD\r\n" + struct.pack("<IIQ", 1, 1, 2000) + bytes(16)
 
 
+def zip_of(members):
+    out, directory = b"", b""
+    for name, data in members:
+        packed = zlib.compressobj(9, zlib.DEFLATED, -15)
+        body = packed.compress(data) + packed.flush()
+        fields = struct.pack("<HHHIIIIHH", 20, 0, 8, 0, zlib.crc32(data), len(body), len(data), len(name), 0)
+        directory += b"PK\1\2" + struct.pack("<H", 20) + fields + struct.pack("<HHHII", 0, 0, 0, 0, len(out)) + name
+        out += b"PK\3\4" + fields + name + body
+    end = struct.pack("<HHHHIIH", 0, 0, len(members), len(members), len(directory), len(out), 0)
+    return out + directory + b"PK\5\6" + end
+
+
+def document_seeds():
+    page = (b"<!doctype html><html><head><title>T &amp; U</title><script>if (a</b) x</script></head><body><h1>One</h1>"
+            b"<p>a <b title='>'>b</b>&#65;&mdash;&copy 5<br><ul><li>x<li>y</ul><table><tr><td>1<td>2</table><pre> z\n</pre>"
+            b"<![CDATA[<c>]]><!-- d --><svg><path/></svg>")
+    package = (b"<package><manifest><item id='a' href='t/%61.xhtml#x'/><item id='b' href='../b.xhtml'/></manifest>"
+               b"<spine><itemref idref='b'/><itemref idref='a'/></spine></package>")
+    book = zip_of([(b"mimetype", b"application/epub+zip"),
+                   (b"META-INF/container.xml", b"<container><rootfile full-path='O/p.opf'/></container>"),
+                   (b"O/p.opf", package), (b"O/t/a.xhtml", page), (b"b.xhtml", b"<html><body>first")])
+    wide = "The gate of the garden is green, and K\u00f6ln is far.".encode("utf-16-le")
+    return [("plain", b"\0one\ntwo\x0cthree\x0bfour\n"), ("bom", b"\0\xef\xbb\xbfone"), ("wide", b"\0" + wide),
+            ("wide_mark", b"\0\xfe\xff\0a\0b"), ("latin", b"\2K\xf6ln"), ("japanese", b"\6\x82\xa0\x81"),
+            ("chinese", b"\x08\x81\x30\x81\x30\xff"), ("page", b"\1" + page), ("koi8", b"\1<meta charset=koi8-r>\xc1"),
+            ("epub", b"\0" + book), ("picture", b"\0\x89PNG\r\n\0")]
+
+
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/fuzz/corpus")
     for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds()),
                           ("import", import_seeds()), ("calibration", calibration_seeds()),
                           ("chat_template", chat_template_seeds()), ("jinja", jinja_seeds()), ("store", store_seeds()),
-                          ("parcel", parcel_seeds())):
+                          ("parcel", parcel_seeds()), ("document", document_seeds())):
         os.makedirs(os.path.join(root, folder), exist_ok=True)
         for name, data in seeds:
             with open(os.path.join(root, folder, name), "wb") as file:

@@ -128,10 +128,12 @@ static enum status add_chapter(struct package *package, const struct item *item,
         return error_set(error, STATUS_USAGE, "EPUB: chapters are protected or no text");
     const size_t before = text->length;
     if (before > 0) text_append(text, "\n", 1);
-    text_append(text, &mark, 1);
     const size_t begin = text->length;
     TRY(html_read(file->bytes, file->length, true, text, error));
-    if (text->length == begin) text->length = before;
+    if (text->length > begin)
+        text_append(text, &mark, 1);
+    else
+        text->length = before;
     return text->failed ? no_memory(error) : STATUS_OK;
 }
 

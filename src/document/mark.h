@@ -1,10 +1,11 @@
-/* mark: where a text says that a page, a chapter or a file begins.
+/* mark: where a text says that a page, a chapter or a file ends or begins.
  *
  * Marks are control characters of the text itself, so they are where the text is: in a prompt's tokens, in a saved
  * document, in one that was exported.  A page ends with a form feed, as in pdftotext's output and in plain text since
- * ever.  A chapter begins with a vertical tab, and a file of several with one and a line "==> NAME <==".
- * document_read takes vertical tabs out of what it reads, so no file can pretend to be another.  Both characters are in
- * the vocabularies of models that do not have all bytes (SmolLM2's lacks the separators of ASCII). */
+ * ever, and a chapter with a vertical tab.  A file of several begins with a line "==> NAME <==" that ends with one: not
+ * at its beginning, since templates cut blanks off what users say.  document_read takes vertical tabs out of what it
+ * reads, so no file can pretend to be another.  Both characters are in the vocabularies of models that do not have all
+ * bytes (SmolLM2's lacks separators of ASCII). */
 #ifndef LOAM_DOCUMENT_MARK_H
 #define LOAM_DOCUMENT_MARK_H
 
@@ -21,7 +22,7 @@ struct mark_place {
     size_t name_length;
     size_t line;    /* of the file */
     size_t page;    /* 0: the file has no pages */
-    size_t chapter; /* 0: no chapter has begun */
+    size_t chapter; /* 0: it has no chapters */
 };
 
 /* "page 41", "chapter 3" or "line 12": what is told of a place to people. */
@@ -40,7 +41,7 @@ void mark_walk_to(struct mark_walk *walk, size_t at);
 
 /* Appends the mark of a file.  Control characters of its name become question marks. */
 void mark_add_file(struct text *text, const char *name);
-/* Where the line of a file's mark that begins at `at` ends: behind its line end; `at`: none begins there. */
+/* Behind the line of a file's mark that begins at `at`; `at`: none begins there. */
 size_t mark_file_end(const char *text, size_t length, size_t at);
 
 #endif

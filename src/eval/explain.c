@@ -102,7 +102,7 @@ static size_t sentence_end(const char *text, size_t length, size_t begin) {
     size_t blank = 0;
     for (size_t i = begin; i < length; i++) {
         const bool space = isspace((unsigned char)text[i]) != 0;
-        if (text[i] == MARK_PART && i > begin) return i;
+        if (text[i] == MARK_PART || (text[i] == '\n' && mark_file_end(text, length, i + 1) > i + 1)) return i + 1;
         if (space && i + 1 < length && text[i] == '\n' && text[i + 1] == '\n') return i + 1;
         if (space && i > begin) {
             size_t last = i - 1;
@@ -135,11 +135,11 @@ enum status explain_sentences(const char *text, size_t length, struct explain_sp
     *count = 0;
     mark_walk_begin(&walk, text, length);
     for (size_t begin = 0, end; begin < length; begin = end) {
+        while (begin < length && isspace((unsigned char)text[begin])) begin++;
         end = mark_file_end(text, length, begin);
-        if (end > begin) continue;
+        if (end > begin || begin == length) continue;
         end = sentence_end(text, length, begin);
         struct explain_span span = {.begin = begin, .end = end};
-        while (span.begin < end && isspace((unsigned char)text[span.begin])) span.begin++;
         while (span.end > span.begin && isspace((unsigned char)text[span.end - 1])) span.end--;
         if (span.end == span.begin) continue;
         mark_walk_to(&walk, span.begin);
@@ -149,13 +149,39 @@ enum status explain_sentences(const char *text, size_t length, struct explain_sp
     return STATUS_OK;
 }
 
-static double beyond_length(const struct explain_span *span) {
-    return span->lift > 0 ? span->mass * (1 - 1 / span->lift) : 0; /* mass - what its tokens get on average */
+static int compare(const void *a, const void *b) {
+    const struct explain_span *x = a, *y = b;
+    return x->rank < y->rank ? 1 : x->rank > y->rank ? -1 : 0;
 }
 
-static int compare(const void *a, const void *b) {
-    const double x = beyond_length(a), y = beyond_length(b);
-    return x < y ? 1 : x > y ? -1 : 0;
+static double log_distance(const struct explain_span *span) { return log(fmax(span->distance, 1)); }
+static double log_lift(const struct explain_span *span) { return log(fmax(span->lift, 1e-3)); }
+
+/* A line by least squares, each span by its tokens. */
+struct trend {
+    double x, y, slope; /* x, y: the means */
+};
+
+static struct trend find_trend(const struct explain_span *spans, size_t count) {
+    /* A few spans are no trend: two, of which one answers, would lie on it.  So many more are flat. */
+    enum { FLAT_SPANS = 16 };
+    struct trend trend = {0};
+    double tokens = 0, squares = 0, products = 0;
+    for (size_t i = 0; i < count; i++) {
+        const double weight = (double)spans[i].token_count;
+        tokens += weight;
+        trend.x += weight * log_distance(&spans[i]);
+        trend.y += weight * log_lift(&spans[i]);
+    }
+    if (tokens <= 0) return trend;
+    trend.x /= tokens, trend.y /= tokens;
+    for (size_t i = 0; i < count; i++) {
+        const double weight = (double)spans[i].token_count, x = log_distance(&spans[i]) - trend.x;
+        squares += weight * x * x;
+        products += weight * x * (log_lift(&spans[i]) - trend.y);
+    }
+    if (squares > 0) trend.slope = products / squares * (double)count / (double)(count + FLAT_SPANS);
+    return trend;
 }
 
 void explain_rank(struct explain_span *spans, size_t count) {
@@ -166,6 +192,12 @@ void explain_rank(struct explain_span *spans, size_t count) {
         const double own = spans[i].token_count > 0 ? spans[i].mass / (double)spans[i].token_count : 0;
         spans[i].share = mass > 0 ? spans[i].mass / mass : 0;
         spans[i].lift = mass > 0 ? own / (mass / (double)tokens) : 0;
+    }
+    const struct trend trend = find_trend(spans, count);
+    for (size_t i = 0; i < count; i++) {
+        const double usual = exp(trend.y + trend.slope * (log_distance(&spans[i]) - trend.x));
+        const double times = spans[i].lift / usual;
+        spans[i].rank = times > 1 ? spans[i].share / usual * log(times) : times - 1;
     }
     if (count > 0) qsort(spans, count, sizeof *spans, compare); /* spans may be NULL */
 }

@@ -49,15 +49,19 @@ struct explain_span {
     size_t begin, end; /* bytes of the text */
     struct mark_place place; /* of its beginning */
     size_t token_count;
+    double distance;    /* tokens from its middle to the answer */
     double mass, share; /* share: of the mass of all spans */
     double lift;        /* mass of a token, by that of a token of all spans */
+    double rank;        /* what spans are sorted by */
 };
 
 /* Cuts a text into sentences, of which none crosses the mark of a file or a chapter (document/mark.h): the caller frees
  * *spans. */
 enum status explain_sentences(const char *text, size_t length, struct explain_span **spans, size_t *count,
                               struct error *error) STATUS_CHECKED;
-/* Sets share and lift, and sorts: what got most beyond its length comes first. */
+/* Sets share, lift and rank, and sorts.  What is near the answer gets more attention, whatever it says: a line through
+ * all spans (logarithm of the lift over that of the distance) says how much a place gets.  The rank is the attention
+ * beside that of the place, times the logarithm of how many times as much a token of it got. */
 void explain_rank(struct explain_span *spans, size_t count);
 
 #endif

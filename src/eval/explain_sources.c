@@ -47,8 +47,11 @@ static void add_mass(const struct finding *finding, struct explain_span *spans, 
         while (span < count && at >= spans[span].end) span++;
         if (span == count || at < spans[span].begin) continue;
         spans[span].mass += finding->mass[t];
+        spans[span].distance += (double)(finding->prompt_count - t); /* the mean of them, below */
         spans[span].token_count++;
     }
+    for (size_t i = 0; i < count; i++)
+        if (spans[i].token_count > 0) spans[i].distance /= (double)spans[i].token_count;
 }
 
 static enum status add_spans(struct finding *finding, const struct explain_span *spans, size_t count,

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "document/mark.h"
 #include "server/fields.h"
+#include "server/file_part.h"
 
 static bool no_memory(struct api_error *error) {
     return api_error_set(error, 503, NULL, "no memory for the conversation");
@@ -102,6 +104,28 @@ bool conversation_append_other(struct conversation *conversation, const char *ty
     return append_word(conversation, line, error);
 }
 
+bool conversation_append_file(struct conversation *conversation, const json_t *part, const char *param, bool *is_file,
+                              struct api_error *error) {
+    const char *name;
+    const json_t *data = file_part_data(part, &name);
+    struct document document;
+    *is_file = data != NULL && last(conversation)->role != CHAT_ASSISTANT;
+    if (!*is_file) return true;
+    if (!file_part_read(data, name, NULL, param, &document, error)) {
+        const bool is_final = conversation->is_newest || error->http_status != 400;
+        return !is_final && conversation_append_other(conversation, "file", param, error);
+    }
+    struct text text = {0};
+    mark_add_file(&text, name);
+    text_append(&text, document.text, document.length);
+    text_add(&text, "\n\n");
+    document_deinit(&document);
+    const bool appended = text.failed ? no_memory(error)
+                                      : conversation_append(conversation, text.bytes, text.length, error);
+    text_deinit(&text);
+    return appended;
+}
+
 static bool append_part(struct conversation *conversation, const json_t *part, const char *param,
                         struct api_error *error) {
     static const char *const kinds[] = {"text", "input_text", "output_text", "refusal"};
@@ -116,7 +140,9 @@ static bool append_part(struct conversation *conversation, const json_t *part, c
     bool known = false;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) known = known || strcmp(type, kinds[i]) == 0;
     const json_t *text = json_object_get(part, strcmp(type, "refusal") == 0 ? "refusal" : "text");
-    if (!known) return conversation_append_other(conversation, type, param, error);
+    bool is_file = false;
+    if (!known && !conversation_append_file(conversation, part, param, &is_file, error)) return false;
+    if (!known) return is_file || conversation_append_other(conversation, type, param, error);
     if (!json_is_string(text))
         return api_error_set(error, 400, param, "'%s': found a part of type '%.40s' without its text", param, type);
     return conversation_append(conversation, json_string_value(text), json_string_length(text), error);

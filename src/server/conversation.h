@@ -63,6 +63,10 @@ bool conversation_append(struct conversation *conversation, const char *text, si
  * refused. */
 bool conversation_append_content(struct conversation *conversation, const json_t *content, const char *param,
                                  struct api_error *error);
+/* A part that is a file in base64 (file_part.h): a mark with its name, its text, and an empty line.  One that cannot be
+ * read is refused in the newest turn, and told of as others are in an earlier one.  *is_file false: it is none. */
+bool conversation_append_file(struct conversation *conversation, const json_t *part, const char *param,
+                              bool *is_file, struct api_error *error);
 /* For a part of this type that is no text; false: it is refused. */
 bool conversation_append_other(struct conversation *conversation, const char *type, const char *param,
                                struct api_error *error);

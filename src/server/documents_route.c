@@ -7,6 +7,7 @@
 #include "server/document_id.h"
 #include "server/document_text.h"
 #include "server/fields.h"
+#include "server/file_part.h"
 #include "server/json_text.h"
 #include "server/routes.h"
 #include "server/sse.h"
@@ -75,20 +76,39 @@ static bool read_name(struct ask *ask, struct api_error *error) {
     return true;
 }
 
-static bool read_conversation(const struct ask *ask, struct conversation *conversation,
-                              struct api_error *error) {
-    const char *text = NULL, *system = NULL;
-    size_t length = 0, system_length = 0;
+/* The field `file`, in base64, as its text; without it *document stays empty. */
+static bool read_file(const struct ask *ask, struct document *document, struct api_error *error) {
+    const char *encoding = NULL;
+    size_t length;
+    const json_t *file = field_get(ask->body, "file");
+    if (file == NULL) return true;
+    if (!field_text(ask->body, "encoding", 64, &encoding, &length, error)) return false;
+    if (!json_is_string(file) || field_get(ask->body, "text") != NULL)
+        return api_error_set(error, 400, "file", "'file': expected base64, and no 'text' beside it");
+    return file_part_read(file, ask->document_name, encoding, "file", document, error);
+}
+
+static bool add_messages(const struct ask *ask, const struct document *document, struct conversation *conversation,
+                         struct api_error *error) {
+    const char *text = document->text, *system = NULL;
+    size_t length = document->length, system_length = 0;
     if (!field_text(ask->body, "text", GUARD_BODY_BYTES_MAX, &text, &length, error) ||
         !field_text(ask->body, "system", GUARD_BODY_BYTES_MAX, &system, &system_length, error))
         return false;
     while (length > 0 && text[length - 1] == '\n') length--; /* as the page sends it */
-    if (length == 0) return api_error_set(error, 400, "text", "'text': expected the document's text");
+    if (length == 0) return api_error_set(error, 400, "text", "'text': expected the document's text, or 'file'");
     if (system != NULL && (!conversation_add(conversation, CHAT_SYSTEM, error) ||
                            !conversation_append(conversation, system, system_length, error)))
         return false;
     return conversation_add(conversation, CHAT_USER, error) &&
            conversation_append(conversation, text, length, error);
+}
+
+static bool read_conversation(const struct ask *ask, struct conversation *conversation, struct api_error *error) {
+    struct document document = {0};
+    const bool read = read_file(ask, &document, error) && add_messages(ask, &document, conversation, error);
+    document_deinit(&document);
+    return read;
 }
 
 static bool read_upload(struct ask *ask, struct api_error *error) {

@@ -24,9 +24,10 @@ static const uint64_t weights_bytes_max = UINT64_C(64) << 20, /* a float of each
     progress_interval_ns = UINT64_C(200000000);
 
 struct source {
-    const char *name; /* borrowed from the body; NULL: none */
-    char *bytes;      /* owned; [length] */
+    char *name;  /* owned; NULL: none */
+    char *bytes; /* owned; [length] */
     size_t length;
+    uint64_t document; /* 0: none */
 };
 
 /* The family's data. */
@@ -46,7 +47,10 @@ static bool no_memory(struct api_error *error) { return api_error_set(error, 503
 static void explaining_destroy(void *data) {
     struct explaining *e = data;
     if (e == NULL) return;
-    for (size_t i = 0; i < e->source_count; i++) free(e->sources[i].bytes);
+    for (size_t i = 0; i < e->source_count; i++) {
+        free(e->sources[i].name);
+        free(e->sources[i].bytes);
+    }
     token_list_deinit(&e->answer);
     explain_destroy(&e->explain);
     free(e);
@@ -108,18 +112,16 @@ static bool add_source(struct explaining *e, const char *name, const char *bytes
     if (e->source_count == SOURCES_MAX)
         return api_error_set(error, 400, "sources", "'sources': expected at most %d", SOURCES_MAX);
     struct source *source = &e->sources[e->source_count];
-    *source = (struct source){.name = name, .bytes = malloc(length + 1), .length = length};
-    if (source->bytes == NULL) return no_memory(error);
-    memcpy(source->bytes, bytes, length);
+    *source = (struct source){
+        .name = name != NULL ? strdup(name) : NULL, .bytes = malloc(length + 1), .length = length};
     e->source_count++;
+    if (source->bytes == NULL || (name != NULL && source->name == NULL)) return no_memory(error);
+    memcpy(source->bytes, bytes, length);
     return true;
 }
 
-/* The field `sources`, [{name, text}], or else the users' messages. */
-static bool read_sources(struct explaining *e, const json_t *body, const struct conversation *conversation,
-                         struct api_error *error) {
-    const json_t *sources;
-    if (!field_array(body, "sources", SOURCES_MAX, &sources, error)) return false;
+/* The field `sources`, [{name, text}]. */
+static bool add_given(struct explaining *e, const json_t *sources, struct api_error *error) {
     for (size_t i = 0; i < json_array_size(sources); i++) {
         const json_t *source = json_array_get(sources, i);
         const char *name = NULL, *text = NULL;
@@ -133,7 +135,52 @@ static bool read_sources(struct explaining *e, const json_t *body, const struct 
         if (text == NULL) return api_error_set(error, 400, "sources", "'sources'[%zu]: 'text' is missing", i);
         if (!add_source(e, name, text, length, error)) return false;
     }
-    for (size_t i = 0; i < conversation->count && json_array_size(sources) == 0; i++)
+    return true;
+}
+
+/* Notes the name of the document that was added last. */
+static void see_document(void *context, const struct document_info *info) {
+    struct explaining *e = context;
+    struct source *source = &e->sources[e->source_count - 1];
+    if (info->id == source->document && source->name == NULL) source->name = strdup(info->name);
+}
+
+/* The documents of the field `documents`, under the system message that they were read with. */
+static bool add_documents(struct explaining *e, const struct conversation *conversation, struct api_error *error) {
+    struct server *server = e->ask->server;
+    const uint32_t key = exchange_key(e->ask->exchange);
+    const struct conversation_message *system =
+        conversation->count > 0 && conversation->messages[0].role == CHAT_SYSTEM ? conversation->messages : NULL;
+    const json_t *ids;
+    char owner[SERVICE_OWNER_MAX];
+    if (!field_array(e->ask->body, "documents", SOURCES_MAX, &ids, error)) return false;
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const json_t *number = json_array_get(ids, i);
+        if (!json_is_integer(number) || json_integer_value(number) <= 0)
+            return api_error_set(error, 400, "documents", "'documents'[%zu]: expected the id of a document", i);
+        const uint64_t id = (uint64_t)json_integer_value(number);
+        char *text = NULL;
+        size_t length = 0;
+        struct error reason;
+        bool added = document_text_read(server, key, id, system, &text, &length, error) &&
+                     add_source(e, NULL, text, length, error);
+        free(text);
+        if (!added) return false;
+        e->sources[e->source_count - 1].document = id;
+        if (service_list_documents(server->model.service, server_owner(server, key, owner), see_document, e,
+                                   &reason) != STATUS_OK)
+            return api_error_from(error, &reason);
+    }
+    return true;
+}
+
+/* Those that are given, or else the documents and the users' messages, before the documents are put into them. */
+static bool read_sources(struct explaining *e, const struct conversation *conversation, struct api_error *error) {
+    const json_t *sources;
+    if (!field_array(e->ask->body, "sources", SOURCES_MAX, &sources, error)) return false;
+    if (json_array_size(sources) > 0) return add_given(e, sources, error);
+    if (!add_documents(e, conversation, error)) return false;
+    for (size_t i = 0; i < conversation->count; i++)
         if (conversation->messages[i].role == CHAT_USER &&
             !add_source(e, NULL, conversation->messages[i].text, conversation->messages[i].length, error))
             return false;
@@ -194,8 +241,8 @@ static bool read_request(struct ask *ask, struct api_error *error) {
         field_flag(ask->body, "stream", &ask->options.streams, error) &&
         field_integer(ask->body, "spans", 1, SPANS_MAX, &spans, error) &&
         chat_messages_read(&conversation, ask->body, error) && take_answer(ask, e, &conversation, error) &&
+        read_sources(e, &conversation, error) &&
         document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error) &&
-        read_sources(e, ask->body, &conversation, error) &&
         conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error) &&
         prepare(ask, e, prompt.count, error) && ask_set_prompts(ask, &prompt, 1, error);
     e->spans_max = (size_t)spans;
@@ -211,6 +258,7 @@ static json_t *span_json(const struct explaining *e, const struct explain_span *
     json_t *object = json_object();
     json_put_uint(object, "source", span->document);
     if (source->name != NULL) json_put(object, "name", json_text(source->name, strlen(source->name)));
+    if (source->document != 0) json_put_uint(object, "document", source->document);
     json_put_uint(object, "line", span->place.line);
     if (span->place.page > 0) json_put_uint(object, "page", span->place.page);
     if (span->place.chapter > 0) json_put_uint(object, "chapter", span->place.chapter);

@@ -74,7 +74,9 @@ static bool append_block(struct conversation *conversation, const json_t *block,
     if (strcmp(type, "search_result") == 0) return append_search_result(conversation, block, param, error);
     if (strcmp(type, "tool_reference") == 0)
         return append_text(conversation, json_object_get(block, "tool_name"), param, error);
-    return conversation_append_other(conversation, type, param, error);
+    bool is_file = false;
+    if (!conversation_append_file(conversation, block, param, &is_file, error)) return false;
+    return is_file || conversation_append_other(conversation, type, param, error);
 }
 
 static bool append_content(struct conversation *conversation, const json_t *content, const char *param,

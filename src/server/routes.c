@@ -45,6 +45,7 @@ static const struct route table[] = {
     {HTTP_GET, "/v1/loam/documents/*/text", document_text_route, false, false},
     {HTTP_GET, "/v1/loam/documents/", document_show_route, false, false},
     {HTTP_DELETE, "/v1/loam/documents/", document_remove_route, false, false},
+    {HTTP_POST, "/v1/loam/text", text_route, false, true},
     {HTTP_GET, "/v1/loam/map", map_route, false, false},
     {HTTP_POST, "/v1/loam/explain", explain_route, false, false},
     {HTTP_POST, "/v1/embeddings", embeddings_route, false, false},

@@ -32,6 +32,7 @@ void document_import_route(struct server *server, struct exchange *exchange);
 void document_remove_route(struct server *server, struct exchange *exchange);
 void explain_route(struct server *server, struct exchange *exchange);
 void map_route(struct server *server, struct exchange *exchange);
+void text_route(struct server *server, struct exchange *exchange);
 void tokenize_route(struct server *server, struct exchange *exchange);
 void detokenize_route(struct server *server, struct exchange *exchange);
 void tokenizer_info_route(struct server *server, struct exchange *exchange);

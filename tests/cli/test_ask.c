@@ -251,8 +251,8 @@ static void a_folder_is_asked(void **state) {
           "the first, which is as long as it takes to be a chunk of tokens, since each of the bytes is one");
     WRITE("notes/picture", "\x89PNG\r\n\x1A\n\0");
     static const char whole[] =
-        "\v==> 1.txt <==\nthe first, which is as long as it takes to be a chunk of tokens, since each of the bytes is "
-        "one\n\n\v==> 9.txt <==\nthe second\n\n\v==> 10.txt <==\nthe third\n\nwho?";
+        "==> 1.txt <==\v\nthe first, which is as long as it takes to be a chunk of tokens, since each of the bytes is "
+        "one\n\n==> 9.txt <==\v\nthe second\n\n==> 10.txt <==\v\nthe third\n\nwho?";
     struct process_result r = RUN("-m", chat_path, "-f", folder, "-p", "who?", "--kv-disk", kv);
     if (strstr(r.complaints, "note: left out") == NULL || strstr(r.complaints, "picture: is a PNG picture") == NULL)
         fail_msg("%s", r.complaints);

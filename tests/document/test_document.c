@@ -173,7 +173,7 @@ static void books_have_chapters(void **state) {
     struct text zip = {0};
     sample_zip(&zip, book, BOOK_COUNT);
     expect("b.epub", zip.bytes, zip.length, NULL,
-           "\vOne\n\nThe mill & <door> are red.\n\n\vThe gate is green.\n", "an EPUB, chapters: 2");
+           "One\n\nThe mill & <door> are red.\n\v\nThe gate is green.\n\v", "an EPUB, chapters: 2");
     /* Each byte that is another gives the text, another text, or an error, and reads nothing beyond (ASan). */
     for (size_t i = 0; i < zip.length; i++) {
         struct document document;
@@ -200,7 +200,7 @@ static void books_have_chapters(void **state) {
     locked[BOOK_COUNT] = (struct sample_member){"META-INF/encryption.xml", "<encryption/>"};
     sample_zip(&zip, locked, BOOK_COUNT + 1); /* disguised fonts */
     expect("b.epub", zip.bytes, zip.length, NULL,
-           "\vOne\n\nThe mill & <door> are red.\n\n\vThe gate is green.\n", "an EPUB, chapters: 2");
+           "One\n\nThe mill & <door> are red.\n\v\nThe gate is green.\n\v", "an EPUB, chapters: 2");
     text_deinit(&zip);
     locked[BOOK_COUNT + 1] = (struct sample_member){"META-INF/rights.xml", "x"};
     sample_zip(&zip, locked, BOOK_COUNT + 2);
@@ -343,11 +343,11 @@ static void pdfs_have_pages(void **state) {
 static void marks_are_places(void **state) {
     (void)state;
     struct text text = {0};
-    text_add(&text, "no file\nline two\f");
+    text_add(&text, "no file\nline two\f\n");
     mark_add_file(&text, "sub/a\nb.pdf");
-    text_add(&text, "first\n\fsecond\n\f");
+    text_add(&text, "first\n\fsecond\n\f\n");
     mark_add_file(&text, "c.epub");
-    text_add(&text, "\vone\n\vtwo\nthree ==> x <==\n");
+    text_add(&text, "one\n\vtwo\nthree ==> x <==\n\v\n");
     mark_add_file(&text, "d.txt");
     text_add(&text, "end");
     static const struct {

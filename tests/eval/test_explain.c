@@ -157,7 +157,37 @@ static void test_sentences(void **state) {
     free(endless), free(spans);
 }
 
+/* Two hundred sentences that get as much as their place does, give or take; the last ones most.  The one that answers
+ * stands far before them, with six times as much as its place gets, and a short one with little. */
+static void test_rank_is_beside_the_place(void **state) {
+    (void)state;
+    enum { COUNT = 200, ANSWER = 40, TOKENS = 20 };
+    struct explain_span spans[COUNT] = {0};
+    struct random random;
+    random_init(&random, 7);
+    for (size_t i = 0; i < COUNT; i++) {
+        spans[i].place.line = i;
+        spans[i].token_count = i == 10 ? 2 : TOKENS;
+        spans[i].distance = (double)((COUNT - i) * TOKENS);
+        const double noise = 0.5 + random_double(&random) + (i == ANSWER ? 5 : 0);
+        spans[i].mass = noise * (double)spans[i].token_count / spans[i].distance;
+    }
+    assert_true(spans[COUNT - 1].mass > 5 * spans[ANSWER].mass);
+    explain_rank(spans, COUNT);
+    assert_int_equal(spans[0].place.line, ANSWER);
+    for (size_t i = 1; i < COUNT; i++) assert_true(spans[i - 1].rank >= spans[i].rank);
+    /* Two are no trend, wherever they stand. */
+    struct explain_span pair[2] = {{.distance = 30, .token_count = 4, .mass = 1},
+                                   {.distance = 10, .token_count = 4, .mass = 3}};
+    for (int turn = 0; turn < 2; turn++) {
+        explain_rank(pair, 2);
+        assert_true(pair[0].mass > pair[1].mass);
+        pair[0].distance = 40 - pair[0].distance, pair[1].distance = 40 - pair[1].distance;
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_weights), cmocka_unit_test(test_sentences)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_weights), cmocka_unit_test(test_sentences),
+                                       cmocka_unit_test(test_rank_is_beside_the_place)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

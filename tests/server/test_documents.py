@@ -1,4 +1,5 @@
 """/v1/loam/documents, and what outlives a request: saved prefixes, conversations and cancelled prefills, by key."""
+import base64
 import json
 import os
 import tempfile
@@ -85,6 +86,75 @@ class Documents(unittest.TestCase):
             self.assertEqual(self.call(method, "%s/%d%s" % (PATH, made["id"], below)).status, 404)
         reply = self.call("POST", CHAT, {"messages": [{"role": "user", "content": "x"}], "documents": [made["id"]]})
         self.assertEqual(reply.status, 404, reply.body)
+
+    # ---- files ----
+
+    def text_of(self, data, query="name=a.txt"):
+        return self.server.ask("POST", "/v1/loam/text?" + query, data,
+                               {"Authorization": "Bearer " + KEYS[0], "Content-Type": "application/octet-stream"})
+
+    def test_a_file_becomes_its_text(self):
+        page = "<html><script>x</script><h1>Gate</h1>It is gr&uuml;n.".encode()
+        for data, query, expected in (
+                (page, "name=the%20page", {"name": "the page", "format": "html", "note": "read as HTML", "pages": 0,
+                                           "text": "Gate\n\nIt is gr\u00fcn.\n"}),
+                ("\ufeffGate".encode("utf-16-le"), "", {"name": "document", "format": "plain", "text": "Gate"}),
+                (b"K\xf6ln\x0cBonn", "encoding=latin1&name=x", {"name": "x", "text": "K\u00f6ln\x0cBonn", "pages": 1}),
+                (b"", "name=", {"name": "", "text": ""})):
+            reply = self.text_of(data, query)
+            self.assertEqual(reply.status, 200, reply.body)
+            self.assertEqual({name: reply.json[name] for name in expected}, expected)
+
+    def test_what_is_no_text_is_refused_by_name(self):
+        for data, query, status, words in (
+                (b"K\xf6ln", "name=a.txt", 415, "a.txt: is no UTF-8: byte 2"),
+                (b"\x89PNG\r\n\0", "name=p.png", 415, "p.png: is a PNG picture"),
+                (b"x", "encoding=klingon", 415, "encoding: found 'klingon'"),
+                (b"%PDF-1.4 broken", "name=b.pdf", 415, "b.pdf: is a PDF")):
+            reply = self.text_of(data, query)
+            self.assertEqual(reply.status, status, reply.body)
+            self.assertIn(words, reply.json["error"]["message"])
+        self.assertEqual(self.call("POST", "/v1/loam/text", {"text": "x"}).status, 415)
+        self.assertEqual(self.server.ask("POST", "/v1/loam/text", b"x", {"Content-Type": "application/octet-stream"}).status, 401)
+        huge = self.server.raw(b"POST /v1/loam/text HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer first-key\r\n"
+                               b"Content-Type: application/octet-stream\r\nExpect: 100-continue\r\nContent-Length: 999999999999\r\n\r\n")
+        self.assertIn(b" 413 ", huge.split(b"\r\n")[0])
+
+    def test_a_file_in_base64_is_uploaded(self):
+        def file(data):
+            return base64.b64encode(data).decode()
+        wide = self.call("POST", PATH, {"name": "garden.txt", "file": file(TEXT.encode("utf-16"))})
+        self.assertEqual(wide.status, 200, wide.body)
+        self.assertEqual(wide.json["id"], self.upload().json["id"])
+        for fields, words in (({"file": "a"}, None), ({"file": "?"}, "expected base64"), ({"file": 1}, "expected base64"),
+                              ({"file": file(b"x"), "text": "x"}, "no 'text' beside it"),
+                              ({"file": file(b"K\xf6ln")}, "b.txt: is no UTF-8"),
+                              ({"file": file(b"%PDF-1.4 x"), "name": "b.pdf"}, "b.pdf: is a PDF")):
+            reply = self.call("POST", PATH, {"name": "b.txt", **fields})
+            self.assertEqual(reply.status, 400, reply.body)
+            self.assertIn(words or "'text'", reply.json["error"]["message"])
+
+    def test_files_in_messages_are_text(self):
+        """Of each family: the prompt is that of the file's text behind its name."""
+        data = base64.b64encode("<html>The gate is gr&uuml;n.".encode()).decode()
+        text = "==> g.html <==\v\nThe gate is gr\u00fcn.\n\n\nWhich colour?"
+        question = {"type": "text", "text": "Which colour?"}
+        parts = [{"type": "file", "file": {"filename": "g.html", "file_data": "data:text/html;base64," + data}}, question]
+        plain = self.ask(text)
+        self.assertEqual((self.ask(None, messages=[{"role": "user", "content": parts}])[::2]), plain[::2])
+        block = {"type": "document", "title": "g.html", "source": {"type": "base64", "media_type": "text/html", "data": data}}
+        counted = self.call("POST", "/v1/messages/count_tokens", {"messages": [{"role": "user", "content": [block, question]}]})
+        self.assertEqual(counted.json["input_tokens"], plain[2])
+        item = {"role": "user", "content": [{"type": "input_file", "filename": "g.html", "file_data": data},
+                                            {"type": "input_text", "text": "Which colour?"}]}
+        told = self.call("POST", "/v1/responses", {"input": [item], "max_output_tokens": 4})
+        self.assertEqual(told.json["usage"]["input_tokens"], plain[2])
+        bad = [{"type": "file", "file": {"filename": "p.png", "file_data": base64.b64encode(b"\x89PNG\0").decode()}}, question]
+        reply = self.call("POST", CHAT, {"messages": [{"role": "user", "content": bad}], "max_tokens": 1})
+        self.assertEqual((reply.status, reply.json["error"]["param"]), (400, "messages[0].content"))
+        self.assertIn("p.png: is a PNG picture", reply.json["error"]["message"])
+        earlier = [{"role": "user", "content": bad}, {"role": "assistant", "content": "No."}, {"role": "user", "content": "Why?"}]
+        self.assertEqual(self.call("POST", CHAT, {"messages": earlier, "max_tokens": 1}).status, 200)
 
     def test_short_prompts_leave_no_documents(self):
         """Less than 64 tokens are not found again: each request would leave its own."""

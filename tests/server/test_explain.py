@@ -148,9 +148,48 @@ class Explain(unittest.TestCase):
         body = {"messages": [{"role": "user", "content": QUESTION}, said("It is green.")], "documents": [made["id"]]}
         told = self.explained(**body, spans=1000)
         self.assertGreater(told["cached_tokens"], told["prompt_tokens"] - 128)
-        self.assertEqual(told["spans"], self.explained([asked(), said("It is green.")], spans=1000)["spans"])
+        plain = self.explained([asked(), said("It is green.")], spans=1000)["spans"]
+        self.assertEqual([{**span, "source": 0} for span in plain],
+                         [{k: v for k, v in span.items() if k not in ("name", "document")} | {"source": 0} for span in told["spans"]])
+        self.assertEqual({(span["source"], span.get("name"), span.get("document")) for span in told["spans"]},
+                         {(0, "garden.txt", made["id"]), (1, None, None)})
         self.assertEqual(self.post(PATH, body, KEYS[1]).status, 404)
         self.assertEqual(self.post(PATH, body, "no-key").status, 401)
+
+    def test_cites_pages_of_what_was_saved(self):
+        """Marks are in the text: a saved document has them, and its spans the page, the chapter or the file."""
+        pages = "The mill is red.\n\n\fThe gate is green.\n\n\fThe river is long.\n\n\f"
+        book = "Of the mill that is red.\n\v\nOf the gate that is green.\n\v"
+        folder = "==> a.txt <==\v\nThe mill is red.\n\n==> b/c.pdf <==\v\nThe road is wide.\f\nThe gate is green.\f"
+        for text, words, place in ((pages, "The gate is green.", {"page": 2, "line": 3}), (book, "Of the gate that is green.", {"chapter": 2}),
+                                   (folder, "The gate is green.", {"file": "b/c.pdf", "page": 2}),
+                                   (folder, "The mill is red.", {"file": "a.txt", "line": 1, "page": None})):
+            made = self.post("/v1/loam/documents", {"text": text, "name": "book"}).json
+            told = self.explained([{"role": "user", "content": QUESTION}, said("It is green.")], documents=[made["id"]], spans=100)
+            span = next(span for span in told["spans"] if span["text"] == words)
+            self.assertEqual({name: span.get(name) for name in place}, place)
+            self.assertEqual((span["name"], span["document"]), ("book", made["id"]))
+            self.assertNotIn("==>", "".join(span["text"] for span in told["spans"] if "document" in span))
+
+    @unittest.skipUnless(REAL, WITHOUT_REAL)
+    def test_what_answers_comes_first(self):
+        """Right answers about a part of a story: the sentence that has it is among the first three, wherever it stands."""
+        with open(os.path.join(loam_server.ROOT, "tests/data/a-scandal-in-bohemia.txt"), encoding="utf-8") as file:
+            story = file.read()
+        part = story[story.index("“You may address me as the Count"):story.index("\nII\n")].rstrip("\n")
+        asked_and_told = (
+            ("Why does the King wear a mask?", "The King wears a mask because his identity must stay unknown.", "this mask"),
+            ("Where was Irene Adler born?", "Irene Adler was born in New Jersey in 1858.", "Born in New Jersey"),
+            ("What was the King when he knew Irene Adler?", "He was only Crown Prince then, and young.", "only Crown Prince then"),
+            ("Who is the King going to marry?", "He will marry Clotilde Lothman von Saxe-Meningen.", "Clotilde Lothman"),
+            ("How much money does the King give?", "Three hundred pounds in gold and seven hundred in notes.", "three hundred pounds"))
+        server = Server("-np", "1", "-c", "4096", model=REAL)
+        try:
+            for question, answer, words in asked_and_told:
+                told = self.explained([asked(question, part), said(answer)], server=server, spans=3, sources=[{"text": part}])
+                self.assertTrue(any(words in span["text"] for span in told["spans"]), (question, told["spans"]))
+        finally:
+            self.assertEqual(server.stop(), 0)
 
     def test_refuses_by_name(self):
         answered = [asked(), said("Green.")]
