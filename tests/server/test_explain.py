@@ -172,7 +172,8 @@ class Explain(unittest.TestCase):
 
     @unittest.skipUnless(REAL, WITHOUT_REAL)
     def test_what_answers_comes_first(self):
-        """Right answers about a part of a story: the sentence that has it is among the first three, wherever it stands."""
+        """Right answers about a part of a story: the sentence that has it is among the first three, wherever it stands, and the
+        story's end, which is near the answer, is not unless it is that sentence."""
         with open(os.path.join(loam_server.ROOT, "tests/data/a-scandal-in-bohemia.txt"), encoding="utf-8") as file:
             story = file.read()
         part = story[story.index("“You may address me as the Count"):story.index("\nII\n")].rstrip("\n")
@@ -187,6 +188,8 @@ class Explain(unittest.TestCase):
             for question, answer, words in asked_and_told:
                 told = self.explained([asked(question, part), said(answer)], server=server, spans=3, sources=[{"text": part}])
                 self.assertTrue(any(words in span["text"] for span in told["spans"]), (question, told["spans"]))
+                late = [span["text"] for span in told["spans"] if span["begin"] > 0.9 * len(part.encode())]
+                self.assertEqual([text for text in late if words not in text], [], question)
         finally:
             self.assertEqual(server.stop(), 0)
 
