@@ -110,6 +110,8 @@ LOAM_API enum loam_status loam_chat_tokens(const struct loam_model *model, const
                                            int32_t *ids, size_t capacity, size_t *count,
                                            struct loam_error *error);
 
+/* UTF-8.  The library reads no files: what a PDF, an EPUB or a page says is its caller's to find (`loam run -f` does).
+ * A form feed ends a page, as pdftotext writes it. */
 struct loam_text {
     const char *bytes; /* [length]; NULL: there is none */
     size_t length;
