@@ -13,12 +13,30 @@ import unittest
 from browser import Browser, Tab
 from loam_server import Server, main
 
-DOCUMENT = "The gate of the garden is painted green. Nobody knows who painted it.\n" * 60
+DOCUMENT = "The gate of the garden is painted green. Nobody knows who painted it.\n" * 30
 BITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"  # of a cell of the map
 KEY = "a-secret-key"
 COMMON = ("--chat-template", "llama2", "-c", "4096", "-np", "2")
 QUESTIONS, ANSWERS = "article.user", "article.assistant"
 NOW = "#conversations [aria-current]"
+
+
+def pdf(*pages):
+    """A file of that format with a line on each page."""
+    objects = ["<< /Type /Catalog /Pages 2 0 R >>",
+               f"<< /Type /Pages /Count {len(pages)} /Kids [{' '.join(f'{4 + 2 * i} 0 R' for i in range(len(pages)))}] >>",
+               "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
+    for i, line in enumerate(pages):
+        drawn = f"BT /F1 12 Tf 72 700 Td ({line}) Tj ET"
+        objects += [f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {5 + 2 * i} 0 R /Resources << /Font << /F1 3 0 R >> >> >>",
+                    f"<< /Length {len(drawn)} >>\nstream\n{drawn}\nendstream"]
+    out, offsets = "%PDF-1.4\n", []
+    for i, text in enumerate(objects):
+        offsets.append(len(out))
+        out += f"{i + 1} 0 obj\n{text}\nendobj\n"
+    table = "".join(f"{at:010} 00000 n \n" for at in offsets)
+    return (out + f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n"
+            f"startxref\n{len(out)}\n%%EOF\n")
 
 
 class Driven(unittest.TestCase):
@@ -252,7 +270,7 @@ class Page(Driven):
         self.assertEqual(self.tab.count(ANSWERS + " b"), 0)
 
     def test_what_breaks_is_said_at_the_answer(self):
-        self.stream({"content": "Half of"}, ends=False)
+        self.stream({"content": "Half of\n"}, ends=False)
         self.ask("Break.")
         self.assertEqual(self.tab.text(ANSWERS + " > .error"), "The connection to the server broke.")
         self.assertTrue(self.tab.sees(ANSWERS + " > .error"))
@@ -261,6 +279,7 @@ class Page(Driven):
         self.tab.until(lambda: self.is_idle() and len(self.said()[1]) > 20)
         self.assertFalse(self.tab.sees(ANSWERS + " > .error"))
         self.assertTrue(self.said()[1].startswith("Half of"))
+        self.assertEqual(self.tab.posted("chat")[-1]["messages"][-1]["content"], "Half of")  # templates take the rest off
 
     def test_a_server_that_is_away_is_said_in_red(self):
         self.tab.js("""() => { const ask = window.fetch; window.fetch = (to, what) => window.isBack ? ask(to, what) :
@@ -495,33 +514,57 @@ class Page(Driven):
         self.ask("Which colour has the gate?")
         self.assertEqual(self.tab.posted("documents")[-1]["name"], "once.txt")
         self.assertTrue(self.tab.posted("chat")[-1]["messages"][0]["content"].startswith(DOCUMENT + "Once.\n\nWhich"))
-        self.assertRegex(self.tab.text(ANSWERS + " .figures"), r"^\d\d? read, 1,2\d\d known")
+        self.assertRegex(self.tab.text(ANSWERS + " .figures"), r"^\d\d? read, 6\d\d known")
         self.assertEqual(self.tab.text(QUESTIONS + " .read li"), "once.txt")
         self.ask("And the door?")
-        self.assertRegex(self.tab.texts(ANSWERS + " .figures")[1], r"^\d\d? read, 1,2\d\d known")
+        self.assertRegex(self.tab.texts(ANSWERS + " .figures")[1], r"^\d\d? read, 6\d\d known")
 
     def test_takes_dropped_files_and_shows_progress(self):
         self.tab.js("""(text) => { window.seen = []; new MutationObserver(() => window.seen.push($('progress-text').textContent))
             .observe($('progress-text'), {childList: true}); const data = new DataTransfer(); data.items.add(new File([text], 'dropped.txt'));
             for (const kind of ['dragenter', 'dragover', 'drop']) dispatchEvent(Object.assign(
-            new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true}))); }""", "Another text about a gate. " * 500)
+            new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true}))); }""", "Another text about a gate. " * 300)
         self.tab.until(lambda: "Read." in self.tab.text("#status"))
         self.assertEqual(self.tab.text("#documents li span:first-child"), "dropped.txt")
         self.assertTrue(any("tokens" in seen for seen in self.tab.js("() => window.seen")))
         self.button("Remove dropped.txt")
         self.assertEqual(self.tab.count("#documents li"), 0)
 
+    def need_text_route(self):
+        if self.server.get("/v1/loam/text").status == 404:
+            self.skipTest("this server has no route that makes text of files")
+
+    def test_reads_files_as_people_have_them(self):
+        self.need_text_route()
+        self.tab.choose("#files", self.file("wide.txt", "\ufeffThe gate is grün.".encode("utf-16-le")),
+                        self.file("page.html", "<html><head><style>b{}</style></head><body><p>The mill &amp; the <b>gate</b>.</p></body></html>"))
+        self.tab.until(lambda: self.tab.texts("#documents li span:first-child") == ["wide.txt", "page.html"])
+        self.ask("Which?")
+        said = self.tab.posted("chat")[-1]["messages"][0]["content"]
+        self.assertEqual(said.split("\n\n"), ["The gate is grün.", "The mill & the gate.", "Which?"])
+
+    @unittest.skipIf(shutil.which("pdftotext") is None, "skipped: pdftotext (poppler-utils) is not installed")
+    def test_cites_the_page_of_a_pdf(self):
+        self.need_text_route()
+        self.read("book.pdf", pdf("The gate of the garden is green.", "The mill by the river has a red door."))
+        self.assertEqual(self.tab.text("#documents li .figures"), "2 pages")
+        self.ask("Which colour has the door?")
+        self.tab.click(".ask-sources")
+        self.tab.until(lambda: self.tab.count(".sources") == 1)
+        self.assertEqual(sorted(self.tab.texts(".sources .where")), ["book.pdf, page 1", "book.pdf, page 2"])
+
     def test_refuses_what_is_no_text_at_its_name(self):
         self.attach("picture.png", b"\x89PNG\r\n\xff\xfe\x00")
         self.tab.until(lambda: self.tab.count("#documents li.failed") == 1)
         self.assertIn("picture.png", self.tab.text("#documents li"))
-        self.assertIn("not text", self.tab.text("#documents li .figures"))
+        self.assertRegex(self.tab.text("#documents li .figures"), "not? text")
+        self.assertTrue(self.is_red("#documents li"))
         self.assertEqual(self.tab.js("() => talk.attached"), [])
         self.button("Dismiss picture.png")
         self.assertEqual(self.tab.count("#documents li"), 0)
 
     def test_says_what_is_too_long_in_words(self):
-        self.attach("huge.txt", DOCUMENT * 4)
+        self.attach("huge.txt", DOCUMENT * 8)
         self.tab.until(lambda: self.tab.text("#documents-error") != "")
         self.assertRegex(self.tab.text("#documents-error"), r"^Too long: 4,\d\d\d tokens, of which this server takes 4,096 at once")
         self.button("Remove huge.txt")
@@ -588,6 +631,18 @@ class Page(Driven):
         self.assertEqual(len(read()), 3)
         self.drop_stubs()
 
+    def test_is_asked_while_a_file_is_opened(self):
+        self.tab.js("""() => { const ask = window.fetch; window.fetch = (to, what) => !String(to).includes('loam/text') ? ask(to, what) :
+            new Promise((done) => { window.open = () => { window.fetch = ask; ask(to, what).then(done); }; }); }""")
+        self.attach("slow.txt", "The gate is blue.")
+        self.ask("Which colour?", waits=False)
+        self.assertEqual(self.tab.count("article"), 0)
+        self.assertIn("being opened", self.tab.text("#status"))
+        self.tab.js("() => window.open()")
+        self.tab.until(lambda: self.is_idle() and self.tab.count(ANSWERS) == 1)
+        self.assertEqual(self.said()[0], "Which colour?")
+        self.assertEqual(self.tab.text(QUESTIONS + " .read li"), "slow.txt")
+
     def saved_row(self, name):
         return self.tab.js("""(name) => [...document.querySelectorAll('#saved-documents li')].filter((e) =>
             e.querySelector('.name').textContent === name).map((e) => e.textContent)[0] || ''""", name)
@@ -601,7 +656,7 @@ class Page(Driven):
         self.button("Ask about this document: listed.txt")
         self.tab.until(lambda: self.tab.texts("#documents li span:first-child") == ["listed.txt"])
         self.ask("Which colour?")
-        self.assertRegex(self.tab.text(ANSWERS + " .figures"), r"^\d\d? read, 1,2\d\d known")
+        self.assertRegex(self.tab.text(ANSWERS + " .figures"), r"^\d\d? read, 6\d\d known")
         self.assertEqual(self.tab.posted("chat")[-1]["messages"][0]["content"], DOCUMENT + "Listed.\n\nWhich colour?")
         self.button("Delete from the server: listed.txt")
         self.tab.until(lambda: self.saved_row("listed.txt") == "")
@@ -662,8 +717,8 @@ class Page(Driven):
         self.assertEqual(self.tab.text("#map-cell"), "")
 
     def test_follows_an_answer_and_rests_where_motion_is_reduced(self):
-        self.begin(length="60")
         self.ask("Tell a story.")
+        self.tab.js("() => { talk.length = '40'; }")
         self.open_map()
         self.tab.js("""() => { window.asked = 0; const ask = window.fetch; window.fetch = (to, what) => {
             if (String(to).includes('loam/map')) window.asked++; return ask(to, what); }; }""")

@@ -5,7 +5,7 @@
 // A conversation: {id, title, named, used, system, temperature, length, first, messages, attached}.  named: by hand.
 // A message: {parent, last, role, content, reasoning, documents, figures, reason, sources, system, seed, writing, failed,
 // reads}.  An edited question and an answer that is asked again are further messages of the same parent; `last` is the
-// one that is shown of those that follow, and `first` that of the beginning.  A document: {name, key, size}; its text is
+// one that is shown of those that follow, and `first` that of the beginning.  A document: {name, key, size, pages}; its text is
 // kept by the key, apart from the conversation, which is written several times a second while it is answered.
 
 const kept = (() => {
@@ -103,8 +103,8 @@ const kept = (() => {
 
   // ---- texts ----
 
-  async function addText(name, text) {
-    const document = { name, key: makeId(), size: new Blob([text]).size };
+  async function addText(name, text, pages = 0) {
+    const document = { name, key: makeId(), size: new Blob([text]).size, pages };
     texts.set(document.key, text);
     await write((_, documents) => documents.put(text, document.key));
     return document;

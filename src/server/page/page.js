@@ -200,7 +200,7 @@ function draw(from = -1) {
 
 function drawDocuments() {
   const chip = (name, more, remove) => element("li", { class: more.failed && "failed" }, element("span", {}, name),
-    element("span", { class: "figures" }, more.failed || size(more.size)),
+    element("span", { class: "figures" }, more.failed || (more.pages ? `${count(more.pages)} page${more.pages > 1 ? "s" : ""}` : size(more.size))),
     element("button", { type: "button", "aria-label": (more.failed ? "Dismiss " : "Remove ") + name, onclick: remove }, "×"));
   $("documents").replaceChildren(...talk.attached.map((d, i) => chip(d.name, d, () => removeDocument(i))),
     ...refused.map((d, i) => chip(d.name, { failed: d.words }, () => { refused.splice(i, 1); drawDocuments(); question.focus(); })));
@@ -441,14 +441,28 @@ function edit(index) {
 
 let opening = null; // a promise, while files are being opened
 
-/** The text of a file, or an error in words. */
-async function textOfFile(file) {
-  const bytes = new Uint8Array(await file.arrayBuffer());
+/** Of a file in UTF-8: {text}, or an error in words. */
+async function plainTextOf(file) {
+  const bytes = await file.arrayBuffer();
   let text = null;
   try { text = new TextDecoder("utf-8", { fatal: true }).decode(bytes); } catch { /* not text */ }
   if (text === null || text.includes("\0")) throw new Error("is not text in UTF-8");
-  if (text.trim() === "") throw new Error("is empty");
-  return text;
+  return { text };
+}
+
+/** What the server makes of a file: {text, pages}, or an error in words.  It waits for a server that is loading; one
+ * that has no such route is given text alone. */
+async function textOfFile(file) {
+  const path = "v1/loam/text?name=" + encodeURIComponent(shortened(file.name));
+  for (;;) {
+    try {
+      return await (await request(path, { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file })).json();
+    } catch (error) {
+      if (error.status === 404) return plainTextOf(file);
+      if (error.status !== 503) throw error;
+      await new Promise((resolve) => { setTimeout(resolve, 1000); });
+    }
+  }
 }
 
 async function addFiles(files) {
@@ -460,8 +474,13 @@ async function addFiles(files) {
 
 async function openFiles(conversation, files) {
   for (const file of files) {
-    try { conversation.attached.push(await kept.addText(file.name, await textOfFile(file))); }
-    catch (error) { refused.push({ name: file.name, words: error.message }); }
+    try {
+      const { text, pages } = await textOfFile(file);
+      if (text.trim() === "") throw new Error("is empty");
+      conversation.attached.push(await kept.addText(file.name, text, pages));
+    } catch (error) {
+      refused.push({ name: file.name, words: error.message.replace(shortened(file.name) + ": ", "") });
+    }
     if (conversation === talk) drawDocuments();
   }
 }

@@ -89,7 +89,11 @@ const sources = (() => {
   }
 
   /** Where in what: by page or chapter, where the document has such. */
-  const place = (span) => `${span.name}, ` + (span.page ? `page ${count(span.page)}` : `line ${count(span.line)}`);
+  const place = (span) => `${span.file ?? span.name}, ` + (span.page ? `page ${count(span.page)}`
+    : span.chapter ? `chapter ${count(span.chapter)}` : `line ${count(span.line)}`);
+
+  /** Marks of pages and chapters are seen as ends of lines. */
+  const seen = (text) => text.replace(/[\f\v]/g, "\n");
 
   // ---- a sentence in its document ----
 
@@ -118,10 +122,10 @@ const sources = (() => {
     let from = first;
     if (first > 0) made.append("… ");
     for (const mark of marks.filter((m) => m.begin >= first && m.end <= last)) {
-      made.append(text.slice(from, mark.begin), element("mark", { class: mark.now && "now" }, text.slice(mark.begin, mark.end)));
+      made.append(seen(text.slice(from, mark.begin)), element("mark", { class: mark.now && "now" }, seen(text.slice(mark.begin, mark.end))));
       from = mark.end;
     }
-    made.append(text.slice(from, last), last < text.length ? " …" : "");
+    made.append(seen(text.slice(from, last)), last < text.length ? " …" : "");
     $("source-text").replaceChildren(made);
     $("source-title").textContent = place(span);
     $("source-share").textContent = `${at + 1} of ${all.length}: ${percent(span.share)} of the attention, ${times(span.lift)}`;
