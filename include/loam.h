@@ -15,6 +15,9 @@
  * Every function that can fail returns a status and fills *error (may be NULL); an object to be created is then NULL.
  * The library never prints and never exits, with one exception: a model file is truncated while it is mapped.
  *
+ * A NULL that a function cannot use is LOAM_USAGE, with the argument's name; functions without a status return "", 0 or
+ * NULL for it.
+ *
  * Option structs: zeros are the defaults, and so is NULL instead of the struct.  Set `size` to the struct's sizeof:
  * later versions can then add members.  Texts need not outlive the call unless stated.  Sizes are in bytes.
  *

@@ -56,6 +56,12 @@ struct loam_sequence {
 
 /* Copies the error to the public one, if target is not NULL. */
 enum loam_status api_report(enum status status, const struct error *error, struct loam_error *target);
+/* LOAM_USAGE, with the function and the argument that must not be NULL. */
+enum loam_status api_refuse_null(const char *function, const char *argument, struct loam_error *target);
+#define API_NEED(pointer, error)                                                  \
+    do {                                                                          \
+        if ((pointer) == NULL) return api_refuse_null(__func__, #pointer, error); \
+    } while (0)
 /* Copies given, a struct that begins with its size, to own[own_bytes].  Members that given lacks are zero.  given NULL:
  * all zeros. */
 enum status api_read_options(void *own, size_t own_bytes, const void *given, const char *name,

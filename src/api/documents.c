@@ -29,6 +29,8 @@ static void see_document(void *context, const struct document_info *info) {
 enum loam_status loam_documents_list(const char *directory,
                                      bool (*see)(void *context, const struct loam_document *document),
                                      void *context, struct loam_error *error) {
+    API_NEED(directory, error);
+    API_NEED(see, error);
     struct store *store = NULL;
     struct listing listing = {.see = see, .context = context};
     struct error reason = {0};
@@ -40,6 +42,9 @@ enum loam_status loam_documents_list(const char *directory,
 
 enum loam_status loam_document_tokens(const char *directory, uint64_t id, int32_t *ids, size_t capacity,
                                       size_t *count, struct loam_error *error) {
+    API_NEED(directory, error);
+    API_NEED(count, error);
+    if (capacity > 0) API_NEED(ids, error);
     struct store *store = NULL;
     struct error reason = {0};
     int32_t *tokens = NULL;
@@ -54,6 +59,7 @@ enum loam_status loam_document_tokens(const char *directory, uint64_t id, int32_
 }
 
 enum loam_status loam_document_remove(const char *directory, uint64_t id, struct loam_error *error) {
+    API_NEED(directory, error);
     struct store *store = NULL;
     struct error reason = {0};
     enum status status = store_open_existing(&store, directory, STORE_CHANGE, &reason);
@@ -65,6 +71,7 @@ enum loam_status loam_document_remove(const char *directory, uint64_t id, struct
 }
 
 enum loam_status loam_document_verify(const char *directory, uint64_t id, struct loam_error *error) {
+    API_NEED(directory, error);
     struct store *store = NULL;
     struct error reason = {0};
     enum status status = store_open_existing(&store, directory, STORE_VERIFY, &reason);

@@ -35,6 +35,11 @@ enum loam_status api_report(enum status status, const struct error *error, struc
     return result;
 }
 
+enum loam_status api_refuse_null(const char *function, const char *argument, struct loam_error *target) {
+    struct error error;
+    return api_report(error_set(&error, STATUS_USAGE, "%s: %s is NULL", function, argument), &error, target);
+}
+
 static enum status read_size(const void *given, size_t *size, const char *name, struct error *error) {
     memcpy(size, given, sizeof *size);
     if (*size >= sizeof *size) return STATUS_OK;
@@ -94,9 +99,11 @@ static enum status model_open(struct loam_model *model, const char *path,
 
 enum loam_status loam_model_open(struct loam_model **model, const char *path,
                                  const struct loam_model_options *options, struct loam_error *error) {
+    API_NEED(model, error);
+    *model = NULL;
+    API_NEED(path, error);
     struct loam_model_options own;
     struct error reason = {.message = "no memory for the model"};
-    *model = NULL;
     enum status status = api_read_options(&own, sizeof own, options, "loam_model_options", &reason);
     struct loam_model *made = status == STATUS_OK ? calloc(1, sizeof *made) : NULL;
     if (status == STATUS_OK) status = made == NULL ? STATUS_MEMORY : model_open(made, path, &own, &reason);
@@ -116,13 +123,19 @@ void loam_model_close(struct loam_model *model) {
     free(model);
 }
 
-const char *loam_model_name(const struct loam_model *model) { return model->model->config.name; }
+const char *loam_model_name(const struct loam_model *model) {
+    if (model == NULL) return "";
+    return model->model->config.name;
+}
 uint64_t loam_model_context_length(const struct loam_model *model) {
+    if (model == NULL) return 0;
     return model->model->config.context_length;
 }
 uint64_t loam_model_pass_bytes(const struct loam_model *model) {
+    if (model == NULL) return 0;
     return model->model->stream != NULL ? weight_stream_figures(model->model->stream).pass_bytes : 0;
 }
 size_t loam_model_vocabulary_size(const struct loam_model *model) {
+    if (model == NULL) return 0;
     return model->model->config.vocabulary_size;
 }

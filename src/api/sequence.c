@@ -67,8 +67,10 @@ static enum status sequence_open(struct loam_sequence *sequence, const struct lo
 
 enum loam_status loam_sequence_create(struct loam_sequence **sequence, struct loam_session *session,
                                       const struct loam_sampling *sampling, struct loam_error *error) {
-    struct error reason = {.message = "no memory for a sequence"};
+    API_NEED(sequence, error);
     *sequence = NULL;
+    API_NEED(session, error);
+    struct error reason = {.message = "no memory for a sequence"};
     struct loam_sequence *made = calloc(1, sizeof *made);
     if (made == NULL) return api_report(STATUS_MEMORY, &reason, error);
     made->session = session;
@@ -94,11 +96,13 @@ void loam_sequence_destroy(struct loam_sequence *sequence) {
 }
 
 uint64_t loam_sequence_length(const struct loam_sequence *sequence) {
+    if (sequence == NULL) return 0;
     const struct sequence *held = sequence->answer.sequence;
     return (held != NULL ? sequence_length(held) : 0) + (sequence->pending != TOKEN_NONE ? 1 : 0);
 }
 
 void loam_sequence_truncate(struct loam_sequence *sequence, uint64_t length) {
+    if (sequence == NULL) return;
     if (length >= loam_sequence_length(sequence)) return;
     sequence->pending = TOKEN_NONE;
     sequence->has_logits = false;
@@ -106,6 +110,7 @@ void loam_sequence_truncate(struct loam_sequence *sequence, uint64_t length) {
 }
 
 enum loam_status loam_sequence_save(struct loam_sequence *sequence, struct loam_error *error) {
+    API_NEED(sequence, error);
     struct error reason = {0};
     struct sequence *held = sequence->answer.sequence;
     return api_report(held != NULL ? sequence_flush(held, &reason) : STATUS_OK, &reason, error);
@@ -191,6 +196,8 @@ static enum status feed(struct loam_sequence *sequence, const int32_t *tokens, s
 
 enum loam_status loam_sequence_feed(struct loam_sequence *sequence, const int32_t *tokens, size_t token_count,
                                     struct loam_error *error) {
+    API_NEED(sequence, error);
+    if (token_count > 0) API_NEED(tokens, error);
     struct error reason = {0};
     return api_report(feed(sequence, tokens, token_count, &reason), &reason, error);
 }
@@ -221,6 +228,9 @@ static enum status next(struct loam_session *session, struct loam_sequence *cons
 
 enum loam_status loam_session_next(struct loam_session *session, struct loam_sequence *const *sequences,
                                    size_t sequence_count, int32_t *tokens, struct loam_error *error) {
+    API_NEED(session, error);
+    API_NEED(sequences, error);
+    API_NEED(tokens, error);
     struct error reason = {0};
     return api_report(next(session, sequences, sequence_count, tokens, &reason), &reason, error);
 }
@@ -270,6 +280,11 @@ static enum status generate(struct loam_session *session, const struct loam_prom
     atomic_store(&session->cancelled, false);
     for (size_t i = 0; i < count && i < ENGINE_SEQUENCES_MAX; i++) sequences[i] = prompts[i].sequence;
     TRY(check_sequences(session, sequences, count, error));
+    for (size_t i = 0; i < count; i++)
+        if (prompts[i].tokens == NULL)
+            return error_set(error, STATUS_USAGE, "loam_generate: prompts[%zu].tokens is NULL", i);
+    if (options->stop_count > 0 && options->stops == NULL)
+        return error_set(error, STATUS_USAGE, "loam_generate: stops is NULL");
     if (options->top_count > GENERATION_TOP_MAX)
         return error_set(error, STATUS_USAGE, "top_count: found %zu, expected at most %d", options->top_count,
                          GENERATION_TOP_MAX);
@@ -299,6 +314,8 @@ static enum status generate(struct loam_session *session, const struct loam_prom
 enum loam_status loam_generate(struct loam_session *session, const struct loam_prompt *prompts,
                                size_t prompt_count, const struct loam_generate_options *options,
                                struct loam_error *error) {
+    API_NEED(session, error);
+    API_NEED(prompts, error);
     struct loam_generate_options own;
     struct error reason = {0};
     enum status status = api_read_options(&own, sizeof own, options, "loam_generate_options", &reason);
@@ -326,6 +343,8 @@ static enum loam_stop stop_public(enum stop_reason reason) {
 
 enum loam_status loam_sequence_answer(const struct loam_sequence *sequence, struct loam_answer *answer,
                                       struct loam_error *error) {
+    API_NEED(sequence, error);
+    API_NEED(answer, error);
     const struct answer *last = &sequence->answer;
     struct error reason = {0};
     const struct loam_answer own = {

@@ -234,8 +234,10 @@ static enum status session_open(struct loam_session *session, struct error *erro
 
 enum loam_status loam_session_create(struct loam_session **session, struct loam_model *model,
                                      const struct loam_session_options *options, struct loam_error *error) {
-    struct error reason = {.message = "no memory for the session"};
+    API_NEED(session, error);
     *session = NULL;
+    API_NEED(model, error);
+    struct error reason = {.message = "no memory for the session"};
     struct loam_session *made = calloc(1, sizeof *made);
     if (made == NULL) return api_report(STATUS_MEMORY, &reason, error);
     made->model = model;
@@ -258,25 +260,36 @@ void loam_session_destroy(struct loam_session *session) {
     free(session);
 }
 
-uint64_t loam_session_context_size(const struct loam_session *session) { return session->plan.context_size; }
+uint64_t loam_session_context_size(const struct loam_session *session) {
+    if (session == NULL) return 0;
+    return session->plan.context_size;
+}
 
 size_t loam_session_sequence_capacity(const struct loam_session *session) {
+    if (session == NULL) return 0;
     return session->plan.sequence_capacity;
 }
 
 size_t loam_session_thread_count(const struct loam_session *session) {
+    if (session == NULL) return 0;
     return pool_thread_count(device_pool(session->model->device));
 }
 
 const char *loam_session_note(const struct loam_session *session) {
+    if (session == NULL) return NULL;
     const struct select *select = session->engine != NULL ? engine_select(session->engine) : NULL;
     return select != NULL ? select_fallback(select) : NULL;
 }
 
-void loam_session_cancel(struct loam_session *session) { atomic_store(&session->cancelled, true); }
+void loam_session_cancel(struct loam_session *session) {
+    if (session == NULL) return;
+    atomic_store(&session->cancelled, true);
+}
 
 enum loam_status loam_session_receipt(const struct loam_session *session, struct loam_receipt *receipt,
                                       struct loam_error *error) {
+    API_NEED(session, error);
+    API_NEED(receipt, error);
     const struct generation_figures *figures = &session->generation.figures;
     struct loam_session sum = *session; /* with what the engine did so far */
     struct error reason = {0};

@@ -9,6 +9,10 @@
 enum loam_status loam_tokenize(const struct loam_model *model, const char *text, size_t length,
                                unsigned flags, int32_t *ids, size_t capacity, size_t *count,
                                struct loam_error *error) {
+    API_NEED(model, error);
+    API_NEED(count, error);
+    if (length > 0) API_NEED(text, error);
+    if (capacity > 0) API_NEED(ids, error);
     struct error reason = {0};
     struct token_list list = {0};
     const struct tokenize_options options = {.add_special = (flags & LOAM_TOKENIZE_BEGIN) != 0,
@@ -55,6 +59,10 @@ static enum status lay_out(const struct loam_model *model, const struct chat_tem
 enum loam_status loam_chat_tokens(const struct loam_model *model, const char *template_name,
                                   const struct loam_message *messages, size_t message_count, int32_t *ids,
                                   size_t capacity, size_t *count, struct loam_error *error) {
+    API_NEED(model, error);
+    API_NEED(count, error);
+    if (message_count > 0) API_NEED(messages, error);
+    if (capacity > 0) API_NEED(ids, error);
     struct error reason = {0};
     struct token_list list = {0};
     const struct chat_template *chat;
@@ -103,6 +111,10 @@ static enum status encode_question(const struct loam_model *model, const struct 
 enum loam_status loam_question_tokens(const struct loam_model *model, const struct loam_question *question,
                                       int32_t *ids, size_t capacity, size_t *count,
                                       struct loam_error *error) {
+    API_NEED(model, error);
+    API_NEED(question, error);
+    API_NEED(count, error);
+    if (capacity > 0) API_NEED(ids, error);
     struct loam_question own;
     struct error reason = {0};
     struct token_list list = {0};
@@ -115,11 +127,13 @@ enum loam_status loam_question_tokens(const struct loam_model *model, const stru
 }
 
 size_t loam_token_text(const struct loam_model *model, int32_t token, char *buffer, size_t capacity) {
+    if (model == NULL) return 0;
     if (token < 0 || (size_t)token >= tokenizer_vocabulary_size(model->tokenizer)) return 0;
     return tokenizer_piece(model->tokenizer, token, false, buffer, capacity);
 }
 
 bool loam_token_is_end(const struct loam_model *model, int32_t token) {
+    if (model == NULL) return false;
     if (token < 0 || (size_t)token >= tokenizer_vocabulary_size(model->tokenizer)) return false;
     return tokenizer_is_end(model->tokenizer, token);
 }

@@ -2,6 +2,7 @@
 #include "cli/option.h"
 
 #include "cli/reference.h"
+#include "cli/serve_log.h"
 
 #define BIT(command) (1u << COMMAND_##command)
 
@@ -128,6 +129,11 @@ const struct option_spec option_table[] = {
     {.id = OPTION_VLLM_METRICS, .name = "vllm-metrics",
      .kind = ARGUMENT_NONE, .commands = BIT(SERVE), .group = GROUP_OUTPUT,
      .help = "/metrics under vLLM's names as well, for dashboards made for it"},
+    {.id = OPTION_LOG, .name = "log",
+     .kind = ARGUMENT_WORD, .argument = "FORM", .default_text = "text", .choices = SERVE_LOG_FORMS,
+     .commands = BIT(SERVE), .group = GROUP_OUTPUT,
+     .help = "a line for each request on standard error: status, tokens of the prompt that were read and that were "
+             "known, tokens made, seconds"},
     {.id = OPTION_IDLE_UNLOAD, .name = "idle-unload",
      .kind = ARGUMENT_COUNT, .argument = "SECONDS", .default_text = "600", .max = 1000000,
      .commands = SERVICE, .group = GROUP_CACHE,

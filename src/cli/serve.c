@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/prompt.h"
+#include "cli/serve_log.h"
 #include "cli/served_model.h"
 #include "cli/version.h"
 #include "platform/memory.h"
@@ -104,6 +105,8 @@ static enum status open_server(struct serve *serve, struct error *error) {
         .shares_documents = option_flag(options, OPTION_SHARED_DOCUMENTS),
         .has_vllm_metrics = option_flag(options, OPTION_VLLM_METRICS),
         .version = version_number,
+        .log = serve_log_of(option_flag(options, OPTION_QUIET) ? SERVE_LOG_NONE
+                                                               : option_count(options, OPTION_LOG)),
     };
     return server_create(&serve->server, &server, error);
 }

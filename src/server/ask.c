@@ -122,6 +122,11 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
 /* ---- ends ---- */
 
 static void finish(struct ask *ask) {
+    const struct ask_usage usage = ask_usage(ask);
+    const struct request_tokens tokens = {.read = usage.prompt_tokens - usage.reused_tokens,
+                                          .known = usage.reused_tokens,
+                                          .made = usage.answer_tokens};
+    exchange_note_tokens(ask->exchange, &tokens);
     if (!ask->has_failed) {
         ask->family->end(ask);
     } else if (exchange_is_stream(ask->exchange)) {

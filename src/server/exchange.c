@@ -23,7 +23,12 @@ struct exchange {
     struct exchange_file file;
     bool is_file;
 
+    uint64_t begun_ns;
+    struct request_log log;
+
     pthread_mutex_t mutex; /* of what follows */
+    struct request_tokens tokens;
+    bool has_tokens;
     /* Of a body that streams: [body_start, body_length) has come and was not read. */
     size_t body_start;
     bool wants_body, has_body, is_cut;
@@ -39,6 +44,7 @@ struct exchange {
     char *out; /* owned; [out_start, out_end) is to be sent */
     size_t out_start, out_end, out_capacity;
     bool has_left, is_full;
+    bool misses_some; /* of the response, when it left */
     uint64_t written_ns, taken_ns; /* the last time that something was */
     void *asleep;                  /* the suspended connection; NULL: awake */
     exchange_wake *wake;
@@ -71,8 +77,31 @@ struct exchange *exchange_create(const struct head *head, uint32_t key, uint64_t
     copy_text(exchange->query, sizeof exchange->query, head->query);
     copy_text(exchange->if_none_match, sizeof exchange->if_none_match, head->if_none_match);
     snprintf(exchange->id, sizeof exchange->id, EXCHANGE_ID_FORMAT, (unsigned long long)number);
-    exchange->written_ns = exchange->taken_ns = clock_ns();
+    exchange->begun_ns = exchange->written_ns = exchange->taken_ns = clock_ns();
     return exchange;
+}
+
+void exchange_set_log(struct exchange *exchange, const struct request_log *log) { exchange->log = *log; }
+
+void exchange_note_tokens(struct exchange *exchange, const struct request_tokens *tokens) {
+    pthread_mutex_lock(&exchange->mutex);
+    exchange->tokens = *tokens;
+    exchange->has_tokens = true;
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+/* Nobody else has it any more. */
+static void write_log(const struct exchange *exchange) {
+    if (exchange->log.write == NULL) return;
+    const struct request_record record = {.method = exchange->method,
+                                          .path = {.text = exchange->path, .length = strlen(exchange->path)},
+                                          .id = exchange->id,
+                                          .http_status = exchange->http_status,
+                                          .has_left = exchange->misses_some,
+                                          .has_tokens = exchange->has_tokens,
+                                          .tokens = exchange->tokens,
+                                          .seconds = (double)(clock_ns() - exchange->begun_ns) * 1e-9};
+    exchange->log.write(exchange->log.context, &record);
 }
 
 void exchange_acquire(struct exchange *exchange) {
@@ -86,6 +115,7 @@ void exchange_release(struct exchange *exchange) {
     const unsigned left = --exchange->references;
     pthread_mutex_unlock(&exchange->mutex);
     if (left > 0) return;
+    write_log(exchange);
     exchange_drop_body(exchange);
     free(exchange->out);
     pthread_cond_destroy(&exchange->calls_done);
@@ -176,6 +206,8 @@ void exchange_set_work(struct exchange *exchange, const struct exchange_work *wo
 static void leave(struct exchange *exchange) {
     if (exchange->has_left) return;
     exchange->has_left = true;
+    exchange->misses_some = exchange->state == RESPONSE_NONE || exchange->state == RESPONSE_STREAM ||
+                            exchange->out_end > exchange->out_start;
     pthread_cond_broadcast(&exchange->moved);
     wake_connection(exchange);
     call_work(exchange, exchange->work.leave);

@@ -21,6 +21,7 @@
 
 #include "server/api_error.h"
 #include "server/head.h"
+#include "server/request_log.h"
 
 enum { EXCHANGE_BUFFER_BYTES = 64 << 10, EXCHANGE_BLOCKED_SECONDS = 30, EXCHANGE_BEAT_SECONDS = 10 };
 enum { EXCHANGE_BODY_BUFFER_BYTES = 256 << 10 }; /* of a body that is read as it comes */
@@ -44,6 +45,9 @@ typedef void exchange_wake(void *connection);
 
 /* head is copied as far as the functions below give it. */
 struct exchange *exchange_create(const struct head *head, uint32_t key, uint64_t number);
+/* The log gets its line when the last reference is released. */
+void exchange_set_log(struct exchange *exchange, const struct request_log *log);
+void exchange_note_tokens(struct exchange *exchange, const struct request_tokens *tokens);
 void exchange_acquire(struct exchange *exchange);
 void exchange_release(struct exchange *exchange);
 

@@ -164,6 +164,11 @@ static void refuse(struct front *front, int socket, const struct head *refused,
                 send(socket, head, (size_t)head_length, MSG_NOSIGNAL | MSG_MORE) == (ssize_t)head_length &&
                 send(socket, body, length, MSG_NOSIGNAL) == (ssize_t)length;
     free(body);
+    char id[24];
+    snprintf(id, sizeof id, EXCHANGE_ID_FORMAT, (unsigned long long)number);
+    const struct request_record record = {
+        .method = refused->method, .path = refused->path, .id = id, .http_status = error->http_status};
+    if (front->options.log.write != NULL) front->options.log.write(front->options.log.context, &record);
     sent = sent && shutdown(socket, SHUT_WR) == 0 &&
            watch(front, EPOLL_CTL_MOD, socket, EPOLLIN, connection->generation);
     connection->state = CONNECTION_LINGERS;
@@ -191,6 +196,7 @@ static bool admit(struct front *front, struct connection *connection, const stru
     if (exchange_body_bytes_total() + in_memory > FRONT_BODY_BYTES_MAX) return front_has_no_room(error);
     connection->exchange = exchange_create(head, key, new_number(front));
     if (connection->exchange == NULL) return api_error_set(error, 503, NULL, "no memory");
+    exchange_set_log(connection->exchange, &front->options.log);
     if (takes_file) exchange_stream_body(connection->exchange, head->content_length);
     if (guard_allows_origin(front->options.guard, head))
         exchange_allow_origin(connection->exchange, head->origin);

@@ -44,6 +44,7 @@ struct front_options {
     size_t network_max;
     bool counts_local;
     const struct guard *guard;
+    struct request_log log;
     /* Whether there is such a route; else *error says 404 or 405. */
     bool (*has_route)(const struct head *head, struct api_error *error);
     /* Whether its body is a file that is read as it comes (exchange.h); NULL: none is. */

@@ -268,6 +268,7 @@ enum status http_create(struct http **result, const struct http_options *options
                                         .port = options->port,
                                         .network_max = options->network_max,
                                         .counts_local = options->counts_local,
+                                        .log = options->log,
                                         .guard = options->guard,
                                         .has_route = options->has_route,
                                         .takes_file = options->takes_file,

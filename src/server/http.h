@@ -20,6 +20,7 @@ struct http_options {
     size_t network_max; /* front.h */
     bool counts_local;
     const struct guard *guard;
+    struct request_log log;
     bool (*has_route)(const struct head *head, struct api_error *error);
     bool (*takes_file)(const struct head *head); /* front.h; NULL: none does */
     /* Replies to the exchange, now or later.  On a worker. */

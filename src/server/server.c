@@ -62,6 +62,7 @@ enum status server_create(struct server **result, const struct server_options *o
                                       .network_max = options->network_max,
                                       .counts_local = options->counts_local,
                                       .guard = &server->guard,
+                                      .log = options->log,
                                       .has_route = routes_have,
                                       .takes_file = routes_take_file,
                                       .handle = routes_handle,

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "generate/sampler.h"
 #include "model/model.h"
+#include "server/request_log.h"
 #include "server/service.h"
 #include "token/chat_template.h"
 #include "token/tokenizer.h"
@@ -34,6 +35,7 @@ struct server_options {
     bool shares_documents; /* saved documents are everybody's, not each key's */
     bool has_vllm_metrics; /* /metrics under vLLM's names, too */
     const char *version;   /* of loam */
+    struct request_log log;
 };
 
 struct server_model {

@@ -262,10 +262,80 @@ static int tear_down(void **state) {
     return unlink(path);
 }
 
+static bool see_nothing(void *context, const struct loam_document *document) {
+    (void)context, (void)document;
+    return false;
+}
+
+/* A NULL where there must be something is a line with its name, and no crash. */
+static void test_nulls(void **state) {
+    (void)state;
+    struct loam_model *model;
+    struct loam_session *session;
+    struct loam_sequence *sequence;
+    struct loam_error error;
+    size_t count;
+    int32_t id = 0;
+    struct loam_answer answer = {.size = sizeof answer};
+    struct loam_receipt receipt = {.size = sizeof receipt};
+    const struct loam_question question = {.size = sizeof question};
+    const struct loam_prompt prompt = {NULL, &id, 1};
+#define REFUSED(call, name)                                                                \
+    do {                                                                                   \
+        assert_int_equal(call, LOAM_USAGE);                                                \
+        if (strstr(error.message, name " is NULL") == NULL) fail_msg("%s", error.message); \
+    } while (0)
+    REFUSED(loam_model_open(&model, NULL, NULL, &error), "loam_model_open: path");
+    assert_null(model);
+    REFUSED(loam_model_open(NULL, path, NULL, &error), "model");
+    REFUSED(loam_tokenize(NULL, "x", 1, 0, &id, 1, &count, &error), "loam_tokenize: model");
+    REFUSED(loam_chat_tokens(NULL, NULL, NULL, 0, &id, 1, &count, &error), "model");
+    REFUSED(loam_question_tokens(NULL, &question, &id, 1, &count, &error), "model");
+    REFUSED(loam_session_create(&session, NULL, NULL, &error), "model");
+    REFUSED(loam_sequence_create(&sequence, NULL, NULL, &error), "session");
+    REFUSED(loam_sequence_feed(NULL, &id, 1, &error), "sequence");
+    REFUSED(loam_sequence_save(NULL, &error), "sequence");
+    REFUSED(loam_session_next(NULL, &sequence, 1, &id, &error), "session");
+    REFUSED(loam_generate(NULL, &prompt, 1, NULL, &error), "session");
+    REFUSED(loam_sequence_answer(NULL, &answer, &error), "sequence");
+    REFUSED(loam_session_receipt(NULL, &receipt, &error), "session");
+    REFUSED(loam_documents_list(NULL, see_nothing, NULL, &error), "directory");
+    REFUSED(loam_document_tokens(NULL, 1, &id, 1, &count, &error), "directory");
+    REFUSED(loam_document_remove(NULL, 1, &error), "directory");
+    REFUSED(loam_document_verify(NULL, 1, &error), "directory");
+    assert_int_equal(loam_document_verify(NULL, 1, NULL), LOAM_USAGE);
+    if (loam_model_open(&model, path, NULL, &error) != LOAM_OK) fail_msg("%s", error.message);
+    REFUSED(loam_tokenize(model, NULL, 1, 0, &id, 1, &count, &error), "text");
+    REFUSED(loam_tokenize(model, "x", 1, 0, &id, 1, NULL, &error), "count");
+    REFUSED(loam_tokenize(model, "x", 1, 0, NULL, 1, &count, &error), "ids");
+    REFUSED(loam_question_tokens(model, NULL, &id, 1, &count, &error), "question");
+    struct started started = start(model, NULL, NULL);
+    assert_int_equal(loam_generate(started.session, &prompt, 1, NULL, &error), LOAM_USAGE);
+    REFUSED(loam_generate(started.session, NULL, 1, NULL, &error), "prompts");
+    const struct loam_prompt without = {started.sequence, NULL, 1};
+    REFUSED(loam_generate(started.session, &without, 1, NULL, &error), "tokens");
+    REFUSED(loam_sequence_feed(started.sequence, NULL, 1, &error), "tokens");
+    stop(started);
+    loam_model_close(model);
+#undef REFUSED
+    assert_string_equal(loam_model_name(NULL), "");
+    assert_int_equal(
+        loam_model_context_length(NULL) + loam_model_pass_bytes(NULL) + loam_model_vocabulary_size(NULL), 0);
+    assert_int_equal(loam_session_context_size(NULL) + loam_session_sequence_capacity(NULL), 0);
+    assert_int_equal(loam_session_thread_count(NULL) + loam_sequence_length(NULL), 0);
+    assert_null(loam_session_note(NULL));
+    assert_int_equal(loam_token_text(NULL, 1, NULL, 0), 0);
+    assert_false(loam_token_is_end(NULL, 1));
+    loam_session_cancel(NULL);
+    loam_sequence_truncate(NULL, 1);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_generate), cmocka_unit_test(test_selection),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_generate),
+                                       cmocka_unit_test(test_selection),
                                        cmocka_unit_test(test_selections_refused),
                                        cmocka_unit_test(test_failures),
+                                       cmocka_unit_test(test_nulls),
                                        cmocka_unit_test(test_cut_model)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

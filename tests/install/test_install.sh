@@ -77,6 +77,10 @@ cpp)
 python)
   command -v python3 >/dev/null || skip "there is no python3"
   python3 -c 'import ctypes' 2>/dev/null || skip "python3 has no ctypes"
-  same Python "$(python3 "$source/examples/complete.py" "$model" "$text")" "$(expect "$text")" ;;
+  PYTHONPATH=$(pkg-config --variable=python loam); export PYTHONPATH
+  same Python "$(env -u LD_LIBRARY_PATH python3 "$source/examples/complete.py" "$model" "$text")" "$(expect "$text")"
+  if python3 "$source/examples/complete.py" "$work/none.gguf" x 2>"$work/said"; then fail "a model that is not there"; fi
+  grep -q none.gguf "$work/said" || fail "a model that is not there: $(cat "$work/said")"
+  python3 "$source/tests/install/use_loam_py.py" "$model" "$work" || fail "loam.py" ;;
 *) fail "no part $part" ;;
 esac

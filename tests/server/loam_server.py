@@ -57,7 +57,7 @@ class Server:
         self.process = subprocess.Popen(
             [*wrapper, LOAM, "serve", "-m", model, "--port", "0", "-t", "2", *options],
             stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, errors="replace",
-            env={**os.environ, **(environment or {})})
+            env={**os.environ, "LOAM_ARG_LOG": "none", **(environment or {})})
         self.lines = []
         while True:
             line = self.process.stderr.readline()

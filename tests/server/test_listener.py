@@ -1,4 +1,5 @@
 """Where the server listens: a socket file and what becomes of it; how many connections one address has."""
+import json
 import os
 import socket
 import stat
@@ -205,6 +206,49 @@ class Limit(Case):
             code, message = start_fails("--connections-per-address", value)
             self.assertEqual(code, 2, value)
             self.assertIn("--connections-per-address", message)
+
+
+class Log(unittest.TestCase):
+    """A line a request: what it came to."""
+
+    def lines_of(self, form, *options):
+        server = Server(*OPTIONS, *options, environment={"LOAM_ARG_LOG": form})
+        self.addCleanup(server.process.kill)
+        long = {**BODY, "prompt": "The king went to the river and sat down. " * 8}
+        for body in (BODY, long, long, {**BODY, "stream": True}):
+            self.assertEqual(server.post(PATH, body).status, 200)
+        self.assertEqual(server.post(PATH, {**BODY, "max_tokens": "x"}).status, 400)
+        self.assertEqual(server.get("/none?key=secret%0a").status, 404)
+        self.assertEqual(server.get("/health").status, 200)
+        left = server.open(PATH, {**BODY, "max_tokens": 400, "ignore_eos": True, "stream": True})
+        self.assertTrue(wait_until(lambda: server.metrics()["loam_requests_decoding"] == 1))
+        left.close()
+        self.assertTrue(wait_until(lambda: server.metrics()["loam_requests_decoding"] == 0))
+        self.assertEqual(server.stop(), 0)
+        return [line for line in server.lines[-1].splitlines() if "POST" in line or "GET" in line]
+
+    def test_json(self):
+        lines = [json.loads(line) for line in self.lines_of("json")]
+        self.assertEqual([(line["method"], line["path"], line["status"]) for line in lines[:6]],
+                         4 * [("POST", PATH, 200)] + [("POST", PATH, 400), ("GET", "/none", 404)])
+        first, fresh, again = lines[:3]
+        self.assertEqual((first["known"], first["made"]), (0, 8))
+        self.assertEqual(fresh["read"] + fresh["known"], again["read"] + again["known"])
+        self.assertGreater(fresh["read"], 60)
+        self.assertLess(again["read"], 3)
+        self.assertNotIn("read", lines[4])
+        self.assertEqual((len(lines), lines[6]["left"], lines[0]["left"]), (7, True, False))
+        self.assertEqual(len({line["id"] for line in lines}), 7)
+        self.assertTrue(all(line["seconds"] >= 0 for line in lines))
+
+    def test_text(self):
+        lines = self.lines_of("text")
+        self.assertEqual(len(lines), 7)
+        self.assertRegex(lines[0], r"^loam: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ POST /v1/completions 200, read \d+, known 0, "
+                                   r"made 8, \d+\.\d{3} s, req_[0-9a-f]{16}$")
+        self.assertNotIn("secret", lines[5])
+        self.assertIn(", the client left, ", lines[6])
+        self.assertEqual(self.lines_of("none") + self.lines_of("text", "-q"), [])
 
 
 if __name__ == "__main__":
