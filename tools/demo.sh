@@ -6,7 +6,7 @@ model=models/loam-nano.gguf
 real=models/SmolLM2-135M-Instruct.Q4_1.gguf
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
-title() { printf '\n== %s\n' "$*"; }
+. tools/demo_run.sh
 
 if [ -r "$real" ]; then
   sh tools/demo_model.sh "$loam" "$real" "$place"
@@ -14,17 +14,28 @@ else
   title "Without a real language model (./do model brings one): what follows needs no network"
 fi
 
-title "The bundled model: loam inspect $model"
-"$loam" inspect -m "$model" | head -n 12
+title "The bundled model"
+run loam inspect -m "$model" | head -n 14
 
 title "A logbook of 560 days, made from a seed; five questions about numbers noted in it, answered from all of it (full)"
-echo "   and from 1,024 of its tokens, chosen at each step by their hash codes (hata:1024): loam eval ask"
-python3 tools/make_logbook.py --days 560 --seed 7 "$place/logbook.txt" "$place/questions.jsonl"
-"$loam" eval ask -m "$model" -f "$place/logbook.txt" --questions "$place/questions.jsonl" --preset full,hata:1024 \
+echo "   and from 1,024 of its tokens, chosen at each step by their hash codes (hata:1024)"
+run python3 tools/make_logbook.py --days 560 --seed 7 "$place/logbook.txt" "$place/questions.jsonl"
+run loam eval ask -m "$model" -f "$place/logbook.txt" --questions "$place/questions.jsonl" --preset full,hata:1024 \
     --jsonl "$place/answers.jsonl"
 
 title "The same logbook with an eighth of its KV in RAM and the rest on disk: killed while it is read, run again, opened again"
 python3 tools/demo_documents.py "$loam" "$model" "$place/logbook.txt" "$place/questions.jsonl" "$place/answers.jsonl" "$place"
 
-title "How fast: loam bench -m $model -p 512 -n 64 -r 3"
-"$loam" bench -m "$model" -p 512 -n 64 -r 3
+title "How fast"
+run loam bench -m "$model" -p 512 -n 64 -r 3
+
+chat=" -m $real" && [ -r "$real" ] || { real=$model chat=" -m $model --chat-template llama2"; }
+title "What to try next"
+cat <<END
+   ./do install                                        loam, its manual page and completions
+   loam pull llama3.2-1b                               a model for 128K tokens; loam models lists others
+   loam run -m llama3.2-1b -f YOUR.txt -p "..." --kv-disk kv
+   loam chat$chat -f YOUR.txt
+   loam serve -m $real --kv-disk kv     then http://127.0.0.1:8080, and OpenAI's and Anthropic's clients
+   loam plan -m $real -c 8K             which settings are the quickest here
+END

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/bundled_model.h"
 #include "cli/command.h"
@@ -190,6 +191,76 @@ static void print_settings(const struct planning *planning, const struct candida
                     bytes_text((uint64_t)choice->cost.pass_bytes, c, sizeof c));
 }
 
+/* A word as a shell takes it. */
+static void put_word(struct text *text, const char *word) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,=+%@";
+    if (word[0] != '\0' && word[strspn(word, plain)] == '\0') {
+        text_add(text, word);
+        return;
+    }
+    text_add(text, "'");
+    for (; *word != '\0'; word++) text_format(text, *word == '\'' ? "'\\''" : "%c", *word);
+    text_add(text, "'");
+}
+
+static void put_option(struct text *text, const char *name, const char *value) {
+    text_format(text, " %s ", name);
+    put_word(text, value);
+}
+
+static void put_number(struct text *text, const char *name, uint64_t value) {
+    text_format(text, " %s %" PRIu64, name, value);
+}
+
+/* The choice as a command line: what the plan was asked for, and what it chose. */
+static void put_command(const struct planning *planning, struct text *text) {
+    const struct candidate *choice = &planning->choices.list[0];
+    const struct options *options = planning->options;
+    static const struct {
+        enum option_id id;
+        const char *name;
+    } kept[] = {{OPTION_KV_DEVICE, "--kv-device"},
+                {OPTION_KV_HOST, "--kv-host"},
+                {OPTION_KV_DISK, "--kv-disk"},
+                {OPTION_CACHE_K, "-ctk"},
+                {OPTION_CACHE_V, "-ctv"}};
+    text_add(text,
+             choice->sequences > 1 ? "loam batch -i REQUESTS -o ANSWERS" : "loam run -f FILE -p QUESTION");
+    if (option_given(options, OPTION_MODEL)) put_option(text, "-m", option_text(options, OPTION_MODEL));
+    put_number(text, "-c", planning->depth);
+    if (choice->sequences > 1) put_number(text, "-np", choice->sequences);
+    put_option(text, "--preset", choice->preset);
+    if (choice->set[0] != '\0' || choice->exact_below > 0) {
+        char set[CANDIDATE_SET_BYTES + 40];
+        const char *comma = choice->set[0] != '\0' ? "," : "";
+        if (choice->exact_below > 0)
+            snprintf(set, sizeof set, "%s%sexact_below=%" PRIu64, choice->set, comma, choice->exact_below);
+        else
+            snprintf(set, sizeof set, "%s", choice->set);
+        put_option(text, "--set", set);
+    }
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        if (option_given(options, kept[i].id))
+            put_option(text, kept[i].name, option_text(options, kept[i].id));
+    if (choice->host_bytes > 0 && !option_given(options, OPTION_KV_HOST) &&
+        option_given(options, OPTION_KV_DISK))
+        put_number(text, "--kv-host", choice->host_bytes);
+    if (choice->weights_host_bytes > 0) put_number(text, "--weights-host", choice->weights_host_bytes);
+    put_number(text, "-t", choice->thread_count);
+}
+
+static void print_command(const struct planning *planning) {
+    struct text text = {0};
+    put_command(planning, &text);
+    if (!text.failed) output_text("\nto run it:\n  %.*s\n", (int)text.length, text.bytes);
+    text_deinit(&text);
+    if (planning->losses.row_count > 0) return;
+    output_text("\nwhat the others lose on this model (KL divergence from full), once, for this table and "
+                "for --kld:\n"
+                "  loam eval kl -m MODEL.gguf -f TEXT --lengths 4096 --stretch 64 --chunks 2 "
+                "--preset full,quest,hata,leoam --json MODEL.kld.json\n");
+}
+
 static void print_choice(const struct planning *planning) {
     const struct candidate *choice = &planning->choices.list[0];
     const struct cost *cost = &choice->cost;
@@ -216,15 +287,33 @@ static void print_choice(const struct planning *planning) {
     output_text("\n");
 }
 
+/* When, and beside what. */
+static void print_measured(const struct machine *machine) {
+    const time_t when = (time_t)machine->measured;
+    struct tm utc;
+    char date[32] = "";
+    if (machine->measured > 0 && gmtime_r(&when, &utc) != NULL &&
+        strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", &utc) > 0) {
+        output_text("  measured %s", date);
+        if (machine->load >= 0) output_text(", beside a load of %.1f", machine->load);
+        if (machine_was_busy(machine))
+            output_text(": its numbers are too low; loam plan --measure, once others rest");
+        output_text("\n");
+    }
+    output_text("\n");
+}
+
 static enum status print(const struct planning *planning, struct error *error) {
     const char *name = planning->config.name;
     char escaped[200];
     output_text("model: %s, %" PRIu64 " tokens\n", utf8_escape(name, strlen(name), escaped, sizeof escaped),
                 planning->depth);
-    output_text("machine: %s, %u threads, %s\n\n", planning->machine.processor,
-                planning->machine.thread_count, planning->machine_path);
+    output_text("machine: %s, %u threads, %s\n", planning->machine.processor, planning->machine.thread_count,
+                planning->machine_path);
+    print_measured(&planning->machine);
     print_table(planning);
     print_choice(planning);
+    print_command(planning);
     return output_flush(error);
 }
 
@@ -278,6 +367,12 @@ static enum status print_json(const struct planning *planning, struct error *err
     json_add_uint(machine, "threads", planning->machine.thread_count);
     json_add(machine, "file", json_bytes(planning->machine_path, strlen(planning->machine_path)));
     json_add(root, "machine", machine);
+    json_add_uint(machine, "measured", (uint64_t)planning->machine.measured);
+    json_add(machine, "load", planning->machine.load >= 0 ? json_real(planning->machine.load) : json_null());
+    struct text command = {0};
+    put_command(planning, &command);
+    json_add(root, "command", command.failed ? json_null() : json_bytes(command.bytes, command.length));
+    text_deinit(&command);
     json_add(root, "choice", candidate_json(&planning->choices.list[0]));
     for (size_t i = 1; i < planning->choices.count; i++)
         json_array_append_new(list, candidate_json(&planning->choices.list[i]));

@@ -68,8 +68,13 @@ static enum status take(struct plan *plan, const struct choosing *choosing,
         plan->budget_bytes = choice->host_bytes;
     }
     say_settings(settings, sizeof settings, choice, request, &choosing->machine);
-    snprintf(taken->note, AUTO_NOTE_BYTES, "--preset auto: %s%s%s; %.3g tokens a second are predicted",
-             choice->text, below, settings, candidate_rate(choice));
+    int used =
+        snprintf(taken->note, AUTO_NOTE_BYTES, "--preset auto: %s%s%s; %.3g tokens a second are predicted",
+                 choice->text, below, settings, candidate_rate(choice));
+    if (machine_was_busy(&choosing->machine) && used > 0 && used < AUTO_NOTE_BYTES)
+        snprintf(taken->note + used, (size_t)(AUTO_NOTE_BYTES - used),
+                 ", by numbers measured beside a load of %.1f: loam plan --measure, once others rest",
+                 choosing->machine.load);
     return STATUS_OK;
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/size.h"
 #include "platform/clock.h"
@@ -87,6 +88,8 @@ enum status machine_measure(struct machine *machine, const struct measure_option
                             struct error *error) {
     struct measurement measurement = {.options = options, .machine = machine};
     name_machine(machine, options);
+    machine->measured = time(NULL);
+    if (getloadavg(&machine->load, 1) != 1) machine->load = -1;
     enum status status = open_measurement(&measurement, error);
     if (status == STATUS_OK) status = measure_memory(&measurement, error);
     if (status == STATUS_OK) status = measure_matrices(&measurement, error);

@@ -26,11 +26,13 @@ static const struct machine_selection selections[] = {
 _Static_assert(sizeof selections / sizeof *selections <= MACHINE_SELECTIONS_MAX, "they have places");
 
 void machine_init(struct machine *machine) {
-    *machine = (struct machine){.thread_count = 1};
+    *machine = (struct machine){.thread_count = 1, .load = -1};
     memcpy(machine->selections, selections, sizeof selections);
 }
 
 /* ---- what the numbers say ---- */
+
+bool machine_was_busy(const struct machine *machine) { return machine->load >= 0.5; }
 
 static void scale_group(struct machine_by_group *numbers, double factor) {
     numbers->one *= factor;
@@ -360,6 +362,9 @@ static enum status read_root(struct machine *machine, const json_t *root, const 
     if (!json_is_integer(threads) || json_integer_value(threads) < 1 || json_integer_value(threads) > 4096)
         return error_set(error, STATUS_USAGE, "%s: threads: expected a number from 1 to 4096", path);
     machine->thread_count = (uint32_t)json_integer_value(threads);
+    machine->measured = json_integer_value(json_object_get(root, "measured")); /* 0 of older files */
+    const json_t *load = json_object_get(root, "load");
+    machine->load = json_is_number(load) ? json_number_value(load) : -1;
     if (!json_is_object(reading.numbers))
         return error_set(error, STATUS_USAGE, "%s: numbers: expected an object", path);
     TRY(visit_numbers(machine, read_number, &reading));
@@ -399,6 +404,9 @@ enum status machine_save(const struct machine *machine, const char *path, struct
     json_t *root = json_pack("{s:i, s:s, s:s, s:i, s:o}", "loam_machine", MACHINE_VERSION, "processor",
                              machine->processor, "kernels", machine->kernels, "threads",
                              (int)machine->thread_count, "numbers", numbers);
+    if (root != NULL && machine->measured > 0)
+        (void)json_object_set_new(root, "measured", json_integer(machine->measured));
+    if (root != NULL && machine->load >= 0) (void)json_object_set_new(root, "load", json_real(machine->load));
     char *text = status == STATUS_OK ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(4)) : NULL;
     json_decref(root);
     if (text == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", path);

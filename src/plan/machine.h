@@ -78,6 +78,8 @@ struct machine_tier {
 
 struct machine {
     char processor[MACHINE_TEXT_BYTES], kernels[MACHINE_TEXT_BYTES];
+    int64_t measured; /* seconds since 1970; 0: not known */
+    double load;      /* processes that wanted a processor in the minute before; below 0: not known */
     uint32_t thread_count;
     struct machine_threads threads[MACHINE_THREAD_COUNTS]; /* of 1, 2, 4 .. threads, below thread_count */
     double memory_bytes;                                   /* RAM in all; 0: not known */
@@ -102,6 +104,8 @@ struct machine {
 
 /* Zeros, with the names of the selections. */
 void machine_init(struct machine *machine);
+/* Measured while others computed, so that the numbers are too low. */
+bool machine_was_busy(const struct machine *machine);
 /* The same machine with fewer threads: its rates are those.  false: that count was not measured. */
 bool machine_with_threads(struct machine *fewer, const struct machine *machine, size_t thread_count);
 /* The processor, at so many times its pace: another program, heat or a battery slows it.  The disk's numbers stay. */

@@ -73,6 +73,60 @@ static void the_table_and_the_choice_are_printed(void **state) {
     process_deinit(&second);
 }
 
+/* The command line that is printed runs, and runs that plan. */
+static void the_choice_is_a_command(void **state) {
+    (void)state;
+    const char *model = LOAM_SOURCE_DIR "/models/loam-nano.gguf";
+    json_t *root = PLANNED("-m", model, "-c", "2K", "--loss", "0.05", "-ctk", "q8_0");
+    const char *command = json_string_value(json_object_get(root, "command"));
+    const json_t *choice = json_object_get(root, "choice");
+    char wanted[200];
+    assert_non_null(command);
+    snprintf(wanted, sizeof wanted, " -c 2048 --preset %s",
+             json_string_value(json_object_get(choice, "preset")));
+    if (strstr(command, wanted) == NULL || strstr(command, " -ctk q8_0") == NULL) fail_msg("%s", command);
+    char line[1000], text[200];
+    snprintf(text, sizeof text, "%s", scratch_path("text"));
+    FILE *file = fopen(text, "w");
+    assert_non_null(file);
+    fputs("The report of the first day.", file);
+    fclose(file);
+    const char *rest = strstr(command, " -m ");
+    assert_non_null(rest);
+    snprintf(line, sizeof line, LOAM_BINARY " run -f %s -p x -n 2 -q%s >/dev/null", text, rest);
+    assert_int_equal(system(line), 0);
+    json_decref(root);
+    struct process_result printed =
+        LOAM("plan", "--machine", machine_path, "-c", "16K", "--kv-disk", "a folder's", "-np", "2");
+    if (strstr(printed.output, "loam batch -i REQUESTS -o ANSWERS -c 16384 -np 2 --preset full") == NULL ||
+        strstr(printed.output, " --kv-disk 'a folder'\\''s'") == NULL ||
+        strstr(printed.output, "loam eval kl ") == NULL)
+        fail_msg("%s", printed.output);
+    process_deinit(&printed);
+}
+
+/* When the machine was measured and beside what is kept with its numbers, and said. */
+static void a_busy_machine_is_doubted(void **state) {
+    (void)state;
+    struct machine machine;
+    struct error error;
+    const char *path = scratch_path("busy.json");
+    assert_int_equal(machine_load(&machine, machine_path, &error), STATUS_OK);
+    machine.measured = 1800000000;
+    machine.load = 0.04;
+    assert_int_equal(machine_save(&machine, path, &error), STATUS_OK);
+    struct process_result idle = LOAM("plan", "--machine", path, "-c", "16K");
+    if (strstr(idle.output, "measured 2027-01-15 08:00 UTC, beside a load of 0.0\n") == NULL)
+        fail_msg("%s", idle.output);
+    machine.load = 7.5;
+    assert_int_equal(machine_save(&machine, path, &error), STATUS_OK);
+    struct process_result busy = LOAM("plan", "--machine", path, "-c", "16K");
+    if (strstr(busy.output, "a load of 7.5: its numbers are too low; loam plan --measure") == NULL)
+        fail_msg("%s", busy.output);
+    process_deinit(&idle);
+    process_deinit(&busy);
+}
+
 static void nothing_is_lost_unless_it_is_allowed(void **state) {
     (void)state;
     json_t *exact = PLANNED("-c", "64K"), *lossy = PLANNED("-c", "64K", "--loss", "0.05");
@@ -418,6 +472,8 @@ static void what_cannot_be_is_one_line(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_and_the_choice_are_printed),
+        cmocka_unit_test(the_choice_is_a_command),
+        cmocka_unit_test(a_busy_machine_is_doubted),
         cmocka_unit_test(nothing_is_lost_unless_it_is_allowed),
         cmocka_unit_test(tiers_are_filled),
         cmocka_unit_test(another_machine_has_another_limit),

@@ -35,6 +35,9 @@ build_c() { # name, libraries: an example as C
 
 case $part in
 files)
+  for query in --cflags --libs; do # nothing else of pkg-config's needs to be there
+    PKG_CONFIG_LIBDIR=$PKG_CONFIG_PATH PKG_CONFIG_PATH= pkg-config $query loam >/dev/null || fail "pkg-config $query loam alone"
+  done
   [ -f "$prefix/include/loam.h" ] && [ -f "$model" ] && [ -f "$libdir/libloam.a" ] || fail "a file is missing"
   for file in man/man1/loam.1 bash-completion/completions/loam zsh/site-functions/_loam fish/vendor_completions.d/loam.fish; do
     [ -s "$prefix/share/$file" ] || fail "no share/$file"
