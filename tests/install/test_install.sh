@@ -57,7 +57,7 @@ c)
   build_c complete $(pkg-config --libs loam)
   same complete "$("$work/complete" "$model" "$text")" "$(expect "$text")"
   build_c batch $(pkg-config --libs loam)
-  same batch "$("$work/batch" "$model" "$text" "Chapter two")" "$(expect "$text"; echo; expect "Chapter two")"
+  same batch "$("$work/batch" "$model" "$text" "Chapter two")" "$(expect "$text"; expect "Chapter two")"
   if "$work/complete" "$work/none.gguf" x 2>"$work/said"; then fail "a model that is not there"; fi
   grep -q none.gguf "$work/said" || fail "a model that is not there: $(cat "$work/said")"
   build_c chat_document $(pkg-config --libs loam)
