@@ -16,6 +16,8 @@ SEED, BLOCKS = 20261121, 3
 HALVES = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108],
     "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0],
+    "MXFP4": [], "NVFP4": [], "IQ3_S": [0], "IQ3_XXS": [0], "IQ2_S": [0], "IQ2_XS": [0], "IQ2_XXS": [0],
+    "IQ1_S": [0], "IQ1_M": [],
 }
 
 
@@ -50,6 +52,10 @@ def main() -> None:
             for at in halves:
                 bits = finite_half(random)
                 block[at], block[at + 1] = bits & 255, bits >> 8
+            if name == "IQ1_M":  # the half is in the high nibbles of the last four odd bytes
+                bits = finite_half(random)
+                for i in range(4):
+                    block[49 + 2 * i] = block[49 + 2 * i] & 15 | (bits >> 4 * i & 15) << 4
         decoded = gguf.quants.dequantize(blocks.reshape(1, -1), kind).astype("<f4").reshape(-1)
         data = blocks.tobytes()
         print(f"static const uint8_t golden_{name.lower()}[{len(data)}] = {{")

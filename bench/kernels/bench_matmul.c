@@ -20,9 +20,10 @@ static const struct { size_t rows, columns; } shapes[] = {{2048, 2048}, {8192, 2
 static const size_t input_counts[] = {8, 32, 512, 2048};
 
 static const enum tensor_type types[] = {
-    TENSOR_Q8_0, TENSOR_Q4_0, TENSOR_Q4_K, TENSOR_Q6_K,   TENSOR_F16,
-    TENSOR_BF16, TENSOR_F32,  TENSOR_Q5_K, TENSOR_Q4_1,   TENSOR_Q5_0,
-    TENSOR_Q5_1, TENSOR_Q2_K, TENSOR_Q3_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS,
+    TENSOR_Q8_0,    TENSOR_Q4_0,   TENSOR_Q4_K,   TENSOR_Q6_K,    TENSOR_F16,   TENSOR_BF16,
+    TENSOR_F32,     TENSOR_Q5_K,   TENSOR_Q4_1,   TENSOR_Q5_0,    TENSOR_Q5_1,  TENSOR_Q2_K,
+    TENSOR_Q3_K,    TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4,   TENSOR_NVFP4, TENSOR_IQ3_S,
+    TENSOR_IQ3_XXS, TENSOR_IQ2_S,  TENSOR_IQ2_XS, TENSOR_IQ2_XXS, TENSOR_IQ1_S, TENSOR_IQ1_M,
 };
 
 struct matmul_run {

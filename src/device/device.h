@@ -45,6 +45,8 @@ enum { DEVICE_GROUP_MAX = 4, DEVICE_BATCH_MAX = 4096 };
 struct weight {
     struct matrix matrix; /* as the model file has it; data NULL: there is none */
     struct buffer memory; /* as the device has it, in a form of its own; the cpu's is the file's */
+    const float
+        *scale; /* borrowed, host memory: products are multiplied by it; NULL: they are not (NVFP4 has it) */
 };
 
 /* y_j = x * w_j^T (+ bias_j) for the matrices that share one input: q, k and v; gate and up. */

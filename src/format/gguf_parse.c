@@ -192,9 +192,8 @@ static const char *foreign_type_name(uint32_t number) {
         uint32_t number;
         const char *name;
     } foreign[] = {
-        {4, "Q4_2"},      {5, "Q4_3"},      {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},
-        {18, "IQ3_XXS"},  {19, "IQ1_S"},    {21, "IQ3_S"}, {22, "IQ2_S"}, {29, "IQ1_M"},   {31, "Q4_0_4_4"},
-        {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"}, {34, "TQ1_0"}, {35, "TQ2_0"}, {39, "MXFP4"},
+        {4, "Q4_2"},      {5, "Q4_3"},      {9, "Q8_1"},   {15, "Q8_K"},  {31, "Q4_0_4_4"},
+        {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"}, {34, "TQ1_0"}, {35, "TQ2_0"},
     };
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
         if (foreign[i].number == number) return foreign[i].name;

@@ -60,6 +60,35 @@ static enum status mismatch(struct loader *loader, const char *name, const char 
                      loader->model->gguf.path, name, what, found, expected);
 }
 
+static float vector_element(const struct gguf_tensor *tensor, size_t index) {
+    uint16_t half;
+    float value;
+    switch (tensor->type) {
+    case TENSOR_F16: memcpy(&half, tensor->data + index * 2, 2); return half_to_float(half);
+    case TENSOR_BF16: memcpy(&half, tensor->data + index * 2, 2); return bfloat_to_float(half);
+    default: memcpy(&value, tensor->data + index * 4, 4); return value;
+    }
+}
+
+/* A scale of the matrix NAME.weight: NAME.scale.  NAME.input_scale beside it would be for activations in 4 bits. */
+static enum status load_scale(struct loader *loader, const char *matrix, struct weight *weight) {
+    char name[NAME_BYTES + sizeof "input_scale"], found[96];
+    const int stem = (int)(strlen(matrix) - strlen("weight"));
+    snprintf(name, sizeof name, "%.*sinput_scale", stem, matrix);
+    (void)tensor_find(loader, name);
+    snprintf(name, sizeof name, "%.*sscale", stem, matrix);
+    const struct gguf_tensor *tensor = tensor_find(loader, name);
+    if (tensor == NULL) return STATUS_OK;
+    if (tensor->size_bytes != sizeof(float) || tensor->type != TENSOR_F32)
+        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), "[1] in F32");
+    float *scale = arena_array(&loader->model->arena, 1, sizeof *scale);
+    if (scale == NULL) return error_set(loader->error, STATUS_MEMORY, "no memory for the scales");
+    *scale = vector_element(tensor, 0);
+    if (!isfinite(*scale)) return mismatch(loader, name, "value", "no number", "a finite number");
+    weight->scale = scale;
+    return STATUS_OK;
+}
+
 /* w[rows][columns]; absent is an error. */
 static enum status load_matrix(struct loader *loader, const char *name, size_t rows, size_t columns,
                                struct weight *weight) {
@@ -79,18 +108,10 @@ static enum status load_matrix(struct loader *loader, const char *name, size_t r
         bytes != tensor->size_bytes)
         return mismatch(loader, name, "bytes", "another number", "rows of whole blocks");
     weight->matrix = (struct matrix){tensor->type, tensor->data, rows, columns, row_bytes};
+    if (strncmp(name, "blk.", 4) == 0 || strcmp(name, "output.weight") == 0) /* not a table of rows */
+        TRY(load_scale(loader, name, weight));
     struct device *device = loader->model->device;
     return device->operations->weight_load(device, weight, loader->error);
-}
-
-static float vector_element(const struct gguf_tensor *tensor, size_t index) {
-    uint16_t half;
-    float value;
-    switch (tensor->type) {
-    case TENSOR_F16: memcpy(&half, tensor->data + index * 2, 2); return half_to_float(half);
-    case TENSOR_BF16: memcpy(&half, tensor->data + index * 2, 2); return bfloat_to_float(half);
-    default: memcpy(&value, tensor->data + index * 4, 4); return value;
-    }
 }
 
 /* Takes count floats of the device's vectors.  The host fills *staging before vectors_flush. */

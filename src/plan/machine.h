@@ -19,8 +19,8 @@
 
 enum {
     MACHINE_VERSION = 3,
-    MACHINE_TYPES = 32,     /* of tensors, by number */
-    MACHINE_DIMENSION = 64, /* of the measured heads */
+    MACHINE_TYPES = TENSOR_TYPES, /* of tensors, by number */
+    MACHINE_DIMENSION = 64,       /* of the measured heads */
     MACHINE_GROUP = 4,
     MACHINE_NARROW = 512, /* columns of the two measured matrices */
     MACHINE_WIDE = 4096,
@@ -28,7 +28,7 @@ enum {
     MACHINE_DISK_SIZES = 5,
     MACHINE_DISK_DEPTHS = 3,
     MACHINE_LAYER_REQUESTS = 50, /* with which a layer pays all of tier.layer_seconds */
-    MACHINE_THREAD_COUNTS = 10, /* 1, 2, 4 .. 512 */
+    MACHINE_THREAD_COUNTS = 10,  /* 1, 2, 4 .. 512 */
     MACHINE_TEXT_BYTES = 96,
 };
 

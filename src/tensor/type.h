@@ -24,15 +24,26 @@ enum tensor_type {
     TENSOR_Q5_K = 13,
     TENSOR_Q6_K = 14,
     TENSOR_Q8_K = 15, /* activations only, never in a file of ours */
+    TENSOR_IQ2_XXS = 16,
+    TENSOR_IQ2_XS = 17,
+    TENSOR_IQ3_XXS = 18,
+    TENSOR_IQ1_S = 19,
     TENSOR_IQ4_NL = 20,
+    TENSOR_IQ3_S = 21,
+    TENSOR_IQ2_S = 22,
     TENSOR_IQ4_XS = 23,
     TENSOR_I8 = 24,
     TENSOR_I16 = 25,
     TENSOR_I32 = 26,
     TENSOR_I64 = 27,
     TENSOR_F64 = 28,
+    TENSOR_IQ1_M = 29,
     TENSOR_BF16 = 30,
+    TENSOR_MXFP4 = 39,
+    TENSOR_NVFP4 = 40,
 };
+
+enum { TENSOR_TYPES = 41 }; /* of a table by type */
 
 struct tensor_type_info {
     const char *name;        /* as printed and as given to `loam quantize`: "Q4_K" */

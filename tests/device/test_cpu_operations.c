@@ -280,6 +280,44 @@ static void test_matmul_value(struct fixture *fixture) {
     }
 }
 
+/* Of a weight with a scale the products are that much larger; the bias and what they are added to are not. */
+static void test_scale(struct fixture *fixture) {
+    enum { ROWS = 37, COLUMNS = 64, INPUTS = 3 };
+    struct weight weight = host_weight(random_matrix(fixture, TENSOR_F32, ROWS, COLUMNS));
+    float *x = random_floats(fixture, INPUTS * COLUMNS), *bias = random_floats(fixture, ROWS);
+    float plain[INPUTS * ROWS], scaled[INPUTS * ROWS];
+    const float scale = 0.25F;
+    for (int adds = 0; adds < 2; adds++) {
+        struct matmul_operation operation = {.x = host_span(x),
+                                             .x_stride = COLUMNS,
+                                             .row_count = INPUTS,
+                                             .weight_count = 1,
+                                             .weights = {&weight},
+                                             .y = {host_span(plain)},
+                                             .y_stride = {ROWS}};
+        weight.scale = NULL;
+        fixture->devices[1]->operations->matmul(fixture->streams[1], &operation);
+        for (size_t i = 0; i < INPUTS * ROWS; i++) scaled[i] = adds ? 8 : 0;
+        operation.y[0] = host_span(scaled);
+        operation.biases[0] = host_span(bias);
+        operation.accumulate = adds == 1;
+        weight.scale = &scale;
+        fixture->devices[1]->operations->matmul(fixture->streams[1], &operation);
+        for (size_t i = 0; i < INPUTS * ROWS; i++) {
+            const float product = plain[i] * scale + bias[i % ROWS];
+            assert_true(scaled[i] == (adds ? 8 + product : product));
+        }
+    }
+    free((void *)(uintptr_t)weight.matrix.data);
+    free(bias);
+    free(x);
+}
+
+static void a_scale_multiplies_products_alone(void **state) {
+    (void)state;
+    with_masks(test_scale);
+}
+
 static void matmul_of_f32_is_the_product(void **state) {
     (void)state;
     with_masks(test_matmul_value);
@@ -329,7 +367,8 @@ static void test_rope(struct fixture *fixture) {
                pairs = 4 * between(fixture, 1, 16);
         size_t head_stride = 2 * pairs + 8 * between(fixture, 0, 2), stride = heads * head_stride + 3;
         struct step_row *step = calloc(rows, sizeof *step);
-        for (size_t i = 0; i < rows; i++) step[i].position = random_below(&fixture->random, (uint64_t)1 << 33);
+        for (size_t i = 0; i < rows; i++)
+            step[i].position = random_below(&fixture->random, (uint64_t)1 << 33);
         float *frequency = random_floats(fixture, pairs), *x = random_floats(fixture, rows * stride);
         float *expected = copy_of(x, rows * stride), *angles = random_floats(fixture, 2 * pairs);
         enum rope_order order = round % 2 == 0 ? ROPE_ADJACENT : ROPE_SPLIT;
@@ -430,7 +469,7 @@ static void test_embed_and_gather(struct fixture *fixture) {
             float *y = random_floats(fixture, rows * columns),
                   *z = random_floats(fixture, rows * (columns + 1));
             const struct embed_operation embed = {
-                &embedding, round % 2 == 0 ? &position_embedding : NULL, host_span(step), 2, rows,
+                &embedding,  round % 2 == 0 ? &position_embedding : NULL, host_span(step), 2, rows,
                 host_span(y)};
             fixture->devices[d]->operations->embed(fixture->streams[d], &embed);
             assert_memory_equal(y, expected, rows * columns * sizeof(float));
@@ -695,6 +734,7 @@ int main(void) {
         cmocka_unit_test(matmul_is_the_kernels_result),
         cmocka_unit_test(few_inputs_multiply_as_each_alone),
         cmocka_unit_test(matmul_of_f32_is_the_product),
+        cmocka_unit_test(a_scale_multiplies_products_alone),
         cmocka_unit_test(norm_of_segments_in_place),
         cmocka_unit_test(rope_of_any_rows),
         cmocka_unit_test(activation_of_pieces),

@@ -134,9 +134,9 @@ static bool is_promised(cpu_mask mask, enum tensor_type type) {
 static void every_weight_type(void **state) {
     (void)state;
     static const enum tensor_type types[] = {
-        TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q4_0,   TENSOR_Q4_1,
-        TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q8_0, TENSOR_Q2_K,   TENSOR_Q3_K,
-        TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS,
+        TENSOR_F32,    TENSOR_F16,   TENSOR_BF16,  TENSOR_Q4_0,  TENSOR_Q4_1,  TENSOR_Q5_0,  TENSOR_Q5_1,
+        TENSOR_Q8_0,   TENSOR_Q2_K,  TENSOR_Q3_K,  TENSOR_Q4_K,  TENSOR_Q5_K,  TENSOR_Q6_K,  TENSOR_IQ4_NL,
+        TENSOR_IQ4_XS, TENSOR_MXFP4, TENSOR_NVFP4, TENSOR_IQ3_S, TENSOR_IQ2_S, TENSOR_IQ1_M,
     };
     cpu_mask masks[3];
     const size_t mask_count = masks_known(masks);

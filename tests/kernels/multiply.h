@@ -8,9 +8,10 @@
 #include "kernels/weights.h"
 
 static const enum tensor_type weight_types[] = {
-    TENSOR_F32,  TENSOR_F16,  TENSOR_BF16, TENSOR_Q4_0,   TENSOR_Q4_1,
-    TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q8_0, TENSOR_Q2_K,   TENSOR_Q3_K,
-    TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_IQ4_NL, TENSOR_IQ4_XS,
+    TENSOR_F32,     TENSOR_F16,    TENSOR_BF16,   TENSOR_Q4_0,    TENSOR_Q4_1,  TENSOR_Q5_0,
+    TENSOR_Q5_1,    TENSOR_Q8_0,   TENSOR_Q2_K,   TENSOR_Q3_K,    TENSOR_Q4_K,  TENSOR_Q5_K,
+    TENSOR_Q6_K,    TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4,   TENSOR_NVFP4, TENSOR_IQ3_S,
+    TENSOR_IQ3_XXS, TENSOR_IQ2_S,  TENSOR_IQ2_XS, TENSOR_IQ2_XXS, TENSOR_IQ1_S, TENSOR_IQ1_M,
 };
 enum { WEIGHT_TYPES = sizeof weight_types / sizeof weight_types[0] };
 
@@ -32,19 +33,20 @@ static inline void fill_input(struct random *random, enum input_kind kind, float
         }
 }
 
-/* magnitude[c] = the largest value that element c of the row can have, for any code. */
+/* magnitude[c] = the largest value that element c of the row can have, for any code; of exact types its own. */
 static inline void row_magnitudes(const struct convert_kernels *convert, enum tensor_type type,
                                   const void *row, size_t columns, float *magnitude) {
     const struct tensor_type_info *info = tensor_type_info(type);
     const struct block_layout *layout = block_layout_find(type);
+    const bool fills_codes = layout != NULL && !layout->exact;
     size_t bytes = columns / info->block_elements * info->block_bytes;
     uint8_t *copy = malloc(bytes);
     float *value = malloc(columns * sizeof *value);
     memset(magnitude, 0, columns * sizeof *magnitude);
     static const uint8_t fills[4] = {0x00, 0xff, 0x80, 0x7f};
-    for (size_t f = 0; f < (layout ? 4 : 1); f++) {
+    for (size_t f = 0; f < (fills_codes ? 4 : 1); f++) {
         memcpy(copy, row, bytes);
-        for (size_t b = 0; layout && b < columns / info->block_elements; b++) {
+        for (size_t b = 0; fills_codes && b < columns / info->block_elements; b++) {
             uint8_t *block = copy + b * info->block_bytes;
             memset(block + layout->codes_begin, fills[f], (size_t)(layout->codes_end - layout->codes_begin));
             block[layout->d + 1] &= 0x7f; /* d positive, and what is added or subtracted too */

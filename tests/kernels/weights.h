@@ -11,18 +11,36 @@
 #include "tensor/half.h"
 #include "tensor/type.h"
 
-/* Where a block keeps its halves (d, then dmin or m: -1 if none) and its codes. */
+/* What says how large a block's values are. */
+enum scale_kind {
+    SCALE_HALVES,
+    SCALE_QUARTERS, /* IQ1_M: a half, in the high nibbles of four words at `d` */
+    SCALE_E8M0,     /* MXFP4: a byte at `d` */
+    SCALE_E4M3,     /* NVFP4: four bytes at `d` */
+};
+
+/* Where a block keeps its halves (d, then dmin or m: -1 if none) and its codes.  Of `exact` types kernels multiply
+ * whole numbers without an offset, so that a sum is bounded by its own terms. */
 struct block_layout {
     enum tensor_type type;
     int d, m;
     int codes_begin, codes_end;
+    enum scale_kind scale;
+    bool exact;
 };
 
 static const struct block_layout block_layouts[] = {
-    {TENSOR_Q4_0, 0, -1, 2, 18},   {TENSOR_Q4_1, 0, 2, 4, 20},     {TENSOR_Q5_0, 0, -1, 2, 22},
-    {TENSOR_Q5_1, 0, 2, 4, 24},    {TENSOR_Q8_0, 0, -1, 2, 34},    {TENSOR_IQ4_NL, 0, -1, 2, 18},
-    {TENSOR_Q2_K, 80, 82, 16, 80}, {TENSOR_Q3_K, 108, -1, 0, 96},  {TENSOR_Q4_K, 0, 2, 16, 144},
-    {TENSOR_Q5_K, 0, 2, 16, 176},  {TENSOR_Q6_K, 208, -1, 0, 192}, {TENSOR_IQ4_XS, 0, -1, 8, 136},
+    {TENSOR_Q4_0, 0, -1, 2, 18, SCALE_HALVES, false},    {TENSOR_Q4_1, 0, 2, 4, 20, SCALE_HALVES, false},
+    {TENSOR_Q5_0, 0, -1, 2, 22, SCALE_HALVES, false},    {TENSOR_Q5_1, 0, 2, 4, 24, SCALE_HALVES, false},
+    {TENSOR_Q8_0, 0, -1, 2, 34, SCALE_HALVES, false},    {TENSOR_IQ4_NL, 0, -1, 2, 18, SCALE_HALVES, false},
+    {TENSOR_Q2_K, 80, 82, 16, 80, SCALE_HALVES, false},  {TENSOR_Q3_K, 108, -1, 0, 96, SCALE_HALVES, false},
+    {TENSOR_Q4_K, 0, 2, 16, 144, SCALE_HALVES, false},   {TENSOR_Q5_K, 0, 2, 16, 176, SCALE_HALVES, false},
+    {TENSOR_Q6_K, 208, -1, 0, 192, SCALE_HALVES, false}, {TENSOR_IQ4_XS, 0, -1, 8, 136, SCALE_HALVES, false},
+    {TENSOR_MXFP4, 0, -1, 1, 17, SCALE_E8M0, true},      {TENSOR_NVFP4, 0, -1, 4, 36, SCALE_E4M3, true},
+    {TENSOR_IQ3_S, 0, -1, 2, 106, SCALE_HALVES, true},   {TENSOR_IQ3_XXS, 0, -1, 2, 98, SCALE_HALVES, true},
+    {TENSOR_IQ2_S, 0, -1, 2, 74, SCALE_HALVES, true},    {TENSOR_IQ2_XS, 0, -1, 2, 66, SCALE_HALVES, true},
+    {TENSOR_IQ2_XXS, 0, -1, 2, 66, SCALE_HALVES, true},  {TENSOR_IQ1_S, 0, -1, 2, 34, SCALE_HALVES, true},
+    {TENSOR_IQ1_M, 48, -1, 0, 32, SCALE_QUARTERS, true},
 };
 
 static inline const struct block_layout *block_layout_find(enum tensor_type type) {
@@ -51,6 +69,29 @@ static inline float weight_scale(struct random *random, enum weight_kind kind) {
     return sign * (float)(0.001 + 0.02 * random_double(random));
 }
 
+/* The scale at the block's `d` (or `m`), as the type writes it; its sign where it has one. */
+static inline void scale_put(const struct block_layout *layout, uint8_t *block, int at, float value) {
+    const uint16_t half = float_to_half(value);
+    switch (layout->scale) {
+    case SCALE_HALVES: half_put(block + at, value); break;
+    case SCALE_QUARTERS:
+        for (int i = 0; i < 4; i++) {
+            uint8_t *byte = block + at + 2 * i + 1;
+            *byte = (uint8_t)((*byte & 15) | (half >> 4 * i & 15) << 4);
+        }
+        break;
+    case SCALE_E8M0: block[at] = (uint8_t)((half >> 10 & 31) * 2 + 96); break; /* 2^-32 to 2^30 */
+    case SCALE_E4M3:
+        for (int i = 0; i < 4; i++) block[at + i] = (uint8_t)(half >> (i + 1));
+        break;
+    }
+}
+
+/* Types whose scales cannot say infinity or NaN. */
+static inline bool weight_is_finite(enum tensor_type type) {
+    return type == TENSOR_MXFP4 || type == TENSOR_NVFP4;
+}
+
 static inline void weight_fill_plain(struct random *random, enum tensor_type type, enum weight_kind kind,
                                      void *data, size_t count) {
     for (size_t i = 0; i < count; i++) {
@@ -69,7 +110,7 @@ static inline void weight_fill_plain(struct random *random, enum tensor_type typ
 static inline void weight_spoil(enum tensor_type type, void *row, float value, bool minimum) {
     const struct block_layout *layout = block_layout_find(type);
     if (layout != NULL)
-        half_put((uint8_t *)row + (minimum && layout->m >= 0 ? layout->m : layout->d), value);
+        scale_put(layout, row, minimum && layout->m >= 0 ? layout->m : layout->d, value);
     else if (type == TENSOR_F32)
         memcpy(row, &value, sizeof value);
     else if (type == TENSOR_F16)
@@ -91,15 +132,19 @@ static inline void weight_fill(struct random *random, enum tensor_type type, enu
     for (size_t b = 0; b < elements / info->block_elements; b++) {
         uint8_t *block = (uint8_t *)data + b * info->block_bytes;
         for (size_t i = 0; i < info->block_bytes; i++) block[i] = (uint8_t)random_next(random);
-        half_put(block + layout->d, weight_scale(random, kind));
+        scale_put(layout, block, layout->d, weight_scale(random, kind));
         if (layout->m >= 0) half_put(block + layout->m, weight_scale(random, kind));
         if (kind == WEIGHT_LARGEST) { /* scales of groups too: they are what surrounds the codes */
             uint8_t code = extremes[random_below(random, 4)], scale = extremes[random_below(random, 4)];
             for (int i = 0; i < (int)info->block_bytes; i++) {
                 bool is_half = i == layout->d || i == layout->d + 1;
                 if (layout->m >= 0) is_half = is_half || i == layout->m || i == layout->m + 1;
+                if (layout->scale == SCALE_E8M0) is_half = i == 0;
+                if (layout->scale == SCALE_E4M3) is_half = i < 4;
                 if (!is_half) block[i] = i >= layout->codes_begin && i < layout->codes_end ? code : scale;
             }
+            if (layout->scale == SCALE_QUARTERS)
+                scale_put(layout, block, layout->d, weight_scale(random, kind));
         }
         if (kind == WEIGHT_ZERO && b % 2) memset(block, 0, info->block_bytes);
     }

@@ -71,6 +71,8 @@ static const struct bad bad_files[] = {
     {"llama", {.poison = "blk.1.attn_norm.weight"}, "blk.1.attn_norm.weight: value: found nan at element 32"},
     {"llama", {.extra = "blk.2.attn_norm.weight"}, "blk.2.attn_norm.weight: not part of family llama"},
     {"llama", {.extra = "blk.0.attn_qkv.weight"}, "blk.0.attn_qkv.weight: not part of"},
+    {"llama", {.extra = "blk.0.attn_q.scale"}, "blk.0.attn_q.scale: shape: found [64], expected [1] in F32"},
+    {"llama", {.extra = "token_embd.scale"}, "token_embd.scale: not part of"},
     {"falcon", {0}, "general.architecture: found 'falcon', known are llama, qwen2, qwen3, opt"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},

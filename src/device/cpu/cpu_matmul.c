@@ -50,6 +50,7 @@ struct product {
     struct matrix weight;
     const struct prepared_input *input;
     const struct matmul_method *method; /* its type's: others may share the input; NULL: matvec */
+    const float *scale;                 /* NULL: none */
     const float *bias;
     float *y;
     size_t y_stride;
@@ -146,6 +147,7 @@ static void plan(struct matmul_run *run, size_t *scratch_bytes) {
     for (size_t i = 0; i < operation->weight_count; i++) {
         struct product *product = &run->products[i];
         *product = (struct product){.weight = cpu_matrix(operation->weights[i]),
+                                    .scale = operation->weights[i]->scale,
                                     .bias = cpu_floats(operation->biases[i]),
                                     .y = cpu_floats(operation->y[i]),
                                     .y_stride = operation->y_stride[i]};
@@ -220,9 +222,10 @@ static void run_panel(const struct matmul_run *run, size_t panel, const struct p
         sums_stride = rows;
     }
     multiply(run, product, &part, sums, sums_stride, own + run->kernel_offset);
-    if (product->bias == NULL && sums == y) return;
+    if (product->scale == NULL && product->bias == NULL && sums == y) return;
     for (size_t i = 0; i < run->operation->row_count; i++) {
         float *sum = sums + i * sums_stride;
+        for (size_t r = 0; product->scale != NULL && r < rows; r++) sum[r] *= *product->scale;
         if (product->bias != NULL) kernels->add(sum, product->bias + begin, rows, sum);
         if (sums != y) kernels->add(y + i * product->y_stride, sum, rows, y + i * product->y_stride);
     }

@@ -83,8 +83,10 @@ static enum status kernels_prepare(struct cuda_device *device, enum tensor_type 
 static enum status weight_check(const struct matrix *matrix, struct error *error) {
     const struct tensor_type_info *info = tensor_type_info(matrix->type);
     const size_t unit = info->block_elements == 1 ? 8 : 32;
-    if (!info->is_weight)
-        return error_set(error, STATUS_UNSUPPORTED, "cuda: no kernel multiplies weights of type %s",
+    if (weight_plane_row(matrix->type, unit * 256).codes == 0)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "cuda: no kernel multiplies weights of type %s, expected one of the 15 types of "
+                         "docs/cuda.md, or --device cpu",
                          info->name);
     if (matrix->columns % unit != 0 || matrix->columns > UINT32_MAX / 4 || matrix->rows > UINT32_MAX / 4)
         return error_set(error, STATUS_UNSUPPORTED,
@@ -98,6 +100,9 @@ enum status cuda_weight_load(struct device *base, struct weight *weight, struct 
     struct stream *stream = device->loading;
     const struct matrix *matrix = &weight->matrix;
     TRY(weight_check(matrix, error));
+    if (weight->scale != NULL)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "cuda: weights with a scale of their own are not supported");
     cuda_device_enter(device);
     TRY(kernels_prepare(device, matrix->type, error));
     const struct plane_sizes sizes = sizes_of(matrix);

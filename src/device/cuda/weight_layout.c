@@ -24,6 +24,15 @@ struct weight_plane_bytes weight_plane_row(enum tensor_type type, size_t columns
     case TENSOR_Q5_K: return (struct weight_plane_bytes){n * 16, n * 4, supers * 16, 0};
     case TENSOR_Q6_K: return (struct weight_plane_bytes){n * 16, n * 8, n * 2, supers * 2};
     case TENSOR_IQ4_XS: return (struct weight_plane_bytes){n * 16, 0, supers * 8, 0};
+    case TENSOR_IQ1_S:
+    case TENSOR_IQ1_M:
+    case TENSOR_IQ2_XXS:
+    case TENSOR_IQ2_XS:
+    case TENSOR_IQ2_S:
+    case TENSOR_IQ3_XXS:
+    case TENSOR_IQ3_S:
+    case TENSOR_MXFP4:
+    case TENSOR_NVFP4:
     case TENSOR_Q8_K:
     case TENSOR_I8:
     case TENSOR_I16:
@@ -31,7 +40,6 @@ struct weight_plane_bytes weight_plane_row(enum tensor_type type, size_t columns
     case TENSOR_I64:
     case TENSOR_F64: break;
     }
-    ASSERT(false && "a weight type");
     return (struct weight_plane_bytes){0};
 }
 

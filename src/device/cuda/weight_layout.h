@@ -28,7 +28,7 @@ struct weight_planes_host {
     uint8_t *codes, *high, *scales, *supers; /* those of a size 0 are not touched */
 };
 
-/* For a row of `columns`, whole blocks. */
+/* For a row of `columns`, whole blocks.  Zeros: the device multiplies by no weights of this type. */
 struct weight_plane_bytes weight_plane_row(enum tensor_type type, size_t columns);
 
 /* Rows [row_begin, row_end) of a matrix into planes whose first row is row_begin. */

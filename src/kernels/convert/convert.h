@@ -12,7 +12,7 @@
 #include "platform/cpu.h"
 #include "tensor/type.h"
 
-enum { CONVERT_TYPES = 32 }; /* indexed by enum tensor_type; NULL where there is no such type */
+enum { CONVERT_TYPES = TENSOR_TYPES }; /* indexed by enum tensor_type; NULL where there is no such type */
 
 struct convert_kernels {
     /* source: one row of `count` elements of the type; count a multiple of the type's block */

@@ -5,6 +5,7 @@
 
 #include "kernels/convert/codes.h"
 #include "kernels/convert/convert_internal.h"
+#include "kernels/convert/grid.h"
 #include "tensor/half.h"
 
 static inline __m128i load_128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
@@ -106,6 +107,31 @@ static void dequantize_q6_k(const void *source, float *y, size_t count) {
     }
 }
 
+static inline void dequantize_grid(grid_unpack *unpack, size_t bytes, const void *source, float *y,
+                                   size_t count) {
+    const uint8_t *block = source;
+    for (size_t b = 0; b < count / BLOCK_256; b++, y += BLOCK_256, block += bytes) {
+        struct grid_block values;
+        unpack(block, &values);
+        for (size_t g = 0; g < 16; g++)
+            store_16(y + 16 * g, load_128(values.codes + 16 * g),
+                     _mm256_set1_ps(values.d * (float)values.scales[g]));
+    }
+}
+
+#define GRID(name)                                                                          \
+    static void dequantize_##name(const void *source, float *y, size_t count) {             \
+        dequantize_grid(name##_unpack_avx2, sizeof(struct block_##name), source, y, count); \
+    }
+GRID(iq1_s)
+GRID(iq1_m)
+GRID(iq2_xxs)
+GRID(iq2_xs)
+GRID(iq2_s)
+GRID(iq3_xxs)
+GRID(iq3_s)
+#undef GRID
+
 void convert_init_avx2(struct convert_kernels *kernels) {
     kernels->dequantize[TENSOR_F16] = dequantize_f16;
     kernels->dequantize[TENSOR_BF16] = dequantize_bf16;
@@ -113,4 +139,11 @@ void convert_init_avx2(struct convert_kernels *kernels) {
     kernels->dequantize[TENSOR_Q4_0] = dequantize_q4_0;
     kernels->dequantize[TENSOR_Q4_K] = dequantize_q4_k;
     kernels->dequantize[TENSOR_Q6_K] = dequantize_q6_k;
+    kernels->dequantize[TENSOR_IQ1_S] = dequantize_iq1_s;
+    kernels->dequantize[TENSOR_IQ1_M] = dequantize_iq1_m;
+    kernels->dequantize[TENSOR_IQ2_XXS] = dequantize_iq2_xxs;
+    kernels->dequantize[TENSOR_IQ2_XS] = dequantize_iq2_xs;
+    kernels->dequantize[TENSOR_IQ2_S] = dequantize_iq2_s;
+    kernels->dequantize[TENSOR_IQ3_XXS] = dequantize_iq3_xxs;
+    kernels->dequantize[TENSOR_IQ3_S] = dequantize_iq3_s;
 }

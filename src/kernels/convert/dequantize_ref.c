@@ -5,6 +5,7 @@
 
 #include "kernels/convert/codes.h"
 #include "kernels/convert/convert_internal.h"
+#include "kernels/convert/grid.h"
 #include "tensor/half.h"
 
 static void dequantize_f32(const void *source, float *target, size_t count) {
@@ -177,6 +178,54 @@ static void dequantize_iq4_xs(const void *source, float *y, size_t count) {
     }
 }
 
+static void dequantize_mxfp4(const void *source, float *y, size_t count) {
+    const struct block_mxfp4 *block = source;
+    for (size_t b = 0; b < count / BLOCK_32; b++, y += BLOCK_32) {
+        const float d = mxfp4_scale_get(block[b].e);
+        for (size_t i = 0; i < 16; i++) {
+            y[i] = d * (float)fp4_levels[block[b].qs[i] & 15];
+            y[i + 16] = d * (float)fp4_levels[block[b].qs[i] >> 4];
+        }
+    }
+}
+
+static void dequantize_nvfp4(const void *source, float *y, size_t count) {
+    const struct block_nvfp4 *block = source;
+    for (size_t g = 0; g < count / 16; g++, y += 16) {
+        const float d = nvfp4_scale_get(block[g / 4].scales[g % 4]);
+        for (size_t i = 0; i < 8; i++) {
+            y[i] = d * (float)fp4_levels[block[g / 4].qs[g % 4][i] & 15];
+            y[i + 8] = d * (float)fp4_levels[block[g / 4].qs[g % 4][i] >> 4];
+        }
+    }
+}
+
+/* Exact, so the order of the factors is free. */
+static void dequantize_grid(enum tensor_type type, const void *source, float *y, size_t count) {
+    grid_unpack *unpack = grid_unpack_find(type);
+    const uint8_t *block = source;
+    const size_t bytes = tensor_type_info(type)->block_bytes;
+    for (size_t b = 0; b < count / BLOCK_256; b++, y += BLOCK_256, block += bytes) {
+        struct grid_block values;
+        unpack(block, &values);
+        for (size_t i = 0; i < BLOCK_256; i++)
+            y[i] = values.d * (float)(values.scales[i / 16] * values.codes[i]);
+    }
+}
+
+#define GRID(name, type)                                                        \
+    static void dequantize_##name(const void *source, float *y, size_t count) { \
+        dequantize_grid(type, source, y, count);                                \
+    }
+GRID(iq1_s, TENSOR_IQ1_S)
+GRID(iq1_m, TENSOR_IQ1_M)
+GRID(iq2_xxs, TENSOR_IQ2_XXS)
+GRID(iq2_xs, TENSOR_IQ2_XS)
+GRID(iq2_s, TENSOR_IQ2_S)
+GRID(iq3_xxs, TENSOR_IQ3_XXS)
+GRID(iq3_s, TENSOR_IQ3_S)
+#undef GRID
+
 void convert_init_dequantize_ref(struct convert_kernels *kernels) {
     kernels->dequantize[TENSOR_F32] = dequantize_f32;
     kernels->dequantize[TENSOR_F16] = dequantize_f16;
@@ -193,4 +242,13 @@ void convert_init_dequantize_ref(struct convert_kernels *kernels) {
     kernels->dequantize[TENSOR_Q6_K] = dequantize_q6_k;
     kernels->dequantize[TENSOR_IQ4_NL] = dequantize_iq4_nl;
     kernels->dequantize[TENSOR_IQ4_XS] = dequantize_iq4_xs;
+    kernels->dequantize[TENSOR_MXFP4] = dequantize_mxfp4;
+    kernels->dequantize[TENSOR_NVFP4] = dequantize_nvfp4;
+    kernels->dequantize[TENSOR_IQ1_S] = dequantize_iq1_s;
+    kernels->dequantize[TENSOR_IQ1_M] = dequantize_iq1_m;
+    kernels->dequantize[TENSOR_IQ2_XXS] = dequantize_iq2_xxs;
+    kernels->dequantize[TENSOR_IQ2_XS] = dequantize_iq2_xs;
+    kernels->dequantize[TENSOR_IQ2_S] = dequantize_iq2_s;
+    kernels->dequantize[TENSOR_IQ3_XXS] = dequantize_iq3_xxs;
+    kernels->dequantize[TENSOR_IQ3_S] = dequantize_iq3_s;
 }

@@ -40,7 +40,7 @@ struct matmul_method {
     void (*run)(const struct matmul_args *args);
 };
 
-enum { MATMUL_TYPES = 32 };
+enum { MATMUL_TYPES = TENSOR_TYPES };
 
 struct matmul_kernels {
     struct matmul_method method[MATMUL_TYPES]; /* by weight type; run == NULL: no such weight type */

@@ -156,7 +156,9 @@ static inline void code_block_round(const struct code_layout *layout, const stru
     for (size_t s = 0; s < PANEL_STEPS; s++) {
         size_t g = layout->has_groups ? s / 4 : 0;
         if (s % 4 == 0) {
-            if (layout->has_groups) {
+            if (layout->has_factors) {
+                scale = _mm256_load_ps(source->group_factor[g] + half * 8);
+            } else if (layout->has_groups) {
                 __m256i pairs = _mm256_load_si256((const void *)source->group_scale[g][half * 8]);
                 scale = _mm256_mul_ps(block_scale, _mm256_cvtepi32_ps(_mm256_srai_epi32(pairs, 16)));
             }

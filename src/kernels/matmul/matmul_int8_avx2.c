@@ -204,10 +204,10 @@ INLINE void lanes_add(span_lanes lanes, size_t block_count, size_t n, float *res
 
 /* Adds the scaled sums of one block to a lane; the first one fills it. */
 INLINE void code_sums_add(const struct code_panel *panel, const struct code_input *x, size_t i, size_t v,
-                          bool has_groups, bool has_minimum, __m256i total, bool is_first,
+                          bool has_groups, bool has_minimum, __m256 total, bool is_first,
                           float *restrict lane) {
     float *target = lane + i * PANEL_ROWS + v * 8;
-    __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(total), _mm256_load_ps(panel->scale + v * 8));
+    __m256 scaled = _mm256_mul_ps(total, _mm256_load_ps(panel->scale + v * 8));
     __m256 scale = _mm256_set1_ps(x[i].scale);
     __m256 y =
         is_first ? _mm256_mul_ps(scaled, scale) : _mm256_fmadd_ps(scaled, scale, _mm256_load_ps(target));
@@ -220,9 +220,16 @@ INLINE void code_sums_add(const struct code_panel *panel, const struct code_inpu
     _mm256_store_ps(target, y);
 }
 
-INLINE void code_block(const struct code_panel *panel, const struct code_input *x, size_t n, bool has_groups,
-                       bool has_minimum, __m128i shift, bool is_first, float *restrict lane) {
+/* What is known of a type of weights when a tile is compiled. */
+struct tile_kind {
+    bool has_groups, has_minimum, has_factors;
+};
+
+INLINE void code_block(const struct code_panel *panel, const struct code_input *x, size_t n,
+                       struct tile_kind kind, __m128i shift, bool is_first, float *restrict lane) {
+    const bool has_groups = kind.has_groups;
     __m256i acc[TILE_INPUTS][2], total[TILE_INPUTS][2];
+    __m256 scaled[TILE_INPUTS][2]; /* the total where the groups' scales are floats */
     for (size_t g = 0; g < (has_groups ? 2 : 1); g++) {
 #pragma GCC unroll 6
         for (size_t i = 0; i < n; i++) {
@@ -237,28 +244,35 @@ INLINE void code_block(const struct code_panel *panel, const struct code_input *
         for (size_t i = 0; i < n; i++)
 #pragma GCC unroll 2
             for (size_t v = 0; v < 2; v++) {
-                __m256i factor =
-                    has_groups ? vector_load(panel->group_scale[g][v * 8]) : _mm256_set1_epi16(1);
+                __m256i factor = has_groups && !kind.has_factors ? vector_load(panel->group_scale[g][v * 8])
+                                                                 : _mm256_set1_epi16(1);
                 __m256i part = _mm256_madd_epi16(acc[i][v], factor);
+                if (kind.has_factors) {
+                    const __m256 sum = _mm256_cvtepi32_ps(part),
+                                 f = _mm256_load_ps(panel->group_factor[g] + v * 8);
+                    scaled[i][v] = g == 0 ? _mm256_mul_ps(sum, f) : _mm256_fmadd_ps(sum, f, scaled[i][v]);
+                    continue;
+                }
                 total[i][v] = g == 0 ? part : _mm256_add_epi32(total[i][v], part);
             }
     }
 #pragma GCC unroll 6
     for (size_t i = 0; i < n; i++)
 #pragma GCC unroll 2
-        for (size_t v = 0; v < 2; v++)
-            code_sums_add(panel, x, i, v, has_groups, has_minimum, total[i][v], is_first, lane);
+        for (size_t v = 0; v < 2; v++) {
+            const __m256 sum = kind.has_factors ? scaled[i][v] : _mm256_cvtepi32_ps(total[i][v]);
+            code_sums_add(panel, x, i, v, has_groups, kind.has_minimum, sum, is_first, lane);
+        }
 }
 
 INLINE void code_tile(const struct code_panel *panel, const struct code_input *x, size_t block_count,
-                      size_t n, bool has_groups, bool has_minimum, unsigned offset_shift,
-                      float *restrict sums) {
+                      size_t n, struct tile_kind kind, unsigned offset_shift, float *restrict sums) {
     const __m128i shift = _mm_cvtsi32_si128((int)offset_shift);
     _Alignas(32) span_lanes lanes;
     for (size_t b = 0; b < block_count && b < SPAN_LANES; b++)
-        code_block(panel + b, x + b * n, n, has_groups, has_minimum, shift, true, lanes[b]);
+        code_block(panel + b, x + b * n, n, kind, shift, true, lanes[b]);
     for (size_t b = SPAN_LANES; b < block_count; b++)
-        code_block(panel + b, x + b * n, n, has_groups, has_minimum, shift, false, lanes[b - SPAN_LANES]);
+        code_block(panel + b, x + b * n, n, kind, shift, false, lanes[b - SPAN_LANES]);
     lanes_add(lanes, block_count, n, sums);
 }
 
@@ -311,21 +325,22 @@ typedef void code_tile_run(const struct code_panel *panel, const struct code_inp
                            unsigned offset_shift, float *sums);
 typedef void wide_tile_run(const struct wide_panel *panel, const char *x, size_t block_count, float *sums);
 
-#define CODE_TILE(name, n, has_groups, has_minimum)                                                        \
+#define CODE_TILE(name, n, ...)                                                                            \
     static void name##_##n(const struct code_panel *panel, const struct code_input *x, size_t block_count, \
                            unsigned offset_shift, float *restrict sums) {                                  \
-        code_tile(panel, x, block_count, n, has_groups, has_minimum, offset_shift, sums);                  \
+        code_tile(panel, x, block_count, n, (struct tile_kind){__VA_ARGS__}, offset_shift, sums);          \
     }
-#define CODE_TILES(name, has_groups, has_minimum) \
-    CODE_TILE(name, 1, has_groups, has_minimum)   \
-    CODE_TILE(name, 2, has_groups, has_minimum)   \
-    CODE_TILE(name, 3, has_groups, has_minimum)   \
-    CODE_TILE(name, 4, has_groups, has_minimum)   \
-    CODE_TILE(name, 5, has_groups, has_minimum) CODE_TILE(name, 6, has_groups, has_minimum)
-CODE_TILES(code_tile_plain, false, false)
-CODE_TILES(code_tile_minimum, false, true)
-CODE_TILES(code_tile_groups, true, false)
-CODE_TILES(code_tile_groups_minimum, true, true)
+#define CODE_TILES(name, ...)       \
+    CODE_TILE(name, 1, __VA_ARGS__) \
+    CODE_TILE(name, 2, __VA_ARGS__) \
+    CODE_TILE(name, 3, __VA_ARGS__) \
+    CODE_TILE(name, 4, __VA_ARGS__) \
+    CODE_TILE(name, 5, __VA_ARGS__) CODE_TILE(name, 6, __VA_ARGS__)
+CODE_TILES(code_tile_plain, false, false, false)
+CODE_TILES(code_tile_minimum, false, true, false)
+CODE_TILES(code_tile_groups, true, false, false)
+CODE_TILES(code_tile_groups_minimum, true, true, false)
+CODE_TILES(code_tile_factors, true, false, true)
 
 #define WIDE_TILE(n)                                                                             \
     static void wide_tile_##n(const struct wide_panel *panel, const char *x, size_t block_count, \
@@ -345,6 +360,7 @@ static code_tile_run *const code_tiles[2][2][TILE_INPUTS + 1] = {
     {TILE_TABLE(code_tile_plain), TILE_TABLE(code_tile_minimum)},
     {TILE_TABLE(code_tile_groups), TILE_TABLE(code_tile_groups_minimum)},
 };
+static code_tile_run *const factor_tiles[TILE_INPUTS + 1] = TILE_TABLE(code_tile_factors);
 static wide_tile_run *const wide_tiles[TILE_INPUTS + 1] = TILE_TABLE(wide_tile);
 
 /* --- running ----------------------------------------------------------------------------- */
@@ -362,7 +378,9 @@ const void *code_input_get(const void *prepared, size_t tile, struct tile_inputs
 
 static void code_tile_call(const struct panel_kernel *kernel, const void *panel, const void *input,
                            size_t block_count, size_t inputs, float *restrict sums) {
-    code_tile_run *tile = code_tiles[kernel->code.has_groups][kernel->code.has_minimum][inputs];
+    code_tile_run *tile = kernel->code.has_factors
+                              ? factor_tiles[inputs]
+                              : code_tiles[kernel->code.has_groups][kernel->code.has_minimum][inputs];
     tile(panel, input, block_count, kernel->code.offset_shift, sums);
 }
 

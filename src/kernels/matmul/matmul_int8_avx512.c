@@ -63,7 +63,8 @@ INLINE __m512 minima_add(const struct code_panel *panel, const struct code_input
     return _mm512_fmadd_ps(_mm512_load_ps(panel->minimum[1]), _mm512_set1_ps(x->group_sum[1]), y);
 }
 
-/* The sum of a block, or with groups that of group g with its scale added: an integer below 2^24, exact as a float. */
+/* The sum of a block, or with groups that of group g with its scale added: an integer below 2^24, exact as a float.
+ * With factors (NVFP4) the products are exact, too, and their sum is rounded once. */
 INLINE void group_multiply(const struct code_panel *const panel[TILE_PANELS], const struct code_input *x,
                            size_t n, struct tile_kind kind, size_t g, __m512 total[][TILE_PANELS]) {
     __m512i acc[TILE_INPUTS][TILE_PANELS];
@@ -181,7 +182,7 @@ static void unpack(const struct panel_kernel *kernel, const uint8_t *const row[8
                    size_t half, void *panel) {
     size_t block_count = column_count / PANEL_COLUMNS;
     kernel->code.unpack(row, block_count, half, panel);
-    if (!kernel->code.has_groups) return;
+    if (!kernel->code.has_groups || kernel->code.has_factors) return;
     struct code_panel *target = panel;
     for (size_t b = 0; b < block_count; b++, target++)
         for (size_t g = 0; g < 2; g++) {

@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "kernels/convert/codes.h"
+#include "kernels/convert/grid.h"
 #include "kernels/floats.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/matmul_panel_internal.h"
@@ -403,19 +404,154 @@ SIGNED_BYTES(iq4_nl)
 SIGNED_BYTES(iq4_xs)
 #undef SIGNED_BYTES
 
+/* --- four-bit floats --------------------------------------------------------------------- */
+
+/* Levels of fp4_levels and 16. */
+static inline __m256i fp4_codes(__m256i nibbles) {
+    const __m128i levels = _mm_loadu_si128((const __m128i *)(const void *)fp4_levels);
+    const __m256i raised = _mm256_broadcastsi128_si256(_mm_add_epi8(levels, _mm_set1_epi8(16)));
+    return _mm256_shuffle_epi8(raised, nibbles);
+}
+
+static void mxfp4_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
+                         struct code_panel *panel) {
+    for (size_t b = 0; b < block_count; b++, panel++) {
+        const size_t base = b * sizeof(struct block_mxfp4);
+        __m256i bytes[4];
+        rows_transpose(row, base + offsetof(struct block_mxfp4, qs), bytes);
+        for (size_t j = 0; j < 4; j++) {
+            codes_store(panel, half, j, fp4_codes(low_nibbles(bytes[j])));
+            codes_store(panel, half, j + 4, fp4_codes(high_nibbles(bytes[j])));
+        }
+        for (size_t r = 0; r < 8; r++) panel->scale[half * 8 + r] = mxfp4_scale_get(row[r][base]);
+    }
+}
+
+static void nvfp4_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
+                         struct code_panel *panel) {
+    for (size_t b = 0; b < block_count; b++, panel++) {
+        const size_t base = b / 2 * sizeof(struct block_nvfp4), group = b % 2 * 2;
+        __m256i bytes[4];
+        rows_transpose(row, base + offsetof(struct block_nvfp4, qs) + group * 8, bytes);
+        for (size_t j = 0; j < 4; j++) {
+            const size_t step = j / 2 * 4 + j % 2;
+            codes_store(panel, half, step, fp4_codes(low_nibbles(bytes[j])));
+            codes_store(panel, half, step + 2, fp4_codes(high_nibbles(bytes[j])));
+        }
+        for (size_t g = 0; g < 2; g++)
+            for (size_t r = 0; r < 8; r++)
+                panel->group_factor[g][half * 8 + r] = nvfp4_scale_get(row[r][base + group + g]);
+        floats_store(panel->scale + half * 8, _mm256_set1_ps(1));
+    }
+}
+
+/* --- points of grids --------------------------------------------------------------------- */
+
+/* Block b of the 8 rows' blocks: out[s] holds columns 4s..4s+3 of each row as int8. */
+static inline void grid_codes(const struct grid_block blocks[8], size_t b, __m256i out[PANEL_STEPS]) {
+    const uint8_t *rows[8];
+    for (size_t r = 0; r < 8; r++) rows[r] = (const uint8_t *)blocks[r].codes + 32 * b;
+    rows_transpose(rows, 0, out);
+    rows_transpose(rows, 16, out + 4);
+}
+
+/* The scales of group g of the 8 rows, each twice. */
+static inline __m256i grid_scales(const struct grid_block blocks[8], size_t g) {
+    int32_t pair[8];
+    for (size_t r = 0; r < 8; r++) pair[r] = blocks[r].scales[g] | blocks[r].scales[g] << 16;
+    return _mm256_loadu_si256((const __m256i *)(const void *)pair);
+}
+
+static inline __m256 grid_d(const struct grid_block blocks[8]) {
+    float d[8];
+    for (size_t r = 0; r < 8; r++) d[r] = blocks[r].d;
+    return _mm256_loadu_ps(d);
+}
+
+/* Into code panels, with an offset. */
+static inline void grid_raise(const uint8_t *const row[8], size_t block_count, size_t half,
+                              struct code_panel *panel, grid_unpack *unpack, size_t block_bytes,
+                              char offset) {
+    for (size_t b = 0; b < block_count; b += 8, panel += 8) {
+        struct grid_block blocks[8];
+        for (size_t r = 0; r < 8; r++) unpack(row[r] + b / 8 * block_bytes, &blocks[r]);
+        const __m256 d = grid_d(blocks);
+        for (size_t k = 0; k < 8; k++) {
+            __m256i codes[PANEL_STEPS];
+            grid_codes(blocks, k, codes);
+            for (size_t s = 0; s < PANEL_STEPS; s++)
+                codes_store(panel + k, half, s, _mm256_add_epi8(codes[s], _mm256_set1_epi8(offset)));
+            for (size_t g = 0; g < 2; g++)
+                _mm256_store_si256((__m256i *)(void *)panel[k].group_scale[g][half * 8],
+                                   grid_scales(blocks, 2 * k + g));
+            floats_store(panel[k].scale + half * 8, d);
+        }
+    }
+}
+
+/* Into wide panels: codes times scales, below 2^11. */
+static inline void grid_widen(const uint8_t *const row[8], size_t block_count, size_t half,
+                              struct wide_panel *panel, grid_unpack *unpack, size_t block_bytes) {
+    for (size_t b = 0; b < block_count; b += 8, panel += 8) {
+        struct grid_block blocks[8];
+        for (size_t r = 0; r < 8; r++) unpack(row[r] + b / 8 * block_bytes, &blocks[r]);
+        const __m256 d = grid_d(blocks);
+        for (size_t k = 0; k < 8; k++) {
+            __m256i codes[PANEL_STEPS];
+            grid_codes(blocks, k, codes);
+            for (size_t s = 0; s < 2 * PANEL_STEPS; s++) {
+                const __m256i scale = grid_scales(blocks, 2 * k + s / PANEL_STEPS);
+                const __m256i pair = s % 2 == 0 ? bytes_widen(codes[s / 2], 0) : bytes_widen(codes[s / 2], 2);
+                _mm256_store_si256((__m256i *)(void *)panel[k].values[s][half * 8],
+                                   _mm256_mullo_epi16(pair, scale));
+            }
+            floats_store(panel[k].scale + half * 8, d);
+        }
+    }
+}
+
+#define GRID_RAISE(name, offset)                                                                            \
+    static void name##_raise(const uint8_t *const row[8], size_t block_count, size_t half,                  \
+                             struct code_panel *panel) {                                                    \
+        grid_raise(row, block_count, half, panel, name##_unpack_avx2, sizeof(struct block_##name), offset); \
+    }
+#define GRID_WIDEN(name)                                                                            \
+    static void name##_widen(const uint8_t *const row[8], size_t block_count, size_t half,          \
+                             struct wide_panel *panel) {                                            \
+        grid_widen(row, block_count, half, panel, name##_unpack_avx2, sizeof(struct block_##name)); \
+    }
+GRID_RAISE(iq1_s, 16)
+GRID_RAISE(iq1_m, 16)
+GRID_RAISE(iq3_s, 16)
+GRID_RAISE(iq2_xxs, 64)
+GRID_RAISE(iq2_xs, 64)
+GRID_RAISE(iq2_s, 64)
+GRID_RAISE(iq3_xxs, 64)
+GRID_WIDEN(iq2_xxs)
+GRID_WIDEN(iq2_xs)
+GRID_WIDEN(iq2_s)
+GRID_WIDEN(iq3_xxs)
+#undef GRID_RAISE
+#undef GRID_WIDEN
+
 /* --- by type ----------------------------------------------------------------------------- */
 
 struct code_layout code_layout_find(enum tensor_type type) {
     static const struct code_layout layouts[MATMUL_TYPES] = {
-        [TENSOR_Q4_0] = {false, false, 3, q4_0_unpack},
-        [TENSOR_Q4_1] = {false, true, NO_OFFSET, q4_1_unpack},
-        [TENSOR_Q5_0] = {false, false, 4, q5_0_unpack},
-        [TENSOR_Q5_1] = {false, true, 4, q5_1_unpack},
-        [TENSOR_Q2_K] = {true, true, NO_OFFSET, q2_k_unpack},
-        [TENSOR_Q3_K] = {true, false, 2, q3_k_unpack},
-        [TENSOR_Q4_K] = {false, true, NO_OFFSET, q4_k_unpack},
-        [TENSOR_Q5_K] = {false, true, 4, q5_k_unpack},
-        [TENSOR_Q6_K] = {true, false, 5, q6_k_unpack},
+        [TENSOR_Q4_0] = {false, false, false, 3, q4_0_unpack},
+        [TENSOR_Q4_1] = {false, true, false, NO_OFFSET, q4_1_unpack},
+        [TENSOR_Q5_0] = {false, false, false, 4, q5_0_unpack},
+        [TENSOR_Q5_1] = {false, true, false, 4, q5_1_unpack},
+        [TENSOR_Q2_K] = {true, true, false, NO_OFFSET, q2_k_unpack},
+        [TENSOR_Q3_K] = {true, false, false, 2, q3_k_unpack},
+        [TENSOR_Q4_K] = {false, true, false, NO_OFFSET, q4_k_unpack},
+        [TENSOR_Q5_K] = {false, true, false, 4, q5_k_unpack},
+        [TENSOR_Q6_K] = {true, false, false, 5, q6_k_unpack},
+        [TENSOR_MXFP4] = {false, false, false, 4, mxfp4_unpack},
+        [TENSOR_NVFP4] = {true, false, true, 4, nvfp4_unpack},
+        [TENSOR_IQ1_S] = {true, false, false, 4, iq1_s_raise},
+        [TENSOR_IQ1_M] = {true, false, false, 4, iq1_m_raise},
+        [TENSOR_IQ3_S] = {true, false, false, 4, iq3_s_raise},
     };
     ASSERT((size_t)type < MATMUL_TYPES);
     return layouts[type];
@@ -423,9 +559,13 @@ struct code_layout code_layout_find(enum tensor_type type) {
 
 struct code_layout code_layout_find_bytes(enum tensor_type type) {
     static const struct code_layout layouts[MATMUL_TYPES] = {
-        [TENSOR_Q8_0] = {false, false, 7, q8_0_raise},
-        [TENSOR_IQ4_NL] = {false, false, 7, iq4_nl_raise},
-        [TENSOR_IQ4_XS] = {false, false, 7, iq4_xs_raise},
+        [TENSOR_Q8_0] = {false, false, false, 7, q8_0_raise},
+        [TENSOR_IQ4_NL] = {false, false, false, 7, iq4_nl_raise},
+        [TENSOR_IQ4_XS] = {false, false, false, 7, iq4_xs_raise},
+        [TENSOR_IQ2_XXS] = {true, false, false, 6, iq2_xxs_raise},
+        [TENSOR_IQ2_XS] = {true, false, false, 6, iq2_xs_raise},
+        [TENSOR_IQ2_S] = {true, false, false, 6, iq2_s_raise},
+        [TENSOR_IQ3_XXS] = {true, false, false, 6, iq3_xxs_raise},
     };
     ASSERT((size_t)type < MATMUL_TYPES);
     return layouts[type];
@@ -433,9 +573,9 @@ struct code_layout code_layout_find_bytes(enum tensor_type type) {
 
 wide_unpack *wide_unpack_find(enum tensor_type type) {
     static wide_unpack *const unpack[MATMUL_TYPES] = {
-        [TENSOR_Q8_0] = q8_0_widen,
-        [TENSOR_IQ4_NL] = iq4_nl_widen,
-        [TENSOR_IQ4_XS] = iq4_xs_widen,
+        [TENSOR_Q8_0] = q8_0_widen,       [TENSOR_IQ4_NL] = iq4_nl_widen, [TENSOR_IQ4_XS] = iq4_xs_widen,
+        [TENSOR_IQ2_XXS] = iq2_xxs_widen, [TENSOR_IQ2_XS] = iq2_xs_widen, [TENSOR_IQ2_S] = iq2_s_widen,
+        [TENSOR_IQ3_XXS] = iq3_xxs_widen,
     };
     ASSERT((size_t)type < MATMUL_TYPES);
     return unpack[type];

@@ -28,7 +28,7 @@ struct code_panel {
     float minimum[2][PANEL_ROWS];
     union {
         int16_t group_scale[2][PANEL_ROWS][2]; /* twice, for the pairs of 16-bit sums */
-        float group_factor[2][PANEL_ROWS];     /* AVX-512: the same as floats */
+        float group_factor[2][PANEL_ROWS];     /* AVX-512, and where has_factors: the same as floats */
     };
 };
 
@@ -50,6 +50,7 @@ enum { NO_OFFSET = 64 };
 struct code_layout {
     bool has_groups;       /* scales per 16 columns */
     bool has_minimum;      /* a minimum per group */
+    bool has_factors;      /* the scales of groups are floats that sums multiply exactly */
     unsigned offset_shift; /* offset = 1 << offset_shift; NO_OFFSET: none */
     /* Unpacks rows `half * 8` to `half * 8 + 7` of block_count panels from 8 rows of the file.  row[] point to the same
      * column, a multiple of the type's block. */
@@ -63,7 +64,8 @@ static inline int32_t code_offset(const struct code_layout *layout) {
 /* unpack NULL: the type has no such panel. */
 struct code_layout code_layout_find(enum tensor_type type);
 
-/* Q8_0 and the IQ4 types in bytes with offset 128, for processors that multiply those without overflow. */
+/* Types whose codes have more than 6 bits, in bytes with an offset, for processors that multiply those without
+ * overflow. */
 struct code_layout code_layout_find_bytes(enum tensor_type type);
 
 typedef void wide_unpack(const uint8_t *const row[8], size_t block_count, size_t half,
@@ -194,9 +196,7 @@ const void *float_input_get(const void *prepared, size_t tile, struct tile_input
                             size_t block_count);
 float_unpack *float_unpack_find(enum tensor_type type);
 
-static inline size_t panel_bytes_max(size_t panel_bytes) {
-    return panel_bytes * RUN_PANELS_MAX * RUN_BLOCKS;
-}
+static inline size_t panel_bytes_max(size_t panel_bytes) { return panel_bytes * RUN_PANELS_MAX * RUN_BLOCKS; }
 
 /* run_inputs as in the kernel. */
 static inline size_t panel_scratch_bytes(size_t panel_bytes, size_t run_inputs) {

@@ -13,6 +13,7 @@ void matvec_kernels_init(struct matvec_kernels *kernels, cpu_mask mask) {
         matvec_init_plain_avx2(kernels);
         matvec_init_q8_32_avx2(kernels);
         matvec_init_q8_256_avx2(kernels);
+        matvec_init_grid_avx2(kernels);
     }
     if (mask & CPU_AVX512) {
         matvec_init_q8_32_avx512(kernels);

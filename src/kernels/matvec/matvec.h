@@ -14,7 +14,7 @@
 #include "platform/cpu.h"
 #include "tensor/type.h"
 
-enum { MATVEC_INPUTS_MAX = 8, MATVEC_TYPES = 32 };
+enum { MATVEC_INPUTS_MAX = 8, MATVEC_TYPES = TENSOR_TYPES };
 
 /* The prepared form of an input; weights of types with the same form can share it. */
 enum matvec_form {

@@ -102,6 +102,7 @@ void matvec_init_prepare_avx2(struct matvec_kernels *kernels);
 void matvec_init_plain_avx2(struct matvec_kernels *kernels);
 void matvec_init_q8_32_avx2(struct matvec_kernels *kernels);
 void matvec_init_q8_256_avx2(struct matvec_kernels *kernels);
+void matvec_init_grid_avx2(struct matvec_kernels *kernels);
 void matvec_init_q8_32_avx512(struct matvec_kernels *kernels);
 void matvec_init_q45_k_avx512(struct matvec_kernels *kernels);
 void matvec_init_q6_k_avx512(struct matvec_kernels *kernels);

@@ -10,7 +10,8 @@
  * group.  The sums start at −offset · (sum of the input) and may wrap around on their way: only the last value must
  * fit, 16 products of at most 16·127 (32,512 < 2^15), or 15·127 where there is a minimum and no offset.
  *
- * Q8_0 and IQ4_NL have signed codes: the sign moves to the input, |w| <= 128 as u8, 128·127·2 < 2^15.
+ * Q8_0, IQ4_NL, MXFP4 and NVFP4 have signed codes: the sign moves to the input, |w| <= 128 as u8, 128·127·2 < 2^15.
+ * NVFP4's two sums of 16 are scaled apart; 15 bits times 4 are exact, so the sum of both is rounded once.
  *
  * Bound: memory, the row once; the inputs stay in L1.  About 0.42 instructions per byte of Q4_0 and 0.27 of Q8_0;
  * what is reached: bench/kernels. */
@@ -134,6 +135,14 @@ INLINE void q5_1_group(const uint8_t *w, const void *const *inputs, size_t n, __
     nibble_group(w, inputs, n, acc, (struct nibble_kind){sizeof(struct block_q5_1), 8, true, true});
 }
 
+/* 16 bytes of nibbles to 32 levels. */
+INLINE __m256i levels_of(__m128i codes, const int8_t *table) {
+    const __m128i mask = _mm_set1_epi8(15), levels = load_128(table);
+    __m128i low = _mm_shuffle_epi8(levels, _mm_and_si128(codes, mask));
+    __m128i high = _mm_shuffle_epi8(levels, _mm_and_si128(_mm_srli_epi16(codes, 4), mask));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
 /* Signed codes of one block: 8 sums of 4 products. */
 INLINE __m256i signed_products(__m256i codes, __m256i size, const int8_t *q) {
     __m256i x = _mm256_sign_epi8(load_256(q), codes);
@@ -144,16 +153,22 @@ typedef __m256i block_function(const uint8_t *w);
 
 INLINE __m256i q8_0_unpack(const uint8_t *w) { return load_256(w + 2); }
 
-INLINE __m256i iq4_nl_unpack(const uint8_t *w) {
-    __m128i codes = load_128(w + 2), mask = _mm_set1_epi8(15), levels = load_128(iq4_levels);
-    __m128i low = _mm_shuffle_epi8(levels, _mm_and_si128(codes, mask));
-    __m128i high = _mm_shuffle_epi8(levels, _mm_and_si128(_mm_srli_epi16(codes, 4), mask));
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+INLINE __m256i iq4_nl_unpack(const uint8_t *w) { return levels_of(load_128(w + 2), iq4_levels); }
+INLINE __m256i mxfp4_unpack(const uint8_t *w) { return levels_of(load_128(w + 1), fp4_levels); }
+
+/* The scales of 8 blocks of MXFP4 in the order of places. */
+INLINE __m256 mxfp4_scales(const uint8_t *w) {
+    enum { B = sizeof(struct block_mxfp4) };
+    const __m256i e =
+        _mm256_setr_epi32(w[0], w[2 * B], w[4 * B], w[6 * B], w[B], w[3 * B], w[5 * B], w[7 * B]);
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+    const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, is_small));
 }
 
 INLINE void signed_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc,
-                         size_t block_bytes, block_function *unpack) {
-    const __m256 d = _mm256_cvtph_ps(gather_halves(w, block_bytes));
+                         size_t block_bytes, block_function *unpack, __m256 d) {
     __m256i sum[TILE_MAX][GROUP_BLOCKS];
     UNROLL for (size_t b = 0; b < GROUP_BLOCKS; b++) {
         __m256i codes = unpack(w + b * block_bytes), size = _mm256_abs_epi8(codes);
@@ -168,11 +183,61 @@ INLINE void signed_group(const uint8_t *w, const void *const *inputs, size_t n, 
 }
 
 INLINE void q8_0_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc) {
-    signed_group(w, inputs, n, acc, sizeof(struct block_q8_0), q8_0_unpack);
+    const __m256 d = _mm256_cvtph_ps(gather_halves(w, sizeof(struct block_q8_0)));
+    signed_group(w, inputs, n, acc, sizeof(struct block_q8_0), q8_0_unpack, d);
 }
 
 INLINE void iq4_nl_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc) {
-    signed_group(w, inputs, n, acc, sizeof(struct block_iq4_nl), iq4_nl_unpack);
+    const __m256 d = _mm256_cvtph_ps(gather_halves(w, sizeof(struct block_iq4_nl)));
+    signed_group(w, inputs, n, acc, sizeof(struct block_iq4_nl), iq4_nl_unpack, d);
+}
+
+INLINE void mxfp4_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc) {
+    signed_group(w, inputs, n, acc, sizeof(struct block_mxfp4), mxfp4_unpack, mxfp4_scales(w));
+}
+
+/* 32 elements of NVFP4 in their order: the nibbles of 8 bytes are 16 of them. */
+INLINE __m256i nvfp4_unpack(const uint8_t *w, size_t b) {
+    const __m256i codes =
+        levels_of(load_128(w + b / 2 * sizeof(struct block_nvfp4) + 4 + b % 2 * 16), fp4_levels);
+    return _mm256_permute4x64_epi64(codes, 0xd8);
+}
+
+/* The scales of the first 16 of each block of 32, or of the second ones, in the order of places. */
+INLINE __m256 nvfp4_scales(const uint8_t *w, size_t half) {
+    enum { B = sizeof(struct block_nvfp4) };
+    const uint8_t *s = w + half;
+    const __m256i byte =
+        _mm256_setr_epi32(s[0], s[B], s[2 * B], s[3 * B], s[2], s[B + 2], s[2 * B + 2], s[3 * B + 2]);
+    const __m256i exponent = _mm256_and_si256(_mm256_srli_epi32(byte, 3), _mm256_set1_epi32(15));
+    const __m256i mantissa = _mm256_and_si256(byte, _mm256_set1_epi32(7));
+    const __m256i normal =
+        _mm256_or_si256(_mm256_slli_epi32(_mm256_add_epi32(exponent, _mm256_set1_epi32(127 - 8)), 23),
+                        _mm256_slli_epi32(mantissa, 20));
+    const __m256 small = _mm256_mul_ps(_mm256_cvtepi32_ps(mantissa), _mm256_set1_ps(0x1p-10f));
+    const __m256i is_small = _mm256_cmpeq_epi32(exponent, _mm256_setzero_si256());
+    const __m256i is_none = _mm256_cmpeq_epi32(byte, _mm256_set1_epi32(0x7f));
+    const __m256 scale = _mm256_blendv_ps(_mm256_castsi256_ps(normal), small, _mm256_castsi256_ps(is_small));
+    return _mm256_andnot_ps(_mm256_castsi256_ps(is_none), scale);
+}
+
+INLINE void nvfp4_group(const uint8_t *w, const void *const *inputs, size_t n, __m256 *acc) {
+    const __m256 first = nvfp4_scales(w, 0), second = nvfp4_scales(w, 1);
+    __m256i sum[TILE_MAX][GROUP_BLOCKS];
+    UNROLL for (size_t b = 0; b < GROUP_BLOCKS; b++) {
+        __m256i codes = nvfp4_unpack(w, b), size = _mm256_abs_epi8(codes);
+        UNROLL for (size_t i = 0; i < n; i++) {
+            sum[i][b] = signed_products(codes, size, input(inputs[i])->q + b * 32);
+        }
+    }
+    UNROLL for (size_t i = 0; i < n; i++) {
+        const __m256i *s = sum[i];
+        const __m256i even = fold_4(s[0], s[2], s[4], s[6]), odd = fold_4(s[1], s[3], s[5], s[7]);
+        const __m256 a = _mm256_cvtepi32_ps(_mm256_permute2x128_si256(even, odd, 0x20));
+        const __m256 b = _mm256_cvtepi32_ps(_mm256_permute2x128_si256(even, odd, 0x31));
+        const __m256 dot = _mm256_fmadd_ps(b, second, _mm256_mul_ps(a, first));
+        acc[i] = _mm256_fmadd_ps(dot, _mm256_loadu_ps(input(inputs[i])->scale), acc[i]);
+    }
 }
 
 #define KIND(block, tile)                                                                    \
@@ -187,6 +252,11 @@ static void run_q8_0(const struct matvec_args *args) { rows_run(args, q8_0_group
 static void run_iq4_nl(const struct matvec_args *args) {
     rows_run(args, iq4_nl_group, KIND(block_iq4_nl, 4));
 }
+static void run_mxfp4(const struct matvec_args *args) { rows_run(args, mxfp4_group, KIND(block_mxfp4, 4)); }
+static void run_nvfp4(const struct matvec_args *args) {
+    rows_run(args, nvfp4_group,
+             (struct row_kind){sizeof(struct block_nvfp4), 4, sizeof(struct input_q8_32), 4, false});
+}
 
 void matvec_init_q8_32_avx2(struct matvec_kernels *kernels) {
     kernels->run[TENSOR_Q4_0] = run_q4_0;
@@ -195,4 +265,6 @@ void matvec_init_q8_32_avx2(struct matvec_kernels *kernels) {
     kernels->run[TENSOR_Q5_1] = run_q5_1;
     kernels->run[TENSOR_Q8_0] = run_q8_0;
     kernels->run[TENSOR_IQ4_NL] = run_iq4_nl;
+    kernels->run[TENSOR_MXFP4] = run_mxfp4;
+    kernels->run[TENSOR_NVFP4] = run_nvfp4;
 }
