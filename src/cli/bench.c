@@ -360,7 +360,7 @@ static enum status open_model(struct bench *bench, uint64_t threads, struct erro
         .device = bench->session.device->name,
         .size_bytes = model_tensor_bytes(&model->gguf),
         .parameter_count = model_parameter_count(&model->gguf),
-        .weight_bytes_per_token = model_step_bytes(&model->gguf),
+        .weight_bytes_per_token = model_step_bytes(model),
     };
     model_type_text(&model->gguf, bench->model.type, sizeof bench->model.type);
     if (bench->printer.has_floor && bench->bandwidth.memory == NULL)

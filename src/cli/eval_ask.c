@@ -222,7 +222,7 @@ static enum status report_answer(struct ask_run *run, size_t preset, const struc
     const double mass = caught->count > 0 ? caught->mass / (double)caught->count : 1;
     struct evaluation *evaluation = run->evaluation;
     const struct session *session = &evaluation->session;
-    uint64_t bytes = model_step_bytes(&session->model->gguf) +
+    uint64_t bytes = model_step_bytes(session->model) +
                      engine_step_bytes(session->engine, run->document.count + question->tokens.count);
     const char *answers[ANSWERS_MAX];
     for (size_t i = 0; i < question->answer_count; i++) answers[i] = question->answers[i];

@@ -142,6 +142,9 @@ static void print_model(const struct inspection *inspection) {
     }
     output_text("  %zu layers, hidden %zu, feed-forward %zu, vocabulary %zu\n", config->layer_count,
                 config->hidden_size, config->ffn_size, config->vocabulary_size);
+    if (config->experts.count > 0)
+        output_text("  a mixture of %zu experts of feed-forward %zu, %zu of them for a token\n",
+                    config->experts.count, config->experts.size, config->experts.used);
     output_text("  %zu query heads and %s%zu KV heads of %zu (keys) and %zu (values)\n", config->head_count,
                 config->kv_groups != NULL ? "up to " : "", config->kv_head_count, config->k_dimension,
                 config->v_dimension);
@@ -240,6 +243,11 @@ static json_t *model_json(const struct inspection *inspection) {
     json_add_uint(model, "layers", config->layer_count);
     json_add_uint(model, "hidden_size", config->hidden_size);
     json_add_uint(model, "ffn_size", config->ffn_size);
+    if (config->experts.count > 0) {
+        json_add_uint(model, "experts", config->experts.count);
+        json_add_uint(model, "experts_used", config->experts.used);
+        json_add_uint(model, "expert_ffn_size", config->experts.size);
+    }
     json_add_uint(model, "heads", config->head_count);
     json_add_uint(model, "kv_heads", config->kv_head_count);
     json_add_uint(model, "k_dimension", config->k_dimension);

@@ -61,12 +61,19 @@ uint64_t model_parameter_count(const struct gguf *gguf) {
     return count;
 }
 
-uint64_t model_step_bytes(const struct gguf *gguf) {
+uint64_t model_step_bytes(const struct model *model) {
+    const struct gguf *gguf = &model->gguf;
     uint64_t bytes = model_tensor_bytes(gguf);
     const struct gguf_tensor *embedding = gguf_find_tensor(gguf, "token_embd.weight"),
                              *position = gguf_find_tensor(gguf, "position_embd.weight");
     if (embedding != NULL && gguf_find_tensor(gguf, "output.weight") != NULL) bytes -= embedding->size_bytes;
     if (position != NULL) bytes -= position->size_bytes;
+    for (uint64_t i = 0; i < gguf->tensor_count; i++) {
+        const struct gguf_tensor *tensor = &gguf->tensors[i];
+        if (tensor->dimensions[2] > 1) /* a stack of experts */
+            bytes -= tensor->size_bytes / tensor->dimensions[2] *
+                     (tensor->dimensions[2] - model->config.experts.used);
+    }
     return bytes;
 }
 

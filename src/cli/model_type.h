@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "format/gguf.h"
+#include "model/model.h"
 
 /* "llama 1.24B Q4_K - Medium": architecture, parameters, quantisation (general.file_type, else the type that
  * most bytes have).  Safe to print. */
@@ -13,8 +14,8 @@ void model_type_text(const struct gguf *gguf, char *buffer, size_t buffer_bytes)
 
 uint64_t model_parameter_count(const struct gguf *gguf);
 uint64_t model_tensor_bytes(const struct gguf *gguf);
-/* Weight bytes that every decode step reads: all except embedding tables that are only looked up.  (A tied one is
- * also the output matrix, so it is read.) */
-uint64_t model_step_bytes(const struct gguf *gguf);
+/* Weight bytes that a decode step of one sequence reads: all except embedding tables that are only looked up (a tied
+ * one is also the output matrix, so it is read) and experts that the token does not pick. */
+uint64_t model_step_bytes(const struct model *model);
 
 #endif

@@ -40,13 +40,15 @@ struct ticket {
 };
 
 enum { DEVICE_GROUP_MAX = 4, DEVICE_BATCH_MAX = 4096 };
+enum { EXPERT_GROUP_MAX = 2, ROUTE_USED_MAX = 64, ROUTE_GROUPS_MAX = 64 };
 
 /* A matrix that operations multiply with. */
 struct weight {
     struct matrix matrix; /* as the model file has it; data NULL: there is none */
     struct buffer memory; /* as the device has it, in a form of its own; the cpu's is the file's */
-    const float
-        *scale; /* borrowed, host memory: products are multiplied by it; NULL: they are not (NVFP4 has it) */
+    /* Borrowed, host memory: products are multiplied by it, of a stack by that of the expert; NULL: they are not.
+     * NVFP4 has it. */
+    const float *scale;
 };
 
 /* y_j = x * w_j^T (+ bias_j) for the matrices that share one input: q, k and v; gate and up. */
@@ -537,6 +539,44 @@ struct attend_rest_operation {
     const struct key_index_layout *layout;
 };
 
+/* How the scores of a router become the weights of experts: by softmax over all, by sigmoid, by softmax over those
+ * that are chosen. */
+enum router { ROUTER_SOFTMAX, ROUTER_SIGMOID, ROUTER_SOFTMAX_OF_CHOSEN };
+
+/* For each row the experts that it picks, best first (of equals the one of the lower number), and their weights. */
+struct route_operation {
+    enum router router;
+    struct span scores; /* float [row_count][expert_count] */
+    struct span bias;   /* float [expert_count], added to what is chosen by and not to the weights; or none */
+    size_t row_count, expert_count;
+    size_t used; /* 1..expert_count, at most ROUTE_USED_MAX */
+    /* The experts of a row are of the groups_used best of so many groups of equal size, a group being worth its two
+     * best (DeepSeek-V3); 0 or 1: no groups.  At most ROUTE_GROUPS_MAX. */
+    size_t group_count, groups_used;
+    bool normalises;     /* weights are divided by their sum */
+    float scale;         /* they are multiplied by it */
+    struct span picks;   /* uint32_t [row_count][used] */
+    struct span weights; /* float [row_count][used] */
+};
+
+/* Products with the matrices of the experts that rows have picked.  A row's results have the same bits whatever the
+ * other rows are. */
+struct matmul_experts_operation {
+    struct span x; /* float, x_stride apart: [row_count], or per_pick [row_count * used] */
+    size_t x_stride;
+    bool per_pick;
+    size_t row_count, expert_count, used;
+    struct span picks;                              /* uint32_t [row_count][used], below expert_count */
+    size_t weight_count;                            /* 1..EXPERT_GROUP_MAX; 1 with mix */
+    const struct weight *weights[EXPERT_GROUP_MAX]; /* stacks, [expert_count * rows][columns] */
+    struct span biases[EXPERT_GROUP_MAX];           /* float [expert_count][rows], or none */
+    struct span y[EXPERT_GROUP_MAX];                /* float [row_count * used][y_stride[j]] */
+    size_t y_stride[EXPERT_GROUP_MAX];
+    /* float [row_count][used], or none.  Then y is [row_count][y_stride], and to each row of it is added the sum of
+     * its picks' products, in their order, each times its number here. */
+    struct span mix;
+};
+
 struct gather_operation { /* y[i] = x[indices[i]] */
     struct span x;
     size_t x_stride;
@@ -585,7 +625,7 @@ struct device_operations {
     void (*overlap)(struct stream *stream, void (*work)(void *context), void *context);
     /* A graph: operations that are captured once and launched on that stream as often as wanted. Between begin and
      * end the stream keeps what it is given instead of running it: embed, matmul, norm, rope_angles, rope,
-     * activation, append, attend, key_index_build, choose, fetch, attend_rows, and nothing else; the last three
+     * activation, route, matmul_experts, append, attend, key_index_build, choose, fetch, attend_rows, and nothing else; the last three
      * without results for the host but the places of lists. What they name in the host's memory is as it was then;
      * what differs from launch to launch is in the rows of the step and the limits of its lists. Spans of theirs are
      * the same or share nothing. After a launch KV and MEMORY_SHARED have what was written; of other memory that
@@ -606,6 +646,9 @@ struct device_operations {
     void (*rope_angles)(struct stream *stream, const struct rope_angles_operation *operation);
     void (*rope)(struct stream *stream, const struct rope_operation *operation);
     void (*activation)(struct stream *stream, const struct activation_operation *operation);
+    /* Mixtures of experts; NULL, both: the device has none, and models that are one do not load on it. */
+    void (*route)(struct stream *stream, const struct route_operation *operation);
+    void (*matmul_experts)(struct stream *stream, const struct matmul_experts_operation *operation);
     void (*update_places)(struct stream *stream, const struct update_places_operation *operation);
     void (*append)(struct stream *stream, const struct append_operation *operation);
     void (*attend)(struct stream *stream, const struct attend_operation *operation);

@@ -136,6 +136,14 @@ static void copy_matmul(struct adding *adding, struct matmul_operation *matmul) 
     }
 }
 
+static void copy_experts(struct adding *adding, struct matmul_experts_operation *experts) {
+    for (size_t i = 0; i < experts->weight_count; i++) {
+        COPY(experts->weights[i], 1);
+        copy_span(adding, &experts->biases[i]);
+        copy_span(adding, &experts->y[i]);
+    }
+}
+
 #define SPAN(member) copy_span(adding, &own->member)
 /* The operation itself, and what it names. */
 #define CASE(KIND, name, ...)                                       \
@@ -154,6 +162,8 @@ static void copy_operation(struct adding *adding, const void *operation) {
         CASE(ROPE_ANGLES, rope_angles, SPAN(step); SPAN(frequency); SPAN(cosine_sine))
         CASE(ROPE, rope, SPAN(x); SPAN(cosine_sine))
         CASE(ACTIVATION, activation, SPAN(gate); SPAN(up); SPAN(y))
+        CASE(ROUTE, route, SPAN(scores); SPAN(bias); SPAN(picks); SPAN(weights))
+        CASE(MATMUL_EXPERTS, matmul_experts, SPAN(x); SPAN(picks); SPAN(mix); copy_experts(adding, own))
         CASE(UPDATE_PLACES, update_places, SPAN(table); COPY(own->deltas, own->count))
         CASE(APPEND, append, SPAN(k); SPAN(v); SPAN(step); copy_items(adding, &own->items, own->item_count))
         CASE(ATTEND, attend, SPAN(q); SPAN(out); SPAN(step); copy_ranges(adding, own);
@@ -208,6 +218,8 @@ void operation_launch(const struct operation *operation, const struct device_ope
     case OPERATION_ROPE_ANGLES: operations->rope_angles(stream, &operation->as.rope_angles); break;
     case OPERATION_ROPE: operations->rope(stream, &operation->as.rope); break;
     case OPERATION_ACTIVATION: operations->activation(stream, &operation->as.activation); break;
+    case OPERATION_ROUTE: operations->route(stream, &operation->as.route); break;
+    case OPERATION_MATMUL_EXPERTS: operations->matmul_experts(stream, &operation->as.matmul_experts); break;
     case OPERATION_UPDATE_PLACES: operations->update_places(stream, &operation->as.update_places); break;
     case OPERATION_APPEND: operations->append(stream, &operation->as.append); break;
     case OPERATION_ATTEND: operations->attend(stream, &operation->as.attend); break;

@@ -14,6 +14,8 @@ enum operation_kind {
     OPERATION_ROPE_ANGLES,
     OPERATION_ROPE,
     OPERATION_ACTIVATION,
+    OPERATION_ROUTE,
+    OPERATION_MATMUL_EXPERTS,
     OPERATION_UPDATE_PLACES,
     OPERATION_APPEND,
     OPERATION_ATTEND,
@@ -38,7 +40,9 @@ enum operation_kind {
     X(KEY_INDEX_BUILD, key_index_build)  \
     X(CHOOSE, choose)                    \
     X(ATTEND_ROWS, attend_rows)
-#define OPERATIONS_OF_GRAPHS(X) DENSE_OPERATIONS_OF_GRAPHS(X) CHOOSING_OPERATIONS_OF_GRAPHS(X)
+/* Of devices that have them. */
+#define EXPERT_OPERATIONS_OF_GRAPHS(X) X(ROUTE, route) X(MATMUL_EXPERTS, matmul_experts)
+#define OPERATIONS_OF_GRAPHS(X)        DENSE_OPERATIONS_OF_GRAPHS(X) CHOOSING_OPERATIONS_OF_GRAPHS(X)
 
 struct operation {
     struct operation *next; /* in the order in which they were added */
@@ -51,6 +55,8 @@ struct operation {
         struct rope_angles_operation rope_angles;
         struct rope_operation rope;
         struct activation_operation activation;
+        struct route_operation route;
+        struct matmul_experts_operation matmul_experts;
         struct update_places_operation update_places;
         struct append_operation append;
         struct attend_operation attend;

@@ -57,7 +57,11 @@ static uint64_t mix_config(uint64_t hash, const struct model_config *config) {
         hash = mix_number(hash, layer->kv.k_dimension);
         hash = mix_number(hash, layer->kv_layer);
     }
-    return hash;
+    if (config->experts.count == 0) return hash;
+    const uint64_t experts[] = {config->experts.count, config->experts.used, config->experts.size,
+                                config->experts.router, config->experts.normalises};
+    for (size_t i = 0; i < sizeof experts / sizeof experts[0]; i++) hash = mix_number(hash, experts[i]);
+    return mix_float(hash, config->experts.scale);
 }
 
 /* Sixteen pieces of 64 bytes, spread over the tensor. */

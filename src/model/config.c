@@ -7,22 +7,20 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/checked.h"
 #include "model/model_internal.h"
 #include "model/rope_scaling.h"
 
-struct family {
-    const char *name; /* general.architecture, also the prefix of the keys */
-    enum model_family family;
-    enum rope_order rope_order;
-    const char *epsilon_key;
-};
+#define RMS_EPSILON "attention.layer_norm_rms_epsilon"
 
 static const struct family families[] = {
-    {"llama", FAMILY_LLAMA, ROPE_ADJACENT, "attention.layer_norm_rms_epsilon"},
-    {"qwen2", FAMILY_QWEN2, ROPE_SPLIT, "attention.layer_norm_rms_epsilon"},
-    {"qwen3", FAMILY_QWEN3, ROPE_SPLIT, "attention.layer_norm_rms_epsilon"},
-    {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon"},
+    {"llama", FAMILY_LLAMA, ROPE_ADJACENT, RMS_EPSILON, .has_biases = false},
+    {"qwen2", FAMILY_QWEN2, ROPE_SPLIT, RMS_EPSILON, .has_biases = true},
+    {"qwen3", FAMILY_QWEN3, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true},
+    {"qwen3moe", FAMILY_QWEN3MOE, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true,
+     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true}},
+    {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon", .has_biases = true},
 };
 enum { FAMILY_COUNT = sizeof families / sizeof families[0], KEY_BYTES = 96 };
 
@@ -36,11 +34,14 @@ struct reader {
     char key[KEY_BYTES]; /* the key in work, "llama.block_count" */
 };
 
-const char *family_name(enum model_family family) {
+const struct family *family_find(enum model_family family) {
     for (size_t i = 0; i < FAMILY_COUNT; i++)
-        if (families[i].family == family) return families[i].name;
-    return "unknown";
+        if (families[i].family == family) return &families[i];
+    ASSERT(false && "a family");
+    return NULL;
 }
+
+const char *family_name(enum model_family family) { return family_find(family)->name; }
 
 static const char *reader_key(struct reader *reader, const char *suffix) {
     snprintf(reader->key, sizeof reader->key, "%s.%s", reader->family->name, suffix);
@@ -51,7 +52,7 @@ static enum status refuse(struct reader *reader, const char *key, const char *wh
     return error_set(reader->error, STATUS_MODEL, "%s: %s: %s", reader->gguf->path, key, why);
 }
 
-static enum status family_find(struct reader *reader) {
+static enum status read_family(struct reader *reader) {
     struct gguf_string name = {0};
     TRY(gguf_required(reader->gguf, "general.architecture", reader->error));
     TRY(gguf_get_string(reader->gguf, "general.architecture", &name, reader->error));
@@ -62,7 +63,7 @@ static enum status family_find(struct reader *reader) {
             return STATUS_OK;
         }
     return error_set(reader->error, STATUS_MODEL,
-                     "%s: general.architecture: found '%.*s', known are llama, qwen2, qwen3, opt",
+                     "%s: general.architecture: found '%.*s', known are llama, qwen2, qwen3, qwen3moe, opt",
                      reader->gguf->path, (int)min_size(name.length, 64), name.text);
 }
 
@@ -145,7 +146,8 @@ static enum status refuse_unsupported(struct reader *reader) {
     } flags[] = {{"attention.causal", true}, {"use_parallel_residual", false}};
     size_t experts = 0;
     TRY(read_count(reader, "expert_count", false, 0, UINT32_MAX, &experts));
-    if (experts > 0) return refuse(reader, reader->key, "mixtures of experts are not supported");
+    if (experts > 0 && reader->family->experts.count == 0)
+        return refuse(reader, reader->key, "mixtures of experts are not supported in this family");
     for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++) {
         float value = floats[i].neutral;
         const char *key = reader_key(reader, floats[i].suffix);
@@ -234,6 +236,35 @@ static enum status read_shape(struct reader *reader) {
     config->context_length = context;
     TRY(gguf_required(reader->gguf, reader_key(reader, reader->family->epsilon_key), reader->error));
     return read_float(reader, reader->family->epsilon_key, 1e-30, 1.0, &config->norm_epsilon);
+}
+
+/* The keys are llama.cpp's; what a file does not say is the family's.  Layers without experts among others with them,
+ * groups of experts and experts that all rows share are of other families. */
+static enum status read_experts(struct reader *reader) {
+    static const char *const others[] = {"expert_shared_count", "leading_dense_block_count",
+                                         "expert_group_count"};
+    struct experts_config *experts = &reader->config->experts;
+    size_t gating = 0;
+    *experts = reader->family->experts;
+    if (experts->count == 0) return STATUS_OK;
+    TRY(read_count(reader, "expert_count", true, 1, EXPERTS_MAX, &experts->count));
+    TRY(read_count(reader, "expert_used_count", true, 1, min_size(experts->count, ROUTE_USED_MAX),
+                   &experts->used));
+    experts->size = reader->config->ffn_size / experts->used; /* llama.cpp's, where it is absent */
+    TRY(read_count(reader, "expert_feed_forward_length", false, 1, FFN_MAX, &experts->size));
+    TRY(read_count(reader, "expert_gating_func", false, 0, 3, &gating));
+    if (gating > 0)
+        experts->router = (enum router)(gating - 1); /* 1 softmax, 2 sigmoid, 3 softmax of the chosen */
+    TRY(gguf_get_bool(reader->gguf, reader_key(reader, "expert_weights_norm"), &experts->normalises,
+                      reader->error));
+    TRY(read_float(reader, "expert_weights_scale", 0, 1e6, &experts->scale));
+    if (experts->scale == 0) experts->scale = 1; /* not given */
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        size_t number = 0;
+        TRY(read_count(reader, others[i], false, 0, UINT32_MAX, &number));
+        if (number > (i == 2)) return refuse(reader, reader->key, "this feature is not supported");
+    }
+    return STATUS_OK;
 }
 
 /* Rows of the embedding, else the key, else the number of listed tokens. */
@@ -479,11 +510,12 @@ enum status model_config_read(struct model_config *config, const struct gguf *gg
                               struct error *error) {
     *config = (struct model_config){0};
     struct reader reader = {.gguf = gguf, .config = config, .error = error};
-    TRY(family_find(&reader));
+    TRY(read_family(&reader));
     config->family = reader.family->family;
     TRY(read_name(&reader, arena));
     TRY(refuse_unsupported(&reader));
     TRY(read_shape(&reader));
+    TRY(read_experts(&reader));
     TRY(read_vocabulary_size(&reader));
     TRY(read_rope(&reader));
     return read_layers(&reader, arena);

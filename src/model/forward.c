@@ -36,10 +36,13 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     forward->k = place(&layout, rows, config->kv_head_count * config->k_dimension);
     forward->v = place(&layout, rows, config->kv_head_count * config->v_dimension);
     forward->attended = place(&layout, rows, config->head_count * config->v_dimension);
-    forward->up = place(&layout, rows, config->ffn_size);
-    forward->gate = place(&layout, config->family == FAMILY_OPT ? 0 : rows, config->ffn_size);
+    forward->up = place(&layout, rows, model_ffn_width(config));
+    forward->gate = place(&layout, config->family == FAMILY_OPT ? 0 : rows, model_ffn_width(config));
     for (size_t i = 0; i < ROPES_MAX; i++)
         forward->angles[i] = place(&layout, all, rope_dimension_of(config, i));
+    forward->routes.scores = place(&layout, rows, config->experts.count);
+    forward->routes.picks = place(&layout, rows, config->experts.used);
+    forward->routes.weights = place(&layout, rows, config->experts.used);
     forward->step = place(&layout, all, STEP_FLOATS);
     forward->narrow.hidden = place(&layout, wanted, hidden);
     forward->narrow.step = place(&layout, wanted, STEP_FLOATS);

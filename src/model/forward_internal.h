@@ -55,6 +55,12 @@ struct step_graph {
     struct step_graph_counts counts;
 };
 
+/* A mixture of experts: [block_capacity] rows. */
+struct route_rows {
+    struct span scores;         /* [experts.count] a row */
+    struct span picks, weights; /* uint32_t, float [experts.used] a row */
+};
+
 struct forward {
     struct model *model;
     struct stream *stream;
@@ -69,7 +75,8 @@ struct forward {
     struct span q;              /* [block_capacity][head_count][k_dimension] */
     struct span k, v;           /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
     struct span attended;       /* [block_capacity][head_count][v_dimension] */
-    struct span gate, up;       /* [block_capacity][ffn_size]; gate only for gated families */
+    struct span gate, up;       /* [block_capacity][model_ffn_width]; gate only for gated families */
+    struct route_rows routes;
     /* Of each rotation, [row_capacity + beside_capacity][its dimension] cosine, sine pairs */
     struct span angles[ROPES_MAX];
     struct span step;           /* struct step_row [row_capacity + beside_capacity] */
@@ -149,12 +156,15 @@ void layer_angles(const struct layer_pass *pass, const struct layer_config *laye
  * false: no row is left. */
 bool layer_attention(struct layer_pass *pass);
 
+/* experts.c: residual += the feed-forward of a mixture of experts of normed. */
+void layer_experts(struct layer_pass *pass);
+
 /* rebuild.c: layer_math.rebuild of a pass; and the inputs of its rows, to be kept where its sequences keep them. */
 void layer_rebuild(void *pass, struct rebuild_rows *rows);
 void layer_keep_inputs(const struct layer_pass *pass);
 
 /* One layer of each family, on the residual stream. */
-void llama_layer(struct layer_pass *pass); /* llama, mistral, qwen2, qwen3 */
+void llama_layer(struct layer_pass *pass); /* llama, mistral, qwen2, qwen3, qwen3moe */
 void opt_layer(struct layer_pass *pass);
 
 #endif

@@ -1,6 +1,6 @@
 /* llama: RMSNorm, attention with rotary positions, RMSNorm, SiLU-gated feed-forward (Touvron et al. 2023).
  * qwen2 adds biases to q, k and v.  qwen3 adds a norm per head of q and k.  layer_attention applies both if the
- * weights exist. */
+ * weights exist.  In qwen3moe the feed-forward is a mixture of experts. */
 #include "model/forward_internal.h"
 
 void llama_layer(struct layer_pass *pass) {
@@ -12,6 +12,10 @@ void llama_layer(struct layer_pass *pass) {
     if (!layer_attention(pass)) return;
     layer_phase(pass, "feed-forward");
     layer_norm(pass, weights->ffn_norm, (struct span){.buffer = NULL});
+    if (config->experts.count > 0) {
+        layer_experts(pass);
+        return;
+    }
     operations->matmul(forward->stream,
                        &(struct matmul_operation){.x = pass->normed,
                                                   .x_stride = config->hidden_size,

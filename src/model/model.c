@@ -43,8 +43,8 @@ static void release_weights(struct model *model) {
     operations->weight_release(model->device, &model->position_embedding);
     for (size_t i = 0; model->layers != NULL && i < model->config.layer_count; i++) {
         struct layer_weights *layer = &model->layers[i];
-        struct weight *weights[] = {&layer->q,    &layer->k,  &layer->v,   &layer->output,
-                                    &layer->gate, &layer->up, &layer->down};
+        struct weight *weights[] = {&layer->q,    &layer->k,  &layer->v,    &layer->output,
+                                    &layer->gate, &layer->up, &layer->down, &layer->router};
         for (size_t j = 0; j < sizeof weights / sizeof weights[0]; j++)
             operations->weight_release(model->device, weights[j]);
     }

@@ -18,7 +18,7 @@
 #include "format/gguf.h"
 #include "platform/trace.h"
 
-enum model_family { FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_OPT };
+enum model_family { FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_OPT, FAMILY_QWEN3MOE };
 
 enum attention_kind { ATTENTION_FULL, ATTENTION_SLIDING };
 
@@ -38,10 +38,21 @@ struct layer_config {
     float scale; /* of its attention: 1 / sqrt(k_dimension) unless the file says otherwise */
 };
 
+/* Of a mixture of experts, in every layer. */
+struct experts_config {
+    size_t count; /* 0: none; the model is dense */
+    size_t used;  /* of them by a row */
+    size_t size;  /* of an expert's feed-forward */
+    enum router router;
+    bool normalises; /* the weights of a row's experts are divided by their sum, */
+    float scale;     /* and multiplied by this */
+};
+
 struct model_config {
     enum model_family family;
     const char *name; /* general.name or the file's name */
     size_t layer_count, hidden_size, ffn_size;
+    struct experts_config experts;
     /* The most of any layer, for buffers; each layer's are in layers. */
     size_t head_count, kv_head_count, k_dimension, v_dimension;
     size_t vocabulary_size;
@@ -64,12 +75,18 @@ struct model_config {
     const struct kv_groups *kv_groups; /* layers of equal kv; NULL: all are, and each has its own */
 };
 
+/* Floats that the feed-forward part has between its two products, of a row. */
+static inline size_t model_ffn_width(const struct model_config *config) {
+    return config->experts.count > 0 ? config->experts.used * config->experts.size : config->ffn_size;
+}
+
 struct layer_weights {
     struct weight q, k, v, output; /* attention; no k and v where it attends to those of another layer */
     struct span q_bias, k_bias, v_bias, output_bias; /* none where the family has none */
     struct span attention_norm, attention_norm_bias;
     struct span q_norm, k_norm;   /* qwen3: per-head RMSNorm */
-    struct weight gate, up, down; /* OPT has no gate */
+    struct weight gate, up, down; /* OPT has no gate; with experts stacks of theirs */
+    struct weight router;         /* with experts */
     struct span up_bias, down_bias;
     struct span ffn_norm, ffn_norm_bias;
 };

@@ -16,9 +16,23 @@ enum {
     HIDDEN_MAX = 1 << 18,
     FFN_MAX = 1 << 22,
     VOCABULARY_MAX = 1 << 24,
+    EXPERTS_MAX = 1 << 12,
 };
 
 #define CONTEXT_MAX ((uint64_t)1 << 40)
+
+/* What sets a family apart, as data. */
+struct family {
+    const char *name; /* general.architecture, also the prefix of the keys */
+    enum model_family family;
+    enum rope_order rope_order;
+    const char *epsilon_key;
+    bool has_biases;     /* of q, k and v */
+    bool has_head_norms; /* of q and k */
+    /* A mixture of experts where count is not 0; router and normalises: what a file does not say. */
+    struct experts_config experts;
+};
+const struct family *family_find(enum model_family family);
 
 /* The value of general.architecture for a family: "llama". */
 const char *family_name(enum model_family family);

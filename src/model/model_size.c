@@ -32,7 +32,8 @@ bool model_cache_q8_possible(const struct model_config *config) {
 uint64_t model_work_bytes(const struct model_config *config, uint64_t row_count) {
     uint64_t attention = config->head_count * (config->k_dimension + config->v_dimension) +
                          config->kv_head_count * (config->k_dimension + config->v_dimension);
-    uint64_t row = 2 * config->hidden_size + attention + 2 * config->ffn_size;
+    uint64_t row = 2 * config->hidden_size + attention + 2 * model_ffn_width(config) + config->experts.count +
+                   2 * config->experts.used;
     return (row_count * row + config->vocabulary_size) * sizeof(float);
 }
 
@@ -44,8 +45,9 @@ static uint64_t tensor_bytes(const struct gguf *gguf, const char *name) {
 }
 
 struct weight_sizes weight_sizes_of(const struct gguf *gguf, const struct model_config *config) {
-    static const char *const matrices[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
-                                           "ffn_gate", "ffn_up", "ffn_down"};
+    static const char *const matrices[] = {"attn_q",        "attn_k",      "attn_v",       "attn_output",
+                                           "ffn_gate",      "ffn_up",      "ffn_down",     "ffn_gate_inp",
+                                           "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"};
     struct weight_sizes sizes = {.layer_count = config->layer_count};
     for (uint64_t i = 0; i < gguf->tensor_count; i++) sizes.all += gguf->tensors[i].size_bytes;
     const uint64_t output = tensor_bytes(gguf, "output.weight");

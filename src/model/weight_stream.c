@@ -11,7 +11,7 @@
 #include "platform/memory.h"
 
 enum {
-    MATRICES = 7,    /* of a layer */
+    MATRICES = 8,    /* of a layer */
     QUERY_PARTS = 3, /* the first of them: q, k and v, which arrive first */
     SLOTS = 2,
     PIECE_BYTES = 1 << 20, /* of a request */
@@ -127,8 +127,8 @@ static void plan_part(struct layer_plan *plan, size_t first, size_t end, enum pa
 }
 
 static void plan_layer(const struct model *model, struct layer_weights *weights, struct layer_plan *plan) {
-    struct weight *matrices[MATRICES] = {&weights->q,    &weights->k,  &weights->v,   &weights->output,
-                                         &weights->gate, &weights->up, &weights->down};
+    struct weight *matrices[MATRICES] = {&weights->q,    &weights->k,  &weights->v,    &weights->output,
+                                         &weights->gate, &weights->up, &weights->down, &weights->router};
     size_t queries = 0;
     for (size_t i = 0; i < MATRICES; i++) {
         if (!locate(model, matrices[i], &plan->places[plan->place_count])) continue;

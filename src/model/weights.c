@@ -70,23 +70,48 @@ static float vector_element(const struct gguf_tensor *tensor, size_t index) {
     }
 }
 
-/* A scale of the matrix NAME.weight: NAME.scale.  NAME.input_scale beside it would be for activations in 4 bits. */
-static enum status load_scale(struct loader *loader, const char *matrix, struct weight *weight) {
-    char name[NAME_BYTES + sizeof "input_scale"], found[96];
+/* A scale of the matrix NAME.weight, or of each expert: NAME.scale.  NAME.input_scale beside it would be for activations in 4 bits. */
+static enum status load_scale(struct loader *loader, const char *matrix, size_t count,
+                              struct weight *weight) {
+    char name[NAME_BYTES + sizeof "input_scale"], found[96], expected[48];
     const int stem = (int)(strlen(matrix) - strlen("weight"));
     snprintf(name, sizeof name, "%.*sinput_scale", stem, matrix);
     (void)tensor_find(loader, name);
     snprintf(name, sizeof name, "%.*sscale", stem, matrix);
     const struct gguf_tensor *tensor = tensor_find(loader, name);
     if (tensor == NULL) return STATUS_OK;
-    if (tensor->size_bytes != sizeof(float) || tensor->type != TENSOR_F32)
-        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), "[1] in F32");
-    float *scale = arena_array(&loader->model->arena, 1, sizeof *scale);
+    snprintf(expected, sizeof expected, "[%zu] in F32", count);
+    if (tensor->type != TENSOR_F32 || tensor->dimensions[0] != count ||
+        tensor->size_bytes != count * sizeof(float))
+        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
+    float *scale = arena_array(&loader->model->arena, count, sizeof *scale);
     if (scale == NULL) return error_set(loader->error, STATUS_MEMORY, "no memory for the scales");
-    *scale = vector_element(tensor, 0);
-    if (!isfinite(*scale)) return mismatch(loader, name, "value", "no number", "a finite number");
+    for (size_t i = 0; i < count; i++) {
+        scale[i] = vector_element(tensor, i);
+        if (!isfinite(scale[i])) return mismatch(loader, name, "value", "no number", "finite numbers");
+    }
     weight->scale = scale;
     return STATUS_OK;
+}
+
+/* The weight of a tensor whose shape is right, of `rows` rows in all; it may have so many scales. */
+static enum status adopt_matrix(struct loader *loader, const char *name, const struct gguf_tensor *tensor,
+                                size_t rows, size_t scale_count, struct weight *weight) {
+    const size_t columns = (size_t)tensor->dimensions[0];
+    loader->used[tensor - loader->model->gguf.tensors] = true;
+    const struct tensor_type_info *info = tensor_type_info(tensor->type);
+    if (!info->is_weight)
+        return mismatch(loader, name, "type", info->name,
+                        "a type that weights can have (F32, F16, Q8_0, ...)");
+    uint64_t row_bytes, bytes;
+    if (!tensor_row_bytes(tensor->type, columns, &row_bytes) || !checked_multiply(row_bytes, rows, &bytes) ||
+        bytes != tensor->size_bytes)
+        return mismatch(loader, name, "bytes", "another number", "rows of whole blocks");
+    weight->matrix = (struct matrix){tensor->type, tensor->data, rows, columns, row_bytes};
+    if (strncmp(name, "blk.", 4) == 0 || strcmp(name, "output.weight") == 0) /* not a table of rows */
+        TRY(load_scale(loader, name, scale_count, weight));
+    struct device *device = loader->model->device;
+    return device->operations->weight_load(device, weight, loader->error);
 }
 
 /* w[rows][columns]; absent is an error. */
@@ -99,19 +124,7 @@ static enum status load_matrix(struct loader *loader, const char *name, size_t r
     uint64_t rest = tensor->dimensions[2] * tensor->dimensions[3];
     if (tensor->dimensions[0] != columns || tensor->dimensions[1] != rows || rest != 1)
         return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
-    const struct tensor_type_info *info = tensor_type_info(tensor->type);
-    if (!info->is_weight)
-        return mismatch(loader, name, "type", info->name,
-                        "a type that weights can have (F32, F16, Q8_0, ...)");
-    uint64_t row_bytes, bytes;
-    if (!tensor_row_bytes(tensor->type, columns, &row_bytes) || !checked_multiply(row_bytes, rows, &bytes) ||
-        bytes != tensor->size_bytes)
-        return mismatch(loader, name, "bytes", "another number", "rows of whole blocks");
-    weight->matrix = (struct matrix){tensor->type, tensor->data, rows, columns, row_bytes};
-    if (strncmp(name, "blk.", 4) == 0 || strcmp(name, "output.weight") == 0) /* not a table of rows */
-        TRY(load_scale(loader, name, weight));
-    struct device *device = loader->model->device;
-    return device->operations->weight_load(device, weight, loader->error);
+    return adopt_matrix(loader, name, tensor, rows, 1, weight);
 }
 
 /* Takes count floats of the device's vectors.  The host fills *staging before vectors_flush. */
@@ -155,7 +168,8 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
     size_t k_size = kv.kv_head_count * kv.k_dimension;
     size_t v_size = kv.kv_head_count * kv.v_dimension;
     size_t out_size = config->head_count * kv.v_dimension;
-    bool opt = config->family == FAMILY_OPT, biased = opt || config->family == FAMILY_QWEN2;
+    const struct family *family = family_find(config->family);
+    bool opt = config->family == FAMILY_OPT, biased = family->has_biases;
     TRY(load_vector(loader, layer_tensor(loader, "attn_norm.weight"), hidden, true, &layer->attention_norm));
     if (opt)
         TRY(load_vector(loader, layer_tensor(loader, "attn_norm.bias"), hidden, true,
@@ -168,7 +182,7 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
     if (stores) TRY(load_vector(loader, layer_tensor(loader, "attn_k.bias"), k_size, biased, &layer->k_bias));
     if (stores) TRY(load_vector(loader, layer_tensor(loader, "attn_v.bias"), v_size, biased, &layer->v_bias));
     TRY(load_vector(loader, layer_tensor(loader, "attn_output.bias"), hidden, opt, &layer->output_bias));
-    if (config->family != FAMILY_QWEN3) return STATUS_OK;
+    if (!family->has_head_norms) return STATUS_OK;
     TRY(load_vector(loader, layer_tensor(loader, "attn_q_norm.weight"), kv.k_dimension, true,
                     &layer->q_norm));
     if (!stores) return STATUS_OK;
@@ -176,11 +190,42 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
                        &layer->k_norm);
 }
 
+/* The same matrix of every expert, one after the other: [columns, rows, experts]. */
+static enum status load_stack(struct loader *loader, const char *suffix, size_t rows, size_t columns,
+                              struct weight *weight) {
+    const size_t experts = loader->model->config.experts.count;
+    const char *name = layer_tensor(loader, suffix);
+    const struct gguf_tensor *tensor = gguf_find_tensor(&loader->model->gguf, name);
+    char expected[64], found[96];
+    snprintf(expected, sizeof expected, "[%zu, %zu, %zu]", columns, rows, experts);
+    if (tensor == NULL) return missing(loader, name, expected);
+    if (tensor->dimensions[0] != columns || tensor->dimensions[1] != rows ||
+        tensor->dimensions[2] != experts || tensor->dimensions[3] != 1)
+        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
+    return adopt_matrix(loader, name, tensor, experts * rows, experts, weight);
+}
+
+static enum status load_experts(struct loader *loader, struct layer_weights *layer) {
+    const struct model_config *config = &loader->model->config;
+    const struct device *device = loader->model->device;
+    const size_t hidden = config->hidden_size, size = config->experts.size;
+    if (device->operations->matmul_experts == NULL)
+        return error_set(loader->error, STATUS_UNSUPPORTED,
+                         "%s: the device %s does not compute mixtures of experts (family %s), expected cpu",
+                         loader->model->gguf.path, device->name, family_name(config->family));
+    TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate_inp.weight"), config->experts.count, hidden,
+                    &layer->router));
+    TRY(load_stack(loader, "ffn_gate_exps.weight", size, hidden, &layer->gate));
+    TRY(load_stack(loader, "ffn_up_exps.weight", size, hidden, &layer->up));
+    return load_stack(loader, "ffn_down_exps.weight", hidden, size, &layer->down);
+}
+
 static enum status load_ffn(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
     size_t hidden = config->hidden_size, ffn = config->ffn_size;
     bool opt = config->family == FAMILY_OPT;
     TRY(load_vector(loader, layer_tensor(loader, "ffn_norm.weight"), hidden, true, &layer->ffn_norm));
+    if (config->experts.count > 0) return load_experts(loader, layer);
     if (!opt) TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate.weight"), ffn, hidden, &layer->gate));
     TRY(load_matrix(loader, layer_tensor(loader, "ffn_up.weight"), ffn, hidden, &layer->up));
     TRY(load_matrix(loader, layer_tensor(loader, "ffn_down.weight"), hidden, ffn, &layer->down));

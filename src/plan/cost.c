@@ -66,10 +66,12 @@ void cost_model_init(struct cost_model *model, const struct machine *machine,
         if (tensor->dimensions[1] <= 1 || has_name(tensor, "position_embd.weight")) continue;
         model->weight_bytes += tensor->size_bytes;
         if (is_embedding && !is_tied) continue; /* a row of it is looked up */
-        model->row_seconds += (double)tensor->size_bytes /
+        /* Of a stack of experts a row goes through those that it picks. */
+        const double matrices = tensor->dimensions[2] > 1 ? (double)config->experts.used : 1;
+        model->row_seconds += (double)tensor->size_bytes * matrices / (double)tensor->dimensions[2] /
                               machine_matrix_rate(machine, tensor->type, (size_t)tensor->dimensions[0]);
         *(is_output ? &model->output_seconds : &model->token_seconds) +=
-            (double)(tensor->dimensions[0] * tensor->dimensions[1]) /
+            (double)(tensor->dimensions[0] * tensor->dimensions[1]) * matrices /
             machine_matrix_block(machine, tensor->type);
     }
 }

@@ -668,6 +668,7 @@ static void queue_listed(struct stream *stream, enum operation_kind kind, const 
     }
 
 DENSE_OPERATIONS_OF_GRAPHS(DENSE)
+EXPERT_OPERATIONS_OF_GRAPHS(DENSE)
 
 static void queued_update_places(struct stream *stream, const struct update_places_operation *operation) {
     queue_listed(stream, OPERATION_UPDATE_PLACES, operation);
@@ -835,6 +836,8 @@ static const struct device_operations OPERATIONS = {
     .rope_angles = queued_rope_angles,
     .rope = queued_rope,
     .activation = queued_activation,
+    .route = queued_route,
+    .matmul_experts = queued_matmul_experts,
     .update_places = queued_update_places,
     .append = queued_append,
     .attend = queued_attend,

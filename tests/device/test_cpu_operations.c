@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "device/cpu/cpu_device_internal.h"
 #include "host_span.h"
+#include "kernels/weights.h"
 #include "placed.h"
 #include "seed.h"
 
@@ -92,7 +93,10 @@ static struct matrix random_matrix(struct fixture *fixture, enum tensor_type typ
     float *row = malloc(columns * sizeof *row);
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < columns; c++) row[c] = (float)random_normal(&fixture->random) * 0.1f;
-        fixture->kernels.convert.quantize[type](row, data + r * matrix.row_bytes, columns);
+        if (fixture->kernels.convert.quantize[type] != NULL)
+            fixture->kernels.convert.quantize[type](row, data + r * matrix.row_bytes, columns);
+        else /* a type that is only read */
+            weight_fill(&fixture->random, type, WEIGHT_RANDOM, data + r * matrix.row_bytes, columns);
     }
     free(row);
     matrix.data = data;
@@ -316,6 +320,218 @@ static void test_scale(struct fixture *fixture) {
 static void a_scale_multiplies_products_alone(void **state) {
     (void)state;
     with_masks(test_scale);
+}
+
+/* ---- mixtures of experts */
+
+enum { EXPERTS = 12, ROUTE_ROWS = 40 };
+
+/* The picks of one row by the words of route_operation; false: two are so alike that rounding decides. */
+static bool route_plainly(const struct route_operation *route, const float *scores, const float *bias,
+                          uint32_t *picks, double *weights) {
+    double worth[EXPERTS], choice[EXPERTS], sum = 0;
+    const size_t size = route->group_count > 1 ? EXPERTS / route->group_count : EXPERTS;
+    for (size_t e = 0; e < EXPERTS; e++) sum += exp((double)scores[e]);
+    for (size_t e = 0; e < EXPERTS; e++) {
+        const double x = (double)scores[e];
+        worth[e] = route->router == ROUTER_SOFTMAX   ? exp(x) / sum
+                   : route->router == ROUTER_SIGMOID ? 1 / (1 + exp(-x))
+                                                     : x;
+        choice[e] = worth[e] + (bias != NULL ? (double)bias[e] : 0);
+    }
+    double group_worth[EXPERTS], sorted[EXPERTS];
+    size_t above[EXPERTS] = {0};
+    for (size_t g = 0; route->group_count > 1 && g < route->group_count; g++) {
+        double best[2] = {-INFINITY, -INFINITY};
+        for (size_t e = g * size; e < (g + 1) * size; e++)
+            if (choice[e] > best[0])
+                best[1] = best[0], best[0] = choice[e];
+            else if (choice[e] > best[1])
+                best[1] = choice[e];
+        group_worth[g] = best[0] + best[1];
+    }
+    for (size_t g = 0; route->group_count > 1 && g < route->group_count; g++)
+        for (size_t h = 0; h < route->group_count; h++) {
+            above[g] += group_worth[h] > group_worth[g];
+            if (h != g && fabs(group_worth[h] - group_worth[g]) < 1e-6) return false;
+        }
+    for (size_t e = 0; e < EXPERTS; e++)
+        if (route->group_count > 1 && above[e / size] >= route->groups_used) choice[e] = -INFINITY;
+    for (size_t j = 0; j < EXPERTS; j++) {
+        uint32_t best = 0;
+        for (uint32_t e = 1; e < EXPERTS; e++)
+            if (choice[e] > choice[best]) best = e;
+        sorted[j] = choice[best];
+        if (j > 0 && j <= route->used && sorted[j - 1] - sorted[j] < 1e-6) return false;
+        if (j < route->used) picks[j] = best, weights[j] = worth[best];
+        choice[best] = -INFINITY;
+    }
+    double total = 0, all = 0;
+    for (size_t j = 0; j < route->used; j++) all += exp(weights[j]);
+    for (size_t j = 0; route->router == ROUTER_SOFTMAX_OF_CHOSEN && j < route->used; j++)
+        weights[j] = exp(weights[j]) / all;
+    for (size_t j = 0; j < route->used; j++) total += weights[j];
+    for (size_t j = 0; j < route->used; j++)
+        weights[j] *= (double)route->scale / (route->normalises ? total : 1);
+    return true;
+}
+
+static void test_route(struct fixture *fixture) {
+    size_t compared = 0;
+    for (size_t round = 0; round < 24; round++) {
+        float *scores = random_floats(fixture, ROUTE_ROWS * EXPERTS), *bias = random_floats(fixture, EXPERTS);
+        const size_t used = between(fixture, 1, 5);
+        uint32_t *picks = malloc(ROUTE_ROWS * used * sizeof *picks),
+                 *first = malloc(ROUTE_ROWS * used * sizeof *first);
+        float *weights = malloc(ROUTE_ROWS * used * sizeof *weights),
+              *first_weights = copy_of(scores, ROUTE_ROWS * used);
+        const bool has_bias = round % 2, has_groups = round % 4 > 1;
+        struct route_operation operation = {.router = (enum router)(round % 3),
+                                            .scores = host_span(scores),
+                                            .row_count = ROUTE_ROWS,
+                                            .expert_count = EXPERTS,
+                                            .used = used,
+                                            .group_count = has_groups ? 4 : 0,
+                                            .groups_used = has_groups ? 2 : 0,
+                                            .normalises = round % 5 > 1,
+                                            .scale = round % 7 == 0 ? 2.5F : 1};
+        if (has_bias) operation.bias = host_span(bias);
+        for (size_t d = 0; d < DEVICES; d++) {
+            operation.picks = host_span(d == 0 ? (void *)first : (void *)picks);
+            operation.weights = host_span(d == 0 ? first_weights : weights);
+            fixture->devices[d]->operations->route(fixture->streams[d], &operation);
+            if (d == 0) continue;
+            assert_memory_equal(picks, first, ROUTE_ROWS * used * sizeof *picks);
+            assert_memory_equal(weights, first_weights, ROUTE_ROWS * used * sizeof *weights);
+        }
+        for (size_t row = 0; row < ROUTE_ROWS; row++) {
+            uint32_t want[EXPERTS];
+            double want_weights[EXPERTS];
+            if (!route_plainly(&operation, scores + row * EXPERTS, has_bias ? bias : NULL, want,
+                               want_weights))
+                continue;
+            compared++;
+            for (size_t j = 0; j < used; j++) {
+                assert_int_equal(first[row * used + j], want[j]);
+                assert_true(fabs((double)first_weights[row * used + j] - want_weights[j]) < 1e-5);
+            }
+        }
+        free(scores), free(bias), free(picks), free(first), free(weights), free(first_weights);
+    }
+    assert_true(compared > 24 * ROUTE_ROWS * 9 / 10);
+}
+
+static void rows_pick_their_best_experts(void **state) {
+    (void)state;
+    with_masks(test_route);
+}
+
+/* A score that is no number picks some expert, and its weight is none either; of equals the first are picked. */
+static void test_route_oddities(struct fixture *fixture) {
+    float scores[2][EXPERTS] = {{0}}, weights[2][3];
+    uint32_t picks[2][3];
+    scores[1][2] = NAN;
+    const struct route_operation operation = {.router = ROUTER_SOFTMAX,
+                                              .scores = host_span(scores),
+                                              .row_count = 2,
+                                              .expert_count = EXPERTS,
+                                              .used = 3,
+                                              .normalises = true,
+                                              .scale = 1,
+                                              .picks = host_span(picks),
+                                              .weights = host_span(weights)};
+    fixture->devices[1]->operations->route(fixture->streams[1], &operation);
+    for (size_t j = 0; j < 3; j++) {
+        assert_int_equal(picks[0][j], j);
+        assert_true(picks[1][j] < EXPERTS && isnan(weights[1][j]));
+    }
+}
+
+static void odd_scores_pick_experts_that_are_there(void **state) {
+    (void)state;
+    with_masks(test_route_oddities);
+}
+
+/* Each product has the bits of its expert's matrix times this row alone, whatever the others are; mixed, the bits of
+ * their sum in the order of the picks. */
+static void test_experts(struct fixture *fixture) {
+    static const enum tensor_type types[] = {TENSOR_F32,   TENSOR_Q8_0,  TENSOR_Q4_K,
+                                             TENSOR_MXFP4, TENSOR_NVFP4, TENSOR_IQ2_XS};
+    static const size_t row_counts[] = {1, 3, 50};
+    enum { USED = 3, OUTPUTS = 70, COLUMNS = 256, ROWS_MAX = 50, PLACES = ROWS_MAX * USED };
+    for (size_t round = 0; round < 2 * sizeof types / sizeof *types * 3; round++) {
+        if (!test_takes_next()) continue;
+        const size_t rows = row_counts[round % 3], places = rows * USED;
+        const enum tensor_type type = types[round / 3 % (sizeof types / sizeof *types)];
+        const bool per_pick = round % 2, mixed = round / 2 % 2;
+        struct weight stack = host_weight(random_matrix(fixture, type, EXPERTS * OUTPUTS, COLUMNS));
+        float *x = random_floats(fixture, PLACES * COLUMNS),
+              *bias = random_floats(fixture, EXPERTS * OUTPUTS);
+        float *scale = random_floats(fixture, EXPERTS), *mix = random_floats(fixture, PLACES);
+        float *want = calloc(PLACES * OUTPUTS, sizeof *want), *y = NULL;
+        uint32_t picks[PLACES];
+        const bool crowd = round % 4 == 3; /* one expert has most rows: through matmul */
+        for (size_t i = 0; i < places; i++)
+            picks[i] = crowd && i % USED == 0 ? 5 : (uint32_t)between(fixture, 0, EXPERTS - 1);
+        if (round % 5 == 0) stack.scale = scale;
+        struct span biases = {.buffer = NULL};
+        if (round % 3 == 0) biases = host_span(bias);
+        for (size_t i = 0; i < places; i++) { /* alone, by matmul */
+            float scaled[OUTPUTS];
+            struct weight one = stack;
+            one.matrix.rows = OUTPUTS;
+            one.matrix.data =
+                (const uint8_t *)stack.matrix.data + picks[i] * OUTPUTS * stack.matrix.row_bytes;
+            one = host_weight(one.matrix);
+            if (stack.scale != NULL) one.scale = stack.scale + picks[i];
+            struct matmul_operation product = {.x = host_span(x + (per_pick ? i : i / USED) * COLUMNS),
+                                               .x_stride = COLUMNS,
+                                               .row_count = 1,
+                                               .weight_count = 1,
+                                               .weights = {&one},
+                                               .y = {host_span(scaled)},
+                                               .y_stride = {OUTPUTS}};
+            if (span_exists(biases)) product.biases[0] = host_span(bias + picks[i] * OUTPUTS);
+            fixture->devices[0]->operations->matmul(fixture->streams[0], &product);
+            if (!mixed) memcpy(want + i * OUTPUTS, scaled, sizeof scaled);
+            for (size_t r = 0; mixed && r < OUTPUTS; r++) {
+                float *sum = &want[i / USED * OUTPUTS + r];
+                *sum = (i % USED == 0 ? 0 : *sum) + mix[i] * scaled[r];
+            }
+        }
+        for (size_t i = 0; mixed && i < rows * OUTPUTS; i++) want[i] = 1 + want[i];
+        for (size_t d = 0; d < DEVICES; d++) {
+            y = calloc(PLACES * OUTPUTS, sizeof *y);
+            for (size_t i = 0; mixed && i < rows * OUTPUTS; i++) y[i] = 1;
+            struct matmul_experts_operation operation = {.x = host_span(x),
+                                                         .x_stride = COLUMNS,
+                                                         .per_pick = per_pick,
+                                                         .row_count = rows,
+                                                         .expert_count = EXPERTS,
+                                                         .used = USED,
+                                                         .picks = host_span(picks),
+                                                         .weight_count = 1,
+                                                         .weights = {&stack},
+                                                         .biases = {biases},
+                                                         .y = {host_span(y)},
+                                                         .y_stride = {OUTPUTS}};
+            if (mixed) operation.mix = host_span(mix);
+            fixture->devices[d]->operations->matmul_experts(fixture->streams[d], &operation);
+            for (size_t i = 0; i < (mixed ? rows : places) * OUTPUTS; i++)
+                if (memcmp(y + i, want + i, sizeof *y) != 0)
+                    fail_msg("round %zu, %s, %zu rows, %zu threads: output %zu is %.9g, want %.9g", round,
+                             tensor_type_info(type)->name, rows, THREADS[d], i, (double)y[i],
+                             (double)want[i]);
+            free(y);
+        }
+        free((void *)(uintptr_t)stack.matrix.data);
+        free(x), free(bias), free(scale), free(mix), free(want);
+    }
+}
+
+static void experts_multiply_each_row_as_if_alone(void **state) {
+    (void)state;
+    with_masks(test_experts);
 }
 
 static void matmul_of_f32_is_the_product(void **state) {
@@ -735,6 +951,9 @@ int main(void) {
         cmocka_unit_test(few_inputs_multiply_as_each_alone),
         cmocka_unit_test(matmul_of_f32_is_the_product),
         cmocka_unit_test(a_scale_multiplies_products_alone),
+        cmocka_unit_test(rows_pick_their_best_experts),
+        cmocka_unit_test(odd_scores_pick_experts_that_are_there),
+        cmocka_unit_test(experts_multiply_each_row_as_if_alone),
         cmocka_unit_test(norm_of_segments_in_place),
         cmocka_unit_test(rope_of_any_rows),
         cmocka_unit_test(activation_of_pieces),

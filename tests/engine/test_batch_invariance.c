@@ -143,8 +143,9 @@ static void every_weight_type(void **state) {
     for (size_t m = 0; m < mask_count; m++)
         for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
             if (!is_promised(masks[m], types[t])) continue;
-            struct tiny_model tiny = tiny_model_default("llama");
+            struct tiny_model tiny = tiny_model_default(t % 4 == 0 ? "qwen3moe" : "llama");
             tiny.type = types[t];
+            tiny.expert_size = 256;
             tiny.hidden_size = 256, tiny.ffn_size = 512, tiny.layer_count = 1;
             tiny.head_count = 4, tiny.kv_head_count = 2, tiny.head_dimension = 64;
             compare_ways(&tiny, masks[m], masks[m] == 0 ? 9 : PROMPT);
@@ -154,11 +155,11 @@ static void every_weight_type(void **state) {
 /* More rows than a range of attention has, a window that begins within one, and the other families. */
 static void every_family(void **state) {
     (void)state;
-    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt"};
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt", "qwen3moe"};
     cpu_mask masks[3];
     const size_t mask_count = masks_known(masks);
     for (size_t m = 1; m < mask_count; m++)
-        for (size_t f = 0; f < 4; f++) {
+        for (size_t f = 0; f < 5; f++) {
             struct tiny_model tiny = tiny_model_default(families[f]);
             if (f == 0) tiny.window = 530, tiny.window_period = 2;
             if (f == 3) continue; /* 512 learned positions */

@@ -50,8 +50,8 @@ struct player {
 };
 
 static struct history draw_history(struct random *random) {
-    static const char *const families[] = {"llama", "qwen2", "qwen3"};
-    struct history history = {.tiny = tiny_model_default(families[random_below(random, 3)]),
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "qwen3moe"};
+    struct history history = {.tiny = tiny_model_default(families[random_below(random, 4)]),
                               .segment_size = random_between(random, 1, 300),
                               .keep = random_between(random, 96, 200),
                               .on_disk = random_below(random, 4) != 0,

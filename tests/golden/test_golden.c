@@ -1,7 +1,8 @@
 /* Every family and rotary scaling against Hugging Face transformers in float32 (tools/golden/make_golden.py).
  *
  * Each folder goes through the same door as a user's model: model_import, model_load, forward_run.  Compared
- * are the residual stream after every layer, for every token, and the logits of every eighth.
+ * are the residual stream after every layer, for every token, and the logits of every eighth; of a mixture of experts,
+ * whose folder has the GGUF file itself, also the experts that each token picks.
  *
  * The bound.  Weights are bfloat16 in both, products are summed in float in both.  What differs is the KV cache:
  * loam keeps K and V as halves, a relative error of at most 2^-11 per element.  V's goes straight into the
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include "format/safetensors.h"
+#include "model/forward_internal.h"
 #include "model/import.h"
 #include "model/model.h"
 
@@ -28,7 +30,9 @@
 enum { LOGIT_STRIDE = 8, TOKENS_MAX = 64 };
 
 struct comparison {
+    const struct forward *forward;
     const struct safetensors_tensor *hidden; /* [layers][tokens][hidden_size] */
+    const struct safetensors_tensor *picks;  /* [layers][tokens][experts of a token]; NULL: no experts */
     double worst[8];                         /* by layer */
     size_t layers_seen;
 };
@@ -49,6 +53,11 @@ static void compare_layer(void *context, size_t layer, const float *hidden, size
         double d = difference(hidden[i], expected[i]);
         if (d > comparison->worst[layer]) comparison->worst[layer] = d;
     }
+    if (comparison->picks == NULL) return;
+    const struct span picks = comparison->forward->routes.picks;
+    const size_t bytes = tokens * comparison->picks->dimensions[2] * sizeof(uint32_t);
+    assert_memory_equal((const void *)(uintptr_t)(picks.buffer->address + picks.offset),
+                        comparison->picks->data + layer * bytes, bytes);
 }
 
 static double run(struct model *model, const int32_t *ids, size_t count, const float *logits_expected,
@@ -93,6 +102,7 @@ static double run(struct model *model, const int32_t *ids, size_t count, const f
                                   .logit_row_count = count / LOGIT_STRIDE,
                                   .keep_rows = true};
     const float *logits;
+    comparison->forward = forward;
     forward_set_observer(forward, compare_layer, comparison);
     assert_ok(forward_run(forward, &batch, &logits, &error), error);
     double worst = 0;
@@ -115,9 +125,11 @@ static void compare_case(void **state) {
     close(fd);
     struct import_options options = {0};
     struct import_report report;
-    assert_ok(model_import(folder, file, &options, &report, &error), error);
+    char golden_path[600], model_path[600];
+    snprintf(model_path, sizeof model_path, "%s/model.gguf", folder);
+    const bool is_made = access(model_path, F_OK) == 0;
+    if (!is_made) assert_ok(model_import(folder, file, &options, &report, &error), error);
 
-    char golden_path[600];
     snprintf(golden_path, sizeof golden_path, "%s/golden.safetensors", folder);
     struct file_map map;
     struct safetensors golden = {0};
@@ -125,14 +137,16 @@ static void compare_case(void **state) {
     assert_ok(safetensors_open_memory(&golden, map.data, map.size_bytes, golden_path, &error), error);
     const struct safetensors_tensor *ids = safetensors_find(&golden, "input_ids");
     const struct safetensors_tensor *logits = safetensors_find(&golden, "logits");
-    struct comparison comparison = {.hidden = safetensors_find(&golden, "hidden")};
+    struct comparison comparison = {.hidden = safetensors_find(&golden, "hidden"),
+                                    .picks = safetensors_find(&golden, "picks")};
+    assert_int_equal(is_made, comparison.picks != NULL);
     assert_true(ids != NULL && logits != NULL && comparison.hidden != NULL);
 
     struct device *device;
     struct device_options device_options = {.thread_count = 2, .mask = cpu_default()};
     assert_ok(device_cpu_create(&device, &device_options, &error), error);
     struct model *model;
-    assert_ok(model_load(&model, file, device, &error), error);
+    assert_ok(model_load(&model, is_made ? model_path : file, device, &error), error);
     double worst = run(model, (const int32_t *)(const void *)ids->data, ids->dimensions[0],
                        (const float *)(const void *)logits->data, &comparison);
     assert_int_equal(comparison.layers_seen, comparison.hidden->dimensions[0]);
@@ -151,7 +165,8 @@ static void compare_case(void **state) {
 int main(void) {
     static const char *const names[] = {
         "llama-gqa-tied", "llama-mha-untied", "llama-linear", "llama-yarn",  "llama3-factors",
-        "mistral-window", "qwen2-bias",       "qwen2-yarn",   "qwen3-norms", "opt"};
+        "mistral-window", "qwen2-bias",       "qwen2-yarn",   "qwen3-norms", "opt",
+        "qwen3moe"};
     struct CMUnitTest tests[sizeof names / sizeof names[0]];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         tests[i] = (struct CMUnitTest){names[i], compare_case, NULL, NULL, (void *)(uintptr_t)names[i]};

@@ -117,9 +117,58 @@ static void attention(const struct plain *p, size_t index) {
     }
 }
 
+/* The matrix of one expert. */
+static struct weight expert_of(const struct weight *stack, size_t expert_count, size_t expert) {
+    struct weight weight = *stack;
+    weight.matrix.rows /= expert_count;
+    weight.matrix.data =
+        (const uint8_t *)stack->matrix.data + expert * weight.matrix.rows * stack->matrix.row_bytes;
+    return weight;
+}
+
+/* softmax over all experts, the best of them, their weights divided by their sum */
+static void experts(const struct plain *p, size_t index) {
+    const struct model_config *config = &p->model->config;
+    const struct layer_weights *w = &p->model->layers[index];
+    const size_t count = config->experts.count, size = config->experts.size;
+    double *score = calloc(count, sizeof *score), *gate = calloc(size, sizeof *gate),
+           *up = calloc(size, sizeof *up);
+    for (size_t t = 0; t < p->count; t++) {
+        double *x = p->x + t * config->hidden_size, *h = p->h + t * config->hidden_size, sum = 0;
+        size_t picks[64];
+        norm(x, w->ffn_norm, w->ffn_norm_bias, (double)config->norm_epsilon, config->hidden_size, h);
+        multiply(&w->router, none, h, score, false);
+        for (size_t e = 0; e < count; e++) score[e] = exp(score[e]);
+        double weight[64];
+        for (size_t j = 0; j < config->experts.used; j++) {
+            picks[j] = 0;
+            for (size_t e = 1; e < count; e++)
+                if (score[e] > score[picks[j]]) picks[j] = e;
+            sum += weight[j] = score[picks[j]];
+            score[picks[j]] = -1;
+        }
+        for (size_t j = 0; j < config->experts.used; j++) {
+            const struct weight g = expert_of(&w->gate, count, picks[j]),
+                                u = expert_of(&w->up, count, picks[j]),
+                                d = expert_of(&w->down, count, picks[j]);
+            multiply(&g, none, h, gate, false);
+            multiply(&u, none, h, up, false);
+            for (size_t i = 0; i < size; i++) up[i] *= gate[i] / (1 + exp(-gate[i])) * weight[j] / sum;
+            multiply(&d, none, up, x, true);
+        }
+    }
+    free(score);
+    free(gate);
+    free(up);
+}
+
 static void feed_forward(const struct plain *p, size_t index) {
     const struct model_config *config = &p->model->config;
     const struct layer_weights *w = &p->model->layers[index];
+    if (config->experts.count > 0) {
+        experts(p, index);
+        return;
+    }
     double *gate = calloc(config->ffn_size, sizeof *gate), *up = calloc(config->ffn_size, sizeof *up);
     for (size_t t = 0; t < p->count; t++) {
         double *x = p->x + t * config->hidden_size, *h = p->h + t * config->hidden_size;

@@ -132,8 +132,8 @@ static void check(struct tiny_model tiny, const char *name) {
 
 static void test_families(void **state) {
     (void)state;
-    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt"};
-    for (size_t i = 0; i < 4; i++) {
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt", "qwen3moe"};
+    for (size_t i = 0; i < 5; i++) {
         struct tiny_model tiny = tiny_model_default(families[i]);
         check(tiny, families[i]);
         tiny.tied = false, tiny.seed = 2, tiny.layer_count = 3;

@@ -23,9 +23,9 @@ static enum status load(const struct tiny_model *tiny, struct error *error) {
 
 static void test_families_load(void **state) {
     (void)state;
-    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt"};
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt", "qwen3moe"};
     static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16};
-    for (size_t f = 0; f < 4; f++)
+    for (size_t f = 0; f < 5; f++)
         for (size_t t = 0; t < 3; t++)
             for (int tied = 0; tied < 2; tied++) {
                 struct tiny_model tiny = tiny_model_default(families[f]);
@@ -73,7 +73,7 @@ static const struct bad bad_files[] = {
     {"llama", {.extra = "blk.0.attn_qkv.weight"}, "blk.0.attn_qkv.weight: not part of"},
     {"llama", {.extra = "blk.0.attn_q.scale"}, "blk.0.attn_q.scale: shape: found [64], expected [1] in F32"},
     {"llama", {.extra = "token_embd.scale"}, "token_embd.scale: not part of"},
-    {"falcon", {0}, "general.architecture: found 'falcon', known are llama, qwen2, qwen3, opt"},
+    {"falcon", {0}, "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, opt"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},
@@ -100,6 +100,22 @@ static const struct bad bad_files[] = {
     {"llama", {.key = "rope.freq_base", .value = 0.5F}, "llama.rope.freq_base"},
     {"llama", {.key = "rope.scaling.type", .text = "longrope"}, "rope.scaling.type: found 'longrope'"},
     {"llama", {.key = "expert_count", .value = 8}, "llama.expert_count: mixtures"},
+    {"qwen3moe", {.omit = "expert_count"}, "qwen3moe.expert_count"},
+    {"qwen3moe", {.key = "expert_count", .value = 5000}, "qwen3moe.expert_count': found 5000"},
+    {"qwen3moe", {.key = "expert_used_count", .value = 7}, "expert_used_count': found 7"},
+    {"qwen3moe", {.key = "expert_gating_func", .value = 4}, "qwen3moe.expert_gating_func': found 4"},
+    {"qwen3moe",
+     {.key = "expert_shared_count", .value = 1},
+     "expert_shared_count: this feature is not supported"},
+    {"qwen3moe",
+     {.key = "expert_group_count", .value = 2},
+     "expert_group_count: this feature is not supported"},
+    {"qwen3moe", {.omit = "blk.1.ffn_gate_inp.weight"}, "blk.1.ffn_gate_inp.weight: missing"},
+    {"qwen3moe", {.omit = "blk.0.ffn_up_exps.weight"}, "blk.0.ffn_up_exps.weight: missing"},
+    {"qwen3moe",
+     {.reshape = "blk.1.ffn_down_exps.weight"},
+     "blk.1.ffn_down_exps.weight: shape: found [32, 65, 6], expected [32, 64, 6]"},
+    {"qwen3moe", {.extra = "blk.0.ffn_up.weight"}, "blk.0.ffn_up.weight: not part of"},
     {"llama", {.key = "attn_logit_softcapping", .value = 50.5F}, "llama.attn_logit_softcapping"},
     {"llama", {.key = "final_logit_softcapping", .value = 30.5F}, "llama.final_logit_softcapping"},
     {"llama", {.key = "logit_scale", .value = 0.0625F}, "llama.logit_scale"},
@@ -196,6 +212,35 @@ static void test_config(void **state) {
     unlink(path);
 }
 
+/* What a file says of its experts, and what the family says where it does not; a device without them says so. */
+static void test_experts(void **state) {
+    (void)state;
+    struct tiny_model tiny = tiny_model_default("qwen3moe");
+    struct error error = {0};
+    char path[64];
+    tiny.key = "expert_gating_func", tiny.value = 2;
+    tiny_model_write(&tiny, tiny_model_path("experts", path, sizeof path));
+    struct model *model;
+    assert_ok(model_load(&model, path, device, &error), error);
+    const struct experts_config *experts = &model->config.experts;
+    assert_int_equal(experts->count, 6);
+    assert_int_equal(experts->used, 2);
+    assert_int_equal(experts->size, 32);
+    assert_int_equal(experts->router, ROUTER_SIGMOID);
+    assert_true(experts->normalises && experts->scale == 1);
+    assert_int_equal(model->layers[1].down.matrix.rows, 6 * 64);
+    model_destroy(model);
+    unlink(path);
+    const struct device_operations *all = device->operations;
+    struct device_operations some = *all;
+    some.route = NULL, some.matmul_experts = NULL;
+    device->operations = &some;
+    enum status status = load(&tiny, &error);
+    device->operations = all;
+    assert_int_equal(status, STATUS_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "the device cpu does not compute mixtures of experts (family qwen3moe)"));
+}
+
 static int set_up(void **state) {
     (void)state;
     struct error error;
@@ -214,6 +259,7 @@ int main(void) {
         cmocka_unit_test(test_families_load), cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_bad_layers),    cmocka_unit_test(test_bad_sources),
         cmocka_unit_test(test_config),
+        cmocka_unit_test(test_experts),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

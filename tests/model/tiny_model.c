@@ -17,7 +17,7 @@ enum { TENSORS_MAX = 128 };
 struct declared {
     char name[64];
     enum tensor_type type;
-    uint64_t rows, columns; /* rows 0: a vector */
+    uint64_t rows, columns; /* rows 0: a vector; of a stack the rows of all experts */
     float mean, deviation;
 };
 
@@ -32,14 +32,17 @@ struct writer {
 };
 
 struct tiny_model tiny_model_default(const char *family) {
-    bool opt = strcmp(family, "opt") == 0;
+    bool opt = strcmp(family, "opt") == 0, experts = strcmp(family, "qwen3moe") == 0;
     return (struct tiny_model){.family = family,
                                .layer_count = 2,
                                .hidden_size = 64,
                                .head_count = 4,
                                .kv_head_count = opt ? 4 : 2,
-                               .head_dimension = strcmp(family, "qwen3") == 0 ? 32 : 16,
+                               .head_dimension = strncmp(family, "qwen3", 5) == 0 ? 32 : 16,
                                .ffn_size = 96,
+                               .expert_count = experts ? 6 : 0,
+                               .expert_used = experts ? 2 : 0,
+                               .expert_size = experts ? 32 : 0,
                                .vocabulary_size = 80,
                                .tied = true,
                                .type = TENSOR_F32,
@@ -90,6 +93,11 @@ static void put_metadata(struct writer *w) {
     if (t->head_dimension * t->head_count != t->hidden_size) {
         put_uint(w, "attention.key_length", t->head_dimension);
         put_uint(w, "attention.value_length", t->head_dimension);
+    }
+    if (t->expert_count > 0) {
+        put_uint(w, "expert_count", t->expert_count);
+        put_uint(w, "expert_used_count", t->expert_used);
+        put_uint(w, "expert_feed_forward_length", t->expert_size);
     }
     put_float(w, opt ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5F);
     if (t->window != 0) put_uint(w, "attention.sliding_window", t->window);
@@ -143,6 +151,19 @@ static void add_matrix(struct writer *w, const char *name, size_t rows, size_t c
 static void add_output(struct writer *w, const char *name, size_t rows, size_t columns) {
     add(w, name, rows, columns, 0, w->tiny->adds_nothing ? 0 : 1.0F / sqrtf((float)columns));
 }
+/* A matrix for each expert, one after the other. */
+static void add_stack(struct writer *w, const char *name, size_t rows, size_t columns) {
+    const struct tiny_model *t = w->tiny;
+    if (is(t->omit, name)) return;
+    assert_true(w->tensor_count < TENSORS_MAX);
+    struct declared *d = &w->tensors[w->tensor_count++];
+    snprintf(d->name, sizeof d->name, "%s", name);
+    if (is(t->reshape, name)) rows += 1;
+    d->type = t->type, d->rows = rows * t->expert_count, d->columns = columns;
+    d->deviation = t->adds_nothing ? 0 : 1.0F / sqrtf((float)columns);
+    uint64_t dimensions[3] = {columns, rows, t->expert_count};
+    assert_ok(gguf_writer_declare_tensor(w->gguf, name, d->type, 3, dimensions, &w->error), w->error);
+}
 static void add_norm(struct writer *w, const char *name, size_t count) { add(w, name, 0, count, 1, 0.2F); }
 static void add_bias(struct writer *w, const char *name, size_t count) { add(w, name, 0, count, 0, 0.3F); }
 
@@ -163,9 +184,17 @@ static void add_layer(struct writer *w, size_t layer) {
     if (stores) add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
     add_output(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
     add_norm(w, LAYER("ffn_norm.weight"), t->hidden_size);
-    if (!opt) add_matrix(w, LAYER("ffn_gate.weight"), t->ffn_size, t->hidden_size);
-    add_matrix(w, LAYER("ffn_up.weight"), t->ffn_size, t->hidden_size);
-    add_output(w, LAYER("ffn_down.weight"), t->hidden_size, t->ffn_size);
+    if (t->expert_count > 0) {
+        add(w, LAYER("ffn_gate_inp.weight"), t->expert_count, t->hidden_size, 0,
+            4.0F / sqrtf((float)t->hidden_size));
+        add_stack(w, LAYER("ffn_gate_exps.weight"), t->expert_size, t->hidden_size);
+        add_stack(w, LAYER("ffn_up_exps.weight"), t->expert_size, t->hidden_size);
+        add_stack(w, LAYER("ffn_down_exps.weight"), t->hidden_size, t->expert_size);
+    } else {
+        if (!opt) add_matrix(w, LAYER("ffn_gate.weight"), t->ffn_size, t->hidden_size);
+        add_matrix(w, LAYER("ffn_up.weight"), t->ffn_size, t->hidden_size);
+        add_output(w, LAYER("ffn_down.weight"), t->hidden_size, t->ffn_size);
+    }
     if (biased) {
         add_bias(w, LAYER("attn_q.bias"), q_size);
         if (stores) add_bias(w, LAYER("attn_k.bias"), kv_size);
@@ -178,7 +207,7 @@ static void add_layer(struct writer *w, size_t layer) {
         add_bias(w, LAYER("ffn_up.bias"), t->ffn_size);
         add_bias(w, LAYER("ffn_down.bias"), t->hidden_size);
     }
-    if (is(t->family, "qwen3")) {
+    if (is(t->family, "qwen3") || is(t->family, "qwen3moe")) {
         add_norm(w, LAYER("attn_q_norm.weight"), dimension);
         if (stores) add_norm(w, LAYER("attn_k_norm.weight"), dimension);
     }

@@ -12,6 +12,7 @@
 struct tiny_model {
     const char *family; /* general.architecture */
     size_t layer_count, hidden_size, head_count, kv_head_count, head_dimension, ffn_size, vocabulary_size;
+    size_t expert_count, expert_used, expert_size; /* qwen3moe */
     bool tied;
     const int32_t
         *kv_heads;       /* [layer_count]: each layer's own, in place of kv_head_count; NULL: all have that */

@@ -2,23 +2,30 @@
 """Writes tests/golden/: tiny random models of each family and rotary scaling as Hugging Face folders, with what
 Hugging Face transformers computes for them in float32 on the CPU.
 
-    python3 tools/golden/make_golden.py tests/golden      (torch, transformers, tokenizers, safetensors from PyPI)
+    python3 tools/golden/make_golden.py tests/golden [CASE...]     (torch, transformers, tokenizers, safetensors, and
+                                                                    for mixtures of experts gguf, from PyPI)
 
 Weights are random but scaled so that attention is far from uniform and every bias and norm matters, and rounded to
 bfloat16, so that the 16-bit file holds exactly what was computed with. golden.safetensors of each folder holds
 input_ids [tokens], hidden [layers][tokens][hidden] (the residual stream after each layer; the final norm not
-applied) and logits of every eighth token, [7, 15, ...][vocabulary]."""
+applied) and logits of every eighth token, [7, 15, ...][vocabulary].
+
+Mixtures of experts are GGUF files (model.gguf), with the names and shapes that llama.cpp's converter writes: loam imports
+no such folders. Their golden.safetensors has the router's picks as well, [layers][tokens][used], best first. A
+seed is rejected where the last expert that is picked and the first that is not are closer than NEAR in any router's
+scores: what 16 bits of K and V change would pick another."""
 import json
 import os
 import sys
 
+import numpy
 import torch
 import transformers
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-TOKENS = 56
+TOKENS, NEAR = 56, 1e-2
 BASE = dict(vocab_size=288, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
             intermediate_size=48, rms_norm_eps=1e-5, max_position_embeddings=64, rope_theta=10000.0,
             bos_token_id=0, eos_token_id=1, tie_word_embeddings=True, hidden_act="silu", torch_dtype="bfloat16")
@@ -45,6 +52,10 @@ CASES = {
                 num_attention_heads=4, ffn_dim=64, max_position_embeddings=64, word_embed_proj_dim=32, do_layer_norm_before=True,
                 activation_function="relu", bos_token_id=0, eos_token_id=1, pad_token_id=1, tie_word_embeddings=True,
                 enable_bias=True, layer_norm_elementwise_affine=True, torch_dtype="bfloat16"),
+    "qwen3moe": dict(BASE, model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], rms_norm_eps=1e-6,
+                     attention_bias=False, use_sliding_window=False, tie_word_embeddings=False, num_experts=8,
+                     num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=True, decoder_sparse_step=1,
+                     mlp_only_layers=[]),
 }
 
 
@@ -74,12 +85,91 @@ def randomise(model, generator):
         elif "embed" in name:
             value = 0.5 * noise
         else:  # q and k larger, so that softmax has a clear favourite
-            value = noise * (2.0 if ".q_proj" in name or ".k_proj" in name else 1.0) / parameter.shape[1] ** 0.5
+            value = noise * (2.0 if ".q_proj" in name or ".k_proj" in name else 1.0) / parameter.shape[-1] ** 0.5
         parameter.data = value.to(torch.bfloat16).float()
 
 
 def layers_of(model):
     return model.model.decoder.layers if model.config.model_type == "opt" else model.model.layers
+
+
+def write_gguf(model, config, path):
+    """As llama.cpp's converter writes it: matrices in bfloat16, vectors and the router in float32."""
+    import gguf  # only here
+    writer = gguf.GGUFWriter(path, "qwen3moe")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_expert_count(config["num_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+
+    def add(name, value):
+        value = value.detach().float().contiguous().numpy()
+        if value.ndim == 1 or "ffn_gate_inp" in name:
+            return writer.add_tensor(name, value)
+        bits = (value.view(numpy.uint32) >> 16).astype(numpy.uint16)  # exact: see randomise
+        writer.add_tensor(name, bits.view(numpy.uint8).reshape(*value.shape[:-1], -1),
+                          raw_dtype=gguf.GGMLQuantizationType.BF16)
+
+    state = model.state_dict()
+    add("token_embd.weight", state["model.embed_tokens.weight"])
+    add("output_norm.weight", state["model.norm.weight"])
+    add("output.weight", state["lm_head.weight"])
+    names = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+             "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+             "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.gate"}
+    for layer in range(config["num_hidden_layers"]):
+        ours, theirs = f"blk.{layer}.", f"model.layers.{layer}."
+        for name, source in names.items():
+            add(ours + name + ".weight", state[theirs + source + ".weight"])
+        both = state[theirs + "mlp.experts.gate_up_proj"]  # [experts][gate rows, then up rows][hidden]
+        size = config["moe_intermediate_size"]
+        add(ours + "ffn_gate_exps.weight", both[:, :size])
+        add(ours + "ffn_up_exps.weight", both[:, size:])
+        add(ours + "ffn_down_exps.weight", state[theirs + "mlp.experts.down_proj"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def make_experts(folder, config, seed):
+    """The case with the first seed from `seed` on whose routers have no near ties."""
+    os.makedirs(folder, exist_ok=True)
+    used, near = config["num_experts_per_tok"], 0.0
+    while near < NEAR:
+        generator = torch.Generator().manual_seed(seed)
+        made = AutoConfig.for_model(**config)
+        model = AutoModelForCausalLM.from_config(made, attn_implementation="eager").float().eval()
+        randomise(model, generator)
+        ids = torch.randint(2, config["vocab_size"], (1, TOKENS), generator=generator)
+        ids[0, 0] = 0
+        hidden, inputs = [], []
+        for layer in layers_of(model):
+            layer.register_forward_hook(lambda module, given, output: hidden.append(
+                (output[0] if isinstance(output, tuple) else output).reshape(TOKENS, -1)))
+            layer.mlp.register_forward_pre_hook(lambda module, given: inputs.append(given[0].reshape(TOKENS, -1)))
+        with torch.no_grad():
+            logits = model(ids).logits[0]
+            scores = [x @ layer.mlp.gate.weight.T for x, layer in zip(inputs, layers_of(model))]
+        sorted_scores = [score.sort(dim=-1, descending=True).values for score in scores]
+        near = min(float((s[:, used - 1] - s[:, used]).min()) for s in sorted_scores)
+        seed += 1000
+    picks = torch.stack([score.topk(used, dim=-1).indices for score in scores])
+    write_gguf(model, config, os.path.join(folder, "model.gguf"))
+    save_file({"input_ids": ids[0].to(torch.int32), "hidden": torch.stack(hidden).contiguous(),
+               "logits": logits[7::8].contiguous(), "picks": picks.to(torch.int32).contiguous()},
+              os.path.join(folder, "golden.safetensors"))
+    print(f"{folder}: seed {seed - 1000}, nearest scores {near:.3f}, logits within +-{logits.abs().max():.2f}, "
+          f"hidden within +-{torch.stack(hidden).abs().max():.2f}")
 
 
 def make(folder, config, seed):
@@ -111,7 +201,8 @@ def make(folder, config, seed):
 def main():
     out = sys.argv[1]
     for index, (name, config) in enumerate(CASES.items()):
-        make(os.path.join(out, name), config, 1000 + index)
+        if len(sys.argv) == 2 or name in sys.argv[2:]:
+            (make_experts if "num_experts" in config else make)(os.path.join(out, name), config, 1000 + index)
     with open(os.path.join(out, "VERSIONS"), "w") as file:
         file.write(f"torch {torch.__version__.split('+')[0]}\ntransformers {transformers.__version__}\n")
 

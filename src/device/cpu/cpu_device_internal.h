@@ -120,6 +120,8 @@ void cpu_norm(struct stream *stream, const struct norm_operation *operation);
 void cpu_rope_angles(struct stream *stream, const struct rope_angles_operation *operation);
 void cpu_rope(struct stream *stream, const struct rope_operation *operation);
 void cpu_activation(struct stream *stream, const struct activation_operation *operation);
+void cpu_route(struct stream *stream, const struct route_operation *operation);
+void cpu_matmul_experts(struct stream *stream, const struct matmul_experts_operation *operation);
 void cpu_gather(struct stream *stream, const struct gather_operation *operation);
 void cpu_key_index_build(struct stream *stream, const struct key_index_build_operation *operation);
 void cpu_compare_labels(struct stream *stream, const struct compare_labels_operation *operation);

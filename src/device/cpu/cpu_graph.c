@@ -41,3 +41,4 @@ void cpu_graph_destroy(struct graph *graph) {
             cpu_##name(stream, operation);                                                      \
     }
 OPERATIONS_OF_GRAPHS(CAPTURED)
+EXPERT_OPERATIONS_OF_GRAPHS(CAPTURED)
