@@ -624,8 +624,8 @@ struct device_operations {
      * the next stream_synchronize.  It launches nothing but copies, on another stream.  One at a time. */
     void (*overlap)(struct stream *stream, void (*work)(void *context), void *context);
     /* A graph: operations that are captured once and launched on that stream as often as wanted. Between begin and
-     * end the stream keeps what it is given instead of running it: embed, matmul, norm, rope_angles, rope,
-     * activation, route, matmul_experts, append, attend, key_index_build, choose, fetch, attend_rows, and nothing else; the last three
+     * end the stream keeps what it is given instead of running it: embed, matmul, norm, rope_angles, rope, activation,
+     * route, matmul_experts, append, attend, key_index_build, choose, fetch, attend_rows, nothing else; the last three
      * without results for the host but the places of lists. What they name in the host's memory is as it was then;
      * what differs from launch to launch is in the rows of the step and the limits of its lists. Spans of theirs are
      * the same or share nothing. After a launch KV and MEMORY_SHARED have what was written; of other memory that

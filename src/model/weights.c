@@ -70,7 +70,8 @@ static float vector_element(const struct gguf_tensor *tensor, size_t index) {
     }
 }
 
-/* A scale of the matrix NAME.weight, or of each expert: NAME.scale.  NAME.input_scale beside it would be for activations in 4 bits. */
+/* A scale of the matrix NAME.weight, or of each expert: NAME.scale.  NAME.input_scale would be for activations in 4
+ * bits. */
 static enum status load_scale(struct loader *loader, const char *matrix, size_t count,
                               struct weight *weight) {
     char name[NAME_BYTES + sizeof "input_scale"], found[96], expected[48];
