@@ -85,9 +85,11 @@ static int64_t layer_of(struct gguf_string name) {
     return i > 4 && i < name.length && name.text[i] == '.' ? layer : -1;
 }
 
+/* A router stays as it is: it is small, and what it rounds picks other experts. */
 static bool is_matrix(const struct gguf_tensor *tensor) {
     return tensor->dimension_count >= 2 && name_ends(tensor->name, "weight") &&
-           !name_ends(tensor->name, "_norm.weight") && !name_is(tensor->name, "position_embd.weight");
+           !name_ends(tensor->name, "_norm.weight") && !name_ends(tensor->name, ".ffn_gate_inp.weight") &&
+           !name_is(tensor->name, "position_embd.weight");
 }
 
 /* llama.cpp's rule of which layers matter more (use_more_bits in its llama-quant.cpp). */
@@ -108,7 +110,7 @@ static enum tensor_type mixed_type(const struct quantizer *quantizer, const stru
         if (mix == MIX_Q3_K_M) return layer < 2 ? TENSOR_Q5_K : TENSOR_Q4_K;
         return more ? TENSOR_Q6_K : plain;
     }
-    if (name_ends(name, ".ffn_down.weight")) {
+    if (name_ends(name, ".ffn_down.weight") || name_ends(name, ".ffn_down_exps.weight")) {
         if (mix == MIX_Q3_K_M) return layer < count / 16 ? TENSOR_Q5_K : TENSOR_Q4_K;
         return more ? TENSOR_Q6_K : plain;
     }

@@ -35,9 +35,11 @@ struct plan_tensor {
 };
 
 static const struct plan_tensor layer_tensors[] = {
-    {"attn_norm.weight", WIDTH, 0},      {"attn_q.weight", WIDTH, ROWS},   {"attn_v.weight", WIDTH, ROWS},
-    {"attn_output.weight", WIDTH, ROWS}, {"ffn_down.weight", WIDTH, ROWS}, {"ffn_up.weight", NARROW, ROWS},
-    {"ffn_gate.weight", ODD, ROWS},
+    {"attn_norm.weight", WIDTH, 0},        {"attn_q.weight", WIDTH, ROWS},
+    {"attn_v.weight", WIDTH, ROWS},        {"attn_output.weight", WIDTH, ROWS},
+    {"ffn_down.weight", WIDTH, ROWS},      {"ffn_up.weight", NARROW, ROWS},
+    {"ffn_gate.weight", ODD, ROWS},        {"ffn_gate_inp.weight", WIDTH, 4},
+    {"ffn_down_exps.weight", WIDTH, ROWS},
 };
 enum { LAYER_TENSORS = sizeof layer_tensors / sizeof layer_tensors[0] };
 
@@ -244,8 +246,12 @@ static void mixes(void **state) {
         assert_int_equal(type_of(&output, name), more ? TENSOR_Q6_K : TENSOR_Q4_K);
         snprintf(name, sizeof name, "blk.%d.ffn_down.weight", layer);
         assert_int_equal(type_of(&output, name), more ? TENSOR_Q6_K : TENSOR_Q4_K);
+        snprintf(name, sizeof name, "blk.%d.ffn_down_exps.weight", layer);
+        assert_int_equal(type_of(&output, name), more ? TENSOR_Q6_K : TENSOR_Q4_K);
         snprintf(name, sizeof name, "blk.%d.attn_q.weight", layer);
         assert_int_equal(type_of(&output, name), TENSOR_Q4_K);
+        snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", layer);
+        assert_int_equal(type_of(&output, name), TENSOR_F32);
     }
     gguf_close(&output);
     assert_ok(quantize("Q5_K_M", 2, &report, &error), error);
