@@ -208,8 +208,8 @@ const struct kv_layout *kv_cache_layout(const struct kv_cache *cache) {
     return &cache->layouts[0];
 }
 
-const struct kv_layout *kv_sequence_layout(const struct kv_sequence *sequence) {
-    return kv_cache_layout(sequence->cache);
+const struct kv_layout *kv_sequence_layer_layout(const struct kv_sequence *sequence, size_t layer_index) {
+    return kv_cache_layer_layout(sequence->cache, layer_index);
 }
 
 size_t kv_sequence_source_layer(const struct kv_sequence *sequence, size_t layer_index) {

@@ -167,7 +167,7 @@ uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache);
 const struct kv_layout *kv_cache_layer_layout(const struct kv_cache *cache, size_t layer_index);
 /* Of all chunks, of a cache with one group. */
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache);
-const struct kv_layout *kv_sequence_layout(const struct kv_sequence *sequence);
+const struct kv_layout *kv_sequence_layer_layout(const struct kv_sequence *sequence, size_t layer_index);
 /* The layer whose KV a layer attends to. */
 size_t kv_sequence_source_layer(const struct kv_sequence *sequence, size_t layer_index);
 const struct kv_cache_config *kv_cache_get_config(

@@ -18,6 +18,11 @@ static void add_counts(struct kv_watch_counts *sum, const struct kv_watch_counts
     sum->read_bytes += more->read_bytes;
 }
 
+/* Lines of a map: each layer has as many as the one with the most KV heads. */
+static size_t map_lines(const struct kv_cache_config *config) {
+    return config->layer_count * kv_heads_max(config);
+}
+
 static enum status watch_begin(struct kv_sequence *sequence, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     struct kv_watch *watch = sequence->watch;
@@ -28,7 +33,7 @@ static enum status watch_begin(struct kv_sequence *sequence, struct error *error
     }
     if (watch == NULL) {
         const size_t lanes = kv_lane_count(config);
-        watch = calloc(1, sizeof *watch + lanes * (2 * capacity + KV_MAP_COLUMNS_MAX));
+        watch = calloc(1, sizeof *watch + 2 * lanes * capacity + map_lines(config) * KV_MAP_COLUMNS_MAX);
         if (watch == NULL)
             return error_set(error, STATUS_MEMORY, "no memory for a map of %zu chunks", lanes * capacity);
         watch->lane_count = lanes;
@@ -162,21 +167,30 @@ static char character(const struct cell *cell) {
     return alphabet[bits];
 }
 
+static char draw_cell(const struct kv_sequence *sequence, size_t lane, uint64_t column, struct kv_map *map) {
+    struct cell cell = {.chunks = 0};
+    const uint64_t first = column * map->column_chunks;
+    for (uint64_t chunk = first; chunk < first + map->column_chunks && chunk < map->chunk_count; chunk++)
+        add_chunk(sequence, lane, chunk, &cell, map);
+    map->all += cell.chunks;
+    map->in_ram += cell.in_ram;
+    map->saved += cell.saved;
+    map->read += cell.read;
+    return character(&cell);
+}
+
+/* Of a KV head that a layer does not have a line says that nothing is there. */
 static void draw(const struct kv_sequence *sequence, struct kv_map *map) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    const struct cell nothing = {.chunks = 0};
     char *next = map->cells;
-    for (size_t lane = 0; lane < sequence->watch->lane_count; lane++)
-        for (uint64_t column = 0; column < map->column_count; column++) {
-            struct cell cell = {.chunks = 0};
-            const uint64_t first = column * map->column_chunks;
-            for (uint64_t chunk = first; chunk < first + map->column_chunks && chunk < map->chunk_count;
-                 chunk++)
-                add_chunk(sequence, lane, chunk, &cell, map);
-            *next++ = character(&cell);
-            map->all += cell.chunks;
-            map->in_ram += cell.in_ram;
-            map->saved += cell.saved;
-            map->read += cell.read;
-        }
+    for (size_t line = 0; line < map_lines(config); line++) {
+        const size_t layer = line / kv_heads_max(config), head = line % kv_heads_max(config);
+        const bool is_there = head < kv_heads(config, layer);
+        for (uint64_t column = 0; column < map->column_count; column++)
+            *next++ = is_there ? draw_cell(sequence, kv_lane(config, layer, head), column, map)
+                               : character(&nothing);
+    }
     *next = '\0';
 }
 
@@ -235,7 +249,7 @@ enum status kv_sequence_read_map(struct kv_sequence *sequence, uint64_t since, s
     map->column_chunks = 1;
     while (map->column_chunks * KV_MAP_COLUMNS_MAX < map->chunk_count) map->column_chunks *= 2;
     map->column_count = (map->chunk_count + map->column_chunks - 1) / map->column_chunks;
-    const size_t bytes = watch->lane_count * map->column_count;
+    const size_t bytes = map_lines(&sequence->cache->config) * map->column_count;
     const bool is_known = since > 0 && since == watch->number && watch->column_count == map->column_count &&
                           watch->column_chunks == map->column_chunks;
     map->cells = malloc(bytes + 1);

@@ -15,7 +15,7 @@ struct kv_watch {
     /* In the same block of memory. */
     uint8_t *rows; /* [lane][chunk]: that the token attended to */
     uint8_t *read; /* [lane][chunk]: 1: read from disk for it */
-    char *cells;   /* [lane][KV_MAP_COLUMNS_MAX]: what readers of the last map have, [lane][column_count] */
+    char *cells;   /* [line][KV_MAP_COLUMNS_MAX]: what readers of the last map have, [line][column_count] */
     size_t next_cell; /* from where on changes are looked for */
 };
 

@@ -15,14 +15,15 @@ enum status attention_weights_create(struct attention_weights *weights, const st
     *weights = (struct attention_weights){.config = config,
                                           .device = model->device,
                                           .in_tiers = in_tiers,
-                                          .group = config->head_count / config->kv_head_count,
                                           .row_capacity = row_capacity,
                                           .thread_count = pool != NULL ? pool_thread_count(pool) : 1};
-    TRY(model_config_check_alike(config, "an explanation", error));
     attention_kernels_init(&weights->attention, cpu_features());
     mass_kernels_init(&weights->mass, cpu_features());
-    const size_t partials = ((size_t)kv_chunks_of(row_capacity) + 1) * weights->group;
-    weights->scores = calloc(weights->group * row_capacity, sizeof *weights->scores);
+    size_t group_max = 1;
+    for (size_t i = 0; i < config->layer_count; i++)
+        group_max = max_size(group_max, config->head_count / config->layers[i].kv.kv_head_count);
+    const size_t partials = ((size_t)kv_chunks_of(row_capacity) + 1) * group_max;
+    weights->scores = calloc(group_max * row_capacity, sizeof *weights->scores);
     weights->m = calloc(partials, sizeof *weights->m);
     weights->s = calloc(partials, sizeof *weights->s);
     if (weights->scores == NULL || weights->m == NULL || weights->s == NULL)
@@ -40,17 +41,22 @@ void attention_weights_destroy(struct attention_weights *weights) {
     *weights = (struct attention_weights){0};
 }
 
-/* With the first query comes the layout. */
+/* With a query comes the layout of its layer. */
 static enum status reserve(struct attention_weights *weights, const struct kv_layout *layout,
                            struct error *error) {
-    if (weights->threads != NULL) return STATUS_OK;
-    weights->thread_bytes =
-        align_up(weights->attention.gather_scratch_bytes(weights->group, layout), THREAD_ALIGN) +
-        align_up(weights->group * layout->v_dimension * sizeof(float), THREAD_ALIGN);
+    const size_t thread_bytes =
+                     align_up(weights->attention.gather_scratch_bytes(weights->group, layout), THREAD_ALIGN) +
+                     align_up(weights->group * layout->v_dimension * sizeof(float), THREAD_ALIGN),
+                 chunk_bytes = align_up(layout->chunk_bytes, THREAD_ALIGN);
+    if (thread_bytes <= weights->thread_bytes && chunk_bytes <= weights->chunk_bytes) return STATUS_OK;
+    free(weights->threads);
+    free(weights->chunks);
+    weights->thread_bytes = max_size(thread_bytes, weights->thread_bytes);
+    weights->chunk_bytes = max_size(chunk_bytes, weights->chunk_bytes);
     weights->threads = aligned_alloc(THREAD_ALIGN, weights->thread_count * weights->thread_bytes);
-    weights->chunks =
-        aligned_alloc(THREAD_ALIGN, CHUNKS_TOGETHER * align_up(layout->chunk_bytes, THREAD_ALIGN));
+    weights->chunks = aligned_alloc(THREAD_ALIGN, CHUNKS_TOGETHER * weights->chunk_bytes);
     if (weights->threads != NULL && weights->chunks != NULL) return STATUS_OK;
+    weights->thread_bytes = weights->chunk_bytes = 0;
     return error_set(error, STATUS_MEMORY, "no memory for the attention to %zu tokens",
                      weights->row_capacity);
 }
@@ -61,6 +67,7 @@ struct head_run {
     struct attention_weights *weights;
     const struct kv_layout *layout;
     const float *q; /* [group][k_dimension] */
+    float scale;
     size_t row_count;
     const void *chunks[CHUNKS_TOGETHER]; /* that the host reads */
     size_t chunk_first, chunk_count;
@@ -86,7 +93,7 @@ static void score_part(void *context, const struct pool_worker *worker) {
                                                    .q = run->q,
                                                    .q_stride = run->layout->k_dimension,
                                                    .group = weights->group,
-                                                   .scale = weights->config->attention_scale,
+                                                   .scale = run->scale,
                                                    .m = weights->m + index * weights->group,
                                                    .s = weights->s + index * weights->group,
                                                    .o = (float *)(void *)room,
@@ -179,7 +186,7 @@ static enum status score_head(struct head_run *run, const struct attention_query
     for (run->chunk_first = 0; run->chunk_first < count; run->chunk_first += run->chunk_count) {
         run->chunk_count = min_size(CHUNKS_TOGETHER, count - run->chunk_first);
         struct kv_fetch fetch = {.sequence = query->sequence,
-                                 .layer_index = query->layer_index,
+                                 .layer_index = kv_sequence_source_layer(query->sequence, query->layer_index),
                                  .kv_head = query->kv_head,
                                  .chunk_first = run->chunk_first,
                                  .chunk_count = run->chunk_count};
@@ -195,10 +202,16 @@ static enum status score_head(struct head_run *run, const struct attention_query
 
 enum status attention_weights_add(struct attention_weights *weights, const struct attention_query *query,
                                   float *sums, struct error *error) {
-    const struct kv_layout *layout = kv_sequence_layout(query->sequence);
+    const struct layer_config *layer = &weights->config->layers[query->layer_index];
+    const struct kv_layout *layout = kv_sequence_layer_layout(query->sequence, query->layer_index);
+    weights->group = layer->head_count / layer->kv.kv_head_count;
     TRY(reserve(weights, layout, error));
-    struct head_run run = {
-        .weights = weights, .layout = layout, .q = query->q, .row_count = query->row_count, .sums = sums};
+    struct head_run run = {.weights = weights,
+                           .layout = layout,
+                           .q = query->q,
+                           .scale = layer->scale,
+                           .row_count = query->row_count,
+                           .sums = sums};
     TRY(score_head(&run, query, error));
     merge_partials(&run);
     share_out(&run, add_part);

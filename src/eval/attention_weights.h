@@ -18,9 +18,10 @@ struct attention_weights {
     struct attention_kernels attention;
     struct mass_kernels mass;
     bool in_tiers;
-    size_t group, row_capacity, thread_count, thread_bytes;
-    float *scores;    /* owned, [group][row_capacity]: of a KV head */
-    float *m, *s;     /* owned, [chunks][group]: the partials of its chunks; the last ones are merged */
+    size_t group; /* query heads of the KV head that is added */
+    size_t row_capacity, thread_count, thread_bytes, chunk_bytes;
+    float *scores; /* owned, [most of group][row_capacity]: of a KV head */
+    float *m, *s;  /* owned, [chunks][most of group]: the partials of its chunks; the last ones are merged */
     uint8_t *threads; /* owned, [thread_count][thread_bytes]: room of the kernels */
     uint8_t *chunks;  /* owned: copies of those that lie in MEMORY_DEVICE */
 };

@@ -9,9 +9,12 @@
 
 enum { SENTENCE_BYTES_MAX = 400 };
 
-/* Bytes of a layer's queries. */
+/* Bytes of a layer's queries, at most. */
 static size_t query_bytes(const struct explain *explain) {
     return explain->config->head_count * explain->config->k_dimension * sizeof *explain->queries;
+}
+static const struct kv_geometry *geometry_of(const struct explain *explain, size_t layer) {
+    return &explain->config->layers[layer].kv;
 }
 
 enum status explain_create(struct explain *explain, const struct model *model, size_t prompt_count,
@@ -46,21 +49,25 @@ void explain_note(void *context, const struct attention_event *event) {
         explain->layer = explain->kv_head = 0;
     }
     const size_t floats = query_bytes(explain) / sizeof *explain->queries;
-    memcpy(explain->queries + event->layer_index * floats, event->q, query_bytes(explain));
+    memcpy(explain->queries + event->layer_index * floats, event->q,
+           explain->config->head_count * geometry_of(explain, event->layer_index)->k_dimension *
+               sizeof(float));
     explain->noted_layers = event->layer_index + 1;
 }
 
 /* Adds the weights of the next KV head. */
 static enum status add_head(struct explain *explain, struct kv_sequence *sequence, struct error *error) {
     const struct model_config *config = explain->config;
-    const size_t group = config->head_count / config->kv_head_count, layer = explain->layer;
-    const struct attention_query query = {
-        .sequence = sequence,
-        .layer_index = layer,
-        .kv_head = explain->kv_head,
-        .row_count = explain->prompt_count + explain->step + 1,
-        .q = explain->queries +
-             (layer * config->head_count + explain->kv_head * group) * config->k_dimension};
+    const size_t layer = explain->layer;
+    const struct kv_geometry *geometry = geometry_of(explain, layer);
+    const size_t group = config->head_count / geometry->kv_head_count;
+    const struct attention_query query = {.sequence = sequence,
+                                          .layer_index = layer,
+                                          .kv_head = explain->kv_head,
+                                          .row_count = explain->prompt_count + explain->step + 1,
+                                          .q = explain->queries +
+                                               layer * config->head_count * config->k_dimension +
+                                               explain->kv_head * group * geometry->k_dimension};
     float *step = explain->steps + explain->step * explain->row_capacity;
     if (layer == 0 && explain->kv_head == 0) memset(step, 0, explain->row_capacity * sizeof *step);
     if (config->layers[layer].attention == ATTENTION_SLIDING) return STATUS_OK;
@@ -71,7 +78,7 @@ bool explain_work(struct explain *explain, struct kv_sequence *sequence, bool (*
                   void *pauses_context) {
     while (explain->layer < explain->noted_layers && explain->failed == STATUS_OK) {
         explain->failed = add_head(explain, sequence, &explain->failure);
-        explain->kv_head = (explain->kv_head + 1) % explain->config->kv_head_count;
+        explain->kv_head = (explain->kv_head + 1) % geometry_of(explain, explain->layer)->kv_head_count;
         explain->layer += explain->kv_head == 0;
         if (pauses != NULL && pauses(pauses_context)) break;
     }

@@ -38,7 +38,7 @@ static void read_map(void *context, struct engine *engine, const struct service_
         if (shown == NULL || shown->ticket == 0) shown = &live[i];
     }
     reading->selects = engine_selects(engine);
-    reading->layer_count = engine_config(engine)->layer_count;
+    reading->layer_count = model_stored_layers(engine_config(engine));
     reading->kv_head_count = engine_config(engine)->kv_head_count;
     reading->row_bytes = engine_kv_row_bytes(engine);
     reading->tiers = engine_tier_statistics(engine);

@@ -12,6 +12,7 @@
 #include "device/host_span.h"
 #include "engine/decode_rig.h"
 #include "engine/engine_internal.h"
+#include "model/tiny_model.h"
 
 enum {
     LAYERS = DECODE_RIG_LAYERS,
@@ -313,6 +314,37 @@ static void follows_and_ends(void **state) {
     run_close(&run);
 }
 
+/* Layers of different KV heads: a line for as many as any layer has, and of a layer that stores nothing none. */
+static void shows_layers_that_differ(void **state) {
+    const struct tiny_model tiny = tiny_model_of_groups(true);
+    struct decode_rig base;
+    struct run run;
+    (void)state;
+    decode_rig_open_model(&base, "map", &tiny, NULL, PROMPT + STEPS, 21);
+    run_open(&run, &base, "full", false, false);
+    for (int step = 0; step < 2; step++) {
+        struct kv_map map;
+        assert_ok(sequence_read_map(run.sequence, 0, &map, &base.error), base.error);
+        (void)decode_rig_step(&base, run.engine, run.sequence);
+        assert_int_equal(strlen(map.cells), (tiny.layer_count - 1) * 4 * map.column_count);
+        size_t chunks = 0;
+        for (size_t layer = 0; layer + 1 < tiny.layer_count; layer++)
+            for (size_t head = 0; head < 4; head++) {
+                const unsigned cell = cell_of(&run, &map, layer, head, 0),
+                               last = cell_of(&run, &map, layer, head, map.column_count - 1);
+                const bool is_there = head < (size_t)tiny.kv_heads[layer], slides = tiny.slides[layer] != 0;
+                chunks += is_there ? map.chunk_count : 0;
+                assert_int_equal(cell != 0, is_there);
+                assert_int_equal(last >> KV_CELL_ROWS_SHIFT & 3, is_there && step > 0 ? 3 : 0);
+                if (step > 0) assert_int_equal(cell >> KV_CELL_ROWS_SHIFT & 3, is_there && !slides ? 3 : 0);
+            }
+        assert_int_equal(map.all, chunks);
+        kv_map_deinit(&map);
+    }
+    run_close(&run);
+    decode_rig_close(&base);
+}
+
 static int rig_open(void **state) {
     struct decode_rig *base = calloc(1, sizeof *base);
     assert_non_null(base);
@@ -333,6 +365,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(shows_tiers, rig_open, rig_close),
         cmocka_unit_test_setup_teardown(aggregates_columns, rig_open, rig_close),
         cmocka_unit_test_setup_teardown(follows_and_ends, rig_open, rig_close),
+        cmocka_unit_test(shows_layers_that_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,12 +11,13 @@
 #include "eval/explain.h"
 #include "model/tiny_model.h"
 
-enum { PROMPT = 150, STEPS = 5, ROWS = PROMPT + STEPS, LAYERS = 3 };
+enum { PROMPT = 150, STEPS = 5, ROWS = PROMPT + STEPS, LAYERS_MAX = 7 };
 
 /* Keys and weights, noted and computed here. */
 struct plain {
     const struct model_config *config;
-    float *keys;   /* [LAYERS][ROWS][kv_head_count][k_dimension] */
+    float *keys; /* [LAYERS_MAX][ROWS] of `stride`, [kv_head_count][k_dimension] */
+    size_t stride;
     double *steps; /* [STEPS][ROWS] */
     size_t step;
     struct explain explain, parts; /* the second one works in parts */
@@ -31,32 +32,33 @@ static bool always(void *context) {
 static void note(void *context, const struct attention_event *event) {
     struct plain *plain = context;
     const struct model_config *config = plain->config;
-    const size_t width = config->kv_head_count * config->k_dimension;
-    float *keys = plain->keys + event->layer_index * ROWS * width;
-    for (size_t i = 0; i < event->row_count; i++)
+    const struct layer_config *layer = &config->layers[event->layer_index];
+    const size_t dimension = layer->kv.k_dimension, width = layer->kv.kv_head_count * dimension;
+    float *keys = plain->keys + layer->kv_layer * ROWS * plain->stride;
+    for (size_t i = 0; i < event->row_count && layer->kv_layer == event->layer_index; i++)
         memcpy(keys + event->positions[i] * width, event->k + i * width, width * sizeof *keys);
     explain_add(&plain->explain, event);
     explain_note(&plain->parts, event);
     const size_t rows = (size_t)event->positions[0] + 1;
-    if (event->row_count > 1 || rows <= PROMPT) return;
+    if (event->row_count > 1 || rows <= PROMPT || layer->attention == ATTENTION_SLIDING) return;
     plain->step = rows - PROMPT - 1;
     for (size_t head = 0; head < config->head_count; head++) {
-        const size_t kv_head = head / (config->head_count / config->kv_head_count);
+        const size_t kv_head = head / (config->head_count / layer->kv.kv_head_count);
         double weights[ROWS], all = 0;
         for (size_t row = 0; row < rows; row++) {
             double sum = 0;
-            for (size_t i = 0; i < config->k_dimension; i++)
-                sum += (double)event->q[head * config->k_dimension + i] *
-                       (double)keys[row * width + kv_head * config->k_dimension + i];
-            all += weights[row] = exp(sum * (double)config->attention_scale);
+            for (size_t i = 0; i < dimension; i++)
+                sum += (double)event->q[head * dimension + i] *
+                       (double)keys[row * width + kv_head * dimension + i];
+            all += weights[row] = exp(sum * (double)layer->scale);
         }
         for (size_t row = 0; row < rows; row++) plain->steps[plain->step * ROWS + row] += weights[row] / all;
     }
 }
 
-static void check_weights(struct device *device) {
-    struct tiny_model tiny = tiny_model_default("llama");
-    tiny.layer_count = LAYERS;
+static void check_weights(struct device *device, bool differ) {
+    struct tiny_model tiny = differ ? tiny_model_of_groups(true) : tiny_model_default("llama");
+    if (!differ) tiny.layer_count = 3;
     struct model *model;
     struct engine *engine;
     struct sequence *sequence;
@@ -65,6 +67,7 @@ static void check_weights(struct device *device) {
     int32_t tokens[ROWS];
     struct random random;
     tiny_model_load_on(&tiny, "explain", device, &model);
+    if (differ) tiny_model_unslide(model, 1);
     random_init(&random, 3);
     tiny_model_tokens(&tiny, &random, tokens, ROWS);
     const struct plan plan = {
@@ -72,8 +75,8 @@ static void check_weights(struct device *device) {
     assert_ok(engine_create(&engine, model, &plan, NULL, &error), error);
     assert_ok(sequence_create(&sequence, engine, &error), error);
     struct plain plain = {.config = &model->config};
-    plain.keys =
-        calloc(LAYERS * ROWS * model->config.kv_head_count * model->config.k_dimension, sizeof *plain.keys);
+    plain.stride = model->config.kv_head_count * model->config.k_dimension;
+    plain.keys = calloc(LAYERS_MAX * ROWS * plain.stride, sizeof *plain.keys);
     plain.steps = calloc(STEPS * ROWS, sizeof *plain.steps);
     assert_ok(explain_create(&plain.explain, model, PROMPT, STEPS, false, &error), error);
     assert_ok(explain_create(&plain.parts, model, PROMPT, STEPS, false, &error), error);
@@ -84,7 +87,8 @@ static void check_weights(struct device *device) {
         size_t pauses = 0, calls = 1;
         assert_ok(engine_step(engine, &sequence, &tokens[i], 1, &logits, &error), error);
         while (explain_work(&plain.parts, sequence_kv(sequence), always, &pauses)) calls++;
-        const size_t heads = LAYERS * model->config.kv_head_count;
+        const size_t heads =
+            kv_layer_lane(model->config.kv_groups, model->config.kv_head_count, tiny.layer_count, 0);
         assert_int_equal(calls, i < PROMPT ? 1 : heads);
         assert_int_equal(pauses, i < PROMPT ? 0 : heads);
     }
@@ -121,8 +125,11 @@ static void test_weights(void **state) {
     struct device *device;
     struct error error;
     assert_ok(device_cpu_create(&device, &options, &error), error);
-    check_weights(device);
-    for (uint64_t seed = 1; seed <= 4; seed++) check_weights(queued_device_create(&options, seed));
+    check_weights(device, false);
+    assert_ok(device_cpu_create(&device, &options, &error), error);
+    check_weights(device, true);
+    for (uint64_t seed = 1; seed <= 4; seed++)
+        check_weights(queued_device_create(&options, seed), seed % 2 == 0);
 }
 
 static void test_sentences(void **state) {
