@@ -24,7 +24,8 @@ DEVICE struct four unit_values(const struct weight_planes &table, uint64_t index
     for (uint32_t k = 0; k < 4; k++) {
         const uint32_t byte = codes >> 8 * k & 255;
         const int32_t code = T::IS_SIGNED ? (int32_t)(int8_t)byte : (int32_t)byte - T::OFFSET;
-        y.v[k] = scale * (float)code + minimum;
+        y.v[k] = scale * (float)code;
+        if (T::HAS_MINIMUM) y.v[k] += minimum; /* adding zero would lose the sign of a zero */
     }
     return y;
 }
