@@ -75,6 +75,8 @@ struct loam_model_options {
     /* "cpu"; "cuda", NVIDIA's first card, or "cuda:N": it holds all weights, and attends to everything; "auto": the
      * first card whose free memory holds the weights, else cpu.  NULL: cpu. */
     const char *device;
+    /* Weights of the last so many layers in the card's memory; it reads the others in RAM, over its bus.  0: all. */
+    size_t device_layers;
 };
 
 LOAM_API enum loam_status loam_model_open(struct loam_model **model, const char *path,

@@ -84,11 +84,12 @@ static enum status model_open(struct loam_model *model, const char *path,
     model->thread_count = options->thread_count;
     model->weights_host_bytes = options->weights_host_bytes;
     model->mask = device.mask;
+    const size_t device_layers = options->device_layers > 0 ? options->device_layers : SIZE_MAX;
     struct device_request request = {.name = options->device, .options = device};
     if (options->device != NULL && strcmp(options->device, "auto") == 0)
-        request.weights_bytes = model_file_bytes(path);
+        request.weights_bytes = model_device_bytes(path, device_layers);
     TRY(device_open(&model->device, &request, NULL, error));
-    TRY(model_load(&model->model, path, model->device, error));
+    TRY(model_load_split(&model->model, path, model->device, device_layers, error));
     if (options->weights_host_bytes > 0)
         TRY(model_limit_weights(model->model, options->weights_host_bytes, NULL, error));
     TRY(tokenizer_create(&model->tokenizer, &model->model->gguf, options->force_pre, error));

@@ -184,6 +184,13 @@ uint64_t kv_cache_used_bytes(const struct kv_cache *cache) {
     return cache->used_columns * cache_column_bytes(cache) + slots;
 }
 
+uint64_t kv_cache_used_device_bytes(const struct kv_cache *cache) {
+    const struct kv_cache_config *config = &cache->config;
+    uint64_t column = cache_column_bytes(cache);
+    if (config->rows_in_host) column = key_index_lanes(config) * config->key_index_bytes;
+    return config->key_index_on_disk ? 0 : cache->used_columns * column;
+}
+
 uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache) {
     return cache->column_count * cache_column_bytes(cache);
 }

@@ -161,6 +161,7 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
 /* Of a cache without sequences: the memory that there was KV in goes back to the system. */
 void kv_cache_give_back(struct kv_cache *cache);
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache);
+uint64_t kv_cache_used_device_bytes(const struct kv_cache *cache); /* of those, in MEMORY_DEVICE */
 uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache);
 
 /* Of a layer's chunks. */

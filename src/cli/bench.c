@@ -358,6 +358,10 @@ static enum status open_model(struct bench *bench, uint64_t threads, struct erro
         .kernels = cpu_mask_text(bench->session.mask, bench->kernels, sizeof bench->kernels),
         .cpu = cpu_model_name(),
         .device = bench->session.device->name,
+        .device_layers = device_memory_free(model->device) == UINT64_MAX
+                             ? 0
+                             : min_size(model->device_layers, model->config.layer_count),
+        .bus_bytes = model->bus_bytes,
         .size_bytes = model_tensor_bytes(&model->gguf),
         .parameter_count = model_parameter_count(&model->gguf),
         .weight_bytes_per_token = model_step_bytes(model),

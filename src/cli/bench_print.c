@@ -260,7 +260,7 @@ static void add_selection(json_t *row, const struct bench_test *test) {
     json_add(row, "reuse", reuse_json(&s->reuse, test->kv_row_bytes));
 }
 
-static void add_test(json_t *row, const struct bench_test *test) {
+static void add_test(json_t *row, const struct bench_model *model, const struct bench_test *test) {
     struct bench_statistics s = bench_statistics(test);
     char when[32] = "", name[160];
     struct tm utc;
@@ -270,7 +270,8 @@ static void add_test(json_t *row, const struct bench_test *test) {
     json_add_uint(row, "n_threads", test->threads);
     json_add(row, "type_k", json_string(kv_type_name(test->k_type)));
     json_add(row, "type_v", json_string(kv_type_name(test->v_type)));
-    json_add_uint(row, "n_gpu_layers", 0);
+    json_add_uint(row, "n_gpu_layers", model->device_layers);
+    json_add_uint(row, "weights_bus_bytes", model->bus_bytes);
     json_add(row, "test", json_string(test_name(test, name, sizeof name)));
     json_add_uint(row, "n_prompt", test->prompt_count);
     json_add_uint(row, "n_gen", test->generate_count);
@@ -336,7 +337,7 @@ static json_t *row_json(const struct bench_printer *p, const struct bench_test *
     json_add(row, "model_type", json_bytes(model->type, strlen(model->type)));
     json_add_uint(row, "model_size", model->size_bytes);
     json_add_uint(row, "model_n_params", model->parameter_count);
-    add_test(row, test);
+    add_test(row, p->model, test);
     json_add(row, "engine", json_string("loam"));
     json_add(row, "version", json_string(version_number));
     json_add(row, "kernels", json_string(model->kernels));

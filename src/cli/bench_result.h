@@ -18,7 +18,9 @@ enum bench_format { BENCH_MD, BENCH_JSON, BENCH_JSONL, BENCH_CSV };
 
 struct bench_model { /* the same in every row */
     const char *path, *architecture, *kernels, *cpu, *device;
-    char type[96]; /* "llama 1.24B Q4_K - Medium" */
+    size_t device_layers; /* in the memory of a device that has its own; 0: it has none */
+    uint64_t bus_bytes;   /* of weights in RAM that it reads for each pass */
+    char type[96];        /* "llama 1.24B Q4_K - Medium" */
     uint64_t size_bytes, parameter_count;
     uint64_t weight_bytes_per_token; /* read by one decode step, whatever the batch */
 };

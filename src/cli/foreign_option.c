@@ -10,7 +10,6 @@ static const struct {
 } foreign_options[] = {
     {"|hf|hfr|hf-repo|hff|hf-file|hft|hf-token|mu|model-url|dr|docker-repo|",
      "'loam pull hf:ORG/REPO:FILE' brings a model, and -m takes its name"},
-    {"|ngl|gpu-layers|n-gpu-layers|", "a model runs on one device as a whole: --device cuda, or auto"},
     {"|sm|split-mode|ts|tensor-split|mg|main-gpu|ot|override-tensor|cmoe|cpu-moe|ncmoe|n-cpu-moe|",
      "a model runs on one device as a whole: --device"},
     {"|nkvo|no-kv-offload|kvo|kv-offload|", "--kv-device and --kv-host say where K and V lie"},

@@ -366,6 +366,11 @@ const struct option_spec option_table[] = {
      .commands = COMPUTE_USERS, .group = GROUP_MACHINE,
      .help = "what computes: cpu; cuda or cuda:N, NVIDIA's first card or the one that loam devices lists so; auto: a "
              "card whose free memory holds the weights, where all of the context is read, else cpu"},
+    {.id = OPTION_GPU_LAYERS, .name = "n-gpu-layers", .short_name = "ngl", .alias = "gpu-layers",
+     .kind = ARGUMENT_COUNT, .argument = "N",
+     .commands = COMPUTE_USERS, .group = GROUP_MACHINE,
+     .help = "weights of the last N layers in the device's memory, all unless it is given; it reads the others in RAM "
+             "over the bus.  0: --device cpu"},
     {.id = OPTION_CPU_MASK, .name = "cpu-mask",
      .kind = ARGUMENT_WORD, .argument = "LEVEL", .default_text = "default",
      .choices = "default|ref|avx2|avx512|amx|neon|all",

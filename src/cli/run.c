@@ -33,8 +33,8 @@ struct run {
     struct answer answers[ENGINE_SEQUENCES_MAX];
     size_t answer_count;
     struct sampling sampling; /* of the first answer; the others have the seeds after it */
-    uint64_t kv_bytes_peak, reused_tokens;
-    char last_byte; /* written to standard output */
+    uint64_t kv_bytes_peak, kv_device_bytes_peak, reused_tokens; /* kv: in RAM and on the device */
+    char last_byte;                                              /* written to standard output */
 };
 
 /* Text of an answer that must wait until those before it are printed. */
@@ -409,8 +409,9 @@ static json_t *selection_json(struct engine *engine, bool has_receipt) {
 static void tiers_json(const struct run *run, json_t *root) {
     struct kv_tier_statistics tier = engine_tier_statistics(run->session.engine);
     json_t *kv = json_object(), *io = json_object();
-    json_add_uint(kv, "device_bytes_peak", 0);
-    json_add_uint(kv, "host_bytes_peak", run->kv_bytes_peak);
+    json_add_uint(kv, "device_bytes_peak",
+                  run->kv_device_bytes_peak + (run->plan.rows_in_host ? run->plan.unit_bytes : 0));
+    json_add_uint(kv, "host_bytes_peak", run->kv_bytes_peak - run->kv_device_bytes_peak);
     json_add_uint(kv, "disk_bytes", tier.write_bytes);
     json_add_uint(kv, "resident_layers", tier.resident_layers);
     json_add_uint(kv, "resident_heads", tier.resident_heads);
@@ -494,8 +495,10 @@ static enum status check_saving(const struct run *run, struct error *error) {
 static enum status report(struct run *run, enum status status, struct error *error) {
     if (run->session.engine == NULL) return status;                 /* it could not be made again */
     run->kv_bytes_peak = engine_kv_used_bytes(run->session.engine); /* it only grew */
+    run->kv_device_bytes_peak = engine_kv_device_bytes(run->session.engine);
     if (run->plan.disk_directory != NULL)
-        run->kv_bytes_peak = engine_tier_statistics(run->session.engine).host_bytes;
+        run->kv_bytes_peak =
+            run->kv_device_bytes_peak + engine_tier_statistics(run->session.engine).host_bytes;
     /* What is refused before any work has no figures. */
     if (status == STATUS_OK || status == STATUS_INTERRUPTED || run->generation.figures.prefill_tokens > 0)
         print_timings(run);

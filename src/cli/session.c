@@ -44,18 +44,41 @@ static bool reads_everything(const struct options *options) {
            strcmp(preset, "auto") == 0;
 }
 
+static size_t device_layers(const struct options *options) {
+    return option_given(options, OPTION_GPU_LAYERS) ? option_count(options, OPTION_GPU_LAYERS) : SIZE_MAX;
+}
+
 static enum status open_device(struct session *session, const char *path, const struct options *options,
                                struct error *error) {
     struct device_request request = {
         .name = option_text(options, OPTION_DEVICE),
         .options = {.thread_count = session->thread_count, .mask = session->mask}};
     struct error why;
+    if (option_given(options, OPTION_GPU_LAYERS)) {
+        if (option_count(options, OPTION_GPU_LAYERS) == 0)
+            request.name = "cpu";
+        else if (!option_given(options, OPTION_DEVICE))
+            request.name = "auto";
+    }
     if (request.name != NULL && strcmp(request.name, "auto") == 0) {
         if (option_given(options, OPTION_WEIGHTS_HOST) || !reads_everything(options)) request.name = "cpu";
-        request.weights_bytes = model_file_bytes(path);
+        request.weights_bytes = model_device_bytes(path, device_layers(options));
     }
     TRY(device_open(&session->device, &request, &why, error));
     if (why.status != STATUS_OK && !session->quiet) fprintf(stderr, "loam: note: %s\n", why.message);
+    return STATUS_OK;
+}
+
+static enum status load_model(struct session *session, const char *path, const struct options *options,
+                              struct error *error) {
+    const size_t layers = device_layers(options);
+    TRY(model_load_split(&session->model, path, session->device, layers, error));
+    const struct model *model = session->model;
+    if (model->bus_bytes > 0 && device_memory_free(session->device) != UINT64_MAX && !session->quiet)
+        fprintf(
+            stderr,
+            "loam: note: %zu of %zu layers are on %s; %.1f MiB of weights in RAM are read for each pass\n",
+            layers, model->config.layer_count, session->device->name, (double)model->bus_bytes / (1 << 20));
     return STATUS_OK;
 }
 
@@ -68,7 +91,7 @@ enum status session_open_path(struct session *session, const char *path, const s
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &session->mask, error));
     session->thread_count = thread_count != 0 ? thread_count : cpu_count();
     TRY(open_device(session, path, options, error));
-    TRY(model_load(&session->model, path, session->device, error));
+    TRY(load_model(session, path, options, error));
     if (option_given(options, OPTION_WEIGHTS_HOST))
         TRY(limit_weights(session, option_count(options, OPTION_WEIGHTS_HOST), error));
     session->load_seconds = clock_seconds() - began;

@@ -45,6 +45,8 @@ enum { EXPERT_GROUP_MAX = 2, ROUTE_USED_MAX = 64, ROUTE_GROUPS_MAX = 64 };
 /* A matrix that operations multiply with. */
 struct weight {
     struct matrix matrix; /* as the model file has it; data NULL: there is none */
+    /* Where weight_load puts it.  MEMORY_SHARED: operations read it over the device's bus.  The cpu has one memory. */
+    enum memory_kind kind;
     struct buffer memory; /* as the device has it, in a form of its own; the cpu's is the file's */
     /* Borrowed, host memory: products are multiplied by it, of a stack by that of the expert; NULL: they are not.
      * NVFP4 has it. */
@@ -702,6 +704,8 @@ enum status device_read_chunk(struct device *device, struct stream *stream, cons
                               size_t kv_head, uint64_t chunk, void *target, struct error *error)
     STATUS_CHECKED;
 
+/* Beside the weights, for the least of KV and activations. */
+enum { DEVICE_BESIDE_WEIGHTS_BYTES = 256 << 20 };
 /* Bytes of MEMORY_DEVICE that are free; UINT64_MAX: it is the host's memory. */
 uint64_t device_memory_free(struct device *device);
 /* Zeros where it does not count. */

@@ -8,9 +8,6 @@
 
 enum { CARDS_MAX = 1000 }; /* a larger number is a typo */
 
-/* Beside the weights, for the least of KV and activations. */
-static const uint64_t BESIDE_WEIGHTS_BYTES = 256u << 20;
-
 static enum status cuda_open(struct device **device, const struct device_request *request, uint32_t index,
                              struct error *error) {
     const struct cuda_device_options options = {.index = index,
@@ -21,7 +18,7 @@ static enum status cuda_open(struct device **device, const struct device_request
 /* Whether the weights fit the card; if not, it is closed again. */
 static bool cuda_holds(struct device *device, uint32_t index, uint64_t weights_bytes, struct error *why) {
     char available[32], needed[32];
-    const uint64_t free_bytes = device_memory_free(device), all = weights_bytes + BESIDE_WEIGHTS_BYTES;
+    const uint64_t free_bytes = device_memory_free(device), all = weights_bytes + DEVICE_BESIDE_WEIGHTS_BYTES;
     if (free_bytes >= all) return true;
     error_set(why, STATUS_MEMORY, "cuda:%u is not used: %s of its memory are free, the weights need %s",
               index, bytes_text(free_bytes, available, sizeof available),

@@ -183,7 +183,8 @@ const struct persistent_times *engine_persistent_times(const struct engine *engi
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
     return kv_tier_statistics(engine->cache);
 }
-enum status engine_fetch_counts(const struct engine *engine, struct fetch_counts *counts, struct error *error) {
+enum status engine_fetch_counts(const struct engine *engine, struct fetch_counts *counts,
+                                struct error *error) {
     return attention_fetch_counts(engine->attention, engine->stream, counts, error);
 }
 const struct model_config *engine_config(const struct engine *engine) { return &engine->model->config; }
@@ -198,6 +199,10 @@ void engine_give_back_memory(struct engine *engine) {
 size_t engine_sequence_capacity(const struct engine *engine) { return engine->sequence_capacity; }
 bool engine_saves(const struct engine *engine) { return engine->documents != NULL; }
 uint64_t engine_kv_used_bytes(const struct engine *engine) { return kv_cache_used_bytes(engine->cache); }
+uint64_t engine_kv_device_bytes(const struct engine *engine) {
+    if (device_memory_free(engine->model->device) == UINT64_MAX) return 0;
+    return kv_cache_used_device_bytes(engine->cache);
+}
 uint64_t engine_kv_bytes_per_token(const struct engine *engine) {
     return kv_cache_bytes_per_token(&engine->kv);
 }

@@ -276,6 +276,8 @@ const struct persistent_times *engine_persistent_times(const struct engine *engi
 const struct page_costs *engine_page_costs(const struct engine *engine);
 
 uint64_t engine_kv_used_bytes(const struct engine *engine);
+/* KV and key index in the memory of a device that has its own; 0: it has none. */
+uint64_t engine_kv_device_bytes(const struct engine *engine);
 uint64_t engine_kv_bytes_per_token(const struct engine *engine); /* with the key index */
 /* Bytes of K and V of one token in one KV head of one layer; the mean, where layers differ. */
 uint64_t engine_kv_row_bytes(const struct engine *engine);

@@ -13,10 +13,16 @@ static enum status load(struct model *model, const char *path, struct error *err
 }
 
 enum status model_load(struct model **model, const char *path, struct device *device, struct error *error) {
+    return model_load_split(model, path, device, SIZE_MAX, error);
+}
+
+enum status model_load_split(struct model **model, const char *path, struct device *device,
+                             size_t device_layers, struct error *error) {
     *model = NULL;
     struct model *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the model");
     made->device = device;
+    made->device_layers = device_layers;
     arena_init(&made->arena);
     enum status status = load(made, path, error);
     if (status != STATUS_OK) {

@@ -95,6 +95,8 @@ struct model {
     struct model_config config;
     struct gguf gguf;      /* the mapped file */
     struct device *device; /* borrowed */
+    size_t device_layers;  /* at least layer_count: all weights are in its memory */
+    uint64_t bus_bytes;    /* of the layers' weights that are not: read over the bus for each pass */
     struct weight token_embedding, position_embedding, output;
     struct span output_norm, output_norm_bias;
     struct span rope_frequency[ROPES_MAX]; /* [dimension / 2], scaling applied */
@@ -108,6 +110,11 @@ struct model {
 /* STATUS_MODEL: the message names the file, the tensor or key, what was found and what was expected. */
 enum status model_load(struct model **model, const char *path, struct device *device, struct error *error)
     STATUS_CHECKED;
+/* The weights of the last device_layers layers, and the output matrix, are in the device's memory.  Those of the layers
+ * before, and an embedding that is not the output matrix too, are in RAM, and the device reads them over its bus in
+ * each pass.  STATUS_MEMORY: the device is too small; the message says how many layers it has room for. */
+enum status model_load_split(struct model **model, const char *path, struct device *device,
+                             size_t device_layers, struct error *error) STATUS_CHECKED;
 void model_destroy(struct model *model); /* NULL allowed */
 /* Keeps at most host_bytes of weights in memory and reads the others from the file for each pass (weight_stream.h).
  * Call before the first pass.  faults: tests; NULL: none. */

@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+#include "base/checked.h"
+
 /* As in weight_stream.c: slots, and the most that a run of a file takes beyond its tensors, for blocks and gaps. */
 enum { SLOTS = 2, RUN_BYTES = 2 * 4096 + (64 << 10) };
 
@@ -86,11 +88,27 @@ uint64_t weight_sizes_host_bytes(const struct weight_sizes *sizes, uint64_t spar
     return spare >= least ? least + weight_sizes_resident(sizes, spare) * sizes->slot : 0;
 }
 
-uint64_t model_file_bytes(const char *path) {
+size_t weight_sizes_device_layers(const struct weight_sizes *sizes, uint64_t free_bytes) {
+    const uint64_t beside = sizes->top + DEVICE_BESIDE_WEIGHTS_BYTES;
+    if (sizes->layers == 0 || free_bytes <= beside) return 0;
+    return (size_t)min_size((free_bytes - beside) / (sizes->layers / sizes->layer_count + 1),
+                            sizes->layer_count);
+}
+
+uint64_t model_device_bytes(const char *path, size_t device_layers) {
     struct gguf gguf = {0};
+    struct arena arena;
+    struct model_config config;
     uint64_t bytes = 0;
-    if (gguf_open(&gguf, path, NULL) == STATUS_OK)
-        for (uint64_t i = 0; i < gguf.tensor_count; i++) bytes += gguf.tensors[i].size_bytes;
+    arena_init(&arena);
+    if (gguf_open(&gguf, path, NULL) == STATUS_OK &&
+        model_config_read(&config, &gguf, &arena, NULL) == STATUS_OK) {
+        const struct weight_sizes sizes = weight_sizes_of(&gguf, &config);
+        bytes = device_layers >= config.layer_count
+                    ? sizes.all
+                    : sizes.top + sizes.layers / config.layer_count * device_layers;
+    }
+    arena_deinit(&arena);
     gguf_close(&gguf);
     return bytes;
 }

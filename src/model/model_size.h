@@ -35,7 +35,11 @@ double weight_sizes_pass_bytes(const struct weight_sizes *sizes, uint64_t host_b
  * 0: it is less than that. */
 uint64_t weight_sizes_host_bytes(const struct weight_sizes *sizes, uint64_t spare);
 
-/* Bytes of all tensors of a model file; 0: it cannot be read, and model_load says why. */
-uint64_t model_file_bytes(const char *path);
+/* Layers that fit so many bytes of a device, beside what is there as well (device.h). */
+size_t weight_sizes_device_layers(const struct weight_sizes *sizes, uint64_t free_bytes);
+
+/* Of the tensors of a model file that are in a device's memory with so many layers there (model_load_split); 0: it
+ * cannot be read, as model_load will say. */
+uint64_t model_device_bytes(const char *path, size_t device_layers);
 
 #endif

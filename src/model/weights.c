@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "model/model_internal.h"
+#include "model/model_size.h"
 #include "model/rope_scaling.h"
 #include "tensor/half.h"
 
@@ -25,6 +26,8 @@ struct loader {
     size_t vectors_used;   /* bytes */
     char name[NAME_BYTES]; /* of the tensor in work */
     size_t layer;          /* names are made for this layer */
+    enum memory_kind kind; /* of matrices */
+    uint64_t free_bytes;   /* of the device, before the first matrix */
 };
 
 static const char *layer_tensor(struct loader *loader, const char *suffix) {
@@ -95,6 +98,18 @@ static enum status load_scale(struct loader *loader, const char *matrix, size_t 
     return STATUS_OK;
 }
 
+/* Behind the error of a device without memory. */
+static enum status say_what_fits(struct loader *loader) {
+    const struct model_config *config = &loader->model->config;
+    const struct weight_sizes sizes = weight_sizes_of(&loader->model->gguf, config);
+    const size_t layers = weight_sizes_device_layers(&sizes, loader->free_bytes);
+    if (loader->error == NULL || loader->free_bytes == UINT64_MAX || layers >= config->layer_count)
+        return STATUS_MEMORY;
+    const struct error first = *loader->error;
+    return error_set(loader->error, STATUS_MEMORY, "%.350s; of %zu layers it has room for %zu: -ngl %zu",
+                     first.message, config->layer_count, layers, layers);
+}
+
 /* The weight of a tensor whose shape is right, of `rows` rows in all; it may have so many scales. */
 static enum status adopt_matrix(struct loader *loader, const char *name, const struct gguf_tensor *tensor,
                                 size_t rows, size_t scale_count, struct weight *weight) {
@@ -111,8 +126,12 @@ static enum status adopt_matrix(struct loader *loader, const char *name, const s
     weight->matrix = (struct matrix){tensor->type, tensor->data, rows, columns, row_bytes};
     if (strncmp(name, "blk.", 4) == 0 || strcmp(name, "output.weight") == 0) /* not a table of rows */
         TRY(load_scale(loader, name, scale_count, weight));
+    weight->kind = loader->kind;
+    if (loader->kind == MEMORY_SHARED && weight != &loader->model->token_embedding)
+        loader->model->bus_bytes += bytes;
     struct device *device = loader->model->device;
-    return device->operations->weight_load(device, weight, loader->error);
+    const enum status status = device->operations->weight_load(device, weight, loader->error);
+    return status == STATUS_MEMORY && loader->kind == MEMORY_DEVICE ? say_what_fits(loader) : status;
 }
 
 /* w[rows][columns]; absent is an error. */
@@ -262,7 +281,12 @@ static enum status load_top(struct loader *loader) {
     struct model *model = loader->model;
     const struct model_config *config = &model->config;
     size_t hidden = config->hidden_size;
+    const bool has_output = gguf_find_tensor(&model->gguf, "output.weight") != NULL;
+    const bool is_split = model->device_layers < config->layer_count;
+    loader->kind =
+        is_split && has_output ? MEMORY_SHARED : MEMORY_DEVICE; /* of which a pass reads few rows */
     TRY(load_matrix(loader, "token_embd.weight", config->vocabulary_size, hidden, &model->token_embedding));
+    loader->kind = MEMORY_DEVICE;
     if (config->family == FAMILY_OPT) {
         TRY(load_matrix(loader, "position_embd.weight", config->context_length + config->position_offset,
                         hidden, &model->position_embedding));
@@ -270,7 +294,7 @@ static enum status load_top(struct loader *loader) {
     }
     TRY(load_vector(loader, "output_norm.weight", hidden, true, &model->output_norm));
     model->output = model->token_embedding; /* tied, unless the file has another */
-    if (gguf_find_tensor(&model->gguf, "output.weight") != NULL)
+    if (has_output)
         TRY(load_matrix(loader, "output.weight", config->vocabulary_size, hidden, &model->output));
     return config->has_rope ? load_rope(loader) : STATUS_OK;
 }
@@ -338,6 +362,8 @@ static enum status load_all(struct loader *loader) {
     model->layers = arena_array(&model->arena, model->config.layer_count, sizeof *model->layers);
     if (model->layers == NULL) return error_set(loader->error, STATUS_MEMORY, "no memory for the layers");
     for (loader->layer = 0; loader->layer < model->config.layer_count; loader->layer++) {
+        const size_t behind = model->config.layer_count - loader->layer;
+        loader->kind = behind > model->device_layers ? MEMORY_SHARED : MEMORY_DEVICE;
         TRY(load_attention(loader, &model->layers[loader->layer]));
         TRY(load_ffn(loader, &model->layers[loader->layer]));
     }
@@ -346,7 +372,7 @@ static enum status load_all(struct loader *loader) {
 }
 
 enum status weights_load(struct model *model, struct error *error) {
-    struct loader loader = {.model = model, .error = error};
+    struct loader loader = {.model = model, .error = error, .free_bytes = device_memory_free(model->device)};
     enum status status = load_all(&loader);
     free(loader.staging);
     free(loader.used);

@@ -137,7 +137,6 @@ static void usage_errors_exit_2(void **state) {
         {{"version", "--verbos"}, 2, "unknown option '--verbos'; did you mean '--verbose'?"},
         {{"version", "--vrebose"}, 2, "did you mean '--verbose'?"},
         {{"version", "--zzz"}, 2, "'loam help version' lists them"},
-        {{"run", "-ngl", "99"}, 2, "run: loam has no '-ngl': a model runs on one device"},
         {{"serve", "-hf", "org/repo"}, 2, "'loam pull hf:ORG/REPO:FILE' brings a model"},
         {{"run", "-fa"}, 2, "loam has no '-fa'"},
         {{"chat", "--mlock"}, 2, "--weights-host"},

@@ -65,6 +65,12 @@ static void test_same_text(void **state) {
     if (in_ram.code != 0) fail_msg("exit code %d: %s", in_ram.code, in_ram.complaints);
     assert_string_equal(in_ram.output, cpu);
     process_deinit(&in_ram);
+    struct process_result split = run_on("memory=64M", "cuda", "--n-gpu-layers=1");
+    assert_string_equal(split.output, cpu);
+    process_deinit(&split);
+    struct process_result none = run_on("fail=any:1:999", "cuda", "--n-gpu-layers=0"); /* no call was made */
+    assert_string_equal(none.output, cpu);
+    process_deinit(&none);
     free(cpu), free(cuda);
 }
 
@@ -78,6 +84,7 @@ static void test_faults(void **state) {
     process_deinit(&result);
     expect_failure("fail=any:900:999", "cuda", NULL, 1, "CUDA_ERROR_UNKNOWN"); /* off the bus */
     expect_failure("memory=2M", "cuda", NULL, 5, "weights: cuda: ");
+    expect_failure("memory=2M", "cuda", NULL, 5, "layers it has room for 0: -ngl 0");
     expect_failure("memory=13M", "cuda", NULL, 5, "of 13.00 MiB are free, device memory of");
     expect_failure("seed=1", "cuda", "--preset=quest", 1,
                    "select=quest: the cuda device cannot choose so: try --preset full");

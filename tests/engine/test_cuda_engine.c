@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../platform/scratch.h"
 #include "base/random.h"
@@ -173,6 +174,49 @@ static void families_match(void **state) {
     };
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
         if (test_takes_next()) family_check(&families[i], test_seed(31) + i);
+}
+
+/* ---- weights in RAM ---- */
+
+static uint64_t layer_bytes(const struct layer_weights *layer) {
+    const struct weight *weights[] = {&layer->q,    &layer->k,  &layer->v,   &layer->output,
+                                      &layer->gate, &layer->up, &layer->down};
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++)
+        bytes += weights[i]->matrix.rows * weights[i]->matrix.row_bytes;
+    return bytes;
+}
+
+/* The device reads some layers' weights over the bus: the same bits, for prompts and for steps. */
+static void weights_may_stay_in_ram(void **state) {
+    (void)state;
+    struct rig rig;
+    struct tiny_model tiny = tiny_model_default("llama");
+    char path[64];
+    tiny.type = TENSOR_Q8_0;
+    rig_open(&rig, &tiny, test_seed(13));
+    struct plan plan = plan_of(&rig, "full", KV_F16);
+    float *expected = answer(&rig, CUDA, &plan);
+    tiny_model_write(&tiny, tiny_model_path("cuda-split", path, sizeof path));
+    const size_t layers = rig.model[CUDA]->config.layer_count;
+    model_destroy(rig.model[CUDA]);
+    assert_ok(model_load_split(&rig.model[CUDA], path, rig.device[CUDA], 1, &rig.error), rig.error);
+    unlink(path);
+    const struct model *model = rig.model[CUDA];
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < layers; i++) {
+        const bool in_ram = i + 1 < layers;
+        assert_int_equal(model->layers[i].q.memory.kind, in_ram ? MEMORY_SHARED : MEMORY_DEVICE);
+        assert_int_equal(model->layers[i].down.memory.kind, in_ram ? MEMORY_SHARED : MEMORY_DEVICE);
+        if (in_ram) bytes += layer_bytes(&model->layers[i]);
+    }
+    assert_int_equal(model->bus_bytes, bytes);
+    assert_int_equal(model->output.memory.kind, MEMORY_DEVICE);
+    float *found = answer(&rig, CUDA, &plan);
+    assert_memory_equal(found, expected, (PROMPT + STEPS) * rig.width * sizeof *found);
+    free(found), free(expected);
+    plan_deinit(&plan);
+    rig_close(&rig);
 }
 
 /* ---- batches ---- */
@@ -628,6 +672,7 @@ int main(void) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_match),
+        cmocka_unit_test(weights_may_stay_in_ram),
         cmocka_unit_test(batches_give_the_same_bits),
         cmocka_unit_test(graphs_give_the_bits_of_their_operations),
         cmocka_unit_test(graphs_that_choose_give_the_bits_of_their_operations),

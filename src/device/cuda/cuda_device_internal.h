@@ -127,6 +127,8 @@ void cuda_work_download(struct stream *stream, void *target, struct span source,
 /* ---- cuda_weights.c ---- */
 
 struct weight_planes cuda_planes(const struct weight *weight);
+struct weight_planes cuda_planes_at(const struct weight *weight, uint64_t first); /* or a copy of it */
+size_t cuda_planes_bytes(const struct weight *weight);
 enum status cuda_weight_load(struct device *device, struct weight *weight, struct error *error)
     STATUS_CHECKED;
 void cuda_weight_release(struct device *device, struct weight *weight);

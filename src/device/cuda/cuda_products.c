@@ -32,6 +32,11 @@ bool product_is_quantized(const struct matmul_operation *operation) {
     return true;
 }
 
+/* Many rows read a weight once for each tile of rows; over the bus it comes once. */
+static bool weight_crosses(const struct product *p, size_t i) {
+    return p->row_count > CUDA_MATVEC_ROWS && p->operation->weights[i]->kind == MEMORY_SHARED;
+}
+
 /* Offsets first, then addresses. */
 bool product_take_places(struct product *p) {
     const struct matmul_operation *operation = p->operation;
@@ -48,12 +53,20 @@ bool product_take_places(struct product *p) {
         p->is_copied[i] = operation->y[i].buffer->kind == MEMORY_SHARED && !operation->accumulate &&
                           operation->y_stride[i] == outputs;
         if (p->is_copied[i]) p->y[i] = place(&used, rows * outputs * sizeof(float));
+        if (weight_crosses(p, i)) p->weights[i] = place(&used, cuda_planes_bytes(operation->weights[i]));
     }
     const uint64_t base = cuda_scratch(p->stream, used);
     p->bytes += base, p->halves += base, p->scales += base;
     for (size_t i = 0; i < operation->weight_count; i++)
         p->y[i] = p->is_copied[i] ? p->y[i] + base : cuda_address(operation->y[i]);
-    return base != 0;
+    if (base == 0) return false;
+    for (size_t i = 0; i < operation->weight_count; i++) {
+        const struct weight *weight = operation->weights[i];
+        if (!weight_crosses(p, i)) continue;
+        p->weights[i] += base;
+        cuda_stream_copy(&p->stream->queue, p->weights[i], weight->memory.address, cuda_planes_bytes(weight));
+    }
+    return true;
 }
 
 void product_quantize(const struct product *p, const struct norm_operation *norm) {
@@ -137,9 +150,11 @@ size_t product_parts(const struct product *p, enum tensor_type type, struct matv
     const struct matmul_operation *operation = p->operation;
     size_t count = 0;
     for (size_t i = 0; i < operation->weight_count; i++) {
-        const struct matrix *matrix = &operation->weights[i]->matrix;
+        const struct weight *weight = operation->weights[i];
+        const struct matrix *matrix = &weight->matrix;
         if (matrix->type != type) continue;
-        parts[count++] = (struct matvec_part){.weight = cuda_planes(operation->weights[i]),
+        const uint64_t at = weight_crosses(p, i) ? p->weights[i] : weight->memory.address;
+        parts[count++] = (struct matvec_part){.weight = cuda_planes_at(weight, at),
                                               .bias = cuda_address(operation->biases[i]),
                                               .y = p->y[i],
                                               .rows = (uint32_t)matrix->rows,

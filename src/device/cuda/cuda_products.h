@@ -12,12 +12,15 @@ struct product {
     uint64_t halves, scales;          /* of many rows */
     uint64_t y[DEVICE_GROUP_MAX];     /* where the outputs are made */
     bool is_copied[DEVICE_GROUP_MAX]; /* from there to operation->y */
+    /* Of many rows, which read a weight more than once: where one of RAM is copied to; 0: it is used in place */
+    uint64_t weights[DEVICE_GROUP_MAX];
 };
 
 void product_init(struct product *p, struct stream *stream, const struct matmul_operation *operation);
 /* All its weights take inputs of 8 bits. */
 bool product_is_quantized(const struct matmul_operation *operation);
-/* Scratch for inputs, and for outputs that are copied; where outputs are made.  False: the device is broken. */
+/* Scratch for inputs, for weights of RAM, and for outputs that are copied; where outputs are made.  False: the device
+ * is broken. */
 bool product_take_places(struct product *p);
 /* Inputs of 8 bits, of the norm of its x or, NULL, of the operation's x. */
 void product_quantize(const struct product *p, const struct norm_operation *norm);

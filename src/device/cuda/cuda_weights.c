@@ -1,4 +1,4 @@
-/* Weights: repacked by all threads into pinned memory, part by part, and copied to the card behind. */
+/* Weights: repacked by all threads into pinned memory, part by part, and copied to the card behind; or left there. */
 #include <string.h>
 
 #include "base/assert.h"
@@ -24,11 +24,16 @@ static struct plane_sizes sizes_of(const struct matrix *matrix) {
     return sizes;
 }
 
-struct weight_planes cuda_planes(const struct weight *weight) {
+size_t cuda_planes_bytes(const struct weight *weight) { return sizes_of(&weight->matrix).total; }
+
+struct weight_planes cuda_planes_at(const struct weight *weight, uint64_t first) {
     const struct plane_sizes sizes = sizes_of(&weight->matrix);
-    const uint64_t first = weight->memory.address;
     return (struct weight_planes){first + sizes.offset[0], first + sizes.offset[1], first + sizes.offset[2],
                                   first + sizes.offset[3]};
+}
+
+struct weight_planes cuda_planes(const struct weight *weight) {
+    return cuda_planes_at(weight, weight->memory.address);
 }
 
 struct repack_run {
@@ -65,6 +70,14 @@ static void part_load(struct stream *stream, const struct weight *weight, const 
         cuda_stream_copy(&stream->queue,
                          weight->memory.address + sizes->offset[i] + row_begin * sizes->row[i],
                          staged.pinned + offset[i], sizes->row[i] * row_count);
+}
+
+/* It stays in the host's memory, where the card reads it. */
+static void repack_in_place(struct cuda_device *device, const struct weight *weight,
+                            const struct plane_sizes *sizes) {
+    struct repack_run run = {.matrix = &weight->matrix, .sizes = sizes, .row_count = weight->matrix.rows};
+    for (size_t i = 0; i < PLANES; i++) run.planes[i] = (uint8_t *)weight->memory.host + sizes->offset[i];
+    pool_run(device->pool, repack_task, &run);
 }
 
 /* The kernels of its type are compiled now, not in the middle of the first prompt. */
@@ -106,10 +119,14 @@ enum status cuda_weight_load(struct device *base, struct weight *weight, struct 
     cuda_device_enter(device);
     TRY(kernels_prepare(device, matrix->type, error));
     const struct plane_sizes sizes = sizes_of(matrix);
-    enum status status = cuda_allocate(base, MEMORY_DEVICE, sizes.total, &weight->memory, error);
+    enum status status = cuda_allocate(base, weight->kind, sizes.total, &weight->memory, error);
     if (status != STATUS_OK) {
         if (error != NULL) error_prefix(error, "weights");
         return status;
+    }
+    if (weight->kind == MEMORY_SHARED) {
+        repack_in_place(device, weight, &sizes);
+        return STATUS_OK;
     }
     const size_t rows = max_size((PART_BYTES - PLANES * PLANE_ALIGN) / sizes.row_all, 1);
     for (size_t row = 0; row < matrix->rows; row += rows)

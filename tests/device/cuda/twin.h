@@ -53,15 +53,14 @@ static inline void twin_upload(struct twin *twin, struct buffer memory[TWINS], c
                                size_t bytes) {
     struct error error;
     for (size_t on = 0; on < TWINS; on++) {
-        assert_ok(twin_operations(twin, on)->allocate(twin->device[on], MEMORY_DEVICE, bytes, &memory[on],
-                                                      &error),
-                  error);
+        assert_ok(
+            twin_operations(twin, on)->allocate(twin->device[on], MEMORY_DEVICE, bytes, &memory[on], &error),
+            error);
         twin_operations(twin, on)->upload(twin->stream[on], span_of(&memory[on], 0), source, bytes);
     }
 }
 static inline void twin_release(struct twin *twin, struct buffer memory[TWINS]) {
-    for (size_t on = 0; on < TWINS; on++)
-        twin_operations(twin, on)->release(twin->device[on], &memory[on]);
+    for (size_t on = 0; on < TWINS; on++) twin_operations(twin, on)->release(twin->device[on], &memory[on]);
 }
 
 /* The same floats on both, and what both have made of them. */
@@ -117,6 +116,7 @@ static inline void twin_weight_make(struct twin *twin, struct twin_weight *weigh
     struct convert_kernels convert;
     struct error error;
     uint64_t row_bytes;
+    const enum memory_kind kind = random_below(&twin->random, 2) ? MEMORY_DEVICE : MEMORY_SHARED;
     convert_kernels_init(&convert, 0);
     assert_true(tensor_row_bytes(type, columns, &row_bytes));
     uint8_t *data = malloc(rows * (size_t)row_bytes);
@@ -128,7 +128,8 @@ static inline void twin_weight_make(struct twin *twin, struct twin_weight *weigh
         convert.dequantize[type](data + r * row_bytes, row, columns);
     }
     for (size_t on = 0; on < TWINS; on++) {
-        weight->on[on] = (struct weight){.matrix = {type, data, rows, columns, (size_t)row_bytes}};
+        weight->on[on] =
+            (struct weight){.matrix = {type, data, rows, columns, (size_t)row_bytes}, .kind = kind};
         assert_ok(twin_operations(twin, on)->weight_load(twin->device[on], &weight->on[on], &error), error);
     }
 }
