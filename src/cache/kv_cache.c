@@ -79,7 +79,10 @@ static enum memory_kind key_index_memory(const struct kv_cache_config *config) {
 /* Views of every group show the slabs that there are now. */
 static void show_slabs(struct kv_cache *cache) {
     for (size_t i = 0; i < kv_group_count(&cache->config); i++) {
-        if (cache->owner == NULL) cache->pools[i].list[POOL_ROWS] = cache->slabs[i].pool;
+        if (cache->owner == NULL) {
+            cache->pools[i].list[POOL_ROWS] = cache->slabs[i].pool;
+            cache->pools[i].list[POOL_NEAR_ROWS] = cache->near.pool;
+        }
         cache->pools[i].list[POOL_OTHER] = cache->key_index.pool;
     }
 }
@@ -91,12 +94,19 @@ static void release_key_index(struct kv_cache *cache) {
 }
 
 static enum status create_slabs(struct kv_cache *cache, struct error *error) {
+    const size_t near = cache->config.near_layers;
+    ASSERT(near == 0 || (cache->config.rows_in_host && cache->config.groups == NULL));
+    enum status status = slab_init(&cache->near, cache->device, MEMORY_DEVICE, cache->layouts[0].chunk_bytes,
+                                   near * cache->config.kv_head_count * cache->column_count, error);
+    if (status != STATUS_OK && error != NULL) error_prefix(error, "KV cache");
+    TRY(status);
     for (size_t i = 0; i < kv_group_count(&cache->config); i++) {
         const struct kv_group group = kv_group_at(&cache->config, i);
-        const uint64_t count = group.layer_count * group.geometry.kv_head_count * cache->column_count;
-        enum status status = slab_init(&cache->slabs[i], cache->device,
-                                       cache->config.rows_in_host ? MEMORY_SHARED : MEMORY_DEVICE,
-                                       cache->layouts[i].chunk_bytes, count, error);
+        const uint64_t count =
+            (group.layer_count - near) * group.geometry.kv_head_count * cache->column_count;
+        status = slab_init(&cache->slabs[i], cache->device,
+                           cache->config.rows_in_host ? MEMORY_SHARED : MEMORY_DEVICE,
+                           cache->layouts[i].chunk_bytes, count, error);
         if (status != STATUS_OK && error != NULL) error_prefix(error, "KV cache");
         TRY(status);
     }
@@ -153,6 +163,7 @@ void kv_cache_destroy(struct kv_cache *cache) {
     ASSERT(cache->sequence_count == 0 && cache->used_columns == 0);
     release_key_index(cache);
     for (size_t i = 0; i < KV_GROUPS_MAX; i++) slab_deinit(&cache->slabs[i]);
+    slab_deinit(&cache->near);
     if (cache->owner != NULL) cache->owner->destroy(cache);
     free(cache->free_columns);
     free(cache->column_users);
@@ -187,7 +198,9 @@ uint64_t kv_cache_used_bytes(const struct kv_cache *cache) {
 uint64_t kv_cache_used_device_bytes(const struct kv_cache *cache) {
     const struct kv_cache_config *config = &cache->config;
     uint64_t column = cache_column_bytes(cache);
-    if (config->rows_in_host) column = key_index_lanes(config) * config->key_index_bytes;
+    if (config->rows_in_host)
+        column = key_index_lanes(config) * config->key_index_bytes +
+                 config->near_layers * config->kv_head_count * cache->layouts[0].chunk_bytes;
     return config->key_index_on_disk ? 0 : cache->used_columns * column;
 }
 
@@ -202,6 +215,7 @@ void kv_cache_give_back(struct kv_cache *cache) {
     ASSERT(cache->used_columns == 0);
     cache->fresh_first = cache->free_count = 0;
     for (size_t i = 0; i < KV_GROUPS_MAX; i++) (void)slab_renew(&cache->slabs[i]);
+    (void)slab_renew(&cache->near);
     (void)slab_renew(&cache->key_index);
     show_slabs(cache);
 }
@@ -435,11 +449,16 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
     free(sequence);
 }
 
-/* The slot of a chunk in its group's slab. */
-static uint64_t chunk_slot(const struct kv_cache *cache, size_t layer, uint64_t column, size_t head) {
-    const struct kv_groups *groups = cache->config.groups;
-    const size_t number = groups != NULL ? groups->in_group[layer] : layer;
-    return (number * cache->column_count + column) * kv_heads(&cache->config, layer) + head;
+/* Of a chunk in its group's slab, or in the near one. */
+static uint32_t chunk_place(const struct kv_cache *cache, size_t layer, uint64_t column, size_t head) {
+    const struct kv_cache_config *config = &cache->config;
+    const bool is_near = layer < config->near_layers;
+    const size_t number = config->groups != NULL ? config->groups->in_group[layer]
+                          : is_near              ? layer
+                                                 : layer - config->near_layers;
+    const uint64_t slot = (number * cache->column_count + column) * kv_heads(config, layer) + head;
+    ASSERT(slot < (is_near ? &cache->near : &cache->slabs[kv_group_of(config, layer)])->slot_count);
+    return place_make(is_near ? POOL_NEAR_ROWS : POOL_ROWS, slot);
 }
 
 /* Enters the places of the column's chunks as number `index` of the sequence. */
@@ -448,12 +467,9 @@ static void column_enter(struct kv_sequence *sequence, uint64_t index, uint64_t 
     const struct kv_cache_config *config = &cache->config;
     sequence->columns[index] = column;
     for (size_t layer = 0; layer < config->layer_count && cache->owner == NULL; layer++)
-        for (size_t head = 0; head < kv_heads(config, layer); head++) {
-            const uint64_t slot = chunk_slot(cache, layer, column, head);
-            ASSERT(slot < cache->slabs[kv_group_of(config, layer)].slot_count);
+        for (size_t head = 0; head < kv_heads(config, layer); head++)
             page_table_set(&sequence->chunks, kv_lane(config, layer, head), index,
-                           place_make(POOL_ROWS, slot));
-        }
+                           chunk_place(cache, layer, column, head));
     if (kv_has_key_index(sequence)) key_index_enter(sequence, index);
 }
 
@@ -497,15 +513,15 @@ void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_seq
 
 void kv_sequence_drop_columns(struct kv_sequence *sequence) { columns_shrink(sequence, 0); }
 
-/* The rows of a column of the slab. */
+/* The rows of a column. */
 static void copy_chunks(struct kv_cache *cache, struct stream *stream, uint64_t to, uint64_t from) {
     const struct kv_cache_config *config = &cache->config;
     for (size_t layer = 0; layer < config->layer_count; layer++) {
         const size_t group = kv_group_of(config, layer);
-        const struct slab *slab = &cache->slabs[group];
+        const struct kv_pools *pools = &cache->pools[group];
         for (size_t head = 0; head < kv_heads(config, layer); head++)
-            cache->device->operations->copy(stream, slab_slot(slab, chunk_slot(cache, layer, to, head)),
-                                            slab_slot(slab, chunk_slot(cache, layer, from, head)),
+            cache->device->operations->copy(stream, kv_pools_chunk(pools, chunk_place(cache, layer, to, head)),
+                                            kv_pools_chunk(pools, chunk_place(cache, layer, from, head)),
                                             cache->layouts[group].chunk_bytes);
     }
 }

@@ -65,6 +65,9 @@ struct kv_cache_config {
     enum kv_type k_type, v_type;
     /* The slab is in MEMORY_SHARED, which the device reads too, and the key index in its own.  Not with host_bytes. */
     bool rows_in_host;
+    /* With rows_in_host: the rows of the first so many layers are in the device's memory all the same.  They attend to
+     * all of them in every step.  0 where layers differ. */
+    size_t near_layers;
     uint64_t token_capacity;  /* tokens over all sequences that the slab must hold; rounded up to chunks */
     size_t sequence_capacity; /* sequences alive at once */
     /* With host_bytes: so many of these tokens have memory for key index, which sequences take as they grow

@@ -35,10 +35,12 @@ struct kv_cache {
     /* By group: [layer of it][column][kv head] chunks, MEMORY_DEVICE or, with rows_in_host, _SHARED; none with a
      * tier */
     struct slab slabs[KV_GROUPS_MAX];
+    struct slab near; /* of the first near_layers layers, MEMORY_DEVICE; or none */
     /* Blocks of the layers from key_index_layer_first on (key_index_block), MEMORY_DEVICE, or with key_index_on_disk
      * MEMORY_SHARED; or none. */
     struct slab key_index;
-    /* By group; POOL_ROWS, POOL_QUANTIZED: of its slab, or the owner's; POOL_OTHER: of key_index */
+    /* By group; POOL_ROWS, POOL_QUANTIZED: of its slab, or the owner's; POOL_NEAR_ROWS: near; POOL_OTHER: of
+     * key_index */
     struct kv_pools pools[KV_GROUPS_MAX];
     uint64_t column_count;
     uint64_t fresh_first;   /* columns from here on have never been used */

@@ -13,7 +13,14 @@
 
 #define PLACE_NOWHERE   UINT32_C(0)
 #define PLACE_SLOTS_MAX (UINT32_C(1) << 30) /* of a pool */
-enum place_pool { POOL_ROWS = 1, POOL_QUANTIZED = 2, POOL_OTHER = 3, PLACE_POOLS = 4 };
+enum place_pool {
+    POOL_ROWS = 1,
+    POOL_QUANTIZED = 2, /* chunks in 4 bits, of a cache with a disk */
+    POOL_NEAR_ROWS =
+        POOL_QUANTIZED, /* rows in the device's memory, of a cache whose other rows are in the host's */
+    POOL_OTHER = 3,
+    PLACE_POOLS = 4
+};
 
 static inline uint32_t place_make(enum place_pool pool, uint64_t slot) {
     return (uint32_t)pool << 30 | (uint32_t)slot;

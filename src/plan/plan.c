@@ -370,6 +370,7 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     cache->sequence_capacity = plan->sequence_capacity;
     cache->host_bytes = plan->host_bytes;
     cache->rows_in_host = plan->rows_in_host;
+    cache->near_layers = plan->near_layers;
     cache->quantized_pages = plan->quantized_pages;
     cache->eviction = plan->eviction;
     cache->read_gap_bytes = plan->read_gap_bytes;
@@ -498,7 +499,27 @@ static struct context_bytes context_bytes_of(const struct plan *plan, const stru
     const uint64_t all = kv_chunks_of(tokens) * KV_CHUNK_TOKENS * plan->sequence_capacity;
     plain.key_index_bytes = 0;
     const uint64_t row = kv_cache_bytes_per_token(&plain);
-    return (struct context_bytes){.rows = row * all, .key_index = (kv_cache_bytes_per_token(cache) - row) * all};
+    return (struct context_bytes){.rows = row * all,
+                                  .key_index = (kv_cache_bytes_per_token(cache) - row) * all};
+}
+
+/* Layers whose rows stay on the device: those that attend to everything, as a step reads all of that.  Where others
+ * choose, half of the memory is left to their slots. */
+static size_t near_layers_of(const struct plan *plan, const struct kv_cache_config *cache, uint64_t row_bytes,
+                             uint64_t bytes) {
+    const bool chooses = plan->select.method != NULL && plan->select.method != &select_all;
+    const uint64_t layer_bytes = row_bytes / cache->layer_count;
+    const size_t dense = chooses ? plan->select.dense_layers : cache->layer_count;
+    if (cache->groups != NULL || layer_bytes == 0) return 0;
+    return min_size(dense, (size_t)((chooses ? bytes / 2 : bytes) / layer_bytes));
+}
+
+/* Bytes that a token takes in RAM. */
+static uint64_t host_bytes_per_token(const struct plan *plan, const struct kv_cache_config *cache) {
+    struct kv_cache_config held = *cache;
+    if (!plan->rows_in_host) return kv_cache_bytes_per_token(cache);
+    held.key_index_bytes = 0; /* the device's */
+    return kv_cache_bytes_per_token(&held) / cache->layer_count * (cache->layer_count - plan->near_layers);
 }
 
 /* K and V in RAM, where the device's own memory does not hold them beside the key index. */
@@ -506,17 +527,20 @@ static enum status place_rows(struct plan *plan, const struct kv_cache_config *c
     const struct context_bytes bytes = context_bytes_of(plan, cache, plan->context_size);
     char needed[32], has[32];
     plan->rows_in_host = false;
-    plan->unit_bytes = 0;
+    plan->unit_bytes = plan->near_layers = 0;
     if (plan->device_bytes == 0 || plan->disk_directory != NULL ||
         bytes.rows + bytes.key_index <= plan->device_bytes)
         return STATUS_OK;
     if (bytes.key_index > plan->device_bytes)
         return error_set(error, STATUS_MEMORY,
                          "the key index of %llu tokens needs %s, the device has %s for it: try a smaller -c",
-                         (unsigned long long)plan->context_size, bytes_text(bytes.key_index, needed, sizeof needed),
+                         (unsigned long long)plan->context_size,
+                         bytes_text(bytes.key_index, needed, sizeof needed),
                          bytes_text(plan->device_bytes, has, sizeof has));
     plan->rows_in_host = true;
     plan->unit_bytes = plan->device_bytes - bytes.key_index;
+    plan->near_layers = near_layers_of(plan, cache, bytes.rows, plan->unit_bytes);
+    plan->unit_bytes -= bytes.rows / cache->layer_count * plan->near_layers;
     return STATUS_OK;
 }
 
@@ -524,11 +548,10 @@ static enum status place_rows(struct plan *plan, const struct kv_cache_config *c
 static enum status check_budget(const struct plan *plan, const struct kv_cache_config *cache, uint64_t tokens,
                                 uint64_t *fitting, struct error *error) {
     struct kv_bound bound;
-    struct kv_cache_config held = *cache;
     *fitting = UINT64_MAX;
     if (!bound_of(plan, &bound)) return STATUS_OK;
-    if (plan->rows_in_host) held.key_index_bytes = 0; /* the device's */
-    const uint64_t chunk_bytes = kv_cache_bytes_per_token(&held) * KV_CHUNK_TOKENS * plan->sequence_capacity;
+    const uint64_t chunk_bytes =
+        host_bytes_per_token(plan, cache) * KV_CHUNK_TOKENS * plan->sequence_capacity;
     const uint64_t chunks = tokens / KV_CHUNK_TOKENS + (tokens % KV_CHUNK_TOKENS != 0);
     *fitting = bound.bytes / chunk_bytes * KV_CHUNK_TOKENS;
     if (tokens <= *fitting) return STATUS_OK;
@@ -595,8 +618,7 @@ enum status plan_check_memory(const struct plan *plan, const struct model_config
     if (plan->disk_directory != NULL || (plan->device_bytes != 0 && !plan->rows_in_host))
         return STATUS_OK; /* the engine says what it needs; it was bounded */
     TRY(token_config(plan, config, &cache, error));
-    if (plan->rows_in_host) cache.key_index_bytes = 0; /* the device's */
-    uint64_t per_token = kv_cache_bytes_per_token(&cache), bytes, available = memory_available_bytes();
+    uint64_t per_token = host_bytes_per_token(plan, &cache), bytes, available = memory_available_bytes();
     if (__builtin_mul_overflow(per_token, token_count, &bytes)) bytes = UINT64_MAX;
     if (bytes <= available) return STATUS_OK;
     char needed[32], free_text[32];

@@ -97,7 +97,7 @@ struct plan {
 
     /* Tiers. */
     bool has_budget;
-    uint64_t budget_bytes; /* for KV, device and host together: one memory on a CPU */
+    uint64_t budget_bytes;        /* for KV, device and host together: one memory on a CPU */
     uint64_t device_budget_bytes; /* of those, --kv-device's; 0: none was given */
     /* RAM for KV, key index, tables and buffers; the rest of the KV is on disk (cache/kv_tier.h).  0: all KV is in RAM.
      * plan_set_host_bytes derives it from the budget. */
@@ -107,6 +107,8 @@ struct plan {
     /* K and V lie in RAM that the device reads, as its own memory holds the key index alone; set by
      * plan_fit_context. */
     bool rows_in_host;
+    size_t
+        near_layers; /* with rows_in_host: the first so many layers' K and V are on the device all the same */
     uint64_t unit_bytes;   /* with rows_in_host: of device_bytes, for slots of units (cache/unit_cache.h) */
     uint64_t memory_bytes; /* RAM that there is for plan_set_host_bytes; 0: what the system has available */
     const char *disk_directory; /* the folder of saved documents (cache/store/store.h); NULL: none */

@@ -169,12 +169,14 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     plan.context_size = 2048;
     assert_ok(plan_fit_context(&plan, &config, &error), error);
     assert_true(plan.rows_in_host);
-    assert_int_equal(plan.unit_bytes, plan.device_bytes);
-    plan.has_budget = true; /* RAM's */
-    plan.budget_bytes = (uint64_t)2000 * TOKEN_BYTES;
+    assert_int_equal(plan.near_layers, config.layer_count / 2); /* every step reads all: no slots */
+    assert_int_equal(plan.unit_bytes, 0);
+    plan.has_budget = true; /* RAM's, for the other half */
+    plan.budget_bytes = (uint64_t)1000 * TOKEN_BYTES;
     assert_int_equal(plan_fit_context(&plan, &config, &error), STATUS_MEMORY);
     assert_non_null(strstr(error.message, "holds 1984 tokens"));
     plan.context_size = 1024;
+    plan.budget_bytes *= 2;
     assert_ok(plan_fit_context(&plan, &config, &error), error);
     assert_false(plan.rows_in_host);
 
@@ -188,6 +190,16 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     assert_ok(plan_fit_context(&selects, &config, &error), error);
     assert_true(selects.rows_in_host);
     assert_int_equal(selects.unit_bytes, 4096);
+    assert_int_equal(selects.near_layers, 0); /* all choose */
+    struct plan dense = plan_of("hata", "planes=1,page=8,dense=1", false, KV_F16);
+    const uint64_t layer = 2048 * TOKEN_BYTES / config.layer_count;
+    for (uint64_t layers = 1; layers < 3; layers++) { /* half of the memory is for slots */
+        dense.context_size = 2048;
+        dense.device_bytes = 2048 * key_index + layers * layer;
+        assert_ok(plan_fit_context(&dense, &config, &error), error);
+        assert_int_equal(dense.near_layers, layers - 1);
+        assert_true(dense.unit_bytes >= layer);
+    }
     selects.device_bytes = 2048 * key_index - 1;
     assert_int_equal(plan_fit_context(&selects, &config, &error), STATUS_MEMORY);
     assert_non_null(strstr(error.message, "the key index of 2048 tokens needs"));
