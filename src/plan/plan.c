@@ -462,8 +462,10 @@ enum status plan_run_on(const struct plan *plan, const struct select_shape *shap
 
 /* Activations and what is computed with take the rest. */
 void plan_bound_device(struct plan *plan, struct device *device) {
-    static const uint64_t rest_max = (uint64_t)1 << 30;
-    const uint64_t free_bytes = device_memory_free(device), rest = free_bytes / 8;
+    /* What a pass works in: an eighth, within bounds. */
+    static const uint64_t rest_min = (uint64_t)64 << 20, rest_max = (uint64_t)1 << 30;
+    const uint64_t free_bytes = device_memory_free(device),
+                   rest = max_size(free_bytes / 8, min_size(rest_min, free_bytes / 2));
     plan->device_bytes = 0;
     if (free_bytes == UINT64_MAX) return;
     plan->device_bytes = max_size(free_bytes - (rest < rest_max ? rest : rest_max), 1);

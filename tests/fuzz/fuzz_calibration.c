@@ -47,7 +47,10 @@ static void check(struct calibration *calibration) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static struct model model = {.config = {.layer_count = LAYERS,
+    static const struct layer_config layers[LAYERS] = {
+        {.kv = {KV_HEADS, DIMENSION, DIMENSION}}, {.kv = {KV_HEADS, DIMENSION, DIMENSION}, .kv_layer = 1}};
+    static struct model model = {.config = {.layers = layers,
+                                            .layer_count = LAYERS,
                                             .head_count = HEADS,
                                             .kv_head_count = KV_HEADS,
                                             .k_dimension = DIMENSION,

@@ -295,7 +295,7 @@ static void the_choice_is_the_quickest(void **state) {
         seen.chosen, seen.lossy, seen.on_disks, seen.fewer_threads, seen.together, seen.streams,
         seen.refused);
     assert_met(seen.chosen > ROUNDS / 2 && seen.lossy > ROUNDS / 10 && seen.refused > 0 &&
-               seen.on_disks > ROUNDS / 20 && seen.fewer_threads > ROUNDS / 20 &&
+               seen.on_disks > ROUNDS / 25 && seen.fewer_threads > ROUNDS / 20 &&
                seen.together > ROUNDS / 4 && seen.streams > ROUNDS / 20);
 }
 

@@ -26,6 +26,17 @@ def commands(readme):
             yield re.sub(r"\s{2,}#.*", "", match[1]).strip()
 
 
+def pdf_of(text):
+    """One page.  Readers find the objects of a file without a table of them."""
+    stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
+    objects = ("<</Type/Catalog/Pages 2 0 R>>", "<</Type/Pages/Kids[4 0 R]/Count 1>>",
+               "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+               "<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Resources<</Font<</F1 3 0 R>>>>/Contents 5 0 R>>",
+               f"<</Length {len(stream)}>>stream\n{stream}\nendstream")
+    body = "".join(f"{i} 0 obj\n{made}\nendobj\n" for i, made in enumerate(objects, 1))
+    return f"%PDF-1.4\n{body}trailer<</Size 6/Root 1 0 R>>\n%%EOF\n"
+
+
 def fill(folder, source):
     real = os.path.join(source, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
     bundled = os.path.join(source, "models", "loam-nano.gguf")
@@ -36,6 +47,11 @@ def fill(folder, source):
         text = file.read(BOOK_BYTES)
     with open(os.path.join(folder, "book.txt"), "w", encoding="utf-8") as file:
         file.write(text)
+    with open(os.path.join(folder, "book.pdf"), "w", encoding="latin-1") as file:
+        file.write(pdf_of("The King paid for the photograph."))
+    os.mkdir(os.path.join(folder, "notes"))
+    with open(os.path.join(folder, "notes", "letter.txt"), "w", encoding="utf-8") as file:
+        file.write("The fee was a snuffbox of old gold.\n")
     with open(os.path.join(folder, "requests.jsonl"), "w", encoding="utf-8") as file:
         body = {"prompt": "The king", "max_tokens": 4}
         file.write(json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}) + "\n")
@@ -101,7 +117,8 @@ def main():
         print("model:", model)
         failures += not compiles(readme, source, folder)
         for command in found:
-            if command.startswith("loam pull ") and shutil.which("curl") is None:
+            needed = "curl" if command.startswith("loam pull ") else "pdftotext" if ".pdf" in command else "sh"
+            if shutil.which(needed) is None:
                 code, said = 0, ""
             elif command.startswith("./do "):
                 code, said = (0, "") if command.split("#")[0].strip() in known else (1, "./do help does not list it")
