@@ -354,44 +354,53 @@ static void test_blocked_clients(void **state) {
 }
 
 /* A client that has shut its sending side has the head of its answer, then a blank of its JSON now and then; one that
- * has closed since is gone by the second of them: the system tells after the first. */
-static void test_half_closed_clients(void **state) {
-    enum { CASES = 2 };
-    (void)state;
-    for (int leaves = 0; leaves < CASES; leaves++) {
-        struct http *http;
-        struct stream stream;
-        char text[1000] = "", rest[1000] = "";
-        open_http(&http, &stream);
-        const int client = http_client_post(http_port(http), "/held", "{}");
-        assert_int_equal(shutdown(client, SHUT_WR), 0);
-        wait_for(&stream.flooded, 1);
-        ssize_t count = 0;
-        for (int tries = 0; count <= 0 && tries < 100; tries++) { /* its end may be noticed later */
-            front_looks(http);
-            clock_skip(SECOND / 4);
-            usleep(10000);
-            count = recv(client, text, 1, MSG_DONTWAIT);
-        }
-        assert_int_equal(count, 1);
+ * has closed since is gone by the second of them: the system tells after the first.  false: the connection was closed
+ * before the first byte, which a busy machine makes libmicrohttpd do now and then as the answer begins. */
+static bool half_closed_client(bool leaves) {
+    struct http *http;
+    struct stream stream;
+    char text[1000] = "", rest[1000] = "";
+    open_http(&http, &stream);
+    const int client = http_client_post(http_port(http), "/held", "{}");
+    assert_int_equal(shutdown(client, SHUT_WR), 0);
+    wait_for(&stream.flooded, 1);
+    ssize_t count = -1;
+    for (int tries = 0; count < 0 && tries < 500; tries++) { /* its end may be noticed later */
+        front_looks(http);
+        if (tries % 20 == 0) clock_skip(SECOND / 8); /* slowly: what is not sent in time is given up */
+        usleep(10000);
+        count = recv(client, text, 1, MSG_DONTWAIT);
+    }
+    assert_true(count >= 0);
+    if (count == 1) {
         http_client_read(client, text, sizeof text, "\r\n\r\n");
         assert_non_null(strstr(text, "200 OK"));
         if (leaves) close(client);
         clock_skip((EXCHANGE_BEAT_SECONDS + 1) * SECOND);
         front_looks(http);
-        if (leaves) {
-            wait_for(&stream.left, 1);
-        } else {
-            http_client_read(client, rest, sizeof rest, " \r\n");
-            assert_int_equal(atomic_load(&stream.left), 0);
-            exchange_reply(stream.exchange, 200, "application/json", strdup("{\"a\": 1}"), 8);
-            http_client_read(client, rest, sizeof rest, NULL);
-            assert_non_null(strstr(rest, "{\"a\": 1}\r\n0\r\n"));
-            close(client);
-        }
-        exchange_set_work(stream.exchange, NULL);
-        exchange_release(stream.exchange);
-        close_http(http);
+    }
+    if (count == 1 && leaves) {
+        wait_for(&stream.left, 1);
+    } else if (count == 1) {
+        http_client_read(client, rest, sizeof rest, " \r\n");
+        assert_int_equal(atomic_load(&stream.left), 0);
+        exchange_reply(stream.exchange, 200, "application/json", strdup("{\"a\": 1}"), 8);
+        http_client_read(client, rest, sizeof rest, NULL);
+        assert_non_null(strstr(rest, "{\"a\": 1}\r\n0\r\n"));
+    }
+    if (count == 0 || !leaves) close(client);
+    exchange_set_work(stream.exchange, NULL);
+    exchange_release(stream.exchange);
+    close_http(http);
+    return count == 1;
+}
+
+static void test_half_closed_clients(void **state) {
+    enum { TRIES = 8 };
+    (void)state;
+    for (int leaves = 0; leaves < 2; leaves++) {
+        int tries = 0;
+        while (!half_closed_client(leaves != 0)) assert_true(++tries < TRIES);
     }
 }
 

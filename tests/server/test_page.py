@@ -106,10 +106,11 @@ class Driven(unittest.TestCase):
         self.tab.until(lambda: "Read." in self.tab.text("#status"))
 
     def button(self, name, within=""):
-        """Presses the last one of this name."""
-        self.tab.js("""(name, within) => { document.querySelectorAll('[data-tested]').forEach((e) => delete e.dataset.tested);
-            [...document.querySelectorAll(within + ' button')].filter((b) => b.checkVisibility() &&
-            (b.textContent === name || b.getAttribute('aria-label') === name)).at(-1).dataset.tested = '1'; }""", name, within)
+        """Presses the last one of this name, once it is there."""
+        self.tab.until(lambda: self.tab.js("""(name, within) => { document.querySelectorAll('[data-tested]').forEach((e) => delete e.dataset.tested);
+            const found = [...document.querySelectorAll(within + ' button')].filter((b) => b.checkVisibility() &&
+            (b.textContent === name || b.getAttribute('aria-label') === name)).at(-1);
+            if (found) found.dataset.tested = '1'; return Boolean(found); }""", name, within))
         self.tab.click("[data-tested]")
 
     def names(self):
