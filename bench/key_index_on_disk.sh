@@ -1,12 +1,12 @@
 #!/bin/sh
 # key_index_on_disk.sh RECORDING [DEPTH]: a context of a million tokens (or DEPTH) with a 64th of its KV in RAM, which
 # does not hold the key index (decision 0038).  The smallest shape of which a 64th is enough:
-# the KV of llama-1b, 16 layers of 8 KV heads of 64, and hardly any weights.  RECORDING: of `loam trace record`, heads of
+# the KV of llama-1b, 16 layers of 8 KV heads of 64, and hardly any weights.  RECORDING: of `loam-lab trace record`, heads of
 # 64.  Depths below a million have the same shape, and no 64th is enough below about 400,000 tokens: give HOST.
 #
 set -eu
 [ $# -ge 1 ] || { sed -n '2,11p' "$0"; exit 2; }
-loam=${LOAM:-build/release/loam} make_model=${MAKE_MODEL:-build/release/make_model} disk=${DISK:-kv}
+loam=${LOAM:-build/release/loam-lab} make_model=${MAKE_MODEL:-build/release/make_model} disk=${DISK:-kv}
 depth=${2:-1048576}
 mkdir -p "$disk"
 [ -f "$disk/kv-1b.gguf" ] || "$make_model" kv-1b Q4_0 "$disk/kv-1b.gguf"

@@ -2,7 +2,7 @@
 """planner.py: what `loam plan` predicts against what `loam bench` measures, setting by setting (docs/planner.md).
 
     loam plan --measure
-    loam trace record -m SmolLM2.gguf -f TEXT -o rows
+    loam-lab trace record -m SmolLM2.gguf -f TEXT -o rows
     bench/planner.py --model A.gguf --model B.gguf --folder DIR --replay rows --csv grid.csv
 
 A setting is a model, a depth, a budget of RAM for the KV (all of it in RAM, or a share with the rest in DIR) and a plan.
@@ -22,8 +22,8 @@ import statistics
 import subprocess
 import sys
 
-IN_RAM = ["full", "full codec=q8", "streaming", "quest", "quest select=meanstd", "hata", "leoam", "clo"]
-ON_DISK = ["full", "streaming", "quest", "quest select=meanstd", "hata", "leoam"]
+IN_RAM = ["full", "full codec=q8", "streaming", "quest", "meanstd", "hata", "leoam", "clo"]
+ON_DISK = ["full", "streaming", "quest", "meanstd", "hata", "leoam"]
 COLUMNS = ["model", "depth", "budget", "plan", "exact", "predicted_ts", "measured_ts", "slowest_ts", "quickest_ts",
            "ratio", "limit", "predicted_ms", "disk_ms", "pages_ms", "waited_ms", "predicted_mb", "read_mb",
            "predicted_requests", "requests", "before_ts", "after_ts", "measured"]
@@ -172,10 +172,10 @@ def summarize(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--loam", default="build/release/loam")
+    parser.add_argument("--loam", default="build/release/loam-lab")
     parser.add_argument("--model", action="append", required=True)
     parser.add_argument("--folder", default="kv", help="for the KV on disk")
-    parser.add_argument("--replay", help="for the rows of KV on disk, of `loam trace record`; without it random rows")
+    parser.add_argument("--replay", help="for the rows of KV on disk, of `loam-lab trace record`; without it random rows")
     parser.add_argument("--machine", help="numbers of the machine; without it those that loam keeps")
     parser.add_argument("--depths", type=lambda t: [int(n) for n in t.split(",")], default=[2048, 8192, 16384, 32768])
     parser.add_argument("--shares", type=lambda t: [float(n) for n in t.split(",")], default=[1, 0.5, 0.25])

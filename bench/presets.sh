@@ -1,14 +1,14 @@
 #!/bin/sh
 # presets.sh MODE MODEL.gguf [ARGUMENT...]: every preset's row (docs/evaluation.md, "Every preset in one table").
 # infinigen needs MODEL.calib.gguf beside the model, by
-#   loam calibrate MODEL.gguf BOOK -c 4096 --windows 6 --bits 128 --epochs 1
+#   loam-lab calibrate MODEL.gguf BOOK -c 4096 --windows 6 --bits 128 --epochs 1
 #
 #   kl      FILE...: texts of more than 8,000 tokens, a window each.  KL divergence in RAM
 #   disk    FILE...: the same from disk, an eighth of the KV in RAM: KL divergence, bytes a step, hits
 #   needles [ESSAY]: found in RAM, and from disk by the presets that choose otherwise there.  Goes on where it stopped
 #   bytes   KV and key index that a step behind 8,000 tokens reads in RAM
 #   speed   FILE: tokens a second behind 8,000 tokens: in RAM, and from disk on the text
-#   replay  FILE DEPTH: of `loam trace record`.  Tokens a second of a 1B shape at 32K or 128K, in RAM and from disk
+#   replay  FILE DEPTH: of `loam-lab trace record`.  Tokens a second of a 1B shape at 32K or 128K, in RAM and from disk
 #   table   what the others left in OUT as one table: OUT/presets.csv
 #
 # LOAM: the program; OUT: folder for lines and tables; DISK: folder for the KV; WINDOW: tokens of a window (40); LENGTHS:
@@ -20,7 +20,7 @@ usage() { sed -n '2,18p' "$0"; exit 2; }
 [ $# -ge 2 ] || usage
 mode=$1 model=$2
 shift 2
-loam=${LOAM:-build/release/loam} out=${OUT:-.} disk=${DISK:-kv} length=8000
+loam=${LOAM:-build/release/loam-lab} out=${OUT:-.} disk=${DISK:-kv} length=8000
 mkdir -p "$out" "$disk"
 calibrated="clo infinigen infinigen-published"
 selecting="streaming quest hata leoam retroinfer pqcache"

@@ -6,13 +6,13 @@
     bench/tiers.py prefill --model 1b-Q4_0.gguf --depth 28672 --tokens 4096 --kv-host 128M --folder DIR --csv FILE
     bench/tiers.py report FILE...
 
-A preset is written as for `loam eval`: NAME:KEEP:AXIS=METHOD:...; @N behind it gives it N steps of its own on recorded
+A preset is written as for `loam-lab eval`: NAME:KEEP:AXIS=METHOD:...; @N behind it gives it N steps of its own on recorded
 and random rows, for those that read nearly everything.  Presets take turns, --rounds times; each run appends
 a line to FILE.  The column `state` says which keys a row was measured on and what RAM held when counting began:
 
-    text      `loam eval kl` decodes the tokens of a real text behind the prefilled prompt, which was written to disk just
+    text      `loam-lab eval kl` decodes the tokens of a real text behind the prefilled prompt, which was written to disk just
               before; the first quarter of the steps, which finds RAM empty, is not counted
-    recorded  `loam bench --replay`: keys and queries of `loam trace record`, tiled to the model's shape and depth
+    recorded  `loam bench --replay`: keys and queries of `loam-lab trace record`, tiled to the model's shape and depth
     random    `loam bench --fill-random`: independent normal rows; of both every step is counted, from empty RAM on
     memory    the same as random, with all KV in RAM (give presets what they choose on disk: leoam:20%:leaf=64)
     recorded-memory  the same as recorded, with all KV in RAM
@@ -206,7 +206,7 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("decode", "prefill"):
         one = commands.add_parser(name)
-        one.add_argument("--loam", default="build/release/loam")
+        one.add_argument("--loam", default="build/release/loam-lab")
         one.add_argument("--model", required=True)
         one.add_argument("--folder", required=True)
         one.add_argument("--csv", required=True)

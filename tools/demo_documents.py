@@ -4,7 +4,7 @@ with, and opened again for each question.
 
     tools/demo_documents.py LOAM MODEL LOGBOOK.txt QUESTIONS.jsonl ANSWERS.jsonl FOLDER
 
-ANSWERS is what `loam eval ask --jsonl` answered with everything in RAM.  Ends with 1 when an answer differs."""
+ANSWERS is what `loam-lab eval ask --jsonl` answered with everything in RAM.  Ends with 1 when an answer differs."""
 import json
 import os
 import re

@@ -297,9 +297,9 @@ KL=0.002 # nats, on average: the cpu device takes inputs of prompts as 8 bits, t
 distributions_compare() { # model, its name, tokens of a window
   base=$scratch/base
   printf '%s\n' "$text" "$text" "$text" "$text" >"$scratch/text"
-  within 999 "$loam" perplexity -m "$1" -q --device cpu -f "$scratch/text" -c "$3" --chunks 1 \
+  within 999 "$loam-lab" perplexity -m "$1" -q --device cpu -f "$scratch/text" -c "$3" --chunks 1 \
     --kl-divergence-base "$base" >/dev/null 2>"$out/answers.log" &&
-    within 999 "$loam" perplexity -m "$1" -q --device cuda -f "$scratch/text" -c "$3" --chunks 1 \
+    within 999 "$loam-lab" perplexity -m "$1" -q --device cuda -f "$scratch/text" -c "$3" --chunks 1 \
       --kl-divergence-base "$base" --kl-divergence >"$out/kl-$2.log" 2>"$out/answers.log"
   rc=$?
   [ $rc = 0 ] || { failed answers "$2 KL from the cpu" "$(reason_of $rc "$out/answers.log")"; return; }

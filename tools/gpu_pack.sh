@@ -13,7 +13,7 @@ tree=$(mktemp -d "${TMPDIR:-/tmp}/loam-pack.XXXXXX")
 trap 'rm -rf "$tree"' EXIT
 trap 'exit 130' HUP INT TERM
 
-programs="loam make_model bench/device/bench_card tests/device/cuda/test_cuda_device tests/device/cuda/test_cuda_graph
+programs="loam loam-lab make_model bench/device/bench_card tests/device/cuda/test_cuda_device tests/device/cuda/test_cuda_graph
   tests/engine/test_cuda_engine"
 mkdir -p "$tree/lib"
 for program in $programs $(cd "$build" && find tests/device/cuda -name 'card_*' -type f -perm -u+x); do

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Pieces of texts for `loam eval kl` and `recall`, and tables of what they measured on them.
+"""Pieces of texts for `loam-lab eval kl` and `recall`, and tables of what they measured on them.
 
     tools/kl_windows.py cut FOLDER TEXT... [--count 6] [--bytes 42000]
         FOLDER/NAME-0.txt ...: pieces of each text, spread over it, at line ends
     tools/kl_windows.py table LINES.jsonl... [--csv FILE] [--against PRESET]
-        the lines that `loam eval kl --jsonl` wrote, one file per piece: the mean over windows of each figure and its
+        the lines that `loam-lab eval kl --jsonl` wrote, one file per piece: the mean over windows of each figure and its
         standard error over windows, and with --against the mean difference from that preset on the same windows
     tools/kl_windows.py recall RESULTS.json... [--csv FILE] [--against PRESET]
-        the same of `loam eval recall --json`, one file per piece: percent of the attention mass and of the true top
+        the same of `loam-lab eval recall --json`, one file per piece: percent of the attention mass and of the true top
         tokens caught, mean over all layers and heads of a piece
 """
 import argparse

@@ -4,14 +4,14 @@
     tools/make_logbook.py --days 560 --seed 7 LOGBOOK.txt QUESTIONS.jsonl
 
 Days of weather and small events; on a few of them a number is noted, in the sentence that the bundled model knows
-(src/eval/ruler_text.h).  The questions ask for those numbers: loam eval ask."""
+(src/lab/eval/ruler_text.h).  The questions ask for those numbers: loam-lab eval ask."""
 import argparse
 import json
 import os
 import random
 import re
 
-HEADER = os.path.join(os.path.dirname(__file__), "..", "src", "eval", "ruler_text.h")
+HEADER = os.path.join(os.path.dirname(__file__), "..", "src", "lab", "eval", "ruler_text.h")
 EVENTS = ("The {a} {n} was seen again near the {n2}.", "We mended the {n} and put a new {n2} in its place.",
           "A {a} {n} came aboard at noon and left at dusk.", "Nobody could say where the {n} had gone.",
           "The cook made {n} out of a {n2}, and it was {a}.", "The {n} is {a} this morning, the {n2} is not.",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Accuracy by keep ratio, from the lines of `loam eval ruler --jsonl`: a CSV of every preset, keep and length, and a
+"""Accuracy by keep ratio, from the lines of `loam-lab eval ruler --jsonl`: a CSV of every preset, keep and length, and a
 picture (SVG) of the share found against what was kept.
 
     python3 tools/plot_keep.py LINES.jsonl... --csv FILE [--svg FILE] [--task NAME]... [--title TEXT]

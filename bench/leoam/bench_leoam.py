@@ -135,7 +135,7 @@ def report(path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--loam", default="build/release/loam")
+    parser.add_argument("--loam", default="build/release/loam-lab")
     parser.add_argument("--model")
     parser.add_argument("--folder")
     parser.add_argument("--csv")

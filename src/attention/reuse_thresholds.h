@@ -2,9 +2,9 @@
  *
  * Eq. 7 to 9 of [clo] say it by how important a head's far context is.  That is not what reuse loses: a head of little
  * importance whose list is never chosen anew loses more per list than an important one whose queries hardly turn
- * (decision 0028).  Here the loss itself is measured: `loam calibrate` follows each head
+ * (decision 0028).  Here the loss itself is measured: `loam-lab calibrate` follows each head
  * through decode and notes, for some thresholds, how many lists are reused and how far the layer's output is off by it
- * (calibrate/reuse_study.h).  For a wanted fraction of reused lists the thresholds are those of the lowest sum of
+ * (lab/calibrate/reuse_study.h).  For a wanted fraction of reused lists the thresholds are those of the lowest sum of
  * losses: over all heads a reused list more costs as much. */
 #ifndef LOAM_ATTENTION_REUSE_THRESHOLDS_H
 #define LOAM_ATTENTION_REUSE_THRESHOLDS_H

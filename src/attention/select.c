@@ -9,7 +9,7 @@
 #include "attention/dial.h"
 #include "attention/head_budgets.h"
 #include "attention/reuse_thresholds.h"
-#include "attention/select_internal.h"
+#include "attention/select_method.h"
 #include "base/checked.h"
 #include "cache/kv_tier.h"
 #include "platform/clock.h"
@@ -199,8 +199,8 @@ static enum status load_thresholds(struct select *select, const struct select_ca
     if (calibration == NULL || calibration->reuse_curves == NULL)
         return error_set(
             error, STATUS_USAGE,
-            "reused=%g keeps lists by what loam calibrate measured that reuse loses, and %s: try "
-            "loam calibrate MODEL TEXT, --preset hata or, unmeasured, --set reused=0",
+            "reused=%g keeps lists by what loam-lab calibrate measured that reuse loses, and %s: try "
+            "loam-lab calibrate MODEL TEXT, --preset hata or, unmeasured, --set reused=0",
             select->options.reuse.reused,
             calibration != NULL && calibration->head_importance != NULL
                 ? "this model's calibration was made before that was measured"
@@ -309,7 +309,7 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
     bool spreads = layout->kind == KEY_INDEX_TREE && options->rank == TREE_MEAN_DEVIATION;
     const char *name = options->method->name; /* leaves of a tree that is not searched are pages */
     if (layout->kind == KEY_INDEX_ABSTRACT)
-        name = layout->abstract_kind == ABSTRACT_MIN_MAX ? select_quest.name : select_meanstd.name;
+        name = layout->abstract_kind == ABSTRACT_MIN_MAX ? "quest" : select_meanstd.name;
     const int used =
         snprintf(kind, SELECT_KIND_BYTES, "%s%s%s%s%s.%zu.%zu-%08" PRIx32, name, spreads ? "-meanstd" : "",
                  by_level ? "-mean" : "", layout->bounds_apart ? "-bounds" : "", codebook, parameter,

@@ -72,13 +72,19 @@ struct select_method {
     double recent_fraction; /* of keep that goes to the most recent tokens, if that is more than `recent` */
     bool watches_prefill;   /* the key index needs the queries of the prompt */
     bool reads_keys;        /* choosing reads all keys, as halves */
+    bool needs_key_index;   /* of all chunks before, in memory: that of a chunk is built of theirs */
+    bool finds_few_chunks;  /* what it picks lies in so few chunks that slots hold them (list_buffer.h) */
+    size_t own_page;        /* tokens that are picked together unless options say; 0: single ones */
 };
 
-extern const struct select_method select_all, select_window, select_quest, select_meanstd, select_hash,
-    select_h2o, select_lowrank, select_tree, select_cluster, select_product, select_exact;
-extern const struct select_method *const select_methods[]; /* [select_method_count], in the order of help */
-extern const size_t select_method_count;
-const struct select_method *select_method_find(const char *name); /* NULL: none */
+/* loam's own.  A program that has more adds them before main (src/lab/methods). */
+extern const struct select_method select_all, select_window, select_meanstd, select_hash, select_tree;
+enum { SELECT_METHODS_MAX = 16 };
+extern const struct select_method *select_methods[SELECT_METHODS_MAX]; /* in the order of help */
+extern size_t select_method_count;
+void select_method_add(const struct select_method *method);
+const struct select_method *select_method_find(const char *name);           /* NULL: none */
+const char *select_method_names(char *buffer, size_t buffer_bytes);         /* "all, window, ..."; returns buffer */
 
 /* How much a step attends to, window included: a number of tokens, or a share of what is there. */
 struct select_keep {

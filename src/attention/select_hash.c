@@ -11,7 +11,7 @@
  * Of as many bits levels lose half of what signs lose or less, learned or random (decisions 0029 and 0032). */
 #include <math.h>
 
-#include "attention/select_internal.h"
+#include "attention/select_method.h"
 #include "base/random.h"
 #include "tensor/half.h"
 

@@ -1,13 +1,11 @@
 /* What methods share: layouts of key indexes, and what a calibration has. */
-#include "attention/select_internal.h"
+#include "attention/select_method.h"
 
 enum status select_layout_none(struct key_index_layout *layout, const struct select_shape *shape,
                                const struct select_options *options, struct error *error) {
     (void)layout, (void)shape, (void)options, (void)error;
     return STATUS_OK;
 }
-
-enum { PAGE_DEFAULT = 16 }; /* of methods that rank pages */
 
 static enum status check_page(const struct select_options *options, size_t page, struct error *error) {
     if (page == 8 || page == 16 || page == 32 || page == 64) return STATUS_OK;
@@ -24,7 +22,7 @@ enum status select_layout_tokens(struct key_index_layout *layout, const struct s
 enum status select_layout_pages(struct key_index_layout *layout, const struct select_shape *shape,
                                 const struct select_options *options, enum abstract_kind kind,
                                 struct error *error) {
-    size_t page = options->page != 0 ? options->page : PAGE_DEFAULT;
+    size_t page = options->page != 0 ? options->page : SELECT_PAGE;
     TRY(check_page(options, page, error));
     return select_layout_abstracts(layout, shape, options, page, kind, error);
 }

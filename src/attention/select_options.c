@@ -6,15 +6,28 @@
 #include <stdio.h>
 
 #include "attention/head_budgets.h"
-#include "attention/select_internal.h"
+#include "attention/select_method.h"
 #include "device/key_sample.h"
 
 /* ---- methods ---- */
 
-const struct select_method *const select_methods[] = {
-    &select_all,     &select_window, &select_quest,   &select_meanstd, &select_hash, &select_h2o,
-    &select_lowrank, &select_tree,   &select_cluster, &select_product, &select_exact};
-const size_t select_method_count = sizeof select_methods / sizeof select_methods[0];
+const struct select_method *select_methods[SELECT_METHODS_MAX] = {&select_all, &select_window, &select_meanstd,
+                                                                  &select_hash, &select_tree};
+size_t select_method_count = 5;
+
+void select_method_add(const struct select_method *method) {
+    ASSERT(select_method_count < SELECT_METHODS_MAX);
+    select_methods[select_method_count++] = method;
+}
+
+const char *select_method_names(char *buffer, size_t buffer_bytes) {
+    size_t used = 0;
+    buffer[0] = '\0';
+    for (size_t i = 0; i < select_method_count && used < buffer_bytes; i++)
+        used += (size_t)snprintf(buffer + used, buffer_bytes - used, "%s%s", i > 0 ? ", " : "",
+                                 select_methods[i]->name);
+    return buffer;
+}
 
 const struct select_method *select_method_find(const char *name) {
     for (size_t i = 0; i < select_method_count; i++)

@@ -3,7 +3,7 @@
  * rank=bound, what quest chooses.  kernels/tree has the boxes and the search, tree_density.h from which level it
  * starts.  With take=64 pages of 64 tokens are kept by their best leaf.  Differs from [leoam]: decision 0010,
  * 0034. */
-#include "attention/select_internal.h"
+#include "attention/select_method.h"
 
 static enum status layout(struct key_index_layout *layout, const struct select_shape *shape,
                           const struct select_options *options, struct error *error) {

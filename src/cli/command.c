@@ -34,24 +34,33 @@ static void fill_standard_descriptors(void) {
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", fd == 1 ? O_RDONLY : O_WRONLY);
 }
 
-static enum status dispatch(int argc, char **argv, struct error *error) {
+/* The command that word names, and that this program has. */
+static enum status choose(const struct program *program, const char *word, const struct command **command,
+                          struct error *error) {
+    *command = command_find(program, word);
+    if (*command != NULL && (*command)->run != NULL) return STATUS_OK;
+    if (*command != NULL)
+        return error_set(error, STATUS_USAGE, "%s %s: in loam-lab, which is built beside %s", program->name, word,
+                         program->name);
+    const struct command *near = command_nearest(program, word);
+    if (near != NULL)
+        return error_set(error, STATUS_USAGE, "unknown command '%.60s'; did you mean '%s'?", word, near->name);
+    return error_set(error, STATUS_USAGE, "unknown command '%.60s'; '%s help' lists them", word, program->name);
+}
+
+static enum status dispatch(const struct program *program, int argc, char **argv, struct error *error) {
     if (argc < 2)
-        return error_set(error, STATUS_USAGE,
-                         "which command?  'loam help' lists them, for example: loam run");
+        return error_set(error, STATUS_USAGE, "which command?  '%s help' lists them, for example: %s run",
+                         program->name, program->name);
     const char *word = argv[1];
     if (strcmp(word, "-h") == 0 || strcmp(word, "--help") == 0) word = "help";
     if (strcmp(word, "--version") == 0) word = "version";
-    const struct command *command = command_find(command_table, word);
-    if (command == NULL) {
-        const char *near = command_nearest(command_table, word);
-        if (near != NULL)
-            return error_set(error, STATUS_USAGE, "unknown command '%.60s'; did you mean '%s'?", word, near);
-        return error_set(error, STATUS_USAGE, "unknown command '%.60s'; 'loam help' lists them", word);
-    }
+    const struct command *command;
+    TRY(choose(program, word, &command, error));
     struct options options;
-    enum status status = options_parse(&options, command_table, command->id, argc - 1, argv + 1, error);
+    enum status status = options_parse(&options, program, command->id, argc - 1, argv + 1, error);
     if (status == STATUS_OK && option_flag(&options, OPTION_HELP)) {
-        status = help_print_command(command, error);
+        status = help_print_command(program, command, error);
     } else if (status == STATUS_OK) {
         status = output_check(&options, error);
         if (status == STATUS_OK) status = command->run(&options, error);
@@ -60,13 +69,13 @@ static enum status dispatch(int argc, char **argv, struct error *error) {
     return status;
 }
 
-int command_main(int argc, char **argv) {
+int command_main(const struct program *program, int argc, char **argv) {
     fill_standard_descriptors();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, reported like any other */
     signal(SIGXFSZ, SIG_IGN); /* so is a file beyond ulimit -f */
     interrupt_install_cleanup();
     struct error error = {0};
-    enum status status = dispatch(argc, argv, &error);
+    enum status status = dispatch(program, argc, argv, &error);
     struct error output_error;
     enum status written = output_flush(&output_error); /* the answer so far, also before a failure */
     if (status == STATUS_OK && written != STATUS_OK) {

@@ -14,18 +14,38 @@ struct command {
     const char *summary;     /* one line for the list of commands */
     const char *description; /* paragraphs for `loam help NAME` */
     size_t positionals_min, positionals_max;
-    /* A failure leaves its line in *error; an empty line means it is already reported. */
+    /* What the arguments that are no options name, for output_check.h; the last entry is of all that follow, too. */
+    enum positional { POSITIONAL_WORD, POSITIONAL_MODEL, POSITIONAL_FOLDER, POSITIONAL_TEXT, POSITIONAL_OUTPUT }
+        positionals[3];
+    /* NULL, or: one more file that is written, *path (newly allocated; NULL: none), and what names it. */
+    enum status (*output)(const struct options *options, const char **name, char **path, struct error *error);
+    /* A failure leaves its line in *error; an empty line means it is already reported.  NULL: another program's. */
     enum status (*run)(const struct options *options, struct error *error);
 };
 
-extern const struct command command_table[COMMAND_COUNT]; /* in the order of enum command_id */
+extern const struct command command_table[COMMAND_COUNT]; /* loam's, in the order of enum command_id */
 
-/* commands: such a table.  A parameter, so that what the table names does not depend on it. */
-const struct command *command_find(const struct command *commands, const char *name); /* NULL: none */
-const char *command_nearest(const struct command *commands, const char *name);        /* NULL: nothing near */
+/* A program: its commands, and its options in two tables. */
+struct program {
+    const char *name;
+    const char *summary;            /* one line */
+    const struct command *commands; /* [COMMAND_COUNT] */
+    const struct option_spec *options, *more_options;
+    size_t option_count, more_option_count;
+    const struct command *described; /* [COMMAND_COUNT]; NULL, or commands that another program's page describes */
+};
+/* From 0 on; NULL behind the last. */
+static inline const struct option_spec *program_option(const struct program *program, size_t index) {
+    if (index < program->option_count) return &program->options[index];
+    index -= program->option_count;
+    return index < program->more_option_count ? &program->more_options[index] : NULL;
+}
+
+const struct command *command_find(const struct program *program, const char *name);    /* NULL: none */
+const struct command *command_nearest(const struct program *program, const char *name); /* NULL: nothing near */
 
 /* The whole program: parses, runs, reports, returns the exit code. */
-int command_main(int argc, char **argv);
+int command_main(const struct program *program, int argc, char **argv);
 int exit_code(enum status status);
 
 enum status run_command(const struct options *options, struct error *error) STATUS_CHECKED;
@@ -34,16 +54,11 @@ enum status serve_command(const struct options *options, struct error *error) ST
 enum status explain_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status batch_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status bench_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status perplexity_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status eval_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status inspect_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status tokenize_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status detokenize_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status import_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status quantize_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status plan_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status calibrate_command(const struct options *options, struct error *error) STATUS_CHECKED;
-enum status trace_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status ls_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status show_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status rm_command(const struct options *options, struct error *error) STATUS_CHECKED;
@@ -56,7 +71,8 @@ enum status help_command(const struct options *options, struct error *error) STA
 enum status version_command(const struct options *options, struct error *error) STATUS_CHECKED;
 
 /* Prints the help of one command, or of all, on standard output. */
-enum status help_print_command(const struct command *command, struct error *error) STATUS_CHECKED;
-enum status help_print_all(const struct command *commands, struct error *error) STATUS_CHECKED;
+enum status help_print_command(const struct program *program, const struct command *command,
+                               struct error *error) STATUS_CHECKED;
+enum status help_print_all(const struct program *program, struct error *error) STATUS_CHECKED;
 
 #endif

@@ -13,7 +13,7 @@
 #include "cli/sampling.h"
 #include "cli/session.h"
 #include "document/mark.h"
-#include "eval/explain_sources.h"
+#include "explain/explain_sources.h"
 
 enum { PIECE_BYTES_MAX = 512, ANSWER_DEFAULT = 128 };
 

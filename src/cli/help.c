@@ -56,14 +56,15 @@ static void print_option(const struct option_spec *spec) {
     print_wrapped(right, HELP_COLUMN, HELP_COLUMN);
 }
 
-enum status help_print_command(const struct command *command, struct error *error) {
-    output_text("Usage: loam %s %s\n\n", command->name, command->usage);
+enum status help_print_command(const struct program *program, const struct command *command,
+                               struct error *error) {
+    const struct option_spec *spec;
+    output_text("Usage: %s %s %s\n\n", program->name, command->name, command->usage);
     print_wrapped(command->description, 0, 0);
     bool any = false;
     for (size_t group = 0; group < GROUP_COUNT; group++) {
         bool titled = false;
-        for (size_t i = 0; i < option_table_count; i++) {
-            const struct option_spec *spec = &option_table[i];
+        for (size_t i = 0; (spec = program_option(program, i)) != NULL; i++) {
             if (spec->group != group || !option_belongs(spec, command)) continue;
             if (!titled) output_text("\n%s:\n", option_group_titles[group]);
             titled = true;
@@ -73,47 +74,52 @@ enum status help_print_command(const struct command *command, struct error *erro
     }
     if (any) {
         char name[64];
-        for (size_t i = 0; i < option_table_count; i++) {
-            if (!option_belongs(&option_table[i], command)) continue;
+        for (size_t i = 0; (spec = program_option(program, i)) != NULL; i++) {
+            if (!option_belongs(spec, command)) continue;
             output_text("\nEvery option can come from the environment too (%s=...); the argument wins.\n",
-                        option_environment_name(&option_table[i], name, sizeof name));
+                        option_environment_name(spec, name, sizeof name));
             break;
         }
     }
     return output_flush(error);
 }
 
-enum status help_print_all(const struct command *commands, struct error *error) {
-    output_text("loam: long contexts on ordinary machines.  Runs GGUF language models on the CPU.\n\n"
-                "Usage: loam COMMAND [options]\n\nCommands:\n");
+enum status help_print_all(const struct program *program, struct error *error) {
+    const char *name = program->name;
+    output_text("%s: %s\n\nUsage: %s COMMAND [options]\n\nCommands:\n", name, program->summary, name);
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        if (commands[i].name != NULL) output_text("  %-12s %s\n", commands[i].name, commands[i].summary);
-    if (command_find(commands, "run") != NULL)
-        output_text(
-            "\nExamples:\n"
-            "  loam run -m model.gguf -f book.txt -p \"Who is Irene Adler?\"\n"
-            "  loam run -m model.gguf -f book.txt -p \"Who is the King?\" --kv-disk kv --kv-host 256M\n"
-            "  loam run -m model.gguf --raw -p \"The capital of France is\" -n 32\n"
-            "  loam chat -m model.gguf -f book.txt\n"
-            "  loam inspect model.gguf\n"
-            "  loam bench -m model.gguf -p 512,2048 -n 128 -d 0,4096\n");
-    output_text("\n'loam help COMMAND' describes a command and its options.  Results go to standard output,\n"
+        if (program->commands[i].run != NULL)
+            output_text("  %-12s %s\n", program->commands[i].name, program->commands[i].summary);
+    output_text("\nExamples:\n"
+                "  %s run -m model.gguf -f book.txt -p \"Who is Irene Adler?\"\n"
+                "  %s run -m model.gguf -f book.txt -p \"Who is the King?\" --kv-disk kv --kv-host 256M\n"
+                "  %s run -m model.gguf --raw -p \"The capital of France is\" -n 32\n"
+                "  %s chat -m model.gguf -f book.txt\n"
+                "  %s inspect model.gguf\n"
+                "  %s bench -m model.gguf -p 512,2048 -n 128 -d 0,4096\n",
+                name, name, name, name, name, name);
+    output_text("\n'%s help COMMAND' describes a command and its options.  Results go to standard output,\n"
                 "everything else to standard error.\n\n"
                 "Exit codes: 0 done, 1 other failure, 2 usage, 3 model file, 4 saved document, 5 memory,\n"
-                "6 input or output, 130 interrupted.\n");
+                "6 input or output, 130 interrupted.\n",
+                name);
     return output_flush(error);
 }
 
 enum status help_command(const struct options *options, struct error *error) {
+    const struct program *program = options->program;
     if (option_given(options, OPTION_AS))
-        return reference_print(options->commands, option_count(options, OPTION_AS), error);
-    if (options->positional_count == 0) return help_print_all(options->commands, error);
+        return reference_print(program, option_count(options, OPTION_AS), error);
+    if (options->positional_count == 0) return help_print_all(program, error);
     const char *name = options->positionals[0];
-    const struct command *command = command_find(options->commands, name);
-    if (command != NULL) return help_print_command(command, error);
-    const char *near = command_nearest(options->commands, name);
+    const struct command *command = command_find(program, name);
+    if (command != NULL && command->run != NULL) return help_print_command(program, command, error);
+    if (command != NULL)
+        return error_set(error, STATUS_USAGE, "help: '%s' is a command of loam-lab", command->name);
+    const struct command *near = command_nearest(program, name);
     if (near != NULL)
         return error_set(error, STATUS_USAGE, "help: unknown command '%.60s'; did you mean '%s'?", name,
-                         near);
-    return error_set(error, STATUS_USAGE, "help: unknown command '%.60s'; 'loam help' lists them", name);
+                         near->name);
+    return error_set(error, STATUS_USAGE, "help: unknown command '%.60s'; '%s help' lists them", name,
+                     program->name);
 }

@@ -49,23 +49,24 @@ static bool names(const struct option_spec *spec, const char *word) {
     return spec->short_name != NULL && strcmp(word + 1, spec->short_name) == 0;
 }
 
-static const struct option_spec *find(const struct command *command, const char *word) {
-    for (size_t i = 0; i < option_table_count; i++)
-        if ((command == NULL || belongs(&option_table[i], command)) && names(&option_table[i], word))
-            return &option_table[i];
+/* command: NULL: of any. */
+static const struct option_spec *find(const struct program *program, const struct command *command,
+                                      const char *word) {
+    const struct option_spec *spec;
+    for (size_t i = 0; (spec = program_option(program, i)) != NULL; i++)
+        if ((command == NULL || belongs(spec, command)) && names(spec, word)) return spec;
     return NULL;
 }
 
 /* The option of this command whose name is nearest; NULL when none is near enough to be meant. */
-static const struct option_spec *nearest(const struct command *command, const char *word) {
+static const struct option_spec *nearest(const struct options *options, const char *word) {
     const char *bare = word + (word[1] == '-' ? 2 : 1);
     size_t length = strlen(bare);
     if (length < 2) return NULL;
-    const struct option_spec *best = NULL;
+    const struct option_spec *best = NULL, *spec;
     size_t best_distance = length / 3 + 1;
-    for (size_t i = 0; i < option_table_count; i++) {
-        const struct option_spec *spec = &option_table[i];
-        if (!belongs(spec, command)) continue;
+    for (size_t i = 0; (spec = program_option(options->program, i)) != NULL; i++) {
+        if (!belongs(spec, options->command)) continue;
         size_t distance = edit_distance(bare, spec->name);
         if (spec->alias != NULL && edit_distance(bare, spec->alias) < distance)
             distance = edit_distance(bare, spec->alias);
@@ -80,22 +81,22 @@ static const struct option_spec *nearest(const struct command *command, const ch
 
 static enum status refuse_unknown(const struct options *options, const char *word, struct error *error) {
     const struct command *command = options->command;
-    const struct option_spec *near = nearest(command, word);
-    const struct option_spec *elsewhere = find(NULL, word);
+    const struct option_spec *near = nearest(options, word);
+    const struct option_spec *elsewhere = find(options->program, NULL, word);
     const char *hint = elsewhere == NULL ? foreign_option_hint(word) : NULL;
     if (hint != NULL)
         return error_set(error, STATUS_USAGE, "%s: loam has no '%s': %s", command->name, word, hint);
     if (elsewhere != NULL && near == NULL)
         for (size_t i = 0; i < COMMAND_COUNT; i++)
-            if (belongs(elsewhere, &options->commands[i]))
-                return error_set(error, STATUS_USAGE,
-                                 "%s: '%s' is an option of 'loam %s', not of this command", command->name,
-                                 word, options->commands[i].name);
+            if (belongs(elsewhere, &options->program->commands[i]))
+                return error_set(error, STATUS_USAGE, "%s: '%s' is an option of '%s %s', not of this command",
+                                 command->name, word, options->program->name,
+                                 options->program->commands[i].name);
     if (near != NULL)
         return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; did you mean '--%s'?", command->name,
                          word, near->name);
-    return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; 'loam help %s' lists them", command->name,
-                     word, command->name);
+    return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; '%s help %s' lists them", command->name, word,
+                     options->program->name, command->name);
 }
 
 /* ---- values ---- */
@@ -249,7 +250,7 @@ static enum status parse_option(struct options *options, int argc, char *const *
     const char *equals = whole[1] == '-' ? strchr(whole, '=') : NULL;
     size_t length = equals != NULL ? (size_t)(equals - whole) : strlen(whole);
     snprintf(word, sizeof word, "%.*s", (int)(length < WORD_MAX ? length : WORD_MAX), whole);
-    const struct option_spec *spec = find(options->command, word);
+    const struct option_spec *spec = find(options->program, options->command, word);
     if (spec == NULL) return refuse_unknown(options, word, error);
     const char *text = equals != NULL ? equals + 1 : NULL;
     if (spec->kind == ARGUMENT_NONE) {
@@ -265,8 +266,8 @@ static enum status parse_option(struct options *options, int argc, char *const *
 }
 
 static enum status parse_rest(struct options *options, enum option_source source, struct error *error) {
-    for (size_t i = 0; i < option_table_count; i++) {
-        const struct option_spec *spec = &option_table[i];
+    const struct option_spec *spec;
+    for (size_t i = 0; (spec = program_option(options->program, i)) != NULL; i++) {
         struct option_value *value = &options->values[spec->id];
         if (!belongs(spec, options->command) || value->present) continue;
         char name[WORD_MAX + 1];
@@ -281,10 +282,10 @@ static enum status parse_rest(struct options *options, enum option_source source
     return STATUS_OK;
 }
 
-enum status options_parse(struct options *options, const struct command *commands, enum command_id id,
-                          int argc, char *const *argv, struct error *error) {
-    const struct command *command = &commands[id];
-    *options = (struct options){.commands = commands, .command = command};
+enum status options_parse(struct options *options, const struct program *program, enum command_id id, int argc,
+                          char *const *argv, struct error *error) {
+    const struct command *command = &program->commands[id];
+    *options = (struct options){.program = program, .command = command};
     options->positionals = calloc((size_t)argc + 1, sizeof *options->positionals);
     if (options->positionals == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     bool only_positionals = false;
@@ -298,35 +299,35 @@ enum status options_parse(struct options *options, const struct command *command
     }
     if (option_flag(options, OPTION_HELP)) return STATUS_OK; /* help never fails over the rest */
     if (options->positional_count > command->positionals_max)
-        return error_set(error, STATUS_USAGE, "%s: unexpected argument '%s'; usage: loam %s %s",
-                         command->name, options->positionals[command->positionals_max], command->name,
+        return error_set(error, STATUS_USAGE, "%s: unexpected argument '%s'; usage: %s %s %s", command->name,
+                         options->positionals[command->positionals_max], program->name, command->name,
                          command->usage);
     if (options->positional_count < command->positionals_min)
-        return error_set(error, STATUS_USAGE, "%s: too few arguments; usage: loam %s %s", command->name,
+        return error_set(error, STATUS_USAGE, "%s: too few arguments; usage: %s %s %s", command->name, program->name,
                          command->name, command->usage);
     TRY(parse_rest(options, SOURCE_ENVIRONMENT, error));
     return parse_rest(options, SOURCE_DEFAULT, error);
 }
 
 void options_deinit(struct options *options) {
-    for (size_t i = 0; i < OPTION_COUNT; i++) free(options->values[i].joined);
+    for (size_t i = 0; i < OPTION_LIMIT; i++) free(options->values[i].joined);
     free(options->positionals);
     *options = (struct options){0};
 }
 
-bool option_flag(const struct options *options, enum option_id id) {
+bool option_flag(const struct options *options, unsigned id) {
     return options->values[id].present && options->values[id].count != 0;
 }
 
-bool option_given(const struct options *options, enum option_id id) {
+bool option_given(const struct options *options, unsigned id) {
     return options->values[id].present && options->values[id].source != SOURCE_DEFAULT;
 }
 
-const char *option_text(const struct options *options, enum option_id id) {
+const char *option_text(const struct options *options, unsigned id) {
     return options->values[id].present ? options->values[id].text : NULL;
 }
 
-size_t option_texts(const struct options *options, enum option_id id, const char *texts[OPTION_LIST_MAX]) {
+size_t option_texts(const struct options *options, unsigned id, const char *texts[OPTION_LIST_MAX]) {
     const struct option_value *value = &options->values[id];
     if (!value->present) return 0;
     texts[0] = value->text;
@@ -334,21 +335,21 @@ size_t option_texts(const struct options *options, enum option_id id, const char
     return value->list_count > 0 ? value->list_count : 1;
 }
 
-uint64_t option_count(const struct options *options, enum option_id id) {
+uint64_t option_count(const struct options *options, unsigned id) {
     ASSERT(options->values[id].present);
     return options->values[id].count;
 }
 
-int64_t option_integer(const struct options *options, enum option_id id) {
+int64_t option_integer(const struct options *options, unsigned id) {
     ASSERT(options->values[id].present);
     return options->values[id].integer;
 }
 
-double option_number(const struct options *options, enum option_id id) {
+double option_number(const struct options *options, unsigned id) {
     ASSERT(options->values[id].present);
     return options->values[id].number;
 }
 
-const struct option_value *option_list(const struct options *options, enum option_id id) {
+const struct option_value *option_list(const struct options *options, unsigned id) {
     return &options->values[id];
 }

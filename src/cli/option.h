@@ -22,16 +22,11 @@ enum command_id {
     COMMAND_BATCH,
     COMMAND_EXPLAIN,
     COMMAND_BENCH,
-    COMMAND_PERPLEXITY,
-    COMMAND_EVAL,
     COMMAND_INSPECT,
     COMMAND_TOKENIZE,
     COMMAND_DETOKENIZE,
     COMMAND_IMPORT,
-    COMMAND_QUANTIZE,
     COMMAND_PLAN,
-    COMMAND_CALIBRATE,
-    COMMAND_TRACE,
     COMMAND_LS,
     COMMAND_SHOW,
     COMMAND_RM,
@@ -42,6 +37,12 @@ enum command_id {
     COMMAND_DEVICES,
     COMMAND_HELP,
     COMMAND_VERSION,
+    /* Of loam-lab; here as they share options with loam's. */
+    COMMAND_PERPLEXITY,
+    COMMAND_EVAL,
+    COMMAND_QUANTIZE,
+    COMMAND_CALIBRATE,
+    COMMAND_TRACE,
     COMMAND_COUNT
 };
 
@@ -115,29 +116,6 @@ enum option_id {
     OPTION_FLOOR,
     OPTION_NO_WARMUP,
     OPTION_OUTPUT,
-    OPTION_CHUNKS,
-    OPTION_KL_BASE,
-    OPTION_KL_COMPARE,
-    OPTION_EVAL_TASKS,
-    OPTION_EVAL_LENGTHS,
-    OPTION_EVAL_SAMPLES,
-    OPTION_EVAL_STRETCH,
-    OPTION_EVAL_QUESTIONS,
-    OPTION_EVAL_OUTPUT,
-    OPTION_EVAL_JSONL,
-    OPTION_EVAL_SVG,
-    OPTION_EVAL_EMIT,
-    OPTION_EVAL_SHARED,
-    OPTION_EVAL_RESUME,
-    OPTION_RECORD_OUTPUT,
-    OPTION_RECORD_LAYERS,
-    OPTION_CALIBRATION,
-    OPTION_WINDOWS,
-    OPTION_HASH_BITS,
-    OPTION_EPOCHS,
-    OPTION_IMPORT_HEADS,
-    OPTION_IMPORT_TYPE,
-    OPTION_IMPORT_PRE,
     OPTION_HOST,
     OPTION_PORT,
     OPTION_API_KEY,
@@ -162,7 +140,8 @@ enum option_id {
     OPTION_VERBOSE,
     OPTION_AS,
     OPTION_HELP,
-    OPTION_COUNT
+    OPTION_COUNT,
+    OPTION_LIMIT = OPTION_COUNT + 32 /* those behind OPTION_COUNT are a program's own */
 };
 
 enum argument_kind {
@@ -190,7 +169,7 @@ enum option_group {
 };
 
 struct option_spec {
-    enum option_id id;
+    unsigned id; /* an enum option_id, or a program's own */
     const char *name;       /* "--name"; LOAM_ARG_NAME in the environment */
     const char *short_name; /* "-ub"; NULL: none */
     const char *alias;      /* a second long name; NULL: none */
@@ -201,10 +180,12 @@ struct option_spec {
     double min, max;          /* of numbers; both 0: any */
     uint32_t commands;        /* bits 1 << enum command_id */
     enum option_group group;  /* the heading in help */
+    /* Of files, for output_check.h: as what the file is written ("--json"), or read ("the questions"). */
+    const char *writes, *reads;
     const char *help; /* one line or more, wrapped when printed; {presets}, {settings}: from their tables */
 };
 
-extern const struct option_spec option_table[];
+extern const struct option_spec option_table[]; /* loam's */
 extern const size_t option_table_count;
 
 enum option_source { SOURCE_DEFAULT, SOURCE_ENVIRONMENT, SOURCE_ARGUMENT };
@@ -227,31 +208,32 @@ struct option_value {
 };
 
 struct command;
+struct program;
 
 struct options {
-    const struct command *commands; /* [COMMAND_COUNT]: all there are */
-    const struct command *command;  /* the one of this command line */
-    struct option_value values[OPTION_COUNT];
+    const struct program *program; /* whose command line it is */
+    const struct command *command; /* the one of this command line */
+    struct option_value values[OPTION_LIMIT];
     const char **positionals; /* [positional_count], owned array of borrowed texts */
     size_t positional_count;
 };
 
-/* commands: [COMMAND_COUNT], in the order of enum command_id.  argv[0] is the command's name.  STATUS_USAGE with one
+/* argv[0] is the command's name.  STATUS_USAGE with one
  * line that names the option and, for a typo, the nearest one. */
-enum status options_parse(struct options *options, const struct command *commands, enum command_id id,
-                          int argc, char *const *argv, struct error *error) STATUS_CHECKED;
+enum status options_parse(struct options *options, const struct program *program, enum command_id id, int argc,
+                          char *const *argv, struct error *error) STATUS_CHECKED;
 void options_deinit(struct options *options);
 
 /* Reading.  Asking a kind of value that the row does not have is a bug. */
-bool option_flag(const struct options *options, enum option_id id);
-bool option_given(const struct options *options, enum option_id id);       /* argument or environment */
-const char *option_text(const struct options *options, enum option_id id); /* NULL: absent */
+bool option_flag(const struct options *options, unsigned id);
+bool option_given(const struct options *options, unsigned id);       /* argument or environment */
+const char *option_text(const struct options *options, unsigned id); /* NULL: absent */
 /* All that were given; of an option that takes only one, that one. */
-size_t option_texts(const struct options *options, enum option_id id, const char *texts[OPTION_LIST_MAX]);
-uint64_t option_count(const struct options *options, enum option_id id);
-int64_t option_integer(const struct options *options, enum option_id id);
-double option_number(const struct options *options, enum option_id id);
-const struct option_value *option_list(const struct options *options, enum option_id id);
+size_t option_texts(const struct options *options, unsigned id, const char *texts[OPTION_LIST_MAX]);
+uint64_t option_count(const struct options *options, unsigned id);
+int64_t option_integer(const struct options *options, unsigned id);
+double option_number(const struct options *options, unsigned id);
+const struct option_value *option_list(const struct options *options, unsigned id);
 
 /* The environment's name of an option: "LOAM_ARG_CTX_SIZE". */
 const char *option_environment_name(const struct option_spec *spec, char *buffer, size_t buffer_bytes);

@@ -19,7 +19,7 @@ void option_summary(const struct option_spec *spec, char *text, size_t text_byte
 const char *option_words(const struct option_spec *spec, char *text, size_t text_bytes);
 
 static inline bool option_belongs(const struct option_spec *spec, const struct command *command) {
-    return (spec->commands >> command->id & 1) != 0;
+    return command->run != NULL && (spec->commands >> command->id & 1) != 0;
 }
 
 #endif

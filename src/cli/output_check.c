@@ -11,6 +11,7 @@
 #include "cli/bundled_model.h"
 #include "cli/command.h"
 #include "cli/kv_disk.h"
+#include "cli/option_help.h"
 #include "document/folder.h"
 #include "format/gguf.h"
 #include "model/calibration.h"
@@ -161,56 +162,63 @@ static enum status check_documents(const struct output_list *list, const char *t
     return status;
 }
 
+static enum positional positional_of(const struct options *options, size_t index) {
+    const enum positional *positionals = options->command->positionals;
+    const size_t last = sizeof options->command->positionals / sizeof *positionals - 1;
+    return positionals[index < last ? index : last];
+}
+
 static enum status check_positionals(const struct output_list *list, const struct options *options) {
-    const enum command_id id = options->command->id;
-    if (id == COMMAND_EXPORT) return STATUS_OK; /* those of --kv-disk */
-    if (id == COMMAND_IMPORT) return check_folder(list, "a file of HF_DIR", options->positionals[0]);
-    if (id != COMMAND_QUANTIZE && id != COMMAND_CALIBRATE)
-        return STATUS_OK; /* no files that a command reads */
-    TRY(check_model(list, "the model", options->positionals[0]));
-    for (size_t i = 1; id == COMMAND_CALIBRATE && i < options->positional_count; i++)
-        TRY(check_input(list, "a text to learn from", options->positionals[i]));
+    for (size_t i = 0; i < options->positional_count; i++) {
+        const char *path = options->positionals[i];
+        switch (positional_of(options, i)) {
+        case POSITIONAL_WORD:
+        case POSITIONAL_OUTPUT: break;
+        case POSITIONAL_MODEL: TRY(check_model(list, "the model", path)); break;
+        case POSITIONAL_FOLDER: TRY(check_folder(list, "a file of HF_DIR", path)); break;
+        case POSITIONAL_TEXT: TRY(check_input(list, "a text to learn from", path)); break;
+        }
+    }
     return STATUS_OK;
 }
 
-/* MODEL.calib.gguf is the default output of calibrate. */
-static enum status add_positionals(struct output_list *list, const struct options *options, char **owned) {
-    const enum command_id id = options->command->id;
-    if (id == COMMAND_IMPORT && options->positional_count == 1) return STATUS_OK; /* an exported document */
-    if (id == COMMAND_IMPORT || id == COMMAND_QUANTIZE || id == COMMAND_EXPORT)
-        return add_output(list, options->command->name, options->positionals[1]);
-    if (id != COMMAND_CALIBRATE || option_text(options, OPTION_CALIBRATION) != NULL) return STATUS_OK;
-    TRY(calibration_path(options->positionals[0], owned, list->error));
-    return add_output(list, "-o", *owned);
+/* *own_model: the command does not read the model of -m, nor the bundled one. */
+static enum status add_outputs(struct output_list *list, const struct options *options, bool *own_model,
+                               char **owned) {
+    const struct command *command = options->command;
+    const struct option_spec *spec;
+    for (size_t i = 0; (spec = program_option(options->program, i)) != NULL; i++)
+        if (spec->writes != NULL && option_belongs(spec, command))
+            TRY(add_output(list, spec->writes, option_text(options, spec->id)));
+    *own_model = false;
+    for (size_t i = 0; i < options->positional_count; i++) {
+        const enum positional positional = positional_of(options, i);
+        *own_model = *own_model || positional != POSITIONAL_WORD;
+        if (positional == POSITIONAL_OUTPUT) TRY(add_output(list, command->name, options->positionals[i]));
+    }
+    if (command->output == NULL) return STATUS_OK;
+    const char *name;
+    TRY(command->output(options, &name, owned, list->error));
+    return *owned != NULL ? add_output(list, name, *owned) : STATUS_OK;
 }
 
 static enum status check_all(struct output_list *list, const struct options *options, char **owned) {
-    static const struct {
-        enum option_id id;
-        const char *name;
-    } outputs[] = {{OPTION_JSON_FILE, "--json"}, {OPTION_TRACE, "--trace"},    {OPTION_EVAL_JSONL, "--jsonl"},
-                   {OPTION_EVAL_SVG, "--svg"},   {OPTION_EVAL_EMIT, "--emit"}, {OPTION_CALIBRATION, "-o"},
-                   {OPTION_RECORD_OUTPUT, "-o"}};
-    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
-        TRY(add_output(list, outputs[i].name, option_text(options, outputs[i].id)));
-    const char *base = option_text(options, OPTION_KL_BASE);
-    if (!option_flag(options, OPTION_KL_COMPARE)) TRY(add_output(list, "--kl-divergence-base", base));
-    TRY(add_positionals(list, options, owned));
+    const struct option_spec *spec;
+    bool own_model;
+    TRY(add_outputs(list, options, &own_model, owned));
     if (list->count == 0) return STATUS_OK;
     TRY(check_positionals(list, options));
     const char *model = option_text(options, OPTION_MODEL);
-    const enum command_id id = options->command->id;
-    const bool names_its_model = id == COMMAND_CALIBRATE || id == COMMAND_IMPORT || id == COMMAND_QUANTIZE ||
-                                 id == COMMAND_EXPORT;
     if (model != NULL) TRY(model_named(model, &model, list->error));
-    if (model == NULL && !names_its_model) model = bundled_model_find();
+    if (model == NULL && !own_model) model = bundled_model_find();
     TRY(check_model(list, "the model of -m", model));
     TRY(check_calibration(list, model));
     const char *files[OPTION_LIST_MAX];
     const size_t file_count = option_texts(options, OPTION_FILE, files);
     for (size_t i = 0; i < file_count; i++) TRY(check_text(list, files[i]));
-    TRY(check_input(list, "the questions", option_text(options, OPTION_EVAL_QUESTIONS)));
-    TRY(check_input(list, "the file of --import-heads", option_text(options, OPTION_IMPORT_HEADS)));
+    for (size_t i = 0; (spec = program_option(options->program, i)) != NULL; i++)
+        if (spec->reads != NULL && option_belongs(spec, options->command))
+            TRY(check_input(list, spec->reads, option_text(options, spec->id)));
     return check_documents(list, option_text(options, OPTION_KV_DISK));
 }
 

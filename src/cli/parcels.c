@@ -1,5 +1,4 @@
-#include "cli/parcels.h"
-
+/* loam export, loam import: saved documents as files. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -153,7 +152,9 @@ static enum status import_input(struct input *input, const struct kv_disk *disk,
     return status == STATUS_OK ? print_content(&content, error) : status;
 }
 
-enum status parcels_import(const struct options *options, struct error *error) {
+enum status import_command(const struct options *options, struct error *error) {
+    if (options->positional_count == 2)
+        return error_set(error, STATUS_USAGE, "import: a Hugging Face folder becomes a GGUF file by loam-lab import");
     const char *folder = option_text(options, OPTION_KV_DISK);
     struct input input = {.file = {.fd = -1}};
     struct kv_disk disk;

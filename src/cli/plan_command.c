@@ -257,7 +257,7 @@ static void print_command(const struct planning *planning) {
     if (planning->losses.row_count > 0) return;
     output_text("\nwhat the others lose on this model (KL divergence from full), once, for this table and "
                 "for --kld:\n"
-                "  loam eval kl -m MODEL.gguf -f TEXT --lengths 4096 --stretch 64 --chunks 2 "
+                "  loam-lab eval kl -m MODEL.gguf -f TEXT --lengths 4096 --stretch 64 --chunks 2 "
                 "--preset full,quest,hata,leoam --json MODEL.kld.json\n");
 }
 

@@ -16,17 +16,27 @@ static void write_names(const struct option_spec *spec, char *text, size_t size)
     if (spec->argument != NULL) snprintf(text + used, size - used, " %s", spec->argument);
 }
 
+/* Not where another program's page has it. */
+static bool is_described_here(const struct program *program, size_t command) {
+    const struct command *described = program->described;
+    return program->commands[command].run != NULL &&
+           (described == NULL || program->commands[command].run != described[command].run);
+}
+
 /* "run, chat" */
-static void write_commands(const struct option_spec *spec, const struct command *commands, char *text,
+static void write_commands(const struct option_spec *spec, const struct program *program, char *text,
                            size_t size) {
-    size_t used = 0, count = 0;
+    size_t used = 0, count = 0, all = 0;
     text[0] = '\0';
     for (size_t i = 0; i < COMMAND_COUNT && used < size; i++) {
-        if (!option_belongs(spec, &commands[i])) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%s", count > 0 ? ", " : "", commands[i].name);
+        if (!is_described_here(program, i)) continue;
+        all++;
+        if (!option_belongs(spec, &program->commands[i])) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%s", count > 0 ? ", " : "",
+                                 program->commands[i].name);
         count++;
     }
-    if (count == COMMAND_COUNT) snprintf(text, size, "all");
+    if (count == all) snprintf(text, size, "all");
 }
 
 /* ---- Markdown ---- */
@@ -38,24 +48,30 @@ static void print_cell(const char *text) {
     }
 }
 
-static void print_markdown(const struct command *commands) {
+static void print_markdown(const struct program *program) {
     char names[128], where[256], help[OPTION_HELP_BYTES];
+    const struct command *commands = program->commands;
+    const struct option_spec *spec;
     output_text("## Commands\n\n| command | what it does |\n|---|---|\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
-        output_text("| `loam %s ", commands[i].name);
+        if (!is_described_here(program, i)) continue;
+        output_text("| `%s %s ", program->name, commands[i].name);
         print_cell(commands[i].usage);
         output_text("` | ");
         print_cell(commands[i].summary);
         output_text(" |\n");
     }
     for (size_t group = 0; group < GROUP_COUNT; group++) {
-        output_text("\n## Options: %s\n\n| option | of | meaning |\n|---|---|---|\n",
-                    option_group_titles[group]);
-        for (size_t i = 0; i < option_table_count; i++) {
-            const struct option_spec *spec = &option_table[i];
+        bool titled = false;
+        for (size_t i = 0; (spec = program_option(program, i)) != NULL; i++) {
             if (spec->group != group) continue;
             write_names(spec, names, sizeof names);
-            write_commands(spec, commands, where, sizeof where);
+            write_commands(spec, program, where, sizeof where);
+            if (where[0] == '\0') continue;
+            if (!titled)
+                output_text("\n## Options: %s\n\n| option | of | meaning |\n|---|---|---|\n",
+                            option_group_titles[group]);
+            titled = true;
             option_help(spec, help, sizeof help);
             output_text("| `");
             print_cell(names);
@@ -78,15 +94,16 @@ static void print_roff(const char *text) {
         }
 }
 
-static void print_man_options(const struct command *commands) {
+static void print_man_options(const struct program *program) {
     char names[128], where[256], help[OPTION_HELP_BYTES];
+    const struct option_spec *spec;
     for (size_t group = 0; group < GROUP_COUNT; group++) {
         output_text(".SS %s\n", option_group_titles[group]);
-        for (size_t i = 0; i < option_table_count; i++) {
-            const struct option_spec *spec = &option_table[i];
+        for (size_t i = 0; (spec = program_option(program, i)) != NULL; i++) {
             if (spec->group != group) continue;
             write_names(spec, names, sizeof names);
-            write_commands(spec, commands, where, sizeof where);
+            write_commands(spec, program, where, sizeof where);
+            if (where[0] == '\0') continue;
             option_help(spec, help, sizeof help);
             output_text(".TP\n.B ");
             print_roff(names);
@@ -99,13 +116,17 @@ static void print_man_options(const struct command *commands) {
     }
 }
 
-static void print_man(const struct command *commands) {
+static void print_man(const struct program *program) {
     output_text(
         ".TH LOAM 1 \"\" \"loam %s\"\n.ad l\n.SH NAME\nloam \\- language models with long contexts on ordinary "
         "machines\n.SH SYNOPSIS\n.B loam\n.I command\n[options]\n.SH COMMANDS\n",
         version_number);
+    const struct command *commands = program->commands;
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
-        output_text(".TP\n.B loam ");
+        if (commands[i].run == NULL) continue;
+        output_text(".TP\n.B ");
+        print_roff(program->name);
+        output_text(" ");
         print_roff(commands[i].name);
         output_text(" ");
         print_roff(commands[i].usage);
@@ -115,7 +136,7 @@ static void print_man(const struct command *commands) {
     }
     output_text(
         ".SH OPTIONS\nEach has the commands that take it; an option with two meanings is here twice.\n");
-    print_man_options(commands);
+    print_man_options(program);
     output_text(
         ".SH ENVIRONMENT\n.TP\n.B LOAM_ARG_NAME\nthe option \\-\\-name, where the command line does not have "
         "it\n.TP\n.B LOAM_MODELS\nthe folder of pulled models\n.TP\n.B HF_TOKEN, HF_ENDPOINT\na token for "
@@ -125,9 +146,9 @@ static void print_man(const struct command *commands) {
         "file, 4 saved document, 5 memory, 6 input or output, 130 interrupted.\n");
 }
 
-enum status reference_print(const struct command *commands, size_t form, struct error *error) {
-    static void (*const forms[])(const struct command *) = {print_man, print_markdown, completion_print_bash,
+enum status reference_print(const struct program *program, size_t form, struct error *error) {
+    static void (*const forms[])(const struct program *) = {print_man, print_markdown, completion_print_bash,
                                                             completion_print_zsh, completion_print_fish};
-    forms[form](commands);
+    forms[form](program);
     return output_flush(error);
 }

@@ -9,10 +9,10 @@
 #define REFERENCE_FORMS "man|markdown|bash|zsh|fish"
 
 /* form: an index into REFERENCE_FORMS. */
-enum status reference_print(const struct command *commands, size_t form, struct error *error) STATUS_CHECKED;
+enum status reference_print(const struct program *program, size_t form, struct error *error) STATUS_CHECKED;
 
-void completion_print_bash(const struct command *commands);
-void completion_print_zsh(const struct command *commands);
-void completion_print_fish(const struct command *commands);
+void completion_print_bash(const struct program *program);
+void completion_print_zsh(const struct program *program);
+void completion_print_fish(const struct program *program);
 
 #endif

@@ -389,7 +389,7 @@ static json_t *answers_json(const struct run *run) {
     return answers;
 }
 
-/* With everything attended to both are 1 by definition; else the recall was not measured (loam eval recall does). */
+/* With everything attended to both are 1 by definition; else the recall was not measured (loam-lab eval recall). */
 static json_t *selection_json(struct engine *engine, bool has_receipt) {
     const struct mass_receipt nothing = {0};
     if (engine_select(engine) == NULL) {

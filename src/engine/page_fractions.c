@@ -44,7 +44,7 @@ static double hidden_seconds(struct engine *engine, struct kv_sequence *kv) {
     return engine->layer_seconds;
 }
 
-/* Reads each layer's error at 4 bits, as loam calibrate measured it; false: not known. */
+/* Reads each layer's error at 4 bits, as loam-lab calibrate measured it; false: not known. */
 static bool read_sensitivity(const struct engine *engine, float sensitivity[PAGE_FRACTIONS_LAYERS_MAX]) {
     struct calibration *file = NULL;
     bool known = calibration_open(&file, engine->model, NULL, NULL) == STATUS_OK && file != NULL &&

@@ -171,7 +171,7 @@ static enum status check(struct recording *recording, const char *path, struct e
     const uint8_t *data = recording->map.data;
     struct recording_shape *s = &recording->shape;
     if (recording->map.size_bytes < HEAD_BYTES || memcmp(data, magic, sizeof magic) != 0)
-        return error_set(error, STATUS_DOCUMENT, "%s: not a recording of `loam trace record`", path);
+        return error_set(error, STATUS_DOCUMENT, "%s: not a recording of `loam-lab trace record`", path);
     memcpy(s, data + sizeof magic, sizeof *s);
     TRY(check_shape(s, path, error));
     uint64_t rows, small = HEAD_BYTES + 4 * ((uint64_t)s->layer_count + s->pair_count);

@@ -1,8 +1,8 @@
 /* recording: a file with queries, keys and values of a real run, and contexts of any length and shape made from it.
  *
- * `loam trace record` writes the rows of chosen layers for a text, after rotation.  `loam bench --replay` attends with
- * them.  Random keys are no substitute: no key stands out, neighbours have nothing in common, and every step selects
- * other chunks.  So cache hits, bytes read and prefetching differ from those of text.
+ * `loam-lab trace record` writes the rows of chosen layers for a text, after rotation.  `loam-lab bench --replay`
+ * attends with them.  Random keys are no substitute: no key stands out, neighbours have nothing in
+ * common, and every step selects other chunks.  So cache hits, bytes read and prefetching differ from those of text.
  *
  * The file, little-endian:
  *

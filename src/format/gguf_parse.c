@@ -255,7 +255,7 @@ static const char *name_other(const struct cursor *cursor) {
         {"version https://git-lfs", "a pointer of Git LFS, which 'git lfs pull' replaces by the model"},
         {"<", "a web page, where a download went wrong"},
         {"{", "JSON"},
-        {"PK\x03\x04", "an archive, as PyTorch's weights are ('loam import' reads safetensors)"},
+        {"PK\x03\x04", "an archive, as PyTorch's weights are ('loam-lab import' reads safetensors)"},
         {"lmgg", "a file of an older format (ggml)"},
         {"fmgg", "a file of an older format (ggmf)"},
         {"tjgg", "a file of an older format (ggjt)"},

@@ -61,7 +61,8 @@ static struct paid median(const struct steps *steps, size_t kind) {
 
 static enum status one_step(struct probe *probe, size_t kind, int32_t token, struct paid *paid,
                             struct error *error) {
-    const struct select_method *const methods[] = {&select_quest, &select_quest, &select_window, &select_all};
+    const struct select_method *const methods[] = {&select_meanstd, &select_meanstd, &select_window,
+                                                   &select_all};
     const struct select_keep keep = {.tokens = kind == FEW      ? KEEP_FEW
                                                : kind == MANY   ? probe->keep_many
                                                : kind == WINDOW ? probe->deep_tokens / 4
@@ -109,7 +110,7 @@ static enum status steps_with(struct probe *probe, bool on_disk, struct steps *s
     plan.document_name = "measure";
     plan.read_gap_bytes = machine_read_gap(probe->measurement->machine);
     enum status status = on_disk ? plan_set_disk(&plan, directory, strlen(directory), 0, error) : STATUS_OK;
-    if (status == STATUS_OK) status = plan_set_axes(&plan, "quest", set, "50%", error);
+    if (status == STATUS_OK) status = plan_set_axes(&plan, "meanstd", set, "50%", error);
     if (status == STATUS_OK && on_disk) {
         const uint64_t kv_bytes = (uint64_t)PROBE_LAYERS * PROBE_KV_HEADS * 2 * PROBE_DIMENSION *
                                   sizeof(uint16_t) * probe->deep_tokens;

@@ -256,7 +256,7 @@ static enum status check_digest(struct calibration *c, struct error *error) {
     }
     snprintf(text, sizeof text, "%016llx", (unsigned long long)digest);
     return check_text(c, CALIBRATION_KEY "digest", text,
-                      "the file is damaged; `loam calibrate` makes it anew", error);
+                      "the file is damaged; `loam-lab calibrate` makes it anew", error);
 }
 
 static enum status check_file(struct calibration *c, const struct model *model, struct error *error) {
@@ -269,7 +269,7 @@ static enum status check_file(struct calibration *c, const struct model *model, 
     TRY(check_number(c, "k_dimension", c->config->k_dimension, error));
     calibration_fingerprint(&model->gguf, &model->config, fingerprint);
     TRY(check_text(c, CALIBRATION_KEY "fingerprint", fingerprint,
-                   "it was made for another model file; `loam calibrate` makes one for this", error));
+                   "it was made for another model file; `loam-lab calibrate` makes one for this", error));
     TRY(check_digest(c, error));
     return check_tensors(c, error);
 }

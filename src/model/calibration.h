@@ -1,4 +1,4 @@
-/* calibration: the results of `loam calibrate`, in a GGUF file next to the model (docs/calibration.md).
+/* calibration: the results of `loam-lab calibrate`, in a GGUF file next to the model (docs/calibration.md).
  *
  * The file belongs to one model file, identified by a fingerprint of the relevant metadata, the table of tensors and
  * samples of the tensors' bytes.  The fingerprint guards against mix-ups, not against malice.  Shapes, types, finite

@@ -5,26 +5,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct row {
+struct row {
     const char *preset, *set;
     bool is_exact, needs_disk;
     bool dials; /* with a loss it is considered with the dial; the others are there to compare */
-} rows[] = {
+};
+
+/* The exact ones first, then changes of presets, then the presets that are planned (presets.h). */
+static const struct row rows[] = {
     {.preset = "full", .is_exact = true},
     {.preset = "kvpr", .is_exact = true, .needs_disk = true},
     {.preset = "full", .set = "codec=q8"},
-    {.preset = "streaming"},
-    {.preset = "quest", .dials = true},
-    {.preset = "quest", .set = "select=meanstd", .dials = true},
-    {.preset = "hata", .dials = true},
-    {.preset = "leoam", .dials = true},
     {.preset = "leoam", .set = "codec=f16", .needs_disk = true, .dials = true},
-    {.preset = "clo"},
-    {.preset = "retroinfer"},
-    {.preset = "pqcache"},
 };
 enum { ROW_COUNT = sizeof rows / sizeof *rows };
-_Static_assert((int)ROW_COUNT <= (int)CANDIDATES_MAX, "each has a place");
+_Static_assert((int)ROW_COUNT + (int)PRESETS_MAX <= (int)CANDIDATES_MAX, "each has a place");
+
+/* false: there are no more, or the preset is not planned. */
+static bool row_at(size_t index, struct row *row) {
+    if (index < ROW_COUNT) {
+        *row = rows[index];
+        return true;
+    }
+    const struct preset *preset = preset_table[index - ROW_COUNT];
+    *row = (struct row){.preset = preset->name, .dials = preset->planning == PRESET_DIALS};
+    return preset->planning != PRESET_IS_NOT_PLANNED;
+}
 
 bool cost_models_init(struct cost_models *models, const struct machine *machine, size_t thread_count,
                       const struct model_config *config, const struct gguf *gguf) {
@@ -229,7 +235,7 @@ static const struct cost_model *model_of(const struct choose_question *question,
     return &question->models[i];
 }
 
-static enum status add_row(struct choices *choices, const struct row *row,
+static enum status add_row(struct choices *choices, size_t index, const struct row *row,
                            const struct choose_question *question, struct error *error) {
     struct candidate *candidate = &choices->list[choices->count];
     struct plan plan;
@@ -247,7 +253,7 @@ static enum status add_row(struct choices *choices, const struct row *row,
     /* A dial does not see what 4-bit pages lose. */
     const bool is_held = plan.select.loss > 0 && !plan.quantized_pages;
     candidate->is_allowed = row->is_exact || is_held || candidate->kld <= question->kld_max;
-    candidate->row = (size_t)(row - rows);
+    candidate->row = index;
     candidate->exact_below =
         plan_exact_below(model_of(question, candidate->thread_count), &plan, question->depth);
     if (candidate->exact_below > question->depth) candidate->exact_below = question->depth;
@@ -286,10 +292,11 @@ enum status plan_choose(struct choices *choices, const struct choose_question *q
                         struct error *error) {
     struct error full_error = {0};
     *choices = (struct choices){.count = 0};
-    for (size_t i = 0; i < ROW_COUNT; i++) {
+    for (size_t i = 0; i < ROW_COUNT + preset_count; i++) {
         struct error refused;
-        if (is_left_out(&rows[i], question, &choices->left_out)) continue;
-        if (add_row(choices, &rows[i], question, &refused) == STATUS_OK) continue;
+        struct row row;
+        if (!row_at(i, &row) || is_left_out(&row, question, &choices->left_out)) continue;
+        if (add_row(choices, i, &row, question, &refused) == STATUS_OK) continue;
         choices->refused = refused;
         if (i == 0) full_error = refused;
     }

@@ -46,7 +46,7 @@ static const double SEGMENT_TOKENS = 8192, SEGMENT_BYTES = 64 << 20;
 /* A scan reads neighbours on disk in one request, which ends at a chunk that RAM holds, or whose slot does not lie
  * behind the last one's: a request has 1 / (SCAN_CUT + SCAN_CUT_HELD times the share of chunks in RAM) chunks. */
 static const double SCAN_CUT = 0.15, SCAN_CUT_HELD = 0.45;
-enum { PAGE_DEFAULT = 16, PART_BYTES = 4096 }; /* select.h; pages in parts (decision 0030) */
+enum { PART_BYTES = 4096 }; /* pages in parts (decision 0030) */
 
 /* ---- the model ---- */
 
@@ -91,12 +91,9 @@ struct layer_work {
 
 /* Tokens that are chosen together. */
 static double unit_tokens(const struct select_options *select) {
-    const bool has_pages = select->method == &select_quest || select->method == &select_meanstd ||
-                           select->method == &select_cluster;
     const size_t unit = select->method == &select_tree ? select->leaf
                         : select->page != 0            ? select->page
-                        : has_pages                    ? PAGE_DEFAULT
-                                                       : 1;
+                                                       : max_size(select->method->own_page, 1);
     return (double)max_size(unit, select->take);
 }
 
@@ -126,9 +123,9 @@ static const struct machine_selection *selection_of(const struct machine *machin
         if (found != NULL) return found;
     }
     for (size_t i = 0; i < preset_count; i++)
-        if (preset_is_built(&preset_table[i]) && strcmp(preset_table[i].methods[AXIS_SELECT], method) == 0 &&
-            machine_find_selection(machine, preset_table[i].name) != NULL)
-            return machine_find_selection(machine, preset_table[i].name);
+        if (strcmp(preset_table[i]->methods[AXIS_SELECT], method) == 0 &&
+            machine_find_selection(machine, preset_table[i]->name) != NULL)
+            return machine_find_selection(machine, preset_table[i]->name);
     return machine_find_selection(machine, method);
 }
 

@@ -1,7 +1,7 @@
 /* kld_table: what plans lose on one model: their KL divergence from full attention, at some lengths.
  *
- * The file is the JSON of `loam eval kl --json FILE` (docs/planner.md); beside a model it is called MODEL.kld.json.  It
- * belongs to the model file whose fingerprint it has.
+ * The file is the JSON of `loam-lab eval kl --json FILE` (docs/planner.md); beside a model it is called MODEL.kld.json.
+ * It belongs to the model file whose fingerprint it has.
  */
 #ifndef LOAM_PLAN_KLD_TABLE_H
 #define LOAM_PLAN_KLD_TABLE_H
@@ -14,7 +14,7 @@
 enum { KLD_ROWS_MAX = 512, KLD_LABEL_BYTES = 96 };
 
 struct kld_row {
-    char label[KLD_LABEL_BYTES]; /* of `loam eval kl --preset`: "quest:select=meanstd" */
+    char label[KLD_LABEL_BYTES]; /* of `loam-lab eval kl --preset`: "quest:select=meanstd" */
     uint64_t length;             /* tokens */
     double kld, error;           /* nats: the mean and its standard error */
 };

@@ -7,27 +7,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "format/json.h"
+#include "plan/presets.h"
 #include "platform/file.h"
 
 const uint32_t machine_disk_bytes[MACHINE_DISK_SIZES] = {4096, 16384, 65536, 262144, 1048576};
 const uint32_t machine_disk_depths[MACHINE_DISK_DEPTHS] = {1, 8, 64};
 
-static const struct machine_selection selections[] = {
-    {.name = "streaming", .preset = "streaming"},
-    {.name = "quest", .preset = "quest"},
-    {.name = "meanstd", .preset = "quest", .set = "select=meanstd"},
-    {.name = "hata", .preset = "hata"},
-    {.name = "leoam", .preset = "leoam"},
-    {.name = "clo", .preset = "hata", .set = "bits=256"}, /* nothing is reused of random rows */
-    {.name = "retroinfer", .preset = "retroinfer"},
-    {.name = "pqcache", .preset = "pqcache"},
-};
-_Static_assert(sizeof selections / sizeof *selections <= MACHINE_SELECTIONS_MAX, "they have places");
-
 void machine_init(struct machine *machine) {
+    size_t count = 0;
     *machine = (struct machine){.thread_count = 1, .load = -1};
-    memcpy(machine->selections, selections, sizeof selections);
+    for (size_t i = 0; i < preset_count; i++) {
+        const struct preset *preset = preset_table[i];
+        if (preset->measured == NULL) continue;
+        ASSERT(count < MACHINE_SELECTIONS_MAX);
+        machine->selections[count++] = (struct machine_selection){
+            .name = preset->name, .preset = preset->measured, .set = preset->measured_set};
+    }
 }
 
 /* ---- what the numbers say ---- */
@@ -369,6 +366,8 @@ static enum status read_root(struct machine *machine, const json_t *root, const 
         return error_set(error, STATUS_USAGE, "%s: numbers: expected an object", path);
     TRY(visit_numbers(machine, read_number, &reading));
     void *unknown = json_object_iter(reading.numbers);
+    while (unknown != NULL && strncmp(json_object_iter_key(unknown), "select.", 7) == 0) /* of loam-lab's presets */
+        unknown = json_object_iter_next(reading.numbers, unknown);
     if (unknown != NULL)
         return error_set(error, STATUS_USAGE, "%s: numbers: %.60s: no number of that name", path,
                          json_object_iter_key(unknown));

@@ -46,9 +46,9 @@ struct machine_matrix {
     double block; /* multiply-adds per second: a prefill block */
 };
 
-/* A selection with the numbers of a preset, or of a method that no preset has. */
+/* A selection with the numbers of a preset that is measured. */
 struct machine_selection {
-    const char *name, *preset, *set; /* of machine_selections */
+    const char *name, *preset, *set; /* borrowed from preset_table: its name, what is run */
     double seconds;                  /* of a layer, whatever its length */
     struct machine_by_group score;   /* seconds for each candidate token and KV head */
     struct machine_by_group rows;    /* seconds for each row that is attended to, and KV head */

@@ -5,8 +5,8 @@
  *   N_p = T_comp B / mem_head                                                                         Eq. 12, corrected
  *   max(N_d - N_p, 0) of each layer's heads persist, those of the largest D                           Eq. 13
  *
- * s_i is the mean similarity of a head's queries in adjacent decode steps (loam calibrate), aggregated over its group
- * as lookups are; N_d are a layer's heads with D > 0; T_comp are the seconds of a layer of a
+ * s_i is the mean similarity of a head's queries in adjacent decode steps (loam-lab calibrate), aggregated over its
+ * group as lookups are; N_d are a layer's heads with D > 0; T_comp are the seconds of a layer of a
  * step at the whole context, B is the rate of the tier that
  * is read from, mem_head are the bytes that a head's list is read with.  [clo] prints Eq. 12 as T_comp / (B mem_head),
  * which is no number of heads.

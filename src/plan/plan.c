@@ -54,7 +54,7 @@ static enum status check_sizes(const struct plan *plan, const struct model_confi
 /* Codes by a codebook are built of many chunks' blocks, which must then be in memory. */
 static bool key_index_may_leave(const struct plan *plan) {
     const struct select_method *method = plan->select.method;
-    return plan->disk_directory != NULL && method != NULL && method != &select_product;
+    return plan->disk_directory != NULL && method != NULL && !method->needs_key_index;
 }
 
 /* Nodes above a chunk are built of those of its chunks. */
@@ -345,8 +345,7 @@ static enum status add_list_buffers(const struct plan *plan, const struct model_
     const uint64_t kv_bytes = kv_lane_count(cache) * kv_chunks_of(cache->token_capacity) * chunk_bytes;
     /* A window's rows are whole chunks, always the same; clusters are taken of a few chunks, which slots hold; by alpha
      * a list is far shorter than the longest, which its buffer has place for. */
-    if (plan->select.method == &select_window || plan->select.method == &select_cluster ||
-        plan->select.alpha > 0)
+    if (plan->select.method == &select_window || plan->select.method->finds_few_chunks || plan->select.alpha > 0)
         return STATUS_OK;
     if (unit > LIST_UNIT_MAX || cache->host_bytes >= kv_tier_bytes_around(cache, kv_bytes)) return STATUS_OK;
     const struct list_buffer_shape buffers = {.layer_count = config->layer_count,

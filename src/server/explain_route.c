@@ -1,15 +1,15 @@
 /* /v1/loam/explain: which sentences the tokens of an answer attended to.
  *
  * The request is that of /v1/chat/completions with the answer as its last message.  The prompt attaches to what is
- * known of it, and the answer's tokens are stepped once more, with an observer (eval/explain.h): a mask lets only them
- * be picked.  The last of them is stepped too, so one more token is picked, which nobody sees. */
+ * known of it, and the answer's tokens are stepped once more, with an observer (explain/explain.h): a mask lets only
+ * them be picked.  The last of them is stepped too, so one more token is picked, which nobody sees. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/checked.h"
-#include "eval/explain_sources.h"
+#include "explain/explain_sources.h"
 #include "platform/clock.h"
 #include "server/ask.h"
 #include "server/chat_messages.h"

@@ -46,7 +46,7 @@ enum tensor_type {
 enum { TENSOR_TYPES = 41 }; /* of a table by type */
 
 struct tensor_type_info {
-    const char *name;        /* as printed and as given to `loam quantize`: "Q4_K" */
+    const char *name;        /* as printed and as given to `loam-lab quantize`: "Q4_K" */
     uint32_t block_elements; /* elements of one block; 1 for plain types */
     uint32_t block_bytes;
     bool is_weight; /* loam can multiply by a matrix of this type */

@@ -147,7 +147,7 @@ static void test_selection(void **state) {
     assert_true(full.kept == 1 && !full.noted);
     struct answer named = answer_with(model, "full", NULL, NULL, false);
     assert_true(same(&full, &named));
-    static const char *const presets[] = {"streaming", "quest", "hata", "h2o", "leoam"};
+    static const char *const presets[] = {"meanstd", "hata", "leoam", "clo"};
     size_t differ = 0;
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++) {
         struct answer all = answer_with(model, presets[i], "dense=0", "100%", false);
@@ -172,7 +172,7 @@ static void test_selection(void **state) {
                 measured.receipt.left_out_error > 0 && measured.receipt.mass_caught_min == 0);
     assert_true(measured.receipt.left_out <= measured.receipt.left_out_worst_step &&
                 measured.receipt.left_out_worst_step <= measured.receipt.left_out_worst_head);
-    struct answer one_dense = answer_with(model, "quest", "dense=1", "96", false);
+    struct answer one_dense = answer_with(model, "meanstd", "dense=1", "96", false);
     assert_true(one_dense.kept > 0.5 && one_dense.kept < 0.65); /* one of the two layers */
     struct answer q8 = answer_with(model, NULL, NULL, NULL, true),
                   codec = answer_with(model, NULL, "codec=q8", NULL, false);

@@ -29,13 +29,20 @@ struct process_request {
     int hold_input;              /* standard input stays open after `input` */
 };
 
-/* Runs LOAM_BINARY.  Fails the test when it does not end in time. */
+/* What is run: loam, or what a test sets, LOAM_LAB_BINARY. */
+extern const char *process_binary;
+
+/* Fails the test when it does not end in time. */
 struct process_result process_run(const struct process_request *request);
 void process_deinit(struct process_result *result);
 
 /* process_run with just arguments: LOAM("inspect", "x.gguf"). */
 #define LOAM(...) \
     process_run(&(struct process_request){.arguments = (const char *const[]){__VA_ARGS__, NULL}})
+
+/* The same of loam-lab. */
+#define LAB(...) process_run_lab((const char *const[]){__VA_ARGS__, NULL})
+struct process_result process_run_lab(const char *const *arguments);
 
 /* The documents of a folder, as `loam ls --json` prints them; newly allocated. */
 char *process_listing(const char *folder);

@@ -303,7 +303,7 @@ static void what_cannot_be_asked_is_said(void **state) {
         {{"run", "-m", chat_path, "-f", chat_path, "-p", "x"}, 2, "chat.gguf: is a model, no text: -m takes models"},
         {{"chat", "-m", chat_path, "-f", latin_path}, 2, "latin.txt: is no UTF-8: byte 2, 0xFC in line 1"},
         {{"explain", "-m", chat_path, "-f", latin_path, "--encoding", "x", "-p", "x"}, 2, "encoding: found 'x'"},
-        {{"perplexity", "-m", chat_path, "-f", chat_path}, 2, "is a model, no text"},
+        {{"tokenize", "-m", chat_path, "-f", chat_path}, 2, "is a model, no text"},
         {{"run", "-m", chat_path, "-f", empty_path, "-p", "x"}, 2, "has no file with text (of 0)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

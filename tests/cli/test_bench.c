@@ -377,6 +377,7 @@ static void nothing_is_left(void **state) {
 /* In RAM and over a disk; a chosen depth is longer than the recording. */
 static void recorded_rows_are_replayed(void **state) {
     (void)state;
+    process_binary = LOAM_LAB_BINARY;
     char text[200], rows[200], folder[200];
     snprintf(text, sizeof text, "%s", scratch_path("text.txt"));
     snprintf(rows, sizeof rows, "%s", scratch_path("rows.qkv"));
@@ -426,6 +427,7 @@ static void recorded_rows_are_replayed(void **state) {
             fail_msg("case %zu: exit %d: %s", i, result.code, result.complaints);
         process_deinit(&result);
     }
+    process_binary = LOAM_BINARY;
 }
 
 int main(void) {

@@ -79,15 +79,15 @@ static void test_faults(void **state) {
     if (cuda_image_count == 0) skip();
     /* auto takes the card, for one that fails is noticed; but not where the preset chooses */
     expect_failure("fail=kernel:60:719", "auto", NULL, 1, "CUDA_ERROR_LAUNCH_FAILED");
-    struct process_result result = run_on("fail=kernel:60:719", "auto", "--preset=quest");
+    struct process_result result = run_on("fail=kernel:60:719", "auto", "--preset=meanstd");
     assert_int_equal(result.code, 0);
     process_deinit(&result);
     expect_failure("fail=any:900:999", "cuda", NULL, 1, "CUDA_ERROR_UNKNOWN"); /* off the bus */
     expect_failure("memory=2M", "cuda", NULL, 5, "weights: cuda: ");
     expect_failure("memory=2M", "cuda", NULL, 5, "layers it has room for 0: -ngl 0");
     expect_failure("memory=13M", "cuda", NULL, 5, "of 13.00 MiB are free, device memory of");
-    expect_failure("seed=1", "cuda", "--preset=quest", 1,
-                   "select=quest: the cuda device cannot choose so: try --preset full");
+    expect_failure("seed=1", "cuda", "--preset=meanstd", 1,
+                   "select=meanstd: the cuda device cannot choose so: try --preset full");
     expect_failure("seed=1", "cuda", "--weights-host=1M", 1,
                    "--weights-host: this device holds all weights itself");
 }

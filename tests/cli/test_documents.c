@@ -392,7 +392,7 @@ static void the_budget_holds_with_a_key_index(void **state) {
  * so; answers are the same. */
 static void dense_layers_stay_in_ram(void **state) {
     (void)state;
-#define QUEST "--preset", "quest", "--keep", "256"
+#define QUEST "--preset", "meanstd", "--keep", "256"
     struct outcome all = RUN(deep_path, text_path, QUEST);
     expect_code(&all, 0, "");
     uint64_t bytes = all.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
@@ -522,7 +522,7 @@ static void damage_file(const char *path, enum damage damage) {
 
 static void damage_costs_time_only(void **state) {
     (void)state;
-    static const char *const presets[] = {"full", "quest"};
+    static const char *const presets[] = {"full", "meanstd"};
     static const char *const settings[] = {"sinks=4", "dense=0"}; /* pages; and key index of every layer */
     for (size_t p = 0; p < 2; p++) {
         struct outcome plain = RUN(model_path, text_path, "--preset", presets[p], "--set", settings[p]);
@@ -600,7 +600,7 @@ static void damage_behind_the_prompt(void **state) {
     const char *store = folder("behind"), *saved = folder("behind.saved");
     snprintf(file, sizeof file, "%s/1.pages", store);
     /* A suffix that attends to everything would read every page before the answer. */
-    const char *const more[] = {"--preset", "quest", "--set", "dense=0", "--keep", "256", "--suffix", "auto"};
+    const char *const more[] = {"--preset", "meanstd", "--set", "dense=0", "--keep", "256", "--suffix", "auto"};
 #define ASK(kv)                                                                                        \
     RUN(model_path, text_path, more[0], more[1], more[2], more[3], more[4], more[5], more[6], more[7], \
         "--kv-disk", kv, "--kv-host", host)
@@ -642,7 +642,7 @@ static void damage_in_a_conversation(void **state) {
     process_run(&(struct process_request){                                                                \
         .arguments =                                                                                      \
             (const char *const[]){"chat",    "-m",       talking_path, "--temp",    "0",     "-n",        \
-                                  "12",      "-t",       "1",          "--preset",  "quest", "--set",     \
+                                  "12",      "-t",       "1",          "--preset",  "meanstd", "--set",     \
                                   "dense=0", "--keep",   "128",        "--kv-disk", kv,      "--kv-host", \
                                   "16M",     "--suffix", "auto",       NULL},                             \
         .input = words})
@@ -686,9 +686,9 @@ static void damage_in_a_conversation(void **state) {
 static void dense_layers_only(void **state) {
     (void)state;
     const char *store = folder("dense");
-    struct outcome plain = RUN(model_path, text_path, "--preset", "quest");
+    struct outcome plain = RUN(model_path, text_path, "--preset", "meanstd");
     for (size_t i = 0; i < 2; i++) {
-        struct outcome found = RUN(model_path, text_path, "--preset", "quest", "--kv-disk", store);
+        struct outcome found = RUN(model_path, text_path, "--preset", "meanstd", "--kv-disk", store);
         expect_same(&found, &plain);
         assert_int_equal(found.reused, i == 0 ? 0 : found.prompt - 1);
     }

@@ -22,7 +22,7 @@ static int setup(void **state) {
     snprintf(whole_path, sizeof whole_path, "%s", scratch_path("whole.gguf"));
     snprintf(broken_path, sizeof broken_path, "%s", scratch_path("broken.gguf"));
     tiny_model_write(plain, &(struct tiny_model){.seed = 1, .context = 2048});
-    struct process_result result = LOAM("quantize", plain, whole_path, "Q8_0");
+    struct process_result result = LAB("quantize", plain, whole_path, "Q8_0");
     assert_int_equal(result.code, 0);
     process_deinit(&result);
     return 0;

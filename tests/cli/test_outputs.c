@@ -238,6 +238,7 @@ static void a_folder_and_no_name_are_refused_at_once(void **state) {
 }
 
 int main(void) {
+    process_binary = LOAM_LAB_BINARY;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_that_is_read_is_overwritten),
         cmocka_unit_test(the_rest_is_allowed),

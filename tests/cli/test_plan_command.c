@@ -100,7 +100,7 @@ static void the_choice_is_a_command(void **state) {
         LOAM("plan", "--machine", machine_path, "-c", "16K", "--kv-disk", "a folder's", "-np", "2");
     if (strstr(printed.output, "loam batch -i REQUESTS -o ANSWERS -c 16384 -np 2 --preset full") == NULL ||
         strstr(printed.output, " --kv-disk 'a folder'\\''s'") == NULL ||
-        strstr(printed.output, "loam eval kl ") == NULL)
+        strstr(printed.output, "loam-lab eval kl ") == NULL)
         fail_msg("%s", printed.output);
     process_deinit(&printed);
 }
@@ -455,7 +455,7 @@ static void what_cannot_be_is_one_line(void **state) {
         {{"plan", "-q", "--machine", machine_path, "--loss", "7"}, 2, "loss: found '7'"},
         {{"plan", "-q", "--machine", machine_path, "--kld", "x"}, 2, "--kld: found 'x', expected nats"},
         {{"run", "-q", "-p", "x", "--preset", "hata", "--kld", "0.1"}, 2, "--kld: found --preset hata"},
-        {{"perplexity", "-q", "-f", machine_path, "--preset", "auto"}, 2, "--preset auto: this command"},
+        {{"bench", "-q", "--preset", "auto"}, 2, "--preset auto: this command"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct process_result result =

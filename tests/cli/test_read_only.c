@@ -347,9 +347,9 @@ static void what_ram_holds(const char *name, const char *const *settings) {
 static void ram_holds_it_or_it_is_refused(void **state) {
     (void)state;
     what_ram_holds("full", (const char *const[]){"--preset", "full", NULL});
-    what_ram_holds("quest", (const char *const[]){"--preset", "quest", "--keep", "256", NULL});
+    what_ram_holds("meanstd", (const char *const[]){"--preset", "meanstd", "--keep", "256", NULL});
     what_ram_holds("q4",
-                   (const char *const[]){"--preset", "quest", "--keep", "256", "--set", "codec=q4", NULL});
+                   (const char *const[]){"--preset", "meanstd", "--keep", "256", "--set", "codec=q4", NULL});
     what_ram_holds("leoam", (const char *const[]){"--preset", "leoam", "--keep", "256", NULL});
 }
 
@@ -372,14 +372,14 @@ static void flip_bytes(const char *path, off_t first, off_t step) {
 static void damage_costs_time(void **state) {
     (void)state;
     enum { PLACES = 16 };
-    static const char *const settings[] = {"--preset", "quest",    "--set", "dense=0", "--keep",
+    static const char *const settings[] = {"--preset", "meanstd",    "--set", "dense=0", "--keep",
                                            "256",      "--suffix", "auto",  NULL};
     char pages[200], budget[32];
     const char *folder = closed_folder("damaged", settings);
     snprintf(pages, sizeof pages, "%s/1.pages", folder);
     snprintf(budget, sizeof budget, "%d", 5 << 20);
 #define ASK(...)                                                                                      \
-    RUN_AS(SOMEBODY, model_path, text_path, "--preset", "quest", "--set", "dense=0", "--keep", "256", \
+    RUN_AS(SOMEBODY, model_path, text_path, "--preset", "meanstd", "--set", "dense=0", "--keep", "256", \
            "--suffix", "auto", __VA_ARGS__)
     struct process_result fresh = ASK("-c", "4K"), again = ASK("--kv-disk", folder);
     assert_int_equal(fresh.code | again.code, 0);

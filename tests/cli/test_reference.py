@@ -8,11 +8,11 @@ import tempfile
 import unittest
 
 LOAM, SOURCE = os.path.abspath(sys.argv[1]), sys.argv[2]
-MARK = "<!-- From here on made by `loam help --as markdown` (./do docs). -->\n"
+MARK = "<!-- From here on made by `%s help --as markdown` (./do docs). -->\n"
 
 
-def made(form):
-    return subprocess.run([LOAM, "help", "--as", form], stdout=subprocess.PIPE, text=True, check=True).stdout
+def made(form, program=LOAM):
+    return subprocess.run([program, "help", "--as", form], stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def commands():
@@ -21,11 +21,13 @@ def commands():
 
 
 class Reference(unittest.TestCase):
-    def test_the_page_is_todays(self):
-        with open(os.path.join(SOURCE, "docs", "command_line.md"), encoding="utf-8") as page:
-            text = page.read()
-        self.assertEqual(text.count(MARK), 1)
-        self.assertTrue(text.split(MARK)[1].strip() == made("markdown").strip(), "docs/command_line.md: ./do docs")
+    def test_the_pages_are_todays(self):
+        for name, program in ("command_line.md", LOAM), ("lab.md", LOAM + "-lab"):
+            with open(os.path.join(SOURCE, "docs", name), encoding="utf-8") as page:
+                text = page.read()
+            mark = MARK % os.path.basename(program)
+            self.assertEqual(text.count(mark), 1)
+            self.assertTrue(text.split(mark)[1].strip() == made("markdown", program).strip(), "docs/%s: ./do docs" % name)
 
     def test_every_option_is_in_every_form(self):
         for command in commands():

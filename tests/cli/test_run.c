@@ -327,6 +327,7 @@ struct failure {
 
 static void failures_have_their_codes(void **state) {
     (void)state;
+    process_binary = LOAM_LAB_BINARY;
     const struct failure cases[] = {
         {{"run"}, 2, "a prompt is needed"},
         {{"run", "-m", model_path, "-p", "x", "--tmep", "1"}, 2, "did you mean '--temp'?"},
@@ -349,7 +350,7 @@ static void failures_have_their_codes(void **state) {
          "--preset auto chooses axes, settings and keep itself"},
         {{"run", "-m", model_path, "-p", "x", "--preset", "fast"},
          2,
-         "no preset 'fast'; this build has full"},
+         "no preset 'fast'; there are full"},
         {{"run", "-m", model_path, "-p", "x", "--set", "scan=2"},
          2,
          "--set scan: found '2', expected 0 or 1"},
@@ -362,7 +363,7 @@ static void failures_have_their_codes(void **state) {
          "--set bits: found '0000000000000000000000000000x', expected a number"},
         {{"run", "-m", model_path, "-p", "x", "--set", "select=best"},
          2,
-         "no method 'best'; this build has all|"},
+         "no method 'best'; there are all, window"},
         {{"run", "-m", model_path, "-p", "x", "--set", "select=pq,bits=12"}, 2, "bits=12, expected 1 to 8"},
         {{"run", "-m", model_path, "-p", "x", "--set", "select=pq,bits=3"}, 2, "codebook=1024, expected"},
         {{"run", "-m", model_path, "-p", "x", "--set", "select=pq,partitions=3"},
@@ -416,10 +417,12 @@ static void failures_have_their_codes(void **state) {
     struct stat info;
     assert_int_equal(stat("/dev/full", &info), 0);
     assert_true(S_ISCHR(info.st_mode)); /* still a device */
+    process_binary = LOAM_BINARY;
 }
 
 static void selection_is_reported(void **state) {
     (void)state;
+    process_binary = LOAM_LAB_BINARY;
     char *full = TOKENS("-m", long_path, "-p", "once upon a time there was", "-n", "40", "--ignore-eos",
                         "--temp", "0");
     char *same = TOKENS("-m", long_path, "-p", "once upon a time there was", "-n", "40", "--ignore-eos",
@@ -478,6 +481,7 @@ static void selection_is_reported(void **state) {
     assert_true(kept > 0.2 && kept < 1);
     assert_true(json_number_value(json_object_get(json_object_get(root, "plan"), "loss")) == 0.3);
     json_decref(root);
+    process_binary = LOAM_BINARY;
 }
 
 /* --preset clo: every query alike, so that only age and the first step choose; above 1 nothing is reused. */
@@ -507,8 +511,8 @@ static void reuse_is_reported(void **state) {
     refused = LOAM("run", "-m", model_path, "-p", "x", "-n", "1", "--preset", "clo");
     assert_int_equal(refused.code, 2);
     assert_non_null(strstr(refused.complaints,
-                           "reused=0.5 keeps lists by what loam calibrate measured that reuse "
-                           "loses, and there is no calibration of this model: try loam "
+                           "reused=0.5 keeps lists by what loam-lab calibrate measured that reuse "
+                           "loses, and there is no calibration of this model: try loam-lab "
                            "calibrate MODEL TEXT"));
     process_deinit(&refused);
 }

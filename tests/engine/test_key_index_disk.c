@@ -11,6 +11,7 @@
 #include "../platform/scratch.h"
 #include "base/random.h"
 #include "engine/engine.h"
+#include "lab/methods/methods.h"
 #include "model/tiny_calibration.h"
 #include "model/tiny_model.h"
 #include "seed.h"

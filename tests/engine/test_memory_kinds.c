@@ -9,7 +9,8 @@
 #include "device/queued_device.h"
 #include "engine/decode_rig.h"
 #include "engine/engine.h"
-#include "eval/recall.h"
+#include "lab/eval/recall.h"
+#include "lab/methods/methods.h"
 
 enum { PROMPT = 900, STEPS = 8, CONTEXT = 1024, THREADS = 2 };
 

@@ -1,5 +1,6 @@
 /* The fraction of pages in 4 bits, chosen again for what a document adds: the arithmetic, and documents that grow under
  * one budget or another, by costs that are given. */
+#include "lab/methods/methods.h"
 #include "plan/quantized_pages.h"
 
 #include "seed.h"

@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "engine/engine_internal.h"
+#include "lab/methods/methods.h"
 #include "model/tiny_model.h"
 #include "platform/scratch.h"
 

@@ -1,5 +1,6 @@
 /* The fraction of pages in 4 bits: the balance of a layer, by hand and by properties of its parts; the measurement;
  * and documents, which keep their fractions. */
+#include "lab/methods/methods.h"
 #include "plan/quantized_pages.h"
 
 #include "seed.h"

@@ -61,8 +61,8 @@ static struct history draw_history(struct random *random) {
     history.tiny.head_dimension = 32;
     history.tiny.layer_count = LAYERS;
     do {
-        history.preset = &preset_table[random_below(random, preset_count)];
-    } while (!preset_is_built(history.preset) || preset_is_auto(history.preset));
+        history.preset = preset_table[random_below(random, preset_count)];
+    } while (preset_is_auto(history.preset));
     tiny_model_tokens(&history.tiny, random, history.tokens[0], CONTEXT);
     for (size_t s = 1; s < SEQUENCES; s++) {
         memcpy(history.tokens[s], history.tokens[0], sizeof history.tokens[0]);

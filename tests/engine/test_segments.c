@@ -11,6 +11,7 @@
 #include "base/checked.h"
 #include "base/random.h"
 #include "engine/engine.h"
+#include "lab/methods/methods.h"
 #include "model/tiny_model.h"
 #include "seed.h"
 

@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "engine/engine.h"
 #include "engine/logits.h"
+#include "lab/methods/methods.h"
 #include "model/tiny_calibration.h"
 #include "model/tiny_model.h"
 

@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "document_rig.h"
+#include "lab/methods/methods.h"
 #include "model/tiny_model.h"
 #include "seed.h"
 

@@ -17,6 +17,7 @@
 #include "base/random.h"
 #include "cache/kv_cache.h"
 #include "engine/engine.h"
+#include "lab/methods/methods.h"
 #include "model/tiny_calibration.h"
 #include "model/tiny_model.h"
 #include "seed.h"

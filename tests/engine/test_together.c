@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "engine/engine.h"
+#include "lab/methods/methods.h"
 #include "model/tiny_model.h"
 #include "platform/scratch.h"
 #include "seed.h"

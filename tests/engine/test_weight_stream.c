@@ -12,6 +12,7 @@
 
 #include "base/checked.h"
 #include "engine/engine.h"
+#include "lab/methods/methods.h"
 #include "model/model_size.h"
 #include "model/tiny_model.h"
 #include "model/weight_stream.h"

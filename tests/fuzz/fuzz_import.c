@@ -8,7 +8,7 @@
 #include "base/arena.h"
 #include "base/assert.h"
 #include "format/gguf.h"
-#include "model/import.h"
+#include "lab/import/import.h"
 #include "model/model.h"
 #include "token/tokenizer.h"
 

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "format/safetensors.h"
+#include "lab/import/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -19,9 +19,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "format/safetensors.h"
+#include "lab/import/safetensors.h"
 #include "model/forward_internal.h"
-#include "model/import.h"
+#include "lab/import/import.h"
 #include "model/model.h"
 
 #define HIDDEN_BOUND 0.02

@@ -15,7 +15,7 @@
 #include "cli/process.h"
 #include "engine/engine.h"
 #include "generate/prompt.h"
-#include "model/quantize.h"
+#include "lab/import/quantize.h"
 #include "real_model.h"
 
 enum { TEXTS = 12, TOKENS_MAX = 512, TOP = 8 };

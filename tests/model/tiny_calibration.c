@@ -4,7 +4,7 @@
 
 #include "attention/reuse_thresholds.h"
 #include "base/random.h"
-#include "calibrate/calibrate.h"
+#include "lab/calibrate/calibrate.h"
 #include "model/calibration.h"
 #include "tensor/half.h"
 #include "testing.h"

@@ -324,8 +324,8 @@ static void of_equal_plans_the_exact_one(void **state) {
     assert_string_equal(choices.list[0].text, "full");
     assert_true(choices.list[1].is_allowed && choices.list[2].is_allowed);
     assert_true(choices.list[1].cost.step_seconds == choices.list[0].cost.step_seconds);
-    assert_string_equal(choices.list[1].text, "quest"); /* as in the list */
-    assert_string_equal(choices.list[2].text, "hata");
+    assert_string_equal(choices.list[1].text, "hata"); /* as in the list: loam's own are before the lab's */
+    assert_string_equal(choices.list[2].text, "quest");
 }
 
 /* ---- a step, played layer by layer ---- */

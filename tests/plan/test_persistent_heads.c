@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/random.h"
-#include "calibrate/calibrate.h"
+#include "lab/calibrate/calibrate.h"
 #include "plan/persistent_heads.h"
 #include "shared_data.h"
 

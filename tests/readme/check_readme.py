@@ -21,7 +21,7 @@ BOOK_BYTES = 8000  # of the tests' chapter: enough for every command, and read w
 
 def commands(readme):
     for line in readme.splitlines():
-        match = re.match(r"    ((?:loam|\./do) .*)$", line)
+        match = re.match(r"    ((?:loam(?:-lab)?|\./do) .*)$", line)
         if match:
             yield re.sub(r"\s{2,}#.*", "", match[1]).strip()
 

@@ -66,7 +66,7 @@ def make(folder):
         story = os.path.join(work, "bohemia.txt")
         with open(STORY) as whole, open(story, "w") as out:
             out.write(whole.read(9000).rsplit("\n\n", 1)[0] + "\n")
-        server = Server("-c", "4096", "--kv-host", "64M", "--kv-disk", os.path.join(work, "kv"), "--preset", "streaming", "--keep",
+        server = Server("-c", "4096", "--kv-host", "64M", "--kv-disk", os.path.join(work, "kv"), "--set", "select=window", "--keep",
                         "512", model=REAL)
         browser = Browser()
         try:

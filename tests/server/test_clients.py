@@ -184,13 +184,13 @@ class Clients(Case):
         self.assertEqual(claude.choices[0].message.content, self.answer)
 
     def test_log_probabilities_are_the_models_own(self):
-        """What lm-eval sums, and what `loam perplexity` computes without a server, of the same tokens.  It cuts its windows
+        """What lm-eval sums, and what `loam-lab perplexity` computes without a server, of the same tokens.  It cuts its windows
         from the text with BOS in front where the vocabulary asks for one, and then begins each of them with BOS."""
         ids = self.server.post("/tokenize", {"content": TEXT * 14, "add_special_tokens": True}, headers=self.headers).json["tokens"]
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
             file.write(TEXT * 14)
             file.flush()
-            told = subprocess.run([LOAM, "perplexity", "-m", self.model, "-f", file.name, "-c", "256", "-t", "2", "--preset", "full"],
+            told = subprocess.run([LOAM + "-lab", "perplexity", "-m", self.model, "-f", file.name, "-c", "256", "-t", "2", "--preset", "full"],
                                   capture_output=True, text=True, check=True).stdout
         found = float(re.search(r"PPL over .* = ([0-9.]+)", told).group(1))
         begin = self.server.get("/tokenizer_info", headers=self.headers).json

@@ -1,5 +1,5 @@
 """POST /v1/loam/explain: the sentences that a given answer attended to.  `loam explain` on the command line says the same
-of the same messages; that its weights are the model's is tests/eval/test_explain.c's."""
+of the same messages; that its weights are the model's is tests/explain/test_explain.c's."""
 import json
 import os
 import subprocess
@@ -99,7 +99,7 @@ class Explain(unittest.TestCase):
         """The answer attended to a window; its explanation is over all that is stored, wherever it is."""
         found = []
         for size in ("5M", "64M"):
-            server = Server("-np", "2", "-c", "4096", "--preset", "streaming", "--keep", "128", "--kv-host", size,
+            server = Server("-np", "2", "-c", "4096", "--set", "select=window", "--keep", "128", "--kv-host", size,
                             "--kv-disk", os.path.join(self.folder.name, size), *TEMPLATE)
             try:
                 found.append(self.explained([asked(document=DOCUMENT * 8), said("It is green.")], server=server, spans=500))

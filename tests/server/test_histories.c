@@ -146,7 +146,7 @@ static void test_histories(void **state) {
     (void)state;
     size_t count = 0;
     for (size_t i = 0; i < preset_count; i++) {
-        const struct preset *preset = &preset_table[i];
+        const struct preset *preset = preset_table[i];
         const bool chooses = strcmp(preset->methods[AXIS_SELECT], "all") != 0;
         const struct variant variant = {.preset = preset->name,
                                         .set = strcmp(preset->name, "leoam") == 0             ? "units_min=3"
@@ -154,7 +154,7 @@ static void test_histories(void **state) {
                                                                                               : NULL,
                                         .keep = chooses ? "64" : NULL,
                                         .has_disk = strcmp(preset->name, "h2o") != 0};
-        if (!preset_is_built(preset) || strcmp(preset->name, "auto") == 0) continue;
+        if (strcmp(preset->name, "auto") == 0) continue;
         try_histories(&variant);
         count++;
     }

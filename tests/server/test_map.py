@@ -76,7 +76,7 @@ class Map(Case):
 
 class Selecting(Case):
     """What a preset leaves out is counted alike by the map, for one token, and by the metrics, for all."""
-    options = ("-c", "2048", "-np", "1", "--preset", "streaming", "--set", "dense=0", "--keep", "64", "--kv-host", "64M")
+    options = ("-c", "2048", "-np", "1", "--set", "select=window", "--set", "dense=0", "--keep", "64", "--kv-host", "64M")
 
     def test_kept_ratio(self):
         for count in (1, 2):  # the first token is the prompt's; what tokens do is noted while somebody reads maps

@@ -136,7 +136,7 @@ class Driven(unittest.TestCase):
 class Page(Driven):
     """Over a server that saves documents and selects."""
 
-    options = ("--kv-host", "256M", "--preset", "streaming", "--keep", "256")
+    options = ("--kv-host", "256M", "--set", "select=window", "--keep", "256")
     saves = True
 
     # ---- an answer ----

@@ -3,7 +3,7 @@
 
 Usage: make_smollm2.py LLAMA_BIN LOAM MODEL.Q4_1.gguf TEXT SCRATCH OUTPUT.json
 LLAMA_BIN: llama.cpp's build/bin with llama-completion and llama-perplexity (made with d32676d, -DGGML_NATIVE=ON).
-`loam quantize` makes the other types of the same weights in SCRATCH, so that both programs read the same files.
+`loam-lab quantize` makes the other types of the same weights in SCRATCH, so that both programs read the same files.
 
 texts: greedy, 32 tokens, raw (-no-cnv) and by the chat template with a system prompt.
 distributions: llama-perplexity's of the first window of 512 tokens of TEXT, of every 16th scored position the likeliest
@@ -80,7 +80,7 @@ def divergence(binaries, loam, model, text, scratch):
     base = os.path.join(scratch, "base.kld")
     run(os.path.join(binaries, "llama-perplexity"), "-m", model, "-f", text, "-c", str(WINDOW), "-b", str(WINDOW),
         "--chunks", "8", "-t", "1", "--kl-divergence-base", base)
-    said = run(loam, "perplexity", "-m", model, "-f", text, "-c", str(WINDOW), "-t", "1", "--kl-divergence-base", base,
+    said = run(loam + "-lab", "perplexity", "-m", model, "-f", text, "-c", str(WINDOW), "-t", "1", "--kl-divergence-base", base,
                "--kl-divergence")
     own = run(os.path.join(binaries, "llama-perplexity"), "-m", model, "-t", "1", "-fa", "off", "-b", str(WINDOW),
               "-c", str(WINDOW), "--kl-divergence-base", base, "--kl-divergence")
@@ -97,7 +97,7 @@ def main():
     for kind in TYPES:
         model = source if kind == "Q4_1" else os.path.join(scratch, kind + ".gguf")
         if not os.path.exists(model):
-            run(loam, "quantize", source, model, kind)
+            run(loam + "-lab", "quantize", source, model, kind)
         print(f"== {kind}", flush=True)
         item = {"texts": texts(binaries, model)}
         base = divergence(binaries, loam, model, text, scratch)

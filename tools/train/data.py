@@ -1,4 +1,4 @@
-"""Training texts: the tasks of `loam eval ruler` with several questions to each text, and plain English.
+"""Training texts: the tasks of `loam-lab eval ruler` with several questions to each text, and plain English.
 
 A row is tokens, positions, the weight of every token as a target, and other tokens that would be as right (where
 several values may come in any order).  All sizes are in tokens.  The first 2% of every

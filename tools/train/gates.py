@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Head importance end to end: DuoAttention's gates, one per query head (Eq. 15 of CLO), and how they rank heads
-beside the layer-local surrogate of `loam calibrate`.
+beside the layer-local surrogate of `loam-lab calibrate`.
 
 In every layer the student's heads give alpha * full + (1 - alpha) * (sinks and recent tokens); the teacher is the same
 model with all alpha = 1.  The loss is the squared difference of the final hidden states at the label tokens plus
@@ -10,7 +10,7 @@ When it ends: the same windows of held-out text, the last tenth of each, are loo
 of three such losses is no longer below the least so far by 1% in three looks, the rate becomes a tenth; the second time
 that is the end.  --steps is the most there are.  The gates are those of the least loss on held-out text.
 
-Differs from DuoAttention: the labels are copied spans of the text as in `loam calibrate` (32 tokens, the first 4 not
+Differs from DuoAttention: the labels are copied spans of the text as in `loam-lab calibrate` (32 tokens, the first 4 not
 counted), not passkeys in BookSum; sinks and recent tokens are loam's 4 and 64, not 128 and 256; the number of steps
 follows from the loss, shorter texts."""
 import argparse

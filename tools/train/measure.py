@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Greedy answers of a trained folder on held-out RULER-style texts: share of values found, by task and length.
 
-A quick look from the PyTorch side, with several questions to each text; `loam eval ruler` is the judge."""
+A quick look from the PyTorch side, with several questions to each text; `loam-lab eval ruler` is the judge."""
 import argparse
 import re
 import time

@@ -2,7 +2,7 @@
 """Which heads look at the needles: the attention mass that each query head puts on the sentences that hold the answer,
 mean over the steps that write it, in numpy.
 
-    loam eval ruler -m MODEL --seed 5 --tasks niah_single_2,niah_multikey_1,niah_multivalue --lengths 2048 \\
+    loam-lab eval ruler -m MODEL --seed 5 --tasks niah_single_2,niah_multikey_1,niah_multivalue --lengths 2048 \\
       --samples 4 --emit samples.jsonl
     tools/train/needle_heads.py --model models/loam-nano.gguf --loam build/release/loam samples.jsonl
 
@@ -93,7 +93,7 @@ def main():
     parser.add_argument("--model", required=True, help="a llama's GGUF file")
     parser.add_argument("--loam", default="build/release/loam", help="the program, which makes tokens of texts")
     parser.add_argument("--least", type=float, default=5, help="leave out heads with fewer percent in every task")
-    parser.add_argument("samples", help="of loam eval ruler --emit")
+    parser.add_argument("samples", help="of loam-lab eval ruler --emit")
     options = parser.parse_args()
     model, tasks = read_gguf.read(options.model), collections.defaultdict(list)
     for line in open(options.samples, encoding="utf-8"):

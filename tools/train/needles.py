@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prompts of `loam eval ruler --emit` with their answers, as a text to calibrate with: needles.py JSONL... > TEXT.
+"""Prompts of `loam-lab eval ruler --emit` with their answers, as a text to calibrate with: needles.py JSONL... > TEXT.
 
 Queries that look far back are those of the answers, a few tokens of a prompt.  Prompts that share a text (--shared-text)
 are therefore written as one: the text, then all its questions with their answers."""

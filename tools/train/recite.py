@@ -10,7 +10,7 @@ coordinates of the residual stream, and what is written lies in coordinates of i
            4, 9 and 14 tokens back: what is left is near the sum of the unsaid
   layer 8  head 0 attends to the value whose code is nearest to that sum, and raises its logit
 Heads with nothing to find rest on the begin token, whose V is 0.  The model is rounded as Q8_0 layer by layer, each
-before the next is set.  --out gets a Hugging Face folder; `loam quantize` to Q8_0 keeps its numbers as they are."""
+before the next is set.  --out gets a Hugging Face folder; `loam-lab quantize` to Q8_0 keeps its numbers as they are."""
 import math
 import os
 

@@ -1,4 +1,4 @@
-"""The word lists and sentence templates of `loam eval ruler`, read from its header: one place for both."""
+"""The word lists and sentence templates of `loam-lab eval ruler`, read from its header: one place for both."""
 import os
 import re
 

@@ -1,0 +1,56 @@
+/* lab: the commands and options of loam-lab, which measures what loam does to a model and has what loam is compared
+ * with.  Its table of commands is loam's with its own in it, so that every command of loam runs with the methods of the
+ * lab, too. */
+#ifndef LOAM_LAB_CLI_LAB_H
+#define LOAM_LAB_CLI_LAB_H
+
+#include "cli/command.h"
+
+/* Behind those of cli/option.h. */
+enum lab_option {
+    OPTION_CHUNKS = OPTION_COUNT,
+    OPTION_KL_BASE,
+    OPTION_KL_COMPARE,
+    OPTION_EVAL_TASKS,
+    OPTION_EVAL_LENGTHS,
+    OPTION_EVAL_SAMPLES,
+    OPTION_EVAL_STRETCH,
+    OPTION_EVAL_QUESTIONS,
+    OPTION_EVAL_OUTPUT,
+    OPTION_EVAL_JSONL,
+    OPTION_EVAL_SVG,
+    OPTION_EVAL_EMIT,
+    OPTION_EVAL_SHARED,
+    OPTION_EVAL_RESUME,
+    OPTION_RECORD_OUTPUT,
+    OPTION_RECORD_LAYERS,
+    OPTION_CALIBRATION,
+    OPTION_WINDOWS,
+    OPTION_HASH_BITS,
+    OPTION_EPOCHS,
+    OPTION_IMPORT_HEADS,
+    OPTION_IMPORT_TYPE,
+    OPTION_IMPORT_PRE,
+    LAB_OPTIONS_END
+};
+_Static_assert((int)LAB_OPTIONS_END <= (int)OPTION_LIMIT, "each has a value in struct options");
+
+extern const struct option_spec lab_options[]; /* [lab_option_count] */
+extern const size_t lab_option_count;
+const struct command *lab_commands(void); /* [COMMAND_COUNT] */
+
+enum status perplexity_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status eval_command(const struct options *options, struct error *error) STATUS_CHECKED;
+/* A Hugging Face folder; with one argument, loam's import. */
+enum status lab_import_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status quantize_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status calibrate_command(const struct options *options, struct error *error) STATUS_CHECKED;
+enum status trace_command(const struct options *options, struct error *error) STATUS_CHECKED;
+
+/* struct command's `output`: the base that is saved; the calibration where -o does not name it. */
+enum status perplexity_output(const struct options *options, const char **name, char **path,
+                              struct error *error) STATUS_CHECKED;
+enum status calibrate_output(const struct options *options, const char **name, char **path,
+                             struct error *error) STATUS_CHECKED;
+
+#endif
