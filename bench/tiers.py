@@ -92,7 +92,7 @@ def bench_row(arguments, row, tokens):
         "disk_mb_per_token": round(row.get("kv_read_bytes", 0) / tokens * 1e-6, 3),
         "hits": round(row["kv_hit_ratio"], 4) if "kv_hit_ratio" in row else "",
         "prefetched_per_token": round(row.get("kv_prefetched", 0) / tokens, 1),
-        "prefetched_used_per_token": round(row.get("kv_prefetched_used", 0) / tokens, 1),
+        "prefetched_used_per_token": round(row.get("kv_prefetch_hits", 0) / tokens, 1),
         "wait_ms_per_token": round(row.get("kv_wait_seconds", 0) / tokens * 1e3, 2),
         "host_mb": round(row["kv_host_bytes"] * 1e-6) if "kv_host_bytes" in row else "",
     }

@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 #include "generate/generate.h"
-#include "platform/cpu.h"
 #include "loam.h"
+#include "platform/cpu.h"
 #include "platform/trace.h"
 #include "token/chat_template.h"
 #include "token/tokenizer.h"
@@ -35,10 +35,9 @@ struct loam_session {
     struct generation generation;
     struct loam_sequence *sequences;                /* a list */
     const struct loam_generate_options *generating; /* during loam_generate */
-    struct loam_receipt before;                     /* sums of earlier engines: disk traffic */
-    uint64_t kept, visible, reused; /* kept, visible: sums of earlier engines; reused: of the session */
-    struct mass_receipt left_out;   /* of earlier engines */
-    struct mass_bounds mass_bound;  /* of earlier engines */
+    struct kv_tier_statistics tier;                 /* of earlier engines, as is select */
+    struct select_statistics select;
+    uint64_t reused;
     atomic_bool cancelled;
 };
 

@@ -38,21 +38,12 @@ static void hear_note(void *context, const char *line, bool amid_answer) {
 
 /* Adds up what the disk and the selection did, before the engine goes. */
 static void keep_statistics(struct loam_session *session) {
-    struct loam_receipt *before = &session->before;
     if (session->engine == NULL) return;
     const struct kv_tier_statistics tier = engine_tier_statistics(session->engine);
-    before->wait_seconds += (double)tier.wait_ns * 1e-9;
-    before->read_bytes += tier.read_bytes;
-    before->read_pages += tier.read_pages;
-    before->write_bytes += tier.write_bytes;
-    before->cache_hits += tier.hits;
-    before->cache_misses += tier.misses;
+    counters_add(&kv_tier_counters, &session->tier, &tier);
     if (engine_select(session->engine) == NULL) return;
     const struct select_statistics select = attention_statistics(engine_attention(session->engine));
-    session->kept += select.kept;
-    session->visible += select.visible;
-    mass_receipt_merge(&session->left_out, &select.receipt);
-    mass_bounds_merge(&session->mass_bound, &select.mass_bound);
+    select_statistics_add(&session->select, &select);
 }
 
 /* The contents of the sequences are gone with the engine. */
@@ -294,20 +285,30 @@ enum loam_status loam_session_receipt(const struct loam_session *session, struct
     struct loam_session sum = *session; /* with what the engine did so far */
     struct error reason = {0};
     keep_statistics(&sum);
-    struct loam_receipt own = sum.before;
-    own.prefill_tokens = figures->prefill_tokens;
-    own.reused_tokens = session->reused;
-    own.decode_tokens = figures->step_tokens;
-    own.prefill_seconds = figures->prefill_seconds;
-    own.decode_seconds = figures->decode_seconds;
-    own.kept_ratio = sum.visible > 0 ? (double)sum.kept / (double)sum.visible : 1;
-    const struct mass_estimate left_out = mass_receipt_mean(&sum.left_out);
-    own.left_out_count = sum.left_out.count;
-    own.left_out = left_out.left_out;
-    own.left_out_error = left_out.error;
-    own.left_out_worst_step = sum.left_out.step_worst;
-    own.left_out_worst_head = sum.left_out.worst.left_out;
-    if (sum.mass_bound.count > 0) own.mass_caught_min = sum.mass_bound.sum / (double)sum.mass_bound.count;
+    const struct kv_tier_statistics *tier = &sum.tier;
+    const struct select_statistics *select = &sum.select;
+    const struct mass_receipt *receipt_sum = &select->receipt;
+    const struct mass_estimate left_out = mass_receipt_mean(receipt_sum);
+    struct loam_receipt own = {.wait_seconds = (double)tier->wait_ns * 1e-9,
+                               .read_bytes = tier->read_bytes,
+                               .read_pages = tier->read_pages,
+                               .write_bytes = tier->write_bytes,
+                               .cache_hits = tier->hits,
+                               .cache_misses = tier->misses,
+                               .prefill_tokens = figures->prefill_tokens,
+                               .reused_tokens = session->reused,
+                               .decode_tokens = figures->step_tokens,
+                               .prefill_seconds = figures->prefill_seconds,
+                               .decode_seconds = figures->decode_seconds,
+                               .kept_ratio =
+                                   select->visible > 0 ? (double)select->kept / (double)select->visible : 1,
+                               .left_out_count = receipt_sum->count,
+                               .left_out = left_out.left_out,
+                               .left_out_error = left_out.error,
+                               .left_out_worst_step = receipt_sum->step_worst,
+                               .left_out_worst_head = receipt_sum->worst.left_out};
+    if (select->mass_bound.count > 0)
+        own.mass_caught_min = select->mass_bound.sum / (double)select->mass_bound.count;
     if (session->engine != NULL)
         own.host_bytes = session->plan.host_bytes > 0 ? engine_tier_statistics(session->engine).host_bytes
                                                       : engine_kv_used_bytes(session->engine);

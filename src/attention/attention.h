@@ -183,6 +183,7 @@ struct rebuild_statistics {
     uint64_t held_tokens;                       /* whose KV memory has room for meanwhile */
     double input_bytes, kv_bytes;               /* of a token and layer; 0: nothing was asked */
 };
+extern const struct counter_table rebuild_counters;
 /* The rate at which KV is read, measured before the first step; nothing where nothing is computed again. */
 void attention_set_link(struct attention *attention, double bytes_per_second);
 /* For tests and benchmarks: so many chunks of a layer are computed again, whatever the rates say; 0: as they say. */

@@ -31,20 +31,27 @@ static void reuse_counts_merge(struct reuse_counts *sum, const struct reuse_coun
     sum->left_out += more->left_out;
 }
 
+#define ROW(UNIT, MEMBER, NAME, HELP) COUNTER_ROW(TOTAL, UNIT, struct select_statistics, MEMBER, NAME, HELP)
+static const struct counter counter_rows[] = {
+    ROW(ITEMS, kept, "attended_rows", "Rows of KV that answers attended to, where a preset selects."),
+    ROW(ITEMS, visible, "visible_rows", "Of so many."),
+    ROW(SECONDS, times.score_ns, "select_score_seconds", "Time of scoring the key index."),
+    ROW(SECONDS, times.top_k_ns, "select_top_k_seconds", "Time of picking the best."),
+    ROW(SECONDS, times.attend_ns, "select_attend_seconds", "Time of attending to what was picked."),
+    ROW(SECONDS, dense_ns, "dense_attend_seconds", "Time of attending where nothing is picked."),
+    ROW(ITEMS, evaluated, "select_evaluated", "Importances computed: of tokens, pages or nodes."),
+    ROW(ITEMS, lists_read, "select_lists_read", "Lists that the host waited for."),
+    ROW(ITEMS, verdicts_read, "select_verdicts_read", "Reuses of lists that the host waited to learn of."),
+};
+#undef ROW
+const struct counter_table select_counters = COUNTER_TABLE("", struct select_statistics, counter_rows);
+
 void select_statistics_add(struct select_statistics *sum, const struct select_statistics *more) {
-    sum->kept += more->kept;
-    sum->visible += more->visible;
-    sum->times.score_ns += more->times.score_ns;
-    sum->times.top_k_ns += more->times.top_k_ns;
-    sum->times.attend_ns += more->times.attend_ns;
-    sum->evaluated += more->evaluated;
+    counters_add(&select_counters, sum, more);
     tree_counts_add(&sum->tree, &more->tree);
     mass_bounds_merge(&sum->mass_bound, &more->mass_bound);
     mass_receipt_merge(&sum->receipt, &more->receipt);
     reuse_counts_merge(&sum->reuse, &more->reuse);
-    sum->lists_read += more->lists_read;
-    sum->verdicts_read += more->verdicts_read;
-    sum->dense_ns += more->dense_ns;
 }
 
 enum status choice_init(struct choice *choice, struct device *device, const struct choice_options *options,

@@ -20,6 +20,7 @@
 #include "attention/mass_bounds.h"
 #include "attention/receipt.h"
 #include "attention/tree_density.h"
+#include "base/counter.h"
 #include "base/status.h"
 #include "device/device.h"
 
@@ -55,6 +56,8 @@ struct select_statistics { /* since the last reset */
     uint64_t dense_ns; /* attention of layers and rows that took the dense path */
 };
 
+extern const struct counter_table
+    select_counters; /* of its numbers; tree, bounds, receipt and reuse are reported apart */
 void select_statistics_add(struct select_statistics *sum, const struct select_statistics *more);
 
 /* The searches of a layer's tree. */
@@ -75,10 +78,10 @@ struct host_list {
 struct choice {
     bool everything; /* no row chooses in this layer: attention is dense, and the rest is not set */
     size_t dense_count, chosen_count;
-    struct attend_item *dense;          /* [dense_count], one row each: these see everything */
-    struct rows_item *chosen;           /* [chosen_count]: these have lists */
-    size_t *dense_items, *chosen_items; /* the operation's item that each is of */
-    struct row_list *lists;             /* [chosen_count][kv_head_count]: what `chosen` shows */
+    struct attend_item *dense;                        /* [dense_count], one row each: these see everything */
+    struct rows_item *chosen;                         /* [chosen_count]: these have lists */
+    size_t *dense_items, *chosen_items;               /* the operation's item that each is of */
+    struct row_list *lists;                           /* [chosen_count][kv_head_count]: what `chosen` shows */
     size_t layer_index, kv_head_first, kv_head_count; /* as the query had them */
     /* Where the lists' units lie (device.h, fetch), until it is filled again; none: where the views say. */
     struct span places;
@@ -95,11 +98,11 @@ struct choice {
     size_t row_capacity, kv_heads_max; /* kv_head_count is at most that */
     struct select_item *candidates;    /* [row_capacity]: what each of `chosen` chooses from */
     uint64_t *picks;                   /* [row_capacity][kv_head_count] */
-    struct kept_list *kept;         /* [row_capacity][kv_head_count]: shown where lists are kept (reuse.h) */
-    bool *hits;            /* [row_capacity][kv_head_count]: lists that were kept from a step before */
-    struct device *device; /* borrowed; whose memory the lists are in */
-    bool host_reads;       /* the lists are in MEMORY_SHARED */
-    struct buffer *rows;   /* uint32_t [rows_capacity]: of the lists */
+    struct kept_list *kept; /* [row_capacity][kv_head_count]: shown where lists are kept (reuse.h) */
+    bool *hits;             /* [row_capacity][kv_head_count]: lists that were kept from a step before */
+    struct device *device;  /* borrowed; whose memory the lists are in */
+    bool host_reads;        /* the lists are in MEMORY_SHARED */
+    struct buffer *rows;    /* uint32_t [rows_capacity]: of the lists */
     size_t rows_capacity, rows_max; /* rows_max: what it may grow to */
     uint32_t *read_rows;            /* [read_capacity]: what choice_read has read */
     size_t read_capacity;

@@ -277,6 +277,15 @@ struct kv_view list_buffers_view(struct list_buffers *b, struct stream *stream,
                             .chunk_stride = b->chunk_count};
 }
 
+static const struct counter counter_rows[] = {
+    COUNTER_ROW(LEVEL, ITEMS, struct list_buffer_counts, heads, "heads", "KV heads that may have a buffer."),
+    COUNTER_ROW(TOTAL, ITEMS, struct list_buffer_counts, kept, "rows_kept", "Rows of lists that were there."),
+    COUNTER_ROW(TOTAL, ITEMS, struct list_buffer_counts, copied, "rows_copied",
+                "Rows that were copied there."),
+};
+const struct counter_table list_buffer_counters =
+    COUNTER_TABLE("kv_list_", struct list_buffer_counts, counter_rows);
+
 struct list_buffer_counts list_buffers_counts(const struct list_buffers *b) {
     return b != NULL ? b->counts : (struct list_buffer_counts){0};
 }

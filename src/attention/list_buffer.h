@@ -16,6 +16,7 @@
 #ifndef LOAM_ATTENTION_LIST_BUFFER_H
 #define LOAM_ATTENTION_LIST_BUFFER_H
 
+#include "base/counter.h"
 #include "base/status.h"
 #include "cache/kv_groups.h"
 #include "device/device.h"
@@ -63,6 +64,7 @@ struct list_buffer_counts {
     uint64_t heads;        /* that may have a buffer */
     uint64_t kept, copied; /* rows that lists found in their buffers, and that were copied there */
 };
+extern const struct counter_table list_buffer_counters;
 struct list_buffer_counts list_buffers_counts(const struct list_buffers *buffers); /* NULL: zeros */
 void list_buffers_reset_counts(struct list_buffers *buffers);                      /* NULL is allowed */
 

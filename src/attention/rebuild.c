@@ -47,18 +47,18 @@ struct rebuild_step {
 };
 
 struct rebuild {
-    struct device *device; /* borrowed */
-    struct stream *stream; /* of the run; borrowed */
+    struct device *device;                                          /* borrowed */
+    struct stream *stream;                                          /* of the run; borrowed */
     size_t kv_head_count, hidden_size, chunk_capacity, view_chunks; /* the first: the most of any layer */
     const struct kv_groups *groups;                                 /* borrowed; NULL: all layers are alike */
     size_t chunk_bytes, forced_chunks;                              /* the first: the most of any layer */
     bool shares_link;
-    const struct kv_cache *cache;   /* borrowed */
-    struct slab chunks;             /* MEMORY_DEVICE; [kv_head_count][chunk_capacity] */
-    struct kv_pools pools;          /* POOL_OTHER is chunks; the rest the cache's */
-    struct page_table own;          /* [kv_head_count][chunk_capacity]: the places of chunks */
-    struct page_table table;        /* [kv_head_count][view_chunks]: of a view */
-    uint32_t *others;               /* owned; [view_chunks] */
+    const struct kv_cache *cache; /* borrowed */
+    struct slab chunks;           /* MEMORY_DEVICE; [kv_head_count][chunk_capacity] */
+    struct kv_pools pools;        /* POOL_OTHER is chunks; the rest the cache's */
+    struct page_table own;        /* [kv_head_count][chunk_capacity]: the places of chunks */
+    struct page_table table;      /* [kv_head_count][view_chunks]: of a view */
+    uint32_t *others;             /* owned; [view_chunks] */
     size_t other_count;
     struct buffer rows;     /* owned MEMORY_SHARED; float: a tile's inputs */
     struct buffer tile;     /* owned MEMORY_DEVICE; the same */
@@ -631,6 +631,27 @@ void rebuild_set_link(struct rebuild *rebuild, double bytes_per_second) {
 }
 
 void rebuild_force(struct rebuild *rebuild, size_t chunks) { rebuild->forced_chunks = chunks; }
+
+#define ROW(KIND, UNIT, MEMBER, NAME, HELP) \
+    COUNTER_ROW(KIND, UNIT, struct rebuild_statistics, MEMBER, NAME, HELP)
+static const struct counter counter_rows[] = {
+    ROW(TOTAL, ITEMS, layers, "layers", "Layers that lacked chunks in RAM whose inputs are kept."),
+    ROW(TOTAL, ITEMS, missing_chunks, "missing_chunks", "Chunks of those layers, each of all heads."),
+    ROW(TOTAL, ITEMS, chunks, "rebuilt_chunks", "Of them computed again."),
+    ROW(TOTAL, ITEMS, kept_chunks, "kept_chunks", "Of those, chunks that stayed in RAM."),
+    ROW(TOTAL, ITEMS, refusals, "refusals", "Inputs that could not be read."),
+    ROW(LEVEL, BYTES, input_bytes, "input_bytes", "Of a token and layer."),
+    ROW(LEVEL, BYTES, kv_bytes, "kv_bytes", "Of a token and layer."),
+    ROW(LEVEL, PER_SECOND, bytes_per_second, "link_bytes_per_second", "At which KV is read."),
+    ROW(LEVEL, SECONDS, seconds_per_token, "seconds_per_token",
+        "To compute K and V of one token of one layer."),
+    ROW(LEVEL, SECONDS, seconds_per_read, "seconds_per_read", "Of a token that is read beside."),
+    ROW(LEVEL, SECONDS, seconds_besides, "seconds_besides", "Of the rest of a layer of a step."),
+    ROW(LEVEL, ITEMS, held_tokens, "held_tokens", "Tokens whose KV memory has room for meanwhile."),
+};
+#undef ROW
+const struct counter_table rebuild_counters =
+    COUNTER_TABLE("rebuild_", struct rebuild_statistics, counter_rows);
 
 struct rebuild_statistics rebuild_statistics(const struct rebuild *rebuild) {
     struct rebuild_statistics statistics = rebuild->statistics;

@@ -95,6 +95,29 @@ enum status kv_tier_create(struct kv_cache **cache, struct device *device,
     return kv_cache_create_owned(cache, device, config, &owner, error);
 }
 
+#define ROW(KIND, UNIT, MEMBER, NAME, HELP) \
+    COUNTER_ROW(KIND, UNIT, struct kv_tier_statistics, MEMBER, NAME, HELP)
+static const struct counter counter_rows[] = {
+    ROW(LEVEL, BYTES, host_bytes, "host_bytes", "Slots ever used, key index, tables and buffers."),
+    ROW(TOTAL, BYTES, read_bytes, "read_bytes", "Pages read from disk."),
+    ROW(TOTAL, ITEMS, read_pages, "read_pages", "Pages read from disk."),
+    ROW(TOTAL, ITEMS, read_requests, "read_requests",
+        "Requests to the disk for them: neighbours are read in one."),
+    ROW(TOTAL, BYTES, write_bytes, "write_bytes", "Pages written to disk."),
+    ROW(TOTAL, ITEMS, hits, "hits", "Chunks attended to that were in memory."),
+    ROW(TOTAL, ITEMS, misses, "misses", "Chunks attended to that were read."),
+    ROW(TOTAL, ITEMS, prefetched, "prefetched", "Chunks read before they were chosen."),
+    ROW(TOTAL, ITEMS, prefetch_hits, "prefetch_hits", "Of these, chunks that were then chosen."),
+    ROW(TOTAL, SECONDS, wait_ns, "wait_seconds", "Time in which nothing could be computed."),
+    ROW(TOTAL, BYTES, key_index_read_bytes, "key_index_read_bytes", "Key index read from disk."),
+    ROW(TOTAL, ITEMS, resident_read_pages, "resident_read_pages", "Pages read of layers that stay in RAM."),
+    ROW(LEVEL, ITEMS, resident_layers, "resident_layers", "Layers that stay in RAM."),
+    ROW(LEVEL, ITEMS, resident_heads, "resident_heads", "KV heads of later layers that do."),
+    ROW(LEVEL, ITEMS, held, "held_chunks", "Chunks that heads hold now."),
+};
+#undef ROW
+const struct counter_table kv_tier_counters = COUNTER_TABLE("kv_", struct kv_tier_statistics, counter_rows);
+
 struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache) {
     if (cache->tier == NULL) return (struct kv_tier_statistics){0};
     struct kv_tier_statistics statistics = cache->tier->statistics;

@@ -70,6 +70,7 @@
 #ifndef LOAM_CACHE_KV_TIER_H
 #define LOAM_CACHE_KV_TIER_H
 
+#include "base/counter.h"
 #include "cache/kv_cache.h"
 #include "cache/store/store.h"
 #include "platform/trace.h"
@@ -93,7 +94,8 @@ struct kv_fetch {
     bool ahead;       /* others are attended to first: it waits for no work of the device */
     bool beside;      /* a scan's, read while other chunks are computed: none is released before that ends */
     bool stays;       /* what was read is soon wanted again: it is no victim when it is released */
-    bool quantized;   /* full chunks may come in 4 bits, where the tier has them in 4 bits; else all come as rows */
+    bool
+        quantized; /* full chunks may come in 4 bits, where the tier has them in 4 bits; else all come as rows */
     /* Set by the tier; all count chunks. */
     size_t pinned;        /* with a slot */
     size_t arrived;       /* pinned and in memory */
@@ -247,6 +249,7 @@ struct kv_tier_statistics { /* since the cache was made; bytes of pages */
     size_t resident_heads;              /* of later layers, which stay, too */
     uint64_t held;                      /* chunks that heads hold now */
 };
+extern const struct counter_table kv_tier_counters;
 struct kv_tier_statistics kv_tier_statistics(const struct kv_cache *cache);
 /* Reads are shown in a trace (platform/trace.h), borrowed, from now on.  Nothing where there is no tier. */
 enum status kv_tier_set_trace(struct kv_cache *cache, struct trace *trace, struct error *error)

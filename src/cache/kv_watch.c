@@ -8,15 +8,18 @@
 
 static const uint64_t watch_ns = UINT64_C(1000000000) * KV_WATCH_SECONDS;
 
-static void add_counts(struct kv_watch_counts *sum, const struct kv_watch_counts *more) {
-    sum->rows += more->rows;
-    sum->visible += more->visible;
-    sum->hits += more->hits;
-    sum->misses += more->misses;
-    sum->prefetched += more->prefetched;
-    sum->prefetch_hits += more->prefetch_hits;
-    sum->read_bytes += more->read_bytes;
-}
+#define ROW(UNIT, MEMBER, NAME, HELP) COUNTER_ROW(TOTAL, UNIT, struct kv_watch_counts, MEMBER, NAME, HELP)
+static const struct counter counter_rows[] = {
+    ROW(ITEMS, rows, "attended_rows", "Rows of KV attended to."),
+    ROW(ITEMS, visible, "visible_rows", "Of so many."),
+    ROW(BYTES, read_bytes, "read_bytes", "Pages read from disk."),
+    ROW(ITEMS, hits, "hits", "Chunks attended to that were in memory."),
+    ROW(ITEMS, misses, "misses", "Chunks attended to that were read."),
+    ROW(ITEMS, prefetched, "prefetched", "Chunks read before they were chosen."),
+    ROW(ITEMS, prefetch_hits, "prefetch_hits", "Of these, chunks that were then chosen."),
+};
+#undef ROW
+const struct counter_table kv_watch_counters = COUNTER_TABLE("", struct kv_watch_counts, counter_rows);
 
 /* Lines of a map: each layer has as many as the one with the most KV heads. */
 static size_t map_lines(const struct kv_cache_config *config) {
@@ -57,7 +60,7 @@ static struct kv_watch *next_token(struct kv_sequence *sequence) {
         sequence->watch = NULL;
         return NULL;
     }
-    add_counts(&watch->before, &watch->token);
+    counters_add(&kv_watch_counters, &watch->before, &watch->token);
     watch->token = (struct kv_watch_counts){0};
     memset(watch->rows, 0, watch->lane_count * watch->chunk_capacity);
     memset(watch->read, 0, watch->lane_count * watch->chunk_capacity);
@@ -266,7 +269,7 @@ enum status kv_sequence_read_map(struct kv_sequence *sequence, uint64_t since, s
     map->has_token = watch->has_token;
     map->position = watch->position;
     map->token = map->watched = watch->token;
-    add_counts(&map->watched, &watch->before);
+    counters_add(&kv_watch_counters, &map->watched, &watch->before);
     map->watched_tokens = watch->token_count;
     map->number = watch->number = ++sequence->cache->maps;
     return STATUS_OK;

@@ -11,6 +11,7 @@
 #ifndef LOAM_CACHE_KV_WATCH_H
 #define LOAM_CACHE_KV_WATCH_H
 
+#include "base/counter.h"
 #include "cache/kv_cache.h"
 
 enum { KV_WATCH_SECONDS = 3, KV_MAP_COLUMNS_MAX = 512 };
@@ -36,6 +37,7 @@ struct kv_watch_counts {
     uint64_t prefetched, prefetch_hits;
     uint64_t read_bytes;
 };
+extern const struct counter_table kv_watch_counters;
 
 /* What a cell says of its chunks, those of one layer and KV head.  Six bits; in kv_map.cells a character of base64's
  * alphabet. */

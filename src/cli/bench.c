@@ -146,34 +146,6 @@ static enum status set_depth(struct bench *bench, const struct bench_test *test,
     return STATUS_OK;
 }
 
-static struct kv_tier_statistics tier_difference(struct kv_tier_statistics after,
-                                                 struct kv_tier_statistics before) {
-    return (struct kv_tier_statistics){.read_bytes = after.read_bytes - before.read_bytes,
-                                       .read_pages = after.read_pages - before.read_pages,
-                                       .read_requests = after.read_requests - before.read_requests,
-                                       .write_bytes = after.write_bytes - before.write_bytes,
-                                       .hits = after.hits - before.hits,
-                                       .misses = after.misses - before.misses,
-                                       .prefetched = after.prefetched - before.prefetched,
-                                       .prefetch_hits = after.prefetch_hits - before.prefetch_hits,
-                                       .wait_ns = after.wait_ns - before.wait_ns,
-                                       .key_index_read_bytes =
-                                           after.key_index_read_bytes - before.key_index_read_bytes,
-                                       .host_bytes = after.host_bytes,
-                                       .resident_layers = after.resident_layers,
-                                       .resident_heads = after.resident_heads};
-}
-
-static struct device_counts counts_difference(struct device_counts after, struct device_counts before) {
-    return (struct device_counts){after.launches - before.launches, after.replays - before.replays,
-                                  after.copied_bytes - before.copied_bytes};
-}
-
-static struct fetch_counts fetched_difference(struct fetch_counts after, struct fetch_counts before) {
-    return (struct fetch_counts){after.hits - before.hits, after.misses - before.misses,
-                                 after.direct - before.direct, after.absent - before.absent};
-}
-
 static enum status run_test(struct bench *bench, struct bench_test *test, struct error *error) {
     TRY(set_depth(bench, test, error));
     if (!option_flag(bench->options, OPTION_NO_WARMUP)) {
@@ -203,15 +175,17 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
         test->sample_count++;
         TRY(check_interrupt(error));
     }
-    test->counts = counts_difference(device_counts(bench->session.device), counts);
+    test->counts = device_counts(bench->session.device);
+    counters_subtract(&device_counters, &test->counts, &counts);
     test->select = attention_statistics(attention);
     test->lists = attention_list_buffer_counts(attention);
     test->fractions = sequence_fractions(bench->sequences[0]);
     test->fractions_tokens = sequence_length(bench->sequences[0]);
     if (!bench->quiet) fractions_print(bench->session.engine, bench->sequences[0]);
-    test->tier = tier_difference(engine_tier_statistics(bench->session.engine), before);
+    test->tier = engine_tier_statistics(bench->session.engine);
+    counters_subtract(&kv_tier_counters, &test->tier, &before);
     TRY(engine_fetch_counts(bench->session.engine, &test->fetched, error));
-    test->fetched = fetched_difference(test->fetched, fetched);
+    counters_subtract(&fetch_counters, &test->fetched, &fetched);
     return bench_print_row(&bench->printer, test, error);
 }
 

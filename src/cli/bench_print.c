@@ -11,6 +11,7 @@
 #include "cli/page_fractions.h"
 #include "cli/plan.h"
 #include "cli/version.h"
+#include "server/json_text.h"
 
 /* As llama-bench names it. */
 static const char *backend_of(const struct bench_model *model) {
@@ -247,13 +248,7 @@ static void add_selection(json_t *row, const struct bench_test *test) {
     json_add(row, "select", json_string(test->plan->select.method->name));
     json_add(row, "keep", json_string(select_keep_text(test->plan->select.keep, keep, sizeof keep)));
     json_add_number(row, "kept_ratio", s->visible > 0 ? (double)s->kept / (double)s->visible : 1);
-    json_add_number(row, "select_score_seconds", (double)s->times.score_ns * 1e-9);
-    json_add_number(row, "select_top_k_seconds", (double)s->times.top_k_ns * 1e-9);
-    json_add_number(row, "select_attend_seconds", (double)s->times.attend_ns * 1e-9);
-    json_add_number(row, "dense_attend_seconds", (double)s->dense_ns * 1e-9);
-    json_add_uint(row, "select_evaluated", s->evaluated);
-    json_add_uint(row, "select_lists_read", s->lists_read);
-    json_add_uint(row, "select_verdicts_read", s->verdicts_read);
+    json_put_counters(row, "", &select_counters, s);
     json_add(row, "select_tree", tree_counts_json(&s->tree));
     json_add(row, "select_mass_bound", mass_bounds_json(&s->mass_bound));
     if (test->plan->select.receipt) json_add(row, "select_left_out", left_out_json(test));
@@ -291,12 +286,9 @@ static void add_test(json_t *row, const struct bench_model *model, const struct 
 
 /* Of K and V in RAM, behind the device's slots: units of 8 tokens, sums over all repetitions. */
 static void add_fetched(json_t *row, const struct bench_test *test) {
-    const struct fetch_counts *fetched = &test->fetched;
     if (!test->plan->rows_in_host) return;
     json_add_uint(row, "kv_unit_bytes", test->plan->unit_bytes);
-    json_add_uint(row, "kv_unit_hits", fetched->hits);
-    json_add_uint(row, "kv_unit_misses", fetched->misses);
-    json_add_uint(row, "kv_unit_direct", fetched->direct);
+    json_put_counters(row, fetch_counters.prefix, &fetch_counters, &test->fetched);
 }
 
 /* Of --kv-disk; sums over all repetitions. */
@@ -304,21 +296,10 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     const struct kv_tier_statistics *tier = &test->tier;
     if (test->plan->disk_directory == NULL) return;
     uint64_t chunks = tier->hits + tier->misses;
-    json_add_uint(row, "kv_host_bytes", tier->host_bytes);
-    json_add_uint(row, "kv_read_bytes", tier->read_bytes);
-    json_add_uint(row, "kv_read_requests", tier->read_requests);
-    json_add_uint(row, "kv_write_bytes", tier->write_bytes);
+    json_put_counters(row, kv_tier_counters.prefix, &kv_tier_counters, tier);
+    json_put_counters(row, list_buffer_counters.prefix, &list_buffer_counters, &test->lists);
     json_add_uint(row, "kv_chunks", chunks); /* that were attended to, or some of their rows */
     json_add_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
-    json_add_uint(row, "kv_prefetched", tier->prefetched); /* chunks, and the hits because of them: */
-    json_add_uint(row, "kv_prefetched_used", tier->prefetch_hits);
-    json_add_uint(row, "kv_resident_layers", tier->resident_layers);
-    json_add_uint(row, "kv_resident_heads", tier->resident_heads);
-    json_add_uint(row, "kv_list_heads", test->lists.heads); /* rows of lists in buffers: */
-    json_add_uint(row, "kv_list_rows_kept", test->lists.kept);
-    json_add_uint(row, "kv_list_rows_copied", test->lists.copied);
-    json_add_uint(row, "kv_key_index_read_bytes", tier->key_index_read_bytes);
-    json_add_number(row, "kv_wait_seconds", (double)tier->wait_ns * 1e-9);
     if (test->fractions != NULL)
         json_add_number(row, "kv_quantized_fraction",
                         fractions_mean(test->fractions, test->fractions_tokens));
@@ -342,9 +323,7 @@ static json_t *row_json(const struct bench_printer *p, const struct bench_test *
     json_add(row, "version", json_string(version_number));
     json_add(row, "kernels", json_string(model->kernels));
     json_add(row, "device", json_string(model->device));
-    json_add_uint(row, "device_launches", test->counts.launches);
-    json_add_uint(row, "device_replays", test->counts.replays);
-    json_add_uint(row, "device_copied_bytes", test->counts.copied_bytes);
+    json_put_counters(row, device_counters.prefix, &device_counters, &test->counts);
     json_add_uint(row, "kv_bytes_per_token", test->kv_bytes_per_token);
     json_add_uint(row, "kv_bytes_per_step", test->sequence_count * test->kv_step_bytes);
     add_tier(row, test);

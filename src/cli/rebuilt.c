@@ -4,6 +4,7 @@
 
 #include "attention/attention.h"
 #include "cli/json_file.h"
+#include "server/json_text.h"
 
 static struct rebuild_statistics statistics_of(const struct engine *engine) {
     return attention_rebuild_statistics(engine_attention((struct engine *)engine));
@@ -41,14 +42,6 @@ json_t *rebuilt_json(const struct engine *engine) {
     const struct rebuild_statistics r = statistics_of(engine);
     if (r.layers == 0) return NULL;
     json_t *object = json_object();
-    json_add_uint(object, "layers", r.layers);
-    json_add_uint(object, "missing_chunks", r.missing_chunks);
-    json_add_uint(object, "rebuilt_chunks", r.chunks);
-    json_add_uint(object, "kept_chunks", r.kept_chunks);
-    json_add_uint(object, "refusals", r.refusals);
-    json_add_number(object, "input_bytes", r.input_bytes);
-    json_add_number(object, "kv_bytes", r.kv_bytes);
-    json_add_number(object, "link_bytes_per_second", r.bytes_per_second);
-    json_add_number(object, "seconds_per_token", r.seconds_per_token);
+    json_put_counters(object, "", &rebuild_counters, &r);
     return object;
 }

@@ -18,6 +18,7 @@
 #include "cli/trace_file.h"
 #include "grammar/json_answers.h"
 #include "model/weight_stream.h"
+#include "server/json_text.h"
 
 struct run {
     const struct options *options;
@@ -415,11 +416,8 @@ static void tiers_json(const struct run *run, json_t *root) {
     json_add_uint(kv, "disk_bytes", tier.write_bytes);
     json_add_uint(kv, "resident_layers", tier.resident_layers);
     json_add_uint(kv, "resident_heads", tier.resident_heads);
-    json_add_uint(io, "read_bytes", tier.read_bytes);
+    json_put_counters(io, "", &kv_tier_counters, &tier);
     json_add_uint(io, "read_ops", tier.read_pages);
-    json_add_uint(io, "write_bytes", tier.write_bytes);
-    json_add_uint(io, "key_index_read_bytes", tier.key_index_read_bytes);
-    json_add(io, "wait_seconds", json_real((double)tier.wait_ns * 1e-9));
     json_add(root, "kv", kv);
     json_add(root, "io", io);
 }
@@ -427,12 +425,8 @@ static void tiers_json(const struct run *run, json_t *root) {
 static json_t *weights_json(const struct weight_stream *stream) {
     const struct weight_figures figures = weight_stream_figures(stream);
     json_t *weights = json_object();
-    json_add_uint(weights, "bytes", figures.weight_bytes);
+    json_put_counters(weights, "", &weight_counters, &figures);
     json_add_uint(weights, "host_bytes", figures.resident_bytes + figures.slot_bytes);
-    json_add_uint(weights, "resident_layers", figures.resident_layers);
-    json_add_uint(weights, "pass_bytes", figures.pass_bytes);
-    json_add_uint(weights, "read_bytes", figures.read_bytes);
-    json_add(weights, "wait_seconds", json_real(figures.wait_seconds));
     return weights;
 }
 

@@ -31,6 +31,25 @@ uint64_t device_memory_free(struct device *device) {
     return device->operations->memory_free == NULL ? UINT64_MAX : device->operations->memory_free(device);
 }
 
+#define ROW(UNIT, MEMBER, HELP) COUNTER_ROW(TOTAL, UNIT, struct device_counts, MEMBER, #MEMBER, HELP)
+static const struct counter counter_rows[] = {
+    ROW(ITEMS, launches, "Kernels, of recorded steps too."),
+    ROW(ITEMS, replays, "Recorded steps that were launched."),
+    ROW(BYTES, copied_bytes, "Copied over the bus and within the device's memory."),
+};
+#undef ROW
+const struct counter_table device_counters = COUNTER_TABLE("device_", struct device_counts, counter_rows);
+
+#define ROW(MEMBER, HELP) COUNTER_ROW(TOTAL, ITEMS, struct fetch_counts, MEMBER, #MEMBER, HELP)
+static const struct counter fetch_rows[] = {
+    ROW(hits, "Units of 8 tokens that were in the device's slots."),
+    ROW(misses, "Units that were read into a slot."),
+    ROW(direct, "Units that were read where they lie."),
+    ROW(absent, "Units of chunks that are nowhere."),
+};
+#undef ROW
+const struct counter_table fetch_counters = COUNTER_TABLE("kv_unit_", struct fetch_counts, fetch_rows);
+
 struct device_counts device_counts(const struct device *device) {
     if (device->operations->counts == NULL) return (struct device_counts){.launches = 0};
     return device->operations->counts(device);

@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/counter.h"
 #include "base/status.h"
 #include "device/buffer.h"
 #include "device/place.h"
@@ -452,6 +453,7 @@ struct unit_slots {
 struct fetch_counts { /* units; absent: of chunks that are nowhere */
     uint64_t hits, misses, direct, absent;
 };
+extern const struct counter_table fetch_counters;
 
 /* Brings what lists name into slots, and tells attend_rows where each unit of them lies. One that is in a slot is a
  * hit; a miss is read from its chunk into a slot that CLOCK gives; read where they lie (direct) are units of chunks
@@ -593,6 +595,7 @@ struct gather_operation { /* y[i] = x[indices[i]] */
 struct device_counts {
     uint64_t launches, replays, copied_bytes;
 };
+extern const struct counter_table device_counters;
 
 struct device_operations {
     void (*destroy)(struct device *device);

@@ -482,6 +482,20 @@ void weight_stream_destroy(struct weight_stream *stream) {
     free(stream);
 }
 
+#define ROW(KIND, UNIT, MEMBER, NAME, HELP) COUNTER_ROW(KIND, UNIT, struct weight_figures, MEMBER, NAME, HELP)
+static const struct counter counter_rows[] = {
+    ROW(LEVEL, BYTES, weight_bytes, "bytes", "Of all matrices."),
+    ROW(LEVEL, BYTES, resident_bytes, "resident_bytes", "Of those that stay in RAM."),
+    ROW(LEVEL, BYTES, slot_bytes, "slot_bytes", "Of the slots that the others are read into."),
+    ROW(LEVEL, ITEMS, resident_layers, "resident_layers", "Layers that stay in RAM."),
+    ROW(LEVEL, BYTES, pass_bytes, "pass_bytes", "Read for each pass."),
+    ROW(TOTAL, BYTES, read_bytes, "read_bytes", "Read so far."),
+    ROW(TOTAL, SECONDS, wait_seconds, "wait_seconds", "Time in which nothing was computed."),
+    ROW(LEVEL, ITEMS, direct, "direct", "1: read without the page cache."),
+};
+#undef ROW
+const struct counter_table weight_counters = COUNTER_TABLE("weights_", struct weight_figures, counter_rows);
+
 struct weight_figures weight_stream_figures(const struct weight_stream *stream) {
     return stream->figures;
 }

@@ -16,6 +16,7 @@
 #ifndef LOAM_MODEL_WEIGHT_STREAM_H
 #define LOAM_MODEL_WEIGHT_STREAM_H
 
+#include "base/counter.h"
 #include "model/model.h"
 #include "platform/io_file.h"
 
@@ -49,6 +50,7 @@ struct weight_figures {
     size_t resident_layers;
     bool direct; /* O_DIRECT */
 };
+extern const struct counter_table weight_counters;
 struct weight_figures weight_stream_figures(const struct weight_stream *stream);
 
 #endif

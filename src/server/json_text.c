@@ -1,6 +1,7 @@
 #include "server/json_text.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,22 @@ void json_put_uint(json_t *object, const char *key, uint64_t value) {
 
 void json_put_number(json_t *object, const char *key, double value) {
     json_put(object, key, isfinite(value) ? json_real(value) : json_null());
+}
+
+void json_put_counters(json_t *object, const char *prefix, const struct counter_table *table,
+                       const void *values) {
+    char key[64];
+    for (size_t i = 0; i < table->count; i++) {
+        const struct counter *row = &table->rows[i];
+        const double value = counter_value(row, values);
+        snprintf(key, sizeof key, "%s%s", prefix, row->name);
+        if (row->member == COUNTER_FLAG)
+            json_put(object, key, json_boolean(value != 0));
+        else if (row->member == COUNTER_INTEGER && row->unit != COUNTER_SECONDS)
+            json_put_uint(object, key, (uint64_t)value);
+        else
+            json_put_number(object, key, value);
+    }
 }
 
 char *json_line(const json_t *value, size_t *length) {

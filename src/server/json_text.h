@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/counter.h"
+
 /* A string; invalid UTF-8 becomes U+FFFD.  NULL: no memory. */
 json_t *json_text(const char *bytes, size_t length);
 /* A value of NULL (no memory) leaves the object without the key. */
@@ -13,6 +15,9 @@ void json_put(json_t *object, const char *key, json_t *value);
 void json_put_uint(json_t *object, const char *key, uint64_t value);
 /* NaN and infinities become null. */
 void json_put_number(json_t *object, const char *key, double value);
+/* A key for each row of the table, behind the prefix. */
+void json_put_counters(json_t *object, const char *prefix, const struct counter_table *table,
+                       const void *values);
 
 /* The text of a value on one line, newly allocated; NULL: no memory. */
 char *json_line(const json_t *value, size_t *length);

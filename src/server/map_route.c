@@ -53,14 +53,8 @@ static void read_map(void *context, struct engine *engine, const struct service_
 
 static json_t *counts_json(const struct kv_watch_counts *counts, uint64_t row_bytes) {
     json_t *object = json_object();
-    json_put_uint(object, "attended_rows", counts->rows);
-    json_put_uint(object, "visible_rows", counts->visible);
+    json_put_counters(object, "", &kv_watch_counters, counts);
     json_put_uint(object, "attended_bytes", counts->rows * row_bytes);
-    json_put_uint(object, "read_bytes", counts->read_bytes);
-    json_put_uint(object, "hits", counts->hits);
-    json_put_uint(object, "misses", counts->misses);
-    json_put_uint(object, "prefetched", counts->prefetched);
-    json_put_uint(object, "prefetch_hits", counts->prefetch_hits);
     return object;
 }
 

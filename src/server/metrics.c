@@ -69,101 +69,30 @@ static void put_histogram(struct page *page, const char *name, const char *help,
 
 /* ---- loam's names ---- */
 
-static void put_requests(struct page *page, const struct service_statistics *s) {
-    put_metric(page, METRIC_GAUGE, "loam_requests_queued", "Requests that wait for a slot.",
-               (double)s->queued);
-    put_metric(page, METRIC_GAUGE, "loam_requests_prefilling", "Requests whose prompt is computed.",
-               (double)s->prefilling);
-    put_metric(page, METRIC_GAUGE, "loam_requests_decoding", "Requests that are answered.",
-               (double)s->decoding);
-    put_metric(page, METRIC_GAUGE, "loam_requests_paused",
-               "Requests whose client does not take what is there.", (double)s->paused);
-    put_metric(page, METRIC_GAUGE, "loam_queued_bytes", "Memory of the requests that wait.",
-               (double)s->queued_bytes);
-    put_metric(page, METRIC_GAUGE, "loam_draining", "1: the server is stopping.", s->draining ? 1 : 0);
-    put_metric(page, METRIC_COUNTER, "loam_requests_submitted_total", "Requests taken.",
-               (double)s->submitted);
-    put_metric(page, METRIC_COUNTER, "loam_requests_refused_total", "Requests not taken: full, or stopping.",
-               (double)s->refused);
-    put_metric(page, METRIC_COUNTER, "loam_requests_cancelled_total", "Requests whose client left.",
-               (double)s->cancelled);
+static void put_counters(struct page *page, const struct counter_table *table, const void *values) {
+    char name[96];
+    for (size_t i = 0; i < table->count; i++) {
+        const struct counter *row = &table->rows[i];
+        const bool is_total = row->kind == COUNTER_TOTAL;
+        snprintf(name, sizeof name, "loam_%s%s%s", table->prefix, row->name, is_total ? "_total" : "");
+        put_metric(page, is_total ? METRIC_COUNTER : METRIC_GAUGE, name, row->help,
+                   counter_value(row, values));
+    }
+}
+
+static void put_own(struct page *page, const struct service_statistics *s) {
+    const struct kv_tier_statistics *t = &s->tiers;
+    put_counters(page, &service_counters, s);
+    put_counters(page, &select_counters, &s->select);
+    put_counters(page, &kv_tier_counters, t);
+    put_metric(page, METRIC_GAUGE, "loam_kept_ratio", "Attended of visible rows since the server began.",
+               s->select.visible > 0 ? (double)s->select.kept / (double)s->select.visible : 1);
+    put_metric(page, METRIC_GAUGE, "loam_kv_hit_ratio", "Hits of all chunks attended to.",
+               t->hits + t->misses > 0 ? (double)t->hits / (double)(t->hits + t->misses) : 1);
     put_head(page, "loam_requests_done_total", "counter", "Requests that ended, by why.");
     for (size_t i = STOP_END; i < SERVICE_STOPS; i++)
         put(page, "loam_requests_done_total{reason=\"%s\"} %llu\n", stop_reason_name((enum stop_reason)i),
             (unsigned long long)s->done[i]);
-}
-
-static void put_work(struct page *page, const struct service_statistics *s) {
-    put_metric(page, METRIC_COUNTER, "loam_prompt_tokens_total",
-               "Tokens of the prompts of admitted requests.", (double)s->prompt_tokens);
-    put_metric(page, METRIC_COUNTER, "loam_reused_tokens_total",
-               "Of these, tokens whose KV came from memory or saved documents.", (double)s->reused_tokens);
-    put_metric(page, METRIC_COUNTER, "loam_prefill_tokens_total", "Tokens of prompts that were computed.",
-               (double)s->prefill_tokens);
-    put_metric(page, METRIC_COUNTER, "loam_recomputed_tokens_total",
-               "Tokens computed once more, after a preemption or damage.", (double)s->recomputed_tokens);
-    put_metric(page, METRIC_COUNTER, "loam_answer_tokens_total", "Tokens sampled.", (double)s->answer_tokens);
-    put_metric(page, METRIC_COUNTER, "loam_steps_total", "Decode steps, of all sequences together.",
-               (double)s->steps);
-    put_metric(page, METRIC_COUNTER, "loam_slices_total", "Slices of prompts.", (double)s->slices);
-    put_metric(page, METRIC_COUNTER, "loam_preemptions_total",
-               "Requests that gave up their slot for a while.", (double)s->preemptions);
-    put_metric(page, METRIC_COUNTER, "loam_unloaded_sequences_total",
-               "Sequences that left memory because no request used them.", (double)s->unloaded);
-    put_metric(page, METRIC_COUNTER, "loam_recoveries_total", "Recoveries from damaged documents.",
-               (double)s->recoveries);
-    put_metric(page, METRIC_COUNTER, "loam_prefill_seconds_total", "Time of computing prompts.",
-               s->prefill_seconds);
-    put_metric(page, METRIC_COUNTER, "loam_decode_seconds_total", "Time of decode steps.", s->decode_seconds);
-    put_metric(page, METRIC_COUNTER, "loam_attended_rows_total",
-               "Rows of KV that answers attended to, where a preset selects.", (double)s->attended_rows);
-    put_metric(page, METRIC_COUNTER, "loam_visible_rows_total", "Of so many.", (double)s->visible_rows);
-    put_metric(page, METRIC_GAUGE, "loam_kept_ratio", "Their ratio since the server began.",
-               s->visible_rows > 0 ? (double)s->attended_rows / (double)s->visible_rows : 1);
-    put_metric(page, METRIC_GAUGE, "loam_prefill_tokens_per_second", "Of late.", s->prefill_rate);
-    put_metric(page, METRIC_GAUGE, "loam_decode_tokens_per_second", "Of late.", s->decode_rate);
-}
-
-static void put_memory(struct page *page, const struct service_statistics *s) {
-    const struct kv_tier_statistics *t = &s->tiers;
-    put_metric(page, METRIC_GAUGE, "loam_resident_sequences", "Sequences in memory without a request.",
-               (double)s->resident);
-    put_metric(page, METRIC_GAUGE, "loam_resident_tokens", "Their tokens.", (double)s->resident_tokens);
-    put_metric(page, METRIC_GAUGE, "loam_running_tokens", "Tokens of the requests that run.",
-               (double)s->running_tokens);
-    put_metric(page, METRIC_GAUGE, "loam_kv_used_bytes", "Memory of the KV cache in use.",
-               (double)s->kv_used_bytes);
-    put_metric(page, METRIC_GAUGE, "loam_kv_host_bytes", "Slots ever used, key index, tables and buffers.",
-               (double)t->host_bytes);
-    put_metric(page, METRIC_COUNTER, "loam_kv_read_bytes_total", "Pages read from disk.",
-               (double)t->read_bytes);
-    put_metric(page, METRIC_COUNTER, "loam_kv_read_pages_total", "Pages read from disk.",
-               (double)t->read_pages);
-    put_metric(page, METRIC_COUNTER, "loam_kv_read_requests_total",
-               "Requests to the disk for them: neighbours are read in one.", (double)t->read_requests);
-    put_metric(page, METRIC_COUNTER, "loam_kv_write_bytes_total", "Pages written to disk.",
-               (double)t->write_bytes);
-    put_metric(page, METRIC_COUNTER, "loam_kv_hits_total", "Chunks attended to that were in memory.",
-               (double)t->hits);
-    put_metric(page, METRIC_COUNTER, "loam_kv_misses_total", "Chunks attended to that were read.",
-               (double)t->misses);
-    put_metric(page, METRIC_COUNTER, "loam_kv_prefetched_total", "Chunks read before they were chosen.",
-               (double)t->prefetched);
-    put_metric(page, METRIC_COUNTER, "loam_kv_prefetch_hits_total", "Of these, chunks that were then chosen.",
-               (double)t->prefetch_hits);
-    put_metric(page, METRIC_COUNTER, "loam_kv_wait_seconds_total", "Time in which nothing could be computed.",
-               (double)t->wait_ns * 1e-9);
-    put_metric(page, METRIC_COUNTER, "loam_kv_key_index_read_bytes_total", "Key index read from disk.",
-               (double)t->key_index_read_bytes);
-    put_metric(page, METRIC_COUNTER, "loam_kv_resident_read_pages_total",
-               "Pages read of layers that stay in RAM.", (double)t->resident_read_pages);
-    put_metric(page, METRIC_GAUGE, "loam_kv_resident_layers", "Layers that stay in RAM.",
-               (double)t->resident_layers);
-    put_metric(page, METRIC_GAUGE, "loam_kv_resident_heads", "KV heads of later layers that do.",
-               (double)t->resident_heads);
-    put_metric(page, METRIC_GAUGE, "loam_kv_held_chunks", "Chunks that heads hold now.", (double)t->held);
-    put_metric(page, METRIC_GAUGE, "loam_kv_hit_ratio", "Hits of all chunks attended to.",
-               t->hits + t->misses > 0 ? (double)t->hits / (double)(t->hits + t->misses) : 1);
 }
 
 static void put_latencies(struct page *page, struct latencies *latencies) {
@@ -249,9 +178,7 @@ static void put_vllm(struct page *page, const struct service_statistics *s, cons
 void metrics_route(struct server *server, struct exchange *exchange) {
     struct page page = {.label = ""};
     const struct service_statistics statistics = service_get_statistics(server->model.service);
-    put_requests(&page, &statistics);
-    put_work(&page, &statistics);
-    put_memory(&page, &statistics);
+    put_own(&page, &statistics);
     put_latencies(&page, &server->latencies);
     put_llama(&page, &statistics, &server->latencies);
     if (server->options.has_vllm_metrics) put_vllm(&page, &statistics, server, &server->latencies);

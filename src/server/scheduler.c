@@ -255,11 +255,10 @@ static void publish(struct service *service) {
     if (service->engine != NULL) {
         statistics->kv_used_bytes = engine_kv_used_bytes(service->engine);
         statistics->tiers = engine_tier_statistics(service->engine);
-        const struct select_statistics chosen = attention_statistics(engine_attention(service->engine));
-        statistics->attended_rows = chosen.kept;
-        statistics->visible_rows = chosen.visible;
+        statistics->select = attention_statistics(engine_attention(service->engine));
         const char *damage = engine_documents_damage(service->engine);
-        snprintf(statistics->documents_damage, sizeof statistics->documents_damage, "%s", damage != NULL ? damage : "");
+        snprintf(statistics->documents_damage, sizeof statistics->documents_damage, "%s",
+                 damage != NULL ? damage : "");
     }
     pthread_mutex_lock(&service->mutex);
     service->published = *statistics;

@@ -46,8 +46,7 @@ static void wait_for_work(struct service *service) {
         if (service->running[i]->cancelled || service->running[i]->resumed) waits = false;
     if (service->draining && service->drain_deadline <= clock_seconds())
         waits = waits && service->job_count == 0;
-    if (has_takers && service->running_count > 0 && !service->stopping &&
-        service->callers == NULL)
+    if (has_takers && service->running_count > 0 && !service->stopping && service->callers == NULL)
         waits = service->running_count >= service->running_max; /* all slots are paused */
     if (!waits) return;
     struct timespec until = after(1); /* preemption and draining look at the time */
@@ -255,6 +254,43 @@ uint32_t service_wait_estimate(struct service *service) {
     seconds = fmin(fmax(ceil(seconds / share), 1), WAIT_MAX_SECONDS);
     return (uint32_t)seconds;
 }
+
+#define ROW(KIND, UNIT, MEMBER, NAME, HELP) \
+    COUNTER_ROW(KIND, UNIT, struct service_statistics, MEMBER, NAME, HELP)
+static const struct counter counter_rows[] = {
+    ROW(LEVEL, ITEMS, queued, "requests_queued", "Requests that wait for a slot."),
+    ROW(LEVEL, ITEMS, prefilling, "requests_prefilling", "Requests whose prompt is computed."),
+    ROW(LEVEL, ITEMS, decoding, "requests_decoding", "Requests that are answered."),
+    ROW(LEVEL, ITEMS, paused, "requests_paused", "Requests whose client does not take what is there."),
+    ROW(LEVEL, BYTES, queued_bytes, "queued_bytes", "Memory of the requests that wait."),
+    ROW(LEVEL, ITEMS, draining, "draining", "1: the server is stopping."),
+    ROW(TOTAL, ITEMS, submitted, "requests_submitted", "Requests taken."),
+    ROW(TOTAL, ITEMS, refused, "requests_refused", "Requests not taken: full, or stopping."),
+    ROW(TOTAL, ITEMS, cancelled, "requests_cancelled", "Requests whose client left."),
+    ROW(TOTAL, ITEMS, prompt_tokens, "prompt_tokens", "Tokens of the prompts of admitted requests."),
+    ROW(TOTAL, ITEMS, reused_tokens, "reused_tokens",
+        "Of these, tokens whose KV came from memory or saved documents."),
+    ROW(TOTAL, ITEMS, prefill_tokens, "prefill_tokens", "Tokens of prompts that were computed."),
+    ROW(TOTAL, ITEMS, recomputed_tokens, "recomputed_tokens",
+        "Tokens computed once more, after a preemption or damage."),
+    ROW(TOTAL, ITEMS, answer_tokens, "answer_tokens", "Tokens sampled."),
+    ROW(TOTAL, ITEMS, steps, "steps", "Decode steps, of all sequences together."),
+    ROW(TOTAL, ITEMS, slices, "slices", "Slices of prompts."),
+    ROW(TOTAL, ITEMS, preemptions, "preemptions", "Requests that gave up their slot for a while."),
+    ROW(TOTAL, ITEMS, unloaded, "unloaded_sequences",
+        "Sequences that left memory because no request used them."),
+    ROW(TOTAL, ITEMS, recoveries, "recoveries", "Recoveries from damaged documents."),
+    ROW(TOTAL, SECONDS, prefill_seconds, "prefill_seconds", "Time of computing prompts."),
+    ROW(TOTAL, SECONDS, decode_seconds, "decode_seconds", "Time of decode steps."),
+    ROW(LEVEL, PER_SECOND, prefill_rate, "prefill_tokens_per_second", "Of late."),
+    ROW(LEVEL, PER_SECOND, decode_rate, "decode_tokens_per_second", "Of late."),
+    ROW(LEVEL, ITEMS, resident, "resident_sequences", "Sequences in memory without a request."),
+    ROW(LEVEL, ITEMS, resident_tokens, "resident_tokens", "Their tokens."),
+    ROW(LEVEL, ITEMS, running_tokens, "running_tokens", "Tokens of the requests that run."),
+    ROW(LEVEL, BYTES, kv_used_bytes, "kv_used_bytes", "Memory of the KV cache in use."),
+};
+#undef ROW
+const struct counter_table service_counters = COUNTER_TABLE("", struct service_statistics, counter_rows);
 
 struct service_statistics service_get_statistics(struct service *service) {
     pthread_mutex_lock(&service->mutex);

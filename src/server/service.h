@@ -235,11 +235,11 @@ struct service_statistics {
     double prefill_rate, decode_rate;       /* tokens a second of late; 0: none yet */
     uint64_t kv_used_bytes;
     struct kv_tier_statistics tiers; /* zeros without tiers */
-    /* Of answers' steps: (token, KV head, layer) triples attended to, and that there were; zeros where attention is
-     * full. */
-    uint64_t attended_rows, visible_rows;
-    char documents_damage[256]; /* of their catalog, which was sound at the start; "": none */
+    struct select_statistics select; /* of answers' steps; zeros where attention is full */
+    char documents_damage[256];      /* of their catalog, which was sound at the start; "": none */
 };
+extern const struct counter_table service_counters; /* of its numbers, but for done, tiers and select */
+
 /* Calls `function` on the service's thread, between two turns of the loop, and waits for it: for what only the engine
  * knows (what is in memory, statistics of its parts).  It may read the engine, and set observers.  live: the sequences
  * in memory, those of running requests first.  STATUS_INTERRUPTED: the service ended.  Not from a callback. */

@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "base/checked.h"
+#include "base/counter.h"
 #include "base/random.h"
 #include "base/status.h"
 
@@ -72,11 +73,37 @@ static void random_is_repeatable(void **state) {
     assert_true(mean > -0.02 && mean < 0.02 && square > 0.98 && square < 1.02);
 }
 
+static void counters_are_read_added_and_subtracted(void **state) {
+    (void)state;
+    struct counts {
+        uint64_t reads, wait_ns, slots;
+        double busy;
+        bool open;
+    } first = {3, 2500000000, 7, 0.5, false}, later = {10, 4000000000, 5, 2, true}, sum = first,
+      grown = later;
+    const struct counter rows[] = {
+        COUNTER_ROW(TOTAL, ITEMS, struct counts, reads, "reads", "Reads."),
+        COUNTER_ROW(TOTAL, SECONDS, struct counts, wait_ns, "wait_seconds", "Waits."),
+        COUNTER_ROW(LEVEL, ITEMS, struct counts, slots, "slots", "Slots."),
+        COUNTER_ROW(TOTAL, SECONDS, struct counts, busy, "busy_seconds", "Works."),
+        COUNTER_ROW(LEVEL, ITEMS, struct counts, open, "open", "1: open.")};
+    const struct counter_table table = COUNTER_TABLE("", struct counts, rows);
+    const double values[] = {3, 2.5, 7, 0.5, 0};
+    assert_int_equal(table.count, 5);
+    for (size_t i = 0; i < table.count; i++) assert_true(counter_value(&rows[i], &first) == values[i]);
+    counters_add(&table, &sum, &later);
+    assert_true(sum.reads == 13 && sum.wait_ns == 6500000000 && sum.slots == 5 && sum.busy == 2.5 &&
+                sum.open);
+    counters_subtract(&table, &grown, &first);
+    assert_true(grown.reads == 7 && grown.wait_ns == 1500000000 && grown.slots == 5 && grown.busy == 1.5 &&
+                grown.open);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(error_is_one_line),    cmocka_unit_test(error_never_overflows),
         cmocka_unit_test(checked_arithmetic),   cmocka_unit_test(arena_aligns_and_zeroes),
-        cmocka_unit_test(random_is_repeatable),
+        cmocka_unit_test(random_is_repeatable), cmocka_unit_test(counters_are_read_added_and_subtracted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
