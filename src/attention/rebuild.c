@@ -656,10 +656,10 @@ const struct counter_table rebuild_counters =
 struct rebuild_statistics rebuild_statistics(const struct rebuild *rebuild) {
     struct rebuild_statistics statistics = rebuild->statistics;
     if (statistics.refusals > 0) statistics.refusal = rebuild->refusal.message;
-    statistics.bytes_per_second = rebuild_rates_bytes_per_second(&rebuild->rates);
-    statistics.seconds_per_token = rebuild_rates_seconds_per_token(&rebuild->rates);
-    statistics.seconds_per_read = rebuild_rates_seconds_per_read(&rebuild->rates);
+    statistics.bytes_per_second = rate_per_second(&rebuild->rates.link);
+    statistics.seconds_per_token = rate_seconds(&rebuild->rates.computing);
+    statistics.seconds_per_read = rate_seconds(&rebuild->rates.reading);
     statistics.held_tokens = held_tokens(rebuild, 0);
-    statistics.seconds_besides = rebuild_rates_seconds_besides(&rebuild->rates);
+    statistics.seconds_besides = rate_seconds(&rebuild->rates.besides[REBUILD_STEP]);
     return statistics;
 }

@@ -1,7 +1,7 @@
 /* rebuild_rates: how fast this machine reads KV, computes it again and computes what else a layer needs, and how much
  * of a layer is worth computing again by that (KVPR; attention/split.h).
  *
- * What the layers of a step measure is one sample.  A rate is the median of the last REBUILD_SAMPLES samples: a step on
+ * What the layers of a step measure is one sample.  A rate is the median of the last RATE_SAMPLES samples: a step on
  * a busy machine changes nothing, and a change of the machine counts after three steps.
  *
  * Where nothing is computed again, what that would take is not measured either.  So it is tried, in one layer of a step
@@ -20,9 +20,9 @@
 #include <stddef.h>
 
 #include "attention/split.h"
+#include "rates/rates.h"
 
 enum {
-    REBUILD_SAMPLES = 5,
     REBUILD_TRIAL_STEPS = 3,    /* more than half of the samples: they decide the median */
     REBUILD_TRIAL_TOKENS = 256, /* computed again where no rate says so */
     REBUILD_PAUSE_MIN = 4,
@@ -31,30 +31,14 @@ enum {
 
 enum rebuild_kind { REBUILD_STEP, REBUILD_PROMPT }; /* of a step, of a prompt's block */
 
-/* Of one step so far. */
-struct rebuild_sum {
-    double amount, seconds;
-};
-
-/* Of the last steps: seconds for one of the amount. */
-struct rebuild_window {
-    double samples[REBUILD_SAMPLES]; /* a ring */
-    size_t count, next;
-};
-
-struct rebuild_rate {
-    struct rebuild_sum now;
-    struct rebuild_window past;
-};
-
 struct rebuild_rates {
-    struct rebuild_rate link, computing; /* bytes, tokens */
-    struct rebuild_rate reading;         /* tokens, of the thread that computes */
-    struct rebuild_rate besides[2];      /* layers of either rebuild_kind */
-    unsigned trial_steps;                /* still to come of a trial; 0: none is under way */
-    unsigned pause, pause_next;          /* steps until the next one, and after it */
-    double besides_then[2];              /* at the last trial's end */
-    bool was_asked;                      /* in this step: chunks were missing */
+    struct rate link, computing; /* bytes, tokens */
+    struct rate reading;         /* tokens, of the thread that computes */
+    struct rate besides[2];      /* layers of either rebuild_kind */
+    unsigned trial_steps;        /* still to come of a trial; 0: none is under way */
+    unsigned pause, pause_next;  /* steps until the next one, and after it */
+    double besides_then[2];      /* at the last trial's end */
+    bool was_asked;              /* in this step: chunks were missing */
 };
 
 void rebuild_rates_init(struct rebuild_rates *rates);
@@ -71,10 +55,6 @@ void rebuild_rates_end_step(struct rebuild_rates *rates);
 
 /* ---- what follows ---- */
 
-double rebuild_rates_bytes_per_second(const struct rebuild_rates *rates);  /* 0: not known */
-double rebuild_rates_seconds_per_token(const struct rebuild_rates *rates); /* 0: not known */
-double rebuild_rates_seconds_per_read(const struct rebuild_rates *rates);  /* 0: not known */
-double rebuild_rates_seconds_besides(const struct rebuild_rates *rates);   /* of a layer of a step; 0: not known */
 /* How many tokens of the question, whose rates are filled in, are to be computed again. */
 uint64_t rebuild_rates_choose(struct rebuild_rates *rates, struct split_question *question,
                               enum rebuild_kind kind);

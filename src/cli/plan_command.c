@@ -59,7 +59,8 @@ static enum status open_machine(struct planning *planning, struct error *error) 
         return error_set(error, STATUS_USAGE, "plan: --machine and --measure: expected one of them");
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &request.measure.mask, error));
     if (option_flag(options, OPTION_MEASURE_DISK) && !option_given(options, OPTION_KV_DISK))
-        return error_set(error, STATUS_USAGE, "plan: --measure-disk: expected --kv-disk, whose disk is measured");
+        return error_set(error, STATUS_USAGE,
+                         "plan: --measure-disk: expected --kv-disk, whose disk is measured");
     if (option_flag(options, OPTION_MEASURE_DISK))
         TRY(kv_disk_parse(&disk, option_text(options, OPTION_KV_DISK), error));
     request.disk = disk.directory;
@@ -120,19 +121,19 @@ static void load_losses(struct planning *planning) {
 static enum status choose(struct planning *planning, struct error *error) {
     load_losses(planning);
     const struct options *options = planning->options;
-    const struct choose_question question = {.models = planning->models.list,
-                                             .model_count = planning->models.count,
-                                             .plan = &planning->plan,
-                                             .depth = planning->depth,
-                                             .sequences = option_count(options, OPTION_PARALLEL),
-                                             .memory_bytes = planning->memory_bytes,
-                                             .weights_host_bytes = option_given(options, OPTION_WEIGHTS_HOST)
-                                                                       ? option_count(options, OPTION_WEIGHTS_HOST)
-                                                                       : 0,
-                                             .loss = planning->plan.select.loss,
-                                             .kld_max = planning->plan.kld_max,
-                                             .kld = kld_of,
-                                             .kld_context = planning};
+    const struct choose_question question = {
+        .models = planning->models.list,
+        .model_count = planning->models.count,
+        .plan = &planning->plan,
+        .depth = planning->depth,
+        .sequences = option_count(options, OPTION_PARALLEL),
+        .memory_bytes = planning->memory_bytes,
+        .weights_host_bytes =
+            option_given(options, OPTION_WEIGHTS_HOST) ? option_count(options, OPTION_WEIGHTS_HOST) : 0,
+        .loss = planning->plan.select.loss,
+        .kld_max = planning->plan.kld_max,
+        .kld = kld_of,
+        .kld_context = planning};
     return plan_choose(&planning->choices, &question, error);
 }
 
@@ -296,6 +297,7 @@ static void print_measured(const struct machine *machine) {
         strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", &utc) > 0) {
         output_text("  measured %s", date);
         if (machine->load >= 0) output_text(", beside a load of %.1f", machine->load);
+        if (machine->disk_spread > 0) output_text(", the disk within %.0f%%", 100 * machine->disk_spread);
         if (machine_was_busy(machine))
             output_text(": its numbers are too low; loam plan --measure, once others rest");
         output_text("\n");
@@ -369,6 +371,8 @@ static enum status print_json(const struct planning *planning, struct error *err
     json_add(root, "machine", machine);
     json_add_uint(machine, "measured", (uint64_t)planning->machine.measured);
     json_add(machine, "load", planning->machine.load >= 0 ? json_real(planning->machine.load) : json_null());
+    json_add(machine, "disk_spread",
+             planning->machine.disk_spread > 0 ? json_real(planning->machine.disk_spread) : json_null());
     struct text command = {0};
     put_command(planning, &command);
     json_add(root, "command", command.failed ? json_null() : json_bytes(command.bytes, command.length));

@@ -250,6 +250,7 @@ static enum status visit_numbers(struct machine *machine, number_visitor *visito
             visit(&v, NEEDED, &machine->disk_read[i][j], "disk.read.%u.depth%u", machine_disk_bytes[i],
                   machine_disk_depths[j]);
     visit(&v, NEEDED, &machine->disk_write, "disk.write");
+    visit(&v, OPTIONAL, &machine->disk_spread, "disk.spread");
     visit(&v, OPTIONAL, &machine->disk_serial, "disk.serial");
     visit(&v, OPTIONAL, &machine->tier.page_seconds, "tier.page_seconds");
     visit(&v, OPTIONAL, &machine->tier.scan_rate, "tier.scan_rate");

@@ -94,6 +94,8 @@ struct machine {
     struct machine_selection selections[MACHINE_SELECTIONS_MAX];
     double disk_read[MACHINE_DISK_SIZES][MACHINE_DISK_DEPTHS]; /* bytes per second, at random offsets */
     double disk_write;                                         /* bytes per second */
+    double
+        disk_spread; /* of its reads, at most: how far the measured rounds lay apart, of their median; 0: not known */
     /* Of reading and computing at once, the share of the shorter one that is added to the longer: 0 if they overlap. */
     double disk_serial;
     struct machine_tier tier;

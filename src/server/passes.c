@@ -16,13 +16,11 @@
 
 /* ---- steps ---- */
 
-/* Of several slices: one alone may be of few tokens. */
-static void note_rate(double *rate, double now) { *rate = *rate > 0 ? 0.75 * *rate + 0.25 * now : now; }
-
-/* In slices or in shared passes, and in both. */
-static void note_prompts(struct service *service, double *rate, double now) {
-    note_rate(rate, now);
-    note_rate(&service->statistics.prefill_rate, now);
+/* Of a slice, or of the prompts' part of a shared pass; and of both. */
+static void note_prompts(struct service *service, struct rate *rate, double tokens, double seconds) {
+    rate_note(rate, tokens, seconds);
+    rate_note(&service->prompt_rate, tokens, seconds);
+    service->statistics.prefill_rate = rate_per_second(&service->prompt_rate);
 }
 
 /* An observer has work on the last step.  Not of a job whose tokens are stored again: it sees that step once more. */
@@ -149,7 +147,8 @@ static void step(struct service *service, struct job *const *steppers, size_t co
     }
     service->statistics.steps++;
     service->statistics.decode_seconds += seconds;
-    note_rate(&service->statistics.decode_rate, (double)count / seconds);
+    rate_note(&service->step_rate, (double)count, seconds);
+    service->statistics.decode_rate = rate_per_second(&service->step_rate);
     for (size_t i = 0; i < count; i++) {
         account_charge(service, steppers[i], seconds / (double)count);
         steppers[i]->observes = steppers[i]->observer.note != NULL;
@@ -205,7 +204,7 @@ static struct job *find_prompt(struct service *service) {
 struct slice {
     struct service *service;
     struct job *job;
-    size_t first; /* of the tokens, in the job's */
+    size_t first;               /* of the tokens, in the job's */
     double deadline, looked_at; /* looked_at: when it last was asked whether it is over */
 };
 
@@ -255,7 +254,7 @@ static bool slice_pauses(void *context) {
 static size_t slice_block_size(struct service *service) {
     enum { PAUSES = 4, ROWS_MIN = 16 };
     if (service->running_count < 2) return 0;
-    double rate = service->slice_rate; /* tokens through all layers */
+    double rate = rate_per_second(&service->slice_rate); /* tokens through all layers */
     if (rate <= 0) return ROWS_MIN;
     double layers = (double)engine_config(service->engine)->layer_count;
     double rows = rate * layers * slice_seconds(service) / PAUSES;
@@ -313,7 +312,8 @@ static void take_prompt(struct service *service, struct job *job, const float *l
     struct error error = {.status = STATUS_OK};
     job->state = job->generation.token_max == 0 ? JOB_SAVE : JOB_DECODE;
     if (job->answer.tokens.count > 0) return; /* sampled before a preemption */
-    if (logits != NULL && logits != job->logits && job->prompt_count >= KV_CHUNK_TOKENS && job->priority != SERVICE_LOW)
+    if (logits != NULL && logits != job->logits && job->prompt_count >= KV_CHUNK_TOKENS &&
+        job->priority != SERVICE_LOW)
         prompt_logits_note(&service->prompts, job->owner, job->tokens.ids, job->prompt_count, logits,
                            service->vocabulary_size);
     if (job->is_told) {
@@ -342,8 +342,11 @@ static void prefill_slice(struct service *service, struct job *job) {
     struct error error = {.status = STATUS_OK};
     double began = clock_seconds();
     size_t first = job->answer.stored.count, last = stop_behind(job, first), before = job->progress_done;
-    struct slice slice = {
-        .service = service, .job = job, .first = first, .deadline = began + slice_seconds(service), .looked_at = began};
+    struct slice slice = {.service = service,
+                          .job = job,
+                          .first = first,
+                          .deadline = began + slice_seconds(service),
+                          .looked_at = began};
     const struct prefill_request request = {.tokens = job->tokens.ids + first,
                                             .token_count = last - first,
                                             .tokens_after = run_end(job, first) - last,
@@ -362,7 +365,7 @@ static void prefill_slice(struct service *service, struct job *job) {
     service->statistics.slices++;
     service->statistics.prefill_seconds += seconds;
     if (job->progress_done > before)
-        note_prompts(service, &service->slice_rate, (double)(job->progress_done - before) / seconds);
+        note_prompts(service, &service->slice_rate, (double)(job->progress_done - before), seconds);
     struct error unnoted = {.status = STATUS_OK};
     if (note_run(service, job, first, &unnoted) != STATUS_OK && status == STATUS_OK) {
         status = unnoted.status;
@@ -418,7 +421,8 @@ struct together {
     size_t count, step_count, rows;
 };
 
-static void add(struct together *together, struct job *job, size_t token_count, size_t tokens_after, bool is_step) {
+static void add(struct together *together, struct job *job, size_t token_count, size_t tokens_after,
+                bool is_step) {
     together->jobs[together->count] = job;
     together->parts[together->count++] =
         (struct prefill_part){.sequence = job->answer.sequence,
@@ -439,7 +443,8 @@ static size_t together_rows(const struct service *service, size_t step_count) {
     const size_t max = engine_batch_size(service->engine);
     const size_t least = step_count > 0 ? step_count + BESIDE_MIN : ALONE_MIN;
     if (engine_reads_weights(service->engine)) return max;
-    const double rate = service->shared_rate > 0 ? service->shared_rate : service->slice_rate;
+    const double rate =
+        rate_per_second(service->shared_rate.count > 0 ? &service->shared_rate : &service->slice_rate);
     const double rows = (double)step_count + rate * slice_seconds(service) * OF_TEN / 10;
     return rows <= (double)least ? min_size(least, max) : rows < (double)max ? (size_t)rows : max;
 }
@@ -592,7 +597,7 @@ static void run_together(struct service *service, const struct together *togethe
     statistics->decode_seconds += row_seconds * (double)together->step_count;
     statistics->prefill_seconds += row_seconds * (double)(together->rows - together->step_count);
     if (!pass.is_cut)
-        note_prompts(service, &service->shared_rate, prompt_rows / prompt_seconds(service, together, seconds));
+        note_prompts(service, &service->shared_rate, prompt_rows, prompt_seconds(service, together, seconds));
     for (size_t i = 0; i < together->count; i++) {
         struct job *job = together->jobs[i];
         const float *own = logits != NULL ? logits + i * service->vocabulary_size : NULL;
@@ -608,8 +613,8 @@ static void run_together(struct service *service, const struct together *togethe
 
 bool passes_wait(struct service *service) {
     struct job *steppers[ENGINE_SEQUENCES_MAX];
-    return find_known(service) != NULL || find_steppers(service, steppers) > 0 || find_alone(service) != NULL ||
-           find_behind(service) != NULL || find_prompt(service) != NULL;
+    return find_known(service) != NULL || find_steppers(service, steppers) > 0 ||
+           find_alone(service) != NULL || find_behind(service) != NULL || find_prompt(service) != NULL;
 }
 
 /* Steps come last, whichever way the turn goes: the time between two tokens is that of one turn. */

@@ -19,6 +19,7 @@
 
 #include <pthread.h>
 
+#include "rates/rates.h"
 #include "server/prompt_logits.h"
 #include "server/service.h"
 
@@ -67,8 +68,9 @@ struct job {
      * stops for those that can begin there, 0: it does not; how many wait for what it reads. */
     uint64_t admission;
     size_t stop_first, stop, awaited;
-    bool is_told;  /* its client has left: it reads for others */
-    float *logits; /* owned; behind the prompt, which was asked before (prompt_logits.h); NULL: they are computed */
+    bool is_told; /* its client has left: it reads for others */
+    float *
+        logits; /* owned; behind the prompt, which was asked before (prompt_logits.h); NULL: they are computed */
     char *text; /* owned: whole characters not yet handed out */
     size_t text_length, text_capacity;
     struct token_probability top[SERVICE_TOP_MAX];
@@ -132,12 +134,13 @@ struct service {
     uint64_t submitted, refused, cancelled;
 
     /* The thread's. */
-    bool stays_cold;                           /* reading ahead has failed (resident_warm) */
-    bool has_observed;                         /* the last slice was of an observer */
-    bool awaits_disk;                          /* in this turn something waited for writes */
-    /* Tokens of prompts a second of late; 0: none yet.  Of a slice, which for a long prompt is mostly attention to what
-     * it has; and of what a pass takes longer for the rows of prompts. */
-    double slice_rate, shared_rate;
+    bool stays_cold;   /* reading ahead has failed (resident_warm) */
+    bool has_observed; /* the last slice was of an observer */
+    bool awaits_disk;  /* in this turn something waited for writes */
+    /* Of tokens of prompts: of a slice, which for a long prompt is mostly attention to what it has; of what a pass
+     * takes longer for the rows of prompts; of both. */
+    struct rate slice_rate, shared_rate, prompt_rate;
+    struct rate step_rate;                     /* of tokens of steps */
     struct job *running[ENGINE_SEQUENCES_MAX]; /* in order of admission; changed under the mutex */
     size_t running_count;
     size_t running_max; /* fewer than `parallel` where memory did not hold so many; until one ends */
@@ -212,9 +215,7 @@ bool account_is_active(const struct service *service, const char *owner); /* a j
  * ends. */
 bool service_repair(struct service *service, struct job *const *jobs, size_t count, enum status status,
                     const struct error *error);
-static inline bool job_is_alone(const struct job *job) {
-    return job->failed_at != SIZE_MAX;
-}
+static inline bool job_is_alone(const struct job *job) { return job->failed_at != SIZE_MAX; }
 /* job_attach of a job that runs, with room made as long as memory lacks.  false: it does not run any more; it failed,
  * or waits in the queue again. */
 bool service_attach(struct service *service, struct job *job, struct error *error);

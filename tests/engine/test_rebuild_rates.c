@@ -105,14 +105,14 @@ static void a_bad_sample_changes_nothing(void **state) {
         assert_true(before.in_a_layer > TOKENS / 2);
         for (size_t round = 0; round < 20; round++) {
             (void)run_step(&rates, &busy[i]);
-            for (size_t step = 0; step < REBUILD_SAMPLES; step++)
+            for (size_t step = 0; step < RATE_SAMPLES; step++)
                 assert_int_equal(run_step(&rates, &quiet).in_a_layer, before.in_a_layer);
         }
         rebuild_rates_init(&rates);
         rebuild_rates_add_link(&rates, quiet.bytes_per_second, 1, true);
         rebuild_rates_end_step(&rates);
         (void)run_step(&rates, &busy[i]);
-        assert_true(steps_until_best(&rates, &quiet, STEPS_MAX) <= REBUILD_SAMPLES);
+        assert_true(steps_until_best(&rates, &quiet, STEPS_MAX) <= RATE_SAMPLES);
     }
 }
 
@@ -127,11 +127,11 @@ static void what_is_not_waited_for_is_a_bound(void **state) {
     struct rebuild_rates rates;
     rebuild_rates_init(&rates);
     for (size_t turn = 0; turn < sizeof turns / sizeof *turns; turn++) {
-        for (size_t step = 0; step < REBUILD_SAMPLES; step++) {
+        for (size_t step = 0; step < RATE_SAMPLES; step++) {
             rebuild_rates_add_link(&rates, turns[turn].sent, 1, turns[turn].is_bound);
             rebuild_rates_end_step(&rates);
         }
-        assert_true(fabs(rebuild_rates_bytes_per_second(&rates) / turns[turn].known - 1) < 1e-9);
+        assert_true(fabs(rate_per_second(&rates.link) / turns[turn].known - 1) < 1e-9);
     }
 }
 
@@ -171,7 +171,7 @@ static void what_else_is_computed_tells(void **state) {
         struct rebuild_rates rates;
         settle(&rates, &busy);
         for (size_t step = 0; step < wait; step++) (void)run_step(&rates, &busy);
-        assert_true(steps_until_best(&rates, &quiet, STEPS_MAX) <= REBUILD_SAMPLES + REBUILD_TRIAL_STEPS);
+        assert_true(steps_until_best(&rates, &quiet, STEPS_MAX) <= RATE_SAMPLES + REBUILD_TRIAL_STEPS);
     }
 }
 
@@ -222,7 +222,7 @@ static void a_slower_disk_is_read_less(void **state) {
          wait++) { /* no pause is waited for */
         settle(&rates, &fast);
         for (size_t step = 0; step < wait; step++) (void)run_step(&rates, &fast);
-        assert_true(steps_until_best(&rates, &slow, STEPS_MAX) <= REBUILD_SAMPLES + REBUILD_TRIAL_STEPS);
+        assert_true(steps_until_best(&rates, &slow, STEPS_MAX) <= RATE_SAMPLES + REBUILD_TRIAL_STEPS);
     }
 }
 
@@ -239,13 +239,13 @@ static void what_reading_costs_counts(void **state) {
     question.held_tokens = TOKENS;
     rebuild_rates_init(&rates);
     for (size_t i = 0; i < 3; i++) {
-        for (size_t step = 0; step < REBUILD_SAMPLES; step++) {
+        for (size_t step = 0; step < RATE_SAMPLES; step++) {
             rebuild_rates_add_link(&rates, quiet.bytes_per_second, 1, true);
             rebuild_rates_add_computing(&rates, 1000, 0.04);
             rebuild_rates_add_reading(&rates, 1000, 1000 * costs[i]);
             rebuild_rates_end_step(&rates);
         }
-        assert_true(fabs(rebuild_rates_seconds_per_read(&rates) - costs[i]) < 1e-12);
+        assert_true(fabs(rate_seconds(&rates.reading) - costs[i]) < 1e-12);
         chosen[i] = rebuild_rates_choose(&rates, &question, REBUILD_STEP);
         question.seconds_per_read = costs[i];
         assert_int_equal(chosen[i], split_choose(&question).tokens);
@@ -286,8 +286,30 @@ static void nothing_kept_is_nothing_chosen(void **state) {
     assert_int_equal(rebuild_rates_choose(&rates, &question, REBUILD_STEP), REBUILD_TRIAL_TOKENS);
 }
 
+static void a_rate_is_the_median_of_its_last_samples(void **state) {
+    (void)state;
+    struct rate rate = {.count = 0};
+    assert_true(rate_seconds(&rate) == 0 && rate_per_second(&rate) == 0 && rate_spread(&rate) == 0);
+    rate_end_sample(&rate);
+    assert_int_equal(rate.count, 0); /* nothing was added */
+    rate_add(&rate, 2, 3);
+    rate_add(&rate, 2, 1);
+    assert_true(rate_seconds(&rate) == 1 && rate_spread(&rate) == 0); /* the sample so far */
+    rate_end_sample(&rate);
+    rate_note(&rate, 1, 4);
+    assert_true(rate_seconds(&rate) == 1); /* of two the smaller */
+    rate_note(&rate, 1, 2);
+    assert_true(rate_seconds(&rate) == 2 && rate_per_second(&rate) == 0.5 && rate_spread(&rate) == 1.5);
+    for (int i = 0; i < RATE_SAMPLES; i++) rate_note(&rate, 2, 16); /* what was before has gone */
+    assert_true(rate_seconds(&rate) == 8 && rate_spread(&rate) == 0);
+    assert_false(rate_has_changed(&rate, 0, 1.5)); /* not known then */
+    assert_false(rate_has_changed(&rate, 6, 1.5));
+    assert_true(rate_has_changed(&rate, 5, 1.5) && rate_has_changed(&rate, 13, 1.5));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rate_is_the_median_of_its_last_samples),
         cmocka_unit_test(a_bad_sample_changes_nothing),
         cmocka_unit_test(what_is_not_waited_for_is_a_bound),
         cmocka_unit_test(the_first_step_knows),
