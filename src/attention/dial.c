@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
+#include "base/layout.h"
 #include "cache/kv_cache.h"
 
 enum { PICKS_MIN = 32 };
@@ -18,14 +19,15 @@ struct dial_state {
 };
 
 struct dial_head {
-    struct dial_state now, before; /* before: of the pass whose rows were added last, for when it is done again */
-    uint64_t end;                  /* position behind the last row that was added */
+    struct dial_state now,
+        before;   /* before: of the pass whose rows were added last, for when it is done again */
+    uint64_t end; /* position behind the last row that was added */
 };
 
 struct dial {
     struct dial_shape shape;
-    uint64_t *answers;       /* owned; [sequence_capacity]: kv_sequence_answer; 0: nobody's */
-    struct dial_head *heads; /* owned; [sequence_capacity][lane] */
+    uint64_t *answers;       /* [sequence_capacity]: kv_sequence_answer; 0: nobody's */
+    struct dial_head *heads; /* [sequence_capacity][lane] */
 };
 
 static size_t lane_of(const struct dial_shape *shape, size_t layer, size_t kv_head) {
@@ -33,33 +35,31 @@ static size_t lane_of(const struct dial_shape *shape, size_t layer, size_t kv_he
 }
 static size_t lane_count(const struct dial_shape *shape) { return lane_of(shape, shape->layer_count, 0); }
 
+static struct dial *place(struct layout *layout, const struct dial_shape *shape) {
+    struct dial *dial = layout_take(layout, 1, sizeof *dial), unused;
+    struct dial *placed = dial != NULL ? dial : &unused;
+    placed->answers = layout_take(layout, shape->sequence_capacity, sizeof *placed->answers);
+    placed->heads = layout_take(layout, shape->sequence_capacity * lane_count(shape), sizeof *placed->heads);
+    return dial;
+}
+
 uint64_t dial_bytes(const struct dial_shape *shape) {
-    return sizeof(struct dial) +
-           (uint64_t)shape->sequence_capacity *
-               (sizeof(uint64_t) + lane_count(shape) * sizeof(struct dial_head));
+    struct layout layout = {NULL, 0};
+    (void)place(&layout, shape);
+    return layout.used;
 }
 
 enum status dial_create(struct dial **result, const struct dial_shape *shape, struct error *error) {
-    struct dial *dial = calloc(1, sizeof *dial);
+    struct layout layout = {calloc(1, (size_t)dial_bytes(shape)), 0};
     *result = NULL;
-    if (dial == NULL) return error_set(error, STATUS_MEMORY, "loss: out of memory");
-    *dial = (struct dial){.shape = *shape};
-    dial->answers = calloc(shape->sequence_capacity, sizeof *dial->answers);
-    dial->heads = calloc(shape->sequence_capacity * lane_count(shape), sizeof *dial->heads);
-    if (dial->answers == NULL || dial->heads == NULL) {
-        dial_destroy(dial);
+    if (layout.memory == NULL)
         return error_set(error, STATUS_MEMORY, "loss: no memory for %zu sequences", shape->sequence_capacity);
-    }
-    *result = dial;
+    *result = place(&layout, shape);
+    (*result)->shape = *shape;
     return STATUS_OK;
 }
 
-void dial_destroy(struct dial *dial) {
-    if (dial == NULL) return;
-    free(dial->answers);
-    free(dial->heads);
-    free(dial);
-}
+void dial_destroy(struct dial *dial) { free(dial); }
 
 static struct dial_head *head_of(const struct dial *dial, size_t slot, size_t layer_index, size_t kv_head) {
     return &dial->heads[slot * lane_count(&dial->shape) + lane_of(&dial->shape, layer_index, kv_head)];

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "base/layout.h"
 #include "cache/kv_cache.h"
 
 /* What a KV head of a layer of a sequence holds. */
@@ -19,16 +20,16 @@ struct held {
 struct reuse {
     struct reuse_shape shape;
     struct reuse_options options;
-    float *importance;  /* owned; [layer][head] */
-    double *thresholds; /* owned; [lane] */
-    bool *anew;         /* owned; [lane]: it takes no list, and chooses by its own queries */
-    uint64_t *answers;  /* owned; [sequence_capacity]: kv_sequence_answer; 0: nobody's */
-    struct held *held;               /* owned; [sequence_capacity][lane] */
+    float *importance;    /* [layer][head] */
+    double *thresholds;   /* [lane] */
+    bool *anew;           /* [lane]: it takes no list, and chooses by its own queries */
+    uint64_t *answers;    /* [sequence_capacity]: kv_sequence_answer; 0: nobody's */
+    struct held *held;    /* [sequence_capacity][lane] */
     struct buffer labels; /* owned MEMORY_DEVICE; float [sequence_capacity][layer][head][k_dimension] */
-    /* Owned; [row_capacity], of the rows that choose now: their sequences, what is compared, and each head's. */
+    /* [row_capacity], of the rows that choose now: their sequences, what is compared, and each head's. */
     size_t *slots;
     struct label_item *items;
-    enum label_use *uses; /* [row_capacity][kv head] */
+    enum label_use *uses;   /* [row_capacity][kv head] */
     struct reuse_step step; /* what happened since it began */
 };
 
@@ -49,12 +50,31 @@ static size_t label_bytes(const struct reuse_shape *shape) {
     return shape->sequence_capacity * shape->layer_count * query_size(shape) * sizeof(float);
 }
 
+/* All of it but the labels and the lists that are held, which are the device's. */
+static struct reuse *place(struct layout *layout, const struct reuse_shape *shape) {
+    struct reuse *reuse = layout_take(layout, 1, sizeof *reuse), unused;
+    struct reuse *placed = reuse != NULL ? reuse : &unused;
+    const size_t lanes = lane_count(shape), rows = shape->row_capacity;
+    placed->importance =
+        layout_take(layout, shape->layer_count * shape->head_count, sizeof *placed->importance);
+    placed->thresholds = layout_take(layout, lanes, sizeof *placed->thresholds);
+    placed->anew = layout_take(layout, lanes, sizeof *placed->anew);
+    placed->answers = layout_take(layout, shape->sequence_capacity, sizeof *placed->answers);
+    placed->held = layout_take(layout, held_count(shape), sizeof *placed->held);
+    placed->slots = layout_take(layout, rows, sizeof *placed->slots);
+    placed->items = layout_take(layout, rows, sizeof *placed->items);
+    placed->uses = layout_take(layout, rows * shape->kv_head_count, sizeof *placed->uses);
+    return reuse;
+}
+
+static uint64_t host_bytes(const struct reuse_shape *shape) {
+    struct layout layout = {NULL, 0};
+    (void)place(&layout, shape);
+    return layout.used;
+}
+
 uint64_t reuse_bytes(const struct reuse_shape *shape) {
-    uint64_t heads = shape->layer_count * shape->head_count, held = held_count(shape);
-    return heads * (sizeof(float) + sizeof(double) + sizeof(bool)) +
-           held * (sizeof(struct held) + shape->list_rows * sizeof(uint32_t)) + label_bytes(shape) +
-           shape->row_capacity *
-               (sizeof(size_t) + sizeof(struct label_item) + shape->kv_head_count * sizeof(enum label_use));
+    return host_bytes(shape) + held_count(shape) * shape->list_rows * sizeof(uint32_t) + label_bytes(shape);
 }
 
 /* Of the most important query head of a group. */
@@ -86,23 +106,13 @@ static void set_thresholds(struct reuse *reuse, const float *importance, const d
 enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
                          const struct reuse_options *options, const float *importance,
                          const double *thresholds, struct error *error) {
-    struct reuse *reuse = calloc(1, sizeof *reuse);
-    const size_t heads = shape->layer_count * shape->head_count;
+    struct layout layout = {calloc(1, (size_t)host_bytes(shape)), 0};
     *result = NULL;
-    if (reuse == NULL) return error_set(error, STATUS_MEMORY, "reuse: out of memory");
-    *reuse = (struct reuse){.shape = *shape, .options = *options};
-    reuse->importance = calloc(heads, sizeof *reuse->importance);
-    reuse->thresholds = calloc(lane_count(shape), sizeof *reuse->thresholds);
-    reuse->anew = calloc(lane_count(shape), sizeof *reuse->anew);
-    reuse->answers = calloc(shape->sequence_capacity, sizeof *reuse->answers);
-    reuse->held = calloc(held_count(shape), sizeof *reuse->held);
-    reuse->slots = calloc(shape->row_capacity, sizeof *reuse->slots);
-    reuse->items = calloc(shape->row_capacity, sizeof *reuse->items);
-    reuse->uses = calloc(shape->row_capacity * shape->kv_head_count, sizeof *reuse->uses);
-    if (reuse->importance == NULL || reuse->thresholds == NULL || reuse->anew == NULL ||
-        reuse->answers == NULL || reuse->held == NULL || reuse->slots == NULL || reuse->items == NULL ||
-        reuse->uses == NULL ||
-        shape->device->operations->allocate(shape->device, MEMORY_DEVICE, label_bytes(shape), &reuse->labels,
+    if (layout.memory == NULL) return error_set(error, STATUS_MEMORY, "reuse: out of memory");
+    struct reuse *reuse = place(&layout, shape);
+    reuse->shape = *shape;
+    reuse->options = *options;
+    if (shape->device->operations->allocate(shape->device, MEMORY_DEVICE, label_bytes(shape), &reuse->labels,
                                             NULL) != STATUS_OK) {
         reuse_destroy(reuse);
         return error_set(error, STATUS_MEMORY, "reuse: no memory for the labels of %zu sequences",
@@ -116,17 +126,9 @@ enum status reuse_create(struct reuse **result, const struct reuse_shape *shape,
 void reuse_destroy(struct reuse *reuse) {
     if (reuse == NULL) return;
     const struct device_operations *operations = reuse->shape.device->operations;
-    for (size_t i = 0; reuse->held != NULL && i < held_count(&reuse->shape); i++)
+    for (size_t i = 0; i < held_count(&reuse->shape); i++)
         operations->release(reuse->shape.device, &reuse->held[i].rows);
     operations->release(reuse->shape.device, &reuse->labels);
-    free(reuse->importance);
-    free(reuse->thresholds);
-    free(reuse->anew);
-    free(reuse->answers);
-    free(reuse->held);
-    free(reuse->slots);
-    free(reuse->items);
-    free(reuse->uses);
     free(reuse);
 }
 

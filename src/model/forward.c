@@ -4,30 +4,28 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "base/layout.h"
 #include "model/forward_internal.h"
 #include "model/weight_stream.h"
 
 enum {
-    BUFFER_ALIGNMENT = 64,
     FORWARD_ROWS_MAX = 1 << 20,
     STEP_FLOATS = sizeof(struct step_row) / sizeof(float),
 };
 
-/* Lays out the buffers.  The first round (memory NULL) only counts bytes. */
-struct layout {
+/* The first round (memory NULL) only counts bytes. */
+struct floats {
     const struct buffer *memory;
-    size_t used;
+    struct layout layout;
 };
 
-static struct span place(struct layout *layout, size_t rows, size_t columns) {
-    const size_t at = layout->used;
-    layout->used += align_up(rows * columns * sizeof(float), BUFFER_ALIGNMENT);
-    return span_of(layout->memory, at);
+static struct span place(struct floats *floats, size_t rows, size_t columns) {
+    return span_of(floats->memory, layout_offset(&floats->layout, rows, columns * sizeof(float)));
 }
 
 static size_t place_all(struct forward *forward, const struct buffer *memory) {
     const struct model_config *config = &forward->model->config;
-    struct layout layout = {memory, 0};
+    struct floats layout = {memory, {NULL, 0}};
     size_t rows = forward->block_capacity, wanted = forward->logit_row_capacity, hidden = config->hidden_size;
     size_t all = forward->row_capacity + forward->beside_capacity;
     forward->hidden = place(&layout, all, hidden);
@@ -56,7 +54,7 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     forward->inputs.angles =
         place(&layout, rebuilt, max_size(config->rope_dimension, config->sliding_rope_dimension));
     forward->inputs.step = place(&layout, rebuilt, STEP_FLOATS);
-    return layout.used;
+    return layout.layout.used;
 }
 
 static enum status forward_init(struct forward *forward, struct error *error) {

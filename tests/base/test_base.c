@@ -5,6 +5,7 @@
 #include "base/arena.h"
 #include "base/checked.h"
 #include "base/counter.h"
+#include "base/layout.h"
 #include "base/random.h"
 #include "base/status.h"
 
@@ -73,6 +74,27 @@ static void random_is_repeatable(void **state) {
     assert_true(mean > -0.02 && mean < 0.02 && square > 0.98 && square < 1.02);
 }
 
+static void layouts_count_what_they_place(void **state) {
+    (void)state;
+    _Alignas(LAYOUT_ALIGNMENT) uint8_t memory[256];
+    struct layout counting = {NULL, 0}, placing = {memory, 0}, large = {NULL, 0};
+    for (int round = 0; round < 2; round++) {
+        struct layout *layout = round == 0 ? &counting : &placing;
+        uint8_t *first = layout_take(layout, 3, 5), *none = layout_take(layout, 0, 8),
+                *last = layout_take(layout, 65, 1);
+        if (round == 0) assert_true(first == NULL && none == NULL && last == NULL);
+        if (round == 1) assert_true(first == memory && last == memory + 64);
+        assert_int_equal(layout->used, 64 + 128);
+    }
+    (void)layout_offset(&large, SIZE_MAX / 8, 16);
+    assert_true(large.used == SIZE_MAX);
+    (void)layout_offset(&large, 1, 1); /* it stays so */
+    assert_true(large.used == SIZE_MAX);
+    large.used = 64;
+    (void)layout_offset(&large, SIZE_MAX - 64, 1);
+    assert_true(large.used == SIZE_MAX);
+}
+
 static void counters_are_read_added_and_subtracted(void **state) {
     (void)state;
     struct counts {
@@ -101,9 +123,13 @@ static void counters_are_read_added_and_subtracted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(error_is_one_line),    cmocka_unit_test(error_never_overflows),
-        cmocka_unit_test(checked_arithmetic),   cmocka_unit_test(arena_aligns_and_zeroes),
-        cmocka_unit_test(random_is_repeatable), cmocka_unit_test(counters_are_read_added_and_subtracted),
+        cmocka_unit_test(error_is_one_line),
+        cmocka_unit_test(error_never_overflows),
+        cmocka_unit_test(checked_arithmetic),
+        cmocka_unit_test(arena_aligns_and_zeroes),
+        cmocka_unit_test(random_is_repeatable),
+        cmocka_unit_test(layouts_count_what_they_place),
+        cmocka_unit_test(counters_are_read_added_and_subtracted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
