@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "platform/clock.h"
 #include "server/guard.h"
 #include "server/json_text.h"
@@ -19,7 +20,7 @@ struct exchange {
     char *body; /* owned */
     size_t body_length, body_capacity;
     bool streams_body;
-    uint64_t body_expected; /* of a streamed one */
+    uint64_t body_expected, body_received; /* of a streamed one */
     struct exchange_file file;
     bool is_file;
 
@@ -477,18 +478,20 @@ enum exchange_progress exchange_await_want(struct exchange *exchange, void *conn
     return progress;
 }
 
-/* Room behind what has come: false: there is no memory for it. */
-static bool make_body_room(struct exchange *exchange) {
-    if (exchange->body == NULL) {
-        exchange->body = malloc(EXCHANGE_BODY_BUFFER_BYTES);
-        if (exchange->body == NULL) return false;
-        exchange->body_capacity = EXCHANGE_BODY_BUFFER_BYTES;
-        atomic_fetch_add(&body_bytes_total, EXCHANGE_BODY_BUFFER_BYTES);
+/* Room behind what has come, for `bytes` at least; false: there is no memory for it. */
+static bool make_body_room(struct exchange *exchange, size_t bytes) {
+    if (exchange->body_start > 0) {
+        exchange->body_length -= exchange->body_start;
+        memmove(exchange->body, exchange->body + exchange->body_start, exchange->body_length);
+        exchange->body_start = 0;
     }
-    if (exchange->body_start == 0) return true;
-    exchange->body_length -= exchange->body_start;
-    memmove(exchange->body, exchange->body + exchange->body_start, exchange->body_length);
-    exchange->body_start = 0;
+    const size_t wanted = max_size(exchange->body_length + bytes, EXCHANGE_BODY_BUFFER_BYTES);
+    if (wanted <= exchange->body_capacity) return true;
+    char *grown = realloc(exchange->body, wanted);
+    if (grown == NULL) return false;
+    atomic_fetch_add(&body_bytes_total, wanted - exchange->body_capacity);
+    exchange->body = grown;
+    exchange->body_capacity = wanted;
     return true;
 }
 
@@ -496,17 +499,19 @@ int64_t exchange_put_body(struct exchange *exchange, const char *bytes, size_t l
                           void (*suspend)(void *connection), exchange_wake *wake) {
     int64_t result = (int64_t)length;
     pthread_mutex_lock(&exchange->mutex);
-    if (exchange->has_left || (exchange->state == RESPONSE_NONE && !make_body_room(exchange))) {
+    const bool is_last = exchange->body_received + length >= exchange->body_expected;
+    if (exchange->has_left ||
+        (exchange->state == RESPONSE_NONE && !make_body_room(exchange, is_last ? length : 0))) {
         result = EXCHANGE_READ_LEFT;
     } else if (exchange->state == RESPONSE_NONE) {
-        const size_t room = exchange->body_capacity - exchange->body_length;
-        const size_t taken = length < room ? length : room;
+        const size_t taken = min_size(length, exchange->body_capacity - exchange->body_length);
         memcpy(exchange->body + exchange->body_length, bytes, taken);
         exchange->body_length += taken;
         result = (int64_t)taken;
         if (taken < length) fall_asleep(exchange, connection, suspend, wake);
         pthread_cond_broadcast(&exchange->moved);
     }
+    if (result > 0) exchange->body_received += (uint64_t)result;
     pthread_mutex_unlock(&exchange->mutex);
     return result;
 }

@@ -145,7 +145,8 @@ void exchange_stream_body(struct exchange *exchange, uint64_t bytes);
 enum exchange_progress exchange_await_want(struct exchange *exchange, void *connection,
                                            void (*suspend)(void *connection), exchange_wake *wake);
 /* How many bytes of the body were taken: after a reply all of them, which nobody reads.  Fewer than there are: there is
- * no room, and the connection is suspended as below.  EXCHANGE_READ_LEFT: the client is gone. */
+ * no room, and the connection is suspended as below; never of the body's last part, as a connection that wakes is read
+ * from before it is asked again, and its client may have ended.  EXCHANGE_READ_LEFT: the client is gone. */
 int64_t exchange_put_body(struct exchange *exchange, const char *bytes, size_t length, void *connection,
                           void (*suspend)(void *connection), exchange_wake *wake);
 void exchange_end_body(struct exchange *exchange);

@@ -27,6 +27,7 @@ struct http_request {
     int socket;
     bool was_handed_over, is_too_large, has_no_room; /* for its body; the second: at the moment */
     bool takes_file, has_begun; /* its file: the body is wanted, or there is a reply already */
+    bool reads_no_more;         /* libmicrohttpd, behind the body */
 };
 
 static int socket_of(struct MHD_Connection *connection) {
@@ -174,6 +175,15 @@ static enum MHD_Result send_answer(struct http_request *request) {
     return MHD_NO;
 }
 
+/* Behind the body.  libmicrohttpd reads from a connection that wakes if it would have read when that fell asleep, and
+ * takes the end of a client that has shut its sending side alone for one that has left.  Once it has asked for an answer
+ * and got neither that nor a sleeper it would not read: so it gets neither the first time, and asks again at once. */
+static enum MHD_Result await_answer(struct http_request *request) {
+    const bool may_sleep = request->reads_no_more;
+    request->reads_no_more = true;
+    return may_sleep ? send_answer(request) : MHD_YES;
+}
+
 /* A client that waits for leave to send its file is refused before it does. */
 static bool awaits_leave(const struct http_request *request) {
     return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, "Expect") != NULL;
@@ -192,18 +202,23 @@ static enum MHD_Result answer_file(struct http *http, struct http_request *reque
         if (*body_length > 0) front_file_moves(http->front, request->socket, 0);
         return MHD_YES;
     }
-    if (!request->has_begun) {
+    if (request->has_begun) {
+        exchange_end_body(request->exchange);
+        front_body_complete(http->front, request->socket);
+        return await_answer(request);
+    }
+    if (awaits_leave(request)) { /* else the body comes, and its client's end may be behind it */
         const enum exchange_progress progress =
             exchange_await_want(request->exchange, request->connection, suspend, wake);
         if (progress == EXCHANGE_WAITS) return MHD_YES;
         if (progress == EXCHANGE_LEFT) return MHD_NO;
-        request->has_begun = true;
-        if (progress == EXCHANGE_HAS_STREAM || !awaits_leave(request)) return MHD_YES;
-    } else {
-        exchange_end_body(request->exchange);
+        if (progress == EXCHANGE_HAS_REPLY) {
+            front_body_complete(http->front, request->socket);
+            return send_answer(request);
+        }
     }
-    front_body_complete(http->front, request->socket);
-    return send_answer(request);
+    request->has_begun = true;
+    return MHD_YES;
 }
 
 static enum MHD_Result answer(void *context, struct MHD_Connection *connection, const char *url,
@@ -226,7 +241,7 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
         front_body_complete(http->front, request->socket);
         hand_over(http, request);
     }
-    return send_answer(request);
+    return await_answer(request);
 }
 
 static void completed(void *context, struct MHD_Connection *connection, void **request_slot,
