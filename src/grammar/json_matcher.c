@@ -21,6 +21,7 @@ struct json_matcher {
     uint32_t thread_count;
     struct thread_set levels[TOKEN_BYTES_MAX + 1];    /* of a walk: after so many bytes */
     const struct thread_set *at[TOKEN_BYTES_MAX + 1]; /* where they are: in levels, or of a closed string */
+    bool is_outside[TOKEN_BYTES_MAX + 1];             /* at: no thread is in a text, a key or a literal */
     struct thread_set group, closed;     /* of strings that read alike; behind their closing quote */
     uint32_t marks[TOKEN_BYTES_MAX + 1]; /* enclosures that a level needs */
     struct thread *level_threads;        /* owned, [TOKEN_BYTES_MAX + 3][THREADS_MAX] */
@@ -126,6 +127,17 @@ static bool is_spent(const struct json_matcher *m, const struct trie_node *node)
     return m->stepper.work >= JSON_MASK_WORK && node->depth > 0;
 }
 
+/* Between values and in numbers few bytes can come: the others are passed over, however many threads there are. */
+static bool can_come_outside(uint8_t byte) {
+    return byte != 0 && strchr(" \t\r\n{}[]:,\"+-.0123456789eEtfn", byte) != NULL;
+}
+
+static bool is_outside(const struct thread_set *set) {
+    for (uint32_t i = 0; i < set->count; i++)
+        if (!thread_is_outside(&set->items[i])) return false;
+    return true;
+}
+
 static void walk(struct json_matcher *m, const struct trie_tree *tree, size_t begin, size_t end);
 
 /* Allows the tokens of nodes [begin, end) that can be read in the string that `text` is in, and behind its closing
@@ -175,11 +187,12 @@ static void walk(struct json_matcher *m, const struct trie_tree *tree, size_t be
     if (begin == end) return;
     const uint32_t kept = enclosures->count;
     m->marks[tree->nodes[begin].depth] = kept;
+    m->is_outside[tree->nodes[begin].depth] = is_outside(m->at[tree->nodes[begin].depth]);
     for (size_t i = begin; i < end;) {
         const struct trie_node *node = &tree->nodes[i];
         struct thread_set *next = &m->levels[node->depth + 1];
         enclosures_cut(enclosures, m->marks[node->depth]);
-        if (is_spent(m, node))
+        if (is_spent(m, node) || (m->is_outside[node->depth] && !can_come_outside(node->byte)))
             next->count = 0;
         else
             step_set(m, m->at[node->depth], node->byte, next);
@@ -187,6 +200,7 @@ static void walk(struct json_matcher *m, const struct trie_tree *tree, size_t be
         if (next->count == 0) continue;
         allow_of(m, tree, node);
         m->at[node->depth + 1] = next;
+        m->is_outside[node->depth + 1] = is_outside(next);
         m->marks[node->depth + 1] = enclosures->count;
         const size_t inner = (size_t)(node - tree->nodes) + 1;
         if (read_alike(m, next)) {

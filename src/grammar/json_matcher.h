@@ -17,9 +17,9 @@
 
 struct json_matcher;
 
-/* What a mask may take, in bytes read by threads: a millisecond at most.  Behind JSON_MASK_WORK only tokens of one byte
+/* What a mask may take, in bytes read by threads: below a millisecond.  Behind JSON_MASK_WORK only tokens of one byte
  * are looked for. */
-enum { JSON_MASK_WORK = 1 << 15, JSON_MASK_WORK_MAX = 3 << 15 };
+enum { JSON_MASK_WORK = 5 << 12, JSON_MASK_WORK_MAX = 3 << 14 };
 
 enum status json_matcher_create(struct json_matcher **matcher, const struct json_schema *schema,
                                 const struct token_trie *trie, struct error *error) STATUS_CHECKED;

@@ -411,6 +411,27 @@ void thread_step(struct stepper *s, const struct thread *thread, uint8_t byte, s
     }
 }
 
+bool thread_is_outside(const struct thread *thread) {
+    switch ((enum thread_kind)thread->kind) {
+    case THREAD_STRING:
+    case THREAD_TEXT:
+    case THREAD_LITERAL:
+    case THREAD_KEY:
+    case THREAD_KEY_STRING:
+    case THREAD_KEY_TEXT: return false;
+    case THREAD_BEFORE:
+    case THREAD_NUMBER:
+    case THREAD_DECIMAL:
+    case THREAD_FIRST_KEY:
+    case THREAD_NEXT_KEY:
+    case THREAD_COLON:
+    case THREAD_FIRST_ITEM:
+    case THREAD_AFTER:
+    case THREAD_DONE: return true;
+    }
+    return false;
+}
+
 bool thread_may_end(const struct stepper *s, const struct thread *thread) {
     return thread->enclosure == NOTHING && is_value(s, thread);
 }

@@ -101,6 +101,8 @@ void thread_close_text(struct stepper *stepper, const struct thread *thread, str
 void thread_set_add(struct stepper *stepper, struct thread_set *set, const struct thread *thread);
 /* Adds to *out what a thread becomes by one byte: nothing, one thread, or several. */
 void thread_step(struct stepper *stepper, const struct thread *thread, uint8_t byte, struct thread_set *out);
+/* Not within a text, a key or a literal: only white space, punctuation, a number or a value's first byte can come. */
+bool thread_is_outside(const struct thread *thread);
 /* The answer may end here. */
 bool thread_may_end(const struct stepper *stepper, const struct thread *thread);
 

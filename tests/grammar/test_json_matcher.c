@@ -304,7 +304,7 @@ static void masks_are_bounded(void **state) {
     struct random random;
     random_init(&random, test_seed(4));
     for (size_t i = 0; i < test_schema_count; i++)
-        assert_in_range(most_work(large, test_schemas[i], &random), 1, JSON_MASK_WORK / 2);
+        assert_in_range(most_work(large, test_schemas[i], &random), 1, JSON_MASK_WORK / 4);
     for (size_t i = 0; i < 6; i++) {
         if (i == 0) test_write_deep(text, 64, 58);
         if (i == 1) test_write_deep(text, 64, 10);
@@ -313,7 +313,9 @@ static void masks_are_bounded(void **state) {
         if (i == 4) write_words(text, "{\"enum\":[", "", "]}", JSON_SCHEMA_BYTES_MAX);
         if (i == 5) write_words(text, "{\"properties\":{", ":{}", "}}", JSON_SCHEMA_BYTES_MAX);
         const uint64_t work = most_work(large, text, &random);
-        assert_in_range(work, 1, i < 3 ? JSON_MASK_WORK_MAX : JSON_MASK_WORK);
+        /* Behind the bound, of 64 threads between values few bytes are looked for. */
+        assert_in_range(work, 1, i < 3 ? JSON_MASK_WORK + JSON_MASK_WORK / 4 : JSON_MASK_WORK);
+        if (i == 3) assert_in_range(work, 1, JSON_MASK_WORK / 2);
         if (i < 2) assert_true(work > JSON_MASK_WORK); /* or the bound would be untested */
     }
     token_trie_destroy(large);
