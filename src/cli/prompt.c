@@ -164,10 +164,14 @@ enum status prompt_tokens(const struct options *options, const struct chat_templ
 }
 
 /* Thoughts that the template has no switch for come all the same: said, not refused. */
-static void check_switch(const struct options *options, const struct chat_template *chat) {
+static enum status check_switch(const struct options *options, const struct chat_template *chat,
+                                struct error *error) {
+    enum chat_thinking thinking;
+    TRY(read_thinking(options, &thinking, error)); /* before a note about it */
     if (option_given(options, OPTION_REASONING) && !option_flag(options, OPTION_QUIET) &&
         !chat_template_reads(chat, "enable_thinking") && !chat_template_reads(chat, "thinking"))
         fputs("loam: note: the model's chat template has no switch for --reasoning\n", stderr);
+    return STATUS_OK;
 }
 
 enum status prompt_template(const struct options *options, const struct gguf *gguf,
@@ -181,14 +185,10 @@ enum status prompt_template(const struct options *options, const struct gguf *gg
         TRY(chat_template_create(text.text, text.length, chat, error));
         const char *note = chat_template_note(*chat);
         if (note != NULL && !option_flag(options, OPTION_QUIET)) fprintf(stderr, "loam: note: %s\n", note);
-        check_switch(options, *chat);
-        return STATUS_OK;
+        return check_switch(options, *chat, error);
     }
     *chat = chat_template_find(name);
-    if (*chat != NULL) {
-        check_switch(options, *chat);
-        return STATUS_OK;
-    }
+    if (*chat != NULL) return check_switch(options, *chat, error);
     char names[300] = "";
     const struct chat_template *known;
     for (size_t i = 0; (known = chat_template_at(i)) != NULL; i++) {

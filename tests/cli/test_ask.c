@@ -93,6 +93,37 @@ static void a_template_is_used_where_there_is_one(void **state) {
     json_decref(root);
 }
 
+/* The switch that --reasoning turns, as Qwen's template and DeepSeek's have it; who writes nothing leaves it alone. */
+static void reasoning_is_switched(void **state) {
+    static const char *const names[] = {"enable_thinking", "thinking"};
+    (void)state;
+    char path[200];
+    snprintf(path, sizeof path, "%s", scratch_path("thinks.gguf"));
+    for (size_t i = 0; i < 2; i++) {
+        char text[300];
+        snprintf(text, sizeof text,
+                 "{{ bos_token }}{{ 'left' if %s is not defined else 'on' if %s else 'off' }} "
+                 "{{ messages[0].content }}",
+                 names[i], names[i]);
+        tiny_model_write(path, &(struct tiny_model){
+                                   .seed = 5, .context = 8192, .never_ends = true, .chat_template = text});
+        assert_same_answer(RUN("-m", path, "-p", "hello"), RUN("-m", plain_path, "-p", "left hello"), true);
+        assert_same_answer(RUN("-m", path, "-p", "hello", "--reasoning", "auto"),
+                           RUN("-m", plain_path, "-p", "left hello"), true);
+        assert_same_answer(RUN("-m", path, "-p", "hello", "--reasoning", "on"),
+                           RUN("-m", plain_path, "-p", "on hello"), true);
+        assert_same_answer(RUN("-m", path, "-p", "hello", "-rea", "off"),
+                           RUN("-m", plain_path, "-p", "off hello"), true);
+        struct process_result known = RUN("-m", path, "-p", "hello", "--reasoning", "off");
+        assert_null(strstr(known.complaints, "no switch"));
+        process_deinit(&known);
+    }
+    struct process_result result = RUN("-m", chat_path, "-p", "hello", "--reasoning", "off");
+    assert_int_equal(result.code, 0);
+    assert_non_null(strstr(result.complaints, "the model's chat template has no switch for --reasoning"));
+    process_deinit(&result);
+}
+
 static void raw_text_is_completed(void **state) {
     (void)state;
     static const char *const names[] = {"--raw", "-no-cnv", "--no-conversation", "--special"};
@@ -288,6 +319,7 @@ static void what_cannot_be_asked_is_said(void **state) {
         {{"run", "-m", plain_path, "-p", "x", "-sys", "y"}, 2, "-sys needs a chat template"},
         {{"run", "-m", chat_path, "--raw", "-p", "x", "-sys", "y"}, 2, "--raw is for raw text, -sys for"},
         {{"run", "-m", chat_path, "--ids", "1", "--chat-template", "chatml"}, 2, "--ids is for raw text"},
+        {{"run", "-m", chat_path, "-p", "x", "-rea", "maybe"}, 2, "--reasoning: found 'maybe', expected on, off or auto"},
         {{"run", "-m", chat_path, "-p", "x", "--chat-template", "nope"}, 2, "--chat-template: found 'nope'"},
         {{"run", "-m", chat_path, "-f", "-", "-f", "-"}, 2, "standard input can be read once"},
         {{"run", "-m", chat_path, "-f", long_path, "-c", "1K"}, 2, "the context holds 1024: give -c "},
@@ -319,6 +351,7 @@ static void what_cannot_be_asked_is_said(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_template_is_used_where_there_is_one),
+        cmocka_unit_test(reasoning_is_switched),
         cmocka_unit_test(raw_text_is_completed),
         cmocka_unit_test(documents_come_first),
         cmocka_unit_test(files_are_read_as_text),
