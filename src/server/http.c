@@ -176,8 +176,9 @@ static enum MHD_Result send_answer(struct http_request *request) {
 }
 
 /* Behind the body.  libmicrohttpd reads from a connection that wakes if it would have read when that fell asleep, and
- * takes the end of a client that has shut its sending side alone for one that has left.  Once it has asked for an answer
- * and got neither that nor a sleeper it would not read: so it gets neither the first time, and asks again at once. */
+ * takes the end of a client that has shut its sending side alone for one that has left (decision 0081).  Once it has
+ * asked for an answer and got neither that nor a sleeper, it would not read: so it gets neither the first time, and
+ * asks again at once. */
 static enum MHD_Result await_answer(struct http_request *request) {
     const bool may_sleep = request->reads_no_more;
     request->reads_no_more = true;
