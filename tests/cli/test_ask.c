@@ -319,7 +319,7 @@ static void what_cannot_be_asked_is_said(void **state) {
         {{"run", "-m", plain_path, "-p", "x", "-sys", "y"}, 2, "-sys needs a chat template"},
         {{"run", "-m", chat_path, "--raw", "-p", "x", "-sys", "y"}, 2, "--raw is for raw text, -sys for"},
         {{"run", "-m", chat_path, "--ids", "1", "--chat-template", "chatml"}, 2, "--ids is for raw text"},
-        {{"run", "-m", chat_path, "-p", "x", "-rea", "maybe"}, 2, "--reasoning: found 'maybe', expected on, off or auto"},
+        {{"run", "-m", chat_path, "-p", "x", "-rea", "maybe"}, 2, "--reasoning: found 'maybe', expected on, off or"},
         {{"run", "-m", chat_path, "-p", "x", "--chat-template", "nope"}, 2, "--chat-template: found 'nope'"},
         {{"run", "-m", chat_path, "-f", "-", "-f", "-"}, 2, "standard input can be read once"},
         {{"run", "-m", chat_path, "-f", long_path, "-c", "1K"}, 2, "the context holds 1024: give -c "},
