@@ -145,9 +145,12 @@ docs() {
   done
 }
 
-# Program, library, model, manual page and completions; without tests.  DESTDIR is for who makes packages.
+# What is installed, without tests.
+build_installed() { build release loam loam-lab loam_shared loam_static reference; }
+
+# Program, library, model, manual page and completions.  DESTDIR is for who makes packages.
 install_loam() { # prefix
-  build release loam loam-lab loam_shared loam_static reference
+  build_installed
   set -- cmake --install build/release --prefix "$1" --strip
   place=${DESTDIR:-}$5
   while [ ! -e "$place" ]; do place=$(dirname "$place"); done
@@ -159,17 +162,18 @@ install_loam() { # prefix
 
 case "${1:-help}" in
   build) need; build release ;;
-  test)  shift; need; build release; run_tests release "$@" ;;
+  test)  shift; need; wish poppler-utils; build release; run_tests release "$@" ;;
   asan)  shift; need; build asan; run_tests asan "$@" ;;
   tsan)  shift; need; build tsan; run_tests tsan "$@" ;;
   lint)  need clang-14; sh tools/lint.sh; cmake --preset clang -DLOAM_TESTS=OFF >/dev/null; cmake --build build/clang ;;
   fuzz)  shift; case "${1:-}" in '') fuzz ;; seeds) shift; need; fuzz_seeds "$@" ;; *) say "do fuzz [seeds [TEST...]]"; exit 2 ;; esac ;;
   soak)  shift; need; soak "$@" ;;
   model) fetch_model ;;
-  demo)  need; build release loam loam-lab; fetch_model || say "the demo goes on without it"; sh tools/demo.sh build/release/loam ;;
+  demo)  need; wish poppler-utils; build release loam loam-lab; fetch_model || say "the demo goes on without it"; sh tools/demo.sh build/release/loam ;;
   bench) shift; need; build release; sh tools/bench.sh build/release "$@" ;;
   gpu)   shift; need; gpu "$@" ;;
   install) need; install_loam "$(realpath -m "${2:-${PREFIX:-/usr/local}}")" ;;
+  wheel) need python3-venv; build_installed; sh tools/wheel.sh build/release build/wheel ;;
   docs)  need; docs ;;
   clean) rm -rf build ;;
   help|*)
@@ -179,6 +183,7 @@ case "${1:-help}" in
 ./do test    build and run every test; ends with "N passed, N failed"
 ./do build   build/release/loam and loam-lab
 ./do install [PREFIX]  program, library, model, manual page and completions, into /usr/local (or PREFIX=...)
+./do wheel   a wheel for pip in build/wheel: program, library, loam.py and the bundled model, with the libraries they need
 ./do bench   measure this machine and loam on it
 ./do gpu     tests and measurements on one of NVIDIA's cards, in 6 minutes (./do gpu [PART...]; docs/cuda.md);
              ./do gpu pack DIR: for a machine with a card and no compiler
