@@ -26,17 +26,6 @@ def commands(readme):
             yield re.sub(r"\s{2,}#.*", "", match[1]).strip()
 
 
-def pdf_of(text):
-    """One page.  Readers find the objects of a file without a table of them."""
-    stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
-    objects = ("<</Type/Catalog/Pages 2 0 R>>", "<</Type/Pages/Kids[4 0 R]/Count 1>>",
-               "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
-               "<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Resources<</Font<</F1 3 0 R>>>>/Contents 5 0 R>>",
-               f"<</Length {len(stream)}>>stream\n{stream}\nendstream")
-    body = "".join(f"{i} 0 obj\n{made}\nendobj\n" for i, made in enumerate(objects, 1))
-    return f"%PDF-1.4\n{body}trailer<</Size 6/Root 1 0 R>>\n%%EOF\n"
-
-
 def fill(folder, source):
     real = os.path.join(source, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
     bundled = os.path.join(source, "models", "loam-nano.gguf")
@@ -47,8 +36,10 @@ def fill(folder, source):
         text = file.read(BOOK_BYTES)
     with open(os.path.join(folder, "book.txt"), "w", encoding="utf-8") as file:
         file.write(text)
+    sys.path.insert(0, os.path.join(source, "tests", "document"))
+    from sample_pdf import pdf
     with open(os.path.join(folder, "book.pdf"), "w", encoding="latin-1") as file:
-        file.write(pdf_of("The King paid for the photograph."))
+        file.write(pdf("The King paid for the photograph."))
     os.mkdir(os.path.join(folder, "notes"))
     with open(os.path.join(folder, "notes", "letter.txt"), "w", encoding="utf-8") as file:
         file.write("The fee was a snuffbox of old gold.\n")

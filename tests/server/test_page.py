@@ -13,30 +13,15 @@ import unittest
 from browser import Browser, Tab
 from loam_server import Server, main
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "document"))
+from sample_pdf import pdf
+
 DOCUMENT = "The gate of the garden is painted green. Nobody knows who painted it.\n" * 30
 BITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"  # of a cell of the map
 KEY = "a-secret-key"
 COMMON = ("--chat-template", "llama2", "-c", "4096", "-np", "2")
 QUESTIONS, ANSWERS = "article.user", "article.assistant"
 NOW = "#conversations [aria-current]"
-
-
-def pdf(*pages):
-    """A file of that format with a line on each page."""
-    objects = ["<< /Type /Catalog /Pages 2 0 R >>",
-               f"<< /Type /Pages /Count {len(pages)} /Kids [{' '.join(f'{4 + 2 * i} 0 R' for i in range(len(pages)))}] >>",
-               "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
-    for i, line in enumerate(pages):
-        drawn = f"BT /F1 12 Tf 72 700 Td ({line}) Tj ET"
-        objects += [f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {5 + 2 * i} 0 R /Resources << /Font << /F1 3 0 R >> >> >>",
-                    f"<< /Length {len(drawn)} >>\nstream\n{drawn}\nendstream"]
-    out, offsets = "%PDF-1.4\n", []
-    for i, text in enumerate(objects):
-        offsets.append(len(out))
-        out += f"{i + 1} 0 obj\n{text}\nendobj\n"
-    table = "".join(f"{at:010} 00000 n \n" for at in offsets)
-    return (out + f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n"
-            f"startxref\n{len(out)}\n%%EOF\n")
 
 
 class Driven(unittest.TestCase):
@@ -531,12 +516,7 @@ class Page(Driven):
         self.button("Remove dropped.txt")
         self.assertEqual(self.tab.count("#documents li"), 0)
 
-    def need_text_route(self):
-        if self.server.get("/v1/loam/text").status == 404:
-            self.skipTest("this server has no route that makes text of files")
-
     def test_reads_files_as_people_have_them(self):
-        self.need_text_route()
         self.tab.choose("#files", self.file("wide.txt", "\ufeffThe gate is grün.".encode("utf-16-le")),
                         self.file("page.html", "<html><head><style>b{}</style></head><body><p>The mill &amp; the <b>gate</b>.</p></body></html>"))
         self.tab.until(lambda: self.tab.texts("#documents li span:first-child") == ["wide.txt", "page.html"])
@@ -546,7 +526,6 @@ class Page(Driven):
 
     @unittest.skipIf(shutil.which("pdftotext") is None, "skipped: pdftotext (poppler-utils) is not installed")
     def test_cites_the_page_of_a_pdf(self):
-        self.need_text_route()
         self.read("book.pdf", pdf("The gate of the garden is green.", "The mill by the river has a red door."))
         self.assertEqual(self.tab.text("#documents li .figures"), "2 pages")
         self.ask("Which colour has the door?")

@@ -441,24 +441,13 @@ function edit(index) {
 
 let opening = null; // a promise, while files are being opened
 
-/** Of a file in UTF-8: {text}, or an error in words. */
-async function plainTextOf(file) {
-  const bytes = await file.arrayBuffer();
-  let text = null;
-  try { text = new TextDecoder("utf-8", { fatal: true }).decode(bytes); } catch { /* not text */ }
-  if (text === null || text.includes("\0")) throw new Error("is not text in UTF-8");
-  return { text };
-}
-
-/** What the server makes of a file: {text, pages}, or an error in words.  It waits for a server that is loading; one
- * that has no such route is given text alone. */
+/** What the server makes of a file: {text, pages}, or an error in words.  It waits for a server that is loading. */
 async function textOfFile(file) {
   const path = "v1/loam/text?name=" + encodeURIComponent(shortened(file.name));
   for (;;) {
     try {
       return await (await request(path, { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file })).json();
     } catch (error) {
-      if (error.status === 404) return plainTextOf(file);
       if (error.status !== 503) throw error;
       await new Promise((resolve) => { setTimeout(resolve, 1000); });
     }
