@@ -58,31 +58,45 @@ static enum status add(struct prompt_files *files, const char *path, char *bytes
     return STATUS_OK;
 }
 
+/* Behind a mark with that name.  Takes the document. */
+static enum status add_marked(struct prompt_files *files, const char *path, const char *name,
+                              struct document *document, struct error *error) {
+    struct text text = {0};
+    mark_add_file(&text, name);
+    text_append(&text, document->text, document->length);
+    document_deinit(document);
+    if (!text.failed) return add(files, path, text.bytes, text.length, error);
+    text_deinit(&text);
+    return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
+}
+
+/* As a folder's files are named: without the way to it. */
+static const char *name_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (strcmp(path, "-") == 0) return "standard input";
+    return slash != NULL ? slash + 1 : path;
+}
+
+/* The first without a mark: alone it is its text, and one more file behind it leaves it as it was. */
 static enum status add_file(struct prompt_files *files, const struct options *options, const char *path,
                             struct error *error) {
     struct document document;
     TRY(read_document(options, path, &document, error));
     if (document.note[0] != '\0' && !option_flag(options, OPTION_QUIET))
         fprintf(stderr, "loam: note: %s: %s\n", path, document.note);
-    return add(files, path, document.text, document.length, error);
+    if (files->count == 0 || document.length == 0)
+        return add(files, path, document.text, document.length, error);
+    return add_marked(files, path, name_of(path), &document, error);
 }
 
-/* Behind a mark with its name.  STATUS_USAGE, STATUS_IO: it is no text, or cannot be read. */
+/* STATUS_USAGE, STATUS_IO: it is no text, or cannot be read. */
 static enum status add_member(struct prompt_files *files, const struct options *options, const char *path,
                               const char *name, struct error *error) {
     struct document document;
-    struct text text = {0};
     TRY(read_document(options, path, &document, error));
-    if (document.length == 0) {
-        document_deinit(&document);
-        return error_set(error, STATUS_USAGE, "%s: is empty", path);
-    }
-    mark_add_file(&text, name);
-    text_append(&text, document.text, document.length);
+    if (document.length > 0) return add_marked(files, path, name, &document, error);
     document_deinit(&document);
-    if (!text.failed) return add(files, path, text.bytes, text.length, error);
-    text_deinit(&text);
-    return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
+    return error_set(error, STATUS_USAGE, "%s: is empty", path);
 }
 
 static enum status add_members(struct prompt_files *files, const struct options *options, const char *path,

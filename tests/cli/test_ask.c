@@ -150,9 +150,10 @@ static void documents_come_first(void **state) {
     fputs("the second\n", file);
     fclose(file);
     assert_same_answer(RUN("-m", chat_path, "-f", scratch_path("a.txt"), "-f", b_path, "-p", "what?"),
-                       RUN("-m", plain_path, "-p", "[INST] the first\n\nthe second\n\nwhat? [/INST]"), true);
+                       RUN("-m", plain_path, "-p",
+                           "[INST] the first\n\n==> b,c.txt <==\v\nthe second\n\nwhat? [/INST]"), true);
     assert_same_answer(RUN("-m", plain_path, "-f", scratch_path("a.txt"), "-f", b_path, "-p", "what?"),
-                       RUN("-m", plain_path, "-p", "the first\nthe second\nwhat?"), true);
+                       RUN("-m", plain_path, "-p", "the first\n==> b,c.txt <==\v\nthe second\nwhat?"), true);
     assert_same_answer(RUN("-m", chat_path, "-f", scratch_path("a.txt")),
                        RUN("-m", plain_path, "-p", "[INST] the first [/INST]"), true);
 }
@@ -295,6 +296,13 @@ static void a_folder_is_asked(void **state) {
     json_decref(grown);
     char inside[240];
     snprintf(inside, sizeof inside, "%s/9.txt", folder);
+    r = RUN("-m", chat_path, "-f", folder, "-f", inside, "-p", "who?");
+    const char *more = "==> 11.txt <==\v\nthe fourth\n\n==> 9.txt <==\v\nthe second\n\nwho?";
+    char all[sizeof whole + 80];
+    snprintf(all, sizeof all, "%.*s%s", (int)(strstr(whole, "who?") - whole), whole, more);
+    assert_same_answer(r, RUN("-m", chat_path, "-p", all), true);
+    r = RUN("-m", chat_path, "-f", inside, "-f", inside, "-p", "who?");
+    assert_same_answer(r, RUN("-m", chat_path, "-p", "the second\n\n==> 9.txt <==\v\nthe second\n\nwho?"), true);
     r = LOAM("run", "-m", chat_path, "-f", folder, "-p", "who?", "--json", inside);
     if (r.code != 2 || strstr(r.complaints, "would overwrite the text of -f") == NULL) fail_msg("%s", r.complaints);
     process_deinit(&r);
