@@ -4,13 +4,11 @@
 #include <string.h>
 
 #include "base/checked.h"
-#include "cli/interrupt.h"
 #include "cli/json_file.h"
 #include "cli/kv_disk.h"
-#include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/session.h"
 #include "measure/auto.h"
-#include "platform/clock.h"
 
 enum kv_type kv_type_of_choice(uint64_t choice) { return choice == 0 ? KV_F16 : KV_Q8; }
 
@@ -78,33 +76,14 @@ enum status plan_read_auto(struct plan *plan, const struct options *options, str
     return plan_set_axes(plan, "auto", settings[0] != '\0' ? settings : NULL, NULL, error);
 }
 
-/* The first part says what this is about.  The others are a line that is drawn over, where that can be. */
-struct shown_parts {
-    bool is_quiet, is_told, is_drawn;
-    double began;
-};
-
-static bool show_part(void *context, const char *part) {
-    struct shown_parts *shown = context;
-    if (!shown->is_quiet && !shown->is_told) {
-        fprintf(stderr, "loam: note: %s\n", part);
-        shown->began = clock_seconds();
-    } else if (!shown->is_quiet && output_can_draw()) {
-        fprintf(stderr, "\rmeasuring: %.20s, %.0f s\033[K", part, clock_seconds() - shown->began);
-        shown->is_drawn = true;
-    }
-    shown->is_told = true;
-    return interrupt_requested();
-}
-
 enum status plan_take_auto(struct plan *plan, const struct options *options, struct session *session,
                            uint64_t depth, size_t *sequences, struct error *error) {
     struct auto_choice choice;
-    struct shown_parts shown = {.is_quiet = session->quiet};
+    struct progress_parts shown = {.quiet = session->quiet};
     const struct auto_request request = {
         .machine = {.measure = {.thread_count = session->thread_count,
                                 .mask = session->mask,
-                                .progress = show_part,
+                                .progress = progress_part,
                                 .context = &shown}},
         .depth = depth,
         .is_default = !option_given(options, OPTION_PRESET),
@@ -114,7 +93,7 @@ enum status plan_take_auto(struct plan *plan, const struct options *options, str
         .weights_host_bytes =
             option_given(options, OPTION_WEIGHTS_HOST) ? option_count(options, OPTION_WEIGHTS_HOST) : 0};
     const enum status status = auto_choose(plan, session->model, &request, &choice, error);
-    if (shown.is_drawn) fputs("\r\033[K", stderr);
+    progress_parts_end(&shown);
     TRY(status);
     if (choice.note[0] != '\0' && !session->quiet) fprintf(stderr, "loam: note: %s\n", choice.note);
     if (sequences != NULL && choice.sequences > 0) *sequences = choice.sequences;

@@ -13,10 +13,12 @@
 #include "cli/kv_disk.h"
 #include "cli/output.h"
 #include "cli/plan.h"
+#include "cli/progress.h"
 #include "cli/table.h"
 #include "cli/utf8.h"
 #include "measure/auto.h"
 #include "measure/machine_file.h"
+#include "model/calibration.h"
 #include "plan/choose.h"
 #include "platform/memory.h"
 
@@ -40,19 +42,14 @@ struct planning {
 
 /* ---- the machine ---- */
 
-static bool show_part(void *context, const char *part) {
-    const struct planning *planning = context;
-    if (!planning->quiet) fprintf(stderr, "loam: %s\n", part);
-    return interrupt_requested();
-}
-
 static enum status open_machine(struct planning *planning, struct error *error) {
     const struct options *options = planning->options;
+    struct progress_parts parts = {.quiet = planning->quiet};
     struct machine_request request = {.given = option_text(options, OPTION_MACHINE),
                                       .measures = option_flag(options, OPTION_MEASURE),
                                       .measure = {.thread_count = option_count(options, OPTION_THREADS),
-                                                  .progress = show_part,
-                                                  .context = planning}};
+                                                  .progress = progress_part,
+                                                  .context = &parts}};
     char note[400];
     struct kv_disk disk = {0};
     if (request.given != NULL && request.measures)
@@ -66,6 +63,7 @@ static enum status open_machine(struct planning *planning, struct error *error) 
     request.disk = disk.directory;
     const enum status status =
         machine_open(&planning->machine, &request, planning->machine_path, note, error);
+    progress_parts_end(&parts);
     kv_disk_deinit(&disk);
     return status;
 }
@@ -250,16 +248,34 @@ static void put_command(const struct planning *planning, struct text *text) {
     put_number(text, "-t", choice->thread_count);
 }
 
-static void print_command(const struct planning *planning) {
-    struct text text = {0};
+/* What measures what plans lose, into the file where they look for it. */
+static void put_losses_command(const struct planning *planning, struct text *text) {
+    struct error error;
+    char *path;
+    text_add(text, "loam-lab eval kl");
+    if (option_given(planning->options, OPTION_MODEL))
+        put_option(text, "-m", option_text(planning->options, OPTION_MODEL));
+    text_add(text, " -f TEXT --lengths 4096 --stretch 64 --chunks 2 --preset full,quest,hata,leoam");
+    text->failed =
+        text->failed || model_companion_path(planning->gguf.path, ".kld.json", &path, &error) != STATUS_OK;
+    if (text->failed) return;
+    put_option(text, "--json", path);
+    free(path);
+}
+
+static void print_commands(const struct planning *planning) {
+    struct text text = {0}, losses = {0};
     put_command(planning, &text);
     if (!text.failed) output_text("\nto run it:\n  %.*s\n", (int)text.length, text.bytes);
     text_deinit(&text);
     if (planning->losses.row_count > 0) return;
-    output_text("\nwhat the others lose on this model (KL divergence from full), once, for this table and "
-                "for --kld:\n"
-                "  loam-lab eval kl -m MODEL.gguf -f TEXT --lengths 4096 --stretch 64 --chunks 2 "
-                "--preset full,quest,hata,leoam --json MODEL.kld.json\n");
+    put_losses_command(planning, &losses);
+    if (!losses.failed)
+        output_text(
+            "\nwhat the others lose on this model (KL divergence from full), once, for this table and "
+            "for --kld:\n  %.*s\n",
+            (int)losses.length, losses.bytes);
+    text_deinit(&losses);
 }
 
 static void print_choice(const struct planning *planning) {
@@ -315,7 +331,7 @@ static enum status print(const struct planning *planning, struct error *error) {
     print_measured(&planning->machine);
     print_table(planning);
     print_choice(planning);
-    print_command(planning);
+    print_commands(planning);
     return output_flush(error);
 }
 

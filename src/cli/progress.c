@@ -99,3 +99,21 @@ bool progress_engine(void *context, uint64_t done, uint64_t total) {
     progress_update(context, done, total);
     return interrupt_requested();
 }
+
+bool progress_part(void *context, const char *part) {
+    struct progress_parts *parts = context;
+    if (!parts->quiet && !parts->is_told) {
+        fprintf(stderr, "loam: note: %s\n", part);
+        parts->began = clock_seconds();
+    } else if (!parts->quiet && output_can_draw()) {
+        fprintf(stderr, "\rmeasuring: %.20s, %.0f s\033[K", part, clock_seconds() - parts->began);
+        parts->is_drawn = true;
+    }
+    parts->is_told = true;
+    return interrupt_requested();
+}
+
+void progress_parts_end(struct progress_parts *parts) {
+    if (parts->is_drawn) fputs("\r\033[K", stderr);
+    parts->is_drawn = false;
+}
