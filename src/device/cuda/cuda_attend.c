@@ -16,17 +16,21 @@ enum {
 
 _Static_assert(sizeof(struct place_delta) == sizeof(struct cuda_place_delta), "kernels read them as they are");
 
+/* In parts that the ring has room for: without memory for a larger one a change would be lost. */
 void cuda_update_places(struct stream *stream, const struct update_places_operation *operation) {
-    const size_t bytes = operation->count * sizeof(struct place_delta);
+    const size_t part_max = stream->staging.segment_bytes / sizeof(struct place_delta);
     struct staged staged;
     cuda_device_enter(stream->device);
-    if (bytes == 0 || !staging_take(stream, bytes, true, &staged)) return;
-    memcpy(staged.host, operation->deltas, bytes);
-    staging_send(stream, &staged);
-    const struct cuda_update_places_args args = {
-        .table = cuda_address(operation->table), .deltas = staged.card, .count = (uint32_t)operation->count};
-    cuda_work_launch(stream, "update_places", (struct cuda_shape){(args.count + 255) / 256, 1, 1, 256, 0},
-                     &args);
+    for (size_t done = 0, part; done < operation->count; done += part) {
+        part = min_size(part_max, operation->count - done);
+        if (!staging_take(stream, part * sizeof(struct place_delta), true, &staged)) return;
+        memcpy(staged.host, operation->deltas + done, staged.size_bytes);
+        staging_send(stream, &staged);
+        const struct cuda_update_places_args args = {
+            .table = cuda_address(operation->table), .deltas = staged.card, .count = (uint32_t)part};
+        cuda_work_launch_kept(stream, "update_places",
+                              (struct cuda_shape){(args.count + 255) / 256, 1, 1, 256, 0}, &args);
+    }
     cuda_work_done(stream);
 }
 

@@ -61,7 +61,8 @@ enum status cuda_capture_end(struct stream *stream, struct graph **result, struc
 void cuda_capture_launch(struct stream *stream, struct graph *graph) {
     ASSERT(stream == graph->stream && stream->captured == NULL);
     cuda_device_enter(stream->device);
-    cuda_graph_launch(&graph->nodes, &stream->queue);
+    if (stream->lack.status == STATUS_OK) cuda_graph_launch(&graph->nodes, &stream->queue);
+    cuda_work_lacks(stream);
     cuda_work_done(stream);
 }
 

@@ -34,7 +34,7 @@ static void cuda_destroy(struct device *base) {
 static enum status cuda_stream_new(struct device *base, struct stream **stream, struct error *error) {
     struct cuda_device *device = (struct cuda_device *)base;
     cuda_device_enter(device);
-    return cuda_work_create(device, stream, SEGMENT_BYTES, error);
+    return cuda_work_create(device, stream, SEGMENT_BYTES, true, error);
 }
 
 static void cuda_stream_end(struct stream *stream) {
@@ -129,7 +129,10 @@ static enum status device_init(struct cuda_device *device, const struct cuda_dev
     TRY(cuda_context_open(&device->context, &device->driver, options->index, &context, error));
     TRY(cuda_modules_open(&device->modules, &device->context, cuda_images, cuda_image_count, error));
     TRY(pool_create(&device->pool, options->thread_count, error));
-    return cuda_work_create(device, &device->loading, LOADING_SEGMENT_BYTES, error);
+    /* Loaded before memory runs out: a change of a page table is never dropped. */
+    if (cuda_device_kernel(device, "update_places", 0) == NULL)
+        return cuda_context_status(&device->context, error);
+    return cuda_work_create(device, &device->loading, LOADING_SEGMENT_BYTES, false, error);
 }
 
 enum status device_cuda_create(struct device **result, const struct cuda_device_options *options,

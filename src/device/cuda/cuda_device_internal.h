@@ -2,8 +2,11 @@
  *
  *   1  An operation stages the host arrays that it names in its stream's ring, and launches kernels; the call returns.
  *   2  Scratch is the stream's, so that operations of two streams do not share any.  It grows when the stream is empty.
- *   3  What cannot be done (no memory for scratch, a kernel that is not there) breaks the device: it keeps the first
+ *   3  What cannot be done (a kernel that is not there, a card that is gone) breaks the device: it keeps the first
  *      error, and later work is dropped.
+ *   4  Memory that an operation does not get is the stream's lack: its work is dropped until the next synchronisation
+ *      returns the error, and what comes behind runs.  Page tables are brought up to date all the same, since the
+ *      cache sends a change once.
  */
 #ifndef LOAM_DEVICE_CUDA_DEVICE_INTERNAL_H
 #define LOAM_DEVICE_CUDA_DEVICE_INTERNAL_H
@@ -70,6 +73,7 @@ struct stream {
     struct staging staging;
     struct graph *captured;    /* owned: that operations are kept for; NULL: they are launched */
     struct graph_memory *made; /* of the graph whose nodes launches are (cuda_capture.h); NULL: they run */
+    struct error lack;         /* of memory (4 above); STATUS_OK: none */
     struct cuda_buffer scratch;
     struct cuda_buffer results; /* pinned; used for deliveries and free again when they are done */
     size_t results_used;
@@ -83,6 +87,8 @@ struct stream {
 void cuda_device_enter(struct cuda_device *device);
 /* Where to write the device's error; NULL if it has one already. */
 struct error *cuda_device_error(struct cuda_device *device);
+/* The device's error, if it is one of memory, is from here on the stream's lack. */
+void cuda_work_lacks(struct stream *stream);
 
 /* NULL: there is none, and the device is broken. */
 const struct cuda_kernel *cuda_device_kernel(struct cuda_device *device, const char *name,
@@ -97,6 +103,9 @@ struct cuda_shape {
 };
 void cuda_work_launch(struct stream *stream, const char *name, struct cuda_shape shape,
                       const void *arguments);
+/* The same, though the stream lacks memory. */
+void cuda_work_launch_kept(struct stream *stream, const char *name, struct cuda_shape shape,
+                           const void *arguments);
 /* The caller's overlapped work, behind an operation that has been put on the stream. */
 void cuda_work_done(struct stream *stream);
 
@@ -117,8 +126,9 @@ static inline uint64_t cuda_address(struct span span) {
     return span.buffer == NULL ? 0 : span.buffer->address + span.offset;
 }
 
+/* has_card: its ring is in the card's memory, too, for operations that stage arrays. */
 enum status cuda_work_create(struct cuda_device *device, struct stream **stream, size_t segment_bytes,
-                             struct error *error) STATUS_CHECKED;
+                             bool has_card, struct error *error) STATUS_CHECKED;
 void cuda_work_destroy(struct stream *stream);
 enum status cuda_work_synchronize(struct stream *stream, struct error *error) STATUS_CHECKED;
 void cuda_work_upload(struct stream *stream, struct span target, const void *source, size_t size_bytes);

@@ -79,6 +79,7 @@ static bool listed_init(struct stream *stream, struct listed *listed, size_t row
     if (listed->items == NULL) {
         error_set(cuda_device_error(stream->device), STATUS_MEMORY, "cuda: no memory for %zu rows",
                   row_count);
+        cuda_work_lacks(stream);
         return false;
     }
     return staging_take(stream, row_count * kv_head_count * sizeof(struct cuda_list), true, &listed->lists);

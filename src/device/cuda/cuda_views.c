@@ -68,6 +68,7 @@ bool cuda_views_stage(struct stream *stream, struct staged_views *views, const s
         if (!pools_stage(&views->pools[i], items[i].view.pools)) {
             error_set(cuda_device_error(stream->device), STATUS_MEMORY,
                       "cuda: a pool of KV in more than %d buffers", KV_BUFFERS_MAX);
+            cuda_work_lacks(stream);
             return false;
         }
         item_stage(views, i, &items[i]);

@@ -23,6 +23,13 @@ struct error *cuda_device_error(struct cuda_device *device) {
     return cuda_context_works(&device->context) ? &device->context.error : NULL;
 }
 
+void cuda_work_lacks(struct stream *stream) {
+    struct error *error = &stream->device->context.error;
+    if (error->status != STATUS_MEMORY) return;
+    if (stream->lack.status == STATUS_OK) stream->lack = *error;
+    *error = (struct error){.status = STATUS_OK};
+}
+
 void cuda_kernel_name(char name[CUDA_KERNEL_NAME_MAX], const char *what, enum tensor_type type,
                       unsigned suffix) {
     int length = snprintf(name, CUDA_KERNEL_NAME_MAX, "%s_%s", what, tensor_type_info(type)->name);
@@ -46,8 +53,8 @@ const struct cuda_kernel *cuda_device_kernel(struct cuda_device *device, const c
     return &found->kernel;
 }
 
-void cuda_work_launch(struct stream *stream, const char *name, struct cuda_shape shape,
-                      const void *arguments) {
+void cuda_work_launch_kept(struct stream *stream, const char *name, struct cuda_shape shape,
+                           const void *arguments) {
     struct cuda_device *device = stream->device;
     const struct cuda_kernel *kernel = cuda_device_kernel(device, name, shape.shared_bytes);
     if (kernel == NULL) return;
@@ -62,6 +69,13 @@ void cuda_work_launch(struct stream *stream, const char *name, struct cuda_shape
     cuda_stream_launch(&stream->queue, &launch);
 }
 
+void cuda_work_launch(struct stream *stream, const char *name, struct cuda_shape shape,
+                      const void *arguments) {
+    if (stream->lack.status != STATUS_OK) return;
+    cuda_work_launch_kept(stream, name, shape, arguments);
+    cuda_work_lacks(stream);
+}
+
 static void overlap_run(struct cuda_device *device) {
     void (*work)(void *context) = device->overlap;
     if (work == NULL) return;
@@ -73,24 +87,25 @@ void cuda_work_done(struct stream *stream) { overlap_run(stream->device); }
 
 /* ---- host arrays on their way to the card ---- */
 
-static bool staging_grow(struct stream *stream, size_t segment_bytes) {
+/* A larger ring in place of the one that is there, which stays where there is no memory. */
+static enum status staging_grow(struct stream *stream, size_t segment_bytes, struct error *error) {
     struct staging *staging = &stream->staging;
-    struct cuda_device *device = stream->device;
+    struct staging grown = {.segment_bytes = segment_bytes};
+    struct cuda_context *context = &stream->device->context;
+    TRY(cuda_buffer_create_host(&grown.host, context, segment_bytes * STAGING_SEGMENTS, error));
+    if (staging->card.size_bytes > 0) {
+        const enum status status =
+            cuda_buffer_create(&grown.card, context, segment_bytes * STAGING_SEGMENTS, error);
+        if (status != STATUS_OK) {
+            cuda_buffer_destroy(&grown.host);
+            return status;
+        }
+    }
     cuda_stream_drain(&stream->queue);
     cuda_buffer_destroy(&staging->host);
     cuda_buffer_destroy(&staging->card);
-    *staging = (struct staging){.segment_bytes = segment_bytes};
-    return cuda_context_works(&device->context) &&
-           cuda_buffer_create_host(&staging->host, &device->context, segment_bytes * STAGING_SEGMENTS,
-                                   cuda_device_error(device)) == STATUS_OK;
-}
-
-static bool staging_card(struct stream *stream) {
-    struct staging *staging = &stream->staging;
-    struct cuda_device *device = stream->device;
-    return staging->card.size_bytes > 0 ||
-           cuda_buffer_create(&staging->card, &device->context, staging->segment_bytes * STAGING_SEGMENTS,
-                              cuda_device_error(device)) == STATUS_OK;
+    *staging = grown;
+    return cuda_context_status(context, error);
 }
 
 /* Segments are used in turn; what was put on the stream since one was begun is behind the mark that ends it. */
@@ -99,12 +114,15 @@ bool staging_take(struct stream *stream, size_t size_bytes, bool has_card, struc
     const size_t bytes = align_up(max_size(size_bytes, 1), STAGING_ALIGN);
     if (!cuda_context_works(&stream->device->context)) return false;
     if (stream->made != NULL) return graph_memory_stage(stream->made, size_bytes, staged);
-    if (bytes > staging->segment_bytes || staging->host.size_bytes == 0) {
+    if (bytes > staging->segment_bytes) {
         size_t grown = staging->segment_bytes;
         while (grown < bytes) grown *= 2;
-        if (!staging_grow(stream, grown)) return false;
+        if (staging_grow(stream, grown, cuda_device_error(stream->device)) != STATUS_OK) {
+            cuda_work_lacks(stream);
+            return false;
+        }
     }
-    if (has_card && !staging_card(stream)) return false;
+    ASSERT(!has_card || staging->card.size_bytes > 0);
     if (staging->used + bytes > staging->segment_bytes) {
         staging->tickets[staging->segment] = cuda_stream_mark(&stream->queue);
         staging->segment = (staging->segment + 1) % STAGING_SEGMENTS;
@@ -147,24 +165,32 @@ static void deliver(struct stream *stream) {
         const struct delivery *delivery = &stream->deliveries[i];
         memcpy(delivery->target, delivery->source, delivery->size_bytes);
     }
-    stream->delivery_count = stream->results_used = 0;
 }
 
-/* Waits for all that is on the stream, and delivers. */
+/* Waits for all that is on the stream, and delivers; what it lacked until then is told, once. */
 static enum status finish(struct stream *stream, struct error *error) {
     ASSERT(stream->captured == NULL);
     const uint64_t ticket = cuda_stream_mark(&stream->queue);
-    const enum status status = cuda_ticket_wait(&stream->queue, ticket, error);
+    enum status status = cuda_ticket_wait(&stream->queue, ticket, error);
+    if (status == STATUS_OK && stream->lack.status != STATUS_OK) {
+        status = stream->lack.status;
+        if (error != NULL) *error = stream->lack;
+        stream->lack = (struct error){.status = STATUS_OK};
+    }
     if (status == STATUS_OK) deliver(stream);
+    stream->delivery_count = stream->results_used = 0;
     return status;
 }
 
 static bool results_create(struct stream *stream) {
     struct cuda_device *device = stream->device;
     if (stream->results.size_bytes > 0) return true;
-    return cuda_context_works(&device->context) &&
-           cuda_buffer_create_host(&stream->results, &device->context, RESULTS_BYTES,
-                                   cuda_device_error(device)) == STATUS_OK;
+    if (cuda_context_works(&device->context) &&
+        cuda_buffer_create_host(&stream->results, &device->context, RESULTS_BYTES,
+                                cuda_device_error(device)) == STATUS_OK)
+        return true;
+    cuda_work_lacks(stream);
+    return false;
 }
 
 /* What does not fit beside what is on its way comes in parts, for each of which the host waits. */
@@ -199,26 +225,36 @@ uint64_t cuda_scratch(struct stream *stream, size_t size_bytes) {
     const enum status status =
         cuda_buffer_create(&stream->scratch, &device->context,
                            align_up(max_size(size_bytes, 1), SCRATCH_STEP), cuda_device_error(device));
+    if (status != STATUS_OK) cuda_work_lacks(stream);
     return status == STATUS_OK ? stream->scratch.address : 0;
 }
 
 /* ---- life ---- */
 
-enum status cuda_work_create(struct cuda_device *device, struct stream **result, size_t segment_bytes,
+static enum status work_init(struct stream *stream, size_t segment_bytes, bool has_card,
                              struct error *error) {
+    struct staging *staging = &stream->staging;
+    struct cuda_context *context = &stream->device->context;
+    TRY(cuda_stream_create(&stream->queue, context, error));
+    staging->segment_bytes = segment_bytes;
+    TRY(cuda_buffer_create_host(&staging->host, context, segment_bytes * STAGING_SEGMENTS, error));
+    if (!has_card) return STATUS_OK;
+    return cuda_buffer_create(&staging->card, context, segment_bytes * STAGING_SEGMENTS, error);
+}
+
+enum status cuda_work_create(struct cuda_device *device, struct stream **result, size_t segment_bytes,
+                             bool has_card, struct error *error) {
     struct stream *stream = calloc(1, sizeof *stream);
     if (stream == NULL) return error_set(error, STATUS_MEMORY, "cuda: no memory for a stream");
     stream->device = device;
-    stream->staging.segment_bytes = segment_bytes;
-    const enum status status = cuda_stream_create(&stream->queue, &device->context, error);
-    if (status != STATUS_OK) {
-        free(stream);
-        return status;
-    }
     stream->next = device->streams;
     device->streams = stream;
-    *result = stream;
-    return STATUS_OK;
+    const enum status status = work_init(stream, segment_bytes, has_card, error);
+    if (status == STATUS_OK)
+        *result = stream;
+    else
+        cuda_work_destroy(stream);
+    return status;
 }
 
 void cuda_work_destroy(struct stream *stream) {

@@ -19,13 +19,18 @@ struct work {
     bool waits; /* for a ticket, before it synchronises */
 };
 
-static enum status work_run(struct work *work, struct error *error) {
+static enum status work_make(struct work *work, struct error *error) {
     const struct device_operations *operations = work->device->operations;
     const size_t x_bytes = sizeof work->x, y_bytes = sizeof work->y;
     TRY(operations->stream_create(work->device, &work->stream, error));
     TRY(operations->weight_load(work->device, &work->weight, error));
     TRY(operations->allocate(work->device, MEMORY_DEVICE, x_bytes + y_bytes, &work->memory, error));
-    TRY(operations->allocate(work->device, MEMORY_SHARED, y_bytes, &work->shared, error));
+    return operations->allocate(work->device, MEMORY_SHARED, y_bytes, &work->shared, error);
+}
+
+static void work_put(struct work *work) {
+    const struct device_operations *operations = work->device->operations;
+    const size_t x_bytes = sizeof work->x, y_bytes = sizeof work->y;
     const struct span x = span_of(&work->memory, 0), y = span_behind(x, x_bytes);
     struct matmul_operation operation = {.x = x,
                                          .x_stride = COLUMNS,
@@ -39,8 +44,13 @@ static enum status work_run(struct work *work, struct error *error) {
     operation.row_count = 3;
     operations->matmul(work->stream, &operation); /* these rows once more, by matvec */
     operations->copy(work->stream, span_of(&work->shared, 0), y, y_bytes);
+}
+
+static enum status work_run(struct work *work, struct error *error) {
+    const struct device_operations *operations = work->device->operations;
+    work_put(work);
     if (work->waits) TRY(operations->ticket_wait(operations->ticket(work->stream), error));
-    operations->download(work->stream, work->y, span_of(&work->shared, 0), y_bytes);
+    operations->download(work->stream, work->y, span_of(&work->shared, 0), sizeof work->y);
     return operations->stream_synchronize(work->stream, error);
 }
 
@@ -88,9 +98,10 @@ static enum status with_limit(const char *settings, uint64_t wait_limit_ns, stru
     work.waits = runs++ % 2 == 1;
     enum status status = device_cuda_create(&work.device, &options, error);
     if (status == STATUS_OK)
-        status = work_run(&work, error);
+        status = work_make(&work, error);
     else
         work.device = NULL;
+    if (status == STATUS_OK) status = work_run(&work, error);
     if (status == STATUS_OK) work_check(&work, settings);
     work_deinit(&work);
     return status;
@@ -129,15 +140,51 @@ static void test_calls(void **state) {
 static void test_card(void **state) {
     (void)state;
     expect_line("memory=16K", STATUS_MEMORY,
-                "weights: cuda: 16.00 KiB of 16.00 KiB are free, device memory of 40.00 KiB");
-    expect_line("memory=80K", STATUS_MEMORY, "are free, device memory of 1.00 MiB"); /* scratch */
-    expect_line("fail=cuMemAlloc_v2:3:2", STATUS_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY");
+                "cuda: 16.00 KiB of 16.00 KiB are free, device memory of 1.00 MiB"); /* a stream's ring */
+    expect_line("memory=1040K", STATUS_MEMORY,
+                "weights: cuda: 16.00 KiB of 1.02 MiB are free, device memory of 40.00 KiB");
+    expect_line("memory=1104K", STATUS_MEMORY, "are free, device memory of 1.00 MiB"); /* scratch */
+    expect_line("fail=cuMemAlloc_v2:4:2", STATUS_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY");
     expect_line("fail=cuLaunchKernelEx:2:719", STATUS_FAILED,
                 "launching matmul_f32: CUDA_ERROR_LAUNCH_FAILED");
     expect_line("fail=kernel:2:700", STATUS_FAILED, "CUDA_ERROR_ILLEGAL_ADDRESS");
-    expect_line("fail=cuModuleLoadDataEx:1:218", STATUS_FAILED, "loading the kernels of matvec_float");
+    expect_line("fail=cuModuleLoadDataEx:2:218", STATUS_FAILED, "loading the kernels of matvec_float");
     expect_line("capability=75", STATUS_UNSUPPORTED, "has compute capability 7.5, expected 8.0 or newer");
     expect_line("devices=0", STATUS_UNSUPPORTED, "no NVIDIA GPU was found");
+}
+
+/* One that lacks memory is told so, once: what was put behind it is dropped, but for changes of page tables, and what
+ * comes after it runs. */
+static void test_lack(void **state) {
+    (void)state;
+    enum { PLACES = 70000 }; /* more changes than the ring has room for */
+    static const char *const FAULTS[] = {"cuMemAlloc_v2:4:2", "cuLaunchKernelEx:1:2", "cuLaunchKernelEx:3:2"};
+    static struct work work;
+    static struct place_delta deltas[PLACES];
+    for (uint32_t i = 0; i < PLACES; i++) deltas[i] = (struct place_delta){i, 3 * i + 1};
+    for (size_t fault = 0; fault < sizeof FAULTS / sizeof *FAULTS; fault++) {
+        const struct cuda_device_options options = {.driver_file = FAKE_LIBRARY, .thread_count = 1};
+        struct error error = {.status = STATUS_OK};
+        struct buffer table;
+        char settings[80];
+        snprintf(settings, sizeof settings, "capability=90,seed=%zu,fail=%s", fault + 1, FAULTS[fault]);
+        (void)setenv("FAKE_CUDA", settings, 1);
+        work_init(&work);
+        assert_ok(device_cuda_create(&work.device, &options, &error), error);
+        const struct device_operations *operations = work.device->operations;
+        assert_ok(work_make(&work, &error), error);
+        assert_ok(operations->allocate(work.device, MEMORY_SHARED, PLACES * 4, &table, &error), error);
+        work_put(&work);
+        operations->update_places(work.stream,
+                                  &(struct update_places_operation){span_of(&table, 0), deltas, PLACES});
+        const enum status status = operations->stream_synchronize(work.stream, &error);
+        if (status != STATUS_MEMORY) fail_msg("%s: %s: %s", settings, status_name(status), error.message);
+        for (uint32_t i = 0; i < PLACES; i++) assert_int_equal(((uint32_t *)table.host)[i], 3 * i + 1);
+        assert_ok(work_run(&work, &error), error);
+        work_check(&work, settings);
+        operations->release(work.device, &table);
+        work_deinit(&work);
+    }
 }
 
 /* A kernel that never ends, in a process of its own, which ends with the card in that state. */
@@ -163,6 +210,6 @@ int main(void) {
         return 77;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls), cmocka_unit_test(test_card),
-                                       cmocka_unit_test(test_stuck)};
+                                       cmocka_unit_test(test_lack), cmocka_unit_test(test_stuck)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
