@@ -129,12 +129,14 @@ static void tell_damage(const struct serve *serve, bool *is_told) {
     fprintf(stderr, "loam: %s; answers go on without it\n", now.documents_damage);
 }
 
-/* What the model's file was when it changed (gguf_check): no request is answered from then on. */
+/* What the model's file was when it changed (gguf_check): no request is answered from then on.  A device that broke
+ * ends the server, unless the processor takes over: it works again for another process at best. */
 static enum status watch_model(struct serve *serve, struct error *error) {
     const struct timespec nap = {.tv_nsec = 50000000};
     enum status status = STATUS_OK;
     bool is_told = false;
     while (!interrupt_requested()) {
+        TRY(served_model_state(&serve->model, error));
         if (status == STATUS_OK) {
             status = gguf_check(&serve->model.session.model->gguf, error);
             if (status != STATUS_OK) fprintf(stderr, "loam: %s; every request is refused\n", error->message);
@@ -155,7 +157,8 @@ static enum status serve_until_interrupted(struct serve *serve, struct error *er
     server_begin(serve->server, &served);
     tell_address(serve, model);
     const enum status status = watch_model(serve, error);
-    if (!option_flag(options, OPTION_QUIET)) fputs("loam: stopping; once more leaves at once\n", stderr);
+    if (interrupt_requested() && !option_flag(options, OPTION_QUIET))
+        fputs("loam: stopping; once more leaves at once\n", stderr);
     server_stop(serve->server, DRAIN_SECONDS);
     return status;
 }

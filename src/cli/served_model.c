@@ -17,10 +17,13 @@ enum status served_model_read(struct served_model *model, const struct options *
     return sampling_read(&model->sampling, options, error);
 }
 
-static enum status create_engine(struct served_model *model, bool found_damage, struct error *error) {
+/* context_size 0: that of the options. */
+static enum status create_engine(struct served_model *model, bool found_damage, uint64_t context_size,
+                                 struct error *error) {
     const struct engine_options options = {.found_damage = found_damage};
-    const struct model_config *config = &model->session.model->config;
-    model->plan.context_size = option_count(model->options, OPTION_CONTEXT);
+    struct session *session = model->answering;
+    const struct model_config *config = &session->model->config;
+    model->plan.context_size = context_size != 0 ? context_size : option_count(model->options, OPTION_CONTEXT);
     const size_t parallel = option_count(model->options, OPTION_PARALLEL);
     const bool chooses = model->is_batch && !option_given(model->options, OPTION_PARALLEL);
     size_t together = chooses ? model->sequences : model->is_batch ? parallel : 1;
@@ -28,21 +31,50 @@ static enum status create_engine(struct served_model *model, bool found_damage, 
     model->plan.document_name = model->document_name;
     model->plan.pools_key_index = true;
     plan_read_sizes(&model->plan, model->options);
-    TRY(plan_take_auto(&model->plan, model->options, &model->session, plan_context_size(&model->plan, config),
+    TRY(plan_take_auto(&model->plan, model->options, session, plan_context_size(&model->plan, config),
                        &together, error));
     if (chooses && together != 0) model->plan.sequence_capacity = model->sequences = together;
-    plan_bound_device(&model->plan, model->session.device);
+    plan_bound_device(&model->plan, session->device);
     TRY(plan_fit_context(&model->plan, config, error));
     TRY(plan_set_host_bytes(&model->plan, config, error));
-    return session_create_engine(&model->session, &model->plan, &options, error);
+    return session_create_engine(session, &model->plan, &options, error);
 }
 
-/* In the place of one that found a saved document damaged. */
+/* Where any device will do the processor takes over; else no request is answered any more.  The server describes the
+ * model that it began with, so that one stays. */
+static enum status leave_device(struct served_model *model, struct error *error) {
+    struct session *broken = &model->session;
+    const uint64_t context_size = engine_context_size(broken->engine);
+    enum status status = device_state(broken->device, error);
+    engine_destroy(broken->engine);
+    broken->engine = NULL;
+    if (session_takes_any_device(model->options)) {
+        fprintf(stderr, "loam: %s; answers go on by the cpu\n", error->message);
+        status = session_open_cpu(&model->cpu, model->path, model->options, broken->thread_count, error);
+        model->answering = &model->cpu;
+        if (status == STATUS_OK) status = create_engine(model, false, context_size, error);
+        if (status == STATUS_OK) return status;
+    }
+    model->lost = *error;
+    atomic_store_explicit(&model->is_lost, true, memory_order_release); /* pairs with served_model_state */
+    return status;
+}
+
+enum status served_model_state(const struct served_model *model, struct error *error) {
+    if (!atomic_load_explicit(&model->is_lost, memory_order_acquire)) return STATUS_OK; /* pairs with leave_device */
+    *error = model->lost;
+    return model->lost.status;
+}
+
+/* In the place of one that found a saved document damaged, or whose device broke. */
 static enum status make_engine(void *context, struct engine **engine, struct error *error) {
     struct served_model *model = context;
-    model->session.engine = *engine;
-    enum status status = create_engine(model, true, error);
-    *engine = model->session.engine;
+    TRY(served_model_state(model, error));
+    model->answering->engine = *engine;
+    const enum status status = device_state(model->answering->device, NULL) == STATUS_OK
+                                   ? create_engine(model, true, 0, error)
+                                   : leave_device(model, error);
+    *engine = model->answering->engine;
     return status;
 }
 
@@ -78,7 +110,8 @@ enum status served_model_open(struct served_model *model, struct error *error) {
     TRY(sampling_take_model(&model->sampling, options, &model->session.model->gguf, error));
     TRY(session_open_tokenizer(&model->session, options, error));
     TRY(choose_template(model, error));
-    TRY(create_engine(model, false, error));
+    model->answering = &model->session;
+    TRY(create_engine(model, false, 0, error));
     const struct service_options service = {.engine = model->session.engine,
                                             .tokenizer = model->session.tokenizer,
                                             .make_engine = make_engine,
@@ -111,9 +144,10 @@ struct server_model served_model_describe(const struct served_model *model) {
 }
 
 void served_model_close(struct served_model *model) {
-    if (model->service != NULL) model->session.engine = service_engine(model->service);
+    if (model->service != NULL) model->answering->engine = service_engine(model->service);
     service_destroy(model->service);
     chat_template_destroy(model->chat);
+    session_close(&model->cpu);
     session_close(&model->session);
     plan_deinit(&model->plan);
     free(model->id);

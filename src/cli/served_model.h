@@ -5,6 +5,8 @@
 #ifndef LOAM_CLI_SERVED_MODEL_H
 #define LOAM_CLI_SERVED_MODEL_H
 
+#include <stdatomic.h>
+
 #include "cli/plan.h"
 #include "cli/sampling.h"
 #include "cli/session.h"
@@ -18,6 +20,11 @@ struct served_model {
     size_t sequences; /* of a pass, as chosen; 0: -np */
     struct plan plan;
     struct session session;
+    /* The same model on the processor, in the place of a device that broke; it has the engine then. */
+    struct session cpu;
+    struct session *answering; /* session, or cpu: the service's thread's once there is a service */
+    struct error lost;         /* why no request is answered any more: the device; read when is_lost */
+    atomic_bool is_lost;
     struct sampling sampling;
     const struct chat_template *chat; /* NULL: the model has none */
     char *id;                         /* owned: the model's name */
@@ -29,6 +36,8 @@ enum status served_model_read(struct served_model *model, const struct options *
                               const char *document_name, struct error *error) STATUS_CHECKED;
 /* Loads the model and starts its service. */
 enum status served_model_open(struct served_model *model, struct error *error) STATUS_CHECKED;
+/* The error of a device that broke, in whose place there is none: no request is answered any more.  Any thread. */
+enum status served_model_state(const struct served_model *model, struct error *error) STATUS_CHECKED;
 struct server_model served_model_describe(const struct served_model *model);
 void served_model_close(struct served_model *model); /* after server_destroy; safe after a failed open */
 

@@ -48,19 +48,26 @@ static size_t device_layers(const struct options *options) {
     return option_given(options, OPTION_GPU_LAYERS) ? option_count(options, OPTION_GPU_LAYERS) : SIZE_MAX;
 }
 
+static const char *device_name(const struct options *options) {
+    if (option_given(options, OPTION_GPU_LAYERS)) {
+        if (option_count(options, OPTION_GPU_LAYERS) == 0) return "cpu";
+        if (!option_given(options, OPTION_DEVICE)) return "auto";
+    }
+    return option_text(options, OPTION_DEVICE);
+}
+
+bool session_takes_any_device(const struct options *options) {
+    const char *name = device_name(options);
+    return name != NULL && strcmp(name, "auto") == 0;
+}
+
 static enum status open_device(struct session *session, const char *path, const struct options *options,
                                struct error *error) {
     struct device_request request = {
-        .name = option_text(options, OPTION_DEVICE),
+        .name = device_name(options),
         .options = {.thread_count = session->thread_count, .mask = session->mask}};
     struct error why;
-    if (option_given(options, OPTION_GPU_LAYERS)) {
-        if (option_count(options, OPTION_GPU_LAYERS) == 0)
-            request.name = "cpu";
-        else if (!option_given(options, OPTION_DEVICE))
-            request.name = "auto";
-    }
-    if (request.name != NULL && strcmp(request.name, "auto") == 0) {
+    if (session_takes_any_device(options)) {
         if (option_given(options, OPTION_WEIGHTS_HOST) || !reads_everything(options)) request.name = "cpu";
         request.weights_bytes = model_device_bytes(path, device_layers(options));
     }
@@ -69,9 +76,8 @@ static enum status open_device(struct session *session, const char *path, const 
     return STATUS_OK;
 }
 
-static enum status load_model(struct session *session, const char *path, const struct options *options,
+static enum status load_model(struct session *session, const char *path, size_t layers,
                               struct error *error) {
-    const size_t layers = device_layers(options);
     TRY(model_load_split(&session->model, path, session->device, layers, error));
     const struct model *model = session->model;
     if (model->bus_bytes > 0 && device_memory_free(session->device) != UINT64_MAX && !session->quiet)
@@ -82,20 +88,36 @@ static enum status load_model(struct session *session, const char *path, const s
     return STATUS_OK;
 }
 
-enum status session_open_path(struct session *session, const char *path, const struct options *options,
-                              size_t thread_count, struct error *error) {
-    *session = (struct session){0};
+static enum status open_path(struct session *session, const char *path, const struct options *options,
+                             bool only_cpu, struct error *error) {
+    const size_t layers = only_cpu ? SIZE_MAX : device_layers(options);
     double began = clock_seconds();
     session->quiet = option_flag(options, OPTION_QUIET);
     if (option_given(options, OPTION_READ_LIMIT)) io_link_limit(option_count(options, OPTION_READ_LIMIT));
     TRY(cpu_mask_parse(option_text(options, OPTION_CPU_MASK), &session->mask, error));
-    session->thread_count = thread_count != 0 ? thread_count : cpu_count();
-    TRY(open_device(session, path, options, error));
-    TRY(load_model(session, path, options, error));
+    if (only_cpu)
+        TRY(device_cpu_create(
+            &session->device,
+            &(struct device_options){.thread_count = session->thread_count, .mask = session->mask}, error));
+    else
+        TRY(open_device(session, path, options, error));
+    TRY(load_model(session, path, layers, error));
     if (option_given(options, OPTION_WEIGHTS_HOST))
         TRY(limit_weights(session, option_count(options, OPTION_WEIGHTS_HOST), error));
     session->load_seconds = clock_seconds() - began;
     return STATUS_OK;
+}
+
+enum status session_open_path(struct session *session, const char *path, const struct options *options,
+                              size_t thread_count, struct error *error) {
+    *session = (struct session){.thread_count = thread_count != 0 ? thread_count : cpu_count()};
+    return open_path(session, path, options, false, error);
+}
+
+enum status session_open_cpu(struct session *session, const char *path, const struct options *options,
+                             size_t thread_count, struct error *error) {
+    *session = (struct session){.thread_count = thread_count != 0 ? thread_count : cpu_count()};
+    return open_path(session, path, options, true, error);
 }
 
 enum status session_open_vocabulary(struct session *session, const struct options *options,

@@ -29,6 +29,11 @@ enum status session_open(struct session *session, const struct options *options,
 /* The same for a model with another name. */
 enum status session_open_path(struct session *session, const char *path, const struct options *options,
                               size_t thread_count, struct error *error) STATUS_CHECKED;
+/* The same on the processor, whatever the options say of devices: after one that broke. */
+enum status session_open_cpu(struct session *session, const char *path, const struct options *options,
+                             size_t thread_count, struct error *error) STATUS_CHECKED;
+/* Whether any device will do: --device auto, or layers for a device that nobody named. */
+bool session_takes_any_device(const struct options *options);
 /* Opens the tokenizer of the file of -m, without its model. */
 enum status session_open_vocabulary(struct session *session, const struct options *options,
                                     struct error *error) STATUS_CHECKED;

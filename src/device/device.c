@@ -31,6 +31,10 @@ uint64_t device_memory_free(struct device *device) {
     return device->operations->memory_free == NULL ? UINT64_MAX : device->operations->memory_free(device);
 }
 
+enum status device_state(const struct device *device, struct error *error) {
+    return device->operations->state == NULL ? STATUS_OK : device->operations->state(device, error);
+}
+
 #define ROW(UNIT, MEMBER, HELP) COUNTER_ROW(TOTAL, UNIT, struct device_counts, MEMBER, #MEMBER, HELP)
 static const struct counter counter_rows[] = {
     ROW(ITEMS, launches, "Kernels, of recorded steps too."),

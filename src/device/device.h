@@ -610,6 +610,8 @@ struct device_operations {
     void (*release)(struct device *device, struct buffer *buffer);
     /* Bytes of MEMORY_DEVICE that are free.  NULL: the host's memory, which the system divides. */
     uint64_t (*memory_free)(struct device *device);
+    /* The error that broke it, which all later work has; NULL: it does not break. */
+    enum status (*state)(const struct device *device, struct error *error);
     /* NULL: it does not count. */
     struct device_counts (*counts)(const struct device *device);
     /* Makes a weight of the model file, weight->matrix, usable by operations; the cpu uses it in place. */
@@ -711,6 +713,8 @@ enum status device_read_chunk(struct device *device, struct stream *stream, cons
 enum { DEVICE_BESIDE_WEIGHTS_BYTES = 256 << 20 };
 /* Bytes of MEMORY_DEVICE that are free; UINT64_MAX: it is the host's memory. */
 uint64_t device_memory_free(struct device *device);
+/* Of a device that broke its first error; it does not work again.  STATUS_OK: it works. */
+enum status device_state(const struct device *device, struct error *error) STATUS_CHECKED;
 /* Zeros where it does not count. */
 struct device_counts device_counts(const struct device *device);
 

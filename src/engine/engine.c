@@ -165,6 +165,9 @@ void engine_set_attention_observer(struct engine *engine, attention_observer *ob
 enum status engine_check_weights(const struct engine *engine, struct error *error) {
     return model_check_numbers(engine->model, error);
 }
+enum status engine_device_state(const struct engine *engine, struct error *error) {
+    return device_state(engine->model->device, error);
+}
 const char *engine_documents_damage(const struct engine *engine) {
     return engine->documents != NULL ? documents_damage(engine->documents) : NULL;
 }

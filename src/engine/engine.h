@@ -290,6 +290,8 @@ uint64_t engine_context_size(const struct engine *engine);
 size_t engine_sequence_capacity(const struct engine *engine);
 /* The saved document of which a page could not be read: the engine's passes fail from then on.  0: none. */
 uint64_t engine_failed_document(const struct engine *engine);
+/* device_state of the engine's device. */
+enum status engine_device_state(const struct engine *engine, struct error *error) STATUS_CHECKED;
 bool engine_saves(const struct engine *engine); /* prompts become documents, and attach to them */
 
 #endif

@@ -200,7 +200,8 @@ static void flush_relatives(struct service *service, const struct job *job) {
     struct error ignored;
     for (size_t i = 0; i < service->running_count; i++) {
         struct job *other = service->running[i];
-        if (other != job && shares_page(job, other->owner, &other->answer.stored))
+        if (other == job || other->answer.sequence == NULL) continue; /* one to which service_recover has not come */
+        if (shares_page(job, other->owner, &other->answer.stored))
             (void)!sequence_flush(other->answer.sequence, &ignored); /* its own end tells */
     }
     for (size_t i = 0; i < service->resident_count; i++) {

@@ -87,6 +87,8 @@ bool service_attach(struct service *service, struct job *job, struct error *erro
 }
 
 enum status service_need_engine(struct service *service, struct error *error) {
+    if (service->engine != NULL && engine_device_state(service->engine, NULL) == STATUS_OK) return STATUS_OK;
+    if (service->engine != NULL && service->options.make_engine != NULL) service_recover(service);
     if (service->engine != NULL) return STATUS_OK;
     enum status status =
         service->options.make_engine(service->options.make_engine_context, &service->engine, error);
@@ -138,6 +140,10 @@ static void try_alone(struct service *service, struct job *const *jobs, size_t c
 
 bool service_repair(struct service *service, struct job *const *jobs, size_t count, enum status status,
                     const struct error *error) {
+    if (engine_device_state(service->engine, NULL) != STATUS_OK && service->options.make_engine != NULL) {
+        service_recover(service);
+        return true;
+    }
     if (status == STATUS_MEMORY || status == STATUS_FULL) return make_room(service);
     const uint64_t document = engine_failed_document(service->engine);
     if ((status != STATUS_DOCUMENT && document == 0) || service->options.make_engine == NULL) return false;

@@ -52,8 +52,8 @@ enum {
 struct service_options {
     struct engine *engine;             /* borrowed until service_destroy; nobody else uses it */
     const struct tokenizer *tokenizer; /* borrowed */
-    /* Recovers from a damaged document (generate.h).  The new engine is borrowed too.  NULL: damage ends the requests
-     * that meet it. */
+    /* Recovers from a damaged document (generate.h), and from a device that broke (engine_device_state).  The new
+     * engine is borrowed too.  NULL: the requests that meet either end. */
     engine_maker *make_engine;
     void *make_engine_context;
     size_t parallel;          /* requests that run at once; 0: the engine's sequences */

@@ -70,6 +70,10 @@ static void cuda_overlap(struct stream *stream, void (*work)(void *context), voi
     stream->device->overlap_context = context;
 }
 
+static enum status cuda_state(const struct device *device, struct error *error) {
+    return cuda_context_status(&((const struct cuda_device *)device)->context, error);
+}
+
 static struct device_counts cuda_counts_read(const struct device *device) {
     const struct cuda_counts counts = device_cuda_counts(device);
     return (struct device_counts){counts.launches, counts.graph_launches, counts.copied_bytes};
@@ -88,6 +92,7 @@ static const struct device_operations CUDA_OPERATIONS = {
     .allocate = cuda_allocate,
     .release = cuda_release,
     .memory_free = cuda_memory_free,
+    .state = cuda_state,
     .counts = cuda_counts_read,
     .weight_load = cuda_weight_load,
     .weight_release = cuda_weight_release,

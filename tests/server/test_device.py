@@ -1,0 +1,92 @@
+"""loam serve on a card that breaks, or is out of memory: the fake driver's (docs/fake_driver.md), whose folder is the
+third argument."""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+from loam_server import LOAM, Server, main
+
+FAKE = sys.argv.pop(3)
+LONG = "The river is wide and the boat is small. " * 6  # more than a chunk
+LOST = "CUDA_ERROR_LAUNCH_FAILED"
+
+
+def serve(device, fault, *options):
+    return Server("--device", device, "-c", "256", "-np", "2", *options,
+                  environment={"LD_LIBRARY_PATH": FAKE, "FAKE_CUDA": "capability=90," + fault})
+
+
+def ask(server, prompt="The river is", found=None):
+    reply = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 4, "temperature": 0})
+    if found is not None:
+        found.append(reply)
+    return reply
+
+
+def text(reply):
+    return reply.json["choices"][0]["text"] if reply.status == 200 else reply.body
+
+
+class Devices(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp()
+        server = Server("--device", "cpu", "-c", "256")
+        cls.want, cls.want_long = text(ask(server)), text(ask(server, LONG))
+        server.stop()
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def test_any_device(self):
+        """Requests that run, and those that come, are answered by the processor; what is saved is whole."""
+        server = serve("auto", "fail=kernel:400:719", "--kv-disk", self.folder, "--kv-host", "16M")
+        found = []
+        both = [threading.Thread(target=ask, args=(server, LONG, found)) for _ in range(2)]
+        for thread in both:
+            thread.start()
+        for thread in both:
+            thread.join()
+        self.assertEqual([text(reply) for reply in found], [self.want_long] * 2)
+        self.assertEqual(text(ask(server)), self.want)
+        self.assertEqual(server.stop(), 0)
+        self.assertEqual(server.lines[-1].count(LOST), 1)
+        self.assertIn("; answers go on by the cpu\n", server.lines[-1])
+        server = Server("--device", "cpu", "-c", "256", "--kv-disk", self.folder, "--kv-host", "16M")
+        reply = ask(server, LONG)
+        self.assertEqual(text(reply), self.want_long)
+        self.assertGreater(reply.json["usage"]["prompt_tokens_details"]["cached_tokens"], 63)
+        server.stop()
+
+    def test_that_device(self):
+        """Who asked for a card is told that it is gone; the server ends, with one line."""
+        server = serve("cuda", "fail=kernel:60:719")
+        reply = ask(server)
+        self.assertEqual(reply.status, 500)
+        self.assertIn(LOST, reply.json["error"]["message"])
+        self.assertEqual(server.process.wait(60), 1)
+        server.stop()
+        self.assertEqual((server.lines[-1].count("\n"), server.lines[-1].count(LOST)), (1, 1))
+
+    def test_memory(self):
+        """A request that memory fails is told so; the card answers the next one."""
+        server = serve("cuda", "fail=cuLaunchKernelEx:60:2")
+        reply = ask(server)
+        self.assertEqual(reply.status, 503)
+        self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", reply.json["error"]["message"])
+        self.assertEqual(text(ask(server)), self.want)
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    devices = subprocess.run([LOAM, "devices"], capture_output=True, text=True,
+                             env={**os.environ, "LD_LIBRARY_PATH": FAKE, "FAKE_CUDA": ""})
+    if "no kernels" in devices.stdout + devices.stderr:
+        print("skipped: this build has no kernels for cards")
+        sys.exit(77)
+    main()
