@@ -1,6 +1,6 @@
 /* A choice stays on the device (attention/choice.h): with all KV in memory every selection has the cpu device's bits on
  * a device with a queue, where lists are out of the host's reach; a step waits for no list and reads none, unless
- * somebody observes.  LOAM_TEST_SEED draws the orders. */
+ * somebody observes.  Where layers differ, each KV head chooses what the formulas say.  LOAM_TEST_SEED draws the orders. */
 #include "testing.h"
 
 #include <stdlib.h>
@@ -8,10 +8,17 @@
 
 #include "base/random.h"
 #include "device/queued_device.h"
+#include "engine/choice_reference.h"
 #include "engine/decode_rig.h"
 #include "engine/engine.h"
+#include "model/tiny_calibration.h"
+#include "model/tiny_model.h"
 #include "seed.h"
 
+/* Of settings that are compared with the formulas. */
+#define WINDOW "dense=0,sinks=16,recent=64"
+/* KV heads of tiny_model_of_groups but for the layer that slides. */
+enum { LISTS_OF_LAYERS = 2 + 1 + 4 + 2 + 1 + 1 };
 enum { LAYERS = DECODE_RIG_LAYERS, PROMPT = 600, STEPS = 9, CONTEXT = 640 };
 
 struct rig {
@@ -244,8 +251,62 @@ static void lists_stay(void **state) {
     }
 }
 
+/* ---- layers that differ ---- */
+
+/* Each KV head of each layer takes the best by the formulas over its keys: layers have 1, 2 and 4 of them, of 32 and of 64
+ * dimensions, and the last layer chooses from the keys of the one before it. */
+static void each_layer_chooses_by_its_own(void **state) {
+    static const struct {
+        struct setting setting;
+        enum reference_rank rank;
+        size_t unit;
+        bool keeps;
+    } ways[] = {
+        {{"quest", "select=meanstd,group=max,page=16," WINDOW, "160"}, RANK_MEAN_DEVIATION, 16, false},
+        {{"quest", "group=max,page=8," WINDOW, "160"}, RANK_BOUND, 8, false},
+        {{"leoam", "rank=meanstd,leaf=16,group=max," WINDOW, "160"}, RANK_MEAN_DEVIATION, 16, false},
+        {{"leoam", "rank=bound,leaf=16,group=max," WINDOW, "160"}, RANK_BOUND, 16, false},
+        {{"hata", "code=sign,bits=96,group=sum," WINDOW, "160"}, RANK_SIGNS, 1, false},
+        {{"clo", "code=sign,bits=96,group=sum,age=0,similarity=minimum," WINDOW, "160"}, RANK_SIGNS, 1, true},
+    };
+    (void)state;
+    const struct tiny_model tiny = tiny_model_of_groups(true);
+    struct decode_rig on;
+    struct calibration *calibration;
+    decode_rig_open_model(&on, "choices-layers", &tiny, NULL, PROMPT + STEPS, 5);
+    tiny_model_unslide(on.model, 1);
+    assert_ok(calibration_open(&calibration, on.model, on.calibration, &on.error), on.error);
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        struct engine *engine = engine_of(&on, &ways[i].setting);
+        struct sequence *sequence = decode_rig_prompt(&on, engine, PROMPT);
+        struct choice_reference *reference = calloc(1, sizeof *reference);
+        assert_non_null(reference);
+        reference->rank = ways[i].rank, reference->unit = ways[i].unit;
+        reference->model = on.model, reference->calibration = calibration;
+        reference->options = select_get_options(engine_select(engine));
+        reference->bits = TINY_HASH_BITS, reference->keeps_even_lanes = ways[i].keeps;
+        attention_reset_statistics(engine_attention(engine));
+        attention_set_observer(engine_attention(engine), choice_reference_check, reference);
+        for (size_t step = 0; step < STEPS; step++) (void)decode_rig_step(&on, engine, sequence);
+        const struct select_statistics did = attention_statistics(engine_attention(engine));
+        print_message("%s, %s: %llu lists, %llu of %llu units among the best\n", ways[i].setting.preset,
+                      ways[i].setting.set, (unsigned long long)reference->lists,
+                      (unsigned long long)reference->wanted, (unsigned long long)reference->units);
+        assert_int_equal(reference->lists, STEPS * LISTS_OF_LAYERS);
+        assert_int_equal(did.reuse.hits, reference->kept);
+        assert_int_equal(reference->kept > 0, ways[i].keeps);
+        assert_true((double)reference->wanted > 0.97 * (double)reference->units);
+        free(reference);
+        sequence_destroy(sequence);
+        engine_destroy(engine);
+    }
+    calibration_close(calibration);
+    decode_rig_close(&on);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits), cmocka_unit_test(trees_are_measured),
-                                       cmocka_unit_test(lists_stay)};
+                                       cmocka_unit_test(lists_stay),
+                                       cmocka_unit_test(each_layer_chooses_by_its_own)};
     return cmocka_run_group_tests(tests, rig_open, rig_close);
 }
