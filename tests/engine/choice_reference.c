@@ -13,9 +13,9 @@
 struct head {
     const struct choice_reference *reference;
     size_t layer, index, dimension, group;
-    const float *q;     /* [group][dimension] */
-    float *keys;        /* [tokens][dimension] */
-    uint8_t *codes;     /* RANK_SIGNS: [group][bits] of the queries, 0 or 1 */
+    const float *q;          /* [group][dimension] */
+    float *keys;             /* [tokens][dimension] */
+    uint8_t *codes;          /* RANK_SIGNS: [group][bits] of the queries, 0 or 1 */
     const uint16_t *weights; /* [dimension][bits], of the layer whose keys these are */
 };
 
@@ -51,8 +51,10 @@ static struct score score_box(const struct head *head, size_t first, bool is_bou
         double sum = 0, error = 0;
         for (size_t d = 0; d < head->dimension; d++) {
             const double q = (double)head->q[g * head->dimension + d];
-            if (is_bound) sum += fmax(q * low[d], q * high[d]);
-            else sum += q * mean[d] + fabs(q) * deviation[d];
+            if (is_bound)
+                sum += fmax(q * low[d], q * high[d]);
+            else
+                sum += q * mean[d] + fabs(q) * deviation[d];
             error += is_bound ? fabs(q) * fmax(fabs(low[d]), fabs(high[d])) * (OUTWARDS + FLOATS)
                               : fabs(q) * (fabs(mean[d]) + deviation[d]) * (2 * NEAREST + FLOATS);
         }
@@ -170,12 +172,14 @@ static void check_best(struct choice_reference *reference, const struct head *he
     for (size_t i = 0; i < count; i++) {
         scores[i] = score_of(head, begin + i * unit);
         values[i] = scores[i].value;
-        if (is_chosen[i]) chosen_least = fmin(chosen_least, scores[i].value + scores[i].error);
-        else other_most = fmax(other_most, scores[i].value - scores[i].error);
+        if (is_chosen[i])
+            chosen_least = fmin(chosen_least, scores[i].value + scores[i].error);
+        else
+            other_most = fmax(other_most, scores[i].value - scores[i].error);
     }
     if (chosen_least < other_most)
-        fail_msg("layer %zu, KV head %zu: chose what ranks %g and not what ranks %g", head->layer, head->index,
-                 chosen_least, other_most);
+        fail_msg("layer %zu, KV head %zu: chose what ranks %g and not what ranks %g", head->layer,
+                 head->index, chosen_least, other_most);
     qsort(values, count, sizeof *values, rising);
     for (size_t i = 0; i < count; i++)
         reference->wanted += is_chosen[i] && scores[i].value >= values[count - picks];

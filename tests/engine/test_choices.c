@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../platform/scratch.h"
 #include "base/random.h"
 #include "device/queued_device.h"
 #include "engine/choice_reference.h"
@@ -17,8 +18,6 @@
 
 /* Of settings that are compared with the formulas. */
 #define WINDOW "dense=0,sinks=16,recent=64"
-/* KV heads of tiny_model_of_groups but for the layer that slides. */
-enum { LISTS_OF_LAYERS = 2 + 1 + 4 + 2 + 1 + 1 };
 enum { LAYERS = DECODE_RIG_LAYERS, PROMPT = 600, STEPS = 9, CONTEXT = 640 };
 
 struct rig {
@@ -253,15 +252,72 @@ static void lists_stay(void **state) {
 
 /* ---- layers that differ ---- */
 
+struct way {
+    struct setting setting;
+    enum reference_rank rank;
+    size_t unit;
+    bool keeps; /* half of the heads keep their lists */
+};
+
+/* RAM holds all K and V where there is a folder. */
+static struct engine *engine_over(struct decode_rig *on, const struct setting *setting, char *folder) {
+    struct engine *engine;
+    struct plan plan = {.context_size = CONTEXT,
+                        .sequence_capacity = 1,
+                        .batch_size = 96,
+                        .host_bytes = folder != NULL ? 1 << 28 : 0,
+                        .disk_directory = folder};
+    assert_ok(plan_set_axes(&plan, setting->preset, setting->set, setting->keep, &on->error), on->error);
+    assert_ok(engine_create(&engine, on->model, &plan, NULL, &on->error), on->error);
+    plan.disk_directory = NULL;
+    plan_deinit(&plan);
+    return engine;
+}
+
+/* Of every layer but for the one that slides. */
+enum { LISTS_OF_STEP = 2 + 1 + 4 + 2 + 1 + 1 };
+
+static void check_way(struct decode_rig *on, const struct way *way) {
+    struct engine *engine = engine_over(on, &way->setting, NULL);
+    struct sequence *sequence = decode_rig_prompt(on, engine, PROMPT);
+    struct calibration *calibration;
+    struct choice_reference *reference = calloc(1, sizeof *reference);
+    assert_non_null(reference);
+    assert_ok(calibration_open(&calibration, on->model, on->calibration, &on->error), on->error);
+    *reference = (struct choice_reference){.rank = way->rank,
+                                           .unit = way->unit,
+                                           .model = on->model,
+                                           .options = select_get_options(engine_select(engine)),
+                                           .calibration = calibration,
+                                           .bits = TINY_HASH_BITS,
+                                           .keeps_even_lanes = way->keeps};
+    attention_reset_statistics(engine_attention(engine));
+    attention_set_observer(engine_attention(engine), choice_reference_check, reference);
+    free(decode_rig_steps(on, engine, sequence, STEPS));
+    const struct select_statistics did = attention_statistics(engine_attention(engine));
+    print_message("%s, %s: %llu lists, %llu of %llu units among the best\n", way->setting.preset,
+                  way->setting.set, (unsigned long long)reference->lists,
+                  (unsigned long long)reference->wanted, (unsigned long long)reference->units);
+    assert_int_equal(reference->lists, STEPS * LISTS_OF_STEP);
+    assert_int_equal(did.reuse.hits, reference->kept);
+    assert_int_equal(reference->kept > 0, way->keeps);
+    assert_true((double)reference->wanted > 0.97 * (double)reference->units);
+    calibration_close(calibration);
+    free(reference);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+}
+
+static void open_layers(struct decode_rig *on, bool shares) {
+    const struct tiny_model tiny = tiny_model_of_groups(shares);
+    decode_rig_open_model(on, "choices-layers", &tiny, NULL, PROMPT + STEPS, 5);
+    tiny_model_unslide(on->model, 1);
+}
+
 /* Each KV head of each layer takes the best by the formulas over its keys: layers have 1, 2 and 4 of them, of 32 and of 64
  * dimensions, and the last layer chooses from the keys of the one before it. */
 static void each_layer_chooses_by_its_own(void **state) {
-    static const struct {
-        struct setting setting;
-        enum reference_rank rank;
-        size_t unit;
-        bool keeps;
-    } ways[] = {
+    static const struct way ways[] = {
         {{"quest", "select=meanstd,group=max,page=16," WINDOW, "160"}, RANK_MEAN_DEVIATION, 16, false},
         {{"quest", "group=max,page=8," WINDOW, "160"}, RANK_BOUND, 8, false},
         {{"leoam", "rank=meanstd,leaf=16,group=max," WINDOW, "160"}, RANK_MEAN_DEVIATION, 16, false},
@@ -270,43 +326,44 @@ static void each_layer_chooses_by_its_own(void **state) {
         {{"clo", "code=sign,bits=96,group=sum,age=0,similarity=minimum," WINDOW, "160"}, RANK_SIGNS, 1, true},
     };
     (void)state;
-    const struct tiny_model tiny = tiny_model_of_groups(true);
     struct decode_rig on;
-    struct calibration *calibration;
-    decode_rig_open_model(&on, "choices-layers", &tiny, NULL, PROMPT + STEPS, 5);
-    tiny_model_unslide(on.model, 1);
-    assert_ok(calibration_open(&calibration, on.model, on.calibration, &on.error), on.error);
-    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        struct engine *engine = engine_of(&on, &ways[i].setting);
-        struct sequence *sequence = decode_rig_prompt(&on, engine, PROMPT);
-        struct choice_reference *reference = calloc(1, sizeof *reference);
-        assert_non_null(reference);
-        reference->rank = ways[i].rank, reference->unit = ways[i].unit;
-        reference->model = on.model, reference->calibration = calibration;
-        reference->options = select_get_options(engine_select(engine));
-        reference->bits = TINY_HASH_BITS, reference->keeps_even_lanes = ways[i].keeps;
-        attention_reset_statistics(engine_attention(engine));
-        attention_set_observer(engine_attention(engine), choice_reference_check, reference);
-        for (size_t step = 0; step < STEPS; step++) (void)decode_rig_step(&on, engine, sequence);
-        const struct select_statistics did = attention_statistics(engine_attention(engine));
-        print_message("%s, %s: %llu lists, %llu of %llu units among the best\n", ways[i].setting.preset,
-                      ways[i].setting.set, (unsigned long long)reference->lists,
-                      (unsigned long long)reference->wanted, (unsigned long long)reference->units);
-        assert_int_equal(reference->lists, STEPS * LISTS_OF_LAYERS);
-        assert_int_equal(did.reuse.hits, reference->kept);
-        assert_int_equal(reference->kept > 0, ways[i].keeps);
-        assert_true((double)reference->wanted > 0.97 * (double)reference->units);
-        free(reference);
-        sequence_destroy(sequence);
-        engine_destroy(engine);
+    open_layers(&on, true);
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) check_way(&on, &ways[i]);
+    decode_rig_close(&on);
+}
+
+/* A key index on disk passes through places in RAM that have lanes for the heads of any layer: the logits of one that
+ * stays in RAM, whose choices are those of the formulas. */
+static void places_hold_any_layer(void **state) {
+    static const struct setting settings_of[][2] = {
+        {{"quest", "select=meanstd,group=max,page=16," WINDOW, "160"},
+         {"quest", "select=meanstd,group=max,page=16,key_index=disk," WINDOW, "160"}},
+        {{"leoam", "rank=bound,leaf=16,group=max," WINDOW, "160"},
+         {"leoam", "select=tree,rank=bound,leaf=16,group=max,codec=f16,key_index=disk," WINDOW, "160"}}};
+    (void)state;
+    struct decode_rig on;
+    open_layers(&on, false);
+    for (size_t i = 0; i < sizeof settings_of / sizeof settings_of[0]; i++) {
+        struct scratch scratch;
+        float *logits[2];
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        for (size_t run = 0; run < 2; run++) {
+            struct engine *engine = engine_over(&on, &settings_of[i][run], run > 0 ? scratch.path : NULL);
+            struct sequence *sequence = decode_rig_prompt(&on, engine, PROMPT);
+            logits[run] = decode_rig_steps(&on, engine, sequence, STEPS);
+            sequence_destroy(sequence);
+            engine_destroy(engine);
+        }
+        assert_memory_equal(logits[1], logits[0], STEPS * on.width * sizeof(float));
+        free(logits[0]), free(logits[1]);
+        scratch_destroy(&scratch);
     }
-    calibration_close(calibration);
     decode_rig_close(&on);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits), cmocka_unit_test(trees_are_measured),
-                                       cmocka_unit_test(lists_stay),
-                                       cmocka_unit_test(each_layer_chooses_by_its_own)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits), cmocka_unit_test(trees_are_measured), cmocka_unit_test(lists_stay),
+        cmocka_unit_test(each_layer_chooses_by_its_own), cmocka_unit_test(places_hold_any_layer)};
     return cmocka_run_group_tests(tests, rig_open, rig_close);
 }
