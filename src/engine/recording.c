@@ -40,6 +40,11 @@ enum status recorder_create(struct recorder **recorder, const struct model *mode
     const struct model_config *config = &model->config;
     *recorder = NULL;
     TRY(model_config_check_alike(config, "a recording", error));
+    for (size_t i = 0; config->has_rope && i < config->layer_count; i++)
+        if (config->layers[i].rope != ROPE_FULL)
+            return error_set(error, STATUS_UNSUPPORTED,
+                             "%s: its layers rotate q and k in different ways, which a recording does not support",
+                             config->name);
     struct recorder *r = calloc(1, sizeof *r);
     *recorder = r;
     if (r == NULL) return error_set(error, STATUS_MEMORY, "out of memory");

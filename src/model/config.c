@@ -20,6 +20,9 @@ static const struct family families[] = {
     {"qwen3", FAMILY_QWEN3, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true},
     {"qwen3moe", FAMILY_QWEN3MOE, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true,
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true}},
+    {"smollm3", FAMILY_SMOLLM3, ROPE_ADJACENT, RMS_EPSILON, .plain_period = 4},
+    {"seed_oss", FAMILY_SEED_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true,
+     .ffn_norm = "post_attention_norm.weight"},
     {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon", .has_biases = true},
 };
 enum { FAMILY_COUNT = sizeof families / sizeof families[0], KEY_BYTES = 96 };
@@ -43,6 +46,14 @@ const struct family *family_find(enum model_family family) {
 
 const char *family_name(enum model_family family) { return family_find(family)->name; }
 
+const char *family_names(char *buffer, size_t buffer_bytes) {
+    size_t used = 0;
+    for (size_t i = 0; i < FAMILY_COUNT && used < buffer_bytes; i++)
+        used += (size_t)snprintf(buffer + used, buffer_bytes - used, "%s%s", i > 0 ? ", " : "",
+                                 families[i].name);
+    return buffer;
+}
+
 static const char *reader_key(struct reader *reader, const char *suffix) {
     snprintf(reader->key, sizeof reader->key, "%s.%s", reader->family->name, suffix);
     return reader->key;
@@ -62,9 +73,10 @@ static enum status read_family(struct reader *reader) {
             reader->family = &families[i];
             return STATUS_OK;
         }
-    return error_set(reader->error, STATUS_MODEL,
-                     "%s: general.architecture: found '%.*s', known are llama, qwen2, qwen3, qwen3moe, opt",
-                     reader->gguf->path, (int)min_size(name.length, 64), name.text);
+    char known[256];
+    return error_set(reader->error, STATUS_MODEL, "%s: general.architecture: found '%.*s', known are %s",
+                     reader->gguf->path, (int)min_size(name.length, 64), name.text,
+                     family_names(known, sizeof known));
 }
 
 /* A required or defaulted count from min to max. */
@@ -455,7 +467,10 @@ static enum status fill_layers(struct reader *reader, struct layer_config *layer
         shapes[i].kv_head_count = layer_kv_heads(reader, i);
         layers[i].head_count = config->head_count;
         layers[i].kv = shapes[i];
-        layers[i].rope = slides && config->sliding_rope_dimension != 0 ? ROPE_SLIDING : ROPE_FULL;
+        const size_t period = reader->family->plain_period;
+        layers[i].rope = period != 0 && i % period == period - 1           ? ROPE_NONE
+                         : slides && config->sliding_rope_dimension != 0 ? ROPE_SLIDING
+                                                                         : ROPE_FULL;
         config->k_dimension = max_size(config->k_dimension, shapes[i].k_dimension);
         config->v_dimension = max_size(config->v_dimension, shapes[i].v_dimension);
     }

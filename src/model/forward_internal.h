@@ -114,6 +114,10 @@ static inline const struct layer_config *layer_config_of(const struct layer_pass
 static inline size_t rope_dimension_of(const struct model_config *config, size_t rope) {
     return rope == ROPE_SLIDING ? config->sliding_rope_dimension : config->rope_dimension;
 }
+/* Cosines and sines of a layer's rotation for the rows of the pass; none where it has none. */
+static inline struct span angles_for(const struct layer_pass *pass, const struct layer_config *layer) {
+    return layer->rope == ROPE_NONE ? (struct span){.buffer = NULL} : pass->angles[layer->rope];
+}
 /* The layer attends to its own K and V. */
 static inline bool layer_stores(const struct layer_pass *pass) {
     return layer_config_of(pass)->kv_layer == pass->layer_index;
@@ -148,7 +152,7 @@ void layer_head_norm(const struct layer_pass *pass, const struct layer_config *l
                      size_t row_count, size_t heads, struct span weight);
 void layer_rotate(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
                   size_t row_count, size_t heads, struct span angles);
-/* Cosines and sines of a layer's rotation for so many rows of the step. */
+/* Cosines and sines of a layer's rotation, if it has one, for so many rows of the step. */
 void layer_angles(const struct layer_pass *pass, const struct layer_config *layer, struct span step,
                   size_t row_count, struct span angles);
 
@@ -164,7 +168,7 @@ void layer_rebuild(void *pass, struct rebuild_rows *rows);
 void layer_keep_inputs(const struct layer_pass *pass);
 
 /* One layer of each family, on the residual stream. */
-void llama_layer(struct layer_pass *pass); /* llama, mistral, qwen2, qwen3, qwen3moe */
+void llama_layer(struct layer_pass *pass); /* every family but opt */
 void opt_layer(struct layer_pass *pass);
 
 #endif

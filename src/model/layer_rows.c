@@ -50,7 +50,7 @@ void layer_angles(const struct layer_pass *pass, const struct layer_config *laye
                   size_t row_count, struct span angles) {
     const struct model *model = pass->forward->model;
     const struct model_config *config = &model->config;
-    if (!config->has_rope) return;
+    if (!config->has_rope || layer->rope == ROPE_NONE) return;
     model->device->operations->rope_angles(
         pass->forward->stream,
         &(struct rope_angles_operation){.step = step,
@@ -65,7 +65,7 @@ void layer_rotate(const struct layer_pass *pass, const struct layer_config *laye
                   size_t row_count, size_t heads, struct span angles) {
     const struct model *model = pass->forward->model;
     const struct model_config *config = &model->config;
-    if (!config->has_rope) return;
+    if (!config->has_rope || layer->rope == ROPE_NONE) return;
     model->device->operations->rope(
         pass->forward->stream,
         &(struct rope_operation){.x = x,

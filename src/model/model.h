@@ -18,12 +18,21 @@
 #include "format/gguf.h"
 #include "platform/trace.h"
 
-enum model_family { FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_OPT, FAMILY_QWEN3MOE };
+enum model_family {
+    FAMILY_LLAMA,
+    FAMILY_QWEN2,
+    FAMILY_QWEN3,
+    FAMILY_OPT,
+    FAMILY_QWEN3MOE,
+    FAMILY_SMOLLM3,
+    FAMILY_SEED_OSS,
+};
 
 enum attention_kind { ATTENTION_FULL, ATTENTION_SLIDING };
 
-/* Rotations that layers may have: that of full layers, and that of sliding ones where they rotate other dimensions. */
-enum { ROPE_FULL, ROPE_SLIDING, ROPES_MAX };
+/* Rotations that layers may have: that of full layers, that of sliding ones where they rotate other dimensions, or none
+ * (NoPE). */
+enum { ROPE_FULL, ROPE_SLIDING, ROPES_MAX, ROPE_NONE = ROPES_MAX };
 
 enum rope_scaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN, ROPE_SCALING_LLAMA3 };
 
@@ -34,7 +43,7 @@ struct layer_config {
     struct kv_geometry kv; /* of its K and V */
     /* Whose K and V it attends to: its own, or, in the last layers, those of an earlier one, of the same kind. */
     size_t kv_layer;
-    size_t rope; /* ROPE_FULL or ROPE_SLIDING */
+    size_t rope; /* ROPE_FULL, ROPE_SLIDING or ROPE_NONE */
     float scale; /* of its attention: 1 / sqrt(k_dimension) unless the file says otherwise */
 };
 

@@ -29,10 +29,14 @@ struct family {
     const char *epsilon_key;
     bool has_biases;     /* of q, k and v */
     bool has_head_norms; /* of q and k */
+    const char *ffn_norm; /* the tensor of the norm before the feed-forward; NULL: ffn_norm.weight */
+    size_t plain_period;  /* the last of each so many layers rotates nothing; 0: all rotate */
     /* A mixture of experts where count is not 0; router and normalises: what a file does not say. */
     struct experts_config experts;
 };
 const struct family *family_find(enum model_family family);
+/* "llama, qwen2, ...": the names of all. */
+const char *family_names(char *buffer, size_t buffer_bytes);
 
 /* The value of general.architecture for a family: "llama". */
 const char *family_name(enum model_family family);

@@ -244,7 +244,9 @@ static enum status load_ffn(struct loader *loader, struct layer_weights *layer) 
     const struct model_config *config = &loader->model->config;
     size_t hidden = config->hidden_size, ffn = config->ffn_size;
     bool opt = config->family == FAMILY_OPT;
-    TRY(load_vector(loader, layer_tensor(loader, "ffn_norm.weight"), hidden, true, &layer->ffn_norm));
+    const char *norm = family_find(config->family)->ffn_norm;
+    TRY(load_vector(loader, layer_tensor(loader, norm != NULL ? norm : "ffn_norm.weight"), hidden, true,
+                    &layer->ffn_norm));
     if (config->experts.count > 0) return load_experts(loader, layer);
     if (!opt) TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate.weight"), ffn, hidden, &layer->gate));
     TRY(load_matrix(loader, layer_tensor(loader, "ffn_up.weight"), ffn, hidden, &layer->up));

@@ -155,12 +155,11 @@ static void every_weight_type(void **state) {
 /* More rows than a range of attention has, a window that begins within one, and the other families. */
 static void every_family(void **state) {
     (void)state;
-    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt", "qwen3moe"};
     cpu_mask masks[3];
     const size_t mask_count = masks_known(masks);
     for (size_t m = 1; m < mask_count; m++)
-        for (size_t f = 0; f < 5; f++) {
-            struct tiny_model tiny = tiny_model_default(families[f]);
+        for (size_t f = 0; f < TINY_FAMILIES; f++) {
+            struct tiny_model tiny = tiny_model_default(tiny_families[f]);
             if (f == 0) tiny.window = 530, tiny.window_period = 2;
             if (f == 3) continue; /* 512 learned positions */
             compare_ways(&tiny, masks[m], PROMPT_LONG);

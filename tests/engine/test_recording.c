@@ -226,11 +226,29 @@ static void damage_is_refused(void **state) {
     rig_close(&rig);
 }
 
+static void layers_that_rotate_differently_are_refused(void **state) {
+    (void)state;
+    const struct tiny_model tiny = tiny_model_default("smollm3");
+    const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
+    const size_t layers[] = {0};
+    struct device *device;
+    struct model *model;
+    struct recorder *recorder;
+    struct error error = {0};
+    tiny_model_load(&tiny, "recording", &options, &device, &model);
+    assert_int_equal(recorder_create(&recorder, model, layers, 1, TOKENS, &error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "rotate q and k in different ways"));
+    recorder_destroy(recorder);
+    model_destroy(model);
+    device_destroy(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_attend_as_the_run_did),
         cmocka_unit_test(other_lengths_and_shapes_hold_its_rows),
         cmocka_unit_test(damage_is_refused),
+        cmocka_unit_test(layers_that_rotate_differently_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

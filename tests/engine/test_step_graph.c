@@ -43,11 +43,10 @@ static void nothing(void *context, const struct attention_event *event) {
 }
 
 static void rig_open(struct rig *rig, uint64_t seed, bool queued, const char *const setting[3]) {
-    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt", "qwen3moe"};
     const struct device_options machine = {.thread_count = 1 + seed % 2, .mask = cpu_default()};
     *rig = (struct rig){.chooses = setting[2] != NULL};
     random_init(&rig->random, seed);
-    struct tiny_model tiny = tiny_model_random(&rig->random, families, 5);
+    struct tiny_model tiny = tiny_model_random(&rig->random, tiny_families, TINY_FAMILIES);
     if (rig->chooses) tiny.head_dimension = 32, tiny.window = 0;
     if (rig->chooses && tiny.layer_count == 1) tiny.layer_count = 2; /* one may be dense */
     struct plan plan = {.context_size = CONTEXT,

@@ -80,9 +80,8 @@ static void open_engines(struct rig *rig) {
 static void rig_open(struct rig *rig, uint64_t seed) {
     *rig = (struct rig){0};
     random_init(&rig->random, seed);
-    static const char *const families[] = {"llama", "qwen3", "opt", "qwen3moe"};
     static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_Q8_0, TENSOR_Q4_0};
-    rig->tiny = tiny_model_random(&rig->random, families, 4);
+    rig->tiny = tiny_model_random(&rig->random, tiny_families, TINY_FAMILIES);
     rig->tiny.layer_count = random_between(&rig->random, 4, LAYERS_MAX);
     rig->tiny.tied = random_below(&rig->random, 2);
     rig->tiny.type = types[random_below(&rig->random, 4)];

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/tiny_model.h"
+#include "tensor/half.h"
 
 static const struct span none;
 
@@ -23,15 +24,25 @@ static const float *floats(struct span span) {
     return span_exists(span) ? (const float *)(uintptr_t)(span.buffer->address + span.offset) : NULL;
 }
 
+/* An element of a matrix of F32 or BF16. */
+static double element(const struct matrix *w, size_t row, size_t column) {
+    const uint8_t *data = (const uint8_t *)w->data + row * w->row_bytes;
+    uint16_t half;
+    float value;
+    assert_true(w->type == TENSOR_F32 || w->type == TENSOR_BF16);
+    memcpy(&half, data + column * sizeof half, sizeof half);
+    if (w->type == TENSOR_BF16) return (double)bfloat_to_float(half);
+    memcpy(&value, data + column * sizeof value, sizeof value);
+    return (double)value;
+}
+
 static void multiply(const struct weight *weight, struct span biases, const double *x, double *y,
                      bool accumulate) {
     const struct matrix *w = &weight->matrix;
     const float *bias = floats(biases);
-    assert_int_equal(w->type, TENSOR_F32);
     for (size_t r = 0; r < w->rows; r++) {
-        const float *row = (const float *)(const void *)((const uint8_t *)w->data + r * w->row_bytes);
         double sum = bias != NULL ? (double)bias[r] : 0;
-        for (size_t c = 0; c < w->columns; c++) sum += (double)row[c] * x[c];
+        for (size_t c = 0; c < w->columns; c++) sum += element(w, r, c) * x[c];
         y[r] = accumulate ? y[r] + sum : sum;
     }
 }
@@ -51,7 +62,7 @@ static void norm(const double *x, struct span weight, struct span bias, double e
 static void rotate(const struct model *model, size_t rope, size_t position, double *head) {
     const struct model_config *config = &model->config;
     size_t pairs = (rope == ROPE_SLIDING ? config->sliding_rope_dimension : config->rope_dimension) / 2;
-    if (!config->has_rope) return;
+    if (!config->has_rope || rope == ROPE_NONE) return;
     for (size_t j = 0; j < pairs; j++) {
         size_t a = config->rope_order == ROPE_SPLIT ? j : 2 * j;
         size_t b = config->rope_order == ROPE_SPLIT ? j + pairs : 2 * j + 1;
@@ -183,11 +194,6 @@ static void feed_forward(const struct plain *p, size_t index) {
     free(up);
 }
 
-static const float *embedding_row(const struct weight *weight, size_t row) {
-    const struct matrix *table = &weight->matrix;
-    return (const float *)(const void *)((const uint8_t *)table->data + row * table->row_bytes);
-}
-
 void plain_forward(const struct model *model, const int32_t *tokens, size_t count, double *logits,
                    double *hidden) {
     const struct model_config *config = &model->config;
@@ -199,10 +205,10 @@ void plain_forward(const struct model *model, const int32_t *tokens, size_t coun
         *buffers[i] = calloc(config->layer_count * count * (width + q_size), sizeof(double));
     for (size_t t = 0; t < count; t++)
         for (size_t i = 0; i < width; i++) {
-            p.x[t * width + i] = (double)embedding_row(&model->token_embedding, (size_t)tokens[t])[i];
+            p.x[t * width + i] = element(&model->token_embedding.matrix, (size_t)tokens[t], i);
             if (!config->has_rope)
                 p.x[t * width + i] +=
-                    (double)embedding_row(&model->position_embedding, t + config->position_offset)[i];
+                    element(&model->position_embedding.matrix, t + config->position_offset, i);
         }
     for (size_t l = 0; l < config->layer_count; l++) {
         attention(&p, l);

@@ -82,8 +82,7 @@ static struct forward_options options_of(const struct rig *rig, size_t rows, siz
 static void rig_open(struct rig *rig, uint64_t seed) {
     *rig = (struct rig){0};
     random_init(&rig->random, seed);
-    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt", "qwen3moe"};
-    const struct tiny_model tiny = tiny_model_random(&rig->random, families, 5);
+    const struct tiny_model tiny = tiny_model_random(&rig->random, tiny_families, TINY_FAMILIES);
     const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
     tiny_model_load(&tiny, "blocks", &device, &rig->device, &rig->model);
     kernels_init(&rig->kernels, cpu_default());

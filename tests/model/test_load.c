@@ -23,12 +23,11 @@ static enum status load(const struct tiny_model *tiny, struct error *error) {
 
 static void test_families_load(void **state) {
     (void)state;
-    static const char *const families[] = {"llama", "qwen2", "qwen3", "opt", "qwen3moe"};
     static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16};
-    for (size_t f = 0; f < 5; f++)
+    for (size_t f = 0; f < TINY_FAMILIES; f++)
         for (size_t t = 0; t < 3; t++)
             for (int tied = 0; tied < 2; tied++) {
-                struct tiny_model tiny = tiny_model_default(families[f]);
+                struct tiny_model tiny = tiny_model_default(tiny_families[f]);
                 struct error error;
                 tiny.type = types[t];
                 tiny.vector_type = types[2 - t];
@@ -52,6 +51,8 @@ static const struct bad bad_files[] = {
     {"llama", {.omit = "output_norm.weight"}, "tensor output_norm.weight: missing"},
     {"qwen2", {.omit = "blk.0.attn_k.bias"}, "tensor blk.0.attn_k.bias: missing"},
     {"qwen3", {.omit = "blk.1.attn_k_norm.weight"}, "tensor blk.1.attn_k_norm.weight: missing"},
+    {"seed_oss", {.omit = "blk.1.post_attention_norm.weight"}, "post_attention_norm.weight: missing"},
+    {"seed_oss", {.extra = "blk.0.ffn_norm.weight"}, "blk.0.ffn_norm.weight: not part of family seed_oss"},
     {"opt", {.omit = "position_embd.weight"}, "tensor position_embd.weight: missing"},
     {"opt", {.omit = "blk.1.ffn_down.bias"}, "tensor blk.1.ffn_down.bias: missing"},
     {"llama",
@@ -73,7 +74,9 @@ static const struct bad bad_files[] = {
     {"llama", {.extra = "blk.0.attn_qkv.weight"}, "blk.0.attn_qkv.weight: not part of"},
     {"llama", {.extra = "blk.0.attn_q.scale"}, "blk.0.attn_q.scale: shape: found [64], expected [1] in F32"},
     {"llama", {.extra = "token_embd.scale"}, "token_embd.scale: not part of"},
-    {"falcon", {0}, "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, opt"},
+    {"falcon",
+     {0},
+     "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, smollm3, seed_oss, opt"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},

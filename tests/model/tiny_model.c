@@ -31,10 +31,13 @@ struct writer {
     char key[96];
 };
 
+const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3",   "opt",
+                                                  "qwen3moe", "smollm3", "seed_oss"};
+
 struct tiny_model tiny_model_default(const char *family) {
     bool opt = strcmp(family, "opt") == 0, experts = strcmp(family, "qwen3moe") == 0;
     return (struct tiny_model){.family = family,
-                               .layer_count = 2,
+                               .layer_count = strcmp(family, "smollm3") == 0 ? 4 : 2, /* the last one: no rotation */
                                .hidden_size = 64,
                                .head_count = 4,
                                .kv_head_count = opt ? 4 : 2,
@@ -169,7 +172,8 @@ static void add_bias(struct writer *w, const char *name, size_t count) { add(w, 
 
 static void add_layer(struct writer *w, size_t layer) {
     const struct tiny_model *t = w->tiny;
-    bool opt = is(t->family, "opt"), biased = opt || is(t->family, "qwen2");
+    bool opt = is(t->family, "opt"), seed_oss = is(t->family, "seed_oss");
+    const bool biased = opt || seed_oss || is(t->family, "qwen2");
     const int32_t own = t->kv_heads != NULL ? t->kv_heads[layer] : (int32_t)t->kv_head_count;
     const size_t kv_heads = own > 0 ? (size_t)own : 1; /* a number that is refused */
     const bool slides = t->slides != NULL && t->slides[layer] != 0,
@@ -183,7 +187,7 @@ static void add_layer(struct writer *w, size_t layer) {
     if (stores) add_matrix(w, LAYER("attn_k.weight"), kv_size, t->hidden_size);
     if (stores) add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
     add_output(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
-    add_norm(w, LAYER("ffn_norm.weight"), t->hidden_size);
+    add_norm(w, seed_oss ? LAYER("post_attention_norm.weight") : LAYER("ffn_norm.weight"), t->hidden_size);
     if (t->expert_count > 0) {
         add(w, LAYER("ffn_gate_inp.weight"), t->expert_count, t->hidden_size, 0,
             4.0F / sqrtf((float)t->hidden_size));
@@ -272,6 +276,7 @@ size_t random_between(struct random *random, size_t min, size_t max) {
 struct tiny_model tiny_model_random(struct random *random, const char *const *families, size_t family_count) {
     struct tiny_model tiny = tiny_model_default(families[random_below(random, family_count)]);
     tiny.layer_count = random_between(random, 1, 3);
+    if (is(tiny.family, "smollm3")) tiny.layer_count = 4; /* the last one: no rotation */
     tiny.seed = random_next(random) & 0xffff;
     tiny.head_dimension = 32;
     if (is(tiny.family, "opt")) tiny.head_count = tiny.kv_head_count = 2; /* it has no key_length */

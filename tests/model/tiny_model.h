@@ -38,6 +38,10 @@ struct tiny_model {
     const char *text;    /* or this text */
 };
 
+/* Every family, llama first; the tests of all of them walk it. */
+enum { TINY_FAMILIES = 7 };
+extern const char *const tiny_families[TINY_FAMILIES];
+
 /* Sensible sizes for a family: GQA for llama, qwen2 and qwen3, MHA for opt. */
 struct tiny_model tiny_model_default(const char *family);
 
@@ -67,7 +71,7 @@ void tiny_model_load_on(const struct tiny_model *tiny, const char *name, struct 
 void tiny_model_tokens(const struct tiny_model *tiny, struct random *random, int32_t *tokens, size_t count);
 
 /* Logits of every token by the formulas, in double, without cache or blocks: [count][vocabulary_size].
- * The model's matrices must be F32.  hidden, when not NULL: the residual stream after every layer,
+ * The model's matrices must be F32 or BF16.  hidden, when not NULL: the residual stream after every layer,
  * [layer_count][count][hidden_size]. */
 void plain_forward(const struct model *model, const int32_t *tokens, size_t count, double *logits,
                    double *hidden);

@@ -10,8 +10,9 @@ bfloat16, so that the 16-bit file holds exactly what was computed with. golden.s
 input_ids [tokens], hidden [layers][tokens][hidden] (the residual stream after each layer; the final norm not
 applied) and logits of every eighth token, [7, 15, ...][vocabulary].
 
-Mixtures of experts are GGUF files (model.gguf), with the names and shapes that llama.cpp's converter writes: loam imports
-no such folders. Their golden.safetensors has the router's picks as well, [layers][tokens][used], best first. A
+Families that loam does not import from folders are GGUF files (model.gguf), with the keys, names and shapes that
+llama.cpp's converter writes. golden.safetensors of mixtures of experts has the router's picks as well,
+[layers][tokens][used], best first. A
 seed is rejected where the last expert that is picked and the first that is not are closer than NEAR in any router's
 scores: what 16 bits of K and V change would pick another."""
 import json
@@ -28,7 +29,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 TOKENS, NEAR = 56, 1e-2
 BASE = dict(vocab_size=288, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
             intermediate_size=48, rms_norm_eps=1e-5, max_position_embeddings=64, rope_theta=10000.0,
-            bos_token_id=0, eos_token_id=1, tie_word_embeddings=True, hidden_act="silu", torch_dtype="bfloat16")
+            bos_token_id=0, eos_token_id=1, pad_token_id=1, tie_word_embeddings=True, hidden_act="silu", torch_dtype="bfloat16")
 LLAMA = dict(BASE, model_type="llama", architectures=["LlamaForCausalLM"], attention_bias=False, mlp_bias=False)
 QWEN2 = dict(BASE, model_type="qwen2", architectures=["Qwen2ForCausalLM"], num_attention_heads=2, num_key_value_heads=1,
              rms_norm_eps=1e-6, use_sliding_window=False)
@@ -56,6 +57,10 @@ CASES = {
                      attention_bias=False, use_sliding_window=False, tie_word_embeddings=False, num_experts=8,
                      num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=True, decoder_sparse_step=1,
                      mlp_only_layers=[]),
+    "smollm3": dict(LLAMA, model_type="smollm3", architectures=["SmolLM3ForCausalLM"], num_hidden_layers=4,
+                    no_rope_layer_interval=4, use_sliding_window=False),
+    "seed-oss": dict(BASE, model_type="seed_oss", architectures=["SeedOssForCausalLM"], rms_norm_eps=1e-6,
+                     attention_bias=True, attention_out_bias=False, mlp_bias=False, tie_word_embeddings=False),
 }
 
 
@@ -76,6 +81,7 @@ def tokenizer_json():
 
 
 def randomise(model, generator):
+    favour = 2.0 if len(layers_of(model)) == 2 else 1.0  # the differences of K in 16 bits grow by layers
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() == 1 and name.endswith("norm.weight"):
@@ -85,7 +91,7 @@ def randomise(model, generator):
         elif "embed" in name:
             value = 0.5 * noise
         else:  # q and k larger, so that softmax has a clear favourite
-            value = noise * (2.0 if ".q_proj" in name or ".k_proj" in name else 1.0) / parameter.shape[-1] ** 0.5
+            value = noise * (favour if ".q_proj" in name or ".k_proj" in name else 1.0) / parameter.shape[-1] ** 0.5
         parameter.data = value.to(torch.bfloat16).float()
 
 
@@ -93,23 +99,39 @@ def layers_of(model):
     return model.model.decoder.layers if model.config.model_type == "opt" else model.model.layers
 
 
+# What llama.cpp's converter calls each family, and where it differs from llama's tensors. permutes: rows of q and k are
+# in the order of adjacent pairs.
+GGUF = {
+    "qwen3_moe": dict(name="qwen3moe"),
+    "smollm3": dict(name="smollm3", permutes=True),
+    "seed_oss": dict(name="seed_oss", ffn_norm="post_attention_norm"),
+}
+TENSORS = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+           "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+           "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.gate",
+           "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+
+
 def write_gguf(model, config, path):
     """As llama.cpp's converter writes it: matrices in bfloat16, vectors and the router in float32."""
     import gguf  # only here
-    writer = gguf.GGUFWriter(path, "qwen3moe")
+    family = GGUF[config["model_type"]]
+    writer = gguf.GGUFWriter(path, family["name"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
+    if "head_dim" in config:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_expert_count(config["num_experts"])
-    writer.add_expert_used_count(config["num_experts_per_tok"])
-    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "num_experts" in config:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
 
     def add(name, value):
         value = value.detach().float().contiguous().numpy()
@@ -119,18 +141,27 @@ def write_gguf(model, config, path):
         writer.add_tensor(name, bits.view(numpy.uint8).reshape(*value.shape[:-1], -1),
                           raw_dtype=gguf.GGMLQuantizationType.BF16)
 
+    def permuted(value, heads):
+        return value.reshape(heads, 2, value.shape[0] // heads // 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
+
     state = model.state_dict()
     add("token_embd.weight", state["model.embed_tokens.weight"])
     add("output_norm.weight", state["model.norm.weight"])
-    add("output.weight", state["lm_head.weight"])
-    names = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-             "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
-             "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.gate"}
+    if not config["tie_word_embeddings"]:
+        add("output.weight", state["lm_head.weight"])
     for layer in range(config["num_hidden_layers"]):
         ours, theirs = f"blk.{layer}.", f"model.layers.{layer}."
-        for name, source in names.items():
-            add(ours + name + ".weight", state[theirs + source + ".weight"])
-        both = state[theirs + "mlp.experts.gate_up_proj"]  # [experts][gate rows, then up rows][hidden]
+        for name, source in TENSORS.items():
+            for kind in ("weight", "bias"):
+                value = state.get(f"{theirs}{source}.{kind}")
+                if value is None:
+                    continue
+                if family.get("permutes") and name in ("attn_q", "attn_k"):
+                    value = permuted(value, config["num_attention_heads" if name == "attn_q" else "num_key_value_heads"])
+                add(f"{ours}{family.get('ffn_norm', name) if name == 'ffn_norm' else name}.{kind}", value)
+        both = state.get(theirs + "mlp.experts.gate_up_proj")  # [experts][gate rows, then up rows][hidden]
+        if both is None:
+            continue
         size = config["moe_intermediate_size"]
         add(ours + "ffn_gate_exps.weight", both[:, :size])
         add(ours + "ffn_up_exps.weight", both[:, size:])
@@ -141,34 +172,42 @@ def write_gguf(model, config, path):
     writer.close()
 
 
-def make_experts(folder, config, seed):
-    """The case with the first seed from `seed` on whose routers have no near ties."""
+def make_file(folder, config, seed):
+    """The case as a GGUF file, with the first seed from `seed` on whose routers, if there are any, have no near ties."""
     os.makedirs(folder, exist_ok=True)
-    used, near = config["num_experts_per_tok"], 0.0
+    near = 0.0
     while near < NEAR:
         generator = torch.Generator().manual_seed(seed)
         made = AutoConfig.for_model(**config)
         model = AutoModelForCausalLM.from_config(made, attn_implementation="eager").float().eval()
         randomise(model, generator)
+        if config["tie_word_embeddings"]:
+            model.tie_weights()
         ids = torch.randint(2, config["vocab_size"], (1, TOKENS), generator=generator)
         ids[0, 0] = 0
         hidden, inputs = [], []
+        mixtures = [layer.mlp for layer in layers_of(model) if hasattr(layer.mlp, "gate")]
         for layer in layers_of(model):
             layer.register_forward_hook(lambda module, given, output: hidden.append(
                 (output[0] if isinstance(output, tuple) else output).reshape(TOKENS, -1)))
-            layer.mlp.register_forward_pre_hook(lambda module, given: inputs.append(given[0].reshape(TOKENS, -1)))
+        for mixture in mixtures:
+            mixture.register_forward_pre_hook(lambda module, given: inputs.append(given[0].reshape(TOKENS, -1)))
         with torch.no_grad():
             logits = model(ids).logits[0]
-            scores = [x @ layer.mlp.gate.weight.T for x, layer in zip(inputs, layers_of(model))]
-        sorted_scores = [score.sort(dim=-1, descending=True).values for score in scores]
-        near = min(float((s[:, used - 1] - s[:, used]).min()) for s in sorted_scores)
+            scores = [x @ mixture.gate.weight.T for x, mixture in zip(inputs, mixtures)]
+        near = NEAR
+        for score in scores:
+            used = config["num_experts_per_tok"]
+            best = score.sort(dim=-1, descending=True).values
+            near = min(near, float((best[:, used - 1] - best[:, used]).min()))
         seed += 1000
-    picks = torch.stack([score.topk(used, dim=-1).indices for score in scores])
     write_gguf(model, config, os.path.join(folder, "model.gguf"))
-    save_file({"input_ids": ids[0].to(torch.int32), "hidden": torch.stack(hidden).contiguous(),
-               "logits": logits[7::8].contiguous(), "picks": picks.to(torch.int32).contiguous()},
-              os.path.join(folder, "golden.safetensors"))
-    print(f"{folder}: seed {seed - 1000}, nearest scores {near:.3f}, logits within +-{logits.abs().max():.2f}, "
+    golden = {"input_ids": ids[0].to(torch.int32), "hidden": torch.stack(hidden).contiguous(),
+              "logits": logits[7::8].contiguous()}
+    if scores:
+        golden["picks"] = torch.stack([s.topk(used, dim=-1).indices for s in scores]).to(torch.int32).contiguous()
+    save_file(golden, os.path.join(folder, "golden.safetensors"))
+    print(f"{folder}: seed {seed - 1000}, logits within +-{logits.abs().max():.2f}, "
           f"hidden within +-{torch.stack(hidden).abs().max():.2f}")
 
 
@@ -202,7 +241,7 @@ def main():
     out = sys.argv[1]
     for index, (name, config) in enumerate(CASES.items()):
         if len(sys.argv) == 2 or name in sys.argv[2:]:
-            (make_experts if "num_experts" in config else make)(os.path.join(out, name), config, 1000 + index)
+            (make_file if config["model_type"] in GGUF else make)(os.path.join(out, name), config, 1000 + index)
     with open(os.path.join(out, "VERSIONS"), "w") as file:
         file.write(f"torch {torch.__version__.split('+')[0]}\ntransformers {transformers.__version__}\n")
 
