@@ -459,8 +459,7 @@ extern const struct counter_table fetch_counters;
  * hit; a miss is read from its chunk into a slot that CLOCK gives; read where they lie (direct) are units of chunks
  * that are not complete, of chunks in the device's memory, and misses for which this step's units leave no slot. The
  * rows are the only ones of their sequences. Lists are whole units, but for the last. What a slot has is never the
- * only copy; slots are emptied when their sequence is cut back. NULL where the device reads the host's memory as its
- * own. */
+ * only copy; slots are emptied when their sequence is cut back. */
 struct fetch_operation {
     const struct rows_item *items;
     size_t item_count, kv_head_count;

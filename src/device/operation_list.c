@@ -261,15 +261,16 @@ static void take_candidates(const struct choose_operation *choose) {
     }
 }
 
-static void take_lists(const struct attend_rows_operation *attend) {
-    if (!span_exists(attend->at.step)) return;
-    const struct step_row *rows = reached(attend->at.step);
-    const struct step_list *lists = reached(attend->at.limits);
-    for (size_t i = 0; i < attend->item_count; i++) {
-        struct rows_item *item = OWN(&attend->items[i], struct rows_item);
+static void take_lists(const struct rows_item *items, size_t item_count, size_t kv_head_count,
+                       const struct step_lists *at) {
+    if (!span_exists(at->step)) return;
+    const struct step_row *rows = reached(at->step);
+    const struct step_list *lists = reached(at->limits);
+    for (size_t i = 0; i < item_count; i++) {
+        struct rows_item *item = OWN(&items[i], struct rows_item);
         item->position = rows[item->row].position;
-        for (size_t head = 0; head < attend->kv_head_count; head++)
-            OWN(item->lists, struct row_list)[head].count = lists[i * attend->kv_head_count + head].count;
+        for (size_t head = 0; head < kv_head_count; head++)
+            OWN(item->lists, struct row_list)[head].count = lists[i * kv_head_count + head].count;
     }
 }
 
@@ -278,11 +279,16 @@ void operation_launch_now(struct operation *operation, const struct device_opera
     const struct append_operation *append = &operation->as.append;
     const struct attend_operation *attend = &operation->as.attend;
     const struct key_index_build_operation *build = &operation->as.key_index_build;
+    const struct fetch_operation *fetch = &operation->as.fetch;
+    const struct attend_rows_operation *rows = &operation->as.attend_rows;
     if (operation->kind == OPERATION_APPEND) take_positions(append->items, append->item_count, append->step);
     if (operation->kind == OPERATION_ATTEND) take_positions(attend->items, attend->item_count, attend->step);
     if (operation->kind == OPERATION_KEY_INDEX_BUILD)
         take_positions(build->items, build->item_count, build->step);
     if (operation->kind == OPERATION_CHOOSE) take_candidates(&operation->as.choose);
-    if (operation->kind == OPERATION_ATTEND_ROWS) take_lists(&operation->as.attend_rows);
+    if (operation->kind == OPERATION_FETCH)
+        take_lists(fetch->items, fetch->item_count, fetch->kv_head_count, &fetch->at);
+    if (operation->kind == OPERATION_ATTEND_ROWS)
+        take_lists(rows->items, rows->item_count, rows->kv_head_count, &rows->at);
     operation_launch(operation, operations, stream);
 }

@@ -26,7 +26,7 @@ enum operation_kind {
     OPERATION_ATTEND_ROWS,
 };
 
-/* Those that graphs have (device.h), and fetch: X(kind, name). */
+/* Those that graphs have (device.h): X(kind, name). */
 #define DENSE_OPERATIONS_OF_GRAPHS(X) \
     X(EMBED, embed)                   \
     X(MATMUL, matmul)                 \
@@ -42,7 +42,7 @@ enum operation_kind {
     X(ATTEND_ROWS, attend_rows)
 /* Of devices that have them. */
 #define EXPERT_OPERATIONS_OF_GRAPHS(X) X(ROUTE, route) X(MATMUL_EXPERTS, matmul_experts)
-#define OPERATIONS_OF_GRAPHS(X)        DENSE_OPERATIONS_OF_GRAPHS(X) CHOOSING_OPERATIONS_OF_GRAPHS(X)
+#define OPERATIONS_OF_GRAPHS(X)        DENSE_OPERATIONS_OF_GRAPHS(X) CHOOSING_OPERATIONS_OF_GRAPHS(X) X(FETCH, fetch)
 
 struct operation {
     struct operation *next; /* in the order in which they were added */

@@ -577,6 +577,7 @@ static void stage_rows(struct record *record, struct attend_rows_operation *rows
     rows->times = result_times(record, rows->times);
     stage_span(record, &rows->q);
     stage_span(record, &rows->out);
+    stage_span(record, &rows->places);
     stage_span(record, &rows->sums);
     stage_span(record, &rows->scores);
 }
@@ -668,6 +669,7 @@ static void queue_listed(struct stream *stream, enum operation_kind kind, const 
     }
 
 DENSE_OPERATIONS_OF_GRAPHS(DENSE)
+DENSE(FETCH, fetch)
 EXPERT_OPERATIONS_OF_GRAPHS(DENSE)
 
 static void queued_update_places(struct stream *stream, const struct update_places_operation *operation) {
@@ -845,6 +847,7 @@ static const struct device_operations OPERATIONS = {
     .key_index_build = captured_key_index_build,
     .compare_labels = queued_compare_labels,
     .choose = captured_choose,
+    .fetch = queued_fetch,
     .attend_rows = captured_attend_rows,
     .add_mass = queued_add_mass,
     .mass_bound = queued_mass_bound,

@@ -16,6 +16,7 @@
 #include "seed.h"
 
 enum { PROMPT = 700, STEPS = 5, CONTEXT = 768, RUNS = 2 };
+static const char UNITS[] = "page=8,sinks=8,recent=16,dense=0";
 
 struct rig {
     struct random random;
@@ -23,7 +24,9 @@ struct rig {
     enum { ALIKE, DIFFER, SHARE } layers; /* of the model */
     const char *set;                      /* of plans on disk; NULL: nothing */
     bool is_ample;                        /* their RAM */
-    uint64_t late; /* operations that ran behind the call that launched them */
+    uint64_t unit_bytes; /* K and V in RAM, behind so many bytes of slots, and units of 8 tokens; 0: not so */
+    struct fetch_counts fetched; /* by the engine that answered last */
+    uint64_t late;               /* operations that ran behind the call that launched them */
 };
 
 static void open_model(const struct rig *rig, struct decode_rig *on, const char *name,
@@ -74,7 +77,10 @@ static struct plan plan_of(struct rig *rig, const struct preset *preset, const c
     if (folder != NULL) assert_ok(plan_set_disk(&plan, folder, strlen(folder), 0, error), *error);
     const char *in_f16 = rig->layers == SHARE && has_codec(preset) ? "codec=f16" : NULL,
                *set = rig->set != NULL ? rig->set : in_f16;
-    assert_ok(plan_set_axes(&plan, preset->name, folder != NULL ? set : NULL, keep, error), *error);
+    const char *in_ram = rig->unit_bytes > 0 ? UNITS : NULL;
+    assert_ok(plan_set_axes(&plan, preset->name, folder != NULL ? set : in_ram, keep, error), *error);
+    plan.rows_in_host = rig->unit_bytes > 1;
+    plan.unit_bytes = plan.rows_in_host ? rig->unit_bytes : 0;
     if (plan.mixes_pages) {
         plan.fractions.layer_count = DECODE_RIG_LAYERS;
         memcpy(plan.fractions.sixteenths, fractions, sizeof fractions);
@@ -107,6 +113,7 @@ static float *answers(struct rig *rig, struct decode_rig *on, const struct prese
         float *steps = decode_rig_steps(on, engine, sequence, STEPS);
         memcpy(all + i * floats, steps, floats * sizeof *all);
         free(steps);
+        assert_ok(engine_fetch_counts(engine, &rig->fetched, &on->error), on->error);
         assert_ok(sequence_flush(sequence, &on->error), on->error);
         if (disk && !rig->is_ample) assert_true(engine_tier_statistics(engine).read_pages > 0);
         assert_int_equal(sequence_reused_tokens(sequence) > 0, i > 0);
@@ -153,6 +160,34 @@ static void presets(struct rig *rig, bool disk) {
 static void in_ram(void **state) { presets(*state, false); }
 static void on_disk(void **state) { presets(*state, true); }
 
+/* Slots change no bit, be they many or few; nor does a launch of a captured step. */
+static void behind_slots(void **state) {
+    struct rig *rig = *state;
+    const struct preset *hata = NULL;
+    for (size_t i = 0; i < preset_count; i++)
+        if (strcmp(preset_table[i]->name, "hata") == 0) hata = preset_table[i];
+    assert_non_null(hata);
+    rig->unit_bytes = 1; /* the same choice, all in memory */
+    float *expected = answers(rig, &rig->cpu, hata, false);
+    uint64_t hits = 0;
+    assert_true(rig->fetched.hits + rig->fetched.misses + rig->fetched.direct == 0);
+    for (size_t n = 0; n < 2; n++) {
+        rig->unit_bytes = n == 0 ? 4 << 20 : 160 << 10;
+        float *found = answers(rig, &rig->cpu, hata, false);
+        assert_memory_equal(found, expected, STEPS * rig->cpu.width * sizeof *found);
+        const struct fetch_counts on_cpu = rig->fetched;
+        assert_true(on_cpu.hits > 0 && on_cpu.misses > 0 && on_cpu.direct > 0 && on_cpu.absent == 0);
+        if (n == 0) hits = on_cpu.hits;
+        assert_true(on_cpu.misses > on_cpu.direct); /* each step of a graph takes slots of earlier ones */
+        assert_int_equal(on_cpu.hits<hits, n> 0);   /* slots are too few */
+        same_answers(rig, hata, false);
+        assert_memory_equal(&rig->fetched, &on_cpu, sizeof on_cpu);
+        free(found);
+    }
+    rig->unit_bytes = 0;
+    free(expected);
+}
+
 /* What layers that share KV cannot have: pages in 4 bits, and a key index on disk. */
 static void differing_on_disk(void **state) {
     struct rig *rig = *state;
@@ -166,8 +201,10 @@ static void differing_on_disk(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(in_ram), cmocka_unit_test(on_disk)};
+    const struct CMUnitTest alike[] = {cmocka_unit_test(in_ram), cmocka_unit_test(behind_slots),
+                                       cmocka_unit_test(on_disk)};
     const struct CMUnitTest differing[] = {cmocka_unit_test(differing_on_disk)};
-    const int failed = cmocka_run_group_tests(tests, open_alike, rig_close) +
+    const int failed = cmocka_run_group_tests(alike, open_alike, rig_close) +
                        cmocka_run_group_tests(differing, open_differing, rig_close);
     return failed + cmocka_run_group_tests(tests, open_sharing, rig_close);
 }

@@ -25,7 +25,8 @@ struct rows_run {
     size_t attend_first[ROWS_MAX]; /* unit of head 0 of each; also the index of its first partial */
     float *partials; /* [attend unit][partial_stride]: m[group], s[group], o[group][v_dimension] */
     size_t partial_stride;
-    size_t chunk_count; /* of a sequence, at most */
+    size_t chunk_count; /* that a unit looks up, at most: of a sequence, or units of a list */
+    size_t range_rows;  /* of a unit, at most; with places */
     uint8_t *threads;
     size_t thread_bytes;
     size_t units[PHASE_COUNT], next[PHASE_COUNT];
@@ -35,8 +36,10 @@ struct rows_run {
  * rows of the next. */
 struct rows_thread {
     void **chunks[2]; /* [chunk_count]: those that a unit's rows lie in, in the form that is attended to */
-    size_t current;   /* of the two, which one the unit has */
-    uint8_t *scratch; /* of the kernel */
+    const uint32_t *rows[2]; /* the unit's rows in them: the list, or */
+    uint32_t *renamed[2];    /* [range_rows] */
+    size_t current;          /* of the two, which one the unit has */
+    uint8_t *scratch;        /* of the kernel */
 };
 
 /* `count` rows of the list of one KV head of an item. */
@@ -76,8 +79,8 @@ static size_t same_form(const struct kv_view *view, size_t head, const uint32_t 
 
 /* The chunks of the unit's rows, which need not ascend (attention/list_buffer.h).  Where they lie close together all
  * chunks between them are looked up, which takes no branch that is hard to predict. */
-static void find_chunks(const struct rows_run *run, size_t unit, void **chunks) {
-    const struct rows_part part = part_of(run, unit);
+static void find_listed(const struct rows_run *run, const struct rows_part *of, void **chunks) {
+    const struct rows_part part = *of;
     const struct kv_view *view = &run->items[part.item].view;
     const uint32_t *places = cpu_places(view->chunks) + part.head * view->chunk_stride;
     const uint32_t *forms = cpu_places(view->quantized) != NULL
@@ -103,6 +106,33 @@ static void find_chunks(const struct rows_run *run, size_t unit, void **chunks) 
     }
 }
 
+/* Where fetch has left the list's units of 8 tokens: each is taken as the first of a chunk of its own. */
+static void find_units(const struct rows_run *run, const struct rows_part *part, void **chunks,
+                       uint32_t *rows) {
+    const struct attend_rows_operation *operation = run->operation;
+    const size_t index = (size_t)(run->items - operation->items) + part->item;
+    const uint64_t *places = (const uint64_t *)cpu_address(operation->places) +
+                             (index * operation->kv_head_count + part->head) * operation->place_stride;
+    const size_t first = part->begin / KV_BLOCK_TOKENS;
+    ASSERT(cpu_places(run->items[part->item].view.quantized) == NULL);
+    for (size_t i = 0; i < part->count; i++) {
+        const size_t unit = (part->begin + i) / KV_BLOCK_TOKENS;
+        ASSERT(places[unit] != 0);
+        chunks[unit - first] = (void *)(uintptr_t)places[unit];
+        rows[i] = (uint32_t)((unit - first) * KV_CHUNK_TOKENS) + part->list[i] % KV_BLOCK_TOKENS;
+    }
+}
+
+static void find_chunks(const struct rows_run *run, size_t unit, struct rows_thread *thread, size_t which) {
+    const struct rows_part part = part_of(run, unit);
+    const bool has_places = span_exists(run->operation->places);
+    thread->rows[which] = has_places ? thread->renamed[which] : part.list;
+    if (has_places)
+        find_units(run, &part, thread->chunks[which], thread->renamed[which]);
+    else
+        find_listed(run, &part, thread->chunks[which]);
+}
+
 /* Rows of a part, all in one form, and the place of their partial. */
 struct rows_piece {
     size_t first, count; /* of the part */
@@ -118,7 +148,7 @@ static void attend_piece(const struct rows_run *run, const struct rows_part *par
     struct attention_gather_args args = {
         .layout = run->kv,
         .chunks = (const void *const *)thread->chunks[thread->current],
-        .rows = part->list + piece->first,
+        .rows = thread->rows[thread->current] + piece->first,
         .row_count = piece->count,
         .q = cpu_floats(run->operation->q) + item->row * run->operation->q_stride +
              part->head * run->group * run->kv->k_dimension,
@@ -139,7 +169,7 @@ static void attend_piece(const struct rows_run *run, const struct rows_part *par
         const struct kv_view *next_view = &run->items[next.item].view;
         bool next_quantized;
         args.then_chunks = (const void *const *)thread->chunks[!thread->current];
-        args.then_rows = next.list;
+        args.then_rows = thread->rows[!thread->current];
         args.then_count = same_form(next_view, next.head, next.list, next.count, &next_quantized);
         if (next_quantized) args.then_count = 0;
     }
@@ -211,23 +241,27 @@ static size_t draw(struct rows_run *run, enum rows_phase phase) {
 static struct rows_thread thread_of(const struct rows_run *run, const struct pool_worker *worker) {
     uint8_t *memory = run->threads + worker->index * run->thread_bytes;
     const size_t table = align_up(run->chunk_count * sizeof(void *), 64);
-    return (struct rows_thread){.chunks = {(void **)(void *)memory, (void **)(void *)(memory + table)},
-                                .scratch = memory + 2 * table};
+    const size_t rows = align_up(run->range_rows * sizeof(uint32_t), 64);
+    uint8_t *renamed = memory + 2 * table;
+    return (struct rows_thread){
+        .chunks = {(void **)(void *)memory, (void **)(void *)(memory + table)},
+        .renamed = {(uint32_t *)(void *)renamed, (uint32_t *)(void *)(renamed + rows)},
+        .scratch = renamed + 2 * rows};
 }
 
 static void rows_task(void *context, const struct pool_worker *worker) {
     struct rows_run *run = context;
     struct rows_thread thread = thread_of(run, worker);
     size_t unit = draw(run, PHASE_ATTEND), units = run->units[PHASE_ATTEND];
-    if (unit < units) find_chunks(run, unit, thread.chunks[thread.current]);
+    if (unit < units) find_chunks(run, unit, &thread, thread.current);
     while (unit < units) {
         const bool early = cpu_draws_early(worker, unit, units);
         size_t then = early ? draw(run, PHASE_ATTEND) : SIZE_MAX;
-        if (then < units) find_chunks(run, then, thread.chunks[!thread.current]);
+        if (then < units) find_chunks(run, then, &thread, !thread.current);
         attend_unit(run, unit, then, &thread);
         unit = early ? then : draw(run, PHASE_ATTEND);
         thread.current = !thread.current;
-        if (!early && unit < units) find_chunks(run, unit, thread.chunks[thread.current]);
+        if (!early && unit < units) find_chunks(run, unit, &thread, thread.current);
     }
     cpu_barrier(worker);
     while ((unit = draw(run, PHASE_FINISH)) < run->units[PHASE_FINISH]) finish_unit(run, unit);
@@ -263,7 +297,14 @@ static bool plan_scratch(struct rows_run *run, struct cpu_device *device) {
     size_t used = 0;
     for (size_t i = 0; i < run->item_count; i++)
         run->chunk_count = max_size(run->chunk_count, (size_t)(run->items[i].position / KV_CHUNK_TOKENS + 1));
+    if (span_exists(run->operation->places)) {
+        for (size_t i = 0; i < run->item_count; i++)
+            for (size_t head = 0; head < run->operation->kv_head_count; head++)
+                run->range_rows = max_size(run->range_rows, (size_t)head_ranges(&run->items[i], head).rows);
+        run->chunk_count = max_size(run->chunk_count, run->range_rows / KV_BLOCK_TOKENS + 2);
+    }
     run->thread_bytes = 2 * align_up(run->chunk_count * sizeof(void *), 64) +
+                        2 * align_up(run->range_rows * sizeof(uint32_t), 64) +
                         align_up(max_size(kernels->gather_scratch_bytes(run->group, run->kv),
                                           kernels->gather_q4_scratch_bytes(run->group, run->kv)) +
                                      run->partial_stride * sizeof(float),

@@ -156,6 +156,7 @@ static const struct device_operations CPU_OPERATIONS = {
     .key_index_build = cpu_captured_key_index_build,
     .compare_labels = cpu_compare_labels,
     .choose = cpu_captured_choose,
+    .fetch = cpu_captured_fetch,
     .attend_rows = cpu_captured_attend_rows,
     .add_mass = cpu_add_mass,
     .mass_bound = cpu_mass_bound,

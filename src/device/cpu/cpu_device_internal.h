@@ -126,6 +126,7 @@ void cpu_gather(struct stream *stream, const struct gather_operation *operation)
 void cpu_key_index_build(struct stream *stream, const struct key_index_build_operation *operation);
 void cpu_compare_labels(struct stream *stream, const struct compare_labels_operation *operation);
 void cpu_choose(struct stream *stream, const struct choose_operation *operation);
+void cpu_fetch(struct stream *stream, const struct fetch_operation *operation);
 void cpu_attend_rows(struct stream *stream, const struct attend_rows_operation *operation);
 void cpu_add_mass(struct stream *stream, const struct add_mass_operation *operation);
 void cpu_mass_bound(struct stream *stream, const struct mass_bound_operation *operation);

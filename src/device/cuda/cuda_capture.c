@@ -84,4 +84,3 @@ void cuda_capture_destroy(struct graph *graph) {
             cuda_##name(stream, operation);                                                      \
     }
 OPERATIONS_OF_GRAPHS(CAPTURED)
-CAPTURED(FETCH, fetch)

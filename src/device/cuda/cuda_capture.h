@@ -26,7 +26,6 @@ void cuda_capture_destroy(struct graph *graph);
 #define DECLARE_CAPTURED(KIND, name) \
     void cuda_captured_##name(struct stream *stream, const struct name##_operation *operation);
 OPERATIONS_OF_GRAPHS(DECLARE_CAPTURED)
-DECLARE_CAPTURED(FETCH, fetch)
 #undef DECLARE_CAPTURED
 
 #endif
