@@ -11,7 +11,10 @@
 #include "server/sse.h"
 #include "server/token_text.h"
 
-enum { COMPLETION_TOKENS_DEFAULT = 16 }; /* OpenAI's */
+enum {
+    COMPLETION_TOKENS_DEFAULT = 16, /* OpenAI's */
+    ECHOED_MAX = 1 << 18            /* probabilities of prompts in an answer */
+};
 
 /* ---- the prompts: a string, [string], [id] or [[id]] ---- */
 
@@ -77,6 +80,20 @@ static bool read_log_probabilities(struct ask *ask, struct api_error *error) {
     return true;
 }
 
+/* Each choice has its prompt's probabilities, which take memory, and no time where the prompts are the same. */
+static bool check_echo(const struct ask *ask, struct api_error *error) {
+    const size_t choices = ask->options.choices;
+    uint64_t tokens = 0;
+    for (size_t i = 0; i < ask->choice_count; i += choices)
+        tokens += (uint64_t)ask->choices[i].prompt.count * choices;
+    const uint64_t probabilities = tokens * (ask->options.top_count + 1);
+    if (!ask->wants_prompt_tokens || probabilities <= ECHOED_MAX) return true;
+    return api_error_set(error, 400, "echo",
+                         "'echo' with 'logprobs': found %llu probabilities (tokens of the prompts, times 'n', times "
+                         "'logprobs' + 1), expected at most %d",
+                         (unsigned long long)probabilities, ECHOED_MAX);
+}
+
 static bool read_request(struct ask *ask, struct api_error *error) {
     static const char *const token_max[] = {"max_tokens", "max_completion_tokens", "n_predict"};
     static const char *const refused[] = {"suffix", "chat_template", "images", "documents"};
@@ -94,7 +111,7 @@ static bool read_request(struct ask *ask, struct api_error *error) {
         return false;
     if (best_of != (int64_t)ask->options.choices)
         return api_error_set(error, 400, "best_of", "'best_of': not supported, unless it is 'n'");
-    return read_prompts(ask, error);
+    return read_prompts(ask, error) && check_echo(ask, error);
 }
 
 /* ---- the response ---- */

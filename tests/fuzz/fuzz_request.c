@@ -1,6 +1,6 @@
 /* Any bytes as an HTTP request: its head, then, where the head is taken, its body by the routes of a server with a
  * small context.  Every request ends with one response, whose body is JSON or frames of it, and no prefix of a head
- * that is taken is refused or taken. */
+ * that is taken is refused or taken.  No answer is larger than its bound. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,24 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { CONTEXT_TOKENS = 384, PATIENCE_MS = 200 };
+/* Of an answer, for none and for each byte of its request. */
+enum { ANSWER_BYTES = 16 << 20, ANSWER_BYTES_EACH = 256 };
+
+#ifdef LOAM_FUZZ
+/* For libFuzzer a byte that is new here is as new code is: it goes towards the largest answer for its bytes. */
+__attribute__((section("__libfuzzer_extra_counters"))) static uint8_t answer_reached[256];
+static void note_answer(size_t bytes, size_t request_bytes) {
+    const size_t each = bytes / request_bytes;
+    answer_reached[each < 255 ? each : 255] = 1;
+}
+#else
+static void note_answer(size_t bytes, size_t request_bytes) { (void)bytes, (void)request_bytes; }
+#endif
+
+static void check_size(size_t bytes, size_t request_bytes) {
+    ASSERT(bytes <= ANSWER_BYTES + ANSWER_BYTES_EACH * request_bytes);
+    note_answer(bytes, request_bytes);
+}
 
 static struct server *open_server(void) {
     static struct sampler_options sampling;
@@ -98,7 +116,7 @@ static void check_frames(char *text, size_t length) {
     }
 }
 
-static void read_stream(struct exchange *exchange, int *connection) {
+static void read_stream(struct exchange *exchange, int *connection, size_t request_bytes) {
     size_t length = 0, capacity = 1 << 16;
     char *text = malloc(capacity + 1);
     for (;;) {
@@ -110,23 +128,25 @@ static void read_stream(struct exchange *exchange, int *connection) {
         if (length == capacity) text = realloc(text, (capacity *= 2) + 1);
     }
     text[length] = '\0';
+    check_size(length, request_bytes);
     if (length > 0) check_frames(text, length);
     free(text);
 }
 
-static void read_response(struct exchange *exchange) {
+static void read_response(struct exchange *exchange, size_t request_bytes) {
     int connection = 0;
     enum exchange_progress progress;
     while ((progress = exchange_await(exchange, &connection, suspend, wake)) == EXCHANGE_WAITS)
         if (!wait_until_awake()) exchange_leave(exchange);
     if (progress == EXCHANGE_LEFT) return;
     if (progress == EXCHANGE_HAS_STREAM) {
-        read_stream(exchange, &connection);
+        read_stream(exchange, &connection, request_bytes);
         return;
     }
     const struct exchange_reply_view reply = exchange_take_reply(exchange);
     ASSERT(reply.http_status >= 200 && reply.http_status < 600);
     ASSERT(reply.http_status != 500);
+    check_size(reply.length, request_bytes);
     if (strcmp(reply.content_type, "application/json") == 0) check_json(reply.bytes, reply.length);
     free(reply.bytes);
 }
@@ -154,7 +174,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (leaves)
         exchange_leave(exchange);
     else
-        read_response(exchange);
+        read_response(exchange, size);
     exchange_release(exchange);
     return 0;
 }

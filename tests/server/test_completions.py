@@ -107,6 +107,12 @@ class Completions(Case):
             self.assertEqual(max(one["top_logprobs"][0], key=one["top_logprobs"][0].get),
                              max(echoed["top_logprobs"][cut], key=echoed["top_logprobs"][cut].get))
 
+    def test_echoed_probabilities_are_bounded(self):
+        """One prompt of 400 tokens is read once for 128 choices, each of which would have 21 probabilities a token."""
+        body = {"prompt": [5] * 400, "n": 128, "max_tokens": 1, "echo": True, "logprobs": 20}
+        self.refused(self.server.post(PATH, body), 400, "found 1075200 probabilities", "at most 262144")
+        self.assertEqual(self.server.post(PATH, dict(body, n=3, logprobs=1)).status, 200)
+
     def test_echo_alone_without_an_answer(self):
         ids = self.ids(TEXT)
         body = self.greedy(prompt=ids, echo=True, logprobs=1, max_tokens=0)
