@@ -276,7 +276,9 @@ enum status inputs_open(struct inputs **result, const struct inputs_options *opt
     struct store_match match;
     *result = NULL;
     ASSERT(options->read_chunks > 0);
-    TRY(store_find(options->store, &options->model, &layout, tokens, reused, &match, error));
+    TRY(store_find(options->store,
+                   &(struct store_query){&options->model, &layout, tokens, reused, STORE_LIKE_KIND}, &match,
+                   error));
     if (match.document == 0) return STATUS_OK;
     enum status status = make(result, options, error);
     if (status == STATUS_OK) status = open_found(*result, options, &match, reused, writable, error);

@@ -17,8 +17,8 @@ enum {
 };
 
 struct documents {
-    struct store *store;       /* owned */
-    struct kv_backing backing; /* name: owned */
+    struct store *store;                         /* owned */
+    struct kv_backing backing;                   /* name: owned */
     uint8_t other_kind[STORE_FINGERPRINT_BYTES]; /* of documents by plans with another --suffix */
     char *name;
     bool is_read_only;    /* the folder cannot be written: nothing is saved, and unwritable has the reason */
@@ -29,7 +29,7 @@ struct documents {
     char rows_codecs[KV_GROUPS_MAX][STORE_WORD_MAX];
     bool ignores; /* what it holds: damage was found, and cannot be flagged */
     struct error unwritable;
-    struct error damage; /* of the catalog, as found last; no message: none was */
+    struct error damage;      /* of the catalog, as found last; no message: none was */
     uint64_t limit_bytes;     /* of the folder; 0: none */
     documents_choose *choose; /* NULL: all pages have one form, or the fractions are given */
     bool chosen;              /* the backing's fractions */
@@ -152,7 +152,8 @@ static void set_kind(struct documents *documents, const struct plan *plan, bool 
     struct kv_backing *backing = &documents->backing;
     memcpy(documents->other_kind, backing->model.fingerprint, sizeof documents->other_kind);
     const bool has_chosen = selects && plan->suffix != SUFFIX_DENSE;
-    store_fingerprint_add(has_chosen ? backing->model.fingerprint : documents->other_kind, chosen, sizeof chosen);
+    store_fingerprint_add(has_chosen ? backing->model.fingerprint : documents->other_kind, chosen,
+                          sizeof chosen);
 }
 
 enum status documents_open(struct documents **result, const struct documents_options *options,
@@ -289,17 +290,17 @@ static struct store_layout rows_layout(const struct documents *documents) {
     return rows;
 }
 
-/* A longer prefix than match has, in a document with pages as in layout.  Its key index is of that kind, or is
- * rebuilt from the stored keys. */
-static enum status find_longer(struct documents *documents, const struct store_model *model,
-                               const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
+/* A longer prefix than match has, in a document with pages as in the query's layout.  Its key index is of that kind, or
+ * is rebuilt from the stored keys. */
+static enum status find_longer(struct documents *documents, struct store_query query,
                                struct store_match *match, struct error *error) {
     struct store_match same, other;
-    if (match->prefix_tokens == token_count) return STATUS_OK;
-    TRY(store_find(documents->store, model, layout, tokens, token_count, &same, error));
+    if (match->prefix_tokens == query.token_count) return STATUS_OK;
+    TRY(store_find(documents->store, &query, &same, error));
     if (same.prefix_tokens > match->prefix_tokens) *match = same;
     if (documents->takes_key_index) return STATUS_OK;
-    TRY(store_find_pages(documents->store, model, layout, tokens, token_count, &other, error));
+    query.likeness = STORE_LIKE_PAGES;
+    TRY(store_find(documents->store, &query, &other, error));
     if (other.prefix_tokens > match->prefix_tokens) *match = other;
     return STATUS_OK;
 }
@@ -308,16 +309,19 @@ static enum status find_longer(struct documents *documents, const struct store_m
  * rebuilt. */
 static enum status find(struct documents *documents, const struct kv_backing *backing, const int32_t *tokens,
                         uint64_t token_count, struct store_match *match, struct error *error) {
+    struct store_query query = {&backing->model, &backing->layout, tokens, token_count, STORE_LIKE_KIND};
+    *match = (struct store_match){0};
     if (backing->layout.tail_bytes == 0) {
-        *match = (struct store_match){0};
-        TRY(find_longer(documents, &backing->model, &backing->layout, tokens, token_count, match, error));
+        TRY(find_longer(documents, query, match, error));
     } else {
-        TRY((documents->fixes_fractions ? store_find_same : store_find)(
-            documents->store, &backing->model, &backing->layout, tokens, token_count, match, error));
+        if (documents->fixes_fractions) query.likeness = STORE_LIKE_ALL;
+        TRY(store_find(documents->store, &query, match, error));
     }
     if (documents->takes_rows) {
         const struct store_layout rows = rows_layout(documents);
-        TRY(find_longer(documents, &backing->model, &rows, tokens, token_count, match, error));
+        query.layout = &rows;
+        query.likeness = STORE_LIKE_KIND;
+        TRY(find_longer(documents, query, match, error));
     }
     keep_exact(match);
     return STATUS_OK;
@@ -534,7 +538,8 @@ static enum status find_other_kind(struct documents *documents, const struct doc
     TRY(find(documents, &backing, prompt->tokens, prompt->token_count, &match, error));
     if (match.document == 0) return STATUS_OK;
     *prefix_tokens = match.prefix_tokens;
-    (void)!error_set(why, STATUS_DOCUMENT, "document %llu was saved with another --suffix, and answers differently",
+    (void)!error_set(why, STATUS_DOCUMENT,
+                     "document %llu was saved with another --suffix, and answers differently",
                      (unsigned long long)match.document);
     return STATUS_OK;
 }
@@ -547,7 +552,10 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
     const struct error before = outcome->notice;
     struct error why, ignored;
     uint64_t other;
-    enum status status = store_find_other(documents->store, &backing.model, prompt->tokens, prompt->token_count,
+    enum status status = store_find_other(documents->store,
+                                          &(struct store_query){.model = &backing.model,
+                                                                .tokens = prompt->tokens,
+                                                                .token_count = prompt->token_count},
                                           &other, &why, &ignored);
     if (status == STATUS_OK && other <= outcome->reused)
         status = find_other_kind(documents, prompt, &other, &why, &ignored);

@@ -317,8 +317,9 @@ enum status sample_reuse(const struct sample *sample, struct store *store, uint6
     struct store_match match = {0};
     struct document *document;
     *reused = 0;
-    enum status status =
-        store_find(store, &sample->model, &sample->layout, tokens, token_count, &match, error);
+    enum status status = store_find(
+        store, &(struct store_query){&sample->model, &sample->layout, tokens, token_count, STORE_LIKE_KIND},
+        &match, error);
     if (status == STATUS_OK && match.document > 0) {
         status = document_open(&document, store, match.document, &sample->model, &match.layout, DOCUMENT_READ,
                                0, error);

@@ -306,8 +306,10 @@ static void round_trip(bool quantized, size_t key_index_bytes, uint64_t more_byt
             assert_ok(kv_sequence_flush(sequence, &error), error);
             expect_file_size(&scratch, quantized);
         } else {
-            assert_ok(store_find(setting.store, &setting.backing.model, &setting.backing.layout, tokens,
-                                 TOKENS, &match, &error),
+            assert_ok(store_find(setting.store,
+                                 &(struct store_query){&setting.backing.model, &setting.backing.layout,
+                                                       tokens, TOKENS, STORE_LIKE_KIND},
+                                 &match, &error),
                       error);
             assert_int_equal(match.prefix_tokens, TOKENS);
             assert_ok(document_open(&document, setting.store, match.document, &setting.backing.model,

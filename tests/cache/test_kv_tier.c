@@ -248,7 +248,9 @@ static void reopen(struct setting *setting, struct model_sequence *model) {
     uint64_t wanted = model->length == 0 ? 0
                                          : model->length - random_below(setting->random, 2) *
                                                                random_below(setting->random, model->length);
-    assert_ok(store_find(setting->store, &setting->backing.model, &setting->backing.layout, tokens, wanted,
+    assert_ok(store_find(setting->store,
+                         &(struct store_query){&setting->backing.model, &setting->backing.layout, tokens,
+                                               wanted, STORE_LIKE_KIND},
                          &match, &error),
               error);
     free(tokens);

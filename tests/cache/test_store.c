@@ -48,6 +48,13 @@ static uint64_t save(struct store *store, const struct sample *sample, uint64_t 
     return id;
 }
 
+static enum status find(struct store *store, const struct store_model *model,
+                        const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
+                        enum store_likeness likeness, struct store_match *match, struct error *error) {
+    return store_find(store, &(struct store_query){model, layout, tokens, token_count, likeness}, match,
+                      error);
+}
+
 static void assert_reused(struct store *store, const struct sample *sample, uint64_t asked,
                           uint64_t expected) {
     uint64_t reused;
@@ -147,14 +154,17 @@ static void test_prefixes(void **state) {
                  {&c, 700, id_c, 700},  {&b, 150, 0, 150},      {&a, 280, 0, 280}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int32_t *tokens = sample_tokens(cases[i].sample, cases[i].asked);
-        assert_ok(store_find(store, &a.model, &a.layout, tokens, cases[i].asked, &match, &error), error);
+        assert_ok(find(store, &a.model, &a.layout, tokens, cases[i].asked, STORE_LIKE_KIND, &match, &error),
+                  error);
         assert_int_equal(match.prefix_tokens, cases[i].common);
         if (cases[i].document > 0) assert_int_equal(match.document, cases[i].document);
         tokens[100]++; /* one other id within the second chunk */
-        assert_ok(store_find(store, &a.model, &a.layout, tokens, cases[i].asked, &match, &error), error);
+        assert_ok(find(store, &a.model, &a.layout, tokens, cases[i].asked, STORE_LIKE_KIND, &match, &error),
+                  error);
         assert_int_equal(match.prefix_tokens, 100);
         tokens[5]++;
-        assert_ok(store_find(store, &a.model, &a.layout, tokens, cases[i].asked, &match, &error), error);
+        assert_ok(find(store, &a.model, &a.layout, tokens, cases[i].asked, STORE_LIKE_KIND, &match, &error),
+                  error);
         assert_int_equal(match.document, 0);
         free(tokens);
     }
@@ -163,13 +173,13 @@ static void test_prefixes(void **state) {
     d.shared_seed = a.seed;
     d.shared_tokens = 400;
     int32_t *tokens = sample_tokens(&d, 900);
-    assert_ok(store_find(store, &a.model, &a.layout, tokens, 900, &match, &error), error);
+    assert_ok(find(store, &a.model, &a.layout, tokens, 900, STORE_LIKE_KIND, &match, &error), error);
     assert_int_equal(match.document, id_c);
     assert_int_equal(match.prefix_tokens, 400);
     /* Another model, another layout. */
     struct store_model model = a.model;
     model.fingerprint[31] ^= 1;
-    assert_ok(store_find(store, &model, &a.layout, tokens, 900, &match, &error), error);
+    assert_ok(find(store, &model, &a.layout, tokens, 900, STORE_LIKE_KIND, &match, &error), error);
     assert_int_equal(match.document, 0);
     struct document *document;
     assert_int_equal(document_open(&document, store, id_a, &model, &a.layout, DOCUMENT_READ, 0, &error),
@@ -177,7 +187,7 @@ static void test_prefixes(void **state) {
     assert_non_null(strstr(error.message, "is of another model"));
     struct store_layout layout = a.layout;
     layout.layer_count++;
-    assert_ok(store_find(store, &a.model, &layout, tokens, 900, &match, &error), error);
+    assert_ok(find(store, &a.model, &layout, tokens, 900, STORE_LIKE_KIND, &match, &error), error);
     assert_int_equal(match.document, 0);
     assert_int_equal(document_open(&document, store, id_a, &a.model, &layout, DOCUMENT_READ, 0, &error),
                      STATUS_DOCUMENT);
@@ -403,7 +413,7 @@ static void test_fractions_stay(void **state) {
     struct store_match match;
     struct error error;
     int32_t *tokens = sample_tokens(&today, 5000);
-    assert_ok(store_find(store, &today.model, &today.layout, tokens, 5000, &match, &error), error);
+    assert_ok(find(store, &today.model, &today.layout, tokens, 5000, STORE_LIKE_KIND, &match, &error), error);
     assert_int_equal(match.prefix_tokens, 64 * 21);
     assert_memory_equal(&match.layout.fractions, &mixed.layout.fractions, sizeof mixed.layout.fractions);
     free(tokens);
@@ -480,9 +490,11 @@ static void test_first_rows_stay(void **state) {
     assert_reused(store, &sample, 5000, 64 * 20 + 3);
     assert_reused(store, &before, 5000, 64 * 20 + 3);
     int32_t *tokens = sample_tokens(&sample, 5000);
-    assert_ok(store_find(store, &sample.model, &before.layout, tokens, 5000, &match, &error), error);
+    assert_ok(find(store, &sample.model, &before.layout, tokens, 5000, STORE_LIKE_KIND, &match, &error),
+              error);
     assert_true(match.prefix_tokens == 64 * 20 + 3 && match.layout.fractions.first_is_rows);
-    assert_ok(store_find_same(store, &sample.model, &before.layout, tokens, 5000, &match, &error), error);
+    assert_ok(find(store, &sample.model, &before.layout, tokens, 5000, STORE_LIKE_ALL, &match, &error),
+              error);
     assert_int_equal(match.prefix_tokens, 0); /* other fractions, where they are fixed */
     free(tokens);
     store_close(store);

@@ -70,9 +70,11 @@ static void resume(struct store *store, const struct sample *sample, uint64_t do
     struct document *document;
     struct error error;
     int32_t *tokens = sample_tokens(sample, commits[COMMITS - 1]);
-    assert_ok(
-        store_find(store, &sample->model, &sample->layout, tokens, commits[COMMITS - 1], &match, &error),
-        error);
+    assert_ok(store_find(store,
+                         &(struct store_query){&sample->model, &sample->layout, tokens, commits[COMMITS - 1],
+                                               STORE_LIKE_KIND},
+                         &match, &error),
+              error);
     free(tokens);
     assert_int_equal(match.token_count, done);
     assert_ok(document_open(&document, store, match.document, &sample->model, &sample->layout,

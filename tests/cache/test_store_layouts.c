@@ -195,7 +195,11 @@ static void test_other_version(void **state) {
         char expected[512];
         uint64_t prefix;
         int32_t *tokens = sample_tokens(&sample, 1000), *others;
-        assert_ok(store_find_other(store, &sample.model, tokens, 1000, &prefix, &why, &error), error);
+        assert_ok(store_find_other(
+                      store,
+                      &(struct store_query){.model = &sample.model, .tokens = tokens, .token_count = 1000},
+                      &prefix, &why, &error),
+                  error);
         assert_int_equal(prefix, 64 * 5);
         snprintf(expected, sizeof expected,
                  "%s/catalog.db: document 1: found version %u of documents, expected %d to %d", scratch.path,
@@ -208,7 +212,11 @@ static void test_other_version(void **state) {
         assert_true(info.is_other && info.version == versions[i] && info.token_count == 64 * 5);
         save(store, &sample, 64 * 5); /* computed anew */
         assert_reused(store, &sample, 1000, 64 * 5);
-        assert_ok(store_find_other(store, &sample.model, tokens, 63, &prefix, &why, &error), error);
+        assert_ok(store_find_other(
+                      store,
+                      &(struct store_query){.model = &sample.model, .tokens = tokens, .token_count = 63},
+                      &prefix, &why, &error),
+                  error);
         assert_int_equal(prefix, 0);
         free(tokens);
         assert_ok(store_remove(store, 1, &error), error);

@@ -193,7 +193,11 @@ static void test_damage_is_of_its_part(void **state) {
         document_close(document);
         struct store_match match; /* it is flagged */
         int32_t *tokens = sample_tokens(&sample, 64 * 3);
-        assert_ok(store_find(store, &sample.model, &sample.layout, tokens, 64 * 3, &match, &error), error);
+        assert_ok(
+            store_find(store,
+                       &(struct store_query){&sample.model, &sample.layout, tokens, 64 * 3, STORE_LIKE_KIND},
+                       &match, &error),
+            error);
         assert_int_equal(match.document, 0);
         free(tokens);
         store_close(store);

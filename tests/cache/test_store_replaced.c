@@ -62,7 +62,10 @@ static void replaced(const char *suffix, enum planted kind) {
     assert_ok(store_verify(store, beside_id, &error), error);
     struct store_match match;
     int32_t *ids = sample_tokens(&sample, TOKENS);
-    assert_ok(store_find(store, &sample.model, &sample.layout, ids, TOKENS, &match, &error), error);
+    assert_ok(store_find(store,
+                         &(struct store_query){&sample.model, &sample.layout, ids, TOKENS, STORE_LIKE_KIND},
+                         &match, &error),
+              error);
     if (match.document != 0) fail_msg("%s: found again", what); /* it has been flagged */
     free(ids);
     status = store_remove(store, id, &error);
@@ -108,7 +111,8 @@ static void planted_beside_the_catalog(void **state) {
         plant(path, i % 2 == 0 ? PLANTED_FIFO : PLANTED_LINK, "/dev/zero");
         const struct store_options options = {.directory = scratch.path};
         assert_int_equal(store_open(&store, &options, &error), STATUS_IO);
-        if (strstr(error.message, names[i / 2]) == NULL) fail_msg("no %s in '%s'", names[i / 2], error.message);
+        if (strstr(error.message, names[i / 2]) == NULL)
+            fail_msg("no %s in '%s'", names[i / 2], error.message);
         assert_int_equal(unlink(path), 0);
     }
     store = sample_store_open(scratch.path);

@@ -263,7 +263,9 @@ static void ask(struct store *store, struct io_queue *queue) {
     struct store_match match = {0};
     for (size_t i = 0; i < TOKENS; i++) tokens[i] = (int32_t)i;
     if (store_list(store, look, ids, &error) != STATUS_OK) check_line(&error);
-    if (store_find(store, &model, &layout, tokens, TOKENS, &match, &error) != STATUS_OK) check_line(&error);
+    if (store_find(store, &(struct store_query){&model, &layout, tokens, TOKENS, STORE_LIKE_KIND}, &match,
+                   &error) != STATUS_OK)
+        check_line(&error);
     ASSERT(match.prefix_tokens <= TOKENS); /* the row is believed when it is opened */
     for (size_t i = 1; i <= ids[0]; i++) {
         uint64_t count;

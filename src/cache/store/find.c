@@ -43,22 +43,23 @@ static bool was_refused(const struct store *store, uint64_t id) {
     return false;
 }
 
-enum likeness { LIKE_PAGES, LIKE_PAGES_AND_KEY_INDEX, LIKE_ALL }; /* the second but for the fractions */
-
-static enum status find(struct store *store, const struct store_model *model,
-                        const struct store_layout *layout, enum likeness likeness, struct comparison ours,
-                        struct store_match *match, struct error *error) {
+enum status store_find(struct store *store, const struct store_query *query, struct store_match *match,
+                       struct error *error) {
+    const struct store_layout *layout = query->layout;
+    const struct comparison ours = {query->tokens, query->token_count, 0};
     char text[STORE_TEXT_MAX];
-    const bool any_key_index = likeness == LIKE_PAGES; /* exactly: the layout as the catalog has it */
-    const bool exactly = likeness == LIKE_ALL || (!any_key_index && layout->fractions.layer_count == 0);
+    const bool any_key_index =
+        query->likeness == STORE_LIKE_PAGES; /* exactly: the layout as the catalog has it */
+    const bool exactly =
+        query->likeness == STORE_LIKE_ALL || (!any_key_index && layout->fractions.layer_count == 0);
     *match = (struct store_match){0};
     TRY(layout_check(layout, error));
     layout_format(layout, text);
     if (ours.count < KV_CHUNK_TOKENS) return STATUS_OK;
     uint64_t *ids;
     size_t count;
-    TRY(catalog_candidates(&store->catalog, model->fingerprint, exactly ? text : NULL, prefix_of(ours.tokens),
-                           &ids, &count, error));
+    TRY(catalog_candidates(&store->catalog, query->model->fingerprint, exactly ? text : NULL,
+                           prefix_of(ours.tokens), &ids, &count, error));
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < count; i++) {
         struct comparison comparison = ours;
@@ -78,25 +79,6 @@ static enum status find(struct store *store, const struct store_model *model,
     return status;
 }
 
-enum status store_find(struct store *store, const struct store_model *model,
-                       const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
-                       struct store_match *match, struct error *error) {
-    return find(store, model, layout, LIKE_PAGES_AND_KEY_INDEX, (struct comparison){tokens, token_count, 0},
-                match, error);
-}
-
-enum status store_find_same(struct store *store, const struct store_model *model,
-                            const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
-                            struct store_match *match, struct error *error) {
-    return find(store, model, layout, LIKE_ALL, (struct comparison){tokens, token_count, 0}, match, error);
-}
-
-enum status store_find_pages(struct store *store, const struct store_model *model,
-                             const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
-                             struct store_match *match, struct error *error) {
-    return find(store, model, layout, LIKE_PAGES, (struct comparison){tokens, token_count, 0}, match, error);
-}
-
 enum status document_is_other(const struct store *store, const struct document_row *row,
                               struct error *error) {
     unsigned version;
@@ -106,18 +88,17 @@ enum status document_is_other(const struct store *store, const struct document_r
                      store->catalog.path, row->id, version, LAYOUT_VERSION_FIRST, LAYOUT_VERSION_LAST);
 }
 
-enum status store_find_other(struct store *store, const struct store_model *model, const int32_t *tokens,
-                             uint64_t token_count, uint64_t *prefix_tokens, struct error *why,
-                             struct error *error) {
+enum status store_find_other(struct store *store, const struct store_query *query, uint64_t *prefix_tokens,
+                             struct error *why, struct error *error) {
     uint64_t *ids, read = 0, other = 0;
     size_t count;
     *prefix_tokens = 0;
-    if (token_count < KV_CHUNK_TOKENS) return STATUS_OK;
-    TRY(catalog_candidates(&store->catalog, model->fingerprint, NULL, prefix_of(tokens), &ids, &count,
-                           error));
+    if (query->token_count < KV_CHUNK_TOKENS) return STATUS_OK;
+    TRY(catalog_candidates(&store->catalog, query->model->fingerprint, NULL, prefix_of(query->tokens), &ids,
+                           &count, error));
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < count; i++) {
-        struct comparison comparison = {tokens, token_count, 0};
+        struct comparison comparison = {query->tokens, query->token_count, 0};
         struct document_row row;
         unsigned version;
         bool found;

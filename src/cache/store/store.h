@@ -160,30 +160,30 @@ struct store_match {
     struct store_layout layout; /* the document's */
 };
 
-/* Finds the document of this model and layout (its fractions may differ, as pages keep their form) that has the longest
- * prefix in common with the tokens, compared id by id; at least one whole chunk (64 tokens), else there is no match.
- * prefix_tokens need not be a multiple of 64: the page that holds the last of them then has rows of other tokens
- * behind, which must not be used. */
-enum status store_find(struct store *store, const struct store_model *model,
-                       const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
-                       struct store_match *match, struct error *error) STATUS_CHECKED;
-
-/* The same among documents of exactly this layout, fractions included. */
-enum status store_find_same(struct store *store, const struct store_model *model,
-                            const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
-                            struct store_match *match, struct error *error) STATUS_CHECKED;
-
-/* The same among documents whose pages have this layout, whatever their key index is. */
-enum status store_find_pages(struct store *store, const struct store_model *model,
-                             const struct store_layout *layout, const int32_t *tokens, uint64_t token_count,
-                             struct store_match *match, struct error *error) STATUS_CHECKED;
+enum store_likeness {
+    STORE_LIKE_KIND,  /* the layout, but for the fractions: pages keep their form */
+    STORE_LIKE_ALL,   /* exactly this layout */
+    STORE_LIKE_PAGES, /* its pages have this layout, whatever the key index is */
+};
+struct store_query {
+    const struct store_model *model;
+    const struct store_layout *layout;
+    const int32_t *tokens; /* [token_count] */
+    uint64_t token_count;
+    enum store_likeness likeness;
+};
+/* Finds the document of this model that is so much like the layout and has the longest prefix in common with the
+ * tokens, compared id by id; at least one whole chunk (64 tokens), else there is no match.  prefix_tokens need not be a
+ * multiple of 64: the page that holds the last of them then has rows of other tokens behind, which must not be used. */
+enum status store_find(struct store *store, const struct store_query *query, struct store_match *match,
+                       struct error *error) STATUS_CHECKED;
 
 /* The longest prefix among documents of this model that have another version of the format than this loam reads; 0:
  * none that is longer than those of the documents that it does read.  *why: which one, of which version, and which is
- * expected.  Nothing else reads them; they stay until they are removed by id, or to make room. */
-enum status store_find_other(struct store *store, const struct store_model *model, const int32_t *tokens,
-                             uint64_t token_count, uint64_t *prefix_tokens, struct error *why,
-                             struct error *error) STATUS_CHECKED;
+ * expected.  Nothing else reads them; they stay until they are removed by id, or to make room.  The query's layout is
+ * not read. */
+enum status store_find_other(struct store *store, const struct store_query *query, uint64_t *prefix_tokens,
+                             struct error *why, struct error *error) STATUS_CHECKED;
 
 struct document_info {
     uint64_t id, token_count, commits;
