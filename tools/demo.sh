@@ -8,10 +8,22 @@ place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 . tools/demo_run.sh
 
+# The first pulled model for long contexts: its name.
+long=$("$loam" models --json | python3 -c 'import json, sys
+found = json.load(sys.stdin)
+here = {model["name"] for model in found["models"]}
+print(next((model["name"] for model in found["known"] if {model["name"], model["file"]} & here), ""))')
+if [ -n "$long" ]; then
+  title "A book larger than the RAM it gets: the manual of loam itself, read once by $long"
+  set -- -m "$long" -f docs/command_line.md -f docs/server.md --kv-disk "$place/kv" --kv-host 256M --temp 0 -n 64
+  run loam run "$@" -p "Which option lets a model run that is larger than RAM?"
+  title "Another question: the manual is opened, not read again"
+  run loam run "$@" -p "Which command says what settings are the quickest?"
+fi
 if [ -r "$real" ]; then
   sh tools/demo_model.sh "$loam" "$real" "$place"
-else
-  title "Without a real language model (./do model brings one): what follows needs no network"
+elif [ -z "$long" ]; then
+  title "Without a real language model (./do model brings one): what follows is the bundled one and needs no network"
 fi
 
 title "The bundled model"
@@ -33,7 +45,8 @@ chat=" -m $real" && [ -r "$real" ] || { real=$model chat=" -m $model --chat-temp
 title "What to try next"
 cat <<END
    ./do install                                        loam, its manual page and completions
-   loam pull llama3.2-1b                               a model for 128K tokens; loam models lists others
+   loam pull llama3.2-1b                               a model for 128K tokens; loam models lists others;
+                                                       ./do demo asks it a book of 38,000 tokens
    loam run -m llama3.2-1b -f YOUR.txt -p "..." --kv-disk kv
    loam chat$chat -f YOUR.txt
    loam serve -m $real --kv-disk kv     then http://127.0.0.1:8080, and OpenAI's and Anthropic's clients

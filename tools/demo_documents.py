@@ -8,6 +8,7 @@ ANSWERS is what `loam-lab eval ask --jsonl` answered with everything in RAM.  En
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +21,11 @@ SEGMENT = "4096"
 def command(loam, model, prompt, store, budget, report):
     return [loam, "run", "-q", "-m", model, "-f", prompt, "-n", "24", "--temp", "0", "--segment", SEGMENT, "--preset",
             "full", "--kv-host", str(budget), "--kv-disk", store, "--json", report]
+
+
+def show(arguments):
+    """As it can be typed: the demo's PATH has the program."""
+    print("$ " + shlex.join(["loam", *arguments[1:]]), flush=True)
 
 
 def saved_tokens(loam, store):
@@ -66,6 +72,8 @@ def main():
     kv = tokens * bytes_per_token(loam, model)
     budget = kv // 8
     print(f"   {tokens} tokens, {kv / 2**20:.1f} MiB of KV; --kv-host {budget} ({budget / 2**20:.1f} MiB)\n")
+    show(command(loam, model, prompts[0], store, budget, report))
+    print(f"   (and then with {', '.join(os.path.basename(prompt) for prompt in prompts[1:])}, each a question behind the logbook)\n")
     print("| run                          | seconds | opened | computed | RAM MiB | read MiB | disk MiB | answer")
     print("|------------------------------|--------:|-------:|---------:|--------:|---------:|---------:|-------")
     began = time.monotonic()

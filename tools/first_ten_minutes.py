@@ -69,7 +69,7 @@ class Minutes:
 
     def demo(self):
         """The commands it prints are those it runs: each has left its answer."""
-        said = run("./do", "demo")
+        said = run("./do", "demo", LOAM_MODELS=self.path("none"))
         for words in ("$ loam-lab eval ask", "Right: full 5 of 5", "question 5", "What to try next", "loam chat"):
             expect(words, said, "./do demo")
 
@@ -80,7 +80,9 @@ class Minutes:
             registry = Registry({known["file"]: file.read()}, known["repository"])
         models = {"LOAM_MODELS": self.path("models"), "HF_ENDPOINT": registry.url}
         run(self.loam, "pull", known["name"], **models)
-        expect(known["name"], run(self.loam, "models", **models), "loam models")
+        here = json.loads(run(self.loam, "models", "--json", **models))["models"]
+        if [(model["name"], model["ready"]) for model in here] != [(known["file"], True)]:
+            raise Failure(f"loam models: found {here}, expected {known['file']}")
         asks(self.loam, "-m", known["name"], "-f", self.document, **models)
 
     def pdf(self):

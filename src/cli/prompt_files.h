@@ -19,9 +19,9 @@ struct prompt_files {
     size_t count, capacity;
 };
 
-/* Adds a file's text, or those of a folder's files, in the order of folder.h.  Behind a mark with its name
- * (document/mark.h) is each, but for a first one that is no folder's.  What is no text is an error, and in a folder left out with a line on standard error.  "-" is
- * standard input. */
+/* Adds a file's text, or those of a folder's files, in the order of folder.h.  Each is behind a mark with its name
+ * (document/mark.h), but for a first one that is no folder's.  What is no text is an error, and in a folder left out
+ * with a line on standard error.  "-" is standard input. */
 enum status prompt_files_add(struct prompt_files *files, const struct options *options, const char *path,
                              struct error *error) STATUS_CHECKED;
 void prompt_files_deinit(struct prompt_files *files);
