@@ -32,7 +32,9 @@ struct chat {
     struct trace_file trace;
     struct plan plan;
     const struct chat_template *layout;
-    struct prompt_source source; /* the documents */
+    struct prompt_source source; /* the documents: of -f, then of /add */
+    size_t given_count;          /* those of -f */
+    size_t told_count;           /* those that are in the conversation */
     char document_name[512];
     struct listener listener;
     struct sampling sampling;
@@ -74,12 +76,12 @@ static enum status message_add(struct chat *chat, enum chat_role role, const cha
     return message_append(message, text, strlen(text), error);
 }
 
-/* What the user says; the documents come before the first of it. */
+/* What the user says, behind the documents that the conversation does not have yet. */
 static enum status user_message_add(struct chat *chat, const char *line, struct error *error) {
     struct prompt prompt = chat->source.prompt;
-    const size_t first = prompt.system.bytes != NULL ? 1 : 0;
-    if (prompt.document_count == 0 || chat->message_count > first)
-        return message_add(chat, CHAT_USER, line, error);
+    prompt.documents += chat->told_count;
+    prompt.document_count -= chat->told_count;
+    if (prompt.document_count == 0) return message_add(chat, CHAT_USER, line, error);
     prompt.question = (struct prompt_part){line, strlen(line)};
     char *text;
     size_t length;
@@ -87,6 +89,7 @@ static enum status user_message_add(struct chat *chat, const char *line, struct 
     enum status status = message_add(chat, CHAT_USER, "", error);
     if (status == STATUS_OK)
         status = message_append(&chat->messages[chat->message_count - 1], text, length, error);
+    if (status == STATUS_OK) chat->told_count = chat->source.prompt.document_count;
     free(text);
     return status;
 }
@@ -97,6 +100,7 @@ static void messages_cut(struct chat *chat, size_t count) {
 
 static enum status chat_reset(struct chat *chat, struct error *error) {
     messages_cut(chat, 0);
+    chat->told_count = 0;
     const char *system = chat->source.prompt.system.bytes;
     return system != NULL ? message_add(chat, CHAT_SYSTEM, system, error) : STATUS_OK;
 }
@@ -186,9 +190,22 @@ static enum status generate_answer(struct chat *chat, const struct token_list *t
     return status;
 }
 
+/* As if it had not been said.  Documents of -f are kept for the next question: they fit. */
+static void take_back(struct chat *chat, size_t message_count, size_t told_count) {
+    messages_cut(chat, message_count);
+    chat->told_count = told_count;
+}
+
+/* What /add brought and the conversation has no room for. */
+static void drop_added(struct chat *chat) {
+    const size_t kept = chat->told_count > chat->given_count ? chat->told_count : chat->given_count;
+    if (chat->source.prompt.document_count > kept) fputs("loam: what was added is left out\n", stderr);
+    prompt_cut(&chat->source, kept);
+}
+
 /* STATUS_INTERRUPTED: Ctrl-C stopped the answer, the conversation can go on. */
 static enum status turn(struct chat *chat, const char *line, struct error *error) {
-    size_t before = chat->message_count;
+    const size_t before = chat->message_count, told = chat->told_count;
     TRY(user_message_add(chat, line, error));
     struct token_list tokens = {0};
     enum status status = lay_out(chat, &tokens, error);
@@ -198,7 +215,8 @@ static enum status turn(struct chat *chat, const char *line, struct error *error
         fprintf(stderr,
                 "loam: the conversation has %zu tokens, the context holds %llu: /reset begins anew (or -c)\n",
                 tokens.count, (unsigned long long)context_size);
-        messages_cut(chat, before);
+        take_back(chat, before, told);
+        drop_added(chat);
     } else if (status == STATUS_OK) {
         status = generate_answer(chat, &tokens, error);
     }
@@ -206,17 +224,29 @@ static enum status turn(struct chat *chat, const char *line, struct error *error
     if (status == STATUS_INTERRUPTED) {
         interrupt_clear();
         /* An answer that never began leaves no trace; one that was stopped stays as far as it came. */
-        if (chat->answer.tokens.count == 0) messages_cut(chat, before);
+        if (chat->answer.tokens.count == 0) take_back(chat, before, told);
     }
     return status;
 }
 
 /* ---- the prompt ---- */
 
-static const char help_text[] = "/reset  begin a new conversation\n"
+static const char help_text[] = "/add FILE  the next question is about this file or folder, too\n"
+                                "/reset  begin a new conversation\n"
                                 "/quit   leave (Ctrl-D too)\n"
                                 "/help   this\n"
                                 "Ctrl-C stops an answer; twice leaves.\n";
+
+/* What cannot be read is said, and the conversation goes on. */
+static enum status add_document(struct chat *chat, const char *path, struct error *error) {
+    enum status status = strcmp(path, "-") != 0
+                             ? prompt_add(&chat->source, chat->options, path, error)
+                             : error_set(error, STATUS_USAGE, "/add: standard input is what you type");
+    if (status == STATUS_OK) fprintf(stderr, "loam: the next question is about %s, too\n", path);
+    if (status != STATUS_USAGE && status != STATUS_IO) return status;
+    fprintf(stderr, "loam: %s\n", error->message);
+    return STATUS_OK;
+}
 
 /* true: the line was a command. */
 static bool run_line_command(struct chat *chat, const char *line, bool *quits, struct error *error,
@@ -227,6 +257,8 @@ static bool run_line_command(struct chat *chat, const char *line, bool *quits, s
     } else if (strcmp(line, "/reset") == 0) {
         *status = chat_reset(chat, error);
         fputs("loam: a new conversation\n", stderr);
+    } else if (strncmp(line, "/add ", 5) == 0) {
+        *status = add_document(chat, line + 5 + strspn(line + 5, " "), error);
     } else if (strcmp(line, "/help") == 0) {
         fputs(help_text, stderr);
     } else {
@@ -300,6 +332,7 @@ static enum status open_chat(struct chat *chat, struct error *error) {
     TRY(session_open_tokenizer(&chat->session, options, error));
     TRY(choose_template(chat, error));
     TRY(prompt_open(&chat->source, options, error));
+    chat->given_count = chat->source.prompt.document_count;
     TRY(create_engine(chat, false, error));
     TRY(check_documents(chat, error));
     chat->listener.quiet = option_flag(options, OPTION_QUIET);

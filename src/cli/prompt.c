@@ -17,8 +17,9 @@ enum status prompt_read_file(const char *path, char **text, size_t *length, stru
 /* The prompt's documents are those of its files. */
 static enum status set_documents(struct prompt_source *source, struct error *error) {
     const size_t count = source->files.count;
-    source->documents = calloc(count + 1, sizeof *source->documents);
-    if (source->documents == NULL) return error_set(error, STATUS_MEMORY, "no memory for the documents");
+    struct prompt_part *documents = realloc(source->documents, (count + 1) * sizeof *documents);
+    if (documents == NULL) return error_set(error, STATUS_MEMORY, "no memory for the documents");
+    source->documents = documents;
     for (size_t i = 0; i < count; i++)
         source->documents[i] = (struct prompt_part){source->files.files[i].bytes, source->files.files[i].length};
     source->prompt.documents = source->documents;
@@ -71,6 +72,20 @@ enum status prompt_open(struct prompt_source *source, const struct options *opti
         TRY(prompt_files_add(&source->files, options, paths[i], error));
     }
     return set_documents(source, error);
+}
+
+enum status prompt_add(struct prompt_source *source, const struct options *options, const char *path,
+                       struct error *error) {
+    const size_t before = source->files.count;
+    enum status status = prompt_files_add(&source->files, options, path, error);
+    if (status == STATUS_OK) status = set_documents(source, error);
+    if (status != STATUS_OK) prompt_cut(source, before);
+    return status;
+}
+
+void prompt_cut(struct prompt_source *source, size_t count) {
+    prompt_files_cut(&source->files, count);
+    if (source->prompt.document_count > count) source->prompt.document_count = count;
 }
 
 void prompt_close(struct prompt_source *source) {

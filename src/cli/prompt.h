@@ -21,6 +21,10 @@ struct prompt_source {
  * after a failure. */
 enum status prompt_open(struct prompt_source *source, const struct options *options, struct error *error)
     STATUS_CHECKED;
+/* Adds one more file or folder, or nothing.  STATUS_USAGE, STATUS_IO: as prompt_files_add. */
+enum status prompt_add(struct prompt_source *source, const struct options *options, const char *path,
+                       struct error *error) STATUS_CHECKED;
+void prompt_cut(struct prompt_source *source, size_t count); /* to so many documents */
 void prompt_close(struct prompt_source *source);
 /* Its tokens in this template (NULL: raw).  STATUS_USAGE: there are none. */
 enum status prompt_source_tokens(const struct prompt_source *source, const struct options *options,

@@ -14,11 +14,16 @@
 static const size_t bytes_max = (size_t)1 << 30;
 enum { NOTES_MAX = 10 };
 
-void prompt_files_deinit(struct prompt_files *files) {
-    for (size_t i = 0; i < files->count; i++) {
-        free(files->files[i].path);
-        free(files->files[i].bytes);
+void prompt_files_cut(struct prompt_files *files, size_t count) {
+    while (files->count > count) {
+        const struct prompt_file *last = &files->files[--files->count];
+        free(last->path);
+        free(last->bytes);
     }
+}
+
+void prompt_files_deinit(struct prompt_files *files) {
+    prompt_files_cut(files, 0);
     free(files->files);
     *files = (struct prompt_files){0};
 }

@@ -24,6 +24,7 @@ struct prompt_files {
  * with a line on standard error.  "-" is standard input. */
 enum status prompt_files_add(struct prompt_files *files, const struct options *options, const char *path,
                              struct error *error) STATUS_CHECKED;
+void prompt_files_cut(struct prompt_files *files, size_t count); /* to the first ones */
 void prompt_files_deinit(struct prompt_files *files);
 
 #endif

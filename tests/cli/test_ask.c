@@ -191,6 +191,30 @@ static void the_next_question_reads_nothing_again(void **state) {
     process_deinit(&r);
 }
 
+/* As if the file had been named by -f; what cannot be added is said, and the conversation goes on. */
+static void chat_adds_documents(void **state) {
+    (void)state;
+    char lines[800];
+    snprintf(lines, sizeof lines, "/add /nonexistent\n/add -\n/add %s\nwho?\n/reset\nwho?\n", short_path);
+    struct process_result r = run_more("chat", MORE("-m", chat_path), lines);
+    struct process_result once = RUN("-m", chat_path, "-f", short_path, "-p", "who?");
+    if (r.code != 0 || once.code != 0) fail_msg("%s / %s", r.complaints, once.complaints);
+    const size_t length = strlen(once.output);
+    assert_int_equal(strlen(r.output), 2 * length);
+    assert_memory_equal(r.output, once.output, length);
+    assert_memory_equal(r.output + length, once.output, length);
+    if (strstr(r.complaints, "/nonexistent") == NULL || strstr(r.complaints, "what you type") == NULL ||
+        strstr(r.complaints, "short.txt, too") == NULL)
+        fail_msg("%s", r.complaints);
+    process_deinit(&r);
+    snprintf(lines, sizeof lines, "/add %s\nwho?\nwho?\n", long_path);
+    r = run_more("chat", MORE("-m", chat_path, "-f", short_path, "-c", "1K"), lines);
+    if (r.code != 0 || strstr(r.complaints, "what was added is left out") == NULL) fail_msg("%s", r.complaints);
+    assert_string_equal(r.output, once.output); /* the second question, without it */
+    process_deinit(&r);
+    process_deinit(&once);
+}
+
 static void chat_talks_about_documents(void **state) {
     (void)state;
     struct process_result r =
@@ -366,6 +390,7 @@ int main(void) {
         cmocka_unit_test(a_folder_is_asked),
         cmocka_unit_test(the_next_question_reads_nothing_again),
         cmocka_unit_test(chat_talks_about_documents),
+        cmocka_unit_test(chat_adds_documents),
         cmocka_unit_test(a_hint_says_how_the_next_one_is_cheap),
         cmocka_unit_test(what_cannot_be_asked_is_said),
     };
