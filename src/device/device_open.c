@@ -5,6 +5,7 @@
 
 #include "base/size.h"
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/weight_layout.h"
 
 enum { CARDS_MAX = 1000 }; /* a larger number is a typo */
 
@@ -69,4 +70,9 @@ enum status device_open(struct device **device, const struct device_request *req
     if (strcmp(name, "auto") == 0) return auto_open(device, request, why, error);
     if (cuda_index(name, &index)) return cuda_open(device, request, index, error);
     return error_set(error, STATUS_USAGE, "device %.60s: expected auto, cpu, cuda or cuda:N", name);
+}
+
+uint64_t device_card_bytes(enum tensor_type type, uint64_t elements) {
+    const struct tensor_type_info *info = tensor_type_info(weight_plane_type(type));
+    return elements / info->block_elements * info->block_bytes;
 }

@@ -3,6 +3,7 @@
 #define LOAM_DEVICE_DEVICE_OPEN_H
 
 #include "device/device.h"
+#include "tensor/type.h"
 
 struct device_request {
     /* "cpu"; "cuda", the first card, or "cuda:N"; "auto": the first card that has memory for the weights, else cpu.
@@ -16,5 +17,8 @@ struct device_request {
  * STATUS_USAGE: there is no device of that name.  STATUS_UNSUPPORTED: what is missing. */
 enum status device_open(struct device **device, const struct device_request *request, struct error *why,
                         struct error *error) STATUS_CHECKED;
+
+/* What a card has of `elements` weights of a type: as many bytes as the file, or more where it has them as halves. */
+uint64_t device_card_bytes(enum tensor_type type, uint64_t elements);
 
 #endif

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/checked.h"
+#include "device/device_open.h"
 
 /* As in weight_stream.c: slots, and the most that a run of a file takes beyond its tensors, for blocks and gaps. */
 enum { SLOTS = 2, RUN_BYTES = 2 * 4096 + (64 << 10) };
@@ -41,32 +42,48 @@ uint64_t model_work_bytes(const struct model_config *config, uint64_t row_count)
 
 /* ---- weights ---- */
 
-static uint64_t tensor_bytes(const struct gguf *gguf, const char *name) {
-    const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
-    return tensor != NULL ? tensor->size_bytes + RUN_BYTES : 0;
+/* In the file, or as a card has it. */
+static uint64_t own_bytes(const struct gguf_tensor *tensor, bool on_card) {
+    uint64_t elements = 1;
+    for (size_t i = 0; i < GGUF_DIMENSIONS_MAX; i++) elements *= tensor->dimensions[i];
+    return on_card ? device_card_bytes(tensor->type, elements) : tensor->size_bytes;
 }
 
-struct weight_sizes weight_sizes_of(const struct gguf *gguf, const struct model_config *config) {
+static uint64_t tensor_bytes(const struct gguf *gguf, const char *name, bool on_card) {
+    const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
+    return tensor != NULL ? own_bytes(tensor, on_card) + RUN_BYTES : 0;
+}
+
+static struct weight_sizes sizes_of(const struct gguf *gguf, const struct model_config *config,
+                                    bool on_card) {
     static const char *const matrices[] = {"attn_q",        "attn_k",      "attn_v",       "attn_output",
                                            "ffn_gate",      "ffn_up",      "ffn_down",     "ffn_gate_inp",
                                            "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"};
     struct weight_sizes sizes = {.layer_count = config->layer_count};
-    for (uint64_t i = 0; i < gguf->tensor_count; i++) sizes.all += gguf->tensors[i].size_bytes;
-    const uint64_t output = tensor_bytes(gguf, "output.weight");
-    sizes.top = (output > 0 ? output : tensor_bytes(gguf, "token_embd.weight")) +
-                tensor_bytes(gguf, "position_embd.weight");
+    for (uint64_t i = 0; i < gguf->tensor_count; i++) sizes.all += own_bytes(&gguf->tensors[i], on_card);
+    const uint64_t output = tensor_bytes(gguf, "output.weight", on_card);
+    sizes.top = (output > 0 ? output : tensor_bytes(gguf, "token_embd.weight", on_card)) +
+                tensor_bytes(gguf, "position_embd.weight", on_card);
     for (size_t layer = 0; layer < config->layer_count; layer++) {
         uint64_t slot = 0;
         for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
             char name[64];
             snprintf(name, sizeof name, "blk.%zu.%s.weight", layer, matrices[i]);
-            const uint64_t bytes = tensor_bytes(gguf, name);
+            const uint64_t bytes = tensor_bytes(gguf, name, on_card);
             slot += bytes;
             sizes.layers += bytes > 0 ? bytes - RUN_BYTES : 0;
         }
         if (slot > sizes.slot) sizes.slot = slot;
     }
     return sizes;
+}
+
+struct weight_sizes weight_sizes_of(const struct gguf *gguf, const struct model_config *config) {
+    return sizes_of(gguf, config, false);
+}
+
+struct weight_sizes weight_sizes_on_card(const struct gguf *gguf, const struct model_config *config) {
+    return sizes_of(gguf, config, true);
 }
 
 size_t weight_sizes_resident(const struct weight_sizes *sizes, uint64_t host_bytes) {
@@ -103,7 +120,7 @@ uint64_t model_device_bytes(const char *path, size_t device_layers) {
     arena_init(&arena);
     if (gguf_open(&gguf, path, NULL) == STATUS_OK &&
         model_config_read(&config, &gguf, &arena, NULL) == STATUS_OK) {
-        const struct weight_sizes sizes = weight_sizes_of(&gguf, &config);
+        const struct weight_sizes sizes = weight_sizes_on_card(&gguf, &config);
         bytes = device_layers >= config.layer_count
                     ? sizes.all
                     : sizes.top + sizes.layers / config.layer_count * device_layers;

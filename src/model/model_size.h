@@ -27,6 +27,8 @@ struct weight_sizes {
     size_t layer_count;
 };
 struct weight_sizes weight_sizes_of(const struct gguf *gguf, const struct model_config *config);
+/* The same as a card has them (device_card_bytes). */
+struct weight_sizes weight_sizes_on_card(const struct gguf *gguf, const struct model_config *config);
 /* Layers that stay in RAM with so many bytes for weights, of those that do not hold all; at least so many do. */
 size_t weight_sizes_resident(const struct weight_sizes *sizes, uint64_t host_bytes);
 /* Bytes that are read for each pass then; 0: nothing is read. */

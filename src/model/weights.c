@@ -101,7 +101,7 @@ static enum status load_scale(struct loader *loader, const char *matrix, size_t 
 /* Behind the error of a device without memory. */
 static enum status say_what_fits(struct loader *loader) {
     const struct model_config *config = &loader->model->config;
-    const struct weight_sizes sizes = weight_sizes_of(&loader->model->gguf, config);
+    const struct weight_sizes sizes = weight_sizes_on_card(&loader->model->gguf, config);
     const size_t layers = weight_sizes_device_layers(&sizes, loader->free_bytes);
     if (loader->error == NULL || loader->free_bytes == UINT64_MAX || layers >= config->layer_count)
         return STATUS_MEMORY;

@@ -136,6 +136,7 @@ void cuda_work_download(struct stream *stream, void *target, struct span source,
 
 /* ---- cuda_weights.c ---- */
 
+enum tensor_type cuda_weight_type(const struct weight *weight); /* that kernels know it by */
 struct weight_planes cuda_planes(const struct weight *weight);
 struct weight_planes cuda_planes_at(const struct weight *weight, uint64_t first); /* or a copy of it */
 size_t cuda_planes_bytes(const struct weight *weight);

@@ -165,7 +165,7 @@ static size_t feed_forward(struct stream *stream, const struct operation *first)
         if (is_read_behind(down, left_out[i])) return 0;
     struct product p;
     struct matvec_part parts[MATVEC_PARTS];
-    const enum tensor_type type = gates->weights[0]->matrix.type;
+    const enum tensor_type type = cuda_weight_type(gates->weights[0]);
     const uint64_t inputs = cuda_scratch(stream, input_row_bytes((uint32_t)width));
     product_init(&p, stream, gates);
     if (inputs == 0) return 4;

@@ -28,7 +28,7 @@ void product_init(struct product *p, struct stream *stream, const struct matmul_
 
 bool product_is_quantized(const struct matmul_operation *operation) {
     for (size_t i = 0; i < operation->weight_count; i++)
-        if (is_plain(operation->weights[i]->matrix.type)) return false;
+        if (is_plain(cuda_weight_type(operation->weights[i]))) return false;
     return true;
 }
 
@@ -152,7 +152,7 @@ size_t product_parts(const struct product *p, enum tensor_type type, struct matv
     for (size_t i = 0; i < operation->weight_count; i++) {
         const struct weight *weight = operation->weights[i];
         const struct matrix *matrix = &weight->matrix;
-        if (matrix->type != type) continue;
+        if (cuda_weight_type(weight) != type) continue;
         const uint64_t at = weight_crosses(p, i) ? p->weights[i] : weight->memory.address;
         parts[count++] = (struct matvec_part){.weight = cuda_planes_at(weight, at),
                                               .bias = cuda_address(operation->biases[i]),
@@ -168,10 +168,10 @@ _Static_assert((int)MATVEC_PARTS == (int)DEVICE_GROUP_MAX, "an operation's weigh
 void product_launch(const struct product *p, product_kernel *launch, const void *context) {
     const struct matmul_operation *operation = p->operation;
     for (size_t i = 0; i < operation->weight_count; i++) {
-        const enum tensor_type type = operation->weights[i]->matrix.type;
+        const enum tensor_type type = cuda_weight_type(operation->weights[i]);
         struct matvec_part parts[MATVEC_PARTS];
         size_t first = 0;
-        while (operation->weights[first]->matrix.type != type) first++;
+        while (cuda_weight_type(operation->weights[first]) != type) first++;
         if (first == i) launch(p, context, type, parts, product_parts(p, type, parts));
     }
     for (size_t i = 0; i < operation->weight_count; i++)
@@ -197,7 +197,7 @@ void cuda_matmul(struct stream *stream, const struct matmul_operation *operation
     cuda_device_enter(stream->device);
     ASSERT(operation->x_stride % 4 == 0 && p.floats % 16 == 0); /* four floats are read at once */
     for (size_t i = 0; i < operation->weight_count; i++)
-        quantizes = quantizes || !is_plain(operation->weights[i]->matrix.type);
+        quantizes = quantizes || !is_plain(cuda_weight_type(operation->weights[i]));
     if (!product_take_places(&p)) return;
     if (p.row_count > CUDA_MATVEC_ROWS)
         halve(&p);

@@ -11,7 +11,7 @@ void cuda_embed(struct stream *stream, const struct embed_operation *operation) 
     struct cuda_embed_args args = {.table = cuda_planes(table),
                                    .rows = cuda_address(operation->step),
                                    .y = cuda_address(operation->y),
-                                   .table_type = (uint32_t)table->matrix.type,
+                                   .table_type = (uint32_t)cuda_weight_type(table),
                                    .positions_type = NO_WEIGHT,
                                    .row_count = (uint32_t)operation->row_count,
                                    .columns = (uint32_t)table->matrix.columns,
@@ -19,7 +19,7 @@ void cuda_embed(struct stream *stream, const struct embed_operation *operation) 
     if (positions != NULL) {
         ASSERT(positions->matrix.columns == table->matrix.columns);
         args.positions = cuda_planes(positions);
-        args.positions_type = (uint32_t)positions->matrix.type;
+        args.positions_type = (uint32_t)cuda_weight_type(positions);
     }
     cuda_work_launch(stream, "embed", (struct cuda_shape){args.row_count, 1, 1, 256, 0}, &args);
     cuda_work_done(stream);

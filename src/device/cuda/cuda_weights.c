@@ -24,6 +24,10 @@ static struct plane_sizes sizes_of(const struct matrix *matrix) {
     return sizes;
 }
 
+enum tensor_type cuda_weight_type(const struct weight *weight) {
+    return weight_plane_type(weight->matrix.type);
+}
+
 size_t cuda_planes_bytes(const struct weight *weight) { return sizes_of(&weight->matrix).total; }
 
 struct weight_planes cuda_planes_at(const struct weight *weight, uint64_t first) {
@@ -38,6 +42,7 @@ struct weight_planes cuda_planes(const struct weight *weight) {
 
 struct repack_run {
     const struct matrix *matrix;
+    float scale;
     const struct plane_sizes *sizes;
     size_t row_begin, row_count;
     uint8_t *planes[PLANES];
@@ -49,15 +54,18 @@ static void repack_task(void *context, const struct pool_worker *worker) {
     uint8_t *at[PLANES];
     if (rows.begin == rows.end) return;
     for (size_t i = 0; i < PLANES; i++) at[i] = run->planes[i] + rows.begin * run->sizes->row[i];
-    weight_repack(run->matrix, run->row_begin + rows.begin, run->row_begin + rows.end,
+    weight_repack(run->matrix, run->scale, run->row_begin + rows.begin, run->row_begin + rows.end,
                   &(struct weight_planes_host){at[0], at[1], at[2], at[3]});
 }
+
+static float scale_of(const struct weight *weight) { return weight->scale != NULL ? *weight->scale : 1; }
 
 static void part_load(struct stream *stream, const struct weight *weight, const struct plane_sizes *sizes,
                       size_t row_begin, size_t row_count) {
     struct staged staged;
     struct repack_run run = {
-        .matrix = &weight->matrix, .sizes = sizes, .row_begin = row_begin, .row_count = row_count};
+        .matrix = &weight->matrix, .scale = scale_of(weight), .sizes = sizes, .row_begin = row_begin,
+        .row_count = row_count};
     size_t offset[PLANES], total = 0;
     for (size_t i = 0; i < PLANES; i++) {
         offset[i] = total;
@@ -75,7 +83,10 @@ static void part_load(struct stream *stream, const struct weight *weight, const 
 /* It stays in the host's memory, where the card reads it. */
 static void repack_in_place(struct cuda_device *device, const struct weight *weight,
                             const struct plane_sizes *sizes) {
-    struct repack_run run = {.matrix = &weight->matrix, .sizes = sizes, .row_count = weight->matrix.rows};
+    struct repack_run run = {.matrix = &weight->matrix,
+                             .scale = scale_of(weight),
+                             .sizes = sizes,
+                             .row_count = weight->matrix.rows};
     for (size_t i = 0; i < PLANES; i++) run.planes[i] = (uint8_t *)weight->memory.host + sizes->offset[i];
     pool_run(device->pool, repack_task, &run);
 }
@@ -98,9 +109,7 @@ static enum status weight_check(const struct matrix *matrix, struct error *error
     const size_t unit = info->block_elements == 1 ? 8 : 32;
     if (weight_plane_row(matrix->type, unit * 256).codes == 0)
         return error_set(error, STATUS_UNSUPPORTED,
-                         "cuda: no kernel multiplies weights of type %s, expected one of the 15 types of "
-                         "docs/cuda.md, or --device cpu",
-                         info->name);
+                         "cuda: no kernel multiplies weights of type %s: try --device cpu", info->name);
     if (matrix->columns % unit != 0 || matrix->columns > UINT32_MAX / 4 || matrix->rows > UINT32_MAX / 4)
         return error_set(error, STATUS_UNSUPPORTED,
                          "cuda: a weight of %zu x %zu in %s, expected a multiple of %zu columns",
@@ -113,11 +122,11 @@ enum status cuda_weight_load(struct device *base, struct weight *weight, struct 
     struct stream *stream = device->loading;
     const struct matrix *matrix = &weight->matrix;
     TRY(weight_check(matrix, error));
-    if (weight->scale != NULL)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "cuda: weights with a scale of their own are not supported");
+    if (weight->scale != NULL && weight_plane_type(matrix->type) == matrix->type)
+        return error_set(error, STATUS_UNSUPPORTED, "cuda: weights of type %s with a scale of their own",
+                         tensor_type_info(matrix->type)->name);
     cuda_device_enter(device);
-    TRY(kernels_prepare(device, matrix->type, error));
+    TRY(kernels_prepare(device, cuda_weight_type(weight), error));
     const struct plane_sizes sizes = sizes_of(matrix);
     enum status status = cuda_allocate(base, weight->kind, sizes.total, &weight->memory, error);
     if (status != STATUS_OK) {

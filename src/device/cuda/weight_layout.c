@@ -3,8 +3,18 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/checked.h"
 #include "kernels/convert/codes.h"
+#include "kernels/convert/convert.h"
 #include "tensor/block.h"
+#include "tensor/half.h"
+
+enum tensor_type weight_plane_type(enum tensor_type type) {
+    const bool is_grid = type == TENSOR_IQ1_S || type == TENSOR_IQ1_M || type == TENSOR_IQ2_XXS ||
+                         type == TENSOR_IQ2_XS || type == TENSOR_IQ2_S || type == TENSOR_IQ3_XXS ||
+                         type == TENSOR_IQ3_S;
+    return is_grid || type == TENSOR_MXFP4 || type == TENSOR_NVFP4 ? TENSOR_F16 : type;
+}
 
 struct weight_plane_bytes weight_plane_row(enum tensor_type type, size_t columns) {
     const size_t n = columns / 32, supers = columns / 256;
@@ -32,7 +42,7 @@ struct weight_plane_bytes weight_plane_row(enum tensor_type type, size_t columns
     case TENSOR_IQ3_XXS:
     case TENSOR_IQ3_S:
     case TENSOR_MXFP4:
-    case TENSOR_NVFP4:
+    case TENSOR_NVFP4: return (struct weight_plane_bytes){.codes = columns * 2};
     case TENSOR_Q8_K:
     case TENSOR_I8:
     case TENSOR_I16:
@@ -137,7 +147,24 @@ static void repack_256(enum tensor_type type, const uint8_t *row, size_t s,
     }
 }
 
-void weight_repack(const struct matrix *matrix, size_t row_begin, size_t row_end,
+/* A row of a type that kernels have as halves, in parts that are whole blocks. */
+static void repack_halves(const struct matrix *matrix, float scale, const uint8_t *from, uint8_t *codes) {
+    enum { PART = 256 };
+    const struct tensor_type_info *info = tensor_type_info(matrix->type);
+    struct convert_kernels convert;
+    float values[PART];
+    convert_kernels_init(&convert, cpu_features());
+    for (size_t first = 0; first < matrix->columns; first += PART) {
+        const size_t count = min_size(PART, matrix->columns - first);
+        convert.dequantize[matrix->type](from + first / info->block_elements * info->block_bytes, values, count);
+        for (size_t i = 0; i < count; i++) {
+            const uint16_t half = float_to_half(values[i] * scale);
+            memcpy(codes + (first + i) * sizeof half, &half, sizeof half);
+        }
+    }
+}
+
+void weight_repack(const struct matrix *matrix, float scale, size_t row_begin, size_t row_end,
                    const struct weight_planes_host *planes) {
     const struct weight_plane_bytes bytes = weight_plane_row(matrix->type, matrix->columns);
     const size_t block = tensor_type_info(matrix->type)->block_elements;
@@ -149,7 +176,9 @@ void weight_repack(const struct matrix *matrix, size_t row_begin, size_t row_end
         if (bytes.high > 0) to.high = planes->high + i * bytes.high;
         if (bytes.scales > 0) to.scales = planes->scales + i * bytes.scales;
         if (bytes.supers > 0) to.supers = planes->supers + i * bytes.supers;
-        if (block == 1)
+        if (weight_plane_type(matrix->type) != matrix->type)
+            repack_halves(matrix, scale, from, to.codes);
+        else if (block == 1)
             memcpy(to.codes, from, bytes.codes);
         else
             for (size_t b = 0; b < matrix->columns / block; b++)

@@ -28,11 +28,16 @@ struct weight_planes_host {
     uint8_t *codes, *high, *scales, *supers; /* those of a size 0 are not touched */
 };
 
+/* The type that kernels know a weight by: its own; F16 for those of points of grids and of 4-bit floats, which are
+ * rounded to halves at upload (2^-11 of a weight). */
+enum tensor_type weight_plane_type(enum tensor_type type);
+
 /* For a row of `columns`, whole blocks.  Zeros: the device multiplies by no weights of this type. */
 struct weight_plane_bytes weight_plane_row(enum tensor_type type, size_t columns);
 
-/* Rows [row_begin, row_end) of a matrix into planes whose first row is row_begin. */
-void weight_repack(const struct matrix *matrix, size_t row_begin, size_t row_end,
+/* Rows [row_begin, row_end) of a matrix into planes whose first row is row_begin.  scale: of a matrix whose plane type
+ * is another than its own, what its values are multiplied by. */
+void weight_repack(const struct matrix *matrix, float scale, size_t row_begin, size_t row_end,
                    const struct weight_planes_host *planes);
 
 #endif

@@ -48,7 +48,7 @@ static inline void rig_matrix_init(struct rig_matrix *rig, struct random *random
     for (size_t i = 0; i < 4; i++) rig->plane[i] = device_memory(each[i] * rows);
     const struct weight_planes_host planes = {rig->plane[0].data, rig->plane[1].data, rig->plane[2].data,
                                               rig->plane[3].data};
-    weight_repack(&rig->matrix, 0, rows, &planes);
+    weight_repack(&rig->matrix, 1, 0, rows, &planes);
     rig->planes = (struct weight_planes){address_of(planes.codes), address_of(planes.high),
                                          address_of(planes.scales), address_of(planes.supers)};
     struct convert_kernels convert;

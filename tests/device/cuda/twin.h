@@ -7,6 +7,7 @@
 
 #include "device/cuda/card.h"
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/weight_layout.h"
 #include "kernels/convert/convert.h"
 
 enum { TWIN_CPU, TWIN_CUDA, TWINS };
@@ -109,6 +110,7 @@ static inline void twin_floats_free(struct twin *twin, struct twin_floats *float
 struct twin_weight {
     struct weight on[TWINS];
     float *values; /* [rows][columns] */
+    float scale;   /* of NVFP4 */
 };
 
 static inline void twin_weight_make(struct twin *twin, struct twin_weight *weight, enum tensor_type type,
@@ -119,17 +121,23 @@ static inline void twin_weight_make(struct twin *twin, struct twin_weight *weigh
     const enum memory_kind kind = random_below(&twin->random, 2) ? MEMORY_DEVICE : MEMORY_SHARED;
     convert_kernels_init(&convert, 0);
     assert_true(tensor_row_bytes(type, columns, &row_bytes));
+    weight->scale = (float)(3 + random_double(&twin->random));
     uint8_t *data = malloc(rows * (size_t)row_bytes);
     weight->values = malloc(rows * columns * sizeof(float));
     for (size_t r = 0; r < rows; r++) {
         float *row = weight->values + r * columns;
         fill_normal(&twin->random, row, columns, 0.1);
-        convert.quantize[type](row, data + r * row_bytes, columns);
+        if (weight_plane_type(type) == type)
+            convert.quantize[type](row, data + r * row_bytes, columns);
+        else
+            weight_fill(&twin->random, type, WEIGHT_RANDOM, data + r * row_bytes, columns);
         convert.dequantize[type](data + r * row_bytes, row, columns);
+        for (size_t c = 0; c < columns && type == TENSOR_NVFP4; c++) row[c] *= weight->scale;
     }
     for (size_t on = 0; on < TWINS; on++) {
         weight->on[on] =
             (struct weight){.matrix = {type, data, rows, columns, (size_t)row_bytes}, .kind = kind};
+        if (type == TENSOR_NVFP4) weight->on[on].scale = &weight->scale;
         assert_ok(twin_operations(twin, on)->weight_load(twin->device[on], &weight->on[on], &error), error);
     }
 }
