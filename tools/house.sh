@@ -50,7 +50,7 @@ lines() { git ls-files "$@" | grep -E '\.([ch]|cu)$' | xargs cat | wc -l; }
 options=$(grep -c '{\.id = OPTION_' src/cli/option_table.c)
 # Those of the selection are rows of two tables, the plan's are constants; axes are not counted.
 settings=$(cat src/attention/select_options.c src/plan/axes.c |
-  awk '/^} (real_)?settings\[\] = \{/ { inside = 1; next } /^};/ { inside = 0 } inside && /^    \{"/ { n++ }
+  awk '/ (real_)?settings\[\] = \{/ { inside = 1; next } /^};/ { inside = 0 } inside && /^    \{"/ { n++ }
        !inside { n += gsub(/_name\[\] = "/, "") } END { print n + 0 }')
 all=$(lines src)
 cuda=$(lines src/device/cuda)

@@ -151,6 +151,7 @@ struct select_options {
      * average over the KV heads: whose weight in the softmax is at least e^-alpha of the largest. */
     double alpha;
     struct reuse_options reuse; /* of lists from step to step: reuse.h */
+    bool list_buffers; /* where KV is on disk: rows of a head's last list are kept (list_buffer.h) */
     bool gather_all;            /* no short cut where everything is kept: for tests of 1 */
 };
 struct select_options select_options_default(void);

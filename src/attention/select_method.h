@@ -14,6 +14,35 @@ enum {
     SELECT_PAGE = 16,           /* tokens of a page, unless options say */
 };
 
+/* A name of --set, of a number (size_t), a flag (bool) or one of a few words, at offset in struct select_options. */
+struct select_setting {
+    const char *name;
+    const char *words; /* for people: "a or b"; NULL: a number */
+    size_t offset;     /* of words: those of struct select_word count */
+    bool is_flag;
+};
+/* Of a double within min and max; bounds: for people. */
+struct select_real {
+    const char *name;
+    size_t offset;
+    double min, max;
+    const char *bounds;
+};
+/* A word that a name takes, and the enum's value that it stands for. */
+struct select_word {
+    const char *name, *word;
+    size_t offset;
+    unsigned value;
+};
+struct select_settings {
+    const struct select_setting *settings; /* [setting_count] */
+    const struct select_real *reals;       /* [real_count] */
+    const struct select_word *words;       /* [word_count] */
+    size_t setting_count, real_count, word_count;
+};
+/* Before main, once: a program's names beside loam's own. */
+void select_settings_add(const struct select_settings *more);
+
 /* No key index. */
 enum status select_layout_none(struct key_index_layout *layout, const struct select_shape *shape,
                                const struct select_options *options, struct error *error) STATUS_CHECKED;

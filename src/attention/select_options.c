@@ -54,12 +54,7 @@ struct select_options select_options_default(void) {
 }
 
 /* The settings of --set that are not axes, as parsing and help need them: numbers, flags and words. */
-static const struct setting {
-    const char *name;
-    const char *words; /* for people; NULL: a number */
-    size_t offset;
-    bool is_flag;
-} settings[] = {
+static const struct select_setting settings[] = {
     {"sinks", NULL, offsetof(struct select_options, sinks), false},
     {"recent", NULL, offsetof(struct select_options, recent), false},
     {"dense", NULL, offsetof(struct select_options, dense_layers), false},
@@ -68,67 +63,73 @@ static const struct setting {
     {"page", NULL, offsetof(struct select_options, page), false},
     {"bits", NULL, offsetof(struct select_options, bits), false},
     {"planes", NULL, offsetof(struct select_options, planes), false},
-    {"partitions", NULL, offsetof(struct select_options, partitions), false},
-    {"codebook", NULL, offsetof(struct select_options, codebook), false},
-    {"norms", NULL, offsetof(struct select_options, norms), true},
-    {"columns", NULL, offsetof(struct select_options, columns), false},
     {"leaf", NULL, offsetof(struct select_options, leaf), false},
-    {"take", NULL, offsetof(struct select_options, take), false},
     {"rank", "bound or meanstd", 0, false},
-    {"estimate", NULL, offsetof(struct select_options, estimate), true},
-    {"mass_bound", NULL, offsetof(struct select_options, mass_bound), true},
     {"receipt", NULL, offsetof(struct select_options, receipt), true},
-    {"sampled_keys", NULL, offsetof(struct select_options, sampled_keys), false},
-    {"heads", "even or importance", 0, false},
     {"group", "max, sum or softmax", 0, false},
     {"code", "sign or level", 0, false},
-    {"scan", NULL, offsetof(struct select_options, scan), true},
     {"age", NULL, offsetof(struct select_options, reuse.age), false},
-    {"similarity", "harmonic or minimum", 0, false},
     {"labels", "speculated or exact", 0, false},
 };
 /* Numbers with a fraction. */
-static const struct real_setting {
-    const char *name;
-    size_t offset;
-    double min, max;
-    const char *bounds; /* for people */
-} real_settings[] = {
-    {"alpha", offsetof(struct select_options, alpha), 0, 100, "a number from 0 to 100"},
-    {"eta", offsetof(struct select_options, reuse.eta), -1, 2,
-     "a number from -1 to 2, above 1: reuses nothing"},
-    {"loss", offsetof(struct select_options, loss), 0, 1,
-     "a share of the attention, 0 to 1; 0: keep decides"},
-    {"recent_fraction", offsetof(struct select_options, recent_fraction), 0, 1, "a fraction of keep, 0 to 1"},
-    {"power", offsetof(struct select_options, reuse.power), 0, 100, "a number from 0 to 100"},
+static const struct select_real real_settings[] = {
+    {"loss", offsetof(struct select_options, loss), 0, 1, "a share of the attention, 0 to 1; 0: keep decides"},
     {"reused", offsetof(struct select_options, reuse.reused), 0, 1, "a fraction of the lists, 0 to 1"},
-    {"epsilon", offsetof(struct select_options, reuse.epsilon), -2, 2, "a number from -2 to 2"},
 };
-enum { REAL_SETTING_COUNT = sizeof real_settings / sizeof real_settings[0] };
+static const struct select_word setting_words[] = {
+    {"rank", "bound", offsetof(struct select_options, rank), TREE_BOUND},
+    {"rank", "meanstd", offsetof(struct select_options, rank), TREE_MEAN_DEVIATION},
+    {"group", "max", offsetof(struct select_options, group), SELECT_GROUP_MAX},
+    {"group", "sum", offsetof(struct select_options, group), SELECT_GROUP_SUM},
+    {"group", "softmax", offsetof(struct select_options, group), SELECT_GROUP_SOFTMAX},
+    {"code", "sign", offsetof(struct select_options, code), SELECT_CODE_SIGN},
+    {"code", "level", offsetof(struct select_options, code), SELECT_CODE_LEVEL},
+    {"labels", "speculated", offsetof(struct select_options, reuse.labels), REUSE_SPECULATED},
+    {"labels", "exact", offsetof(struct select_options, reuse.labels), REUSE_EXACT},
+};
 
-enum { SETTING_COUNT = sizeof settings / sizeof settings[0] };
+/* loam's, and those that a program adds. */
+static const struct select_settings *tables[] = {
+    &(const struct select_settings){settings, real_settings, setting_words, sizeof settings / sizeof *settings,
+                                    sizeof real_settings / sizeof *real_settings,
+                                    sizeof setting_words / sizeof *setting_words},
+    NULL};
+enum { TABLES = sizeof tables / sizeof *tables };
+
+void select_settings_add(const struct select_settings *more) {
+    ASSERT(tables[TABLES - 1] == NULL);
+    tables[TABLES - 1] = more;
+}
 
 const char *select_setting_name(size_t index, const char **words) {
     *words = NULL;
-    if (index >= SETTING_COUNT + REAL_SETTING_COUNT) return NULL;
-    if (index >= SETTING_COUNT) return real_settings[index - SETTING_COUNT].name;
-    *words = settings[index].words;
-    return settings[index].name;
+    for (size_t t = 0; t < TABLES && tables[t] != NULL; t++) {
+        const struct select_settings *table = tables[t];
+        if (index < table->setting_count) {
+            *words = table->settings[index].words;
+            return table->settings[index].name;
+        }
+        index -= table->setting_count;
+        if (index < table->real_count) return table->reals[index].name;
+        index -= table->real_count;
+    }
+    return NULL;
 }
 
-static const struct setting *setting_find(const char *name) {
-    for (size_t i = 0; i < SETTING_COUNT; i++)
-        if (strcmp(settings[i].name, name) == 0) return &settings[i];
+static const struct select_setting *setting_find(const char *name) {
+    for (size_t t = 0; t < TABLES && tables[t] != NULL; t++)
+        for (size_t i = 0; i < tables[t]->setting_count; i++)
+            if (strcmp(tables[t]->settings[i].name, name) == 0) return &tables[t]->settings[i];
     return NULL;
 }
 
 bool select_setting_is_flag(const char *name) {
-    const struct setting *setting = setting_find(name);
+    const struct select_setting *setting = setting_find(name);
     return setting != NULL && setting->is_flag;
 }
 
 bool select_option_set(struct select_options *options, const char *name, uint64_t value) {
-    const struct setting *setting = setting_find(name);
+    const struct select_setting *setting = setting_find(name);
     if (setting == NULL || setting->words != NULL) return false;
     unsigned char *target = (unsigned char *)options + setting->offset;
     size_t number = (size_t)value;
@@ -146,43 +147,27 @@ bool select_option_set(struct select_options *options, const char *name, uint64_
 bool select_option_set_real(struct select_options *options, const char *name, double value,
                             const char **bounds) {
     *bounds = NULL;
-    for (size_t i = 0; i < REAL_SETTING_COUNT; i++) {
-        const struct real_setting *setting = &real_settings[i];
-        if (strcmp(setting->name, name) != 0) continue;
-        *bounds = setting->bounds;
-        if (!(value >= setting->min && value <= setting->max)) return false;
-        memcpy((unsigned char *)options + setting->offset, &value, sizeof value);
-        return true;
-    }
+    for (size_t t = 0; t < TABLES && tables[t] != NULL; t++)
+        for (size_t i = 0; i < tables[t]->real_count; i++) {
+            const struct select_real *setting = &tables[t]->reals[i];
+            if (strcmp(setting->name, name) != 0) continue;
+            *bounds = setting->bounds;
+            if (!(value >= setting->min && value <= setting->max)) return false;
+            memcpy((unsigned char *)options + setting->offset, &value, sizeof value);
+            return true;
+        }
     return false;
 }
 
 bool select_option_set_word(struct select_options *options, const char *name, const char *word,
                             const char **words) {
-    static const struct {
-        const char *name, *word;
-        size_t offset;
-        unsigned value;
-    } table[] = {
-        {"rank", "bound", offsetof(struct select_options, rank), TREE_BOUND},
-        {"rank", "meanstd", offsetof(struct select_options, rank), TREE_MEAN_DEVIATION},
-        {"heads", "even", offsetof(struct select_options, heads), SELECT_HEADS_EVEN},
-        {"heads", "importance", offsetof(struct select_options, heads), SELECT_HEADS_IMPORTANCE},
-        {"group", "max", offsetof(struct select_options, group), SELECT_GROUP_MAX},
-        {"group", "sum", offsetof(struct select_options, group), SELECT_GROUP_SUM},
-        {"group", "softmax", offsetof(struct select_options, group), SELECT_GROUP_SOFTMAX},
-        {"code", "sign", offsetof(struct select_options, code), SELECT_CODE_SIGN},
-        {"code", "level", offsetof(struct select_options, code), SELECT_CODE_LEVEL},
-        {"similarity", "harmonic", offsetof(struct select_options, reuse.aggregate), LABEL_HARMONIC},
-        {"similarity", "minimum", offsetof(struct select_options, reuse.aggregate), LABEL_MINIMUM},
-        {"labels", "speculated", offsetof(struct select_options, reuse.labels), REUSE_SPECULATED},
-        {"labels", "exact", offsetof(struct select_options, reuse.labels), REUSE_EXACT},
-    };
-    const struct setting *setting = setting_find(name);
+    const struct select_setting *setting = setting_find(name);
     *words = setting != NULL ? setting->words : NULL;
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
-        if (strcmp(table[i].name, name) == 0 && strcmp(table[i].word, word) == 0) {
-            memcpy((unsigned char *)options + table[i].offset, &table[i].value, sizeof table[i].value);
+    for (size_t t = 0; t < TABLES && tables[t] != NULL; t++)
+        for (size_t i = 0; i < tables[t]->word_count; i++) {
+            const struct select_word *row = &tables[t]->words[i];
+            if (strcmp(row->name, name) != 0 || strcmp(row->word, word) != 0) continue;
+            memcpy((unsigned char *)options + row->offset, &row->value, sizeof row->value);
             return true;
         }
     return false;

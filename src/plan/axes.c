@@ -21,7 +21,7 @@ const char *plan_method(const struct plan *plan, enum axis axis, char *buffer, s
 }
 
 /* Those that are not of the select axis. */
-static const char resident_name[] = "resident", quantized_name[] = "quantized", lists_name[] = "list_buffer",
+static const char resident_name[] = "resident", quantized_name[] = "quantized",
                   key_index_name[] = "key_index", key_index_words[] = "fits, ram or disk";
 
 const char *plan_setting_names(char *buffer, size_t buffer_bytes) {
@@ -31,8 +31,8 @@ const char *plan_setting_names(char *buffer, size_t buffer_bytes) {
         used += (size_t)snprintf(buffer + used, buffer_bytes - used, words != NULL ? "%s (%s), " : "%s, ",
                                  name, words);
     if (used < buffer_bytes)
-        snprintf(buffer + used, buffer_bytes - used, "%s, %s, %s, %s (%s)", resident_name, quantized_name,
-                 lists_name, key_index_name, key_index_words);
+        snprintf(buffer + used, buffer_bytes - used, "%s, %s, %s (%s)", resident_name, quantized_name,
+                 key_index_name, key_index_words);
     return buffer;
 }
 
@@ -87,15 +87,14 @@ static enum status read_number(struct plan *plan, const char *text, size_t lengt
     if (words != NULL)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected %s", name, number, words);
     *found = false;
-    const bool resident = strcmp(name, resident_name) == 0, quantized = strcmp(name, quantized_name) == 0,
-               lists = strcmp(name, lists_name) == 0;
+    const bool resident = strcmp(name, resident_name) == 0, quantized = strcmp(name, quantized_name) == 0;
     struct select_options unused = plan->select;
-    if (!resident && !quantized && !lists && !select_option_set(&unused, name, 0)) return STATUS_OK;
+    if (!resident && !quantized && !select_option_set(&unused, name, 0)) return STATUS_OK;
     *found = true;
     if (!size_parse(number, &value) || value > 1 << 20)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected a number up to 1M", name,
                          number);
-    if ((lists || select_setting_is_flag(name)) && value > 1)
+    if (select_setting_is_flag(name) && value > 1)
         return error_set(error, STATUS_USAGE, "--set %s: found '%s', expected 0 or 1", name, number);
     if (quantized && value > PAGE_FRACTION_WHOLE)
         return error_set(error, STATUS_USAGE, "--set quantized: found '%s', expected 0 to %d, of 16 pages",
@@ -105,8 +104,6 @@ static enum status read_number(struct plan *plan, const char *text, size_t lengt
         plan->quantized_of_16 = (uint8_t)value;
     } else if (resident) {
         plan->resident_layers = (size_t)value;
-    } else if (lists) {
-        plan->list_buffers = value == 1;
     } else {
         (void)select_option_set(&plan->select, name, value);
     }
@@ -163,9 +160,9 @@ static enum status read_preset(struct plan *plan, const struct preset *preset, s
     plan->kld_max = 0;
     memcpy(plan->methods, preset->methods, sizeof plan->methods);
     plan->select = select_options_default();
+    plan->select.list_buffers = true;
     plan->quantized_pages = plan->mixes_pages = plan->fixes_fractions = false;
     plan->key_index = PLAN_KEY_INDEX_FITS;
-    plan->list_buffers = true;
     plan->resident_layers = SIZE_MAX;
     if (preset->settings != NULL) TRY(read_set(plan, preset->settings, &unused, error));
     if (preset->disk_settings != NULL && plan->disk_directory != NULL)

@@ -337,7 +337,7 @@ static enum status add_list_buffers(const struct plan *plan, const struct model_
     const struct select_shape shape = plan_select_shape(config);
     const uint64_t least = kv_tier_bytes_min(cache);
     uint64_t unit;
-    if (!plan->list_buffers || plan->disk_directory == NULL || plan->quantized_pages || plan->select.scan ||
+    if (!plan->select.list_buffers || plan->disk_directory == NULL || plan->quantized_pages || plan->select.scan ||
         lists->kept_max == 0 || cache->host_bytes <= least)
         return STATUS_OK;
     TRY(select_options_unit(&plan->select, &shape, &unit, error));
@@ -411,7 +411,7 @@ enum status plan_host_bytes_min(const struct plan *plan, const struct model_conf
                                 struct error *error) {
     struct kv_cache_config cache;
     struct plan counted = *plan;
-    counted.list_buffers = false; /* they take what is beyond it */
+    counted.select.list_buffers = false; /* they take what is beyond it */
     TRY(plan_cache_config(&counted, config, &cache, error));
     *bytes = kv_tier_bytes_min(&cache);
     while (plan_keeps_inputs(plan, config) &&
@@ -428,7 +428,7 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
     struct plan counted = *plan;
     struct kv_cache_config cache;
     counted.host_bytes = *bytes = kv_bytes;
-    counted.list_buffers = false; /* they are of kv_bytes */
+    counted.select.list_buffers = false; /* they are of kv_bytes */
     if (counted.key_index == PLAN_KEY_INDEX_FITS) counted.key_index = PLAN_KEY_INDEX_RAM;
     for (int round = 0; round < 4; round++) { /* one of the buffers is a share of the whole */
         TRY(plan_cache_config(&counted, config, &cache, error));

@@ -80,8 +80,6 @@ struct plan {
     bool persistent;
     bool rebuilds;   /* with KV on disk: K and V are computed from kept inputs (plan_keeps_inputs) */
     bool prefetches; /* with KV on disk: prefetch the next layer's chunks while this layer computes */
-    /* With KV on disk: rows of lists are copied out of their chunks (attention/list_buffer.h) */
-    bool list_buffers;
     enum plan_suffix suffix;
 
     /* Sizes. */

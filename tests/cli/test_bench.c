@@ -60,6 +60,7 @@ static json_t *bench_json(const char *const *arguments) {
 /* Every query alike, so that lists are reused; the table says what JSON says. */
 static void the_table_has_what_was_reused(void **state) {
     (void)state;
+    process_binary = LOAM_LAB_BINARY;
     static const char set[] = "bits=32,dense=0,recent=4,sinks=2,eta=-1,power=0,reused=0,age=9";
     const char *json[] = {"bench", "-m",       model_path, "-p",     "0",  "-n",    "40", "-d", "100",  "-r",
                           "1",     "--preset", "clo",      "--keep", "16", "--set", set,  "-o", "json", NULL};
@@ -80,11 +81,13 @@ static void the_table_has_what_was_reused(void **state) {
     json_decref(rows);
     process_deinit(&with);
     process_deinit(&without);
+    process_binary = LOAM_BINARY;
 }
 
 /* How many heads stay is said where some may, and not elsewhere. */
 static void the_table_has_the_heads_that_stay(void **state) {
     (void)state;
+    process_binary = LOAM_LAB_BINARY;
     static const char set[] = "bits=32,dense=0,recent=4,sinks=2,power=0,reused=0,place=persistent";
     struct process_result with = LOAM("bench", "-m", model_path, "-p", "0", "-n", "2", "-d", "100", "-r", "1",
                                       "--preset", "clo", "--keep", "16", "--set", set, "--kv-disk",
@@ -121,6 +124,7 @@ static void the_table_has_the_heads_that_stay(void **state) {
     json_decref(rows);
     process_deinit(&with);
     process_deinit(&without);
+    process_binary = LOAM_BINARY;
 }
 
 static json_int_t integer(json_t *row, const char *key) {

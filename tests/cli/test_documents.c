@@ -226,12 +226,14 @@ static void pages_in_both_forms(void **state) {
     write_text(path, LONG_BYTES, "");
     struct outcome refused = RUN(deep_path, path, "--set", "codec=dynamic");
     expect_code(&refused, 2, "--set codec=dynamic: 4 bits are for pages on disk, and there is no --kv-disk");
-    struct outcome ample =
-        RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "--set", "codec=dynamic", "-c", "8K");
-    expect_code(&ample, 0, "codec=dynamic: how many pages are in 4 bits follows --kv-host and what is measured");
+    struct outcome ample = RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "--set",
+                               "codec=dynamic", "-c", "8K");
+    expect_code(&ample, 0,
+                "codec=dynamic: how many pages are in 4 bits follows --kv-host and what is measured");
     assert_true(share_of_run(&measured) == 0);
     assert_false(measured);
-    struct outcome fixed = RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "-c", "8K");
+    struct outcome fixed =
+        RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "-c", "8K");
     expect_code(&fixed, 0, "");
     assert_int_equal(fixed.reused, 0);
     assert_true(share_of_run(&measured) == 1);
@@ -239,9 +241,8 @@ static void pages_in_both_forms(void **state) {
     assert_null(strstr(fixed.complaint, "measured"));
     uint64_t bytes = ample.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
     snprintf(host, sizeof host, "%" PRIu64, bytes / 2);
-    struct outcome first =
-        RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam", "--set", "codec=dynamic", "-c",
-            "8K");
+    struct outcome first = RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam",
+                               "--set", "codec=dynamic", "-c", "8K");
     expect_code(&first, 0, "");
     double share = share_of_run(&measured);
     assert_true(measured);
@@ -251,8 +252,10 @@ static void pages_in_both_forms(void **state) {
     assert_int_equal(second.reused, second.prompt - 1);
     assert_true(share_of_run(&measured) == share);
     assert_false(measured);
-    struct outcome rows = RUN(deep_path, text_path, "--kv-disk", folder("rows"), "--preset", "leoam", "--set",
-                              "select=exact"); /* reads keys as rows: not compressed, nor refused */
+    process_binary = LOAM_LAB_BINARY; /* whose method reads keys as rows: not compressed, nor refused */
+    struct outcome rows =
+        RUN(deep_path, text_path, "--kv-disk", folder("rows"), "--preset", "leoam", "--set", "select=exact");
+    process_binary = LOAM_BINARY;
     expect_code(&rows, 0, "");
     struct process_result shown = LOAM("show", "1", "--kv-disk", store);
     char line[40];
@@ -600,7 +603,8 @@ static void damage_behind_the_prompt(void **state) {
     const char *store = folder("behind"), *saved = folder("behind.saved");
     snprintf(file, sizeof file, "%s/1.pages", store);
     /* A suffix that attends to everything would read every page before the answer. */
-    const char *const more[] = {"--preset", "meanstd", "--set", "dense=0", "--keep", "256", "--suffix", "auto"};
+    const char *const more[] = {"--preset", "meanstd", "--set",    "dense=0",
+                                "--keep",   "256",     "--suffix", "auto"};
 #define ASK(kv)                                                                                        \
     RUN(model_path, text_path, more[0], more[1], more[2], more[3], more[4], more[5], more[6], more[7], \
         "--kv-disk", kv, "--kv-host", host)
@@ -638,13 +642,13 @@ static void damage_in_a_conversation(void **state) {
     size_t length = fread(said, 1, 2000, text);
     fclose(text);
     said[length] = '\0';
-#define TALK(kv, words)                                                                                   \
-    process_run(&(struct process_request){                                                                \
-        .arguments =                                                                                      \
-            (const char *const[]){"chat",    "-m",       talking_path, "--temp",    "0",     "-n",        \
+#define TALK(kv, words)                                                                                     \
+    process_run(&(struct process_request){                                                                  \
+        .arguments =                                                                                        \
+            (const char *const[]){"chat",    "-m",       talking_path, "--temp",    "0",       "-n",        \
                                   "12",      "-t",       "1",          "--preset",  "meanstd", "--set",     \
-                                  "dense=0", "--keep",   "128",        "--kv-disk", kv,      "--kv-host", \
-                                  "16M",     "--suffix", "auto",       NULL},                             \
+                                  "dense=0", "--keep",   "128",        "--kv-disk", kv,        "--kv-host", \
+                                  "16M",     "--suffix", "auto",       NULL},                               \
         .input = words})
     struct process_result first = TALK(saved, said);
     assert_int_equal(first.code, 0);

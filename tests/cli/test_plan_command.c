@@ -385,8 +385,10 @@ static double bytes_read(const char *name, double faster) {
 /* What lies between two wanted parts of a page is read where this machine's disk takes longer for a request. */
 static void reads_go_by_the_machines_disk(void **state) {
     (void)state;
+    process_binary = LOAM_LAB_BINARY;
     const double apart = bytes_read("free-requests", 1), together = bytes_read("free-bytes", 4);
     if (!(apart > 0 && together > 1.1 * apart)) fail_msg("%.0f and %.0f bytes", apart, together);
+    process_binary = LOAM_BINARY;
 }
 
 enum { REQUESTS = 3 };
@@ -466,6 +468,7 @@ static void the_example_can_be_planned_for(void **state) {
 
 static void what_cannot_be_is_one_line(void **state) {
     (void)state;
+    process_binary = LOAM_LAB_BINARY;
     static const struct {
         const char *arguments[10];
         int code;
@@ -483,7 +486,7 @@ static void what_cannot_be_is_one_line(void **state) {
         {{"plan", "-q", "--machine", machine_path, "--loss", "7"}, 2, "loss: found '7'"},
         {{"plan", "-q", "--machine", machine_path, "--kld", "x"}, 2, "--kld: found 'x', expected nats"},
         {{"run", "-q", "-p", "x", "--preset", "hata", "--kld", "0.1"}, 2, "--kld: found --preset hata"},
-        {{"bench", "-q", "--preset", "auto"}, 2, "--preset auto: this command"},
+        {{"perplexity", "-q", "-f", machine_path, "--preset", "auto"}, 2, "--preset auto: this command"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct process_result result =
@@ -495,6 +498,7 @@ static void what_cannot_be_is_one_line(void **state) {
         assert_int_equal(result.output_bytes, 0);
         process_deinit(&result);
     }
+    process_binary = LOAM_BINARY;
 }
 
 int main(void) {

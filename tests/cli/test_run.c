@@ -487,6 +487,7 @@ static void selection_is_reported(void **state) {
 /* --preset clo: every query alike, so that only age and the first step choose; above 1 nothing is reused. */
 static void reuse_is_reported(void **state) {
     (void)state;
+    process_binary = LOAM_LAB_BINARY;
     free(TOKENS("-m", long_path, "-p", "once upon a time there was", "-n", "60", "--ignore-eos", "--temp",
                 "0", "--preset", "clo", "--keep", "16", "--set",
                 "bits=32,dense=0,recent=4,sinks=2,eta=-1,power=0,reused=0,age=9"));
@@ -515,6 +516,7 @@ static void reuse_is_reported(void **state) {
                            "loses, and there is no calibration of this model: try loam-lab "
                            "calibrate MODEL TEXT"));
     process_deinit(&refused);
+    process_binary = LOAM_BINARY;
 }
 
 static void budgets_cut_the_context(void **state) {

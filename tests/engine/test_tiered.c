@@ -213,7 +213,7 @@ static struct kv_tier_statistics expect_logits(struct rig *rig, const struct pla
                 statistics.prefetch_hits <= statistics.hits);
     if (!options->prefetches) assert_int_equal(statistics.prefetched, 0);
     const struct list_buffer_counts counts = attention_list_buffer_counts(engine_attention(engine));
-    assert_true(options->list_buffers || counts.kept + counts.copied == 0);
+    assert_true(options->select.list_buffers || counts.kept + counts.copied == 0);
     lists.heads += counts.heads;
     lists.kept += counts.kept;
     lists.copied += counts.copied;
@@ -273,8 +273,8 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         draw_budget(&rig, &options, lengths, count, &bytes_min, &random);
         options.resident_layers = random_below(&random, 3);
         options.select.scan = !q4 && random_below(&random, 3) == 0;
-        options.list_buffers = random_below(&random, 2) == 0;
-        if (has_lists && round % 4 != 3) options.list_buffers = true;
+        options.select.list_buffers = random_below(&random, 2) == 0;
+        if (has_lists && round % 4 != 3) options.select.list_buffers = true;
         if (round % 4 == 3) options.host_bytes = bytes_min;
         between += options.host_bytes > bytes_min;
         const struct kv_tier_statistics did = expect_logits(&rig, &options, lengths, count, expected, bounds);
