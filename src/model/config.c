@@ -23,6 +23,7 @@ static const struct family families[] = {
     {"smollm3", FAMILY_SMOLLM3, ROPE_ADJACENT, RMS_EPSILON, .plain_period = 4},
     {"seed_oss", FAMILY_SEED_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true,
      .ffn_norm = "post_attention_norm.weight"},
+    {"mistral3", FAMILY_MISTRAL3, ROPE_ADJACENT, RMS_EPSILON, .has_temperature = true},
     {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon", .has_biases = true},
 };
 enum { FAMILY_COUNT = sizeof families / sizeof families[0], KEY_BYTES = 96 };
@@ -149,7 +150,6 @@ static enum status refuse_unsupported(struct reader *reader) {
         {"logit_scale", 0},
         {"residual_scale", 0},
         {"embedding_scale", 0},
-        {"attention.temperature_scale", 0},
         {"rope.scaling.yarn_attn_factor", 1},
     };
     static const struct {
@@ -160,6 +160,12 @@ static enum status refuse_unsupported(struct reader *reader) {
     TRY(read_count(reader, "expert_count", false, 0, UINT32_MAX, &experts));
     if (experts > 0 && reader->family->experts.count == 0)
         return refuse(reader, reader->key, "mixtures of experts are not supported in this family");
+    if (!reader->family->has_temperature) {
+        float temperature = 0;
+        const char *key = reader_key(reader, "attention.temperature_scale");
+        TRY(gguf_get_float(reader->gguf, key, &temperature, reader->error));
+        if (temperature != 0) return refuse(reader, key, "this feature is not supported in this family");
+    }
     for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++) {
         float value = floats[i].neutral;
         const char *key = reader_key(reader, floats[i].suffix);
@@ -385,6 +391,11 @@ static enum status read_rope(struct reader *reader) {
         if (config->llama3_high_factor <= config->llama3_low_factor)
             return refuse(reader, reader->key, "expected more than rope.scaling.low_freq_factor");
     }
+    if (reader->family->has_temperature) {
+        TRY(read_float(reader, "attention.temperature_scale", 0, 1e3, &config->temperature));
+        if (config->temperature != 0 && config->rope_dimension != config->k_dimension)
+            return refuse(reader, reader->key, "heads of which a part is rotated are not supported with it");
+    }
     if (gguf_find_tensor(reader->gguf, "rope_freqs.weight") != NULL) { /* the tensor has the last word */
         if (config->rope_scaling == ROPE_SCALING_NONE) config->rope_scaling = ROPE_SCALING_LLAMA3;
         config->llama3_low_factor = config->llama3_high_factor = 0;
@@ -471,6 +482,8 @@ static enum status fill_layers(struct reader *reader, struct layer_config *layer
         layers[i].rope = period != 0 && i % period == period - 1           ? ROPE_NONE
                          : slides && config->sliding_rope_dimension != 0 ? ROPE_SLIDING
                                                                          : ROPE_FULL;
+        layers[i].query_rope =
+            layers[i].rope == ROPE_FULL && config->temperature != 0 ? ROPE_QUERIES : layers[i].rope;
         config->k_dimension = max_size(config->k_dimension, shapes[i].k_dimension);
         config->v_dimension = max_size(config->v_dimension, shapes[i].v_dimension);
     }

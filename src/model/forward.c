@@ -238,19 +238,10 @@ static void upload_steps(struct forward *forward, const struct forward_batch *ba
 
 /* first: the block's, of the batch. */
 static void make_angles(struct forward *forward, const struct forward_batch *batch, size_t first) {
-    const struct model *model = forward->model;
-    const struct model_config *config = &model->config;
-    if (!config->has_rope) return;
     for (size_t i = 0; i < ROPES_MAX; i++)
-        if (rope_dimension_of(config, i) > 0)
-            model->device->operations->rope_angles(
-                forward->stream,
-                &(struct rope_angles_operation){.step = step_of(forward, batch, first),
-                                                .row_count = batch->row_count,
-                                                .frequency = model->rope_frequency[i],
-                                                .pair_count = rope_dimension_of(config, i) / 2,
-                                                .factor = config->rope_attention_factor,
-                                                .cosine_sine = angles_of(forward, batch, first, i)});
+        if (rope_dimension_of(&forward->model->config, i) > 0)
+            forward_angles(forward, i, batch->positions, step_of(forward, batch, first), batch->row_count,
+                           angles_of(forward, batch, first, i));
 }
 
 /* first: the block's, of the batch. */
@@ -473,7 +464,8 @@ static enum status run_block(struct forward *forward, const struct block *block,
                               .narrow = last && may_narrow(forward, &block->batch),
                               .narrow_first = block->narrow_first,
                               .angles = {angles_of(forward, &block->batch, block->first, ROPE_FULL),
-                                         angles_of(forward, &block->batch, block->first, ROPE_SLIDING)},
+                                         angles_of(forward, &block->batch, block->first, ROPE_SLIDING),
+                                         angles_of(forward, &block->batch, block->first, ROPE_QUERIES)},
                               .step = step_of(forward, &block->batch, block->first),
                               .residual = hidden_of(forward, &block->batch, block->first),
                               .normed = forward->normed,

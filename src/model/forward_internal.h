@@ -112,11 +112,12 @@ static inline const struct layer_config *layer_config_of(const struct layer_pass
 
 /* Elements of a head that a rotation turns; 0: no layer has it. */
 static inline size_t rope_dimension_of(const struct model_config *config, size_t rope) {
-    return rope == ROPE_SLIDING ? config->sliding_rope_dimension : config->rope_dimension;
+    if (rope == ROPE_SLIDING) return config->sliding_rope_dimension;
+    return rope == ROPE_FULL || config->temperature != 0 ? config->rope_dimension : 0;
 }
-/* Cosines and sines of a layer's rotation for the rows of the pass; none where it has none. */
-static inline struct span angles_for(const struct layer_pass *pass, const struct layer_config *layer) {
-    return layer->rope == ROPE_NONE ? (struct span){.buffer = NULL} : pass->angles[layer->rope];
+/* Cosines and sines of a rotation for the rows of the pass; none of ROPE_NONE. */
+static inline struct span angles_for(const struct layer_pass *pass, size_t rope) {
+    return rope == ROPE_NONE ? (struct span){.buffer = NULL} : pass->angles[rope];
 }
 /* The layer attends to its own K and V. */
 static inline bool layer_stores(const struct layer_pass *pass) {
@@ -152,9 +153,10 @@ void layer_head_norm(const struct layer_pass *pass, const struct layer_config *l
                      size_t row_count, size_t heads, struct span weight);
 void layer_rotate(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
                   size_t row_count, size_t heads, struct span angles);
-/* Cosines and sines of a layer's rotation, if it has one, for so many rows of the step. */
-void layer_angles(const struct layer_pass *pass, const struct layer_config *layer, struct span step,
-                  size_t row_count, struct span angles);
+/* Cosines and sines of a rotation, unless it is none, for so many rows of the step.  positions: theirs, for
+ * ROPE_QUERIES. */
+void forward_angles(const struct forward *forward, size_t rope, const uint64_t *positions, struct span step,
+                    size_t row_count, struct span angles);
 
 /* Appends K and V of all rows, then residual += output(attention(normed)).  Narrows the pass if pass->narrow is set.
  * false: no row is left. */

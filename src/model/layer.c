@@ -35,8 +35,9 @@ static void narrow(struct layer_pass *pass) {
                                                   .biases = {pass->weights->q_bias},
                                                   .y = {forward->q},
                                                   .y_stride = {config->head_count * layer->kv.k_dimension}});
-    layer_angles(pass, layer, span_behind(forward->narrow.step, pass->narrow_first * sizeof(struct step_row)),
-                 count, angles_for(pass, layer));
+    forward_angles(forward, layer->query_rope, forward->narrow.positions + pass->narrow_first,
+                   span_behind(forward->narrow.step, pass->narrow_first * sizeof(struct step_row)), count,
+                   angles_for(pass, layer->query_rope));
 }
 
 static struct attend_operation operation_of(const struct layer_pass *pass, size_t layer_index, struct span q,
@@ -81,7 +82,7 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
                                    .y_stride = {config->head_count * layer->kv.k_dimension}});
     layer_head_norm(pass, layer, forward->next.q, pass->row_count, config->head_count, weights->q_norm);
     layer_rotate(pass, layer, forward->next.q, pass->row_count, config->head_count,
-                 angles_for(pass, layer));
+                 angles_for(pass, layer->query_rope));
     for (size_t i = 0; i < pass->batch->item_count; i++) {
         forward->next.items[i] = forward->items[i];
         forward->next.items[i].view = kv_sequence_view(pass->batch->sequences[i], forward->stream, next);
@@ -200,11 +201,11 @@ bool layer_attention(struct layer_pass *pass) {
                   pass->narrow ? (struct span){.buffer = NULL} : forward->q);
     if (forward->inputs.host != NULL && forward->replay == NULL) layer_keep_inputs(pass);
     const struct layer_config *layer = layer_config_of(pass);
-    const struct span angles = angles_for(pass, layer);
     if (layer_stores(pass)) {
         layer_head_norm(pass, layer, forward->k, pass->row_count, layer->kv.kv_head_count,
                         pass->weights->k_norm);
-        layer_rotate(pass, layer, forward->k, pass->row_count, layer->kv.kv_head_count, angles);
+        layer_rotate(pass, layer, forward->k, pass->row_count, layer->kv.kv_head_count,
+                     angles_for(pass, layer->rope));
     }
     if (forward->replay != NULL) replay_keys_and_values(pass);
     const bool in_pieces = goes_in_pieces(pass);
@@ -217,7 +218,8 @@ bool layer_attention(struct layer_pass *pass) {
         narrow(pass);
     }
     layer_head_norm(pass, layer, forward->q, pass->row_count, config->head_count, pass->weights->q_norm);
-    layer_rotate(pass, layer, forward->q, pass->row_count, config->head_count, angles);
+    layer_rotate(pass, layer, forward->q, pass->row_count, config->head_count,
+                 angles_for(pass, layer->query_rope));
     if (forward->replay != NULL)
         replay_rows(pass, forward->q, forward->replay->q, config->head_count * config->k_dimension);
     layer_phase(pass, "attend");

@@ -1,5 +1,7 @@
 /* layer_rows: what a layer computes row by row, for its own rows and for those that are computed again: norms, q, k and
  * v, rotations. */
+#include <math.h>
+
 #include "model/forward_internal.h"
 
 void forward_upload_step(struct forward *forward, struct span step, size_t row_count) {
@@ -46,19 +48,33 @@ void layer_head_norm(const struct layer_pass *pass, const struct layer_config *l
                                                              .y_stride = heads * dimension});
 }
 
-void layer_angles(const struct layer_pass *pass, const struct layer_config *layer, struct span step,
-                  size_t row_count, struct span angles) {
-    const struct model *model = pass->forward->model;
+/* The factor of cosines and sines.  A rotation is linear, so its factor is that of the whole head. */
+static float factor_at(const struct model_config *config, size_t rope, uint64_t position) {
+    if (rope != ROPE_QUERIES) return config->rope_attention_factor;
+    const double contexts = (double)(position / config->rope_original_context);
+    return (float)((double)config->rope_attention_factor * (1 + (double)config->temperature * log1p(contexts)));
+}
+
+/* An operation for each run of rows of one factor. */
+void forward_angles(const struct forward *forward, size_t rope, const uint64_t *positions, struct span step,
+                    size_t row_count, struct span angles) {
+    const struct model *model = forward->model;
     const struct model_config *config = &model->config;
-    if (!config->has_rope || layer->rope == ROPE_NONE) return;
-    model->device->operations->rope_angles(
-        pass->forward->stream,
-        &(struct rope_angles_operation){.step = step,
-                                        .row_count = row_count,
-                                        .frequency = model->rope_frequency[layer->rope],
-                                        .pair_count = rope_dimension_of(config, layer->rope) / 2,
-                                        .factor = config->rope_attention_factor,
-                                        .cosine_sine = angles});
+    if (!config->has_rope || rope == ROPE_NONE) return;
+    const size_t dimension = rope_dimension_of(config, rope);
+    for (size_t first = 0, count; first < row_count; first += count) {
+        const float factor = factor_at(config, rope, rope == ROPE_QUERIES ? positions[first] : 0);
+        for (count = 1; first + count < row_count; count++)
+            if (rope == ROPE_QUERIES && factor_at(config, rope, positions[first + count]) != factor) break;
+        model->device->operations->rope_angles(
+            forward->stream,
+            &(struct rope_angles_operation){.step = span_behind(step, first * sizeof(struct step_row)),
+                                            .row_count = count,
+                                            .frequency = model->rope_frequency[rope],
+                                            .pair_count = dimension / 2,
+                                            .factor = factor,
+                                            .cosine_sine = span_floats(angles, first * dimension)});
+    }
 }
 
 void layer_rotate(const struct layer_pass *pass, const struct layer_config *layer, struct span x,

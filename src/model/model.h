@@ -26,13 +26,14 @@ enum model_family {
     FAMILY_QWEN3MOE,
     FAMILY_SMOLLM3,
     FAMILY_SEED_OSS,
+    FAMILY_MISTRAL3,
 };
 
 enum attention_kind { ATTENTION_FULL, ATTENTION_SLIDING };
 
-/* Rotations that layers may have: that of full layers, that of sliding ones where they rotate other dimensions, or none
- * (NoPE). */
-enum { ROPE_FULL, ROPE_SLIDING, ROPES_MAX, ROPE_NONE = ROPES_MAX };
+/* Rotations that layers may have: that of full layers, that of sliding ones where they rotate other dimensions, that of
+ * queries where these have a temperature, or none (NoPE). */
+enum { ROPE_FULL, ROPE_SLIDING, ROPE_QUERIES, ROPES_MAX, ROPE_NONE = ROPES_MAX };
 
 enum rope_scaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN, ROPE_SCALING_LLAMA3 };
 
@@ -44,6 +45,7 @@ struct layer_config {
     /* Whose K and V it attends to: its own, or, in the last layers, those of an earlier one, of the same kind. */
     size_t kv_layer;
     size_t rope; /* ROPE_FULL, ROPE_SLIDING or ROPE_NONE */
+    size_t query_rope; /* of its queries: the same, or ROPE_QUERIES */
     float scale; /* of its attention: 1 / sqrt(k_dimension) unless the file says otherwise */
 };
 
@@ -78,6 +80,8 @@ struct model_config {
     float yarn_extrapolation, yarn_beta_fast, yarn_beta_slow;
     /* For ROPE_SCALING_LLAMA3 by keys; 0: the tensor rope_freqs has it. */
     float llama3_low_factor, llama3_high_factor;
+    /* Queries at position p are multiplied by 1 + temperature ln(1 + floor(p / rope_original_context)); 0: by 1. */
+    float temperature;
     uint64_t position_offset;          /* of the learned positions (OPT: 2) */
     float attention_scale;             /* of layers that are all alike */
     const struct layer_config *layers; /* [layer_count] */

@@ -30,6 +30,7 @@ struct family {
     bool has_biases;     /* of q, k and v */
     bool has_head_norms; /* of q and k */
     const char *ffn_norm; /* the tensor of the norm before the feed-forward; NULL: ffn_norm.weight */
+    bool has_temperature; /* of queries at positions beyond the original context */
     size_t plain_period;  /* the last of each so many layers rotates nothing; 0: all rotate */
     /* A mixture of experts where count is not 0; router and normalises: what a file does not say. */
     struct experts_config experts;

@@ -44,7 +44,8 @@ void layer_rebuild(void *context, struct rebuild_rows *rows) {
                                                   .token = rows->tokens != NULL ? (uint32_t)rows->tokens[i] : 0};
     forward_upload_step(forward, forward->inputs.step, rows->row_count);
     const struct span x = span_exists(rows->inputs) ? rows->inputs : first_inputs(pass, rows);
-    layer_angles(pass, layer_config_of(pass), forward->inputs.step, rows->row_count, forward->inputs.angles);
+    forward_angles(forward, layer_config_of(pass)->rope, NULL, forward->inputs.step, rows->row_count,
+                   forward->inputs.angles);
     layer_project(pass, x, rows->row_count, k, v, (struct span){.buffer = NULL});
     layer_head_norm(pass, layer_config_of(pass), k, rows->row_count, kv.kv_head_count, pass->weights->k_norm);
     layer_rotate(pass, layer_config_of(pass), k, rows->row_count, kv.kv_head_count, forward->inputs.angles);

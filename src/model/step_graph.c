@@ -69,6 +69,7 @@ bool step_graph_takes(const struct forward *forward, const struct forward_batch 
     const bool is_whole = batch->progress == NULL && batch->pauses == NULL && batch->leave == NULL;
     const bool is_observed = forward->watch.layer.observer != NULL ||
                              forward->watch.attention.observer != NULL || forward->trace != NULL;
+    if (forward->model->config.temperature != 0) return false; /* operations have factors of their positions */
     return is_step && is_whole && !is_observed && forward->replay == NULL && !forward->rebuilds &&
            forward->model->stream == NULL && attention_fits_graphs(forward->attention);
 }

@@ -272,6 +272,7 @@ static enum status load_rope(struct loader *loader) {
     float *frequency;
     model->rope_frequency[ROPE_FULL] = vector_take(loader, pairs, &frequency);
     rope_frequencies(&model->config, model->config.rope_dimension, host, frequency);
+    model->rope_frequency[ROPE_QUERIES] = model->rope_frequency[ROPE_FULL];
     const size_t sliding = model->config.sliding_rope_dimension;
     if (sliding == 0) return STATUS_OK;
     model->rope_frequency[ROPE_SLIDING] = vector_take(loader, sliding / 2, &frequency);

@@ -191,7 +191,7 @@ int main(void) {
     static const char *const names[] = {
         "llama-gqa-tied", "llama-mha-untied", "llama-linear", "llama-yarn",  "llama3-factors",
         "mistral-window", "qwen2-bias",       "qwen2-yarn",   "qwen3-norms", "opt",
-        "qwen3moe",       "smollm3",          "seed-oss"};
+        "qwen3moe",       "smollm3",          "seed-oss",      "mistral3"};
     struct CMUnitTest tests[sizeof names / sizeof names[0]];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         tests[i] = (struct CMUnitTest){names[i], compare_case, NULL, NULL, (void *)(uintptr_t)names[i]};

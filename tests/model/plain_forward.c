@@ -117,6 +117,10 @@ static void attention(const struct plain *p, size_t index) {
             if (span_exists(w->q_norm))
                 norm(q + i * dimension, w->q_norm, none, epsilon, dimension, q + i * dimension);
             rotate(p->model, layer->rope, t, q + i * dimension);
+            if (config->temperature == 0) continue;
+            const double contexts = floor((double)t / (double)config->rope_original_context);
+            for (size_t j = 0; j < dimension; j++)
+                q[i * dimension + j] *= 1 + (double)config->temperature * log(1 + contexts);
         }
         for (size_t i = 0; i < kv_heads; i++) {
             if (span_exists(w->k_norm))

@@ -32,9 +32,10 @@ struct writer {
 };
 
 const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3",   "opt",
-                                                  "qwen3moe", "smollm3", "seed_oss"};
+                                                  "qwen3moe", "smollm3", "seed_oss", "mistral3"};
 
 struct tiny_model tiny_model_default(const char *family) {
+    const bool mistral3 = strcmp(family, "mistral3") == 0;
     bool opt = strcmp(family, "opt") == 0, experts = strcmp(family, "qwen3moe") == 0;
     return (struct tiny_model){.family = family,
                                .layer_count = strcmp(family, "smollm3") == 0 ? 4 : 2, /* the last one: no rotation */
@@ -46,6 +47,9 @@ struct tiny_model tiny_model_default(const char *family) {
                                .expert_count = experts ? 6 : 0,
                                .expert_used = experts ? 2 : 0,
                                .expert_size = experts ? 32 : 0,
+                               .scaling = mistral3 ? "yarn" : NULL,
+                               .factor = mistral3 ? 4 : 0,
+                               .original_context = mistral3 ? 24 : 0,
                                .vocabulary_size = 80,
                                .tied = true,
                                .type = TENSOR_F32,
@@ -121,6 +125,10 @@ static void put_metadata(struct writer *w) {
         put_float(w, "rope.scaling.factor", t->factor);
         if (t->original_context != 0)
             put_uint(w, "rope.scaling.original_context_length", t->original_context);
+    }
+    if (is(t->family, "mistral3")) {
+        put_float(w, "rope.scaling.yarn_log_multiplier", 1);
+        put_float(w, "attention.temperature_scale", 0.4F);
     }
     if (t->key == NULL) return;
     if (t->text != NULL)

@@ -61,6 +61,10 @@ CASES = {
                     no_rope_layer_interval=4, use_sliding_window=False),
     "seed-oss": dict(BASE, model_type="seed_oss", architectures=["SeedOssForCausalLM"], rms_norm_eps=1e-6,
                      attention_bias=True, attention_out_bias=False, mlp_bias=False, tie_word_embeddings=False),
+    "mistral3": dict(BASE, model_type="ministral3", architectures=["Ministral3ForCausalLM"], sliding_window=None,
+                     rope_parameters={"rope_type": "yarn", "type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+                                      "original_max_position_embeddings": 16, "beta_fast": 32.0, "beta_slow": 1.0,
+                                      "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.2}),
 }
 
 
@@ -104,6 +108,7 @@ def layers_of(model):
 GGUF = {
     "qwen3_moe": dict(name="qwen3moe"),
     "smollm3": dict(name="smollm3", permutes=True),
+    "ministral3": dict(name="mistral3", permutes=True),
     "seed_oss": dict(name="seed_oss", ffn_norm="post_attention_norm"),
 }
 TENSORS = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
@@ -127,7 +132,16 @@ def write_gguf(model, config, path):
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_theta"])
+    rope = config.get("rope_parameters", config)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if "llama_4_scaling_beta" in rope:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     if "num_experts" in config:
         writer.add_expert_count(config["num_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
