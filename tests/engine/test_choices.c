@@ -1,6 +1,7 @@
 /* A choice stays on the device (attention/choice.h): with all KV in memory every selection has the cpu device's bits on
  * a device with a queue, where lists are out of the host's reach; a step waits for no list and reads none, unless
- * somebody observes.  Where layers differ, each KV head chooses what the formulas say.  LOAM_TEST_SEED draws the orders. */
+ * somebody observes.  Where layers differ, each KV head chooses what the formulas say.  LOAM_TEST_SEED draws the
+ * orders. */
 #include "testing.h"
 
 #include <stdlib.h>
@@ -313,8 +314,8 @@ static void open_layers(struct decode_rig *on, bool shares) {
     tiny_model_unslide(on->model, 1);
 }
 
-/* Each KV head of each layer takes the best by the formulas over its keys: layers have 1, 2 and 4 of them, of 32 and of 64
- * dimensions, and the last layer chooses from the keys of the one before it. */
+/* Each KV head of each layer takes the best by the formulas over its keys: layers have 1, 2 and 4 of them, of 32 and of
+ * 64 dimensions, and the last layer chooses from the keys of the one before it. */
 static void each_layer_chooses_by_its_own(void **state) {
     static const struct way ways[] = {
         {{"quest", "select=meanstd,group=max,page=16," WINDOW, "160"}, RANK_MEAN_DEVIATION, 16, false},
@@ -332,8 +333,8 @@ static void each_layer_chooses_by_its_own(void **state) {
 }
 
 /* A key index on disk passes through places in RAM that have lanes for the heads of any layer: the logits of one that
- * stays in RAM, whose choices are those of the formulas.  A chunk fills up on the way, and is then chosen from; the next
- * layer's index comes while this one's is written. */
+ * stays in RAM, whose choices are those of the formulas.  A chunk fills up on the way, and is then chosen from; the
+ * next layer's index comes while this one's is written. */
 #define NEAR "dense=0,sinks=16,recent=16"
 enum { BEFORE_FULL = 630, STEPS_ON = 40 };
 

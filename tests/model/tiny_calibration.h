@@ -1,6 +1,6 @@
 /* A calibration for a tiny model.  The skewing matrices are random numbers: enough where it does not matter which
- * tokens are found; so are projections for codes of TINY_HASH_BITS, each layer's and KV head's own.  The first query head of every layer is important, 1 in even layers, 0.5 in odd ones; the rest is
- * 0. */
+ * tokens are found; so are projections for codes of TINY_HASH_BITS, each layer's and KV head's own.  The first query
+ * head of every layer is important, 1 in even layers, 0.5 in odd ones; the rest is 0. */
 #ifndef LOAM_TESTS_TINY_CALIBRATION_H
 #define LOAM_TESTS_TINY_CALIBRATION_H
 
