@@ -1,4 +1,5 @@
 """Documents as files: exported by one server, imported by another, whole or not at all, by key."""
+import contextlib
 import os
 import socket
 import tempfile
@@ -135,6 +136,24 @@ class Parcels(unittest.TestCase):
             with socket.create_connection((self.there.server.host, self.there.server.port), timeout=60) as connection:
                 connection.sendall(self.head(len(self.file)) + self.file[:count])
         self.assertTrue(wait_until(lambda: (self.there.documents(), self.there.files()) == before))
+        self.assertTrue(wait_until(self.places_are_free))
+        self.assertEqual(self.there.documents(), before[0])
+
+    def places_are_free(self):
+        """Four files at once get leave to come, and do."""
+        answers = []
+        with contextlib.ExitStack() as stack:
+            address = (self.there.server.host, self.there.server.port)
+            connections = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(4)]
+            for connection in connections:
+                connection.sendall(self.head(len(self.file), "Expect: 100-continue", name=self.there.keys[3]))
+            leaves = [connection.recv(1000).startswith(b"HTTP/1.1 100") for connection in connections]
+            for connection, leave in zip(connections, leaves):
+                if leave:
+                    connection.sendall(self.file)
+                    answers.append(connection.recv(12))
+        self.assertEqual(set(answers) - {b"HTTP/1.1 200"}, set())
+        return len(answers) == 4
 
     def head(self, length, *more, name=None):
         lines = ("POST %s HTTP/1.1" % IMPORT, "Host: localhost", "Authorization: Bearer " + (name or self.there.keys[0]),
