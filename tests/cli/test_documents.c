@@ -226,14 +226,12 @@ static void pages_in_both_forms(void **state) {
     write_text(path, LONG_BYTES, "");
     struct outcome refused = RUN(deep_path, path, "--set", "codec=dynamic");
     expect_code(&refused, 2, "--set codec=dynamic: 4 bits are for pages on disk, and there is no --kv-disk");
-    struct outcome ample = RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "--set",
-                               "codec=dynamic", "-c", "8K");
-    expect_code(&ample, 0,
-                "codec=dynamic: how many pages are in 4 bits follows --kv-host and what is measured");
+    struct outcome ample =
+        RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "--set", "codec=dynamic", "-c", "8K");
+    expect_code(&ample, 0, "codec=dynamic: how many pages are in 4 bits follows --kv-host and what is measured");
     assert_true(share_of_run(&measured) == 0);
     assert_false(measured);
-    struct outcome fixed =
-        RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "-c", "8K");
+    struct outcome fixed = RUN(deep_path, path, "--kv-disk", folder("ample"), "--preset", "leoam", "-c", "8K");
     expect_code(&fixed, 0, "");
     assert_int_equal(fixed.reused, 0);
     assert_true(share_of_run(&measured) == 1);
@@ -241,8 +239,9 @@ static void pages_in_both_forms(void **state) {
     assert_null(strstr(fixed.complaint, "measured"));
     uint64_t bytes = ample.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
     snprintf(host, sizeof host, "%" PRIu64, bytes / 2);
-    struct outcome first = RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam",
-                               "--set", "codec=dynamic", "-c", "8K");
+    struct outcome first =
+        RUN(deep_path, path, "--kv-disk", store, "--kv-host", host, "--preset", "leoam", "--set", "codec=dynamic", "-c",
+            "8K");
     expect_code(&first, 0, "");
     double share = share_of_run(&measured);
     assert_true(measured);
@@ -395,18 +394,18 @@ static void the_budget_holds_with_a_key_index(void **state) {
  * so; answers are the same. */
 static void dense_layers_stay_in_ram(void **state) {
     (void)state;
-#define QUEST "--preset", "meanstd", "--keep", "256"
-    struct outcome all = RUN(deep_path, text_path, QUEST);
+#define MEANSTD "--preset", "meanstd", "--keep", "256"
+    struct outcome all = RUN(deep_path, text_path, MEANSTD);
     expect_code(&all, 0, "");
     uint64_t bytes = all.prompt * TOKEN_BYTES / TINY_LAYERS * DEEP_LAYERS;
     char host[32], host_min[32];
     snprintf(host, sizeof host, "%llu", (unsigned long long)(bytes / 3 + (5 << 19)));
     snprintf(host_min, sizeof host_min, "%llu", (unsigned long long)(bytes / 8 + (5 << 19)));
-    struct outcome stay = RUN(deep_path, text_path, QUEST, "--kv-disk", folder("stay"), "--kv-host", host),
-                   go = RUN(deep_path, text_path, QUEST, "--kv-disk", folder("go"), "--kv-host", host,
+    struct outcome stay = RUN(deep_path, text_path, MEANSTD, "--kv-disk", folder("stay"), "--kv-host", host),
+                   go = RUN(deep_path, text_path, MEANSTD, "--kv-disk", folder("go"), "--kv-host", host,
                             "--set", "resident=0"),
                    small =
-                       RUN(deep_path, text_path, QUEST, "--kv-disk", folder("tight"), "--kv-host", host_min);
+                       RUN(deep_path, text_path, MEANSTD, "--kv-disk", folder("tight"), "--kv-host", host_min);
     expect_same(&stay, &all);
     expect_same(&go, &all);
     expect_same(&small, &all);
@@ -414,7 +413,7 @@ static void dense_layers_stay_in_ram(void **state) {
     assert_null(strstr(stay.complaint, "to stay in RAM"));
     assert_null(strstr(go.complaint, "to stay in RAM"));
     assert_true(stay.read_bytes < go.read_bytes * 2 / 3);
-#undef QUEST
+#undef MEANSTD
 }
 
 /* ---- kill -9, and two at once ---- */
@@ -603,8 +602,7 @@ static void damage_behind_the_prompt(void **state) {
     const char *store = folder("behind"), *saved = folder("behind.saved");
     snprintf(file, sizeof file, "%s/1.pages", store);
     /* A suffix that attends to everything would read every page before the answer. */
-    const char *const more[] = {"--preset", "meanstd", "--set",    "dense=0",
-                                "--keep",   "256",     "--suffix", "auto"};
+    const char *const more[] = {"--preset", "meanstd", "--set", "dense=0", "--keep", "256", "--suffix", "auto"};
 #define ASK(kv)                                                                                        \
     RUN(model_path, text_path, more[0], more[1], more[2], more[3], more[4], more[5], more[6], more[7], \
         "--kv-disk", kv, "--kv-host", host)
@@ -642,13 +640,13 @@ static void damage_in_a_conversation(void **state) {
     size_t length = fread(said, 1, 2000, text);
     fclose(text);
     said[length] = '\0';
-#define TALK(kv, words)                                                                                     \
-    process_run(&(struct process_request){                                                                  \
-        .arguments =                                                                                        \
-            (const char *const[]){"chat",    "-m",       talking_path, "--temp",    "0",       "-n",        \
+#define TALK(kv, words)                                                                                   \
+    process_run(&(struct process_request){                                                                \
+        .arguments =                                                                                      \
+            (const char *const[]){"chat",    "-m",       talking_path, "--temp",    "0",     "-n",        \
                                   "12",      "-t",       "1",          "--preset",  "meanstd", "--set",     \
-                                  "dense=0", "--keep",   "128",        "--kv-disk", kv,        "--kv-host", \
-                                  "16M",     "--suffix", "auto",       NULL},                               \
+                                  "dense=0", "--keep",   "128",        "--kv-disk", kv,      "--kv-host", \
+                                  "16M",     "--suffix", "auto",       NULL},                             \
         .input = words})
     struct process_result first = TALK(saved, said);
     assert_int_equal(first.code, 0);

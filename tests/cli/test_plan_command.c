@@ -186,8 +186,7 @@ static void what_a_plan_runs_with_is_said(void **state) {
     machine.threads[1] = sample_machine_threads(2, 2); /* two threads are the quickest */
     assert_ok(machine_save(&machine, path, &error), error);
     json_t *chosen = planned((const char *const[]){"plan", "--machine", path, "--json", "-c", "1K", NULL}),
-           *given = planned(
-               (const char *const[]){"plan", "--machine", path, "--json", "-c", "1K", "-t", "1", NULL}),
+           *given = planned((const char *const[]){"plan", "--machine", path, "--json", "-c", "1K", "-t", "1", NULL}),
            *together = planned(
                (const char *const[]){"plan", "--machine", path, "--json", "-c", "1K", "-np", "0", NULL}),
            *eight = planned(
@@ -227,7 +226,8 @@ static void weights_that_do_not_fit(void **state) {
     assert_true(chosen > 0 && chosen < weights);
     assert_true(number(choice_of(some), "pass_read_bytes") > 0);
     assert_true(number(json_object_get(choice_of(some), "parts_seconds"), "weights") > 0);
-    assert_true(number(choice_of(some), "tokens_per_second") < number(choice_of(all), "tokens_per_second"));
+    assert_true(number(choice_of(some), "tokens_per_second") <
+                number(choice_of(all), "tokens_per_second"));
     json_decref(some);
     json_decref(all);
     struct process_result shown = LOAM("plan", "--machine", path, "-c", "64");
@@ -318,8 +318,8 @@ static void a_run_takes_the_threads(void **state) {
     (void)state;
     char path[200];
     snprintf(path, sizeof path, "%s", scratch_path("run.json"));
-    const char *const arguments[] = {"run", "-p",     "once", "-n",       "3",    "--raw", "--temp",
-                                     "0",   "--json", path,   "--preset", "auto", NULL};
+    const char *const arguments[] = {"run",    "-p",       "once", "-n",     "3",  "--raw", "--temp", "0",
+                                     "--json", path, "--preset", "auto", NULL};
     if (cpu_count() != 2) skip(); /* the numbers are those of two threads */
     struct process_result chosen = run_with(cache_variable("threads"), arguments),
                           full = LOAM("run", "-p", "once", "-n", "3", "--raw", "--temp", "0");
@@ -345,33 +345,11 @@ static double bytes_read(const char *name, double faster) {
     snprintf(path, sizeof path, "%s/loam/machine.json", strchr(variable, '=') + 1);
     assert_ok(machine_save(&machine, path, &error), error);
     snprintf(folder, sizeof folder, "%s-kv", scratch_path(name));
-    const char *const arguments[] = {"bench",
-                                     "-p",
-                                     "0",
-                                     "-n",
-                                     "3",
-                                     "-d",
-                                     "4000",
-                                     "-r",
-                                     "1",
-                                     "-t",
-                                     "1",
-                                     "--no-warmup",
-                                     "-q",
-                                     "--preset",
-                                     "hata",
-                                     "--keep",
-                                     "256",
-                                     "--set",
-                                     "list_buffer=0",
-                                     "--fill-random",
-                                     "--kv-host",
-                                     "6M",
-                                     "--kv-disk",
-                                     folder,
-                                     "-o",
-                                     "json",
-                                     NULL};
+    const char *const arguments[] = {"bench", "-p",       "0",      "-n",    "3",         "-d",
+                                     "4000",  "-r",       "1",      "-t",    "1",         "--no-warmup",
+                                     "-q",    "--preset", "hata",   "--keep", "256",      "--set",
+                                     "list_buffer=0", "--fill-random", "--kv-host", "6M", "--kv-disk", folder,
+                                     "-o",    "json",     NULL};
     struct process_result result = run_with(variable, arguments);
     json_error_t bad;
     json_t *root = json_loads(result.output, 0, &bad);
@@ -431,13 +409,13 @@ static void a_batch_takes_the_sequences(void **state) {
     snprintf(plain_path, sizeof plain_path, "%s", scratch_path("plain.jsonl"));
     write_requests(requests);
     const char *cache = cache_variable("batch");
-    struct process_result chosen =
-        run_with(cache, (const char *const[]){"batch", "-i", requests, "-o", auto_path, "-c", "256", "-t",
-                                              "2", "--preset", "auto", NULL});
+    struct process_result chosen = run_with(
+        cache, (const char *const[]){"batch", "-i", requests, "-o", auto_path, "-c", "256", "-t", "2", "--preset",
+                                     "auto", NULL});
     if (strstr(chosen.complaints, "sequences together") == NULL) fail_msg("%s", chosen.complaints);
-    struct process_result given =
-        run_with(cache, (const char *const[]){"batch", "-i", requests, "-o", given_path, "-c", "256", "-t",
-                                              "2", "--preset", "auto", "-np", "2", NULL});
+    struct process_result given = run_with(
+        cache, (const char *const[]){"batch", "-i", requests, "-o", given_path, "-c", "256", "-t", "2", "--preset",
+                                     "auto", "-np", "2", NULL});
     assert_null(strstr(given.complaints, "together"));
     struct process_result plain =
         run_with(cache, (const char *const[]){"batch", "-i", requests, "-o", plain_path, "-c", "256", NULL});
