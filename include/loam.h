@@ -162,11 +162,11 @@ struct loam_session_options {
 
     /* Which parts of the context a sampled token reads: the command line's options of these names
      * (docs/command_line.md).  Prompt tokens attend to everything. */
-    /* "full", "flexgen", "kvpr", "streaming", "quest", "hata", "h2o", "infinigen", "infinigen-published", "leoam",
-     * "clo", "retroinfer", "pqcache".  "auto": what is quickest on this machine (docs/planner.md), exact unless set is
-     * "loss=SHARE" or "kld=NATS"; the first such session on a machine measures it, for up to a minute.  The first
-     * session of a model also chooses its threads and weights, where the model's options are 0.  NULL: auto, which is
-     * full, and measures nothing, unless set is such a loss; full where set or keep change anything else. */
+    /* "full", "flexgen", "kvpr", "meanstd", "hata", "leoam", "clo".  "auto": what is quickest on this machine
+     * (docs/planner.md), exact unless set is "loss=SHARE" or "kld=NATS"; the first such session on a machine measures
+     * it, for up to a minute.  The first session of a model also chooses its threads and weights, where the model's
+     * options are 0.  NULL: auto, which is full, and measures nothing, unless set is such a loss; full where set or
+     * keep change anything else. */
     const char *preset;
     const char *set;  /* changes to the preset, "select=meanstd,bits=256,dense=0"; NULL: none */
     const char *keep; /* "2048", "8K", "10%" of the tokens, per KV head; NULL: the preset's */
