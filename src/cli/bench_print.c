@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "cli/bench_result.h"
-#include "cli/json_file.h"
 #include "cli/output.h"
 #include "cli/page_fractions.h"
 #include "cli/plan.h"
@@ -222,13 +221,13 @@ static json_t *rates_json(const struct bench_test *test) {
 static void add_floor(json_t *row, const struct bench_model *model, const struct bench_test *test) {
     struct floor floor = floor_of(model, test);
     bool measured = floor.bandwidth > 0;
-    json_add_uint(row, "bytes_per_step", bench_step_bytes(model, test));
-    json_add(row, "read_bandwidth", measured ? json_real(floor.bandwidth) : json_null());
-    json_add(row, "bandwidth_fraction", measured ? json_real(floor.ratio) : json_null());
+    json_put_uint(row, "bytes_per_step", bench_step_bytes(model, test));
+    json_put(row, "read_bandwidth", measured ? json_real(floor.bandwidth) : json_null());
+    json_put(row, "bandwidth_fraction", measured ? json_real(floor.ratio) : json_null());
     json_t *list = json_array();
     for (size_t i = 0; measured && i < test->sample_count; i++)
         json_array_append_new(list, json_real(sample_ratio(model, test, i)));
-    json_add(row, "samples_fraction", list);
+    json_put(row, "samples_fraction", list);
 }
 
 /* What is read, and how the time of attention is divided (seconds of all repetitions). */
@@ -237,22 +236,22 @@ static json_t *left_out_json(const struct bench_test *test) {
     json_t *receipt = receipt_json(&test->select.receipt);
     double ns = 0;
     for (size_t i = 0; i < test->sample_count; i++) ns += (double)test->samples_ns[i];
-    json_add_number(receipt, "time_fraction", (double)test->select.receipt.time_ns / ns);
+    json_put_number(receipt, "time_fraction", (double)test->select.receipt.time_ns / ns);
     return receipt;
 }
 
 static void add_selection(json_t *row, const struct bench_test *test) {
     const struct select_statistics *s = &test->select;
     char keep[32];
-    json_add(row, "preset", json_string(test->plan->preset));
-    json_add(row, "select", json_string(test->plan->select.method->name));
-    json_add(row, "keep", json_string(select_keep_text(test->plan->select.keep, keep, sizeof keep)));
-    json_add_number(row, "kept_ratio", s->visible > 0 ? (double)s->kept / (double)s->visible : 1);
+    json_put(row, "preset", json_string(test->plan->preset));
+    json_put(row, "select", json_string(test->plan->select.method->name));
+    json_put(row, "keep", json_string(select_keep_text(test->plan->select.keep, keep, sizeof keep)));
+    json_put_number(row, "kept_ratio", s->visible > 0 ? (double)s->kept / (double)s->visible : 1);
     json_put_counters(row, "", &select_counters, s);
-    json_add(row, "select_tree", tree_counts_json(&s->tree));
-    json_add(row, "select_mass_bound", mass_bounds_json(&s->mass_bound));
-    if (test->plan->select.receipt) json_add(row, "select_left_out", left_out_json(test));
-    json_add(row, "reuse", reuse_json(&s->reuse, test->kv_row_bytes));
+    json_put(row, "select_tree", tree_counts_json(&s->tree));
+    json_put(row, "select_mass_bound", mass_bounds_json(&s->mass_bound));
+    if (test->plan->select.receipt) json_put(row, "select_left_out", left_out_json(test));
+    json_put(row, "reuse", reuse_json(&s->reuse, test->kv_row_bytes));
 }
 
 static void add_test(json_t *row, const struct bench_model *model, const struct bench_test *test) {
@@ -260,34 +259,34 @@ static void add_test(json_t *row, const struct bench_model *model, const struct 
     char when[32] = "", name[160];
     struct tm utc;
     if (gmtime_r(&test->time, &utc) != NULL) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    json_add_uint(row, "n_batch", test->batch);
-    json_add_uint(row, "n_ubatch", test->ubatch);
-    json_add_uint(row, "n_threads", test->threads);
-    json_add(row, "type_k", json_string(kv_type_name(test->k_type)));
-    json_add(row, "type_v", json_string(kv_type_name(test->v_type)));
-    json_add_uint(row, "n_gpu_layers", model->device_layers);
-    json_add_uint(row, "weights_bus_bytes", model->bus_bytes);
-    json_add(row, "test", json_string(test_name(test, name, sizeof name)));
-    json_add_uint(row, "n_prompt", test->prompt_count);
-    json_add_uint(row, "n_gen", test->generate_count);
-    json_add_uint(row, "n_depth", test->depth);
-    json_add(row, "depth_random", json_boolean(test->depth > 0 && test->random_depth));
-    json_add(row, "replayed", json_boolean(test->replays));
-    json_add_uint(row, "n_parallel", test->sequence_count);
+    json_put_uint(row, "n_batch", test->batch);
+    json_put_uint(row, "n_ubatch", test->ubatch);
+    json_put_uint(row, "n_threads", test->threads);
+    json_put(row, "type_k", json_string(kv_type_name(test->k_type)));
+    json_put(row, "type_v", json_string(kv_type_name(test->v_type)));
+    json_put_uint(row, "n_gpu_layers", model->device_layers);
+    json_put_uint(row, "weights_bus_bytes", model->bus_bytes);
+    json_put(row, "test", json_string(test_name(test, name, sizeof name)));
+    json_put_uint(row, "n_prompt", test->prompt_count);
+    json_put_uint(row, "n_gen", test->generate_count);
+    json_put_uint(row, "n_depth", test->depth);
+    json_put(row, "depth_random", json_boolean(test->depth > 0 && test->random_depth));
+    json_put(row, "replayed", json_boolean(test->replays));
+    json_put_uint(row, "n_parallel", test->sequence_count);
     add_selection(row, test);
-    json_add(row, "test_time", json_string(when));
-    json_add_uint(row, "avg_ns", (uint64_t)s.mean_ns);
-    json_add_uint(row, "stddev_ns", (uint64_t)s.deviation_ns);
-    json_add_number(row, "avg_ts", s.mean_rate);
-    json_add_number(row, "stddev_ts", s.deviation_rate);
-    json_add(row, "samples_ns", times_json(test));
-    json_add(row, "samples_ts", rates_json(test));
+    json_put(row, "test_time", json_string(when));
+    json_put_uint(row, "avg_ns", (uint64_t)s.mean_ns);
+    json_put_uint(row, "stddev_ns", (uint64_t)s.deviation_ns);
+    json_put_number(row, "avg_ts", s.mean_rate);
+    json_put_number(row, "stddev_ts", s.deviation_rate);
+    json_put(row, "samples_ns", times_json(test));
+    json_put(row, "samples_ts", rates_json(test));
 }
 
 /* Of K and V in RAM, behind the device's slots: units of 8 tokens, sums over all repetitions. */
 static void add_fetched(json_t *row, const struct bench_test *test) {
     if (!test->plan->rows_in_host) return;
-    json_add_uint(row, "kv_unit_bytes", test->plan->unit_bytes);
+    json_put_uint(row, "kv_unit_bytes", test->plan->unit_bytes);
     json_put_counters(row, fetch_counters.prefix, &fetch_counters, &test->fetched);
 }
 
@@ -298,10 +297,10 @@ static void add_tier(json_t *row, const struct bench_test *test) {
     uint64_t chunks = tier->hits + tier->misses;
     json_put_counters(row, kv_tier_counters.prefix, &kv_tier_counters, tier);
     json_put_counters(row, list_buffer_counters.prefix, &list_buffer_counters, &test->lists);
-    json_add_uint(row, "kv_chunks", chunks); /* that were attended to, or some of their rows */
-    json_add_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
+    json_put_uint(row, "kv_chunks", chunks); /* that were attended to, or some of their rows */
+    json_put_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
     if (test->fractions != NULL)
-        json_add_number(row, "kv_quantized_fraction",
+        json_put_number(row, "kv_quantized_fraction",
                         fractions_mean(test->fractions, test->fractions_tokens));
 }
 
@@ -309,23 +308,23 @@ static void add_tier(json_t *row, const struct bench_test *test) {
 static json_t *row_json(const struct bench_printer *p, const struct bench_test *test) {
     const struct bench_model *model = p->model;
     json_t *row = json_object();
-    json_add(row, "build_commit", json_string(version_commit));
-    json_add_uint(row, "build_number", 0);
-    json_add(row, "cpu_info", json_bytes(model->cpu, strlen(model->cpu)));
-    json_add(row, "gpu_info", json_string(""));
-    json_add(row, "backends", json_string(backend_of(model)));
-    json_add(row, "model_filename", json_bytes(model->path, strlen(model->path)));
-    json_add(row, "model_type", json_bytes(model->type, strlen(model->type)));
-    json_add_uint(row, "model_size", model->size_bytes);
-    json_add_uint(row, "model_n_params", model->parameter_count);
+    json_put(row, "build_commit", json_string(version_commit));
+    json_put_uint(row, "build_number", 0);
+    json_put(row, "cpu_info", json_text(model->cpu, strlen(model->cpu)));
+    json_put(row, "gpu_info", json_string(""));
+    json_put(row, "backends", json_string(backend_of(model)));
+    json_put(row, "model_filename", json_text(model->path, strlen(model->path)));
+    json_put(row, "model_type", json_text(model->type, strlen(model->type)));
+    json_put_uint(row, "model_size", model->size_bytes);
+    json_put_uint(row, "model_n_params", model->parameter_count);
     add_test(row, p->model, test);
-    json_add(row, "engine", json_string("loam"));
-    json_add(row, "version", json_string(version_number));
-    json_add(row, "kernels", json_string(model->kernels));
-    json_add(row, "device", json_string(model->device));
+    json_put(row, "engine", json_string("loam"));
+    json_put(row, "version", json_string(version_number));
+    json_put(row, "kernels", json_string(model->kernels));
+    json_put(row, "device", json_string(model->device));
     json_put_counters(row, device_counters.prefix, &device_counters, &test->counts);
-    json_add_uint(row, "kv_bytes_per_token", test->kv_bytes_per_token);
-    json_add_uint(row, "kv_bytes_per_step", test->sequence_count * test->kv_step_bytes);
+    json_put_uint(row, "kv_bytes_per_token", test->kv_bytes_per_token);
+    json_put_uint(row, "kv_bytes_per_step", test->sequence_count * test->kv_step_bytes);
     add_tier(row, test);
     add_fetched(row, test);
     if (p->has_floor) add_floor(row, model, test);

@@ -6,6 +6,7 @@
 #include "cli/json_file.h"
 #include "cli/output.h"
 #include "device/device_list.h"
+#include "server/json_text.h"
 
 static void device_print(const struct device_summary *device) {
     char all[32], available[32];
@@ -22,20 +23,20 @@ static void device_print(const struct device_summary *device) {
 
 static json_t *device_json(const struct device_summary *device) {
     json_t *item = json_object();
-    json_add(item, "name", json_string(device->name));
-    json_add(item, "model", json_bytes(device->model, strlen(device->model)));
-    json_add_uint(item, "memory_bytes", device->memory_bytes);
-    json_add_uint(item, "memory_free_bytes", device->memory_free_bytes);
-    json_add(item, "abilities", json_string(device->abilities));
-    if (device->reason.status != STATUS_OK) json_add(item, "not_usable", json_string(device->reason.message));
+    json_put(item, "name", json_string(device->name));
+    json_put(item, "model", json_text(device->model, strlen(device->model)));
+    json_put_uint(item, "memory_bytes", device->memory_bytes);
+    json_put_uint(item, "memory_free_bytes", device->memory_free_bytes);
+    json_put(item, "abilities", json_string(device->abilities));
+    if (device->reason.status != STATUS_OK) json_put(item, "not_usable", json_string(device->reason.message));
     return item;
 }
 
 static enum status devices_print_json(const struct device_list *list, struct error *error) {
     json_t *root = json_object(), *devices = json_array();
     for (size_t i = 0; i < list->count; i++) json_array_append_new(devices, device_json(&list->devices[i]));
-    json_add(root, "devices", devices);
-    if (list->no_cuda.status != STATUS_OK) json_add(root, "no_cuda", json_string(list->no_cuda.message));
+    json_put(root, "devices", devices);
+    if (list->no_cuda.status != STATUS_OK) json_put(root, "no_cuda", json_string(list->no_cuda.message));
     enum status status = json_print(root, JSON_INDENT(1), error);
     json_decref(root);
     return status;

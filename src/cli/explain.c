@@ -14,6 +14,7 @@
 #include "cli/session.h"
 #include "document/mark.h"
 #include "explain/explain_sources.h"
+#include "server/json_text.h"
 
 enum { PIECE_BYTES_MAX = 512, ANSWER_DEFAULT = 128 };
 
@@ -41,8 +42,8 @@ static enum status open_engine(struct explaining *e, struct error *error) {
     TRY(sampling_take_model(&e->sampling, options, &e->session.model->gguf, error));
     TRY(session_open_tokenizer(&e->session, options, error));
     TRY(prompt_template(options, &e->session.model->gguf, &chat, error));
-    const enum status laid_out = prompt_source_tokens(&e->prompt, options, chat, e->session.tokenizer,
-                                                    &e->tokens, error);
+    const enum status laid_out =
+        prompt_source_tokens(&e->prompt, options, chat, e->session.tokenizer, &e->tokens, error);
     chat_template_destroy(chat);
     TRY(laid_out);
     TRY(prompt_check_ids(&e->tokens, tokenizer_vocabulary_size(e->session.tokenizer), error));
@@ -108,15 +109,15 @@ static json_t *span_json(const struct explaining *e, const struct explain_span *
     const struct prompt_file *file = &e->prompt.files.files[span->document];
     const struct mark_place *place = &span->place;
     json_t *object = json_object();
-    json_add(object, "file", json_bytes(file->path, strlen(file->path)));
-    json_add_uint(object, "line", place->line);
-    if (place->page > 0) json_add_uint(object, "page", place->page);
-    if (place->chapter > 0) json_add_uint(object, "chapter", place->chapter);
-    json_add_uint(object, "begin", span->begin);
-    json_add_uint(object, "end", span->end);
-    json_add_number(object, "share", span->share);
-    json_add_number(object, "lift", span->lift);
-    json_add(object, "text", json_bytes(file->bytes + span->begin, span->end - span->begin));
+    json_put(object, "file", json_text(file->path, strlen(file->path)));
+    json_put_uint(object, "line", place->line);
+    if (place->page > 0) json_put_uint(object, "page", place->page);
+    if (place->chapter > 0) json_put_uint(object, "chapter", place->chapter);
+    json_put_uint(object, "begin", span->begin);
+    json_put_uint(object, "end", span->end);
+    json_put_number(object, "share", span->share);
+    json_put_number(object, "lift", span->lift);
+    json_put(object, "text", json_text_without_zeros(file->bytes + span->begin, span->end - span->begin));
     return object;
 }
 
@@ -127,8 +128,8 @@ static enum status write_json(const struct explaining *e, size_t count, struct e
     for (size_t i = e->prompt_count; i < e->tokens.count; i++)
         json_array_append_new(ids, json_integer(e->tokens.ids[i]));
     for (size_t i = 0; i < count; i++) json_array_append_new(spans, span_json(e, &e->spans[i]));
-    json_add(root, "output_tokens", ids);
-    json_add(root, "spans", spans);
+    json_put(root, "output_tokens", ids);
+    json_put(root, "spans", spans);
     enum status status = json_file_write(root, path, error);
     json_decref(root);
     return status;

@@ -13,6 +13,7 @@
 #include "cli/utf8.h"
 #include "model/model.h"
 #include "model/model_size.h"
+#include "server/json_text.h"
 
 enum { VALUES_SHOWN = 4, TYPE_NUMBER_MAX = 64 };
 
@@ -188,7 +189,8 @@ static enum status print_tables(const struct inspection *inspection, struct erro
 
 static json_t *value_json(const struct gguf_entry *entry, uint64_t index) {
     enum gguf_type type = entry->type == GGUF_ARRAY ? entry->element_type : entry->type;
-    if (type == GGUF_STRING) return json_bytes(entry->strings[index].text, entry->strings[index].length);
+    if (type == GGUF_STRING)
+        return json_text_without_zeros(entry->strings[index].text, entry->strings[index].length);
     if (type == GGUF_BOOL) return json_boolean(gguf_array_int(entry, index) != 0);
     if (type == GGUF_FLOAT32 || type == GGUF_FLOAT64) {
         json_t *number = json_real(gguf_array_float(entry, index));
@@ -202,8 +204,7 @@ static json_t *metadata_json(const struct gguf *gguf) {
     json_t *metadata = json_object();
     for (uint64_t i = 0; i < gguf->entry_count; i++) {
         const struct gguf_entry *entry = &gguf->entries[i];
-        char *key = utf8_repair(entry->key.text, entry->key.length);
-        if (key == NULL) continue;
+        json_t *key = json_text_without_zeros(entry->key.text, entry->key.length);
         json_t *value;
         if (entry->type != GGUF_ARRAY) {
             value = value_json(entry, 0);
@@ -214,8 +215,8 @@ static json_t *metadata_json(const struct gguf *gguf) {
             value = json_pack("{s:s, s:I}", "array_of", type_names[entry->element_type], "count",
                               (json_int_t)entry->count);
         }
-        json_add(metadata, key, value);
-        free(key);
+        (void)json_object_setn_new(metadata, json_string_value(key), json_string_length(key), value);
+        json_decref(key);
     }
     return metadata;
 }
@@ -228,10 +229,10 @@ static json_t *tensors_json(const struct gguf *gguf) {
         for (uint32_t d = 0; d < tensor->dimension_count; d++)
             json_array_append_new(shape, json_integer((json_int_t)tensor->dimensions[d]));
         json_t *item = json_object();
-        json_add(item, "name", json_bytes(tensor->name.text, tensor->name.length));
-        json_add(item, "type", json_string(tensor_type_info(tensor->type)->name));
-        json_add(item, "shape", shape);
-        json_add_uint(item, "bytes", tensor->size_bytes);
+        json_put(item, "name", json_text_without_zeros(tensor->name.text, tensor->name.length));
+        json_put(item, "type", json_string(tensor_type_info(tensor->type)->name));
+        json_put(item, "shape", shape);
+        json_put_uint(item, "bytes", tensor->size_bytes);
         json_array_append_new(tensors, item);
     }
     return tensors;
@@ -240,58 +241,58 @@ static json_t *tensors_json(const struct gguf *gguf) {
 static json_t *model_json(const struct inspection *inspection) {
     const struct model_config *config = &inspection->config;
     json_t *model = json_object();
-    json_add_uint(model, "layers", config->layer_count);
-    json_add_uint(model, "hidden_size", config->hidden_size);
-    json_add_uint(model, "ffn_size", config->ffn_size);
+    json_put_uint(model, "layers", config->layer_count);
+    json_put_uint(model, "hidden_size", config->hidden_size);
+    json_put_uint(model, "ffn_size", config->ffn_size);
     if (config->experts.count > 0) {
-        json_add_uint(model, "experts", config->experts.count);
-        json_add_uint(model, "experts_used", config->experts.used);
-        json_add_uint(model, "expert_ffn_size", config->experts.size);
+        json_put_uint(model, "experts", config->experts.count);
+        json_put_uint(model, "experts_used", config->experts.used);
+        json_put_uint(model, "expert_ffn_size", config->experts.size);
     }
-    json_add_uint(model, "heads", config->head_count);
-    json_add_uint(model, "kv_heads", config->kv_head_count);
-    json_add_uint(model, "k_dimension", config->k_dimension);
-    json_add_uint(model, "v_dimension", config->v_dimension);
-    json_add_uint(model, "vocabulary_size", config->vocabulary_size);
-    json_add_uint(model, "context_length", config->context_length);
+    json_put_uint(model, "heads", config->head_count);
+    json_put_uint(model, "kv_heads", config->kv_head_count);
+    json_put_uint(model, "k_dimension", config->k_dimension);
+    json_put_uint(model, "v_dimension", config->v_dimension);
+    json_put_uint(model, "vocabulary_size", config->vocabulary_size);
+    json_put_uint(model, "context_length", config->context_length);
     struct kv_cache_config f16 = cache_config(config, KV_F16), q8 = cache_config(config, KV_Q8);
     uint64_t f16_bytes = kv_cache_bytes_per_token(&f16);
     bool has_q8 = model_cache_q8_possible(config);
     uint64_t q8_bytes = has_q8 ? kv_cache_bytes_per_token(&q8) : 0;
     json_t *per_token = json_object(), *needs = json_array();
-    json_add_uint(per_token, "f16", f16_bytes);
-    if (has_q8) json_add_uint(per_token, "q8_0", q8_bytes);
-    json_add(model, "kv_bytes_per_token", per_token);
+    json_put_uint(per_token, "f16", f16_bytes);
+    if (has_q8) json_put_uint(per_token, "q8_0", q8_bytes);
+    json_put(model, "kv_bytes_per_token", per_token);
     uint64_t fixed = inspection->weight_bytes + model_work_bytes(config, 512);
     for (size_t i = 0; i < CONTEXT_SIZE_COUNT; i++) {
         json_t *need = json_object();
-        json_add_uint(need, "context", context_sizes[i]);
-        json_add_uint(need, "kv_bytes_f16", context_sizes[i] * f16_bytes);
-        json_add_uint(need, "total_bytes_f16", context_sizes[i] * f16_bytes + fixed);
-        if (has_q8) json_add_uint(need, "kv_bytes_q8_0", context_sizes[i] * q8_bytes);
-        if (has_q8) json_add_uint(need, "total_bytes_q8_0", context_sizes[i] * q8_bytes + fixed);
+        json_put_uint(need, "context", context_sizes[i]);
+        json_put_uint(need, "kv_bytes_f16", context_sizes[i] * f16_bytes);
+        json_put_uint(need, "total_bytes_f16", context_sizes[i] * f16_bytes + fixed);
+        if (has_q8) json_put_uint(need, "kv_bytes_q8_0", context_sizes[i] * q8_bytes);
+        if (has_q8) json_put_uint(need, "total_bytes_q8_0", context_sizes[i] * q8_bytes + fixed);
         json_array_append_new(needs, need);
     }
-    json_add(model, "needs", needs);
+    json_put(model, "needs", needs);
     return model;
 }
 
 static enum status print_json(const struct inspection *inspection, struct error *error) {
     const struct gguf *gguf = &inspection->gguf;
     json_t *root = json_object();
-    json_add(root, "file", json_bytes(gguf->path, strlen(gguf->path)));
-    json_add_uint(root, "gguf_version", gguf->version);
-    json_add_uint(root, "file_bytes", gguf->size_bytes);
-    json_add_uint(root, "files", gguf->file_count);
-    json_add_uint(root, "alignment", gguf->alignment);
-    json_add_uint(root, "parameters", inspection->parameter_count);
-    json_add_uint(root, "weight_bytes", inspection->weight_bytes);
-    json_add(root, "model", inspection->has_config ? model_json(inspection) : json_null());
+    json_put(root, "file", json_text(gguf->path, strlen(gguf->path)));
+    json_put_uint(root, "gguf_version", gguf->version);
+    json_put_uint(root, "file_bytes", gguf->size_bytes);
+    json_put_uint(root, "files", gguf->file_count);
+    json_put_uint(root, "alignment", gguf->alignment);
+    json_put_uint(root, "parameters", inspection->parameter_count);
+    json_put_uint(root, "weight_bytes", inspection->weight_bytes);
+    json_put(root, "model", inspection->has_config ? model_json(inspection) : json_null());
     if (!inspection->has_config)
-        json_add(root, "model_reason",
-                 json_bytes(inspection->reason.message, strlen(inspection->reason.message)));
-    json_add(root, "metadata", metadata_json(gguf));
-    json_add(root, "tensors", tensors_json(gguf));
+        json_put(root, "model_reason",
+                 json_text(inspection->reason.message, strlen(inspection->reason.message)));
+    json_put(root, "metadata", metadata_json(gguf));
+    json_put(root, "tensors", tensors_json(gguf));
     enum status status = json_print(root, JSON_INDENT(1), error);
     json_decref(root);
     return status;

@@ -1,33 +1,12 @@
 #include "cli/json_file.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/output.h"
-#include "cli/utf8.h"
 #include "platform/file.h"
-
-json_t *json_bytes(const char *bytes, size_t length) {
-    char *text = utf8_repair(bytes, length);
-    json_t *value = text != NULL ? json_string(text) : NULL;
-    free(text);
-    return value;
-}
-
-void json_add(json_t *object, const char *key, json_t *value) {
-    (void)json_object_set_new(object, key, value);
-}
-
-void json_add_uint(json_t *object, const char *key, uint64_t value) {
-    json_add(object, key, json_integer((json_int_t)value));
-}
-
-void json_add_number(json_t *object, const char *key, double value) {
-    json_add(object, key, isfinite(value) ? json_real(value) : json_null());
-}
 
 enum status json_file_check(const char *path, struct error *error) { return file_writer_check(path, error); }
 

@@ -1,4 +1,4 @@
-/* json_file: builds JSON from bytes that may not be valid text, and writes it to a file. */
+/* json_file: writes JSON to a file or to standard output. */
 #ifndef LOAM_CLI_JSON_FILE_H
 #define LOAM_CLI_JSON_FILE_H
 
@@ -6,16 +6,6 @@
 #include <stddef.h>
 
 #include "base/status.h"
-#include "format/gguf.h"
-
-/* A JSON string of any bytes: invalid UTF-8 becomes U+FFFD. */
-json_t *json_bytes(const char *bytes, size_t length);
-
-/* Like json_pack's "s:o": a NULL value (no memory) leaves the object without the key. */
-void json_add(json_t *object, const char *key, json_t *value);
-void json_add_uint(json_t *object, const char *key, uint64_t value);
-/* NaN and infinities, which JSON does not have, become null. */
-void json_add_number(json_t *object, const char *key, double value);
 
 /* Writes the whole file or nothing, through a temporary file in the same folder.  A device or a pipe is written
  * directly. */

@@ -11,6 +11,7 @@
 #include "format/gguf.h"
 #include "pull/known_model.h"
 #include "pull/model_folder.h"
+#include "server/json_text.h"
 
 enum { SHOWN_BYTES = 64, KEY_BYTES = 80 };
 
@@ -100,31 +101,31 @@ static enum status print_tables(const struct model_list *list, const char *folde
 
 static enum status print_json(const struct model_list *list, const char *folder, struct error *error) {
     json_t *root = json_object(), *models = json_array(), *known = json_array();
-    json_add(root, "folder", json_bytes(folder, strlen(folder)));
+    json_put(root, "folder", json_text(folder, strlen(folder)));
     for (size_t i = 0; i < list->count; i++) {
         const struct model_entry *entry = &list->entries[i];
         json_t *item = json_object();
-        json_add(item, "name", json_bytes(entry->name, strlen(entry->name)));
-        json_add(item, "path", json_bytes(entry->path, strlen(entry->path)));
-        json_add_uint(item, "bytes", entry->size_bytes);
-        json_add_uint(item, "context", entry->is_part ? 0 : read_context(entry->path));
-        json_add(item, "license", entry->license != NULL ? json_string(entry->license) : json_null());
-        json_add(item, "url", entry->url != NULL ? json_string(entry->url) : json_null());
-        json_add(item, "ready", json_boolean(!entry->is_part));
+        json_put(item, "name", json_text(entry->name, strlen(entry->name)));
+        json_put(item, "path", json_text(entry->path, strlen(entry->path)));
+        json_put_uint(item, "bytes", entry->size_bytes);
+        json_put_uint(item, "context", entry->is_part ? 0 : read_context(entry->path));
+        json_put(item, "license", entry->license != NULL ? json_string(entry->license) : json_null());
+        json_put(item, "url", entry->url != NULL ? json_string(entry->url) : json_null());
+        json_put(item, "ready", json_boolean(!entry->is_part));
         (void)json_array_append_new(models, item);
     }
     for (size_t i = 0; i < known_model_count; i++) {
         json_t *item = json_object();
-        json_add(item, "name", json_string(known_models[i].name));
-        json_add(item, "repository", json_string(known_models[i].repository));
-        json_add(item, "file", json_string(known_models[i].file));
-        json_add_uint(item, "bytes", known_models[i].size_bytes);
-        json_add_uint(item, "context", known_models[i].context);
-        json_add(item, "license", json_string(known_models[i].license));
+        json_put(item, "name", json_string(known_models[i].name));
+        json_put(item, "repository", json_string(known_models[i].repository));
+        json_put(item, "file", json_string(known_models[i].file));
+        json_put_uint(item, "bytes", known_models[i].size_bytes);
+        json_put_uint(item, "context", known_models[i].context);
+        json_put(item, "license", json_string(known_models[i].license));
         (void)json_array_append_new(known, item);
     }
-    json_add(root, "models", models);
-    json_add(root, "known", known);
+    json_put(root, "models", models);
+    json_put(root, "known", known);
     enum status status = json_print(root, JSON_INDENT(1), error);
     json_decref(root);
     return status;

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "cli/json_file.h"
 #include "kernels/attention/kv_layout.h"
+#include "server/json_text.h"
 
 /* Of less than a segment: what its pages will have.  The first page of a head counts as what it would be: that it is
  * rows whatever the fraction says is no choice of anybody. */
@@ -65,18 +65,18 @@ json_t *fractions_json(const struct engine *engine, const struct sequence *seque
     const struct page_costs *costs = engine_page_costs(engine);
     if (fractions == NULL) return NULL;
     json_t *object = json_object(), *measured = json_null();
-    json_add_number(object, "quantized_fraction", fractions_mean(fractions, sequence_length(sequence)));
-    json_add(object, "layers", fractions_layers_json(fractions, sequence_length(sequence)));
+    json_put_number(object, "quantized_fraction", fractions_mean(fractions, sequence_length(sequence)));
+    json_put(object, "layers", fractions_layers_json(fractions, sequence_length(sequence)));
     if (costs != NULL) {
         measured = json_object();
-        json_add_number(measured, "page_seconds", costs->disk.tail_seconds);
-        json_add_number(measured, "quantized_page_seconds", costs->disk.page_seconds);
-        json_add_number(measured, "quantized_page_alone_seconds", costs->disk.alone_seconds);
-        json_add_number(measured, "attend_seconds", costs->rows_attend);
-        json_add_number(measured, "quantized_attend_seconds", costs->quantized_attend);
-        json_add_number(measured, "decode_seconds", costs->decode);
-        json_add_number(measured, "layer_seconds", costs->layer);
+        json_put_number(measured, "page_seconds", costs->disk.tail_seconds);
+        json_put_number(measured, "quantized_page_seconds", costs->disk.page_seconds);
+        json_put_number(measured, "quantized_page_alone_seconds", costs->disk.alone_seconds);
+        json_put_number(measured, "attend_seconds", costs->rows_attend);
+        json_put_number(measured, "quantized_attend_seconds", costs->quantized_attend);
+        json_put_number(measured, "decode_seconds", costs->decode);
+        json_put_number(measured, "layer_seconds", costs->layer);
     }
-    json_add(object, "measured", measured);
+    json_put(object, "measured", measured);
     return object;
 }

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "base/checked.h"
-#include "cli/json_file.h"
 #include "cli/kv_disk.h"
 #include "cli/progress.h"
 #include "cli/session.h"
 #include "measure/auto.h"
+#include "server/json_text.h"
 
 enum kv_type kv_type_of_choice(uint64_t choice) { return choice == 0 ? KV_F16 : KV_Q8; }
 
@@ -116,14 +116,14 @@ json_t *plan_json(const struct plan *plan) {
     char text[32];
     for (enum axis axis = 0; axis < AXIS_COUNT; axis++)
         if (axis != AXIS_CODEC)
-            json_add(object, axis_table[axis].name, json_string(plan_method(plan, axis, text, sizeof text)));
-    json_add(object, "codec_k", json_string(kv_type_name(plan->k_type)));
-    json_add(object, "codec_v", json_string(kv_type_name(plan->v_type)));
+            json_put(object, axis_table[axis].name, json_string(plan_method(plan, axis, text, sizeof text)));
+    json_put(object, "codec_k", json_string(kv_type_name(plan->k_type)));
+    json_put(object, "codec_v", json_string(kv_type_name(plan->v_type)));
     if (plan->quantized_pages)
-        json_add(object, "codec_disk", json_string(plan->mixes_pages ? "dynamic" : "q4"));
-    if (plan->fixes_fractions) json_add_uint(object, "quantized_of_16", plan->quantized_of_16);
-    if (plan->select.loss > 0) json_add(object, "loss", json_real(plan->select.loss));
-    json_add(object, "keep", json_string(select_keep_text(plan->select.keep, text, sizeof text)));
+        json_put(object, "codec_disk", json_string(plan->mixes_pages ? "dynamic" : "q4"));
+    if (plan->fixes_fractions) json_put_uint(object, "quantized_of_16", plan->quantized_of_16);
+    if (plan->select.loss > 0) json_put(object, "loss", json_real(plan->select.loss));
+    json_put(object, "keep", json_string(select_keep_text(plan->select.keep, text, sizeof text)));
     return object;
 }
 
@@ -134,51 +134,51 @@ json_t *tree_counts_json(const struct tree_counts *counts) {
     for (enum tree_level level = 0; level < TREE_LEVEL_COUNT; level++) {
         evaluated += counts->evaluated[level];
         json_t *row = json_object();
-        json_add_uint(row, "node_tokens", tree_tokens(level));
-        json_add_uint(row, "nodes", counts->nodes[level]);
-        json_add_uint(row, "evaluated", counts->evaluated[level]);
-        json_add_uint(row, "opened", counts->opened[level]);
-        json_add_uint(row, "taken_whole", counts->whole[level]);
+        json_put_uint(row, "node_tokens", tree_tokens(level));
+        json_put_uint(row, "nodes", counts->nodes[level]);
+        json_put_uint(row, "evaluated", counts->evaluated[level]);
+        json_put_uint(row, "opened", counts->opened[level]);
+        json_put_uint(row, "taken_whole", counts->whole[level]);
         json_array_append_new(levels, row);
     }
-    json_add_uint(object, "searches", counts->searches);
-    json_add_uint(object, "evaluated", evaluated);
-    json_add_uint(object, "lower_bounds", counts->lower);
-    json_add_uint(object, "tokens", counts->tokens); /* evaluations by token, and by chunk */
-    json_add_uint(object, "leaves", counts->leaves);
-    json_add(object, "levels", levels);
+    json_put_uint(object, "searches", counts->searches);
+    json_put_uint(object, "evaluated", evaluated);
+    json_put_uint(object, "lower_bounds", counts->lower);
+    json_put_uint(object, "tokens", counts->tokens); /* evaluations by token, and by chunk */
+    json_put_uint(object, "leaves", counts->leaves);
+    json_put(object, "levels", levels);
     return object;
 }
 
 json_t *reuse_json(const struct reuse_counts *counts, uint64_t row_bytes) {
     const uint64_t lookups = counts->hits + counts->misses;
     json_t *object = json_object();
-    json_add(object, "hit_ratio",
+    json_put(object, "hit_ratio",
              lookups > 0 ? json_real((double)counts->hits / (double)lookups) : json_null());
-    json_add_uint(object, "hits", counts->hits);
-    json_add_uint(object, "misses", counts->misses);
-    json_add_number(object, "age_mean",
+    json_put_uint(object, "hits", counts->hits);
+    json_put_uint(object, "misses", counts->misses);
+    json_put_number(object, "age_mean",
                     counts->hits > 0 ? (double)counts->age_sum / (double)counts->hits : 0);
-    json_add_uint(object, "age_max", counts->age_max);
-    json_add_uint(object, "bytes_kept", counts->rows * row_bytes);
+    json_put_uint(object, "age_max", counts->age_max);
+    json_put_uint(object, "bytes_kept", counts->rows * row_bytes);
     const bool is_known = counts->estimated > 0; /* with --receipt */
-    json_add(object, "left_out_mean",
+    json_put(object, "left_out_mean",
              is_known ? json_real(counts->left_out / (double)counts->estimated) : json_null());
-    json_add(object, "left_out_worst", is_known ? json_real(counts->worst.left_out) : json_null());
-    json_add(object, "left_out_worst_error", is_known ? json_real(counts->worst.error) : json_null());
+    json_put(object, "left_out_worst", is_known ? json_real(counts->worst.left_out) : json_null());
+    json_put(object, "left_out_worst_error", is_known ? json_real(counts->worst.error) : json_null());
     return object;
 }
 
 json_t *receipt_json(const struct mass_receipt *receipt) {
     const struct mass_estimate mean = mass_receipt_mean(receipt);
     json_t *object = json_object();
-    json_add_number(object, "mean", mean.left_out);
-    json_add_number(object, "mean_error", mean.error);
-    json_add_number(object, "worst_step", receipt->step_worst);
-    json_add_number(object, "worst_head", receipt->worst.left_out);
-    json_add_number(object, "worst_head_error", receipt->worst.error);
-    json_add_uint(object, "count", receipt->count);
-    json_add_number(object, "seconds", (double)receipt->time_ns * 1e-9);
+    json_put_number(object, "mean", mean.left_out);
+    json_put_number(object, "mean_error", mean.error);
+    json_put_number(object, "worst_step", receipt->step_worst);
+    json_put_number(object, "worst_head", receipt->worst.left_out);
+    json_put_number(object, "worst_head_error", receipt->worst.error);
+    json_put_uint(object, "count", receipt->count);
+    json_put_number(object, "seconds", (double)receipt->time_ns * 1e-9);
     return object;
 }
 
@@ -208,8 +208,8 @@ const char *receipt_text(const struct select_statistics *statistics, char *buffe
 json_t *mass_bounds_json(const struct mass_bounds *bounds) {
     if (bounds->count == 0) return NULL;
     json_t *object = json_object();
-    json_add_number(object, "mean", bounds->sum / (double)bounds->count);
-    json_add_number(object, "min", bounds->min);
-    json_add_uint(object, "count", bounds->count);
+    json_put_number(object, "mean", bounds->sum / (double)bounds->count);
+    json_put_number(object, "min", bounds->min);
+    json_put_uint(object, "count", bounds->count);
     return object;
 }

@@ -21,6 +21,7 @@
 #include "model/calibration.h"
 #include "plan/choose.h"
 #include "platform/memory.h"
+#include "server/json_text.h"
 
 enum { SHOWN = 6 }; /* the choice and the five next best */
 
@@ -340,63 +341,63 @@ static enum status print(const struct planning *planning, struct error *error) {
 static json_t *candidate_json(const struct candidate *candidate) {
     const struct cost *cost = &candidate->cost;
     json_t *object = json_object(), *parts = json_object();
-    json_add(object, "plan", json_string(candidate->text));
-    json_add(object, "preset", json_string(candidate->preset));
-    json_add(object, "set", candidate->set[0] != '\0' ? json_string(candidate->set) : json_null());
-    json_add(object, "exact", json_boolean(candidate->is_exact));
-    json_add(object, "allowed", json_boolean(candidate->is_allowed));
-    json_add_number(object, "kld", candidate->kld);
-    json_add_number(object, "loss", candidate->loss);
-    json_add_uint(object, "exact_below", candidate->exact_below);
-    json_add_number(object, "tokens_per_second", candidate_rate(candidate));
-    json_add_number(object, "first_token_seconds", cost->prompt_seconds);
-    json_add_number(object, "step_seconds", cost->step_seconds);
+    json_put(object, "plan", json_string(candidate->text));
+    json_put(object, "preset", json_string(candidate->preset));
+    json_put(object, "set", candidate->set[0] != '\0' ? json_string(candidate->set) : json_null());
+    json_put(object, "exact", json_boolean(candidate->is_exact));
+    json_put(object, "allowed", json_boolean(candidate->is_allowed));
+    json_put_number(object, "kld", candidate->kld);
+    json_put_number(object, "loss", candidate->loss);
+    json_put_uint(object, "exact_below", candidate->exact_below);
+    json_put_number(object, "tokens_per_second", candidate_rate(candidate));
+    json_put_number(object, "first_token_seconds", cost->prompt_seconds);
+    json_put_number(object, "step_seconds", cost->step_seconds);
     for (enum cost_part part = 0; part < COST_PARTS; part++)
-        json_add_number(parts, cost_part_names[part], cost->parts[part]);
-    json_add(object, "parts_seconds", parts);
-    json_add(object, "limit", json_string(cost_part_names[cost->limit]));
-    json_add_number(object, "held", cost->held);
-    json_add_uint(object, "kv_bytes", cost->kv_bytes);
-    json_add_uint(object, "key_index_bytes", cost->key_index_bytes);
-    json_add_uint(object, "device_bytes", cost->device_bytes);
-    json_add_uint(object, "host_bytes", cost->host_bytes);
-    json_add_uint(object, "disk_bytes", cost->disk_bytes);
-    json_add_number(object, "step_read_bytes", cost->read_bytes);
-    json_add_number(object, "step_read_requests", cost->read_requests);
-    json_add_number(object, "step_missed_chunks", cost->missed_chunks);
-    json_add_uint(object, "threads", candidate->thread_count);
-    json_add(object, "schedule", json_string(candidate->sequences > 1 ? "column" : "row"));
-    json_add_uint(object, "sequences", candidate->sequences);
-    json_add(object, "weights_host_bytes",
+        json_put_number(parts, cost_part_names[part], cost->parts[part]);
+    json_put(object, "parts_seconds", parts);
+    json_put(object, "limit", json_string(cost_part_names[cost->limit]));
+    json_put_number(object, "held", cost->held);
+    json_put_uint(object, "kv_bytes", cost->kv_bytes);
+    json_put_uint(object, "key_index_bytes", cost->key_index_bytes);
+    json_put_uint(object, "device_bytes", cost->device_bytes);
+    json_put_uint(object, "host_bytes", cost->host_bytes);
+    json_put_uint(object, "disk_bytes", cost->disk_bytes);
+    json_put_number(object, "step_read_bytes", cost->read_bytes);
+    json_put_number(object, "step_read_requests", cost->read_requests);
+    json_put_number(object, "step_missed_chunks", cost->missed_chunks);
+    json_put_uint(object, "threads", candidate->thread_count);
+    json_put(object, "schedule", json_string(candidate->sequences > 1 ? "column" : "row"));
+    json_put_uint(object, "sequences", candidate->sequences);
+    json_put(object, "weights_host_bytes",
              candidate->weights_host_bytes > 0 ? json_integer((json_int_t)candidate->weights_host_bytes)
                                                : json_null());
-    json_add_uint(object, "resident_layers", candidate->resident_layers);
-    json_add_number(object, "pass_read_bytes", cost->pass_bytes);
+    json_put_uint(object, "resident_layers", candidate->resident_layers);
+    json_put_number(object, "pass_read_bytes", cost->pass_bytes);
     return object;
 }
 
 static enum status print_json(const struct planning *planning, struct error *error) {
     const char *name = planning->config.name;
     json_t *root = json_object(), *machine = json_object(), *list = json_array();
-    json_add(root, "model", json_bytes(name, strlen(name)));
-    json_add_uint(root, "tokens", planning->depth);
-    json_add_uint(root, "weight_bytes", planning->models.list[0].weights.all);
-    json_add(machine, "processor", json_string(planning->machine.processor));
-    json_add_uint(machine, "threads", planning->machine.thread_count);
-    json_add(machine, "file", json_bytes(planning->machine_path, strlen(planning->machine_path)));
-    json_add(root, "machine", machine);
-    json_add_uint(machine, "measured", (uint64_t)planning->machine.measured);
-    json_add(machine, "load", planning->machine.load >= 0 ? json_real(planning->machine.load) : json_null());
-    json_add(machine, "disk_spread",
+    json_put(root, "model", json_text(name, strlen(name)));
+    json_put_uint(root, "tokens", planning->depth);
+    json_put_uint(root, "weight_bytes", planning->models.list[0].weights.all);
+    json_put(machine, "processor", json_string(planning->machine.processor));
+    json_put_uint(machine, "threads", planning->machine.thread_count);
+    json_put(machine, "file", json_text(planning->machine_path, strlen(planning->machine_path)));
+    json_put(root, "machine", machine);
+    json_put_uint(machine, "measured", (uint64_t)planning->machine.measured);
+    json_put(machine, "load", planning->machine.load >= 0 ? json_real(planning->machine.load) : json_null());
+    json_put(machine, "disk_spread",
              planning->machine.disk_spread > 0 ? json_real(planning->machine.disk_spread) : json_null());
     struct text command = {0};
     put_command(planning, &command);
-    json_add(root, "command", command.failed ? json_null() : json_bytes(command.bytes, command.length));
+    json_put(root, "command", command.failed ? json_null() : json_text(command.bytes, command.length));
     text_deinit(&command);
-    json_add(root, "choice", candidate_json(&planning->choices.list[0]));
+    json_put(root, "choice", candidate_json(&planning->choices.list[0]));
     for (size_t i = 1; i < planning->choices.count; i++)
         json_array_append_new(list, candidate_json(&planning->choices.list[i]));
-    json_add(root, "others", list);
+    json_put(root, "others", list);
     enum status status = json_print(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6), error);
     json_decref(root);
     return status;

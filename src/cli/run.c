@@ -348,9 +348,9 @@ static void print_timings(const struct run *run) {
 
 static json_t *phase_json(uint64_t tokens, double seconds, double rate) {
     json_t *phase = json_object();
-    json_add_uint(phase, "tokens", tokens);
-    json_add_number(phase, "seconds", seconds);
-    json_add_number(phase, "tokens_per_second", rate);
+    json_put_uint(phase, "tokens", tokens);
+    json_put_number(phase, "seconds", seconds);
+    json_put_number(phase, "tokens_per_second", rate);
     return phase;
 }
 
@@ -369,8 +369,8 @@ static json_t *top_json(const struct run *run) {
         json_t *list = json_array();
         for (size_t j = 0; j < count && top[j].id >= 0; j++) {
             json_t *item = json_object();
-            json_add(item, "id", json_integer(top[j].id));
-            json_add_number(item, "logprob", (double)top[j].log_probability);
+            json_put(item, "id", json_integer(top[j].id));
+            json_put_number(item, "logprob", (double)top[j].log_probability);
             json_array_append_new(list, item);
         }
         json_array_append_new(tokens, list);
@@ -382,9 +382,9 @@ static json_t *answers_json(const struct run *run) {
     json_t *answers = json_array();
     for (size_t i = 0; i < run->answer_count; i++) {
         json_t *item = json_object();
-        json_add_uint(item, "seed", run->answers[i].seed);
-        json_add(item, "finish_reason", json_string(stop_reason_name(run->answers[i].stop)));
-        json_add(item, "output_tokens", ids_json(&run->answers[i].tokens));
+        json_put_uint(item, "seed", run->answers[i].seed);
+        json_put(item, "finish_reason", json_string(stop_reason_name(run->answers[i].stop)));
+        json_put(item, "output_tokens", ids_json(&run->answers[i].tokens));
         json_array_append_new(answers, item);
     }
     return answers;
@@ -395,38 +395,38 @@ static json_t *selection_json(struct engine *engine, bool has_receipt) {
     const struct mass_receipt nothing = {0};
     if (engine_select(engine) == NULL) {
         json_t *everything = json_pack("{s:f, s:f}", "kept_ratio", 1.0, "recall", 1.0);
-        if (has_receipt) json_add(everything, "left_out", receipt_json(&nothing));
+        if (has_receipt) json_put(everything, "left_out", receipt_json(&nothing));
         return everything;
     }
     struct select_statistics s = attention_statistics(engine_attention(engine));
     double ratio = s.visible > 0 ? (double)s.kept / (double)s.visible : 1;
     json_t *object =
         json_pack("{s:f, s:o}", "kept_ratio", ratio, "recall", ratio < 1 ? json_null() : json_real(1));
-    json_add(object, "mass_bound", mass_bounds_json(&s.mass_bound));
-    if (has_receipt) json_add(object, "left_out", receipt_json(&s.receipt));
+    json_put(object, "mass_bound", mass_bounds_json(&s.mass_bound));
+    if (has_receipt) json_put(object, "left_out", receipt_json(&s.receipt));
     return object;
 }
 
 static void tiers_json(const struct run *run, json_t *root) {
     struct kv_tier_statistics tier = engine_tier_statistics(run->session.engine);
     json_t *kv = json_object(), *io = json_object();
-    json_add_uint(kv, "device_bytes_peak",
+    json_put_uint(kv, "device_bytes_peak",
                   run->kv_device_bytes_peak + (run->plan.rows_in_host ? run->plan.unit_bytes : 0));
-    json_add_uint(kv, "host_bytes_peak", run->kv_bytes_peak - run->kv_device_bytes_peak);
-    json_add_uint(kv, "disk_bytes", tier.write_bytes);
-    json_add_uint(kv, "resident_layers", tier.resident_layers);
-    json_add_uint(kv, "resident_heads", tier.resident_heads);
+    json_put_uint(kv, "host_bytes_peak", run->kv_bytes_peak - run->kv_device_bytes_peak);
+    json_put_uint(kv, "disk_bytes", tier.write_bytes);
+    json_put_uint(kv, "resident_layers", tier.resident_layers);
+    json_put_uint(kv, "resident_heads", tier.resident_heads);
     json_put_counters(io, "", &kv_tier_counters, &tier);
-    json_add_uint(io, "read_ops", tier.read_pages);
-    json_add(root, "kv", kv);
-    json_add(root, "io", io);
+    json_put_uint(io, "read_ops", tier.read_pages);
+    json_put(root, "kv", kv);
+    json_put(root, "io", io);
 }
 
 static json_t *weights_json(const struct weight_stream *stream) {
     const struct weight_figures figures = weight_stream_figures(stream);
     json_t *weights = json_object();
     json_put_counters(weights, "", &weight_counters, &figures);
-    json_add_uint(weights, "host_bytes", figures.resident_bytes + figures.slot_bytes);
+    json_put_uint(weights, "host_bytes", figures.resident_bytes + figures.slot_bytes);
     return weights;
 }
 
@@ -438,38 +438,38 @@ static json_t *run_json(const struct run *run) {
     char kernels[128];
     json_t *root = json_object(), *plan = plan_json(&run->plan);
     json_t *prefill = phase_json(g->prefill_tokens, g->prefill_seconds, generation_prefill_rate(g));
-    json_add_uint(prefill, "reused_tokens", run->reused_tokens);
-    json_add(plan, "device", json_string(session->device->name));
-    json_add(plan, "kernels", json_string(cpu_mask_text(session->mask, kernels, sizeof kernels)));
-    json_add_uint(plan, "threads", session->thread_count);
-    json_add_uint(plan, "context_size", engine_context_size(session->engine));
-    json_add_uint(plan, "batch_size", run->plan.batch_size);
+    json_put_uint(prefill, "reused_tokens", run->reused_tokens);
+    json_put(plan, "device", json_string(session->device->name));
+    json_put(plan, "kernels", json_string(cpu_mask_text(session->mask, kernels, sizeof kernels)));
+    json_put_uint(plan, "threads", session->thread_count);
+    json_put_uint(plan, "context_size", engine_context_size(session->engine));
+    json_put_uint(plan, "batch_size", run->plan.batch_size);
     const char *name = session->model->config.name;
-    json_add(root, "model", json_bytes(name, strlen(name)));
-    json_add(root, "chat_template",
+    json_put(root, "model", json_text(name, strlen(name)));
+    json_put(root, "chat_template",
              run->chat != NULL ? json_string(chat_template_name(run->chat)) : json_null());
-    json_add(root, "preset", json_string(run->plan.preset));
-    json_add(root, "plan", plan);
-    json_add(root, "load_seconds", json_real(session->load_seconds));
-    json_add_uint(root, "prompt_tokens", run->prompt.count);
-    json_add(root, "prefill", prefill);
-    json_add(root, "decode",
+    json_put(root, "preset", json_string(run->plan.preset));
+    json_put(root, "plan", plan);
+    json_put(root, "load_seconds", json_real(session->load_seconds));
+    json_put_uint(root, "prompt_tokens", run->prompt.count);
+    json_put(root, "prefill", prefill);
+    json_put(root, "decode",
              phase_json(output_token_count(run), g->decode_seconds, generation_decode_rate(g)));
     tiers_json(run, root);
-    if (session->model->stream != NULL) json_add(root, "weights", weights_json(session->model->stream));
+    if (session->model->stream != NULL) json_put(root, "weights", weights_json(session->model->stream));
     json_t *fractions = fractions_json(session->engine, run->answers[0].sequence);
-    if (fractions != NULL) json_add(root, "compression", fractions);
+    if (fractions != NULL) json_put(root, "compression", fractions);
     json_t *rebuilt = rebuilt_json(session->engine);
-    if (rebuilt != NULL) json_add(root, "rebuild", rebuilt);
-    json_add(root, "selection", selection_json(session->engine, run->plan.select.receipt));
+    if (rebuilt != NULL) json_put(root, "rebuild", rebuilt);
+    json_put(root, "selection", selection_json(session->engine, run->plan.select.receipt));
     const struct select_statistics chosen = attention_statistics(engine_attention(session->engine));
-    json_add(root, "reuse", reuse_json(&chosen.reuse, engine_kv_row_bytes(session->engine)));
-    json_add_uint(root, "peak_rss_bytes", peak_rss_bytes());
-    json_add_uint(root, "seed", run->answers[0].seed);
-    json_add(root, "finish_reason", json_string(stop_reason_name(run->answers[0].stop)));
-    json_add(root, "output_tokens", ids_json(&run->answers[0].tokens));
-    if (run->generation.top_count > 0) json_add(root, "top_logprobs", top_json(run));
-    if (run->answer_count > 1) json_add(root, "answers", answers_json(run));
+    json_put(root, "reuse", reuse_json(&chosen.reuse, engine_kv_row_bytes(session->engine)));
+    json_put_uint(root, "peak_rss_bytes", peak_rss_bytes());
+    json_put_uint(root, "seed", run->answers[0].seed);
+    json_put(root, "finish_reason", json_string(stop_reason_name(run->answers[0].stop)));
+    json_put(root, "output_tokens", ids_json(&run->answers[0].tokens));
+    if (run->generation.top_count > 0) json_put(root, "top_logprobs", top_json(run));
+    if (run->answer_count > 1) json_put(root, "answers", answers_json(run));
     return root;
 }
 

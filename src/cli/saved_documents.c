@@ -16,6 +16,7 @@
 #include "cli/page_fractions.h"
 #include "cli/table.h"
 #include "cli/utf8.h"
+#include "server/json_text.h"
 
 enum { TIME_BYTES = 32, SHOWN_BYTES = 48 };
 
@@ -68,25 +69,25 @@ static const char *fingerprint_text(const struct document_info *info,
 static json_t *info_json(const struct document_info *info) {
     char time[TIME_BYTES], fingerprint[2 * STORE_FINGERPRINT_BYTES + 1];
     json_t *object = json_object();
-    json_add_uint(object, "id", info->id);
-    json_add(object, "name", json_bytes(info->name, strlen(info->name)));
-    json_add(object, "state", json_string(state_of(info)));
-    json_add(object, "damaged",
-             info->damaged != NULL ? json_bytes(info->damaged, strlen(info->damaged)) : json_null());
-    json_add_uint(object, "version", info->version);
-    json_add_uint(object, "tokens", info->token_count);
-    json_add_uint(object, "bytes", info->bytes);
-    json_add_uint(object, "commits", info->commits);
-    json_add(object, "created", json_string(time_text(info->created, time)));
-    json_add(object, "used", json_string(time_text(info->used, time)));
-    json_add(object, "model", json_bytes(info->model, strlen(info->model)));
-    json_add(object, "layout", json_bytes(info->layout, strlen(info->layout)));
+    json_put_uint(object, "id", info->id);
+    json_put(object, "name", json_text(info->name, strlen(info->name)));
+    json_put(object, "state", json_string(state_of(info)));
+    json_put(object, "damaged",
+             info->damaged != NULL ? json_text(info->damaged, strlen(info->damaged)) : json_null());
+    json_put_uint(object, "version", info->version);
+    json_put_uint(object, "tokens", info->token_count);
+    json_put_uint(object, "bytes", info->bytes);
+    json_put_uint(object, "commits", info->commits);
+    json_put(object, "created", json_string(time_text(info->created, time)));
+    json_put(object, "used", json_string(time_text(info->used, time)));
+    json_put(object, "model", json_text(info->model, strlen(info->model)));
+    json_put(object, "layout", json_text(info->layout, strlen(info->layout)));
     if (info->fractions != NULL) {
-        json_add_number(object, "quantized_fraction", fractions_mean(info->fractions, info->token_count));
-        json_add(object, "quantized_fraction_by_layer",
+        json_put_number(object, "quantized_fraction", fractions_mean(info->fractions, info->token_count));
+        json_put(object, "quantized_fraction_by_layer",
                  fractions_layers_json(info->fractions, info->token_count));
     }
-    json_add(object, "fingerprint", json_string(fingerprint_text(info, fingerprint)));
+    json_put(object, "fingerprint", json_string(fingerprint_text(info, fingerprint)));
     return object;
 }
 
@@ -194,10 +195,10 @@ static void show_text(void *context, const struct document_info *info) {
 static void show_json(void *context, const struct document_info *info) {
     struct shown_document *document = context;
     document->object = info_json(info);
-    json_add(document->object, "holds", json_string(inputs_is_layout(info->layout) ? "inputs" : "kv"));
+    json_put(document->object, "holds", json_string(inputs_is_layout(info->layout) ? "inputs" : "kv"));
     if (document->inputs.document == 0) return;
-    json_add_uint(document->object, "inputs", document->inputs.document);
-    json_add_uint(document->object, "inputs_tokens", document->inputs.token_count);
+    json_put_uint(document->object, "inputs", document->inputs.document);
+    json_put_uint(document->object, "inputs_tokens", document->inputs.token_count);
 }
 
 enum status show_command(const struct options *options, struct error *error) {
@@ -272,9 +273,9 @@ static void report_document(struct verification *v, uint64_t id, const char *dam
         return;
     }
     json_t *object = json_object();
-    json_add_uint(object, "id", id);
-    json_add(object, "ok", json_boolean(damage == NULL));
-    json_add(object, "damaged", damage != NULL ? json_bytes(damage, strlen(damage)) : json_null());
+    json_put_uint(object, "id", id);
+    json_put(object, "ok", json_boolean(damage == NULL));
+    json_put(object, "damaged", damage != NULL ? json_text(damage, strlen(damage)) : json_null());
     (void)json_array_append_new(v->report, object);
 }
 

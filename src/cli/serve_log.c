@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "cli/json_file.h"
 #include "cli/utf8.h"
+#include "server/json_text.h"
 
 enum { PATH_BYTES = 200, TIME_BYTES = 32 };
 
@@ -59,18 +59,18 @@ static void write_json(void *context, const struct request_record *record) {
     if (is_routine(record)) return;
     char time[TIME_BYTES];
     json_t *line = json_object();
-    json_add(line, "time", json_string(time_text(time)));
-    json_add(line, "id", json_string(record->id));
-    json_add(line, "method", json_string(method_name(record->method)));
-    json_add(line, "path", json_bytes(record->path.text, record->path.length));
-    json_add_uint(line, "status", record->http_status);
-    json_add(line, "left", json_boolean(record->has_left));
+    json_put(line, "time", json_string(time_text(time)));
+    json_put(line, "id", json_string(record->id));
+    json_put(line, "method", json_string(method_name(record->method)));
+    json_put(line, "path", json_text_without_zeros(record->path.text, record->path.length));
+    json_put_uint(line, "status", record->http_status);
+    json_put(line, "left", json_boolean(record->has_left));
     if (record->has_tokens) {
-        json_add_uint(line, "read", record->tokens.read);
-        json_add_uint(line, "known", record->tokens.known);
-        json_add_uint(line, "made", record->tokens.made);
+        json_put_uint(line, "read", record->tokens.read);
+        json_put_uint(line, "known", record->tokens.known);
+        json_put_uint(line, "made", record->tokens.made);
     }
-    json_add_number(line, "seconds", record->seconds);
+    json_put_number(line, "seconds", record->seconds);
     char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(6));
     if (text != NULL) fprintf(stderr, "%s\n", text);
     free(text);

@@ -2,41 +2,14 @@
 
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "token/unicode.h"
 
-/* Bytes of the character at bytes[0..length), length > 0; 0: not a character. */
-static size_t character_bytes(const char *bytes, size_t length) {
-    return utf8_sequence_length((const uint8_t *)bytes, length, 0);
-}
-
-char *utf8_repair(const char *bytes, size_t length) {
-    if (length > (SIZE_MAX - 1) / 3) return NULL;
-    char *text = malloc(length * 3 + 1);
-    if (text == NULL) return NULL;
-    size_t used = 0;
-    for (size_t i = 0; i < length;) {
-        size_t sequence = character_bytes(bytes + i, length - i);
-        if (sequence > 0 && bytes[i] != '\0') {
-            memcpy(text + used, bytes + i, sequence);
-            used += sequence;
-            i += sequence;
-        } else {
-            memcpy(text + used, "\xef\xbf\xbd", 3);
-            used += 3;
-            i++;
-        }
-    }
-    text[used] = '\0';
-    return text;
-}
-
 /* Shows one character or stray byte on a terminal; returns how many bytes it took. */
 static size_t escape_one(const char *bytes, size_t length, char shown[8]) {
     unsigned char byte = (unsigned char)bytes[0];
-    size_t sequence = character_bytes(bytes, length);
+    size_t sequence = utf8_sequence_length((const uint8_t *)bytes, length, 0);
     if (byte == '\n')
         snprintf(shown, 8, "\\n");
     else if (byte == '\t')

@@ -4,9 +4,6 @@
 
 #include <stddef.h>
 
-/* A newly allocated, zero-terminated copy with U+FFFD for every invalid byte, as JSON needs it; NULL: no memory. */
-char *utf8_repair(const char *bytes, size_t length);
-
 /* Writes bytes into buffer (zero-terminated, cut to fit with "...") so that a terminal only shows them: control
  * characters as \n, \t or \xHH, invalid bytes as \xHH. */
 const char *utf8_escape(const char *bytes, size_t length, char *buffer, size_t buffer_bytes);

@@ -7,16 +7,28 @@
 
 #include "token/unicode.h"
 
-json_t *json_text(const char *bytes, size_t length) {
+/* zero: what stands for a byte of zero. */
+static json_t *repaired(const char *bytes, size_t length, char zero) {
     struct utf8_stream stream = {.replace = true};
     char *text = malloc(utf8_stream_bound(length) + utf8_stream_bound(0));
     if (text == NULL) return NULL;
-    size_t used = utf8_stream_push(&stream, bytes, length, text);
+    size_t used = 0;
+    for (size_t at = 0; at < length;) {
+        const size_t plain = strnlen(bytes + at, length - at);
+        used += utf8_stream_push(&stream, bytes + at, plain, text + used);
+        at += plain;
+        if (at < length) used += utf8_stream_push(&stream, &zero, 1, text + used), at++;
+    }
     used += utf8_stream_finish(&stream, text + used);
     json_t *value = json_stringn(text, used);
     free(text);
     return value;
 }
+
+json_t *json_text(const char *bytes, size_t length) { return repaired(bytes, length, '\0'); }
+
+/* 0xff is in no character. */
+json_t *json_text_without_zeros(const char *bytes, size_t length) { return repaired(bytes, length, '\xff'); }
 
 void json_put(json_t *object, const char *key, json_t *value) {
     (void)json_object_set_new(object, key, value);

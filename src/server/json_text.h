@@ -10,6 +10,8 @@
 
 /* A string; invalid UTF-8 becomes U+FFFD.  NULL: no memory. */
 json_t *json_text(const char *bytes, size_t length);
+/* The same, and a byte of zero becomes U+FFFD: for files, as many who read JSON refuse \u0000. */
+json_t *json_text_without_zeros(const char *bytes, size_t length);
 /* A value of NULL (no memory) leaves the object without the key. */
 void json_put(json_t *object, const char *key, json_t *value);
 void json_put_uint(json_t *object, const char *key, uint64_t value);

@@ -6,8 +6,8 @@
 
 #include "cli/output.h"
 #include "cli/prompt.h"
-#include "cli/utf8.h"
 #include "model/calibration.h"
+#include "server/json_text.h"
 
 /* ---- presets ---- */
 
@@ -198,28 +198,28 @@ enum status evaluation_line(struct evaluation *evaluation, json_t *object, struc
 
 json_t *eval_work_json(struct eval_work work) {
     json_t *object = json_object();
-    json_add_uint(object, "tokens", work.tokens);
-    json_add_number(object, "seconds", work.seconds);
-    json_add_number(object, "tokens_per_second", work.seconds > 0 ? (double)work.tokens / work.seconds : 0);
+    json_put_uint(object, "tokens", work.tokens);
+    json_put_number(object, "seconds", work.seconds);
+    json_put_number(object, "tokens_per_second", work.seconds > 0 ? (double)work.tokens / work.seconds : 0);
     return object;
 }
 
 json_t *evaluation_json(const struct evaluation *evaluation) {
     json_t *root = json_object(), *presets = json_array();
     const char *name = evaluation->session.model->config.name;
-    json_add(root, "evaluation", json_string(evaluation->options->positionals[0]));
-    json_add(root, "model", json_bytes(name, strlen(name)));
+    json_put(root, "evaluation", json_string(evaluation->options->positionals[0]));
+    json_put(root, "model", json_text(name, strlen(name)));
     char fingerprint[CALIBRATION_FINGERPRINT_BYTES];
     calibration_fingerprint(&evaluation->session.model->gguf, &evaluation->session.model->config,
                             fingerprint);
-    json_add(root, "fingerprint", json_string(fingerprint));
+    json_put(root, "fingerprint", json_string(fingerprint));
     for (size_t i = 0; i < evaluation->preset_count; i++) {
         json_t *preset = json_object();
-        json_add(preset, "preset", json_string(evaluation->labels[i]));
-        json_add(preset, "plan", plan_json(&evaluation->plans[i]));
+        json_put(preset, "preset", json_string(evaluation->labels[i]));
+        json_put(preset, "plan", plan_json(&evaluation->plans[i]));
         json_array_append_new(presets, preset);
     }
-    json_add(root, "presets", presets);
+    json_put(root, "presets", presets);
     return root;
 }
 

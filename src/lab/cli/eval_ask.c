@@ -6,14 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lab/cli/eval.h"
 #include "cli/interrupt.h"
 #include "cli/model_type.h"
 #include "cli/prompt.h"
+#include "lab/cli/eval.h"
 #include "lab/eval/answer.h"
 #include "lab/eval/match.h"
 #include "lab/eval/recall.h"
 #include "platform/clock.h"
+#include "server/json_text.h"
 
 enum { QUESTIONS_MAX = 1000, ANSWERS_MAX = 16, SPARE_TOKENS = 16 };
 
@@ -241,15 +242,15 @@ static enum status report_answer(struct ask_run *run, size_t preset, const struc
     table_cell(&run->table, "%.1f", (double)bytes / 1e6);
     table_cell(&run->table, "%.2f", 100 * mass);
     json_t *object = json_object();
-    json_add(object, "question", json_string(question->text));
-    json_add(object, "preset", json_string(evaluation->labels[preset]));
-    json_add(object, "answer", json_bytes(run->answer.bytes, run->answer.length));
-    json_add(object, "right", json_boolean(right));
-    json_add(object, "decode", eval_work_json(work));
-    json_add_uint(object, "step_bytes", bytes);
-    json_add_number(object, "mass", mass);
+    json_put(object, "question", json_string(question->text));
+    json_put(object, "preset", json_string(evaluation->labels[preset]));
+    json_put(object, "answer", json_text_without_zeros(run->answer.bytes, run->answer.length));
+    json_put(object, "right", json_boolean(right));
+    json_put(object, "decode", eval_work_json(work));
+    json_put_uint(object, "step_bytes", bytes);
+    json_put_number(object, "mass", mass);
     if (caught->mass_bound_count > 0)
-        json_add_number(object, "mass_bound", caught->mass_bound / (double)caught->mass_bound_count);
+        json_put_number(object, "mass_bound", caught->mass_bound / (double)caught->mass_bound_count);
     json_array_append(run->results, object);
     if (evaluation_wants_lines(evaluation)) return evaluation_line(evaluation, object, error);
     json_decref(object);
@@ -287,12 +288,12 @@ static enum status report(void *context, struct error *error) {
     for (size_t i = 0; i < evaluation->preset_count; i++) {
         text_format(&note, "%s %s %zu of %zu", i > 0 ? "," : "", evaluation->labels[i], run->right[i],
                     run->asked[i]);
-        json_add_uint(right, evaluation->labels[i], run->right[i]);
+        json_put_uint(right, evaluation->labels[i], run->right[i]);
     }
-    json_add_uint(root, "document_tokens", run->document.count);
-    json_add(root, "prefill", eval_work_json(run->prefill));
-    json_add(root, "right", right);
-    json_add(root, "results", json_incref(run->results));
+    json_put_uint(root, "document_tokens", run->document.count);
+    json_put(root, "prefill", eval_work_json(run->prefill));
+    json_put(root, "right", right);
+    json_put(root, "results", json_incref(run->results));
     enum status status = note.failed ? error_set(error, STATUS_MEMORY, "out of memory for the report")
                                      : evaluation_report(evaluation, &run->table, note.bytes, root, error);
     text_deinit(&note);

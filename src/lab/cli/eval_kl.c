@@ -10,11 +10,12 @@
 #include <string.h>
 
 #include "base/checked.h"
-#include "lab/cli/eval_reader.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
+#include "lab/cli/eval_reader.h"
 #include "lab/eval/divergence.h"
 #include "platform/clock.h"
+#include "server/json_text.h"
 
 /* What a preset's rows attended to. */
 struct kl_choice {
@@ -61,28 +62,28 @@ static enum status each(void *context, uint64_t index, const float *logits, stru
 static json_t *figures_json(const struct kl_run *run, size_t preset, uint64_t length,
                             const struct divergence *d) {
     json_t *row = json_object();
-    json_add(row, "preset", json_string(run->evaluation->labels[preset]));
-    json_add_uint(row, "length", length);
-    json_add_uint(row, "tokens", d->kld.count);
-    json_add_number(row, "perplexity", exp(tally_mean(&d->loss)));
-    json_add_number(row, "perplexity_base", exp(tally_mean(&d->base_loss)));
-    json_add_number(row, "kld", tally_mean(&d->kld));
-    json_add_number(row, "kld_error", tally_error(&d->kld));
-    json_add_number(row, "same_top", (double)d->same_top / (double)d->kld.count);
-    json_add_number(row, "delta_p_mean", tally_mean(&d->delta_p));
-    json_add_number(row, "delta_p_rms", sqrt(d->delta_p.square / (double)d->delta_p.count));
+    json_put(row, "preset", json_string(run->evaluation->labels[preset]));
+    json_put_uint(row, "length", length);
+    json_put_uint(row, "tokens", d->kld.count);
+    json_put_number(row, "perplexity", exp(tally_mean(&d->loss)));
+    json_put_number(row, "perplexity_base", exp(tally_mean(&d->base_loss)));
+    json_put_number(row, "kld", tally_mean(&d->kld));
+    json_put_number(row, "kld_error", tally_error(&d->kld));
+    json_put_number(row, "same_top", (double)d->same_top / (double)d->kld.count);
+    json_put_number(row, "delta_p_mean", tally_mean(&d->delta_p));
+    json_put_number(row, "delta_p_rms", sqrt(d->delta_p.square / (double)d->delta_p.count));
     return row;
 }
 
 static void add_work(json_t *row, const struct eval_tier_work *work) {
-    json_add_uint(row, "decoded_tokens", work->tokens);
-    json_add_number(row, "decode_seconds", work->seconds);
-    json_add_uint(row, "disk_bytes", work->read_bytes);
-    json_add_uint(row, "hits", work->hits);
-    json_add_uint(row, "misses", work->misses);
-    json_add_uint(row, "prefetched", work->prefetched);
-    json_add_uint(row, "prefetched_used", work->prefetched_used);
-    json_add_uint(row, "resident_heads", work->resident_heads);
+    json_put_uint(row, "decoded_tokens", work->tokens);
+    json_put_number(row, "decode_seconds", work->seconds);
+    json_put_uint(row, "disk_bytes", work->read_bytes);
+    json_put_uint(row, "hits", work->hits);
+    json_put_uint(row, "misses", work->misses);
+    json_put_uint(row, "prefetched", work->prefetched);
+    json_put_uint(row, "prefetched_used", work->prefetched_used);
+    json_put_uint(row, "resident_heads", work->resident_heads);
 }
 
 static void add_window_work(json_t *row, const struct eval_tier_work *before,
@@ -150,10 +151,10 @@ static enum status read_preset(void *context, const struct eval_place *place, si
     add_choice(&run->choices[preset][place->length_index], &began, &ended);
     if (!evaluation_wants_lines(evaluation)) return STATUS_OK;
     json_t *line = figures_json(run, preset, place->length, &run->window);
-    json_add_uint(line, "window", run->reader.windows_done);
+    json_put_uint(line, "window", run->reader.windows_done);
     if (ended.reuse.hits + ended.reuse.misses > 0) {
-        json_add_uint(line, "lists_reused", ended.reuse.hits - began.reuse.hits);
-        json_add_uint(line, "lists_chosen", ended.reuse.misses - began.reuse.misses);
+        json_put_uint(line, "lists_reused", ended.reuse.hits - began.reuse.hits);
+        json_put_uint(line, "lists_chosen", ended.reuse.misses - began.reuse.misses);
     }
     if (evaluation->tiers.used) add_window_work(line, &before, work);
     return evaluation_line(evaluation, line, error);
@@ -188,10 +189,10 @@ static void row_cells(const struct kl_run *run, struct table *table, size_t pres
 
 static json_t *row_json(const struct kl_run *run, size_t preset, size_t length) {
     json_t *row = figures_json(run, preset, run->reader.lengths[length], &run->figures[preset][length]);
-    json_add_number(row, "kld_largest", run->largest[preset][length]);
+    json_put_number(row, "kld_largest", run->largest[preset][length]);
     const struct kl_choice *choice = &run->choices[preset][length];
-    json_add_number(row, "kept_ratio", kept_percent(choice) / 100);
-    if (hits_percent(choice) >= 0) json_add_number(row, "reuse_hit_ratio", hits_percent(choice) / 100);
+    json_put_number(row, "kept_ratio", kept_percent(choice) / 100);
+    if (hits_percent(choice) >= 0) json_put_number(row, "reuse_hit_ratio", hits_percent(choice) / 100);
     if (run->evaluation->tiers.used) add_work(row, &run->work[preset][length]);
     return row;
 }
@@ -214,7 +215,7 @@ static enum status report(void *context, struct error *error) {
             row_cells(run, &table, preset, length);
             json_array_append_new(results, row_json(run, preset, length));
         }
-    json_add(root, "results", results);
+    json_put(root, "results", results);
     char note[200];
     snprintf(note, sizeof note,
              "%s: the %" PRIu64 " tokens before each length, of %zu windows; base: full attention; nats",

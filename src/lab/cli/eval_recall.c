@@ -5,6 +5,7 @@
 
 #include "lab/cli/eval_reader.h"
 #include "lab/eval/recall.h"
+#include "server/json_text.h"
 
 struct recall_run {
     struct evaluation *evaluation;
@@ -101,20 +102,20 @@ static json_t *head_json(const struct recall_run *run, size_t preset, size_t len
                          const struct recall_cell *cell) {
     json_t *object = json_object();
     double count = (double)cell->count;
-    json_add(object, "preset", json_string(run->evaluation->labels[preset]));
-    json_add_uint(object, "length", run->reader.lengths[length]);
-    json_add_uint(object, "layer", index / run->head_count);
-    json_add_uint(object, "head", index % run->head_count);
-    json_add_uint(object, "tokens", cell->count);
-    json_add_number(object, "kept", cell->count > 0 ? cell->kept / count : 1);
-    json_add_number(object, "mass", cell->count > 0 ? cell->mass / count : 1);
-    json_add_number(object, "mass_min", cell->count > 0 ? cell->mass_min : 1);
-    json_add_number(object, "top", cell->count > 0 ? cell->top / count : 1);
+    json_put(object, "preset", json_string(run->evaluation->labels[preset]));
+    json_put_uint(object, "length", run->reader.lengths[length]);
+    json_put_uint(object, "layer", index / run->head_count);
+    json_put_uint(object, "head", index % run->head_count);
+    json_put_uint(object, "tokens", cell->count);
+    json_put_number(object, "kept", cell->count > 0 ? cell->kept / count : 1);
+    json_put_number(object, "mass", cell->count > 0 ? cell->mass / count : 1);
+    json_put_number(object, "mass_min", cell->count > 0 ? cell->mass_min : 1);
+    json_put_number(object, "top", cell->count > 0 ? cell->top / count : 1);
     if (run->evaluation->plans[preset].select.mass_bound) {
         bool has = cell->mass_bound_count > 0;
-        json_add_number(object, "mass_bound", has ? cell->mass_bound / (double)cell->mass_bound_count : 1);
-        json_add_number(object, "mass_bound_min", has ? cell->mass_bound_min : 1);
-        json_add_number(object, "mass_bound_excess", has ? cell->mass_bound_excess : 0);
+        json_put_number(object, "mass_bound", has ? cell->mass_bound / (double)cell->mass_bound_count : 1);
+        json_put_number(object, "mass_bound_min", has ? cell->mass_bound_min : 1);
+        json_put_number(object, "mass_bound_excess", has ? cell->mass_bound_excess : 0);
     }
     return object;
 }
@@ -126,8 +127,8 @@ static json_t *trees_json(const struct recall_run *run) {
         for (size_t length = 0; length < run->reader.length_count; length++) {
             json_t *object = tree_counts_json(&run->tree[preset][length]);
             if (object == NULL) continue;
-            json_add(object, "preset", json_string(run->evaluation->labels[preset]));
-            json_add_uint(object, "length", run->reader.lengths[length]);
+            json_put(object, "preset", json_string(run->evaluation->labels[preset]));
+            json_put_uint(object, "length", run->reader.lengths[length]);
             json_array_append_new(list, object);
         }
     return list;
@@ -154,8 +155,8 @@ static enum status report(void *context, struct error *error) {
             for (size_t i = 0; i < run->layer_count * run->head_count; i++)
                 json_array_append_new(results, head_json(run, preset, length, i, &cells[i]));
         }
-    json_add(root, "results", results);
-    json_add(root, "trees", trees_json(run));
+    json_put(root, "results", results);
+    json_put(root, "trees", trees_json(run));
     char note[300];
     snprintf(note, sizeof note,
              "%s: the %" PRIu64

@@ -5,15 +5,16 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
-#include "lab/cli/eval.h"
-#include "lab/cli/eval_resume.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
+#include "lab/cli/eval.h"
+#include "lab/cli/eval_resume.h"
 #include "lab/eval/answer.h"
 #include "lab/eval/heat_map.h"
 #include "lab/eval/match.h"
 #include "lab/eval/ruler.h"
 #include "platform/clock.h"
+#include "server/json_text.h"
 
 /* Tasks whose samples are made together, of one text, or each of its own text. */
 struct group {
@@ -172,17 +173,17 @@ static void name_run(struct ruler_run *run) {
 static json_t *sample_json(const struct ruler_run *run, struct place place, bool is_shared,
                            const struct ruler_sample *sample) {
     json_t *object = json_object(), *answers = json_array();
-    json_add(object, "task", json_string(ruler_task_name(run->tasks[place.task])));
-    json_add_uint(object, "length", run->lengths[place.length]);
-    json_add_uint(object, "index", place.sample);
+    json_put(object, "task", json_string(ruler_task_name(run->tasks[place.task])));
+    json_put_uint(object, "length", run->lengths[place.length]);
+    json_put_uint(object, "index", place.sample);
     for (size_t i = 0; i < sample->answer_count; i++)
         json_array_append_new(answers, json_string(sample->answers[i]));
-    json_add(object, "answers", answers);
-    json_add(object, "depth", sample->depth >= 0 ? json_real(sample->depth) : json_null());
-    json_add_uint(object, "prompt_tokens", sample->tokens.count);
-    json_add_uint(object, "token_budget", sample->token_budget);
-    json_add(object, "shared_text", json_boolean(is_shared));
-    if (run->id[0] != '\0') json_add(object, "run", json_string(run->id));
+    json_put(object, "answers", answers);
+    json_put(object, "depth", sample->depth >= 0 ? json_real(sample->depth) : json_null());
+    json_put_uint(object, "prompt_tokens", sample->tokens.count);
+    json_put_uint(object, "token_budget", sample->token_budget);
+    json_put(object, "shared_text", json_boolean(is_shared));
+    if (run->id[0] != '\0') json_put(object, "run", json_string(run->id));
     return object;
 }
 
@@ -237,9 +238,9 @@ static enum status take_answer(struct ruler_run *run, struct attending attending
     count_score(run, preset, place, sample->depth, value);
     if (!evaluation_wants_lines(evaluation)) return STATUS_OK;
     json_t *object = sample_json(run, place, question->is_shared, sample);
-    json_add(object, "preset", json_string(evaluation->labels[preset]));
-    json_add(object, "answer", json_bytes(run->answer.bytes, run->answer.length));
-    json_add_number(object, "score", value);
+    json_put(object, "preset", json_string(evaluation->labels[preset]));
+    json_put(object, "answer", json_text_without_zeros(run->answer.bytes, run->answer.length));
+    json_put_number(object, "score", value);
     return evaluation_line(evaluation, object, error);
 }
 
@@ -447,13 +448,13 @@ static json_t *results_json(const struct ruler_run *run) {
                 struct interval interval = match_wilson(score.sum, score.count);
                 if (score.count == 0) continue;
                 json_t *result = json_object();
-                json_add(result, "preset", json_string(run->evaluation->labels[preset]));
-                json_add(result, "task", json_string(ruler_task_name(run->tasks[task])));
-                json_add_uint(result, "length", run->lengths[length]);
-                json_add_uint(result, "samples", score.count);
-                json_add_number(result, "score", score.sum / (double)score.count);
-                json_add_number(result, "low", interval.low);
-                json_add_number(result, "high", interval.high);
+                json_put(result, "preset", json_string(run->evaluation->labels[preset]));
+                json_put(result, "task", json_string(ruler_task_name(run->tasks[task])));
+                json_put_uint(result, "length", run->lengths[length]);
+                json_put_uint(result, "samples", score.count);
+                json_put_number(result, "score", score.sum / (double)score.count);
+                json_put_number(result, "low", interval.low);
+                json_put_number(result, "high", interval.high);
                 json_array_append_new(results, result);
             }
     return results;
@@ -466,11 +467,11 @@ static json_t *means_json(const struct ruler_run *run) {
             struct mean_of_tasks mean = mean_of(run, preset, length);
             if (mean.count == 0) continue;
             json_t *object = json_object();
-            json_add(object, "preset", json_string(run->evaluation->labels[preset]));
-            json_add_uint(object, "length", run->lengths[length]);
-            json_add_uint(object, "tasks", mean.count);
-            json_add_number(object, "score", mean.mean);
-            json_add_number(object, "error", mean.error);
+            json_put(object, "preset", json_string(run->evaluation->labels[preset]));
+            json_put_uint(object, "length", run->lengths[length]);
+            json_put_uint(object, "tasks", mean.count);
+            json_put_number(object, "score", mean.mean);
+            json_put_number(object, "error", mean.error);
             json_array_append_new(means, object);
         }
     return means;
@@ -506,20 +507,20 @@ static enum status report(void *context, struct error *error) {
             snprintf(note + used, sizeof note - (size_t)used, ", %s %.1f t/s", evaluation->labels[i],
                      run->decode[i].seconds > 0 ? (double)run->decode[i].tokens / run->decode[i].seconds : 0);
     json_t *root = evaluation_json(evaluation), *decode = json_object();
-    json_add_uint(root, "seed", run->seed);
-    json_add(root, "prefill", eval_work_json(run->prefill));
+    json_put_uint(root, "seed", run->seed);
+    json_put(root, "prefill", eval_work_json(run->prefill));
     for (size_t i = 0; i < evaluation->preset_count; i++)
-        json_add(decode, evaluation->labels[i], eval_work_json(run->decode[i]));
-    json_add(root, "decode", decode);
+        json_put(decode, evaluation->labels[i], eval_work_json(run->decode[i]));
+    json_put(root, "decode", decode);
     if (evaluation->tiers.used) {
         json_t *tiers = json_object();
         for (size_t i = 0; i < evaluation->preset_count; i++)
-            json_add(tiers, evaluation->labels[i], eval_tiers_json(evaluation, i));
-        json_add(root, "tiers", tiers);
+            json_put(tiers, evaluation->labels[i], eval_tiers_json(evaluation, i));
+        json_put(root, "tiers", tiers);
     }
-    json_add_number(root, "generate_seconds", run->generate_seconds);
-    json_add(root, "results", results_json(run));
-    json_add(root, "means", means_json(run));
+    json_put_number(root, "generate_seconds", run->generate_seconds);
+    json_put(root, "results", results_json(run));
+    json_put(root, "means", means_json(run));
     struct table table;
     fill_table(run, &table);
     enum status status = evaluation_report(evaluation, &table, note, root, error);
@@ -538,8 +539,8 @@ static enum status emit_group(struct ruler_run *run, const struct group *group, 
     for (size_t i = 0; i < group->task_count && status == STATUS_OK; i++) {
         struct place place = {group->tasks[i], length, index};
         json_t *object = sample_json(run, place, group->is_shared, &samples[i]);
-        json_add(object, "prompt", json_bytes(samples[i].prompt, samples[i].prompt_bytes));
-        json_add(object, "answer_text", json_string(samples[i].answer_text));
+        json_put(object, "prompt", json_text_without_zeros(samples[i].prompt, samples[i].prompt_bytes));
+        json_put(object, "answer_text", json_string(samples[i].answer_text));
         status = evaluation_line(run->evaluation, object, error);
     }
     deinit_samples(samples, group);

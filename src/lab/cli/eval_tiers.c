@@ -5,10 +5,11 @@
 
 #include "base/checked.h"
 #include "base/size.h"
-#include "lab/cli/eval.h"
 #include "cli/interrupt.h"
+#include "lab/cli/eval.h"
 #include "model/model_size.h"
 #include "platform/clock.h"
+#include "server/json_text.h"
 
 enum { BLOCK_ROWS = 256 }; /* of the questions, which are read after what was copied */
 
@@ -159,14 +160,14 @@ json_t *eval_tiers_json(const struct evaluation *evaluation, size_t preset) {
     const struct eval_tiers *tiers = &evaluation->tiers;
     const struct kv_tier_statistics statistics = engine_tier_statistics(tiers->engines[preset]);
     json_t *object = json_object();
-    json_add_uint(object, "context_tokens", tiers->context_size);
-    json_add_uint(object, "budget_bytes", tiers->budget_bytes[preset]);
-    json_add_uint(object, "host_bytes", statistics.host_bytes);
-    json_add_uint(object, "read_bytes", statistics.read_bytes);
-    json_add_uint(object, "write_bytes", statistics.write_bytes);
-    json_add_uint(object, "hits", statistics.hits);
-    json_add_uint(object, "misses", statistics.misses);
-    json_add_uint(object, "resident_layers", statistics.resident_layers);
-    json_add_uint(object, "resident_heads", statistics.resident_heads);
+    json_put_uint(object, "context_tokens", tiers->context_size);
+    json_put_uint(object, "budget_bytes", tiers->budget_bytes[preset]);
+    json_put_uint(object, "host_bytes", statistics.host_bytes);
+    json_put_uint(object, "read_bytes", statistics.read_bytes);
+    json_put_uint(object, "write_bytes", statistics.write_bytes);
+    json_put_uint(object, "hits", statistics.hits);
+    json_put_uint(object, "misses", statistics.misses);
+    json_put_uint(object, "resident_layers", statistics.resident_layers);
+    json_put_uint(object, "resident_heads", statistics.resident_heads);
     return object;
 }
