@@ -268,8 +268,8 @@ static enum status set_axes(struct plan *plan, const struct options *options, en
     plan->k_type = k_type;
     plan->v_type = v_type;
     TRY(plan_read_axes(plan, options, error));
-    if ((option_given(options, OPTION_BENCH_CACHE_K) && plan->k_type != k_type) ||
-        (option_given(options, OPTION_BENCH_CACHE_V) && plan->v_type != v_type))
+    if ((option_given(options, OPTION_CACHE_K) && plan->k_type != k_type) ||
+        (option_given(options, OPTION_CACHE_V) && plan->v_type != v_type))
         return error_set(error, STATUS_USAGE,
                          "bench: --set codec= and other types by -ctk or -ctv: expected one of them");
     return STATUS_OK;
@@ -277,8 +277,8 @@ static enum status set_axes(struct plan *plan, const struct options *options, en
 
 /* Checks every combination before the first one runs. */
 static enum status check_axes(struct plan *plan, const struct options *options, struct error *error) {
-    const struct option_value *k_types = option_list(options, OPTION_BENCH_CACHE_K),
-                              *v_types = option_list(options, OPTION_BENCH_CACHE_V);
+    const struct option_value *k_types = option_list(options, OPTION_CACHE_K),
+                              *v_types = option_list(options, OPTION_CACHE_V);
     for (size_t k = 0; k < k_types->list_count; k++)
         for (size_t v = 0; v < v_types->list_count; v++)
             TRY(set_axes(plan, options, kv_type_of_choice(k_types->list[k]),
@@ -350,10 +350,10 @@ static enum status open_model(struct bench *bench, uint64_t threads, struct erro
 static enum status run_with_threads(struct bench *bench, const struct test_list *list, uint64_t threads,
                                     struct error *error) {
     const struct options *options = bench->options;
-    const struct option_value *batches = option_list(options, OPTION_BENCH_BATCH),
-                              *ubatches = option_list(options, OPTION_BENCH_UBATCH),
-                              *k_types = option_list(options, OPTION_BENCH_CACHE_K),
-                              *v_types = option_list(options, OPTION_BENCH_CACHE_V);
+    const struct option_value *batches = option_list(options, OPTION_BATCH),
+                              *ubatches = option_list(options, OPTION_UBATCH),
+                              *k_types = option_list(options, OPTION_CACHE_K),
+                              *v_types = option_list(options, OPTION_CACHE_V);
     TRY(open_model(bench, threads, error));
     if (bench->printer.row_count == 0) bench_print_head(&bench->printer);
     struct bench_test settings = {.random_depth = option_flag(options, OPTION_FILL_RANDOM),
@@ -401,15 +401,15 @@ enum status bench_command(const struct options *options, struct error *error) {
             .format = (enum bench_format)option_list(options, OPTION_OUTPUT)->count,
             .model = &bench->model,
             .has_floor = option_flag(options, OPTION_FLOOR),
-            .shows_batch = option_given(options, OPTION_BENCH_BATCH),
-            .shows_ubatch = option_given(options, OPTION_BENCH_UBATCH),
-            .shows_k = option_given(options, OPTION_BENCH_CACHE_K) || bench->plan.k_type != KV_F16,
+            .shows_batch = option_given(options, OPTION_BATCH),
+            .shows_ubatch = option_given(options, OPTION_UBATCH),
+            .shows_k = option_given(options, OPTION_CACHE_K) || bench->plan.k_type != KV_F16,
             .shows_reuse = bench->plan.select.reuse.kind == REUSE_SIMILARITY,
             .shows_heads = bench->plan.persistent && bench->plan.disk_directory != NULL,
-            .shows_v = option_given(options, OPTION_BENCH_CACHE_V) || bench->plan.v_type != KV_F16,
+            .shows_v = option_given(options, OPTION_CACHE_V) || bench->plan.v_type != KV_F16,
         };
         random_init(&bench->random, FILL_SEED);
-        const struct option_value *threads = option_list(options, OPTION_BENCH_THREADS);
+        const struct option_value *threads = option_list(options, OPTION_THREADS);
         for (size_t t = 0; status == STATUS_OK && t < threads->list_count; t++)
             status = run_with_threads(bench, &list, threads->list[t], error);
         bool has_head = bench->model.cpu != NULL;

@@ -8,6 +8,7 @@ static const struct {
     const char *names; /* without dashes, each between bars */
     const char *hint;
 } foreign_options[] = {
+    {"|read-limit|replay|", "it is an option of loam-lab, which has this command, too"},
     {"|hf|hfr|hf-repo|hff|hf-file|hft|hf-token|mu|model-url|dr|docker-repo|",
      "'loam pull hf:ORG/REPO:FILE' brings a model, and -m takes its name"},
     {"|sm|split-mode|ts|tensor-split|mg|main-gpu|ot|override-tensor|cmoe|cpu-moe|ncmoe|n-cpu-moe|",

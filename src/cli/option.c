@@ -95,17 +95,24 @@ static enum status refuse_unknown(const struct options *options, const char *wor
     if (near != NULL)
         return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; did you mean '--%s'?", command->name,
                          word, near->name);
-    return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; '%s help %s' lists them", command->name, word,
-                     options->program->name, command->name);
+    return error_set(error, STATUS_USAGE, "%s: unknown option '%s'; '%s help %s' lists them", command->name,
+                     word, options->program->name, command->name);
 }
 
 /* ---- values ---- */
 
-/* The name as the user wrote it: "--temp", or "LOAM_ARG_TEMP" from the environment. */
+/* shown: the name as the user wrote it: "--temp", or "LOAM_ARG_TEMP" from the environment. */
 struct place {
     const struct option_spec *spec;
+    const struct command *command;
     const char *shown;
 };
+
+static bool takes_list(const struct place *place) {
+    const enum argument_kind kind = place->spec->kind;
+    return kind == ARGUMENT_WORDS || kind == ARGUMENT_COUNTS ||
+           (place->spec->lists >> place->command->id & 1) != 0;
+}
 
 static enum status bad_value(const struct place *place, const char *text, const char *expected,
                              struct error *error) {
@@ -146,7 +153,7 @@ static enum status parse_list(struct option_value *value, const struct place *pl
     for (const char *c = text;;) {
         size_t length = strcspn(c, ",");
         uint64_t item;
-        if (spec->kind == ARGUMENT_WORDS) {
+        if (spec->choices != NULL) {
             if (!choice_find(spec->choices, c, length, &item))
                 return bad_value(place, text, spec->choices, error);
         } else {
@@ -207,6 +214,7 @@ static enum status parse_value(struct option_value *value, const struct place *p
     char *end;
     uint64_t number;
     errno = 0;
+    if (takes_list(place)) return parse_list(value, place, text, error);
     switch (spec->kind) {
     case ARGUMENT_NONE: return parse_flag(value, place, text, error);
     case ARGUMENT_TEXT: return STATUS_OK;
@@ -235,7 +243,7 @@ static enum status parse_value(struct option_value *value, const struct place *p
             return bad_value(place, text, "a number", error);
         return in_range(spec, value->number) ? STATUS_OK : out_of_range(place, text, error);
     case ARGUMENT_WORDS:
-    case ARGUMENT_COUNTS: return parse_list(value, place, text, error);
+    case ARGUMENT_COUNTS: break; /* lists */
     }
     return STATUS_OK;
 }
@@ -261,7 +269,7 @@ static enum status parse_option(struct options *options, int argc, char *const *
                              spec->argument);
         text = argv[++*index];
     }
-    struct place place = {spec, word};
+    struct place place = {spec, options->command, word};
     return parse_value(&options->values[spec->id], &place, text, SOURCE_ARGUMENT, error);
 }
 
@@ -276,14 +284,14 @@ static enum status parse_rest(struct options *options, enum option_source source
             text = spec->id == OPTION_HELP ? NULL : getenv(option_environment_name(spec, name, sizeof name));
         else
             snprintf(name, sizeof name, "--%s", spec->name);
-        struct place place = {spec, name};
+        struct place place = {spec, options->command, name};
         if (text != NULL) TRY(parse_value(value, &place, text, source, error));
     }
     return STATUS_OK;
 }
 
-enum status options_parse(struct options *options, const struct program *program, enum command_id id, int argc,
-                          char *const *argv, struct error *error) {
+enum status options_parse(struct options *options, const struct program *program, enum command_id id,
+                          int argc, char *const *argv, struct error *error) {
     const struct command *command = &program->commands[id];
     *options = (struct options){.program = program, .command = command};
     options->positionals = calloc((size_t)argc + 1, sizeof *options->positionals);
@@ -303,8 +311,8 @@ enum status options_parse(struct options *options, const struct program *program
                          options->positionals[command->positionals_max], program->name, command->name,
                          command->usage);
     if (options->positional_count < command->positionals_min)
-        return error_set(error, STATUS_USAGE, "%s: too few arguments; usage: %s %s %s", command->name, program->name,
-                         command->name, command->usage);
+        return error_set(error, STATUS_USAGE, "%s: too few arguments; usage: %s %s %s", command->name,
+                         program->name, command->name, command->usage);
     TRY(parse_rest(options, SOURCE_ENVIRONMENT, error));
     return parse_rest(options, SOURCE_DEFAULT, error);
 }

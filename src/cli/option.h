@@ -105,11 +105,6 @@ enum option_id {
     OPTION_BENCH_BOTH,
     OPTION_BENCH_DEPTH,
     OPTION_BENCH_PARALLEL,
-    OPTION_BENCH_BATCH,
-    OPTION_BENCH_UBATCH,
-    OPTION_BENCH_THREADS,
-    OPTION_BENCH_CACHE_K,
-    OPTION_BENCH_CACHE_V,
     OPTION_REPETITIONS,
     OPTION_FILL_RANDOM,
     OPTION_REPLAY,
@@ -169,7 +164,7 @@ enum option_group {
 };
 
 struct option_spec {
-    unsigned id; /* an enum option_id, or a program's own */
+    unsigned id;            /* an enum option_id, or a program's own */
     const char *name;       /* "--name"; LOAM_ARG_NAME in the environment */
     const char *short_name; /* "-ub"; NULL: none */
     const char *alias;      /* a second long name; NULL: none */
@@ -179,6 +174,7 @@ struct option_spec {
     const char *choices;      /* "f16|q8_0", for words */
     double min, max;          /* of numbers; both 0: any */
     uint32_t commands;        /* bits 1 << enum command_id */
+    uint32_t lists;           /* those of them that take several values, by comma */
     enum option_group group;  /* the heading in help */
     /* Of files, for output_check.h: as what the file is written ("--json"), or read ("the questions"). */
     const char *writes, *reads;
@@ -220,8 +216,8 @@ struct options {
 
 /* argv[0] is the command's name.  STATUS_USAGE with one
  * line that names the option and, for a typo, the nearest one. */
-enum status options_parse(struct options *options, const struct program *program, enum command_id id, int argc,
-                          char *const *argv, struct error *error) STATUS_CHECKED;
+enum status options_parse(struct options *options, const struct program *program, enum command_id id,
+                          int argc, char *const *argv, struct error *error) STATUS_CHECKED;
 void options_deinit(struct options *options);
 
 /* Reading.  Asking a kind of value that the row does not have is a bug. */

@@ -95,6 +95,8 @@ static void option_table_is_consistent(void **state) {
         assert_true(x->id < OPTION_COUNT && x->name != NULL && x->help != NULL && x->commands != 0);
         assert_true((x->argument == NULL) == (x->kind == ARGUMENT_NONE));
         assert_true((x->choices != NULL) == (x->kind == ARGUMENT_WORD || x->kind == ARGUMENT_WORDS));
+        assert_true((x->lists & ~x->commands) == 0);
+        assert_true(x->lists == 0 || x->kind == ARGUMENT_WORD || x->kind == ARGUMENT_COUNT);
         for (size_t b = a + 1; b < option_table_count; b++) {
             const struct option_spec *y = &option_table[b];
             if ((x->commands & y->commands) == 0) continue;
@@ -153,6 +155,11 @@ static void usage_errors_exit_2(void **state) {
         {{"quantize"}, 2, "loam quantize: in loam-lab"},
         {{"help", "perplexity"}, 2, "'perplexity' is a command of loam-lab"},
         {{"import", "folder", "out.gguf"}, 2, "by loam-lab import"},
+        {{"run", "-t", "1,2"}, 2, "-t: found '1,2', expected a whole number"},
+        {{"bench", "-t", "1,two"}, 2, "-t: found '1,two', expected numbers by comma"},
+        {{"chat", "-ctk", "f16,q8_0"}, 2, "-ctk: found 'f16,q8_0', expected f16|q8_0"},
+        {{"bench", "-ctk", "f16,q9"}, 2, "-ctk: found 'f16,q9', expected f16|q8_0"},
+        {{"run", "--read-limit", "1M"}, 2, "loam has no '--read-limit': it is an option of loam-lab"},
         {{"run", "--tasks", "vt"}, 2, "unknown option '--tasks'"},
         {{"run", "-p", "x", "--preset", "quest"}, 2, "no preset 'quest'; there are full, meanstd,"},
         {{"run", "-p", "x", "--set", "select=pq"}, 2, "no method 'pq'; there are all, window, meanstd, hash, tree"},

@@ -13,6 +13,10 @@ const struct option_spec lab_options[] = {
      .kind = ARGUMENT_TEXT, .argument = "FILE", .commands = BIT(BENCH), .group = GROUP_TEST,
      .help = "fill the depth and decode with queries, keys and values that `loam-lab trace record` wrote (the "
              "table says so)"},
+    {.id = OPTION_READ_LIMIT, .name = "read-limit",
+     .kind = ARGUMENT_COUNT, .argument = "SIZE",
+     .commands = BIT(RUN) | BIT(CHAT) | BIT(SERVE) | BIT(BATCH) | BIT(BENCH), .group = GROUP_TEST,
+     .help = "read at most so many bytes of KV a second, as from a slower disk (K, M, G: 1024)"},
     {.id = OPTION_CHUNKS, .name = "chunks",
      .kind = ARGUMENT_INTEGER, .argument = "N", .default_text = "-1", .min = -1, .max = 1e15,
      .commands = BIT(PERPLEXITY), .group = GROUP_TEST,
