@@ -159,12 +159,13 @@ static enum status study(struct calibration_run *run, struct error *error) {
     struct layer_study *study;
     enum status status = STATUS_OK;
     run->began += run->span, run->span = share_of(run, study_share), run->stage = "layers";
-    TRY(layer_study_create(&study, &run->samples, &run->kernels, run->pool, o->sinks, o->recent, o->lambda,
-                           error));
+    const struct layer_study_options how = {.sinks = o->sinks, .recent = o->recent, .lambda = o->lambda};
+    TRY(layer_study_create(&study, &run->samples, &run->kernels, run->pool, &how, error));
     for (size_t layer = 0; layer < r->layer_count && status == STATUS_OK; layer++) {
-        status = layer_study_run(study, layer, 0, r->importance + layer * r->head_count,
-                                 r->alone + layer * r->head_count, r->sensitivity + layer * STUDY_ROUNDINGS,
-                                 error);
+        const struct layer_figures figures = {.importance = r->importance + layer * r->head_count,
+                                              .alone = r->alone + layer * r->head_count,
+                                              .sensitivity = r->sensitivity + layer * STUDY_ROUNDINGS};
+        status = layer_study_run(study, layer, 0, &figures, error);
         if (told(run, (double)(layer + 1) / (double)r->layer_count)) status = interrupted(error);
     }
     layer_study_destroy(study);
@@ -219,7 +220,9 @@ static enum status learn_head(struct calibration_run *run, size_t layer, size_t 
     TRY(hash_head_load(run->head, layer, kv_head, 0, training_windows, error));
     TRY(find_skew(run, layer, kv_head, error));
     for (size_t i = 0; i < o->bits_count; i++) {
-        struct hash_learn_options how = {.training = hash_training_published(o->bits[i]),
+        struct hash_learn_options how = {.layer = layer,
+                                         .kv_head = kv_head,
+                                         .training = hash_training_published(o->bits[i]),
                                          .train_windows = training_windows,
                                          .keep = {o->keep, o->sinks, o->recent},
                                          .progress = learning,
@@ -228,8 +231,8 @@ static enum status learn_head(struct calibration_run *run, size_t layer, size_t 
         how.training.epochs = o->epochs, how.training.steps = o->steps;
         random_init(&random, o->seed + 1000003 * (entry * CALIBRATE_BITS_MAX + i + 1));
         run->span = share * (double)o->bits[i] / bits_total;
-        TRY(hash_learn(run->head, layer, kv_head, &how, &random,
-                       r->hash[i] + entry * r->k_dimension * o->bits[i], &r->learned[i][entry], error));
+        TRY(hash_learn(run->head, &how, &random, r->hash[i] + entry * r->k_dimension * o->bits[i],
+                       &r->learned[i][entry], error));
         run->began += run->span;
     }
     return STATUS_OK;
@@ -242,8 +245,8 @@ static enum status learn_all(struct calibration_run *run, struct error *error) {
     run->began += run->span, run->stage = o->bits_count > 0 ? "hash weights" : "skews";
     for (size_t i = 0; i < o->bits_count; i++) bits_total += (double)o->bits[i];
     double share = (1 - run->began) / (double)(r->layer_count * r->kv_head_count);
-    TRY(hash_head_create(&run->head, &run->samples, &run->kernels, run->pool, o->batch_queries, o->batch_keys,
-                         error));
+    const struct hash_head_options pairs = {.query_count = o->batch_queries, .keys_per_query = o->batch_keys};
+    TRY(hash_head_create(&run->head, &run->samples, &run->kernels, run->pool, &pairs, error));
     for (size_t layer = 0; layer < r->layer_count; layer++)
         for (size_t kv_head = 0; kv_head < r->kv_head_count; kv_head++) {
             TRY(learn_head(run, layer, kv_head, share, bits_total, error));

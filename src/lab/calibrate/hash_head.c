@@ -14,10 +14,10 @@
 enum { DIMENSION_MAX = 1024 }; /* of a head, as models have them (model_internal.h) */
 
 enum status hash_head_create(struct hash_head **head, const struct samples *samples,
-                             const struct kernels *kernels, struct pool *pool, size_t query_count,
-                             size_t keys_per_query, struct error *error) {
+                             const struct kernels *kernels, struct pool *pool,
+                             const struct hash_head_options *options, struct error *error) {
     const struct model_config *config = &samples->model->config;
-    size_t dimension = config->k_dimension, pairs = query_count * keys_per_query;
+    size_t dimension = config->k_dimension, pairs = options->query_count * options->keys_per_query;
     struct hash_head *h = calloc(1, sizeof *h);
     if (h == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     *h = (struct hash_head){.samples = samples,
@@ -26,15 +26,15 @@ enum status hash_head_create(struct hash_head **head, const struct samples *samp
                             .group = config->head_count / config->kv_head_count,
                             .dimension = dimension,
                             .window_size = samples->options.window_size,
-                            .query_count = query_count,
-                            .keys_per_query = keys_per_query};
+                            .query_count = options->query_count,
+                            .keys_per_query = options->keys_per_query};
     h->keys = calloc(samples->options.window_count * h->window_size, dimension * sizeof(float));
-    h->queries = calloc(query_count, dimension * sizeof(float));
+    h->queries = calloc(h->query_count, dimension * sizeof(float));
     h->pair_keys = calloc(pairs, dimension * sizeof(float));
     h->pair_keys_across = calloc(pairs, dimension * sizeof(float));
     h->labels = calloc(pairs, sizeof(float));
     h->shape = calloc(dimension * dimension, sizeof(float));
-    h->seeds = calloc(query_count, sizeof *h->seeds);
+    h->seeds = calloc(h->query_count, sizeof *h->seeds);
     h->scores = calloc(pool_thread_count(pool) * h->window_size, sizeof(float));
     if (h->keys == NULL || h->queries == NULL || h->pair_keys == NULL || h->pair_keys_across == NULL ||
         h->labels == NULL || h->shape == NULL || h->seeds == NULL || h->scores == NULL) {
@@ -260,10 +260,12 @@ static double weigh(const struct hash_head *h, const float *q, const float *keys
     return sum;
 }
 
-/* found: k tokens behind the sinks. */
-static double mass_of(const struct caught_run *run, const float *q, const float *keys, size_t position,
-                      const uint32_t *found, size_t k, float *weights) {
+/* The thread's indices are those of k tokens behind the sinks. */
+static double mass_of(const struct caught_run *run, size_t thread, const float *q, const float *keys,
+                      size_t position, size_t k) {
     const struct hash_head *h = run->head;
+    const uint32_t *found = run->indices + thread * h->window_size;
+    float *weights = run->weighed + thread * h->window_size;
     double mass = 0;
     for (size_t head = 0; head < h->group; head++) {
         double all = weigh(h, q + head * h->dimension, keys, position, weights), held = 0;
@@ -313,7 +315,7 @@ static struct hash_caught query_caught(struct caught_run *run, size_t window, si
     struct hash_caught caught = {.recall = (double)overlap(true_indices, indices, k) / (double)k};
     size_t few = max_size(k / HASH_MASS_DIVISOR, 1);
     top(run, found, count, few, indices, scratch + run->score_bytes);
-    caught.mass = mass_of(run, q, keys, position, indices, few, run->weighed + thread * size);
+    caught.mass = mass_of(run, thread, q, keys, position, few);
     return caught;
 }
 

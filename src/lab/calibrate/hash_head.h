@@ -8,9 +8,9 @@
 
 #include "base/random.h"
 #include "base/status.h"
+#include "kernels/kernels.h"
 #include "lab/calibrate/hash_training.h"
 #include "lab/calibrate/samples.h"
-#include "kernels/kernels.h"
 
 /* A KV head's keys of several windows, as floats, and workspace for drawn pairs. */
 struct hash_head {
@@ -29,9 +29,12 @@ struct hash_head {
     float *scores;   /* [threads][window_size] */
 };
 
+struct hash_head_options {
+    size_t query_count, keys_per_query; /* of the pairs that hash_head_draw draws */
+};
 enum status hash_head_create(struct hash_head **head, const struct samples *samples,
-                             const struct kernels *kernels, struct pool *pool, size_t query_count,
-                             size_t keys_per_query, struct error *error) STATUS_CHECKED;
+                             const struct kernels *kernels, struct pool *pool,
+                             const struct hash_head_options *options, struct error *error) STATUS_CHECKED;
 void hash_head_destroy(struct hash_head *head); /* NULL allowed */
 /* Loads the keys of windows [window_first, window_first + window_count). */
 enum status hash_head_load(struct hash_head *head, size_t layer, size_t kv_head, size_t window_first,

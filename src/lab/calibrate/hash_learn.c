@@ -15,7 +15,7 @@ struct learning {
     struct hash_head *head;
     const struct hash_learn_options *options;
     struct random *random;
-    size_t layer, kv_head, size; /* elements of W */
+    size_t size; /* elements of W */
     struct hash_trainer *trainer;
     uint16_t *frame, *candidate, *best, *published; /* [dimension][bits] */
     float *across;                                  /* [bits][dimension] */
@@ -36,13 +36,14 @@ static size_t choosing_windows(const struct learning *l) {
 }
 
 static enum status load_training(struct learning *l, struct error *error) {
-    return hash_head_load(l->head, l->layer, l->kv_head, 0, l->options->train_windows - choosing_windows(l),
-                          error);
+    return hash_head_load(l->head, l->options->layer, l->options->kv_head, 0,
+                          l->options->train_windows - choosing_windows(l), error);
 }
 
 static enum status load_choosing(struct learning *l, struct error *error) {
     size_t count = choosing_windows(l);
-    return hash_head_load(l->head, l->layer, l->kv_head, l->options->train_windows - count, count, error);
+    return hash_head_load(l->head, l->options->layer, l->options->kv_head, l->options->train_windows - count,
+                          count, error);
 }
 
 /* Makes the candidate the best one if it is better on the windows for choosing, which must be loaded. */
@@ -113,12 +114,12 @@ static enum status descend(struct learning *l, double power, bool each, struct e
 
 static enum status create_trainer(struct learning *l, bool published, struct error *error) {
     struct hash_training training = l->options->training;
-    size_t pairs = l->head->query_count * l->head->keys_per_query;
+    training.dimension = l->head->dimension;
+    training.pair_max = l->head->query_count * l->head->keys_per_query;
     if (!published) training.slope = saturating_slope;
     hash_trainer_destroy(l->trainer);
     l->trainer = NULL;
-    TRY(hash_trainer_create(&l->trainer, l->head->pool, &l->head->kernels->matmul, &training,
-                            l->head->dimension, pairs, error));
+    TRY(hash_trainer_create(&l->trainer, l->head->pool, &l->head->kernels->matmul, &training, error));
     hash_trainer_reset(l->trainer, l->random);
     return STATUS_OK;
 }
@@ -148,8 +149,8 @@ static enum status learn(struct learning *l, struct error *error) {
 
 static enum status measure(struct learning *l, struct error *error) {
     size_t first = l->options->train_windows;
-    TRY(hash_head_load(l->head, l->layer, l->kv_head, first, l->head->samples->options.window_count - first,
-                       error));
+    TRY(hash_head_load(l->head, l->options->layer, l->options->kv_head, first,
+                       l->head->samples->options.window_count - first, error));
     const uint16_t *weights[] = {l->frame, l->published, l->best};
     double *recalls[] = {&l->learned->random, &l->learned->published, &l->learned->learned};
     for (size_t i = 0; i < 3; i++) {
@@ -160,17 +161,15 @@ static enum status measure(struct learning *l, struct error *error) {
     return STATUS_OK;
 }
 
-enum status hash_learn(struct hash_head *head, size_t layer, size_t kv_head,
-                       const struct hash_learn_options *options, struct random *random, uint16_t *weights,
-                       struct hash_learned *learned, struct error *error) {
+enum status hash_learn(struct hash_head *head, const struct hash_learn_options *options,
+                       struct random *random, uint16_t *weights, struct hash_learned *learned,
+                       struct error *error) {
     size_t size = head->dimension * options->training.bits;
     ASSERT(options->train_windows >= 2 && options->train_windows < head->samples->options.window_count);
     *learned = (struct hash_learned){0};
     struct learning l = {.head = head,
                          .options = options,
                          .random = random,
-                         .layer = layer,
-                         .kv_head = kv_head,
                          .size = size,
                          .best_mass = -1,
                          .learned = learned,

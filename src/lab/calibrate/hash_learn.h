@@ -27,6 +27,7 @@
 #include "lab/calibrate/hash_head.h"
 
 struct hash_learn_options {
+    size_t layer, kv_head;         /* whose weights */
     struct hash_training training; /* bits, epochs and steps are used; the rest is the published recipe's */
     /* Windows [0, train_windows) are for learning; the last quarter of them is for choosing the weights. */
     size_t train_windows;
@@ -44,8 +45,8 @@ struct hash_learned {
 };
 
 /* weights: out, [dimension][bits] halves.  STATUS_INTERRUPTED: progress returned true. */
-enum status hash_learn(struct hash_head *head, size_t layer, size_t kv_head,
-                       const struct hash_learn_options *options, struct random *random, uint16_t *weights,
-                       struct hash_learned *learned, struct error *error) STATUS_CHECKED;
+enum status hash_learn(struct hash_head *head, const struct hash_learn_options *options,
+                       struct random *random, uint16_t *weights, struct hash_learned *learned,
+                       struct error *error) STATUS_CHECKED;
 
 #endif

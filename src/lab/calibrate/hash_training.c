@@ -85,14 +85,16 @@ static bool allocate(struct hash_trainer *t) {
 
 enum status hash_trainer_create(struct hash_trainer **trainer, struct pool *pool,
                                 const struct matmul_kernels *kernels, const struct hash_training *training,
-                                size_t dimension, size_t pair_max, struct error *error) {
-    ASSERT(pair_max % HASH_PAIR_SLOTS == 0 && training->bits % 32 == 0 && training->bits > 0);
+                                struct error *error) {
+    const size_t pair_max = training->pair_max;
+    ASSERT(pair_max % HASH_PAIR_SLOTS == 0 && training->bits % 32 == 0 && training->bits > 0 &&
+           training->dimension > 0);
     struct hash_trainer *t = calloc(1, sizeof *t);
     if (t != NULL) {
         *t = (struct hash_trainer){.pool = pool,
                                    .training = *training,
                                    .product = &kernels->method[TENSOR_F32],
-                                   .dimension = dimension,
+                                   .dimension = training->dimension,
                                    .pair_max = pair_max,
                                    .thread_count = pool_thread_count(pool)};
         ASSERT(t->product->run != NULL);
@@ -139,23 +141,28 @@ static inline float relaxed(float z) {
     return value < -1 ? -1 : value > 1 ? 1 : value;
 }
 
-/* y[row][out] = sum over c of x[row][c] * w[out][c], by the calling thread. */
-static void multiply(const struct hash_trainer *t, size_t thread, const float *x, size_t x_rows,
-                     size_t x_stride, const float *w, size_t w_rows, size_t w_stride, size_t columns,
-                     float *y, size_t y_stride) {
+/* Rows of floats, stride apart, of which a product reads or writes the first columns. */
+struct rows {
+    const float *data;
+    size_t count, stride;
+};
+
+/* y[row][out] = sum over c < columns of x[row][c] * w[out][c], by the calling thread. */
+static void multiply(const struct hash_trainer *t, size_t thread, struct rows x, struct rows w,
+                     size_t columns, float *y) {
     const struct matrix weight = {.type = TENSOR_F32,
-                                  .data = w,
-                                  .rows = w_rows,
+                                  .data = w.data,
+                                  .rows = w.count,
                                   .columns = columns,
-                                  .row_bytes = w_stride * sizeof(float)};
+                                  .row_bytes = w.stride * sizeof(float)};
     void *prepared = t->prepared + thread * t->prepared_bytes;
-    t->product->prepare(x, x_stride, x_rows, columns, 0, x_rows, prepared);
+    t->product->prepare(x.data, x.stride, x.count, columns, 0, x.count, prepared);
     t->product->run(&(struct matmul_args){.weight = &weight,
-                                          .input_count = x_rows,
+                                          .input_count = x.count,
                                           .prepared = prepared,
                                           .outputs = y,
-                                          .output_stride = y_stride,
-                                          .row_end = w_rows,
+                                          .output_stride = w.count,
+                                          .row_end = w.count,
                                           .scratch = t->scratch + thread * t->scratch_bytes});
 }
 
@@ -178,8 +185,9 @@ static void slot_forward(struct hash_trainer *t, size_t slot, size_t thread) {
     size_t queries = pairs->query_count / HASH_PAIR_SLOTS, count = queries * per_query;
     float *codes = t->codes + slot * bits * count, scale = (float)(t->training.slope / 2);
     encode_queries(t, slot * queries, (slot + 1) * queries);
-    multiply(t, thread, t->weights, bits, t->dimension, pairs->keys + slot * count * t->dimension, count,
-             t->dimension, t->dimension, codes, count);
+    multiply(t, thread, (struct rows){t->weights, bits, t->dimension},
+             (struct rows){pairs->keys + slot * count * t->dimension, count, t->dimension}, t->dimension,
+             codes);
     for (size_t j = 0; j < bits; j++) {
         float *row = codes + j * count;
         double sum = 0;
@@ -193,9 +201,12 @@ static void slot_forward(struct hash_trainer *t, size_t slot, size_t thread) {
     }
 }
 
-/* One bit of one query and its keys: the codes become dL/dz; the loss, and dL/dz of the query. */
-static double pair_backward(const struct hash_trainer *t, const float *labels, float *codes, size_t count,
-                            float query_code, float balance, float *query_gradient) {
+/* One bit of one query and its keys: the codes become dL/dz, the query's too; the loss. */
+static double pair_backward(struct hash_trainer *t, size_t query_index, size_t bit, float *codes) {
+    const size_t count = t->pairs->keys_per_query;
+    const float *labels = t->pairs->labels + query_index * count;
+    float *of_query = &t->query_codes[query_index * t->training.bits + bit];
+    const float query_code = *of_query, balance = (float)t->balance[bit];
     float scale =
         (float)(2 * t->training.epsilon / (double)(t->pairs->query_count * t->pairs->keys_per_query));
     float half_slope = (float)(t->training.slope / 2), loss = 0, query = 0;
@@ -205,7 +216,7 @@ static double pair_backward(const struct hash_trainer *t, const float *labels, f
         query -= pull;
         codes[i] = (scale * pull + balance) * half_slope * (1 - code * code);
     }
-    *query_gradient = (scale * query + (float)count * balance) * half_slope * (1 - query_code * query_code);
+    *of_query = (scale * query + (float)count * balance) * half_slope * (1 - query_code * query_code);
     return (double)loss;
 }
 
@@ -216,15 +227,12 @@ static void slot_backward(struct hash_trainer *t, size_t slot, size_t thread) {
     float *codes = t->codes + slot * bits * count, *gradient = t->slot_gradient + slot * bits * dimension;
     double loss = 0;
     for (size_t j = 0; j < bits; j++)
-        for (size_t q = 0; q < queries; q++) {
-            float *query_code = &t->query_codes[(slot * queries + q) * bits + j];
-            loss += pair_backward(t, pairs->labels + (slot * queries + q) * per_query,
-                                  codes + j * count + q * per_query, per_query, *query_code,
-                                  (float)t->balance[j], query_code);
-        }
+        for (size_t q = 0; q < queries; q++)
+            loss += pair_backward(t, slot * queries + q, j, codes + j * count + q * per_query);
     t->slot_loss[slot] = loss;
-    multiply(t, thread, codes, bits, count, pairs->keys_across + slot * count, dimension,
-             pairs->query_count * per_query, count, gradient, dimension);
+    multiply(t, thread, (struct rows){codes, bits, count},
+             (struct rows){pairs->keys_across + slot * count, dimension, pairs->query_count * per_query},
+             count, gradient);
     for (size_t q = slot * queries; q < (slot + 1) * queries; q++)
         for (size_t j = 0; j < bits; j++)
             for (size_t d = 0; d < dimension; d++)

@@ -27,8 +27,9 @@
 struct hash_training {
     size_t bits; /* a multiple of 32 */
     double slope, epsilon, lambda, eta, rate, momentum, decay;
-    double init_deviation; /* of W at the start: normal */
-    size_t epochs, steps;  /* steps per epoch */
+    double init_deviation;      /* of W at the start: normal */
+    size_t epochs, steps;       /* steps per epoch */
+    size_t dimension, pair_max; /* of a head, of the pairs of a step; the caller's */
 };
 struct hash_training hash_training_published(size_t bits);
 
@@ -51,7 +52,7 @@ float hash_label(size_t rank, size_t count);
 struct hash_trainer;
 enum status hash_trainer_create(struct hash_trainer **trainer, struct pool *pool,
                                 const struct matmul_kernels *kernels, const struct hash_training *training,
-                                size_t dimension, size_t pair_max, struct error *error) STATUS_CHECKED;
+                                struct error *error) STATUS_CHECKED;
 void hash_trainer_destroy(struct hash_trainer *trainer); /* NULL allowed */
 /* Draws a new W from the normal distribution and zeroes the momentum. */
 void hash_trainer_reset(struct hash_trainer *trainer, struct random *random);

@@ -48,18 +48,13 @@ void study_round_channel_4(float *x, size_t count, size_t dimension) {
 /* ---- the study ---- */
 
 enum status layer_study_create(struct layer_study **study, const struct samples *samples,
-                               const struct kernels *kernels, struct pool *pool, size_t sinks, size_t recent,
-                               double lambda, struct error *error) {
+                               const struct kernels *kernels, struct pool *pool,
+                               const struct layer_study_options *options, struct error *error) {
     const struct model_config *config = &samples->model->config;
     size_t size = samples->options.window_size, queries = samples->query_count * config->head_count;
     struct layer_study *s = calloc(1, sizeof *s);
     if (s == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
-    *s = (struct layer_study){.samples = samples,
-                              .pool = pool,
-                              .kernels = kernels,
-                              .sinks = sinks,
-                              .recent = recent,
-                              .lambda = lambda};
+    *s = (struct layer_study){.samples = samples, .pool = pool, .kernels = kernels, .options = *options};
     size_t row = max_size(config->k_dimension, config->v_dimension);
     s->keys = calloc(config->kv_head_count * size, config->k_dimension * sizeof(float));
     s->values = calloc(config->kv_head_count * size, config->v_dimension * sizeof(float));
@@ -104,8 +99,8 @@ static void attend(struct layer_study *s, struct query_range queries, const floa
                                                   .keys = keys,
                                                   .values = values,
                                                   .stream = stream,
-                                                  .sinks = s->sinks,
-                                                  .recent = s->recent,
+                                                  .sinks = s->options.sinks,
+                                                  .recent = s->options.recent,
                                                   .scratch = s->scratch,
                                                   .out = out});
 }
@@ -163,7 +158,7 @@ static void solve(const struct layer_study *s, double *g, double whole, float *i
     double *x = calloc(2 * heads, sizeof *x), *c = x + heads;
     if (x == NULL) return; /* a few hundred bytes */
     for (size_t i = 0; i < heads * heads; i++) g[i] = whole > 0 ? g[i] / whole : 0;
-    for (size_t h = 0; h < heads; h++) c[h] = s->lambda, alone[h] = (float)g[h * heads + h];
+    for (size_t h = 0; h < heads; h++) c[h] = s->options.lambda, alone[h] = (float)g[h * heads + h];
     (void)quadratic_solve(g, c, heads, 1e-10, x); /* of beta = 1 - alpha */
     for (size_t h = 0; h < heads; h++) importance[h] = (float)(1 - x[h]);
     free(x);
@@ -256,9 +251,9 @@ static enum status study_rounding(struct layer_study *s, size_t layer, size_t wi
     return status;
 }
 
-enum status layer_study_run(struct layer_study *study, size_t layer, size_t window_first, float *importance,
-                            float *alone, float *sensitivity, struct error *error) {
+enum status layer_study_run(struct layer_study *study, size_t layer, size_t window_first,
+                            const struct layer_figures *figures, struct error *error) {
     TRY(attended_load_output(study->samples, study->kernels, layer, study->output, error));
-    TRY(study_heads(study, layer, window_first, importance, alone, error));
-    return study_rounding(study, layer, window_first, sensitivity, error);
+    TRY(study_heads(study, layer, window_first, figures->importance, figures->alone, error));
+    return study_rounding(study, layer, window_first, figures->sensitivity, error);
 }

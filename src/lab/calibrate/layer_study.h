@@ -16,30 +16,38 @@
 
 #include <stddef.h>
 
-#include "lab/calibrate/samples.h"
 #include "kernels/kernels.h"
+#include "lab/calibrate/samples.h"
 #include "platform/pool.h"
 
 enum study_rounding { STUDY_K8, STUDY_V8, STUDY_K4, STUDY_V4, STUDY_ROUNDINGS };
+
+struct layer_study_options {
+    size_t sinks, recent; /* tokens that a head sees in any case */
+    double lambda;        /* of Eq. 15 */
+};
 
 struct layer_study {
     const struct samples *samples; /* borrowed */
     struct pool *pool;             /* borrowed */
     const struct kernels *kernels; /* borrowed */
-    size_t sinks, recent;
-    double lambda;
+    struct layer_study_options options;
     /* owned */
     float *keys, *values, *rounded, *scratch, *full, *other, *output;
 };
 
 enum status layer_study_create(struct layer_study **study, const struct samples *samples,
-                               const struct kernels *kernels, struct pool *pool, size_t sinks, size_t recent,
-                               double lambda, struct error *error) STATUS_CHECKED;
+                               const struct kernels *kernels, struct pool *pool,
+                               const struct layer_study_options *options, struct error *error) STATUS_CHECKED;
 void layer_study_destroy(struct layer_study *study); /* NULL allowed */
 
-/* importance, alone: [head_count] each; sensitivity: [STUDY_ROUNDINGS].  Only windows from window_first on are used. */
-enum status layer_study_run(struct layer_study *study, size_t layer, size_t window_first, float *importance,
-                            float *alone, float *sensitivity, struct error *error) STATUS_CHECKED;
+/* Filled: importance, alone: [head_count] each; sensitivity: [STUDY_ROUNDINGS]. */
+struct layer_figures {
+    float *importance, *alone, *sensitivity;
+};
+/* Only windows from window_first on are used. */
+enum status layer_study_run(struct layer_study *study, size_t layer, size_t window_first,
+                            const struct layer_figures *figures, struct error *error) STATUS_CHECKED;
 
 /* x[count][dimension] rounded and back, in place. */
 void study_round_q8(float *x, size_t count, size_t dimension);

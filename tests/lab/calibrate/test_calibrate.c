@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include "base/random.h"
+#include "device/queued_device.h"
 #include "lab/calibrate/attended.h"
 #include "lab/calibrate/calibrate.h"
 #include "lab/calibrate/hash_head.h"
 #include "lab/calibrate/skew.h"
-#include "device/queued_device.h"
 #include "model/calibration.h"
 #include "model/tiny_model.h"
 #include "platform/file.h"
@@ -292,7 +292,8 @@ static void test_caught(void **state) {
     for (size_t i = 0; i < s.query_count * model->config.head_count * model->config.k_dimension; i++)
         s.queries[i] *= 8; /* layer 0, window 0: else a random model attends to everything alike */
     kernels_init(&kernels, cpu_default());
-    assert_ok(hash_head_create(&head, &s, &kernels, device_pool(device), 4, 4, &error), error);
+    const struct hash_head_options pairs = {.query_count = 4, .keys_per_query = 4};
+    assert_ok(hash_head_create(&head, &s, &kernels, device_pool(device), &pairs, &error), error);
     random_init(&random, 5);
     assert_true(head->dimension <= 256 && head->group <= 4);
     assert_ok(hash_random_weights(&random, head->dimension, BITS, weights, &error), error);
@@ -326,18 +327,19 @@ static void test_importance(void **state) {
     kernels_init(&kernels, cpu_default());
     assert_ok(samples_collect(&s, model, tokens, &options, &error), error);
     /* A window that holds everything loses nothing: no head matters. */
-    assert_ok(layer_study_create(&study, &s, &kernels, device_pool(device), 4, WINDOW, 0.05, &error), error);
-    assert_ok(layer_study_run(study, 0, 0, importance, alone, sensitivity, &error), error);
+    struct layer_study_options how = {.sinks = 4, .recent = WINDOW, .lambda = 0.05};
+    const struct layer_figures figures = {importance, alone, sensitivity};
+    assert_ok(layer_study_create(&study, &s, &kernels, device_pool(device), &how, &error), error);
+    assert_ok(layer_study_run(study, 0, 0, &figures, &error), error);
     for (size_t h = 0; h < heads; h++) assert_true(importance[h] == 0 && alone[h] == 0);
     assert_true(sensitivity[STUDY_K8] > 0 && sensitivity[STUDY_K8] < 0.5f * sensitivity[STUDY_K4]);
     assert_true(sensitivity[STUDY_V8] > 0 && sensitivity[STUDY_V8] < 0.2f * sensitivity[STUDY_V4]);
     layer_study_destroy(study);
     /* What a head must not lose grows as alpha costs less. */
     for (int round = 0; round < 2; round++) {
-        double lambda = round == 0 ? 10 : 1e-6;
-        assert_ok(layer_study_create(&study, &s, &kernels, device_pool(device), 4, 16, lambda, &error),
-                  error);
-        assert_ok(layer_study_run(study, 0, 0, importance, alone, sensitivity, &error), error);
+        how.recent = 16, how.lambda = round == 0 ? 10 : 1e-6;
+        assert_ok(layer_study_create(&study, &s, &kernels, device_pool(device), &how, &error), error);
+        assert_ok(layer_study_run(study, 0, 0, &figures, &error), error);
         for (size_t h = 0; h < heads; h++) {
             assert_true(alone[h] > 0);
             if (round == 0) assert_true(importance[h] == 0);

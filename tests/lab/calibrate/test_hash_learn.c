@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "lab/calibrate/hash_learn.h"
 #include "device/device.h"
 #include "device/host_span.h"
+#include "lab/calibrate/hash_learn.h"
 #include "tensor/half.h"
 
 enum { DIMENSION = 64, GROUP = 2, WINDOW = 512, WINDOWS = 12, TRAIN_WINDOWS = 8, QUERIES = 32, TOPICS = 24 };
@@ -128,7 +128,8 @@ static struct rig *rig_create(uint64_t seed) {
     }
     for (size_t i = 0; i < WINDOWS * QUERIES * GROUP; i++)
         draw_vector(rig, false, s->queries + i * DIMENSION);
-    assert_ok(hash_head_create(&rig->head, s, &rig->kernels, device_pool(rig->device), 32, 64, &error),
+    const struct hash_head_options pairs = {.query_count = 32, .keys_per_query = 64};
+    assert_ok(hash_head_create(&rig->head, s, &rig->kernels, device_pool(rig->device), &pairs, &error),
               error);
     return rig;
 }
@@ -152,7 +153,7 @@ static void learn_once(size_t bits, uint64_t seed, double *of_random, double *of
                                      .train_windows = TRAIN_WINDOWS,
                                      .keep = {.fraction = 0.1, .sinks = 4, .recent = 64}};
     how.training.epochs = 6, how.training.steps = 10;
-    assert_ok(hash_learn(rig->head, 0, 0, &how, &rig->random, weights, &learned, &error), error);
+    assert_ok(hash_learn(rig->head, &how, &rig->random, weights, &learned, &error), error);
     /* Recall is that of the weights handed out, in windows that nothing was learned from or chosen by. */
     assert_ok(hash_head_load(rig->head, 0, 0, TRAIN_WINDOWS, WINDOWS - TRAIN_WINDOWS, &error), error);
     assert_ok(hash_head_caught(rig->head, weights, bits, how.keep, &caught, &error), error);

@@ -58,12 +58,12 @@ static void fixture_destroy(struct fixture *f) {
 }
 
 static struct hash_trainer *trainer_of(struct fixture *f, const struct hash_training *training) {
+    struct hash_training sized = *training;
     struct hash_trainer *trainer;
     struct error error;
     struct random random;
-    assert_ok(
-        hash_trainer_create(&trainer, f->pool, &f->kernels, training, DIMENSION, QUERIES * KEYS, &error),
-        error);
+    sized.dimension = DIMENSION, sized.pair_max = QUERIES * KEYS;
+    assert_ok(hash_trainer_create(&trainer, f->pool, &f->kernels, &sized, &error), error);
     random_init(&random, test_seed(9));
     hash_trainer_reset(trainer, &random);
     return trainer;
@@ -160,7 +160,8 @@ static void test_gradient_few_bits(void **state) {
                                .labels = zeros};
     assert_ok(pool_create(&pool, 1, &error), error);
     matmul_kernels_init(&kernels, cpu_features());
-    assert_ok(hash_trainer_create(&trainer, pool, &kernels, &training, WIDE, QUERIES, &error), error);
+    training.dimension = WIDE, training.pair_max = QUERIES;
+    assert_ok(hash_trainer_create(&trainer, pool, &kernels, &training, &error), error);
     random_init(&random, test_seed(3));
     hash_trainer_reset(trainer, &random);
     double before = hash_trainer_loss(trainer, &pairs);
