@@ -41,11 +41,13 @@ static void note_code(int *first, int code) {
 }
 
 /* checksum: of the row; both live until the statement is done. */
-static int bind_row(sqlite3_stmt *statement, const struct document_row *row, const struct checksum *checksum) {
+static int bind_row(sqlite3_stmt *statement, const struct document_row *row,
+                    const struct checksum *checksum) {
     int code = SQLITE_OK;
     note_code(&code, sqlite3_bind_int64(statement, 1, (sqlite3_int64)row->id));
     note_code(&code, sqlite3_bind_int64(statement, 2, (sqlite3_int64)row->generation));
-    note_code(&code, sqlite3_bind_blob(statement, 3, row->fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC));
+    note_code(&code,
+              sqlite3_bind_blob(statement, 3, row->fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC));
     note_code(&code, sqlite3_bind_text(statement, 4, row->model, -1, SQLITE_STATIC));
     note_code(&code, sqlite3_bind_text(statement, 5, row->name, -1, SQLITE_STATIC));
     note_code(&code, sqlite3_bind_text(statement, 6, row->layout, -1, SQLITE_STATIC));
@@ -233,23 +235,22 @@ enum status catalog_rows(struct catalog *catalog, struct document_row **rows, si
 
 /* The ids that a statement gives. */
 static enum status read_ids(struct catalog *catalog, sqlite3_stmt *statement, const char *doing,
-                            bool (*wanted)(sqlite3_stmt *statement), uint64_t **ids, size_t *count,
+                            bool (*wanted)(sqlite3_stmt *statement), struct id_list *list,
                             struct error *error) {
-    *ids = NULL;
-    *count = 0;
+    *list = (struct id_list){0};
     int code;
     while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
         if (wanted != NULL && !wanted(statement)) continue;
-        if (!grow((void **)ids, *count, sizeof **ids)) {
+        if (!grow((void **)&list->ids, list->count, sizeof *list->ids)) {
             code = SQLITE_NOMEM;
             break;
         }
-        (*ids)[(*count)++] = (uint64_t)sqlite3_column_int64(statement, 0);
+        list->ids[list->count++] = (uint64_t)sqlite3_column_int64(statement, 0);
     }
     enum status status = catalog_finish(catalog, statement, code, doing, error);
     if (status != STATUS_OK) {
-        free(*ids);
-        *ids = NULL;
+        free(list->ids);
+        list->ids = NULL;
     }
     return status;
 }
@@ -259,15 +260,15 @@ static bool removal_intact(sqlite3_stmt *statement) {
     return column_bytes(statement, 1, stored.bytes, sizeof stored) && checksum_equal(&stored, &computed);
 }
 
-enum status catalog_removals(struct catalog *catalog, uint64_t **ids, size_t *count, struct error *error) {
+enum status catalog_removals(struct catalog *catalog, struct id_list *list, struct error *error) {
     const char *doing = "reading what was removed";
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "SELECT id, checksum FROM removals ORDER BY id", doing, &statement, error));
-    return read_ids(catalog, statement, doing, removal_intact, ids, count, error);
+    return read_ids(catalog, statement, doing, removal_intact, list, error);
 }
 
 enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerprint, const char *layout,
-                               int64_t prefix, uint64_t **ids, size_t *count, struct error *error) {
+                               int64_t prefix, struct id_list *list, struct error *error) {
     const char *doing = "searching";
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog,
@@ -279,7 +280,7 @@ enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerpri
     note_code(&code, sqlite3_bind_blob(statement, 2, fingerprint, STORE_FINGERPRINT_BYTES, SQLITE_STATIC));
     note_code(&code, sqlite3_bind_text(statement, 3, layout, -1, SQLITE_STATIC));
     if (code != SQLITE_OK) return catalog_finish(catalog, statement, code, doing, error);
-    return read_ids(catalog, statement, doing, NULL, ids, count, error);
+    return read_ids(catalog, statement, doing, NULL, list, error);
 }
 
 /* Commits */
@@ -311,15 +312,17 @@ enum status catalog_add_commit(struct catalog *catalog, struct commit_row *commi
                         doing, &statement, error));
     const uint64_t numbers[] = {commit->document, commit->number, commit->token_first, commit->token_end};
     int code = SQLITE_OK;
-    for (int i = 0; i < 4; i++) note_code(&code, sqlite3_bind_int64(statement, i + 1, (sqlite3_int64)numbers[i]));
+    for (int i = 0; i < 4; i++)
+        note_code(&code, sqlite3_bind_int64(statement, i + 1, (sqlite3_int64)numbers[i]));
     const void *const blobs[] = {commit->tokens, commit->page_sums, commit->key_index_sums,
                                  commit->tail_sums};
     const size_t sizes[] = {commit->tokens_bytes, commit->page_sums_bytes, commit->key_index_sums_bytes,
                             commit->tail_sums_bytes};
     for (int i = 0; i < 4; i++) /* "" for an empty one: NULL would be an SQL null */
-        note_code(&code, sqlite3_bind_blob64(statement, i + 5, sizes[i] > 0 ? blobs[i] : "", sizes[i], SQLITE_STATIC));
-    note_code(&code,
-              sqlite3_bind_blob(statement, 9, commit->checksum.bytes, sizeof commit->checksum, SQLITE_STATIC));
+        note_code(&code, sqlite3_bind_blob64(statement, i + 5, sizes[i] > 0 ? blobs[i] : "", sizes[i],
+                                             SQLITE_STATIC));
+    note_code(&code, sqlite3_bind_blob(statement, 9, commit->checksum.bytes, sizeof commit->checksum,
+                                       SQLITE_STATIC));
     if (code == SQLITE_OK) code = sqlite3_step(statement);
     return catalog_finish(catalog, statement, code, doing, error);
 }

@@ -105,7 +105,7 @@ enum status document_create(struct document **result, struct store *store,
 struct same_tokens {
     const int32_t *tokens; /* [count] */
     uint64_t count, seen;
-    bool differ;
+    bool differ, same;
 };
 
 static bool compare_tokens(void *context, const int32_t *tokens, uint64_t count) {
@@ -116,19 +116,18 @@ static bool compare_tokens(void *context, const int32_t *tokens, uint64_t count)
     return !same->differ;
 }
 
-/* Whether that document has the same tokens in the same layout, and files as long as they must be. */
-static enum status is_same(struct store *store, const struct document_row *ours,
-                           const struct geometry *geometry, const int32_t *tokens, uint64_t id, bool *same,
-                           struct error *error) {
+/* compared->same: that document has the same tokens in the same layout, and files as long as they must be. */
+static enum status is_same(struct store *store, const struct geometry *geometry, uint64_t id,
+                           struct same_tokens *compared, struct error *error) {
     struct document_row row;
     bool found;
-    *same = false;
+    compared->seen = 0;
+    compared->differ = compared->same = false;
     TRY(catalog_find(&store->catalog, id, &row, &found, error));
-    if (!found || !row.intact || row.damaged[0] != '\0' || row.token_count != ours->token_count)
+    if (!found || !row.intact || row.damaged[0] != '\0' || row.token_count != compared->count)
         return STATUS_OK;
-    struct same_tokens compared = {.tokens = tokens, .count = ours->token_count};
-    TRY(catalog_see_tokens(&store->catalog, id, compare_tokens, &compared, error));
-    if (compared.differ || compared.seen != compared.count) return STATUS_OK;
+    TRY(catalog_see_tokens(&store->catalog, id, compare_tokens, compared, error));
+    if (compared->differ || compared->seen != compared->count) return STATUS_OK;
     static const char *const suffixes[] = {"pages", "metadata"};
     const uint64_t ends[] = {pages_end(geometry, row.token_count, row.generation),
                              key_index_end(geometry, row.token_count)};
@@ -140,25 +139,24 @@ static enum status is_same(struct store *store, const struct document_row *ours,
             (uint64_t)info.st_size < ends[i])
             return STATUS_OK;
     }
-    *same = true;
+    compared->same = true;
     return STATUS_OK;
 }
 
 enum status document_find_same(struct store *store, const struct document_row *row,
                                const struct geometry *geometry, const int32_t *tokens, uint64_t *id,
                                struct error *error) {
-    uint64_t *ids;
-    size_t count;
-    bool same = false;
+    struct id_list list;
+    struct same_tokens compared = {.tokens = tokens, .count = row->token_count};
     *id = 0;
-    TRY(catalog_candidates(&store->catalog, row->fingerprint, row->layout, row->prefix, &ids, &count, error));
+    TRY(catalog_candidates(&store->catalog, row->fingerprint, row->layout, row->prefix, &list, error));
     enum status status = STATUS_OK;
-    for (size_t i = 0; status == STATUS_OK && i < count && !same; i++) {
-        if (ids[i] == row->id) continue;
-        status = is_same(store, row, geometry, tokens, ids[i], &same, error);
-        if (same) *id = ids[i];
+    for (size_t i = 0; status == STATUS_OK && i < list.count && !compared.same; i++) {
+        if (list.ids[i] == row->id) continue;
+        status = is_same(store, geometry, list.ids[i], &compared, error);
+        if (compared.same) *id = list.ids[i];
     }
-    free(ids);
+    free(list.ids);
     return status;
 }
 
@@ -189,8 +187,10 @@ static enum status give_back(struct document *document, bool *forget) {
     if (row.generation > 0) TRY(is_copy(document, &row, &copy));
     *forget = row.generation == 0 || copy;
     if (copy) return catalog_remove(&store->catalog, row.id, NULL);
-    return document_give_back(store, &row, &document->geometry, &document->pages, &document->key_index,
-                              document->tail_tokens > row.token_count, NULL);
+    const struct document_files files = {.pages = &document->pages,
+                                         .key_index = &document->key_index,
+                                         .tail_begun = document->tail_tokens > row.token_count};
+    return document_give_back(store, &row, &document->geometry, &files, NULL);
 }
 
 /* Gives back what was not committed: as well as it can, the next store_open does the rest. */
@@ -230,16 +230,21 @@ static void range_assert(const struct document *document, size_t layer, size_t k
     ASSERT(chunk_first + chunk_count <= document->chunk_capacity);
 }
 
-/* The buffers for [chunk_first, chunk_first + chunk_count): one, or two when a segment ends among them.
- * counts[i] chunks in each. */
+struct taken_buffers {
+    struct buffer *buffers[WRITE_BUFFERS_MAX];
+    size_t counts[WRITE_BUFFERS_MAX]; /* of chunks in each */
+    size_t count;
+};
+
+/* Those for [chunk_first, chunk_first + chunk_count): one, or two when a segment ends among them. */
 static enum status take(struct document *document, uint64_t chunk_first, size_t chunk_count,
-                        struct buffer **buffers, size_t *counts, size_t *buffer_count, struct error *error) {
+                        struct taken_buffers *taken, struct error *error) {
     struct writer *writer = document->store->writer;
     TRY(writer_failure(writer, document, error));
-    counts[0] = min_size(chunk_count, SEGMENT_CHUNKS - chunk_first % SEGMENT_CHUNKS);
-    counts[1] = chunk_count - counts[0];
-    *buffer_count = counts[1] > 0 ? 2 : 1;
-    if (writer_take_buffers(writer, *buffer_count, buffers)) return STATUS_OK;
+    taken->counts[0] = min_size(chunk_count, SEGMENT_CHUNKS - chunk_first % SEGMENT_CHUNKS);
+    taken->counts[1] = chunk_count - taken->counts[0];
+    taken->count = taken->counts[1] > 0 ? 2 : 1;
+    if (writer_take_buffers(writer, taken->count, taken->buffers)) return STATUS_OK;
     return error_set(error, STATUS_FULL,
                      "document %" PRIu64 ": every write-behind buffer is on its way to the disk",
                      document->id);
@@ -258,23 +263,23 @@ enum status document_write_pages(struct document *document, size_t layer, size_t
                                  uint64_t chunk_first, size_t chunk_count, const void *const *chunks,
                                  struct error *error) {
     const struct geometry *geometry = &document->geometry;
-    struct buffer *buffers[WRITE_BUFFERS_MAX];
-    size_t counts[WRITE_BUFFERS_MAX], buffer_count;
+    struct taken_buffers taken;
     range_assert(document, layer, kv_head, chunk_first, chunk_count);
-    TRY(take(document, chunk_first, chunk_count, buffers, counts, &buffer_count, error));
-    for (size_t b = 0; b < buffer_count; b++) {
-        uint8_t *page = writer_buffer_memory(buffers[b]);
-        for (size_t i = 0; i < counts[b]; i++) {
+    TRY(take(document, chunk_first, chunk_count, &taken, error));
+    for (size_t b = 0; b < taken.count; b++) {
+        uint8_t *page = writer_buffer_memory(taken.buffers[b]);
+        for (size_t i = 0; i < taken.counts[b]; i++) {
             size_t bytes = page_chunk_bytes(geometry, layer, kv_head, chunk_first + i);
             size_t place = page_padded_bytes(geometry, layer, kv_head, chunk_first + i);
             memcpy(page, *chunks++, bytes);
             memset(page + bytes, 0, place - bytes);
             page += place;
         }
-        const struct write_range range = {WRITE_PAGES, document, layer, kv_head, chunk_first, counts[b]};
+        const struct write_range range = {WRITE_PAGES, document,    layer,
+                                          kv_head,     chunk_first, taken.counts[b]};
         mark(document, document->page_states, &range);
-        writer_submit(document->store->writer, buffers[b], &range);
-        chunk_first += counts[b];
+        writer_submit(document->store->writer, taken.buffers[b], &range);
+        chunk_first += taken.counts[b];
     }
     return STATUS_OK;
 }
@@ -283,18 +288,18 @@ enum status document_write_key_index(struct document *document, size_t layer, si
                                      uint64_t chunk_first, size_t chunk_count, const void *bytes,
                                      struct error *error) {
     size_t entry = document->geometry.key_index_bytes;
-    struct buffer *buffers[WRITE_BUFFERS_MAX];
-    size_t counts[WRITE_BUFFERS_MAX], buffer_count;
+    struct taken_buffers taken;
     ASSERT(entry > 0);
     range_assert(document, layer, kv_head, chunk_first, chunk_count);
-    TRY(take(document, chunk_first, chunk_count, buffers, counts, &buffer_count, error));
-    for (size_t b = 0; b < buffer_count; b++) {
-        memcpy(writer_buffer_memory(buffers[b]), bytes, counts[b] * entry);
-        const struct write_range range = {WRITE_KEY_INDEX, document, layer, kv_head, chunk_first, counts[b]};
+    TRY(take(document, chunk_first, chunk_count, &taken, error));
+    for (size_t b = 0; b < taken.count; b++) {
+        memcpy(writer_buffer_memory(taken.buffers[b]), bytes, taken.counts[b] * entry);
+        const struct write_range range = {WRITE_KEY_INDEX, document,    layer,
+                                          kv_head,         chunk_first, taken.counts[b]};
         mark(document, document->key_index_states, &range);
-        writer_submit(document->store->writer, buffers[b], &range);
-        bytes = (const uint8_t *)bytes + counts[b] * entry;
-        chunk_first += counts[b];
+        writer_submit(document->store->writer, taken.buffers[b], &range);
+        bytes = (const uint8_t *)bytes + taken.counts[b] * entry;
+        chunk_first += taken.counts[b];
     }
     return STATUS_OK;
 }
@@ -302,8 +307,8 @@ enum status document_write_key_index(struct document *document, size_t layer, si
 enum status document_write_tail(struct document *document, size_t layer, size_t kv_head, uint64_t token_count,
                                 const void *chunk, struct error *error) {
     const struct geometry *geometry = &document->geometry;
-    struct buffer *buffer;
-    size_t counts[WRITE_BUFFERS_MAX], buffer_count, bytes = tail_bytes(geometry, layer, token_count);
+    struct taken_buffers taken;
+    const size_t bytes = tail_bytes(geometry, layer, token_count);
     ASSERT(document->writing && layer < geometry->layer_count && kv_head < geometry_heads(geometry, layer));
     ASSERT(token_count % KV_CHUNK_TOKENS != 0 && token_count > document->asked_tokens &&
            token_count <= document->token_capacity);
@@ -311,13 +316,13 @@ enum status document_write_tail(struct document *document, size_t layer, size_t 
     document->tail_tokens = token_count;
     uint8_t *state = &document->tail_states[page_index(geometry, layer, kv_head, 0)];
     ASSERT(*state == PAGE_NONE);
-    TRY(take(document, 0, 1, &buffer, counts, &buffer_count, error));
-    uint8_t *page = writer_buffer_memory(buffer);
+    TRY(take(document, 0, 1, &taken, error));
+    uint8_t *page = writer_buffer_memory(taken.buffers[0]);
     memcpy(page, chunk, bytes);
     memset(page + bytes, 0, align_up(bytes, IO_ALIGNMENT) - bytes);
     *state = PAGE_QUEUED;
     const struct write_range range = {WRITE_TAIL, document, layer, kv_head, token_count, 1};
-    writer_submit(document->store->writer, buffer, &range);
+    writer_submit(document->store->writer, taken.buffers[0], &range);
     return STATUS_OK;
 }
 

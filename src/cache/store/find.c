@@ -56,17 +56,16 @@ enum status store_find(struct store *store, const struct store_query *query, str
     TRY(layout_check(layout, error));
     layout_format(layout, text);
     if (ours.count < KV_CHUNK_TOKENS) return STATUS_OK;
-    uint64_t *ids;
-    size_t count;
+    struct id_list list;
     TRY(catalog_candidates(&store->catalog, query->model->fingerprint, exactly ? text : NULL,
-                           prefix_of(ours.tokens), &ids, &count, error));
+                           prefix_of(ours.tokens), &list, error));
     enum status status = STATUS_OK;
-    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
+    for (size_t i = 0; status == STATUS_OK && i < list.count; i++) {
         struct comparison comparison = ours;
-        struct store_match better = {.document = ids[i]};
+        struct store_match better = {.document = list.ids[i]};
         bool fits;
-        if (was_refused(store, ids[i])) continue;
-        status = catalog_see_tokens(&store->catalog, ids[i], compare, &comparison, error);
+        if (was_refused(store, list.ids[i])) continue;
+        status = catalog_see_tokens(&store->catalog, list.ids[i], compare, &comparison, error);
         /* Less than a chunk in common: another prefix with the same hash, or damage. */
         if (status != STATUS_OK || comparison.common < KV_CHUNK_TOKENS ||
             comparison.common <= match->prefix_tokens)
@@ -75,7 +74,7 @@ enum status store_find(struct store *store, const struct store_query *query, str
         status = take_row(store, layout, any_key_index, &better, &fits, error);
         if (status == STATUS_OK && fits) *match = better;
     }
-    free(ids);
+    free(list.ids);
     return status;
 }
 
@@ -90,21 +89,21 @@ enum status document_is_other(const struct store *store, const struct document_r
 
 enum status store_find_other(struct store *store, const struct store_query *query, uint64_t *prefix_tokens,
                              struct error *why, struct error *error) {
-    uint64_t *ids, read = 0, other = 0;
-    size_t count;
+    struct id_list list;
+    uint64_t read = 0, other = 0;
     *prefix_tokens = 0;
     if (query->token_count < KV_CHUNK_TOKENS) return STATUS_OK;
-    TRY(catalog_candidates(&store->catalog, query->model->fingerprint, NULL, prefix_of(query->tokens), &ids,
-                           &count, error));
+    TRY(catalog_candidates(&store->catalog, query->model->fingerprint, NULL, prefix_of(query->tokens), &list,
+                           error));
     enum status status = STATUS_OK;
-    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
+    for (size_t i = 0; status == STATUS_OK && i < list.count; i++) {
         struct comparison comparison = {query->tokens, query->token_count, 0};
         struct document_row row;
         unsigned version;
         bool found;
-        status = catalog_find(&store->catalog, ids[i], &row, &found, error);
+        status = catalog_find(&store->catalog, list.ids[i], &row, &found, error);
         if (status != STATUS_OK || !found || !row.intact) continue;
-        status = catalog_see_tokens(&store->catalog, ids[i], compare, &comparison, error);
+        status = catalog_see_tokens(&store->catalog, list.ids[i], compare, &comparison, error);
         uint64_t *longest = layout_is_read(row.layout, &version) ? &read : &other;
         if (status != STATUS_OK || comparison.common < KV_CHUNK_TOKENS || comparison.common <= *longest)
             continue;
@@ -113,6 +112,6 @@ enum status store_find_other(struct store *store, const struct store_query *quer
         (void)reason;
     }
     if (other > read) *prefix_tokens = other;
-    free(ids);
+    free(list.ids);
     return status;
 }

@@ -155,8 +155,12 @@ enum status catalog_update(struct catalog *catalog, const struct document_row *r
     STATUS_CHECKED;
 /* The rows go, and in their place a row of `removals` says so: what allows its files to be removed. */
 enum status catalog_remove(struct catalog *catalog, uint64_t id, struct error *error) STATUS_CHECKED;
-/* Ids of removed documents whose files may still be there, intact rows only; *ids is the caller's to free. */
-enum status catalog_removals(struct catalog *catalog, uint64_t **ids, size_t *count, struct error *error)
+struct id_list {
+    uint64_t *ids; /* [count]; the caller's to free */
+    size_t count;
+};
+/* Of removed documents whose files may still be there, intact rows only. */
+enum status catalog_removals(struct catalog *catalog, struct id_list *list, struct error *error)
     STATUS_CHECKED;
 enum status catalog_forget_removal(struct catalog *catalog, uint64_t id, struct error *error) STATUS_CHECKED;
 enum status catalog_flag(struct catalog *catalog, uint64_t id, const char *reason, struct error *error);
@@ -181,10 +185,9 @@ enum status catalog_see_commits(struct catalog *catalog, const struct document_r
                                 enum status (*see)(void *context, const struct commit_row *commit,
                                                    struct error *error),
                                 void *context, struct error *error) STATUS_CHECKED;
-/* Ids of documents that may begin with these 64 tokens; layout NULL: of any.  *ids is the caller's to free. */
+/* Of documents that may begin with these 64 tokens; layout NULL: of any. */
 enum status catalog_candidates(struct catalog *catalog, const uint8_t *fingerprint, const char *layout,
-                               int64_t prefix, uint64_t **ids, size_t *count, struct error *error)
-    STATUS_CHECKED;
+                               int64_t prefix, struct id_list *list, struct error *error) STATUS_CHECKED;
 
 /* Stores and documents */
 
@@ -264,12 +267,15 @@ enum status store_check_space(struct store *store, uint64_t needed, struct error
 enum status store_sweep(struct store *store, struct error *error) STATUS_CHECKED;
 /* Inside a transaction, with the writer's lock.  Gives back what lies behind the last commit and lowers the
  * reservation; without a commit the files become empty and the rows go; after the transaction the files may.
- * tail_begun: a tail may have been written for the next commit.  It lies where the tail of the commit before lay, which
- * others may still read, so its place is given back only then.
  * STATUS_DOCUMENT, and nothing was changed: the commits are not those of the row. */
+struct document_files {
+    struct io_file *pages, *key_index; /* NULL: there is none */
+    /* A tail may have been written for the next commit.  It lies where the tail of the commit before lay, which others
+     * may still read, so its place is given back only then. */
+    bool tail_begun;
+};
 enum status document_give_back(struct store *store, struct document_row *row, const struct geometry *geometry,
-                               struct io_file *pages, struct io_file *key_index, bool tail_begun,
-                               struct error *error) STATUS_CHECKED;
+                               const struct document_files *files, struct error *error) STATUS_CHECKED;
 
 /* document.c */
 enum status document_allocate(struct document **document, struct store *store,

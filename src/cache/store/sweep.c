@@ -57,15 +57,15 @@ static void punch_tail(struct io_file *pages, const struct geometry *geometry, u
 }
 
 static enum status trim(struct store *store, struct document_row *row, const struct geometry *geometry,
-                        struct io_file *pages, struct io_file *key_index, bool tail_begun,
-                        struct error *error) {
+                        const struct document_files *files, struct error *error) {
+    struct io_file *pages = files->pages, *key_index = files->key_index;
     uint64_t chunks = chunks_full(row->token_count),
              end = pages_end(geometry, row->token_count, row->generation);
     uint64_t size;
     TRY(io_file_size(pages, &size, error));
     if (size > end) TRY(io_file_truncate(pages, end, error));
     punch_behind(pages, geometry, chunks, page_offset, page_padded_bytes);
-    if (tail_begun) punch_tail(pages, geometry, row->generation);
+    if (files->tail_begun) punch_tail(pages, geometry, row->generation);
     TRY(io_file_size(key_index, &size, error));
     end = key_index_end(geometry, row->token_count);
     if (size > end) TRY(io_file_truncate(key_index, end, error));
@@ -82,14 +82,13 @@ static enum status see_intact(void *context, const struct commit_row *commit, st
 }
 
 enum status document_give_back(struct store *store, struct document_row *row, const struct geometry *geometry,
-                               struct io_file *pages, struct io_file *key_index, bool tail_begun,
-                               struct error *error) {
+                               const struct document_files *files, struct error *error) {
     /* An old row, of a write that was lost, would have its newer commits cut off. */
     TRY(catalog_see_commits(&store->catalog, row, see_intact, NULL, error));
-    if (row->generation > 0) return trim(store, row, geometry, pages, key_index, tail_begun, error);
+    if (row->generation > 0) return trim(store, row, geometry, files, error);
     /* Cut first: on a full disk only then the catalog has space for its journal. */
-    if (pages != NULL) TRY(io_file_truncate(pages, 0, error));
-    if (key_index != NULL) TRY(io_file_truncate(key_index, 0, error));
+    if (files->pages != NULL) TRY(io_file_truncate(files->pages, 0, error));
+    if (files->key_index != NULL) TRY(io_file_truncate(files->key_index, 0, error));
     return catalog_remove(&store->catalog, row->id, error);
 }
 
@@ -144,7 +143,8 @@ static enum status sweep_writing(struct sweep *sweep, struct document_row *row,
     geometry_init(&geometry, layout);
     TRY(check(sweep, error));
     if (!sweep->sound) return STATUS_OK;
-    enum status status = document_give_back(sweep->store, row, &geometry, pages, key_index, true, &why);
+    const struct document_files files = {.pages = pages, .key_index = key_index, .tail_begun = true};
+    enum status status = document_give_back(sweep->store, row, &geometry, &files, &why);
     if (status == STATUS_DOCUMENT) return catalog_flag(&sweep->store->catalog, row->id, why.message, error);
     if (status == STATUS_IO &&
         !io_is_full(why.os_error)) { /* no reason not to open: a later opening tries again */
@@ -188,7 +188,8 @@ static enum status sweep_document(struct sweep *sweep, struct document_row *row,
         return catalog_flag(&store->catalog, row->id, why.message, error);
     }
     if (row->writer == 0 || layout_parse(row->layout, &layout, NULL) != STATUS_OK) return STATUS_OK;
-    if (open_files(store, row->id, &pages, &key_index, &why) != STATUS_OK) /* the reason is said when it is opened */
+    if (open_files(store, row->id, &pages, &key_index, &why) !=
+        STATUS_OK) /* the reason is said when it is opened */
         return row->generation > 0 || why.os_error != ENOENT
                    ? STATUS_OK
                    : sweep_writing(sweep, row, &layout, NULL, NULL, error);
@@ -229,26 +230,25 @@ static uint64_t bytes_in_files(struct store *store, uint64_t id) {
 static enum status sweep_removed(struct sweep *sweep, struct error *error) {
     struct store *store = sweep->store;
     struct document_row row;
-    uint64_t *ids;
-    size_t count;
+    struct id_list list;
     bool found;
-    TRY(catalog_removals(&store->catalog, &ids, &count, error));
+    TRY(catalog_removals(&store->catalog, &list, error));
     enum status status = STATUS_OK;
-    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
-        status = catalog_find(&store->catalog, ids[i], &row, &found, error);
+    for (size_t i = 0; status == STATUS_OK && i < list.count; i++) {
+        status = catalog_find(&store->catalog, list.ids[i], &row, &found, error);
         if (status != STATUS_OK || found) continue; /* a contradiction: left alone */
-        if (bytes_in_files(store, ids[i]) != UINT64_MAX) {
+        if (bytes_in_files(store, list.ids[i]) != UINT64_MAX) {
             status = check(sweep, error);
             if (status != STATUS_OK || !sweep->sound) break;
             struct error why;
-            if (document_remove_files(store, ids[i], &why) != STATUS_OK) { /* a folder put there, say */
+            if (document_remove_files(store, list.ids[i], &why) != STATUS_OK) { /* a folder put there, say */
                 warn(store, "%s", why.message);
                 continue;
             }
         }
-        if (status == STATUS_OK) status = catalog_forget_removal(&store->catalog, ids[i], error);
+        if (status == STATUS_OK) status = catalog_forget_removal(&store->catalog, list.ids[i], error);
     }
-    free(ids);
+    free(list.ids);
     return status;
 }
 
