@@ -95,30 +95,36 @@ static bool append_entry(struct gguf_writer *writer, const char *key, uint64_t k
     return append(entries, &inner, sizeof inner) && append(entries, &count, sizeof count);
 }
 
-static enum status add(struct gguf_writer *writer, const char *key, enum gguf_type type,
-                       enum gguf_type element_type, uint64_t count, const void *data, struct error *error) {
+static enum status add(struct gguf_writer *writer, const char *key, enum gguf_type type, const void *value,
+                       struct error *error) {
+    const bool fits = append_entry(writer, key, strlen(key), type, type, 1) &&
+                      append(&writer->entries, value, gguf_type_bytes(type));
+    return fits ? STATUS_OK : out_of_memory(writer, error);
+}
+
+static enum status add_array(struct gguf_writer *writer, const char *key, enum gguf_type element_type,
+                             uint64_t count, const void *values, struct error *error) {
     uint64_t bytes;
-    if (!checked_multiply(count, gguf_type_bytes(element_type), &bytes) ||
-        !append_entry(writer, key, strlen(key), type, element_type, count) ||
-        !append(&writer->entries, data, bytes))
-        return out_of_memory(writer, error);
-    return STATUS_OK;
+    const bool fits = checked_multiply(count, gguf_type_bytes(element_type), &bytes) &&
+                      append_entry(writer, key, strlen(key), GGUF_ARRAY, element_type, count) &&
+                      append(&writer->entries, values, bytes);
+    return fits ? STATUS_OK : out_of_memory(writer, error);
 }
 
 enum status gguf_writer_add_uint(struct gguf_writer *writer, const char *key, uint32_t value,
                                  struct error *error) {
-    return add(writer, key, GGUF_UINT32, GGUF_UINT32, 1, &value, error);
+    return add(writer, key, GGUF_UINT32, &value, error);
 }
 
 enum status gguf_writer_add_float(struct gguf_writer *writer, const char *key, float value,
                                   struct error *error) {
-    return add(writer, key, GGUF_FLOAT32, GGUF_FLOAT32, 1, &value, error);
+    return add(writer, key, GGUF_FLOAT32, &value, error);
 }
 
 enum status gguf_writer_add_bool(struct gguf_writer *writer, const char *key, bool value,
                                  struct error *error) {
     uint8_t byte = value;
-    return add(writer, key, GGUF_BOOL, GGUF_BOOL, 1, &byte, error);
+    return add(writer, key, GGUF_BOOL, &byte, error);
 }
 
 enum status gguf_writer_add_string(struct gguf_writer *writer, const char *key, const char *text,
@@ -139,12 +145,12 @@ enum status gguf_writer_add_strings(struct gguf_writer *writer, const char *key,
 
 enum status gguf_writer_add_ints(struct gguf_writer *writer, const char *key, const int32_t *values,
                                  uint64_t count, struct error *error) {
-    return add(writer, key, GGUF_ARRAY, GGUF_INT32, count, values, error);
+    return add_array(writer, key, GGUF_INT32, count, values, error);
 }
 
 enum status gguf_writer_add_floats(struct gguf_writer *writer, const char *key, const float *values,
                                    uint64_t count, struct error *error) {
-    return add(writer, key, GGUF_ARRAY, GGUF_FLOAT32, count, values, error);
+    return add_array(writer, key, GGUF_FLOAT32, count, values, error);
 }
 
 enum status gguf_writer_copy_entry(struct gguf_writer *writer, const struct gguf_entry *entry,

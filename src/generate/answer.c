@@ -105,8 +105,9 @@ static enum status emit_scanned(struct answer *answer, const struct generation *
     size_t ready;
     *stops = false;
     if (generation->stop_count == 0) return emit_bytes(answer, piece, length, error);
-    TRY(stop_scan_push(&answer->scan, generation->stops, generation->stop_count, piece, length, &ready, stops,
-                       error));
+    answer->scan.stops = generation->stops;
+    answer->scan.stop_count = generation->stop_count;
+    TRY(stop_scan_push(&answer->scan, piece, length, &ready, stops, error));
     TRY(emit_bytes(answer, answer->scan.held, ready, error));
     stop_scan_drop(&answer->scan, ready);
     return STATUS_OK;

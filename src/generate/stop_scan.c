@@ -20,16 +20,15 @@ static enum status append(struct stop_scan *scan, const char *piece, size_t leng
     return STATUS_OK;
 }
 
-enum status stop_scan_push(struct stop_scan *scan, const char *const *stops, size_t stop_count,
-                           const char *piece, size_t length, size_t *ready, bool *found,
+enum status stop_scan_push(struct stop_scan *scan, const char *piece, size_t length, size_t *ready, bool *found,
                            struct error *error) {
     TRY(append(scan, piece, length, error));
     size_t begin = scan->count, end = SIZE_MAX; /* of the stop string that is complete first */
     *ready = scan->count;
     for (size_t at = 0; at < scan->count; at++)
-        for (size_t i = 0; i < stop_count; i++) {
-            size_t stop_length = strlen(stops[i]), rest = scan->count - at;
-            if (memcmp(scan->held + at, stops[i], min_size(rest, stop_length)) != 0) continue;
+        for (size_t i = 0; i < scan->stop_count; i++) {
+            size_t stop_length = strlen(scan->stops[i]), rest = scan->count - at;
+            if (memcmp(scan->held + at, scan->stops[i], min_size(rest, stop_length)) != 0) continue;
             if (stop_length > rest) {
                 *ready = min_size(*ready, at); /* it may begin here */
             } else if (at + stop_length < end) {

@@ -12,18 +12,19 @@
 
 #include "base/status.h"
 
-/* Zeros: nothing is held. */
+/* Zeros: nothing is held, and nothing stops. */
 struct stop_scan {
+    const char *const *stops; /* [stop_count], borrowed, the caller's to set; none of them empty */
+    size_t stop_count;
     char *held; /* owned */
     size_t count, capacity;
     size_t found; /* index of the stop string that was found */
 };
 
 /* Appends a piece.  *ready: how many bytes of scan->held can be passed on: stop_scan_drop removes them.  *found: they
- * are followed by a stop string, and the rest was dropped.  stops: [stop_count], none of them empty. */
-enum status stop_scan_push(struct stop_scan *scan, const char *const *stops, size_t stop_count,
-                           const char *piece, size_t length, size_t *ready, bool *found, struct error *error)
-    STATUS_CHECKED;
+ * are followed by a stop string, and the rest was dropped. */
+enum status stop_scan_push(struct stop_scan *scan, const char *piece, size_t length, size_t *ready, bool *found,
+                           struct error *error) STATUS_CHECKED;
 void stop_scan_drop(struct stop_scan *scan, size_t count);
 void stop_scan_deinit(struct stop_scan *scan);
 

@@ -91,7 +91,7 @@ static enum status item_place(const struct reader *r, size_t index, uint32_t *pl
         if (own != NULL) TRY(reader_add(&item, own, item.count, error));
     }
     const char *keyword = index == SIZE_MAX ? "items" : "prefixItems";
-    return reader_place(r, item.parts, item.count, keyword, NULL, index, place, error);
+    return reader_place(r, &item, (struct site){.keyword = keyword, .index = index}, place, error);
 }
 
 static enum status read_array(const struct reader *r, struct error *error) {

@@ -187,7 +187,8 @@ static enum status value_place(const struct object_reader *o, const char *name, 
     const char *keyword = key != NULL        ? "properties"
                           : only != SIZE_MAX ? "patternProperties"
                                              : "additionalProperties";
-    return reader_place(o->reader, value.parts, value.count, keyword, name, SIZE_MAX, place, error);
+    const struct site site = {.keyword = keyword, .name = name, .index = SIZE_MAX};
+    return reader_place(o->reader, &value, site, place, error);
 }
 
 /* ---- forms ---- */

@@ -101,45 +101,51 @@ static enum status add_range(struct pattern *p, uint32_t from, uint32_t low, uin
     return STATUS_OK;
 }
 
+/* Places behind \ and behind \u00; UINT32_MAX until a character needs them. */
+struct escapes {
+    uint32_t from, escape, zeros;
+};
+
 /* \" \\ and the control characters. */
-static enum status add_escape(struct pattern *p, uint32_t *escape, uint32_t *zeros, uint32_t from, uint32_t c,
-                              uint32_t to, struct error *error) {
+static enum status add_escape(struct pattern *p, struct escapes *made, uint32_t c, uint32_t to,
+                              struct error *error) {
     static const char letters[] = "\"\"\\\\\bb\ff\nn\rr\tt";
     static const char digits[] = "0123456789ABCDEF";
-    if (*escape == UINT32_MAX) {
-        TRY(pattern_add(p, PATTERN_EDGES, 0, 0, escape, error));
-        TRY(pattern_add_edge(p, from, '\\', '\\', *escape, error));
+    if (made->escape == UINT32_MAX) {
+        TRY(pattern_add(p, PATTERN_EDGES, 0, 0, &made->escape, error));
+        TRY(pattern_add_edge(p, made->from, '\\', '\\', made->escape, error));
     }
     for (size_t i = 0; i + 1 < sizeof letters; i += 2)
         if ((uint32_t)letters[i] == c)
-            return pattern_add_edge(p, *escape, (uint8_t)letters[i + 1], (uint8_t)letters[i + 1], to, error);
-    if (*zeros == UINT32_MAX) { /* u00 */
-        uint32_t at = *escape, next;
+            return pattern_add_edge(p, made->escape, (uint8_t)letters[i + 1], (uint8_t)letters[i + 1], to, error);
+    if (made->zeros == UINT32_MAX) { /* u00 */
+        uint32_t at = made->escape, next;
         for (const char *word = "u00"; *word != '\0'; word++, at = next) {
             TRY(pattern_add(p, PATTERN_EDGES, 0, 0, &next, error));
             TRY(pattern_add_edge(p, at, (uint8_t)*word, (uint8_t)*word, next, error));
         }
-        *zeros = at;
+        made->zeros = at;
     }
     uint32_t digit;
     TRY(pattern_add(p, PATTERN_EDGES, 0, 0, &digit, error));
-    TRY(pattern_add_edge(p, *zeros, (uint8_t)digits[c >> 4], (uint8_t)digits[c >> 4], digit, error));
+    TRY(pattern_add_edge(p, made->zeros, (uint8_t)digits[c >> 4], (uint8_t)digits[c >> 4], digit, error));
     return pattern_add_edge(p, digit, (uint8_t)digits[c & 15], (uint8_t)digits[c & 15], to, error);
 }
 
 enum status pattern_add_characters(struct pattern *p, const struct character_range *ranges, size_t count,
                                    uint32_t to, uint32_t *from, struct error *error) {
-    uint32_t tails[4] = {to, UINT32_MAX, UINT32_MAX, UINT32_MAX}, escape = UINT32_MAX, zeros = UINT32_MAX;
+    uint32_t tails[4] = {to, UINT32_MAX, UINT32_MAX, UINT32_MAX};
     TRY(pattern_add(p, PATTERN_EDGES, 0, 0, from, error));
+    struct escapes made = {.from = *from, .escape = UINT32_MAX, .zeros = UINT32_MAX};
     for (size_t i = 0; i < count; i++) {
         uint32_t low = ranges[i].low;
         const uint32_t high = ranges[i].high;
         if (low == 0) low = 1; /* many programs cut a text there */
-        for (; low <= high && low < 0x20; low++) TRY(add_escape(p, &escape, &zeros, *from, low, to, error));
+        for (; low <= high && low < 0x20; low++) TRY(add_escape(p, &made, low, to, error));
         while (low <= high) {
             uint32_t end = high;
             if (low == '"' || low == '\\') {
-                TRY(add_escape(p, &escape, &zeros, *from, low, to, error));
+                TRY(add_escape(p, &made, low, to, error));
                 low++;
                 continue;
             }

@@ -113,11 +113,10 @@ enum status reader_add(struct reader *r, const json_t *value, uint32_t from, str
     return STATUS_OK;
 }
 
-enum status reader_place(const struct reader *r, const struct part *parts, uint32_t count,
-                         const char *keyword, const char *name, size_t index, uint32_t *place,
+enum status reader_place(const struct reader *r, const struct reader *value, struct site site, uint32_t *place,
                          struct error *error) {
-    const struct site site = {.parent = r->place, .keyword = keyword, .name = name, .index = index};
-    return builder_place(r->builder, &site, parts, count, place, error);
+    site.parent = r->place;
+    return builder_place(r->builder, &site, value->parts, value->count, place, error);
 }
 
 static enum status check_keywords(const struct reader *r, const json_t *schema, struct error *error) {
@@ -433,7 +432,7 @@ static enum status split(const struct reader *r, uint32_t part, const char *keyw
         if (telling != NULL)
             TRY(reader_add(&alternative, telling, part < alternative.count ? part : 0, error));
         TRY(reader_add(&alternative, item, part < alternative.count ? part : alternative.count, error));
-        TRY(reader_place(r, alternative.parts, alternative.count, keyword, NULL, index, &place, error));
+        TRY(reader_place(r, &alternative, (struct site){.keyword = keyword, .index = index}, &place, error));
         TRY(builder_entry(r->builder, r->place, place | ENTRY_IS_PLACE, error));
     }
     return STATUS_OK;

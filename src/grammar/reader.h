@@ -29,9 +29,9 @@ enum status reader_expand(struct reader *reader, struct error *error) STATUS_CHE
 /* from: the part that names it; the count: none. */
 enum status reader_add(struct reader *reader, const json_t *value, uint32_t from, struct error *error)
     STATUS_CHECKED;
-/* A place of all the values, whose `keyword` is known by name, index or neither (SIZE_MAX). */
-enum status reader_place(const struct reader *reader, const struct part *parts, uint32_t count,
-                         const char *keyword, const char *name, size_t index, uint32_t *place,
+/* A place of all of the value's parts.  site: the keyword, and the name or index by which the reader's place knows
+ * it. */
+enum status reader_place(const struct reader *reader, const struct reader *value, struct site site, uint32_t *place,
                          struct error *error) STATUS_CHECKED;
 /* The keyword of a part; NULL: it has none. */
 const json_t *reader_get(const struct reader *reader, uint32_t part, const char *keyword);

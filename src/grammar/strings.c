@@ -93,21 +93,23 @@ enum status string_form(const struct reader *r, struct form *form, bool *is_poss
 
 /* ---- numbers ---- */
 
-static enum status read_bound(const struct reader *r, const json_t *value, const char *keyword, bool is_low,
-                              bool is_exclusive, struct number_bound *bound, struct error *error) {
-    struct number_bound here = {
-        .is_there = true, .is_exclusive = is_exclusive, .number = json_number_value(value)};
+static enum status read_bound(const struct reader *r, const json_t *value, const char *keyword,
+                              struct number_bound *bound, struct error *error) {
+    *bound = (struct number_bound){.is_there = true, .number = json_number_value(value)};
     if (!json_is_number(value))
         return builder_refuse(r->builder, r->place, error, "%s: expected a number", keyword);
-    if (!decimal_read(&here.value, value))
+    if (!decimal_read(&bound->value, value))
         return builder_refuse(r->builder, r->place, error, "%s: a number of so many digits is not supported",
                               keyword);
+    return STATUS_OK;
+}
+
+static void tighten(struct number_bound *bound, struct number_bound here, bool is_low) {
     const bool is_closer = is_low ? here.number > bound->number : here.number < bound->number;
     if (!bound->is_there || is_closer)
         *bound = here;
     else if (here.number == bound->number)
-        bound->is_exclusive = bound->is_exclusive || is_exclusive;
-    return STATUS_OK;
+        bound->is_exclusive = bound->is_exclusive || here.is_exclusive;
 }
 
 /* exclusiveMinimum is a number, or in older schemas true beside minimum. */
@@ -116,9 +118,17 @@ static enum status read_bounds(const struct reader *r, uint32_t part, bool is_lo
     const char *plain = is_low ? "minimum" : "maximum",
                *strict = is_low ? "exclusiveMinimum" : "exclusiveMaximum";
     const json_t *value = reader_get(r, part, plain), *exclusive = reader_get(r, part, strict);
-    if (value != NULL) TRY(read_bound(r, value, plain, is_low, json_is_true(exclusive), bound, error));
-    if (exclusive != NULL && !json_is_boolean(exclusive))
-        TRY(read_bound(r, exclusive, strict, is_low, true, bound, error));
+    struct number_bound here;
+    if (value != NULL) {
+        TRY(read_bound(r, value, plain, &here, error));
+        here.is_exclusive = json_is_true(exclusive);
+        tighten(bound, here, is_low);
+    }
+    if (exclusive != NULL && !json_is_boolean(exclusive)) {
+        TRY(read_bound(r, exclusive, strict, &here, error));
+        here.is_exclusive = true;
+        tighten(bound, here, is_low);
+    }
     return STATUS_OK;
 }
 

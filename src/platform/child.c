@@ -78,12 +78,11 @@ void child_end_input(struct child *child) {
     child->input = -1;
 }
 
-enum status child_read(struct child *child, void *bytes, size_t size, size_t *count,
-                       bool (*stops)(void *context), void *context, bool *stopped, struct error *error) {
+enum status child_read(struct child *child, void *bytes, size_t size, size_t *count, struct error *error) {
     *count = 0;
     for (;;) {
-        *stopped = stops != NULL && stops(context);
-        if (*stopped) return STATUS_OK;
+        if (child->stops != NULL && child->stops(child->stops_context))
+            return error_set(error, STATUS_INTERRUPTED, "stopped");
         struct pollfd wanted = {.fd = child->output, .events = POLLIN};
         int ready = poll(&wanted, 1, ASK_MS);
         if (ready == 0 || (ready < 0 && errno == EINTR)) continue;

@@ -14,6 +14,8 @@
 struct child {
     pid_t id;                  /* 0: none */
     int input, output, errors; /* owned; this side of its standard input, output and errors; -1: closed */
+    bool (*stops)(void *context); /* the caller's, set after child_start: ends child_read; NULL: nothing does */
+    void *stops_context;
 };
 
 /* argv: NULL-terminated, argv[0] the program's name.  STATUS_UNSUPPORTED: no such program. */
@@ -22,10 +24,9 @@ enum status child_start(struct child *child, const char *const *argv, struct err
 enum status child_write(struct child *child, const void *bytes, size_t count, struct error *error)
     STATUS_CHECKED;
 void child_end_input(struct child *child);
-/* Up to `size` bytes of its output, as soon as there are any: *count 0 at the end.  *stopped: stops(context) said so,
- * which is asked several times a second. */
-enum status child_read(struct child *child, void *bytes, size_t size, size_t *count,
-                       bool (*stops)(void *context), void *context, bool *stopped, struct error *error)
+/* Up to `size` bytes of its output, as soon as there are any: *count 0 at the end.  STATUS_INTERRUPTED: `stops`, which
+ * is asked several times a second, said so. */
+enum status child_read(struct child *child, void *bytes, size_t size, size_t *count, struct error *error)
     STATUS_CHECKED;
 /* The first line of what it wrote to its standard errors, cut to fit; waits until it has closed them. */
 void child_read_errors(struct child *child, char *line, size_t size);

@@ -20,11 +20,10 @@ bool digest_is_text(const char *text) {
 
 enum status digest_end(struct digest *digest, char text[SHA256_TEXT_BYTES], struct error *error) {
     size_t used = 0, got = 0;
-    bool stopped;
     child_end_input(&digest->child);
     do { /* the digits, then " -" */
         char bytes[SHA256_TEXT_BYTES];
-        TRY(child_read(&digest->child, bytes, sizeof bytes - 1, &got, NULL, NULL, &stopped, error));
+        TRY(child_read(&digest->child, bytes, sizeof bytes - 1, &got, error));
         const size_t room = SHA256_TEXT_BYTES - 1 - used, part = got < room ? got : room;
         memcpy(text + used, bytes, part);
         used += part;

@@ -196,12 +196,11 @@ enum status http_get(const struct http_request *request, const struct http_liste
     enum status status = answer != NULL && bytes != NULL ? start(&child, request, error)
                                                          : error_set(error, STATUS_MEMORY, "out of memory");
     if (answer != NULL) *answer = (struct answer){.listener = listener, .response = response};
+    child.stops = listener->stops;
+    child.stops_context = listener->context;
     while (status == STATUS_OK) {
         size_t count;
-        bool stopped;
-        status = child_read(&child, bytes, READ_BYTES, &count, listener->stops, listener->context, &stopped,
-                            error);
-        if (status == STATUS_OK && stopped) status = error_set(error, STATUS_INTERRUPTED, "stopped");
+        status = child_read(&child, bytes, READ_BYTES, &count, error);
         if (status != STATUS_OK) break;
         if (count == 0) {
             status = judge(&child, response, error);

@@ -232,19 +232,31 @@ static struct chat_message words(enum chat_role role, const char *text) {
     return (struct chat_message){.role = role, .content = text, .length = strlen(text)};
 }
 
-/* Whether the template renders these, and shows all of these words.  status (NULL allowed) and error: of a failure. */
-static bool shows(const struct chat_template *chat, const struct chat_message *messages,
-                  const json_t *const *more, size_t count, const json_t *tools, const char *const *wanted,
-                  size_t wanted_count, enum status *status, struct error *error) {
+/* A question for the template, and the words that its answer has to show. */
+struct trial {
+    const struct chat_message *messages; /* [count] */
+    const json_t *const *more;           /* [count]; NULL: nothing more */
+    size_t count;
+    const json_t *tools;
+    const char *const *wanted; /* [wanted_count] */
+    size_t wanted_count;
+};
+
+/* Whether it renders the messages, and shows all of the words.  status (NULL allowed) and error: of a failure. */
+static bool shows(const struct chat_template *chat, const struct trial *trial, enum status *status,
+                  struct error *error) {
     const struct marks marks = {.bos = "<s>", .eos = "</s>", .bos_length = 3, .eos_length = 4};
-    const struct chat_conversation conversation = {
-        .messages = messages, .more = more, .count = count, .add_generation_prompt = true, .tools = tools};
+    const struct chat_conversation conversation = {.messages = trial->messages,
+                                                   .more = trial->more,
+                                                   .count = trial->count,
+                                                   .add_generation_prompt = true,
+                                                   .tools = trial->tools};
     struct jinja_output output;
     const enum status rendered = render(chat, &conversation, &marks, &output, error);
     bool shows_all = rendered == STATUS_OK;
-    for (size_t i = 0; i < wanted_count && shows_all; i++)
-        shows_all =
-            output.length > 0 && memmem(output.bytes, output.length, wanted[i], strlen(wanted[i])) != NULL;
+    for (size_t i = 0; i < trial->wanted_count && shows_all; i++)
+        shows_all = output.length > 0 && memmem(output.bytes, output.length, trial->wanted[i],
+                                                strlen(trial->wanted[i])) != NULL;
     if (status != NULL) *status = rendered;
     jinja_output_deinit(&output);
     return shows_all;
@@ -259,10 +271,10 @@ static void try_order(struct chat_template *chat) {
         words(CHAT_SYSTEM, said_by_system), words(CHAT_USER, said_again)};
     const char *const both[] = {said_by_system, said_by_user}, *const users[] = {said_by_user, said_again};
     struct error ignored;
-    chat->lacks_system = !shows(chat, system_first, NULL, 2, NULL, both, 2, NULL, &ignored);
-    chat->takes_turns = !shows(chat, two_users, NULL, 2, NULL, users, 2, NULL, &ignored);
+    chat->lacks_system = !shows(chat, &(struct trial){system_first, NULL, 2, NULL, both, 2}, NULL, &ignored);
+    chat->takes_turns = !shows(chat, &(struct trial){two_users, NULL, 2, NULL, users, 2}, NULL, &ignored);
     chat->system_is_first =
-        chat->lacks_system || !shows(chat, system_late, NULL, 4, NULL, both, 1, NULL, &ignored);
+        chat->lacks_system || !shows(chat, &(struct trial){system_late, NULL, 4, NULL, both, 1}, NULL, &ignored);
 }
 
 /* Tools as the model knows them are of use where its calls can be read again; else they are told as Hermes' are. */
@@ -298,7 +310,7 @@ static bool try_calls(struct chat_template *chat, const json_t *tools) {
         const json_t *const more[] = {NULL, call, result};
         struct error ignored;
         const bool shown = call != NULL && result != NULL &&
-                           shows(chat, messages, more, 3, tools, wanted, 3, NULL, &ignored);
+                           shows(chat, &(struct trial){messages, more, 3, tools, wanted, 3}, NULL, &ignored);
         json_decref(arguments);
         json_decref(call);
         json_decref(result);
@@ -317,7 +329,7 @@ static void try_tools(struct chat_template *chat, const char *text, size_t lengt
         json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function", "function",
                   "name", tool_name, "description", "d", "parameters", "type", "object", "properties",
                   tool_key, "type", "string", "description", "d", "required", tool_key);
-    chat->shows_tools = tools != NULL && shows(chat, &user, NULL, 1, tools, wanted, 2, NULL, &ignored);
+    chat->shows_tools = tools != NULL && shows(chat, &(struct trial){&user, NULL, 1, tools, wanted, 2}, NULL, &ignored);
     chat->shows_calls = chat->shows_tools && try_calls(chat, tools);
     if (!chat->shows_calls) { /* half of it would mix two syntaxes */
         chat->shows_tools = false;
@@ -333,8 +345,8 @@ static enum status try_words(const struct chat_template *chat, struct error *err
     const char *const wanted[] = {said_by_user};
     enum status status;
     struct error ignored;
-    if (shows(chat, messages + 1, NULL, 1, NULL, wanted, 1, &status, error)) return STATUS_OK;
-    if (shows(chat, messages, NULL, 2, NULL, wanted, 1, NULL, &ignored)) return STATUS_OK;
+    if (shows(chat, &(struct trial){messages + 1, NULL, 1, NULL, wanted, 1}, &status, error)) return STATUS_OK;
+    if (shows(chat, &(struct trial){messages, NULL, 2, NULL, wanted, 1}, NULL, &ignored)) return STATUS_OK;
     if (status == STATUS_MEMORY) return status;
     if (status != STATUS_OK) return error->status = STATUS_UNSUPPORTED;
     return error_set(error, STATUS_UNSUPPORTED, "tokenizer.chat_template does not show what a user says");

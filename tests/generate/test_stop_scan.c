@@ -12,15 +12,13 @@ enum { TEXT_MAX = 64 };
 /* What is passed on of text, given in pieces that end where a bit of `cuts` is set; at its end all is passed on. */
 static bool passes(const char *text, uint64_t cuts, const char *const *stops, size_t stop_count,
                    char output[TEXT_MAX + 1]) {
-    struct stop_scan scan = {0};
+    struct stop_scan scan = {.stops = stops, .stop_count = stop_count};
     struct error error;
     size_t length = strlen(text), written = 0, begin = 0, ready;
     bool found = false;
     for (size_t i = 0; i < length && !found; i++) {
         if ((cuts >> i & 1) == 0 && i + 1 < length) continue;
-        assert_ok(
-            stop_scan_push(&scan, stops, stop_count, text + begin, i + 1 - begin, &ready, &found, &error),
-            error);
+        assert_ok(stop_scan_push(&scan, text + begin, i + 1 - begin, &ready, &found, &error), error);
         memcpy(output + written, scan.held, ready);
         written += ready;
         stop_scan_drop(&scan, ready);

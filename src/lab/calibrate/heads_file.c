@@ -9,19 +9,25 @@
 static const double tolerance = 0.05; /* published files have -0.0002 for 0 */
 enum { FILE_BYTES_MAX = 1 << 24 };
 
+struct line {
+    const char *path;
+    size_t number; /* from 1 on */
+    char *text;
+};
+
 /* Reads the numbers of one line into row[count_max]; *count: how many. */
-static enum status read_line(char *line, size_t number, const char *path, double *row, size_t count_max,
-                             size_t *count, struct error *error) {
+static enum status read_line(const struct line *line, double *row, size_t count_max, size_t *count,
+                             struct error *error) {
     *count = 0;
-    for (char *at = line;;) {
+    for (char *at = line->text;;) {
         at += strspn(at, " \t\r");
         if (*at == '\0') return STATUS_OK;
         char *end;
         double value = strtod(at, &end);
         if (end == at || (*end != '\0' && strchr(" \t\r", *end) == NULL))
-            return error_set(error, STATUS_USAGE, "%s: line %zu: '%.20s' is no number", path, number, at);
+            return error_set(error, STATUS_USAGE, "%s: line %zu: '%.20s' is no number", line->path, line->number, at);
         if (!(value >= -tolerance && value <= 1 + tolerance))
-            return error_set(error, STATUS_USAGE, "%s: line %zu: score %g, expected 0 to 1", path, number,
+            return error_set(error, STATUS_USAGE, "%s: line %zu: score %g, expected 0 to 1", line->path, line->number,
                              value);
         if (*count < count_max) row[*count] = fmin(1, fmax(0, value));
         ++*count;
@@ -41,7 +47,7 @@ static enum status read_lines(struct calibration_result *result, const char *pat
     for (char *line = text, *next; line != NULL; line = next, number++) {
         next = strchr(line, '\n');
         if (next != NULL) *next++ = '\0';
-        TRY(read_line(line, number, path, row, result->head_count, &count, error));
+        TRY(read_line(&(struct line){path, number, line}, row, result->head_count, &count, error));
         if (count == 0) continue;
         if (count != result->kv_head_count && count != result->head_count)
             return error_set(error, STATUS_USAGE,

@@ -5,6 +5,7 @@
 
 #include "lab/cli/eval_reader.h"
 #include "lab/eval/recall.h"
+#include "platform/pool.h"
 #include "server/json_text.h"
 
 struct recall_run {
@@ -64,7 +65,9 @@ static double percent(double sum, uint64_t count) { return 100 * sum / (double)c
 
 /* One layer, or all of them: the head that lost most is named. */
 static void row_cells(struct table *table, const struct recall_run *run, size_t preset, size_t length,
-                      const struct recall_cell *cells, size_t layer_first, size_t layer_count) {
+                      struct range layers) {
+    const struct recall_cell *cells = run->cells[preset][length];
+    const size_t layer_first = layers.begin, layer_count = layers.end - layers.begin;
     struct recall_cell sum = sum_of(cells + layer_first * run->head_count, layer_count * run->head_count);
     size_t worst = SIZE_MAX;
     for (size_t i = layer_first * run->head_count; i < (layer_first + layer_count) * run->head_count; i++)
@@ -150,8 +153,8 @@ static enum status report(void *context, struct error *error) {
             if (run->evaluation->plans[preset].select.method == &select_all) continue;
             const struct recall_cell *cells = run->cells[preset][length];
             for (size_t layer = 0; layer < run->layer_count; layer++)
-                row_cells(&table, run, preset, length, cells, layer, 1);
-            if (run->layer_count > 1) row_cells(&table, run, preset, length, cells, 0, run->layer_count);
+                row_cells(&table, run, preset, length, (struct range){layer, layer + 1});
+            if (run->layer_count > 1) row_cells(&table, run, preset, length, (struct range){0, run->layer_count});
             for (size_t i = 0; i < run->layer_count * run->head_count; i++)
                 json_array_append_new(results, head_json(run, preset, length, i, &cells[i]));
         }

@@ -35,19 +35,25 @@ void evaluation_run_id(const struct evaluation *evaluation, const struct text *w
     snprintf(id, EVAL_RUN_ID_BYTES, "%016" PRIx64, hash);
 }
 
-static enum status read_line(const char *path, const char *line, size_t length, size_t number, const char *id,
-                             json_t **object, struct error *error) {
+/* A file of lines, and what they must be of. */
+struct lines {
+    const char *path, *text, *id;
+    size_t length;
+};
+
+static enum status read_line(const struct lines *lines, size_t at, size_t length, size_t number, json_t **object,
+                             struct error *error) {
     json_error_t reason;
-    *object = json_loadb(line, length, 0, &reason);
+    *object = json_loadb(lines->text + at, length, 0, &reason);
     if (*object == NULL)
-        return error_set(error, STATUS_USAGE, "--resume: %s: line %zu: not a line of JSON: %s", path, number,
+        return error_set(error, STATUS_USAGE, "--resume: %s: line %zu: not a line of JSON: %s", lines->path, number,
                          reason.text);
     const char *found = json_string_value(json_object_get(*object, "run"));
-    if (found == NULL || strcmp(found, id) != 0)
+    if (found == NULL || strcmp(found, lines->id) != 0)
         return error_set(error, STATUS_USAGE,
                          "--resume: %s: line %zu is of another run: the model, the text, --seed, "
                          "--shared-text and its tasks, --keep, --set, -ctk and -ctv must be the same",
-                         path, number);
+                         lines->path, number);
     return STATUS_OK;
 }
 
@@ -58,14 +64,15 @@ static bool is_begun(const char *text, size_t length) {
 }
 
 /* Looks at every line before anything is counted or cut. */
-static enum status read_lines(const char *path, const char *text, size_t length, const char *id,
-                              evaluation_each_line *each, void *context, struct error *error) {
+static enum status read_lines(const struct lines *lines, evaluation_each_line *each, void *context,
+                              struct error *error) {
     for (int pass = 0; pass < 2; pass++) {
         size_t number = 0, at = 0;
-        while (at < length) {
-            size_t line = (size_t)((const char *)memchr(text + at, '\n', length - at) - (text + at));
+        while (at < lines->length) {
+            const char *begin = lines->text + at;
+            size_t line = (size_t)((const char *)memchr(begin, '\n', lines->length - at) - begin);
             json_t *object;
-            enum status status = read_line(path, text + at, line, ++number, id, &object, error);
+            enum status status = read_line(lines, at, line, ++number, &object, error);
             if (status == STATUS_OK && pass == 1) each(context, object);
             json_decref(object);
             TRY(status);
@@ -92,7 +99,8 @@ enum status evaluation_resume(struct evaluation *evaluation, const char *id, eva
     enum status status = STATUS_OK;
     if (!is_begun(text + whole, length - whole))
         status = error_set(error, STATUS_USAGE, "--resume: %s: its last line is none of an evaluation", path);
-    if (status == STATUS_OK) status = read_lines(path, text, whole, id, each, context, error);
+    const struct lines lines = {.path = path, .text = text, .id = id, .length = whole};
+    if (status == STATUS_OK) status = read_lines(&lines, each, context, error);
     free(text);
     TRY(status);
     if (whole < length && ftruncate(fileno(evaluation->jsonl.stream), (off_t)whole) != 0)

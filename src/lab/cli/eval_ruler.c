@@ -250,9 +250,11 @@ static enum status read_tokens(struct ruler_run *run, struct attending attending
                                struct error *error) {
     sequence_truncate(attending.sequence, kept);
     double began = clock_seconds();
-    enum status status =
-        answer_prefill(attending.engine, attending.sequence, sample->tokens.ids, token_count + 1,
-                       kept == 0 ? progress_engine : NULL, &run->progress, error);
+    const struct prefill_request prompt = {.tokens = sample->tokens.ids,
+                                           .token_count = token_count + 1,
+                                           .progress = kept == 0 ? progress_engine : NULL,
+                                           .progress_context = &run->progress};
+    enum status status = answer_prefill(attending.engine, attending.sequence, &prompt, error);
     run->prefill.tokens += token_count - kept;
     run->prefill.seconds += clock_seconds() - began;
     return status;

@@ -5,17 +5,15 @@
 #include "base/assert.h"
 #include "lab/eval/divergence.h"
 
-enum status answer_prefill(struct engine *engine, struct sequence *sequence, const token_id *tokens,
-                           size_t token_count, engine_progress *progress, void *progress_context,
+enum status answer_prefill(struct engine *engine, struct sequence *sequence, const struct prefill_request *prompt,
                            struct error *error) {
+    struct prefill_request rest = *prompt;
     size_t held = (size_t)sequence_length(sequence);
-    ASSERT(token_count >= 2 && held <= token_count - 1);
-    if (held == token_count - 1) return STATUS_OK;
-    struct prefill_request request = {.tokens = tokens + held,
-                                      .token_count = token_count - 1 - held,
-                                      .progress = progress,
-                                      .progress_context = progress_context};
-    return engine_prefill(engine, sequence, &request, NULL, error);
+    ASSERT(prompt->token_count >= 2 && held <= prompt->token_count - 1);
+    if (held == prompt->token_count - 1) return STATUS_OK;
+    rest.tokens += held;
+    rest.token_count -= 1 + held;
+    return engine_prefill(engine, sequence, &rest, NULL, error);
 }
 
 /* Appends a token's bytes up to a line end; false: there was one. */

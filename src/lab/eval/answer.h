@@ -9,10 +9,9 @@
 #include "engine/engine.h"
 #include "token/tokenizer.h"
 
-/* Puts all but the last of the tokens [token_count] into the sequence, which holds none or the first of them.
- * token_count is 2 at least. */
-enum status answer_prefill(struct engine *engine, struct sequence *sequence, const token_id *tokens,
-                           size_t token_count, engine_progress *progress, void *progress_context,
+/* Puts all but the last of the prompt's tokens, 2 at least, into the sequence, which holds none or the first of
+ * them. */
+enum status answer_prefill(struct engine *engine, struct sequence *sequence, const struct prefill_request *prompt,
                            struct error *error) STATUS_CHECKED;
 
 struct answer_request {
