@@ -82,6 +82,6 @@ int command_main(const struct program *program, int argc, char **argv) {
         status = written;
         error = output_error;
     }
-    if (status != STATUS_OK && error.message[0] != '\0') fprintf(stderr, "loam: %s\n", error.message);
+    if (status != STATUS_OK && error.message[0] != '\0') fprintf(stderr, "%s: %s\n", program->name, error.message);
     return exit_code(status);
 }

@@ -344,6 +344,20 @@ static enum status check_groups(const struct machine *machine, const char *path,
     return check_threads(machine, path, error);
 }
 
+/* A number of one of loam-lab's presets, which loam does not read: a machine has one file for both programs. */
+static bool is_of_lab(const char *key) {
+    static const char *const figures[] = {"seconds", "score.group1", "score.group4", "rows.group1",
+                                          "rows.group4"};
+    static const char prefix[] = "select.";
+    _Static_assert(MACHINE_GROUP == 4, "the names of figures");
+    if (strncmp(key, prefix, sizeof prefix - 1) != 0) return false;
+    const char *preset = key + sizeof prefix - 1, *end = strchr(preset, '.');
+    if (end == NULL || !preset_is_of_lab(preset, (size_t)(end - preset))) return false;
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        if (strcmp(end + 1, figures[i]) == 0) return true;
+    return false;
+}
+
 static enum status read_root(struct machine *machine, const json_t *root, const char *path,
                              struct error *error) {
     const json_t *version = json_object_get(root, "loam_machine"),
@@ -367,7 +381,7 @@ static enum status read_root(struct machine *machine, const json_t *root, const 
         return error_set(error, STATUS_USAGE, "%s: numbers: expected an object", path);
     TRY(visit_numbers(machine, read_number, &reading));
     void *unknown = json_object_iter(reading.numbers);
-    while (unknown != NULL && strncmp(json_object_iter_key(unknown), "select.", 7) == 0) /* of loam-lab's presets */
+    while (unknown != NULL && is_of_lab(json_object_iter_key(unknown)))
         unknown = json_object_iter_next(reading.numbers, unknown);
     if (unknown != NULL)
         return error_set(error, STATUS_USAGE, "%s: numbers: %.60s: no number of that name", path,

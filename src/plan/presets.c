@@ -41,7 +41,8 @@ static const struct preset own[] = {
      .keep = "10%",
      .settings = "rank=meanstd,dense=0",
      .disk_keep = "22%",
-     .disk_settings = "select=hash,planes=1,page=64,leaf=64,units_min=20,group=softmax,codec=dynamic,quantized=16",
+     .disk_settings =
+         "select=hash,planes=1,page=64,leaf=64,units_min=20,group=softmax,codec=dynamic,quantized=16",
      .planning = PRESET_DIALS,
      .measured = "leoam"},
     {.name = "flexgen",
@@ -86,15 +87,29 @@ const char *preset_names(char *buffer, size_t buffer_bytes) {
     return buffer;
 }
 
+bool preset_is_of_lab(const char *name, size_t length) {
+    static const char *const names[] = {"retroinfer",          "h2o",       "infinigen",
+                                        "infinigen-published", "pqcache",   "quest",
+                                        "clo-published",       "streaming", "leoam-published"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == length && memcmp(names[i], name, length) == 0) return true;
+    return false;
+}
+
 enum status preset_find(const struct preset **preset, const char *name, struct error *error) {
-    char names[200];
+    char names[320];
     for (size_t i = 0; i < preset_count; i++) {
         if (strcmp(preset_table[i]->name, name) != 0) continue;
         *preset = preset_table[i];
         return STATUS_OK;
     }
-    return error_set(error, STATUS_USAGE, "--preset: no preset '%.40s'; there are %s", name,
-                     preset_names(names, sizeof names));
+    preset_names(names, sizeof names);
+    if (preset_is_of_lab(name, strlen(name)))
+        return error_set(
+            error, STATUS_USAGE,
+            "--preset: no preset '%s'; there are %s; %s is in loam-lab, which has every command of loam",
+            name, names, name);
+    return error_set(error, STATUS_USAGE, "--preset: no preset '%.40s'; there are %s", name, names);
 }
 
 /* The word of "a|b|c" that is text; NULL: none. */
@@ -130,7 +145,8 @@ enum status axis_method_parse(const char *text, size_t length, enum axis *axis, 
     if (methods == NULL) {
         for (size_t i = 0; i < select_method_count; i++) {
             *method = select_methods[i]->name;
-            if (strlen(*method) == *method_length && memcmp(*method, text + axis_length + 1, *method_length) == 0)
+            if (strlen(*method) == *method_length &&
+                memcmp(*method, text + axis_length + 1, *method_length) == 0)
                 return STATUS_OK;
         }
         methods = select_method_names(names, sizeof names);

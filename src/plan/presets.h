@@ -44,7 +44,9 @@ void preset_add(const struct preset *preset);
 /* It stands for another one, until measure/auto.h has chosen. */
 static inline bool preset_is_auto(const struct preset *preset) { return strcmp(preset->name, "auto") == 0; }
 
-/* STATUS_USAGE: the name is unknown; the message lists those that there are. */
+/* One that loam does not have and loam-lab has. */
+bool preset_is_of_lab(const char *name, size_t length);
+/* STATUS_USAGE: the name is unknown; the message lists those that there are, or says that loam-lab has it. */
 enum status preset_find(const struct preset **preset, const char *name, struct error *error) STATUS_CHECKED;
 
 /* "full, meanstd, ...".  Returns buffer. */

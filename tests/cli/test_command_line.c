@@ -162,6 +162,7 @@ static void usage_errors_exit_2(void **state) {
         {{"run", "--read-limit", "1M"}, 2, "loam has no '--read-limit': it is an option of loam-lab"},
         {{"run", "--tasks", "vt"}, 2, "unknown option '--tasks'"},
         {{"run", "-p", "x", "--preset", "quest"}, 2, "no preset 'quest'; there are full, meanstd,"},
+        {{"run", "-p", "x", "--preset", "quest"}, 2, "quest is in loam-lab"},
         {{"run", "-p", "x", "--set", "select=pq"}, 2, "no method 'pq'; there are all, window, meanstd, hash, tree"},
         {{"run", "-p", "x", "--set", "reuse=lru"}, 2, "no method 'lru'; there are none|similarity"},
         {{"--version"}, 0, ""},

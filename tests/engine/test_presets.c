@@ -101,6 +101,20 @@ static void expect_same(const struct rig *rig, const char *preset, const char *w
 
 static bool keeps_everything(const struct preset *preset) { return strcmp(preset->keep, "100%") == 0; }
 
+/* loam's own end with auto; it knows the names of the others. */
+static void others_are_known_as_the_labs(void **state) {
+    (void)state;
+    bool is_of_lab = false;
+    size_t others = 0;
+    for (size_t i = 0; i < preset_count; i++) {
+        const char *name = preset_table[i]->name;
+        if (preset_is_of_lab(name, strlen(name)) != is_of_lab) fail_msg("%s: whose preset?", name);
+        others += is_of_lab;
+        is_of_lab |= preset_is_auto(preset_table[i]);
+    }
+    assert_true(others >= 5);
+}
+
 static void in_ram(void **state) {
     struct rig *rig = *state;
     size_t selecting = 0;
@@ -153,6 +167,7 @@ static void on_disk(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(in_ram), cmocka_unit_test(on_disk)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(others_are_known_as_the_labs), cmocka_unit_test(in_ram),
+                                       cmocka_unit_test(on_disk)};
     return cmocka_run_group_tests(tests, rig_open, rig_close);
 }

@@ -222,7 +222,7 @@ static enum status calibrate(struct calibrate *c, struct error *error) {
     TRY(cut_windows(c, error));
     bool quiet = option_flag(options, OPTION_QUIET);
     if (!quiet)
-        fprintf(stderr, "loam: %zu windows of %zu tokens, %zu of them held out\n", c->how.window_count,
+        fprintf(stderr, "loam-lab: %zu windows of %zu tokens, %zu of them held out\n", c->how.window_count,
                 c->how.window_size, c->how.held_out);
     progress_begin(&c->progress, "reading", quiet);
     c->progress.unit = PROGRESS_WORK;
@@ -237,7 +237,7 @@ static enum status calibrate(struct calibrate *c, struct error *error) {
     const char *target = path != NULL ? path : option_text(options, OPTION_CALIBRATION);
     status = calibration_write(&c->result, c->session.model, target, error);
     if (status == STATUS_OK && !quiet)
-        fprintf(stderr, "loam: %s, %.1f s, peak memory %s\n", target, clock_seconds() - began,
+        fprintf(stderr, "loam-lab: %s, %.1f s, peak memory %s\n", target, clock_seconds() - began,
                 bytes_text(peak_rss_bytes(), size_text, sizeof size_text));
     free(path);
     return status;

@@ -93,7 +93,7 @@ enum status evaluation_use_preset(struct evaluation *evaluation, size_t index, s
     evaluation->preset_in_use = index + 1;
     const char *note = engine_select(engine) != NULL ? select_fallback(engine_select(engine)) : NULL;
     if (note != NULL && (evaluation->noticed >> index & 1) == 0 && !evaluation->session.quiet)
-        fprintf(stderr, "loam: note: %s\n", note);
+        fprintf(stderr, "loam-lab: note: %s\n", note);
     evaluation->noticed |= UINT64_C(1) << index;
     return STATUS_OK;
 }
@@ -132,7 +132,7 @@ enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t conte
     const struct plan *plan = &evaluation->plans[0];
     if (context_size > session->model->config.context_length &&
         !option_flag(evaluation->options, OPTION_QUIET))
-        fprintf(stderr, "loam: note: %llu tokens, the model was trained for %llu\n",
+        fprintf(stderr, "loam-lab: note: %llu tokens, the model was trained for %llu\n",
                 (unsigned long long)context_size, (unsigned long long)session->model->config.context_length);
     for (size_t i = 0; i < evaluation->preset_count; i++) {
         struct plan in_memory = evaluation->plans[i]; /* as prompts are read */

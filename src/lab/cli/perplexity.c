@@ -149,7 +149,7 @@ static enum status print_estimate(struct perplexity *p, size_t window_count, str
 static void print_pace(const struct perplexity *p, size_t done) {
     if (option_flag(p->options, OPTION_QUIET) || done != 1) return;
     double seconds = clock_seconds() - p->began, left = seconds * (double)(p->window_count - 1);
-    fprintf(stderr, "loam: %zu windows of %zu tokens, %.2f s each, %u:%02u left\n", p->window_count,
+    fprintf(stderr, "loam-lab: %zu windows of %zu tokens, %.2f s each, %u:%02u left\n", p->window_count,
             p->window_size, seconds, (unsigned)left / 60, (unsigned)left % 60);
 }
 

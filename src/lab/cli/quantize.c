@@ -36,12 +36,12 @@ enum status quantize_command(const struct options *options, struct error *error)
     double began = clock_seconds();
     TRY(model_quantize(options->positionals[0], options->positionals[1], &how, &report, error));
     char before[32], after[32];
-    fprintf(stderr, "loam: %llu tensors, %s to %s, in %.1f s\n", (unsigned long long)report.tensor_count,
+    fprintf(stderr, "loam-lab: %llu tensors, %s to %s, in %.1f s\n", (unsigned long long)report.tensor_count,
             bytes_text(report.input_bytes, before, sizeof before),
             bytes_text(report.output_bytes, after, sizeof after), clock_seconds() - began);
     if (report.fallback_count > 0)
         fprintf(stderr,
-                "loam: %llu tensors have rows that do not fit %s and got the nearest type that does\n",
+                "loam-lab: %llu tensors have rows that do not fit %s and got the nearest type that does\n",
                 (unsigned long long)report.fallback_count, options->positionals[2]);
     return STATUS_OK;
 }

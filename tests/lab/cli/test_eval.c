@@ -50,6 +50,8 @@ static json_t *read_json(const char *path) {
 static void check(struct process_result result, int code, const char *says) {
     if (result.code != code || strstr(result.complaints, says) == NULL)
         fail_msg("exit %d, expected %d and '%s': %s", result.code, code, says, result.complaints);
+    if (code == 2 && strncmp(result.complaints, "loam-lab: ", 10) != 0)
+        fail_msg("not said as loam-lab: %s", result.complaints);
     process_deinit(&result);
 }
 
