@@ -35,16 +35,16 @@ template <typename T> DEVICE void piece_halves(const T &raw, uint32_t index, uin
     }
 }
 
-/* Plain types, 32 columns at a time. */
+/* Plain types, 32 columns at a time, of which those beyond the row's end are zeros: a row is whole eighths. */
 struct plain_f16 {
     struct u32x4 v[4];
-    DEVICE_MEMBER void load(const struct weight_planes &w, uint64_t index) {
+    DEVICE_MEMBER void load(const struct weight_planes &w, uint64_t eight, uint32_t eights) {
         UNROLL
-        for (uint32_t i = 0; i < 4; i++) v[i] = load16_once(at<char>(w.codes) + index * 64 + i * 16);
-    }
-    DEVICE_MEMBER void clear() {
-        UNROLL
-        for (uint32_t i = 0; i < 4; i++) v[i] = {0, 0, 0, 0};
+        for (uint32_t i = 0; i < 4; i++)
+            if (i < eights)
+                v[i] = load16_once(at<char>(w.codes) + (eight + i) * 16);
+            else
+                v[i] = {0, 0, 0, 0};
     }
     DEVICE_MEMBER void words(uint32_t to[16]) const {
         UNROLL
@@ -55,15 +55,29 @@ struct plain_f16 {
 struct plain_bf16 : plain_f16 {};
 struct plain_f32 {
     struct u32x4 v[8];
-    DEVICE_MEMBER void load(const struct weight_planes &w, uint64_t index) {
+    DEVICE_MEMBER void load(const struct weight_planes &w, uint64_t eight, uint32_t eights) {
         UNROLL
-        for (uint32_t i = 0; i < 8; i++) v[i] = load16_once(at<char>(w.codes) + index * 128 + i * 16);
-    }
-    DEVICE_MEMBER void clear() {
-        UNROLL
-        for (uint32_t i = 0; i < 8; i++) v[i] = {0, 0, 0, 0};
+        for (uint32_t i = 0; i < 8; i++)
+            if (i / 2 < eights)
+                v[i] = load16_once(at<char>(w.codes) + eight * 32 + i * 16);
+            else
+                v[i] = {0, 0, 0, 0};
     }
 };
+template <typename T> constexpr bool is_plain = false;
+template <> constexpr bool is_plain<plain_f16> = true;
+template <> constexpr bool is_plain<plain_bf16> = true;
+template <> constexpr bool is_plain<plain_f32> = true;
+/* Columns of a row from `column` on, a multiple of 32; zeros where there are none. */
+template <typename T>
+DEVICE void piece_load(T *raw, const struct weight_planes &w, uint64_t row, uint32_t column, uint32_t columns) {
+    if constexpr (is_plain<T>)
+        raw->load(w, row * (columns / 8) + column / 8, column < columns ? (columns - column) / 8 : 0);
+    else if (column < columns)
+        raw->load(w, row * (columns / 32) + column / 32);
+    else
+        raw->clear();
+}
 DEVICE void piece_halves(const plain_f16 &raw, uint32_t, uint32_t to[16]) { raw.words(to); }
 DEVICE void piece_halves(const plain_bf16 &raw, uint32_t, uint32_t to[16]) {
     uint32_t two[16];
@@ -135,11 +149,7 @@ template <typename T>
 DEVICE void w_load(const struct cuda_matmul_args &args, const struct matmul_place &place, T *raw,
                    uint32_t column) {
     const uint32_t row = smaller(place.output_first + thread_index() / 2, place.part.rows - 1);
-    const uint32_t piece = column / 32 + thread_index() % 2, pieces = args.columns / 32;
-    if (piece < pieces)
-        raw->load(place.part.weight, (uint64_t)row * pieces + piece);
-    else
-        raw->clear();
+    piece_load(raw, place.part.weight, row, column + thread_index() % 2 * 32, args.columns);
 }
 template <typename T> DEVICE void w_store(const T &raw, uint32_t column, char *tile) {
     uint32_t halves[16];
