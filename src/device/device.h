@@ -52,6 +52,7 @@ struct weight {
     /* Borrowed, host memory: products are multiplied by it, of a stack by that of the expert; NULL: they are not.
      * NVFP4 has it. */
     const float *scale;
+    size_t scale_count; /* of a stack: its experts; 0: one */
 };
 
 /* y_j = x * w_j^T (+ bias_j) for the matrices that share one input: q, k and v; gate and up. */
@@ -652,7 +653,6 @@ struct device_operations {
     void (*rope_angles)(struct stream *stream, const struct rope_angles_operation *operation);
     void (*rope)(struct stream *stream, const struct rope_operation *operation);
     void (*activation)(struct stream *stream, const struct activation_operation *operation);
-    /* Mixtures of experts; NULL, both: the device has none, and models that are one do not load on it. */
     void (*route)(struct stream *stream, const struct route_operation *operation);
     void (*matmul_experts)(struct stream *stream, const struct matmul_experts_operation *operation);
     void (*update_places)(struct stream *stream, const struct update_places_operation *operation);

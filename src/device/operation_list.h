@@ -34,15 +34,15 @@ enum operation_kind {
     X(ROPE_ANGLES, rope_angles)       \
     X(ROPE, rope)                     \
     X(ACTIVATION, activation)         \
+    X(ROUTE, route)                   \
+    X(MATMUL_EXPERTS, matmul_experts) \
     X(APPEND, append)                 \
     X(ATTEND, attend)
 #define CHOOSING_OPERATIONS_OF_GRAPHS(X) \
     X(KEY_INDEX_BUILD, key_index_build)  \
     X(CHOOSE, choose)                    \
     X(ATTEND_ROWS, attend_rows)
-/* Of devices that have them. */
-#define EXPERT_OPERATIONS_OF_GRAPHS(X) X(ROUTE, route) X(MATMUL_EXPERTS, matmul_experts)
-#define OPERATIONS_OF_GRAPHS(X)        DENSE_OPERATIONS_OF_GRAPHS(X) CHOOSING_OPERATIONS_OF_GRAPHS(X) X(FETCH, fetch)
+#define OPERATIONS_OF_GRAPHS(X) DENSE_OPERATIONS_OF_GRAPHS(X) CHOOSING_OPERATIONS_OF_GRAPHS(X) X(FETCH, fetch)
 
 struct operation {
     struct operation *next; /* in the order in which they were added */

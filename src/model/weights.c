@@ -95,6 +95,7 @@ static enum status load_scale(struct loader *loader, const char *matrix, size_t 
         if (!isfinite(scale[i])) return mismatch(loader, name, "value", "no number", "finite numbers");
     }
     weight->scale = scale;
+    weight->scale_count = count;
     return STATUS_OK;
 }
 
@@ -227,12 +228,7 @@ static enum status load_stack(struct loader *loader, const char *suffix, size_t 
 
 static enum status load_experts(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
-    const struct device *device = loader->model->device;
     const size_t hidden = config->hidden_size, size = config->experts.size;
-    if (device->operations->matmul_experts == NULL)
-        return error_set(loader->error, STATUS_UNSUPPORTED,
-                         "%s: the device %s does not compute mixtures of experts (family %s), expected cpu",
-                         loader->model->gguf.path, device->name, family_name(config->family));
     TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate_inp.weight"), config->experts.count, hidden,
                     &layer->router));
     TRY(load_stack(loader, "ffn_gate_exps.weight", size, hidden, &layer->gate));

@@ -670,7 +670,6 @@ static void queue_listed(struct stream *stream, enum operation_kind kind, const 
 
 DENSE_OPERATIONS_OF_GRAPHS(DENSE)
 DENSE(FETCH, fetch)
-EXPERT_OPERATIONS_OF_GRAPHS(DENSE)
 
 static void queued_update_places(struct stream *stream, const struct update_places_operation *operation) {
     queue_listed(stream, OPERATION_UPDATE_PLACES, operation);

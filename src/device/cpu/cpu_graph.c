@@ -41,4 +41,3 @@ void cpu_graph_destroy(struct graph *graph) {
             cpu_##name(stream, operation);                                                      \
     }
 OPERATIONS_OF_GRAPHS(CAPTURED)
-EXPERT_OPERATIONS_OF_GRAPHS(CAPTURED)

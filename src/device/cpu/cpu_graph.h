@@ -18,7 +18,6 @@ void cpu_graph_destroy(struct graph *graph);
 #define DECLARE_CAPTURED(KIND, name) \
     void cpu_captured_##name(struct stream *stream, const struct name##_operation *operation);
 OPERATIONS_OF_GRAPHS(DECLARE_CAPTURED)
-EXPERT_OPERATIONS_OF_GRAPHS(DECLARE_CAPTURED)
 #undef DECLARE_CAPTURED
 
 #endif

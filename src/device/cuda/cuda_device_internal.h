@@ -18,7 +18,7 @@
 #include "platform/pool.h"
 
 enum {
-    CUDA_KERNELS_MAX = 128, /* that a device has found */
+    CUDA_KERNELS_MAX = 192, /* that a device has found */
     CUDA_KERNEL_NAME_MAX = 40,
 };
 
@@ -139,6 +139,7 @@ void cuda_work_download(struct stream *stream, void *target, struct span source,
 enum tensor_type cuda_weight_type(const struct weight *weight); /* that kernels know it by */
 struct weight_planes cuda_planes(const struct weight *weight);
 struct weight_planes cuda_planes_at(const struct weight *weight, uint64_t first); /* or a copy of it */
+struct weight_planes cuda_planes_behind(const struct weight *weight, size_t row); /* from a row on */
 size_t cuda_planes_bytes(const struct weight *weight);
 enum status cuda_weight_load(struct device *device, struct weight *weight, struct error *error)
     STATUS_CHECKED;
@@ -151,7 +152,7 @@ enum status cuda_allocate(struct device *device, enum memory_kind kind, size_t s
 void cuda_release(struct device *device, struct buffer *buffer);
 uint64_t cuda_memory_free(struct device *device);
 
-/* ---- cuda_rows.c, cuda_products.c, cuda_attend.c ---- */
+/* ---- cuda_rows.c, cuda_products.c, cuda_experts.c, cuda_attend.c ---- */
 
 void cuda_embed(struct stream *stream, const struct embed_operation *operation);
 void cuda_norm(struct stream *stream, const struct norm_operation *operation);
@@ -160,6 +161,8 @@ void cuda_rope(struct stream *stream, const struct rope_operation *operation);
 void cuda_activation(struct stream *stream, const struct activation_operation *operation);
 void cuda_gather(struct stream *stream, const struct gather_operation *operation);
 void cuda_matmul(struct stream *stream, const struct matmul_operation *operation);
+void cuda_route(struct stream *stream, const struct route_operation *operation);
+void cuda_matmul_experts(struct stream *stream, const struct matmul_experts_operation *operation);
 void cuda_update_places(struct stream *stream, const struct update_places_operation *operation);
 void cuda_append(struct stream *stream, const struct append_operation *operation);
 void cuda_attend(struct stream *stream, const struct attend_operation *operation);

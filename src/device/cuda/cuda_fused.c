@@ -22,6 +22,12 @@ static bool reads(const struct operation *operation, struct span span) {
     case OPERATION_ROPE: return same(operation->as.rope.x, span);
     case OPERATION_ACTIVATION:
         return same(operation->as.activation.gate, span) || same(operation->as.activation.up, span);
+    case OPERATION_ROUTE: return same(operation->as.route.scores, span);
+    case OPERATION_MATMUL_EXPERTS: {
+        const struct matmul_experts_operation *experts = &operation->as.matmul_experts;
+        return same(experts->x, span) || same(experts->picks, span) ||
+               (span_exists(experts->mix) && (same(experts->mix, span) || same(experts->y[0], span)));
+    }
     case OPERATION_APPEND: return same(operation->as.append.k, span) || same(operation->as.append.v, span);
     case OPERATION_ATTEND: return same(operation->as.attend.q, span);
     case OPERATION_CHOOSE: return same(operation->as.choose.q, span);
@@ -44,6 +50,12 @@ static bool writes(const struct operation *operation, struct span span) {
     case OPERATION_MATMUL:
         for (size_t i = 0; i < operation->as.matmul.weight_count; i++)
             if (same(operation->as.matmul.y[i], span)) return true;
+        return false;
+    case OPERATION_ROUTE:
+        return same(operation->as.route.picks, span) || same(operation->as.route.weights, span);
+    case OPERATION_MATMUL_EXPERTS:
+        for (size_t i = 0; i < operation->as.matmul_experts.weight_count; i++)
+            if (same(operation->as.matmul_experts.y[i], span)) return true;
         return false;
     default: return false;
     }

@@ -8,11 +8,11 @@
 
 enum { PLACE_ALIGN = 256, MATVEC_BLOCKS = 2 /* on a multiprocessor */ };
 
-static bool is_plain(enum tensor_type type) {
+bool product_type_is_plain(enum tensor_type type) {
     return type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
 }
 
-static uint64_t place(size_t *used, size_t bytes) {
+uint64_t cuda_scratch_add(size_t *used, size_t bytes) {
     const size_t at = *used;
     *used += align_up(bytes, PLACE_ALIGN);
     return at;
@@ -24,12 +24,19 @@ void product_init(struct product *p, struct stream *stream, const struct matmul_
                           .columns = (uint32_t)operation->weights[0]->matrix.columns,
                           .row_count = (uint32_t)operation->row_count,
                           .floats = cuda_address(operation->x)};
+    ASSERT(operation->x_stride % 4 == 0 && p->floats % 16 == 0); /* four floats are read at once */
 }
 
 bool product_is_quantized(const struct matmul_operation *operation) {
     for (size_t i = 0; i < operation->weight_count; i++)
-        if (is_plain(cuda_weight_type(operation->weights[i]))) return false;
+        if (product_type_is_plain(cuda_weight_type(operation->weights[i]))) return false;
     return true;
+}
+
+bool product_quantizes(const struct matmul_operation *operation) {
+    for (size_t i = 0; i < operation->weight_count; i++)
+        if (!product_type_is_plain(cuda_weight_type(operation->weights[i]))) return true;
+    return false;
 }
 
 /* Many rows read a weight once for each tile of rows; over the bus it comes once. */
@@ -43,17 +50,17 @@ bool product_take_places(struct product *p) {
     const size_t rows = p->row_count;
     size_t used = 0;
     if (rows <= CUDA_MATVEC_ROWS) {
-        p->bytes = place(&used, rows * input_row_bytes(p->columns));
+        p->bytes = cuda_scratch_add(&used, rows * input_row_bytes(p->columns));
     } else {
-        p->halves = place(&used, rows * p->columns * sizeof(uint16_t));
-        p->scales = place(&used, rows * sizeof(float));
+        p->halves = cuda_scratch_add(&used, rows * p->columns * sizeof(uint16_t));
+        p->scales = cuda_scratch_add(&used, rows * sizeof(float));
     }
     for (size_t i = 0; i < operation->weight_count; i++) {
         const size_t outputs = operation->weights[i]->matrix.rows;
         p->is_copied[i] = operation->y[i].buffer->kind == MEMORY_SHARED && !operation->accumulate &&
                           operation->y_stride[i] == outputs;
-        if (p->is_copied[i]) p->y[i] = place(&used, rows * outputs * sizeof(float));
-        if (weight_crosses(p, i)) p->weights[i] = place(&used, cuda_planes_bytes(operation->weights[i]));
+        if (p->is_copied[i]) p->y[i] = cuda_scratch_add(&used, rows * outputs * sizeof(float));
+        if (weight_crosses(p, i)) p->weights[i] = cuda_scratch_add(&used, cuda_planes_bytes(operation->weights[i]));
     }
     const uint64_t base = cuda_scratch(p->stream, used);
     p->bytes += base, p->halves += base, p->scales += base;
@@ -88,7 +95,7 @@ void product_quantize(const struct product *p, const struct norm_operation *norm
                      (struct cuda_shape){p->row_count, 1, 1, 256, sizeof(struct norm_shared)}, &args);
 }
 
-static void halve(const struct product *p) {
+void product_halve(const struct product *p) {
     const struct cuda_halve_args args = {.x = p->floats,
                                          .y = p->halves,
                                          .scales = p->scales,
@@ -109,7 +116,7 @@ uint32_t product_blocks(const struct product *p, const struct matvec_part *parts
 
 static void matvec_launch(const struct product *p, enum tensor_type type, const struct matvec_part *parts,
                           size_t part_count) {
-    const bool plain = is_plain(type);
+    const bool plain = product_type_is_plain(type);
     struct cuda_matvec_args args = {.input = plain ? p->floats : p->bytes,
                                     .columns = p->columns,
                                     .input_count = p->row_count,
@@ -191,17 +198,13 @@ void product_of_inputs(const struct product *p, const void *context, enum tensor
 
 void cuda_matmul(struct stream *stream, const struct matmul_operation *operation) {
     struct product p;
-    bool quantizes = false;
     if (operation->row_count == 0) return;
     product_init(&p, stream, operation);
     cuda_device_enter(stream->device);
-    ASSERT(operation->x_stride % 4 == 0 && p.floats % 16 == 0); /* four floats are read at once */
-    for (size_t i = 0; i < operation->weight_count; i++)
-        quantizes = quantizes || !is_plain(cuda_weight_type(operation->weights[i]));
     if (!product_take_places(&p)) return;
     if (p.row_count > CUDA_MATVEC_ROWS)
-        halve(&p);
-    else if (quantizes)
+        product_halve(&p);
+    else if (product_quantizes(operation))
         product_quantize(&p, NULL);
     product_launch(&p, product_of_inputs, NULL);
     cuda_work_done(stream);

@@ -1,4 +1,4 @@
-/* cuda_products: the parts of a matmul on a card, for cuda_products.c and cuda_fused.c. */
+/* cuda_products: the parts of a matmul on a card, for cuda_products.c, cuda_experts.c and cuda_fused.c. */
 #ifndef LOAM_DEVICE_CUDA_PRODUCTS_H
 #define LOAM_DEVICE_CUDA_PRODUCTS_H
 
@@ -17,13 +17,19 @@ struct product {
 };
 
 void product_init(struct product *p, struct stream *stream, const struct matmul_operation *operation);
-/* All its weights take inputs of 8 bits. */
+bool product_type_is_plain(enum tensor_type type); /* of what cuda_weight_type gives: takes inputs of floats */
+/* All, or any, of its weights take inputs of 8 bits. */
 bool product_is_quantized(const struct matmul_operation *operation);
+bool product_quantizes(const struct matmul_operation *operation);
+/* The offset of so many bytes of scratch behind those that are used. */
+uint64_t cuda_scratch_add(size_t *used, size_t bytes);
 /* Scratch for inputs, for weights of RAM, and for outputs that are copied; where outputs are made.  False: the device
  * is broken. */
 bool product_take_places(struct product *p);
 /* Inputs of 8 bits, of the norm of its x or, NULL, of the operation's x. */
 void product_quantize(const struct product *p, const struct norm_operation *norm);
+/* Inputs in halves, of the operation's x. */
+void product_halve(const struct product *p);
 /* The weights of a type, in their order: [MATVEC_PARTS]; how many. */
 size_t product_parts(const struct product *p, enum tensor_type type, struct matvec_part *parts);
 /* The grid of a matvec. */

@@ -36,13 +36,21 @@ struct weight_planes cuda_planes_at(const struct weight *weight, uint64_t first)
                                   first + sizes.offset[3]};
 }
 
+struct weight_planes cuda_planes_behind(const struct weight *weight, size_t row) {
+    const struct plane_sizes sizes = sizes_of(&weight->matrix);
+    const struct weight_planes first = cuda_planes(weight);
+    return (struct weight_planes){first.codes + row * sizes.row[0], first.high + row * sizes.row[1],
+                                  first.scales + row * sizes.row[2], first.supers + row * sizes.row[3]};
+}
+
 struct weight_planes cuda_planes(const struct weight *weight) {
     return cuda_planes_at(weight, weight->memory.address);
 }
 
 struct repack_run {
     const struct matrix *matrix;
-    float scale;
+    const float *scales; /* NULL: 1 */
+    size_t scaled_rows;  /* of each */
     const struct plane_sizes *sizes;
     size_t row_begin, row_count;
     uint8_t *planes[PLANES];
@@ -53,20 +61,31 @@ static void repack_task(void *context, const struct pool_worker *worker) {
     const struct range rows = pool_range(worker, run->row_count, 1);
     uint8_t *at[PLANES];
     if (rows.begin == rows.end) return;
-    for (size_t i = 0; i < PLANES; i++) at[i] = run->planes[i] + rows.begin * run->sizes->row[i];
-    weight_repack(run->matrix, run->scale, run->row_begin + rows.begin, run->row_begin + rows.end,
-                  &(struct weight_planes_host){at[0], at[1], at[2], at[3]});
+    for (size_t row = run->row_begin + rows.begin, end; row < run->row_begin + rows.end; row = end) {
+        const float scale = run->scales != NULL ? run->scales[row / run->scaled_rows] : 1;
+        end = min_size((row / run->scaled_rows + 1) * run->scaled_rows, run->row_begin + rows.end);
+        for (size_t i = 0; i < PLANES; i++)
+            at[i] = run->planes[i] + (row - run->row_begin) * run->sizes->row[i];
+        weight_repack(run->matrix, scale, row, end, &(struct weight_planes_host){at[0], at[1], at[2], at[3]});
+    }
 }
 
-static float scale_of(const struct weight *weight) { return weight->scale != NULL ? *weight->scale : 1; }
+static struct repack_run repack_of(const struct weight *weight, const struct plane_sizes *sizes) {
+    const size_t scales = max_size(weight->scale_count, 1);
+    return (struct repack_run){.matrix = &weight->matrix,
+                               .scales = weight->scale,
+                               .scaled_rows = max_size(weight->matrix.rows / scales, 1),
+                               .sizes = sizes,
+                               .row_count = weight->matrix.rows};
+}
 
 static void part_load(struct stream *stream, const struct weight *weight, const struct plane_sizes *sizes,
                       size_t row_begin, size_t row_count) {
     struct staged staged;
-    struct repack_run run = {
-        .matrix = &weight->matrix, .scale = scale_of(weight), .sizes = sizes, .row_begin = row_begin,
-        .row_count = row_count};
+    struct repack_run run = repack_of(weight, sizes);
     size_t offset[PLANES], total = 0;
+    run.row_begin = row_begin;
+    run.row_count = row_count;
     for (size_t i = 0; i < PLANES; i++) {
         offset[i] = total;
         total += align_up(sizes->row[i] * row_count, PLANE_ALIGN);
@@ -83,10 +102,7 @@ static void part_load(struct stream *stream, const struct weight *weight, const 
 /* It stays in the host's memory, where the card reads it. */
 static void repack_in_place(struct cuda_device *device, const struct weight *weight,
                             const struct plane_sizes *sizes) {
-    struct repack_run run = {.matrix = &weight->matrix,
-                             .scale = scale_of(weight),
-                             .sizes = sizes,
-                             .row_count = weight->matrix.rows};
+    struct repack_run run = repack_of(weight, sizes);
     for (size_t i = 0; i < PLANES; i++) run.planes[i] = (uint8_t *)weight->memory.host + sizes->offset[i];
     pool_run(device->pool, repack_task, &run);
 }

@@ -281,6 +281,73 @@ enum {
 };
 KERNELS_BOTH uint32_t matmul_tiles(uint32_t rows) { return (rows + MATMUL_OUTPUTS - 1) / MATMUL_OUTPUTS; }
 
+/* ---- mixtures of experts (device.h, route_operation and matmul_experts_operation)
+ *
+ * route: the definition's own arithmetic, in double.  Grid {row_count}, 32 threads; shared: route_shared_bytes. */
+struct cuda_route_args {
+    uint64_t scores, bias; /* bias: floats, or 0 */
+    uint64_t picks, weights;
+    uint32_t expert_count, used, group_count, groups_used;
+    uint32_t router, normalises; /* enum router */
+    float scale;
+    uint32_t reserved;
+};
+enum { ROUTE_PICKS = 64, ROUTE_GROUPS = 64 };
+struct route_shared { /* behind it what is chosen by, [expert_count] */
+    double groups[ROUTE_GROUPS], weights[ROUTE_PICKS];
+    uint32_t picks[ROUTE_PICKS];
+};
+KERNELS_BOTH uint32_t route_shared_bytes(uint32_t expert_count) {
+    return (uint32_t)sizeof(struct route_shared) + expert_count * 8;
+}
+
+/* The picks by expert: where each place's comes from, and the tiles of the places, each of one expert.  Of tiles that
+ * no expert has first = end.  Grid {expert_count}, 256 threads; shared: experts_order_shared. */
+struct cuda_experts_order_args {
+    uint64_t picks;  /* uint32_t [pick_count], below expert_count */
+    uint64_t places; /* out: uint32_t [pick_count] */
+    uint64_t tiles;  /* out: struct expert_tile [tile_count], of experts_tiles */
+    uint32_t pick_count, expert_count, tile_count, reserved;
+};
+struct expert_tile {
+    uint32_t expert, first, end, reserved; /* places */
+};
+KERNELS_BOTH uint32_t experts_order_shared(uint32_t expert_count) { return (32 + expert_count) * 4; }
+/* As many as there may be, whatever is picked. */
+KERNELS_BOTH uint32_t experts_tiles(uint32_t pick_count, uint32_t expert_count) {
+    const uint32_t picked = pick_count < expert_count ? pick_count : expert_count;
+    return (uint32_t)((pick_count + (uint64_t)picked * (MATMUL_ROWS - 1)) / MATMUL_ROWS);
+}
+
+/* Of the parts each expert has expert_rows rows, of which those from a part's first on are multiplied.  Outputs are
+ * [pick][y_stride]; the input of a pick is number pick / used.
+ *
+ * matvec_experts_TYPE: as matvec_TYPE_1.  Grid {any, picks}. */
+struct cuda_matvec_experts_args {
+    struct cuda_matvec_args matvec;
+    uint64_t picks;
+    uint32_t used, expert_rows;
+};
+/* matmul_experts_TYPE: grid {tiles, matmul_tiles(rows of each part)}, 256 threads; shared: MATMUL_EXPERTS_SHARED. */
+struct cuda_matmul_experts_args {
+    struct cuda_matmul_args matmul;
+    uint64_t places, tiles; /* of experts_order */
+    uint32_t used, expert_rows;
+};
+struct expert_row {
+    uint32_t input, pick;
+};
+enum { MATMUL_EXPERTS_SHARED = MATMUL_SHARED + MATMUL_ROWS * (int)sizeof(struct expert_row) };
+
+/* y += the sum of a row's products, each times its number, in the order of its picks; grid {row_count,
+ * ceil(count / 1024)}, 256 threads. */
+struct cuda_experts_mix_args {
+    uint64_t products; /* floats [row][used][count] */
+    uint64_t mix;      /* floats [row][used] */
+    uint64_t y;
+    uint32_t used, count, y_stride, reserved;
+};
+
 /* attention_prefill_WIDTH_TYPES: rows of K and V of at most WIDTH (64, 128) elements, of an f16 cache without
  * soft cap or of `any`.  Grid {ceil(rows of an item / PREFILL_QUERIES), head_count, item_count}, 128 threads;
  * shared: prefill_shared(WIDTH). */

@@ -101,9 +101,11 @@ DEVICE uint32_t tile_place(uint32_t row, uint32_t eighth) { return row * 128 + (
 struct matmul_place {
     struct matvec_part part;
     uint32_t row_first, row_end, output_first;
+    uint64_t weight_first;         /* row of the weights that is output 0 */
+    const struct expert_row *rows; /* of the tile, with experts: whose inputs and outputs they are */
 };
-/* False: nothing is there. */
-DEVICE bool matmul_place_of(const struct cuda_matmul_args &args, struct matmul_place *place) {
+/* Part and outputs of this block.  False: nothing is there. */
+DEVICE bool outputs_place(const struct cuda_matmul_args &args, struct matmul_place *place) {
     uint32_t part = 0, tile = block_y();
     UNROLL
     for (uint32_t i = 1; i < MATVEC_PARTS; i++) {
@@ -127,12 +129,35 @@ DEVICE bool matmul_place_of(const struct cuda_matmul_args &args, struct matmul_p
         }
     }
     place->output_first = tile * MATMUL_OUTPUTS;
+    return place->output_first < place->part.rows;
+}
+
+DEVICE bool rows_place(const struct cuda_matmul_args &args, struct matmul_place *place) {
     place->row_first = block_x() * MATMUL_ROWS;
     place->row_end = step_rows(args.step, args.row_count);
-    return place->row_first < place->row_end && place->output_first < place->part.rows;
+    return place->row_first < place->row_end;
+}
+
+/* With experts a tile's rows are places of one expert. */
+DEVICE bool expert_place(const struct cuda_matmul_experts_args &args, struct matmul_place *place,
+                         struct expert_row *rows) {
+    const struct expert_tile tile = at<struct expert_tile>(args.tiles)[block_x()];
+    if (tile.first == tile.end) return false;
+    place->row_first = tile.first;
+    place->row_end = tile.end;
+    place->weight_first = (uint64_t)tile.expert * args.expert_rows;
+    place->rows = rows;
+    const uint32_t place_index = tile.first + thread_index();
+    if (thread_index() < MATMUL_ROWS && place_index < tile.end) {
+        const uint32_t pick = at<uint32_t>(args.places)[place_index];
+        rows[thread_index()] = {pick / args.used, pick};
+    }
+    block_barrier();
+    return true;
 }
 
 /* 128 rows of x, columns from `column` on; zeros where there is none. */
+template <bool EXPERTS>
 DEVICE void x_copy(const struct cuda_matmul_args &args, const struct matmul_place &place, shared_address tile,
                    uint32_t column) {
     const uint16_t *x = at<uint16_t>(args.x);
@@ -140,7 +165,9 @@ DEVICE void x_copy(const struct cuda_matmul_args &args, const struct matmul_plac
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t n = thread_index() + i * 256, row = n / 8, eighth = n % 8, from = column + eighth * 8;
         const bool is_there = place.row_first + row < place.row_end && from < args.columns;
-        const uint64_t source = is_there ? (uint64_t)(place.row_first + row) * args.columns + from : 0;
+        uint64_t source = 0;
+        if (is_there)
+            source = (uint64_t)(EXPERTS ? place.rows[row].input : place.row_first + row) * args.columns + from;
         copy_async16_if(tile + tile_place(row, eighth), x + source, is_there);
     }
 }
@@ -149,7 +176,7 @@ template <typename T>
 DEVICE void w_load(const struct cuda_matmul_args &args, const struct matmul_place &place, T *raw,
                    uint32_t column) {
     const uint32_t row = smaller(place.output_first + thread_index() / 2, place.part.rows - 1);
-    piece_load(raw, place.part.weight, row, column + thread_index() % 2 * 32, args.columns);
+    piece_load(raw, place.part.weight, place.weight_first + row, column + thread_index() % 2 * 32, args.columns);
 }
 template <typename T> DEVICE void w_store(const T &raw, uint32_t column, char *tile) {
     uint32_t halves[16];
@@ -176,6 +203,7 @@ DEVICE void tile_multiply(shared_address x, shared_address w, uint32_t step, uin
         matrix_multiply(d[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
 }
 
+template <bool EXPERTS>
 DEVICE void tile_store(const struct cuda_matmul_args &args, const struct matmul_place &place,
                        uint32_t row_first, uint32_t output_first, const float d[4][4][4]) {
     const uint32_t lane = lane_index();
@@ -184,29 +212,26 @@ DEVICE void tile_store(const struct cuda_matmul_args &args, const struct matmul_
         const uint32_t row =
             row_first + i * 8 + lane / 4; /* 16 rows are d[i / 2], the second 8 its other half */
         if (row >= place.row_end) continue;
-        const float scale = at<float>(args.scales)[row];
-        float *y = at<float>(place.part.y) + (uint64_t)row * place.part.y_stride;
+        const struct expert_row from = EXPERTS ? place.rows[row - place.row_first] : expert_row{row, row};
+        const float scale = at<float>(args.scales)[from.input];
+        float *y = at<float>(place.part.y) + (uint64_t)from.pick * place.part.y_stride;
         UNROLL
         for (uint32_t j = 0; j < 8; j++) {
             const uint32_t output = output_first + j / 2 * 8 + lane % 4 * 2 + j % 2;
             if (output >= place.part.rows) continue;
             float value = d[i / 2][j / 2][i % 2 * 2 + j % 2] * scale;
-            if (place.part.bias != 0) value += at<float>(place.part.bias)[output];
+            if (place.part.bias != 0) value += at<float>(place.part.bias)[place.weight_first + output];
             y[output] = args.accumulate ? y[output] + value : value;
         }
     }
 }
 
-template <typename T> DEVICE void matmul_run(const struct cuda_matmul_args &args) {
-    char *base = SHARED_ARRAY(char);
+template <typename T, bool EXPERTS>
+DEVICE void tile_run(const struct cuda_matmul_args &args, const struct matmul_place &place, char *base) {
     char *w_tiles = base + MATMUL_X_TILES * MATMUL_TILE_BYTES;
     const uint32_t lane = lane_index(), warp = warp_index(), row_part = warp / 4 * 64,
                    output_part = warp % 4 * 32;
-    struct matmul_place place = {};
     T raw;
-    dependents_start();
-    dependency_wait();
-    if (!matmul_place_of(args, &place)) return;
     const shared_address x_shared = shared_of(base), w_shared = shared_of(w_tiles);
     float d[4][4][4];
     UNROLL
@@ -214,7 +239,7 @@ template <typename T> DEVICE void matmul_run(const struct cuda_matmul_args &args
     w_load(args, place, &raw, 0);
     UNROLL
     for (uint32_t i = 0; i < MATMUL_X_TILES - 1; i++) {
-        x_copy(args, place, x_shared + i * MATMUL_TILE_BYTES, i * MATMUL_COLUMNS);
+        x_copy<EXPERTS>(args, place, x_shared + i * MATMUL_TILE_BYTES, i * MATMUL_COLUMNS);
         copy_async_commit();
     }
     w_store(raw, 0, w_tiles);
@@ -224,7 +249,7 @@ template <typename T> DEVICE void matmul_run(const struct cuda_matmul_args &args
     for (uint32_t column = 0; column < args.columns; column += MATMUL_COLUMNS) {
         copy_async_wait<MATMUL_X_TILES - 2>();
         block_barrier(); /* these tiles are there, and nobody reads the last ones any more */
-        x_copy(args, place, x_shared + x_next * MATMUL_TILE_BYTES,
+        x_copy<EXPERTS>(args, place, x_shared + x_next * MATMUL_TILE_BYTES,
                column + (MATMUL_X_TILES - 1) * MATMUL_COLUMNS);
         copy_async_commit();
         const shared_address x = x_shared + x_tile * MATMUL_TILE_BYTES + row_part * 128,
@@ -240,10 +265,31 @@ template <typename T> DEVICE void matmul_run(const struct cuda_matmul_args &args
         w_tile ^= 1;
     }
     copy_async_wait<0>();
-    tile_store(args, place, place.row_first + row_part, place.output_first + output_part, d);
+    tile_store<EXPERTS>(args, place, place.row_first + row_part, place.output_first + output_part, d);
 }
 
-#define MATMUL_KERNEL(name, type, blocks) \
-    KERNEL(matmul_##name, cuda_matmul_args, 256, blocks) { matmul_run<type>(args); }
+template <typename T> DEVICE void matmul_run(const struct cuda_matmul_args &args) {
+    struct matmul_place place = {};
+    dependents_start();
+    dependency_wait();
+    if (rows_place(args, &place) && outputs_place(args, &place))
+        tile_run<T, false>(args, place, SHARED_ARRAY(char));
+}
+
+template <typename T> DEVICE void matmul_experts_run(const struct cuda_matmul_experts_args &args) {
+    char *base = SHARED_ARRAY(char);
+    struct matmul_place place = {};
+    dependents_start();
+    dependency_wait();
+    if (expert_place(args, &place, (struct expert_row *)(void *)(base + MATMUL_SHARED)) &&
+        outputs_place(args.matmul, &place))
+        tile_run<T, true>(args.matmul, place, base);
+}
+
+#define MATMUL_KERNEL(name, type, blocks)                                                   \
+    KERNEL(matmul_##name, cuda_matmul_args, 256, blocks) { matmul_run<type>(args); }        \
+    KERNEL(matmul_experts_##name, cuda_matmul_experts_args, 256, blocks) {                  \
+        matmul_experts_run<type>(args);                                                     \
+    }
 
 #endif

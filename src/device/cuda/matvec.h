@@ -50,6 +50,11 @@ template <typename T> DEVICE float piece_add(const struct unit &w, const struct 
 
 /* ---- which rows */
 
+/* Of a product with a stack of matrices: its expert, and which pick's it is. */
+struct expert_pick {
+    uint32_t expert, pick, expert_rows;
+};
+
 /* Of the round `group` of a block: the part, and the first row of this warp. */
 struct row_place {
     struct weight_planes weight;
@@ -91,10 +96,12 @@ template <int R> DEVICE uint32_t group_count(const struct cuda_matvec_args &args
 template <typename T, int R, int U> struct pieces {
     T raw[R][U];
     /* Rows from `row` on, the last one again where there are fewer; pieces from b0 on. */
-    DEVICE_MEMBER void load(const struct row_place &place, uint32_t blocks, uint32_t b0) {
+    DEVICE_MEMBER void load(const struct row_place &place, uint32_t blocks, uint32_t b0,
+                            struct expert_pick of = {0, 0, 0}) {
         UNROLL
         for (uint32_t r = 0; r < R; r++) {
-            const uint64_t first = (uint64_t)smaller(place.row + r, place.rows - 1) * blocks;
+            const uint64_t first =
+                ((uint64_t)of.expert * of.expert_rows + smaller(place.row + r, place.rows - 1)) * blocks;
             UNROLL
             for (uint32_t u = 0; u < U; u++) {
                 const uint32_t b = b0 + u * 32 + lane_index();
@@ -123,7 +130,8 @@ template <typename T, int R, int U> struct pieces {
 /* ---- outputs */
 
 template <int N, int R>
-DEVICE void outputs_store(float sums[R][N], const struct cuda_matvec_args &args, uint32_t group) {
+DEVICE void outputs_store(float sums[R][N], const struct cuda_matvec_args &args, uint32_t group,
+                          struct expert_pick of = {0, 0, 0}) {
     const uint32_t lane = lane_index();
     float mine = 0;
     UNROLL
@@ -143,8 +151,8 @@ DEVICE void outputs_store(float sums[R][N], const struct cuda_matvec_args &args,
     for (uint32_t i = 1; i < MATVEC_PARTS; i++)
         if (place.part == i)
             y_base = args.part[i].y, bias = args.part[i].bias, y_stride = args.part[i].y_stride;
-    float *y = at<float>(y_base) + (uint64_t)c * y_stride + row;
-    if (bias != 0) mine += at<float>(bias)[row];
+    float *y = at<float>(y_base) + (uint64_t)(of.pick + c) * y_stride + row;
+    if (bias != 0) mine += at<float>(bias)[(uint64_t)of.expert * of.expert_rows + row];
     *y = args.accumulate ? *y + mine : mine;
 }
 
@@ -183,7 +191,7 @@ DEVICE void pieces_add(const struct pieces<T, R, U> &w, const char *inputs, uint
 
 template <typename T, int N, int R, int U>
 DEVICE void matvec_loop(const struct cuda_matvec_args &args, const char *inputs, uint32_t input_stride,
-                        struct pieces<T, R, U> &w) {
+                        struct pieces<T, R, U> &w, struct expert_pick of = {0, 0, 0}) {
     struct row_place place = row_place_of<R>(args, block_x());
     const uint32_t blocks = args.columns / 32, groups = group_count<R>(args);
     float sums[R][N];
@@ -202,8 +210,8 @@ DEVICE void matvec_loop(const struct cuda_matvec_args &args, const char *inputs,
             group += grid_x();
             place = row_place_of<R>(args, group);
         }
-        if (group < groups) w.load(place, blocks, b0);
-        if (ends) outputs_store<N, R>(sums, args, group_now);
+        if (group < groups) w.load(place, blocks, b0, of);
+        if (ends) outputs_store<N, R>(sums, args, group_now, of);
     }
 }
 
@@ -214,6 +222,26 @@ template <typename T, int N, int U> DEVICE void matvec_run(const struct cuda_mat
         w.load(row_place_of<MATVEC_ROWS>(args, block_x()), args.columns / 32, 0);
     dependency_wait();
     matvec_loop<T, N, MATVEC_ROWS, U>(args, at<char>(args.input), args.input_stride, w);
+}
+
+/* ---- products with the experts of picks: a block has one pick, whose expert says which weights */
+
+DEVICE struct expert_pick expert_pick_of(const struct cuda_matvec_experts_args &args) {
+    return {at<uint32_t>(args.picks)[block_y()], block_y(), args.expert_rows};
+}
+DEVICE const char *expert_input(const struct cuda_matvec_experts_args &args) {
+    return at<char>(args.matvec.input) + (uint64_t)(block_y() / args.used) * args.matvec.input_stride;
+}
+
+template <typename T> DEVICE void matvec_experts_run(const struct cuda_matvec_experts_args &args) {
+    enum { U = 2 };
+    struct pieces<T, MATVEC_ROWS, U> w;
+    dependents_start();
+    dependency_wait(); /* what was picked */
+    const struct expert_pick of = expert_pick_of(args);
+    if (block_x() < group_count<MATVEC_ROWS>(args.matvec))
+        w.load(row_place_of<MATVEC_ROWS>(args.matvec, block_x()), args.matvec.columns / 32, 0, of);
+    matvec_loop<T, 1, MATVEC_ROWS, U>(args.matvec, expert_input(args), 0, w, of);
 }
 
 /* ---- the nodes of a decode step with the norm and the quantising inside: each block makes the input for
@@ -298,6 +326,9 @@ template <typename T> DEVICE void decode_gate_run(const struct cuda_decode_matve
     KERNEL(matvec_##type##_2, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 2, 1>(args); } \
     KERNEL(matvec_##type##_4, cuda_matvec_args, 256, 2) { matvec_run<type_##type, 4, 1>(args); } \
     KERNEL(matvec_##type##_8, cuda_matvec_args, 256, 1) { matvec_run<type_##type, 8, 1>(args); } \
+    KERNEL(matvec_experts_##type, cuda_matvec_experts_args, 256, 2) {                            \
+        matvec_experts_run<type_##type>(args);                                                   \
+    }                                                                                            \
     KERNEL(decode_norm_##type, cuda_decode_matvec_args, 256, 2) {                                \
         decode_norm_run<type_##type, norm_pieces>(args);                                         \
     }                                                                                            \

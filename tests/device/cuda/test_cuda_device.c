@@ -338,6 +338,200 @@ static void products_match(struct twin *twin) {
     }
 }
 
+/* ---- mixtures of experts ---- */
+
+enum { ROUTED_ROWS = 20, ROUTED_EXPERTS = 80, ROUTED_MAX = 10 };
+
+/* The same experts in the same order; weights are roundings of nearly the same numbers in double.  Of equal scores the
+ * first are picked, and a score that is no number picks experts that are there, with weights that are none. */
+static void route_check(struct twin *twin) {
+    const size_t groups = between(twin, 1, 4), size = between(twin, 1, ROUTED_EXPERTS / groups),
+                 experts = groups * size, kept = between(twin, 1, groups), rows = between(twin, 3, ROUTED_ROWS);
+    const size_t used = between(twin, 1, min_size(kept * size, ROUTED_MAX));
+    struct twin_floats scores, bias, picks, weights;
+    twin_floats_make(twin, &scores, MEMORY_SHARED, rows * experts, 3);
+    twin_floats_make(twin, &bias, MEMORY_DEVICE, experts, 0.3);
+    twin_floats_make(twin, &picks, MEMORY_SHARED, rows * used, 1);
+    twin_floats_make(twin, &weights, MEMORY_SHARED, rows * used, 1);
+    struct route_operation operation = {.router = (enum router)random_below(&twin->random, 3),
+                                        .row_count = rows,
+                                        .expert_count = experts,
+                                        .used = used,
+                                        .group_count = groups,
+                                        .groups_used = kept,
+                                        .normalises = random_below(&twin->random, 2) == 0,
+                                        .scale = random_below(&twin->random, 2) ? 1.0f : 2.5f};
+    const bool has_bias = random_below(&twin->random, 2) == 0;
+    twin_synchronize(twin);
+    for (size_t on = 0; on < TWINS; on++) {
+        float *host = span_host(twin_span(&scores, on));
+        for (size_t i = 0; i < experts; i++) host[experts + i] = 0.5f;
+        host[2 * experts + experts / 2] = NAN;
+        operation.scores = twin_span(&scores, on);
+        if (has_bias) operation.bias = twin_span(&bias, on);
+        operation.picks = twin_span(&picks, on);
+        operation.weights = twin_span(&weights, on);
+        twin_operations(twin, on)->route(twin->stream[on], &operation);
+    }
+    twin_floats_read(twin, &picks), twin_floats_read(twin, &weights);
+    for (size_t i = 0; i < rows * used; i++) {
+        const float found = weights.after[TWIN_CUDA][i], want = weights.after[TWIN_CPU][i];
+        uint32_t pick[TWINS];
+        for (size_t on = 0; on < TWINS; on++) memcpy(&pick[on], &picks.after[on][i], sizeof pick[on]);
+        assert_true(pick[TWIN_CUDA] < experts);
+        if (i / used == 2) {
+            assert_true(operation.router != ROUTER_SOFTMAX || isnan(found));
+            continue;
+        }
+        if (pick[TWIN_CUDA] != pick[TWIN_CPU])
+            fail_msg("router %d, %zu experts in %zu groups: row %zu picks %u, the cpu %u", (int)operation.router,
+                     experts, groups, i / used, pick[TWIN_CUDA], pick[TWIN_CPU]);
+        check_near(found, want, 2 * EPS * fabs((double)want), "router %d: weight %zu", (int)operation.router, i);
+    }
+    twin_floats_free(twin, &scores), twin_floats_free(twin, &bias);
+    twin_floats_free(twin, &picks), twin_floats_free(twin, &weights);
+}
+
+struct experts_rig {
+    struct twin_weight stacks[EXPERT_GROUP_MAX];
+    struct twin_floats x, y[EXPERT_GROUP_MAX], biases[EXPERT_GROUP_MAX], mix;
+    struct buffer picks[TWINS];
+    uint32_t *pick;
+    size_t columns, outputs, experts, used, count;
+    bool per_pick, is_mixed;
+};
+
+static void experts_make(struct twin *twin, struct experts_rig *rig, size_t rows) {
+    static size_t turns[2]; /* all types both ways, whatever is drawn */
+    const bool is_many = rows > CUDA_MATVEC_ROWS;
+    const enum tensor_type type = TYPES[turns[is_many]++ % TYPES_ALL];
+    const size_t block = tensor_type_info(type)->block_elements;
+    rig->columns = block > 64 ? block : 64;
+    rig->experts = between(twin, 2, is_many ? 5 : TWIN_STACK_MAX);
+    rig->used = between(twin, 1, 4);
+    rig->outputs = turns[is_many] % 8 == 0 ? between(twin, 129, 140) : between(twin, 1, 40);
+    rig->is_mixed = random_below(&twin->random, 2) == 0;
+    rig->per_pick = random_below(&twin->random, 2) == 0;
+    rig->count = rig->is_mixed ? 1 : between(twin, 1, 2);
+    const size_t picks = rows * rig->used;
+    const bool is_crowded = random_below(&twin->random, 3) == 0; /* one expert has nearly all */
+    rig->pick = malloc(picks * sizeof *rig->pick);
+    for (size_t i = 0; i < picks; i++)
+        rig->pick[i] = is_crowded && i % 11 != 0 ? 1 : (uint32_t)random_below(&twin->random, rig->experts);
+    twin_upload(twin, rig->picks, rig->pick, picks * sizeof *rig->pick);
+    twin_floats_make(twin, &rig->x, MEMORY_DEVICE, picks * (rig->columns + 4), 1);
+    twin_floats_make(twin, &rig->mix, MEMORY_DEVICE, picks, 1);
+    for (size_t j = 0; j < rig->count; j++) {
+        const bool is_other = j > 0 && random_below(&twin->random, 3) == 0;
+        twin_stack_make(twin, &rig->stacks[j], is_other ? TENSOR_F16 : type, rig->experts,
+                        rig->experts * rig->outputs, rig->columns);
+        twin_floats_make(twin, &rig->y[j], MEMORY_DEVICE, picks * (rig->outputs + j), 1);
+        twin_floats_make(twin, &rig->biases[j], MEMORY_DEVICE, rig->experts * rig->outputs, 1);
+    }
+}
+
+static void experts_free(struct twin *twin, struct experts_rig *rig) {
+    for (size_t j = 0; j < rig->count; j++) {
+        twin_weight_free(twin, &rig->stacks[j]);
+        twin_floats_free(twin, &rig->y[j]), twin_floats_free(twin, &rig->biases[j]);
+    }
+    twin_floats_free(twin, &rig->x), twin_floats_free(twin, &rig->mix);
+    twin_release(twin, rig->picks);
+    free(rig->pick);
+}
+
+/* Of rows from `first` on, into y from its beginning on. */
+static void experts_put(struct twin *twin, struct experts_rig *rig, size_t on, size_t first, size_t rows) {
+    const size_t x_first = rig->per_pick ? first * rig->used : first;
+    struct matmul_experts_operation operation = {
+        .x = span_floats(twin_span(&rig->x, on), x_first * (rig->columns + 4)),
+        .x_stride = rig->columns + 4,
+        .per_pick = rig->per_pick,
+        .row_count = rows,
+        .expert_count = rig->experts,
+        .used = rig->used,
+        .picks = span_of(&rig->picks[on], first * rig->used * sizeof(uint32_t)),
+        .weight_count = rig->count};
+    if (rig->is_mixed) operation.mix = span_floats(twin_span(&rig->mix, on), first * rig->used);
+    for (size_t j = 0; j < rig->count; j++) {
+        operation.weights[j] = &rig->stacks[j].on[on];
+        if (j != 1) operation.biases[j] = twin_span(&rig->biases[j], on);
+        operation.y[j] = twin_span(&rig->y[j], on);
+        operation.y_stride[j] = rig->outputs + j;
+    }
+    twin_operations(twin, on)->matmul_experts(twin->stream[on], &operation);
+}
+
+static void experts_compare(const struct experts_rig *rig, size_t rows) {
+    const size_t each = rig->is_mixed ? rig->used : 1; /* products of an output */
+    for (size_t j = 0; j < rig->count; j++) {
+        const struct twin_floats *y = &rig->y[j];
+        const struct matrix *matrix = &rig->stacks[j].on[0].matrix;
+        const size_t stride = rig->outputs + j, y_rows = rows * rig->used / each;
+        for (size_t i = 0; i < y->count; i++) {
+            const size_t row = i / stride, output = i % stride;
+            double bound = 4 * EPS * (8 + fabs((double)y->before[i])) * (double)each;
+            if (row >= y_rows || output >= rig->outputs) { /* nothing else is written */
+                assert_true(y->after[TWIN_CUDA][i] == y->before[i]);
+                continue;
+            }
+            for (size_t p = row * each; p < (row + 1) * each; p++) {
+                const size_t input = rig->per_pick ? p : p / rig->used;
+                const double share = rig->is_mixed ? fabs((double)rig->mix.before[p]) : 1;
+                bound += share * product_bound(rig->x.before + input * (rig->columns + 4),
+                                               rig->stacks[j].values +
+                                                   (rig->pick[p] * rig->outputs + output) * rig->columns,
+                                               rig->columns, is_plain(matrix->type), rows > CUDA_MATVEC_ROWS);
+                bound += share * 8 * EPS * 8;
+            }
+            check_near(y->after[TWIN_CUDA][i], y->after[TWIN_CPU][i], bound,
+                       "%s, %zu rows, %zu of %zu experts%s%s: row %zu, output %zu",
+                       tensor_type_info(matrix->type)->name, rows, rig->used, rig->experts,
+                       rig->per_pick ? ", an input a pick" : "", rig->is_mixed ? ", mixed" : "", row, output);
+        }
+    }
+}
+
+/* Fewer rows, as long as they go the same way, have the bits that they had among all. */
+static void experts_cut(struct twin *twin, struct experts_rig *rig, size_t rows) {
+    const size_t first = rows > CUDA_MATVEC_ROWS ? random_below(&twin->random, rows - CUDA_MATVEC_ROWS)
+                                                 : random_below(&twin->random, rows);
+    const size_t y_first = rig->is_mixed ? first : first * rig->used;
+    const size_t y_rows = rig->is_mixed ? rows - first : (rows - first) * rig->used;
+    for (size_t j = 0; j < rig->count; j++) {
+        const size_t stride = rig->outputs + j;
+        /* what was there before, for sums to be added to */
+        twin_operations(twin, TWIN_CUDA)
+            ->upload(twin->stream[TWIN_CUDA], twin_span(&rig->y[j], TWIN_CUDA),
+                     rig->y[j].before + y_first * stride, y_rows * stride * sizeof(float));
+    }
+    experts_put(twin, rig, TWIN_CUDA, first, rows - first);
+    for (size_t j = 0; j < rig->count; j++) {
+        const size_t stride = rig->outputs + j;
+        float *cut = malloc(y_rows * stride * sizeof *cut);
+        twin_operations(twin, TWIN_CUDA)
+            ->download(twin->stream[TWIN_CUDA], cut, twin_span(&rig->y[j], TWIN_CUDA),
+                       y_rows * stride * sizeof *cut);
+        twin_synchronize(twin);
+        assert_memory_equal(cut, rig->y[j].after[TWIN_CUDA] + y_first * stride, y_rows * stride * sizeof *cut);
+        free(cut);
+    }
+}
+
+static void experts_match(struct twin *twin) {
+    static const size_t rows[] = {1, 9, 3, 60, 8, 11, 2, 30, 4, 150, 1, 20, 5, 10, 7, 45};
+    for (size_t i = 0; i < 8; i++) route_check(twin);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct experts_rig rig;
+        experts_make(twin, &rig, rows[i]);
+        for (size_t on = 0; on < TWINS; on++) experts_put(twin, &rig, on, 0, rows[i]);
+        for (size_t j = 0; j < rig.count; j++) twin_floats_read(twin, &rig.y[j]);
+        experts_compare(&rig, rows[i]);
+        experts_cut(twin, &rig, rows[i]);
+        experts_free(twin, &rig);
+    }
+}
+
 /* ---- attention ---- */
 
 enum { ITEMS = 3, CHUNKS = 6 };
@@ -680,6 +874,7 @@ static void with_seeds(void (*test)(struct twin *twin)) {
 
 static void test_rows(void **state) { (void)state, with_seeds(rows_match); }
 static void test_products(void **state) { (void)state, with_seeds(products_match); }
+static void test_experts(void **state) { (void)state, with_seeds(experts_match); }
 static void test_attention(void **state) { (void)state, with_seeds(attention_matches); }
 static void test_streams(void **state) { (void)state, with_seeds(streams_work); }
 
@@ -689,6 +884,7 @@ int main(void) {
         return 77;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_products),
+                                       cmocka_unit_test(test_experts),
                                        cmocka_unit_test(test_attention), cmocka_unit_test(test_streams)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,22 +106,24 @@ static inline void twin_floats_free(struct twin *twin, struct twin_floats *float
     free(floats->before);
 }
 
-/* A weight on both, and its values. */
+/* A weight on both, and its values; a stack of matrices has that many scales. */
+enum { TWIN_STACK_MAX = 12 };
 struct twin_weight {
     struct weight on[TWINS];
-    float *values; /* [rows][columns] */
-    float scale;   /* of NVFP4 */
+    float *values;                /* [rows][columns] */
+    float scales[TWIN_STACK_MAX]; /* of NVFP4 */
 };
 
-static inline void twin_weight_make(struct twin *twin, struct twin_weight *weight, enum tensor_type type,
-                                    size_t rows, size_t columns) {
+static inline void twin_stack_make(struct twin *twin, struct twin_weight *weight, enum tensor_type type,
+                                   size_t count, size_t rows, size_t columns) {
     struct convert_kernels convert;
     struct error error;
     uint64_t row_bytes;
     const enum memory_kind kind = random_below(&twin->random, 2) ? MEMORY_DEVICE : MEMORY_SHARED;
     convert_kernels_init(&convert, 0);
     assert_true(tensor_row_bytes(type, columns, &row_bytes));
-    weight->scale = (float)(3 + random_double(&twin->random));
+    assert_true(count <= TWIN_STACK_MAX && rows % count == 0);
+    for (size_t i = 0; i < count; i++) weight->scales[i] = (float)(3 + random_double(&twin->random));
     uint8_t *data = malloc(rows * (size_t)row_bytes);
     weight->values = malloc(rows * columns * sizeof(float));
     for (size_t r = 0; r < rows; r++) {
@@ -132,14 +134,20 @@ static inline void twin_weight_make(struct twin *twin, struct twin_weight *weigh
         else
             weight_fill(&twin->random, type, WEIGHT_RANDOM, data + r * row_bytes, columns);
         convert.dequantize[type](data + r * row_bytes, row, columns);
-        for (size_t c = 0; c < columns && type == TENSOR_NVFP4; c++) row[c] *= weight->scale;
+        for (size_t c = 0; c < columns && type == TENSOR_NVFP4; c++)
+            row[c] *= weight->scales[r / (rows / count)];
     }
     for (size_t on = 0; on < TWINS; on++) {
         weight->on[on] =
             (struct weight){.matrix = {type, data, rows, columns, (size_t)row_bytes}, .kind = kind};
-        if (type == TENSOR_NVFP4) weight->on[on].scale = &weight->scale;
+        if (type == TENSOR_NVFP4) weight->on[on].scale = weight->scales, weight->on[on].scale_count = count;
         assert_ok(twin_operations(twin, on)->weight_load(twin->device[on], &weight->on[on], &error), error);
     }
+}
+
+static inline void twin_weight_make(struct twin *twin, struct twin_weight *weight, enum tensor_type type,
+                                    size_t rows, size_t columns) {
+    twin_stack_make(twin, weight, type, 1, rows, columns);
 }
 
 static inline void twin_weight_free(struct twin *twin, struct twin_weight *weight) {

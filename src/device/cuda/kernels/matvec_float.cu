@@ -40,17 +40,16 @@ template <bool BFLOAT> struct type_16 {
 using type_f16 = type_16<false>;
 using type_bf16 = type_16<true>;
 
-template <typename T, int N, int U> DEVICE void float_run(const struct cuda_matvec_args &args) {
+/* w: the first pieces. */
+template <typename T, int N, int U>
+DEVICE void float_loop(const struct cuda_matvec_args &args, const char *inputs,
+                       struct pieces<T, MATVEC_ROWS, U> &w, struct expert_pick of = {0, 0, 0}) {
     const uint32_t eights = args.columns / 8, groups = group_count<MATVEC_ROWS>(args);
-    struct pieces<T, MATVEC_ROWS, U> w;
     float sums[MATVEC_ROWS][N];
     UNROLL
     for (uint32_t r = 0; r < MATVEC_ROWS; r++) UNROLL
     for (uint32_t c = 0; c < N; c++) sums[r][c] = 0;
     uint32_t group = block_x(), b0 = 0;
-    dependents_start();
-    if (group < groups) w.load(row_place_of<MATVEC_ROWS>(args, group), eights, 0);
-    dependency_wait();
     ROLLED
     while (group < groups) {
         UNROLL
@@ -59,8 +58,7 @@ template <typename T, int N, int U> DEVICE void float_run(const struct cuda_matv
             UNROLL
             for (uint32_t c = 0; c < N; c++) {
                 const struct f32x4 *x =
-                    (const struct f32x4 *)(at<char>(args.input) +
-                                           smaller(c, args.input_count - 1) * args.input_stride) +
+                    (const struct f32x4 *)(inputs + smaller(c, args.input_count - 1) * args.input_stride) +
                     b * 2;
                 const struct f32x4 low = x[0], high = x[1];
                 const float values[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -77,16 +75,38 @@ template <typename T, int N, int U> DEVICE void float_run(const struct cuda_matv
         b0 += 32 * U;
         const bool ends = b0 >= eights;
         if (ends) b0 = 0, group += grid_x();
-        if (group < groups) w.load(row_place_of<MATVEC_ROWS>(args, group), eights, b0);
-        if (ends) outputs_store<N, MATVEC_ROWS>(sums, args, group_now);
+        if (group < groups) w.load(row_place_of<MATVEC_ROWS>(args, group), eights, b0, of);
+        if (ends) outputs_store<N, MATVEC_ROWS>(sums, args, group_now, of);
     }
+}
+
+template <typename T, int N, int U> DEVICE void float_run(const struct cuda_matvec_args &args) {
+    struct pieces<T, MATVEC_ROWS, U> w;
+    dependents_start();
+    if (block_x() < group_count<MATVEC_ROWS>(args))
+        w.load(row_place_of<MATVEC_ROWS>(args, block_x()), args.columns / 8, 0);
+    dependency_wait();
+    float_loop<T, N, U>(args, at<char>(args.input), w);
+}
+
+template <typename T, int U> DEVICE void float_experts_run(const struct cuda_matvec_experts_args &args) {
+    struct pieces<T, MATVEC_ROWS, U> w;
+    dependents_start();
+    dependency_wait(); /* what was picked */
+    const struct expert_pick of = expert_pick_of(args);
+    if (block_x() < group_count<MATVEC_ROWS>(args.matvec))
+        w.load(row_place_of<MATVEC_ROWS>(args.matvec, block_x()), args.matvec.columns / 8, 0, of);
+    float_loop<T, 1, U>(args.matvec, expert_input(args), w, of);
 }
 
 #define FLOAT_KERNELS(type, one)                                                                  \
     KERNEL(matvec_##type##_1, cuda_matvec_args, 256, 2) { float_run<type_##type, 1, one>(args); } \
     KERNEL(matvec_##type##_2, cuda_matvec_args, 256, 2) { float_run<type_##type, 2, 1>(args); }   \
     KERNEL(matvec_##type##_4, cuda_matvec_args, 256, 2) { float_run<type_##type, 4, 1>(args); }   \
-    KERNEL(matvec_##type##_8, cuda_matvec_args, 256, 1) { float_run<type_##type, 8, 1>(args); }
+    KERNEL(matvec_##type##_8, cuda_matvec_args, 256, 1) { float_run<type_##type, 8, 1>(args); }   \
+    KERNEL(matvec_experts_##type, cuda_matvec_experts_args, 256, 2) {                             \
+        float_experts_run<type_##type, one>(args);                                                \
+    }
 
 FLOAT_KERNELS(f32, 1)
 FLOAT_KERNELS(f16, 2)
