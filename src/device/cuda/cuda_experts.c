@@ -3,13 +3,11 @@
  *
  * Products, as a matmul's (cuda_products.c): those of few rows by matvec, a pick at a time; those of more sorted by
  * expert, in tiles of one expert each, by the tensor cores.  Weights in RAM are read in place, since a copy would have
- * all experts.  Products that are mixed go through scratch, in slices of outputs that bound it, and are added in the
+ * all experts.  Products that are mixed go through scratch, of many rows in slices of outputs, and are added in the
  * order of the picks: a row's bits depend neither on the other rows nor on where its picks lie among theirs. */
 #include "base/assert.h"
 #include "base/checked.h"
 #include "device/cuda/cuda_products.h"
-
-enum { MIXED_BYTES = 32 << 20 /* of products at once, but for the least slice */ };
 
 _Static_assert((int)ROUTE_PICKS == (int)ROUTE_USED_MAX && (int)ROUTE_GROUPS == (int)ROUTE_GROUPS_MAX,
                "what a row may pick");
@@ -66,8 +64,8 @@ static bool take_places(struct experts_run *run) {
         inputs->bytes = cuda_scratch_add(&used, (size_t)inputs->row_count * input_row_bytes(inputs->columns));
     }
     if (span_exists(run->operation->mix)) {
-        const size_t fit = MIXED_BYTES / sizeof(float) / run->pick_count / MATMUL_OUTPUTS * MATMUL_OUTPUTS;
-        run->slice = (uint32_t)min_size(max_size(fit, MATMUL_OUTPUTS), expert_rows(run, 0));
+        const size_t rows = expert_rows(run, 0); /* slices as wide as the inputs: they take about as much */
+        run->slice = (uint32_t)(run->many ? min_size(align_up(inputs->columns, MATMUL_OUTPUTS), rows) : rows);
         run->mixed = cuda_scratch_add(&used, (size_t)run->pick_count * run->slice * sizeof(float));
     }
     const uint64_t base = cuda_scratch(run->stream, used);
