@@ -231,6 +231,10 @@ DEVICE void tile_run(const struct cuda_matmul_args &args, const struct matmul_pl
     char *w_tiles = base + MATMUL_X_TILES * MATMUL_TILE_BYTES;
     const uint32_t lane = lane_index(), warp = warp_index(), row_part = warp / 4 * 64,
                    output_part = warp % 4 * 32;
+    /* Tiles of experts are often not full: some warps have nothing but the weights, which are everyone's.  Where all
+     * are, a branch would part the products from what goes on between them. */
+    const bool multiplies = !EXPERTS || (place.row_first + row_part < place.row_end &&
+                                         place.output_first + output_part < place.part.rows);
     T raw;
     const shared_address x_shared = shared_of(base), w_shared = shared_of(w_tiles);
     float d[4][4][4];
@@ -254,12 +258,12 @@ DEVICE void tile_run(const struct cuda_matmul_args &args, const struct matmul_pl
         copy_async_commit();
         const shared_address x = x_shared + x_tile * MATMUL_TILE_BYTES + row_part * 128,
                              w = w_shared + w_tile * MATMUL_TILE_BYTES + output_part * 128;
-        tile_multiply(x, w, 0, lane, d);
+        if (multiplies) tile_multiply(x, w, 0, lane, d);
         w_store(raw, column + MATMUL_COLUMNS, w_tiles + (w_tile ^ 1) * MATMUL_TILE_BYTES);
-        tile_multiply(x, w, 1, lane, d);
+        if (multiplies) tile_multiply(x, w, 1, lane, d);
         w_load(args, place, &raw, column + 2 * MATMUL_COLUMNS);
-        tile_multiply(x, w, 2, lane, d);
-        tile_multiply(x, w, 3, lane, d);
+        if (multiplies) tile_multiply(x, w, 2, lane, d);
+        if (multiplies) tile_multiply(x, w, 3, lane, d);
         x_tile = x_tile == MATMUL_X_TILES - 1 ? 0 : x_tile + 1;
         x_next = x_next == MATMUL_X_TILES - 1 ? 0 : x_next + 1;
         w_tile ^= 1;
