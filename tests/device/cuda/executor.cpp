@@ -116,12 +116,12 @@ struct machine {
     char barrier_sync, start_sync, end_sync; /* addresses that ThreadSanitizer is told of */
 };
 
-thread_local executor_thread executor_now;
-static thread_local machine *machines[DEPTH_MAX];
-static thread_local uint32_t depth;
-static thread_local machine *m;
-static thread_local void (*preceding)(void *);
-static thread_local void *preceding_context;
+EXECUTOR_LOCAL executor_thread executor_now;
+static EXECUTOR_LOCAL machine *machines[DEPTH_MAX];
+static EXECUTOR_LOCAL uint32_t depth;
+static EXECUTOR_LOCAL machine *m;
+static EXECUTOR_LOCAL void (*preceding)(void *);
+static EXECUTOR_LOCAL void *preceding_context;
 
 static executor_entry *entries;
 static float half_values[65536];
@@ -183,10 +183,13 @@ static void fibre_wait(executor_site site) {
     context_switch(&f->stack, &m->scheduler);
 }
 
-static void fibre_wake(uint32_t index) {
-    if (m->ready[index / 32] == 0) m->ready_warps[m->ready_warp_count++] = index / 32;
-    m->ready[index / 32] |= 1u << index % 32;
+static void lanes_wake(uint32_t warp, uint32_t lanes) {
+    if (m->ready[warp] == 0 && lanes != 0) m->ready_warps[m->ready_warp_count++] = warp;
+    m->ready[warp] |= lanes;
 }
+static void fibre_wake(uint32_t index) { lanes_wake(index / 32, 1u << index % 32); }
+/* All that wait but this one, which goes on. */
+static void warp_wake(uint32_t warp) { lanes_wake(warp, warp == m->now / 32 ? ~(1u << m->now % 32) : ~0u); }
 
 /* A lane of the favoured warp, at random: a warp that runs far ahead of the others shows what does not wait
  * for them, lanes out of order what relies on their order.  Now and then another warp is favoured. */
@@ -194,9 +197,8 @@ static uint32_t fibre_pick() {
     if (m->ready[m->favoured] == 0 || random_draw(64) == 0)
         m->favoured = m->ready_warps[random_draw(m->ready_warp_count)];
     const uint32_t w = m->favoured;
-    uint32_t left = m->ready[w];
-    for (uint32_t skip = random_draw((uint32_t)__builtin_popcount(left)); skip > 0; skip--) left &= left - 1;
-    const uint32_t lane = (uint32_t)__builtin_ctz(left);
+    const uint32_t left = m->ready[w], from = random_draw(32); /* the first that is ready, from there on */
+    const uint32_t lane = (from + (uint32_t)__builtin_ctz(left >> from | left << (32 - from) % 32)) % 32;
     m->ready[w] &= ~(1u << lane);
     if (m->ready[w] == 0) {
         uint32_t i = 0;
@@ -330,8 +332,7 @@ void executor_barrier(const char *file, int line) {
         fibre_wait({file, line});
     } else {
         m->barrier_arrived = 0;
-        for (uint32_t i = 0; i < m->thread_count; i++)
-            if (i != m->now) fibre_wake(i);
+        for (uint32_t i = 0; i < m->thread_count / 32; i++) warp_wake(i);
     }
     acquire(&m->barrier_sync);
 }
@@ -352,21 +353,23 @@ static bool warp_meet(warp *w, int kind, executor_site site) {
 
 static void warp_leave(warp *w) {
     w->arrived = 0;
-    const uint32_t first = m->now / 32 * 32;
-    for (uint32_t i = first; i < first + 32; i++)
-        if (i != m->now) fibre_wake(i);
+    warp_wake(m->now / 32);
 }
 
 static void lanes_exchange(warp *w, int kind) {
-    uint32_t ballot = 0;
-    for (uint32_t i = 0; i < 32; i++) ballot |= (w->value[i] != 0) << i;
+    if (kind == EXECUTOR_BALLOT) {
+        uint32_t ballot = 0;
+        for (uint32_t i = 0; i < 32; i++) ballot |= (uint32_t)(w->value[i] != 0) << i;
+        for (uint32_t &result : w->result) result = ballot;
+        return;
+    }
     for (uint32_t i = 0; i < 32; i++) {
         const uint32_t operand = w->operand[i];
         const uint32_t from = kind == EXECUTOR_XOR   ? (i ^ operand) & 31
                               : kind == EXECUTOR_GET ? operand & 31
                               : i >= operand         ? i - operand
                                                      : i;
-        w->result[i] = kind == EXECUTOR_BALLOT ? ballot : w->value[from];
+        w->result[i] = w->value[from];
     }
 }
 
@@ -442,8 +445,12 @@ void executor_matrix_load(uint32_t *r, const char *row, bool turned, const char 
     warp_leave(w);
 }
 
+/* Eight sums at once, each in the order of k. */
+typedef float eight __attribute__((vector_size(32)));
+
 static void multiply_all(warp *w) {
-    float a[16][16], b[8][16];
+    float a[16][16];
+    alignas(32) float b[16][8], sums[16][8];
     for (uint32_t lane = 0; lane < 32; lane++) {
         const uint32_t g = lane / 4, t = lane % 4, *words = (const uint32_t *)w->source[lane];
         const uint32_t columns[2] = {w->value[lane], w->operand[lane]};
@@ -451,16 +458,17 @@ static void multiply_all(warp *w) {
             for (uint32_t i = 0; i < 4; i++)
                 a[g + i % 2 * 8][t * 2 + e + i / 2 * 8] = half_values[words[i] >> 16 * e & 0xffff];
             for (uint32_t i = 0; i < 2; i++)
-                b[g][t * 2 + e + i * 8] = half_values[columns[i] >> 16 * e & 0xffff];
+                b[t * 2 + e + i * 8][g] = half_values[columns[i] >> 16 * e & 0xffff];
         }
     }
+    for (uint32_t row = 0; row < 16; row++) {
+        eight sum = {0, 0, 0, 0, 0, 0, 0, 0};
+        for (uint32_t k = 0; k < 16; k++) sum += a[row][k] * *(const eight *)b[k];
+        *(eight *)sums[row] = sum;
+    }
     for (uint32_t lane = 0; lane < 32; lane++)
-        for (uint32_t i = 0; i < 4; i++) {
-            const uint32_t row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-            float sum = 0;
-            for (uint32_t k = 0; k < 16; k++) sum += a[row][k] * b[column][k];
-            ((float *)w->target[lane])[i] += sum;
-        }
+        for (uint32_t i = 0; i < 4; i++)
+            ((float *)w->target[lane])[i] += sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
 }
 
 static void multiply_bytes_all(warp *w) {

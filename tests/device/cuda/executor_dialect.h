@@ -38,7 +38,10 @@ struct executor_site {
 #define AND_HERE  , HERE
 #define PASS_HERE , file, line
 
-extern thread_local struct executor_thread {
+/* Every word of a kernel asks where it is: a thread's own memory without a call, also in the fake driver's library. */
+#define EXECUTOR_LOCAL __attribute__((tls_model("initial-exec"))) thread_local
+
+extern EXECUTOR_LOCAL struct executor_thread {
     uint32_t index;             /* in the block */
     uint32_t block[3], grid[3]; /* of this launch */
 } executor_now;
