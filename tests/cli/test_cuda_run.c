@@ -86,8 +86,8 @@ static void test_faults(void **state) {
     expect_failure("memory=2M", "cuda", NULL, 5, "weights: cuda: ");
     expect_failure("memory=2M", "cuda", NULL, 5, "layers it has room for 0: -ngl 0");
     expect_failure("memory=13M", "cuda", NULL, 5, "of 13.00 MiB are free, device memory of");
-    expect_failure("seed=1", "cuda", "--preset=meanstd", 1,
-                   "select=meanstd: the cuda device cannot choose so: try --preset full");
+    expect_failure("seed=1", "cuda", "--preset=hata", 1,
+                   "select=hash: the cuda device cannot choose so: try --preset full");
     expect_failure("seed=1", "cuda", "--weights-host=1M", 1,
                    "--weights-host: this device holds all weights itself");
 }

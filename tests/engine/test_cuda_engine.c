@@ -20,6 +20,7 @@
 #include "seed.h"
 
 #define CHOOSES            "planes=1,page=8,sinks=8,recent=64,dense=0"
+#define CHOOSES_PAGES      "page=16,sinks=16,recent=40,dense=0"
 #define CHOOSES_BEHIND_ONE "planes=1,page=8,sinks=8,recent=64,dense=1"
 enum { LAYERS_MAX = 4, KV_HEADS_MAX = 4 };
 enum { PROMPT = 110, STEPS = 4, DOCUMENT = 330, CONTEXT = 512, BLOCK = 48, CPU = 0, CUDA = 1, BOTH = 2 };
@@ -331,20 +332,20 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
     return all;
 }
 
-/* A step that chooses, where all KV is on the card, and in RAM behind slots. */
-static void choosing_graphs_check(bool in_ram) {
+/* A step that chooses, where all KV is on the card, and in RAM behind slots.  nodes: of a layer, that choose and build
+ * what is chosen by. */
+static void choosing_graphs_check(const char *preset, const char *settings, uint64_t nodes, bool in_ram) {
     struct rig rig;
     struct tiny_model tiny = tiny_model_default("qwen3");
     uint64_t kernels, kernels_apart;
     tiny.type = TENSOR_Q8_0;
     tiny.head_dimension = 32;
     rig_open(&rig, &tiny, test_seed(53) + in_ram);
-    struct plan plan = plan_with(&rig, "hata", "planes=1,page=8,sinks=8,recent=16,dense=0", "64", KV_F16);
+    struct plan plan = plan_with(&rig, preset, settings, "64", KV_F16);
     if (in_ram) plan.rows_in_host = true, plan.unit_bytes = 300 << 10;
     float *found = graph_steps(&rig, &plan, false, &kernels),
           *expected = graph_steps(&rig, &plan, true, &kernels_apart);
-    /* A layer's seven; codes of keys; queries, scores and choice; and fetching. */
-    assert_int_equal(kernels, (7 + 1 + 3 + in_ram) * tiny.layer_count + 3);
+    assert_int_equal(kernels, (7 + nodes + in_ram) * tiny.layer_count + 3); /* and fetching */
     assert_true(kernels_apart > kernels);
     assert_memory_equal(found, expected, 2 * GRAPH_STEPS * 3 * rig.width * sizeof *found);
     free(found), free(expected);
@@ -354,8 +355,11 @@ static void choosing_graphs_check(bool in_ram) {
 
 static void graphs_that_choose_give_the_bits_of_their_operations(void **state) {
     (void)state;
-    if (test_takes_next()) choosing_graphs_check(false);
-    if (test_takes_next()) choosing_graphs_check(true);
+    static const char codes[] = "planes=1,page=8,sinks=8,recent=16,dense=0";
+    /* codes of keys; queries, scores and choice.  Pages; scores and choice. */
+    if (test_takes_next()) choosing_graphs_check("hata", codes, 4, false);
+    if (test_takes_next()) choosing_graphs_check("hata", codes, 4, true);
+    if (test_takes_next()) choosing_graphs_check("meanstd", "page=16,sinks=16,recent=16,dense=0", 3, true);
 }
 
 static void graphs_give_the_bits_of_their_operations(void **state) {
@@ -518,8 +522,10 @@ static void keep_chosen(void *context, const struct select_event *event) {
  * of sequences together. */
 static void choices_match(void **state) {
     (void)state;
-    static const char *const planes[] = {CHOOSES, "planes=4,page=8,sinks=8,recent=64,dense=0"};
-    for (size_t n = 0; n < 2; n++) {
+    static const char *const presets[][2] = {{"hata", CHOOSES},
+                                             {"hata", "planes=4,page=8,sinks=8,recent=64,dense=0"},
+                                             {"meanstd", CHOOSES_PAGES}};
+    for (size_t n = 0; n < sizeof presets / sizeof presets[0]; n++) {
         struct rig rig;
         struct tiny_model tiny = tiny_model_default("llama");
         static struct chosen chosen[BOTH];
@@ -527,7 +533,7 @@ static void choices_match(void **state) {
         if (!test_takes_next()) continue;
         tiny.head_dimension = 32;
         rig_open(&rig, &tiny, test_seed(71) + n);
-        struct plan plan = plan_with(&rig, "hata", planes[n], "160", KV_F16);
+        struct plan plan = plan_with(&rig, presets[n][0], presets[n][1], "160", KV_F16);
         for (size_t on = 0; on < BOTH; on++) {
             struct engine *engine;
             struct sequence *sequences[2];
@@ -560,7 +566,7 @@ static void choices_match(void **state) {
         assert_true((double)same >= 0.95 * (double)chosen[CPU].count); /* near-ties of products in halves */
         for (size_t i = 0; i < 3; i++)
             logits_check(logits_of[CUDA] + i * rig.width, logits_of[CPU] + i * rig.width, rig.width, 0.1,
-                         planes[n], i);
+                         presets[n][1], i);
         free(logits_of[CPU]), free(logits_of[CUDA]);
         plan_deinit(&plan);
         rig_close(&rig);

@@ -27,7 +27,7 @@ DEVICE struct cuda_list list_at(uint64_t lists, uint64_t limits, uint64_t index)
     const struct step_list now = at<struct step_list>(limits)[index];
     list.count = now.count;
     list.begin = now.candidate_begin, list.end = now.candidate_end;
-    list.picks = now.picks / UNIT_TOKENS;
+    list.picks = now.picks;
     return list;
 }
 

@@ -149,7 +149,7 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
     if (device == NULL) return error_set(error, STATUS_MEMORY, "cuda: out of memory");
     device->device = (struct device){.operations = &CUDA_OPERATIONS,
                                      .name = "cuda",
-                                     .key_indexes = 1U << KEY_INDEX_LEVEL,
+                                     .key_indexes = 1U << KEY_INDEX_LEVEL | 1U << KEY_INDEX_ABSTRACT,
                                      .chooses_by = cuda_chooses_by,
                                      .lacks_ranges = true,
                                      .lacks_labels = true,

@@ -167,7 +167,7 @@ void cuda_update_places(struct stream *stream, const struct update_places_operat
 void cuda_append(struct stream *stream, const struct append_operation *operation);
 void cuda_attend(struct stream *stream, const struct attend_operation *operation);
 
-/* ---- cuda_select.c ---- */
+/* ---- cuda_key_index.c, cuda_select.c ---- */
 
 bool cuda_chooses_by(const struct key_index_layout *layout, float alpha);
 void cuda_key_index_build(struct stream *stream, const struct key_index_build_operation *operation);

@@ -1,63 +1,14 @@
-/* key_index_build, choose, fetch and attend_rows: codes by level, units of 8 tokens (kernels/level). */
-#include <stdio.h>
+/* choose, fetch and attend_rows, of whole units. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/checked.h"
 #include "device/cuda/cuda_fused.h"
+#include "device/cuda/cuda_key_index.h"
 #include "device/cuda/cuda_rows_attend.h"
-#include "device/cuda/cuda_views.h"
 
-enum { SCORE_BYTES = 64 << 20 /* of scores and what comes with them; more rows wait */, HEAD_MAX = 256 };
-
-bool cuda_chooses_by(const struct key_index_layout *layout, float alpha) {
-    return layout->kind == KEY_INDEX_LEVEL && layout->unit_tokens == UNIT_TOKENS &&
-           layout->aggregate == SCORE_SOFTMAX && layout->sample_count == 0 && !layout->has_bounds &&
-           alpha == 0 && layout->level.dimension <= HEAD_MAX && layout->level.dimension % 32 == 0 &&
-           (layout->level.planes == 1 || layout->level.planes == 2 || layout->level.planes == 4);
-}
-
-/* ---- codes ---- */
-
-static size_t chunks_touched(const struct attend_item *item) {
-    const uint64_t end = item->position_first + item->row_count;
-    return (size_t)((end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS - item->position_first / KV_CHUNK_TOKENS);
-}
-
-void cuda_key_index_build(struct stream *stream, const struct key_index_build_operation *operation) {
-    const struct attend_item *items = operation->items;
-    const struct level_layout *level = &operation->layout->level;
-    struct staged_views views;
-    cuda_device_enter(stream->device);
-    if (cuda_rows_of(items, 0, operation->item_count) == 0) return;
-    if (!cuda_views_stage(stream, &views, items, operation->item_count, operation->step)) return;
-    char name[CUDA_KERNEL_NAME_MAX];
-    snprintf(name, sizeof name, "level_build_%zu", level->planes);
-    for (size_t first = 0, end; first < operation->item_count; first = end) {
-        size_t chunks = 0;
-        for (end = first; end < operation->item_count && items[end].view.pools == items[first].view.pools;
-             end++)
-            chunks = max_size(chunks, chunks_touched(&items[end]));
-        const struct cuda_level_build_args args = {
-            .step = views.card_head,
-            .items = views.card_items + first * sizeof(struct step_item),
-            .pools = views.card_pools + first * sizeof(struct cuda_pools),
-            .rows = stream->made != NULL ? views.card_rows + first * sizeof(struct step_row) : 0,
-            .rotation = cuda_address(operation->weights),
-            .shape = cuda_shape_of(items[0].view.layout),
-            .item_count = (uint32_t)(end - first),
-            .factors_offset = (uint32_t)level->factors_offset,
-            .center_offset = (uint32_t)level->center_offset,
-            .step_size = level_step(level->planes)};
-        cuda_work_launch(stream, name,
-                         (struct cuda_shape){(uint32_t)chunks, (uint32_t)operation->kv_head_count,
-                                             args.item_count, 256,
-                                             level_build_shared((uint32_t)level->dimension)},
-                         &args);
-    }
-    cuda_work_done(stream);
-}
+enum { SCORE_BYTES = 64 << 20 /* of scores and what comes with them; more rows wait */ };
 
 /* ---- rows with lists ---- */
 
@@ -94,32 +45,32 @@ static void listed_row(struct listed *listed, size_t index, const struct kv_view
 /* ---- choose ---- */
 
 struct choosing {
-    struct stream *stream;
-    const struct choose_operation *operation;
+    struct cuda_scoring scoring;
     struct listed listed;
-    uint32_t heads, kv_heads, group, query_bytes, unit_stride;
-    uint64_t queries, scores, keys, chosen; /* scratch */
-    size_t rows_max;                        /* at once */
+    uint32_t unit_tokens, score_heads;
+    uint64_t keys, chosen; /* scratch */
+    size_t rows_max;       /* at once */
 };
 
 static void lists_place(struct choosing *c) {
-    const struct choose_operation *operation = c->operation;
+    const struct choose_operation *operation = c->scoring.operation;
+    const size_t kv_heads = c->scoring.kv_heads;
     choose_place_lists(operation);
     for (size_t i = 0; i < operation->item_count; i++) {
         const struct select_item *item = &operation->items[i];
         const uint64_t candidates = item->candidate_end - item->candidate_begin;
-        ASSERT(item->kept == NULL && item->candidate_begin % UNIT_TOKENS == 0 &&
-               item->candidate_end % UNIT_TOKENS == 0);
+        ASSERT(item->kept == NULL && item->candidate_begin % c->unit_tokens == 0 &&
+               item->candidate_end % c->unit_tokens == 0);
         listed_row(&c->listed, i, &item->view, item->row, item->position);
-        for (size_t head = 0; head < c->kv_heads; head++) {
-            const size_t at = i * c->kv_heads + head;
+        for (size_t head = 0; head < kv_heads; head++) {
+            const size_t at = i * kv_heads + head;
             const uint64_t picks = select_item_picks(item, head);
-            ASSERT(picks <= candidates && picks % UNIT_TOKENS == 0);
+            ASSERT(picks <= candidates && picks % c->unit_tokens == 0);
             lists_of(&c->listed)[at] = (struct cuda_list){.rows = cuda_address(operation->lists[at].rows),
                                                           .count = (uint32_t)operation->lists[at].count,
                                                           .begin = (uint32_t)item->candidate_begin,
                                                           .end = (uint32_t)item->candidate_end,
-                                                          .picks = (uint32_t)picks / UNIT_TOKENS};
+                                                          .picks = (uint32_t)picks};
         }
     }
 }
@@ -130,100 +81,69 @@ static uint64_t limits_from(const struct step_lists *at, size_t index) {
 }
 
 /* In a graph as far as the sequences may grow. */
-static uint64_t candidates_end(const struct choosing *c) {
+static uint64_t candidates_end(const struct cuda_scoring *s) {
     uint64_t end = 0;
-    for (size_t i = 0; i < c->operation->item_count; i++) {
-        const struct select_item *item = &c->operation->items[i];
+    for (size_t i = 0; i < s->operation->item_count; i++) {
+        const struct select_item *item = &s->operation->items[i];
         const uint64_t own =
-            c->stream->made != NULL ? item->view.chunk_stride * KV_CHUNK_TOKENS : item->candidate_end;
+            s->stream->made != NULL ? item->view.chunk_stride * KV_CHUNK_TOKENS : item->candidate_end;
         if (own > end) end = own;
     }
     return end;
 }
 
 static bool choose_places(struct choosing *c) {
-    c->unit_stride = (uint32_t)align_up((size_t)candidates_end(c) / UNIT_TOKENS + 1, 16);
-    const size_t query = c->heads * c->query_bytes,
-                 scores = (size_t)c->heads * c->unit_stride * sizeof(float),
-                 units = (size_t)c->kv_heads * c->unit_stride * sizeof(uint32_t);
-    c->rows_max = min_size(max_size(SCORE_BYTES / (query + scores + 2 * units), 1), c->operation->item_count);
-    const uint64_t base = cuda_scratch(c->stream, c->rows_max * (query + scores + 2 * units));
-    c->queries = base;
-    c->scores = c->queries + c->rows_max * query;
-    c->keys = c->scores + c->rows_max * scores;
+    struct cuda_scoring *s = &c->scoring;
+    s->unit_stride = (uint32_t)align_up((size_t)candidates_end(s) / c->unit_tokens + 1, 16);
+    const size_t query = s->heads * cuda_query_bytes(s->operation->layout),
+                 scores = (size_t)s->kv_heads * max_size(c->score_heads, 1) * s->unit_stride * sizeof(float),
+                 units = (size_t)s->kv_heads * s->unit_stride * sizeof(uint32_t);
+    c->rows_max =
+        min_size(max_size(SCORE_BYTES / (query + scores + 2 * units), 1), s->operation->item_count);
+    const uint64_t base = cuda_scratch(s->stream, c->rows_max * (query + scores + 2 * units));
+    s->queries = base;
+    s->scores = s->queries + c->rows_max * query;
+    c->keys = s->scores + c->rows_max * scores;
     c->chosen = c->keys + c->rows_max * units;
     return base != 0;
 }
 
 /* Items [first, first + count), whose rows follow each other. */
-static void rows_choose(const struct choosing *c, size_t first, size_t count) {
-    const struct choose_operation *operation = c->operation;
-    const struct level_layout *level = &operation->layout->level;
-    const uint32_t rows = (uint32_t)count, dimension = (uint32_t)level->dimension;
-    const uint64_t lists = c->listed.lists.card + first * c->kv_heads * sizeof(struct cuda_list);
-    const struct cuda_level_query_args query = {
-        .q = cuda_address(span_floats(operation->q, operation->items[first].row * operation->q_stride)),
-        .rotation = cuda_address(operation->weights),
-        .queries = c->queries,
-        .row_count = rows,
-        .q_stride = (uint32_t)operation->q_stride,
-        .k_dimension = dimension,
-        .head_count = c->heads,
-        .group = c->group,
-        .query_bytes = c->query_bytes,
-        .planes = (uint32_t)level->planes};
-    cuda_work_launch(c->stream, "level_query",
-                     (struct cuda_shape){c->heads, rows, 1, 128, dimension * sizeof(float)}, &query);
-    const struct cuda_level_score_args score = {
-        .rows = c->listed.views.card_rows + first * sizeof(struct step_row),
-        .items = c->listed.views.card_items,
-        .pools = c->listed.views.card_pools + first * sizeof(struct cuda_pools),
-        .queries = c->queries,
-        .scores = c->scores,
-        .lists = lists,
-        .limits = limits_from(&operation->at, first * c->kv_heads),
-        .row_count = rows,
-        .kv_head_count = c->kv_heads,
-        .group = c->group,
-        .query_bytes = c->query_bytes,
-        .dimension = dimension,
-        .factors_offset = (uint32_t)level->factors_offset,
-        .center_offset = (uint32_t)level->center_offset,
-        .unit_stride = c->unit_stride,
-        .scale = operation->scale};
-    char name[CUDA_KERNEL_NAME_MAX];
-    snprintf(name, sizeof name, "level_score_%zu", level->planes);
-    const uint32_t chunks = (c->unit_stride * UNIT_TOKENS + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
-    cuda_work_launch(c->stream, name,
-                     (struct cuda_shape){(chunks + 7) / 8, c->kv_heads, rows, 256,
-                                         (size_t)(c->group + 3) / 4 * 4 * c->query_bytes},
-                     &score);
-    const struct cuda_choose_args choose = {.scores = c->scores,
+static void rows_choose(struct choosing *c, size_t first, size_t count) {
+    struct cuda_scoring *s = &c->scoring;
+    const uint32_t rows = (uint32_t)count;
+    s->lists = c->listed.lists.card + first * s->kv_heads * sizeof(struct cuda_list);
+    s->limits = limits_from(&s->operation->at, first * s->kv_heads);
+    cuda_score(s, first, rows);
+    const struct cuda_choose_args choose = {.scores = s->scores,
                                             .keys = c->keys,
                                             .chosen = c->chosen,
-                                            .lists = lists,
-                                            .limits = score.limits,
+                                            .lists = s->lists,
+                                            .limits = s->limits,
                                             .row_count = rows,
-                                            .kv_head_count = c->kv_heads,
-                                            .group = c->group,
-                                            .unit_stride = c->unit_stride};
-    cuda_work_launch(c->stream, "units_choose",
-                     (struct cuda_shape){c->kv_heads, rows, 1, 1024, sizeof(struct choose_shared)}, &choose);
+                                            .kv_head_count = s->kv_heads,
+                                            .unit_tokens = c->unit_tokens,
+                                            .unit_stride = s->unit_stride,
+                                            .group = c->score_heads};
+    cuda_work_launch(s->stream, "units_choose",
+                     (struct cuda_shape){s->kv_heads, rows, 1, 1024, sizeof(struct choose_shared)}, &choose);
 }
 
 void cuda_choose(struct stream *stream, const struct choose_operation *operation) {
-    struct choosing c = {.stream = stream,
-                         .operation = operation,
-                         .heads = (uint32_t)operation->head_count,
-                         .kv_heads = (uint32_t)operation->kv_head_count,
-                         .group = (uint32_t)(operation->head_count / operation->kv_head_count),
-                         .query_bytes = (uint32_t)level_query_bytes(&operation->layout->level)};
+    const uint32_t heads = (uint32_t)operation->head_count, kv_heads = (uint32_t)operation->kv_head_count;
+    struct choosing c = {.scoring = {.stream = stream,
+                                     .operation = operation,
+                                     .heads = heads,
+                                     .kv_heads = kv_heads,
+                                     .group = heads / kv_heads},
+                         .unit_tokens = (uint32_t)operation->layout->unit_tokens,
+                         .score_heads = cuda_score_heads(operation->layout, heads / kv_heads)};
     ASSERT(cuda_chooses_by(operation->layout, operation->alpha));
     cuda_device_enter(stream->device);
-    if (operation->item_count > 0 && listed_init(stream, &c.listed, operation->item_count, c.kv_heads)) {
+    if (operation->item_count > 0 && listed_init(stream, &c.listed, operation->item_count, kv_heads)) {
         lists_place(&c);
         staging_send(stream, &c.listed.lists);
-        if (choose_places(&c) && cuda_views_stage(stream, &c.listed.views, c.listed.items,
+        if (choose_places(&c) && cuda_views_stage(stream, &c.scoring.views, c.listed.items,
                                                   operation->item_count, operation->at.step))
             for (size_t first = 0, end; first < operation->item_count; first = end) {
                 end = cuda_run_end(c.listed.items, operation->item_count, first);

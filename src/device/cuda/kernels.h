@@ -364,25 +364,27 @@ KERNELS_BOTH uint32_t prefill_shared(uint32_t width) {
     return (PREFILL_QUERIES + 4 * ATTENTION_CHUNK) * width * 2;
 }
 
-/* ---- selections: a row chooses units of 8 tokens by the codes of their keys (kernels/level, whose layout and
- * definitions these are; planes 1, 2 or 4)
+/* ---- selections: a row chooses units of 8, 16, 32 or 64 tokens by a key index
  *
- * A KV head of a row attends to tokens [0, begin), to those from `end` on, and of the units between to the
- * `picks` with the largest scores.  A head's score of a unit is that of its best token; a unit's is the sum
- * over the group's heads of the share that its score has in their softmax. */
+ * A KV head of a row attends to tokens [0, begin), to those from `end` on, and of the units between to those with
+ * the largest scores.  A head's score of a unit is that of its best token or page.  A unit's is the sum over the
+ * group's heads of the share that its score has in their softmax, or what the group's query says, or its best head's
+ * (kernels/score).  */
 
 /* The list of a KV head of a row. */
 struct cuda_list {
     uint64_t rows;  /* uint32_t [count]: tokens, ascending, in units of 8, of which the last may be cut */
-    uint32_t count; /* begin + 8 * picks + the row's position + 1 - end */
-    uint32_t begin, end; /* candidates: multiples of 8, complete chunks of codes */
-    uint32_t picks;      /* units */
+    uint32_t count; /* begin + picks + the row's position + 1 - end */
+    uint32_t begin, end; /* candidates: whole units, of codes complete chunks */
+    uint32_t picks;      /* tokens, whole units */
 };
 
 /* Where `limits` is not 0, lists of a recorded step: struct step_list (device/step.h), beside each struct cuda_list,
  * says what differs from launch to launch. */
 
-/* Builds the codes of the chunks that a step's rows have completed.  level_build_PLANES: grid {chunks that an
+/* By codes of keys (kernels/level, whose layout and definitions these are; planes 1, 2 or 4), in units of 8.
+ *
+ * Builds the codes of the chunks that a step's rows have completed.  level_build_PLANES: grid {chunks that an
  * item's rows may touch, kv_head_count, item_count}, 256 threads; shared: level_build_shared. */
 struct cuda_level_build_args {
     uint64_t step, items, pools;
@@ -417,15 +419,53 @@ struct cuda_level_score_args {
     uint32_t reserved;
 };
 
-/* units_choose: fills the lists.  Of equal scores the first.  Grid {kv_head_count, row_count}, 1,024 threads;
- * shared: struct choose_shared. */
+/* By mean and deviation of the keys of pages (kernels/abstract, whose layout and definitions these are).
+ *
+ * spread_build builds the pages that a step's rows are in.  Grid {chunks that an item's rows may touch, kv_head_count,
+ * item_count}, 256 threads.  Sums are in double, as the definition has them, and so are its bits. */
+struct cuda_spread_build_args {
+    uint64_t step, items, pools;
+    uint64_t rows; /* as of struct cuda_level_build_args */
+    uint64_t layer_pages;
+    struct kv_shape shape;
+    uint32_t item_count, page_tokens;
+    uint32_t offset, reserved; /* of page 0 in a block */
+};
+
+/* spread_score: grid {ceil(pages / SPREAD_PAGES), kv_head_count, row_count}, 256 threads; shared:
+ * spread_score_shared. */
+struct cuda_spread_score_args {
+    uint64_t step, rows, items, pools, q;
+    uint64_t scores; /* floats [row][head][unit_stride], or [row][kv head][unit_stride] */
+    uint64_t lists;  /* struct cuda_list [row][kv head] */
+    uint64_t limits;
+    uint32_t row_count, q_stride, kv_head_count, group, dimension;
+    uint32_t page_tokens, unit_tokens, offset, unit_stride;
+    uint32_t aggregate; /* enum spread_aggregate */
+    float factor;       /* of a score */
+    uint32_t reserved;
+};
+enum spread_aggregate {
+    SPREAD_APART,   /* a score for each head */
+    SPREAD_GREATEST, /* one for the group, its best head's */
+    SPREAD_TOGETHER, /* one, of the sum of its queries and that of their magnitudes */
+};
+enum { SPREAD_HEADS = 4 /* at once */, SPREAD_PAGES = 64 /* of a block */ };
+KERNELS_BOTH uint32_t spread_score_shared(uint32_t group, uint32_t dimension) {
+    return (group + SPREAD_HEADS - 1) / SPREAD_HEADS * SPREAD_HEADS * 2 * dimension * 4;
+}
+
+/* units_choose: fills the lists.  Of equal scores the first; one that is no number is the largest.  Grid
+ * {kv_head_count, row_count}, 1,024 threads; shared: struct choose_shared. */
 struct cuda_choose_args {
     uint64_t step, scores;
     uint64_t keys;   /* uint32_t [row][kv head][unit_stride], scratch */
     uint64_t chosen; /* uint32_t [row][kv head][unit_stride], scratch: units */
     uint64_t lists;  /* struct cuda_list [row][kv head] */
     uint64_t limits;
-    uint32_t row_count, kv_head_count, group, unit_stride;
+    uint32_t row_count, kv_head_count, unit_tokens, unit_stride;
+    uint32_t group; /* heads of scores, whose shares are added; 0: one score a unit, which ranks as it is */
+    uint32_t reserved;
 };
 struct choose_shared {
     uint32_t counts[256];

@@ -1,6 +1,8 @@
-/* Codes of keys, scores of units, their choice and attention over lists, each against the definitions of the cpu. */
+/* Codes of keys and pages of them, scores of units, their choice and attention over lists, each against the definitions
+ * of the cpu. */
 #include "kv_rig.h"
 
+#include "kernels/abstract/abstract_internal.h"
 #include "kernels/level/level_internal.h"
 
 static const double eps = 0x1p-24;
@@ -36,6 +38,7 @@ struct choice_rig {
     struct kv_rig kv;
     struct turn turn;
     struct level_layout level;
+    struct abstract_layout pages;
     uint32_t index_bytes, slots; /* slots: of an item, which has a buffer of the third pool for itself */
     struct guarded index[ITEMS];
     uint32_t *index_pages[ITEMS]; /* [kv head][chunk_stride] */
@@ -48,32 +51,43 @@ static uint8_t *index_at(const struct choice_rig *rig, size_t item, size_t head,
            (rig->slots - 1 - (head * rig->kv.chunk_stride + chunk)) * rig->index_bytes;
 }
 
-static void choice_init(struct choice_rig *rig, struct random *random, size_t planes,
-                        const uint64_t lengths[ITEMS], enum kv_type type) {
+/* Blocks of so many bytes beside the chunks, which hold nothing yet. */
+static void index_init(struct choice_rig *rig, struct random *random, size_t bytes,
+                       const uint64_t lengths[ITEMS], enum kv_type type) {
     kv_rig_init(&rig->kv, random, type, KV_F16, DIMENSION, DIMENSION, KV_HEADS, lengths, ITEMS);
     kv_rig_fill(&rig->kv);
-    turn_init(&rig->turn, random);
-    level_layout_init(&rig->level, DIMENSION, planes);
-    rig->index_bytes = (uint32_t)(rig->level.bytes + 63) / 64 * 64;
+    rig->index_bytes = (uint32_t)(bytes + 63) / 64 * 64;
     rig->slots = (uint32_t)(KV_HEADS * rig->kv.chunk_stride);
-    const size_t bytes = rig->slots * rig->index_bytes;
     struct cuda_pool *pool = &rig->kv.pools.pool[2];
     pool->slots_per_buffer = rig->slots;
     pool->slot_bytes = rig->index_bytes;
     for (size_t i = 0; i < ITEMS; i++) {
-        rig->index[i] = device_memory(bytes);
-        memset(rig->index[i].data, 0xff, bytes);
+        rig->index[i] = device_memory(rig->slots * rig->index_bytes);
+        memset(rig->index[i].data, 0xff, rig->slots * rig->index_bytes);
         pool->base[i] = address_of(rig->index[i].data);
-        rig->want[i] = malloc(bytes);
-        memset(rig->want[i], 0xff, bytes);
+        rig->want[i] = malloc(rig->slots * rig->index_bytes);
+        memset(rig->want[i], 0xff, rig->slots * rig->index_bytes);
         rig->index_pages[i] = malloc(rig->slots * sizeof(uint32_t));
         for (uint32_t n = 0; n < rig->slots; n++)
             rig->index_pages[i][n] = 3u << 30 | ((uint32_t)i * rig->slots + rig->slots - 1 - n);
         rig->kv.items[i].index_pages = address_of(rig->index_pages[i]);
+    }
+}
+
+static uint8_t *want_at(const struct choice_rig *rig, size_t item, size_t head, size_t chunk) {
+    return rig->want[item] + (head * rig->kv.chunk_stride + chunk) * rig->index_bytes;
+}
+
+static void choice_init(struct choice_rig *rig, struct random *random, size_t planes,
+                        const uint64_t lengths[ITEMS], enum kv_type type) {
+    turn_init(&rig->turn, random);
+    level_layout_init(&rig->level, DIMENSION, planes);
+    index_init(rig, random, rig->level.bytes, lengths, type);
+    for (size_t i = 0; i < ITEMS; i++)
         for (size_t h = 0; h < KV_HEADS; h++)
             for (size_t c = 0; c < lengths[i] / 64; c++) {
                 float keys[64][DIMENSION], k[DIMENSION], v[DIMENSION];
-                uint8_t *block = rig->want[i] + (h * rig->kv.chunk_stride + c) * rig->index_bytes;
+                uint8_t *block = want_at(rig, i, h, c);
                 for (size_t t = 0; t < 64; t++) {
                     rig->kv.attention.load(&rig->kv.layout, rig->kv.chunks[i][h * rig->kv.chunk_stride + c],
                                            t, k, v);
@@ -82,7 +96,6 @@ static void choice_init(struct choice_rig *rig, struct random *random, size_t pl
                 level_set_center(&rig->level, block, keys[0]);
                 for (size_t t = 0; t < 64; t++) level_store(&rig->level, block, t, keys[t]);
             }
-    }
 }
 
 static void choice_deinit(struct choice_rig *rig) {
@@ -145,11 +158,84 @@ static void index_is_the_cpus(void **state) {
     }
 }
 
+/* ---- pages */
+
+static void pages_init(struct choice_rig *rig, struct random *random, size_t page,
+                       const uint64_t lengths[ITEMS], enum kv_type type) {
+    abstract_layout_init(&rig->pages, page, DIMENSION, false, true);
+    index_init(rig, random, rig->pages.bytes, lengths, type);
+}
+
+static void pages_build(struct choice_rig *rig, uint64_t seed) {
+    struct step_head head = {0, ITEMS};
+    struct cuda_spread_build_args args = {.step = address_of(&head),
+                                          .items = address_of(rig->kv.items),
+                                          .pools = address_of(&rig->kv.pools),
+                                          .layer_pages = kv_rig_layer_pages(&rig->kv),
+                                          .shape = rig->kv.shape,
+                                          .item_count = 3,
+                                          .page_tokens = (uint32_t)rig->pages.page_tokens};
+    launch("spread_build", 8, KV_HEADS, 3, 256, 0, &args, seed);
+}
+
+/* The same rows by the definition. */
+static void pages_want(struct choice_rig *rig) {
+    struct abstract_kernels abstract;
+    abstract_kernels_init(&abstract, 0);
+    for (size_t i = 0; i < ITEMS; i++) {
+        const struct step_item *item = &rig->kv.items[i];
+        for (size_t h = 0; h < KV_HEADS; h++)
+            for (uint64_t row = item->position_first, end; row < item->position_first + item->row_count;
+                 row = end) {
+                const size_t chunk = (size_t)row / 64;
+                end = (chunk + 1) * 64;
+                if (end > item->position_first + item->row_count)
+                    end = item->position_first + item->row_count;
+                abstract.build(&(struct abstract_build_args){
+                    .layout = &rig->pages,
+                    .kv = &rig->kv.layout,
+                    .chunk = rig->kv.chunks[i][h * rig->kv.chunk_stride + chunk],
+                    .token_begin = (size_t)row % 64,
+                    .token_end = (size_t)(end - chunk * 64),
+                    .abstract = want_at(rig, i, h, chunk)});
+            }
+    }
+}
+
+/* To the bit, pages that are not full too; and no others are touched. */
+static void pages_are_the_definitions(void **state) {
+    (void)state;
+    static struct choice_rig rig;
+    struct random random;
+    random_init(&random, test_seed(704));
+    static const size_t pages[] = {8, 16, 32, 64, 16};
+    for (size_t n = 0; n < 5; n++) {
+        pages_init(&rig, &random, pages[n], (const uint64_t[]){200, 130}, n == 4 ? KV_Q8 : KV_F16);
+        rig.kv.items[0].position_first = 60, rig.kv.items[0].row_count = 139;
+        rig.kv.items[1].position_first = 69, rig.kv.items[1].row_count = 1;
+        for (int round = 0; round < 2; round++) { /* the next token as well, of a page that is there */
+            pages_build(&rig, test_seed(704) + n);
+            pages_want(&rig);
+            for (size_t i = 0; i < ITEMS; i++)
+                for (size_t h = 0; h < KV_HEADS; h++)
+                    for (size_t c = 0; c < rig.kv.chunk_stride; c++)
+                        assert_memory_equal(index_at(&rig, i, h, c), want_at(&rig, i, h, c), rig.pages.bytes);
+            rig.kv.items[0].position_first = 199, rig.kv.items[0].row_count = 1;
+            rig.kv.items[1].position_first = 70;
+        }
+        choice_deinit(&rig);
+    }
+}
+
+/* ---- scores and choices */
+
 enum { ROWS = 3, STRIDE = 64, LIST = 48 * UNIT_TOKENS };
 
 struct choice_rule {
     uint32_t sinks, recent; /* tokens; sinks: whole units */
     uint32_t picks;         /* units */
+    uint32_t unit, ends;    /* tokens; candidates end at a multiple of `ends` */
+    bool ranks;             /* a unit has one score */
 };
 
 struct choice {
@@ -164,18 +250,18 @@ struct choice {
     struct choice_rule rule;
 };
 
-/* Candidates end at a whole chunk, at least `recent` tokens before the row's end. */
+/* Candidates end at least `recent` tokens before the row's end. */
 static void lists_plan(struct choice *choice) {
     for (size_t n = 0; n < ROWS * KV_HEADS; n++) {
         const struct choice_rule *rule = &choice->rule;
         const uint32_t rows = (uint32_t)choice->rows[n / KV_HEADS].position + 1;
         struct cuda_list *list = &choice->lists[n];
         *list = (struct cuda_list){.rows = address_of(choice->tokens[n]), .begin = rule->sinks};
-        list->end = rows <= rule->recent ? 0 : (rows - rule->recent) / 64 * 64;
+        list->end = rows <= rule->recent ? 0 : (rows - rule->recent) / rule->ends * rule->ends;
         if (list->end <= list->begin) list->begin = list->end = 0;
-        list->picks = (list->end - list->begin) / UNIT_TOKENS;
-        if (list->picks > rule->picks) list->picks = rule->picks;
-        list->count = rows - (list->end - list->begin) + list->picks * UNIT_TOKENS;
+        list->picks = list->end - list->begin;
+        if (list->picks > rule->picks * rule->unit) list->picks = rule->picks * rule->unit;
+        list->count = rows - (list->end - list->begin) + list->picks;
         assert_true(list->count <= LIST);
     }
 }
@@ -272,16 +358,20 @@ static void units_pick(struct choice *choice, uint64_t seed) {
                                     .lists = address_of(choice->lists),
                                     .row_count = ROWS,
                                     .kv_head_count = KV_HEADS,
-                                    .group = GROUP,
-                                    .unit_stride = STRIDE};
+                                    .unit_tokens = choice->rule.unit,
+                                    .unit_stride = STRIDE,
+                                    .group = choice->rule.ranks ? 0 : GROUP};
     memset(choice->tokens, 0xff, sizeof choice->tokens);
     launch("units_choose", KV_HEADS, ROWS, 1, 1024, sizeof(struct choose_shared), &args, seed);
 }
 
-/* Shares of a unit, from the scores as they are. */
+/* Shares of a unit, from the scores as they are; or these themselves. */
 static void shares_of(const struct choice *choice, size_t list, uint32_t begin, uint32_t end,
                       double *shares) {
     for (uint32_t u = 0; u < STRIDE; u++) shares[u] = 0;
+    for (uint32_t u = begin; u < end && choice->rule.ranks; u++)
+        shares[u] = (double)choice->scores[list * STRIDE + u];
+    if (choice->rule.ranks) return;
     for (size_t h = 0; h < GROUP; h++) {
         const float *scores = choice->scores + (list * GROUP + h) * STRIDE;
         double total = 0, most = -INFINITY;
@@ -292,22 +382,24 @@ static void shares_of(const struct choice *choice, size_t list, uint32_t begin, 
 }
 
 static void lists_check(const struct choice *choice) {
+    const uint32_t unit = choice->rule.unit;
+    const double slack = choice->rule.ranks ? 0 : 1e-5;
     for (size_t n = 0; n < ROWS * KV_HEADS; n++) {
         const struct cuda_list *list = &choice->lists[n];
         const uint32_t position = (uint32_t)choice->rows[n / KV_HEADS].position, *tokens = choice->tokens[n];
-        const uint32_t units = position / 8 + 1, begin = list->begin / 8, end = list->end / 8;
-        const uint32_t candidates = end - begin, picks = list->picks;
+        const uint32_t units = position / unit + 1, begin = list->begin / unit, end = list->end / unit;
+        const uint32_t candidates = end - begin, picks = list->picks / unit;
         uint32_t picked = 0;
         bool is_listed[STRIDE] = {false};
         for (uint32_t i = 0; i < list->count; i++) {
             assert_true(tokens[i] <= position && (i == 0 || tokens[i] > tokens[i - 1]));
-            assert_true(tokens[i] % 8 == i % 8);
-            is_listed[tokens[i] / 8] = true;
+            assert_true(tokens[i] % unit == i % unit);
+            is_listed[tokens[i] / unit] = true;
         }
         if (list->count < LIST) assert_true(tokens[list->count] == 0xffffffffu);
-        double shares[STRIDE], least = INFINITY, best_out = 0;
+        double shares[STRIDE], least = INFINITY, best_out = -INFINITY;
         if (candidates > 0) shares_of(choice, n, begin, end, shares);
-        for (uint32_t u = begin; picks < candidates && u < end; u++)
+        for (uint32_t u = begin; !choice->rule.ranks && picks < candidates && u < end; u++)
             check_near(bits_to_float(choice->keys[n * STRIDE + u]), shares[u], 1e-5 * shares[u] + 1e-30,
                        "list %zu, unit %u", n, u);
         for (uint32_t u = 0; u < units; u++) {
@@ -321,7 +413,7 @@ static void lists_check(const struct choice *choice) {
             }
         }
         assert_int_equal(picked, picks);
-        if (picked > 0 && best_out > least * (1 + 1e-5))
+        if (picked > 0 && best_out > least + slack * fabs(least))
             fail_msg("list %zu: %g is left out, %g in", n, best_out, least);
     }
 }
@@ -386,7 +478,8 @@ static void choices_match(void **state) {
         rig.kv.items[0].position_first = rig.kv.items[1].position_first = 0;
         rig.kv.items[0].row_count = 470, rig.kv.items[1].row_count = 180;
         index_build(&rig, seed); /* seven chunks: the first five blocks of a head */
-        struct choice_rule rules[] = {{8, 64, 10}, {16, 40, 3}, {0, 64, 40}};
+        const struct choice_rule rules[] = {
+            {8, 64, 10, 8, 64, false}, {16, 40, 3, 8, 64, false}, {0, 64, 40, 8, 64, false}};
         choice.rule = rules[n];
         choice.rows[0] = (struct step_row){379, 0, 0};
         choice.rows[1] = (struct step_row){n == 1 ? 5 : 179, 0, 1};
@@ -405,17 +498,126 @@ static void choices_match(void **state) {
             units_pick(&choice, seed + 4 + k);
             lists_check(&choice);
         }
-        for (uint32_t i = 0; i < choice.lists[0].picks * 8 && i < 40; i++)
+        for (uint32_t i = 0; i < choice.lists[0].picks && i < 40; i++)
             assert_int_equal(choice.tokens[0][rules[n].sinks + i], rules[n].sinks + i);
         guarded_destroy(&choice.queries);
         choice_deinit(&rig);
     }
 }
 
+/* By the definition, in double: the best of a unit's pages, of each head or of the group. */
+static void page_scores_check(struct choice_rig *rig, const struct choice *choice, enum spread_aggregate how) {
+    const size_t page = rig->pages.page_tokens, pages = choice->rule.unit / page;
+    for (size_t n = 0; n < ROWS * HEADS; n++) {
+        const size_t list = n / GROUP, first_head = list * GROUP, kv_head = list % KV_HEADS;
+        const struct cuda_list *limits = &choice->lists[list];
+        if (how != SPREAD_APART && n != first_head) continue;
+        const float *scores = choice->scores + (how == SPREAD_APART ? n : list) * STRIDE;
+        for (size_t u = limits->begin / choice->rule.unit; u < limits->end / choice->rule.unit; u++) {
+            double best = -INFINITY, size = 0;
+            for (size_t p = u * pages; p < (u + 1) * pages; p++) {
+                const uint16_t *pair =
+                    abstract_page(&rig->pages, ABSTRACT_MEAN_DEVIATION,
+                                  want_at(rig, choice->rows[n / HEADS].item, kv_head, p * page / 64), p % (64 / page));
+                double of_page = -INFINITY, sum = 0;
+                for (size_t h = 0; h < (how == SPREAD_APART ? 1 : GROUP); h++) {
+                    const float *q = choice->q + (n + h) * DIMENSION;
+                    double score = 0, terms = 0;
+                    for (size_t d = 0; d < DIMENSION; d++) {
+                        const double mean = (double)half_to_float(pair[d]),
+                                     deviation = (double)half_to_float(pair[DIMENSION + d]);
+                        score += (double)q[d] * mean + fabs((double)q[d]) * deviation;
+                        terms += fabs((double)q[d]) * (fabs(mean) + deviation);
+                    }
+                    of_page = fmax(of_page, score);
+                    sum += score;
+                    size = fmax(size, terms);
+                }
+                best = fmax(best, how == SPREAD_TOGETHER ? sum : of_page);
+            }
+            const double factor = how == SPREAD_APART ? 0.125 * log2(exp(1)) : 1;
+            check_near(scores[u], factor * best, factor * GROUP * 24 * eps * size, "row %zu head %zu unit %zu",
+                       n / HEADS, n % HEADS, u);
+        }
+    }
+}
+
+static void page_scores_make(struct choice_rig *rig, struct choice *choice, enum spread_aggregate how,
+                             uint64_t seed) {
+    struct cuda_spread_score_args args = {.rows = address_of(choice->rows),
+                                          .items = address_of(rig->kv.items),
+                                          .pools = address_of(&rig->kv.pools),
+                                          .q = address_of(choice->q),
+                                          .scores = address_of(choice->scores),
+                                          .lists = address_of(choice->lists),
+                                          .row_count = ROWS,
+                                          .q_stride = HEADS * DIMENSION,
+                                          .kv_head_count = KV_HEADS,
+                                          .group = GROUP,
+                                          .dimension = DIMENSION,
+                                          .page_tokens = (uint32_t)rig->pages.page_tokens,
+                                          .unit_tokens = choice->rule.unit,
+                                          .unit_stride = STRIDE,
+                                          .aggregate = how,
+                                          .factor = how == SPREAD_APART ? 0.125f * 1.44269504f : 1};
+    fill_nan(choice->scores, ROWS * HEADS * STRIDE);
+    launch("spread_score", 1, KV_HEADS, ROWS, 256, spread_score_shared(GROUP, DIMENSION), &args, seed);
+}
+
+static void pages_are_chosen(void **state) {
+    (void)state;
+    static struct choice_rig rig;
+    static struct choice choice;
+    static const struct {
+        size_t page;
+        struct choice_rule rule;
+        enum spread_aggregate how;
+    } runs[] = {{16, {16, 20, 6, 16, 16, true}, SPREAD_GREATEST},
+                {8, {0, 10, 5, 32, 32, false}, SPREAD_APART},
+                {64, {64, 0, 2, 64, 64, true}, SPREAD_TOGETHER},
+                {16, {0, 40, 2, 64, 64, true}, SPREAD_GREATEST}};
+    struct random random;
+    random_init(&random, test_seed(705));
+    for (size_t n = 0; n < 4; n++) {
+        const uint64_t seed = test_seed(705) + n * 10;
+        pages_init(&rig, &random, runs[n].page, (const uint64_t[]){380, 180}, KV_F16);
+        rig.kv.items[0].position_first = rig.kv.items[1].position_first = 0;
+        rig.kv.items[0].row_count = 380, rig.kv.items[1].row_count = 180;
+        pages_build(&rig, seed);
+        pages_want(&rig);
+        choice.rule = runs[n].rule;
+        choice.rows[0] = (struct step_row){379, 0, 0};
+        choice.rows[1] = (struct step_row){179, 0, 1};
+        choice.rows[2] = (struct step_row){30, 0, 1};
+        fill_normal(&random, choice.q, ROWS * HEADS * DIMENSION, 2.0);
+        lists_plan(&choice);
+        page_scores_make(&rig, &choice, runs[n].how, seed);
+        page_scores_check(&rig, &choice, runs[n].how);
+        units_pick(&choice, seed + 1);
+        lists_check(&choice);
+        choice_deinit(&rig);
+    }
+    /* scores below zero, zeros of both signs, of which the first is taken, and one that is no number */
+    const uint32_t nan = 0xffc00000u;
+    choice.rule = (struct choice_rule){16, 20, 2, 16, 16, true};
+    lists_plan(&choice);
+    for (size_t i = 0; i < ROWS * KV_HEADS * STRIDE; i++) choice.scores[i] = -1 - (float)(i % STRIDE);
+    for (size_t n = 0; n < ROWS * KV_HEADS; n++) {
+        choice.scores[n * STRIDE + 3] = -0.0f, choice.scores[n * STRIDE + 5] = 0;
+        memcpy(&choice.scores[n * STRIDE + 7], &nan, sizeof nan);
+    }
+    units_pick(&choice, test_seed(705));
+    for (size_t n = 0; n < 2 * KV_HEADS; n++)
+        for (uint32_t i = 0; i < 32; i++)
+            assert_int_equal(choice.tokens[n][16 + i], (i < 16 ? 3u : 7u) * 16 + i % 16);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(index_is_the_cpus),
         cmocka_unit_test(choices_match),
+        cmocka_unit_test(pages_are_the_definitions),
+        cmocka_unit_test(pages_are_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* units_choose: the best units of a KV head as an ascending list.  One block of 1,024 threads: the heads'
- * logarithms are normalised and added to a score a unit, whose bits have the order of the scores; the k-th
- * largest is found eight bits at a time; units are taken in their order, so the same scores always give the
- * same list. */
+ * logarithms are normalised and added to a score a unit, unless there is one already; a key's bits have the order
+ * of the scores; the k-th largest is found eight bits at a time; units are taken in their order, so the same scores
+ * always give the same list. */
 #include "device/cuda/attention_rows.h"
 #include "device/cuda/rows.h"
 
@@ -90,6 +90,28 @@ DEVICE void units_take(const uint32_t *keys, uint32_t begin, uint32_t end, uint3
     }
 }
 
+/* An integer in the order of the scores: zeros of both signs are equal, and what is no number is the greatest. */
+DEVICE uint32_t score_rank(float score) {
+    const uint32_t bits = float_bits(score + 0.0f);
+    if (score != score) return 0xffffffffu;
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+/* scores: of the first head. */
+DEVICE void units_rank(const struct cuda_choose_args &args, const float *scores, uint32_t begin, uint32_t end,
+                       uint32_t *keys, struct choose_shared &shared) {
+    for (uint32_t u = begin + thread_index(); args.group == 0 && u < end; u += CHOOSERS)
+        keys[u] = score_rank(scores[u]);
+    for (uint32_t h = 0; h < args.group; h++) {
+        const float *of_head = scores + (uint64_t)h * args.unit_stride;
+        const float total = units_total(of_head, begin, end, shared);
+        for (uint32_t u = begin + thread_index(); u < end; u += CHOOSERS) {
+            const float share = exp2_near(of_head[u] - total);
+            keys[u] = float_bits(h == 0 ? share : bits_float(keys[u]) + share);
+        }
+    }
+}
+
 KERNEL(units_choose, cuda_choose_args, 1024, 1) {
     struct choose_shared &shared = SHARED(struct choose_shared);
     const uint32_t kv_head = block_x(), row = block_y(), t = thread_index();
@@ -98,20 +120,14 @@ KERNEL(units_choose, cuda_choose_args, 1024, 1) {
     if (row >= step_rows(args.step, args.row_count)) return;
     const uint64_t list_index = (uint64_t)row * args.kv_head_count + kv_head;
     const struct cuda_list list = list_at(args.lists, args.limits, list_index);
-    const uint32_t begin = list.begin / UNIT_TOKENS, stop = list.end / UNIT_TOKENS, picks = list.picks;
-    const float *scores = at<float>(args.scores) + list_index * args.group * args.unit_stride;
+    const uint32_t tokens = args.unit_tokens, begin = list.begin / tokens, stop = list.end / tokens,
+                   picks = list.picks / tokens, heads = args.group > 0 ? args.group : 1;
+    const float *scores = at<float>(args.scores) + list_index * heads * args.unit_stride;
     uint32_t *keys = at<uint32_t>(args.keys) + list_index * args.unit_stride;
     uint32_t *chosen = at<uint32_t>(args.chosen) + list_index * args.unit_stride;
     uint32_t *rows = at<uint32_t>(list.rows);
     if (picks < stop - begin && picks > 0) {
-        for (uint32_t h = 0; h < args.group; h++) {
-            const float *of_head = scores + (uint64_t)h * args.unit_stride;
-            const float total = units_total(of_head, begin, stop, shared);
-            for (uint32_t u = begin + t; u < stop; u += CHOOSERS) {
-                const float share = exp2_near(of_head[u] - total);
-                keys[u] = float_bits(h == 0 ? share : bits_float(keys[u]) + share);
-            }
-        }
+        units_rank(args, scores, begin, stop, keys, shared);
         block_barrier();
         uint32_t left;
         const uint32_t cut = key_cut(keys, begin, stop, picks, &left, shared);
@@ -120,11 +136,11 @@ KERNEL(units_choose, cuda_choose_args, 1024, 1) {
         for (uint32_t i = t; i < picks; i += CHOOSERS) chosen[i] = begin + i;
     }
     block_barrier();
-    const uint32_t middle = list.begin + picks * UNIT_TOKENS;
+    const uint32_t middle = list.begin + list.picks;
     for (uint32_t i = t; i < list.count; i += CHOOSERS) {
         const uint32_t of_unit = i - list.begin;
         rows[i] = i < list.begin ? i
-                  : i < middle   ? chosen[of_unit / UNIT_TOKENS] * UNIT_TOKENS + of_unit % UNIT_TOKENS
+                  : i < middle   ? chosen[of_unit / tokens] * tokens + of_unit % tokens
                                  : list.end + i - middle;
     }
 }

@@ -1,15 +1,8 @@
 /* level_build: codes of a chunk's keys around their mean, in the layout of kernels/level.  A block has a chunk
  * of one KV head: keys are rotated 8 at a time; a warp then has every eighth token, a lane four neighbours of
  * its coordinates. */
-#include "device/cuda/kv_places.h"
+#include "device/cuda/kv_keys.h"
 #include "device/cuda/rows.h"
-
-DEVICE float key_element(const struct kv_shape &shape, const char *block, uint32_t in_block, uint32_t i) {
-    const char *row = block + in_block * shape.k_row_bytes;
-    if (shape.k_type == KV_F16) return half_value(((const uint16_t *)(const void *)row)[i]);
-    const uint16_t *scales = (const uint16_t *)(const void *)(block + shape.k_scales_offset);
-    return half_value(scales[in_block * (shape.k_dimension / 32) + i / 32]) * (float)((const int8_t *)row)[i];
-}
 
 /* keys[token] = key * rotation, coordinate by coordinate. */
 DEVICE void keys_rotate(const struct kv_shape &shape, const char *chunk, const uint16_t *rotation, float *raw,

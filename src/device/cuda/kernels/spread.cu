@@ -1,0 +1,160 @@
+/* spread: means and deviations of the keys of pages, in the layout of kernels/abstract, and scores of pages by them.
+ *
+ * spread_build: a thread has a coordinate of a page and reads its tokens twice; neighbours read neighbours.  In a step
+ * that is one page, of the row's own chunk.
+ * spread_score: a warp has 8 pages, a lane 8 neighbouring coordinates of each, four heads at once; 4 * dimension bytes
+ * a page are read once for them, and the 32 sums of a lane become one of all lanes each in 31 shuffles.  Bound by
+ * memory. */
+#include "device/cuda/attention_rows.h"
+#include "device/cuda/kv_keys.h"
+#include "device/cuda/rows.h"
+
+/* ---- building */
+
+/* Coordinate i of tokens [begin, end) of a chunk. */
+DEVICE void page_store(const struct kv_shape &shape, const char *chunk, uint32_t begin, uint32_t end, uint32_t i,
+                       uint16_t *page) {
+    double sum = 0, squares = 0;
+    for (uint32_t t = begin; t < end; t++)
+        sum += (double)key_element(shape, chunk + t / KV_BLOCK_TOKENS * shape.block_bytes, t % KV_BLOCK_TOKENS, i);
+    const double mean = sum / (double)(end - begin);
+    for (uint32_t t = begin; t < end; t++) {
+        const float k = key_element(shape, chunk + t / KV_BLOCK_TOKENS * shape.block_bytes, t % KV_BLOCK_TOKENS, i);
+        const double off = (double)k - mean;
+        squares += off * off;
+    }
+    page[i] = (uint16_t)half_of((float)mean);
+    page[shape.k_dimension + i] = (uint16_t)half_of((float)__builtin_sqrt(squares / (double)(end - begin)));
+}
+
+KERNEL(spread_build, cuda_spread_build_args, 256, 4) {
+    dependents_start();
+    dependency_wait();
+    if (block_z() >= smaller(at<struct step_head>(args.step)->item_count, args.item_count)) return;
+    const uint32_t kv_head = block_y(), dimension = args.shape.k_dimension, tokens = args.page_tokens;
+    const struct step_item *item = at<struct step_item>(args.items) + block_z();
+    const uint64_t position =
+        args.rows == 0 ? item->position_first : at<struct step_row>(args.rows)[block_z()].position;
+    const uint32_t row_begin = (uint32_t)position, row_end = row_begin + item->row_count;
+    const uint32_t chunk = row_begin / KV_CHUNK_TOKENS + block_x(), first = chunk * KV_CHUNK_TOKENS;
+    if (first >= row_end) return;
+    const uint32_t begin = row_begin > first ? row_begin - first : 0, end = smaller(row_end - first, KV_CHUNK_TOKENS);
+    const uint32_t page_first = begin / tokens, page_end = (end + tokens - 1) / tokens;
+    const struct cuda_pools *pools = at<struct cuda_pools>(args.pools);
+    const char *keys = chunk_at(pools, head_places(item, args.layer_pages, kv_head)[chunk]);
+    char *pages = (char *)chunk_at(pools, index_places(item, kv_head)[chunk]) + args.offset;
+    for (uint32_t n = thread_index(); n < (page_end - page_first) * dimension; n += 256) {
+        const uint32_t page = page_first + n / dimension;
+        page_store(args.shape, keys, page * tokens, smaller(page * tokens + tokens, end), n % dimension,
+                   (uint16_t *)(void *)pages + page * 2 * dimension);
+    }
+}
+
+/* ---- scores */
+
+enum { LANE_PAGES = 8, LANE_SUMS = SPREAD_HEADS * LANE_PAGES };
+
+/* What a page's mean and deviation are multiplied by: of each head its query and the magnitudes, or the sums of
+ * both. */
+DEVICE void pairs_make(const struct cuda_spread_score_args &args, const float *q, float *pairs) {
+    const uint32_t dimension = args.dimension,
+                   padded = (args.group + SPREAD_HEADS - 1) / SPREAD_HEADS * SPREAD_HEADS;
+    const bool adds = args.aggregate == SPREAD_TOGETHER;
+    for (uint32_t n = thread_index(); n < padded * dimension; n += 256) {
+        const uint32_t head = n / dimension, i = n % dimension;
+        float own = head < args.group ? q[n] : 0, size = magnitude(own);
+        for (uint32_t h = 1; adds && head == 0 && h < args.group; h++)
+            own += q[h * dimension + i], size += magnitude(q[h * dimension + i]);
+        pairs[head * 2 * dimension + i] = own;
+        pairs[head * 2 * dimension + dimension + i] = size;
+    }
+    block_barrier();
+}
+
+/* Products of 8 coordinates of up to 8 pages, from page `first` on, with four heads. */
+DEVICE void pages_add(const struct cuda_spread_score_args &args, const struct cuda_pools *pools,
+                      const uint32_t *places, uint32_t first, uint32_t end, uint32_t column, const float *pairs,
+                      float sums[LANE_SUMS]) {
+    const uint32_t columns = 2 * args.dimension, chunk_pages = KV_CHUNK_TOKENS / args.page_tokens;
+    float x[SPREAD_HEADS][8];
+    UNROLL
+    for (uint32_t h = 0; h < SPREAD_HEADS; h++) {
+        const struct f32x4 *from = (const struct f32x4 *)(const void *)(pairs + h * columns + column);
+        const struct f32x4 a = from[0], b = from[1];
+        x[h][0] = a.x, x[h][1] = a.y, x[h][2] = a.z, x[h][3] = a.w;
+        x[h][4] = b.x, x[h][5] = b.y, x[h][6] = b.z, x[h][7] = b.w;
+    }
+    UNROLL
+    for (uint32_t p = 0; p < LANE_PAGES; p++) {
+        const uint32_t page = first + p;
+        if (page >= end) continue;
+        const char *block = chunk_at(pools, places[page / chunk_pages]) + args.offset;
+        const struct u32x4 bits = load16_once(block + (page % chunk_pages * columns + column) * 2);
+        const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+        UNROLL
+        for (uint32_t i = 0; i < 8; i++) {
+            const float element = half_value(i % 2 == 0 ? words[i / 2] & 0xffffu : words[i / 2] >> 16);
+            UNROLL
+            for (uint32_t h = 0; h < SPREAD_HEADS; h++)
+                sums[h * LANE_PAGES + p] = multiply_add(x[h][i], element, sums[h * LANE_PAGES + p]);
+        }
+    }
+}
+
+/* Lane n has the sum of sums[n] over all lanes. */
+DEVICE float lanes_add(float sums[LANE_SUMS]) {
+    UNROLL
+    for (uint32_t by = LANE_SUMS / 2; by > 0; by >>= 1) {
+        const bool is_upper = (lane_index() & by) != 0;
+        UNROLL
+        for (uint32_t i = 0; i < by; i++) {
+            const float kept = is_upper ? sums[by + i] : sums[i], given = is_upper ? sums[i] : sums[by + i];
+            sums[i] = kept + lane_xor(given, by);
+        }
+    }
+    return sums[0];
+}
+
+/* What is no number is the greatest. */
+DEVICE float greatest(float a, float b) { return a > b || a != a ? a : b; }
+
+KERNEL(spread_score, cuda_spread_score_args, 256, 2) {
+    float *pairs = SHARED_ARRAY(float);
+    const uint32_t kv_head = block_y(), row = block_z(), lane = lane_index(), dimension = args.dimension;
+    dependents_start();
+    dependency_wait();
+    if (row >= step_rows(args.step, args.row_count)) return;
+    const struct step_item *item =
+        at<struct step_item>(args.items) + at<struct step_row>(args.rows)[row].item;
+    const struct cuda_list list = list_at(args.lists, args.limits, row * args.kv_head_count + kv_head);
+    const uint32_t end = list.end / args.page_tokens, parts = args.unit_tokens / args.page_tokens;
+    if (block_x() * SPREAD_PAGES >= end) return;
+    const uint64_t kv_row = (uint64_t)row * args.kv_head_count + kv_head;
+    pairs_make(args, at<float>(args.q) + (uint64_t)row * args.q_stride + kv_head * args.group * dimension, pairs);
+    const uint32_t first = block_x() * SPREAD_PAGES + thread_index() / 32 * LANE_PAGES;
+    const uint32_t page = first + lane % LANE_PAGES, unit = page / parts;
+    if (first >= end) return;
+    const bool is_unit = page % parts == 0 && page < end && page * args.page_tokens >= list.begin;
+    const uint32_t heads = args.aggregate == SPREAD_TOGETHER ? 1 : args.group;
+    float best = -__builtin_inff();
+    for (uint32_t h = 0; h < heads; h += SPREAD_HEADS) {
+        float sums[LANE_SUMS];
+        UNROLL
+        for (uint32_t i = 0; i < LANE_SUMS; i++) sums[i] = 0;
+        for (uint32_t column = lane * 8; column < 2 * dimension; column += 256)
+            pages_add(args, at<struct cuda_pools>(args.pools), index_places(item, kv_head), first, end, column,
+                      pairs + h * 2 * dimension, sums);
+        const uint32_t head = h + lane / LANE_PAGES;
+        float score = lanes_add(sums) * args.factor;
+        for (uint32_t by = 1; by < parts; by <<= 1) score = greatest(score, lane_xor(score, by));
+        if (args.aggregate == SPREAD_APART) {
+            if (is_unit && head < heads)
+                at<float>(args.scores)[(kv_row * args.group + head) * args.unit_stride + unit] = score;
+            continue;
+        }
+        if (head < heads) best = greatest(best, score);
+    }
+    if (args.aggregate == SPREAD_APART) return;
+    for (uint32_t by = LANE_PAGES; by < 32; by <<= 1) best = greatest(best, lane_xor(best, by));
+    if (is_unit && lane < LANE_PAGES) at<float>(args.scores)[kv_row * args.unit_stride + unit] = best;
+}
