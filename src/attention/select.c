@@ -319,8 +319,11 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
         snprintf(kind + used, SELECT_KIND_BYTES - (size_t)used, "-keys%zu", layout->sample_count);
 }
 
+static bool searches_trees(const struct select *select) {
+    return layout_any(select)->kind == KEY_INDEX_TREE && !select->device->scores_leaves;
+}
 size_t select_tree_layers(const struct select *select) {
-    return layout_any(select)->kind == KEY_INDEX_TREE ? select->shape.layer_count : 0;
+    return searches_trees(select) ? select->shape.layer_count : 0;
 }
 bool select_goes_row_by_row(const struct select *select) {
     return layout_any(select)->kind == KEY_INDEX_MASS || select->dial != NULL;
@@ -472,14 +475,14 @@ uint64_t select_kept_tokens(const struct select *select, uint64_t position) {
 
 /* ---- a choice ---- */
 
-/* A tree counts for itself what it evaluated, and with alpha the stream how long the lists are. */
+/* A search counts for itself what it evaluated, and with alpha the stream how long the lists are. */
 static void count_chosen(const struct select *select, const struct select_item *item, size_t kv_head_count,
                          struct select_statistics *statistics) {
     uint64_t candidates = item->candidate_end - item->candidate_begin;
     for (size_t head = 0; head < kv_head_count; head++) {
         uint64_t picks = select_item_picks(item, head);
         if (select->options.alpha == 0) statistics->kept += select_item_kept(item, head);
-        if (picks > 0 && picks < candidates && layout_any(select)->kind != KEY_INDEX_TREE)
+        if (picks > 0 && picks < candidates && !searches_trees(select))
             statistics->evaluated += candidates / key_index_scored_tokens(layout_any(select));
     }
 }
@@ -622,7 +625,7 @@ enum status select_pick(const struct select *select, struct stream *stream, cons
 
 bool select_fits_graphs(const struct select *select) {
     return !wants_sums(select) && layout_any(select)->kind != KEY_INDEX_MASS &&
-           layout_any(select)->kind != KEY_INDEX_TREE && select->options.alpha == 0 && select->dial == NULL &&
+           !searches_trees(select) && select->options.alpha == 0 && select->dial == NULL &&
            !select_scans(select);
 }
 

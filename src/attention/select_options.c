@@ -288,7 +288,7 @@ enum status select_options_run_on(const struct select_options *options, const st
     size_t count;
     if (device == NULL || options->method == NULL || options->method == &select_all) return STATUS_OK;
     TRY(select_options_layouts(layouts, &count, options, shape, error));
-    bool takes = options->reuse.kind != REUSE_SIMILARITY || !device->lacks_labels;
+    bool takes = true;
     for (size_t i = 0; i < count; i++) {
         const bool has_kind = (device->key_indexes >> layouts[i].kind & 1) != 0;
         takes = takes && has_kind &&

@@ -680,7 +680,7 @@ struct device {
     bool (*chooses_by)(const struct key_index_layout *layout, float alpha);
     size_t buffer_max;    /* bytes that it allocates at once, at most; 0: as many as there are */
     bool lacks_ranges;    /* attend takes none: K and V are not computed again (rebuild=recompute) */
-    bool lacks_labels;    /* compare_labels, and choose with lists that are kept (CLO) */
+    bool scores_leaves;   /* choose scores every leaf of a tree: there is no search to begin or to count */
     bool lacks_tokens;    /* choose and attend_rows of lists that are not whole units, but for their end */
     bool lacks_quantized; /* attend_rows of chunks in 4 bits (codec=q4, dynamic) */
     bool lacks_groups;    /* choose in layers whose K and V are not all of one shape (cache/kv_groups.h) */

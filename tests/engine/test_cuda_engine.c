@@ -21,6 +21,8 @@
 
 #define CHOOSES            "planes=1,page=8,sinks=8,recent=64,dense=0"
 #define CHOOSES_PAGES      "page=16,sinks=16,recent=40,dense=0"
+#define CHOOSES_LEAVES     "leaf=16,sinks=16,recent=40"
+#define REUSES(eta)        CHOOSES ",reused=0,power=0,eta=" eta
 #define CHOOSES_BEHIND_ONE "planes=1,page=8,sinks=8,recent=64,dense=1"
 enum { LAYERS_MAX = 4, KV_HEADS_MAX = 4 };
 enum { PROMPT = 110, STEPS = 4, DOCUMENT = 330, CONTEXT = 512, BLOCK = 48, CPU = 0, CUDA = 1, BOTH = 2 };
@@ -360,6 +362,7 @@ static void graphs_that_choose_give_the_bits_of_their_operations(void **state) {
     if (test_takes_next()) choosing_graphs_check("hata", codes, 4, false);
     if (test_takes_next()) choosing_graphs_check("hata", codes, 4, true);
     if (test_takes_next()) choosing_graphs_check("meanstd", "page=16,sinks=16,recent=16,dense=0", 3, true);
+    if (test_takes_next()) choosing_graphs_check("leoam", "leaf=16,sinks=16,recent=16", 3, false);
 }
 
 static void graphs_give_the_bits_of_their_operations(void **state) {
@@ -524,7 +527,9 @@ static void choices_match(void **state) {
     (void)state;
     static const char *const presets[][2] = {{"hata", CHOOSES},
                                              {"hata", "planes=4,page=8,sinks=8,recent=64,dense=0"},
-                                             {"meanstd", CHOOSES_PAGES}};
+                                             {"meanstd", CHOOSES_PAGES},
+                                             {"leoam", CHOOSES_LEAVES},
+                                             {"clo", REUSES("-1")}}; /* each list is taken once more */
     for (size_t n = 0; n < sizeof presets / sizeof presets[0]; n++) {
         struct rig rig;
         struct tiny_model tiny = tiny_model_default("llama");
@@ -555,6 +560,8 @@ static void choices_match(void **state) {
             assert_ok(engine_step(engine, sequences, &rig.tokens[DOCUMENT + 1], 2, &logits, &rig.error),
                       rig.error);
             memcpy(logits_of[on] + rig.width, logits, 2 * rig.width * sizeof *logits);
+            const struct reuse_counts reuse = attention_statistics(engine_attention(engine)).reuse;
+            assert_int_equal(reuse.hits, n == 4 ? tiny.layer_count * tiny.kv_head_count : 0);
             for (size_t i = 0; i < 2; i++) sequence_destroy(sequences[i]);
             engine_destroy(engine);
         }
@@ -607,7 +614,8 @@ enum { FETCH_STEPS = 12 };
 
 /* Two sequences read and go on, together and alone; one is cut back and goes on with other tokens.  The last logits of
  * each step. */
-static float *fetched_steps(struct rig *rig, const struct plan *plan, struct fetch_counts *counts) {
+static float *fetched_steps(struct rig *rig, const struct plan *plan, struct fetch_counts *counts,
+                            struct reuse_counts *reuse) {
     struct engine *engine;
     struct sequence *sequences[2];
     const float *logits;
@@ -626,6 +634,7 @@ static float *fetched_steps(struct rig *rig, const struct plan *plan, struct fet
         memcpy(all + i * 2 * rig->width, logits, count * rig->width * sizeof *logits);
     }
     assert_ok(engine_fetch_counts(engine, counts, &rig->error), rig->error);
+    *reuse = attention_statistics(engine_attention(engine)).reuse;
     if (plan->rows_in_host && plan->select.method == NULL) /* no key index */
         assert_int_equal(engine_kv_device_bytes(engine) * rig->model[CUDA]->config.layer_count,
                          engine_kv_used_bytes(engine) * plan->near_layers);
@@ -641,25 +650,30 @@ static void units_are_fetched_from_ram(void **state) {
                                              {"hata", CHOOSES, "160"},
                                              {"full", NULL, NULL},
                                              {"hata", CHOOSES_BEHIND_ONE, "160"},
-                                             {"full", NULL, NULL}};
-    /* Many slots; few; nobody chooses.  And with the first layer's rows on the device: it attends to all; all do. */
-    for (size_t n = 0; n < 5; n++) {
+                                             {"full", NULL, NULL},
+                                             {"clo", REUSES("0.2"), "160"}};
+    /* Many slots; few; nobody chooses.  And with the first layer's rows on the device: it attends to all; all do.
+     * Lists that are taken once more. */
+    for (size_t n = 0; n < sizeof presets / sizeof presets[0]; n++) {
         struct rig rig;
         struct tiny_model tiny = tiny_model_default("llama");
         struct fetch_counts none, counts;
+        struct reuse_counts reuse[2];
         if (!test_takes_next()) continue;
         tiny.head_dimension = 32;
         rig_open(&rig, &tiny, test_seed(83) + n);
         const char *const *preset = presets[n];
         struct plan plan = plan_with(&rig, preset[0], preset[1], preset[2], KV_F16);
-        float *expected = fetched_steps(&rig, &plan, &none);
+        float *expected = fetched_steps(&rig, &plan, &none, &reuse[0]);
         plan.rows_in_host = true;
         plan.unit_bytes = n == 0 ? 4 << 20 : 280 << 10;
-        plan.near_layers = n / 3;
-        float *found = fetched_steps(&rig, &plan, &counts);
+        plan.near_layers = n == 3 || n == 4;
+        float *found = fetched_steps(&rig, &plan, &counts, &reuse[1]);
         assert_memory_equal(found, expected, 2 * FETCH_STEPS * rig.width * sizeof *found);
         assert_true(none.hits + none.misses + none.direct == 0 && counts.absent == 0);
-        assert_int_equal(counts.hits > 0 && counts.misses > 0 && counts.direct > 0, n < 2 || n == 3);
+        assert_int_equal(counts.hits > 0 && counts.misses > 0 && counts.direct > 0, n < 2 || n == 3 || n == 5);
+        assert_int_equal(reuse[1].hits, reuse[0].hits);
+        assert_int_equal(reuse[1].hits > 0 && reuse[1].misses > 0, n == 5);
         if (n == 0) assert_true(counts.hits > counts.misses);
         if (n == 1) assert_true(counts.misses > counts.hits / 4); /* slots are too few */
         free(found), free(expected);
@@ -681,7 +695,7 @@ static void what_it_cannot_choose_by_is_refused(void **state) {
     static const char *const settings[][3] = {{"quest", NULL, "quest"},
                                               {"hata", "planes=1", "hash"}, /* single tokens */
                                               {"hata", "planes=1,page=8,receipt=1", "hash"},
-                                              {"clo", "planes=1,page=8", "hash"}};
+                                              {"clo", "planes=1,reused=0", "hash"}};
     struct rig rig;
     struct tiny_model tiny = tiny_model_default("llama");
     char message[120];

@@ -124,6 +124,7 @@ static const struct device_operations CUDA_OPERATIONS = {
     .gather = cuda_gather,
     .key_index_build = cuda_captured_key_index_build,
     .choose = cuda_captured_choose,
+    .compare_labels = cuda_compare_labels,
     .fetch = cuda_captured_fetch,
     .attend_rows = cuda_captured_attend_rows,
 };
@@ -149,10 +150,11 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
     if (device == NULL) return error_set(error, STATUS_MEMORY, "cuda: out of memory");
     device->device = (struct device){.operations = &CUDA_OPERATIONS,
                                      .name = "cuda",
-                                     .key_indexes = 1U << KEY_INDEX_LEVEL | 1U << KEY_INDEX_ABSTRACT,
+                                     .key_indexes = 1U << KEY_INDEX_LEVEL | 1U << KEY_INDEX_ABSTRACT |
+                                                    1U << KEY_INDEX_TREE,
+                                     .scores_leaves = true,
                                      .chooses_by = cuda_chooses_by,
                                      .lacks_ranges = true,
-                                     .lacks_labels = true,
                                      .lacks_tokens = true,
                                      .lacks_quantized = true,
                                      .lacks_groups = true};

@@ -167,6 +167,10 @@ void cuda_update_places(struct stream *stream, const struct update_places_operat
 void cuda_append(struct stream *stream, const struct append_operation *operation);
 void cuda_attend(struct stream *stream, const struct attend_operation *operation);
 
+/* ---- cuda_labels.c ---- */
+
+void cuda_compare_labels(struct stream *stream, const struct compare_labels_operation *operation);
+
 /* ---- cuda_key_index.c, cuda_select.c ---- */
 
 bool cuda_chooses_by(const struct key_index_layout *layout, float alpha);

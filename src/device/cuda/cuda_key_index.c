@@ -1,4 +1,5 @@
-/* Key indexes on the card: codes by level (kernels/level), and means and deviations of pages (kernels/abstract). */
+/* Key indexes on the card: codes by level (kernels/level), means and deviations of pages (kernels/abstract), and trees
+ * of boxes (kernels/tree), of which it scores every leaf. */
 #include "device/cuda/cuda_key_index.h"
 
 #include <stdio.h>
@@ -6,6 +7,9 @@
 #include "base/checked.h"
 
 enum { HEAD_MAX = 256 };
+_Static_assert((int)TREE_LEVELS == (int)TREE_LEVEL_COUNT && (int)TREE_CHUNK_LEVEL == (int)TREE_64 &&
+                   (int)TREE_RUN_LENGTH == (int)TREE_RUN_CHUNKS,
+               "levels of a tree");
 
 /* ---- what it can ---- */
 
@@ -15,14 +19,30 @@ static bool chooses_by_level(const struct key_index_layout *layout) {
            (layout->level.planes == 1 || layout->level.planes == 2 || layout->level.planes == 4);
 }
 
-static bool chooses_by_spread(const struct key_index_layout *layout) {
-    return layout->abstract_kind == ABSTRACT_MEAN_DEVIATION && layout->abstract.dimension <= HEAD_MAX;
+/* What lies beside the keys of pages, or of leaves of a tree. */
+struct page_layout {
+    size_t dimension, tokens, offset; /* offset: of page 0 in a block */
+    bool is_box;
+};
+static struct page_layout pages_of(const struct key_index_layout *layout) {
+    const struct abstract_layout *pages = &layout->abstract;
+    const struct tree_layout *tree = &layout->tree;
+    if (layout->kind == KEY_INDEX_TREE)
+        return (struct page_layout){tree->dimension, (size_t)tree_tokens(tree->leaf),
+                                    tree->offset[tree->leaf], true};
+    return (struct page_layout){pages->dimension, pages->page_tokens, pages->offset[ABSTRACT_MEAN_DEVIATION],
+                                false};
+}
+
+static bool is_spread(const struct key_index_layout *layout) {
+    if (layout->kind == KEY_INDEX_TREE) return layout->tree.rank == TREE_MEAN_DEVIATION;
+    return layout->kind == KEY_INDEX_ABSTRACT && layout->abstract_kind == ABSTRACT_MEAN_DEVIATION;
 }
 
 bool cuda_chooses_by(const struct key_index_layout *layout, float alpha) {
     if (layout->sample_count != 0 || layout->has_bounds || alpha != 0) return false;
-    return layout->kind == KEY_INDEX_ABSTRACT ? chooses_by_spread(layout)
-                                              : layout->kind == KEY_INDEX_LEVEL && chooses_by_level(layout);
+    if (layout->kind == KEY_INDEX_LEVEL) return chooses_by_level(layout);
+    return is_spread(layout) && pages_of(layout).dimension <= HEAD_MAX;
 }
 
 size_t cuda_query_bytes(const struct key_index_layout *layout) {
@@ -40,7 +60,7 @@ struct building {
     const struct key_index_build_operation *operation;
     struct stream *stream;
     uint64_t step, rows, items, pools; /* rows: of a graph */
-    size_t chunks;                     /* that an item's rows may touch */
+    size_t pieces;                     /* chunks, or runs of them, that an item's rows may touch */
     uint32_t item_count;
 };
 
@@ -59,34 +79,60 @@ static void level_build(const struct building *b) {
     char name[CUDA_KERNEL_NAME_MAX];
     snprintf(name, sizeof name, "level_build_%zu", level->planes);
     cuda_work_launch(b->stream, name,
-                     (struct cuda_shape){(uint32_t)b->chunks, (uint32_t)b->operation->kv_head_count,
+                     (struct cuda_shape){(uint32_t)b->pieces, (uint32_t)b->operation->kv_head_count,
                                          b->item_count, 256, level_build_shared((uint32_t)level->dimension)},
                      &args);
 }
 
 static void spread_build(const struct building *b) {
-    const struct abstract_layout *pages = &b->operation->layout->abstract;
+    const struct page_layout pages = pages_of(b->operation->layout);
     const struct cuda_spread_build_args args = {.step = b->step,
                                                 .items = b->items,
                                                 .pools = b->pools,
                                                 .rows = b->rows,
                                                 .shape = cuda_shape_of(b->operation->items[0].view.layout),
                                                 .item_count = b->item_count,
-                                                .page_tokens = (uint32_t)pages->page_tokens,
-                                                .offset = (uint32_t)pages->offset[ABSTRACT_MEAN_DEVIATION]};
+                                                .page_tokens = (uint32_t)pages.tokens,
+                                                .offset = (uint32_t)pages.offset};
     cuda_work_launch(b->stream, "spread_build",
-                     (struct cuda_shape){(uint32_t)b->chunks, (uint32_t)b->operation->kv_head_count,
+                     (struct cuda_shape){(uint32_t)b->pieces, (uint32_t)b->operation->kv_head_count,
                                          b->item_count, 256, 0},
                      &args);
 }
 
-static size_t chunks_touched(const struct attend_item *item) {
+static void tree_build_boxes(const struct building *b) {
+    const struct tree_layout *tree = &b->operation->layout->tree;
+    struct cuda_tree_build_args args = {.step = b->step,
+                                        .items = b->items,
+                                        .pools = b->pools,
+                                        .rows = b->rows,
+                                        .shape = cuda_shape_of(b->operation->items[0].view.layout),
+                                        .item_count = b->item_count,
+                                        .leaf = tree->leaf,
+                                        .has_runs = tree_top(tree->leaf) == TREE_RUN};
+    for (size_t level = 0; level < TREE_LEVELS; level++) args.offset[level] = (uint32_t)tree->offset[level];
+    cuda_work_launch(b->stream, "tree_build",
+                     (struct cuda_shape){(uint32_t)b->pieces, (uint32_t)b->operation->kv_head_count,
+                                         b->item_count, 128, 0},
+                     &args);
+}
+
+/* Pieces of so many tokens that an item's rows are in. */
+static size_t pieces_touched(const struct attend_item *item, size_t tokens) {
     const uint64_t end = item->position_first + item->row_count;
-    return (size_t)((end + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS - item->position_first / KV_CHUNK_TOKENS);
+    return (size_t)((end + tokens - 1) / tokens - item->position_first / tokens);
+}
+
+static void build(const struct building *b) {
+    const enum key_index_kind kind = b->operation->layout->kind;
+    if (kind == KEY_INDEX_LEVEL) level_build(b);
+    if (kind == KEY_INDEX_ABSTRACT) spread_build(b);
+    if (kind == KEY_INDEX_TREE) tree_build_boxes(b);
 }
 
 void cuda_key_index_build(struct stream *stream, const struct key_index_build_operation *operation) {
     const struct attend_item *items = operation->items;
+    const size_t tokens = KV_CHUNK_TOKENS * (operation->layout->kind == KEY_INDEX_TREE ? TREE_RUN_CHUNKS : 1);
     struct staged_views views;
     cuda_device_enter(stream->device);
     if (cuda_rows_of(items, 0, operation->item_count) == 0) return;
@@ -101,12 +147,9 @@ void cuda_key_index_build(struct stream *stream, const struct key_index_build_op
             .rows = stream->made != NULL ? views.card_rows + first * sizeof(struct step_row) : 0};
         for (end = first; end < operation->item_count && items[end].view.pools == items[first].view.pools;
              end++)
-            building.chunks = max_size(building.chunks, chunks_touched(&items[end]));
+            building.pieces = max_size(building.pieces, pieces_touched(&items[end], tokens));
         building.item_count = (uint32_t)(end - first);
-        if (operation->layout->kind == KEY_INDEX_LEVEL)
-            level_build(&building);
-        else
-            spread_build(&building);
+        build(&building);
     }
     cuda_work_done(stream);
 }
@@ -131,23 +174,23 @@ static void level_score(const struct cuda_scoring *s, size_t first, uint32_t row
         .planes = (uint32_t)level->planes};
     cuda_work_launch(s->stream, "level_query",
                      (struct cuda_shape){s->heads, rows, 1, 128, dimension * sizeof(float)}, &query);
-    const struct cuda_level_score_args score = {
-        .rows = s->views.card_rows + first * sizeof(struct step_row),
-        .items = s->views.card_items,
-        .pools = s->views.card_pools + first * sizeof(struct cuda_pools),
-        .queries = s->queries,
-        .scores = s->scores,
-        .lists = s->lists,
-        .limits = s->limits,
-        .row_count = rows,
-        .kv_head_count = s->kv_heads,
-        .group = s->group,
-        .query_bytes = query_bytes,
-        .dimension = dimension,
-        .factors_offset = (uint32_t)level->factors_offset,
-        .center_offset = (uint32_t)level->center_offset,
-        .unit_stride = s->unit_stride,
-        .scale = operation->scale};
+    const struct cuda_level_score_args score = {.rows = s->views.card_rows + first * sizeof(struct step_row),
+                                                .items = s->views.card_items,
+                                                .pools =
+                                                    s->views.card_pools + first * sizeof(struct cuda_pools),
+                                                .queries = s->queries,
+                                                .scores = s->scores,
+                                                .lists = s->lists,
+                                                .limits = s->limits,
+                                                .row_count = rows,
+                                                .kv_head_count = s->kv_heads,
+                                                .group = s->group,
+                                                .query_bytes = query_bytes,
+                                                .dimension = dimension,
+                                                .factors_offset = (uint32_t)level->factors_offset,
+                                                .center_offset = (uint32_t)level->center_offset,
+                                                .unit_stride = s->unit_stride,
+                                                .scale = operation->scale};
     char name[CUDA_KERNEL_NAME_MAX];
     snprintf(name, sizeof name, "level_score_%zu", level->planes);
     const uint32_t chunks = (s->unit_stride * UNIT_TOKENS + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
@@ -169,7 +212,7 @@ static enum spread_aggregate spread_aggregate_of(enum score_aggregate aggregate)
 static void spread_score(const struct cuda_scoring *s, size_t first, uint32_t rows) {
     const struct choose_operation *operation = s->operation;
     const struct key_index_layout *layout = operation->layout;
-    const struct abstract_layout *pages = &layout->abstract;
+    const struct page_layout pages = pages_of(layout);
     const float log2e = 1.44269504f;
     const struct cuda_spread_score_args score = {
         .rows = s->views.card_rows + first * sizeof(struct step_row),
@@ -183,17 +226,19 @@ static void spread_score(const struct cuda_scoring *s, size_t first, uint32_t ro
         .q_stride = (uint32_t)operation->q_stride,
         .kv_head_count = s->kv_heads,
         .group = s->group,
-        .dimension = (uint32_t)pages->dimension,
-        .page_tokens = (uint32_t)pages->page_tokens,
+        .dimension = (uint32_t)pages.dimension,
+        .page_tokens = (uint32_t)pages.tokens,
         .unit_tokens = (uint32_t)layout->unit_tokens,
-        .offset = (uint32_t)pages->offset[ABSTRACT_MEAN_DEVIATION],
+        .offset = (uint32_t)pages.offset,
         .unit_stride = s->unit_stride,
         .aggregate = spread_aggregate_of(layout->aggregate),
-        .factor = layout->aggregate == SCORE_SOFTMAX ? operation->scale * log2e : 1};
+        .factor = layout->aggregate == SCORE_SOFTMAX ? operation->scale * log2e : 1,
+        .is_box = pages.is_box};
     const uint32_t unit_pages = score.unit_tokens / score.page_tokens;
     cuda_work_launch(s->stream, "spread_score",
                      (struct cuda_shape){(s->unit_stride * unit_pages + SPREAD_PAGES - 1) / SPREAD_PAGES,
-                                         s->kv_heads, rows, 256, spread_score_shared(s->group, score.dimension)},
+                                         s->kv_heads, rows, 256,
+                                         spread_score_shared(s->group, score.dimension)},
                      &score);
 }
 

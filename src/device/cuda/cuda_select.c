@@ -52,6 +52,14 @@ struct choosing {
     size_t rows_max;       /* at once */
 };
 
+static void list_keeps(struct cuda_list *list, const struct kept_list *kept) {
+    list->kept = cuda_address(kept->rows);
+    if (!kept->is_taken) return;
+    ASSERT(kept->count > 0 && kept->count % UNIT_TOKENS == 0 && kept->window_begin % UNIT_TOKENS == 0);
+    list->kept_count = (uint32_t)kept->count;
+    list->window_begin = (uint32_t)kept->window_begin;
+}
+
 static void lists_place(struct choosing *c) {
     const struct choose_operation *operation = c->scoring.operation;
     const size_t kv_heads = c->scoring.kv_heads;
@@ -59,18 +67,19 @@ static void lists_place(struct choosing *c) {
     for (size_t i = 0; i < operation->item_count; i++) {
         const struct select_item *item = &operation->items[i];
         const uint64_t candidates = item->candidate_end - item->candidate_begin;
-        ASSERT(item->kept == NULL && item->candidate_begin % c->unit_tokens == 0 &&
-               item->candidate_end % c->unit_tokens == 0);
+        ASSERT(item->candidate_begin % c->unit_tokens == 0 && item->candidate_end % c->unit_tokens == 0);
         listed_row(&c->listed, i, &item->view, item->row, item->position);
         for (size_t head = 0; head < kv_heads; head++) {
             const size_t at = i * kv_heads + head;
             const uint64_t picks = select_item_picks(item, head);
             ASSERT(picks <= candidates && picks % c->unit_tokens == 0);
-            lists_of(&c->listed)[at] = (struct cuda_list){.rows = cuda_address(operation->lists[at].rows),
-                                                          .count = (uint32_t)operation->lists[at].count,
-                                                          .begin = (uint32_t)item->candidate_begin,
-                                                          .end = (uint32_t)item->candidate_end,
-                                                          .picks = (uint32_t)picks};
+            struct cuda_list *list = &lists_of(&c->listed)[at];
+            *list = (struct cuda_list){.rows = cuda_address(operation->lists[at].rows),
+                                       .count = (uint32_t)operation->lists[at].count,
+                                       .begin = (uint32_t)item->candidate_begin,
+                                       .end = (uint32_t)item->candidate_end,
+                                       .picks = (uint32_t)picks};
+            if (item->kept != NULL) list_keeps(list, &item->kept[head]);
         }
     }
 }

@@ -377,6 +377,31 @@ struct cuda_list {
     uint32_t count; /* begin + picks + the row's position + 1 - end */
     uint32_t begin, end; /* candidates: whole units, of codes complete chunks */
     uint32_t picks;      /* tokens, whole units */
+    /* Not 0: from step to step the list without its tokens from `end` on is kept there.  With kept_count tokens it is
+     * taken once more, and with it those from window_begin on; else what is chosen now is left there. */
+    uint64_t kept;
+    uint32_t kept_count, window_begin;
+};
+
+/* Whether a KV head's queries are like those that its list was chosen by (kernels/label), and these in their place
+ * where they are not.  labels_compare: grid {kv_head_count, item_count}, 128 threads; shared: struct labels_shared. */
+struct cuda_labels_args {
+    uint64_t items;      /* struct cuda_label [item] */
+    uint64_t uses;       /* uint8_t [item][kv head]: enum label_takes */
+    uint64_t importance; /* float [head] */
+    uint64_t thresholds; /* double [kv head] */
+    uint64_t alike;      /* out: uint8_t [item][kv head]; 0 where nothing is compared */
+    uint32_t kv_head_count, group, dimension;
+    uint32_t by_minimum; /* else by the harmonic mean */
+};
+struct cuda_label {
+    uint64_t q, label; /* float [head][dimension] */
+};
+enum label_takes { LABEL_TAKES_VERDICT = 1, LABEL_TAKES_QUERIES = 2 };
+enum { LABEL_GROUP_MAX = 64 };
+struct labels_shared {
+    double cosines[LABEL_GROUP_MAX];
+    uint32_t is_alike;
 };
 
 /* Where `limits` is not 0, lists of a recorded step: struct step_list (device/step.h), beside each struct cuda_list,
@@ -432,6 +457,18 @@ struct cuda_spread_build_args {
     uint32_t offset, reserved; /* of page 0 in a block */
 };
 
+/* The same as boxes, mean - deviation and mean + deviation, for the leaves of a tree, and the boxes above them
+ * (kernels/tree).  tree_build: grid {runs that an item's rows may touch, kv_head_count, item_count}, 128 threads. */
+enum { TREE_LEVELS = 5, TREE_CHUNK_LEVEL = 3 /* a chunk's own */, TREE_RUN_LENGTH = 4 /* chunks */ };
+struct cuda_tree_build_args {
+    uint64_t step, items, pools;
+    uint64_t rows; /* as of struct cuda_level_build_args */
+    uint64_t layer_pages;
+    struct kv_shape shape;
+    uint32_t item_count, leaf, has_runs; /* leaf: its level */
+    uint32_t offset[TREE_LEVELS];        /* of the first box of a level in a block */
+};
+
 /* spread_score: grid {ceil(pages / SPREAD_PAGES), kv_head_count, row_count}, 256 threads; shared:
  * spread_score_shared. */
 struct cuda_spread_score_args {
@@ -443,7 +480,7 @@ struct cuda_spread_score_args {
     uint32_t page_tokens, unit_tokens, offset, unit_stride;
     uint32_t aggregate; /* enum spread_aggregate */
     float factor;       /* of a score */
-    uint32_t reserved;
+    uint32_t is_box;    /* mean - deviation and mean + deviation in place of the two */
 };
 enum spread_aggregate {
     SPREAD_APART,   /* a score for each head */

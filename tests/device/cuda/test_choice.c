@@ -1,9 +1,11 @@
-/* Codes of keys and pages of them, scores of units, their choice and attention over lists, each against the definitions
- * of the cpu. */
+/* Codes of keys, pages and trees of them, scores of units, their choice and attention over lists, and labels, each
+ * against the definitions of the cpu. */
 #include "kv_rig.h"
 
 #include "kernels/abstract/abstract_internal.h"
+#include "kernels/label/label.h"
 #include "kernels/level/level_internal.h"
+#include "kernels/tree/tree.h"
 
 static const double eps = 0x1p-24;
 
@@ -39,6 +41,9 @@ struct choice_rig {
     struct turn turn;
     struct level_layout level;
     struct abstract_layout pages;
+    struct tree_layout tree; /* where is_tree: its leaves are the pages */
+    bool is_tree;
+    float shift; /* of all keys */
     uint32_t index_bytes, slots; /* slots: of an item, which has a buffer of the third pool for itself */
     struct guarded index[ITEMS];
     uint32_t *index_pages[ITEMS]; /* [kv head][chunk_stride] */
@@ -55,6 +60,8 @@ static uint8_t *index_at(const struct choice_rig *rig, size_t item, size_t head,
 static void index_init(struct choice_rig *rig, struct random *random, size_t bytes,
                        const uint64_t lengths[ITEMS], enum kv_type type) {
     kv_rig_init(&rig->kv, random, type, KV_F16, DIMENSION, DIMENSION, KV_HEADS, lengths, ITEMS);
+    for (size_t i = 0; i < ITEMS; i++)
+        for (size_t n = 0; n < lengths[i] * KV_HEADS * DIMENSION; n++) rig->kv.k[i][n] += rig->shift;
     kv_rig_fill(&rig->kv);
     rig->index_bytes = (uint32_t)(bytes + 63) / 64 * 64;
     rig->slots = (uint32_t)(KV_HEADS * rig->kv.chunk_stride);
@@ -80,6 +87,7 @@ static uint8_t *want_at(const struct choice_rig *rig, size_t item, size_t head, 
 
 static void choice_init(struct choice_rig *rig, struct random *random, size_t planes,
                         const uint64_t lengths[ITEMS], enum kv_type type) {
+    rig->is_tree = false;
     turn_init(&rig->turn, random);
     level_layout_init(&rig->level, DIMENSION, planes);
     index_init(rig, random, rig->level.bytes, lengths, type);
@@ -160,14 +168,35 @@ static void index_is_the_cpus(void **state) {
 
 /* ---- pages */
 
-static void pages_init(struct choice_rig *rig, struct random *random, size_t page,
+static void pages_init(struct choice_rig *rig, struct random *random, size_t page, bool is_tree,
                        const uint64_t lengths[ITEMS], enum kv_type type) {
+    rig->is_tree = is_tree;
     abstract_layout_init(&rig->pages, page, DIMENSION, false, true);
+    tree_layout_init(&rig->tree, page, DIMENSION, TREE_MEAN_DEVIATION, false);
+    if (is_tree) rig->pages.bytes = rig->tree.bytes;
     index_init(rig, random, rig->pages.bytes, lengths, type);
+}
+
+static void tree_launch(struct choice_rig *rig, uint64_t seed) {
+    struct step_head head = {0, ITEMS};
+    struct cuda_tree_build_args args = {.step = address_of(&head),
+                                        .items = address_of(rig->kv.items),
+                                        .pools = address_of(&rig->kv.pools),
+                                        .layer_pages = kv_rig_layer_pages(&rig->kv),
+                                        .shape = rig->kv.shape,
+                                        .item_count = 3,
+                                        .leaf = rig->tree.leaf,
+                                        .has_runs = tree_top(rig->tree.leaf) == TREE_RUN};
+    for (size_t i = 0; i < TREE_LEVELS; i++) args.offset[i] = (uint32_t)rig->tree.offset[i];
+    launch("tree_build", 3, KV_HEADS, 3, 128, 0, &args, seed);
 }
 
 static void pages_build(struct choice_rig *rig, uint64_t seed) {
     struct step_head head = {0, ITEMS};
+    if (rig->is_tree) {
+        tree_launch(rig, seed);
+        return;
+    }
     struct cuda_spread_build_args args = {.step = address_of(&head),
                                           .items = address_of(rig->kv.items),
                                           .pools = address_of(&rig->kv.pools),
@@ -176,6 +205,15 @@ static void pages_build(struct choice_rig *rig, uint64_t seed) {
                                           .item_count = 3,
                                           .page_tokens = (uint32_t)rig->pages.page_tokens};
     launch("spread_build", 8, KV_HEADS, 3, 256, 0, &args, seed);
+}
+
+/* Of a KV head of an item. */
+static void run_want(struct choice_rig *rig, size_t item, size_t head, size_t last_chunk) {
+    void *blocks[TREE_RUN_CHUNKS];
+    if (tree_top(rig->tree.leaf) != TREE_RUN || last_chunk % TREE_RUN_CHUNKS != TREE_RUN_CHUNKS - 1) return;
+    for (size_t i = 0; i < TREE_RUN_CHUNKS; i++)
+        blocks[i] = want_at(rig, item, head, last_chunk + 1 - TREE_RUN_CHUNKS + i);
+    tree_build_run(&rig->tree, blocks);
 }
 
 /* The same rows by the definition. */
@@ -191,6 +229,17 @@ static void pages_want(struct choice_rig *rig) {
                 end = (chunk + 1) * 64;
                 if (end > item->position_first + item->row_count)
                     end = item->position_first + item->row_count;
+                if (rig->is_tree) {
+                    tree_build(&abstract, &(struct tree_build_args){
+                                              .layout = &rig->tree,
+                                              .kv = &rig->kv.layout,
+                                              .chunk = rig->kv.chunks[i][h * rig->kv.chunk_stride + chunk],
+                                              .token_begin = (size_t)row % 64,
+                                              .token_end = (size_t)(end - chunk * 64),
+                                              .block = want_at(rig, i, h, chunk)});
+                    if (end == (chunk + 1) * 64) run_want(rig, i, h, chunk);
+                    continue;
+                }
                 abstract.build(&(struct abstract_build_args){
                     .layout = &rig->pages,
                     .kv = &rig->kv.layout,
@@ -202,6 +251,15 @@ static void pages_want(struct choice_rig *rig) {
     }
 }
 
+static void index_check(struct choice_rig *rig, uint64_t seed) {
+    pages_build(rig, seed);
+    pages_want(rig);
+    for (size_t i = 0; i < ITEMS; i++)
+        for (size_t h = 0; h < KV_HEADS; h++)
+            for (size_t c = 0; c < rig->kv.chunk_stride; c++)
+                assert_memory_equal(index_at(rig, i, h, c), want_at(rig, i, h, c), rig->pages.bytes);
+}
+
 /* To the bit, pages that are not full too; and no others are touched. */
 static void pages_are_the_definitions(void **state) {
     (void)state;
@@ -210,26 +268,40 @@ static void pages_are_the_definitions(void **state) {
     random_init(&random, test_seed(704));
     static const size_t pages[] = {8, 16, 32, 64, 16};
     for (size_t n = 0; n < 5; n++) {
-        pages_init(&rig, &random, pages[n], (const uint64_t[]){200, 130}, n == 4 ? KV_Q8 : KV_F16);
+        pages_init(&rig, &random, pages[n], false, (const uint64_t[]){200, 130}, n == 4 ? KV_Q8 : KV_F16);
         rig.kv.items[0].position_first = 60, rig.kv.items[0].row_count = 139;
         rig.kv.items[1].position_first = 69, rig.kv.items[1].row_count = 1;
-        for (int round = 0; round < 2; round++) { /* the next token as well, of a page that is there */
-            pages_build(&rig, test_seed(704) + n);
-            pages_want(&rig);
-            for (size_t i = 0; i < ITEMS; i++)
-                for (size_t h = 0; h < KV_HEADS; h++)
-                    for (size_t c = 0; c < rig.kv.chunk_stride; c++)
-                        assert_memory_equal(index_at(&rig, i, h, c), want_at(&rig, i, h, c), rig.pages.bytes);
-            rig.kv.items[0].position_first = 199, rig.kv.items[0].row_count = 1;
-            rig.kv.items[1].position_first = 70;
-        }
+        index_check(&rig, test_seed(704) + n);
+        rig.kv.items[0].position_first = 199, rig.kv.items[0].row_count = 1;
+        rig.kv.items[1].position_first = 70; /* the next token, of a page that is there */
+        index_check(&rig, test_seed(704) + n);
+        choice_deinit(&rig);
+    }
+}
+
+/* The same of all boxes; a run is there with its last token, in a launch that has it whole and in one that has its
+ * end alone. */
+static void trees_are_the_definitions(void **state) {
+    (void)state;
+    static struct choice_rig rig;
+    struct random random;
+    random_init(&random, test_seed(706));
+    static const size_t leaves[] = {8, 16, 32, 64, 16};
+    for (size_t n = 0; n < 5; n++) {
+        pages_init(&rig, &random, leaves[n], true, (const uint64_t[]){520, 300}, n == 4 ? KV_Q8 : KV_F16);
+        rig.kv.items[0].position_first = 0, rig.kv.items[0].row_count = 500;
+        rig.kv.items[1].position_first = 0, rig.kv.items[1].row_count = 255;
+        index_check(&rig, test_seed(706) + n);
+        rig.kv.items[0].position_first = 500, rig.kv.items[0].row_count = 20;
+        rig.kv.items[1].position_first = 255, rig.kv.items[1].row_count = 1;
+        index_check(&rig, test_seed(706) + n);
         choice_deinit(&rig);
     }
 }
 
 /* ---- scores and choices */
 
-enum { ROWS = 3, STRIDE = 64, LIST = 48 * UNIT_TOKENS };
+enum { ROWS = 3, STRIDE = 64, LIST = 50 * UNIT_TOKENS };
 
 struct choice_rule {
     uint32_t sinks, recent; /* tokens; sinks: whole units */
@@ -465,6 +537,43 @@ static void attention_check(struct choice_rig *rig, struct choice *choice, uint6
         }
 }
 
+/* What is kept of a list is what is in front of its window; a list that is taken has it, whatever the scores, and all
+ * tokens from where it says. */
+static void kept_check(struct choice *choice, uint64_t seed) {
+    enum { GROWS = 3 };
+    static uint32_t kept[ROWS * KV_HEADS][LIST], before[ROWS * KV_HEADS][LIST];
+    memset(kept, 0xff, sizeof kept);
+    for (size_t n = 0; n < ROWS * KV_HEADS; n += 2) choice->lists[n].kept = address_of(kept[n]);
+    memcpy(before, choice->tokens, sizeof before);
+    units_pick(choice, seed);
+    assert_memory_equal(choice->tokens, before, sizeof before); /* keeping changes nothing */
+    for (size_t n = 0; n < ROWS * KV_HEADS; n++) {
+        struct cuda_list *list = &choice->lists[n];
+        const uint32_t count = n % 2 == 0 ? list->begin + list->picks : 0;
+        assert_memory_equal(kept[n], before[n], count * sizeof(uint32_t));
+        assert_true(kept[n][count] == 0xffffffffu);
+        if (n % 2 == 1 || count == 0) continue;
+        list->kept_count = count;
+        list->window_begin = list->end - 8 * (uint32_t)(n == 0);
+        list->count = count + (uint32_t)choice->rows[n / KV_HEADS].position + GROWS + 1 - list->window_begin;
+        list->picks = 0;
+        assert_true(list->count <= LIST);
+    }
+    units_pick(choice, seed);
+    for (size_t n = 0; n < ROWS * KV_HEADS; n++) {
+        const struct cuda_list *list = &choice->lists[n];
+        if (list->kept_count == 0) {
+            assert_memory_equal(choice->tokens[n], before[n], list->count * sizeof(uint32_t));
+            continue;
+        }
+        assert_memory_equal(choice->tokens[n], before[n], list->kept_count * sizeof(uint32_t));
+        for (uint32_t i = list->kept_count; i < list->count; i++)
+            assert_int_equal(choice->tokens[n][i], list->window_begin + i - list->kept_count);
+        assert_true(choice->tokens[n][list->count] == 0xffffffffu);
+    }
+    lists_plan(choice);
+}
+
 static void choices_match(void **state) {
     (void)state;
     static struct choice_rig rig;
@@ -492,6 +601,7 @@ static void choices_match(void **state) {
         units_pick(&choice, seed + 2);
         lists_check(&choice);
         attention_check(&rig, &choice, seed + 3);
+        kept_check(&choice, seed + 9);
         /* of equals the first */
         for (size_t i = 0; i < ROWS * HEADS * STRIDE; i++) choice.scores[i] = 1.5f;
         for (uint64_t k = 0; k < 5; k++) {
@@ -505,6 +615,14 @@ static void choices_match(void **state) {
     }
 }
 
+/* A page's pair of rows. */
+static const uint16_t *page_at(const struct choice_rig *rig, size_t item, size_t kv_head, size_t page) {
+    const size_t chunk_pages = rig->pages.chunk_pages;
+    const uint8_t *block = want_at(rig, item, kv_head, page / chunk_pages);
+    if (rig->is_tree) block += rig->tree.offset[rig->tree.leaf];
+    return (const uint16_t *)(const void *)block + page % chunk_pages * 2 * DIMENSION;
+}
+
 /* By the definition, in double: the best of a unit's pages, of each head or of the group. */
 static void page_scores_check(struct choice_rig *rig, const struct choice *choice, enum spread_aggregate how) {
     const size_t page = rig->pages.page_tokens, pages = choice->rule.unit / page;
@@ -516,18 +634,16 @@ static void page_scores_check(struct choice_rig *rig, const struct choice *choic
         for (size_t u = limits->begin / choice->rule.unit; u < limits->end / choice->rule.unit; u++) {
             double best = -INFINITY, size = 0;
             for (size_t p = u * pages; p < (u + 1) * pages; p++) {
-                const uint16_t *pair =
-                    abstract_page(&rig->pages, ABSTRACT_MEAN_DEVIATION,
-                                  want_at(rig, choice->rows[n / HEADS].item, kv_head, p * page / 64), p % (64 / page));
+                const uint16_t *pair = page_at(rig, choice->rows[n / HEADS].item, kv_head, p);
                 double of_page = -INFINITY, sum = 0;
                 for (size_t h = 0; h < (how == SPREAD_APART ? 1 : GROUP); h++) {
                     const float *q = choice->q + (n + h) * DIMENSION;
                     double score = 0, terms = 0;
                     for (size_t d = 0; d < DIMENSION; d++) {
-                        const double mean = (double)half_to_float(pair[d]),
-                                     deviation = (double)half_to_float(pair[DIMENSION + d]);
-                        score += (double)q[d] * mean + fabs((double)q[d]) * deviation;
-                        terms += fabs((double)q[d]) * (fabs(mean) + deviation);
+                        const double a = (double)half_to_float(pair[d]), x = (double)q[d],
+                                     b = (double)half_to_float(pair[DIMENSION + d]);
+                        score += rig->is_tree ? fmax(x * a, x * b) : x * a + fabs(x) * b;
+                        terms += fabs(x) * (fabs(a) + fabs(b));
                     }
                     of_page = fmax(of_page, score);
                     sum += score;
@@ -558,7 +674,9 @@ static void page_scores_make(struct choice_rig *rig, struct choice *choice, enum
                                           .page_tokens = (uint32_t)rig->pages.page_tokens,
                                           .unit_tokens = choice->rule.unit,
                                           .unit_stride = STRIDE,
+                                          .offset = rig->is_tree ? (uint32_t)rig->tree.offset[rig->tree.leaf] : 0,
                                           .aggregate = how,
+                                          .is_box = rig->is_tree,
                                           .factor = how == SPREAD_APART ? 0.125f * 1.44269504f : 1};
     fill_nan(choice->scores, ROWS * HEADS * STRIDE);
     launch("spread_score", 1, KV_HEADS, ROWS, 256, spread_score_shared(GROUP, DIMENSION), &args, seed);
@@ -572,15 +690,22 @@ static void pages_are_chosen(void **state) {
         size_t page;
         struct choice_rule rule;
         enum spread_aggregate how;
-    } runs[] = {{16, {16, 20, 6, 16, 16, true}, SPREAD_GREATEST},
-                {8, {0, 10, 5, 32, 32, false}, SPREAD_APART},
-                {64, {64, 0, 2, 64, 64, true}, SPREAD_TOGETHER},
-                {16, {0, 40, 2, 64, 64, true}, SPREAD_GREATEST}};
+        bool is_tree;
+        float shift; /* keys lie on one side, queries on the other: scores are below zero */
+    } runs[] = {{16, {16, 20, 6, 16, 16, true}, SPREAD_GREATEST, false, 0},
+                {16, {16, 20, 6, 16, 16, true}, SPREAD_GREATEST, false, 4},
+                {8, {0, 10, 5, 32, 32, false}, SPREAD_APART, false, 0},
+                {64, {64, 0, 2, 64, 64, true}, SPREAD_TOGETHER, false, 0},
+                {16, {0, 40, 2, 64, 64, true}, SPREAD_GREATEST, false, 0},
+                {16, {16, 20, 6, 16, 16, true}, SPREAD_GREATEST, true, 4},
+                {32, {0, 10, 3, 32, 32, false}, SPREAD_APART, true, 0},
+                {8, {8, 10, 9, 8, 8, true}, SPREAD_TOGETHER, true, 0}};
     struct random random;
     random_init(&random, test_seed(705));
-    for (size_t n = 0; n < 4; n++) {
+    for (size_t n = 0; n < sizeof runs / sizeof runs[0]; n++) {
         const uint64_t seed = test_seed(705) + n * 10;
-        pages_init(&rig, &random, runs[n].page, (const uint64_t[]){380, 180}, KV_F16);
+        rig.shift = runs[n].shift;
+        pages_init(&rig, &random, runs[n].page, runs[n].is_tree, (const uint64_t[]){380, 180}, KV_F16);
         rig.kv.items[0].position_first = rig.kv.items[1].position_first = 0;
         rig.kv.items[0].row_count = 380, rig.kv.items[1].row_count = 180;
         pages_build(&rig, seed);
@@ -590,6 +715,8 @@ static void pages_are_chosen(void **state) {
         choice.rows[1] = (struct step_row){179, 0, 1};
         choice.rows[2] = (struct step_row){30, 0, 1};
         fill_normal(&random, choice.q, ROWS * HEADS * DIMENSION, 2.0);
+        for (size_t i = 0; i < ROWS * HEADS * DIMENSION && runs[n].shift > 0; i++)
+            choice.q[i] = -fabsf(choice.q[i]);
         lists_plan(&choice);
         page_scores_make(&rig, &choice, runs[n].how, seed);
         page_scores_check(&rig, &choice, runs[n].how);
@@ -612,12 +739,91 @@ static void pages_are_chosen(void **state) {
             assert_int_equal(choice.tokens[n][16 + i], (i < 16 ? 3u : 7u) * 16 + i % 16);
 }
 
+/* ---- labels */
+
+enum { LABEL_ROWS = 3, LABEL_KV_HEADS = 3 };
+
+struct labels {
+    float q[LABEL_ROWS][LABEL_KV_HEADS * 8 * DIMENSION], label[LABEL_ROWS][LABEL_KV_HEADS * 8 * DIMENSION],
+        before[LABEL_ROWS][LABEL_KV_HEADS * 8 * DIMENSION];
+    float importance[LABEL_KV_HEADS * 8];
+    double thresholds[LABEL_KV_HEADS];
+    uint8_t uses[LABEL_ROWS][LABEL_KV_HEADS], alike[LABEL_ROWS][LABEL_KV_HEADS];
+    struct cuda_label items[LABEL_ROWS];
+};
+
+/* Queries that are like their labels, the same, turned away, or no numbers. */
+static void labels_draw(struct random *random, struct labels *labels, size_t group) {
+    memset(labels->alike, 0x55, sizeof labels->alike);
+    for (size_t row = 0; row < LABEL_ROWS; row++) {
+        const float noise = (float)random_below(random, 4) * 0.5F;
+        const size_t heads = LABEL_KV_HEADS * group, odd = (size_t)random_below(random, heads) * DIMENSION;
+        for (size_t i = 0; i < heads * DIMENSION; i++) {
+            labels->label[row][i] = (float)random_normal(random);
+            labels->q[row][i] = labels->label[row][i] + noise * (float)random_normal(random);
+        }
+        for (size_t i = 0; noise > 1 && i < DIMENSION; i++) labels->q[row][odd + i] *= -1;
+        if (row == 1) labels->q[row][odd] = random_below(random, 2) ? NAN : INFINITY;
+        if (row == 2) memset(&labels->label[row][odd], 0, DIMENSION * sizeof(float));
+        labels->items[row] = (struct cuda_label){address_of(labels->q[row]), address_of(labels->label[row])};
+        for (size_t h = 0; h < LABEL_KV_HEADS; h++) labels->uses[row][h] = (uint8_t)random_below(random, 4);
+    }
+    memcpy(labels->before, labels->label, sizeof labels->before);
+    for (size_t i = 0; i < LABEL_KV_HEADS * group; i++)
+        labels->importance[i] = (float)random_below(random, 3) / 2;
+    for (size_t i = 0; i < LABEL_KV_HEADS; i++)
+        labels->thresholds[i] = i == 0 ? 1 : (double)random_below(random, 20) / 10 - 0.95;
+}
+
+static void labels_are_compared(void **state) {
+    (void)state;
+    static struct labels labels;
+    static const size_t groups[] = {1, 3, 4, 8};
+    struct random random;
+    size_t verdicts[2] = {0, 0};
+    random_init(&random, test_seed(707));
+    for (uint64_t n = 0; n < 24; n++) {
+        const size_t group = groups[n % 4], size = group * DIMENSION;
+        const enum label_aggregate aggregate = n % 3 == 0 ? LABEL_MINIMUM : LABEL_HARMONIC;
+        labels_draw(&random, &labels, group);
+        const struct cuda_labels_args args = {.items = address_of(labels.items),
+                                              .uses = address_of(labels.uses),
+                                              .importance = address_of(labels.importance),
+                                              .thresholds = address_of(labels.thresholds),
+                                              .alike = address_of(labels.alike),
+                                              .kv_head_count = LABEL_KV_HEADS,
+                                              .group = (uint32_t)group,
+                                              .dimension = DIMENSION,
+                                              .by_minimum = aggregate == LABEL_MINIMUM};
+        launch("labels_compare", LABEL_KV_HEADS, LABEL_ROWS, 1, 128, sizeof(struct labels_shared), &args,
+               test_seed(707) + n);
+        for (size_t i = 0; i < LABEL_ROWS * LABEL_KV_HEADS; i++) {
+            const size_t row = i / LABEL_KV_HEADS, head = i % LABEL_KV_HEADS;
+            const float *q = labels.q[row] + head * size, *before = labels.before[row] + head * size;
+            double cosines[8];
+            for (size_t h = 0; h < group; h++)
+                cosines[h] = label_cosine(q + h * DIMENSION, before + h * DIMENSION, DIMENSION);
+            const uint8_t uses = labels.uses[row][head];
+            const bool alike = (uses & LABEL_TAKES_VERDICT) != 0 &&
+                               label_similarity(aggregate, cosines, labels.importance + head * group, group) >=
+                                   labels.thresholds[head];
+            if (labels.alike[row][head] != alike) fail_msg("draw %d, row %zu, head %zu", (int)n, row, head);
+            const bool takes = (uses & LABEL_TAKES_QUERIES) != 0 && !alike;
+            assert_memory_equal(labels.label[row] + head * size, takes ? q : before, size * sizeof(float));
+            if ((uses & LABEL_TAKES_VERDICT) != 0) verdicts[alike]++;
+        }
+    }
+    assert_true(verdicts[0] > 10 && verdicts[1] > 10);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(index_is_the_cpus),
         cmocka_unit_test(choices_match),
         cmocka_unit_test(pages_are_the_definitions),
+        cmocka_unit_test(trees_are_the_definitions),
         cmocka_unit_test(pages_are_chosen),
+        cmocka_unit_test(labels_are_compared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,7 +125,12 @@ KERNEL(units_choose, cuda_choose_args, 1024, 1) {
     const float *scores = at<float>(args.scores) + list_index * heads * args.unit_stride;
     uint32_t *keys = at<uint32_t>(args.keys) + list_index * args.unit_stride;
     uint32_t *chosen = at<uint32_t>(args.chosen) + list_index * args.unit_stride;
-    uint32_t *rows = at<uint32_t>(list.rows);
+    uint32_t *rows = at<uint32_t>(list.rows), *kept = at<uint32_t>(list.kept);
+    if (list.kept_count > 0) {
+        for (uint32_t i = t; i < list.count; i += CHOOSERS)
+            rows[i] = i < list.kept_count ? kept[i] : list.window_begin + i - list.kept_count;
+        return;
+    }
     if (picks < stop - begin && picks > 0) {
         units_rank(args, scores, begin, stop, keys, shared);
         block_barrier();
@@ -139,8 +144,10 @@ KERNEL(units_choose, cuda_choose_args, 1024, 1) {
     const uint32_t middle = list.begin + list.picks;
     for (uint32_t i = t; i < list.count; i += CHOOSERS) {
         const uint32_t of_unit = i - list.begin;
-        rows[i] = i < list.begin ? i
-                  : i < middle   ? chosen[of_unit / tokens] * tokens + of_unit % tokens
-                                 : list.end + i - middle;
+        const uint32_t token = i < list.begin ? i
+                               : i < middle   ? chosen[of_unit / tokens] * tokens + of_unit % tokens
+                                              : list.end + i - middle;
+        rows[i] = token;
+        if (list.kept != 0 && i < middle) kept[i] = token;
     }
 }

@@ -130,7 +130,7 @@ template <int PLANES> DEVICE void level_score_run(const struct cuda_level_score_
     const struct step_item *item = at<struct step_item>(args.items) + step_row.item;
     const struct cuda_list list = list_at(args.lists, args.limits, row * args.kv_head_count + kv_head);
     const uint32_t chunk = block_x() * 8 + thread_index() / 32;
-    if (block_x() * 8 * KV_CHUNK_TOKENS >= list.end) return;
+    if (block_x() * 8 * KV_CHUNK_TOKENS >= list.end || list.picks == 0) return;
     const uint64_t head_first = (uint64_t)row * args.kv_head_count * args.group + kv_head * args.group;
     const uint32_t *from = (const uint32_t *)(at<char>(args.queries) + head_first * args.query_bytes);
     const uint32_t padded = (args.group + HEADS - 1) / HEADS * HEADS;

@@ -1,0 +1,71 @@
+/* labels: whether the queries of a group are like those that its list was chosen by (kernels/label), in double as the
+ * definition has it; only the order of sums differs.  A block has a KV head of a row, a warp a query head at a time. */
+#include "device/cuda/rows.h"
+
+enum { COMPARERS = 128 };
+
+/* Over the lanes. */
+DEVICE double lanes_sum(double value) {
+    UNROLL
+    for (uint32_t by = 16; by > 0; by >>= 1) {
+        const uint64_t bits = __builtin_bit_cast(uint64_t, value);
+        const uint64_t low = lane_xor((uint32_t)bits, by), high = lane_xor((uint32_t)(bits >> 32), by);
+        value += __builtin_bit_cast(double, high << 32 | low);
+    }
+    return value;
+}
+
+/* No number where one of them is zero or not finite.  Exactly 1 for the same. */
+DEVICE double cosine_of(const float *a, const float *b, uint32_t dimension) {
+    double dot = 0, a_square = 0, b_square = 0;
+    for (uint32_t i = lane_index(); i < dimension; i += 32) {
+        dot += (double)a[i] * (double)b[i];
+        a_square += (double)a[i] * (double)a[i];
+        b_square += (double)b[i] * (double)b[i];
+    }
+    dot = lanes_sum(dot);
+    a_square = lanes_sum(a_square);
+    b_square = lanes_sum(b_square);
+    const double cosine = dot / __builtin_sqrt(a_square * b_square);
+    if (!(cosine - cosine == 0)) return __builtin_nan("");
+    return cosine > 1 ? 1 : cosine < -1 ? -1 : cosine;
+}
+
+/* Eq. 10 of [clo], and what kernels/label says where it has no meaning. */
+DEVICE double similarity_of(const struct cuda_labels_args &args, const double *cosines,
+                            const float *importance) {
+    double lowest = cosines[0], weights = 0, harmonic = 0;
+    for (uint32_t h = 0; h < args.group; h++) {
+        if (cosines[h] != cosines[h]) return cosines[h];
+        if (cosines[h] < lowest) lowest = cosines[h];
+        weights += (double)importance[h];
+    }
+    if (args.by_minimum || !(lowest > 0) || !(weights > 0)) return lowest;
+    for (uint32_t h = 0; h < args.group; h++) harmonic += (double)importance[h] / cosines[h];
+    return weights / harmonic;
+}
+
+KERNEL(labels_compare, cuda_labels_args, 128, 4) {
+    struct labels_shared &shared = SHARED(struct labels_shared);
+    dependents_start();
+    dependency_wait();
+    const uint32_t kv_head = block_x(), t = thread_index(), unit = block_y() * args.kv_head_count + kv_head;
+    const uint32_t uses = at<uint8_t>(args.uses)[unit], size = args.group * args.dimension;
+    const struct cuda_label item = at<struct cuda_label>(args.items)[block_y()];
+    const float *q = at<float>(item.q) + (uint64_t)kv_head * size;
+    float *label = at<float>(item.label) + (uint64_t)kv_head * size;
+    if (t == 0) shared.is_alike = 0;
+    for (uint32_t h = t / 32; (uses & LABEL_TAKES_VERDICT) != 0 && h < args.group; h += COMPARERS / 32) {
+        const double cosine = cosine_of(q + h * args.dimension, label + h * args.dimension, args.dimension);
+        if (lane_index() == 0) shared.cosines[h] = cosine;
+    }
+    block_barrier();
+    if (t == 0 && (uses & LABEL_TAKES_VERDICT) != 0)
+        shared.is_alike =
+            similarity_of(args, shared.cosines, at<float>(args.importance) + kv_head * args.group) >=
+            at<double>(args.thresholds)[kv_head];
+    block_barrier();
+    if (t == 0) at<uint8_t>(args.alike)[unit] = (uint8_t)shared.is_alike;
+    if (shared.is_alike != 0 || (uses & LABEL_TAKES_QUERIES) == 0) return;
+    for (uint32_t i = t; i < size; i += COMPARERS) label[i] = q[i];
+}
