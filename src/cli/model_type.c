@@ -70,7 +70,9 @@ uint64_t model_step_bytes(const struct model *model) {
     if (position != NULL) bytes -= position->size_bytes;
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf->tensors[i];
-        if (tensor->dimensions[2] > 1) /* a stack of experts */
+        if (model_leaves_out(&model->config, tensor))
+            bytes -= tensor->size_bytes;
+        else if (tensor->dimensions[2] > 1) /* a stack of experts */
             bytes -= tensor->size_bytes / tensor->dimensions[2] *
                      (tensor->dimensions[2] - model->config.experts.used);
     }

@@ -62,7 +62,13 @@ static uint64_t mix_config(uint64_t hash, const struct model_config *config) {
     const uint64_t experts[] = {config->experts.count, config->experts.used, config->experts.size,
                                 config->experts.router, config->experts.normalises};
     for (size_t i = 0; i < sizeof experts / sizeof experts[0]; i++) hash = mix_number(hash, experts[i]);
-    return mix_float(hash, config->experts.scale);
+    hash = mix_float(hash, config->experts.scale);
+    const uint64_t others[] = {config->experts.dense_layers, config->experts.shared,
+                               config->experts.shared_size, config->experts.group_count,
+                               config->experts.groups_used};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (others[i] != 0) hash = mix_number(mix_number(hash, i), others[i]);
+    return hash;
 }
 
 /* Sixteen pieces of 64 bytes, spread over the tensor. */

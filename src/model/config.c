@@ -20,6 +20,12 @@ static const struct family families[] = {
     {"qwen3", FAMILY_QWEN3, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true},
     {"qwen3moe", FAMILY_QWEN3MOE, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true,
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true}},
+    {"qwen2moe", FAMILY_QWEN2MOE, ROPE_SPLIT, RMS_EPSILON, .has_biases = true,
+     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .shared = SHARED_EXPERT_GATED}},
+    {"glm4moe", FAMILY_GLM4MOE, ROPE_SPLIT, RMS_EPSILON, .may_have_head_norms = true, .has_nextn = true,
+     .ffn_norm = "post_attention_norm.weight",
+     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SIGMOID, .has_choice_bias = true,
+                 .shared = SHARED_EXPERT_PLAIN}},
     {"smollm3", FAMILY_SMOLLM3, ROPE_ADJACENT, RMS_EPSILON, .plain_period = 4},
     {"seed_oss", FAMILY_SEED_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true,
      .ffn_norm = "post_attention_norm.weight"},
@@ -229,6 +235,10 @@ static enum status read_dimension(struct reader *reader, const char *suffix, siz
 static enum status read_shape(struct reader *reader) {
     struct model_config *config = reader->config;
     TRY(read_count(reader, "block_count", true, 1, LAYERS_MAX, &config->layer_count));
+    if (reader->family->has_nextn)
+        TRY(read_count(reader, "nextn_predict_layers", false, 0, config->layer_count - 1,
+                       &config->nextn_layers));
+    config->layer_count -= config->nextn_layers;
     TRY(read_count(reader, "embedding_length", true, 1, HIDDEN_MAX, &config->hidden_size));
     TRY(read_layer_count(reader, "feed_forward_length", true, 1, FFN_MAX, &config->ffn_size));
     TRY(read_layer_count(reader, "attention.head_count", true, 1, HEADS_MAX, &config->head_count));
@@ -256,11 +266,37 @@ static enum status read_shape(struct reader *reader) {
     return read_float(reader, reader->family->epsilon_key, 1e-30, 1.0, &config->norm_epsilon);
 }
 
-/* The keys are llama.cpp's; what a file does not say is the family's.  Layers without experts among others with them,
- * groups of experts and experts that all rows share are of other families. */
+/* Layers without experts before others with them, groups of experts and experts that all rows share: of families that
+ * have these.  As in llama.cpp, a shared feed-forward is as large as so many experts, or, with a sigmoid, as a dense
+ * one. */
+static enum status read_shared_experts(struct reader *reader) {
+    static const char *const keys[] = {"expert_shared_count", "leading_dense_block_count", "expert_group_count"};
+    struct experts_config *experts = &reader->config->experts;
+    size_t shared_count = 0;
+    size_t *const numbers[] = {&shared_count, &experts->dense_layers, &experts->group_count};
+    const uint64_t most[] = {FFN_MAX / experts->size, reader->config->layer_count, ROUTE_GROUPS_MAX};
+    const bool has_shared = experts->shared != SHARED_EXPERT_NONE;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        TRY(read_count(reader, keys[i], false, 0, has_shared ? most[i] : UINT32_MAX, numbers[i]));
+        if (!has_shared && *numbers[i] > (i == 2)) return refuse(reader, reader->key, "this feature is not supported");
+    }
+    if (!has_shared) return STATUS_OK;
+    experts->shared_size =
+        experts->shared == SHARED_EXPERT_GATED ? reader->config->ffn_size : shared_count * experts->size;
+    TRY(read_count(reader, "expert_shared_feed_forward_length", false, 0, FFN_MAX, &experts->shared_size));
+    if (experts->shared_size == 0) experts->shared = SHARED_EXPERT_NONE;
+    if (experts->group_count <= 1) return STATUS_OK;
+    if (experts->count % experts->group_count != 0)
+        return refuse(reader, reader_key(reader, "expert_group_count"), "expected a divisor of expert_count");
+    experts->groups_used = experts->group_count;
+    TRY(read_count(reader, "expert_group_used_count", false, 1, experts->group_count, &experts->groups_used));
+    if (experts->used > experts->groups_used * (experts->count / experts->group_count))
+        return refuse(reader, reader->key, "so many groups have fewer experts than a row uses");
+    return STATUS_OK;
+}
+
+/* The keys are llama.cpp's; what a file does not say is the family's. */
 static enum status read_experts(struct reader *reader) {
-    static const char *const others[] = {"expert_shared_count", "leading_dense_block_count",
-                                         "expert_group_count"};
     struct experts_config *experts = &reader->config->experts;
     size_t gating = 0;
     *experts = reader->family->experts;
@@ -277,12 +313,7 @@ static enum status read_experts(struct reader *reader) {
                       reader->error));
     TRY(read_float(reader, "expert_weights_scale", 0, 1e6, &experts->scale));
     if (experts->scale == 0) experts->scale = 1; /* not given */
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        size_t number = 0;
-        TRY(read_count(reader, others[i], false, 0, UINT32_MAX, &number));
-        if (number > (i == 2)) return refuse(reader, reader->key, "this feature is not supported");
-    }
-    return STATUS_OK;
+    return read_shared_experts(reader);
 }
 
 /* Rows of the embedding, else the key, else the number of listed tokens. */

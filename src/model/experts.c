@@ -1,63 +1,94 @@
 /* experts: the feed-forward part of a layer that is a mixture of experts: a router, and for each row the experts that
- * it picks, each a gated feed-forward of its own (Shazeer et al. 2017). */
+ * it picks, each a gated feed-forward of its own (Shazeer et al. 2017).  All rows may share one more.  Where a sigmoid
+ * of the row weighs that one, it is a mixture of a single expert, which every row picks. */
 #include "model/forward_internal.h"
 
-static void route(const struct layer_pass *pass) {
+/* Experts, and how rows pick them. */
+struct mixture {
+    size_t size; /* of an expert */
+    const struct weight *router, *gate, *up, *down;
+    struct route_operation route; /* but for what all mixtures have alike */
+};
+
+static void route(const struct layer_pass *pass, const struct mixture *mixture) {
     struct forward *forward = pass->forward;
     const struct device_operations *operations = forward->model->device->operations;
-    const struct model_config *config = &forward->model->config;
-    const struct experts_config *experts = &config->experts;
+    struct route_operation route = mixture->route;
     operations->matmul(forward->stream, &(struct matmul_operation){.x = pass->normed,
-                                                                   .x_stride = config->hidden_size,
+                                                                   .x_stride = forward->model->config.hidden_size,
                                                                    .row_count = pass->row_count,
                                                                    .weight_count = 1,
-                                                                   .weights = {&pass->weights->router},
+                                                                   .weights = {mixture->router},
                                                                    .y = {forward->routes.scores},
-                                                                   .y_stride = {experts->count}});
-    operations->route(forward->stream, &(struct route_operation){.router = experts->router,
-                                                                 .scores = forward->routes.scores,
-                                                                 .row_count = pass->row_count,
-                                                                 .expert_count = experts->count,
-                                                                 .used = experts->used,
-                                                                 .normalises = experts->normalises,
-                                                                 .scale = experts->scale,
-                                                                 .picks = forward->routes.picks,
-                                                                 .weights = forward->routes.weights});
+                                                                   .y_stride = {route.expert_count}});
+    route.scores = forward->routes.scores;
+    route.row_count = pass->row_count;
+    route.picks = forward->routes.picks;
+    route.weights = forward->routes.weights;
+    operations->route(forward->stream, &route);
 }
 
-void layer_experts(struct layer_pass *pass) {
+static void mix(struct layer_pass *pass, const struct mixture *mixture) {
     struct forward *forward = pass->forward;
     const struct device_operations *operations = forward->model->device->operations;
-    const struct model_config *config = &forward->model->config;
-    const struct experts_config *experts = &config->experts;
-    const struct layer_weights *weights = pass->weights;
+    const size_t hidden = forward->model->config.hidden_size, size = mixture->size;
     struct matmul_experts_operation products = {.x = pass->normed,
-                                                .x_stride = config->hidden_size,
+                                                .x_stride = hidden,
                                                 .row_count = pass->row_count,
-                                                .expert_count = experts->count,
-                                                .used = experts->used,
+                                                .expert_count = mixture->route.expert_count,
+                                                .used = mixture->route.used,
                                                 .picks = forward->routes.picks,
                                                 .weight_count = 2,
-                                                .weights = {&weights->gate, &weights->up},
+                                                .weights = {mixture->gate, mixture->up},
                                                 .y = {forward->gate, forward->up},
-                                                .y_stride = {experts->size, experts->size}};
-    route(pass);
+                                                .y_stride = {size, size}};
+    route(pass, mixture);
     operations->matmul_experts(forward->stream, &products);
     operations->activation(forward->stream,
                            &(struct activation_operation){.kind = ACTIVATION_SILU_MULTIPLY,
                                                           .gate = forward->gate,
                                                           .up = forward->up,
-                                                          .stride = experts->size,
-                                                          .row_count = pass->row_count * experts->used,
-                                                          .count = experts->size,
+                                                          .stride = size,
+                                                          .row_count = pass->row_count * products.used,
+                                                          .count = size,
                                                           .y = forward->gate});
     products.x = forward->gate;
-    products.x_stride = experts->size;
+    products.x_stride = size;
     products.per_pick = true;
     products.weight_count = 1;
-    products.weights[0] = &weights->down;
+    products.weights[0] = mixture->down;
     products.y[0] = pass->residual;
-    products.y_stride[0] = config->hidden_size;
+    products.y_stride[0] = hidden;
     products.mix = forward->routes.weights;
     operations->matmul_experts(forward->stream, &products);
+}
+
+void layer_experts(struct layer_pass *pass) {
+    const struct experts_config *experts = &pass->forward->model->config.experts;
+    const struct layer_weights *weights = pass->weights;
+    const struct shared_weights *shared = &weights->shared;
+    /* The shared one first: tests read the picks of the others after the layer. */
+    if (experts->shared == SHARED_EXPERT_PLAIN)
+        layer_gated(pass, &shared->gate, &shared->up, &shared->down, experts->shared_size);
+    if (experts->shared == SHARED_EXPERT_GATED)
+        mix(pass, &(struct mixture){
+                      .size = experts->shared_size,
+                      .router = &shared->router,
+                      .gate = &shared->gate,
+                      .up = &shared->up,
+                      .down = &shared->down,
+                      .route = {.router = ROUTER_SIGMOID, .expert_count = 1, .used = 1, .scale = 1}});
+    mix(pass, &(struct mixture){.size = experts->size,
+                                .router = &weights->router,
+                                .gate = &weights->gate,
+                                .up = &weights->up,
+                                .down = &weights->down,
+                                .route = {.router = experts->router,
+                                          .bias = weights->choice_bias,
+                                          .expert_count = experts->count,
+                                          .used = experts->used,
+                                          .group_count = experts->group_count,
+                                          .groups_used = experts->groups_used,
+                                          .normalises = experts->normalises,
+                                          .scale = experts->scale}});
 }

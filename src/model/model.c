@@ -1,7 +1,10 @@
 #include "model/model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/checked.h"
 #include "model/model_internal.h"
 #include "model/weight_stream.h"
 
@@ -40,6 +43,22 @@ enum status model_limit_weights(struct model *model, uint64_t host_bytes, const 
     return weight_stream_create(&model->stream, model, host_bytes, faults, error);
 }
 
+void layer_matrices(struct layer_weights *layer, struct weight *matrices[LAYER_MATRICES]) {
+    struct weight *const list[LAYER_MATRICES] = {
+        &layer->q,           &layer->k,         &layer->v,           &layer->output,
+        &layer->gate,        &layer->up,        &layer->down,        &layer->router,
+        &layer->shared.gate, &layer->shared.up, &layer->shared.down, &layer->shared.router};
+    memcpy(matrices, list, sizeof list);
+}
+
+bool model_leaves_out(const struct model_config *config, const struct gguf_tensor *tensor) {
+    unsigned long long layer;
+    char name[32] = {0};
+    memcpy(name, tensor->name.text, min_size(tensor->name.length, sizeof name - 1));
+    return sscanf(name, "blk.%llu.", &layer) == 1 && layer >= config->layer_count &&
+           layer < config->layer_count + config->nextn_layers;
+}
+
 /* What has failed to load is not all there.  A tied output is the embedding. */
 static void release_weights(struct model *model) {
     const struct device_operations *operations = model->device->operations;
@@ -48,11 +67,9 @@ static void release_weights(struct model *model) {
     operations->weight_release(model->device, &model->token_embedding);
     operations->weight_release(model->device, &model->position_embedding);
     for (size_t i = 0; model->layers != NULL && i < model->config.layer_count; i++) {
-        struct layer_weights *layer = &model->layers[i];
-        struct weight *weights[] = {&layer->q,    &layer->k,  &layer->v,    &layer->output,
-                                    &layer->gate, &layer->up, &layer->down, &layer->router};
-        for (size_t j = 0; j < sizeof weights / sizeof weights[0]; j++)
-            operations->weight_release(model->device, weights[j]);
+        struct weight *weights[LAYER_MATRICES];
+        layer_matrices(&model->layers[i], weights);
+        for (size_t j = 0; j < LAYER_MATRICES; j++) operations->weight_release(model->device, weights[j]);
     }
     operations->release(model->device, &model->vectors);
 }

@@ -12,6 +12,7 @@
 
 #include "attention/attention.h"
 #include "base/arena.h"
+#include "base/checked.h"
 #include "base/status.h"
 #include "cache/kv_cache.h"
 #include "device/device.h"
@@ -27,6 +28,8 @@ enum model_family {
     FAMILY_SMOLLM3,
     FAMILY_SEED_OSS,
     FAMILY_MISTRAL3,
+    FAMILY_QWEN2MOE,
+    FAMILY_GLM4MOE,
 };
 
 enum attention_kind { ATTENTION_FULL, ATTENTION_SLIDING };
@@ -49,7 +52,11 @@ struct layer_config {
     float scale; /* of its attention: 1 / sqrt(k_dimension) unless the file says otherwise */
 };
 
-/* Of a mixture of experts, in every layer. */
+/* Whether all rows go through one more feed-forward beside the experts that they pick, and whether a sigmoid of the row
+ * weighs it. */
+enum shared_experts { SHARED_EXPERT_NONE, SHARED_EXPERT_PLAIN, SHARED_EXPERT_GATED };
+
+/* Of a mixture of experts, in every layer but the first dense_layers ones. */
 struct experts_config {
     size_t count; /* 0: none; the model is dense */
     size_t used;  /* of them by a row */
@@ -57,12 +64,18 @@ struct experts_config {
     enum router router;
     bool normalises; /* the weights of a row's experts are divided by their sum, */
     float scale;     /* and multiplied by this */
+    bool has_choice_bias; /* route_operation.bias */
+    size_t group_count, groups_used; /* as in route_operation */
+    size_t dense_layers;
+    enum shared_experts shared;
+    size_t shared_size; /* of that feed-forward; 0: there is none */
 };
 
 struct model_config {
     enum model_family family;
     const char *name; /* general.name or the file's name */
     size_t layer_count, hidden_size, ffn_size;
+    size_t nextn_layers; /* behind them in the file: they predict tokens beyond the next one, and are not used */
     struct experts_config experts;
     /* The most of any layer, for buffers; each layer's are in layers. */
     size_t head_count, kv_head_count, k_dimension, v_dimension;
@@ -90,7 +103,14 @@ struct model_config {
 
 /* Floats that the feed-forward part has between its two products, of a row. */
 static inline size_t model_ffn_width(const struct model_config *config) {
-    return config->experts.count > 0 ? config->experts.used * config->experts.size : config->ffn_size;
+    const struct experts_config *experts = &config->experts;
+    if (experts->count == 0) return config->ffn_size;
+    const size_t beside = max_size(experts->shared_size, experts->dense_layers > 0 ? config->ffn_size : 0);
+    return max_size(experts->used * experts->size, beside);
+}
+
+static inline bool model_layer_has_experts(const struct model_config *config, size_t layer) {
+    return config->experts.count > 0 && layer >= config->experts.dense_layers;
 }
 
 struct layer_weights {
@@ -100,6 +120,11 @@ struct layer_weights {
     struct span q_norm, k_norm;   /* qwen3: per-head RMSNorm */
     struct weight gate, up, down; /* OPT has no gate; with experts stacks of theirs */
     struct weight router;         /* with experts */
+    /* The feed-forward that all rows share; router: the row whose product is its weight's sigmoid. */
+    struct shared_weights {
+        struct weight gate, up, down, router;
+    } shared;
+    struct span choice_bias; /* of experts */
     struct span up_bias, down_bias;
     struct span ffn_norm, ffn_norm_bias;
 };
@@ -140,6 +165,9 @@ enum status model_check_numbers(const struct model *model, struct error *error) 
 /* Reads and checks the configuration only, for inspect and quantize.  layers and name live in arena. */
 enum status model_config_read(struct model_config *config, const struct gguf *gguf, struct arena *arena,
                               struct error *error) STATUS_CHECKED;
+
+/* The tensor is of a layer behind the last one (nextn_layers). */
+bool model_leaves_out(const struct model_config *config, const struct gguf_tensor *tensor);
 
 /* Layers that have K and V of their own: the first ones. */
 static inline size_t model_stored_layers(const struct model_config *config) {

@@ -28,10 +28,11 @@ struct family {
     enum rope_order rope_order;
     const char *epsilon_key;
     bool has_biases;     /* of q, k and v */
-    bool has_head_norms; /* of q and k */
+    bool has_head_norms, may_have_head_norms; /* of q and k */
     const char *ffn_norm; /* the tensor of the norm before the feed-forward; NULL: ffn_norm.weight */
     bool has_temperature; /* of queries at positions beyond the original context */
     size_t plain_period;  /* the last of each so many layers rotates nothing; 0: all rotate */
+    bool has_nextn;       /* a file may have model_config.nextn_layers */
     /* A mixture of experts where count is not 0; router and normalises: what a file does not say. */
     struct experts_config experts;
 };
@@ -41,6 +42,10 @@ const char *family_names(char *buffer, size_t buffer_bytes);
 
 /* The value of general.architecture for a family: "llama". */
 const char *family_name(enum model_family family);
+
+/* The matrices of a layer, q first, then k, v and the output; those that it lacks have no data. */
+enum { LAYER_MATRICES = 12 };
+void layer_matrices(struct layer_weights *layer, struct weight *matrices[LAYER_MATRICES]);
 
 /* Fills the model's weights from model->gguf, as model->config requires. */
 enum status weights_load(struct model *model, struct error *error) STATUS_CHECKED;

@@ -58,9 +58,11 @@ static struct weight_sizes sizes_of(const struct gguf *gguf, const struct model_
                                     bool on_card) {
     static const char *const matrices[] = {"attn_q",        "attn_k",      "attn_v",       "attn_output",
                                            "ffn_gate",      "ffn_up",      "ffn_down",     "ffn_gate_inp",
-                                           "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"};
+                                           "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps",
+                                           "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ffn_gate_inp_shexp"};
     struct weight_sizes sizes = {.layer_count = config->layer_count};
-    for (uint64_t i = 0; i < gguf->tensor_count; i++) sizes.all += own_bytes(&gguf->tensors[i], on_card);
+    for (uint64_t i = 0; i < gguf->tensor_count; i++)
+        if (!model_leaves_out(config, &gguf->tensors[i])) sizes.all += own_bytes(&gguf->tensors[i], on_card);
     const uint64_t output = tensor_bytes(gguf, "output.weight", on_card);
     sizes.top = (output > 0 ? output : tensor_bytes(gguf, "token_embd.weight", on_card)) +
                 tensor_bytes(gguf, "position_embd.weight", on_card);

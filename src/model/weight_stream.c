@@ -6,12 +6,12 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "model/model_internal.h"
 #include "platform/clock.h"
 #include "platform/io_queue.h"
 #include "platform/memory.h"
 
 enum {
-    MATRICES = 8,    /* of a layer */
     QUERY_PARTS = 3, /* the first of them: q, k and v, which arrive first */
     SLOTS = 2,
     PIECE_BYTES = 1 << 20, /* of a request */
@@ -41,9 +41,9 @@ struct place {
 };
 
 struct layer_plan {
-    struct place places[MATRICES];
+    struct place places[LAYER_MATRICES];
     size_t place_count;
-    struct run runs[MATRICES];
+    struct run runs[LAYER_MATRICES];
     size_t run_count;
     uint64_t slot_bytes;
     bool is_resident;
@@ -127,10 +127,10 @@ static void plan_part(struct layer_plan *plan, size_t first, size_t end, enum pa
 }
 
 static void plan_layer(const struct model *model, struct layer_weights *weights, struct layer_plan *plan) {
-    struct weight *matrices[MATRICES] = {&weights->q,    &weights->k,  &weights->v,    &weights->output,
-                                         &weights->gate, &weights->up, &weights->down, &weights->router};
+    struct weight *matrices[LAYER_MATRICES];
     size_t queries = 0;
-    for (size_t i = 0; i < MATRICES; i++) {
+    layer_matrices(weights, matrices);
+    for (size_t i = 0; i < LAYER_MATRICES; i++) {
         if (!locate(model, matrices[i], &plan->places[plan->place_count])) continue;
         plan->place_count++;
         if (i < QUERY_PARTS) queries = plan->place_count;
@@ -424,7 +424,7 @@ static enum status create(struct weight_stream *stream, uint64_t host_bytes, con
     const uint64_t slot = stream->figures.slot_bytes / SLOTS;
     uint64_t largest = stream->top.slot_bytes > slot ? stream->top.slot_bytes : slot;
     stream->piece_bytes =
-        align_up(max_size(PIECE_BYTES, largest / (DEPTH_MAX / SLOTS - MATRICES)), IO_ALIGNMENT);
+        align_up(max_size(PIECE_BYTES, largest / (DEPTH_MAX / SLOTS - LAYER_MATRICES)), IO_ALIGNMENT);
     /* Threads: io_uring's submission of so much blocks the caller, who is to compute meanwhile, until the device's
      * queue takes the last of it. */
     const struct io_queue_options options = {

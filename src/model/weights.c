@@ -203,12 +203,12 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
     if (stores) TRY(load_vector(loader, layer_tensor(loader, "attn_k.bias"), k_size, biased, &layer->k_bias));
     if (stores) TRY(load_vector(loader, layer_tensor(loader, "attn_v.bias"), v_size, biased, &layer->v_bias));
     TRY(load_vector(loader, layer_tensor(loader, "attn_output.bias"), hidden, opt, &layer->output_bias));
-    if (!family->has_head_norms) return STATUS_OK;
-    TRY(load_vector(loader, layer_tensor(loader, "attn_q_norm.weight"), kv.k_dimension, true,
-                    &layer->q_norm));
+    if (!family->has_head_norms && !family->may_have_head_norms) return STATUS_OK;
+    TRY(load_vector(loader, layer_tensor(loader, "attn_q_norm.weight"), kv.k_dimension,
+                    family->has_head_norms, &layer->q_norm));
     if (!stores) return STATUS_OK;
-    return load_vector(loader, layer_tensor(loader, "attn_k_norm.weight"), kv.k_dimension, true,
-                       &layer->k_norm);
+    return load_vector(loader, layer_tensor(loader, "attn_k_norm.weight"), kv.k_dimension,
+                       family->has_head_norms || span_exists(layer->q_norm), &layer->k_norm);
 }
 
 /* The same matrix of every expert, one after the other: [columns, rows, experts]. */
@@ -226,6 +226,17 @@ static enum status load_stack(struct loader *loader, const char *suffix, size_t 
     return adopt_matrix(loader, name, tensor, experts * rows, experts, weight);
 }
 
+static enum status load_shared(struct loader *loader, struct shared_weights *shared) {
+    const struct model_config *config = &loader->model->config;
+    const size_t hidden = config->hidden_size, size = config->experts.shared_size;
+    if (config->experts.shared == SHARED_EXPERT_NONE) return STATUS_OK;
+    TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate_shexp.weight"), size, hidden, &shared->gate));
+    TRY(load_matrix(loader, layer_tensor(loader, "ffn_up_shexp.weight"), size, hidden, &shared->up));
+    TRY(load_matrix(loader, layer_tensor(loader, "ffn_down_shexp.weight"), hidden, size, &shared->down));
+    if (config->experts.shared == SHARED_EXPERT_PLAIN) return STATUS_OK;
+    return load_matrix(loader, layer_tensor(loader, "ffn_gate_inp_shexp.weight"), 1, hidden, &shared->router);
+}
+
 static enum status load_experts(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
     const size_t hidden = config->hidden_size, size = config->experts.size;
@@ -233,7 +244,11 @@ static enum status load_experts(struct loader *loader, struct layer_weights *lay
                     &layer->router));
     TRY(load_stack(loader, "ffn_gate_exps.weight", size, hidden, &layer->gate));
     TRY(load_stack(loader, "ffn_up_exps.weight", size, hidden, &layer->up));
-    return load_stack(loader, "ffn_down_exps.weight", hidden, size, &layer->down);
+    TRY(load_stack(loader, "ffn_down_exps.weight", hidden, size, &layer->down));
+    if (config->experts.has_choice_bias)
+        TRY(load_vector(loader, layer_tensor(loader, "exp_probs_b.bias"), config->experts.count, true,
+                        &layer->choice_bias));
+    return load_shared(loader, &layer->shared);
 }
 
 static enum status load_ffn(struct loader *loader, struct layer_weights *layer) {
@@ -243,7 +258,7 @@ static enum status load_ffn(struct loader *loader, struct layer_weights *layer) 
     const char *norm = family_find(config->family)->ffn_norm;
     TRY(load_vector(loader, layer_tensor(loader, norm != NULL ? norm : "ffn_norm.weight"), hidden, true,
                     &layer->ffn_norm));
-    if (config->experts.count > 0) return load_experts(loader, layer);
+    if (model_layer_has_experts(config, loader->layer)) return load_experts(loader, layer);
     if (!opt) TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate.weight"), ffn, hidden, &layer->gate));
     TRY(load_matrix(loader, layer_tensor(loader, "ffn_up.weight"), ffn, hidden, &layer->up));
     TRY(load_matrix(loader, layer_tensor(loader, "ffn_down.weight"), hidden, ffn, &layer->down));
@@ -310,7 +325,7 @@ static enum status refuse_unused(struct loader *loader) {
     const struct gguf *gguf = &loader->model->gguf;
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf->tensors[i];
-        if (loader->used[i] || is_redundant(tensor)) continue;
+        if (loader->used[i] || is_redundant(tensor) || model_leaves_out(&loader->model->config, tensor)) continue;
         return error_set(loader->error, STATUS_MODEL,
                          "%s: tensor %.*s: not part of family %s with %zu layers", gguf->path,
                          (int)min_size(tensor->name.length, 64), tensor->name.text,

@@ -64,6 +64,7 @@ void cost_model_init(struct cost_model *model, const struct machine *machine,
         const bool is_embedding = has_name(tensor, "token_embd.weight"),
                    is_output = has_name(tensor, "output.weight") || (is_embedding && is_tied);
         if (tensor->dimensions[1] <= 1 || has_name(tensor, "position_embd.weight")) continue;
+        if (model_leaves_out(config, tensor)) continue;
         model->weight_bytes += tensor->size_bytes;
         if (is_embedding && !is_tied) continue; /* a row of it is looked up */
         /* Of a stack of experts a row goes through those that it picks. */

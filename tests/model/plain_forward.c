@@ -141,46 +141,88 @@ static struct weight expert_of(const struct weight *stack, size_t expert_count, 
     return weight;
 }
 
-/* softmax over all experts, the best of them, their weights divided by their sum */
-static void experts(const struct plain *p, size_t index) {
-    const struct model_config *config = &p->model->config;
-    const struct layer_weights *w = &p->model->layers[index];
-    const size_t count = config->experts.count, size = config->experts.size;
-    double *score = calloc(count, sizeof *score), *gate = calloc(size, sizeof *gate),
-           *up = calloc(size, sizeof *up);
-    for (size_t t = 0; t < p->count; t++) {
-        double *x = p->x + t * config->hidden_size, *h = p->h + t * config->hidden_size, sum = 0;
-        size_t picks[64];
-        norm(x, w->ffn_norm, w->ffn_norm_bias, (double)config->norm_epsilon, config->hidden_size, h);
-        multiply(&w->router, none, h, score, false);
-        for (size_t e = 0; e < count; e++) score[e] = exp(score[e]);
-        double weight[64];
-        for (size_t j = 0; j < config->experts.used; j++) {
-            picks[j] = 0;
-            for (size_t e = 1; e < count; e++)
-                if (score[e] > score[picks[j]]) picks[j] = e;
-            sum += weight[j] = score[picks[j]];
-            score[picks[j]] = -1;
+/* x += factor * down(silu(gate(h)) * up(h)) */
+static void gated(const struct weight *gate, const struct weight *up, const struct weight *down,
+                  const double *h, double factor, double *x) {
+    const size_t size = gate->matrix.rows;
+    double *g = calloc(size, sizeof *g), *u = calloc(size, sizeof *u);
+    multiply(gate, none, h, g, false);
+    multiply(up, none, h, u, false);
+    for (size_t i = 0; i < size; i++) u[i] *= g[i] / (1 + exp(-g[i])) * factor;
+    multiply(down, none, u, x, true);
+    free(g);
+    free(u);
+}
+
+/* Experts of other than the best groups cannot be picked.  A group is worth its two best. */
+static void drop_groups(const struct experts_config *config, double *choice) {
+    const size_t size = config->count / config->group_count;
+    for (size_t dropped = config->groups_used; dropped < config->group_count; dropped++) {
+        size_t worst = 0;
+        double least = INFINITY;
+        for (size_t g = 0; g < config->group_count; g++) {
+            double best = -INFINITY, next = -INFINITY;
+            for (size_t e = g * size; e < (g + 1) * size; e++) {
+                next = fmax(next, fmin(best, choice[e]));
+                best = fmax(best, choice[e]);
+            }
+            if (best == -INFINITY || best + next >= least) continue;
+            worst = g;
+            least = best + next;
         }
-        for (size_t j = 0; j < config->experts.used; j++) {
-            const struct weight g = expert_of(&w->gate, count, picks[j]),
-                                u = expert_of(&w->up, count, picks[j]),
-                                d = expert_of(&w->down, count, picks[j]);
-            multiply(&g, none, h, gate, false);
-            multiply(&u, none, h, up, false);
-            for (size_t i = 0; i < size; i++) up[i] *= gate[i] / (1 + exp(-gate[i])) * weight[j] / sum;
-            multiply(&d, none, up, x, true);
-        }
+        for (size_t e = worst * size; e < (worst + 1) * size; e++) choice[e] = -INFINITY;
     }
-    free(score);
-    free(gate);
-    free(up);
+}
+
+/* What each expert is worth to a row, and what it is chosen by. */
+static void judge(const struct experts_config *config, const float *bias, const double *score, double *worth,
+                  double *choice) {
+    double sum = 0;
+    for (size_t e = 0; e < config->count; e++) sum += exp(score[e]);
+    for (size_t e = 0; e < config->count; e++) {
+        worth[e] = config->router == ROUTER_SIGMOID ? 1 / (1 + exp(-score[e])) : exp(score[e]) / sum;
+        choice[e] = worth[e] + (bias != NULL ? (double)bias[e] : 0);
+    }
+    if (config->group_count > 1) drop_groups(config, choice);
+}
+
+static void experts(const struct plain *p, size_t index) {
+    const struct model_config *model = &p->model->config;
+    const struct experts_config *config = &model->experts;
+    const struct layer_weights *w = &p->model->layers[index];
+    double score[64], worth[64], choice[64];
+    for (size_t t = 0; t < p->count; t++) {
+        double *x = p->x + t * model->hidden_size, *h = p->h + t * model->hidden_size, sum = 0;
+        size_t picks[64];
+        norm(x, w->ffn_norm, w->ffn_norm_bias, (double)model->norm_epsilon, model->hidden_size, h);
+        multiply(&w->router, none, h, score, false);
+        judge(config, floats(w->choice_bias), score, worth, choice);
+        for (size_t j = 0; j < config->used; j++) {
+            picks[j] = 0;
+            for (size_t e = 1; e < config->count; e++)
+                if (choice[e] > choice[picks[j]]) picks[j] = e;
+            sum += worth[picks[j]];
+            choice[picks[j]] = -INFINITY;
+        }
+        if (!config->normalises) sum = 1;
+        for (size_t j = 0; j < config->used; j++) {
+            const struct weight g = expert_of(&w->gate, config->count, picks[j]),
+                                u = expert_of(&w->up, config->count, picks[j]),
+                                d = expert_of(&w->down, config->count, picks[j]);
+            gated(&g, &u, &d, h, worth[picks[j]] / sum * (double)config->scale, x);
+        }
+        double factor = 0;
+        if (config->shared == SHARED_EXPERT_GATED) multiply(&w->shared.router, none, h, &factor, false);
+        factor = config->shared == SHARED_EXPERT_GATED ? 1 / (1 + exp(-factor)) : 1;
+        if (config->shared != SHARED_EXPERT_NONE)
+            gated(&w->shared.gate, &w->shared.up, &w->shared.down, h, factor, x);
+    }
 }
 
 static void feed_forward(const struct plain *p, size_t index) {
     const struct model_config *config = &p->model->config;
     const struct layer_weights *w = &p->model->layers[index];
-    if (config->experts.count > 0) {
+    if (model_layer_has_experts(config, index)) {
         experts(p, index);
         return;
     }

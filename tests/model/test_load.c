@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "model/model_size.h"
 #include "model/tiny_model.h"
 
 static struct device *device;
@@ -76,7 +77,8 @@ static const struct bad bad_files[] = {
     {"llama", {.extra = "token_embd.scale"}, "token_embd.scale: not part of"},
     {"falcon",
      {0},
-     "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, smollm3, seed_oss, mistral3, opt"},
+     "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, qwen2moe, glm4moe, smollm3, "
+     "seed_oss, mistral3, opt"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},
@@ -119,6 +121,22 @@ static const struct bad bad_files[] = {
      {.reshape = "blk.1.ffn_down_exps.weight"},
      "blk.1.ffn_down_exps.weight: shape: found [32, 65, 6], expected [32, 64, 6]"},
     {"qwen3moe", {.extra = "blk.0.ffn_up.weight"}, "blk.0.ffn_up.weight: not part of"},
+    {"qwen2moe", {.omit = "blk.1.ffn_gate_inp_shexp.weight"}, "blk.1.ffn_gate_inp_shexp.weight: missing"},
+    {"qwen2moe",
+     {.reshape = "blk.0.ffn_gate_inp_shexp.weight"},
+     "blk.0.ffn_gate_inp_shexp.weight: shape: found [65], expected [64, 1]"},
+    {"qwen2moe", {.omit = "expert_shared_feed_forward_length"}, "found [64, 48], expected [64, 96]"},
+    {"glm4moe", {.omit = "blk.1.exp_probs_b.bias"}, "blk.1.exp_probs_b.bias: missing"},
+    {"glm4moe", {.omit = "blk.1.ffn_up_shexp.weight"}, "blk.1.ffn_up_shexp.weight: missing"},
+    {"glm4moe", {.omit = "blk.1.attn_k_norm.weight"}, "blk.1.attn_k_norm.weight: missing"},
+    {"glm4moe", {.omit = "leading_dense_block_count"}, "blk.0.ffn_gate_inp.weight: missing"},
+    {"glm4moe", {.omit = "expert_shared_count"}, "blk.1.ffn_gate_shexp.weight: not part of"},
+    {"glm4moe", {.key = "leading_dense_block_count", .value = 3}, "leading_dense_block_count': found 3"},
+    {"glm4moe", {.key = "expert_group_count", .value = 4}, "expert_group_count: expected a divisor of"},
+    {"glm4moe", {.key = "expert_group_count", .value = 5000}, "expert_group_count': found 5000"},
+    {"glm4moe", {.key = "expert_group_used_count", .value = 4}, "expert_group_used_count': found 4"},
+    {"glm4moe", {.key = "nextn_predict_layers", .value = 2}, "nextn_predict_layers': found 2"},
+    {"qwen3moe", {.key = "nextn_predict_layers", .value = 1, .extra = "blk.2.nextn.enorm.weight"}, "not part of"},
     {"llama", {.key = "attn_logit_softcapping", .value = 50.5F}, "llama.attn_logit_softcapping"},
     {"llama", {.key = "final_logit_softcapping", .value = 30.5F}, "llama.final_logit_softcapping"},
     {"llama", {.key = "attention.temperature_scale", .value = 0.5F}, "temperature_scale: this feature is not"},
@@ -239,6 +257,31 @@ static void test_experts(void **state) {
     unlink(path);
 }
 
+/* Layers that predict tokens beyond the next one are no layers, and only those are left out. */
+static void test_nextn(void **state) {
+    (void)state;
+    struct tiny_model tiny = tiny_model_default("glm4moe");
+    struct error error = {0};
+    char path[64];
+    tiny.layer_count = 3, tiny.key = "nextn_predict_layers", tiny.value = 1;
+    tiny.extra = "blk.2.nextn.enorm.weight";
+    tiny_model_write(&tiny, tiny_model_path("nextn", path, sizeof path));
+    struct model *model;
+    assert_ok(model_load(&model, path, device, &error), error);
+    assert_int_equal(model->config.layer_count, 2);
+    assert_int_equal(model->config.nextn_layers, 1);
+    const struct weight_sizes sizes = weight_sizes_of(&model->gguf, &model->config);
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < model->gguf.tensor_count; i++)
+        if (memcmp(model->gguf.tensors[i].name.text, "blk.2.", 6) != 0) bytes += model->gguf.tensors[i].size_bytes;
+    assert_int_equal(sizes.all, bytes);
+    model_destroy(model);
+    unlink(path);
+    tiny.extra = "blk.3.nextn.enorm.weight";
+    assert_int_equal(load(&tiny, &error), STATUS_MODEL);
+    assert_non_null(strstr(error.message, "blk.3.nextn.enorm.weight: not part of family glm4moe with 2 layers"));
+}
+
 static int set_up(void **state) {
     (void)state;
     struct error error;
@@ -257,7 +300,7 @@ int main(void) {
         cmocka_unit_test(test_families_load), cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_bad_layers),    cmocka_unit_test(test_bad_sources),
         cmocka_unit_test(test_config),
-        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_experts),       cmocka_unit_test(test_nextn),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -32,11 +32,13 @@ struct writer {
 };
 
 const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3",   "opt",
-                                                  "qwen3moe", "smollm3", "seed_oss", "mistral3"};
+                                                  "qwen3moe", "qwen2moe", "glm4moe", "smollm3",
+                                                  "seed_oss", "mistral3"};
 
 struct tiny_model tiny_model_default(const char *family) {
     const bool mistral3 = strcmp(family, "mistral3") == 0;
-    bool opt = strcmp(family, "opt") == 0, experts = strcmp(family, "qwen3moe") == 0;
+    const bool glm = strcmp(family, "glm4moe") == 0, qwen2 = strcmp(family, "qwen2moe") == 0;
+    bool opt = strcmp(family, "opt") == 0, experts = glm || qwen2 || strcmp(family, "qwen3moe") == 0;
     return (struct tiny_model){.family = family,
                                .layer_count = strcmp(family, "smollm3") == 0 ? 4 : 2, /* the last one: no rotation */
                                .hidden_size = 64,
@@ -47,6 +49,8 @@ struct tiny_model tiny_model_default(const char *family) {
                                .expert_count = experts ? 6 : 0,
                                .expert_used = experts ? 2 : 0,
                                .expert_size = experts ? 32 : 0,
+                               .shared_size = glm ? 32 : qwen2 ? 48 : 0,
+                               .dense_layers = glm ? 1 : 0,
                                .scaling = mistral3 ? "yarn" : NULL,
                                .factor = mistral3 ? 4 : 0,
                                .original_context = mistral3 ? 24 : 0,
@@ -105,6 +109,15 @@ static void put_metadata(struct writer *w) {
         put_uint(w, "expert_count", t->expert_count);
         put_uint(w, "expert_used_count", t->expert_used);
         put_uint(w, "expert_feed_forward_length", t->expert_size);
+    }
+    if (is(t->family, "qwen2moe")) put_uint(w, "expert_shared_feed_forward_length", t->shared_size);
+    if (is(t->family, "glm4moe")) {
+        put_uint(w, "expert_shared_count", t->shared_size / t->expert_size);
+        put_uint(w, "leading_dense_block_count", t->dense_layers);
+        put_uint(w, "expert_group_count", 3);
+        put_uint(w, "expert_group_used_count", t->expert_used > 4 ? 3 : 2);
+        put_uint(w, "rope.dimension_count", t->head_dimension / 2);
+        put_float(w, "expert_weights_scale", 1.5F);
     }
     put_float(w, opt ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5F);
     if (t->window != 0) put_uint(w, "attention.sliding_window", t->window);
@@ -181,7 +194,8 @@ static void add_bias(struct writer *w, const char *name, size_t count) { add(w, 
 static void add_layer(struct writer *w, size_t layer) {
     const struct tiny_model *t = w->tiny;
     bool opt = is(t->family, "opt"), seed_oss = is(t->family, "seed_oss");
-    const bool biased = opt || seed_oss || is(t->family, "qwen2");
+    const bool glm = is(t->family, "glm4moe");
+    const bool biased = opt || seed_oss || glm || strncmp(t->family, "qwen2", 5) == 0;
     const int32_t own = t->kv_heads != NULL ? t->kv_heads[layer] : (int32_t)t->kv_head_count;
     const size_t kv_heads = own > 0 ? (size_t)own : 1; /* a number that is refused */
     const bool slides = t->slides != NULL && t->slides[layer] != 0,
@@ -195,13 +209,20 @@ static void add_layer(struct writer *w, size_t layer) {
     if (stores) add_matrix(w, LAYER("attn_k.weight"), kv_size, t->hidden_size);
     if (stores) add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
     add_output(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
-    add_norm(w, seed_oss ? LAYER("post_attention_norm.weight") : LAYER("ffn_norm.weight"), t->hidden_size);
-    if (t->expert_count > 0) {
+    add_norm(w, seed_oss || glm ? LAYER("post_attention_norm.weight") : LAYER("ffn_norm.weight"), t->hidden_size);
+    if (t->expert_count > 0 && layer >= t->dense_layers) {
         add(w, LAYER("ffn_gate_inp.weight"), t->expert_count, t->hidden_size, 0,
             4.0F / sqrtf((float)t->hidden_size));
         add_stack(w, LAYER("ffn_gate_exps.weight"), t->expert_size, t->hidden_size);
         add_stack(w, LAYER("ffn_up_exps.weight"), t->expert_size, t->hidden_size);
         add_stack(w, LAYER("ffn_down_exps.weight"), t->hidden_size, t->expert_size);
+        if (glm) add_bias(w, LAYER("exp_probs_b.bias"), t->expert_count);
+        if (t->shared_size > 0) {
+            add_matrix(w, LAYER("ffn_gate_shexp.weight"), t->shared_size, t->hidden_size);
+            add_matrix(w, LAYER("ffn_up_shexp.weight"), t->shared_size, t->hidden_size);
+            add_output(w, LAYER("ffn_down_shexp.weight"), t->hidden_size, t->shared_size);
+            if (!glm) add_norm(w, LAYER("ffn_gate_inp_shexp.weight"), t->hidden_size);
+        }
     } else {
         if (!opt) add_matrix(w, LAYER("ffn_gate.weight"), t->ffn_size, t->hidden_size);
         add_matrix(w, LAYER("ffn_up.weight"), t->ffn_size, t->hidden_size);
@@ -219,7 +240,7 @@ static void add_layer(struct writer *w, size_t layer) {
         add_bias(w, LAYER("ffn_up.bias"), t->ffn_size);
         add_bias(w, LAYER("ffn_down.bias"), t->hidden_size);
     }
-    if (is(t->family, "qwen3") || is(t->family, "qwen3moe")) {
+    if (glm || is(t->family, "qwen3") || is(t->family, "qwen3moe")) {
         add_norm(w, LAYER("attn_q_norm.weight"), dimension);
         if (stores) add_norm(w, LAYER("attn_k_norm.weight"), dimension);
     }

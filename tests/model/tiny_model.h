@@ -12,7 +12,8 @@
 struct tiny_model {
     const char *family; /* general.architecture */
     size_t layer_count, hidden_size, head_count, kv_head_count, head_dimension, ffn_size, vocabulary_size;
-    size_t expert_count, expert_used, expert_size; /* qwen3moe */
+    size_t expert_count, expert_used, expert_size; /* of families with experts */
+    size_t shared_size, dense_layers;              /* qwen2moe, glm4moe */
     bool tied;
     const int32_t
         *kv_heads;       /* [layer_count]: each layer's own, in place of kv_head_count; NULL: all have that */
@@ -39,7 +40,7 @@ struct tiny_model {
 };
 
 /* Every family, llama first; the tests of all of them walk it. */
-enum { TINY_FAMILIES = 8 };
+enum { TINY_FAMILIES = 10 };
 extern const char *const tiny_families[TINY_FAMILIES];
 
 /* Sensible sizes for a family: GQA for llama, qwen2 and qwen3, MHA for opt. */

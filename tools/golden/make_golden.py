@@ -12,9 +12,9 @@ applied) and logits of every eighth token, [7, 15, ...][vocabulary].
 
 Families that loam does not import from folders are GGUF files (model.gguf), with the keys, names and shapes that
 llama.cpp's converter writes. golden.safetensors of mixtures of experts has the router's picks as well,
-[layers][tokens][used], best first. A
-seed is rejected where the last expert that is picked and the first that is not are closer than NEAR in any router's
-scores: what 16 bits of K and V change would pick another."""
+[layers with experts][tokens][used], best first. A
+seed is rejected where the last expert (or group of experts) that is picked and the first that is not are closer than
+NEAR in what any router chooses by: what 16 bits of K and V change would pick another."""
 import json
 import os
 import sys
@@ -65,6 +65,15 @@ CASES = {
                      rope_parameters={"rope_type": "yarn", "type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
                                       "original_max_position_embeddings": 16, "beta_fast": 32.0, "beta_slow": 1.0,
                                       "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.2}),
+    "qwen2moe": dict(QWEN2, model_type="qwen2_moe", architectures=["Qwen2MoeForCausalLM"], num_attention_heads=4,
+                     num_key_value_heads=2, head_dim=8, tie_word_embeddings=False, num_experts=8, num_experts_per_tok=3,
+                     moe_intermediate_size=32, shared_expert_intermediate_size=40, norm_topk_prob=False,
+                     decoder_sparse_step=1, mlp_only_layers=[]),
+    "glm4moe": dict(BASE, model_type="glm4_moe", architectures=["Glm4MoeForCausalLM"], num_hidden_layers=3,
+                    attention_bias=True, use_qk_norm=True, tie_word_embeddings=False, n_routed_experts=8, n_group=4,
+                    topk_group=2, num_experts_per_tok=3, n_shared_experts=2, moe_intermediate_size=16,
+                    first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=1.5, num_mtp_layers=0,
+                    rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
 }
 
 
@@ -97,6 +106,9 @@ def randomise(model, generator):
         else:  # q and k larger, so that softmax has a clear favourite
             value = noise * (favour if ".q_proj" in name or ".k_proj" in name else 1.0) / parameter.shape[-1] ** 0.5
         parameter.data = value.to(torch.bfloat16).float()
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
 
 
 def layers_of(model):
@@ -110,11 +122,14 @@ GGUF = {
     "smollm3": dict(name="smollm3", permutes=True),
     "ministral3": dict(name="mistral3", permutes=True),
     "seed_oss": dict(name="seed_oss", ffn_norm="post_attention_norm"),
+    "qwen2_moe": dict(name="qwen2moe"),
+    "glm4_moe": dict(name="glm4moe", ffn_norm="post_attention_norm"),
 }
 TENSORS = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
            "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
            "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.gate",
-           "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+           "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+           "ffn_gate_inp_shexp": "mlp.shared_expert_gate"}
 
 
 def write_gguf(model, config, path):
@@ -142,10 +157,21 @@ def write_gguf(model, config, path):
         writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
         writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
-    if "num_experts" in config:
-        writer.add_expert_count(config["num_experts"])
+    if "num_experts_per_tok" in config:
+        writer.add_expert_count(config.get("num_experts", config.get("n_routed_experts")))
         writer.add_expert_used_count(config["num_experts_per_tok"])
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if "n_routed_experts" in config:
+        writer.add_rope_dimension_count(int(config["head_dim"] * rope["partial_rotary_factor"]))
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
 
     def add(name, value):
         value = value.detach().float().contiguous().numpy()
@@ -173,6 +199,14 @@ def write_gguf(model, config, path):
                 if family.get("permutes") and name in ("attn_q", "attn_k"):
                     value = permuted(value, config["num_attention_heads" if name == "attn_q" else "num_key_value_heads"])
                 add(f"{ours}{family.get('ffn_norm', name) if name == 'ffn_norm' else name}.{kind}", value)
+        for name in ("gate", "up", "down"):
+            for shared in ("shared_expert", "shared_experts"):
+                value = state.get(f"{theirs}mlp.{shared}.{name}_proj.weight")
+                if value is not None:
+                    add(f"{ours}ffn_{name}_shexp.weight", value)
+        bias = state.get(theirs + "mlp.gate.e_score_correction_bias")
+        if bias is not None:
+            add(ours + "exp_probs_b.bias", bias)
         both = state.get(theirs + "mlp.experts.gate_up_proj")  # [experts][gate rows, then up rows][hidden]
         if both is None:
             continue
@@ -184,6 +218,25 @@ def write_gguf(model, config, path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def choices(mixture, x, config):
+    """What the router chooses experts by, and how near the first that it does not pick comes to the last that it picks."""
+    scores = x @ mixture.gate.weight.T
+    if not hasattr(mixture.gate, "e_score_correction_bias"):
+        return scores, gap(scores, config["num_experts_per_tok"])
+    scores = scores.sigmoid() + mixture.gate.e_score_correction_bias
+    groups = scores.view(TOKENS, config["n_group"], -1)
+    worth = groups.topk(2, dim=-1).values.sum(dim=-1)
+    kept = torch.zeros_like(worth).scatter_(1, worth.topk(config["topk_group"], dim=-1).indices, 1)
+    scores = groups.masked_fill(kept.unsqueeze(-1) == 0, float("-inf")).reshape(TOKENS, -1)
+    nearest = min(gap(worth, config["topk_group"]), gap(scores, config["num_experts_per_tok"]))
+    return scores, 4 * nearest  # a sigmoid's slope is at most 1/4: what the products would have to be apart
+
+
+def gap(scores, used):
+    best = scores.sort(dim=-1, descending=True).values
+    return float((best[:, used - 1] - best[:, used]).min())
 
 
 def make_file(folder, config, seed):
@@ -208,18 +261,18 @@ def make_file(folder, config, seed):
             mixture.register_forward_pre_hook(lambda module, given: inputs.append(given[0].reshape(TOKENS, -1)))
         with torch.no_grad():
             logits = model(ids).logits[0]
-            scores = [x @ mixture.gate.weight.T for x, mixture in zip(inputs, mixtures)]
-        near = NEAR
-        for score in scores:
-            used = config["num_experts_per_tok"]
-            best = score.sort(dim=-1, descending=True).values
-            near = min(near, float((best[:, used - 1] - best[:, used]).min()))
+            judged = [choices(mixture, x, config) for x, mixture in zip(inputs, mixtures)]
+        near = min([NEAR] + [least for scores, least in judged])
+        for (scores, least), mixture, x in zip(judged, mixtures, inputs):  # transformers' own picks are these
+            theirs = mixture.gate(x)[2].sort(dim=-1).values
+            assert torch.equal(theirs, scores.topk(theirs.shape[1], dim=-1).indices.sort(dim=-1).values)
         seed += 1000
     write_gguf(model, config, os.path.join(folder, "model.gguf"))
     golden = {"input_ids": ids[0].to(torch.int32), "hidden": torch.stack(hidden).contiguous(),
               "logits": logits[7::8].contiguous()}
-    if scores:
-        golden["picks"] = torch.stack([s.topk(used, dim=-1).indices for s in scores]).to(torch.int32).contiguous()
+    if judged:
+        used = config["num_experts_per_tok"]
+        golden["picks"] = torch.stack([scores.topk(used, dim=-1).indices for scores, least in judged]).to(torch.int32)
     save_file(golden, os.path.join(folder, "golden.safetensors"))
     print(f"{folder}: seed {seed - 1000}, logits within +-{logits.abs().max():.2f}, "
           f"hidden within +-{torch.stack(hidden).abs().max():.2f}")

@@ -89,6 +89,7 @@ static int64_t layer_of(struct gguf_string name) {
 static bool is_matrix(const struct gguf_tensor *tensor) {
     return tensor->dimension_count >= 2 && name_ends(tensor->name, "weight") &&
            !name_ends(tensor->name, "_norm.weight") && !name_ends(tensor->name, ".ffn_gate_inp.weight") &&
+           !name_ends(tensor->name, ".ffn_gate_inp_shexp.weight") &&
            !name_is(tensor->name, "position_embd.weight");
 }
 
