@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
@@ -16,14 +17,18 @@
 #include "cli/prompt.h"
 #include "cli/sampling.h"
 #include "cli/session.h"
+#include "cli/sources.h"
 #include "cli/trace_file.h"
 #include "cli/utf8.h"
+#include "platform/file.h"
 #include "token/chat_template.h"
 
 struct message {
     enum chat_role role;
     char *text; /* owned */
     size_t length, capacity;
+    size_t said;                            /* where in the text begins what was typed: behind documents */
+    size_t document_first, document_behind; /* those documents, of the source's */
 };
 
 struct chat {
@@ -43,7 +48,10 @@ struct chat {
     struct line_reader *reader;
     struct message *messages; /* owned */
     size_t message_count, message_capacity;
+    size_t prompt_count; /* tokens in front of the answer; 0: it has no tokens */
 };
+
+enum { SPANS_SHOWN = 5, EXPLAINED_BYTES_MAX = 64 << 20 /* a float of each step and position */ };
 
 /* ---- messages ---- */
 
@@ -89,9 +97,13 @@ static enum status user_message_add(struct chat *chat, const char *line, struct 
     enum status status = message_add(chat, CHAT_USER, "", error);
     if (status == STATUS_OK)
         status = message_append(&chat->messages[chat->message_count - 1], text, length, error);
-    if (status == STATUS_OK) chat->told_count = chat->source.prompt.document_count;
     free(text);
-    return status;
+    if (status != STATUS_OK) return status;
+    struct message *message = &chat->messages[chat->message_count - 1];
+    message->said = length - strlen(line);
+    message->document_first = chat->told_count;
+    message->document_behind = chat->told_count = chat->source.prompt.document_count;
+    return STATUS_OK;
 }
 
 static void messages_cut(struct chat *chat, size_t count) {
@@ -100,7 +112,7 @@ static void messages_cut(struct chat *chat, size_t count) {
 
 static enum status chat_reset(struct chat *chat, struct error *error) {
     messages_cut(chat, 0);
-    chat->told_count = 0;
+    chat->told_count = chat->prompt_count = 0;
     const char *system = chat->source.prompt.system.bytes;
     return system != NULL ? message_add(chat, CHAT_SYSTEM, system, error) : STATUS_OK;
 }
@@ -178,6 +190,7 @@ static enum status generate_answer(struct chat *chat, const struct token_list *t
     TRY(message_add(chat, CHAT_ASSISTANT, "", error));
     enum status status = generation_run(&chat->generation, &answer, 1, error);
     answer->prompt = NULL;
+    chat->prompt_count = answer->tokens.count > 0 ? tokens->count : 0;
     if (status == STATUS_OK || status == STATUS_INTERRUPTED) {
         output_text("\n");
         struct error ignored;
@@ -203,70 +216,218 @@ static void drop_added(struct chat *chat) {
     prompt_cut(&chat->source, kept);
 }
 
-/* STATUS_INTERRUPTED: Ctrl-C stopped the answer, the conversation can go on. */
-static enum status turn(struct chat *chat, const char *line, struct error *error) {
-    const size_t before = chat->message_count, told = chat->told_count;
-    TRY(user_message_add(chat, line, error));
+/* Answers what was said last.  *has_answer: of which some is in the conversation. */
+static enum status answer_last(struct chat *chat, bool *has_answer, struct error *error) {
     struct token_list tokens = {0};
     enum status status = lay_out(chat, &tokens, error);
     uint64_t context_size = engine_context_size(chat->session.engine);
     bool too_long = status == STATUS_OK && tokens.count > context_size;
-    if (too_long) {
+    if (too_long)
         fprintf(stderr,
                 "loam: the conversation has %zu tokens, the context holds %llu: /reset begins anew (or -c)\n",
                 tokens.count, (unsigned long long)context_size);
-        take_back(chat, before, told);
-        drop_added(chat);
-    } else if (status == STATUS_OK) {
+    else if (status == STATUS_OK)
         status = generate_answer(chat, &tokens, error);
-    }
     token_list_deinit(&tokens);
-    if (status == STATUS_INTERRUPTED) {
-        interrupt_clear();
-        /* An answer that never began leaves no trace; one that was stopped stays as far as it came. */
-        if (chat->answer.tokens.count == 0) take_back(chat, before, told);
-    }
+    if (status == STATUS_INTERRUPTED) interrupt_clear();
+    *has_answer = !too_long && (status == STATUS_OK || chat->answer.tokens.count > 0);
     return status;
 }
 
-/* ---- the prompt ---- */
+/* STATUS_INTERRUPTED: Ctrl-C stopped the answer, the conversation can go on.  An answer that never began leaves no
+ * trace; one that was stopped stays as far as it came. */
+static enum status turn(struct chat *chat, const char *line, struct error *error) {
+    const size_t before = chat->message_count, told = chat->told_count;
+    bool has_answer = false;
+    TRY(user_message_add(chat, line, error));
+    const enum status status = answer_last(chat, &has_answer, error);
+    if (has_answer || (status != STATUS_OK && status != STATUS_INTERRUPTED)) return status;
+    take_back(chat, before, told);
+    if (status == STATUS_OK) drop_added(chat);
+    return status;
+}
 
-static const char help_text[] = "/add FILE  the next question is about this file or folder, too\n"
-                                "/reset  begin a new conversation\n"
-                                "/quit   leave (Ctrl-D too)\n"
-                                "/help   this\n"
-                                "Ctrl-C stops an answer; twice leaves.\n";
+/* ---- commands ---- */
 
-/* What cannot be read is said, and the conversation goes on. */
-static enum status add_document(struct chat *chat, const char *path, struct error *error) {
-    enum status status = strcmp(path, "-") != 0
-                             ? prompt_add(&chat->source, chat->options, path, error)
-                             : error_set(error, STATUS_USAGE, "/add: standard input is what you type");
-    if (status == STATUS_OK) fprintf(stderr, "loam: the next question is about %s, too\n", path);
-    if (status != STATUS_USAGE && status != STATUS_IO) return status;
-    fprintf(stderr, "loam: %s\n", error->message);
+static bool is_answered(const struct chat *chat) {
+    return chat->message_count > 0 && chat->messages[chat->message_count - 1].role == CHAT_ASSISTANT;
+}
+
+/* Another answer to the last question, drawn anew.  The old one stays where a new one never begins. */
+static enum status retry(struct chat *chat, const char *argument, struct error *error) {
+    (void)argument;
+    if (!is_answered(chat)) {
+        fputs("loam: /retry: nothing was answered yet\n", stderr);
+        return STATUS_OK;
+    }
+    const struct message old = chat->messages[--chat->message_count];
+    const size_t before = chat->message_count;
+    bool has_answer = false;
+    const enum status status = answer_last(chat, &has_answer, error);
+    if (has_answer) {
+        free(old.text);
+        return status;
+    }
+    messages_cut(chat, before);
+    chat->messages[chat->message_count++] = old; /* in the place that it had */
+    return status;
+}
+
+/* The answer's tokens are stepped once more, behind the same prompt, with an observer. */
+static enum status look_back(struct chat *chat, struct explain *explain, const struct token_list *tokens,
+                             struct error *error) {
+    struct answer *answer = &chat->answer;
+    const float *logits;
+    enum status status = STATUS_OK;
+    answer_truncate(answer, chat->prompt_count);
+    engine_set_attention_observer(chat->session.engine, explain_add, explain);
+    for (size_t i = 0; status == STATUS_OK && i < tokens->count; i++)
+        status = interrupt_requested()
+                     ? error_set(error, STATUS_INTERRUPTED, "interrupted")
+                     : generation_step(&chat->generation, &answer, &tokens->ids[i], 1, &logits, error);
+    engine_set_attention_observer(chat->session.engine, NULL, NULL);
+    if (status == STATUS_OK && explain->failed != STATUS_OK) *error = explain->failure;
+    return status == STATUS_OK ? explain->failed : status;
+}
+
+static enum status show_sources(struct chat *chat, struct explain *explain, struct error *error) {
+    const struct explain_texts texts = {.tokenizer = chat->session.tokenizer,
+                                        .prompt = chat->answer.stored.ids,
+                                        .prompt_count = chat->prompt_count};
+    struct explain_span *spans = NULL;
+    size_t count = 0;
+    enum status status = sources_find(explain, &texts, &chat->source.files, &spans, &count, error);
+    for (size_t i = 0; status == STATUS_OK && i < count && i < SPANS_SHOWN; i++)
+        sources_print(&chat->source.files, &spans[i]);
+    free(spans);
+    return status == STATUS_OK ? output_flush(error) : status;
+}
+
+/* What the answer's tokens looked for in the documents. */
+static enum status sources(struct chat *chat, const char *argument, struct error *error) {
+    (void)argument;
+    if (chat->prompt_count == 0 || chat->told_count == 0) {
+        fprintf(stderr, "loam: /sources: %s\n",
+                chat->prompt_count == 0 ? "there is no answer to look at" : "the conversation has no documents");
+        return STATUS_OK;
+    }
+    struct token_list tokens = chat->answer.tokens; /* without what ended it */
+    if (tokens.count > 0 && tokenizer_is_end(chat->session.tokenizer, tokens.ids[tokens.count - 1])) tokens.count--;
+    const size_t rows = chat->prompt_count + tokens.count,
+                 room = (size_t)engine_context_size(chat->session.engine) - chat->prompt_count;
+    tokens.count = min_size(min_size(tokens.count, room), EXPLAINED_BYTES_MAX / (rows * sizeof(float)) + 1);
+    struct explain explain = {0};
+    const bool in_tiers = chat->plan.disk_directory != NULL;
+    enum status status =
+        explain_create(&explain, chat->session.model, chat->prompt_count, tokens.count, in_tiers, error);
+    if (status == STATUS_OK) status = look_back(chat, &explain, &tokens, error);
+    if (status == STATUS_OK) status = show_sources(chat, &explain, error);
+    explain_destroy(&explain);
+    if (status == STATUS_INTERRUPTED) interrupt_clear();
+    return status;
+}
+
+static const char *name_of(const struct chat *chat, size_t document) {
+    return chat->source.files.files[document].path;
+}
+
+/* As Markdown, like the page's: what was typed and answered, documents by their names. */
+static void write_conversation(const struct chat *chat, FILE *file) {
+    fprintf(file, "# A conversation with %s\n", chat->session.model->config.name);
+    for (size_t i = 0; i < chat->message_count; i++) {
+        const struct message *message = &chat->messages[i];
+        static const char *const heads[] = {
+            [CHAT_SYSTEM] = "System", [CHAT_USER] = "Question", [CHAT_ASSISTANT] = "Answer"};
+        fprintf(file, "\n## %s\n", heads[message->role]);
+        for (size_t d = message->document_first; d < message->document_behind; d++)
+            fprintf(file, "%s%s", d == message->document_first ? "\nDocuments: " : ", ", name_of(chat, d));
+        if (message->document_behind > message->document_first) fputc('\n', file);
+        fprintf(file, "\n%s\n", message->text + message->said);
+    }
+}
+
+static enum status save(struct chat *chat, const char *path, struct error *error) {
+    struct file_writer writer;
+    TRY(file_writer_open(&writer, path, error));
+    writer.keeps = true;
+    write_conversation(chat, writer.stream);
+    TRY(file_writer_commit(&writer, error));
+    fprintf(stderr, "loam: the conversation is in %s\n", path);
     return STATUS_OK;
 }
 
-/* true: the line was a command. */
-static bool run_line_command(struct chat *chat, const char *line, bool *quits, struct error *error,
-                             enum status *status) {
-    if (line[0] != '/') return false;
-    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) {
-        *quits = true;
-    } else if (strcmp(line, "/reset") == 0) {
-        *status = chat_reset(chat, error);
-        fputs("loam: a new conversation\n", stderr);
-    } else if (strncmp(line, "/add ", 5) == 0) {
-        *status = add_document(chat, line + 5 + strspn(line + 5, " "), error);
-    } else if (strcmp(line, "/help") == 0) {
-        fputs(help_text, stderr);
-    } else {
+static enum status add_document(struct chat *chat, const char *path, struct error *error) {
+    if (strcmp(path, "-") == 0) return error_set(error, STATUS_USAGE, "/add: standard input is what you type");
+    TRY(prompt_add(&chat->source, chat->options, path, error));
+    fprintf(stderr, "loam: the next question is about %s, too\n", path);
+    return STATUS_OK;
+}
+
+static enum status reset(struct chat *chat, const char *argument, struct error *error) {
+    (void)argument;
+    fputs("loam: a new conversation\n", stderr);
+    return chat_reset(chat, error);
+}
+
+static enum status help(struct chat *chat, const char *argument, struct error *error);
+
+static const struct line_command {
+    const char *name, *argument; /* argument NULL: it has none */
+    enum status (*run)(struct chat *chat, const char *argument, struct error *error);
+    const char *help;
+} line_commands[] = {
+    {"/add", "FILE", add_document, "the next question is about this file or folder, too"},
+    {"/retry", NULL, retry, "another answer to the last question"},
+    {"/sources", NULL, sources, "which sentences of the documents the answer attended to"},
+    {"/save", "FILE", save, "write the conversation to a new file, as Markdown"},
+    {"/reset", NULL, reset, "begin a new conversation"},
+    {"/quit", NULL, NULL, "leave (Ctrl-D too)"},
+    {"/exit", NULL, NULL, NULL},
+    {"/help", NULL, help, "this"},
+};
+
+static enum status help(struct chat *chat, const char *argument, struct error *error) {
+    (void)chat, (void)argument, (void)error;
+    for (size_t i = 0; i < sizeof line_commands / sizeof *line_commands; i++) {
+        const struct line_command *command = &line_commands[i];
+        if (command->help == NULL) continue;
+        fprintf(stderr, "%s%s%s  %s\n", command->name, command->argument != NULL ? " " : "",
+                command->argument != NULL ? command->argument : "", command->help);
+    }
+    fputs("Ctrl-C stops an answer; twice leaves.\n", stderr);
+    return STATUS_OK;
+}
+
+/* *argument: behind the name and blanks; NULL: there is none. */
+static const struct line_command *find_command(const char *line, const char **argument) {
+    const size_t length = strcspn(line, " ");
+    *argument = line + length + strspn(line + length, " ");
+    if (**argument == '\0') *argument = NULL;
+    for (size_t i = 0; i < sizeof line_commands / sizeof *line_commands; i++) {
+        const struct line_command *command = &line_commands[i];
+        if (strlen(command->name) == length && memcmp(command->name, line, length) == 0 &&
+            (*argument != NULL) == (command->argument != NULL))
+            return command;
+    }
+    return NULL;
+}
+
+/* What a command cannot do is said, and the conversation goes on. */
+static enum status run_line(struct chat *chat, const char *line, bool *quits, struct error *error) {
+    const char *argument;
+    const struct line_command *command = find_command(line, &argument);
+    if (command == NULL) {
         char shown[64];
         fprintf(stderr, "loam: no command '%s'; /help lists them\n",
                 utf8_escape(line, strlen(line), shown, sizeof shown));
+        return STATUS_OK;
     }
-    return true;
+    *quits = command->run == NULL;
+    if (*quits) return STATUS_OK;
+    const enum status status = command->run(chat, argument, error);
+    if (status != STATUS_USAGE && status != STATUS_IO) return status;
+    fprintf(stderr, "loam: %s\n", error->message);
+    return STATUS_OK;
 }
 
 static enum status converse(struct chat *chat, struct error *error) {
@@ -284,8 +445,8 @@ static enum status converse(struct chat *chat, struct error *error) {
             continue;
         }
         was_interrupted = false;
-        if (line[0] == '\0' || run_line_command(chat, line, &quits, error, &status)) continue;
-        status = turn(chat, line, error);
+        if (line[0] == '\0') continue;
+        status = line[0] == '/' ? run_line(chat, line, &quits, error) : turn(chat, line, error);
         if (status == STATUS_INTERRUPTED) { /* heard already: a second one now leaves */
             was_interrupted = true;
             status = STATUS_OK;

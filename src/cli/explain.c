@@ -12,8 +12,7 @@
 #include "cli/prompt.h"
 #include "cli/sampling.h"
 #include "cli/session.h"
-#include "document/mark.h"
-#include "explain/explain_sources.h"
+#include "cli/sources.h"
 #include "server/json_text.h"
 
 enum { PIECE_BYTES_MAX = 512, ANSWER_DEFAULT = 128 };
@@ -135,41 +134,13 @@ static enum status write_json(const struct explaining *e, size_t count, struct e
     return status;
 }
 
-static enum status find_spans(struct explaining *e, struct error *error) {
-    const struct prompt_files *files = &e->prompt.files;
-    struct explain_source *sources = calloc(files->count, sizeof *sources);
-    if (sources == NULL) return error_set(error, STATUS_MEMORY, "no memory for the documents");
-    for (size_t i = 0; i < files->count; i++)
-        sources[i] = (struct explain_source){files->files[i].bytes, files->files[i].length};
+static enum status report(struct explaining *e, struct error *error) {
     const struct explain_texts texts = {.tokenizer = e->session.tokenizer,
                                         .prompt = e->tokens.ids,
-                                        .prompt_count = e->prompt_count,
-                                        .sources = sources,
-                                        .source_count = files->count};
-    const enum status status = explain_find_sources(&e->explain, &texts, &e->spans, &e->span_count, error);
-    free(sources);
-    return status;
-}
-
-static void print_span(const struct explaining *e, const struct explain_span *span) {
-    const struct prompt_file *file = &e->prompt.files.files[span->document];
-    const struct mark_place *place = &span->place;
-    char where[MARK_TEXT_BYTES];
-    if (place->page > 0 || place->chapter > 0)
-        output_text("\n%s, %s: ", file->path, mark_place_text(place, where));
-    else
-        output_text("\n%s:%zu: ", file->path, place->line);
-    output_text("%.1f%% of the attention to documents, %.1f times the average\n    ", 100 * span->share,
-                span->lift);
-    for (size_t at = span->begin; at < span->end; at++)
-        output_bytes(strchr("\n\r\f", file->bytes[at]) != NULL ? " " : file->bytes + at, 1);
-    output_text("\n");
-}
-
-static enum status report(struct explaining *e, struct error *error) {
-    TRY(find_spans(e, error));
+                                        .prompt_count = e->prompt_count};
+    TRY(sources_find(&e->explain, &texts, &e->prompt.files, &e->spans, &e->span_count, error));
     const size_t count = min_size(e->span_count, option_count(e->options, OPTION_EXPLAIN_SPANS));
-    for (size_t i = 0; i < count; i++) print_span(e, &e->spans[i]);
+    for (size_t i = 0; i < count; i++) sources_print(&e->prompt.files, &e->spans[i]);
     TRY(write_json(e, count, error));
     return output_flush(error);
 }

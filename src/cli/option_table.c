@@ -39,9 +39,9 @@ const struct option_spec option_table[] = {
      .help = "a document, which comes before the question: text, HTML, EPUB, PDF (by pdftotext), or a folder of "
              "them; may be given several times; - is standard input"},
     {.id = OPTION_FILE, .name = "file", .short_name = "f",
-     .kind = ARGUMENT_TEXT, .argument = "FILE",
+     .kind = ARGUMENT_FILES, .argument = "FILE",
      .commands = BIT(TOKENIZE) | BIT(DETOKENIZE) | BIT(PERPLEXITY) | BIT(TRACE), .group = GROUP_INPUT,
-     .help = "read the text from a file; - is standard input"},
+     .help = "read the text from a file; may be given several times; - is standard input"},
     {.id = OPTION_ENCODING, .name = "encoding",
      .kind = ARGUMENT_TEXT, .argument = "NAME", .commands = TEXT_READERS, .group = GROUP_INPUT,
      .help = "the files are plain text in this encoding, latin1 for instance; utf-8: as it is, what is none replaced; "

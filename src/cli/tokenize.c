@@ -45,28 +45,35 @@ enum status tokenize_command(const struct options *options, struct error *error)
     return status;
 }
 
-/* Ids from --ids, or from a file: numbers between anything else, so that {"ids":[1,2]} is read as well. */
-static enum status read_ids(const struct options *options, struct token_list *list, struct error *error) {
-    const char *ids = option_text(options, OPTION_IDS), *file = option_text(options, OPTION_FILE);
-    if ((ids == NULL) == (file == NULL))
-        return error_set(error, STATUS_USAGE, "detokenize: --ids LIST or -f FILE is needed");
-    if (ids != NULL) return prompt_parse_ids(ids, list, error);
+/* Numbers between anything else, so that {"ids":[1,2]} is read as well. */
+static enum status read_ids_of(const char *path, struct token_list *list, struct error *error) {
     char *text;
     size_t length;
-    TRY(prompt_read_file(file, &text, &length, error));
+    TRY(prompt_read_file(path, &text, &length, error));
     enum status status = STATUS_OK;
     char *c = text;
     while (status == STATUS_OK && *(c += strcspn(c, "0123456789")) != '\0') {
         char *end;
         long long id = strtoll(c, &end, 10);
         if (id > INT32_MAX || (size_t)(end - c) > 10)
-            status = error_set(error, STATUS_USAGE, "%s: %.20s is no token id", file, c);
+            status = error_set(error, STATUS_USAGE, "%s: %.20s is no token id", path, c);
         else
             status = token_list_append(list, (token_id)id, error);
         c = end;
     }
     free(text);
     return status;
+}
+
+/* From --ids, or from files. */
+static enum status read_ids(const struct options *options, struct token_list *list, struct error *error) {
+    const char *ids = option_text(options, OPTION_IDS), *paths[OPTION_LIST_MAX];
+    const size_t count = option_texts(options, OPTION_FILE, paths);
+    if ((ids == NULL) == (count == 0))
+        return error_set(error, STATUS_USAGE, "detokenize: --ids LIST or -f FILE is needed");
+    if (ids != NULL) return prompt_parse_ids(ids, list, error);
+    for (size_t i = 0; i < count; i++) TRY(read_ids_of(paths[i], list, error));
+    return STATUS_OK;
 }
 
 enum status detokenize_command(const struct options *options, struct error *error) {

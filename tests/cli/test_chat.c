@@ -47,20 +47,24 @@ static struct process_result chat(const char *const *more, const char *input) {
 
 #define NONE ((const char *const[]){NULL})
 
+static void read_figures(const struct process_result *result, size_t count, unsigned (*figures)[2]) {
+    const char *line = result->complaints;
+    for (size_t i = 0; i < count; i++, line = strchr(line, '\n') + 1)
+        if (sscanf(line, "loam: prompt %u tokens (%u more reused)", &figures[i][0], &figures[i][1]) != 2)
+            fail_msg("%s", result->complaints);
+}
+
 static void a_turn_prefills_only_what_is_new(void **state) {
     (void)state;
     struct process_result r = chat(NONE, "hello there\nand again\nonce more\n");
     if (r.code != 0) fail_msg("%s", r.complaints);
-    unsigned fresh[3], reused[3];
-    const char *line = r.complaints;
-    for (int i = 0; i < 3; i++, line = strchr(line, '\n') + 1)
-        if (sscanf(line, "loam: prompt %u tokens (%u more reused)", &fresh[i], &reused[i]) != 2)
-            fail_msg("%s", r.complaints);
-    assert_int_equal(reused[0], 0);
+    unsigned turns[3][2]; /* tokens computed, and reused */
+    read_figures(&r, 3, turns);
+    assert_int_equal(turns[0][1], 0);
     /* The whole first prompt is kept, and of the first answer what the template writes the same way. */
-    assert_true(reused[1] >= fresh[0]);
-    assert_true(reused[2] >= reused[1] + fresh[1] - 8);
-    assert_true(fresh[2] < reused[2]);
+    assert_true(turns[1][1] >= turns[0][0]);
+    assert_true(turns[2][1] >= turns[1][1] + turns[1][0] - 8);
+    assert_true(turns[2][0] < turns[2][1]);
     process_deinit(&r);
 }
 
@@ -86,6 +90,98 @@ static void line_commands(void **state) {
     assert_string_equal(r.output, ""); /* no turn was taken */
     assert_non_null(strstr(r.complaints, "/reset  begin"));
     assert_non_null(strstr(r.complaints, "no command '/nothing'"));
+    process_deinit(&r);
+}
+
+static char *text_of(const char *path) {
+    static char text[4096];
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    return text;
+}
+
+static void write_document(const char *path) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("The mill stood still. A crow sat on it.\nNobody came by.\n", file);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* It stands in the place of the last answer, and is drawn anew. */
+static void another_answer(void **state) {
+    (void)state;
+    struct process_result plain = chat(NONE, "hello\nand again\n"), same = chat(NONE, "hello\n/retry\nand again\n"),
+                          drawn = chat(((const char *const[]){"--temp", "2", "-s", "5", NULL}), "hello\n/retry\n"),
+                          none = chat(NONE, "/retry\n");
+    char *first = plain.output, *second = strchr(first, '\n') + 1;
+    const size_t length = (size_t)(second - first);
+    if (strlen(same.output) != 2 * length + strlen(second) || memcmp(same.output, first, length) != 0 ||
+        memcmp(same.output + length, first, length) != 0 || strcmp(same.output + 2 * length, second) != 0)
+        fail_msg("%s---\n%s", plain.output, same.output);
+    unsigned asked[2][2], tried[3][2]; /* tokens of a prompt, computed and reused */
+    read_figures(&plain, 2, asked);
+    read_figures(&same, 3, tried);
+    assert_int_equal(tried[1][0], 1); /* all but the last token was there */
+    assert_int_equal(tried[1][1], asked[0][0] - 1);
+    assert_memory_equal(tried[2], asked[1], sizeof asked[1]);
+    second = strchr(drawn.output, '\n') + 1;
+    assert_true(strlen(second) != (size_t)(second - drawn.output) ||
+                memcmp(second, drawn.output, strlen(second)) != 0);
+    assert_string_equal(none.output, "");
+    assert_non_null(strstr(none.complaints, "nothing was answered yet"));
+    process_deinit(&plain);
+    process_deinit(&same);
+    process_deinit(&drawn);
+    process_deinit(&none);
+}
+
+/* /sources says what loam explain says, and the conversation goes on as without it. */
+static void what_the_answer_attended_to(void **state) {
+    (void)state;
+    char document[200];
+    snprintf(document, sizeof document, "%s", scratch_path("document.txt"));
+    write_document(document);
+    const char *const about[] = {"-f", document, NULL};
+    struct process_result explained = LOAM("explain", "-m", model_path, "-f", document, "-p", "who came?", "-n", "6",
+                                           "--temp", "0"),
+                          asked = chat(about, "who came?\n/sources\nand who sat?\n"),
+                          plain = chat(about, "who came?\nand who sat?\n"), none = chat(NONE, "hello\n/sources\n");
+    assert_int_equal(explained.code | asked.code, 0);
+    assert_non_null(strstr(explained.output, "Nobody came by."));
+    const size_t length = strlen(explained.output);
+    const char *second = strchr(plain.output, '\n') + 1;
+    if (strncmp(asked.output, explained.output, length) != 0 || strcmp(asked.output + length, second) != 0)
+        fail_msg("%s---\n%s---\n%s", explained.output, asked.output, plain.output);
+    assert_non_null(strstr(none.complaints, "the conversation has no documents"));
+    process_deinit(&explained);
+    process_deinit(&asked);
+    process_deinit(&plain);
+    process_deinit(&none);
+}
+
+/* /save writes a new file, and never over one that is there. */
+static void a_conversation_is_saved(void **state) {
+    (void)state;
+    char document[200], path[200], lines[800], expected[1200];
+    snprintf(document, sizeof document, "%s", scratch_path("saved.txt"));
+    snprintf(path, sizeof path, "%s", scratch_path("talk.md"));
+    write_document(document);
+    snprintf(lines, sizeof lines, "who came?\n/save %s\nand who sat?\n/save %s\n/save %s\n/save /none/talk.md\n", path,
+             document, path);
+    struct process_result r = chat(((const char *const[]){"-sys", "be brief", "-f", document, NULL}), lines);
+    if (r.code != 0) fail_msg("%s", r.complaints);
+    snprintf(expected, sizeof expected,
+             "# A conversation with tiny\n\n## System\n\nbe brief\n\n## Question\n\nDocuments: %s\n\nwho "
+             "came?\n\n## Answer\n\n%.*s",
+             document, (int)(strchr(r.output, '\n') + 1 - r.output), r.output);
+    assert_string_equal(text_of(path), expected);
+    assert_non_null(strstr(text_of(document), "The mill stood still."));
+    assert_non_null(strstr(r.complaints, "talk.md: File exists"));
+    assert_non_null(strstr(r.complaints, "saved.txt: File exists"));
+    assert_non_null(strstr(r.complaints, "/none/talk.md: No such file or directory"));
+    assert_non_null(strchr(strchr(r.output, '\n') + 1, '\n')); /* it went on */
     process_deinit(&r);
 }
 
@@ -277,6 +373,9 @@ int main(void) {
         cmocka_unit_test(a_turn_prefills_only_what_is_new),
         cmocka_unit_test(reset_begins_anew),
         cmocka_unit_test(line_commands),
+        cmocka_unit_test(another_answer),
+        cmocka_unit_test(what_the_answer_attended_to),
+        cmocka_unit_test(a_conversation_is_saved),
         cmocka_unit_test(a_system_prompt_is_part_of_the_conversation),
         cmocka_unit_test(a_full_context_is_said),
         cmocka_unit_test(templates_are_needed),

@@ -301,6 +301,33 @@ static void tokens_and_back(void **state) {
     process_deinit(&shown);
 }
 
+/* Every file of several: as loam run reads them, and ids one file behind the other. */
+static void several_files(void **state) {
+    (void)state;
+    char first[200], second[200];
+    snprintf(first, sizeof first, "%s", scratch_path("first.txt"));
+    snprintf(second, sizeof second, "%s", scratch_path("second.txt"));
+    const char *const paths[] = {first, second};
+    static const char *const texts[] = {"12", "13 14"};
+    for (size_t i = 0; i < 2; i++) {
+        FILE *file = fopen(paths[i], "w");
+        assert_non_null(file);
+        fputs(texts[i], file);
+        assert_int_equal(fclose(file), 0);
+    }
+    struct process_result tokens = LOAM("tokenize", "-m", model_path, "-f", first, "-f", second),
+                          joined = LOAM("tokenize", "-m", model_path, "-p", "12\n==> second.txt <==\v\n13 14"),
+                          text = LOAM("detokenize", "-m", model_path, "-f", first, "-f", second),
+                          named = LOAM("detokenize", "-m", model_path, "--ids", "12,13,14");
+    assert_int_equal(tokens.code | joined.code | text.code | named.code, 0);
+    assert_string_equal(tokens.output, joined.output);
+    assert_string_equal(text.output, named.output);
+    process_deinit(&tokens);
+    process_deinit(&joined);
+    process_deinit(&text);
+    process_deinit(&named);
+}
+
 /* An answer that a full context cuts short does not look like one that the model ended. */
 static void a_full_context_is_said(void **state) {
     (void)state;
@@ -583,6 +610,7 @@ int main(void) {
         cmocka_unit_test(biases_move_tokens),
         cmocka_unit_test(several_answers_decode_together),
         cmocka_unit_test(tokens_and_back),
+        cmocka_unit_test(several_files),
         cmocka_unit_test(a_full_context_is_said),
         cmocka_unit_test(failures_have_their_codes),
         cmocka_unit_test(selection_is_reported),
