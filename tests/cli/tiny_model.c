@@ -49,6 +49,11 @@ static uint32_t layers_of(const struct tiny_model *model) {
     return model->layers != 0 ? model->layers : TINY_LAYERS;
 }
 
+static uint32_t heads_of(const struct tiny_model *model) {
+    assert_true(model->heads <= TINY_HEADS_MAX);
+    return model->heads != 0 ? model->heads : TINY_HEADS;
+}
+
 static uint32_t kv_heads_of(const struct tiny_model *model) {
     return model->kv_heads != 0 ? model->kv_heads : TINY_KV_HEADS;
 }
@@ -66,7 +71,7 @@ static void write_keys(struct gguf_writer *writer, const struct tiny_model *mode
     OK(gguf_writer_add_uint(writer, "llama.embedding_length", TINY_HIDDEN, &error));
     OK(gguf_writer_add_uint(writer, "llama.block_count", layers_of(model), &error));
     OK(gguf_writer_add_uint(writer, "llama.feed_forward_length", TINY_FFN, &error));
-    OK(gguf_writer_add_uint(writer, "llama.attention.head_count", TINY_HEADS, &error));
+    OK(gguf_writer_add_uint(writer, "llama.attention.head_count", heads_of(model), &error));
     OK(gguf_writer_add_uint(writer, "llama.attention.head_count_kv", kv_heads_of(model), &error));
     OK(gguf_writer_add_uint(writer, "llama.attention.key_length", head_dimension_of(model), &error));
     OK(gguf_writer_add_uint(writer, "llama.attention.value_length", head_dimension_of(model), &error));
@@ -91,10 +96,10 @@ static size_t list_shapes(const struct tiny_model *model, struct shape *shapes) 
         uint64_t columns, rows; /* rows 0: a vector */
     } layer[] = {
         {"attn_norm", TINY_HIDDEN, 0},
-        {"attn_q", TINY_HIDDEN, TINY_HEADS * head},
+        {"attn_q", TINY_HIDDEN, heads_of(model) * head},
         {"attn_k", TINY_HIDDEN, kv_heads_of(model) * head},
         {"attn_v", TINY_HIDDEN, kv_heads_of(model) * head},
-        {"attn_output", TINY_HEADS * head, TINY_HIDDEN},
+        {"attn_output", heads_of(model) * head, TINY_HIDDEN},
         {"ffn_norm", TINY_HIDDEN, 0},
         {"ffn_gate", TINY_HIDDEN, TINY_FFN},
         {"ffn_up", TINY_HIDDEN, TINY_FFN},
@@ -139,7 +144,7 @@ static void write_tensors(struct gguf_writer *writer, const struct tiny_model *m
     random_init(&random, model->seed);
     for (size_t i = 0; i < count; i++)
         for (uint64_t row = 0; row < shapes[i].dimensions[1]; row++) {
-            float values[TINY_HEADS * TINY_HEAD_DIMENSION_MAX];
+            float values[TINY_HEADS_MAX * TINY_HEAD_DIMENSION_MAX];
             for (uint64_t c = 0; c < shapes[i].dimensions[0]; c++)
                 values[c] = weight_value(model, &shapes[i], row * shapes[i].dimensions[0] + c, &random);
             OK(gguf_writer_write(writer, values, shapes[i].dimensions[0] * sizeof(float), &error));

@@ -10,6 +10,7 @@ enum {
     TINY_LAYERS_MAX = 16,
     TINY_HIDDEN = 64,
     TINY_HEADS = 4,
+    TINY_HEADS_MAX = 8,
     TINY_KV_HEADS = 2,
     TINY_HEAD_DIMENSION = 32,
     TINY_HEAD_DIMENSION_MAX = 64,
@@ -35,7 +36,8 @@ struct tiny_model {
     const char *chat_template; /* NULL: none */
     uint64_t context;          /* 0: TINY_CONTEXT */
     uint32_t layers;           /* 0: TINY_LAYERS; at most TINY_LAYERS_MAX */
-    uint32_t kv_heads;         /* 0: TINY_KV_HEADS; divides TINY_HEADS */
+    uint32_t heads;            /* 0: TINY_HEADS; at most TINY_HEADS_MAX */
+    uint32_t kv_heads;         /* 0: TINY_KV_HEADS; divides the heads */
     uint32_t head_dimension;   /* 0: TINY_HEAD_DIMENSION; at most TINY_HEAD_DIMENSION_MAX */
     bool never_ends;           /* the end token's logit is 0 everywhere, which is never the greatest of 320 */
     bool always_ends;          /* the end token is likeliest everywhere (as far as a bias row can make it) */
