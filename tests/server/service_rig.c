@@ -28,7 +28,8 @@ void service_rig_open_on(struct service_rig *rig, const struct service_rig_optio
     const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
     rig->device = options->device;
     if (rig->device == NULL) assert_ok(device_cpu_create(&rig->device, &device, &error), error);
-    assert_ok(model_load(&rig->model, LOAM_SOURCE_DIR "/models/loam-nano.gguf", rig->device, &error), error);
+    const char *path = options->model != NULL ? options->model : LOAM_SOURCE_DIR "/models/loam-nano.gguf";
+    assert_ok(model_load(&rig->model, path, rig->device, &error), error);
     assert_ok(tokenizer_create(&rig->tokenizer, &rig->model->gguf, false, &error), error);
     rig->plan = (struct plan){.context_size = options->context_size,
                               .sequence_capacity = options->sequences,

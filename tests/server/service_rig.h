@@ -1,4 +1,4 @@
-/* service_rig: a service over the bundled model, and clients that record what they are told. */
+/* service_rig: a service over the bundled model or another one, and clients that record what they are told. */
 #ifndef LOAM_TESTS_SERVER_SERVICE_RIG_H
 #define LOAM_TESTS_SERVER_SERVICE_RIG_H
 
@@ -42,6 +42,7 @@ struct client {
 
 struct service_rig_options {
     struct device *device; /* taken over; NULL: the cpu device */
+    const char *model;     /* its path; NULL: the bundled one */
     size_t parallel, sequences;
     uint64_t context_size, host_bytes; /* host_bytes: with a folder of documents */
     size_t segment_size, batch_size;

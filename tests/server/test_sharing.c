@@ -6,10 +6,11 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "cli/tiny_model.h"
 #include "seed.h"
 #include "service_rig.h"
 
-enum { CONTEXT = 1024, DOCUMENT = 270, TAIL_MAX = 24, ANSWER = 4, CLIENTS_MAX = 64 };
+enum { CONTEXT = 1024, DOCUMENT = 270, LONG_DOCUMENT = 8192, TAIL_MAX = 24, ANSWER = 4, CLIENTS_MAX = 64 };
 
 struct asked {
     struct client client;
@@ -94,8 +95,8 @@ static struct service_request request_of(const struct asked *asked) {
     return request;
 }
 
-/* Who wants every token's probability has the whole prompt computed: one of so many, the others go on behind what both
- * share. */
+/* Who wants every token's probability has the whole prompt computed: one of so many (0: none but the first one, who
+ * finds nothing), the others go on behind what both share. */
 static void ask_alone(struct party *party, const struct service_rig_options *options, size_t whole) {
     struct service_rig_options alone = *options;
     struct service_rig rig;
@@ -108,9 +109,9 @@ static void ask_alone(struct party *party, const struct service_rig_options *opt
         client_init(&client, &rig);
         struct service_request request = request_of(asked);
         request.token_max = ANSWER;
-        request.prompt_log_probabilities = i % whole == 0;
+        request.prompt_log_probabilities = whole > 0 && i % whole == 0;
         client_ask(&client, &request);
-        if (i % whole == 0) assert_int_equal(client.admission.reused_tokens, 0);
+        if (i == 0 || request.prompt_log_probabilities) assert_int_equal(client.admission.reused_tokens, 0);
         memcpy(asked->alone, client.log_probabilities, sizeof asked->alone);
         asked->answer = client.tokens;
         client.tokens = (struct token_list){0};
@@ -119,14 +120,17 @@ static void ask_alone(struct party *party, const struct service_rig_options *opt
     service_rig_close(&rig);
 }
 
-static void open_party(struct party *party, const struct service_rig_options *options, uint64_t seed) {
-    struct service_rig_options own = *options;
-    own.context_size = CONTEXT;
+static void open_party_of(struct party *party, const struct service_rig_options *options, uint64_t seed,
+                          size_t document) {
     random_init(&party->random, seed);
     party->count = 0;
     party->document = (struct token_list){0};
-    service_rig_open(&party->rig, &own);
-    add_random(party, &party->document, DOCUMENT);
+    service_rig_open(&party->rig, options);
+    add_random(party, &party->document, document);
+}
+
+static void open_party(struct party *party, const struct service_rig_options *options, uint64_t seed) {
+    open_party_of(party, options, seed, DOCUMENT);
 }
 
 static void close_party(struct party *party) {
@@ -183,17 +187,20 @@ static uint64_t least_tokens(const struct party *party) {
 /* Bytes of the document's full chunks, and of those behind them for each sequence. */
 static uint64_t bytes_once(const struct party *party, size_t sequences) {
     enum { CHUNK = 64, BEHIND = 1 };
-    const uint64_t chunks = DOCUMENT / CHUNK + sequences * BEHIND;
+    const uint64_t chunks = party->document.count / CHUNK + sequences * BEHIND;
     return chunks * CHUNK * engine_kv_bytes_per_token(service_engine(party->rig.service));
 }
 
 /* Three slots, and up to 64 clients over one document. */
-static void many_clients(struct service_rig_options options, size_t count) {
+static void many_clients(struct service_rig_options options, size_t count, size_t document, size_t whole) {
     static struct party party;
     options.parallel = options.sequences = 3;
-    open_party(&party, &options, test_seed(11));
-    for (size_t i = 0; i < count; i++) add_asked(&party, DOCUMENT, 4 + i % 8);
-    ask_alone(&party, &options, 16);
+    open_party_of(&party, &options, test_seed(11), document);
+    for (size_t i = 0; i < count; i++) {
+        add_asked(&party, document, 4 + i % 8);
+        party.asked[i].prompt.ids[document] = (token_id)(10 + i); /* no two share more */
+    }
+    ask_alone(&party, &options, whole);
     ask_at_once(&party);
     wait_all(&party);
     const struct service_statistics now = service_settled(party.rig.service);
@@ -204,9 +211,27 @@ static void many_clients(struct service_rig_options options, size_t count) {
 
 static void test_many_clients(void **state) {
     (void)state;
-    many_clients((struct service_rig_options){.context_size = CONTEXT}, CLIENTS_MAX);
-    many_clients((struct service_rig_options){.context_size = CONTEXT, .host_bytes = 64 << 20},
-                 CLIENTS_MAX / 4);
+    many_clients((struct service_rig_options){.context_size = CONTEXT}, CLIENTS_MAX, DOCUMENT, 16);
+    many_clients((struct service_rig_options){.context_size = CONTEXT, .host_bytes = 64 << 20}, CLIENTS_MAX / 4,
+                 DOCUMENT, 16);
+}
+
+/* Of a model that reads it within a second. */
+static void test_a_long_document(void **state) {
+    (void)state;
+    enum { LONG_CONTEXT = LONG_DOCUMENT + 2 * TAIL_MAX };
+    struct scratch scratch;
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    const char *path = scratch_name(&scratch, "small.gguf");
+    tiny_model_write(path, &(struct tiny_model){.seed = 1,
+                                                .context = LONG_CONTEXT,
+                                                .layers = 1,
+                                                .heads = 1,
+                                                .kv_heads = 1,
+                                                .never_ends = true});
+    many_clients((struct service_rig_options){.context_size = LONG_CONTEXT, .model = path}, CLIENTS_MAX, LONG_DOCUMENT,
+                 0);
+    scratch_destroy(&scratch);
 }
 
 /* The same prompt several times: its last token, too, is computed once. */
@@ -383,7 +408,8 @@ static void test_left_within_a_segment(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_clients),    cmocka_unit_test(test_same_prompt),
+        cmocka_unit_test(test_many_clients),    cmocka_unit_test(test_a_long_document),
+        cmocka_unit_test(test_same_prompt),
         cmocka_unit_test(test_strangers),       cmocka_unit_test(test_streams_go_on),
         cmocka_unit_test(test_leave_at_random), cmocka_unit_test(test_left_within_a_segment),
     };
