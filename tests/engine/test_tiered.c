@@ -153,17 +153,18 @@ static void assert_same_mass_bounds(struct mass_bounds found, struct mass_bounds
 enum { AMPLE_BYTES = 1 << 28 };           /* nothing leaves RAM */
 enum { ROWS_BYTES = 64 * (32 + 32) * 2 }; /* a chunk of the tiny model in f16 */
 
-/* Half of the rounds on the reference kernels; of either kind a fourth with two threads. */
-static struct rig_shape shape_of_round(size_t round, struct random *random) {
+/* Rounds go through so many methods.  A fourth of them is on the reference kernels, which take ten times as long, each
+ * time around with other methods; of either kind some with two threads. */
+static struct rig_shape shape_of_round(size_t round, size_t method_count, struct random *random) {
+    const bool is_reference = (round / method_count + round % method_count) % 4 == 1;
     return (struct rig_shape){.architecture = random_below(random, 3) == 0 ? "qwen3" : "llama",
                               .layer_count = 4,
                               .kv_head_count = random_below(random, 3) > 0 ? 4 : 2,
-                              .mask = round % 2 == 0 ? cpu_default() : 0,
+                              .mask = is_reference ? 0 : cpu_default(),
                               .thread_count = round / 2 % 4 == 0 ? 2 : 1};
 }
 
-/* At least the first one is long, so that its KV exceeds the minimum.  The reference kernels take ten times as long,
- * so there it is shorter. */
+/* At least the first one is long, so that its KV exceeds the minimum.  On the reference kernels it is shorter. */
 static size_t draw_lengths(size_t lengths[SEQUENCES], const struct rig_shape *shape, bool all_long,
                            struct random *random) {
     const size_t length_max = shape->mask == 0 ? PROMPT / 3 : PROMPT,
@@ -235,14 +236,14 @@ static void logits_at_any_budget(enum form form, size_t rounds) {
         if (!test_takes(seed, round)) continue;
         struct rig rig = {0};
         struct scratch scratch, ample;
-        const struct rig_shape shape = shape_of_round(round, &random);
+        const size_t method_count = q4 ? METHODS : METHODS + 1;
+        const struct select_method *method = methods[round % method_count];
+        const struct rig_shape shape = shape_of_round(round, method_count, &random);
         rig_open_shaped(&rig, &shape);
         scratch_create(&scratch, SCRATCH_MEMORY);
         scratch_create(&ample, SCRATCH_MEMORY);
-        struct plan options = options_of(
-            methods[round % (q4 ? METHODS : METHODS + 1)],
-            q4 || random_below(&random, 2) == 0 || methods[round % (METHODS + 1)]->reads_keys ? KV_F16
-                                                                                              : KV_Q8);
+        struct plan options =
+            options_of(method, q4 || random_below(&random, 2) == 0 || method->reads_keys ? KV_F16 : KV_Q8);
         if (random_below(&random, 2) == 0) options.select.page = 8u << random_below(&random, 4);
         const bool has_lists = !q4 && (options.select.method == &select_hash ||
                                        options.select.method == &select_product); /* of single tokens */
@@ -345,7 +346,7 @@ static void exact_at_any_budget(void **state) {
         if (!test_takes(seed, round)) continue;
         struct rig rig = {0};
         struct scratch scratch;
-        const struct rig_shape shape = shape_of_round(round, &random);
+        const struct rig_shape shape = shape_of_round(round, METHODS, &random);
         rig_open_shaped(&rig, &shape);
         scratch_create(&scratch, SCRATCH_MEMORY);
         struct plan options = options_of(&select_all, random_below(&random, 2) == 0 ? KV_F16 : KV_Q8);
