@@ -23,7 +23,7 @@
 enum {
     SEED = 20261121,
     FILES = 7,
-    PAYLOAD_FLIPS = 5000,
+    PAYLOAD_FLIPS = 3000,
     KEY_INDEX_FLIPS = 500,
     BLOCK_BYTES = 64, /* the least that a block of the key index has */
     CATALOG_FLIPS = 500,
