@@ -550,16 +550,20 @@ static enum status attend_part(struct attention *attention, struct stream *strea
     return observe(attention, stream, layer, error);
 }
 
-/* How many rows go together: one where a row changes what the next one of its sequence chooses. */
+bool attention_rows_depend(const struct attention *attention) {
+    if (attention->select == NULL) return false;
+    return select_goes_row_by_row(attention->select) || attention->reuse != NULL ||
+           (attention->tiered != NULL && attention->tiered->lists != NULL);
+}
+
+/* How many rows go together. */
 static size_t rows_together(const struct attention *attention, const struct attention_layer *layer,
                             size_t *row_count) {
     *row_count = 0;
     for (size_t i = 0; i < layer->operation.item_count; i++)
         *row_count += layer->operation.items[i].row_count;
     bool is_step = *row_count == layer->operation.item_count;
-    const bool row_by_row = select_goes_row_by_row(attention->select) || attention->reuse != NULL ||
-                            (attention->tiered != NULL && attention->tiered->lists != NULL);
-    return row_by_row && !is_step ? 1 : attention->part.capacity;
+    return attention_rows_depend(attention) && !is_step ? 1 : attention->part.capacity;
 }
 
 static enum status attend_in_parts(struct attention *attention, struct stream *stream,

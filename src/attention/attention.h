@@ -60,6 +60,8 @@ void attention_drop_select(struct attention *attention); /* everything is attend
 const double *attention_reuse_thresholds(const struct attention *attention);
 /* Until the next selection: heads that choose anew, by their own queries (reuse_choose_anew). */
 void attention_choose_anew(struct attention *attention, const bool *heads);
+/* Whether a row changes what the next one of its sequence chooses. */
+bool attention_rows_depend(const struct attention *attention);
 /* Somebody needs the queries of a prompt, in the last layer as well. */
 bool attention_watches_prefill(const struct attention *attention);
 

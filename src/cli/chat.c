@@ -506,7 +506,8 @@ static enum status open_chat(struct chat *chat, struct error *error) {
                                            .make_engine_context = chat,
                                            .stops = chat->sampling.stops,
                                            .stop_count = chat->sampling.stop_count,
-                                           .token_max = option_integer(options, OPTION_PREDICT)};
+                                           .token_max = option_integer(options, OPTION_PREDICT),
+                                           .draft_max = option_count(options, OPTION_DRAFT_MAX)};
     TRY(answer_create(&chat->answer, &chat->generation, &chat->sampling.options, error));
     chat->answer.sink = sink_answer;
     chat->answer.sink_context = chat;

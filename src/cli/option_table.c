@@ -141,6 +141,11 @@ const struct option_spec option_table[] = {
     {.id = OPTION_IGNORE_EOS, .name = "ignore-eos",
      .kind = ARGUMENT_NONE, .commands = BIT(RUN), .group = GROUP_INPUT,
      .help = "continue after an end token"},
+    {.id = OPTION_DRAFT_MAX, .name = "draft-max", .alias = "draft",
+     .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "7", .max = 7,
+     .commands = ANSWER, .group = GROUP_INPUT,
+     .help = "where an answer goes on like the text before it, so many tokens more go through the model in one pass; "
+             "no answer changes by it; 0: none"},
 
     {.id = OPTION_BENCH_PROMPT, .name = "n-prompt", .short_name = "p",
      .kind = ARGUMENT_COUNTS, .argument = "LIST", .default_text = "512", .max = 1e9,

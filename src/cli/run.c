@@ -227,6 +227,7 @@ static enum status open_run(struct run *run, struct error *error) {
                                           .make_engine_context = run,
                                           .token_max = option_integer(options, OPTION_PREDICT),
                                           .ignore_end = option_flag(options, OPTION_IGNORE_EOS),
+                                          .draft_max = option_count(options, OPTION_DRAFT_MAX),
                                           .stops = run->sampling.stops,
                                           .stop_count = run->sampling.stop_count,
                                           .top_count = option_count(options, OPTION_TOP_LOGPROBS)};
@@ -326,15 +327,18 @@ static void print_cut(const struct run *run) {
 static void print_timings(const struct run *run) {
     if (option_flag(run->options, OPTION_QUIET)) return;
     const struct generation_figures *g = &run->generation.figures;
-    char rss[32], kv[32], reused[64] = "";
+    char rss[32], kv[32], reused[64] = "", drafted[64] = "";
+    if (g->drafted_tokens > 0)
+        snprintf(drafted, sizeof drafted, "; %llu of %llu drafted", (unsigned long long)g->accepted_tokens,
+                 (unsigned long long)g->drafted_tokens);
     if (run->reused_tokens > 0)
         snprintf(reused, sizeof reused, "; %llu more were saved", (unsigned long long)run->reused_tokens);
     fprintf(stderr,
-            "%sloam: prompt %llu tokens in %.2f s (%.1f t/s%s), answer %llu tokens in %.2f s (%.1f t/s), "
+            "%sloam: prompt %llu tokens in %.2f s (%.1f t/s%s), answer %llu tokens in %.2f s (%.1f t/s%s), "
             "load %.2f s, KV %s, peak memory %s\n",
             output_can_draw() ? "\n" : "", (unsigned long long)g->prefill_tokens, g->prefill_seconds,
             generation_prefill_rate(g), reused, (unsigned long long)output_token_count(run),
-            g->decode_seconds, generation_decode_rate(g), run->session.load_seconds,
+            g->decode_seconds, generation_decode_rate(g), drafted, run->session.load_seconds,
             bytes_text(run->kv_bytes_peak, kv, sizeof kv), bytes_text(peak_rss_bytes(), rss, sizeof rss));
     if (run->plan.select.receipt) {
         const struct select_statistics chosen = attention_statistics(engine_attention(run->session.engine));
@@ -453,8 +457,10 @@ static json_t *run_json(const struct run *run) {
     json_put(root, "load_seconds", json_real(session->load_seconds));
     json_put_uint(root, "prompt_tokens", run->prompt.count);
     json_put(root, "prefill", prefill);
-    json_put(root, "decode",
-             phase_json(output_token_count(run), g->decode_seconds, generation_decode_rate(g)));
+    json_t *decode = phase_json(output_token_count(run), g->decode_seconds, generation_decode_rate(g));
+    json_put_uint(decode, "drafted_tokens", g->drafted_tokens);
+    json_put_uint(decode, "accepted_tokens", g->accepted_tokens);
+    json_put(root, "decode", decode);
     tiers_json(run, root);
     if (session->model->stream != NULL) json_put(root, "weights", weights_json(session->model->stream));
     json_t *fractions = fractions_json(session->engine, run->answers[0].sequence);

@@ -118,7 +118,8 @@ enum status served_model_open(struct served_model *model, struct error *error) {
                                             .make_engine_context = model,
                                             .parallel = model->plan.sequence_capacity,
                                             .idle_ms =
-                                                (uint32_t)option_count(options, OPTION_IDLE_UNLOAD) * 1000};
+                                                (uint32_t)option_count(options, OPTION_IDLE_UNLOAD) * 1000,
+                                                .draft_max = option_count(options, OPTION_DRAFT_MAX)};
     return service_create(&model->service, &service, error);
 }
 

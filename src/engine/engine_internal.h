@@ -39,6 +39,7 @@ struct sequence {
     bool suffix_follows;              /* the next prefill is of what follows the document */
     bool suffix_selects;              /* and selects: that prefill has paused */
     bool unfinished;                  /* the last prefill has paused */
+    size_t ahead;                     /* rows that the last pass computed behind the length */
     uint64_t whole;                   /* its first tokens that attended to everything before them */
     struct paused_segment paused;
     uint64_t selected;              /* tokens of the first prefill that selected */

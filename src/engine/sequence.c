@@ -53,12 +53,14 @@ uint64_t sequence_length(const struct sequence *sequence) { return kv_sequence_l
 void sequence_truncate(struct sequence *sequence, uint64_t token_count) {
     sequence_drop_paused(sequence);
     sequence->unfinished = false;
+    sequence->ahead = 0;
     if (token_count < sequence_length(sequence)) kv_sequence_set_length(sequence->kv, token_count);
     if (sequence->whole > token_count) sequence->whole = token_count;
 }
 
 enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struct error *error) {
     uint64_t length = sequence_length(sequence), context = sequence->engine->context_size;
+    sequence->ahead = 0;
     if (token_count > context - length)
         return error_set(error, STATUS_USAGE,
                          "the context holds %llu tokens (-c): %llu are in it and %llu more do not fit",

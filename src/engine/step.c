@@ -1,5 +1,6 @@
-/* step: runs batches, and decode steps of several sequences as one batch. */
+/* step: runs batches, decode steps of several sequences as one batch, and several steps of one as a batch. */
 #include "base/assert.h"
+#include "base/checked.h"
 #include "cache/kv_watch.h"
 #include "engine/engine_internal.h"
 
@@ -59,4 +60,50 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
         sequence_note_whole(sequences[i], engine->positions[i], rules[i]);
     }
     return STATUS_OK;
+}
+
+/* A chunk that is full is rounded, or on its way to the disk: what fills one is a step of its own. */
+size_t sequence_ahead_max(const struct sequence *sequence) {
+    const struct engine *engine = sequence->engine;
+    const uint64_t length = sequence_length(sequence);
+    const uint64_t in_chunk = KV_CHUNK_TOKENS - 1 - length % KV_CHUNK_TOKENS,
+                   in_context = engine->context_size - length;
+    if (engine->watched || engine->replays != NULL || attention_rows_depend(engine->attention)) return 1;
+    const size_t rows = min_size(min_size(engine->batch_size, engine->logit_rows_max), ENGINE_AHEAD_MAX),
+                 room = (size_t)(in_chunk < in_context ? in_chunk : in_context);
+    return max_size(min_size(rows, room), 1);
+}
+
+enum status engine_step_ahead(struct engine *engine, struct sequence *sequence, const int32_t *tokens, size_t count,
+                              const float **logits, struct error *error) {
+    const uint64_t length = sequence_length(sequence);
+    const struct select_rule *rule = &sequence->rule;
+    struct attend_item item = {.row_count = count, .position_first = length};
+    ASSERT(sequence->engine == engine && !sequence->paused.active);
+    ASSERT(count > 1 && count <= sequence_ahead_max(sequence));
+    TRY(sequence_grow(sequence, count, error));
+    for (size_t i = 0; i < count; i++) engine->positions[i] = length + i;
+    sequence_note_tokens(sequence, length, tokens, count);
+    kv_watch_begin_step(sequence->kv, length);
+    const struct forward_batch batch = {.tokens = tokens,
+                                        .positions = engine->positions,
+                                        .row_count = count,
+                                        .sequences = &sequence->kv,
+                                        .items = &item,
+                                        .item_count = 1,
+                                        .logit_rows = engine->logit_rows,
+                                        .logit_row_count = count,
+                                        .rules = &rule};
+    TRY(engine_run_batch(engine, &batch, logits, error));
+    sequence->ahead = count;
+    sequence_keep_next(sequence);
+    return STATUS_OK;
+}
+
+void sequence_keep_next(struct sequence *sequence) {
+    const uint64_t length = sequence_length(sequence);
+    ASSERT(sequence->ahead > 0);
+    sequence->ahead--;
+    kv_sequence_set_length(sequence->kv, length + 1);
+    sequence_note_whole(sequence, length, &sequence->rule);
 }

@@ -38,6 +38,7 @@ void answer_destroy(struct answer *answer) {
     token_list_deinit(&answer->tokens);
     token_list_deinit(&answer->stored);
     token_list_deinit(&answer->origins);
+    draft_deinit(&answer->draft);
     free(answer->top);
     *answer = (struct answer){0};
 }
@@ -166,4 +167,18 @@ enum status answer_take(struct answer *answer, const struct generation *generati
     if (!generation->ignore_end && loop_guard_finds(answer->tokens.ids, answer->tokens.count))
         return answer_finish(answer, STOP_LOOP, error);
     return STATUS_OK;
+}
+
+size_t answer_draft(struct answer *answer, const struct generation *generation, token_id tokens[ENGINE_AHEAD_MAX]) {
+    size_t most = min_size(generation->draft_max, DRAFT_MAX);
+    tokens[0] = answer->tokens.ids[answer->tokens.count - 1];
+    if (most > 0) most = min_size(most, sequence_ahead_max(answer->sequence) - 1);
+    if (most > 0 && generation->token_max >= 0)
+        most = min_size(most, (size_t)generation->token_max - answer->tokens.count - 1);
+    return most > 0 ? 1 + draft_next(&answer->draft, &answer->stored, tokens[0], most, tokens + 1) : 1;
+}
+
+bool answer_goes_on(const struct answer *answer, const token_id *tokens, size_t count, size_t kept) {
+    if (answer->stop != STOP_NONE || kept == count) return false;
+    return answer->tokens.ids[answer->tokens.count - 1] == tokens[kept];
 }

@@ -15,9 +15,9 @@ enum status generation_step(struct generation *generation, struct answer *const 
     return STATUS_OK;
 }
 
-static enum status step(struct generation *generation, struct answer *const *active, size_t count,
-                        struct error *error) {
-    token_id tokens[ENGINE_SEQUENCES_MAX];
+static enum status step_all(struct generation *generation, struct answer *const *active, size_t count,
+                            struct error *error) {
+    token_id tokens[ENGINE_SEQUENCES_MAX] = {0};
     const float *logits;
     for (size_t i = 0; i < count; i++) tokens[i] = active[i]->tokens.ids[active[i]->tokens.count - 1];
     TRY(generation_step(generation, active, tokens, count, &logits, error));
@@ -25,6 +25,33 @@ static enum status step(struct generation *generation, struct answer *const *act
     for (size_t i = 0; i < count; i++)
         TRY(answer_take(active[i], generation, logits + i * vocabulary, error));
     return STATUS_OK;
+}
+
+static enum status step_alone(struct generation *generation, struct answer *answer, struct error *error) {
+    struct generation_figures *figures = &generation->figures;
+    token_id tokens[ENGINE_AHEAD_MAX];
+    const float *logits;
+    const size_t count = answer_draft(answer, generation, tokens),
+                 vocabulary = engine_config(generation->engine)->vocabulary_size;
+    if (count == 1) return step_all(generation, &answer, 1, error);
+    TRY(engine_step_ahead(generation->engine, answer->sequence, tokens, count, &logits, error));
+    for (size_t kept = 1;; kept++, logits += vocabulary) {
+        figures->step_tokens++;
+        TRY(answer_note_stored(answer, tokens[kept - 1], ORIGIN_STEP, error));
+        TRY(answer_take(answer, generation, logits, error));
+        if (!answer_goes_on(answer, tokens, count, kept)) {
+            draft_learn(&answer->draft, count - 1, kept - 1);
+            figures->drafted_tokens += count - 1;
+            figures->accepted_tokens += kept - 1;
+            return STATUS_OK;
+        }
+        sequence_keep_next(answer->sequence);
+    }
+}
+
+static enum status step(struct generation *generation, struct answer *const *active, size_t count,
+                        struct error *error) {
+    return count == 1 ? step_alone(generation, active[0], error) : step_all(generation, active, count, error);
 }
 
 static enum status decode(struct generation *generation, struct answer *const *answers, size_t answer_count,

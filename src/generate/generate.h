@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "engine/engine.h"
+#include "generate/draft.h"
 #include "generate/sampler.h"
 #include "generate/stop_scan.h"
 #include "token/tokenizer.h"
@@ -50,7 +51,8 @@ struct generation_listener {
 
 struct generation_figures {
     uint64_t prefill_tokens; /* computed */
-    uint64_t step_tokens;    /* rows of engine_step */
+    uint64_t step_tokens;    /* sampled behind steps */
+    uint64_t drafted_tokens, accepted_tokens; /* drafts, and what of them was right */
     double prefill_seconds, decode_seconds;
 };
 
@@ -65,6 +67,7 @@ struct generation {
     void *make_engine_context;
     int64_t token_max; /* per answer; -1: no limit */
     bool ignore_end;
+    size_t draft_max; /* tokens of a draft (draft.h), at most DRAFT_MAX; 0: none.  No answer changes by it. */
     /* Borrowed, [stop_count], none of them empty.  An answer ends before the first one in its text.  The tokens that
      * spell it stay in the answer. */
     const char *const *stops;
@@ -95,6 +98,7 @@ struct answer {
     struct token_list origins;     /* enum token_origin of each stored token */
     struct token_probability *top; /* owned; [tokens.count][top_count]; NULL: not wanted */
     size_t top_capacity;
+    struct draft draft;
     bool lacks_prompt; /* its prefill found damage */
     bool noted;        /* the listener has the sequence's notice */
     enum stop_reason stop;
@@ -133,6 +137,11 @@ enum status answer_note_stored(struct answer *answer, token_id id, enum token_or
 /* Samples the next token from the answer's row of logits, and decides whether the answer stops. */
 enum status answer_take(struct answer *answer, const struct generation *generation, const float *logits,
                         struct error *error) STATUS_CHECKED;
+/* The tokens of a pass of this answer alone: its last one, and a draft; returns how many they are.  1: a step.  Others
+ * go through engine_step_ahead, and are noted, taken and kept one by one, as long as what was sampled last goes on as
+ * was drafted. */
+size_t answer_draft(struct answer *answer, const struct generation *generation, token_id tokens[ENGINE_AHEAD_MAX]);
+bool answer_goes_on(const struct answer *answer, const token_id *tokens, size_t count, size_t kept);
 /* Sends the remaining text to the sink. */
 enum status answer_finish(struct answer *answer, enum stop_reason reason, struct error *error) STATUS_CHECKED;
 

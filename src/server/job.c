@@ -96,7 +96,8 @@ static enum status job_init(struct job *job, struct service *service, const stru
         (struct generation){.engine = service->engine,
                             .tokenizer = service->options.tokenizer,
                             .token_max = request->has_token_max ? (int64_t)request->token_max : -1,
-                            .ignore_end = request->ignore_end};
+                            .ignore_end = request->ignore_end,
+                            .draft_max = service->options.draft_max};
     job->log_probabilities = request->log_probabilities;
     job->prompt_log_probabilities = request->prompt_log_probabilities;
     job->top_count = request->top_count;

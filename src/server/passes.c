@@ -59,8 +59,9 @@ static void note_progress(struct job *job) {
     if (job->failed_at != SIZE_MAX && job->answer.stored.count > job->failed_at) job->failed_at = SIZE_MAX;
 }
 
-/* The step's token is stored.  What follows is sampled, unless it had been before. */
-static void take_step(struct service *service, struct job *job, const float *logits) {
+/* The step's token is stored.  What follows is sampled, unless it had been before.  Returns whether the job goes on
+ * now. */
+static bool take_step(struct service *service, struct job *job, const float *logits) {
     struct error error = {.status = STATUS_OK};
     struct answer *answer = &job->answer;
     enum status status =
@@ -71,10 +72,12 @@ static void take_step(struct service *service, struct job *job, const float *log
     if (answer->stored.count + 1 >= job->tokens.count) job->state = JOB_DECODE;
     if (!known && job->decode_since == 0) job->decode_since = clock_seconds();
     if (status == STATUS_OK && !known) status = job_take(job, service, logits, &error);
+    const bool goes_on = status == STATUS_OK && answer->stop == STOP_NONE && !job->paused;
     if (status != STATUS_OK)
         job_fail_running(service, job, &error);
     else if (answer->stop != STOP_NONE && !job->observes)
         job_end_running(service, job, answer->stop, NULL);
+    return goes_on;
 }
 
 /* The rows of a step, each for the observer of its job. */
@@ -152,13 +155,55 @@ static void step(struct service *service, struct job *const *steppers, size_t co
     for (size_t i = 0; i < count; i++) {
         account_charge(service, steppers[i], seconds / (double)count);
         steppers[i]->observes = steppers[i]->observer.note != NULL;
-        take_step(service, steppers[i], logits + i * service->vocabulary_size);
+        (void)take_step(service, steppers[i], logits + i * service->vocabulary_size);
     }
+}
+
+/* A job that runs alone drafts: others would wait for its rows. */
+static size_t draft(const struct service *service, struct job *job, token_id tokens[ENGINE_AHEAD_MAX]) {
+    const bool is_next = job->answer.tokens.count > 0 && job->answer.stored.count + 1 == job->tokens.count;
+    if (service->running_count > 1 || !is_next || job->observer.note != NULL) return 1;
+    return answer_draft(&job->answer, &job->generation, tokens);
+}
+
+static void step_ahead(struct service *service, struct job *job, const token_id *tokens, size_t count) {
+    const float *logits;
+    struct error error = {.status = STATUS_OK};
+    const double began = clock_seconds();
+    enum status status =
+        engine_step_ahead(service->engine, job->answer.sequence, tokens, count, &logits, &error);
+    const double seconds = clock_seconds() - began;
+    size_t kept = 1;
+    if (status != STATUS_OK) {
+        if (!service_repair(service, &job, 1, status, &error)) fail_all(service, &job, 1, &error);
+        return;
+    }
+    account_charge(service, job, seconds);
+    bool goes_on;
+    while ((goes_on = take_step(service, job, logits)) && answer_goes_on(&job->answer, tokens, count, kept)) {
+        sequence_keep_next(job->answer.sequence);
+        logits += service->vocabulary_size;
+        kept++;
+    }
+    if (goes_on) draft_learn(&job->answer.draft, count - 1, kept - 1); /* else it may be gone */
+    struct service_statistics *statistics = &service->statistics;
+    statistics->steps++;
+    statistics->drafted_tokens += count - 1;
+    statistics->accepted_tokens += kept - 1;
+    statistics->decode_seconds += seconds;
+    rate_note(&service->step_rate, (double)kept, seconds);
+    statistics->decode_rate = rate_per_second(&service->step_rate);
 }
 
 static void step_all(struct service *service) {
     struct job *steppers[ENGINE_SEQUENCES_MAX];
-    step(service, steppers, find_steppers(service, steppers));
+    token_id tokens[ENGINE_AHEAD_MAX];
+    const size_t count = find_steppers(service, steppers);
+    const size_t drafted = count == 1 ? draft(service, steppers[0], tokens) : 1;
+    if (drafted > 1)
+        step_ahead(service, steppers[0], tokens, drafted);
+    else
+        step(service, steppers, count);
 }
 
 /* One of them a turn. */
@@ -603,7 +648,7 @@ static void run_together(struct service *service, const struct together *togethe
         const float *own = logits != NULL ? logits + i * service->vocabulary_size : NULL;
         account_charge(service, job, row_seconds * (double)together->parts[i].token_count);
         if (together->parts[i].is_step)
-            take_step(service, job, own);
+            (void)take_step(service, job, own);
         else
             take_together(service, job, own);
     }

@@ -274,6 +274,8 @@ static const struct counter counter_rows[] = {
     ROW(TOTAL, ITEMS, recomputed_tokens, "recomputed_tokens",
         "Tokens computed once more, after a preemption or damage."),
     ROW(TOTAL, ITEMS, answer_tokens, "answer_tokens", "Tokens sampled."),
+    ROW(TOTAL, ITEMS, drafted_tokens, "drafted_tokens", "Tokens of drafts, of which a pass has rows beside a step's."),
+    ROW(TOTAL, ITEMS, accepted_tokens, "accepted_tokens", "Of these, those that the answer went on with."),
     ROW(TOTAL, ITEMS, steps, "steps", "Decode steps, of all sequences together."),
     ROW(TOTAL, ITEMS, slices, "slices", "Slices of prompts."),
     ROW(TOTAL, ITEMS, preemptions, "preemptions", "Requests that gave up their slot for a while."),

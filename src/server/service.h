@@ -68,6 +68,7 @@ struct service_options {
     /* A client that has not read for so long gives its slot to one that waits; its answer goes on once it reads.
      * 0: 3 s. */
     uint32_t unread_ms;
+    size_t draft_max; /* generate.h */
 };
 
 enum status service_create(struct service **service, const struct service_options *options,
@@ -230,6 +231,7 @@ struct service_statistics {
     uint64_t prefill_tokens;      /* computed, recomputed ones included */
     uint64_t recomputed_tokens;   /* after preemption or damage */
     uint64_t answer_tokens, steps, slices, preemptions, recoveries;
+    uint64_t drafted_tokens, accepted_tokens; /* drafts, and what of them was right */
     uint64_t unloaded;                      /* sequences that left memory because nobody used them */
     double prefill_seconds, decode_seconds; /* of computing */
     double prefill_rate, decode_rate;       /* tokens a second of late; 0: none yet */

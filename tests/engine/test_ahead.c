@@ -1,0 +1,121 @@
+/* Several steps of a sequence in one pass (engine_step_ahead): the logits of as many steps, bit for bit, and once more
+ * behind rows that were dropped, for every preset, in RAM and on disk.  LOAM_TEST_SEED draws how many go together, and
+ * what of them is dropped. */
+#include "testing.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../platform/scratch.h"
+#include "base/checked.h"
+#include "base/random.h"
+#include "engine/decode_rig.h"
+#include "engine/engine.h"
+#include "seed.h"
+
+enum { PROMPT = 300, STEPS = 40, /* the steps fill a chunk */
+       CONTEXT = PROMPT + STEPS + 4 };
+
+struct rig {
+    struct decode_rig decode;
+    struct random random;
+    size_t passes, dropped, alone; /* rows ahead, rows that went, presets that step alone */
+};
+
+static int rig_open(void **state) {
+    struct rig *rig = calloc(1, sizeof *rig);
+    assert_non_null(rig);
+    random_init(&rig->random, test_seed(31));
+    decode_rig_open(&rig->decode, "ahead", "llama", NULL, PROMPT + STEPS + ENGINE_AHEAD_MAX, 11);
+    *state = rig;
+    return 0;
+}
+
+static int rig_close(void **state) {
+    struct rig *rig = *state;
+    decode_rig_close(&rig->decode);
+    free(rig);
+    return 0;
+}
+
+/* The logits of STEPS steps, in passes of random rows behind which others were dropped; [STEPS][width]. */
+static float *passes(struct rig *rig, struct engine *engine, struct sequence *sequence) {
+    struct decode_rig *decode = &rig->decode;
+    float *all = calloc(STEPS * decode->width, sizeof *all);
+    const float *logits;
+    assert_non_null(all);
+    for (size_t done = 0, right; done < STEPS; done += right) {
+        int32_t tokens[ENGINE_AHEAD_MAX];
+        const size_t most = min_size(sequence_ahead_max(sequence), STEPS - done);
+        const size_t count = 1 + random_below(&rig->random, most);
+        memcpy(tokens, decode->tokens + PROMPT + done, count * sizeof *tokens);
+        right = 1 + random_below(&rig->random, count);
+        for (size_t i = right; i < count; i++) tokens[i] = (int32_t)random_below(&rig->random, decode->width);
+        if (count == 1)
+            assert_ok(engine_step(engine, &sequence, tokens, 1, &logits, &decode->error), decode->error);
+        else
+            assert_ok(engine_step_ahead(engine, sequence, tokens, count, &logits, &decode->error), decode->error);
+        memcpy(all + done * decode->width, logits, right * decode->width * sizeof *all);
+        for (size_t i = 1; i < right; i++) sequence_keep_next(sequence);
+        rig->passes += count > 1;
+        rig->dropped += count - right;
+    }
+    return all;
+}
+
+static float *answers(struct rig *rig, const struct preset *preset, bool disk, bool ahead) {
+    struct decode_rig *decode = &rig->decode;
+    struct scratch scratch;
+    struct engine *engine;
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = 96};
+    plan.k_type = plan.v_type = KV_F16;
+    if (disk) assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &decode->error), decode->error);
+    const char *keep = strcmp(preset->keep, "100%") == 0 ? NULL : "96";
+    assert_ok(plan_set_axes(&plan, preset->name, NULL, keep, &decode->error), decode->error);
+    if (plan.mixes_pages) {
+        plan.fractions.layer_count = DECODE_RIG_LAYERS;
+        memset(plan.fractions.sixteenths, 9, DECODE_RIG_LAYERS);
+        page_fractions_keep_first(&plan.fractions);
+    }
+    if (disk)
+        assert_ok(plan_host_bytes_min(&plan, &decode->model->config, &plan.host_bytes, &decode->error), decode->error);
+    assert_ok(engine_create(&engine, decode->model, &plan, NULL, &decode->error), decode->error);
+    struct sequence *sequence = decode_rig_prompt(decode, engine, PROMPT);
+    if (ahead && sequence_ahead_max(sequence) == 1) rig->alone++;
+    float *all = ahead ? passes(rig, engine, sequence) : decode_rig_steps(decode, engine, sequence, STEPS);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+    plan_deinit(&plan);
+    scratch_destroy(&scratch);
+    return all;
+}
+
+static void same_as_steps(struct rig *rig, bool disk) {
+    for (size_t i = 0; i < preset_count; i++) {
+        const struct preset *preset = preset_table[i];
+        if (preset_is_auto(preset)) continue;
+        struct plan plan = {.context_size = CONTEXT};
+        assert_ok(plan_set_axes(&plan, preset->name, NULL, NULL, &rig->decode.error), rig->decode.error);
+        const bool watches = plan.select.method != NULL && plan.select.method->watches_prefill;
+        plan_deinit(&plan);
+        if (disk && watches) continue;
+        float *expected = answers(rig, preset, disk, false), *found = answers(rig, preset, disk, true);
+        for (size_t row = 0; row < STEPS; row++)
+            if (memcmp(found + row * rig->decode.width, expected + row * rig->decode.width,
+                       rig->decode.width * sizeof *found) != 0)
+                fail_msg("%s %s: other logits from step %zu on", preset->name, disk ? "on disk" : "in RAM", row);
+        free(expected);
+        free(found);
+    }
+    assert_true(rig->passes > 0 && rig->dropped > 0);
+    print_message("%zu passes, %zu rows dropped, %zu presets alone\n", rig->passes, rig->dropped, rig->alone);
+}
+
+static void in_ram(void **state) { same_as_steps(*state, false); }
+static void on_disk(void **state) { same_as_steps(*state, true); }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(in_ram), cmocka_unit_test(on_disk)};
+    return cmocka_run_group_tests(tests, rig_open, rig_close);
+}
