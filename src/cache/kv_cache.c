@@ -124,6 +124,7 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
                                   const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
                                   struct error *error) {
     uint64_t bytes, slab_bytes, column_count = kv_column_count(config);
+    ASSERT(config->state_floats == 0 || config->host_bytes == 0);
     ASSERT(config->groups == NULL ||
            (config->groups->stored_count == config->layer_count && !config->mixes_pages));
     if (!column_bytes(config, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))
@@ -192,7 +193,8 @@ static uint64_t cache_column_bytes(const struct kv_cache *cache) {
 
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache) {
     uint64_t slots = cache->owner != NULL ? cache->owner->used_bytes(cache) : 0;
-    return cache->used_columns * cache_column_bytes(cache) + slots;
+    const uint64_t states = cache->sequence_count * kv_states_bytes(&cache->config);
+    return cache->used_columns * cache_column_bytes(cache) + slots + states;
 }
 
 uint64_t kv_cache_used_device_bytes(const struct kv_cache *cache) {
@@ -413,6 +415,9 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
                          (unsigned long long)token_capacity);
     }
     enum status status = cache->owner != NULL ? cache->owner->add(sequence, error) : STATUS_OK;
+    if (status == STATUS_OK && cache->config.state_floats > 0)
+        status = kv_state_create(&sequence->state, cache->device, cache->config.state_floats,
+                                 cache->config.state_slots, error);
     if (status != STATUS_OK) {
         kv_sequence_destroy(sequence);
         return status;
@@ -431,6 +436,7 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
     if (sequence == NULL) return;
     if (sequence->cache->owner != NULL) sequence->cache->owner->remove(sequence);
     inputs_close(sequence->inputs);
+    kv_state_destroy(sequence->state);
     columns_shrink(sequence, 0);
     ASSERT(sequence->cache->sequence_count > 0);
     sequence->cache->sequence_count--;
@@ -570,8 +576,15 @@ enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequ
         kv_sequence_drop_columns(sequence);
         return status;
     }
+    if (sequence->state != NULL) kv_state_copy(sequence->state, other->state, token_count, stream);
     sequence->length = token_count;
-    return STATUS_OK;
+    return sequence->state != NULL ? cache->device->operations->stream_synchronize(stream, error) : STATUS_OK;
+}
+
+struct kv_state *kv_sequence_state(const struct kv_sequence *sequence) { return sequence->state; }
+
+uint64_t kv_sequence_cut_of(const struct kv_sequence *sequence, uint64_t token_count) {
+    return sequence->state != NULL ? kv_state_longest(sequence->state, token_count) : token_count;
 }
 
 uint64_t kv_sequence_length(const struct kv_sequence *sequence) { return sequence->length; }
@@ -587,6 +600,7 @@ void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) 
         inputs_truncate(sequence->inputs, token_count);
     if (token_count <= sequence->length && sequence->cache->owner != NULL)
         sequence->cache->owner->truncate(sequence, token_count);
+    if (sequence->state != NULL) kv_state_set_length(sequence->state, token_count);
     if (token_count < sequence->length) {
         columns_shrink(sequence, kv_chunks_of(token_count));
         kv_sequence_begin_answer(sequence);

@@ -41,6 +41,7 @@
 
 #include "base/status.h"
 #include "cache/kv_groups.h"
+#include "cache/kv_state.h"
 #include "device/device.h"
 #include "platform/io_queue.h"
 
@@ -63,6 +64,9 @@ struct kv_cache_config {
      * are alike, one group. */
     const struct kv_groups *groups;
     enum kv_type k_type, v_type;
+    /* Floats of the state of layers that have no K and V (a group without heads), and slots of a sequence for them
+     * (cache/kv_state.h).  0: there are no such layers.  Not with host_bytes. */
+    size_t state_floats, state_slots;
     /* The slab is in MEMORY_SHARED, which the device reads too, and the key index in its own.  Not with host_bytes. */
     bool rows_in_host;
     /* With rows_in_host: the rows of the first so many layers are in the device's memory all the same.  They attend to
@@ -163,7 +167,11 @@ enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_byte
                                    size_t key_index_layer_first, struct error *error) STATUS_CHECKED;
 /* Of a cache without sequences: the memory that there was KV in goes back to the system. */
 void kv_cache_give_back(struct kv_cache *cache);
-uint64_t kv_cache_used_bytes(const struct kv_cache *cache);
+uint64_t kv_cache_used_bytes(const struct kv_cache *cache); /* states of its sequences with it */
+/* Of one sequence's states: as much memory as its slots, of which those that were never used take none. */
+static inline uint64_t kv_states_bytes(const struct kv_cache_config *config) {
+    return config->state_slots * (uint64_t)config->state_floats * sizeof(float);
+}
 uint64_t kv_cache_used_device_bytes(const struct kv_cache *cache); /* of those, in MEMORY_DEVICE */
 uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache);
 
@@ -182,6 +190,8 @@ const struct kv_cache_config *kv_cache_get_config(
 enum status kv_sequence_create(struct kv_sequence **sequence, struct kv_cache *cache, uint64_t token_capacity,
                                struct error *error) STATUS_CHECKED;
 void kv_sequence_destroy(struct kv_sequence *sequence);
+/* Of layers that have one; NULL: none has. */
+struct kv_state *kv_sequence_state(const struct kv_sequence *sequence);
 /* Makes room for tokens [0, token_count); STATUS_FULL names the bytes needed and free, and nothing has
  * changed.  Room that is already there is kept. */
 enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_count, struct error *error)
@@ -190,9 +200,12 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
 uint64_t kv_sequence_length(const struct kv_sequence *sequence);
 void kv_sequence_set_length(struct kv_sequence *sequence,
                             uint64_t token_count); /* shorter than now gives columns back */
+/* The most tokens, up to token_count, that it may be made shorter to. */
+uint64_t kv_sequence_cut_of(const struct kv_sequence *sequence, uint64_t token_count);
 /* For an empty sequence, of a cache whose slab holds everything: the first token_count tokens of `other`, which goes
  * on.  Both then have the columns of full chunks; of the chunk behind them the rows are copied, and its key index is to
- * be built.  Neither has inputs (cache/inputs.h).  STATUS_FULL as kv_sequence_reserve: nothing has changed. */
+ * be built.  Neither has inputs (cache/inputs.h); `other` may be cut to token_count.  STATUS_FULL as
+ * kv_sequence_reserve: nothing has changed. */
 enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequence *other,
                               uint64_t token_count, struct stream *stream, struct error *error)
     STATUS_CHECKED;

@@ -80,6 +80,7 @@ struct kv_sequence {
     struct key_index_place places[KV_KEY_INDEX_PLACES];
     struct sequence_pages *pages; /* the chunk owner's */
     struct inputs *inputs;        /* owned; NULL: none are kept */
+    struct kv_state *state;       /* owned; NULL: no layer has one */
     struct kv_watch *watch;       /* owned, one block of memory (kv_watch.h); NULL: nobody looks */
 };
 

@@ -149,6 +149,11 @@ static void print_model(const struct inspection *inspection) {
     output_text("  %zu query heads and %s%zu KV heads of %zu (keys) and %zu (values)\n", config->head_count,
                 config->kv_groups != NULL ? "up to " : "", config->kv_head_count, config->k_dimension,
                 config->v_dimension);
+    if (config->state.layer_count > 0) {
+        char bytes[32];
+        output_text("  %zu layers keep a state in place of K and V: %s a sequence\n", config->state.layer_count,
+                    bytes_text(model_state_floats(config) * sizeof(float), bytes, sizeof bytes));
+    }
     output_text("  trained for %" PRIu64 " tokens of context\n", config->context_length);
     struct kv_cache_config f16 = cache_config(config, KV_F16), q8 = cache_config(config, KV_Q8);
     uint64_t f16_bytes = kv_cache_bytes_per_token(&f16);
@@ -251,6 +256,10 @@ static json_t *model_json(const struct inspection *inspection) {
     }
     json_put_uint(model, "heads", config->head_count);
     json_put_uint(model, "kv_heads", config->kv_head_count);
+    if (config->state.layer_count > 0) {
+        json_put_uint(model, "state_layers", config->state.layer_count);
+        json_put_uint(model, "state_bytes", model_state_floats(config) * sizeof(float));
+    }
     json_put_uint(model, "k_dimension", config->k_dimension);
     json_put_uint(model, "v_dimension", config->v_dimension);
     json_put_uint(model, "vocabulary_size", config->vocabulary_size);

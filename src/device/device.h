@@ -581,6 +581,46 @@ struct matmul_experts_operation {
     struct span mix;
 };
 
+/* Rows of one sequence in a layer that keeps a state (kernels/recurrence), and where that is before and behind them. */
+struct recurrence_item {
+    size_t row_first, row_count;
+    struct span from, to; /* floats; from none: zeros.  They may be the same */
+};
+
+/* convolve_args of all channels.  Items go in their order where one's `to` is another's `from`. */
+struct convolve_operation {
+    struct span x;                 /* float [rows][x_stride]; */
+    struct span in_gate, out_gate; /* the same, or none */
+    size_t x_stride, channel_count;
+    struct span w; /* float [channel_count][taps] */
+    size_t taps;
+    bool silu;
+    const struct recurrence_item *items; /* [item_count]; a state is [taps - 1][channel_count] */
+    size_t item_count;
+    struct span y; /* float [rows][y_stride] */
+    size_t y_stride;
+};
+
+/* delta_args of all heads; value head h has the q and k of key head h mod key_heads. */
+struct delta_operation {
+    struct span x; /* float [rows][x_stride]: q and k [key_heads][k_dimension] each, v [value_heads][v_dimension] */
+    size_t x_stride, key_heads, value_heads, k_dimension, v_dimension;
+    struct span alpha, beta;  /* float [rows][value_heads] */
+    struct span decay, bias;  /* float [value_heads] */
+    struct span z, norm;      /* float [rows][value_heads * v_dimension]; [v_dimension] */
+    float epsilon;
+    const struct recurrence_item *items; /* [item_count] */
+    size_t item_count, state_first; /* floats into their states, where [value_heads][k_dimension][v_dimension] begin */
+    struct span y; /* float [rows][value_heads * v_dimension] */
+};
+
+/* y *= sigmoid(gate), where the gates of a head lie behind its queries: float [row_count][head_count][2][head_size]. */
+struct gate_operation {
+    struct span gates;
+    size_t row_count, head_count, head_size;
+    struct span y; /* float [row_count][head_count][head_size] */
+};
+
 struct gather_operation { /* y[i] = x[indices[i]] */
     struct span x;
     size_t x_stride;
@@ -655,6 +695,11 @@ struct device_operations {
     void (*activation)(struct stream *stream, const struct activation_operation *operation);
     void (*route)(struct stream *stream, const struct route_operation *operation);
     void (*matmul_experts)(struct stream *stream, const struct matmul_experts_operation *operation);
+    /* Layers that keep a state; NULL: the device has none, and models with such layers do not load on it.  Not in
+     * graphs. */
+    void (*convolve)(struct stream *stream, const struct convolve_operation *operation);
+    void (*delta)(struct stream *stream, const struct delta_operation *operation);
+    void (*gate)(struct stream *stream, const struct gate_operation *operation);
     void (*update_places)(struct stream *stream, const struct update_places_operation *operation);
     void (*append)(struct stream *stream, const struct append_operation *operation);
     void (*attend)(struct stream *stream, const struct attend_operation *operation);

@@ -48,7 +48,8 @@ enum status sequence_create(struct sequence **sequence, struct engine *engine, s
     STATUS_CHECKED;
 void sequence_destroy(struct sequence *sequence);
 uint64_t sequence_length(const struct sequence *sequence);
-/* Keeps the first token_count tokens and drops the rest. */
+/* Keeps the first token_count tokens and drops the rest.  Where layers keep a state, as many as one is there for: then
+ * the length is less than was asked for, unless that was of sequence_cut_of. */
 void sequence_truncate(struct sequence *sequence, uint64_t token_count);
 
 /* Sets the selection of the sequence's decode steps; initially the plan's.  STATUS_USAGE: the method needs a key index
@@ -116,19 +117,21 @@ enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, siz
 /* How many of its first tokens have the rows that any prompt with this prefix would have: all of them, unless the
  * engine selects and prompts attend to everything (SUFFIX_DENSE); then those before the first one that chose. */
 uint64_t sequence_whole_tokens(const struct sequence *sequence);
-/* The most tokens, up to token_count, that the sequence may be cut to (sequence_cuts_at). */
+/* The most tokens, up to token_count, that the sequence may be cut to, or shared (sequence_cuts_at). */
 uint64_t sequence_cut_of(const struct sequence *sequence, uint64_t token_count);
 /* Whether sequences may share a prefix in memory: all KV is in memory, and depends on no query.  Where documents are
  * saved, sequences attach to these instead. */
 bool engine_shares(const struct engine *engine);
 /* Whether steps attend to a part of what is stored; false: to all of it. */
 bool engine_selects(const struct engine *engine);
-/* For an empty sequence, where engine_shares: takes the first token_count tokens of another one, which goes on.  Full
+/* For an empty sequence, where engine_shares: takes the first token_count tokens of another one, which goes on, and may
+ * be cut to them.  Full
  * chunks are there once.  What follows has the bits that it has behind tokens which the sequence computed itself.
  * STATUS_MEMORY: there is no room for the chunk that is not full. */
 enum status sequence_share(struct sequence *sequence, const struct sequence *source, uint64_t token_count,
                            struct error *error) STATUS_CHECKED;
-/* Whether other tokens may follow after sequence_truncate to token_count: not within a page in 4 bits. */
+/* Whether other tokens may follow after sequence_truncate to token_count: not within a page in 4 bits, nor where layers
+ * keep a state and that is not there. */
 bool sequence_cuts_at(const struct sequence *sequence, uint64_t token_count);
 /* Gives the memory that KV was in back to the system.  Call without sequences. */
 void engine_give_back_memory(struct engine *engine);
@@ -191,8 +194,8 @@ enum status engine_fetch_counts(const struct engine *engine, struct fetch_counts
 /* How many of its steps were captured, and launched as graphs of the device (model.h). */
 struct step_graph_counts engine_step_graph_counts(const struct engine *engine);
 
-/* Appends random KV (normal values from the seed) without computing it.  For benchmarks at depths where a prefill
- * takes too long. */
+/* Appends random KV (normal values from the seed) without computing it; states are zeros behind it.  For benchmarks at
+ * depths where a prefill takes too long. */
 enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
                                uint64_t seed, struct error *error) STATUS_CHECKED;
 

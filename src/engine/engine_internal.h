@@ -134,6 +134,9 @@ enum status engine_run_batch(struct engine *engine, const struct forward_batch *
 enum status engine_save_prompt(const struct engine *engine, struct sequence *sequence, const float *logits,
                                struct error *error) STATUS_CHECKED;
 
+/* A prompt of tokens [position, end) is about to be read. */
+void sequence_plan_states(struct sequence *sequence, uint64_t position, uint64_t end);
+
 /* Builds the key index of the rows behind the last full chunk: documents, and columns that are shared, have it of full
  * chunks alone. */
 enum status engine_build_tail(struct engine *engine, struct sequence *sequence, struct error *error)

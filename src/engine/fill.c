@@ -166,10 +166,19 @@ enum status engine_fill_random(struct engine *engine, struct sequence *sequence,
     return fill_sequence(&fill, token_count, error);
 }
 
+static enum status check_states(const struct engine *engine, const char *what, struct error *error) {
+    const struct model_config *config = &engine->model->config;
+    if (config->state.layer_count == 0) return STATUS_OK;
+    return error_set(error, STATUS_UNSUPPORTED,
+                     "%s: %zu of its %zu layers keep a state in place of K and V, which %s does not have",
+                     config->name, config->state.layer_count, config->layer_count, what);
+}
+
 enum status engine_fill_replay(struct engine *engine, struct sequence *sequence, const struct replay *replay,
                                struct error *error) {
     const struct recording_shape *shape = &replay->recording->shape;
     ASSERT(sequence_length(sequence) == 0);
+    TRY(check_states(engine, "a recording", error));
     if (shape->k_dimension != engine->kv.k_dimension || shape->v_dimension != engine->kv.v_dimension)
         return error_set(
             error, STATUS_USAGE, "--replay: found heads of %u and %u, expected the model's %zu and %zu",
@@ -187,6 +196,7 @@ enum status engine_copy(struct engine *engine, struct sequence *sequence, const 
     const struct engine *from = source->engine;
     ASSERT(sequence_length(sequence) == 0 && token_count <= sequence_length(source));
     ASSERT(from != engine && from->model == engine->model);
+    TRY(check_states(engine, "a copy of KV", error));
     if (from->kv.host_bytes > 0 || from->kv.k_type != KV_F16 || from->kv.v_type != KV_F16 ||
         engine->kv.k_type != KV_F16 || engine->kv.v_type != KV_F16)
         return error_set(error, STATUS_UNSUPPORTED, "a copy of KV that is not f16 in memory");

@@ -54,11 +54,11 @@ static uint64_t exact_prefix(const struct sequence *sequence, uint64_t token_cou
 }
 
 uint64_t sequence_cut_of(const struct sequence *sequence, uint64_t token_count) {
-    return exact_prefix(sequence, token_count);
+    return kv_sequence_cut_of(sequence->kv, exact_prefix(sequence, token_count));
 }
 
 bool sequence_cuts_at(const struct sequence *sequence, uint64_t token_count) {
-    return exact_prefix(sequence, token_count) == token_count;
+    return sequence_cut_of(sequence, token_count) == token_count;
 }
 
 enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, size_t token_count,
@@ -80,6 +80,25 @@ enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, siz
     sequence_begin_suffix(sequence);
     *kept = shared;
     return STATUS_OK;
+}
+
+/* Where the states of a prompt are kept, of layers that have them: at its end, where another answer begins, and at
+ * distances from it that grow fourfold, at whole chunks: the next prompt may leave this one anywhere, mostly close to
+ * its end, since templates drop what a model thought. */
+void sequence_plan_states(struct sequence *sequence, uint64_t position, uint64_t end) {
+    struct kv_state *state = kv_sequence_state(sequence->kv);
+    uint64_t positions[KV_STATE_SNAPSHOTS_MAX];
+    if (state == NULL) return;
+    const size_t most = kv_state_snapshots(state);
+    size_t first = most;
+    positions[--first] = end;
+    for (uint64_t distance = 1; first > 0 && distance < end;) {
+        const uint64_t at = (end - distance) / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
+        if (at <= position) break;
+        if (at < positions[first]) positions[--first] = at;
+        distance = distance == 1 ? KV_CHUNK_TOKENS : 4 * distance;
+    }
+    kv_state_plan(state, positions + first, most - first);
 }
 
 /* On the first prefill: takes the KV of the longest saved prefix, so that it is not computed. */
@@ -281,8 +300,10 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
     if (!fresh && !sequence->unfinished &&
         engine->documents != NULL) /* once for a prompt, wherever it pauses */
         documents_grow(engine->documents, sequence->kv, after, engine->context_size);
+    const uint64_t prompt_end = after;
     if (engine->wanted_tokens > after)
         after = engine->wanted_tokens < engine->context_size ? engine->wanted_tokens : engine->context_size;
+    if (!sequence->unfinished) sequence_plan_states(sequence, sequence_length(sequence), prompt_end);
     enum status holds = kv_sequence_holds(sequence->kv, after, error);
     if (holds != STATUS_OK) sequence->saved.notice.message[0] = '\0'; /* the error says it */
     TRY(holds);

@@ -54,7 +54,10 @@ void sequence_truncate(struct sequence *sequence, uint64_t token_count) {
     sequence_drop_paused(sequence);
     sequence->unfinished = false;
     sequence->ahead = 0;
-    if (token_count < sequence_length(sequence)) kv_sequence_set_length(sequence->kv, token_count);
+    if (token_count < sequence_length(sequence)) {
+        token_count = kv_sequence_cut_of(sequence->kv, token_count);
+        kv_sequence_set_length(sequence->kv, token_count);
+    }
     if (sequence->whole > token_count) sequence->whole = token_count;
 }
 

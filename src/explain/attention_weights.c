@@ -12,6 +12,11 @@ enum status attention_weights_create(struct attention_weights *weights, const st
                                      size_t row_capacity, bool in_tiers, struct error *error) {
     const struct model_config *config = &model->config;
     struct pool *pool = device_pool(model->device);
+    *weights = (struct attention_weights){.config = config};
+    if (config->state.layer_count > 0)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "%s: %zu of its %zu layers keep a state in place of attention, which explain does not support",
+                         config->name, config->state.layer_count, config->layer_count);
     *weights = (struct attention_weights){.config = config,
                                           .device = model->device,
                                           .in_tiers = in_tiers,

@@ -45,7 +45,8 @@ void answer_destroy(struct answer *answer) {
 
 void answer_truncate(struct answer *answer, size_t token_count) {
     sequence_truncate(answer->sequence, token_count);
-    if (answer->stored.count > token_count) answer->stored.count = answer->origins.count = token_count;
+    const size_t length = (size_t)sequence_length(answer->sequence);
+    if (answer->stored.count > length) answer->stored.count = answer->origins.count = length;
 }
 
 size_t answer_keep_shared(struct answer *answer, const token_id *tokens, size_t token_count) {
@@ -54,7 +55,7 @@ size_t answer_keep_shared(struct answer *answer, const token_id *tokens, size_t 
     while (shared < stored->count && shared + 1 < token_count && stored->ids[shared] == tokens[shared])
         shared++;
     answer_truncate(answer, shared);
-    return shared;
+    return stored->count;
 }
 
 void answer_begin(struct answer *answer) {

@@ -14,6 +14,7 @@ void kernels_init(struct kernels *kernels, cpu_mask mask) {
     matvec_kernels_init(&kernels->matvec, mask);
     norm_kernels_init(&kernels->norm, mask);
     project_kernels_init(&kernels->project, mask);
+    recurrence_kernels_init(&kernels->recurrence, mask);
     rope_kernels_init(&kernels->rope, mask);
     score_kernels_init(&kernels->score, mask);
     top_k_kernels_init(&kernels->top_k, mask);

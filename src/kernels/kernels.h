@@ -15,6 +15,7 @@
 #include "kernels/matvec/matvec.h"
 #include "kernels/norm/norm.h"
 #include "kernels/project/project.h"
+#include "kernels/recurrence/recurrence.h"
 #include "kernels/rope/rope.h"
 #include "kernels/score/score.h"
 #include "kernels/top_k/top_k.h"
@@ -33,6 +34,7 @@ struct kernels {
     struct matvec_kernels matvec;
     struct norm_kernels norm;
     struct project_kernels project;
+    struct recurrence_kernels recurrence;
     struct rope_kernels rope;
     struct score_kernels score;
     struct top_k_kernels top_k;

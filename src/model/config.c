@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "kernels/recurrence/recurrence.h"
 #include "model/model_internal.h"
 #include "model/rope_scaling.h"
 
@@ -30,6 +31,10 @@ static const struct family families[] = {
     {"seed_oss", FAMILY_SEED_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true,
      .ffn_norm = "post_attention_norm.weight"},
     {"mistral3", FAMILY_MISTRAL3, ROPE_ADJACENT, RMS_EPSILON, .has_temperature = true},
+    {"lfm2", FAMILY_LFM2, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true, .mixer = MIXER_SHORT_CONVOLUTION,
+     .output_norm = "token_embd_norm.weight"},
+    {"qwen35", FAMILY_QWEN35, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true, .mixer = MIXER_DELTA,
+     .ffn_norm = "post_attention_norm.weight", .has_gates = true, .has_nextn = true},
     {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon", .has_biases = true},
 };
 enum { FAMILY_COUNT = sizeof families / sizeof families[0], KEY_BYTES = 96 };
@@ -41,6 +46,7 @@ struct reader {
     struct error *error;
     /* Dimensions of sliding layers; those of full ones are the configuration's until layers are filled in. */
     struct kv_geometry sliding;
+    size_t attention_interval; /* MIXER_DELTA: every so manieth layer attends */
     char key[KEY_BYTES]; /* the key in work, "llama.block_count" */
 };
 
@@ -188,8 +194,26 @@ static enum status refuse_unsupported(struct reader *reader) {
     return STATUS_OK;
 }
 
-/* A layer's KV heads, where the file has one number per layer; else all layers' one. */
+/* attention.recurrent_layers: a flag per layer; else every full_attention_interval-th one attends, 4 where it is not
+ * given.  Checked by read_shape. */
+static bool is_delta(struct reader *reader, size_t layer) {
+    const struct gguf_entry *flags = gguf_find(reader->gguf, reader_key(reader, "attention.recurrent_layers"));
+    if (flags != NULL) return gguf_array_int(flags, layer) != 0;
+    return (layer + 1) % reader->attention_interval != 0;
+}
+
+static enum status read_interval(struct reader *reader) {
+    reader->attention_interval = 4;
+    TRY(read_count(reader, "full_attention_interval", false, 1, LAYERS_MAX, &reader->attention_interval));
+    const struct gguf_entry *flags = gguf_find(reader->gguf, reader_key(reader, "attention.recurrent_layers"));
+    if (flags == NULL) return STATUS_OK;
+    if (flags->type != GGUF_ARRAY) return refuse(reader, reader->key, "expected one flag per layer");
+    return check_layer_counts(reader, flags, 0, 1);
+}
+
+/* A layer's KV heads, where the file has one number per layer; else all layers' one.  0: it has no attention. */
 static size_t layer_kv_heads(struct reader *reader, size_t layer) {
+    if (reader->family->mixer == MIXER_DELTA && is_delta(reader, layer)) return 0;
     const struct gguf_entry *entry = gguf_find(reader->gguf, reader_key(reader, "attention.head_count_kv"));
     if (entry == NULL || entry->type != GGUF_ARRAY) return reader->config->kv_head_count;
     return (size_t)gguf_array_int(entry, layer);
@@ -215,11 +239,11 @@ static enum status read_kv_heads(struct reader *reader) {
         TRY(read_count(reader, suffix, false, 1, config->head_count, &config->kv_head_count));
         return check_kv_heads(reader, config->kv_head_count);
     }
-    TRY(check_layer_counts(reader, entry, 1, config->head_count));
+    TRY(check_layer_counts(reader, entry, reader->family->mixer == MIXER_ATTENTION, config->head_count));
     config->kv_head_count = 0;
     for (size_t i = 0; i < config->layer_count; i++) {
         const size_t heads = layer_kv_heads(reader, i);
-        TRY(check_kv_heads(reader, heads));
+        if (heads > 0) TRY(check_kv_heads(reader, heads));
         config->kv_head_count = max_size(config->kv_head_count, heads);
     }
     return STATUS_OK;
@@ -239,6 +263,7 @@ static enum status read_shape(struct reader *reader) {
         TRY(read_count(reader, "nextn_predict_layers", false, 0, config->layer_count - 1,
                        &config->nextn_layers));
     config->layer_count -= config->nextn_layers;
+    if (reader->family->mixer == MIXER_DELTA) TRY(read_interval(reader));
     TRY(read_count(reader, "embedding_length", true, 1, HIDDEN_MAX, &config->hidden_size));
     TRY(read_layer_count(reader, "feed_forward_length", true, 1, FFN_MAX, &config->ffn_size));
     TRY(read_layer_count(reader, "attention.head_count", true, 1, HEADS_MAX, &config->head_count));
@@ -252,6 +277,8 @@ static enum status read_shape(struct reader *reader) {
     TRY(read_dimension(reader, "attention.key_length", &config->k_dimension));
     config->v_dimension = config->k_dimension;
     TRY(read_dimension(reader, "attention.value_length", &config->v_dimension));
+    if (config->has_gates && config->v_dimension != config->k_dimension)
+        return refuse(reader, reader->key, "values and keys of different dimensions are not supported with gates");
     reader->sliding.k_dimension = config->k_dimension;
     TRY(read_dimension(reader, "attention.key_length_swa", &reader->sliding.k_dimension));
     reader->sliding.v_dimension = reader->sliding.k_dimension != config->k_dimension
@@ -451,7 +478,7 @@ static enum status read_windows(struct reader *reader, struct layer_config *laye
         bool slides = per_layer     ? gguf_array_int(pattern, i) != 0
                       : period == 0 ? true
                                     : i % period < period - 1;
-        if (!slides) continue;
+        if (!slides || layer_kv_heads(reader, i) == 0) continue;
         layers[i].attention = ATTENTION_SLIDING;
         layers[i].window = window;
     }
@@ -501,12 +528,17 @@ static enum status fill_layers(struct reader *reader, struct layer_config *layer
         return error_set(reader->error, STATUS_MEMORY, "no memory for the layers");
     const struct kv_geometry full = {0, config->k_dimension, config->v_dimension};
     bool has_sliding = false;
+    size_t states = 0;
     config->k_dimension = config->v_dimension = 0;
     for (size_t i = 0; i < count; i++) {
         const bool slides = layers[i].attention == ATTENTION_SLIDING;
         has_sliding = has_sliding || slides;
         shapes[i] = slides ? reader->sliding : full;
         shapes[i].kv_head_count = layer_kv_heads(reader, i);
+        if (shapes[i].kv_head_count == 0) {
+            layers[i].mixer = reader->family->mixer;
+            layers[i].state_first = states++ * config->state.layer_floats;
+        }
         layers[i].head_count = config->head_count;
         layers[i].kv = shapes[i];
         const size_t period = reader->family->plain_period;
@@ -536,6 +568,46 @@ static enum status read_scales(struct reader *reader, struct layer_config *layer
     for (size_t i = 0; i < config->layer_count; i++)
         layers[i].scale = scale > 0 ? scale : (float)(1.0 / sqrt((double)layers[i].kv.k_dimension));
     config->attention_scale = layers[0].scale;
+    return STATUS_OK;
+}
+
+static enum status read_delta(struct reader *reader, struct state_config *state) {
+    size_t inner = 0;
+    TRY(read_count(reader, "ssm.conv_kernel", true, 2, CONVOLVE_TAPS_MAX, &state->taps));
+    TRY(read_count(reader, "ssm.group_count", true, 1, HEADS_MAX, &state->key_heads));
+    TRY(read_count(reader, "ssm.state_size", true, 1, DELTA_DIMENSION_MAX, &state->k_dimension));
+    TRY(read_count(reader, "ssm.time_step_rank", true, 1, HEADS_MAX, &state->value_heads));
+    if (state->value_heads % state->key_heads != 0)
+        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %zu, expected a multiple of %zu heads",
+                         reader->gguf->path, reader->key, state->value_heads, state->key_heads);
+    TRY(read_count(reader, "ssm.inner_size", true, 1, state->value_heads * DELTA_DIMENSION_MAX, &inner));
+    if (inner % state->value_heads != 0)
+        return error_set(reader->error, STATUS_MODEL, "%s: %s: found %zu, expected a multiple of %zu heads",
+                         reader->gguf->path, reader->key, inner, state->value_heads);
+    state->v_dimension = inner / state->value_heads;
+    state->channels = state->in_width = 2 * state->key_heads * state->k_dimension + inner;
+    state->out_width = inner;
+    return STATUS_OK;
+}
+
+/* What layers without attention keep. */
+static enum status read_state(struct reader *reader) {
+    struct model_config *config = reader->config;
+    struct state_config *state = &config->state;
+    for (size_t i = 0; i < config->layer_count; i++) state->layer_count += layer_kv_heads(reader, i) == 0;
+    if (state->layer_count == 0) return STATUS_OK;
+    if (state->layer_count == config->layer_count)
+        return refuse(reader, reader_key(reader, "attention.head_count_kv"),
+                      "no layer has KV heads, which loam does not support");
+    if (reader->family->mixer == MIXER_DELTA) {
+        TRY(read_delta(reader, state));
+    } else {
+        TRY(read_count(reader, "shortconv.l_cache", true, 2, CONVOLVE_TAPS_MAX, &state->taps));
+        state->channels = state->out_width = config->hidden_size;
+        state->in_width = 3 * state->channels;
+    }
+    state->layer_floats =
+        (state->taps - 1) * state->channels + state->value_heads * state->k_dimension * state->v_dimension;
     return STATUS_OK;
 }
 
@@ -571,12 +643,14 @@ enum status model_config_read(struct model_config *config, const struct gguf *gg
     struct reader reader = {.gguf = gguf, .config = config, .error = error};
     TRY(read_family(&reader));
     config->family = reader.family->family;
+    config->has_gates = reader.family->has_gates;
     TRY(read_name(&reader, arena));
     TRY(refuse_unsupported(&reader));
     TRY(read_shape(&reader));
     TRY(read_experts(&reader));
     TRY(read_vocabulary_size(&reader));
     TRY(read_rope(&reader));
+    TRY(read_state(&reader));
     return read_layers(&reader, arena);
 }
 
@@ -584,6 +658,10 @@ enum status model_config_check_alike(const struct model_config *config, const ch
                                      struct error *error) {
     const struct kv_groups *groups = config->kv_groups;
     if (groups == NULL) return STATUS_OK;
+    if (config->state.layer_count > 0)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "%s: %zu of its %zu layers keep a state in place of K and V, which %s does not support",
+                         config->name, config->state.layer_count, config->layer_count, what);
     if (groups->group_count == 1)
         return error_set(error, STATUS_UNSUPPORTED,
                          "%s: some of its layers attend to the KV of others, which %s does not support",

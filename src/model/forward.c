@@ -41,6 +41,15 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     forward->routes.scores = place(&layout, rows, config->experts.count);
     forward->routes.picks = place(&layout, rows, config->experts.used);
     forward->routes.weights = place(&layout, rows, config->experts.used);
+    const struct state_config *state = &config->state;
+    const bool is_delta = state->value_heads > 0;
+    forward->mixed.in = place(&layout, rows, state->in_width);
+    forward->mixed.out = place(&layout, rows, state->out_width);
+    forward->mixed.convolved = place(&layout, is_delta ? rows : 0, state->channels);
+    forward->mixed.z = place(&layout, is_delta ? rows : 0, state->out_width);
+    forward->mixed.alpha = place(&layout, rows, state->value_heads);
+    forward->mixed.beta = place(&layout, rows, state->value_heads);
+    forward->gated = place(&layout, config->has_gates ? rows : 0, 2 * config->head_count * config->k_dimension);
     forward->step = place(&layout, all, STEP_FLOATS);
     forward->narrow.hidden = place(&layout, wanted, hidden);
     forward->narrow.step = place(&layout, wanted, STEP_FLOATS);
@@ -75,12 +84,16 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     forward->narrow.sequences = calloc(wanted, sizeof *forward->narrow.sequences);
     forward->narrow.kv = calloc(wanted, sizeof(struct kv_sequence *));
     forward->next.items = calloc(rows, sizeof *forward->next.items);
+    forward->mixed.items = calloc(rows, sizeof *forward->mixed.items);
+    forward->gated_rows = calloc(rows * config->head_count, sizeof *forward->gated_rows);
     forward->narrow.positions = calloc(wanted, sizeof *forward->narrow.positions);
     forward->narrow.rows = calloc(wanted, sizeof *forward->narrow.rows);
     if (forward->items == NULL || forward->step_rows == NULL || forward->narrow.items == NULL ||
         forward->narrow.sequences == NULL || forward->narrow.kv == NULL || forward->next.items == NULL ||
-        forward->narrow.positions == NULL || forward->narrow.rows == NULL)
+        forward->narrow.positions == NULL || forward->narrow.rows == NULL || forward->mixed.items == NULL ||
+        forward->gated_rows == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for a forward pass of %zu rows", rows);
+    for (size_t i = 0; i < rows * config->head_count; i++) forward->gated_rows[i] = (uint32_t)(2 * i);
     TRY(step_graph_init(forward, error));
     if (!forward->rebuilds) return STATUS_OK;
     forward->inputs.host = calloc(rows * config->hidden_size, sizeof *forward->inputs.host);
@@ -134,6 +147,8 @@ void forward_destroy(struct forward *forward) {
     free(forward->narrow.sequences);
     free(forward->narrow.kv);
     free(forward->next.items);
+    free(forward->mixed.items);
+    free(forward->gated_rows);
     free(forward->narrow.positions);
     free(forward->narrow.rows);
     free(forward->inputs.host);
@@ -435,18 +450,19 @@ static struct attention_rows rows_of(const struct layer_pass *pass) {
 
 static enum status run_layer(struct layer_pass *pass, struct error *error) {
     struct forward *forward = pass->forward;
+    const bool attends = layer_config_of(pass)->mixer == MIXER_ATTENTION;
     pass->rows = rows_of(pass);
     layer_phase(pass, "open");
-    TRY(attention_begin_layer(forward->attention, &pass->rows, error));
+    if (attends) TRY(attention_begin_layer(forward->attention, &pass->rows, error));
     layer_phase(pass, "project");
     if (forward->model->config.family == FAMILY_OPT)
         opt_layer(pass);
     else
         llama_layer(pass);
     layer_phase(pass, "store");
-    TRY(attention_end_layer(forward->attention, forward->stream, &pass->rows, error));
+    if (attends) TRY(attention_end_layer(forward->attention, forward->stream, &pass->rows, error));
     if (forward->watch.layer.observer != NULL) TRY(observe(pass, error));
-    if (forward->watch.attention.observer != NULL)
+    if (forward->watch.attention.observer != NULL && attends)
         TRY(observe_attention(forward, pass->batch, pass->layer_index, error));
     return STATUS_OK;
 }
@@ -571,6 +587,13 @@ static enum status run_step(struct forward *forward, const struct forward_batch 
     return STATUS_OK;
 }
 
+static void begin_states(const struct forward_batch *batch) {
+    for (size_t i = 0; i < batch->item_count; i++) {
+        struct kv_state *state = kv_sequence_state(batch->sequences[i]);
+        if (state != NULL) kv_state_begin(state, batch->items[i].position_first + batch->items[i].row_count);
+    }
+}
+
 enum status forward_run(struct forward *forward, const struct forward_batch *given, const float **logits,
                         struct error *error) {
     bool paused = false;
@@ -579,6 +602,7 @@ enum status forward_run(struct forward *forward, const struct forward_batch *giv
     forward->kept_row_count = 0;
     TRY(batch_check(forward, batch, error));
     narrow_prepare(forward, batch);
+    begin_states(batch);
     upload_steps(forward, batch);
     uint64_t began = trace_clock(forward->trace);
     const bool as_graph = step_graph_takes(forward, batch);

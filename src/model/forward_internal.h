@@ -61,6 +61,14 @@ struct route_rows {
     struct span picks, weights; /* uint32_t, float [experts.used] a row */
 };
 
+/* Layers that keep a state: [block_capacity] rows. */
+struct mixed_rows {
+    struct span in, out; /* a row: [in_width], [out_width] */
+    /* MIXER_DELTA: in, convolved; delta_operation's z, alpha and beta */
+    struct span convolved, z, alpha, beta;
+    struct recurrence_item *items; /* owned */
+};
+
 struct forward {
     struct model *model;
     struct stream *stream;
@@ -77,6 +85,9 @@ struct forward {
     struct span attended;       /* [block_capacity][head_count][v_dimension] */
     struct span gate, up;       /* [block_capacity][model_ffn_width]; gate only for gated families */
     struct route_rows routes;
+    struct mixed_rows mixed;
+    struct span gated; /* with has_gates: [block_capacity][head_count][2][k_dimension], queries and gates */
+    uint32_t *gated_rows; /* owned; 0, 2, 4, ...: the queries among them */
     /* Of each rotation, [row_capacity + beside_capacity][its dimension] cosine, sine pairs */
     struct span angles[ROPES_MAX];
     struct span step;           /* struct step_row [row_capacity + beside_capacity] */
@@ -148,6 +159,8 @@ void layer_norm(struct layer_pass *pass, struct span weight, struct span bias);
 /* k, v and, unless it is none, q of rows x; of a layer without K and V q alone. */
 void layer_project(const struct layer_pass *pass, struct span x, size_t row_count, struct span k,
                    struct span v, struct span q);
+/* With has_gates: q of so many rows of gated. */
+void layer_take_queries(const struct layer_pass *pass, size_t row_count);
 /* In place, on any rows, as a layer has them: heads of its k_dimension.  angles: of its rotation. */
 void layer_head_norm(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
                      size_t row_count, size_t heads, struct span weight);
@@ -165,6 +178,12 @@ bool layer_attention(struct layer_pass *pass);
 /* llama.c: residual += down(silu(gate(normed)) up(normed)), of `size` between. */
 void layer_gated(struct layer_pass *pass, const struct weight *gate, const struct weight *up,
                  const struct weight *down, size_t size);
+
+/* The rows whose logits are wanted: the pass is of them from here on. */
+void layer_narrow(struct layer_pass *pass);
+
+/* mixer.c: residual += the mixer of normed, by the sequences' states and on to them.  false: no row is left. */
+bool layer_mixer(struct layer_pass *pass);
 
 /* experts.c: residual += the feed-forward of a mixture of experts of normed. */
 void layer_experts(struct layer_pass *pass);

@@ -3,14 +3,11 @@
 #include "model/forward_internal.h"
 #include "model/weight_stream.h"
 
-/* Narrows the pass to the rows whose logits are wanted, with their q. */
-static void narrow(struct layer_pass *pass) {
+void layer_narrow(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
-    const struct model *model = forward->model;
-    const struct model_config *config = &model->config;
-    const struct device_operations *operations = model->device->operations;
+    const struct model_config *config = &forward->model->config;
+    const struct device_operations *operations = forward->model->device->operations;
     const struct forward_batch *batch = pass->batch;
-    const struct layer_config *layer = layer_config_of(pass);
     size_t hidden = config->hidden_size, count = batch->logit_row_count;
     const struct span sources[2] = {pass->residual, pass->normed};
     const struct span targets[2] = {span_floats(forward->narrow.hidden, pass->narrow_first * hidden),
@@ -26,15 +23,27 @@ static void narrow(struct layer_pass *pass) {
     pass->residual = targets[0];
     pass->normed = targets[1];
     pass->row_count = count;
-    operations->matmul(forward->stream,
+}
+
+/* The same with their q. */
+static void narrow(struct layer_pass *pass) {
+    struct forward *forward = pass->forward;
+    const struct model *model = forward->model;
+    const struct model_config *config = &model->config;
+    const struct layer_config *layer = layer_config_of(pass);
+    layer_narrow(pass);
+    const size_t hidden = config->hidden_size, count = pass->row_count;
+    const size_t width = config->head_count * layer->kv.k_dimension;
+    model->device->operations->matmul(forward->stream,
                        &(struct matmul_operation){.x = pass->normed,
                                                   .x_stride = hidden,
                                                   .row_count = count,
                                                   .weight_count = 1,
                                                   .weights = {&pass->weights->q},
                                                   .biases = {pass->weights->q_bias},
-                                                  .y = {forward->q},
-                                                  .y_stride = {config->head_count * layer->kv.k_dimension}});
+                                                  .y = {config->has_gates ? forward->gated : forward->q},
+                                                  .y_stride = {config->has_gates ? 2 * width : width}});
+    if (config->has_gates) layer_take_queries(pass, count);
     forward_angles(forward, layer->query_rope, forward->narrow.positions + pass->narrow_first,
                    span_behind(forward->narrow.step, pass->narrow_first * sizeof(struct step_row)), count,
                    angles_for(pass, layer->query_rope));
@@ -63,8 +72,9 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
     ASSERT(next == pass->layer_index + 1);
-    if (forward->replay != NULL || pass->narrow || next >= config->layer_count ||
-        pass->row_count > forward->block_capacity || config->layers[next].attention == ATTENTION_SLIDING)
+    if (forward->replay != NULL || pass->narrow || config->has_gates || next >= config->layer_count ||
+        pass->row_count > forward->block_capacity || config->layers[next].mixer != MIXER_ATTENTION ||
+        config->layers[next].attention == ATTENTION_SLIDING)
         return false;
     if (!weight_stream_has_queries(model->stream, next)) return false;
     const struct layer_weights *weights = &model->layers[next];
@@ -228,6 +238,13 @@ bool layer_attention(struct layer_pass *pass) {
     else
         attend(pass, NULL, 0);
     layer_phase(pass, "output");
+    if (config->has_gates)
+        forward->model->device->operations->gate(forward->stream,
+                                                 &(struct gate_operation){.gates = forward->gated,
+                                                                          .row_count = pass->row_count,
+                                                                          .head_count = config->head_count,
+                                                                          .head_size = layer->kv.k_dimension,
+                                                                          .y = forward->attended});
     forward->model->device->operations->matmul(
         forward->stream, &(struct matmul_operation){.x = forward->attended,
                                                     .x_stride = config->head_count * layer->kv.v_dimension,

@@ -94,6 +94,19 @@ void layer_rotate(const struct layer_pass *pass, const struct layer_config *laye
                                  .cosine_sine = angles});
 }
 
+void layer_take_queries(const struct layer_pass *pass, size_t row_count) {
+    struct forward *forward = pass->forward;
+    const size_t size = layer_config_of(pass)->kv.k_dimension;
+    forward->model->device->operations->gather(
+        forward->stream, &(struct gather_operation){.x = forward->gated,
+                                                    .x_stride = size,
+                                                    .indices = forward->gated_rows,
+                                                    .row_count = row_count * forward->model->config.head_count,
+                                                    .count = size,
+                                                    .y = forward->q,
+                                                    .y_stride = size});
+}
+
 /* In one operation: they share the rows. */
 void layer_project(const struct layer_pass *pass, struct span x, size_t row_count, struct span k,
                    struct span v, struct span q) {
@@ -101,7 +114,10 @@ void layer_project(const struct layer_pass *pass, struct span x, size_t row_coun
     const struct model_config *config = &forward->model->config;
     const struct layer_weights *weights = pass->weights;
     const struct kv_geometry kv = layer_config_of(pass)->kv;
+    const bool has_gates = config->has_gates && span_exists(q);
+    const size_t q_size = config->head_count * kv.k_dimension * (has_gates ? 2 : 1);
     if (!layer_stores(pass) && !span_exists(q)) return;
+    if (has_gates) q = forward->gated;
     struct matmul_operation operation = {
         .x = x,
         .x_stride = config->hidden_size,
@@ -111,14 +127,15 @@ void layer_project(const struct layer_pass *pass, struct span x, size_t row_coun
         .biases = {weights->k_bias, weights->v_bias, weights->q_bias},
         .y = {k, v, q},
         .y_stride = {kv.kv_head_count * kv.k_dimension, kv.kv_head_count * kv.v_dimension,
-                     config->head_count * kv.k_dimension},
+                     q_size},
     };
     if (!layer_stores(pass)) {
         operation.weight_count = 1;
         operation.weights[0] = &weights->q;
         operation.biases[0] = weights->q_bias;
         operation.y[0] = q;
-        operation.y_stride[0] = config->head_count * kv.k_dimension;
+        operation.y_stride[0] = q_size;
     }
     forward->model->device->operations->matmul(forward->stream, &operation);
+    if (has_gates) layer_take_queries(pass, row_count);
 }

@@ -1,6 +1,7 @@
 /* llama: RMSNorm, attention with rotary positions, RMSNorm, SiLU-gated feed-forward (Touvron et al. 2023).
  * qwen2 adds biases to q, k and v.  qwen3 adds a norm per head of q and k.  layer_attention applies both if the
- * weights exist.  The feed-forward may be a mixture of experts. */
+ * weights exist.  In lfm2 and qwen35 most layers keep a state in place of attention (mixer.c).  The feed-forward may be
+ * a mixture of experts. */
 #include "model/forward_internal.h"
 
 void layer_gated(struct layer_pass *pass, const struct weight *gate, const struct weight *up,
@@ -36,7 +37,8 @@ void llama_layer(struct layer_pass *pass) {
     const struct layer_weights *weights = pass->weights;
     const struct model_config *config = &pass->forward->model->config;
     layer_norm(pass, weights->attention_norm, (struct span){.buffer = NULL});
-    if (!layer_attention(pass)) return;
+    const bool attends = layer_config_of(pass)->mixer == MIXER_ATTENTION;
+    if (!(attends ? layer_attention : layer_mixer)(pass)) return;
     layer_phase(pass, "feed-forward");
     layer_norm(pass, weights->ffn_norm, (struct span){.buffer = NULL});
     if (model_layer_has_experts(config, pass->layer_index))

@@ -30,7 +30,12 @@ enum model_family {
     FAMILY_MISTRAL3,
     FAMILY_QWEN2MOE,
     FAMILY_GLM4MOE,
+    FAMILY_LFM2,
+    FAMILY_QWEN35,
 };
+
+/* What a layer mixes rows by.  All but attention keep a state of fixed size in place of K and V. */
+enum mixer { MIXER_ATTENTION, MIXER_SHORT_CONVOLUTION, MIXER_DELTA };
 
 enum attention_kind { ATTENTION_FULL, ATTENTION_SLIDING };
 
@@ -41,10 +46,12 @@ enum { ROPE_FULL, ROPE_SLIDING, ROPE_QUERIES, ROPES_MAX, ROPE_NONE = ROPES_MAX }
 enum rope_scaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN, ROPE_SCALING_LLAMA3 };
 
 struct layer_config {
+    enum mixer mixer;
+    size_t state_first; /* where its state begins in a sequence's (struct state_config), without attention */
     enum attention_kind attention;
     uint64_t window; /* tokens, for ATTENTION_SLIDING */
     size_t head_count;
-    struct kv_geometry kv; /* of its K and V */
+    struct kv_geometry kv; /* of its K and V; no heads: it keeps a state */
     /* Whose K and V it attends to: its own, or, in the last layers, those of an earlier one, of the same kind. */
     size_t kv_layer;
     size_t rope; /* ROPE_FULL, ROPE_SLIDING or ROPE_NONE */
@@ -71,12 +78,23 @@ struct experts_config {
     size_t shared_size; /* of that feed-forward; 0: there is none */
 };
 
+/* Of the layers that keep a state, which are all alike. */
+struct state_config {
+    size_t layer_count, layer_floats; /* 0: there are none */
+    size_t taps, channels;            /* of a convolution; its state is [taps - 1][channels], behind which lies: */
+    /* MIXER_DELTA: [value_heads][k_dimension][v_dimension] */
+    size_t key_heads, value_heads, k_dimension, v_dimension;
+    size_t in_width, out_width; /* floats of a row: of what `in` gives, and of what `out` takes */
+};
+
 struct model_config {
     enum model_family family;
     const char *name; /* general.name or the file's name */
     size_t layer_count, hidden_size, ffn_size;
     size_t nextn_layers; /* behind them in the file: they predict tokens beyond the next one, and are not used */
     struct experts_config experts;
+    struct state_config state;
+    bool has_gates; /* of attention: a head's queries are followed by as many gates of its output */
     /* The most of any layer, for buffers; each layer's are in layers. */
     size_t head_count, kv_head_count, k_dimension, v_dimension;
     size_t vocabulary_size;
@@ -101,6 +119,19 @@ struct model_config {
     const struct kv_groups *kv_groups; /* layers of equal kv; NULL: all are, and each has its own */
 };
 
+/* Floats of a sequence's state: of all layers that keep one. */
+static inline size_t model_state_floats(const struct model_config *config) {
+    return config->state.layer_count * config->state.layer_floats;
+}
+
+/* Floats of a row that a layer with a state computes with, and of queries with their gates. */
+static inline size_t model_mixed_width(const struct model_config *config) {
+    const struct state_config *state = &config->state;
+    const size_t delta = state->value_heads > 0 ? state->channels + state->out_width + 2 * state->value_heads : 0;
+    const size_t gates = config->has_gates ? 2 * config->head_count * config->k_dimension : 0;
+    return state->in_width + state->out_width + delta + gates;
+}
+
 /* Floats that the feed-forward part has between its two products, of a row. */
 static inline size_t model_ffn_width(const struct model_config *config) {
     const struct experts_config *experts = &config->experts;
@@ -112,6 +143,14 @@ static inline size_t model_ffn_width(const struct model_config *config) {
 static inline bool model_layer_has_experts(const struct model_config *config, size_t layer) {
     return config->experts.count > 0 && layer >= config->experts.dense_layers;
 }
+
+/* Of a layer that keeps a state. */
+struct state_weights {
+    struct weight in, out;
+    struct span taps;                /* float [channels][taps] */
+    struct weight gate, alpha, beta; /* MIXER_DELTA: delta_operation's z, alpha and beta; */
+    struct span decay, bias, norm;   /* and the same */
+};
 
 struct layer_weights {
     struct weight q, k, v, output; /* attention; no k and v where it attends to those of another layer */
@@ -125,6 +164,7 @@ struct layer_weights {
         struct weight gate, up, down, router;
     } shared;
     struct span choice_bias; /* of experts */
+    struct state_weights state;
     struct span up_bias, down_bias;
     struct span ffn_norm, ffn_norm_bias;
 };

@@ -31,6 +31,10 @@ struct family {
     bool has_head_norms, may_have_head_norms; /* of q and k */
     const char *ffn_norm; /* the tensor of the norm before the feed-forward; NULL: ffn_norm.weight */
     bool has_temperature; /* of queries at positions beyond the original context */
+    const char *output_norm; /* the tensor of the norm behind the last layer; NULL: output_norm.weight */
+    /* Of layers without KV heads: attention.head_count_kv has a number for each layer.  MIXER_ATTENTION: all have. */
+    enum mixer mixer;
+    bool has_gates; /* struct model_config */
     size_t plain_period;  /* the last of each so many layers rotates nothing; 0: all rotate */
     bool has_nextn;       /* a file may have model_config.nextn_layers */
     /* A mixture of experts where count is not 0; router and normalises: what a file does not say. */
@@ -44,7 +48,7 @@ const char *family_names(char *buffer, size_t buffer_bytes);
 const char *family_name(enum model_family family);
 
 /* The matrices of a layer, q first, then k, v and the output; those that it lacks have no data. */
-enum { LAYER_MATRICES = 12 };
+enum { LAYER_MATRICES = 17 };
 void layer_matrices(struct layer_weights *layer, struct weight *matrices[LAYER_MATRICES]);
 
 /* Fills the model's weights from model->gguf, as model->config requires. */

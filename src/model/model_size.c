@@ -5,6 +5,10 @@
 #include "base/checked.h"
 #include "device/device_open.h"
 
+/* Snapshots of states may take so much, all sequences together, but there are two at least. */
+static const uint64_t STATES_BYTES = (uint64_t)1 << 30;
+enum { STATE_SLOTS_MIN = KV_STATE_SLOTS_BESIDE + 2 };
+
 /* As in weight_stream.c: slots, and the most that a run of a file takes beyond its tensors, for blocks and gaps. */
 enum { SLOTS = 2, RUN_BYTES = 2 * 4096 + (64 << 10) };
 
@@ -16,11 +20,21 @@ struct kv_cache_config model_cache_config(const struct model_config *config, enu
         .k_dimension = config->k_dimension,
         .v_dimension = config->v_dimension,
         .groups = config->kv_groups,
+        .state_floats = model_state_floats(config),
+        .state_slots = model_state_slots(config, 1),
         .k_type = k_type,
         .v_type = v_type,
         .token_capacity = 1,
         .sequence_capacity = 1,
     };
+}
+
+size_t model_state_slots(const struct model_config *config, size_t sequence_count) {
+    const uint64_t bytes = model_state_floats(config) * sizeof(float) * sequence_count;
+    if (bytes == 0) return 0;
+    const uint64_t fitting = STATES_BYTES / bytes;
+    if (fitting < STATE_SLOTS_MIN) return STATE_SLOTS_MIN;
+    return (size_t)min_size(fitting, KV_STATE_SNAPSHOTS_MAX + KV_STATE_SLOTS_BESIDE);
 }
 
 bool model_cache_q8_possible(const struct model_config *config) {
@@ -36,7 +50,7 @@ uint64_t model_work_bytes(const struct model_config *config, uint64_t row_count)
     uint64_t attention = config->head_count * (config->k_dimension + config->v_dimension) +
                          config->kv_head_count * (config->k_dimension + config->v_dimension);
     uint64_t row = 2 * config->hidden_size + attention + 2 * model_ffn_width(config) + config->experts.count +
-                   2 * config->experts.used;
+                   2 * config->experts.used + model_mixed_width(config);
     return (row_count * row + config->vocabulary_size) * sizeof(float);
 }
 
@@ -59,7 +73,9 @@ static struct weight_sizes sizes_of(const struct gguf *gguf, const struct model_
     static const char *const matrices[] = {"attn_q",        "attn_k",      "attn_v",       "attn_output",
                                            "ffn_gate",      "ffn_up",      "ffn_down",     "ffn_gate_inp",
                                            "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps",
-                                           "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ffn_gate_inp_shexp"};
+                                           "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ffn_gate_inp_shexp",
+                                           "shortconv.in_proj", "shortconv.out_proj", "attn_qkv", "attn_gate",
+                                           "ssm_alpha", "ssm_beta", "ssm_out"};
     struct weight_sizes sizes = {.layer_count = config->layer_count};
     for (uint64_t i = 0; i < gguf->tensor_count; i++)
         if (!model_leaves_out(config, &gguf->tensors[i])) sizes.all += own_bytes(&gguf->tensors[i], on_card);

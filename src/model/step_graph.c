@@ -69,7 +69,9 @@ bool step_graph_takes(const struct forward *forward, const struct forward_batch 
     const bool is_whole = batch->progress == NULL && batch->pauses == NULL && batch->leave == NULL;
     const bool is_observed = forward->watch.layer.observer != NULL ||
                              forward->watch.attention.observer != NULL || forward->trace != NULL;
-    if (forward->model->config.temperature != 0) return false; /* operations have factors of their positions */
+    const struct model_config *config = &forward->model->config;
+    if (config->temperature != 0) return false;      /* operations have factors of their positions */
+    if (config->state.layer_count > 0) return false; /* and states lie elsewhere after each step */
     return is_step && is_whole && !is_observed && forward->replay == NULL && !forward->rebuilds &&
            forward->model->stream == NULL && attention_fits_graphs(forward->attention);
 }

@@ -157,16 +157,10 @@ static struct span vector_take(struct loader *loader, size_t count, float **stag
     return span_of(&loader->model->vectors, at);
 }
 
-/* A vector of count elements as floats.  If it is absent and not required, *vector is none. */
-static enum status load_vector(struct loader *loader, const char *name, size_t count, bool required,
-                               struct span *vector) {
-    char expected[32], found[96];
-    snprintf(expected, sizeof expected, "[%zu]", count);
-    const struct gguf_tensor *tensor = tensor_find(loader, name);
-    if (tensor == NULL) return required ? missing(loader, name, expected) : STATUS_OK;
-    uint64_t rest = tensor->dimensions[1] * tensor->dimensions[2] * tensor->dimensions[3];
-    if (tensor->dimensions[0] != count || rest != 1)
-        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
+/* The elements of a tensor whose shape is right, as floats. */
+static enum status fill_vector(struct loader *loader, const char *name, const struct gguf_tensor *tensor,
+                               size_t count, struct span *vector) {
+    char found[96];
     if (tensor->type != TENSOR_F32 && tensor->type != TENSOR_F16 && tensor->type != TENSOR_BF16)
         return mismatch(loader, name, "type", tensor_type_info(tensor->type)->name, "F32, F16 or BF16");
     float *values;
@@ -180,9 +174,70 @@ static enum status load_vector(struct loader *loader, const char *name, size_t c
     return STATUS_OK;
 }
 
+/* A vector of count elements as floats.  If it is absent and not required, *vector is none. */
+static enum status load_vector(struct loader *loader, const char *name, size_t count, bool required,
+                               struct span *vector) {
+    char expected[32], found[96];
+    snprintf(expected, sizeof expected, "[%zu]", count);
+    const struct gguf_tensor *tensor = tensor_find(loader, name);
+    if (tensor == NULL) return required ? missing(loader, name, expected) : STATUS_OK;
+    uint64_t rest = tensor->dimensions[1] * tensor->dimensions[2] * tensor->dimensions[3];
+    if (tensor->dimensions[0] != count || rest != 1)
+        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
+    return fill_vector(loader, name, tensor, count, vector);
+}
+
+/* w[rows][taps] of a convolution as a vector of the device. */
+static enum status load_taps(struct loader *loader, const char *name, size_t rows, size_t taps,
+                             struct span *vector) {
+    char expected[64], found[96];
+    snprintf(expected, sizeof expected, "[%zu, %zu]", taps, rows);
+    const struct gguf_tensor *tensor = tensor_find(loader, name);
+    if (tensor == NULL) return missing(loader, name, expected);
+    if (tensor->dimensions[0] != taps || tensor->dimensions[1] != rows ||
+        tensor->dimensions[2] * tensor->dimensions[3] != 1)
+        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
+    return fill_vector(loader, name, tensor, rows * taps, vector);
+}
+
+static enum status load_delta(struct loader *loader, struct state_weights *weights) {
+    const struct state_config *state = &loader->model->config.state;
+    const size_t hidden = loader->model->config.hidden_size, heads = state->value_heads;
+    TRY(load_matrix(loader, layer_tensor(loader, "attn_qkv.weight"), state->in_width, hidden, &weights->in));
+    TRY(load_matrix(loader, layer_tensor(loader, "attn_gate.weight"), state->out_width, hidden, &weights->gate));
+    TRY(load_taps(loader, layer_tensor(loader, "ssm_conv1d.weight"), state->channels, state->taps, &weights->taps));
+    TRY(load_matrix(loader, layer_tensor(loader, "ssm_alpha.weight"), heads, hidden, &weights->alpha));
+    TRY(load_matrix(loader, layer_tensor(loader, "ssm_beta.weight"), heads, hidden, &weights->beta));
+    TRY(load_vector(loader, layer_tensor(loader, "ssm_dt.bias"), heads, true, &weights->bias));
+    TRY(load_vector(loader, layer_tensor(loader, "ssm_a"), heads, true, &weights->decay));
+    TRY(load_vector(loader, layer_tensor(loader, "ssm_norm.weight"), state->v_dimension, true, &weights->norm));
+    return load_matrix(loader, layer_tensor(loader, "ssm_out.weight"), hidden, state->out_width, &weights->out);
+}
+
+/* A layer that keeps a state. */
+static enum status load_mixer(struct loader *loader, struct layer_weights *layer) {
+    const struct model_config *config = &loader->model->config;
+    const struct state_config *state = &config->state;
+    const struct device *device = loader->model->device;
+    const size_t hidden = config->hidden_size, channels = state->channels;
+    if (device->operations->convolve == NULL)
+        return error_set(loader->error, STATUS_UNSUPPORTED,
+                         "%s: the device %s does not compute layers that keep a state (family %s), expected cpu",
+                         loader->model->gguf.path, device->name, family_name(config->family));
+    TRY(load_vector(loader, layer_tensor(loader, "attn_norm.weight"), hidden, true, &layer->attention_norm));
+    if (state->value_heads > 0) return load_delta(loader, &layer->state);
+    TRY(load_matrix(loader, layer_tensor(loader, "shortconv.in_proj.weight"), state->in_width, hidden,
+                    &layer->state.in));
+    TRY(load_matrix(loader, layer_tensor(loader, "shortconv.out_proj.weight"), hidden, state->out_width,
+                    &layer->state.out));
+    return load_taps(loader, layer_tensor(loader, "shortconv.conv.weight"), channels, state->taps,
+                     &layer->state.taps);
+}
+
 static enum status load_attention(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
     const struct layer_config *own = &config->layers[loader->layer];
+    if (own->mixer != MIXER_ATTENTION) return load_mixer(loader, layer);
     const struct kv_geometry kv = own->kv;
     const bool stores = own->kv_layer == loader->layer;
     size_t hidden = config->hidden_size, q_size = config->head_count * kv.k_dimension;
@@ -195,7 +250,8 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
     if (opt)
         TRY(load_vector(loader, layer_tensor(loader, "attn_norm.bias"), hidden, true,
                         &layer->attention_norm_bias));
-    TRY(load_matrix(loader, layer_tensor(loader, "attn_q.weight"), q_size, hidden, &layer->q));
+    TRY(load_matrix(loader, layer_tensor(loader, "attn_q.weight"), config->has_gates ? 2 * q_size : q_size, hidden,
+                    &layer->q));
     if (stores) TRY(load_matrix(loader, layer_tensor(loader, "attn_k.weight"), k_size, hidden, &layer->k));
     if (stores) TRY(load_matrix(loader, layer_tensor(loader, "attn_v.weight"), v_size, hidden, &layer->v));
     TRY(load_matrix(loader, layer_tensor(loader, "attn_output.weight"), hidden, out_size, &layer->output));
@@ -306,7 +362,8 @@ static enum status load_top(struct loader *loader) {
                         hidden, &model->position_embedding));
         TRY(load_vector(loader, "output_norm.bias", hidden, true, &model->output_norm_bias));
     }
-    TRY(load_vector(loader, "output_norm.weight", hidden, true, &model->output_norm));
+    const char *norm = family_find(config->family)->output_norm;
+    TRY(load_vector(loader, norm != NULL ? norm : "output_norm.weight", hidden, true, &model->output_norm));
     model->output = model->token_embedding; /* tied, unless the file has another */
     if (has_output)
         TRY(load_matrix(loader, "output.weight", config->vocabulary_size, hidden, &model->output));
@@ -334,11 +391,13 @@ static enum status refuse_unused(struct loader *loader) {
     return STATUS_OK;
 }
 
-/* Elements for every one-dimensional tensor of the file, and for the rope tables. */
+/* Elements for every one-dimensional tensor of the file, for convolutions, and for the rope tables. */
 static enum status vectors_reserve(struct loader *loader) {
     struct model *model = loader->model;
     uint64_t total = align_up(model->config.rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT) +
                      align_up(model->config.sliding_rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT);
+    const struct state_config *state = &model->config.state; /* whose taps are vectors, too */
+    total += state->layer_count * align_up(state->channels * state->taps * sizeof(float), VECTOR_ALIGNMENT);
     for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
         const struct gguf_tensor *tensor = &model->gguf.tensors[i];
         uint64_t bytes;

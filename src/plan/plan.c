@@ -165,6 +165,22 @@ static enum status check_layers(const struct plan *plan, const struct model_conf
     return STATUS_OK;
 }
 
+/* Layers that keep a state: it is neither in documents, nor known where rows are chosen or computed again. */
+static enum status check_states(const struct plan *plan, const struct model_config *config, struct error *error) {
+    const struct state_config *state = &config->state;
+    if (state->layer_count == 0) return STATUS_OK;
+    if (plan->host_bytes > 0 || plan->disk_directory != NULL)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "--kv-disk: %zu of the %zu layers of %s keep a state in place of K and V, which is not saved "
+                         "yet: leave --kv-disk out",
+                         state->layer_count, config->layer_count, config->name);
+    if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
+    return error_set(error, STATUS_UNSUPPORTED,
+                     "select=%s: %zu of the %zu layers of %s keep a state in place of K and V, which selections do not "
+                     "support yet: try --preset full",
+                     plan->select.method->name, state->layer_count, config->layer_count, config->name);
+}
+
 enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error) {
     if (plan->is_auto)
         return error_set(error, STATUS_USAGE,
@@ -182,6 +198,7 @@ enum status plan_check(const struct plan *plan, const struct model_config *confi
                          PAGE_FRACTIONS_LAYERS_MAX, config->layer_count);
     TRY(check_rebuild(plan, config, error));
     TRY(check_layers(plan, config, error));
+    TRY(check_states(plan, config, error));
     return check_select(plan, error);
 }
 
@@ -269,6 +286,7 @@ static enum status token_config(const struct plan *plan, const struct model_conf
     const struct select_shape shape = plan_select_shape(config);
     TRY(check_kv_types(plan, config, error));
     *cache = model_cache_config(config, plan->k_type, plan->v_type);
+    cache->state_slots = model_state_slots(config, plan->sequence_capacity);
     cache->key_index_layer_first = plan->select.dense_layers;
     if (plan->select.method == NULL) return STATUS_OK;
     return select_options_key_index_bytes(&plan->select, &shape, &cache->key_index_bytes, error);
@@ -545,16 +563,33 @@ static enum status place_rows(struct plan *plan, const struct kv_cache_config *c
     return STATUS_OK;
 }
 
+/* Of all sequences' layers that keep one. */
+static uint64_t states_bytes(const struct plan *plan, const struct kv_cache_config *cache) {
+    return plan->sequence_capacity * kv_states_bytes(cache);
+}
+
+static enum status check_states_fit(const struct plan *plan, const struct kv_cache_config *cache,
+                                    const struct kv_bound *bound, struct error *error) {
+    char needed[32], budget[32];
+    if (states_bytes(plan, cache) <= bound->bytes) return STATUS_OK;
+    return error_set(error, STATUS_MEMORY,
+                     "the states of %zu sequences need %s, the budget is %s: try a larger --kv-host",
+                     plan->sequence_capacity, bytes_text(states_bytes(plan, cache), needed, sizeof needed),
+                     bytes_text(bound->bytes, budget, sizeof budget));
+}
+
 /* The cache hands out whole chunks. */
 static enum status check_budget(const struct plan *plan, const struct kv_cache_config *cache, uint64_t tokens,
                                 uint64_t *fitting, struct error *error) {
     struct kv_bound bound;
     *fitting = UINT64_MAX;
     if (!bound_of(plan, &bound)) return STATUS_OK;
+    TRY(check_states_fit(plan, cache, &bound, error));
+    const uint64_t for_chunks = bound.bytes - states_bytes(plan, cache);
     const uint64_t chunk_bytes =
         host_bytes_per_token(plan, cache) * KV_CHUNK_TOKENS * plan->sequence_capacity;
     const uint64_t chunks = tokens / KV_CHUNK_TOKENS + (tokens % KV_CHUNK_TOKENS != 0);
-    *fitting = bound.bytes / chunk_bytes * KV_CHUNK_TOKENS;
+    *fitting = for_chunks / chunk_bytes * KV_CHUNK_TOKENS;
     if (tokens <= *fitting) return STATUS_OK;
     char needed[32], budget[32];
     if (bound.is_device)
@@ -563,13 +598,13 @@ static enum status check_budget(const struct plan *plan, const struct kv_cache_c
                          "try -c %llu%s or "
                          "--kv-disk DIR",
                          (unsigned long long)tokens, bytes_text(chunks * chunk_bytes, needed, sizeof needed),
-                         bytes_text(bound.bytes, budget, sizeof budget), (unsigned long long)*fitting,
+                         bytes_text(for_chunks, budget, sizeof budget), (unsigned long long)*fitting,
                          (unsigned long long)*fitting, plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
     return error_set(error, STATUS_MEMORY,
                      "the KV of %llu tokens needs %s, the budget is %s and holds %llu tokens: try a larger "
                      "--kv-host%s or --kv-disk DIR",
                      (unsigned long long)tokens, bytes_text(chunks * chunk_bytes, needed, sizeof needed),
-                     bytes_text(bound.bytes, budget, sizeof budget), (unsigned long long)*fitting,
+                     bytes_text(for_chunks, budget, sizeof budget), (unsigned long long)*fitting,
                      plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
 }
 
@@ -620,6 +655,7 @@ enum status plan_check_memory(const struct plan *plan, const struct model_config
         return STATUS_OK; /* the engine says what it needs; it was bounded */
     TRY(token_config(plan, config, &cache, error));
     uint64_t per_token = host_bytes_per_token(plan, &cache), bytes, available = memory_available_bytes();
+    available -= min_size(available, states_bytes(plan, &cache));
     if (__builtin_mul_overflow(per_token, token_count, &bytes)) bytes = UINT64_MAX;
     if (bytes <= available) return STATUS_OK;
     char needed[32], free_text[32];

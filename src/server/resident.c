@@ -253,6 +253,7 @@ static void consider(struct lender *best, const struct job *job, const struct se
     while (common < limit && job->tokens.ids[common] == stored->ids[common] &&
            origins->ids[common] == ORIGIN_DENSE)
         common++;
+    common = (size_t)sequence_cut_of(sequence, common);
     if (common > best->common) *best = (struct lender){sequence, common};
 }
 

@@ -164,6 +164,11 @@ static void every_family(void **state) {
             if (f == 3) continue; /* 512 learned positions */
             compare_ways(&tiny, masks[m], PROMPT_LONG);
         }
+    for (size_t m = 0; m < mask_count; m++) /* layers that hand a state on from row to row */
+        for (size_t f = 0; f < TINY_STATE_FAMILIES; f++) {
+            const struct tiny_model tiny = tiny_model_default(tiny_state_families[f]);
+            compare_ways(&tiny, masks[m], m == 0 ? PROMPT : PROMPT_LONG);
+        }
 }
 
 /* A prompt that was saved as a whole: its last token alone is computed again. */

@@ -103,12 +103,14 @@ static void attention(const struct plain *p, size_t index) {
     size_t hidden = config->hidden_size, dimension = layer->kv.k_dimension;
     const size_t kv_heads = layer->kv_layer == index ? layer->kv.kv_head_count : 0;
     size_t q_size = config->head_count * dimension, kv_size = kv_heads * dimension;
-    double epsilon = (double)config->norm_epsilon;
+    double epsilon = (double)config->norm_epsilon, *gated = calloc(2 * q_size, sizeof *gated);
     for (size_t t = 0; t < p->count; t++) {
         double *h = p->h + t * hidden, *q = p->q + t * q_size,
                *k = p->k + index * p->layer_size + t * kv_size;
         norm(p->x + t * hidden, w->attention_norm, w->attention_norm_bias, epsilon, hidden, h);
-        multiply(&w->q, w->q_bias, h, q, false);
+        multiply(&w->q, w->q_bias, h, config->has_gates ? gated : q, false);
+        for (size_t i = 0; i < q_size && config->has_gates; i++)
+            q[i] = gated[i / dimension * 2 * dimension + i % dimension];
         if (kv_heads > 0) {
             multiply(&w->k, w->k_bias, h, k, false);
             multiply(&w->v, w->v_bias, h, p->v + index * p->layer_size + t * kv_size, false);
@@ -128,8 +130,98 @@ static void attention(const struct plain *p, size_t index) {
             rotate(p->model, layer->rope, t, k + i * dimension);
         }
         for (size_t i = 0; i < config->head_count; i++) attend_head(p, &config->layers[index], t, i);
+        for (size_t i = 0; i < q_size && config->has_gates; i++)
+            p->out[t * q_size + i] /= (1 + exp(-gated[(i / dimension * 2 + 1) * dimension + i % dimension]));
         multiply(&w->output, w->output_bias, p->out + t * q_size, p->x + t * hidden, true);
     }
+    free(gated);
+}
+
+/* in = [B, C, x]; out = C * (the taps times the last rows of B * x) */
+static void convolve_gated(const struct plain *p, size_t index) {
+    const struct model_config *config = &p->model->config;
+    const struct layer_weights *w = &p->model->layers[index];
+    const size_t hidden = config->hidden_size, channels = config->state.channels, taps = config->state.taps;
+    const float *tap = floats(w->state.taps);
+    double *in = calloc(3 * channels, sizeof *in), *u = calloc(p->count * channels, sizeof *u),
+           *out = calloc(channels, sizeof *out);
+    for (size_t t = 0; t < p->count; t++) {
+        double *h = p->h + t * hidden;
+        norm(p->x + t * hidden, w->attention_norm, none, (double)config->norm_epsilon, hidden, h);
+        multiply(&w->state.in, none, h, in, false);
+        for (size_t c = 0; c < channels; c++) {
+            u[t * channels + c] = in[c] * in[2 * channels + c];
+            out[c] = 0;
+            for (size_t back = 0; back < taps && back <= t; back++)
+                out[c] += (double)tap[c * taps + taps - 1 - back] * u[(t - back) * channels + c];
+            out[c] *= in[channels + c];
+        }
+        multiply(&w->state.out, none, out, p->x + t * hidden, true);
+    }
+    free(in);
+    free(u);
+    free(out);
+}
+
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* A row of a delta net's input through its taps and silu; in: [t][channels], of all rows so far. */
+static void convolve_plainly(const struct state_config *state, const float *tap, const double *in, size_t t,
+                             double *out) {
+    for (size_t c = 0; c < state->channels; c++) {
+        double sum = 0;
+        for (size_t back = 0; back < state->taps && back <= t; back++)
+            sum += (double)tap[c * state->taps + state->taps - 1 - back] * in[(t - back) * state->channels + c];
+        out[c] = sum * sigmoid(sum);
+    }
+}
+
+/* S = S exp(a softplus(alpha + bias)) + k (beta (v - S'k))', o = S'q of one head; S: [k][v] */
+static void delta_head(const struct state_config *state, double decay, double beta, const double *q, const double *k,
+                       const double *v, double *s, double *o) {
+    const size_t rows = state->k_dimension, width = state->v_dimension;
+    double qq = 1e-6, kk = 1e-6;
+    for (size_t i = 0; i < rows; i++) qq += q[i] * q[i], kk += k[i] * k[i];
+    for (size_t j = 0; j < width; j++) {
+        double known = 0;
+        for (size_t i = 0; i < rows; i++) known += (s[i * width + j] *= decay) * k[i] / sqrt(kk);
+        o[j] = 0;
+        for (size_t i = 0; i < rows; i++) {
+            s[i * width + j] += k[i] / sqrt(kk) * beta * (v[j] - known);
+            o[j] += s[i * width + j] * q[i] / sqrt(qq * (double)rows);
+        }
+    }
+}
+
+static void delta(const struct plain *p, size_t index) {
+    const struct model_config *config = &p->model->config;
+    const struct layer_weights *w = &p->model->layers[index];
+    const struct state_config *state = &config->state;
+    const size_t hidden = config->hidden_size, heads = state->value_heads, width = state->v_dimension,
+                 keys = state->key_heads * state->k_dimension;
+    double *in = calloc(p->count * state->channels, sizeof *in), *x = calloc(state->channels, sizeof *x),
+           *s = calloc(heads * state->k_dimension * width, sizeof *s), *o = calloc(heads * width, sizeof *o),
+           *z = calloc(heads * width, sizeof *z), *gates = calloc(2 * heads, sizeof *gates);
+    for (size_t t = 0; t < p->count; t++) {
+        double *h = p->h + t * hidden;
+        norm(p->x + t * hidden, w->attention_norm, none, (double)config->norm_epsilon, hidden, h);
+        multiply(&w->state.in, none, h, in + t * state->channels, false);
+        multiply(&w->state.gate, none, h, z, false);
+        multiply(&w->state.alpha, w->state.bias, h, gates, false);
+        multiply(&w->state.beta, none, h, gates + heads, false);
+        convolve_plainly(state, floats(w->state.taps), in, t, x);
+        for (size_t i = 0; i < heads; i++) {
+            const size_t key = i % state->key_heads * state->k_dimension;
+            const double decay = exp((double)floats(w->state.decay)[i] * log(1 + exp(gates[i])));
+            delta_head(state, decay, sigmoid(gates[heads + i]), x + key, x + keys + key, x + 2 * keys + i * width,
+                       s + i * state->k_dimension * width, o + i * width);
+            norm(o + i * width, w->state.norm, none, (double)config->norm_epsilon, width, o + i * width);
+        }
+        for (size_t i = 0; i < heads * width; i++) o[i] *= z[i] * sigmoid(z[i]);
+        multiply(&w->state.out, none, o, p->x + t * hidden, true);
+    }
+    double *const buffers[] = {in, x, s, o, z, gates};
+    for (size_t i = 0; i < 6; i++) free(buffers[i]);
 }
 
 /* The matrix of one expert. */
@@ -257,7 +349,8 @@ void plain_forward(const struct model *model, const int32_t *tokens, size_t coun
                     element(&model->position_embedding.matrix, t + config->position_offset, i);
         }
     for (size_t l = 0; l < config->layer_count; l++) {
-        attention(&p, l);
+        const enum mixer mixer = config->layers[l].mixer;
+        (mixer == MIXER_ATTENTION ? attention : mixer == MIXER_DELTA ? delta : convolve_gated)(&p, l);
         feed_forward(&p, l);
         if (hidden != NULL) memcpy(hidden + l * count * width, p.x, count * width * sizeof(double));
     }

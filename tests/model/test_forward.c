@@ -140,6 +140,20 @@ static void test_families(void **state) {
     }
 }
 
+/* Layers that keep a state, first, last and in between. */
+static void test_states(void **state) {
+    (void)state;
+    for (size_t i = 0; i < TINY_STATE_FAMILIES; i++) {
+        struct tiny_model tiny = tiny_model_default(tiny_state_families[i]);
+        check(tiny, tiny_state_families[i]);
+        static const int32_t kv_heads[] = {1, 0, 2, 0, 4};
+        tiny.tied = false, tiny.seed = 2;
+        if (tiny.attention_interval == 0) tiny.layer_count = 5, tiny.kv_heads = kv_heads;
+        if (tiny.attention_interval != 0) tiny.layer_count = 4, tiny.key_heads = 3;
+        check(tiny, "untied, attention last");
+    }
+}
+
 static void test_heads(void **state) {
     (void)state;
     struct tiny_model tiny = tiny_model_default("llama");
@@ -205,6 +219,7 @@ int main(void) {
         cmocka_unit_test(test_families),      cmocka_unit_test(test_heads),
         cmocka_unit_test(test_layers_differ), cmocka_unit_test(test_shapes_differ),
         cmocka_unit_test(test_rope_kinds),    cmocka_unit_test(test_sliding_window),
+        cmocka_unit_test(test_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,6 +37,33 @@ static void test_families_load(void **state) {
             }
 }
 
+/* Layers that keep a state. */
+static void test_states_load(void **state) {
+    (void)state;
+    static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16};
+    for (size_t t = 0; t < 3; t++) {
+        struct tiny_model tiny = tiny_model_default("lfm2");
+        struct error error;
+        tiny.type = types[t];
+        tiny.vector_type = types[2 - t]; /* of the taps, too */
+        assert_ok(load(&tiny, &error), error);
+    }
+    struct tiny_model tiny = tiny_model_default("lfm2");
+    struct error error;
+    const struct device_operations *all = device->operations;
+    struct device_operations some = *all;
+    some.convolve = NULL;
+    device->operations = &some;
+    const enum status status = load(&tiny, &error);
+    device->operations = all;
+    assert_int_equal(status, STATUS_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "the device cpu does not compute layers that keep a state (family lfm2)"));
+    static const int32_t none[] = {0, 0, 0, 0, 0, 0};
+    tiny.kv_heads = none;
+    assert_int_equal(load(&tiny, &error), STATUS_MODEL);
+    assert_non_null(strstr(error.message, "attention.head_count_kv: no layer has KV heads"));
+}
+
 struct bad {
     const char *family;
     struct tiny_model damage;
@@ -54,6 +81,26 @@ static const struct bad bad_files[] = {
     {"qwen3", {.omit = "blk.1.attn_k_norm.weight"}, "tensor blk.1.attn_k_norm.weight: missing"},
     {"seed_oss", {.omit = "blk.1.post_attention_norm.weight"}, "post_attention_norm.weight: missing"},
     {"seed_oss", {.extra = "blk.0.ffn_norm.weight"}, "blk.0.ffn_norm.weight: not part of family seed_oss"},
+    {"lfm2", {.omit = "token_embd_norm.weight"}, "tensor token_embd_norm.weight: missing"},
+    {"lfm2", {.omit = "shortconv.l_cache"}, "lfm2.shortconv.l_cache"},
+    {"lfm2", {.key = "shortconv.l_cache", .value = 9}, "shortconv.l_cache': found 9, expected 0 to 8"},
+    {"lfm2", {.omit = "blk.0.shortconv.in_proj.weight"}, "blk.0.shortconv.in_proj.weight: missing"},
+    {"lfm2",
+     {.reshape = "blk.2.shortconv.conv.weight"},
+     "blk.2.shortconv.conv.weight: shape: found [3, 65], expected [3, 64]"},
+    {"lfm2", {.poison = "blk.5.shortconv.conv.weight"}, "blk.5.shortconv.conv.weight: value: found nan"},
+    {"lfm2", {.extra = "blk.0.attn_q.weight"}, "blk.0.attn_q.weight: not part of family lfm2"},
+    {"qwen35", {.omit = "ssm.group_count"}, "qwen35.ssm.group_count"},
+    {"qwen35", {.key = "ssm.group_count", .value = 4}, "time_step_rank: found 6, expected a multiple of 4 heads"},
+    {"qwen35", {.key = "ssm.inner_size", .value = 100}, "inner_size: found 100, expected a multiple of 6 heads"},
+    {"qwen35", {.key = "ssm.state_size", .value = 512}, "qwen35.ssm.state_size"},
+    {"qwen35", {.key = "full_attention_interval", .value = 9}, "no layer has KV heads"},
+    {"qwen35", {.key = "attention.value_length", .value = 16}, "different dimensions are not supported with gates"},
+    {"qwen35", {.omit = "blk.0.ssm_a"}, "tensor blk.0.ssm_a: missing"},
+    {"qwen35",
+     {.reshape = "blk.1.attn_q.weight"},
+     "blk.1.attn_q.weight: shape: found [64, 257], expected [64, 256]"},
+    {"qwen35", {.key = "nextn_predict_layers", .value = 5}, "qwen35.nextn_predict_layers"},
     {"opt", {.omit = "position_embd.weight"}, "tensor position_embd.weight: missing"},
     {"opt", {.omit = "blk.1.ffn_down.bias"}, "tensor blk.1.ffn_down.bias: missing"},
     {"llama",
@@ -78,7 +125,7 @@ static const struct bad bad_files[] = {
     {"falcon",
      {0},
      "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, qwen2moe, glm4moe, smollm3, "
-     "seed_oss, mistral3, opt"},
+     "seed_oss, mistral3, lfm2, qwen35, opt"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},
@@ -301,6 +348,7 @@ int main(void) {
         cmocka_unit_test(test_bad_layers),    cmocka_unit_test(test_bad_sources),
         cmocka_unit_test(test_config),
         cmocka_unit_test(test_experts),       cmocka_unit_test(test_nextn),
+        cmocka_unit_test(test_states_load),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

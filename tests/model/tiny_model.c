@@ -35,7 +35,32 @@ const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3"
                                                   "qwen3moe", "qwen2moe", "glm4moe", "smollm3",
                                                   "seed_oss", "mistral3"};
 
+const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35"};
+
+/* Layers that convolve around two with attention. */
+static struct tiny_model tiny_model_lfm2(void) {
+    static const int32_t kv_heads[] = {0, 2, 0, 0, 1, 0};
+    struct tiny_model tiny = tiny_model_default("qwen3");
+    tiny.family = "lfm2";
+    tiny.layer_count = 6;
+    tiny.kv_heads = kv_heads;
+    tiny.taps = 3;
+    return tiny;
+}
+
+static struct tiny_model tiny_model_qwen35(void) {
+    struct tiny_model tiny = tiny_model_default("qwen3");
+    tiny.family = "qwen35";
+    tiny.layer_count = 5;
+    tiny.attention_interval = 2;
+    tiny.taps = 4;
+    tiny.key_heads = 2, tiny.value_heads = 6, tiny.delta_k = 16, tiny.delta_v = 24;
+    return tiny;
+}
+
 struct tiny_model tiny_model_default(const char *family) {
+    if (strcmp(family, "lfm2") == 0) return tiny_model_lfm2();
+    if (strcmp(family, "qwen35") == 0) return tiny_model_qwen35();
     const bool mistral3 = strcmp(family, "mistral3") == 0;
     const bool glm = strcmp(family, "glm4moe") == 0, qwen2 = strcmp(family, "qwen2moe") == 0;
     bool opt = strcmp(family, "opt") == 0, experts = glm || qwen2 || strcmp(family, "qwen3moe") == 0;
@@ -119,6 +144,16 @@ static void put_metadata(struct writer *w) {
         put_uint(w, "rope.dimension_count", t->head_dimension / 2);
         put_float(w, "expert_weights_scale", 1.5F);
     }
+    if (t->taps != 0 && t->value_heads == 0) put_uint(w, "shortconv.l_cache", t->taps);
+    if (t->value_heads != 0) {
+        put_uint(w, "rope.dimension_count", t->head_dimension / 4);
+        put_uint(w, "full_attention_interval", t->attention_interval);
+        put_uint(w, "ssm.conv_kernel", t->taps);
+        put_uint(w, "ssm.group_count", t->key_heads);
+        put_uint(w, "ssm.time_step_rank", t->value_heads);
+        put_uint(w, "ssm.state_size", t->delta_k);
+        put_uint(w, "ssm.inner_size", t->value_heads * t->delta_v);
+    }
     put_float(w, opt ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5F);
     if (t->window != 0) put_uint(w, "attention.sliding_window", t->window);
     if (t->slides != NULL)
@@ -153,19 +188,23 @@ static void put_metadata(struct writer *w) {
         assert_ok(gguf_writer_add_float(w->gguf, key_of(w, t->key), t->value, &w->error), w->error);
 }
 
-static void add(struct writer *w, const char *name, uint64_t rows, uint64_t columns, float mean,
-                float deviation) {
+static void add_typed(struct writer *w, const char *name, enum tensor_type type, uint64_t rows, uint64_t columns,
+                      float mean, float deviation) {
     if (is(w->tiny->omit, name)) return;
     assert_true(w->tensor_count < TENSORS_MAX);
     struct declared *d = &w->tensors[w->tensor_count++];
     snprintf(d->name, sizeof d->name, "%s", name);
     if (is(w->tiny->reshape, name)) *(rows > 0 ? &rows : &columns) += 1;
-    enum tensor_type type = rows > 0 ? w->tiny->type : w->tiny->vector_type;
     if (is(w->tiny->retype, name)) type = TENSOR_I32;
     d->type = type, d->rows = rows, d->columns = columns, d->mean = mean, d->deviation = deviation;
     uint64_t dimensions[2] = {columns, rows};
     assert_ok(gguf_writer_declare_tensor(w->gguf, name, type, rows > 0 ? 2 : 1, dimensions, &w->error),
               w->error);
+}
+
+static void add(struct writer *w, const char *name, uint64_t rows, uint64_t columns, float mean,
+                float deviation) {
+    add_typed(w, name, rows > 0 ? w->tiny->type : w->tiny->vector_type, rows, columns, mean, deviation);
 }
 
 static void add_matrix(struct writer *w, const char *name, size_t rows, size_t columns) {
@@ -174,6 +213,10 @@ static void add_matrix(struct writer *w, const char *name, size_t rows, size_t c
 /* What a layer adds to the residual stream. */
 static void add_output(struct writer *w, const char *name, size_t rows, size_t columns) {
     add(w, name, rows, columns, 0, w->tiny->adds_nothing ? 0 : 1.0F / sqrtf((float)columns));
+}
+/* A matrix that becomes floats, as vectors do. */
+static void add_taps(struct writer *w, const char *name, size_t rows, size_t taps) {
+    add_typed(w, name, w->tiny->vector_type, rows, taps, 0, 1);
 }
 /* A matrix for each expert, one after the other. */
 static void add_stack(struct writer *w, const char *name, size_t rows, size_t columns) {
@@ -194,7 +237,7 @@ static void add_bias(struct writer *w, const char *name, size_t count) { add(w, 
 static void add_layer(struct writer *w, size_t layer) {
     const struct tiny_model *t = w->tiny;
     bool opt = is(t->family, "opt"), seed_oss = is(t->family, "seed_oss");
-    const bool glm = is(t->family, "glm4moe");
+    const bool glm = is(t->family, "glm4moe"), qwen35 = strncmp(t->family, "qwen35", 6) == 0;
     const bool biased = opt || seed_oss || glm || strncmp(t->family, "qwen2", 5) == 0;
     const int32_t own = t->kv_heads != NULL ? t->kv_heads[layer] : (int32_t)t->kv_head_count;
     const size_t kv_heads = own > 0 ? (size_t)own : 1; /* a number that is refused */
@@ -203,13 +246,33 @@ static void add_layer(struct writer *w, size_t layer) {
     const size_t dimension = slides && t->sliding_dimension != 0 ? t->sliding_dimension : t->head_dimension;
     size_t q_size = t->head_count * dimension, kv_size = kv_heads * dimension;
     char name[64];
+    const size_t interval = t->attention_interval;
+    const bool attends = interval != 0 ? (layer + 1) % interval == 0 : t->taps == 0 || own > 0;
 #define LAYER(suffix) (snprintf(name, sizeof name, "blk.%zu." suffix, layer), name)
     add_norm(w, LAYER("attn_norm.weight"), t->hidden_size);
-    add_matrix(w, LAYER("attn_q.weight"), q_size, t->hidden_size);
-    if (stores) add_matrix(w, LAYER("attn_k.weight"), kv_size, t->hidden_size);
-    if (stores) add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
-    add_output(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
-    add_norm(w, seed_oss || glm ? LAYER("post_attention_norm.weight") : LAYER("ffn_norm.weight"), t->hidden_size);
+    if (!attends && qwen35) {
+        const size_t inner = t->value_heads * t->delta_v, all = 2 * t->key_heads * t->delta_k + inner;
+        add_matrix(w, LAYER("attn_qkv.weight"), all, t->hidden_size);
+        add_matrix(w, LAYER("attn_gate.weight"), inner, t->hidden_size);
+        add_taps(w, LAYER("ssm_conv1d.weight"), all, t->taps);
+        add_matrix(w, LAYER("ssm_alpha.weight"), t->value_heads, t->hidden_size);
+        add_matrix(w, LAYER("ssm_beta.weight"), t->value_heads, t->hidden_size);
+        add_bias(w, LAYER("ssm_dt.bias"), t->value_heads);
+        add(w, LAYER("ssm_a"), 0, t->value_heads, -0.3F, 0.1F);
+        add_norm(w, LAYER("ssm_norm.weight"), t->delta_v);
+        add_output(w, LAYER("ssm_out.weight"), t->hidden_size, inner);
+    } else if (!attends) {
+        add_matrix(w, LAYER("shortconv.in_proj.weight"), 3 * t->hidden_size, t->hidden_size);
+        add_taps(w, LAYER("shortconv.conv.weight"), t->hidden_size, t->taps);
+        add_output(w, LAYER("shortconv.out_proj.weight"), t->hidden_size, t->hidden_size);
+    } else {
+        add_matrix(w, LAYER("attn_q.weight"), qwen35 ? 2 * q_size : q_size, t->hidden_size); /* with gates */
+        if (stores) add_matrix(w, LAYER("attn_k.weight"), kv_size, t->hidden_size);
+        if (stores) add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
+        add_output(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
+    }
+    add_norm(w, seed_oss || glm || qwen35 ? LAYER("post_attention_norm.weight") : LAYER("ffn_norm.weight"),
+             t->hidden_size);
     if (t->expert_count > 0 && layer >= t->dense_layers) {
         add(w, LAYER("ffn_gate_inp.weight"), t->expert_count, t->hidden_size, 0,
             4.0F / sqrtf((float)t->hidden_size));
@@ -240,7 +303,7 @@ static void add_layer(struct writer *w, size_t layer) {
         add_bias(w, LAYER("ffn_up.bias"), t->ffn_size);
         add_bias(w, LAYER("ffn_down.bias"), t->hidden_size);
     }
-    if (glm || is(t->family, "qwen3") || is(t->family, "qwen3moe")) {
+    if (glm || is(t->family, "qwen3") || is(t->family, "qwen3moe") || (t->taps != 0 && attends)) {
         add_norm(w, LAYER("attn_q_norm.weight"), dimension);
         if (stores) add_norm(w, LAYER("attn_k_norm.weight"), dimension);
     }
@@ -289,7 +352,7 @@ void tiny_model_write(const struct tiny_model *tiny, const char *path) {
     }
     if (is(tiny->scaling, "tensor")) add(&w, "rope_freqs.weight", 0, tiny->head_dimension / 2, 0, 0);
     for (size_t i = 0; i < tiny->layer_count; i++) add_layer(&w, i);
-    add_norm(&w, "output_norm.weight", tiny->hidden_size);
+    add_norm(&w, is(tiny->family, "lfm2") ? "token_embd_norm.weight" : "output_norm.weight", tiny->hidden_size);
     if (!tiny->tied) add_matrix(&w, "output.weight", tiny->vocabulary_size, tiny->hidden_size);
     if (tiny->extra != NULL) add_norm(&w, tiny->extra, tiny->hidden_size);
     assert_ok(gguf_writer_begin_data(w.gguf, &w.error), w.error);

@@ -17,6 +17,8 @@ struct tiny_model {
     bool tied;
     const int32_t
         *kv_heads;       /* [layer_count]: each layer's own, in place of kv_head_count; NULL: all have that */
+    size_t taps;             /* lfm2: layers with 0 KV heads convolve over so many rows; qwen35 too, and: */
+    size_t attention_interval, key_heads, value_heads, delta_k, delta_v; /* all but every so manieth are delta nets */
     const char *scaling; /* rope.scaling.type; NULL: none. "tensor": llama3 factors in rope_freqs.weight */
     float factor;
     uint32_t original_context;
@@ -42,6 +44,10 @@ struct tiny_model {
 /* Every family, llama first; the tests of all of them walk it. */
 enum { TINY_FAMILIES = 10 };
 extern const char *const tiny_families[TINY_FAMILIES];
+
+/* Those with layers that keep a state; first and last. */
+enum { TINY_STATE_FAMILIES = 2 };
+extern const char *const tiny_state_families[TINY_STATE_FAMILIES];
 
 /* Sensible sizes for a family: GQA for llama, qwen2 and qwen3, MHA for opt. */
 struct tiny_model tiny_model_default(const char *family);

@@ -28,9 +28,13 @@ void service_rig_open_on(struct service_rig *rig, const struct service_rig_optio
     const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
     rig->device = options->device;
     if (rig->device == NULL) assert_ok(device_cpu_create(&rig->device, &device, &error), error);
-    const char *path = options->model != NULL ? options->model : LOAM_SOURCE_DIR "/models/loam-nano.gguf";
+    const char *nano = LOAM_SOURCE_DIR "/models/loam-nano.gguf";
+    const char *path = options->model != NULL ? options->model : nano;
     assert_ok(model_load(&rig->model, path, rig->device, &error), error);
-    assert_ok(tokenizer_create(&rig->tokenizer, &rig->model->gguf, false, &error), error);
+    const bool has_words = gguf_find(&rig->model->gguf, "tokenizer.ggml.model") != NULL;
+    if (!has_words) assert_ok(gguf_open(&rig->vocabulary, nano, &error), error);
+    assert_ok(tokenizer_create(&rig->tokenizer, has_words ? &rig->model->gguf : &rig->vocabulary, false, &error),
+              error);
     rig->plan = (struct plan){.context_size = options->context_size,
                               .sequence_capacity = options->sequences,
                               .segment_size = options->segment_size,
@@ -80,6 +84,7 @@ void service_rig_close(struct service_rig *rig) {
     if (rig->has_disk) scratch_destroy(&rig->scratch);
     plan_deinit(&rig->plan);
     tokenizer_destroy(rig->tokenizer);
+    gguf_close(&rig->vocabulary);
     model_destroy(rig->model);
     device_destroy(rig->device);
 }

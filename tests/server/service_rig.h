@@ -11,6 +11,7 @@
 struct service_rig {
     struct device *device;
     struct model *model;
+    struct gguf vocabulary;
     struct tokenizer *tokenizer;
     struct engine *engine;
     struct plan plan;
@@ -42,7 +43,7 @@ struct client {
 
 struct service_rig_options {
     struct device *device; /* taken over; NULL: the cpu device */
-    const char *model;     /* its path; NULL: the bundled one */
+    const char *model;     /* its path; NULL: the bundled one, whose vocabulary one without has, too */
     size_t parallel, sequences;
     uint64_t context_size, host_bytes; /* host_bytes: with a folder of documents */
     size_t segment_size, batch_size;

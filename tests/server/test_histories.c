@@ -5,7 +5,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "model/tiny_model.h"
 #include "plan/presets.h"
 #include "service_rig.h"
 
@@ -19,6 +21,7 @@ struct answer_bits {
 struct variant {
     const char *preset, *set, *keep;
     bool has_disk;
+    const char *model; /* NULL: loam-nano */
 };
 
 static struct service_rig_options options_of(const struct variant *variant) {
@@ -27,6 +30,7 @@ static struct service_rig_options options_of(const struct variant *variant) {
                                         .context_size = CONTEXT,
                                         .host_bytes = variant->has_disk ? 16 << 20 : 0,
                                         .preset = variant->preset,
+                                        .model = variant->model,
                                         .set = variant->set,
                                         .keep = variant->keep};
 }
@@ -164,15 +168,67 @@ static void test_histories(void **state) {
 /* What is kept is a share of a short context that all of it is, or as much as a dial says. */
 static void test_what_is_kept(void **state) {
     (void)state;
-    static const struct variant variants[] = {{"leoam", NULL, NULL, true},
-                                              {"leoam", "quantized=8,units_min=3", "64", true},
-                                              {"leoam", "codec=f16,units_min=3,loss=0.05", NULL, true},
-                                              {"hata", "dense=0,loss=0.1", NULL, true},
-                                              {"hata", "dense=0,loss=0.1", NULL, false}};
+    static const struct variant variants[] = {{"leoam", NULL, NULL, true, NULL},
+                                              {"leoam", "quantized=8,units_min=3", "64", true, NULL},
+                                              {"leoam", "codec=f16,units_min=3,loss=0.05", NULL, true, NULL},
+                                              {"hata", "dense=0,loss=0.1", NULL, true, NULL},
+                                              {"hata", "dense=0,loss=0.1", NULL, false, NULL}};
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) try_histories(&variants[i]);
 }
 
+static void write_model(const char *family, char *path, size_t path_bytes) {
+    struct tiny_model tiny = tiny_model_default(family);
+    tiny.vocabulary_size = 5120; /* loam-nano's */
+    tiny_model_write(&tiny, tiny_model_path("histories", path, path_bytes));
+}
+
+/* A conversation whose template drops what the model thought: each prompt leaves the one before it just before its end.
+ * What is computed of it is the turn, and what lies between the snapshot and where it leaves. */
+static void try_conversation(const char *model) {
+    enum { TURNS = 10, USER = 30, HEADER = 3, THOUGHT = 60, SAID = 12 };
+    const struct service_rig_options options = {
+        .parallel = 2, .sequences = 2, .context_size = 2048, .preset = "full", .model = model};
+    struct service_rig rig;
+    service_rig_open(&rig, &options);
+    struct token_list prompt = rig_tokens(&rig, "The mill by the river was old.", DOCUMENT);
+    struct token_list header = rig_tokens(&rig, "It thought:", HEADER), said = rig_tokens(&rig, "A horse.", SAID);
+    for (size_t turn = 0, known = 0; turn < TURNS; turn++) {
+        struct token_list user = rig_tokens(&rig, "What did they see there?", USER);
+        append(&prompt, &user);
+        append(&prompt, &header);
+        struct client client;
+        client_init(&client, &rig);
+        const struct service_request request = rig_request(&prompt, THOUGHT + SAID);
+        client_ask(&client, &request);
+        assert_true(client.admission.reused_tokens <= known);
+        assert_true(client.admission.reused_tokens + 2 * KV_CHUNK_TOKENS >= known);
+        prompt.count -= 1; /* of the header */
+        known = prompt.count;
+        assert_int_not_equal(said.ids[0], header.ids[HEADER - 1]);
+        append(&prompt, &said);
+        token_list_deinit(&user);
+        client_deinit(&client);
+    }
+    token_list_deinit(&prompt);
+    token_list_deinit(&header);
+    token_list_deinit(&said);
+    service_rig_close(&rig);
+}
+
+/* Models with layers that keep a state. */
+static void test_states(void **state) {
+    (void)state;
+    for (size_t i = 0; i < TINY_STATE_FAMILIES; i++) {
+        char path[64];
+        write_model(tiny_state_families[i], path, sizeof path);
+        try_histories(&(struct variant){.preset = "full", .model = path});
+        try_conversation(path);
+        unlink(path);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_histories), cmocka_unit_test(test_what_is_kept)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_histories), cmocka_unit_test(test_what_is_kept),
+                                       cmocka_unit_test(test_states)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,261 @@
+#include "cache/kv_state.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/assert.h"
+
+enum {
+    SLOTS_MAX = KV_STATE_SNAPSHOTS_MAX + KV_STATE_SLOTS_BESIDE,
+    ZEROS = SLOTS_MAX, /* in place of a slot */
+    STEPS_BETWEEN = 256, /* tokens between two snapshots of an answer */
+};
+
+enum slot_use { SLOT_FREE, SLOT_LENGTH, SLOT_BATCH };
+
+struct state_slot {
+    uint64_t position;
+    enum slot_use use;
+    bool is_kept; /* a snapshot, whatever else it is */
+};
+
+struct kv_state {
+    struct device *device; /* borrowed */
+    struct buffer memory;  /* owned MEMORY_DEVICE; [slot_count][float_count] */
+    size_t float_count, slot_count;
+    struct state_slot slots[SLOTS_MAX];
+    uint64_t length, zeros_at; /* where the state is all zeros */
+    uint64_t batch_end;        /* of the batch; the length: there is none */
+    bool is_written;           /* the batch has begun to */
+    uint64_t planned[KV_STATE_SNAPSHOTS_MAX];
+    size_t planned_count;
+    uint64_t prompt_end; /* the last position of the last plan */
+};
+
+enum status kv_state_create(struct kv_state **result, struct device *device, size_t float_count, size_t slot_count,
+                            struct error *error) {
+    ASSERT(float_count > 0 && slot_count > KV_STATE_SLOTS_BESIDE && slot_count <= SLOTS_MAX);
+    struct kv_state *state = calloc(1, sizeof *state);
+    *result = NULL;
+    if (state == NULL) return error_set(error, STATUS_MEMORY, "state: out of memory");
+    state->device = device;
+    state->float_count = float_count;
+    state->slot_count = slot_count;
+    const enum status status = device->operations->allocate(
+        device, MEMORY_DEVICE, slot_count * float_count * sizeof(float), &state->memory, error);
+    if (status != STATUS_OK) {
+        free(state);
+        return status;
+    }
+    *result = state;
+    return STATUS_OK;
+}
+
+void kv_state_destroy(struct kv_state *state) {
+    if (state == NULL) return;
+    state->device->operations->release(state->device, &state->memory);
+    free(state);
+}
+
+size_t kv_state_snapshots(const struct kv_state *state) { return state->slot_count - KV_STATE_SLOTS_BESIDE; }
+
+static struct span memory_of(const struct kv_state *state, size_t slot) {
+    if (slot == ZEROS) return (struct span){.buffer = NULL};
+    return span_floats(span_of(&state->memory, 0), slot * state->float_count);
+}
+
+/* The slot with the state of a position, of such a use, or, SLOT_FREE, a snapshot; ZEROS: none. */
+static size_t find(const struct kv_state *state, enum slot_use use, uint64_t position) {
+    for (size_t i = 0; i < state->slot_count; i++) {
+        const struct state_slot *slot = &state->slots[i];
+        const bool is_such = use == SLOT_FREE ? slot->is_kept && slot->use != SLOT_BATCH : slot->use == use;
+        if (is_such && slot->position == position) return i;
+    }
+    return ZEROS;
+}
+
+static size_t snapshot_count(const struct kv_state *state) {
+    size_t count = 0;
+    for (size_t i = 0; i < state->slot_count; i++) count += state->slots[i].is_kept;
+    return count;
+}
+
+/* The nearest snapshots around a position, or the sequence's two ends. */
+static double gap_around(const struct kv_state *state, uint64_t position, uint64_t end) {
+    uint64_t before = 0, behind = end;
+    for (size_t i = 0; i < state->slot_count; i++) {
+        const struct state_slot *slot = &state->slots[i];
+        if (!slot->is_kept || slot->position == position) continue;
+        if (slot->position < position && slot->position > before) before = slot->position;
+        if (slot->position > position && slot->position < behind) behind = slot->position;
+    }
+    return (double)(behind - before) / (double)(end - position + 1);
+}
+
+/* The snapshot that is missed least goes, but that of the prompt's end, where other answers begin; the state at the
+ * length stays as that. */
+static void evict(struct kv_state *state, uint64_t end) {
+    size_t least = ZEROS;
+    double least_gap = 0;
+    for (size_t i = 0; i < state->slot_count; i++) {
+        if (!state->slots[i].is_kept || state->slots[i].use == SLOT_BATCH) continue;
+        const bool is_wanted = state->slots[i].position == state->prompt_end;
+        const double gap = is_wanted ? HUGE_VAL : gap_around(state, state->slots[i].position, end);
+        if (least != ZEROS && gap >= least_gap) continue;
+        least = i;
+        least_gap = gap;
+    }
+    ASSERT(least != ZEROS);
+    state->slots[least].is_kept = false;
+}
+
+static void keep(struct kv_state *state, size_t slot) {
+    if (state->slots[slot].is_kept) return;
+    if (snapshot_count(state) == kv_state_snapshots(state))
+        evict(state, state->slots[slot].position);
+    state->slots[slot].is_kept = true;
+}
+
+static size_t take_slot(struct kv_state *state, uint64_t position) {
+    for (size_t i = 0; i < state->slot_count; i++) {
+        if (state->slots[i].is_kept || state->slots[i].use != SLOT_FREE) continue;
+        state->slots[i] = (struct state_slot){.position = position, .use = SLOT_BATCH};
+        return i;
+    }
+    return ZEROS;
+}
+
+static void drop_batch(struct kv_state *state) {
+    for (size_t i = 0; i < state->slot_count; i++)
+        if (state->slots[i].use == SLOT_BATCH) state->slots[i] = (struct state_slot){.use = SLOT_FREE};
+    state->batch_end = state->length;
+    state->is_written = false;
+}
+
+void kv_state_plan(struct kv_state *state, const uint64_t *positions, size_t count) {
+    ASSERT(count <= kv_state_snapshots(state));
+    for (size_t i = 0; i < count; i++) {
+        ASSERT(i == 0 || positions[i] > positions[i - 1]);
+        state->planned[i] = positions[i];
+    }
+    state->planned_count = count;
+    state->prompt_end = count > 0 ? positions[count - 1] : 0;
+}
+
+void kv_state_begin(struct kv_state *state, uint64_t end) {
+    ASSERT(end > state->length);
+    if (state->batch_end == end) return; /* it goes on */
+    drop_batch(state);
+    state->batch_end = end;
+    for (size_t i = 0; i < state->planned_count; i++) {
+        if (state->planned[i] <= state->length || state->planned[i] >= end) continue;
+        if (snapshot_count(state) == kv_state_snapshots(state)) evict(state, end);
+        const size_t slot = take_slot(state, state->planned[i]);
+        ASSERT(slot != ZEROS);
+        state->slots[slot].is_kept = true;
+    }
+    const size_t last = take_slot(state, end);
+    ASSERT(last != ZEROS);
+}
+
+struct kv_state_part kv_state_part(struct kv_state *state, uint64_t position, uint64_t end) {
+    ASSERT(position >= state->length && position < end && end <= state->batch_end);
+    size_t to = ZEROS, from;
+    for (size_t i = 0; i < state->slot_count; i++) {
+        const struct state_slot *slot = &state->slots[i];
+        if (slot->use != SLOT_BATCH || slot->position <= position) continue;
+        if (to == ZEROS || slot->position < state->slots[to].position) to = i;
+    }
+    ASSERT(to != ZEROS);
+    if (position == state->length) {
+        from = find(state, SLOT_LENGTH, position);
+        ASSERT(from != ZEROS || position == state->zeros_at);
+    } else {
+        from = find(state, SLOT_BATCH, position); /* the one that was left there, */
+        if (from == ZEROS) from = to;             /* or what a block before this one left on the way */
+    }
+    state->is_written = true;
+    if (state->slots[to].position < end) end = state->slots[to].position;
+    return (struct kv_state_part){.end = end, .from = memory_of(state, from), .to = memory_of(state, to)};
+}
+
+/* The slot of the length is a snapshot or free from now on. */
+static void leave_length(struct kv_state *state) {
+    const size_t slot = find(state, SLOT_LENGTH, state->length);
+    if (slot != ZEROS) state->slots[slot].use = SLOT_FREE;
+}
+
+static void commit(struct kv_state *state, uint64_t length) {
+    const bool is_whole = state->is_written && state->batch_end == length, is_step = length == state->length + 1;
+    ASSERT(is_whole || !state->is_written);
+    leave_length(state);
+    if (!is_whole) {
+        drop_batch(state);
+        state->zeros_at = length;
+    }
+    for (size_t i = 0; i < state->slot_count; i++)
+        if (state->slots[i].use == SLOT_BATCH)
+            state->slots[i].use = state->slots[i].position == length ? SLOT_LENGTH : SLOT_FREE;
+    state->length = state->batch_end = length;
+    state->is_written = false;
+    const size_t now = find(state, SLOT_LENGTH, length);
+    if (now == ZEROS) return;
+    bool keeps = is_step && length % STEPS_BETWEEN == 0;
+    for (size_t i = 0; i < state->planned_count; i++) keeps = keeps || state->planned[i] == length;
+    if (keeps) keep(state, now);
+}
+
+static void cut(struct kv_state *state, uint64_t length) {
+    ASSERT(kv_state_longest(state, length) == length);
+    drop_batch(state);
+    leave_length(state);
+    for (size_t i = 0; i < state->slot_count; i++)
+        if (state->slots[i].is_kept && state->slots[i].position > length)
+            state->slots[i] = (struct state_slot){.use = SLOT_FREE};
+    const size_t slot = find(state, SLOT_FREE, length);
+    if (slot != ZEROS)
+        state->slots[slot].use = SLOT_LENGTH;
+    else
+        state->zeros_at = length;
+    state->length = state->batch_end = length;
+    state->planned_count = 0;
+}
+
+void kv_state_set_length(struct kv_state *state, uint64_t length) {
+    if (length > state->length)
+        commit(state, length);
+    else if (length == state->length)
+        drop_batch(state);
+    else
+        cut(state, length);
+}
+
+uint64_t kv_state_longest(const struct kv_state *state, uint64_t length) {
+    uint64_t longest = state->zeros_at <= length ? state->zeros_at : 0;
+    if (length >= state->length) return state->length;
+    for (size_t i = 0; i < state->slot_count; i++) {
+        const struct state_slot *slot = &state->slots[i];
+        if (slot->is_kept && slot->use != SLOT_BATCH && slot->position <= length && slot->position > longest)
+            longest = slot->position;
+    }
+    return longest;
+}
+
+void kv_state_copy(struct kv_state *state, const struct kv_state *other, uint64_t length, struct stream *stream) {
+    ASSERT(state->length == 0 && kv_state_longest(other, length) == length);
+    ASSERT(state->float_count == other->float_count);
+    size_t source = find(other, SLOT_LENGTH, length);
+    if (source == ZEROS) source = find(other, SLOT_FREE, length);
+    drop_batch(state);
+    state->length = state->batch_end = length;
+    if (source == ZEROS) {
+        state->zeros_at = length;
+        return;
+    }
+    const size_t slot = take_slot(state, length);
+    ASSERT(slot != ZEROS);
+    state->slots[slot].use = SLOT_LENGTH;
+    state->device->operations->copy(stream, memory_of(state, slot), memory_of(other, source),
+                                    state->float_count * sizeof(float));
+    keep(state, slot);
+}

@@ -1,0 +1,249 @@
+/* Models with layers that keep a state: sequences that are cut, shared, paused, stopped and stepped in any order have
+ * bit for bit what a sequence has that computed the same tokens at once; and a prompt that leaves another one close to
+ * its end finds a snapshot close to that. */
+#include "testing.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "model/model_size.h"
+#include "model/tiny_model.h"
+#include "seed.h"
+
+enum { CONTEXT = 2048, SEQUENCES = 3, ROUNDS = 8, ACTIONS = 14, STEPS = 2, WIDTH = 80 };
+
+struct line {
+    struct sequence *sequence;
+    int32_t tokens[CONTEXT];
+    size_t count;
+};
+
+struct rig {
+    struct random random;
+    struct device *device;
+    struct model *model;
+    struct engine *engine;
+    struct error error;
+    struct line lines[SEQUENCES];
+};
+
+static void rig_open(struct rig *rig, const char *family, size_t batch, size_t segment) {
+    const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
+    const struct plan plan = {.context_size = CONTEXT,
+                              .sequence_capacity = SEQUENCES + 1,
+                              .batch_size = batch,
+                              .segment_size = segment};
+    struct tiny_model tiny = tiny_model_default(family);
+    assert_int_equal(tiny.vocabulary_size, WIDTH);
+    tiny_model_load(&tiny, "states", &options, &rig->device, &rig->model);
+    assert_ok(engine_create(&rig->engine, rig->model, &plan, NULL, &rig->error), rig->error);
+    for (size_t i = 0; i < SEQUENCES; i++) {
+        rig->lines[i].count = 0;
+        assert_ok(sequence_create(&rig->lines[i].sequence, rig->engine, &rig->error), rig->error);
+    }
+}
+
+static void rig_close(struct rig *rig) {
+    for (size_t i = 0; i < SEQUENCES; i++) sequence_destroy(rig->lines[i].sequence);
+    engine_destroy(rig->engine);
+    model_destroy(rig->model);
+    device_destroy(rig->device);
+}
+
+static bool sometimes(void *context) { return random_below(context, 4) == 0; }
+static bool stops(void *context, uint64_t done, uint64_t total) { return done < total && sometimes(context); }
+
+/* Tokens that the line does not have yet. */
+static void add_tokens(struct rig *rig, struct line *line, size_t most) {
+    const size_t count = min_size(random_between(&rig->random, 1, most), CONTEXT - STEPS - line->count);
+    for (size_t i = 0; i < count; i++) line->tokens[line->count++] = (int32_t)random_below(&rig->random, WIDTH);
+}
+
+/* All that the sequence lacks; it pauses in between, or is stopped and goes on with the rest. */
+static void prefill(struct rig *rig, struct line *line, bool pauses, bool is_stopped) {
+    const float *logits = NULL;
+    while (sequence_length(line->sequence) < line->count) {
+        const size_t length = (size_t)sequence_length(line->sequence);
+        const struct prefill_request request = {.tokens = line->tokens + length,
+                                                .token_count = line->count - length,
+                                                .pauses = pauses ? sometimes : NULL,
+                                                .pauses_context = &rig->random,
+                                                .progress = is_stopped ? stops : NULL,
+                                                .progress_context = &rig->random};
+        const enum status status = engine_prefill(rig->engine, line->sequence, &request, &logits, &rig->error);
+        if (status == STATUS_INTERRUPTED) is_stopped = false;
+        assert_true(status == STATUS_OK || status == STATUS_INTERRUPTED);
+        if (pauses && sequence_length(line->sequence) < line->count && random_below(&rig->random, 3) == 0) {
+            sequence_truncate(line->sequence, sequence_length(line->sequence)); /* what had paused is dropped */
+        }
+    }
+}
+
+static void step(struct rig *rig, struct line *line, const float **logits) {
+    line->tokens[line->count] = (int32_t)random_below(&rig->random, WIDTH);
+    assert_ok(engine_step(rig->engine, &line->sequence, &line->tokens[line->count], 1, logits, &rig->error),
+              rig->error);
+    line->count++;
+}
+
+/* Steps of the line, and of one that computes its tokens at once. */
+static void assert_as_alone(struct rig *rig, struct line *line) {
+    struct line *alone = malloc(sizeof *alone);
+    float found[WIDTH];
+    const float *logits;
+    for (size_t i = 0; i < STEPS && line->count > 0 && line->count < CONTEXT; i++) {
+        step(rig, line, &logits);
+        memcpy(found, logits, sizeof found);
+        memcpy(alone, line, sizeof *alone);
+        assert_ok(sequence_create(&alone->sequence, rig->engine, &rig->error), rig->error);
+        const struct prefill_request request = {.tokens = alone->tokens, .token_count = alone->count};
+        assert_ok(engine_prefill(rig->engine, alone->sequence, &request, &logits, &rig->error), rig->error);
+        assert_memory_equal(found, logits, sizeof found);
+        sequence_destroy(alone->sequence);
+    }
+    free(alone);
+}
+
+static void cut(struct rig *rig, struct line *line) {
+    const size_t wanted = (size_t)random_below(&rig->random, line->count + 1);
+    const uint64_t length = sequence_cut_of(line->sequence, wanted);
+    assert_true(length <= wanted);
+    sequence_truncate(line->sequence, wanted);
+    assert_int_equal(sequence_length(line->sequence), length);
+    assert_true(sequence_cuts_at(line->sequence, length));
+    line->count = (size_t)length;
+}
+
+static void share(struct rig *rig, struct line *line, const struct line *source) {
+    const size_t count = (size_t)sequence_cut_of(source->sequence, random_below(&rig->random, source->count + 1));
+    if (count == 0 || source == line) return;
+    sequence_destroy(line->sequence);
+    assert_ok(sequence_create(&line->sequence, rig->engine, &rig->error), rig->error);
+    assert_ok(sequence_share(line->sequence, source->sequence, count, &rig->error), rig->error);
+    memcpy(line->tokens, source->tokens, count * sizeof *line->tokens);
+    line->count = count;
+}
+
+static void together(struct rig *rig) {
+    struct prefill_part parts[SEQUENCES];
+    const float *logits;
+    size_t rows = engine_batch_size(rig->engine);
+    for (size_t i = 0; i < SEQUENCES; i++) {
+        struct line *line = &rig->lines[i];
+        const size_t first = line->count, most = min_size(rows / SEQUENCES, CONTEXT - STEPS - first);
+        if (most == 0) return;
+        add_tokens(rig, line, most);
+        parts[i] = (struct prefill_part){.sequence = line->sequence,
+                                         .tokens = line->tokens + first,
+                                         .token_count = line->count - first};
+    }
+    assert_ok(engine_prefill_together(rig->engine, parts, SEQUENCES, NULL, &logits, &rig->error), rig->error);
+}
+
+static void act(struct rig *rig) {
+    struct line *line = &rig->lines[random_below(&rig->random, SEQUENCES)];
+    const float *logits;
+    switch (random_below(&rig->random, 7)) {
+    case 0: together(rig); break;
+    case 1: cut(rig, line); break;
+    case 2: share(rig, line, &rig->lines[random_below(&rig->random, SEQUENCES)]); break;
+    case 3:
+        for (size_t i = 0; i < 40 && line->count > 0 && line->count < CONTEXT - STEPS; i++) step(rig, line, &logits);
+        break;
+    case 4: assert_as_alone(rig, line); break;
+    default:
+        if (line->count >= CONTEXT - STEPS) break;
+        add_tokens(rig, line, 400);
+        prefill(rig, line, random_below(&rig->random, 2) == 0, random_below(&rig->random, 2) == 0);
+    }
+}
+
+static void test_histories(void **state) {
+    (void)state;
+    struct rig *rig = calloc(1, sizeof *rig);
+    random_init(&rig->random, test_seed(71));
+    for (size_t round = 0; round < ROUNDS; round++) {
+        const size_t batch = random_between(&rig->random, 6, 130);
+        rig_open(rig, tiny_state_families[round % TINY_STATE_FAMILIES], batch,
+                 batch * random_between(&rig->random, 1, 4));
+        for (size_t i = 0; i < ACTIONS; i++) act(rig);
+        for (size_t i = 0; i < SEQUENCES; i++) assert_as_alone(rig, &rig->lines[i]);
+        rig_close(rig);
+    }
+    free(rig);
+}
+
+/* A prompt that ends d tokens before another one's end is computed from a snapshot that is not much further. */
+static void test_distances(void **state) {
+    (void)state;
+    struct rig *rig = calloc(1, sizeof *rig);
+    random_init(&rig->random, test_seed(72));
+    rig_open(rig, tiny_state_families[0], 256, 512);
+    struct line *line = &rig->lines[0];
+    while (line->count < 1500) add_tokens(rig, line, 200);
+    prefill(rig, line, false, false);
+    const uint64_t end = line->count;
+    for (uint64_t d = 0; d <= end; d++) {
+        const uint64_t found = sequence_cut_of(line->sequence, end - d), far = d == 0 ? 0 : max_size(4 * d, 64) + 64;
+        assert_true(found <= end - d && (far >= end || found >= end - far));
+    }
+    const float *logits;
+    for (size_t i = 0; i < 300; i++) step(rig, line, &logits); /* an answer: what is behind the prompt's end */
+    assert_int_equal(sequence_cut_of(line->sequence, end), end);
+    assert_true(sequence_cut_of(line->sequence, line->count - 1) >= line->count - 257);
+    rig_close(rig);
+    free(rig);
+}
+
+/* The bytes are those of the formula, and the cache and the budget count them. */
+static void test_bytes(void **state) {
+    (void)state;
+    struct rig *rig = calloc(1, sizeof *rig);
+    random_init(&rig->random, 1);
+    rig_open(rig, "lfm2", 64, 64);
+    const struct model_config *config = &rig->model->config;
+    assert_int_equal(model_state_floats(config), 4 * 2 * 64); /* layers, rows, channels */
+    const uint64_t states = model_state_floats(config) * sizeof(float) * model_state_slots(config, SEQUENCES + 1);
+    assert_int_equal(engine_kv_used_bytes(rig->engine), SEQUENCES * states);
+    struct plan plan = {.context_size = 64, .sequence_capacity = SEQUENCES + 1, .has_budget = true};
+    const struct kv_cache_config cache = model_cache_config(config, KV_F16, KV_F16);
+    const uint64_t kv = kv_cache_bytes_per_token(&cache) * 64 * (SEQUENCES + 1);
+    plan.budget_bytes = kv + (SEQUENCES + 1) * states;
+    assert_ok(plan_check_budget(&plan, config, 64, &rig->error), rig->error);
+    plan.budget_bytes--;
+    assert_int_equal(plan_check_budget(&plan, config, 64, &rig->error), STATUS_MEMORY);
+    plan.budget_bytes = (SEQUENCES + 1) * states - 1;
+    assert_int_equal(plan_check_budget(&plan, config, 64, &rig->error), STATUS_MEMORY);
+    assert_non_null(strstr(rig->error.message, "the states of 4 sequences need"));
+    rig_close(rig);
+    free(rig);
+}
+
+/* What is not there yet is refused by one line. */
+static void test_refusals(void **state) {
+    (void)state;
+    struct rig *rig = calloc(1, sizeof *rig);
+    rig_open(rig, "lfm2", 64, 64);
+    struct plan plan = {.context_size = 256, .sequence_capacity = 1};
+    struct engine *engine;
+    assert_ok(plan_set_disk(&plan, "nowhere", 7, 0, &rig->error), rig->error);
+    plan.host_bytes = 1 << 26;
+    assert_int_equal(engine_create(&engine, rig->model, &plan, NULL, &rig->error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(rig->error.message, "--kv-disk: 4 of the 6 layers of"));
+    plan_deinit(&plan);
+    plan = (struct plan){.context_size = 256, .sequence_capacity = 1, .select = select_options_default()};
+    plan.select.method = &select_window;
+    assert_int_equal(engine_create(&engine, rig->model, &plan, NULL, &rig->error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(rig->error.message, "select=window: 4 of the 6 layers of"));
+    rig_close(rig);
+    free(rig);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_histories), cmocka_unit_test(test_distances),
+                                       cmocka_unit_test(test_bytes), cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
