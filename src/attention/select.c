@@ -756,7 +756,8 @@ static struct attend_rows_operation rows_operation(const struct attend_operation
                                           .head_count = operation->head_count,
                                           .kv_head_count = operation->kv_head_count,
                                           .scale = operation->scale,
-                                          .softcap = operation->softcap};
+                                          .softcap = operation->softcap,
+                                          .sinks = operation->sinks};
 }
 
 enum status select_attend_chosen(struct select *select, struct stream *stream,
@@ -789,6 +790,7 @@ void select_attend_heads(struct select *select, struct stream *stream,
     ASSERT(layout_any(select)->kind != KEY_INDEX_MASS); /* changes with every token: not of KV in tiers */
     rows.q = span_floats(rows.q, kv_head_first * group * heads.view.layout->k_dimension);
     rows.out = span_floats(rows.out, kv_head_first * group * heads.view.layout->v_dimension);
+    rows.sinks = span_floats(rows.sinks, kv_head_first * group);
     rows.head_count = group * part->kv_head_count;
     rows.kv_head_count = part->kv_head_count;
     heads.view = kv_view_heads(&heads.view, kv_head_first);

@@ -154,6 +154,7 @@ static void take_heads(struct heads_operation *heads, const struct attend_operat
     heads->operation = *operation;
     heads->operation.q = span_floats(operation->q, head_first * group * item->view.layout->k_dimension);
     heads->operation.out = span_floats(operation->out, head_first * group * item->view.layout->v_dimension);
+    heads->operation.sinks = span_floats(operation->sinks, head_first * group);
     heads->operation.head_count = group * head_count;
     heads->operation.kv_head_count = head_count;
     heads->operation.items = &heads->item;

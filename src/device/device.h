@@ -109,11 +109,17 @@ struct rope_operation {
     struct span cosine_sine;
 };
 
-enum activation_kind { ACTIVATION_SILU_MULTIPLY, ACTIVATION_RELU, ACTIVATION_GELU };
+/* The last one is of gpt-oss's experts (kernels/activation). */
+enum activation_kind {
+    ACTIVATION_SILU_MULTIPLY,
+    ACTIVATION_RELU,
+    ACTIVATION_GELU,
+    ACTIVATION_SWIGLU_CLAMPED
+};
 
 struct activation_operation {
     enum activation_kind kind;
-    struct span gate, up; /* float [row_count][stride]; up only for the gated kind */
+    struct span gate, up; /* float [row_count][stride]; up only for the gated kinds */
     size_t stride, row_count, count;
     struct span y; /* may be gate */
 };
@@ -197,6 +203,8 @@ struct attend_operation { /* dense causal attention over everything stored so fa
     size_t head_count, kv_head_count;
     float scale, softcap;
     uint64_t window; /* 0: full */
+    /* float [head_count], or none: a score beside those of the rows, without a value.  Merged last. */
+    struct span sinks;
     const struct attend_item *items;
     size_t item_count;
     const struct attend_ranges *ranges; /* NULL: all are attended to here */
@@ -489,6 +497,7 @@ struct attend_rows_operation {
     size_t out_stride;
     size_t head_count, kv_head_count;
     float scale, softcap;
+    struct span sinks; /* as in attend_operation; sums have them */
     const struct rows_item *items;
     size_t item_count;
     /* Where the units of the lists lie, as fetch left it; none: where the views say. */
@@ -728,6 +737,7 @@ struct device {
     bool scores_leaves;   /* choose scores every leaf of a tree: there is no search to begin or to count */
     bool lacks_tokens;    /* choose and attend_rows of lists that are not whole units, but for their end */
     bool lacks_quantized; /* attend_rows of chunks in 4 bits (codec=q4, dynamic) */
+    bool lacks_sinks;     /* of attention: models that have them do not load on it */
     bool lacks_groups;    /* choose in layers whose K and V are not all of one shape (cache/kv_groups.h) */
 };
 enum { DEVICE_KEY_INDEXES_ALL = (1 << (KEY_INDEX_PRODUCT + 1)) - 1 };

@@ -116,6 +116,7 @@ static void copy_rows(struct adding *adding, struct attend_rows_operation *rows)
     copy_rows_items(adding, &rows->items, rows->item_count, rows->kv_head_count);
     copy_span(adding, &rows->q);
     copy_span(adding, &rows->out);
+    copy_span(adding, &rows->sinks);
     copy_span(adding, &rows->places);
     rows->times = NULL;
 }
@@ -166,7 +167,7 @@ static void copy_operation(struct adding *adding, const void *operation) {
         CASE(MATMUL_EXPERTS, matmul_experts, SPAN(x); SPAN(picks); SPAN(mix); copy_experts(adding, own))
         CASE(UPDATE_PLACES, update_places, SPAN(table); COPY(own->deltas, own->count))
         CASE(APPEND, append, SPAN(k); SPAN(v); SPAN(step); copy_items(adding, &own->items, own->item_count))
-        CASE(ATTEND, attend, SPAN(q); SPAN(out); SPAN(step); copy_ranges(adding, own);
+        CASE(ATTEND, attend, SPAN(q); SPAN(out); SPAN(sinks); SPAN(step); copy_ranges(adding, own);
              copy_items(adding, &own->items, own->item_count))
         CASE(GATHER, gather, SPAN(x); SPAN(y); COPY(own->indices, own->row_count))
         CASE(KEY_INDEX_BUILD, key_index_build, COPY(own->layout, 1); SPAN(weights); SPAN(step);

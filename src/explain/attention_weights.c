@@ -3,21 +3,22 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/checked.h"
 #include "platform/pool.h"
 
-enum { CHUNKS_TOGETHER = 16, THREAD_ALIGN = 64 };
+enum { CHUNKS_TOGETHER = 16, THREAD_ALIGN = 64, SINKS_MAX = 64 };
 
 enum status attention_weights_create(struct attention_weights *weights, const struct model *model,
                                      size_t row_capacity, bool in_tiers, struct error *error) {
     const struct model_config *config = &model->config;
     struct pool *pool = device_pool(model->device);
-    *weights = (struct attention_weights){.config = config};
+    *weights = (struct attention_weights){.model = model};
     if (config->state.layer_count > 0)
         return error_set(error, STATUS_UNSUPPORTED,
                          "%s: %zu of its %zu layers keep a state in place of attention, which explain does not support",
                          config->name, config->state.layer_count, config->layer_count);
-    *weights = (struct attention_weights){.config = config,
+    *weights = (struct attention_weights){.model = model,
                                           .device = model->device,
                                           .in_tiers = in_tiers,
                                           .row_capacity = row_capacity,
@@ -76,7 +77,7 @@ struct head_run {
     size_t row_count;
     const void *chunks[CHUNKS_TOGETHER]; /* that the host reads */
     size_t chunk_first, chunk_count;
-    float *sums;
+    float *sums, sinks[SINKS_MAX]; /* [group], -INFINITY: none */
 };
 
 /* A pool_task: scores and partials of the chunks. */
@@ -134,17 +135,30 @@ static void share_out(struct head_run *run, pool_task *task) {
         task(run, &(struct pool_worker){.index = 0, .count = 1});
 }
 
-/* The partials of all chunks, behind them. */
+/* What its heads attend to beside rows. */
+static enum status read_sinks(struct head_run *run, const struct attention_query *query, struct error *error) {
+    const struct attention_weights *weights = run->weights;
+    const struct span sinks = weights->model->layers[query->layer_index].sinks;
+    ASSERT(weights->group <= SINKS_MAX);
+    for (size_t i = 0; i < weights->group; i++) run->sinks[i] = -INFINITY;
+    if (!span_exists(sinks)) return STATUS_OK;
+    return device_read(weights->device, weights->stream, run->sinks,
+                       span_floats(sinks, query->kv_head * weights->group), weights->group * sizeof *run->sinks,
+                       error);
+}
+
+/* The partials of all chunks and the sink, behind them. */
 static void merge_partials(const struct head_run *run) {
     const struct attention_weights *weights = run->weights;
     const size_t group = weights->group, count = (size_t)kv_chunks_of(run->row_count);
     for (size_t g = 0; g < group; g++) {
-        float largest = -INFINITY;
+        float largest = run->sinks[g];
         double sum = 0;
         for (size_t i = 0; i < count; i++) largest = fmaxf(largest, weights->m[i * group + g]);
         for (size_t i = 0; i < count; i++)
             sum +=
                 (double)weights->s[i * group + g] * exp((double)weights->m[i * group + g] - (double)largest);
+        if (run->sinks[g] != -INFINITY) sum += exp((double)run->sinks[g] - (double)largest);
         weights->m[count * group + g] = largest;
         weights->s[count * group + g] = (float)sum;
     }
@@ -207,7 +221,7 @@ static enum status score_head(struct head_run *run, const struct attention_query
 
 enum status attention_weights_add(struct attention_weights *weights, const struct attention_query *query,
                                   float *sums, struct error *error) {
-    const struct layer_config *layer = &weights->config->layers[query->layer_index];
+    const struct layer_config *layer = &weights->model->config.layers[query->layer_index];
     const struct kv_layout *layout = kv_sequence_layer_layout(query->sequence, query->layer_index);
     weights->group = layer->head_count / layer->kv.kv_head_count;
     TRY(reserve(weights, layout, error));
@@ -217,6 +231,7 @@ enum status attention_weights_add(struct attention_weights *weights, const struc
                            .scale = layer->scale,
                            .row_count = query->row_count,
                            .sums = sums};
+    TRY(read_sinks(&run, query, error));
     TRY(score_head(&run, query, error));
     merge_partials(&run);
     share_out(&run, add_part);

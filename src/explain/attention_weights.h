@@ -12,7 +12,7 @@
 #include "model/model.h"
 
 struct attention_weights {
-    const struct model_config *config; /* borrowed */
+    const struct model *model;         /* borrowed */
     struct device *device;             /* borrowed */
     struct stream *stream;             /* owned */
     struct attention_kernels attention;

@@ -27,6 +27,10 @@ static const struct family families[] = {
      .ffn_norm = "post_attention_norm.weight",
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SIGMOID, .has_choice_bias = true,
                  .shared = SHARED_EXPERT_PLAIN}},
+    {"gpt-oss", FAMILY_GPT_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true, .has_output_bias = true,
+     .has_sinks = true, .window_period = 2, .yarn_is_exact = true, .ffn_norm = "post_attention_norm.weight",
+     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX_OF_CHOSEN, .has_biases = true,
+                 .activation = ACTIVATION_SWIGLU_CLAMPED}},
     {"smollm3", FAMILY_SMOLLM3, ROPE_ADJACENT, RMS_EPSILON, .plain_period = 4},
     {"seed_oss", FAMILY_SEED_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true,
      .ffn_norm = "post_attention_norm.weight"},
@@ -35,7 +39,7 @@ static const struct family families[] = {
      .output_norm = "token_embd_norm.weight"},
     {"qwen35", FAMILY_QWEN35, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true, .mixer = MIXER_DELTA,
      .ffn_norm = "post_attention_norm.weight", .has_gates = true, .has_nextn = true},
-    {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon", .has_biases = true},
+    {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon", .has_biases = true, .has_output_bias = true},
 };
 enum { FAMILY_COUNT = sizeof families / sizeof families[0], KEY_BYTES = 96 };
 
@@ -421,6 +425,7 @@ static enum status read_rope(struct reader *reader) {
         return STATUS_OK;
     }
     config->rope_order = reader->family->rope_order;
+    config->yarn_is_exact = reader->family->yarn_is_exact;
     config->rope_dimension = config->k_dimension;
     TRY(read_count(reader, "rope.dimension_count", false, 2, config->k_dimension, &config->rope_dimension));
     if (config->rope_dimension % 2 != 0) return refuse(reader, reader->key, "expected an even number");
@@ -464,7 +469,9 @@ static enum status read_rope(struct reader *reader) {
 /* attention.sliding_window_pattern: a flag per layer, or n: every n-th layer is full.  Absent: all layers slide. */
 static enum status read_windows(struct reader *reader, struct layer_config *layers) {
     struct model_config *config = reader->config;
-    size_t window = 0, period = 0;
+    size_t window = 0, period = reader->family->window_period;
+    if (period != 0) /* without its window such a model would be another one */
+        TRY(gguf_required(reader->gguf, reader_key(reader, "attention.sliding_window"), reader->error));
     TRY(read_count(reader, "attention.sliding_window", false, 0, CONTEXT_MAX, &window));
     if (window == 0) return STATUS_OK;
     const char *key = reader_key(reader, "attention.sliding_window_pattern");

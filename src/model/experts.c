@@ -7,6 +7,8 @@
 struct mixture {
     size_t size; /* of an expert */
     const struct weight *router, *gate, *up, *down;
+    struct span router_bias, gate_bias, up_bias, down_bias; /* none: none */
+    enum activation_kind activation;
     struct route_operation route; /* but for what all mixtures have alike */
 };
 
@@ -19,6 +21,7 @@ static void route(const struct layer_pass *pass, const struct mixture *mixture) 
                                                                    .row_count = pass->row_count,
                                                                    .weight_count = 1,
                                                                    .weights = {mixture->router},
+                                                                   .biases = {mixture->router_bias},
                                                                    .y = {forward->routes.scores},
                                                                    .y_stride = {route.expert_count}});
     route.scores = forward->routes.scores;
@@ -40,12 +43,13 @@ static void mix(struct layer_pass *pass, const struct mixture *mixture) {
                                                 .picks = forward->routes.picks,
                                                 .weight_count = 2,
                                                 .weights = {mixture->gate, mixture->up},
+                                                .biases = {mixture->gate_bias, mixture->up_bias},
                                                 .y = {forward->gate, forward->up},
                                                 .y_stride = {size, size}};
     route(pass, mixture);
     operations->matmul_experts(forward->stream, &products);
     operations->activation(forward->stream,
-                           &(struct activation_operation){.kind = ACTIVATION_SILU_MULTIPLY,
+                           &(struct activation_operation){.kind = mixture->activation,
                                                           .gate = forward->gate,
                                                           .up = forward->up,
                                                           .stride = size,
@@ -57,6 +61,7 @@ static void mix(struct layer_pass *pass, const struct mixture *mixture) {
     products.per_pick = true;
     products.weight_count = 1;
     products.weights[0] = mixture->down;
+    products.biases[0] = mixture->down_bias;
     products.y[0] = pass->residual;
     products.y_stride[0] = hidden;
     products.mix = forward->routes.weights;
@@ -66,7 +71,7 @@ static void mix(struct layer_pass *pass, const struct mixture *mixture) {
 void layer_experts(struct layer_pass *pass) {
     const struct experts_config *experts = &pass->forward->model->config.experts;
     const struct layer_weights *weights = pass->weights;
-    const struct shared_weights *shared = &weights->shared;
+    const struct shared_weights *shared = &weights->mixture.shared;
     /* The shared one first: tests read the picks of the others after the layer. */
     if (experts->shared == SHARED_EXPERT_PLAIN)
         layer_gated(pass, &shared->gate, &shared->up, &shared->down, experts->shared_size);
@@ -79,12 +84,17 @@ void layer_experts(struct layer_pass *pass) {
                       .down = &shared->down,
                       .route = {.router = ROUTER_SIGMOID, .expert_count = 1, .used = 1, .scale = 1}});
     mix(pass, &(struct mixture){.size = experts->size,
-                                .router = &weights->router,
+                                .router = &weights->mixture.router,
                                 .gate = &weights->gate,
                                 .up = &weights->up,
                                 .down = &weights->down,
+                                .router_bias = weights->mixture.router_bias,
+                                .gate_bias = weights->mixture.gate_bias,
+                                .up_bias = weights->up_bias,
+                                .down_bias = weights->down_bias,
+                                .activation = experts->activation,
                                 .route = {.router = experts->router,
-                                          .bias = weights->choice_bias,
+                                          .bias = weights->mixture.choice_bias,
                                           .expert_count = experts->count,
                                           .used = experts->used,
                                           .group_count = experts->group_count,

@@ -45,12 +45,12 @@ enum status model_limit_weights(struct model *model, uint64_t host_bytes, const 
 
 void layer_matrices(struct layer_weights *layer, struct weight *matrices[LAYER_MATRICES]) {
     struct state_weights *state = &layer->state;
+    struct mixture_weights *mixture = &layer->mixture;
+    struct shared_weights *shared = &mixture->shared;
     struct weight *const list[LAYER_MATRICES] = {
-        &layer->q,           &layer->k,         &layer->v,           &layer->output,
-        &layer->gate,        &layer->up,        &layer->down,        &layer->router,
-        &layer->shared.gate, &layer->shared.up, &layer->shared.down, &layer->shared.router,
-        &state->in,          &state->out,       &state->gate,        &state->alpha,
-        &state->beta};
+        &layer->q,    &layer->k,        &layer->v,     &layer->output, &layer->gate,  &layer->up,
+        &layer->down, &mixture->router, &shared->gate, &shared->up,    &shared->down, &shared->router,
+        &state->in,   &state->out,      &state->gate,  &state->alpha,  &state->beta};
     memcpy(matrices, list, sizeof list);
 }
 

@@ -32,6 +32,7 @@ enum model_family {
     FAMILY_GLM4MOE,
     FAMILY_LFM2,
     FAMILY_QWEN35,
+    FAMILY_GPT_OSS,
 };
 
 /* What a layer mixes rows by.  All but attention keep a state of fixed size in place of K and V. */
@@ -71,6 +72,8 @@ struct experts_config {
     enum router router;
     bool normalises; /* the weights of a row's experts are divided by their sum, */
     float scale;     /* and multiplied by this */
+    enum activation_kind activation;
+    bool has_biases;      /* of all their products, the router's too */
     bool has_choice_bias; /* route_operation.bias */
     size_t group_count, groups_used; /* as in route_operation */
     size_t dense_layers;
@@ -109,6 +112,7 @@ struct model_config {
     float rope_factor, rope_attention_factor; /* the second one scales cos and sin (YaRN; otherwise 1) */
     uint64_t rope_original_context;
     float yarn_extrapolation, yarn_beta_fast, yarn_beta_slow;
+    bool yarn_is_exact; /* the pairs between which it interpolates are no whole numbers */
     /* For ROPE_SCALING_LLAMA3 by keys; 0: the tensor rope_freqs has it. */
     float llama3_low_factor, llama3_high_factor;
     /* Queries at position p are multiplied by 1 + temperature ln(1 + floor(p / rope_original_context)); 0: by 1. */
@@ -158,12 +162,15 @@ struct layer_weights {
     struct span attention_norm, attention_norm_bias;
     struct span q_norm, k_norm;   /* qwen3: per-head RMSNorm */
     struct weight gate, up, down; /* OPT has no gate; with experts stacks of theirs */
-    struct weight router;         /* with experts */
-    /* The feed-forward that all rows share; router: the row whose product is its weight's sigmoid. */
-    struct shared_weights {
-        struct weight gate, up, down, router;
-    } shared;
-    struct span choice_bias; /* of experts */
+    struct span sinks;            /* [head_count]: as in attend_operation */
+    struct mixture_weights {
+        struct weight router;
+        struct span router_bias, choice_bias, gate_bias; /* none where the family has none */
+        /* The feed-forward that all rows share; router: the row whose product is its weight's sigmoid. */
+        struct shared_weights {
+            struct weight gate, up, down, router;
+        } shared;
+    } mixture; /* with experts */
     struct state_weights state;
     struct span up_bias, down_bias;
     struct span ffn_norm, ffn_norm_bias;

@@ -28,6 +28,10 @@ struct family {
     enum rope_order rope_order;
     const char *epsilon_key;
     bool has_biases;     /* of q, k and v */
+    bool has_output_bias; /* of attention's output */
+    bool has_sinks;
+    size_t window_period; /* the last of each so many layers has no window, where a file does not say */
+    bool yarn_is_exact;   /* as in model_config */
     bool has_head_norms, may_have_head_norms; /* of q and k */
     const char *ffn_norm; /* the tensor of the norm before the feed-forward; NULL: ffn_norm.weight */
     bool has_temperature; /* of queries at positions beyond the original context */

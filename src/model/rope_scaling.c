@@ -31,8 +31,9 @@ static double yarn_pair(double turns, double dimension, double base, double orig
 /* The weight of each pair's unscaled frequency, times the extrapolation strength. */
 static double yarn_extrapolation(const struct model_config *config, double dimension, size_t pair) {
     double context = (double)config->rope_original_context;
-    double low = floor(yarn_pair(config->yarn_beta_fast, dimension, config->rope_base, context));
-    double high = ceil(yarn_pair(config->yarn_beta_slow, dimension, config->rope_base, context));
+    double low = yarn_pair(config->yarn_beta_fast, dimension, config->rope_base, context);
+    double high = yarn_pair(config->yarn_beta_slow, dimension, config->rope_base, context);
+    if (!config->yarn_is_exact) low = floor(low), high = ceil(high);
     low = fmax(low, 0.0);
     high = fmin(high, dimension - 1.0);
     double ramp = ((double)pair - low) / fmax(0.001, high - low);

@@ -157,10 +157,16 @@ static struct span vector_take(struct loader *loader, size_t count, float **stag
     return span_of(&loader->model->vectors, at);
 }
 
-/* The elements of a tensor whose shape is right, as floats. */
-static enum status fill_vector(struct loader *loader, const char *name, const struct gguf_tensor *tensor,
-                               size_t count, struct span *vector) {
-    char found[96];
+/* rows vectors of count elements, one after the other, as floats. */
+static enum status take_vectors(struct loader *loader, const char *name, const struct gguf_tensor *tensor,
+                                size_t count, size_t rows, struct span *vector) {
+    char expected[64], found[96];
+    snprintf(expected, sizeof expected, rows == 1 ? "[%zu]" : "[%zu, %zu]", count, rows);
+    if (tensor == NULL) return missing(loader, name, expected);
+    if (tensor->dimensions[0] != count || tensor->dimensions[1] != rows ||
+        tensor->dimensions[2] * tensor->dimensions[3] != 1)
+        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
+    count *= rows;
     if (tensor->type != TENSOR_F32 && tensor->type != TENSOR_F16 && tensor->type != TENSOR_BF16)
         return mismatch(loader, name, "type", tensor_type_info(tensor->type)->name, "F32, F16 or BF16");
     float *values;
@@ -174,30 +180,17 @@ static enum status fill_vector(struct loader *loader, const char *name, const st
     return STATUS_OK;
 }
 
-/* A vector of count elements as floats.  If it is absent and not required, *vector is none. */
+/* A vector of count elements.  If it is absent and not required, *vector is none. */
 static enum status load_vector(struct loader *loader, const char *name, size_t count, bool required,
                                struct span *vector) {
-    char expected[32], found[96];
-    snprintf(expected, sizeof expected, "[%zu]", count);
     const struct gguf_tensor *tensor = tensor_find(loader, name);
-    if (tensor == NULL) return required ? missing(loader, name, expected) : STATUS_OK;
-    uint64_t rest = tensor->dimensions[1] * tensor->dimensions[2] * tensor->dimensions[3];
-    if (tensor->dimensions[0] != count || rest != 1)
-        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
-    return fill_vector(loader, name, tensor, count, vector);
+    return tensor == NULL && !required ? STATUS_OK : take_vectors(loader, name, tensor, count, 1, vector);
 }
 
 /* w[rows][taps] of a convolution as a vector of the device. */
 static enum status load_taps(struct loader *loader, const char *name, size_t rows, size_t taps,
                              struct span *vector) {
-    char expected[64], found[96];
-    snprintf(expected, sizeof expected, "[%zu, %zu]", taps, rows);
-    const struct gguf_tensor *tensor = tensor_find(loader, name);
-    if (tensor == NULL) return missing(loader, name, expected);
-    if (tensor->dimensions[0] != taps || tensor->dimensions[1] != rows ||
-        tensor->dimensions[2] * tensor->dimensions[3] != 1)
-        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
-    return fill_vector(loader, name, tensor, rows * taps, vector);
+    return take_vectors(loader, name, tensor_find(loader, name), taps, rows, vector);
 }
 
 static enum status load_delta(struct loader *loader, struct state_weights *weights) {
@@ -234,6 +227,16 @@ static enum status load_mixer(struct loader *loader, struct layer_weights *layer
                      &layer->state.taps);
 }
 
+static enum status load_sinks(struct loader *loader, struct layer_weights *layer) {
+    if (loader->model->device->lacks_sinks)
+        return error_set(loader->error, STATUS_UNSUPPORTED,
+                         "%s: the device %s has no attention with sinks (family %s), expected cpu",
+                         loader->model->gguf.path, loader->model->device->name,
+                         family_name(loader->model->config.family));
+    return load_vector(loader, layer_tensor(loader, "attn_sinks.weight"), loader->model->config.head_count, true,
+                       &layer->sinks);
+}
+
 static enum status load_attention(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
     const struct layer_config *own = &config->layers[loader->layer];
@@ -258,7 +261,9 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
     TRY(load_vector(loader, layer_tensor(loader, "attn_q.bias"), q_size, biased, &layer->q_bias));
     if (stores) TRY(load_vector(loader, layer_tensor(loader, "attn_k.bias"), k_size, biased, &layer->k_bias));
     if (stores) TRY(load_vector(loader, layer_tensor(loader, "attn_v.bias"), v_size, biased, &layer->v_bias));
-    TRY(load_vector(loader, layer_tensor(loader, "attn_output.bias"), hidden, opt, &layer->output_bias));
+    TRY(load_vector(loader, layer_tensor(loader, "attn_output.bias"), hidden, family->has_output_bias,
+                    &layer->output_bias));
+    if (family->has_sinks) TRY(load_sinks(loader, layer));
     if (!family->has_head_norms && !family->may_have_head_norms) return STATUS_OK;
     TRY(load_vector(loader, layer_tensor(loader, "attn_q_norm.weight"), kv.k_dimension,
                     family->has_head_norms, &layer->q_norm));
@@ -293,18 +298,36 @@ static enum status load_shared(struct loader *loader, struct shared_weights *sha
     return load_matrix(loader, layer_tensor(loader, "ffn_gate_inp_shexp.weight"), 1, hidden, &shared->router);
 }
 
+static enum status load_expert_biases(struct loader *loader, struct layer_weights *layer) {
+    const struct model_config *config = &loader->model->config;
+    const size_t count = config->experts.count, size = config->experts.size, hidden = config->hidden_size;
+    const struct {
+        const char *suffix;
+        size_t size;
+        struct span *bias;
+    } biases[] = {{"ffn_gate_exps.bias", size, &layer->mixture.gate_bias},
+                  {"ffn_up_exps.bias", size, &layer->up_bias},
+                  {"ffn_down_exps.bias", hidden, &layer->down_bias}};
+    for (size_t i = 0; i < sizeof biases / sizeof *biases; i++) {
+        const char *name = layer_tensor(loader, biases[i].suffix);
+        TRY(take_vectors(loader, name, tensor_find(loader, name), biases[i].size, count, biases[i].bias));
+    }
+    return load_vector(loader, layer_tensor(loader, "ffn_gate_inp.bias"), count, true, &layer->mixture.router_bias);
+}
+
 static enum status load_experts(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
     const size_t hidden = config->hidden_size, size = config->experts.size;
     TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate_inp.weight"), config->experts.count, hidden,
-                    &layer->router));
+                    &layer->mixture.router));
     TRY(load_stack(loader, "ffn_gate_exps.weight", size, hidden, &layer->gate));
     TRY(load_stack(loader, "ffn_up_exps.weight", size, hidden, &layer->up));
     TRY(load_stack(loader, "ffn_down_exps.weight", hidden, size, &layer->down));
+    if (config->experts.has_biases) TRY(load_expert_biases(loader, layer));
     if (config->experts.has_choice_bias)
         TRY(load_vector(loader, layer_tensor(loader, "exp_probs_b.bias"), config->experts.count, true,
-                        &layer->choice_bias));
-    return load_shared(loader, &layer->shared);
+                        &layer->mixture.choice_bias));
+    return load_shared(loader, &layer->mixture.shared);
 }
 
 static enum status load_ffn(struct loader *loader, struct layer_weights *layer) {
@@ -370,12 +393,15 @@ static enum status load_top(struct loader *loader) {
     return config->has_rope ? load_rope(loader) : STATUS_OK;
 }
 
-/* Old converters wrote these; they repeat the configuration. */
-static bool is_redundant(const struct gguf_tensor *tensor) {
-    static const char suffix[] = ".attn_rot_embd.weight";
-    size_t length = sizeof suffix - 1;
+static bool ends_with(const struct gguf_tensor *tensor, const char *suffix) {
+    const size_t length = strlen(suffix);
     return tensor->name.length >= length &&
            memcmp(tensor->name.text + tensor->name.length - length, suffix, length) == 0;
+}
+static bool is_bias(const struct gguf_tensor *tensor) { return ends_with(tensor, ".bias"); }
+/* Old converters wrote these; they repeat the configuration. */
+static bool is_redundant(const struct gguf_tensor *tensor) {
+    return ends_with(tensor, ".attn_rot_embd.weight");
 }
 
 static enum status refuse_unused(struct loader *loader) {
@@ -391,7 +417,7 @@ static enum status refuse_unused(struct loader *loader) {
     return STATUS_OK;
 }
 
-/* Elements for every one-dimensional tensor of the file, for convolutions, and for the rope tables. */
+/* Elements for every one-dimensional tensor of the file, for convolutions, for biases of experts, and for the rope tables. */
 static enum status vectors_reserve(struct loader *loader) {
     struct model *model = loader->model;
     uint64_t total = align_up(model->config.rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT) +
@@ -401,8 +427,11 @@ static enum status vectors_reserve(struct loader *loader) {
     for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
         const struct gguf_tensor *tensor = &model->gguf.tensors[i];
         uint64_t bytes;
-        if (tensor->dimensions[1] * tensor->dimensions[2] * tensor->dimensions[3] != 1) continue;
+        if (tensor->dimensions[2] * tensor->dimensions[3] != 1 ||
+            (tensor->dimensions[1] != 1 && !is_bias(tensor)))
+            continue;
         if (!checked_multiply(tensor->dimensions[0], sizeof(float), &bytes) ||
+            !checked_multiply(tensor->dimensions[1], bytes, &bytes) ||
             !checked_align(bytes, VECTOR_ALIGNMENT, &bytes) || !checked_add(total, bytes, &total))
             return error_set(loader->error, STATUS_MEMORY, "%s: norms and biases do not fit",
                              model->gguf.path);

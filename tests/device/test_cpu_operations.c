@@ -621,6 +621,8 @@ static float activate(enum activation_kind kind, float gate, float up) {
     double x = (double)gate;
     if (kind == ACTIVATION_SILU_MULTIPLY) return (float)(x / (1 + exp(-x)) * (double)up);
     if (kind == ACTIVATION_RELU) return gate > 0 ? gate : 0;
+    if (kind == ACTIVATION_SWIGLU_CLAMPED)
+        return (float)(fmin(x, 7) / (1 + exp(-1.702 * fmin(x, 7))) * (fmax(-7, fmin((double)up, 7)) + 1));
     return (float)(0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))));
 }
 
@@ -630,7 +632,7 @@ static void test_activation(struct fixture *fixture) {
         size_t rows = between(fixture, 1, 12), count = between(fixture, 1, 3000),
                stride = count + between(fixture, 0, 9);
         float *gate = random_floats(fixture, rows * stride), *up = random_floats(fixture, rows * stride);
-        enum activation_kind kind = (enum activation_kind)(round % 3);
+        enum activation_kind kind = (enum activation_kind)(round % 4);
         float *expected = copy_of(gate, rows * stride), *first = NULL;
         for (size_t i = 0; i < rows * stride; i++)
             if (i % stride < count) expected[i] = activate(kind, gate[i], up[i]);

@@ -32,7 +32,7 @@ static struct model *load(struct document_rig *rig, uint64_t seed, enum rig_page
     char path[64];
     struct error error;
     struct model *model;
-    struct tiny_model tiny = tiny_model_default("llama");
+    struct tiny_model tiny = tiny_model_default(rig->family);
     tiny.seed = seed;
     if (pages == RIG_INPUTS) tiny.kv_head_count = tiny.head_count;
     assert_int_equal(tiny.vocabulary_size, RIG_WIDTH);
@@ -77,9 +77,14 @@ static void set_expected(struct document_rig *rig) {
 }
 
 void document_rig_open(struct document_rig *rig, const struct select_method *method, enum rig_pages pages) {
+    document_rig_open_family(rig, "llama", method, pages);
+}
+
+void document_rig_open_family(struct document_rig *rig, const char *family, const struct select_method *method,
+                              enum rig_pages pages) {
     struct error error;
     struct random random;
-    *rig = (struct document_rig){0};
+    *rig = (struct document_rig){.family = family};
     /* Engines come by the thousand: a sixth of the time would go into clearing huge pages for their slabs. */
     (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     const struct device_options device = {.thread_count = 1, .mask = cpu_default()};

@@ -35,6 +35,7 @@ enum rig_pages {
 
 struct document_rig {
     struct device *device;
+    const char *family;
     struct model *model, *other; /* other: of other weights */
     int32_t tokens[RIG_PROMPTS][RIG_TOKENS];
     struct scratch scratch;
@@ -45,6 +46,9 @@ struct document_rig {
 };
 
 void document_rig_open(struct document_rig *rig, const struct select_method *method, enum rig_pages pages);
+/* Of another family than llama. */
+void document_rig_open_family(struct document_rig *rig, const char *family, const struct select_method *method,
+                              enum rig_pages pages);
 void document_rig_close(struct document_rig *rig);
 size_t rig_prompt_count(enum rig_prompt prompt); /* tokens */
 /* How many of them are reused if all were saved: the last one's logits are needed.  The rows of a chunk in 4 bits are

@@ -143,7 +143,8 @@ static void every_weight_type(void **state) {
     for (size_t m = 0; m < mask_count; m++)
         for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
             if (!is_promised(masks[m], types[t])) continue;
-            struct tiny_model tiny = tiny_model_default(t % 4 == 0 ? "qwen3moe" : "llama");
+            const bool is_mxfp4 = types[t] == TENSOR_MXFP4; /* gpt-oss's type */
+            struct tiny_model tiny = tiny_model_default(is_mxfp4 ? "gpt-oss" : t % 4 == 0 ? "qwen3moe" : "llama");
             tiny.type = types[t];
             tiny.expert_size = 256;
             tiny.hidden_size = 256, tiny.ffn_size = 512, tiny.layer_count = 1;
@@ -175,11 +176,14 @@ static void every_family(void **state) {
 static void reopened_document(void **state) {
     (void)state;
     if ((cpu_default() & CPU_NEON) != 0) skip();
-    struct document_rig rig;
-    document_rig_open(&rig, &select_all, RIG_ROWS);
-    for (size_t p = 0; p < RIG_PROMPTS; p++)
-        assert_memory_equal(rig.expected[p], rig.repeated[p], (1 + RIG_STEPS) * RIG_WIDTH * sizeof(float));
-    document_rig_close(&rig);
+    static const char *const families[] = {"llama", "qwen2moe", "glm4moe", "gpt-oss"};
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        struct document_rig rig;
+        document_rig_open_family(&rig, families[f], &select_all, RIG_ROWS);
+        for (size_t p = 0; p < RIG_PROMPTS; p++)
+            assert_memory_equal(rig.expected[p], rig.repeated[p], (1 + RIG_STEPS) * RIG_WIDTH * sizeof(float));
+        document_rig_close(&rig);
+    }
 }
 
 /* 300 tokens of a real model in 512 at once and one thread, against blocks of 7 with two threads and steps. */

@@ -186,7 +186,7 @@ static void families_match(void **state) {
 
 static uint64_t layer_bytes(const struct layer_weights *layer) {
     const struct weight *weights[] = {&layer->q,    &layer->k,  &layer->v,    &layer->output,
-                                      &layer->gate, &layer->up, &layer->down, &layer->router};
+                                      &layer->gate, &layer->up, &layer->down, &layer->mixture.router};
     uint64_t bytes = 0;
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++)
         bytes += weights[i]->matrix.rows * weights[i]->matrix.row_bytes;

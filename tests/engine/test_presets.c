@@ -166,8 +166,26 @@ static void on_disk(void **state) {
     assert_true(on_disk >= 5 && in_4_bits > 0);
 }
 
+/* Windows, experts and sinks: lists of everything are full attention, from the disk too. */
+static void other_families(void **state) {
+    (void)state;
+    static const char *const families[] = {"glm4moe", "gpt-oss"}, *const presets[] = {"leoam", "hata", "clo", "kvpr"};
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        struct rig rig = {.full = NULL};
+        decode_rig_open(&rig.base, "families", families[f], NULL, PROMPT + STEPS, 12);
+        rig.full = run(&rig, "full", NULL, NULL, IN_RAM);
+        for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
+            expect_same(&rig, presets[p], families[f], run(&rig, presets[p], NULL, "100%", IN_RAM), rig.full);
+            expect_same(&rig, presets[p], families[f], run(&rig, presets[p], "codec=f16", "100%", BUDGET_MIN),
+                        rig.full);
+        }
+        free(rig.full);
+        decode_rig_close(&rig.base);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(others_are_known_as_the_labs), cmocka_unit_test(in_ram),
-                                       cmocka_unit_test(on_disk)};
+                                       cmocka_unit_test(on_disk), cmocka_unit_test(other_families)};
     return cmocka_run_group_tests(tests, rig_open, rig_close);
 }

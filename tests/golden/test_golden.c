@@ -227,7 +227,7 @@ int main(void) {
         "llama-gqa-tied", "llama-mha-untied", "llama-linear", "llama-yarn",  "llama3-factors",
         "mistral-window", "qwen2-bias",       "qwen2-yarn",   "qwen3-norms", "opt",
         "qwen3moe",       "smollm3",          "seed-oss",      "mistral3",    "qwen2moe",
-        "glm4moe"};
+        "glm4moe",        "gpt-oss"};
     enum { CASES = sizeof names / sizeof names[0] };
     static struct golden_case cases[2][CASES];
     struct CMUnitTest tests[CASES];

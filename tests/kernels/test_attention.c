@@ -395,6 +395,7 @@ struct prefill_case {
     uint64_t window;
     float softcap;
     double spread;
+    const float *sinks; /* [group]; NULL: none */
 };
 
 static void prefill_run(const struct attention_kernels *kernels, const struct rows *rows,
@@ -414,6 +415,7 @@ static void prefill_run(const struct attention_kernels *kernels, const struct ro
         .group = c->group,
         .scale = 1.0f / sqrtf((float)c->dimension),
         .softcap = c->softcap,
+        .sinks = c->sinks,
         .out = out,
         .out_stride = out_stride,
         .scratch = scratch.data,
@@ -440,6 +442,12 @@ static void decode_is_equal(const struct level *level, const struct rows *rows, 
         if (from != begin)
             kernels->merge(group, dimension, merged.m, merged.s, merged.o, dimension, next.m, next.s, next.o,
                            dimension);
+    }
+    if (c->sinks != NULL) {
+        static const float nothing[DIMENSION_MAX];
+        float ones[HEADS_MAX];
+        for (size_t i = 0; i < group; i++) ones[i] = 1;
+        kernels->merge(group, dimension, merged.m, merged.s, merged.o, dimension, c->sinks, ones, nothing, 0);
     }
     kernels->finish(group, dimension, merged.s, merged.o, dimension, out, dimension);
     for (size_t i = 0; i < group * dimension; i++)
@@ -484,6 +492,10 @@ static void prefill_check(const struct level *levels, size_t level_count, const 
                 expect(&rows, first, position + 1, (float *)q.data + n * q_stride + head * c->dimension,
                        scale, c->softcap, level->rounding, &want);
                 double r = 2 * (relative(&want, position + 1 - first) + level->rounding);
+                if (c->sinks != NULL) { /* by its distance exp is off further */
+                    want.s += exp((double)c->sinks[head] - want.m);
+                    r += fabs((double)c->sinks[head] - want.m) * eps;
+                }
                 const float *got = (float *)out.data + n * out_stride + head * c->dimension;
                 for (size_t d = 0; d < c->dimension; d++)
                     check_near(
@@ -515,6 +527,8 @@ static void prefill_matches(void **state) {
         uint64_t window;
     } shapes[] = {{0, 1, 0},   {0, 5, 0},   {63, 3, 0},   {100, 17, 0},  {300, 2, 0},
                   {0, 70, 20}, {150, 9, 1}, {200, 5, 64}, {130, 17, 100}};
+    float sinks[16]; /* some are larger than any score */
+    for (size_t i = 0; i < 16; i++) sinks[i] = (float)(3 * random_normal(&random) + (i % 5 == 4 ? 30 : 0));
     for (size_t d = 0; d < 7; d++)
         for (size_t g = 0; g < 7; g++)
             for (size_t n = 0; n < sizeof shapes / sizeof shapes[0]; n++) {
@@ -527,7 +541,8 @@ static void prefill_matches(void **state) {
                                          shapes[n].queries,
                                          shapes[n].window,
                                          n % 4 == 1 ? 30.0f : 0.0f,
-                                         1.0};
+                                         1.0,
+                                         n % 3 == 1 ? sinks : NULL};
                 prefill_check(levels, level_count, &c, &random);
                 if (dimensions[d] % KV_SCALE_GROUP != 0) continue;
                 c.k_type = c.v_type = KV_Q8;
@@ -542,10 +557,11 @@ static void prefill_matches_long(void **state) {
     size_t level_count = levels_init(levels);
     struct random random;
     random_init(&random, test_seed(16));
+    static const float sinks[8] = {-2, 0, 1, 3, -20, 2, 40, 5};
     struct prefill_case cases[] = {
-        {KV_F16, KV_F16, 64, 1, 0, 400, 0, 0, 1.0},    {KV_F16, KV_F16, 64, 4, 777, 70, 0, 0, 1.0},
-        {KV_Q8, KV_Q8, 128, 3, 500, 100, 130, 0, 1.0}, {KV_F16, KV_F16, 128, 2, 400, 40, 0, 0, 30.0},
-        {KV_F16, KV_Q8, 96, 16, 1000, 14, 0, 0, 1.0},
+        {KV_F16, KV_F16, 64, 1, 0, 400, 0, 0, 1.0, NULL},    {KV_F16, KV_F16, 64, 4, 777, 70, 0, 0, 1.0, NULL},
+        {KV_Q8, KV_Q8, 128, 3, 500, 100, 130, 0, 1.0, NULL}, {KV_F16, KV_F16, 128, 2, 400, 40, 0, 0, 30.0, NULL},
+        {KV_F16, KV_Q8, 96, 16, 1000, 14, 0, 0, 1.0, NULL},  {KV_F16, KV_F16, 64, 8, 1000, 40, 0, 0, 1.0, sinks},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         prefill_check(levels, level_count, &cases[i], &random);
@@ -597,7 +613,7 @@ static void prefill_tail_counts(void **state) {
     static float q[QUERIES * WIDTH], out[QUERIES * WIDTH];
     for (size_t i = 0; i < sizeof belows / sizeof belows[0]; i++) {
         if (!test_takes_next()) continue;
-        struct prefill_case c = {KV_F16, KV_F16, 64, GROUP, 1480, QUERIES, 0, 0, 1.0};
+        struct prefill_case c = {KV_F16, KV_F16, 64, GROUP, 1480, QUERIES, 0, 0, 1.0, NULL};
         struct rows rows;
         tail_create(&rows, &random, c.position_first + QUERIES, belows[i]);
         memset(q, 0, sizeof q);

@@ -74,8 +74,9 @@ static void rotate(const struct model *model, size_t rope, size_t position, doub
     }
 }
 
-static void attend_head(const struct plain *p, const struct layer_config *layer, size_t t, size_t head) {
+static void attend_head(const struct plain *p, size_t index, size_t t, size_t head) {
     const struct model_config *config = &p->model->config;
+    const struct layer_config *layer = &config->layers[index];
     size_t dimension = layer->kv.k_dimension, kv = head / (config->head_count / layer->kv.kv_head_count);
     size_t q_size = config->head_count * dimension, kv_size = layer->kv.kv_head_count * dimension;
     size_t first = layer->attention == ATTENTION_SLIDING && t + 1 > layer->window ? t + 1 - layer->window : 0;
@@ -88,6 +89,9 @@ static void attend_head(const struct plain *p, const struct layer_config *layer,
         score[s] *= (double)layer->scale;
         maximum = fmax(maximum, score[s]);
     }
+    const float *sinks = floats(p->model->layers[index].sinks);
+    if (sinks != NULL) maximum = fmax(maximum, (double)sinks[head]);
+    if (sinks != NULL) sum = exp((double)sinks[head] - maximum);
     memset(out, 0, dimension * sizeof *out);
     for (size_t s = first; s <= t; s++) sum += exp(score[s] - maximum);
     for (size_t s = first; s <= t; s++)
@@ -129,7 +133,7 @@ static void attention(const struct plain *p, size_t index) {
                 norm(k + i * dimension, w->k_norm, none, epsilon, dimension, k + i * dimension);
             rotate(p->model, layer->rope, t, k + i * dimension);
         }
-        for (size_t i = 0; i < config->head_count; i++) attend_head(p, &config->layers[index], t, i);
+        for (size_t i = 0; i < config->head_count; i++) attend_head(p, index, t, i);
         for (size_t i = 0; i < q_size && config->has_gates; i++)
             p->out[t * q_size + i] /= (1 + exp(-gated[(i / dimension * 2 + 1) * dimension + i % dimension]));
         multiply(&w->output, w->output_bias, p->out + t * q_size, p->x + t * hidden, true);
@@ -233,17 +237,43 @@ static struct weight expert_of(const struct weight *stack, size_t expert_count, 
     return weight;
 }
 
-/* x += factor * down(silu(gate(h)) * up(h)) */
-static void gated(const struct weight *gate, const struct weight *up, const struct weight *down,
-                  const double *h, double factor, double *x) {
-    const size_t size = gate->matrix.rows;
-    double *g = calloc(size, sizeof *g), *u = calloc(size, sizeof *u);
-    multiply(gate, none, h, g, false);
-    multiply(up, none, h, u, false);
-    for (size_t i = 0; i < size; i++) u[i] *= g[i] / (1 + exp(-g[i])) * factor;
-    multiply(down, none, u, x, true);
-    free(g);
-    free(u);
+/* A gated feed-forward: of all rows, or of an expert. */
+struct gated {
+    struct weight gate, up, down;
+    struct span gate_bias, up_bias, down_bias;
+    enum activation_kind activation;
+};
+
+static double activate(enum activation_kind kind, double gate, double up) {
+    if (kind == ACTIVATION_SILU_MULTIPLY) return gate / (1 + exp(-gate)) * up;
+    gate = fmin(gate, 7);
+    return gate / (1 + exp(-1.702 * gate)) * (fmax(-7, fmin(up, 7)) + 1);
+}
+
+/* x += factor * down(activated(gate(h), up(h))) */
+static void add_gated(const struct gated *w, const double *h, double factor, double *x) {
+    const size_t size = w->gate.matrix.rows, hidden = w->down.matrix.rows;
+    double *gate = calloc(size, sizeof *gate), *up = calloc(size, sizeof *up),
+           *down = calloc(hidden, sizeof *down);
+    multiply(&w->gate, w->gate_bias, h, gate, false);
+    multiply(&w->up, w->up_bias, h, up, false);
+    for (size_t i = 0; i < size; i++) up[i] = activate(w->activation, gate[i], up[i]);
+    multiply(&w->down, w->down_bias, up, down, false);
+    for (size_t i = 0; i < hidden; i++) x[i] += factor * down[i];
+    free(gate);
+    free(up);
+    free(down);
+}
+
+static struct gated expert_gated(const struct model_config *model, const struct layer_weights *w, size_t expert) {
+    const struct experts_config *config = &model->experts;
+    return (struct gated){.gate = expert_of(&w->gate, config->count, expert),
+                          .up = expert_of(&w->up, config->count, expert),
+                          .down = expert_of(&w->down, config->count, expert),
+                          .gate_bias = span_floats(w->mixture.gate_bias, expert * config->size),
+                          .up_bias = span_floats(w->up_bias, expert * config->size),
+                          .down_bias = span_floats(w->down_bias, expert * model->hidden_size),
+                          .activation = config->activation};
 }
 
 /* Experts of other than the best groups cannot be picked.  A group is worth its two best. */
@@ -287,8 +317,8 @@ static void experts(const struct plain *p, size_t index) {
         double *x = p->x + t * model->hidden_size, *h = p->h + t * model->hidden_size, sum = 0;
         size_t picks[64];
         norm(x, w->ffn_norm, w->ffn_norm_bias, (double)model->norm_epsilon, model->hidden_size, h);
-        multiply(&w->router, none, h, score, false);
-        judge(config, floats(w->choice_bias), score, worth, choice);
+        multiply(&w->mixture.router, w->mixture.router_bias, h, score, false);
+        judge(config, floats(w->mixture.choice_bias), score, worth, choice);
         for (size_t j = 0; j < config->used; j++) {
             picks[j] = 0;
             for (size_t e = 1; e < config->count; e++)
@@ -296,18 +326,17 @@ static void experts(const struct plain *p, size_t index) {
             sum += worth[picks[j]];
             choice[picks[j]] = -INFINITY;
         }
-        if (!config->normalises) sum = 1;
+        if (!config->normalises && config->router != ROUTER_SOFTMAX_OF_CHOSEN) sum = 1;
         for (size_t j = 0; j < config->used; j++) {
-            const struct weight g = expert_of(&w->gate, config->count, picks[j]),
-                                u = expert_of(&w->up, config->count, picks[j]),
-                                d = expert_of(&w->down, config->count, picks[j]);
-            gated(&g, &u, &d, h, worth[picks[j]] / sum * (double)config->scale, x);
+            const struct gated expert = expert_gated(model, w, picks[j]);
+            add_gated(&expert, h, worth[picks[j]] / sum * (double)config->scale, x);
         }
+        const struct shared_weights *shared = &w->mixture.shared;
         double factor = 0;
-        if (config->shared == SHARED_EXPERT_GATED) multiply(&w->shared.router, none, h, &factor, false);
+        if (config->shared == SHARED_EXPERT_GATED) multiply(&shared->router, none, h, &factor, false);
         factor = config->shared == SHARED_EXPERT_GATED ? 1 / (1 + exp(-factor)) : 1;
         if (config->shared != SHARED_EXPERT_NONE)
-            gated(&w->shared.gate, &w->shared.up, &w->shared.down, h, factor, x);
+            add_gated(&(struct gated){.gate = shared->gate, .up = shared->up, .down = shared->down}, h, factor, x);
     }
 }
 

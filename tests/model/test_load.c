@@ -124,8 +124,8 @@ static const struct bad bad_files[] = {
     {"llama", {.extra = "token_embd.scale"}, "token_embd.scale: not part of"},
     {"falcon",
      {0},
-     "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, qwen2moe, glm4moe, smollm3, "
-     "seed_oss, mistral3, lfm2, qwen35, opt"},
+     "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, qwen2moe, glm4moe, gpt-oss, "
+     "smollm3, seed_oss, mistral3, lfm2, qwen35, opt"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},
@@ -168,6 +168,15 @@ static const struct bad bad_files[] = {
      {.reshape = "blk.1.ffn_down_exps.weight"},
      "blk.1.ffn_down_exps.weight: shape: found [32, 65, 6], expected [32, 64, 6]"},
     {"qwen3moe", {.extra = "blk.0.ffn_up.weight"}, "blk.0.ffn_up.weight: not part of"},
+    {"gpt-oss", {.omit = "blk.1.attn_sinks.weight"}, "blk.1.attn_sinks.weight: missing"},
+    {"gpt-oss", {.reshape = "blk.1.attn_sinks.weight"}, "blk.1.attn_sinks.weight: shape: found [5], expected [4]"},
+    {"gpt-oss", {.omit = "blk.0.attn_output.bias"}, "blk.0.attn_output.bias: missing"},
+    {"gpt-oss", {.omit = "blk.0.ffn_gate_inp.bias"}, "blk.0.ffn_gate_inp.bias: missing"},
+    {"gpt-oss",
+     {.reshape = "blk.0.ffn_down_exps.bias"},
+     "blk.0.ffn_down_exps.bias: shape: found [65, 6], expected [64, 6]"},
+    {"gpt-oss", {.omit = "blk.0.ffn_down_exps.bias"}, "missing, family gpt-oss needs it with shape [64, 6]"},
+    {"gpt-oss", {.omit = "attention.sliding_window"}, "gpt-oss.attention.sliding_window"},
     {"qwen2moe", {.omit = "blk.1.ffn_gate_inp_shexp.weight"}, "blk.1.ffn_gate_inp_shexp.weight: missing"},
     {"qwen2moe",
      {.reshape = "blk.0.ffn_gate_inp_shexp.weight"},
@@ -302,6 +311,12 @@ static void test_experts(void **state) {
     assert_int_equal(model->layers[1].down.matrix.rows, 6 * 64);
     model_destroy(model);
     unlink(path);
+    const struct tiny_model oss = tiny_model_default("gpt-oss");
+    device->lacks_sinks = true;
+    enum status lacks = load(&oss, &error);
+    device->lacks_sinks = false;
+    assert_int_equal(lacks, STATUS_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "the device cpu has no attention with sinks (family gpt-oss)"));
 }
 
 /* Layers that predict tokens beyond the next one are no layers, and only those are left out. */

@@ -32,7 +32,7 @@ struct writer {
 };
 
 const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3",   "opt",
-                                                  "qwen3moe", "qwen2moe", "glm4moe", "smollm3",
+                                                  "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3",
                                                   "seed_oss", "mistral3"};
 
 const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35"};
@@ -63,7 +63,8 @@ struct tiny_model tiny_model_default(const char *family) {
     if (strcmp(family, "qwen35") == 0) return tiny_model_qwen35();
     const bool mistral3 = strcmp(family, "mistral3") == 0;
     const bool glm = strcmp(family, "glm4moe") == 0, qwen2 = strcmp(family, "qwen2moe") == 0;
-    bool opt = strcmp(family, "opt") == 0, experts = glm || qwen2 || strcmp(family, "qwen3moe") == 0;
+    const bool oss = strcmp(family, "gpt-oss") == 0, has_yarn = mistral3 || oss;
+    bool opt = strcmp(family, "opt") == 0, experts = glm || qwen2 || oss || strcmp(family, "qwen3moe") == 0;
     return (struct tiny_model){.family = family,
                                .layer_count = strcmp(family, "smollm3") == 0 ? 4 : 2, /* the last one: no rotation */
                                .hidden_size = 64,
@@ -76,9 +77,10 @@ struct tiny_model tiny_model_default(const char *family) {
                                .expert_size = experts ? 32 : 0,
                                .shared_size = glm ? 32 : qwen2 ? 48 : 0,
                                .dense_layers = glm ? 1 : 0,
-                               .scaling = mistral3 ? "yarn" : NULL,
-                               .factor = mistral3 ? 4 : 0,
-                               .original_context = mistral3 ? 24 : 0,
+                               .window = oss ? 40 : 0,
+                               .scaling = has_yarn ? "yarn" : NULL,
+                               .factor = has_yarn ? 4 : 0,
+                               .original_context = has_yarn ? 24 : 0,
                                .vocabulary_size = 80,
                                .tied = true,
                                .type = TENSOR_F32,
@@ -228,8 +230,23 @@ static void add_stack(struct writer *w, const char *name, size_t rows, size_t co
     if (is(t->reshape, name)) rows += 1;
     d->type = t->type, d->rows = rows * t->expert_count, d->columns = columns;
     d->deviation = t->adds_nothing ? 0 : 1.0F / sqrtf((float)columns);
+    if (is(t->family, "gpt-oss") && strstr(name, "down") != NULL) d->deviation *= 0.1F; /* of large inputs */
     uint64_t dimensions[3] = {columns, rows, t->expert_count};
     assert_ok(gguf_writer_declare_tensor(w->gguf, name, d->type, 3, dimensions, &w->error), w->error);
+}
+/* Of experts: [count, experts]. */
+static void add_biases(struct writer *w, const char *name, size_t count) {
+    const struct tiny_model *t = w->tiny;
+    if (is(t->omit, name)) return;
+    assert_true(w->tensor_count < TENSORS_MAX);
+    struct declared *d = &w->tensors[w->tensor_count++];
+    snprintf(d->name, sizeof d->name, "%s", name);
+    if (is(t->reshape, name)) count += 1;
+    d->type = t->vector_type, d->rows = t->expert_count, d->columns = count;
+    d->deviation = strstr(name, "down") != NULL ? 0.3F : 3; /* some gates are clamped */
+    if (t->adds_nothing) d->deviation = 0;
+    uint64_t dimensions[2] = {count, t->expert_count};
+    assert_ok(gguf_writer_declare_tensor(w->gguf, name, d->type, 2, dimensions, &w->error), w->error);
 }
 static void add_norm(struct writer *w, const char *name, size_t count) { add(w, name, 0, count, 1, 0.2F); }
 static void add_bias(struct writer *w, const char *name, size_t count) { add(w, name, 0, count, 0, 0.3F); }
@@ -237,8 +254,9 @@ static void add_bias(struct writer *w, const char *name, size_t count) { add(w, 
 static void add_layer(struct writer *w, size_t layer) {
     const struct tiny_model *t = w->tiny;
     bool opt = is(t->family, "opt"), seed_oss = is(t->family, "seed_oss");
-    const bool glm = is(t->family, "glm4moe"), qwen35 = strncmp(t->family, "qwen35", 6) == 0;
-    const bool biased = opt || seed_oss || glm || strncmp(t->family, "qwen2", 5) == 0;
+    const bool glm = is(t->family, "glm4moe"), oss = is(t->family, "gpt-oss");
+    const bool qwen35 = strncmp(t->family, "qwen35", 6) == 0;
+    const bool biased = opt || seed_oss || glm || oss || strncmp(t->family, "qwen2", 5) == 0;
     const int32_t own = t->kv_heads != NULL ? t->kv_heads[layer] : (int32_t)t->kv_head_count;
     const size_t kv_heads = own > 0 ? (size_t)own : 1; /* a number that is refused */
     const bool slides = t->slides != NULL && t->slides[layer] != 0,
@@ -271,8 +289,8 @@ static void add_layer(struct writer *w, size_t layer) {
         if (stores) add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
         add_output(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
     }
-    add_norm(w, seed_oss || glm || qwen35 ? LAYER("post_attention_norm.weight") : LAYER("ffn_norm.weight"),
-             t->hidden_size);
+    const bool is_named_so = seed_oss || glm || oss || qwen35;
+    add_norm(w, is_named_so ? LAYER("post_attention_norm.weight") : LAYER("ffn_norm.weight"), t->hidden_size);
     if (t->expert_count > 0 && layer >= t->dense_layers) {
         add(w, LAYER("ffn_gate_inp.weight"), t->expert_count, t->hidden_size, 0,
             4.0F / sqrtf((float)t->hidden_size));
@@ -280,6 +298,12 @@ static void add_layer(struct writer *w, size_t layer) {
         add_stack(w, LAYER("ffn_up_exps.weight"), t->expert_size, t->hidden_size);
         add_stack(w, LAYER("ffn_down_exps.weight"), t->hidden_size, t->expert_size);
         if (glm) add_bias(w, LAYER("exp_probs_b.bias"), t->expert_count);
+        if (oss) {
+            add_bias(w, LAYER("ffn_gate_inp.bias"), t->expert_count);
+            add_biases(w, LAYER("ffn_gate_exps.bias"), t->expert_size);
+            add_biases(w, LAYER("ffn_up_exps.bias"), t->expert_size);
+            add_biases(w, LAYER("ffn_down_exps.bias"), t->hidden_size);
+        }
         if (t->shared_size > 0) {
             add_matrix(w, LAYER("ffn_gate_shexp.weight"), t->shared_size, t->hidden_size);
             add_matrix(w, LAYER("ffn_up_shexp.weight"), t->shared_size, t->hidden_size);
@@ -295,6 +319,10 @@ static void add_layer(struct writer *w, size_t layer) {
         add_bias(w, LAYER("attn_q.bias"), q_size);
         if (stores) add_bias(w, LAYER("attn_k.bias"), kv_size);
         if (stores) add_bias(w, LAYER("attn_v.bias"), kv_size);
+    }
+    if (oss) {
+        add(w, LAYER("attn_output.bias"), 0, t->hidden_size, 0, t->adds_nothing ? 0 : 0.3F);
+        add(w, LAYER("attn_sinks.weight"), 0, t->head_count, 1, 1);
     }
     if (opt) {
         add_bias(w, LAYER("attn_norm.bias"), t->hidden_size);

@@ -74,6 +74,11 @@ CASES = {
                     topk_group=2, num_experts_per_tok=3, n_shared_experts=2, moe_intermediate_size=16,
                     first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=1.5, num_mtp_layers=0,
                     rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
+    "gpt-oss": dict(BASE, model_type="gpt_oss", architectures=["GptOssForCausalLM"], attention_bias=True,
+                    tie_word_embeddings=False, sliding_window=20, num_local_experts=8, num_experts_per_tok=3,
+                    intermediate_size=32, moe_intermediate_size=32,
+                    rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0,
+                                     "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 16}),
 }
 
 
@@ -103,6 +108,12 @@ def randomise(model, generator):
             value = 0.2 * noise  # biases
         elif "embed" in name:
             value = 0.5 * noise
+        elif name.endswith("sinks"):
+            value = noise
+        elif "experts." in name and model.config.model_type == "gpt_oss":  # [experts][in][out], and [experts][out]
+            down = "down_proj" in name  # biases are such that some gates are clamped
+            value = ((0.2 if down else 3) * noise if parameter.dim() == 2 else
+                     (0.1 if down else 1) * noise / parameter.shape[-2] ** 0.5)
         else:  # q and k larger, so that softmax has a clear favourite
             value = noise * (favour if ".q_proj" in name or ".k_proj" in name else 1.0) / parameter.shape[-1] ** 0.5
         parameter.data = value.to(torch.bfloat16).float()
@@ -121,9 +132,10 @@ GGUF = {
     "qwen3_moe": dict(name="qwen3moe"),
     "smollm3": dict(name="smollm3", permutes=True),
     "ministral3": dict(name="mistral3", permutes=True),
-    "seed_oss": dict(name="seed_oss", ffn_norm="post_attention_norm"),
+    "seed_oss": dict(name="seed_oss", norm="post_attention_norm"),
     "qwen2_moe": dict(name="qwen2moe"),
-    "glm4_moe": dict(name="glm4moe", ffn_norm="post_attention_norm"),
+    "glm4_moe": dict(name="glm4moe", norm="post_attention_norm"),
+    "gpt_oss": dict(name="gpt-oss", norm="post_attention_norm", ffn_gate_inp="mlp.router"),
 }
 TENSORS = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
            "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
@@ -158,9 +170,15 @@ def write_gguf(model, config, path):
         writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     if "num_experts_per_tok" in config:
-        writer.add_expert_count(config.get("num_experts", config.get("n_routed_experts")))
+        writer.add_expert_count(next(config[key] for key in ("num_experts", "n_routed_experts", "num_local_experts")
+                                     if key in config))
         writer.add_expert_used_count(config["num_experts_per_tok"])
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     if "n_routed_experts" in config:
@@ -175,7 +193,7 @@ def write_gguf(model, config, path):
 
     def add(name, value):
         value = value.detach().float().contiguous().numpy()
-        if value.ndim == 1 or "ffn_gate_inp" in name:
+        if value.ndim == 1 or "ffn_gate_inp" in name or name.endswith("bias"):
             return writer.add_tensor(name, value)
         bits = (value.view(numpy.uint32) >> 16).astype(numpy.uint16)  # exact: see randomise
         writer.add_tensor(name, bits.view(numpy.uint8).reshape(*value.shape[:-1], -1),
@@ -193,12 +211,12 @@ def write_gguf(model, config, path):
         ours, theirs = f"blk.{layer}.", f"model.layers.{layer}."
         for name, source in TENSORS.items():
             for kind in ("weight", "bias"):
-                value = state.get(f"{theirs}{source}.{kind}")
+                value = state.get(f"{theirs}{family.get(name, source)}.{kind}")
                 if value is None:
                     continue
                 if family.get("permutes") and name in ("attn_q", "attn_k"):
                     value = permuted(value, config["num_attention_heads" if name == "attn_q" else "num_key_value_heads"])
-                add(f"{ours}{family.get('ffn_norm', name) if name == 'ffn_norm' else name}.{kind}", value)
+                add(f"{ours}{family.get('norm', name) if name == 'ffn_norm' else name}.{kind}", value)
         for name in ("gate", "up", "down"):
             for shared in ("shared_expert", "shared_experts"):
                 value = state.get(f"{theirs}mlp.{shared}.{name}_proj.weight")
@@ -211,6 +229,15 @@ def write_gguf(model, config, path):
         if both is None:
             continue
         size = config["moe_intermediate_size"]
+        if config["model_type"] == "gpt_oss":  # [experts][hidden][gate and up in turn]
+            add(ours + "attn_sinks.weight", state[theirs + "self_attn.sinks"])
+            bias = state[theirs + "mlp.experts.gate_up_proj_bias"]
+            for name, first in (("gate", 0), ("up", 1)):
+                add(f"{ours}ffn_{name}_exps.weight", both[:, :, first::2].transpose(1, 2))
+                add(f"{ours}ffn_{name}_exps.bias", bias[:, first::2])
+            add(ours + "ffn_down_exps.weight", state[theirs + "mlp.experts.down_proj"].transpose(1, 2))
+            add(ours + "ffn_down_exps.bias", state[theirs + "mlp.experts.down_proj_bias"])
+            continue
         add(ours + "ffn_gate_exps.weight", both[:, :size])
         add(ours + "ffn_up_exps.weight", both[:, size:])
         add(ours + "ffn_down_exps.weight", state[theirs + "mlp.experts.down_proj"])
@@ -220,12 +247,18 @@ def write_gguf(model, config, path):
     writer.close()
 
 
+def router_of(mlp):
+    """None: not a mixture of experts."""
+    return getattr(mlp, "gate", getattr(mlp, "router", None))
+
+
 def choices(mixture, x, config):
     """What the router chooses experts by, and how near the first that it does not pick comes to the last that it picks."""
-    scores = x @ mixture.gate.weight.T
-    if not hasattr(mixture.gate, "e_score_correction_bias"):
+    router = router_of(mixture)
+    scores = x @ router.weight.T + (router.bias if "bias" in dict(router.named_parameters()) else 0)
+    if not hasattr(router, "e_score_correction_bias"):
         return scores, gap(scores, config["num_experts_per_tok"])
-    scores = scores.sigmoid() + mixture.gate.e_score_correction_bias
+    scores = scores.sigmoid() + router.e_score_correction_bias
     groups = scores.view(TOKENS, config["n_group"], -1)
     worth = groups.topk(2, dim=-1).values.sum(dim=-1)
     kept = torch.zeros_like(worth).scatter_(1, worth.topk(config["topk_group"], dim=-1).indices, 1)
@@ -235,8 +268,11 @@ def choices(mixture, x, config):
 
 
 def gap(scores, used):
+    """Between the last that is picked and the first that is not; among those that are picked, of which only the order
+    changes, a tenth of it will do."""
     best = scores.sort(dim=-1, descending=True).values
-    return float((best[:, used - 1] - best[:, used]).min())
+    apart = best[:, :used] - best[:, 1:used + 1]
+    return float(torch.cat([10 * apart[:, :-1], apart[:, -1:]], dim=-1).min())
 
 
 def make_file(folder, config, seed):
@@ -253,7 +289,7 @@ def make_file(folder, config, seed):
         ids = torch.randint(2, config["vocab_size"], (1, TOKENS), generator=generator)
         ids[0, 0] = 0
         hidden, inputs = [], []
-        mixtures = [layer.mlp for layer in layers_of(model) if hasattr(layer.mlp, "gate")]
+        mixtures = [layer.mlp for layer in layers_of(model) if router_of(layer.mlp) is not None]
         for layer in layers_of(model):
             layer.register_forward_hook(lambda module, given, output: hidden.append(
                 (output[0] if isinstance(output, tuple) else output).reshape(TOKENS, -1)))
@@ -264,7 +300,7 @@ def make_file(folder, config, seed):
             judged = [choices(mixture, x, config) for x, mixture in zip(inputs, mixtures)]
         near = min([NEAR] + [least for scores, least in judged])
         for (scores, least), mixture, x in zip(judged, mixtures, inputs):  # transformers' own picks are these
-            theirs = mixture.gate(x)[2].sort(dim=-1).values
+            theirs = router_of(mixture)(x)[2].sort(dim=-1).values
             assert torch.equal(theirs, scores.topk(theirs.shape[1], dim=-1).indices.sort(dim=-1).values)
         seed += 1000
     write_gguf(model, config, os.path.join(folder, "model.gguf"))

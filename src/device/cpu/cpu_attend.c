@@ -120,6 +120,18 @@ static void sort_blocks(struct prefill_block *blocks, size_t count) {
         }
 }
 
+void cpu_merge_sinks(const struct attention_kernels *kernels, const float *sinks, size_t group, size_t dimension,
+                     float *partial) {
+    enum { DIMENSION_MAX = 1024 };
+    static const float nothing[DIMENSION_MAX];
+    float ones[GROUP_MAX];
+    ASSERT(group <= GROUP_MAX && dimension <= DIMENSION_MAX);
+    for (size_t i = 0; i < group; i++) ones[i] = 1;
+    if (sinks != NULL) /* all heads have the same output: a stride of 0 */
+        kernels->merge(group, dimension, partial, partial + group, partial + 2 * group, dimension, sinks, ones,
+                       nothing, 0);
+}
+
 /* Merges the ranges of one KV head of one row into its first partial, and writes the output. */
 static void finish_head(const struct attend_run *run, const struct decode_row *row, size_t kv_head) {
     const struct attention_kernels *kernels = &run->device->kernels.attention;
@@ -130,6 +142,8 @@ static void finish_head(const struct attend_run *run, const struct decode_row *r
         kernels->merge(group, dimension, target, target + group, target + 2 * group, dimension, source,
                        source + group, source + 2 * group, dimension);
     }
+    const float *sinks = cpu_floats(run->operation->sinks);
+    cpu_merge_sinks(kernels, sinks != NULL ? sinks + kv_head * group : NULL, group, dimension, target);
     float *out =
         cpu_floats(run->operation->out) + row->row * run->operation->out_stride + kv_head * group * dimension;
     kernels->finish(group, dimension, target + group, target + 2 * group, dimension, out, dimension);
@@ -242,6 +256,7 @@ static void prefill_unit(const struct attend_run *run, size_t unit, uint8_t *thr
         .group = run->group,
         .scale = operation->scale,
         .softcap = operation->softcap,
+        .sinks = span_exists(operation->sinks) ? cpu_floats(operation->sinks) + kv_head * run->group : NULL,
         .out = cpu_floats(operation->out) + row * operation->out_stride +
                kv_head * run->group * layout->v_dimension,
         .out_stride = operation->out_stride,

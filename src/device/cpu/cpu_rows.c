@@ -151,6 +151,11 @@ static void activation_task(void *context, const struct pool_worker *worker) {
                                         cpu_floats(operation->up) + first, count,
                                         cpu_floats(operation->y) + first);
             break;
+        case ACTIVATION_SWIGLU_CLAMPED:
+            run->kernels->swiglu_clamped(cpu_floats(operation->gate) + first,
+                                         cpu_floats(operation->up) + first, count,
+                                         cpu_floats(operation->y) + first);
+            break;
         case ACTIVATION_RELU:
             run->kernels->relu(cpu_floats(operation->gate) + first, count, cpu_floats(operation->y) + first);
             break;

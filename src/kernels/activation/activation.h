@@ -9,6 +9,8 @@
 struct activation_kernels {
     void (*silu_multiply)(const float *gate, const float *up, size_t count,
                           float *y); /* y = silu(gate) * up; y may be gate */
+    /* y = g sigmoid(1.702 g) (u + 1), with g = gate, at most 7, and u = up within +-7; y may be gate */
+    void (*swiglu_clamped)(const float *gate, const float *up, size_t count, float *y);
     void (*relu)(const float *x, size_t count, float *y);
     void (*gelu)(const float *x, size_t count, float *y);                /* tanh form */
     void (*add)(const float *a, const float *b, size_t count, float *y); /* y may be a */

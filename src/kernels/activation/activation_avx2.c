@@ -2,6 +2,7 @@
 
 void activation_avx2_install(struct activation_kernels *kernels) {
     kernels->silu_multiply = silu_multiply;
+    kernels->swiglu_clamped = swiglu_clamped;
     kernels->relu = relu;
     kernels->gelu = gelu;
     kernels->add = add;

@@ -3,6 +3,7 @@
 
 void activation_avx512_install(struct activation_kernels *kernels) {
     kernels->silu_multiply = silu_multiply;
+    kernels->swiglu_clamped = swiglu_clamped;
     kernels->relu = relu;
     kernels->gelu = gelu;
     kernels->add = add;

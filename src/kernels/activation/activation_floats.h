@@ -39,6 +39,23 @@ static void silu_multiply(const float *gate, const float *up, size_t count, floa
                    count - i);
 }
 
+/* The first operands are numbers, so that NaN passes. */
+FLOATS_INLINE floats swiglu_of(floats gate, floats up) {
+    const floats limit = floats_set((float)SWIGLU_LIMIT);
+    floats g = floats_min(limit, gate), u = floats_max(floats_set(-(float)SWIGLU_LIMIT), floats_min(limit, up));
+    return floats_multiply(sigmoid_multiply(g, floats_multiply(g, floats_set(-(float)SWIGLU_SLOPE))),
+                           floats_add(u, floats_set(1)));
+}
+
+static void swiglu_clamped(const float *gate, const float *up, size_t count, float *y) {
+    size_t i = 0;
+    for (; i + FLOATS <= count; i += FLOATS)
+        floats_store(y + i, swiglu_of(floats_load(gate + i), floats_load(up + i)));
+    if (i < count)
+        store_part(y + i, swiglu_of(load_part(gate + i, count - i, 0), load_part(up + i, count - i, 0)),
+                   count - i);
+}
+
 static void relu(const float *x, size_t count, float *y) {
     size_t i = 0;
     for (; i + FLOATS <= count; i += FLOATS)

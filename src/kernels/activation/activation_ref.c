@@ -9,6 +9,16 @@ static void silu_multiply(const float *gate, const float *up, size_t count, floa
     }
 }
 
+static double within(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
+
+static void swiglu_clamped(const float *gate, const float *up, size_t count, float *y) {
+    for (size_t i = 0; i < count; i++) {
+        double g = within((double)gate[i], -INFINITY, SWIGLU_LIMIT);
+        double u = within((double)up[i], -SWIGLU_LIMIT, SWIGLU_LIMIT);
+        y[i] = (float)(g / (1.0 + exp(-SWIGLU_SLOPE * g)) * (u + 1.0));
+    }
+}
+
 static void relu(const float *x, size_t count, float *y) {
     for (size_t i = 0; i < count; i++) y[i] = x[i] < 0 ? 0.0f : x[i]; /* NaN stays */
 }
@@ -38,6 +48,10 @@ static double softmax(const float *x, size_t count, float *y) {
 }
 
 void activation_ref_install(struct activation_kernels *kernels) {
-    *kernels = (struct activation_kernels){
-        .silu_multiply = silu_multiply, .relu = relu, .gelu = gelu, .add = add, .softmax = softmax};
+    *kernels = (struct activation_kernels){.silu_multiply = silu_multiply,
+                                           .swiglu_clamped = swiglu_clamped,
+                                           .relu = relu,
+                                           .gelu = gelu,
+                                           .add = add,
+                                           .softmax = softmax};
 }

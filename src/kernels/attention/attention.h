@@ -91,6 +91,8 @@ struct attention_prefill_args {
     size_t q_stride; /* floats between queries */
     size_t group;
     float scale, softcap;
+    /* [group]: each head's sink, one more partial, merged last: m the sink, s 1, o 0; NULL: none */
+    const float *sinks;
     float *out; /* query i, head g: out + i * out_stride + g * v_dimension */
     size_t out_stride;
     void *scratch; /* prefill_scratch_bytes(group, layout), this thread's own */

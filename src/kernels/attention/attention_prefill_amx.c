@@ -292,7 +292,10 @@ static void block_run(const struct amx_block *block) {
     const struct attention_prefill_args *args = block->args;
     queries_pack(block);
     memset(block->o, 0, block->row_tiles * block->v_tiles * LANES * LANES * sizeof *block->o);
-    for (size_t row = 0; row < block->row_tiles * LANES; row++) block->m[row] = -INFINITY, block->s[row] = 0;
+    for (size_t row = 0; row < block->row_tiles * LANES; row++) { /* a sink, if there is one, comes first */
+        block->m[row] = args->sinks != NULL ? args->sinks[row % args->group] : -INFINITY;
+        block->s[row] = args->sinks != NULL ? 1 : 0;
+    }
     uint64_t position = args->position_first + block->query_begin, end = position + block->query_count;
     uint64_t begin = prefill_row_begin(position, args->window);
     for (uint64_t first = begin / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS; first < end; first += STEP_TOKENS) {

@@ -1,5 +1,6 @@
 /* The definition of attention: sums in double, one row after the other. */
 #include <math.h>
+#include <string.h>
 #include <stdbool.h>
 
 #include "kernels/attention/attention_internal.h"
@@ -183,10 +184,13 @@ static void finish(size_t heads, size_t dimension, const float *s, const float *
 }
 
 /* One query of one head over its ranges. */
-static void prefill_head(const struct attention_prefill_args *args, uint64_t position, const float *q,
-                         struct row_sum *sum, float *merged, float *part, float *out) {
+static void prefill_head(const struct attention_prefill_args *args, size_t query, size_t head,
+                         struct row_sum *sum, float *merged, float *part) {
     const struct kv_layout *layout = args->layout;
     const size_t dimension = layout->v_dimension;
+    const uint64_t position = args->position_first + query;
+    const float *q = args->q + query * args->q_stride + head * layout->k_dimension, one = 1;
+    float *out = args->out + query * args->out_stride + head * dimension;
     const uint64_t begin = prefill_row_begin(position, args->window), end = position + 1;
     const uint64_t rows = attention_range_rows(end - begin);
     float m = -INFINITY, s = 0;
@@ -203,6 +207,10 @@ static void prefill_head(const struct attention_prefill_args *args, uint64_t pos
         }
         from = to;
     }
+    if (args->sinks != NULL) {
+        memset(part, 0, dimension * sizeof *part);
+        merge(1, dimension, &m, &s, merged, dimension, &args->sinks[head], &one, part, dimension);
+    }
     finish(1, dimension, &s, merged, dimension, out, dimension);
 }
 
@@ -212,9 +220,7 @@ static void prefill(const struct attention_prefill_args *args) {
     float *merged = sum.v + layout->v_dimension, *part = merged + layout->v_dimension;
     for (size_t i = 0; i < args->query_count; i++)
         for (size_t head = 0; head < args->group; head++)
-            prefill_head(args, args->position_first + i,
-                         args->q + i * args->q_stride + head * layout->k_dimension, &sum, merged, part,
-                         args->out + i * args->out_stride + head * layout->v_dimension);
+            prefill_head(args, i, head, &sum, merged, part);
 }
 
 void attention_ref_install(struct attention_kernels *kernels) {

@@ -396,8 +396,27 @@ static void range_finish(struct prefill_block *block) {
     }
 }
 
+/* As merge has it. */
+static void sinks_merge(const struct prefill_block *block) {
+    const float *sinks = block->args->sinks;
+    for (size_t first = 0; sinks != NULL && first < block->row_count; first += FLOATS) {
+        const size_t rows = min_size(FLOATS, block->row_count - first);
+        float *m = block->merged_m + first, *s = block->merged_s + first;
+        float sink[FLOATS] = {0}, keep[FLOATS], take[FLOATS];
+        for (size_t i = 0; i < rows; i++) sink[i] = sinks[(first + i) / block->query_count];
+        softmax_shares(m, sink, keep, take);
+        floats_store(s, floats_fma(floats_load(keep), floats_load(s), floats_load(take)));
+        for (size_t i = 0; i < rows; i++) {
+            float *o = block->merged_o + (first + i) * block->v_padded;
+            for (size_t d = 0; d < block->v_padded; d += FLOATS)
+                floats_store(o + d, floats_fma(floats_set(keep[i]), floats_load(o + d), floats_set(0)));
+        }
+    }
+}
+
 static void block_finish(const struct prefill_block *block) {
     const struct attention_prefill_args *args = block->args;
+    sinks_merge(block);
     size_t dimension = args->layout->v_dimension;
     for (size_t row = 0; row < block->row_count; row++) {
         const float *o = block->merged_o + row * block->v_padded, s = block->merged_s[row];
