@@ -18,6 +18,7 @@ struct selection {
     size_t out_stride;
     size_t head_count, kv_head_count;
     float scale, softcap;
+    const float *sinks; /* [head_count]; NULL: none */
     const struct key_index_layout *layout;
     const uint16_t *weights;
     float mass_weight; /* 0: no mass is added */
@@ -75,6 +76,7 @@ static inline void selection_attend(const struct selection *s, struct device *de
                                                .kv_head_count = s->kv_head_count,
                                                .scale = s->scale,
                                                .softcap = s->softcap,
+                                               .sinks = host_span(s->sinks),
                                                .items = items,
                                                .item_count = s->item_count,
                                                .sums =

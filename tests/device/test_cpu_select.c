@@ -49,6 +49,7 @@ struct select_case {
     size_t kv_heads, group, columns, row_count;
     uint16_t *weights;
     float *q; /* [row_count][heads][k_dimension] */
+    const float *sinks; /* [heads]; NULL: none */
     struct sequence_case sequences[ROWS_MAX];
     struct select_item items[ROWS_MAX];
     uint64_t picks[ROWS_MAX][3]; /* of each KV head of an item: half the time as many as the first */
@@ -244,6 +245,7 @@ static struct selection whole_operation(const struct select_case *c) {
                               .head_count = heads,
                               .kv_head_count = c->kv_heads,
                               .scale = c->scale,
+                              .sinks = c->sinks,
                               .layout = &c->layout,
                               .weights = c->weights,
                               .items = c->items,
@@ -614,6 +616,10 @@ static void all_rows_are_dense_attention(void **state) {
         size_t heads = c.kv_heads * c.group, out_size = c.row_count * heads * c.kv.v_dimension;
         float *dense = calloc(out_size, sizeof *dense), *out = calloc(out_size, sizeof *out);
         struct attend_item items[ROWS_MAX];
+        float sinks[256];
+        assert_true(heads <= sizeof sinks / sizeof *sinks);
+        for (size_t i = 0; i < heads; i++) sinks[i] = (float)(4 * random_normal(&c.random));
+        if (seed % 2 == 0) c.sinks = sinks;
         build(&c, &fixture, 0);
         for (size_t i = 0; i < c.row_count; i++) {
             for (size_t head = 0; head < c.kv_heads; head++)
@@ -631,6 +637,7 @@ static void all_rows_are_dense_attention(void **state) {
                                                            .head_count = heads,
                                                            .kv_head_count = c.kv_heads,
                                                            .scale = c.scale,
+                                                           .sinks = host_span(c.sinks),
                                                            .items = items,
                                                            .item_count = c.row_count});
         run(&c, &fixture, 0, 0, c.row_count, out, NULL, 0);
