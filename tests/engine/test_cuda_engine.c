@@ -289,7 +289,7 @@ static void prompts_may_be_cut(void **state) {
 
 /* ---- steps as graphs ---- */
 
-enum { GRAPH_STEPS = 5 };
+enum { GRAPH_STEPS = 4 };
 
 static void nothing(void *context, const struct attention_event *event) {
     (void)context;
@@ -299,8 +299,8 @@ static void nothing(void *context, const struct attention_event *event) {
 /* Three sequences together, then one alone; observed: operation by operation.  [2 * GRAPH_STEPS][3][width]; kernels: of
  * the last step. */
 static float *graph_steps(struct rig *rig, const struct plan *plan, bool observed, uint64_t *kernels) {
-    const bool chooses = plan->select.keep.tokens > 0;
-    const size_t lengths[3] = {chooses ? 250 : 70, chooses ? 180 : 1, chooses ? 212 : 33};
+    const bool chooses = plan->select.method != NULL;
+    const size_t lengths[3] = {chooses ? 160 : 60, chooses ? 100 : 1, chooses ? 132 : 20};
     struct engine *engine;
     struct sequence *sequences[3];
     const float *logits;
@@ -316,7 +316,7 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
     const uint64_t launches = device_cuda_counts(rig->device[CUDA]).graph_launches;
     for (size_t i = 0; i < (size_t)2 * GRAPH_STEPS; i++) {
         const size_t count = i < GRAPH_STEPS ? 3 : 1;
-        if (chooses && i == GRAPH_STEPS + 2) sequence_truncate(sequences[0], 230);
+        if (i == GRAPH_STEPS + 2) sequence_truncate(sequences[0], lengths[0] - 20);
         *kernels = device_cuda_counts(rig->device[CUDA]).launches;
         assert_ok(engine_step(engine, sequences, rig->tokens + 100 + i, count, &logits, &rig->error),
                   rig->error);
@@ -385,6 +385,7 @@ static void graphs_give_the_bits_of_their_operations(void **state) {
         tiny.type = families[i].type;
         if (families[i].kv == KV_Q8) tiny.head_dimension = 32;
         if (tiny.type == TENSOR_Q4_K) {
+            tiny.layer_count = 1; /* of 16 times the weights */
             tiny.hidden_size = tiny.ffn_size = 256;
             tiny.head_dimension = 256 / tiny.head_count;
         }
@@ -473,7 +474,7 @@ static size_t greedy(const float *logits, size_t width) {
 /* The bundled model reads a text and goes on by itself: the same tokens. */
 static void nano_says_the_same(void **state) {
     (void)state;
-    enum { TEXT = 60, ANSWER = 8 };
+    enum { TEXT = 44, ANSWER = 8 };
     struct rig rig = {.width = 0};
     int32_t tokens[BOTH][ANSWER];
     char path[400];
@@ -643,18 +644,19 @@ static float *fetched_steps(struct rig *rig, const struct plan *plan, struct fet
     return all;
 }
 
-/* Slots change no bit, however few they are. */
+/* Slots change no bit, however few they are, nor do rows of the first layer on the device. */
 static void units_are_fetched_from_ram(void **state) {
     (void)state;
-    static const char *const presets[][3] = {{"hata", CHOOSES, "160"},
-                                             {"hata", CHOOSES, "160"},
-                                             {"full", NULL, NULL},
-                                             {"hata", CHOOSES_BEHIND_ONE, "160"},
-                                             {"full", NULL, NULL},
-                                             {"clo", REUSES("0.2"), "160"}};
-    /* Many slots; few; nobody chooses.  And with the first layer's rows on the device: it attends to all; all do.
-     * Lists that are taken once more. */
-    for (size_t n = 0; n < sizeof presets / sizeof presets[0]; n++) {
+    static const struct {
+        const char *preset[3];
+        struct {
+            size_t unit_bytes, near_layers; /* unit_bytes 0: no such plan */
+        } plans[2];
+    } cases[] = {{{"hata", CHOOSES, "160"}, {{4 << 20, 0}, {280 << 10, 0}}}, /* many slots; few */
+                 {{"full", NULL, NULL}, {{280 << 10, 0}, {280 << 10, 1}}},   /* nobody chooses; all attend to all */
+                 {{"hata", CHOOSES_BEHIND_ONE, "160"}, {{280 << 10, 1}}},    /* the first layer attends to all */
+                 {{"clo", REUSES("0.2"), "160"}, {{280 << 10, 0}}}};         /* lists that are taken once more */
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         struct rig rig;
         struct tiny_model tiny = tiny_model_default("llama");
         struct fetch_counts none, counts;
@@ -662,21 +664,26 @@ static void units_are_fetched_from_ram(void **state) {
         if (!test_takes_next()) continue;
         tiny.head_dimension = 32;
         rig_open(&rig, &tiny, test_seed(83) + n);
-        const char *const *preset = presets[n];
+        const char *const *preset = cases[n].preset;
         struct plan plan = plan_with(&rig, preset[0], preset[1], preset[2], KV_F16);
         float *expected = fetched_steps(&rig, &plan, &none, &reuse[0]);
+        assert_true(none.hits + none.misses + none.direct == 0);
         plan.rows_in_host = true;
-        plan.unit_bytes = n == 0 ? 4 << 20 : 280 << 10;
-        plan.near_layers = n == 3 || n == 4;
-        float *found = fetched_steps(&rig, &plan, &counts, &reuse[1]);
-        assert_memory_equal(found, expected, 2 * FETCH_STEPS * rig.width * sizeof *found);
-        assert_true(none.hits + none.misses + none.direct == 0 && counts.absent == 0);
-        assert_int_equal(counts.hits > 0 && counts.misses > 0 && counts.direct > 0, n < 2 || n == 3 || n == 5);
-        assert_int_equal(reuse[1].hits, reuse[0].hits);
-        assert_int_equal(reuse[1].hits > 0 && reuse[1].misses > 0, n == 5);
-        if (n == 0) assert_true(counts.hits > counts.misses);
-        if (n == 1) assert_true(counts.misses > counts.hits / 4); /* slots are too few */
-        free(found), free(expected);
+        for (size_t i = 0; i < 2 && cases[n].plans[i].unit_bytes > 0; i++) {
+            const bool is_few = cases[n].plans[i].unit_bytes < 4 << 20, chooses = preset[1] != NULL;
+            plan.unit_bytes = cases[n].plans[i].unit_bytes;
+            plan.near_layers = cases[n].plans[i].near_layers;
+            float *found = fetched_steps(&rig, &plan, &counts, &reuse[1]);
+            assert_memory_equal(found, expected, 2 * FETCH_STEPS * rig.width * sizeof *found);
+            assert_int_equal(counts.absent, 0);
+            assert_int_equal(reuse[1].hits, reuse[0].hits);
+            assert_int_equal(reuse[1].hits > 0 && reuse[1].misses > 0, strcmp(preset[0], "clo") == 0);
+            assert_int_equal(counts.hits > 0 && counts.misses > 0 && counts.direct > 0, chooses);
+            if (!is_few) assert_true(counts.hits > counts.misses);
+            if (n == 0 && is_few) assert_true(counts.misses > counts.hits / 4); /* slots are too few */
+            free(found);
+        }
+        free(expected);
         plan_deinit(&plan);
         rig_close(&rig);
     }
