@@ -467,10 +467,6 @@ enum status plan_run_on(const struct plan *plan, const struct select_shape *shap
             "select=%s: the %s device chooses where all layers have K and V of one shape, and this "
             "model's are of %zu: try --preset full",
             plan->select.method->name, device->name, shape->groups->group_count);
-    if (device != NULL && device->lacks_quantized && plan->quantized_pages)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "codec=%s: the %s device does not attend to chunks in 4 bits: try --set codec=f16",
-                         plan->mixes_pages ? "dynamic" : "q4", device->name);
     if (device == NULL || !device->lacks_ranges || !plan->rebuilds) return STATUS_OK;
     return error_set(error, STATUS_UNSUPPORTED,
                      "rebuild=recompute: the %s device does not compute K and V again: try --preset full",

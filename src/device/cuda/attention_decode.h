@@ -13,6 +13,12 @@
 
 enum { STEPS = 4 };
 
+/* What a cache has: halves in K and V; either in 8 bits; halves, with chunks in 4 bits among them. */
+enum cache_form { CACHE_F16, CACHE_ANY, CACHE_Q4 };
+
+/* A unit of a chunk in 4 bits, in a table of addresses: that of the chunk, this, and the unit's number in it. */
+enum { Q4_UNIT = 8, Q4_MARKS = 15 };
+
 /* Eight elements of a row: halves; or, in the low words, int8, and their scale in z. */
 DEVICE struct u32x4 eight_load(bool is_q8, const char *row, const char *scales, uint32_t l) {
     if (!is_q8) return load16_weight(row + l * 16);
@@ -34,6 +40,51 @@ DEVICE void eight_values(bool is_q8, struct u32x4 raw, float v[8]) {
     for (uint32_t i = 0; i < 8; i++) v[i] = scale * (float)(int8_t)(words[i / 4] >> i % 4 * 8 & 255);
 }
 
+/* Halves of codes, as the codec decodes them. */
+DEVICE uint32_t q4_level(uint32_t code, float low, float high) {
+    const float step = (high - low) * 0x1.111114p-4f, x = multiply_add((float)code, step, low);
+    return half_of(x < high ? x : high);
+}
+
+/* Eight elements of K and of V of a token, into halves, from a chunk in 4 bits (kernels/codec, q4_parts). */
+DEVICE void q4_load(const struct kv_shape &shape, uint64_t entry, uint32_t token_in_unit, uint32_t l,
+                    bool has_k, bool has_v, struct u32x4 *k, struct u32x4 *v) {
+    enum { V_GROUP = 32 };
+    const char *chunk = at<char>(entry & ~(uint64_t)Q4_MARKS);
+    const uint32_t token = (uint32_t)(entry & (Q4_UNIT - 1)) * UNIT_TOKENS + token_in_unit,
+                   shift = token % 2 * 4;
+    const uint32_t groups = (shape.v_dimension + V_GROUP - 1) / V_GROUP, v_low = shape.k_dimension * 4,
+                   v_high = v_low + KV_CHUNK_TOKENS * groups * 2,
+                   k_codes = v_high + KV_CHUNK_TOKENS * groups * 2,
+                   v_codes = k_codes + KV_CHUNK_TOKENS / 2 * shape.k_dimension;
+    uint32_t halves[4];
+    if (has_k) {
+        const struct u32x2 codes = load8_weight(chunk + k_codes + token / 2 * shape.k_dimension + l * 8);
+        const struct u32x4 low = load16_weight(chunk + l * 16),
+                           high = load16_weight(chunk + shape.k_dimension * 2 + l * 16);
+        const uint32_t lows[4] = {low.x, low.y, low.z, low.w}, highs[4] = {high.x, high.y, high.z, high.w};
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t pair = (i < 2 ? codes.x : codes.y) >> i % 2 * 16 >> shift;
+            halves[i] = q4_level(pair & 15, half_value(lows[i] & 0xffffu), half_value(highs[i] & 0xffffu)) |
+                        q4_level(pair >> 8 & 15, half_value(lows[i] >> 16), half_value(highs[i] >> 16)) << 16;
+        }
+        *k = {halves[0], halves[1], halves[2], halves[3]};
+    }
+    if (has_v) {
+        const struct u32x2 codes = load8_weight(chunk + v_codes + token / 2 * shape.v_dimension + l * 8);
+        const uint32_t group = (token * groups + l * 8 / V_GROUP) * 2;
+        const float low = half_value(load2_weight(chunk + v_low + group)),
+                    high = half_value(load2_weight(chunk + v_high + group));
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t pair = (i < 2 ? codes.x : codes.y) >> i % 2 * 16 >> shift;
+            halves[i] = q4_level(pair & 15, low, high) | q4_level(pair >> 8 & 15, low, high) << 16;
+        }
+        *v = {halves[0], halves[1], halves[2], halves[3]};
+    }
+}
+
 template <int HEADS> struct partial { float m[HEADS], s[HEADS], o[HEADS][8]; };
 
 /* What a thread is: which heads, which rows, which columns. */
@@ -44,12 +95,13 @@ struct decode_place {
 };
 
 /* Rows row_of[i], of which those with `takes` count; the others are read, too, so they must be there. */
-template <int LANES, int HEADS, bool ANY, bool LIST>
+template <int LANES, int HEADS, int FORM, bool LIST>
 DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *table, uint32_t table_first,
                         const uint32_t row_of[STEPS], const bool takes[STEPS], uint32_t l,
                         const float q[HEADS][8], struct partial<HEADS> *sum) {
     const struct kv_shape &shape = args.shape;
-    const bool k_q8 = ANY && shape.k_type == KV_Q8, v_q8 = ANY && shape.v_type == KV_Q8;
+    const bool k_q8 = FORM == CACHE_ANY && shape.k_type == KV_Q8,
+               v_q8 = FORM == CACHE_ANY && shape.v_type == KV_Q8;
     const bool has_k = l * 8 < shape.k_dimension, has_v = l * 8 < shape.v_dimension;
     struct u32x4 k[STEPS], v[STEPS];
     UNROLL
@@ -59,6 +111,10 @@ DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *
                                  : at<char>(table[row_of[i] / KV_CHUNK_TOKENS - table_first]) +
                                        row_of[i] % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS * shape.block_bytes;
         k[i] = v[i] = {0, 0, 0, 0};
+        if (FORM == CACHE_Q4 && ((uint64_t)(uintptr_t)block & Q4_UNIT) != 0) {
+            q4_load(shape, (uint64_t)(uintptr_t)block, token, l, has_k, has_v, &k[i], &v[i]);
+            continue;
+        }
         if (has_k)
             k[i] = eight_load(k_q8, block + token * shape.k_row_bytes,
                               block + shape.k_scales_offset + token * (shape.k_dimension / 32) * 2, l);
@@ -153,10 +209,11 @@ DEVICE void partials_store(const struct cuda_attention_args &args, float *shared
 struct unit_list {
     const uint32_t *rows;
     const uint64_t *addresses; /* or 0 */
+    const uint32_t *q4_places; /* of its KV head's chunks in 4 bits, or 0 */
 };
 
 /* Addresses of the chunks of rows [tile, tile_end), or of the listed units, of one KV head. */
-template <bool LIST>
+template <bool LIST, int FORM>
 DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, const uint32_t *places,
                        const struct unit_list &list, uint32_t tile, uint32_t tile_end) {
     const struct cuda_pools *pools = at<struct cuda_pools>(args.pools);
@@ -171,13 +228,19 @@ DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, 
         }
         const uint32_t unit = LIST ? list.rows[n * UNIT_TOKENS] / UNIT_TOKENS : 0,
                        chunk = LIST ? unit / KV_CHUNK_BLOCKS : n;
+        const uint32_t q4_place = FORM == CACHE_Q4 && list.q4_places != 0 ? list.q4_places[chunk] : 0;
+        if (q4_place != 0) {
+            table[n - first] =
+                (uint64_t)(uintptr_t)chunk_at(pools, q4_place) | Q4_UNIT | unit % KV_CHUNK_BLOCKS;
+            continue;
+        }
         table[n - first] = (uint64_t)(uintptr_t)chunk_at(pools, places[chunk]) +
                            unit % KV_CHUNK_BLOCKS * args.shape.block_bytes;
     }
     block_barrier();
 }
 
-template <int LANES, int HEADS, bool ANY, bool LIST>
+template <int LANES, int HEADS, int FORM, bool LIST>
 DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists, uint64_t limits,
                           uint64_t addresses, uint32_t list_stride) {
     enum { ROWS = 32 / LANES, BATCH = STEPS * ROWS }; /* of a warp at once */
@@ -205,8 +268,10 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
         seen = seen_rows_of(step_row.position, args.window);
     }
     if (block_x() >= seen.range_count) return;
-    const uint32_t *places =
-        head_places(at<struct step_item>(args.items) + step_row.item, args.layer_pages, place.kv_head);
+    const struct step_item *item = at<struct step_item>(args.items) + step_row.item;
+    const uint32_t *places = head_places(item, args.layer_pages, place.kv_head);
+    if (FORM == CACHE_Q4 && item->q4_pages != 0)
+        list.q4_places = at<uint32_t>(item->q4_pages) + (uint64_t)place.kv_head * item->chunk_stride;
     float q[HEADS][8];
     struct partial<HEADS> sum;
     const float factor = args.softcap == 0 ? args.scale * 1.44269504f : 1.0f;
@@ -226,7 +291,7 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     const uint32_t each = LIST ? UNIT_TOKENS : ATTENTION_CHUNK;
     for (uint32_t tile = begin; tile < end; tile += ATTENTION_TABLE * each) {
         const uint32_t tile_end = smaller(tile + ATTENTION_TABLE * each, end);
-        table_fill<LIST>(args, table, places, list, tile, tile_end);
+        table_fill<LIST, FORM>(args, table, places, list, tile, tile_end);
         ROLLED
         for (uint32_t row = tile + warp * BATCH; row < tile_end; row += 4 * BATCH) {
             uint32_t row_of[STEPS];
@@ -237,7 +302,7 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
                 takes[i] = r >= seen.begin && r < tile_end;
                 row_of[i] = smaller(r, tile_end - 1);
             }
-            rows_attend<LANES, HEADS, ANY, LIST>(args, table, tile / each, row_of, takes, place.l, q, &sum);
+            rows_attend<LANES, HEADS, FORM, LIST>(args, table, tile / each, row_of, takes, place.l, q, &sum);
         }
     }
     partials_store<LANES, HEADS>(args, (float *)(void *)(table + ATTENTION_TABLE), place, sum, block_z(),
@@ -245,21 +310,22 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
 }
 
 /* blocks: of 128 threads on a multiprocessor. */
-#define ATTENTION_KERNEL(lanes, heads, types, any, blocks)                                              \
-    KERNEL(attention_decode_##lanes##_##heads##_##types, cuda_attention_args, 128, blocks) {            \
-        attention_run<lanes, heads, any, false>(args, 0, 0, 0, 0);                                      \
-    }                                                                                                   \
-    KERNEL(attention_list_##lanes##_##heads##_##types, cuda_attention_list_args, 128, blocks) {         \
-        attention_run<lanes, heads, any, true>(args.attention, args.lists, args.limits, args.addresses, \
-                                               args.list_stride);                                       \
+#define ATTENTION_LIST(lanes, heads, types, form, blocks)                                                \
+    KERNEL(attention_list_##lanes##_##heads##_##types, cuda_attention_list_args, 128, blocks) {          \
+        attention_run<lanes, heads, form, true>(args.attention, args.lists, args.limits, args.addresses, \
+                                                args.list_stride);                                       \
     }
-#define ATTENTION_KERNELS_OF(lanes, types, any, four_blocks) \
-    ATTENTION_KERNEL(lanes, 1, types, any, 4)                \
-    ATTENTION_KERNEL(lanes, 4, types, any, four_blocks)      \
-    ATTENTION_KERNEL(lanes, 8, types, any, 2)
-#define ATTENTION_KERNELS(types, any, four_blocks)    \
-    ATTENTION_KERNELS_OF(8, types, any, four_blocks)  \
-    ATTENTION_KERNELS_OF(16, types, any, four_blocks) \
-    ATTENTION_KERNELS_OF(32, types, any, four_blocks)
+#define ATTENTION_KERNEL(lanes, heads, types, form, blocks)                                  \
+    KERNEL(attention_decode_##lanes##_##heads##_##types, cuda_attention_args, 128, blocks) { \
+        attention_run<lanes, heads, form, false>(args, 0, 0, 0, 0);                          \
+    }                                                                                        \
+    ATTENTION_LIST(lanes, heads, types, form, blocks)
+/* what: ATTENTION_KERNEL, or ATTENTION_LIST for lists alone. */
+#define ATTENTION_KERNELS_OF(what, lanes, types, form, four_blocks) \
+    what(lanes, 1, types, form, 4) what(lanes, 4, types, form, four_blocks) what(lanes, 8, types, form, 2)
+#define ATTENTION_KERNELS(what, types, form, four_blocks)    \
+    ATTENTION_KERNELS_OF(what, 8, types, form, four_blocks)  \
+    ATTENTION_KERNELS_OF(what, 16, types, form, four_blocks) \
+    ATTENTION_KERNELS_OF(what, 32, types, form, four_blocks)
 
 #endif

@@ -114,14 +114,18 @@ static bool is_prompt(const struct attend_item *item) {
     return item->row_count > 1 && max_size(layout->k_dimension, layout->v_dimension) <= PREFILL_WIDTH_MAX;
 }
 
-struct attend_kernel attend_kernel_of(const char *what, const struct kv_layout *layout, uint32_t group) {
+const char *attend_types(const struct kv_layout *layout) {
+    return layout->k_type == KV_F16 && layout->v_type == KV_F16 ? "f16" : "any";
+}
+
+struct attend_kernel attend_kernel_of(const char *what, const char *types, const struct kv_layout *layout,
+                                      uint32_t group) {
     const size_t widest = max_size(layout->k_dimension, layout->v_dimension);
-    const bool halves = layout->k_type == KV_F16 && layout->v_type == KV_F16;
     struct attend_kernel kernel = {.lanes = widest <= 64 ? 8 : widest <= 128 ? 16 : 32,
                                    .heads = group == 1 ? 1 : group <= 4 ? 4 : 8};
     kernel.passes = (group + kernel.heads - 1) / kernel.heads;
     snprintf(kernel.name, sizeof kernel.name, "attention_%s_%u_%u_%s", what, kernel.lanes, kernel.heads,
-             halves ? "f16" : "any");
+             types);
     return kernel;
 }
 
@@ -145,7 +149,7 @@ static void attend_init(struct attend_run *run, bool makes_inputs) {
     const struct kv_layout *layout = operation->items[0].view.layout;
     const uint32_t group = (uint32_t)(operation->head_count / operation->kv_head_count);
     run->shape = cuda_shape_of(layout);
-    run->kernel = attend_kernel_of("decode", layout, group);
+    run->kernel = attend_kernel_of("decode", attend_types(layout), layout, group);
     const size_t row_bytes = attend_partial_bytes(layout, operation->head_count);
     run->rows_max = max_size(PARTIAL_BYTES / row_bytes, 1);
     size_t rows = 1;

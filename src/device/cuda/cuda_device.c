@@ -156,7 +156,6 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
                                      .chooses_by = cuda_chooses_by,
                                      .lacks_ranges = true,
                                      .lacks_tokens = true,
-                                     .lacks_quantized = true,
                                      .lacks_sinks = true,
                                      .lacks_groups = true};
     device->number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);

@@ -14,7 +14,7 @@ _Static_assert((int)TREE_LEVELS == (int)TREE_LEVEL_COUNT && (int)TREE_CHUNK_LEVE
 /* ---- what it can ---- */
 
 static bool chooses_by_level(const struct key_index_layout *layout) {
-    return layout->unit_tokens == UNIT_TOKENS && layout->aggregate == SCORE_SOFTMAX &&
+    return layout->unit_tokens % UNIT_TOKENS == 0 && layout->aggregate == SCORE_SOFTMAX &&
            layout->level.dimension <= HEAD_MAX && layout->level.dimension % 32 == 0 &&
            (layout->level.planes == 1 || layout->level.planes == 2 || layout->level.planes == 4);
 }
@@ -190,10 +190,11 @@ static void level_score(const struct cuda_scoring *s, size_t first, uint32_t row
                                                 .factors_offset = (uint32_t)level->factors_offset,
                                                 .center_offset = (uint32_t)level->center_offset,
                                                 .unit_stride = s->unit_stride,
-                                                .scale = operation->scale};
+                                                .scale = operation->scale,
+        .unit_tokens = (uint32_t)operation->layout->unit_tokens};
     char name[CUDA_KERNEL_NAME_MAX];
     snprintf(name, sizeof name, "level_score_%zu", level->planes);
-    const uint32_t chunks = (s->unit_stride * UNIT_TOKENS + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
+    const uint32_t chunks = (s->unit_stride * score.unit_tokens + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
     cuda_work_launch(s->stream, name,
                      (struct cuda_shape){(chunks + 7) / 8, s->kv_heads, rows, 256,
                                          (size_t)(s->group + 3) / 4 * 4 * query_bytes},

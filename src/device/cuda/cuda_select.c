@@ -289,13 +289,21 @@ static void listed_attend(const struct attending *a, size_t first, size_t count)
                      (struct cuda_shape){heads, rows, 1, 512, sizeof(struct merge_shared)}, &merge);
 }
 
+/* Some chunks may be in 4 bits. */
+static bool has_q4(const struct attend_rows_operation *operation) {
+    for (size_t i = 0; i < operation->item_count; i++)
+        if (span_exists(operation->items[i].view.quantized)) return true;
+    return false;
+}
+
 static bool attend_places(struct attending *a, bool makes_inputs) {
     const struct attend_rows_operation *operation = a->operation;
     const struct kv_layout *layout = operation->items[0].view.layout;
     const size_t kv_heads = operation->kv_head_count,
                  row_bytes = attend_partial_bytes(layout, operation->head_count);
     a->shape = cuda_shape_of(layout);
-    a->kernel = attend_kernel_of("list", layout, (uint32_t)(operation->head_count / kv_heads));
+    a->kernel = attend_kernel_of("list", has_q4(operation) ? "q4" : attend_types(layout), layout,
+                                 (uint32_t)(operation->head_count / kv_heads));
     a->rows_max = min_size(max_size(PARTIAL_BYTES / row_bytes, 1), operation->item_count);
     const size_t partial_bytes = align_up(a->rows_max * row_bytes, INPUT_ALIGN);
     a->partials = cuda_scratch(a->stream, partial_bytes +

@@ -22,6 +22,7 @@ static bool pools_stage(struct cuda_pools *staged, const struct kv_pools *pools)
 static void item_stage(struct staged_views *views, size_t index, const struct attend_item *item) {
     views->items[index] = (struct step_item){.pages = cuda_address(item->view.chunks),
                                              .index_pages = cuda_address(item->view.key_index),
+                                             .q4_pages = cuda_address(item->view.quantized),
                                              .position_first = item->position_first,
                                              .row_first = (uint32_t)item->row_first,
                                              .row_count = (uint32_t)item->row_count,

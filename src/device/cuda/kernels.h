@@ -28,6 +28,8 @@ struct step_item {
     uint64_t pages; /* uint32_t [layer][kv head][chunk_stride]: places */
     uint64_t
         index_pages; /* uint32_t [kv head][chunk_stride] of one layer: places of the key index; 0: none */
+    uint64_t
+        q4_pages; /* the same of chunks in 4 bits, a layer's; place 0: the chunk has rows; 0: all have */
     uint64_t position_first;
     uint32_t row_first, row_count, chunk_stride, reserved;
 };
@@ -407,7 +409,7 @@ struct labels_shared {
 /* Where `limits` is not 0, lists of a recorded step: struct step_list (device/step.h), beside each struct cuda_list,
  * says what differs from launch to launch. */
 
-/* By codes of keys (kernels/level, whose layout and definitions these are; planes 1, 2 or 4), in units of 8.
+/* By codes of keys (kernels/level, whose layout and definitions these are; planes 1, 2 or 4).
  *
  * Builds the codes of the chunks that a step's rows have completed.  level_build_PLANES: grid {chunks that an
  * item's rows may touch, kv_head_count, item_count}, 256 threads; shared: level_build_shared. */
@@ -441,7 +443,7 @@ struct cuda_level_score_args {
     uint32_t row_count, kv_head_count, group, query_bytes, dimension;
     uint32_t factors_offset, center_offset, unit_stride;
     float scale;
-    uint32_t reserved;
+    uint32_t unit_tokens;
 };
 
 /* By mean and deviation of the keys of pages (kernels/abstract, whose layout and definitions these are).
@@ -511,7 +513,8 @@ struct choose_shared {
     uint32_t prefix, left;
 };
 
-/* attention_list_LANES_HEADS_TYPES: as attention_decode, over lists; attention_merge is told of them. */
+/* attention_list_LANES_HEADS_TYPES: as attention_decode, over lists; attention_merge is told of them.  TYPES q4: of an
+ * f16 cache with chunks in 4 bits (kernels/codec). */
 struct cuda_attention_list_args {
     struct cuda_attention_args attention;
     uint64_t lists; /* struct cuda_list [row][kv head] */

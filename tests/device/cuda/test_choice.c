@@ -3,6 +3,7 @@
 #include "kv_rig.h"
 
 #include "kernels/abstract/abstract_internal.h"
+#include "kernels/codec/codec.h"
 #include "kernels/label/label.h"
 #include "kernels/level/level_internal.h"
 #include "kernels/tree/tree.h"
@@ -378,7 +379,8 @@ static void scores_make(struct choice_rig *rig, struct choice *choice, uint64_t 
                                          .factors_offset = (uint32_t)rig->level.factors_offset,
                                          .center_offset = (uint32_t)rig->level.center_offset,
                                          .unit_stride = STRIDE,
-                                         .scale = 0.125f};
+                                         .scale = 0.125f,
+                                         .unit_tokens = choice->rule.unit};
     char name[32];
     fill_nan(choice->scores, ROWS * HEADS * STRIDE);
     snprintf(name, sizeof name, "level_score_%zu", rig->level.planes);
@@ -407,14 +409,15 @@ static void scores_check(struct choice_rig *rig, const struct choice *choice) {
                                                    .heads = 1,
                                                    .scores = tokens,
                                                    .stride = end});
-            for (size_t u = 0; u < end / 8; u++) {
+            const size_t unit = choice->rule.unit;
+            for (size_t u = 0; u < end / unit; u++) {
                 const double got = (double)choice->scores[(r * HEADS + h) * STRIDE + u];
                 double best = -INFINITY, most = 0;
-                for (size_t t = u * 8; t < u * 8 + 8; t++) {
+                for (size_t t = u * unit; t < (u + 1) * unit; t++) {
                     best = fmax(best, 0.125 * (double)tokens[t]);
                     most = fabs((double)tokens[t]) > most ? fabs((double)tokens[t]) : most;
                 }
-                if (u < list->begin / 8)
+                if (u < list->begin / unit)
                     assert_true(got < -1e29);
                 else /* products with the center and by codes, each of 64 terms */
                     check_near(got, best * log2(exp(1)), (80 * eps * most + 64 * eps * 8) + 1e-5,
@@ -490,14 +493,16 @@ static void lists_check(const struct choice *choice) {
     }
 }
 
-static void attention_check(struct choice_rig *rig, struct choice *choice, uint64_t seed) {
+/* y: [row][head][DIMENSION] */
+static void attention_make(struct choice_rig *rig, struct choice *choice, const char *kernel,
+                           const struct cuda_pools *pools, float *y, uint64_t seed) {
     const uint32_t stride = attention_partial_stride(DIMENSION);
-    static float partials[ROWS * HEADS * ATTENTION_RANGES_MAX * (4 + DIMENSION)], y[ROWS * HEADS * DIMENSION];
+    static float partials[ROWS * HEADS * ATTENTION_RANGES_MAX * (4 + DIMENSION)];
     fill_nan(partials, sizeof partials / 4);
     fill_nan(y, ROWS * HEADS * DIMENSION);
     struct cuda_attention_list_args args = {.attention = {.rows = address_of(choice->rows),
                                                           .items = address_of(rig->kv.items),
-                                                          .pools = address_of(&rig->kv.pools),
+                                                          .pools = address_of(pools),
                                                           .q = address_of(choice->q),
                                                           .partials = address_of(partials),
                                                           .layer_pages = kv_rig_layer_pages(&rig->kv),
@@ -509,7 +514,7 @@ static void attention_check(struct choice_rig *rig, struct choice *choice, uint6
                                                           .partial_stride = stride,
                                                           .scale = 0.125f},
                                             .lists = address_of(choice->lists)};
-    launch("attention_list_8_4_f16", ATTENTION_RANGES_MAX, KV_HEADS, ROWS, 128, attention_decode_shared(8, 4),
+    launch(kernel, ATTENTION_RANGES_MAX, KV_HEADS, ROWS, 128, attention_decode_shared(8, 4),
            &args, seed);
     struct cuda_merge_args merge = {.rows = address_of(choice->rows),
                                     .partials = address_of(partials),
@@ -522,6 +527,47 @@ static void attention_check(struct choice_rig *rig, struct choice *choice, uint6
                                     .partial_stride = stride,
                                     .group = GROUP};
     launch("attention_merge", HEADS, ROWS, 1, 512, sizeof(struct merge_shared), &merge, seed);
+}
+
+/* Some of the chunks are there in 4 bits alone: the bits of attention to them as they are decoded. */
+static void q4_check(struct choice_rig *rig, struct choice *choice, uint64_t seed) {
+    const size_t stride = rig->kv.chunk_stride, bytes = (kv_q4_chunk_bytes(&rig->kv.layout) + 63) / 64 * 64;
+    static float rows[ROWS * HEADS * DIMENSION], codes[ROWS * HEADS * DIMENSION];
+    uint32_t *pages[ITEMS], used = 0;
+    struct codec_kernels codec;
+    struct cuda_pools pools = rig->kv.pools;
+    struct guarded memory = guarded_create_aligned(ITEMS * KV_HEADS * stride * bytes);
+    codec_kernels_init(&codec, 0);
+    pools.pool[2] = (struct cuda_pool){.base = {address_of(memory.data)},
+                                       .slots_per_buffer = (uint32_t)(ITEMS * KV_HEADS * stride),
+                                       .slot_bytes = bytes};
+    for (size_t i = 0; i < ITEMS; i++) {
+        pages[i] = calloc(KV_HEADS * stride, sizeof(uint32_t));
+        for (size_t n = 0; n < KV_HEADS * stride; n++) {
+            if ((n % stride + 1) * 64 > rig->kv.lengths[i] || n % 3 == 0) continue;
+            uint8_t *q4 = (uint8_t *)memory.data + used * bytes;
+            codec.q4_encode(&rig->kv.layout, rig->kv.chunks[i][n], q4);
+            codec.q4_decode(&rig->kv.layout, q4, kv_rig_chunk(&rig->kv, i, KV_RIG_LAYER, n / stride, n % stride));
+            pages[i][n] = 3u << 30 | used++;
+        }
+    }
+    attention_make(rig, choice, "attention_list_8_4_f16", &rig->kv.pools, rows, seed);
+    for (size_t i = 0; i < ITEMS; i++) {
+        rig->kv.items[i].q4_pages = address_of(pages[i]);
+        for (size_t n = 0; n < KV_HEADS * stride; n++)
+            if (pages[i][n] != 0)
+                memset(kv_rig_chunk(&rig->kv, i, KV_RIG_LAYER, n / stride, n % stride), 0xff,
+                       rig->kv.layout.chunk_bytes);
+    }
+    attention_make(rig, choice, "attention_list_8_4_q4", &pools, codes, seed);
+    assert_memory_equal(codes, rows, sizeof rows);
+    for (size_t i = 0; i < ITEMS; i++) free(pages[i]);
+    guarded_destroy(&memory);
+}
+
+static void attention_check(struct choice_rig *rig, struct choice *choice, uint64_t seed) {
+    static float y[ROWS * HEADS * DIMENSION];
+    attention_make(rig, choice, "attention_list_8_4_f16", &rig->kv.pools, y, seed);
     for (size_t r = 0; r < ROWS; r++)
         for (size_t h = 0; h < HEADS; h++) {
             const size_t n = r * KV_HEADS + h / GROUP;
@@ -580,15 +626,16 @@ static void choices_match(void **state) {
     static struct choice choice;
     struct random random;
     random_init(&random, test_seed(702));
-    static const size_t planes[] = {1, 2, 4};
-    for (size_t n = 0; n < 3; n++) {
+    static const size_t planes[] = {1, 2, 4, 1, 2};
+    for (size_t n = 0; n < 5; n++) {
         const uint64_t seed = test_seed(702) + n * 10;
         choice_init(&rig, &random, planes[n], (const uint64_t[]){470, 180}, KV_F16);
         rig.kv.items[0].position_first = rig.kv.items[1].position_first = 0;
         rig.kv.items[0].row_count = 470, rig.kv.items[1].row_count = 180;
         index_build(&rig, seed); /* seven chunks: the first five blocks of a head */
         const struct choice_rule rules[] = {
-            {8, 64, 10, 8, 64, false}, {16, 40, 3, 8, 64, false}, {0, 64, 40, 8, 64, false}};
+            {8, 64, 10, 8, 64, false}, {16, 40, 3, 8, 64, false}, {0, 64, 40, 8, 64, false},
+            {64, 64, 2, 64, 64, false}, {16, 64, 4, 16, 64, false}};
         choice.rule = rules[n];
         choice.rows[0] = (struct step_row){379, 0, 0};
         choice.rows[1] = (struct step_row){n == 1 ? 5 : 179, 0, 1};
@@ -601,6 +648,7 @@ static void choices_match(void **state) {
         units_pick(&choice, seed + 2);
         lists_check(&choice);
         attention_check(&rig, &choice, seed + 3);
+        q4_check(&rig, &choice, seed + 3);
         kept_check(&choice, seed + 9);
         /* of equals the first */
         for (size_t i = 0; i < ROWS * HEADS * STRIDE; i++) choice.scores[i] = 1.5f;

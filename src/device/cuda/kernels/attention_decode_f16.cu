@@ -1,4 +1,4 @@
 /* Decode attention over K and V in halves (attention_decode.h). */
 #include "device/cuda/attention_decode.h"
 
-ATTENTION_KERNELS(f16, false, 4)
+ATTENTION_KERNELS(ATTENTION_KERNEL, f16, CACHE_F16, 4)

@@ -1,4 +1,4 @@
-/* level_score: the scores of units of 8 tokens, their best tokens', by the codes of their keys.  A warp has a
+/* level_score: the scores of units of 8 to 64 tokens, their best tokens', by the codes of their keys.  A warp has a
  * chunk, a lane two of its tokens; codes are read once for all heads of a group.  Bound by memory at up to
  * four heads: some 50 instructions a token and head against dimension / 8 + 2 bytes. */
 #include "device/cuda/attention_rows.h"
@@ -80,10 +80,9 @@ DEVICE void numbers_sum(const uint32_t *codes, const char *queries, uint32_t que
     }
 }
 
-/* The best of 8 neighbour lanes. */
-DEVICE float unit_best(float score) {
-    UNROLL
-    for (uint32_t by = 1; by < UNIT_TOKENS; by <<= 1) score = larger(score, lane_xor(score, by));
+/* The best of so many neighbour lanes, or of all. */
+DEVICE float lanes_best(float score, uint32_t count) {
+    for (uint32_t by = 1; by < count && by < 32; by <<= 1) score = larger(score, lane_xor(score, by));
     return score;
 }
 
@@ -107,14 +106,19 @@ DEVICE void chunk_score(const struct cuda_level_score_args &args, const char *in
         for (uint32_t j = lane; j < args.dimension; j += 32)
             common = multiply_add(floats[j], half_value(center[j]), common);
         common = warp_sum(common);
+        float best[2];
         UNROLL
         for (uint32_t i = 0; i < 2; i++) {
             const float own = 2 * numbers->step * (float)sums[h][i] - numbers->offset;
-            const float unit = unit_best(factor * multiply_add(f[i], own, common));
+            best[i] = lanes_best(factor * multiply_add(f[i], own, common), args.unit_tokens);
+        }
+        if (args.unit_tokens == KV_CHUNK_TOKENS) best[0] = larger(best[0], best[1]);
+        UNROLL
+        for (uint32_t i = 0; i < 2; i++) {
             const uint32_t token = chunk * KV_CHUNK_TOKENS + i * 32 + lane;
-            if (h >= head_count || lane % UNIT_TOKENS != 0) continue;
-            scores[(uint64_t)h * args.unit_stride + token / UNIT_TOKENS] =
-                token >= list.begin && token < list.end ? unit : SCORE_NONE;
+            if (h >= head_count || token % args.unit_tokens != 0) continue;
+            scores[(uint64_t)h * args.unit_stride + token / args.unit_tokens] =
+                token >= list.begin && token < list.end ? best[i] : SCORE_NONE;
         }
     }
 }
