@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "platform/clock.h"
+#include "server/chunks.h"
 #include "server/client_network.h"
 #include "server/json_text.h"
 #include "server/listener.h"
@@ -43,7 +44,7 @@ struct connection {
     uint64_t ended_ns; /* since when its client sends no more, and whether it reads is not known; 0: no such */
     bool has_ended;    /* within the body */
     unsigned quiet;    /* ticks since then without anything to read */
-    size_t awaited;    /* CONNECTION_BODY: bytes of the whole request */
+    size_t awaited;    /* CONNECTION_BODY: bytes of the whole request, or, where it comes in chunks, of its head */
     size_t file_bytes; /* of a file, that came since its deadline was moved */
     struct sockaddr_storage address;
     socklen_t address_length;
@@ -237,8 +238,18 @@ static void refuse_body(struct front *front, int socket, const struct head *head
 /* Whether it is in the socket before the connection is given away: a client that waits for leave sends none. */
 static bool body_is_awaited(const struct front *front, const struct head *head) {
     const bool is_file = front->options.takes_file != NULL && front->options.takes_file(head);
-    return !is_file && head->expect.text == NULL && head->content_length > 0 &&
-           head->content_length <= FRONT_BODY_SHORT;
+    return !is_file && head->expect.text == NULL &&
+           (head->is_chunked || (head->content_length > 0 && head->content_length <= FRONT_BODY_SHORT));
+}
+
+/* The body as far as it is among the count bytes that are peeked at: whether there is enough of it, or more than can be
+ * seen.  why: what is wrong with it; NULL: nothing. */
+static bool body_is_there(const struct front *front, const struct connection *connection, const struct head *head,
+                          size_t count, int socket, const char **why) {
+    *why = NULL;
+    if (!head->is_chunked || connection->awaited == 0) return readable(socket) >= connection->awaited;
+    const enum chunks_result result = chunks_read(front->peek + connection->awaited, count - connection->awaited, why);
+    return result != CHUNKS_INCOMPLETE || count == sizeof front->peek;
 }
 
 /* Reads as far as the head goes, without taking it from the socket; and waits for a short body. */
@@ -266,10 +277,15 @@ static void read_head(struct front *front, int socket, bool has_ended) {
         const char *end = memmem(front->peek, (size_t)count, "\r\n\r\n", 4);
         connection->awaited = (size_t)(end + 4 - front->peek) + (size_t)head.content_length;
     }
-    if (readable(socket) >= connection->awaited) {
+    const char *why;
+    const bool is_there = body_is_there(front, connection, &head, (size_t)count, socket, &why);
+    if (why != NULL) {
+        refuse_body(front, socket, &head, 400, why);
+    } else if (is_there) {
         give_away(front, socket);
     } else if (has_ended) {
-        refuse_body(front, socket, &head, 400, "is shorter than its Content-Length");
+        refuse_body(front, socket, &head, 400,
+                    head.is_chunked ? "ends before its last chunk" : "is shorter than its Content-Length");
     } else if (is_new) {
         connection->state = CONNECTION_BODY;
         connection->deadline_ns = clock_ns() + FRONT_BODY_SECONDS * second_ns;

@@ -9,7 +9,8 @@
  * (decision 0042).  Deadlines close by shutdown, which libmicrohttpd notices.
  *
  * A client that sends no more may still read: its request is answered if it is whole.  A body of at most
- * FRONT_BODY_SHORT bytes is waited for before the connection is given away, so that one that is cut is told so.
+ * FRONT_BODY_SHORT bytes is waited for before the connection is given away, so that one that is cut is told so, and so
+ * is one in chunks (chunks.h), as far as the first HEAD_BYTES_MAX of the request go.
  */
 #ifndef LOAM_SERVER_FRONT_H
 #define LOAM_SERVER_FRONT_H

@@ -145,6 +145,23 @@ class Open(Case):
         self.assertEqual(self.status(post(["Transfer-Encoding: chunked"], body, length=False)), 200)
         for broken in (b"zz\r\nx\r\n0\r\n\r\n", b"-1\r\nx\r\n0\r\n\r\n", b"FFFFFFFFFFFFFFFFF\r\nx"):
             self.assertNotEqual(self.status(post(["Transfer-Encoding: chunked"], broken, length=False), finish=True), 200)
+        # What is wrong is told in JSON, like everything else, and not by a page of libmicrohttpd's.
+        whole = b'{"content": "x"}'
+        for broken, word in ((b"zz\r\nx\r\n0\r\n\r\n", "without a size"), (b"-1\r\nx", "without a size"), (b"\r\n", "without a size"),
+                             (b"FFFFFFFFFFFFFFFFF\r\nx", "more than 8 digits"), (b"10;" + b"x" * 100000, "longer than 256"),
+                             (b"10;" + b"x" * 300 + b"\r\n" + whole + b"\r\n0\r\n\r\n", "longer than 256"),
+                             (b"10 \r\n" + whole + b"\r\n0\r\n\r\n", "behind its size"), (b"10;a\x07b\r\n", "a control character"),
+                             (b"10\n" + whole + b"\n0\n\n", "a bare line feed"), (b"f\r\n" + whole + b"\r\n0\r\n\r\n", "where it says"),
+                             (b"10\r\n" + whole + b"\r\n0\r\n" + b"X: y\r\n" * 1500, "trailers"),
+                             (b"10\r\n" + whole[:9], "before its last chunk")):
+            reply = self.server.raw(post(["Transfer-Encoding: chunked"], broken, length=False), finish=True)
+            head, _, text = reply.partition(b"\r\n\r\n")
+            self.assertEqual(status_of(reply), 400, broken[:40])
+            self.assertIn(b"application/json", head, broken[:40])
+            self.assertIn(word, json.loads(text)["error"]["message"])
+        for good in (b"10;a=b\r\n" + whole + b"\r\n0\r\n\r\n", b"8\r\n" + whole[:8] + b"\r\n8\r\n" + whole[8:] + b"\r\n0\r\nX: y\r\n\r\n",
+                     b"%x\r\n" % (len(whole) + 60000) + whole[:-2] + b"a" * 60000 + whole[-2:] + b"\r\n0\r\n\r\n"):
+            self.assertEqual(self.status(post(["Transfer-Encoding: chunked"], good, length=False)), 200, good[:40])
 
     def test_bodies_of_all_clients(self):
         """Together they are larger than what the server takes: those beyond may try again, and none was wrong."""

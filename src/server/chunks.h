@@ -1,0 +1,15 @@
+/* chunks: the frames of a chunked body, read strictly as far as they came.  libmicrohttpd reads them as well, but
+ * answers what is wrong with a page of HTML.  Thread-safe. */
+#ifndef LOAM_SERVER_CHUNKS_H
+#define LOAM_SERVER_CHUNKS_H
+
+#include <stddef.h>
+
+enum { CHUNK_LINE_MAX = 256 /* a size and its extensions */, TRAILERS_MAX = 8 << 10 };
+
+enum chunks_result { CHUNKS_WHOLE, CHUNKS_INCOMPLETE, CHUNKS_REFUSED };
+
+/* bytes: from behind the head.  CHUNKS_REFUSED: *why is what the body does. */
+enum chunks_result chunks_read(const char *bytes, size_t length, const char **why);
+
+#endif
