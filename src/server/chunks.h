@@ -1,5 +1,5 @@
 /* chunks: the frames of a chunked body, read strictly as far as they came.  libmicrohttpd reads them as well, but
- * answers what is wrong with a page of HTML.  Thread-safe. */
+ * answers what is wrong with a page of HTML (decision 0093).  Thread-safe. */
 #ifndef LOAM_SERVER_CHUNKS_H
 #define LOAM_SERVER_CHUNKS_H
 
