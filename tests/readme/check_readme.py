@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-BOOK_BYTES = 8000  # of the tests' chapter: enough for every command, and read within seconds
+BOOK_BYTES = 5000  # of the tests' chapter: as little as `--lengths 1024` takes, since every command reads it
 
 
 def commands(readme):
@@ -101,6 +101,7 @@ def main():
     known = subprocess.run([os.path.join(source, "do"), "help"], stdout=subprocess.PIPE, text=True, check=True).stdout
     folder, failures = tempfile.mkdtemp(prefix="loam-readme-"), 0
     environment = {**os.environ, "PATH": os.path.dirname(loam) + os.pathsep + os.environ["PATH"], "LOAM_ARG_N_PREDICT": "8",
+                   "LOAM_ARG_REPETITIONS": "1",
                    "LOAM_MODELS": os.path.join(folder, "models"), "HF_ENDPOINT": registry_of(loam, source).url,
                    "no_proxy": "*"}
     try:
