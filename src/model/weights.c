@@ -242,6 +242,12 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
     const struct layer_config *own = &config->layers[loader->layer];
     if (own->mixer != MIXER_ATTENTION) return load_mixer(loader, layer);
     const struct kv_geometry kv = own->kv;
+    const struct device *device = loader->model->device;
+    const size_t widest = max_size(kv.k_dimension, kv.v_dimension);
+    if (device->head_max != 0 && widest > device->head_max)
+        return error_set(loader->error, STATUS_UNSUPPORTED,
+                         "%s: layer %zu has heads of %zu elements, the %s device takes at most %zu: try --device cpu",
+                         loader->model->gguf.path, loader->layer, widest, device->name, device->head_max);
     const bool stores = own->kv_layer == loader->layer;
     size_t hidden = config->hidden_size, q_size = config->head_count * kv.k_dimension;
     size_t k_size = kv.kv_head_count * kv.k_dimension;

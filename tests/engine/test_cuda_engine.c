@@ -767,6 +767,29 @@ static void what_it_cannot_choose_by_is_refused(void **state) {
     }
 }
 
+/* At load, before anything is on the card, which works on. */
+static void wide_heads_are_refused(void **state) {
+    (void)state;
+    struct rig rig = {.width = 0};
+    struct tiny_model tiny = tiny_model_default("llama");
+    struct model *model;
+    char path[64], message[200];
+    devices_open(&rig, 1);
+    for (size_t n = 0; n < 2; n++) {
+        tiny.head_dimension = n == 0 ? 264 : 256;
+        tiny_model_write(&tiny, tiny_model_path("cuda-wide", path, sizeof path));
+        const enum status status = model_load(&model, path, rig.device[CUDA], &rig.error);
+        unlink(path);
+        assert_int_equal(status, n == 0 ? STATUS_UNSUPPORTED : STATUS_OK);
+        if (n == 1) model_destroy(model);
+        if (n == 1) continue;
+        snprintf(message, sizeof message,
+                 "%s: layer 0 has heads of 264 elements, the cuda device takes at most 256: try --device cpu", path);
+        assert_string_equal(rig.error.message, message);
+    }
+    for (size_t on = 0; on < BOTH; on++) device_destroy(rig.device[on]);
+}
+
 int main(void) {
     if (cuda_image_count == 0) {
         printf("skipped: %s\n", cuda_images_missing);
@@ -786,6 +809,7 @@ int main(void) {
         cmocka_unit_test(windows_are_whole_units),
         cmocka_unit_test(units_are_fetched_from_ram),
         cmocka_unit_test(what_it_cannot_choose_by_is_refused),
+        cmocka_unit_test(wide_heads_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

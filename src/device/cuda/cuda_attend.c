@@ -245,12 +245,9 @@ static size_t attend_end(const struct attend_operation *operation, size_t first)
 static bool is_possible(struct cuda_device *device, const struct attend_operation *operation) {
     const struct kv_layout *layout = operation->items[0].view.layout;
     const size_t widest = max_size(layout->k_dimension, layout->v_dimension);
-    if (operation->ranges == NULL && widest <= 256) return true;
-    struct error *error = cuda_device_error(device);
-    if (operation->ranges != NULL)
-        error_set(error, STATUS_UNSUPPORTED, "cuda: K and V are not computed again on this device");
-    else
-        error_set(error, STATUS_UNSUPPORTED, "cuda: heads of %zu elements, expected at most 256", widest);
+    ASSERT(widest <= CUDA_HEAD_MAX); /* device.head_max */
+    if (operation->ranges == NULL) return true;
+    error_set(cuda_device_error(device), STATUS_UNSUPPORTED, "cuda: K and V are not computed again on this device");
     return false;
 }
 

@@ -154,6 +154,7 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
                                                     1U << KEY_INDEX_TREE,
                                      .scores_leaves = true,
                                      .chooses_by = cuda_chooses_by,
+                                     .head_max = CUDA_HEAD_MAX,
                                      .lacks_ranges = true,
                                      .lacks_tokens = true,
                                      .lacks_sinks = true,
