@@ -39,6 +39,10 @@ static const struct family families[] = {
      .output_norm = "token_embd_norm.weight"},
     {"qwen35", FAMILY_QWEN35, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true, .mixer = MIXER_DELTA,
      .ffn_norm = "post_attention_norm.weight", .has_gates = true, .has_nextn = true},
+    {"qwen35moe", FAMILY_QWEN35MOE, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true, .mixer = MIXER_DELTA,
+     .ffn_norm = "post_attention_norm.weight", .has_gates = true, .has_nextn = true,
+     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true,
+                 .shared = SHARED_EXPERT_GATED}},
     {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon", .has_biases = true, .has_output_bias = true},
 };
 enum { FAMILY_COUNT = sizeof families / sizeof families[0], KEY_BYTES = 96 };
@@ -269,7 +273,10 @@ static enum status read_shape(struct reader *reader) {
     config->layer_count -= config->nextn_layers;
     if (reader->family->mixer == MIXER_DELTA) TRY(read_interval(reader));
     TRY(read_count(reader, "embedding_length", true, 1, HIDDEN_MAX, &config->hidden_size));
-    TRY(read_layer_count(reader, "feed_forward_length", true, 1, FFN_MAX, &config->ffn_size));
+    const bool is_dense = reader->family->experts.count == 0 ||
+                          gguf_find(reader->gguf, reader_key(reader, "feed_forward_length")) != NULL;
+    TRY(read_layer_count(reader, is_dense ? "feed_forward_length" : "expert_feed_forward_length", true, 1, FFN_MAX,
+                         &config->ffn_size));
     TRY(read_layer_count(reader, "attention.head_count", true, 1, HEADS_MAX, &config->head_count));
     TRY(read_kv_heads(reader));
     bool has_key_length = gguf_find(reader->gguf, reader_key(reader, "attention.key_length")) != NULL;

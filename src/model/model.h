@@ -33,6 +33,7 @@ enum model_family {
     FAMILY_LFM2,
     FAMILY_QWEN35,
     FAMILY_GPT_OSS,
+    FAMILY_QWEN35MOE,
 };
 
 /* What a layer mixes rows by.  All but attention keep a state of fixed size in place of K and V. */

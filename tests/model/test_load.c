@@ -125,7 +125,7 @@ static const struct bad bad_files[] = {
     {"falcon",
      {0},
      "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, qwen2moe, glm4moe, gpt-oss, "
-     "smollm3, seed_oss, mistral3, lfm2, qwen35, opt"},
+     "smollm3, seed_oss, mistral3, lfm2, qwen35, qwen35moe, opt"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},

@@ -35,7 +35,7 @@ const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3"
                                                   "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3",
                                                   "seed_oss", "mistral3"};
 
-const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35"};
+const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35", "qwen35moe"};
 
 /* Layers that convolve around two with attention. */
 static struct tiny_model tiny_model_lfm2(void) {
@@ -48,9 +48,10 @@ static struct tiny_model tiny_model_lfm2(void) {
     return tiny;
 }
 
-static struct tiny_model tiny_model_qwen35(void) {
+static struct tiny_model tiny_model_qwen35(bool has_experts) {
     struct tiny_model tiny = tiny_model_default("qwen3");
-    tiny.family = "qwen35";
+    tiny.family = has_experts ? "qwen35moe" : "qwen35";
+    if (has_experts) tiny.expert_count = 6, tiny.expert_used = 2, tiny.expert_size = 32, tiny.shared_size = 48;
     tiny.layer_count = 5;
     tiny.attention_interval = 2;
     tiny.taps = 4;
@@ -60,7 +61,7 @@ static struct tiny_model tiny_model_qwen35(void) {
 
 struct tiny_model tiny_model_default(const char *family) {
     if (strcmp(family, "lfm2") == 0) return tiny_model_lfm2();
-    if (strcmp(family, "qwen35") == 0) return tiny_model_qwen35();
+    if (strncmp(family, "qwen35", 6) == 0) return tiny_model_qwen35(strcmp(family, "qwen35moe") == 0);
     const bool mistral3 = strcmp(family, "mistral3") == 0;
     const bool glm = strcmp(family, "glm4moe") == 0, qwen2 = strcmp(family, "qwen2moe") == 0;
     const bool oss = strcmp(family, "gpt-oss") == 0, has_yarn = mistral3 || oss;
@@ -120,7 +121,7 @@ static void put_metadata(struct writer *w) {
     put_uint(w, "block_count", t->layer_count);
     put_uint(w, "context_length", 512);
     put_uint(w, "embedding_length", t->hidden_size);
-    put_uint(w, "feed_forward_length", t->ffn_size);
+    if (!is(t->family, "qwen35moe")) put_uint(w, "feed_forward_length", t->ffn_size); /* it has that of experts */
     put_uint(w, "attention.head_count", t->head_count);
     if (t->kv_heads != NULL)
         assert_ok(gguf_writer_add_ints(w->gguf, key_of(w, "attention.head_count_kv"), t->kv_heads,
@@ -137,7 +138,8 @@ static void put_metadata(struct writer *w) {
         put_uint(w, "expert_used_count", t->expert_used);
         put_uint(w, "expert_feed_forward_length", t->expert_size);
     }
-    if (is(t->family, "qwen2moe")) put_uint(w, "expert_shared_feed_forward_length", t->shared_size);
+    if (is(t->family, "qwen2moe") || is(t->family, "qwen35moe"))
+        put_uint(w, "expert_shared_feed_forward_length", t->shared_size);
     if (is(t->family, "glm4moe")) {
         put_uint(w, "expert_shared_count", t->shared_size / t->expert_size);
         put_uint(w, "leading_dense_block_count", t->dense_layers);
