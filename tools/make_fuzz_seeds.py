@@ -41,6 +41,34 @@ def gguf(keys, tensors, data=b"", version=3, alignment=32):
     return head + b"\0" * (-len(head) % alignment) + data
 
 
+def model_keys(family):
+    """What model_config_read takes from a file."""
+    counts = {"block_count": 4, "context_length": 64, "embedding_length": 32, "feed_forward_length": 48, "vocab_size": 16,
+              "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
+              "attention.value_length": 16}
+    floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e4}
+    if family != "mistral3":
+        counts.update({"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 16})
+    if family == "qwen2moe":
+        counts["expert_shared_feed_forward_length"] = 24
+    if family == "glm4moe":
+        counts.update({"nextn_predict_layers": 1, "leading_dense_block_count": 1, "expert_shared_count": 1,
+                       "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2,
+                       "rope.dimension_count": 8})
+        floats["expert_weights_scale"] = 1.5
+    if family == "gpt-oss":
+        counts["attention.sliding_window"] = 20
+    scaled = family in ("gpt-oss", "mistral3")
+    if scaled:
+        counts["rope.scaling.original_context_length"] = 16
+        floats["rope.scaling.factor"] = 4
+    if family == "mistral3":
+        floats["attention.temperature_scale"] = 0.2
+    return ([key("general.architecture", STRING, family)] + [key(f"{family}.{name}", U32, n) for name, n in counts.items()]
+            + [key(f"{family}.{name}", F32, n) for name, n in floats.items()]
+            + [key(family + ".rope.scaling.type", STRING, "yarn")] * scaled)
+
+
 def gguf_seeds():
     every = [key("k%d" % kind, kind, 1) for kind in CODES] + [key("text", STRING, "llama")]
     arrays = [array("a%d" % kind, kind, [0, 1, 1]) for kind in CODES] + [array("words", STRING, ["", "a", "bcd"])]
@@ -61,6 +89,8 @@ def gguf_seeds():
     yield "overlap", gguf([], [tensor("a", [8], 0, 0), tensor("b", [8], 0, 0)], b"\2" * 64)
     yield "twice", gguf([key("a", U8, 1), key("a", U8, 2)], [])
     yield "split", gguf([key("split.no", U16, 0), key("split.count", U16, 2), key("split.tensors.count", I32, 1)], [])
+    for family in ("qwen2moe", "glm4moe", "gpt-oss", "mistral3"):
+        yield "model_" + family, gguf(model_keys(family), [])
     words = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % i for i in range(8)] + ["\u2581a", "b"]
     yield "vocabulary", gguf([key("tokenizer.ggml.model", STRING, "llama"), array("tokenizer.ggml.tokens", STRING, words),
                               array("tokenizer.ggml.scores", F32, [0.0] * len(words)),

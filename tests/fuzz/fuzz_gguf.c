@@ -1,9 +1,11 @@
-/* Any bytes as a GGUF file: refused with a reason, or every byte that struct gguf reaches is inside. */
+/* Any bytes as a GGUF file: refused with a reason, or every byte that struct gguf reaches is inside.  What it says of a
+ * model is refused with a reason, or sizes that allocations follow agree with each other. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "format/gguf.h"
+#include "model/model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -42,6 +44,24 @@ static void get_entry(const struct gguf *gguf, const struct gguf_entry *entry) {
     free(key);
 }
 
+static void read_config(const struct gguf *gguf) {
+    struct error error = {0};
+    struct arena arena;
+    struct model_config config;
+    arena_init(&arena);
+    if (model_config_read(&config, gguf, &arena, &error) != STATUS_OK) {
+        ASSERT(error.message[0] != '\0' && strchr(error.message, '\n') == NULL);
+    } else {
+        const struct experts_config *experts = &config.experts;
+        ASSERT(config.layer_count > 0 && config.head_count % config.layers[0].kv.kv_head_count == 0);
+        ASSERT(experts->used <= experts->count && experts->dense_layers <= config.layer_count);
+        if (experts->group_count > 1)
+            ASSERT(experts->count % experts->group_count == 0 && experts->groups_used <= experts->group_count);
+        for (size_t i = 0; i < config.layer_count; i++) ASSERT(config.layers[i].kv_layer <= i);
+    }
+    arena_deinit(&arena);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct gguf gguf;
     struct error error = {0};
@@ -58,6 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             else
                 sink += (uint64_t)gguf_array_int(entry, j);
     }
+    read_config(&gguf);
     for (uint64_t i = 0; i < gguf.tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf.tensors[i];
         ASSERT(tensor->data >= data && tensor->data + tensor->size_bytes <= data + size);
