@@ -68,6 +68,7 @@ bool id_array_take(const char *text, size_t length, const char *name, struct tok
     if (read_array(text, length, begin, ids, &end)) *rest = malloc(length - (end - begin) + 2);
     if (*rest == NULL) {
         ids->count = before;
+        if (before == 0) token_list_deinit(ids); /* who was told that nothing was taken frees nothing */
         return false;
     }
     memcpy(*rest, text, begin);

@@ -32,6 +32,9 @@ static void check(const char *text, const char *expected) {
     }
     free(rest);
     token_list_deinit(&ids);
+    if (expected != NULL) return;
+    assert_false(id_array_take(text, strlen(text), "prompt", &ids, &rest, &rest_length));
+    assert_null(ids.ids); /* nor memory, which nobody would free */
 }
 
 static void test_taken(void **state) {
