@@ -1,8 +1,5 @@
 #include "attention/split.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-
 #include "base/assert.h"
 
 /* Seconds that the link needs for a token. */
@@ -48,27 +45,4 @@ struct split split_choose(const struct split_question *question) {
         if (seconds < split.seconds) split = (struct split){l, seconds, split.seconds_without};
     }
     return split;
-}
-
-const char *split_text(const struct split_question *question, const struct split *split, char *buffer,
-                       size_t buffer_bytes) {
-    const double ratio = question->input_bytes / question->kv_bytes;
-    if (split->tokens > 0)
-        snprintf(buffer, buffer_bytes,
-                 "%" PRIu64 " of %" PRIu64
-                 " tokens are computed again: their inputs are %.2f times the bytes of "
-                 "their KV, the link moves %.0f MB/s, a token takes %.1f us",
-                 split->tokens, question->token_count, ratio, question->bytes_per_second / 1e6,
-                 question->seconds_per_token * 1e6);
-    else if (question->tokens_max < question->tile_tokens)
-        snprintf(buffer, buffer_bytes, "nothing is computed again: no inputs are kept of what is read");
-    else if (ratio >= 1 && question->schedule != SPLIT_ROW)
-        snprintf(buffer, buffer_bytes,
-                 "nothing is computed again: the layers' inputs would move %.1f times the bytes of KV",
-                 ratio);
-    else
-        snprintf(buffer, buffer_bytes,
-                 "nothing is computed again: a token takes %.1f us, reading its KV %.1f us",
-                 question->seconds_per_token * 1e6, kv_seconds(question) * 1e6);
-    return buffer;
 }

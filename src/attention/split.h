@@ -45,8 +45,5 @@ struct split {
 double split_seconds(const struct split_question *question, uint64_t l);
 /* The multiple of tile_tokens, up to tokens_max, that takes least; of equal ones the smallest. */
 struct split split_choose(const struct split_question *question);
-/* "12 of 64 chunks are computed again: ...", or why none is: one line for people.  Returns buffer. */
-const char *split_text(const struct split_question *question, const struct split *split, char *buffer,
-                       size_t buffer_bytes);
 
 #endif

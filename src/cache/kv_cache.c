@@ -240,11 +240,6 @@ size_t kv_sequence_source_layer(const struct kv_sequence *sequence, size_t layer
 }
 
 const struct kv_cache_config *kv_cache_get_config(const struct kv_cache *cache) { return &cache->config; }
-const struct kv_pools *kv_cache_pools(const struct kv_cache *cache) {
-    ASSERT(kv_group_count(&cache->config) == 1);
-    return &cache->pools[0];
-}
-
 static uint64_t free_columns(const struct kv_cache *cache) {
     uint64_t count = cache->column_count - cache->fresh_first + cache->free_count;
     ASSERT(count + cache->used_columns == cache->column_count); /* invariants 1 and 2 */

@@ -228,8 +228,6 @@ size_t kv_sequence_index(const struct kv_sequence *sequence);
  * index changes; kv_sequence_update brings its tables up to date. */
 struct kv_view kv_sequence_view(struct kv_sequence *sequence, struct stream *stream, size_t layer_index);
 void kv_sequence_update(struct kv_sequence *sequence, struct stream *stream, size_t layer_index);
-/* What the places of a view are looked up in, of a cache with one group; views have their layer's. */
-const struct kv_pools *kv_cache_pools(const struct kv_cache *cache);
 /* The host's own table of where the rows of a KV head are now, [chunk]; PLACE_NOWHERE: they are not in memory. */
 const uint32_t *kv_sequence_places(const struct kv_sequence *sequence, size_t layer_index, size_t kv_head);
 /* A chunk's rows in the device's memory, or with a tier in the host's; NULL: they are not in memory. */

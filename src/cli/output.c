@@ -43,11 +43,6 @@ bool output_can_draw(void) {
     return isatty(STDERR_FILENO) && terminal != NULL && strcmp(terminal, "dumb") != 0;
 }
 
-bool output_can_colour(void) {
-    const char *refused = getenv("NO_COLOR");
-    return output_can_draw() && (refused == NULL || refused[0] == '\0');
-}
-
 size_t output_columns(void) {
     struct winsize window;
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0) return window.ws_col;

@@ -19,8 +19,6 @@ enum status output_flush(struct error *error) STATUS_CHECKED;
 
 /* Standard error is a terminal on which a line may be drawn over (TERM is not "dumb"). */
 bool output_can_draw(void);
-/* ... and colour is wanted too (NO_COLOR is not set). */
-bool output_can_colour(void);
 /* Its width in characters: what the terminal says, else COLUMNS, else 80. */
 size_t output_columns(void);
 

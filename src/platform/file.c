@@ -154,10 +154,6 @@ static void advise(const struct file_map *map, uint64_t offset, uint64_t bytes, 
     (void)madvise((void *)begin, end - begin, advice); /* a hint */
 }
 
-void file_map_will_need(const struct file_map *map, uint64_t offset, uint64_t bytes) {
-    advise(map, offset, bytes, MADV_WILLNEED);
-}
-
 void file_map_scatter(const struct file_map *map, uint64_t offset, uint64_t bytes) {
     advise(map, offset, bytes, MADV_RANDOM);
 }

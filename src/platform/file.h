@@ -34,9 +34,7 @@ void file_map_close(struct file_map *map);
  */
 enum status file_map_check(const struct file_map *map, struct error *error) STATUS_CHECKED;
 
-/* Hints for the mapped range [offset, offset + bytes). */
-void file_map_will_need(const struct file_map *map, uint64_t offset, uint64_t bytes);
-/* The range is touched here and there: nothing is read ahead. */
+/* Hints for the mapped range [offset, offset + bytes).  The range is touched here and there: nothing is read ahead. */
 void file_map_scatter(const struct file_map *map, uint64_t offset, uint64_t bytes);
 /* The range is not needed for now: the process no longer holds its pages. */
 void file_map_drop(const struct file_map *map, uint64_t offset, uint64_t bytes);

@@ -226,10 +226,6 @@ size_t pool_ticket(const struct pool_worker *worker) {
     return atomic_fetch_add_explicit(&worker->pool->ticket, 1, memory_order_relaxed);
 }
 
-void pool_ticket_reset(const struct pool_worker *worker) {
-    atomic_store_explicit(&worker->pool->ticket, 0, memory_order_relaxed);
-}
-
 struct range pool_range(const struct pool_worker *worker, size_t total, size_t granule) {
     size_t pieces = (total + granule - 1) / granule;
     size_t begin = pieces * worker->index / worker->count * granule;

@@ -37,11 +37,8 @@ void pool_set_trace(struct pool *pool, struct trace *trace);
  * before it is seen by everyone after it. */
 void pool_barrier(const struct pool_worker *worker);
 
-/* Inside a task: hands out 0, 1, 2, ... over all threads (uneven work).  Reset to
- * zero at the start of each pool_run; pool_ticket_reset between two phases must
- * be called by one thread between two barriers. */
+/* Inside a task: hands out 0, 1, 2, ... over all threads (uneven work), from zero on in each pool_run. */
 size_t pool_ticket(const struct pool_worker *worker);
-void pool_ticket_reset(const struct pool_worker *worker);
 
 struct range {
     size_t begin, end; /* [begin, end) */

@@ -76,10 +76,6 @@ static const struct pre_tokenizer_name names[] = {
     {"default", &fallback, false, false},
 };
 
-const struct pre_tokenizer_name *pre_tokenizer_at(size_t index) {
-    return index < sizeof names / sizeof names[0] ? &names[index] : NULL;
-}
-
 const struct pre_tokenizer_name *pre_tokenizer_find(const char *name, size_t length) {
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strlen(names[i].name) == length && memcmp(names[i].name, name, length) == 0) return &names[i];

@@ -39,7 +39,6 @@ struct pre_tokenizer_name {
 };
 
 const struct pre_tokenizer_name *pre_tokenizer_find(const char *name, size_t length); /* NULL: unknown */
-const struct pre_tokenizer_name *pre_tokenizer_at(size_t index); /* all of them; NULL after the last */
 
 struct pre_tokenizer_cursor {
     const struct pre_tokenizer *pre_tokenizer;

@@ -44,12 +44,6 @@ static const struct target targets[] = {
 };
 enum { TARGET_COUNT = sizeof targets / sizeof targets[0] };
 
-const char *const *quantize_type_names(void) {
-    static const char *names[TARGET_COUNT + 1];
-    for (size_t i = 0; i < TARGET_COUNT; i++) names[i] = targets[i].name;
-    return names;
-}
-
 struct quantizer {
     struct gguf input;
     struct gguf_writer *writer;

@@ -40,9 +40,6 @@ struct quantize_report {
     uint64_t input_bytes, output_bytes; /* of the tensors */
 };
 
-/* Every value of type_name; NULL at the end. */
-const char *const *quantize_type_names(void);
-
 /* STATUS_USAGE: unknown type.  STATUS_MODEL: the input.  STATUS_IO: the output.  Nothing is left behind on failure.
  * input may be split; output is one file. */
 enum status model_quantize(const char *input, const char *output, const struct quantize_options *options,
