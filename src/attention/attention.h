@@ -21,6 +21,13 @@
 
 struct attention;
 
+/* What is computed again instead of read (rebuild.h). */
+struct rebuild_options {
+    size_t chunks; /* of a head: the workspace; 0: nothing is, and the rest has no meaning */
+    size_t hidden_size, v_dimension, chunk_bytes; /* the last: of a head's chunk */
+    bool shares_link;                             /* weights are read over it, too */
+};
+
 struct attention_options {
     size_t kv_head_count;                        /* the most of any layer */
     size_t layer_count, head_count, k_dimension; /* k_dimension, for labels: the same */
@@ -32,14 +39,12 @@ struct attention_options {
     uint64_t kept_max;     /* that a row chooses; 0: none does (select_options_kept_max) */
     bool rounds;           /* full chunks are rounded (attention_rounds) */
     bool prefetches;       /* the next layer's choice; a selection that scans: all of its chunks */
-    size_t rebuild_chunks; /* of a head: workspace for what is computed again (rebuild.h); 0: nothing is */
-    size_t hidden_size, v_dimension, kv_chunk_bytes; /* with rebuild_chunks; the last: of a head's chunk */
+    struct rebuild_options rebuild;
     size_t list_layer_first;                         /* lists of layers before it stay where they are */
     /* KV in the host's memory: of the device's, for slots of units (cache/unit_cache.h); 0: units are read where they
      * lie. */
     uint64_t unit_bytes;
     size_t kv_block_bytes;  /* with unit_bytes */
-    bool shares_link;       /* with rebuild_chunks: weights are read over it, too */
     struct kv_cache *cache; /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
     struct trace *trace;    /* borrowed; shows choices and waits; NULL: none */
 };

@@ -46,30 +46,39 @@ struct rebuild_step {
     bool is_rebuilt; /* one of them, in part */
 };
 
+/* Where chunks are computed. */
+struct workspace {
+    struct slab chunks;      /* MEMORY_DEVICE; [kv_head_count][chunk_capacity] */
+    struct kv_pools pools;   /* POOL_OTHER is chunks; the rest the cache's */
+    struct page_table own;   /* [kv_head_count][chunk_capacity]: the places of chunks */
+    struct page_table table; /* [kv_head_count][view_chunks]: of a view */
+    uint32_t *others;        /* owned; [view_chunks] */
+    size_t other_count;
+    struct buffer rows;     /* owned MEMORY_SHARED; float: a tile's inputs */
+    struct buffer tile;     /* owned MEMORY_DEVICE; the same */
+    struct buffer partials; /* owned MEMORY_DEVICE; float [kv heads][ATTENTION_RANGES][partial_floats] */
+};
+
+/* The planned layer, and the rebuilding in it. */
+struct layer_run {
+    struct stream *stream;       /* borrowed */
+    struct attend_ranges ranges; /* as they are handed out */
+    struct rebuild_run run;
+    struct kv_sequence *computing; /* whose run stays, until it is ended; NULL: none is under way */
+    uint64_t computed_chunks;      /* of it */
+    uint64_t run_ns, wait_ns, attend_ns, read_ns; /* all of it; for inputs, for attention, for the others */
+};
+
 struct rebuild {
     struct device *device;                                          /* borrowed */
-    struct stream *stream;                                          /* of the run; borrowed */
     size_t kv_head_count, hidden_size, chunk_capacity, view_chunks; /* the first: the most of any layer */
     const struct kv_groups *groups;                                 /* borrowed; NULL: all layers are alike */
     size_t chunk_bytes, forced_chunks;                              /* the first: the most of any layer */
     bool shares_link;
     const struct kv_cache *cache; /* borrowed */
-    struct slab chunks;           /* MEMORY_DEVICE; [kv_head_count][chunk_capacity] */
-    struct kv_pools pools;        /* POOL_OTHER is chunks; the rest the cache's */
-    struct page_table own;        /* [kv_head_count][chunk_capacity]: the places of chunks */
-    struct page_table table;      /* [kv_head_count][view_chunks]: of a view */
-    uint32_t *others;             /* owned; [view_chunks] */
-    size_t other_count;
-    struct buffer rows;     /* owned MEMORY_SHARED; float: a tile's inputs */
-    struct buffer tile;     /* owned MEMORY_DEVICE; the same */
-    struct buffer partials; /* owned MEMORY_DEVICE; float [kv heads][ATTENTION_RANGES][partial_floats] */
     size_t head_count;
-    struct attend_ranges ranges;         /* of the run, as they are handed out */
-    struct rebuild_run run;              /* of the planned layer */
-    struct kv_sequence *computing;       /* of a run that stays, until it is ended; NULL: none is under way */
-    uint64_t computed_chunks;            /* of it */
-    uint64_t run_ns, wait_ns, attend_ns; /* of its rebuilding, and of that for inputs and for attention */
-    uint64_t read_ns;                    /* of its rebuilding, for the others */
+    struct workspace memory;
+    struct layer_run layer;
     struct first_reads first_reads;
     struct rebuild_rates rates;
     struct rebuild_step step; /* under way */
@@ -80,23 +89,23 @@ struct rebuild {
 /* ---- life ---- */
 
 static size_t workspace_bytes(const struct attention_options *options) {
-    return options->kv_head_count * options->rebuild_chunks * options->kv_chunk_bytes;
+    return options->kv_head_count * options->rebuild.chunks * options->rebuild.chunk_bytes;
 }
 
 static size_t tile_bytes(const struct attention_options *options) {
-    return REBUILD_ROWS_MAX * options->hidden_size * sizeof(float);
+    return REBUILD_ROWS_MAX * options->rebuild.hidden_size * sizeof(float);
 }
 
 /* Of all KV heads, whose groups are the layer's query heads. */
 static size_t partials_bytes(const struct attention_options *options) {
-    return options->head_count * ATTENTION_RANGES * (2 + options->v_dimension) * sizeof(float);
+    return options->head_count * ATTENTION_RANGES * (2 + options->rebuild.v_dimension) * sizeof(float);
 }
 
 uint64_t rebuild_bytes(const struct attention_options *options) {
     const uint64_t chunks = kv_chunks_of(options->context_size);
-    if (options->rebuild_chunks == 0) return 0;
+    if (options->rebuild.chunks == 0) return 0;
     return sizeof(struct rebuild) + workspace_bytes(options) + 2 * tile_bytes(options) +
-           partials_bytes(options) + page_table_bytes(options->kv_head_count, options->rebuild_chunks) +
+           partials_bytes(options) + page_table_bytes(options->kv_head_count, options->rebuild.chunks) +
            page_table_bytes(options->kv_head_count, chunks) + chunks * sizeof(uint32_t);
 }
 
@@ -110,18 +119,19 @@ static enum status init(struct rebuild *rebuild, const struct attention_options 
     const struct device_operations *operations = rebuild->device->operations;
     const size_t heads = rebuild->kv_head_count;
     struct device *device = rebuild->device;
-    TRY(slab_init(&rebuild->chunks, rebuild->device, MEMORY_DEVICE, rebuild->chunk_bytes,
+    TRY(slab_init(&rebuild->memory.chunks, rebuild->device, MEMORY_DEVICE, rebuild->chunk_bytes,
                   heads * rebuild->chunk_capacity, error));
-    TRY(page_table_init(&rebuild->own, rebuild->device, heads, rebuild->chunk_capacity, error));
-    TRY(page_table_init(&rebuild->table, rebuild->device, heads, rebuild->view_chunks, error));
-    TRY(operations->allocate(device, MEMORY_SHARED, tile_bytes(options), &rebuild->rows, error));
-    TRY(operations->allocate(device, MEMORY_DEVICE, tile_bytes(options), &rebuild->tile, error));
-    TRY(operations->allocate(device, MEMORY_DEVICE, partials_bytes(options), &rebuild->partials, error));
-    rebuild->others = calloc(rebuild->view_chunks, sizeof *rebuild->others);
-    if (rebuild->others == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
+    TRY(page_table_init(&rebuild->memory.own, rebuild->device, heads, rebuild->chunk_capacity, error));
+    TRY(page_table_init(&rebuild->memory.table, rebuild->device, heads, rebuild->view_chunks, error));
+    TRY(operations->allocate(device, MEMORY_SHARED, tile_bytes(options), &rebuild->memory.rows, error));
+    TRY(operations->allocate(device, MEMORY_DEVICE, tile_bytes(options), &rebuild->memory.tile, error));
+    TRY(operations->allocate(device, MEMORY_DEVICE, partials_bytes(options), &rebuild->memory.partials,
+                             error));
+    rebuild->memory.others = calloc(rebuild->view_chunks, sizeof *rebuild->memory.others);
+    if (rebuild->memory.others == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
     for (size_t head = 0; head < heads; head++)
         for (size_t i = 0; i < rebuild->chunk_capacity; i++)
-            page_table_set(&rebuild->own, head, i, own_place(rebuild, head, i));
+            page_table_set(&rebuild->memory.own, head, i, own_place(rebuild, head, i));
     return STATUS_OK;
 }
 
@@ -132,11 +142,11 @@ enum status rebuild_create(struct rebuild **result, struct device *device,
     if (rebuild == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
     *rebuild = (struct rebuild){.device = device,
                                 .kv_head_count = options->kv_head_count,
-                                .hidden_size = options->hidden_size,
-                                .chunk_capacity = options->rebuild_chunks,
+                                .hidden_size = options->rebuild.hidden_size,
+                                .chunk_capacity = options->rebuild.chunks,
                                 .view_chunks = (size_t)kv_chunks_of(options->context_size),
-                                .chunk_bytes = options->kv_chunk_bytes,
-                                .shares_link = options->shares_link,
+                                .chunk_bytes = options->rebuild.chunk_bytes,
+                                .shares_link = options->rebuild.shares_link,
                                 .groups = options->groups,
                                 .head_count = options->head_count,
                                 .cache = options->cache};
@@ -148,13 +158,13 @@ enum status rebuild_create(struct rebuild **result, struct device *device,
 void rebuild_destroy(struct rebuild *rebuild) {
     if (rebuild == NULL) return;
     const struct device_operations *operations = rebuild->device->operations;
-    operations->release(rebuild->device, &rebuild->partials);
-    operations->release(rebuild->device, &rebuild->rows);
-    operations->release(rebuild->device, &rebuild->tile);
-    slab_deinit(&rebuild->chunks);
-    page_table_deinit(&rebuild->own);
-    page_table_deinit(&rebuild->table);
-    free(rebuild->others);
+    operations->release(rebuild->device, &rebuild->memory.partials);
+    operations->release(rebuild->device, &rebuild->memory.rows);
+    operations->release(rebuild->device, &rebuild->memory.tile);
+    slab_deinit(&rebuild->memory.chunks);
+    page_table_deinit(&rebuild->memory.own);
+    page_table_deinit(&rebuild->memory.table);
+    free(rebuild->memory.others);
     free(rebuild);
 }
 
@@ -280,57 +290,58 @@ bool rebuild_expects(struct rebuild *rebuild, const struct attention_layer *laye
 
 /* What was computed of a run that stays is there from now on. */
 static void end_computing(struct rebuild *rebuild) {
-    const struct rebuild_run *run = &rebuild->run;
-    if (rebuild->computing == NULL) return;
-    kv_sequence_end_computing(rebuild->computing, run->layer_index, run->chunk_first, run->chunk_count,
-                              rebuild->computed_chunks, rebuild->device->operations->ticket(rebuild->stream));
-    rebuild->statistics.kept_chunks += rebuild->computed_chunks;
-    rebuild->computing = NULL;
+    const struct rebuild_run *run = &rebuild->layer.run;
+    if (rebuild->layer.computing == NULL) return;
+    kv_sequence_end_computing(rebuild->layer.computing, run->layer_index, run->chunk_first, run->chunk_count,
+                              rebuild->layer.computed_chunks,
+                              rebuild->device->operations->ticket(rebuild->layer.stream));
+    rebuild->statistics.kept_chunks += rebuild->layer.computed_chunks;
+    rebuild->layer.computing = NULL;
 }
 
 /* Before anything is read for the layer: then slots are there for both. */
 static void begin_computing(struct rebuild *rebuild, struct kv_sequence *sequence) {
-    struct rebuild_run *run = &rebuild->run;
-    rebuild->computed_chunks = 0;
+    struct rebuild_run *run = &rebuild->layer.run;
+    rebuild->layer.computed_chunks = 0;
     if (!run->stays || run->chunk_count == 0) return;
     run->stays = kv_sequence_begin_computing(sequence, run->layer_index, run->chunk_first, run->chunk_count);
     if (run->stays)
-        rebuild->computing = sequence;
+        rebuild->layer.computing = sequence;
     else
         run->chunk_count = min_size(run->chunk_count, rebuild->chunk_capacity);
 }
 
 bool rebuild_plan(struct rebuild *rebuild, const struct attention_layer *layer) {
-    struct rebuild_run *run = &rebuild->run;
-    ASSERT(rebuild->computing == NULL);
+    struct rebuild_run *run = &rebuild->layer.run;
+    ASSERT(rebuild->layer.computing == NULL);
     const uint64_t missing = decide(rebuild, layer, run);
     begin_computing(rebuild, layer->sequences[0]);
     rebuild->statistics.layers += missing > 0;
     rebuild->statistics.missing_chunks += missing;
     rebuild->statistics.chunks += run->chunk_count;
-    rebuild->other_count = 0;
+    rebuild->memory.other_count = 0;
     for (uint64_t chunk = 0; chunk < run->chunk_end && run->chunk_count > 0; chunk++)
         if (chunk < run->chunk_first || chunk >= run->chunk_first + run->chunk_count)
-            rebuild->others[rebuild->other_count++] = (uint32_t)chunk;
+            rebuild->memory.others[rebuild->memory.other_count++] = (uint32_t)chunk;
     return run->chunk_count > 0;
 }
 
 const uint32_t *rebuild_others(const struct rebuild *rebuild, size_t *count) {
-    *count = rebuild->other_count;
-    return rebuild->others;
+    *count = rebuild->memory.other_count;
+    return rebuild->memory.others;
 }
 
 /* ---- run ---- */
 
 /* Enough for the disk to be busy while a tile is computed, and no more: the next inputs come behind it. */
 static void read_beside(const struct rebuild *rebuild, struct fetch *others) {
-    fetch_keep_busy(others, BESIDE_HEADS * rebuild->other_count);
+    fetch_keep_busy(others, BESIDE_HEADS * rebuild->memory.other_count);
 }
 
 /* The disk is busy with inputs until those of the first tile have come: what is asked for earlier delays these, as a
  * disk does not serve one request after the other. */
 static bool others_can_wait(const struct rebuild *rebuild) {
-    const struct rebuild_run *run = &rebuild->run;
+    const struct rebuild_run *run = &rebuild->layer.run;
     return run->layer_index > 0 && run->chunk_count > TILE_CHUNKS &&
            inputs_has_begun(run->inputs, TILE_CHUNKS);
 }
@@ -339,8 +350,9 @@ static void begin_others(struct rebuild *rebuild, struct fetch *others) {
     struct first_reads *reads = &rebuild->first_reads;
     read_beside(rebuild, others);
     reads->bytes = (double)(fetch_missed(others, others->begun) *
-                            layout_of(rebuild, rebuild->run.layer_index)->chunk_bytes);
-    if (rebuild->run.layer_index > 0) reads->bytes += (double)inputs_begun_bytes(rebuild->run.inputs);
+                            layout_of(rebuild, rebuild->layer.run.layer_index)->chunk_bytes);
+    if (rebuild->layer.run.layer_index > 0)
+        reads->bytes += (double)inputs_begun_bytes(rebuild->layer.run.inputs);
     reads->jobs = others->begun;
 }
 
@@ -348,9 +360,9 @@ enum status rebuild_begin(struct rebuild *rebuild, struct fetch *others, struct 
     struct first_reads *reads = &rebuild->first_reads;
     const uint64_t now = clock_ns();
     *reads = (struct first_reads){.begin_ns = now, .missing_ns = now};
-    if (rebuild->run.layer_index > 0)
-        TRY(inputs_read_begin(rebuild->run.inputs, rebuild->run.layer_index, rebuild->run.chunk_first,
-                              (size_t)rebuild->run.chunk_count, error));
+    if (rebuild->layer.run.layer_index > 0)
+        TRY(inputs_read_begin(rebuild->layer.run.inputs, rebuild->layer.run.layer_index,
+                              rebuild->layer.run.chunk_first, (size_t)rebuild->layer.run.chunk_count, error));
     if (!others_can_wait(rebuild)) begin_others(rebuild, others);
     return STATUS_OK;
 }
@@ -359,11 +371,11 @@ enum status rebuild_begin(struct rebuild *rebuild, struct fetch *others, struct 
 static enum status wait_tile(struct rebuild *rebuild, size_t first, size_t count, struct error *error) {
     for (size_t i = 0; i < count; i++) {
         const uint64_t began = clock_ns();
-        TRY(inputs_read_wait(rebuild->run.inputs, first + i, error));
+        TRY(inputs_read_wait(rebuild->layer.run.inputs, first + i, error));
         const uint64_t now = clock_ns();
-        if (now - began >= WAITED_NS && inputs_has_begun(rebuild->run.inputs, first + i))
+        if (now - began >= WAITED_NS && inputs_has_begun(rebuild->layer.run.inputs, first + i))
             rebuild->first_reads.missing_ns = now;
-        rebuild->wait_ns += now - began;
+        rebuild->layer.wait_ns += now - began;
     }
     return STATUS_OK;
 }
@@ -372,11 +384,11 @@ static enum status wait_tile(struct rebuild *rebuild, size_t first, size_t count
 static enum status fetch_tile(struct rebuild *rebuild, struct stream *stream, size_t first, size_t count,
                               struct error *error) {
     const size_t chunk = KV_CHUNK_TOKENS * rebuild->hidden_size;
-    float *rows = rebuild->rows.host;
+    float *rows = rebuild->memory.rows.host;
     for (size_t i = 0; i < count; i++)
-        TRY(inputs_read_rows(rebuild->run.inputs, first + i, rows + i * chunk, error));
-    rebuild->device->operations->copy(stream, span_of(&rebuild->tile, 0), span_of(&rebuild->rows, 0),
-                                      count * chunk * sizeof(float));
+        TRY(inputs_read_rows(rebuild->layer.run.inputs, first + i, rows + i * chunk, error));
+    rebuild->device->operations->copy(stream, span_of(&rebuild->memory.tile, 0),
+                                      span_of(&rebuild->memory.rows, 0), count * chunk * sizeof(float));
     return STATUS_OK;
 }
 
@@ -388,11 +400,11 @@ static size_t place_of(const struct rebuild_run *run, uint64_t index) {
 /* A view of one of the own tables, which shows chunks of the workspace and those of a sequence's view. */
 static struct kv_view own_view(struct rebuild *rebuild, struct stream *stream, struct page_table *table,
                                const struct kv_view *others) {
-    rebuild->pools = *others->pools;
-    rebuild->pools.list[POOL_OTHER] = rebuild->chunks.pool;
+    rebuild->memory.pools = *others->pools;
+    rebuild->memory.pools.list[POOL_OTHER] = rebuild->memory.chunks.pool;
     page_table_update(table, stream, 0, table->lane_count);
     return (struct kv_view){.layout = others->layout,
-                            .pools = &rebuild->pools,
+                            .pools = &rebuild->memory.pools,
                             .chunks = page_table_lane(table, 0),
                             .chunk_stride = table->chunk_capacity};
 }
@@ -401,21 +413,21 @@ static struct kv_view own_view(struct rebuild *rebuild, struct stream *stream, s
 static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
                                 const struct attention_layer *layer, size_t first, size_t count,
                                 struct error *error) {
-    const uint64_t position = (rebuild->run.chunk_first + first) * KV_CHUNK_TOKENS;
+    const uint64_t position = (rebuild->layer.run.chunk_first + first) * KV_CHUNK_TOKENS;
     struct rebuild_rows rows = {
         .layer_index = layer->index, .position_first = position, .row_count = count * KV_CHUNK_TOKENS};
     if (layer->index == 0)
-        rows.tokens = inputs_tokens(rebuild->run.inputs) + position;
+        rows.tokens = inputs_tokens(rebuild->layer.run.inputs) + position;
     else
-        rows.inputs = span_of(&rebuild->tile, 0);
+        rows.inputs = span_of(&rebuild->memory.tile, 0);
     layer->math.rebuild(layer->math.context, &rows);
-    struct attend_item item = {.view =
-                                   own_view(rebuild, stream, &rebuild->own, &layer->operation.items[0].view),
-                               .row_count = rows.row_count};
-    item.view = kv_view_chunks(&item.view, place_of(&rebuild->run, first));
-    if (rebuild->run.stays) {
-        item.view = kv_sequence_view(rebuild->computing, stream, layer->index);
-        item.view = kv_view_chunks(&item.view, rebuild->run.chunk_first + first);
+    struct attend_item item = {
+        .view = own_view(rebuild, stream, &rebuild->memory.own, &layer->operation.items[0].view),
+        .row_count = rows.row_count};
+    item.view = kv_view_chunks(&item.view, place_of(&rebuild->layer.run, first));
+    if (rebuild->layer.run.stays) {
+        item.view = kv_sequence_view(rebuild->layer.computing, stream, layer->index);
+        item.view = kv_view_chunks(&item.view, rebuild->layer.run.chunk_first + first);
     }
     rebuild->device->operations->append(
         stream, &(struct append_operation){.k = rows.k,
@@ -430,19 +442,19 @@ static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
 }
 
 static struct span partials_at(const struct rebuild *rebuild, size_t floats) {
-    return span_of(&rebuild->partials, floats * sizeof(float));
+    return span_of(&rebuild->memory.partials, floats * sizeof(float));
 }
 
 /* All heads attend to the range that ends before chunk `end` of the run, and its part of the workspace is free. */
 static void attend_range(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
                          size_t end) {
-    const struct rebuild_run *run = &rebuild->run;
+    const struct rebuild_run *run = &rebuild->layer.run;
     const size_t chunks = run->range_chunks, index = end / chunks - 1,
                  floats = partial_floats(rebuild, run->layer_index);
     const uint64_t chunk_first = run->chunk_first + index * chunks;
     for (size_t head = 0; head < heads_of(rebuild, run->layer_index); head++)
         for (size_t i = 0; i < chunks; i++)
-            page_table_set(&rebuild->table, head, chunk_first + i, own_place(rebuild, head, i));
+            page_table_set(&rebuild->memory.table, head, chunk_first + i, own_place(rebuild, head, i));
     const struct attend_ranges range = {.makes = true,
                                         .first = chunk_first / chunks,
                                         .end = chunk_first / chunks + 1,
@@ -451,12 +463,12 @@ static void attend_range(struct rebuild *rebuild, struct stream *stream, const s
                                         .partial_floats = floats};
     struct attend_item item = layer->operation.items[0];
     struct attend_operation operation = layer->operation;
-    item.view = own_view(rebuild, stream, &rebuild->table, &item.view);
+    item.view = own_view(rebuild, stream, &rebuild->memory.table, &item.view);
     operation.items = &item;
     operation.ranges = &range;
     const uint64_t began = clock_ns();
     rebuild->device->operations->attend(stream, &operation);
-    rebuild->attend_ns += clock_ns() - began;
+    rebuild->layer.attend_ns += clock_ns() - began;
 }
 
 /* When they have arrived, which is between two looks: the link may be idle from then on.  Where these are far apart it
@@ -465,7 +477,8 @@ static enum status look_for_first_reads(struct rebuild *rebuild, struct fetch *o
     struct first_reads *reads = &rebuild->first_reads;
     if (reads->arrived_ns > 0) return STATUS_OK;
     bool arrived = fetch_have_arrived(others, reads->jobs);
-    if (arrived && rebuild->run.layer_index > 0) TRY(inputs_begun_look(rebuild->run.inputs, &arrived, error));
+    if (arrived && rebuild->layer.run.layer_index > 0)
+        TRY(inputs_begun_look(rebuild->layer.run.inputs, &arrived, error));
     const uint64_t now = clock_ns(), between = now - reads->missing_ns;
     if (!arrived) {
         reads->missing_ns = now;
@@ -485,7 +498,7 @@ static enum status look_and_read(struct rebuild *rebuild, struct fetch *others, 
         TRY(look_for_first_reads(rebuild, others, error));
         read_beside(rebuild, others);
     }
-    rebuild->read_ns += clock_ns() - began;
+    rebuild->layer.read_ns += clock_ns() - began;
     return STATUS_OK;
 }
 
@@ -493,13 +506,13 @@ static enum status look_and_read(struct rebuild *rebuild, struct fetch *others, 
 static enum status rebuild_tile(struct rebuild *rebuild, struct stream *stream,
                                 const struct attention_layer *layer, struct fetch *others, size_t first,
                                 size_t count, struct error *error) {
-    const uint64_t began = clock_ns(), not_computing = rebuild->wait_ns + rebuild->read_ns;
+    const uint64_t began = clock_ns(), not_computing = rebuild->layer.wait_ns + rebuild->layer.read_ns;
     if (layer->index > 0) TRY(wait_tile(rebuild, first, count, error));
     TRY(look_and_read(rebuild, others, error));
     if (layer->index > 0) TRY(fetch_tile(rebuild, stream, first, count, error));
     TRY(compute_tile(rebuild, stream, layer, first, count, error));
-    const uint64_t other = rebuild->wait_ns + rebuild->read_ns - not_computing;
-    rebuild->computed_chunks += count;
+    const uint64_t other = rebuild->layer.wait_ns + rebuild->layer.read_ns - not_computing;
+    rebuild->layer.computed_chunks += count;
     rebuild_rates_add_computing(&rebuild->rates, (double)(count * KV_CHUNK_TOKENS),
                                 1e-9 * (double)(clock_ns() - began - other));
     return STATUS_OK;
@@ -507,60 +520,61 @@ static enum status rebuild_tile(struct rebuild *rebuild, struct stream *stream,
 
 enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
                         struct fetch *others, struct error *error) {
-    const size_t chunks = (size_t)rebuild->run.chunk_count;
+    const size_t chunks = (size_t)rebuild->layer.run.chunk_count;
     const uint64_t run_began = clock_ns();
-    ASSERT(layer->index == rebuild->run.layer_index);
-    rebuild->stream = stream;
-    rebuild->wait_ns = rebuild->attend_ns = rebuild->read_ns = 0;
+    ASSERT(layer->index == rebuild->layer.run.layer_index);
+    rebuild->layer.stream = stream;
+    rebuild->layer.wait_ns = rebuild->layer.attend_ns = rebuild->layer.read_ns = 0;
     for (size_t first = 0, count; first < chunks; first += count) {
         count = min_size(chunks - first, TILE_CHUNKS);
         TRY(rebuild_tile(rebuild, stream, layer, others, first, count, error));
-        if (rebuild->run.range_chunks > 0 && (first + count) % rebuild->run.range_chunks == 0)
+        if (rebuild->layer.run.range_chunks > 0 && (first + count) % rebuild->layer.run.range_chunks == 0)
             attend_range(rebuild, stream, layer, first + count);
         TRY(look_and_read(rebuild, others, error));
     }
-    inputs_read_end(rebuild->run.inputs);
-    rebuild->run_ns = clock_ns() - run_began;
+    inputs_read_end(rebuild->layer.run.inputs);
+    rebuild->layer.run_ns = clock_ns() - run_began;
     rebuild_rates_add_reading(&rebuild->rates,
                               (double)(fetch_missed(others, others->begun) * KV_CHUNK_TOKENS) /
                                   (double)heads_of(rebuild, layer->index),
-                              1e-9 * (double)rebuild->read_ns);
+                              1e-9 * (double)rebuild->layer.read_ns);
     return STATUS_OK;
 }
 
 void rebuild_refuse(struct rebuild *rebuild, const struct error *why) {
     end_computing(rebuild);
     if (rebuild->statistics.refusals++ == 0) rebuild->refusal = *why;
-    inputs_refuse(rebuild->run.inputs);
+    inputs_refuse(rebuild->layer.run.inputs);
 }
 
 struct kv_view rebuild_view(struct rebuild *rebuild, struct stream *stream, const struct kv_view *view,
                             const struct kv_fetch *first, size_t head_count) {
-    const struct rebuild_run *run = &rebuild->run;
+    const struct rebuild_run *run = &rebuild->layer.run;
     if (run->stays) return *view;
     for (size_t i = 0; i < head_count; i++) {
         const size_t head = first->kv_head + i;
         const uint32_t *others = kv_sequence_places(first->sequence, run->layer_index, head);
         for (uint64_t chunk = 0; chunk < run->chunk_end; chunk++) {
             const bool is_own = chunk >= run->chunk_first && chunk < run->chunk_first + run->chunk_count;
-            page_table_set(&rebuild->table, i, chunk,
+            page_table_set(&rebuild->memory.table, i, chunk,
                            is_own ? own_place(rebuild, head, place_of(run, chunk - run->chunk_first))
                                   : others[chunk]);
         }
     }
-    return own_view(rebuild, stream, &rebuild->table, view);
+    return own_view(rebuild, stream, &rebuild->memory.table, view);
 }
 
 const struct attend_ranges *rebuild_ranges(struct rebuild *rebuild, size_t head_first) {
-    const struct rebuild_run *run = &rebuild->run;
+    const struct rebuild_run *run = &rebuild->layer.run;
     const size_t floats = partial_floats(rebuild, run->layer_index), head_stride = ATTENTION_RANGES * floats;
     if (run->range_chunks == 0) return NULL;
-    rebuild->ranges = (struct attend_ranges){.first = run->chunk_first / run->range_chunks,
-                                             .end = (run->chunk_first + run->chunk_count) / run->range_chunks,
-                                             .partials = partials_at(rebuild, head_first * head_stride),
-                                             .head_stride = head_stride,
-                                             .partial_floats = floats};
-    return &rebuild->ranges;
+    rebuild->layer.ranges =
+        (struct attend_ranges){.first = run->chunk_first / run->range_chunks,
+                               .end = (run->chunk_first + run->chunk_count) / run->range_chunks,
+                               .partials = partials_at(rebuild, head_first * head_stride),
+                               .head_stride = head_stride,
+                               .partial_floats = floats};
+    return &rebuild->layer.ranges;
 }
 
 static double seconds_between(uint64_t begin_ns, uint64_t end_ns) {
@@ -576,7 +590,7 @@ static void add_link(struct rebuild *rebuild, double bytes, double seconds, bool
 /* The link was never idle until the first reads had arrived, or all of them if these took longer. */
 static void note_link(struct rebuild *rebuild, const struct rebuild_layer *layer) {
     const struct first_reads *reads = &rebuild->first_reads;
-    const struct rebuild_run *run = &rebuild->run;
+    const struct rebuild_run *run = &rebuild->layer.run;
     const uint64_t chunks = run->layer_index > 0 ? run->chunk_count : 0;
     if (reads->arrived_ns > 0)
         add_link(rebuild, reads->bytes, seconds_between(reads->begin_ns, reads->arrived_ns), reads->is_bound);
@@ -600,7 +614,7 @@ void rebuild_note(struct rebuild *rebuild, const struct rebuild_layer *layer) {
     double rebuilding = 0;
     end_computing(rebuild);
     if (layer->is_rebuilt) {
-        rebuilding = 1e-9 * (double)(rebuild->run_ns - rebuild->attend_ns);
+        rebuilding = 1e-9 * (double)(rebuild->layer.run_ns - rebuild->layer.attend_ns);
         note_link(rebuild, layer);
     }
     note_besides(rebuild, layer, rebuilding);

@@ -59,7 +59,7 @@ enum status tiered_create(struct tiered **result, struct device *device,
                               .prefetches = options->prefetches};
     enum status status = fetch_init(&tiered->now, &lists, error);
     if (status == STATUS_OK) status = prefetch_init(&tiered->prefetch, device, options, &lists, error);
-    if (status == STATUS_OK && options->rebuild_chunks > 0)
+    if (status == STATUS_OK && options->rebuild.chunks > 0)
         status = rebuild_create(&tiered->rebuild, device, options, error);
     if (status == STATUS_OK)
         *result = tiered;

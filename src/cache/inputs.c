@@ -19,6 +19,16 @@ enum {
     DEPTH = 256
 };
 
+struct inputs_reading {
+    struct io_queue *queue;  /* owned; NULL: it is never read */
+    uint8_t *pages;          /* owned; [capacity * slices] pages: a ring of groups of chunks */
+    struct page_read *reads; /* owned; [reads_max * slices], in the order of the disk */
+    bool *arrived;           /* owned; of each, whether it is in memory */
+    size_t capacity, reads_max, count, chunks, submitted, begun; /* begun: at once */
+    /* Of what is being read; taken: whose memory is free again. */
+    size_t group_chunks, ring_groups, groups_taken;
+};
+
 struct inputs {
     struct inputs_shape shape;
     struct store_layout layout;
@@ -30,14 +40,7 @@ struct inputs {
     uint64_t committed_tokens; /* asked for */
     uint64_t *rows;            /* owned; [kept layers]: that have come */
     uint8_t *growing;          /* owned; [kept layer][slice][64 rows]: the chunk that is not full */
-    /* Reading. */
-    struct io_queue *queue;  /* owned; NULL: it is never read */
-    uint8_t *pages;          /* owned; [read_capacity * slices] pages: a ring of groups of chunks */
-    struct page_read *reads; /* owned; [reads_max * slices], in the order of the disk */
-    bool *arrived;           /* owned; of each, whether it is in memory */
-    size_t read_capacity, reads_max, read_count, read_chunks, submitted, begun; /* begun: at once */
-    size_t group_chunks, ring_groups,
-        groups_taken; /* of what is being read; taken: whose memory is free again */
+    struct inputs_reading reading;
 };
 
 static size_t kept_layers(const struct inputs_shape *shape) { return shape->layer_count - 1; }
@@ -164,18 +167,21 @@ static enum status make(struct inputs **result, const struct inputs_options *opt
     const size_t layers = kept_layers(&inputs->shape), reads = options->read_chunks * inputs->slices;
     inputs->rows = calloc(layers, sizeof *inputs->rows);
     inputs->growing = calloc(layers * inputs->slices, inputs->layout.chunk_bytes);
-    inputs->read_capacity = options->read_chunks;
-    inputs->reads_max = reads_max_of(options->token_capacity, options->read_chunks);
+    inputs->reading.capacity = options->read_chunks;
+    inputs->reading.reads_max = reads_max_of(options->token_capacity, options->read_chunks);
     bool made = inputs->rows != NULL && inputs->growing != NULL;
     if (made && reads > 0) {
-        inputs->pages = memory_area_create(reads * store_page_bytes(&inputs->layout));
-        inputs->reads = calloc(inputs->reads_max * inputs->slices, sizeof *inputs->reads);
-        inputs->arrived = calloc(inputs->reads_max * inputs->slices, sizeof *inputs->arrived);
-        made = inputs->pages != NULL && inputs->reads != NULL && inputs->arrived != NULL;
+        inputs->reading.pages = memory_area_create(reads * store_page_bytes(&inputs->layout));
+        inputs->reading.reads =
+            calloc(inputs->reading.reads_max * inputs->slices, sizeof *inputs->reading.reads);
+        inputs->reading.arrived =
+            calloc(inputs->reading.reads_max * inputs->slices, sizeof *inputs->reading.arrived);
+        made =
+            inputs->reading.pages != NULL && inputs->reading.reads != NULL && inputs->reading.arrived != NULL;
     }
     if (!made) return error_set(error, STATUS_MEMORY, "inputs: out of memory");
     if (reads == 0) return STATUS_OK;
-    return io_queue_create(&inputs->queue,
+    return io_queue_create(&inputs->reading.queue,
                            &(struct io_queue_options){.backend = options->backend, .depth = DEPTH}, error);
 }
 
@@ -205,14 +211,14 @@ enum status inputs_create(struct inputs **result, const struct inputs_options *o
 void inputs_close(struct inputs *inputs) {
     if (inputs == NULL) return;
     inputs_read_end(inputs);
-    io_queue_destroy(inputs->queue);
+    io_queue_destroy(inputs->reading.queue);
     document_close(inputs->document);
     free(inputs->rows);
     free(inputs->growing);
-    memory_area_destroy(inputs->pages,
-                        inputs->read_capacity * inputs->slices * store_page_bytes(&inputs->layout));
-    free(inputs->reads);
-    free(inputs->arrived);
+    memory_area_destroy(inputs->reading.pages,
+                        inputs->reading.capacity * inputs->slices * store_page_bytes(&inputs->layout));
+    free(inputs->reading.reads);
+    free(inputs->reading.arrived);
     free(inputs);
 }
 
@@ -232,15 +238,16 @@ static enum status read_tail(struct inputs *inputs, struct error *error) {
         const struct page_read read = {.layer = (uint32_t)(i / inputs->slices),
                                        .kv_head = (uint32_t)(i % inputs->slices),
                                        .chunk = chunk,
-                                       .memory = inputs->pages};
+                                       .memory = inputs->reading.pages};
         struct io_completion done = {0};
         size_t next = 0;
-        enum status ignored = document_read_pages(inputs->document, inputs->queue, &read, 1, &next, 0);
+        enum status ignored =
+            document_read_pages(inputs->document, inputs->reading.queue, &read, 1, &next, 0);
         ASSERT(ignored == STATUS_OK && next == 1);
-        while (io_queue_wait(inputs->queue, &done, 1, 1) == 0) continue;
+        while (io_queue_wait(inputs->reading.queue, &done, 1, 1) == 0) continue;
         if (done.status != STATUS_OK) return document_read_failed(inputs->document, &done, error);
         TRY(document_check_page(inputs->document, &read, error));
-        memcpy(growing_slice(inputs, read.layer, read.kv_head), inputs->pages,
+        memcpy(growing_slice(inputs, read.layer, read.kv_head), inputs->reading.pages,
                inputs->layout.chunk_bytes / KV_CHUNK_BLOCKS *
                    ((tokens % KV_CHUNK_TOKENS + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS));
     }
@@ -394,14 +401,14 @@ bool inputs_is_flushed(const struct inputs *inputs) {
 /* ---- reading ---- */
 
 uint64_t inputs_chunks(const struct inputs *inputs, size_t layer) {
-    if (inputs->read_capacity == 0) return 0;
+    if (inputs->reading.capacity == 0) return 0;
     uint64_t tokens = document_token_count(inputs->document);
     (void)layer;
     if (inputs->valid_tokens < tokens) tokens = inputs->valid_tokens;
     return tokens / KV_CHUNK_TOKENS;
 }
 
-size_t inputs_read_max(const struct inputs *inputs) { return inputs->reads_max; }
+size_t inputs_read_max(const struct inputs *inputs) { return inputs->reading.reads_max; }
 
 const int32_t *inputs_tokens(const struct inputs *inputs) { return document_tokens(inputs->document); }
 
@@ -409,7 +416,7 @@ static void take_completions(struct inputs *inputs, const struct io_completion *
     const size_t page = store_page_bytes(&inputs->layout);
     for (size_t i = 0; i < count; i++) {
         const size_t first = (size_t)done[i].request.tag, pages = (done[i].request.bytes + page - 1) / page;
-        for (size_t j = 0; j < pages; j++) inputs->arrived[first + j] = true;
+        for (size_t j = 0; j < pages; j++) inputs->reading.arrived[first + j] = true;
     }
 }
 
@@ -417,17 +424,18 @@ static void take_completions(struct inputs *inputs, const struct io_completion *
 static enum status go_on(struct inputs *inputs, size_t wait, struct error *error) {
     struct io_completion done[COMPLETIONS];
     enum status status = STATUS_OK;
-    const size_t group = inputs->group_chunks * inputs->slices,
-                 end = min_size(inputs->read_count, (inputs->groups_taken + inputs->ring_groups) * group);
-    while (inputs->submitted < end &&
+    const size_t group = inputs->reading.group_chunks * inputs->slices,
+                 end = min_size(inputs->reading.count,
+                                (inputs->reading.groups_taken + inputs->reading.ring_groups) * group);
+    while (inputs->reading.submitted < end &&
            status == STATUS_OK) { /* a group is not to wait for the next one's pages */
-        const size_t next = min_size(end, (inputs->submitted / group + 1) * group);
-        status =
-            document_read_pages(inputs->document, inputs->queue, inputs->reads, next, &inputs->submitted, 0);
+        const size_t next = min_size(end, (inputs->reading.submitted / group + 1) * group);
+        status = document_read_pages(inputs->document, inputs->reading.queue, inputs->reading.reads, next,
+                                     &inputs->reading.submitted, 0);
     }
     ASSERT(status == STATUS_OK || status == STATUS_FULL);
-    io_queue_flush(inputs->queue);
-    const size_t count = io_queue_wait(inputs->queue, done, COMPLETIONS, wait);
+    io_queue_flush(inputs->reading.queue);
+    const size_t count = io_queue_wait(inputs->reading.queue, done, COMPLETIONS, wait);
     take_completions(inputs, done, count);
     for (size_t i = 0; i < count; i++)
         if (done[i].status != STATUS_OK) return document_read_failed(inputs->document, &done[i], error);
@@ -437,53 +445,55 @@ static enum status go_on(struct inputs *inputs, size_t wait, struct error *error
 enum status inputs_read_begin(struct inputs *inputs, size_t layer, uint64_t chunk_first, size_t chunk_count,
                               struct error *error) {
     const size_t page = store_page_bytes(&inputs->layout);
-    ASSERT(inputs->read_count == 0 && layer > 0 && chunk_count <= inputs->reads_max);
+    ASSERT(inputs->reading.count == 0 && layer > 0 && chunk_count <= inputs->reading.reads_max);
     ASSERT(chunk_first + chunk_count <= inputs_chunks(inputs, layer));
-    const bool fits = chunk_count <= inputs->read_capacity;
-    const size_t width = fits ? GROUP : min_size(GROUP, inputs->read_capacity / 2),
-                 ring = fits ? (chunk_count + width - 1) / width : inputs->read_capacity / width;
-    inputs->group_chunks = width;
-    inputs->ring_groups = ring;
-    inputs->groups_taken = 0;
+    const bool fits = chunk_count <= inputs->reading.capacity;
+    const size_t width = fits ? GROUP : min_size(GROUP, inputs->reading.capacity / 2),
+                 ring = fits ? (chunk_count + width - 1) / width : inputs->reading.capacity / width;
+    inputs->reading.group_chunks = width;
+    inputs->reading.ring_groups = ring;
+    inputs->reading.groups_taken = 0;
     for (size_t group = 0; group < chunk_count; group += width)
         for (size_t slice = 0; slice < inputs->slices; slice++)
-            for (size_t i = group; i < chunk_count && i < group + width; i++, inputs->read_count++) {
-                const size_t place = inputs->read_count % (ring * width * inputs->slices);
-                inputs->arrived[inputs->read_count] = false;
-                inputs->reads[inputs->read_count] =
+            for (size_t i = group; i < chunk_count && i < group + width; i++, inputs->reading.count++) {
+                const size_t place = inputs->reading.count % (ring * width * inputs->slices);
+                inputs->reading.arrived[inputs->reading.count] = false;
+                inputs->reading.reads[inputs->reading.count] =
                     (struct page_read){.layer = (uint32_t)(layer - 1),
                                        .kv_head = (uint32_t)slice,
                                        .chunk = chunk_first + i,
-                                       .memory = inputs->pages + place * page};
+                                       .memory = inputs->reading.pages + place * page};
             }
-    inputs->read_chunks = chunk_count;
-    inputs->submitted = 0;
+    inputs->reading.chunks = chunk_count;
+    inputs->reading.submitted = 0;
     const enum status status = go_on(inputs, 0, error);
-    inputs->begun = inputs->submitted;
+    inputs->reading.begun = inputs->reading.submitted;
     return status;
 }
 
 uint64_t inputs_begun_bytes(const struct inputs *inputs) {
-    return (uint64_t)inputs->begun * store_page_bytes(&inputs->layout);
+    return (uint64_t)inputs->reading.begun * store_page_bytes(&inputs->layout);
 }
 
 bool inputs_has_begun(const struct inputs *inputs, size_t index) {
-    const size_t groups = index / inputs->group_chunks + 1;
-    return min_size(groups * inputs->group_chunks * inputs->slices, inputs->read_count) <= inputs->begun;
+    const size_t groups = index / inputs->reading.group_chunks + 1;
+    return min_size(groups * inputs->reading.group_chunks * inputs->slices, inputs->reading.count) <=
+           inputs->reading.begun;
 }
 
 enum status inputs_begun_look(struct inputs *inputs, bool *arrived, struct error *error) {
     TRY(go_on(inputs, 0, error));
     *arrived = true;
-    for (size_t i = 0; i < inputs->begun && *arrived; i++) *arrived = inputs->arrived[i];
+    for (size_t i = 0; i < inputs->reading.begun && *arrived; i++) *arrived = inputs->reading.arrived[i];
     return STATUS_OK;
 }
 
 /* Where the index-th chunk's first slice lies among the reads, and how many reads further the next one. */
 static size_t read_of(const struct inputs *inputs, size_t index, size_t *width) {
-    const size_t group = index / inputs->group_chunks * inputs->group_chunks;
-    ASSERT(index < inputs->read_chunks && index >= inputs->groups_taken * inputs->group_chunks);
-    *width = min_size(inputs->read_chunks - group, inputs->group_chunks);
+    const size_t group = index / inputs->reading.group_chunks * inputs->reading.group_chunks;
+    ASSERT(index < inputs->reading.chunks &&
+           index >= inputs->reading.groups_taken * inputs->reading.group_chunks);
+    *width = min_size(inputs->reading.chunks - group, inputs->reading.group_chunks);
     return group * inputs->slices + (index - group);
 }
 
@@ -491,7 +501,7 @@ enum status inputs_read_wait(struct inputs *inputs, size_t index, struct error *
     size_t width;
     const size_t first = read_of(inputs, index, &width);
     for (size_t slice = 0; slice < inputs->slices; slice++)
-        while (!inputs->arrived[first + slice * width]) TRY(go_on(inputs, 1, error));
+        while (!inputs->reading.arrived[first + slice * width]) TRY(go_on(inputs, 1, error));
     return STATUS_OK;
 }
 
@@ -503,22 +513,23 @@ enum status inputs_read_rows(struct inputs *inputs, size_t index, float *rows, s
     TRY(inputs_read_wait(inputs, index, error));
     for (size_t slice = 0; slice < inputs->slices; slice++) {
         const size_t read = first + slice * width;
-        TRY(document_check_page(inputs->document, &inputs->reads[read], error));
-        const uint8_t *kept = inputs->reads[read].memory;
+        TRY(document_check_page(inputs->document, &inputs->reading.reads[read], error));
+        const uint8_t *kept = inputs->reading.reads[read].memory;
         for (size_t row = 0; row < KV_CHUNK_TOKENS; row++)
             inputs_decode(inputs->shape.form, kept + row * bytes, columns,
                           rows + row * inputs->shape.hidden_size + slice * columns);
     }
-    if (inputs->submitted == inputs->read_count || (index + 1) % inputs->group_chunks != 0) return STATUS_OK;
-    inputs->groups_taken++; /* in order */
+    if (inputs->reading.submitted == inputs->reading.count || (index + 1) % inputs->reading.group_chunks != 0)
+        return STATUS_OK;
+    inputs->reading.groups_taken++; /* in order */
     return go_on(inputs, 0, error);
 }
 
 void inputs_read_end(struct inputs *inputs) {
     struct io_completion lost[COMPLETIONS];
-    while (inputs->queue != NULL && io_queue_in_flight(inputs->queue) > 0)
-        (void)io_queue_wait(inputs->queue, lost, COMPLETIONS, 1);
-    inputs->read_count = inputs->read_chunks = inputs->submitted = 0;
+    while (inputs->reading.queue != NULL && io_queue_in_flight(inputs->reading.queue) > 0)
+        (void)io_queue_wait(inputs->reading.queue, lost, COMPLETIONS, 1);
+    inputs->reading.count = inputs->reading.chunks = inputs->reading.submitted = 0;
 }
 
 void inputs_refuse(struct inputs *inputs) {

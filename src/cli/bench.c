@@ -175,17 +175,17 @@ static enum status run_test(struct bench *bench, struct bench_test *test, struct
         test->sample_count++;
         TRY(check_interrupt(error));
     }
-    test->counts = device_counts(bench->session.device);
-    counters_subtract(&device_counters, &test->counts, &counts);
-    test->select = attention_statistics(attention);
-    test->lists = attention_list_buffer_counts(attention);
+    test->counted.device = device_counts(bench->session.device);
+    counters_subtract(&device_counters, &test->counted.device, &counts);
+    test->counted.select = attention_statistics(attention);
+    test->counted.lists = attention_list_buffer_counts(attention);
     test->fractions = sequence_fractions(bench->sequences[0]);
     test->fractions_tokens = sequence_length(bench->sequences[0]);
     if (!bench->quiet) fractions_print(bench->session.engine, bench->sequences[0]);
-    test->tier = engine_tier_statistics(bench->session.engine);
-    counters_subtract(&kv_tier_counters, &test->tier, &before);
-    TRY(engine_fetch_counts(bench->session.engine, &test->fetched, error));
-    counters_subtract(&fetch_counters, &test->fetched, &fetched);
+    test->counted.tier = engine_tier_statistics(bench->session.engine);
+    counters_subtract(&kv_tier_counters, &test->counted.tier, &before);
+    TRY(engine_fetch_counts(bench->session.engine, &test->counted.fetched, error));
+    counters_subtract(&fetch_counters, &test->counted.fetched, &fetched);
     return bench_print_row(&bench->printer, test, error);
 }
 
@@ -301,8 +301,8 @@ static enum status run_tests(struct bench *bench, const struct test_list *list, 
     if (plan.device_bytes != 0) TRY(plan_fit_context(&plan, &bench->session.model->config, error));
     TRY(plan_set_host_bytes(&plan, &bench->session.model->config, error));
     TRY(session_create_engine(&bench->session, &plan, &engine_options, error));
-    settings.kv_bytes_per_token = engine_kv_bytes_per_token(bench->session.engine);
-    settings.kv_row_bytes = engine_kv_row_bytes(bench->session.engine);
+    settings.kv_bytes.per_token = engine_kv_bytes_per_token(bench->session.engine);
+    settings.kv_bytes.row = engine_kv_row_bytes(bench->session.engine);
     struct bench_test *test = malloc(sizeof *test); /* its samples are too many for the stack */
     if (test == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     enum status status = STATUS_OK;
@@ -313,7 +313,7 @@ static enum status run_tests(struct bench *bench, const struct test_list *list, 
         test->depth = list->tests[i].depth;
         test->sequence_count = list->tests[i].sequence_count;
         uint64_t middle = test->depth + test->prompt_count + test->generate_count / 2;
-        test->kv_step_bytes = engine_step_bytes(bench->session.engine, middle);
+        test->kv_bytes.step = engine_step_bytes(bench->session.engine, middle);
         status = run_test(bench, test, error);
     }
     free(test);

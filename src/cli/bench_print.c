@@ -45,7 +45,7 @@ struct bench_statistics bench_statistics(const struct bench_test *test) {
 }
 
 uint64_t bench_step_bytes(const struct bench_model *model, const struct bench_test *test) {
-    return model->weight_bytes_per_token + test->sequence_count * test->kv_step_bytes;
+    return model->weight_bytes_per_token + test->sequence_count * test->kv_bytes.step;
 }
 
 /* "pp512", "tg128", "pp512+tg128", "tg128 x8", then " @ d4096". */
@@ -160,7 +160,7 @@ static void print_head_line(const struct bench_printer *p, bool rule) {
 
 /* Lists that were reused in all repetitions, the tokens since they were chosen, and their K and V a step. */
 static void print_reuse(const struct bench_test *test) {
-    const struct reuse_counts *counts = &test->select.reuse;
+    const struct reuse_counts *counts = &test->counted.select.reuse;
     const uint64_t lookups = counts->hits + counts->misses, steps = test->sample_count * test->generate_count;
     if (lookups == 0 || steps == 0) {
         output_text(" %8s | %6s | %9s |", "", "", "");
@@ -168,7 +168,7 @@ static void print_reuse(const struct bench_test *test) {
     }
     output_text(" %6.1f %% | %6.1f | %9.3f |", 100 * (double)counts->hits / (double)lookups,
                 counts->hits > 0 ? (double)counts->age_sum / (double)counts->hits : 0,
-                (double)(counts->rows * test->kv_row_bytes) / (double)steps * 1e-6);
+                (double)(counts->rows * test->kv_bytes.row) / (double)steps * 1e-6);
 }
 
 static void print_md_row(const struct bench_printer *p, const struct bench_test *test) {
@@ -189,7 +189,7 @@ static void print_md_row(const struct bench_printer *p, const struct bench_test 
     /* the plus-minus sign takes two bytes and one column */
     output_text(" %*s | %*s |", TEST_WIDTH, test_name(test, name, sizeof name), RATE_WIDTH + 1, rate);
     if (p->shows_reuse) print_reuse(test);
-    if (p->shows_heads) output_text(" %10zu |", test->tier.resident_heads);
+    if (p->shows_heads) output_text(" %10zu |", test->counted.tier.resident_heads);
     if (p->has_floor) {
         struct floor floor = floor_of(model, test);
         if (floor.bandwidth > 0)
@@ -233,15 +233,15 @@ static void add_floor(json_t *row, const struct bench_model *model, const struct
 /* What is read, and how the time of attention is divided (seconds of all repetitions). */
 /* What a receipt says, and what of the steps' time it took to estimate it. */
 static json_t *left_out_json(const struct bench_test *test) {
-    json_t *receipt = receipt_json(&test->select.receipt);
+    json_t *receipt = receipt_json(&test->counted.select.receipt);
     double ns = 0;
     for (size_t i = 0; i < test->sample_count; i++) ns += (double)test->samples_ns[i];
-    json_put_number(receipt, "time_fraction", (double)test->select.receipt.time_ns / ns);
+    json_put_number(receipt, "time_fraction", (double)test->counted.select.receipt.time_ns / ns);
     return receipt;
 }
 
 static void add_selection(json_t *row, const struct bench_test *test) {
-    const struct select_statistics *s = &test->select;
+    const struct select_statistics *s = &test->counted.select;
     char keep[32];
     json_put(row, "preset", json_string(test->plan->preset));
     json_put(row, "select", json_string(test->plan->select.method->name));
@@ -251,7 +251,7 @@ static void add_selection(json_t *row, const struct bench_test *test) {
     json_put(row, "select_tree", tree_counts_json(&s->tree));
     json_put(row, "select_mass_bound", mass_bounds_json(&s->mass_bound));
     if (test->plan->select.receipt) json_put(row, "select_left_out", left_out_json(test));
-    json_put(row, "reuse", reuse_json(&s->reuse, test->kv_row_bytes));
+    json_put(row, "reuse", reuse_json(&s->reuse, test->kv_bytes.row));
 }
 
 static void add_test(json_t *row, const struct bench_model *model, const struct bench_test *test) {
@@ -287,16 +287,16 @@ static void add_test(json_t *row, const struct bench_model *model, const struct 
 static void add_fetched(json_t *row, const struct bench_test *test) {
     if (!test->plan->rows_in_host) return;
     json_put_uint(row, "kv_unit_bytes", test->plan->unit_bytes);
-    json_put_counters(row, fetch_counters.prefix, &fetch_counters, &test->fetched);
+    json_put_counters(row, fetch_counters.prefix, &fetch_counters, &test->counted.fetched);
 }
 
 /* Of --kv-disk; sums over all repetitions. */
 static void add_tier(json_t *row, const struct bench_test *test) {
-    const struct kv_tier_statistics *tier = &test->tier;
+    const struct kv_tier_statistics *tier = &test->counted.tier;
     if (test->plan->disk_directory == NULL) return;
     uint64_t chunks = tier->hits + tier->misses;
     json_put_counters(row, kv_tier_counters.prefix, &kv_tier_counters, tier);
-    json_put_counters(row, list_buffer_counters.prefix, &list_buffer_counters, &test->lists);
+    json_put_counters(row, list_buffer_counters.prefix, &list_buffer_counters, &test->counted.lists);
     json_put_uint(row, "kv_chunks", chunks); /* that were attended to, or some of their rows */
     json_put_number(row, "kv_hit_ratio", chunks > 0 ? (double)tier->hits / (double)chunks : 1);
     if (test->fractions != NULL)
@@ -322,9 +322,9 @@ static json_t *row_json(const struct bench_printer *p, const struct bench_test *
     json_put(row, "version", json_string(version_number));
     json_put(row, "kernels", json_string(model->kernels));
     json_put(row, "device", json_string(model->device));
-    json_put_counters(row, device_counters.prefix, &device_counters, &test->counts);
-    json_put_uint(row, "kv_bytes_per_token", test->kv_bytes_per_token);
-    json_put_uint(row, "kv_bytes_per_step", test->sequence_count * test->kv_step_bytes);
+    json_put_counters(row, device_counters.prefix, &device_counters, &test->counted.device);
+    json_put_uint(row, "kv_bytes_per_token", test->kv_bytes.per_token);
+    json_put_uint(row, "kv_bytes_per_step", test->sequence_count * test->kv_bytes.step);
     add_tier(row, test);
     add_fetched(row, test);
     if (p->has_floor) add_floor(row, model, test);

@@ -25,6 +25,21 @@ struct bench_model { /* the same in every row */
     uint64_t weight_bytes_per_token; /* read by one decode step, whatever the batch */
 };
 
+/* Of all repetitions of a test. */
+struct bench_counts {
+    struct select_statistics select;
+    struct list_buffer_counts lists; /* zeros: no head has a buffer */
+    struct device_counts device;     /* and of what makes the repetitions ready */
+    struct fetch_counts fetched;     /* the same, of units; zeros where the device has no slots */
+    struct kv_tier_statistics tier;  /* host_bytes at their end; zeros: all KV in RAM */
+};
+
+struct bench_kv_bytes {
+    uint64_t per_token; /* with the key index */
+    uint64_t row;       /* K and V of a token of one KV head */
+    uint64_t step;      /* that a step of one sequence reads, at mid test */
+};
+
 struct bench_test {
     uint64_t prompt_count, generate_count, depth, sequence_count;
     bool random_depth; /* the depth is filled with random KV */
@@ -32,17 +47,11 @@ struct bench_test {
     uint64_t batch, ubatch, threads;
     enum kv_type k_type, v_type;
     const struct plan *plan;
-    uint64_t kv_bytes_per_token;     /* with the key index */
-    uint64_t kv_row_bytes;           /* K and V of a token of one KV head */
-    uint64_t kv_step_bytes;          /* bytes that a step of one sequence reads, at mid test */
-    struct select_statistics select; /* of all repetitions */
+    struct bench_kv_bytes kv_bytes;
     /* Of the first sequence, borrowed; NULL: all its pages have one form */
     const struct page_fractions *fractions;
     uint64_t fractions_tokens;       /* of the sequence */
-    struct list_buffer_counts lists; /* of all repetitions; zeros: no head has a buffer */
-    struct device_counts counts;     /* of all repetitions, and of what makes them ready */
-    struct fetch_counts fetched;     /* the same, of units; zeros where the device has no slots */
-    struct kv_tier_statistics tier;  /* of all repetitions; host_bytes at their end; zeros: all KV in RAM */
+    struct bench_counts counted;
     time_t time;
     size_t sample_count;
     uint64_t samples_ns[BENCH_SAMPLES_MAX];

@@ -86,7 +86,7 @@ static enum status open_model(struct planning *planning, struct error *error) {
 /* RAM of a machine that is given, as its file says; else what is available here. */
 static uint64_t memory_of(const struct planning *planning) {
     const bool is_given = option_given(planning->options, OPTION_MACHINE);
-    return auto_memory_bytes(is_given ? planning->machine.memory_bytes : (double)memory_available_bytes());
+    return auto_memory_bytes(is_given ? planning->machine.memory.bytes : (double)memory_available_bytes());
 }
 
 static enum status read_plan(struct planning *planning, struct error *error) {
@@ -314,7 +314,7 @@ static void print_measured(const struct machine *machine) {
         strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", &utc) > 0) {
         output_text("  measured %s", date);
         if (machine->load >= 0) output_text(", beside a load of %.1f", machine->load);
-        if (machine->disk_spread > 0) output_text(", the disk within %.0f%%", 100 * machine->disk_spread);
+        if (machine->disk.spread > 0) output_text(", the disk within %.0f%%", 100 * machine->disk.spread);
         if (machine_was_busy(machine))
             output_text(": its numbers are too low; loam plan --measure, once others rest");
         output_text("\n");
@@ -389,7 +389,7 @@ static enum status print_json(const struct planning *planning, struct error *err
     json_put_uint(machine, "measured", (uint64_t)planning->machine.measured);
     json_put(machine, "load", planning->machine.load >= 0 ? json_real(planning->machine.load) : json_null());
     json_put(machine, "disk_spread",
-             planning->machine.disk_spread > 0 ? json_real(planning->machine.disk_spread) : json_null());
+             planning->machine.disk.spread > 0 ? json_real(planning->machine.disk.spread) : json_null());
     struct text command = {0};
     put_command(planning, &command);
     json_put(root, "command", command.failed ? json_null() : json_text(command.bytes, command.length));

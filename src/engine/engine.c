@@ -28,7 +28,7 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
     options.prefetches = engine->prefetches;
     options.cache = plan->host_bytes > 0 ? engine->cache : NULL;
     options.kv_block_bytes = kv_cache_layer_layout(engine->cache, 0)->block_bytes;
-    options.shares_link = engine->model->stream != NULL;
+    options.rebuild.shares_link = engine->model->stream != NULL;
     options.rounds = engine->kv.quantized_pages;
     options.trace = trace;
     TRY(attention_create(&engine->attention, engine->model->device, &options, error));

@@ -87,7 +87,7 @@ enum status engine_choose_inputs(struct engine *engine, const struct plan *plan,
     engine->rebuilds = plan_keeps_inputs(plan, config) && engine->documents != NULL;
     if (!engine->rebuilds) return STATUS_OK;
     TRY(plan_attention_options(plan, config, &options, error));
-    engine->rebuild_chunks = options.rebuild_chunks;
+    engine->rebuild_chunks = options.rebuild.chunks;
     engine->inputs_shape =
         (struct inputs_shape){.layer_count = model_stored_layers(config), .hidden_size = config->hidden_size};
     if (config->hidden_size % 32 != 0) return STATUS_OK;

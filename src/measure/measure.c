@@ -41,12 +41,12 @@ static enum status copy_rate(double *bytes_per_second, struct error *error) {
 static enum status measure_memory(struct measurement *measurement, struct error *error) {
     struct pool *one;
     TRY(measure_part(measurement, "memory", error));
-    TRY(read_rate(device_pool(measurement->device), &measurement->machine->memory_all, error));
+    TRY(read_rate(device_pool(measurement->device), &measurement->machine->memory.all, error));
     TRY(pool_create(&one, 1, error));
-    enum status status = read_rate(one, &measurement->machine->memory_one, error);
+    enum status status = read_rate(one, &measurement->machine->memory.one, error);
     pool_destroy(one);
     TRY(status);
-    return copy_rate(&measurement->machine->copy, error);
+    return copy_rate(&measurement->machine->memory.copy, error);
 }
 
 /* The device with the threads that are asked for, memory that empties the caches, a folder on the disk. */
@@ -73,7 +73,7 @@ static void name_machine(struct machine *machine, const struct measure_options *
     snprintf(machine->processor, sizeof machine->processor, "%s", cpu_model_name());
     cpu_mask_text(options->mask, machine->kernels, sizeof machine->kernels);
     machine->thread_count = (uint32_t)(options->thread_count != 0 ? options->thread_count : cpu_count());
-    machine->memory_bytes = (double)memory_total_bytes();
+    machine->memory.bytes = (double)memory_total_bytes();
 }
 
 /* The numbers of another machine have no pace here. */

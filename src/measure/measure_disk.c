@@ -21,11 +21,11 @@ static enum status read_rates(struct disk_probe *probe, struct machine *machine,
                                                                .reads_min = READS_MIN,
                                                                .ns_min = READ_NS},
                                     &rates[i][j], error));
-    machine->disk_spread = 0;
+    machine->disk.spread = 0;
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
         for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) {
-            machine->disk_read[i][j] = machine_disk_bytes[i] * rate_per_second(&rates[i][j]);
-            machine->disk_spread = fmax(machine->disk_spread, rate_spread(&rates[i][j]));
+            machine->disk.read[i][j] = machine_disk_bytes[i] * rate_per_second(&rates[i][j]);
+            machine->disk.spread = fmax(machine->disk.spread, rate_spread(&rates[i][j]));
         }
     return STATUS_OK;
 }
@@ -42,7 +42,7 @@ enum status measure_disk(struct measurement *measurement, struct error *error) {
     enum status status = io_folder_open(&folder, measurement->folder.path, IO_FOLDER_CREATE, NULL, error);
     if (status == STATUS_OK) status = disk_probe_open(&probe, &options, &write_seconds, error);
     if (status == STATUS_OK) {
-        measurement->machine->disk_write = 1 / write_seconds;
+        measurement->machine->disk.write = 1 / write_seconds;
         status = read_rates(probe, measurement->machine, error);
     }
     disk_probe_close(probe);

@@ -131,14 +131,14 @@ static double serial_share(double seconds, double reading, double handling, doub
 
 static void set_scan(struct machine *machine, const struct paid *scan, double in_memory) {
     if (scan->pages < 1) return;
-    const double checksums = scan->bytes / machine->copy, beyond = scan->seconds - in_memory;
+    const double checksums = scan->bytes / machine->memory.copy, beyond = scan->seconds - in_memory;
     const double handling = fmax(beyond - scan->waited, 0);
     machine->tier.page_seconds = fmax((handling - checksums) / scan->pages, 1e-9);
     double reading =
         scan->bytes / machine_disk_rate(machine, scan->bytes / scan->pages * COST_SEGMENT_CHUNKS);
-    machine->disk_serial = serial_share(scan->seconds, reading, handling, in_memory);
+    machine->disk.serial = serial_share(scan->seconds, reading, handling, in_memory);
     /* Slower than one after the other: chunks come more slowly than such reads alone. */
-    if (machine->disk_serial >= 1) reading = fmax(cost_disk_share(beyond, handling), reading);
+    if (machine->disk.serial >= 1) reading = fmax(cost_disk_share(beyond, handling), reading);
     machine->tier.scan_rate = scan->bytes / reading;
 }
 
@@ -182,7 +182,7 @@ static void set_pace(struct machine *machine, const struct steps *memory, enum m
 enum status measure_tier(struct measurement *measurement, enum measure_pace pace, struct error *error) {
     struct machine *machine = measurement->machine;
     const bool is_short = measurement->options->is_short;
-    const double request_seconds = machine_disk_bytes[0] / machine->disk_read[0][MACHINE_DISK_DEPTHS - 1],
+    const double request_seconds = machine_disk_bytes[0] / machine->disk.read[0][MACHINE_DISK_DEPTHS - 1],
                  requests = MANY_SECONDS / request_seconds / PROBE_LAYERS / PROBE_KV_HEADS;
     struct probe probe = {.measurement = measurement,
                           .group = 1,

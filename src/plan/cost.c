@@ -182,7 +182,7 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
 
 /* Seconds of the processor for so many pages, or parts of so many, of page_bytes in the mean. */
 static double handling_seconds(const struct machine *machine, double pages, double page_bytes) {
-    return pages * machine->tier.page_seconds + pages * page_bytes / machine->copy;
+    return pages * machine->tier.page_seconds + pages * page_bytes / machine->memory.copy;
 }
 
 /* The system reads neighbours in one go that are asked for at once. */
@@ -287,7 +287,7 @@ static double rebuilt(const struct step *step, double disk, double processor, do
         .first_tokens = REBUILD_ROWS_MAX,
         .held_tokens = (uint64_t)(BESIDE_SHARE * step->tiers.held * all_tokens * layers)};
     const double again = layers * split_choose(&question).seconds + computed + processor,
-                 read = cost_overlapped(machine->disk_serial, disk, processor, computed, layers);
+                 read = cost_overlapped(machine->disk.serial, disk, processor, computed, layers);
     if (step->sequences > 1) return read; /* one sequence at a time */
     return again < 0.9 * fmax(disk, computed + processor) ? again : read;
 }
@@ -312,7 +312,7 @@ static void read_everything(struct step *step, double computed) {
     cost->parts[COST_PAGES] = processor;
     cost->step_seconds = step->plan->rebuilds
                              ? rebuilt(step, disk, processor, computed)
-                             : cost_overlapped(machine->disk_serial, disk, processor, computed, layers);
+                             : cost_overlapped(machine->disk.serial, disk, processor, computed, layers);
 }
 
 /* What the lists of a KV head want in a step. */
@@ -432,7 +432,7 @@ static void read_chosen(struct step *step, double computed) {
     const double waited = chosen_seconds(machine, &reads) +
                           reading(scan_seconds(machine, dense_pages, tiers->chunk_bytes), dense_handling);
     const double expected =
-        step->plan->prefetches ? PREFETCHED * waited * (1 - fmin(machine->disk_serial, 1)) : 0;
+        step->plan->prefetches ? PREFETCHED * waited * (1 - fmin(machine->disk.serial, 1)) : 0;
     cost->parts[COST_PAGES] =
         handling_seconds(machine, misses, reads.bytes / fmax(misses, 1)) + dense_handling;
     cost->parts[COST_DISK] = fmax(waited - cost->parts[COST_PAGES], 0);
@@ -446,7 +446,7 @@ static void read_chosen(struct step *step, double computed) {
 static void read_weights(struct step *step, uint64_t host_bytes, double computed) {
     struct cost *cost = step->cost;
     const struct machine *machine = step->model->machine;
-    const double serial = fmin(machine->disk_serial, 1);
+    const double serial = fmin(machine->disk.serial, 1);
     if (host_bytes == 0 || host_bytes >= step->model->weights.all) return;
     cost->pass_bytes = weight_sizes_pass_bytes(&step->model->weights, host_bytes);
     const double seconds =
@@ -487,7 +487,7 @@ static double prompt_seconds(const struct step *step, uint64_t depth) {
                             tokens * tokens / 2;
     const double computed = tokens * (step->model->token_seconds + layers * machine->layer_token_seconds) +
                             products / machine->attend_block;
-    const double written = (double)step->cost->disk_bytes / step->sequences / machine->disk_write,
+    const double written = (double)step->cost->disk_bytes / step->sequences / machine->disk.write,
                  segment =
                      fmin(SEGMENT_TOKENS, SEGMENT_BYTES / (double)(config->hidden_size * sizeof(float))),
                  weights = ceil(tokens / segment) * step->cost->parts[COST_WEIGHTS];
@@ -552,7 +552,7 @@ enum status cost_of_plan(struct cost *cost, const struct cost_model *model, cons
     work_of(&step, plan, work.depth);
     TRY(selection_work(&step, plan, work.depth, error));
     TRY(plan_attention_options(plan, model->config, &attention, error));
-    step.rebuild_chunks = attention.rebuild_chunks;
+    step.rebuild_chunks = attention.rebuild.chunks;
     compute(&step);
     count_bytes(&step, work.depth);
     const double computed = computing(cost);

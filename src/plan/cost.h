@@ -77,7 +77,7 @@ struct cost_work {
 double cost_disk_share(double both, double processor);
 /* A step whose layers are read one ahead: processor handles pages of this layer and computes it, while the disk goes on
  * with the next one's; the first layer's reads and the last one's computing are alone.  serial: 0 as far as a machine
- * reads and computes at once, 1 where one waits for the other (machine.disk_serial); then a quarter of the shorter of
+ * reads and computes at once, 1 where one waits for the other (machine.disk.serial); then a quarter of the shorter of
  * reading and handling is hidden by the longer. */
 double cost_overlapped(double serial, double disk, double processor, double computed, double layers);
 

@@ -120,8 +120,8 @@ static double request_seconds(const struct machine *machine, double bytes, size_
     size_t i = 0;
     while (i + 2 < MACHINE_DISK_SIZES && bytes > machine_disk_bytes[i + 1]) i++;
     const double low = machine_disk_bytes[i], high = machine_disk_bytes[i + 1];
-    const double low_seconds = low / machine->disk_read[i][depth],
-                 high_seconds = high / machine->disk_read[i + 1][depth];
+    const double low_seconds = low / machine->disk.read[i][depth],
+                 high_seconds = high / machine->disk.read[i + 1][depth];
     const double seconds = low_seconds + (high_seconds - low_seconds) * (bytes - low) / (high - low);
     return fmax(seconds, low_seconds / 8);
 }
@@ -148,16 +148,16 @@ double machine_disk_seconds(const struct machine *machine, double bytes, double 
 static double byte_seconds(const struct machine *machine) {
     const size_t deep = MACHINE_DISK_DEPTHS - 1;
     const double low = machine_disk_bytes[0], high = machine_disk_bytes[1];
-    return (high / machine->disk_read[1][deep] - low / machine->disk_read[0][deep]) / (high - low);
+    return (high / machine->disk.read[1][deep] - low / machine->disk.read[0][deep]) / (high - low);
 }
 
 double machine_tier_byte_seconds(const struct machine *machine) {
-    return fmax(byte_seconds(machine), 0) + 1 / machine->copy;
+    return fmax(byte_seconds(machine), 0) + 1 / machine->memory.copy;
 }
 
 uint64_t machine_read_gap(const struct machine *machine) {
     const double low = machine_disk_bytes[0], byte = byte_seconds(machine),
-                 request_seconds = low / machine->disk_read[0][MACHINE_DISK_DEPTHS - 1] - low * byte;
+                 request_seconds = low / machine->disk.read[0][MACHINE_DISK_DEPTHS - 1] - low * byte;
     const double most = 1 << 20;
     if (!(byte * most > request_seconds)) return 1 << 20;
     return (uint64_t)fmax(request_seconds / byte, 1);
@@ -232,10 +232,10 @@ static void visit_threads(struct visit *v, struct machine *machine) {
 
 static enum status visit_numbers(struct machine *machine, number_visitor *visitor, void *context) {
     struct visit v = {.visitor = visitor, .context = context};
-    visit(&v, OPTIONAL, &machine->memory_bytes, "memory.bytes");
-    visit(&v, NEEDED, &machine->memory_one, "memory.one");
-    visit(&v, NEEDED, &machine->memory_all, "memory.all");
-    visit(&v, NEEDED, &machine->copy, "memory.copy");
+    visit(&v, OPTIONAL, &machine->memory.bytes, "memory.bytes");
+    visit(&v, NEEDED, &machine->memory.one, "memory.one");
+    visit(&v, NEEDED, &machine->memory.all, "memory.all");
+    visit(&v, NEEDED, &machine->memory.copy, "memory.copy");
     visit_matrices(&v, machine);
     visit_threads(&v, machine);
     visit(&v, OPTIONAL, &machine->step_seconds, "step.seconds");
@@ -247,11 +247,11 @@ static enum status visit_numbers(struct machine *machine, number_visitor *visito
     visit_selections(&v, machine);
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
         for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++)
-            visit(&v, NEEDED, &machine->disk_read[i][j], "disk.read.%u.depth%u", machine_disk_bytes[i],
+            visit(&v, NEEDED, &machine->disk.read[i][j], "disk.read.%u.depth%u", machine_disk_bytes[i],
                   machine_disk_depths[j]);
-    visit(&v, NEEDED, &machine->disk_write, "disk.write");
-    visit(&v, OPTIONAL, &machine->disk_spread, "disk.spread");
-    visit(&v, OPTIONAL, &machine->disk_serial, "disk.serial");
+    visit(&v, NEEDED, &machine->disk.write, "disk.write");
+    visit(&v, OPTIONAL, &machine->disk.spread, "disk.spread");
+    visit(&v, OPTIONAL, &machine->disk.serial, "disk.serial");
     visit(&v, OPTIONAL, &machine->tier.page_seconds, "tier.page_seconds");
     visit(&v, OPTIONAL, &machine->tier.scan_rate, "tier.scan_rate");
     visit(&v, OPTIONAL, &machine->tier.layer_seconds, "tier.layer_seconds");

@@ -76,15 +76,28 @@ struct machine_tier {
     double memory_seconds;
 };
 
+struct machine_memory {
+    double bytes;    /* RAM in all; 0: not known */
+    double one, all; /* bytes per second that one thread reads, and that all read */
+    double copy;     /* bytes per second copied by one thread */
+};
+
+struct machine_disk {
+    double read[MACHINE_DISK_SIZES][MACHINE_DISK_DEPTHS]; /* bytes per second, at random offsets */
+    double write;                                         /* bytes per second */
+    /* Of its reads, at most: how far the measured rounds lay apart, of their median; 0: not known. */
+    double spread;
+    /* Of reading and computing at once, the share of the shorter one that is added to the longer: 0 if they overlap. */
+    double serial;
+};
+
 struct machine {
     char processor[MACHINE_TEXT_BYTES], kernels[MACHINE_TEXT_BYTES];
     int64_t measured; /* seconds since 1970; 0: not known */
     double load;      /* processes that wanted a processor in the minute before; below 0: not known */
     uint32_t thread_count;
     struct machine_threads threads[MACHINE_THREAD_COUNTS]; /* of 1, 2, 4 .. threads, below thread_count */
-    double memory_bytes;                                   /* RAM in all; 0: not known */
-    double memory_one, memory_all; /* bytes per second that one thread reads, and that all read */
-    double copy;                   /* bytes per second copied by one thread */
+    struct machine_memory memory;
     struct machine_matrix matrices[MACHINE_TYPES];
     double step_seconds;                           /* of a step, beside its layers and its matrices */
     double layer_seconds;                          /* of a layer, beside its matrices and its attention */
@@ -92,12 +105,7 @@ struct machine {
     struct machine_by_group attend_f16, attend_q8; /* bytes of KV per second that one row attends to */
     double attend_block;                           /* multiply-adds per second of prefill attention */
     struct machine_selection selections[MACHINE_SELECTIONS_MAX];
-    double disk_read[MACHINE_DISK_SIZES][MACHINE_DISK_DEPTHS]; /* bytes per second, at random offsets */
-    double disk_write;                                         /* bytes per second */
-    double
-        disk_spread; /* of its reads, at most: how far the measured rounds lay apart, of their median; 0: not known */
-    /* Of reading and computing at once, the share of the shorter one that is added to the longer: 0 if they overlap. */
-    double disk_serial;
+    struct machine_disk disk;
     struct machine_tier tier;
     /* A device with memory of its own; 0: the device is the processor.  All rates above but those of the disk are then
      * the device's, and KV in RAM moves over the link. */

@@ -263,10 +263,10 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
     attention->list_layer_first = min_size(stay, config->layer_count);
     if (plan_keeps_inputs(plan, config)) {
         const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
-        attention->kv_chunk_bytes = kv_cache_chunk_bytes_max(&cache);
-        attention->rebuild_chunks = rebuild_chunks_of(plan, config, attention->kv_chunk_bytes);
-        attention->hidden_size = config->hidden_size;
-        attention->v_dimension = config->v_dimension;
+        attention->rebuild.chunk_bytes = kv_cache_chunk_bytes_max(&cache);
+        attention->rebuild.chunks = rebuild_chunks_of(plan, config, attention->rebuild.chunk_bytes);
+        attention->rebuild.hidden_size = config->hidden_size;
+        attention->rebuild.v_dimension = config->v_dimension;
     }
     if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
     return select_options_kept_max(&plan->select, &shape, attention->context_size, &attention->kept_max,
@@ -400,7 +400,7 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     if (plan_keeps_inputs(plan, config)) {
         const struct inputs_shape shape = {.layer_count = model_stored_layers(config),
                                            .hidden_size = config->hidden_size};
-        cache->scratch_bytes += plan->sequence_capacity * inputs_bytes(&shape, context, lists.rebuild_chunks);
+        cache->scratch_bytes += plan->sequence_capacity * inputs_bytes(&shape, context, lists.rebuild.chunks);
     }
     if (!checked_align(context, KV_CHUNK_TOKENS, &per_sequence) ||
         !checked_multiply(per_sequence, plan->sequence_capacity, &cache->token_capacity) ||

@@ -266,7 +266,7 @@ static void statistics(void **state) {
                                      .generate_count = 10,
                                      .sequence_count = 2,
                                      .depth = 100,
-                                     .kv_step_bytes = 105 * 7,
+                                     .kv_bytes = {.step = 105 * 7},
                                      .sample_count = 2,
                                      .samples_ns = {1000000000, 3000000000}};
     struct bench_statistics s = bench_statistics(&test);

@@ -219,7 +219,7 @@ static void weights_that_do_not_fit(void **state) {
     snprintf(path, sizeof path, "%s", scratch_path("little-ram.json"));
     json_t *all = PLANNED("-c", "64");
     const double weights = number(all, "weight_bytes"), kv = number(choice_of(all), "kv_bytes");
-    machine.memory_bytes = (weights + kv) * 0.98 * 16 / 15;
+    machine.memory.bytes = (weights + kv) * 0.98 * 16 / 15;
     assert_ok(machine_save(&machine, path, &error), error);
     json_t *some = planned((const char *const[]){"plan", "--machine", path, "--json", "-c", "64", NULL});
     const double chosen = number(choice_of(some), "weights_host_bytes");
@@ -341,7 +341,7 @@ static double bytes_read(const char *name, double faster) {
     struct machine machine = sample_machine(one, NULL);
     const char *variable = cache_variable(name);
     for (size_t i = 0; i < MACHINE_DISK_DEPTHS; i++)
-        machine.disk_read[1][i] = faster * machine.disk_read[0][i];
+        machine.disk.read[1][i] = faster * machine.disk.read[0][i];
     snprintf(path, sizeof path, "%s/loam/machine.json", strchr(variable, '=') + 1);
     assert_ok(machine_save(&machine, path, &error), error);
     snprintf(folder, sizeof folder, "%s-kv", scratch_path(name));

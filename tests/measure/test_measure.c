@@ -45,7 +45,7 @@ static void is_measured_once(void **state) {
     assert_true(parts > 10);
     assert_non_null(strstr(path, folder));
     assert_non_null(strstr(note, "once"));
-    assert_true(first.memory_one > 1e8 && first.memory_all > 1e8 && first.copy > 1e8);
+    assert_true(first.memory.one > 1e8 && first.memory.all > 1e8 && first.memory.copy > 1e8);
     for (uint32_t i = 0; i < MACHINE_TYPES; i++) /* all of a type or none */
         assert_true((first.matrices[i].wide > 0) == (first.matrices[i].block > 0));
     assert_true(first.matrices[TENSOR_Q8_0].wide > 0 && first.matrices[TENSOR_Q4_K].wide > 0);
@@ -56,13 +56,13 @@ static void is_measured_once(void **state) {
                            first.tier.neighbour_seconds, first.tier.memory_seconds};
     for (size_t i = 0; i < sizeof tier / sizeof *tier; i++) assert_true(tier[i] > 0 && isfinite(tier[i]));
     assert_true(first.tier.layer_seconds >= 0 && isfinite(first.tier.layer_seconds));
-    assert_true(first.disk_write > 0 && first.disk_read[0][0] > 0);
+    assert_true(first.disk.write > 0 && first.disk.read[0][0] > 0);
     request.never_measures = true;
     assert_ok(open_machine(&second, &request, &error), error);
     assert_int_equal(parts, 0);
     assert_true(note[0] == '\0');
     assert_int_equal(machine_file_read_gap(), machine_read_gap(&second));
-    assert_true(fabs(second.memory_all - first.memory_all) <= 1e-3 * first.memory_all);
+    assert_true(fabs(second.memory.all - first.memory.all) <= 1e-3 * first.memory.all);
 }
 
 /* One thread's numbers are there, as shares of those of two. */
@@ -80,7 +80,7 @@ static void fewer_threads_are_known(void **state) {
                              speed->token,  speed->attend, speed->attend_block, speed->select};
     for (size_t i = 0; i < sizeof speeds / sizeof *speeds; i++)
         assert_true(speeds[i] > 0 && isfinite(speeds[i]));
-    assert_true(machine.threads[1].wide == 0 && machine.memory_bytes > 1e8);
+    assert_true(machine.threads[1].wide == 0 && machine.memory.bytes > 1e8);
 }
 
 static void another_setting_is_measured_again(void **state) {
@@ -128,7 +128,7 @@ static void a_disk_is_measured_for_one_plan(void **state) {
     request.never_measures = true;
     assert_int_equal(stat(path, &before), 0);
     assert_ok(open_machine(&kept, &request, &error), error);
-    kept.disk_read[0][0] = kept.disk_write = 1; /* not what a disk does */
+    kept.disk.read[0][0] = kept.disk.write = 1; /* not what a disk does */
     kept.tier.scan_rate = kept.tier.request_seconds = 1;
     kept.tier.memory_seconds = 1e-9;
     snprintf(kept.processor, sizeof kept.processor, "another");
@@ -148,12 +148,12 @@ static void a_disk_is_measured_for_one_plan(void **state) {
     assert_true(before.st_ino == after.st_ino && before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
     request.given = copy;
     assert_ok(open_machine(&given, &request, &error), error);
-    assert_true(given.disk_read[0][0] > 1e3 && given.disk_write > 1e3);
+    assert_true(given.disk.read[0][0] > 1e3 && given.disk.write > 1e3);
     assert_true(given.tier.scan_rate > 1e3 && given.tier.request_seconds < 1);
     assert_true(fabs(given.attend_block / kept.attend_block - 1) <
                 1e-3); /* another machine has its own pace */
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
-        for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) assert_true(isfinite(given.disk_read[i][j]));
+        for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) assert_true(isfinite(given.disk.read[i][j]));
     assert_int_equal(access(disk, F_OK), -1); /* it was made for this */
     parts_max = 0;
     assert_int_equal(open_machine(&given, &request, &error), STATUS_INTERRUPTED);

@@ -31,9 +31,9 @@ static inline struct machine sample_machine(double (*factor)(void *context), voi
     snprintf(machine.processor, sizeof machine.processor, "sample");
     snprintf(machine.kernels, sizeof machine.kernels, "avx2");
     machine.thread_count = 4;
-    machine.memory_one = 1e10 * factor(context);
-    machine.memory_all = 3e10 * factor(context);
-    machine.copy = 8e9 * factor(context);
+    machine.memory.one = 1e10 * factor(context);
+    machine.memory.all = 3e10 * factor(context);
+    machine.memory.copy = 8e9 * factor(context);
     for (uint32_t i = 0; i < MACHINE_TYPES; i++)
         if (tensor_type_find(i) != NULL && tensor_type_find(i)->is_weight)
             machine.matrices[i] = (struct machine_matrix){1e10 * factor(context), 2e10 * factor(context),
@@ -51,8 +51,8 @@ static inline struct machine sample_machine(double (*factor)(void *context), voi
             sample_machine_selection(&machine.selections[i], factor(context));
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
         for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++)
-            machine.disk_read[i][j] = 1e8 * (double)(1 + i) * (double)(1 + j) * factor(context);
-    machine.disk_write = 8e8 * factor(context);
+            machine.disk.read[i][j] = 1e8 * (double)(1 + i) * (double)(1 + j) * factor(context);
+    machine.disk.write = 8e8 * factor(context);
     machine.tier.page_seconds = 1e-6 * factor(context);
     return machine;
 }

@@ -378,7 +378,7 @@ static void reading_everything_is_as_played(void **state) {
         const struct played play = {disk / layers / PAGES, pages / layers / PAGES, compute / layers};
         const double played = played_seconds(config.layer_count, PAGES, &play);
         assert_true(fabs(cost.step_seconds - played) <= 2e-3 * played); /* a page at the ends */
-        machine.disk_serial = 1; /* the processors move the disk's bytes */
+        machine.disk.serial = 1; /* the processors move the disk's bytes */
         assert_ok(cost_of_plan(&serial, &model, &plan, &deep, &error), error);
         const double sum = fmax(disk, pages) + 0.75 * fmin(disk, pages) + compute;
         assert_true(fabs(serial.step_seconds - sum) <= 1e-9 * sum);
@@ -416,7 +416,7 @@ static void a_choice_pays_for_its_reads(void **state) {
     struct cost cost;
     const double alone = waited_for(&cost, &machine, "quest", "25%");
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
-        for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) machine.disk_read[i][j] /= 4;
+        for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) machine.disk.read[i][j] /= 4;
     assert_true(waited_for(&cost, &machine, "quest", "25%") > 1.5 * alone);
     machine.tier = (struct machine_tier){
         .page_seconds = 1e-7, .layer_seconds = 3e-4, .request_seconds = 5e-6, .neighbour_seconds = 7e-6};
@@ -454,7 +454,7 @@ static double seconds_of(const struct machine *machine, const char *preset, uint
 static struct machine with_even_disk(const struct machine *machine) {
     struct machine even = *machine;
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
-        for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) even.disk_read[i][j] = machine->disk_read[0][0];
+        for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) even.disk.read[i][j] = machine->disk.read[0][0];
     return even;
 }
 
@@ -480,7 +480,7 @@ static void more_is_not_worse(void **state) {
                         seconds_of(&even, preset, budget, depth) * (1 + 1e-9));
         faster = machine;
         for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
-            for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) faster.disk_read[i][j] *= 2;
+            for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) faster.disk.read[i][j] *= 2;
         if (!rebuilds) assert_true(seconds_of(&faster, preset, budget, depth) <= seconds * (1 + 1e-9));
         if (strcmp(preset, "full") == 0)
             assert_true(seconds_of(&machine, preset, 0, depth * 2) > seconds_of(&machine, preset, 0, depth));

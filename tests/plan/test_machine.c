@@ -47,11 +47,11 @@ static void what_is_saved_is_loaded(void **state) {
     assert_string_equal(loaded.processor, "sample");
     assert_string_equal(loaded.kernels, "avx2");
     assert_int_equal(loaded.thread_count, 4);
-    assert_true(is_near(loaded.memory_all, machine.memory_all));
+    assert_true(is_near(loaded.memory.all, machine.memory.all));
     assert_true(is_near(loaded.matrices[TENSOR_Q4_K].narrow, machine.matrices[TENSOR_Q4_K].narrow));
     assert_true(is_near(loaded.matrices[TENSOR_Q8_0].block, machine.matrices[TENSOR_Q8_0].block));
     assert_true(is_near(loaded.attend_q8.many, machine.attend_q8.many));
-    assert_true(is_near(loaded.disk_read[2][1], machine.disk_read[2][1]));
+    assert_true(is_near(loaded.disk.read[2][1], machine.disk.read[2][1]));
     assert_true(is_near(loaded.threads[1].attend_block, machine.threads[1].attend_block));
     assert_true(loaded.threads[2].wide == 0);
     const struct machine_selection *hata = machine_find_selection(&loaded, "hata");
@@ -82,7 +82,7 @@ static void refused(const char *text, const char *what, const char *with, const 
     assert_null(strchr(error.message, '\n'));
     if (strstr(error.message, path) == NULL || strstr(error.message, expected) == NULL)
         fail_msg("%s -> %s: \"%s\" does not say \"%s\"", what, with, error.message, expected);
-    assert_true(machine.memory_all == 0); /* nothing of it is kept */
+    assert_true(machine.memory.all == 0); /* nothing of it is kept */
 }
 
 static double one(void *context) {
@@ -168,7 +168,7 @@ static void fewer_threads_are_slower(void **state) {
                                    *slower = machine_find_selection(&fewer, "hata");
     assert_true(slower->seconds == hata->seconds * 2 && slower->rows.many == hata->rows.many * 2 &&
                 slower->score.one == hata->score.one * 2);
-    assert_true(fewer.disk_read[0][0] == machine.disk_read[0][0]); /* nobody computes there */
+    assert_true(fewer.disk.read[0][0] == machine.disk.read[0][0]); /* nobody computes there */
 }
 
 /* A processor that another program, heat or a battery slows; its disk does not know. */
@@ -185,7 +185,7 @@ static void all_but_the_disk_has_a_pace(void **state) {
     const struct machine_selection *hata = machine_find_selection(&was, "hata"),
                                    *slower = machine_find_selection(&machine, "hata");
     assert_true(slower->rows.one == hata->rows.one * 2 && slower->score.many == hata->score.many * 2);
-    assert_memory_equal(machine.disk_read, was.disk_read, sizeof was.disk_read);
+    assert_memory_equal(machine.disk.read, was.disk.read, sizeof was.disk.read);
     assert_memory_equal(&machine.tier, &was.tier, sizeof was.tier);
 }
 
@@ -211,7 +211,7 @@ static void bytes_may_be_anything(void **state) {
         write_text(changed, kept);
         free(changed);
         if (machine_load(&machine, path, &error) == STATUS_OK) {
-            assert_true(machine.memory_all > 0 && machine.disk_write > 0 && machine.attend_f16.one > 0);
+            assert_true(machine.memory.all > 0 && machine.disk.write > 0 && machine.attend_f16.one > 0);
             continue;
         }
         refused_count++;
@@ -242,8 +242,8 @@ static void numbers_between_numbers(void **state) {
     assert_true(rate > 1e10 && rate < 2e10);
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++) {
         const double bytes = machine_disk_bytes[i];
-        assert_true(is_near(machine_disk_seconds(&machine, bytes, 1), bytes / machine.disk_read[i][0]));
-        assert_true(is_near(machine_disk_rate(&machine, bytes), machine.disk_read[i][2]));
+        assert_true(is_near(machine_disk_seconds(&machine, bytes, 1), bytes / machine.disk.read[i][0]));
+        assert_true(is_near(machine_disk_rate(&machine, bytes), machine.disk.read[i][2]));
         double before = 0;
         for (double requests = 0.25; requests <= 100;
              requests += 0.25) { /* each adds its own, of its depth */
@@ -256,12 +256,12 @@ static void numbers_between_numbers(void **state) {
         const double four =
                          machine_disk_seconds(&machine, bytes, 4) - machine_disk_seconds(&machine, bytes, 3),
                      last = machine_disk_seconds(&machine, bytes, 101) - before;
-        assert_true(is_near(eight, bytes / machine.disk_read[i][1]));
-        assert_true(is_near(last, bytes / machine.disk_read[i][2]));
-        assert_true(eight < four && four < bytes / machine.disk_read[i][0]);
+        assert_true(is_near(eight, bytes / machine.disk.read[i][1]));
+        assert_true(is_near(last, bytes / machine.disk.read[i][2]));
+        assert_true(eight < four && four < bytes / machine.disk.read[i][0]);
     }
     const double between = machine_disk_rate(&machine, 40000);
-    assert_true(between > machine.disk_read[1][2] && between < machine.disk_read[2][2]);
+    assert_true(between > machine.disk.read[1][2] && between < machine.disk.read[2][2]);
     assert_true(is_near(machine_by_group_at((struct machine_by_group){1, 4}, 1), 1));
     assert_true(is_near(machine_by_group_at((struct machine_by_group){1, 4}, MACHINE_GROUP), 4));
     assert_true(is_near(machine_by_group_at((struct machine_by_group){1, 4}, 7), 7));
@@ -275,8 +275,8 @@ static void numbers_between_numbers(void **state) {
 static void bytes_in_the_time_of_a_request(void **state) {
     (void)state;
     struct machine machine = sample_machine(one, NULL);
-    double *const small = &machine.disk_read[0][MACHINE_DISK_DEPTHS - 1],
-                  *const large = &machine.disk_read[1][MACHINE_DISK_DEPTHS - 1];
+    double *const small = &machine.disk.read[0][MACHINE_DISK_DEPTHS - 1],
+                  *const large = &machine.disk.read[1][MACHINE_DISK_DEPTHS - 1];
     *small = 4096 / 13.3e-6;
     *large = 16384 / 24.7e-6;
     assert_true(machine_read_gap(&machine) > 10000 && machine_read_gap(&machine) < 10400);

@@ -310,7 +310,7 @@ static void no_workspace_for_inputs_that_are_more(void **state) {
         kvpr.host_bytes = with;
         assert_ok(plan_attention_options(&kvpr, &own, &attention, &error), error);
         assert_true(plan_keeps_inputs(&kvpr, &own) == (grouped == 0));
-        assert_true((attention.rebuild_chunks > 0) == (grouped == 0));
+        assert_true((attention.rebuild.chunks > 0) == (grouped == 0));
         assert_true(grouped == 0 ? with > without : with == without);
         plan_deinit(&kvpr);
         plan_deinit(&flexgen);

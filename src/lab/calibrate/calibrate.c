@@ -22,10 +22,7 @@ struct calibrate_options calibrate_options_default(void) {
                                       .run_count = 128,
                                       .decode_windows = 4,
                                       .decode_count = 64,
-                                      .epochs = 15,
-                                      .steps = 20,
-                                      .batch_queries = 32,
-                                      .batch_keys = 128,
+                                      .training = {15, 20, 32, 128},
                                       .keep = 0.1,
                                       .sinks = 4,
                                       .recent = 64,
@@ -228,7 +225,7 @@ static enum status learn_head(struct calibration_run *run, size_t layer, size_t 
                                          .progress = learning,
                                          .progress_context = run};
         struct random random;
-        how.training.epochs = o->epochs, how.training.steps = o->steps;
+        how.training.epochs = o->training.epochs, how.training.steps = o->training.steps;
         random_init(&random, o->seed + 1000003 * (entry * CALIBRATE_BITS_MAX + i + 1));
         run->span = share * (double)o->bits[i] / bits_total;
         TRY(hash_learn(run->head, &how, &random, r->hash[i] + entry * r->k_dimension * o->bits[i],
@@ -245,7 +242,8 @@ static enum status learn_all(struct calibration_run *run, struct error *error) {
     run->began += run->span, run->stage = o->bits_count > 0 ? "hash weights" : "skews";
     for (size_t i = 0; i < o->bits_count; i++) bits_total += (double)o->bits[i];
     double share = (1 - run->began) / (double)(r->layer_count * r->kv_head_count);
-    const struct hash_head_options pairs = {.query_count = o->batch_queries, .keys_per_query = o->batch_keys};
+    const struct hash_head_options pairs = {.query_count = o->training.batch_queries,
+                                            .keys_per_query = o->training.batch_keys};
     TRY(hash_head_create(&run->head, &run->samples, &run->kernels, run->pool, &pairs, error));
     for (size_t layer = 0; layer < r->layer_count; layer++)
         for (size_t kv_head = 0; kv_head < r->kv_head_count; kv_head++) {

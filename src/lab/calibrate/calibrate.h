@@ -29,6 +29,12 @@ extern const double calibrate_quantiles[CALIBRATE_QUANTILES]; /* 0.01 0.1 0.5 0.
 /* done: the fraction of the work that is done, 0 to 1.  Return true to stop. */
 typedef bool calibrate_progress(void *context, const char *stage, double done);
 
+/* Of hash codes.  A step has pairs of batch_queries queries, a multiple of HASH_PAIR_SLOTS, with batch_keys keys
+ * each. */
+struct calibrate_training {
+    size_t epochs, steps, batch_queries, batch_keys;
+};
+
 struct calibrate_options {
     size_t window_size; /* tokens */
     size_t window_count, held_out;
@@ -37,9 +43,7 @@ struct calibrate_options {
     size_t decode_windows,
         decode_count; /* tokens that the model writes behind the text of the first windows */
     size_t bits[CALIBRATE_BITS_MAX], bits_count;
-    size_t epochs, steps; /* of hash training */
-    /* Pairs of a training step: batch_queries queries, a multiple of HASH_PAIR_SLOTS, with batch_keys keys each. */
-    size_t batch_queries, batch_keys;
+    struct calibrate_training training;
     double keep; /* the fraction of tokens that recall is measured at */
     size_t sinks, recent;
     double lambda; /* of head importance */

@@ -29,15 +29,16 @@ enum status hash_head_create(struct hash_head **head, const struct samples *samp
                             .query_count = options->query_count,
                             .keys_per_query = options->keys_per_query};
     h->keys = calloc(samples->options.window_count * h->window_size, dimension * sizeof(float));
-    h->queries = calloc(h->query_count, dimension * sizeof(float));
-    h->pair_keys = calloc(pairs, dimension * sizeof(float));
-    h->pair_keys_across = calloc(pairs, dimension * sizeof(float));
-    h->labels = calloc(pairs, sizeof(float));
+    h->drawn.queries = calloc(h->query_count, dimension * sizeof(float));
+    h->drawn.keys = calloc(pairs, dimension * sizeof(float));
+    h->drawn.keys_across = calloc(pairs, dimension * sizeof(float));
+    h->drawn.labels = calloc(pairs, sizeof(float));
     h->shape = calloc(dimension * dimension, sizeof(float));
-    h->seeds = calloc(h->query_count, sizeof *h->seeds);
+    h->drawn.seeds = calloc(h->query_count, sizeof *h->drawn.seeds);
     h->scores = calloc(pool_thread_count(pool) * h->window_size, sizeof(float));
-    if (h->keys == NULL || h->queries == NULL || h->pair_keys == NULL || h->pair_keys_across == NULL ||
-        h->labels == NULL || h->shape == NULL || h->seeds == NULL || h->scores == NULL) {
+    if (h->keys == NULL || h->drawn.queries == NULL || h->drawn.keys == NULL ||
+        h->drawn.keys_across == NULL || h->drawn.labels == NULL || h->shape == NULL ||
+        h->drawn.seeds == NULL || h->scores == NULL) {
         hash_head_destroy(h);
         return error_set(error, STATUS_MEMORY, "no memory for %zu pairs of queries and keys", pairs);
     }
@@ -48,12 +49,12 @@ enum status hash_head_create(struct hash_head **head, const struct samples *samp
 void hash_head_destroy(struct hash_head *head) {
     if (head == NULL) return;
     free(head->keys);
-    free(head->queries);
-    free(head->pair_keys);
-    free(head->pair_keys_across);
-    free(head->labels);
+    free(head->drawn.queries);
+    free(head->drawn.keys);
+    free(head->drawn.keys_across);
+    free(head->drawn.labels);
     free(head->shape);
-    free(head->seeds);
+    free(head->drawn.seeds);
     free(head->scores);
     free(head);
 }
@@ -150,7 +151,7 @@ static void copy_shaped(const struct hash_head *h, const float *x, float *out) {
 /* A random query and some of its keys at random.  A key's label follows from the number of keys that score higher. */
 static void draw_query(struct hash_head *h, size_t index, float *scores) {
     struct random random;
-    random_init(&random, h->seeds[index]);
+    random_init(&random, h->drawn.seeds[index]);
     size_t window = (size_t)random_below(&random, h->window_count), dimension = h->dimension;
     size_t query = (size_t)random_below(&random, h->samples->query_count);
     size_t head = h->kv_head * h->group + (size_t)random_below(&random, h->group);
@@ -158,15 +159,15 @@ static void draw_query(struct hash_head *h, size_t index, float *scores) {
     const float *q = samples_query(h->samples, h->layer, h->window_first + window, query, head);
     const float *keys = h->keys + window * h->window_size * dimension;
     for (size_t i = 0; i < count; i++) scores[i] = dot(q, keys + i * dimension, dimension);
-    copy_shaped(h, q, h->queries + index * dimension);
+    copy_shaped(h, q, h->drawn.queries + index * dimension);
     for (size_t i = 0; i < h->keys_per_query; i++) {
         size_t token = (size_t)random_below(&random, count), pair = index * h->keys_per_query + i, rank = 0;
         for (size_t j = 0; j < count; j++) rank += scores[j] > scores[token];
-        h->labels[pair] = hash_label(rank, count);
-        copy_shaped(h, keys + token * dimension, h->pair_keys + pair * dimension);
+        h->drawn.labels[pair] = hash_label(rank, count);
+        copy_shaped(h, keys + token * dimension, h->drawn.keys + pair * dimension);
         for (size_t d = 0; d < dimension; d++)
-            h->pair_keys_across[d * h->query_count * h->keys_per_query + pair] =
-                h->pair_keys[pair * dimension + d];
+            h->drawn.keys_across[d * h->query_count * h->keys_per_query + pair] =
+                h->drawn.keys[pair * dimension + d];
     }
 }
 
@@ -178,15 +179,15 @@ static void draw_task(void *context, const struct pool_worker *worker) {
 }
 
 void hash_head_draw(struct hash_head *head, struct random *random, struct hash_pairs *pairs) {
-    for (size_t i = 0; i < head->query_count; i++) head->seeds[i] = random_next(random);
+    for (size_t i = 0; i < head->query_count; i++) head->drawn.seeds[i] = random_next(random);
     pool_run(head->pool, draw_task, head);
     *pairs = (struct hash_pairs){.dimension = head->dimension,
                                  .query_count = head->query_count,
                                  .keys_per_query = head->keys_per_query,
-                                 .queries = head->queries,
-                                 .keys = head->pair_keys,
-                                 .keys_across = head->pair_keys_across,
-                                 .labels = head->labels};
+                                 .queries = head->drawn.queries,
+                                 .keys = head->drawn.keys,
+                                 .keys_across = head->drawn.keys_across,
+                                 .labels = head->drawn.labels};
 }
 
 /* ---- what codes find ---- */

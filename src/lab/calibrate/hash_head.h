@@ -12,6 +12,12 @@
 #include "lab/calibrate/hash_training.h"
 #include "lab/calibrate/samples.h"
 
+/* Workspace of hash_head_draw; struct hash_pairs has the shapes. */
+struct drawn_pairs {
+    float *queries, *keys, *keys_across, *labels;
+    uint64_t *seeds; /* [query_count] */
+};
+
 /* A KV head's keys of several windows, as floats, and workspace for drawn pairs. */
 struct hash_head {
     const struct samples *samples; /* borrowed */
@@ -24,8 +30,7 @@ struct hash_head {
     size_t query_count, keys_per_query;
     bool keeps_length; /* pairs are not scaled: the published recipe */
     float *shape; /* [dimension][dimension], symmetric: what x is multiplied by before it is learned from */
-    float *queries, *pair_keys, *pair_keys_across, *labels;
-    uint64_t *seeds; /* [query_count] */
+    struct drawn_pairs drawn;
     float *scores;   /* [threads][window_size] */
 };
 

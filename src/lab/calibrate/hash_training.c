@@ -32,15 +32,20 @@ float hash_label(size_t rank, size_t count) {
     return (float)(20 - 19 * (double)rank / top);
 }
 
+/* What each slot of pairs adds up. */
+struct slots {
+    float *gradient; /* [SLOTS][bits][dimension] */
+    double *sums;    /* [SLOTS][bits]: of codes; then the balance */
+    double *loss;    /* [SLOTS] */
+};
+
 struct hash_trainer {
     struct pool *pool; /* borrowed */
     struct hash_training training;
     const struct matmul_method *product; /* borrowed: of F32 weights */
     size_t dimension, pair_max, thread_count;
     float *weights, *velocity, *gradient; /* [bits][dimension] */
-    float *slot_gradient;                 /* [SLOTS][bits][dimension] */
-    double *slot_sums;                    /* [SLOTS][bits]: of codes; then the balance */
-    double *slot_loss;                    /* [SLOTS] */
+    struct slots slots;
     double *balance;                      /* [bits] */
     float *codes;                         /* [SLOTS][bits][pairs of a slot]: of keys, then their gradients */
     float *query_codes;                   /* [queries][bits] */
@@ -69,17 +74,17 @@ static bool allocate(struct hash_trainer *t) {
     t->weights = array(size, sizeof(float));
     t->velocity = array(size, sizeof(float));
     t->gradient = array(size, sizeof(float));
-    t->slot_gradient = array(HASH_PAIR_SLOTS * size, sizeof(float));
-    t->slot_sums = array(HASH_PAIR_SLOTS * bits, sizeof(double));
-    t->slot_loss = array(HASH_PAIR_SLOTS, sizeof(double));
+    t->slots.gradient = array(HASH_PAIR_SLOTS * size, sizeof(float));
+    t->slots.sums = array(HASH_PAIR_SLOTS * bits, sizeof(double));
+    t->slots.loss = array(HASH_PAIR_SLOTS, sizeof(double));
     t->balance = array(bits, sizeof(double));
     t->codes = array(t->pair_max * bits, sizeof(float));
     t->query_codes = array(t->pair_max * bits, sizeof(float));
     t->square = array(side_of(t) * side_of(t), sizeof(double));
     t->prepared = array(t->thread_count, t->prepared_bytes);
     t->scratch = array(t->thread_count, t->scratch_bytes);
-    return t->weights != NULL && t->velocity != NULL && t->gradient != NULL && t->slot_gradient != NULL &&
-           t->slot_sums != NULL && t->slot_loss != NULL && t->balance != NULL && t->codes != NULL &&
+    return t->weights != NULL && t->velocity != NULL && t->gradient != NULL && t->slots.gradient != NULL &&
+           t->slots.sums != NULL && t->slots.loss != NULL && t->balance != NULL && t->codes != NULL &&
            t->query_codes != NULL && t->square != NULL && t->prepared != NULL && t->scratch != NULL;
 }
 
@@ -112,9 +117,9 @@ void hash_trainer_destroy(struct hash_trainer *trainer) {
     free(trainer->weights);
     free(trainer->velocity);
     free(trainer->gradient);
-    free(trainer->slot_gradient);
-    free(trainer->slot_sums);
-    free(trainer->slot_loss);
+    free(trainer->slots.gradient);
+    free(trainer->slots.sums);
+    free(trainer->slots.loss);
     free(trainer->balance);
     free(trainer->codes);
     free(trainer->query_codes);
@@ -197,7 +202,7 @@ static void slot_forward(struct hash_trainer *t, size_t slot, size_t thread) {
             for (size_t i = 0; i < per_query; i++) part += row[q * per_query + i];
             sum += (double)part + (double)per_query * (double)t->query_codes[(slot * queries + q) * bits + j];
         }
-        t->slot_sums[slot * bits + j] = sum;
+        t->slots.sums[slot * bits + j] = sum;
     }
 }
 
@@ -224,12 +229,12 @@ static void slot_backward(struct hash_trainer *t, size_t slot, size_t thread) {
     const struct hash_pairs *pairs = t->pairs;
     size_t bits = t->training.bits, per_query = pairs->keys_per_query, dimension = t->dimension;
     size_t queries = pairs->query_count / HASH_PAIR_SLOTS, count = queries * per_query;
-    float *codes = t->codes + slot * bits * count, *gradient = t->slot_gradient + slot * bits * dimension;
+    float *codes = t->codes + slot * bits * count, *gradient = t->slots.gradient + slot * bits * dimension;
     double loss = 0;
     for (size_t j = 0; j < bits; j++)
         for (size_t q = 0; q < queries; q++)
             loss += pair_backward(t, slot * queries + q, j, codes + j * count + q * per_query);
-    t->slot_loss[slot] = loss;
+    t->slots.loss[slot] = loss;
     multiply(t, thread, (struct rows){codes, bits, count},
              (struct rows){pairs->keys_across + slot * count, dimension, pairs->query_count * per_query},
              count, gradient);
@@ -246,16 +251,16 @@ static void balance_codes(struct hash_trainer *t) {
     for (size_t j = 0; j < t->training.bits; j++) {
         double sum = 0;
         for (size_t slot = 0; slot < HASH_PAIR_SLOTS; slot++)
-            sum += t->slot_sums[slot * t->training.bits + j];
+            sum += t->slots.sums[slot * t->training.bits + j];
         t->balance[j] = 2 * t->training.lambda * sum * scale * scale;
     }
 }
 
 static void reduce(struct hash_trainer *t) {
     size_t size = t->training.bits * t->dimension;
-    memcpy(t->gradient, t->slot_gradient, size * sizeof *t->gradient);
+    memcpy(t->gradient, t->slots.gradient, size * sizeof *t->gradient);
     for (size_t slot = 1; slot < HASH_PAIR_SLOTS; slot++)
-        for (size_t i = 0; i < size; i++) t->gradient[i] += t->slot_gradient[slot * size + i];
+        for (size_t i = 0; i < size; i++) t->gradient[i] += t->slots.gradient[slot * size + i];
 }
 
 static void pairs_task(void *context, const struct pool_worker *worker) {
@@ -321,7 +326,7 @@ double hash_trainer_loss(struct hash_trainer *trainer, const struct hash_pairs *
     pool_run(t->pool, pairs_task, t);
     reduce(t);
     double loss = 0;
-    for (size_t slot = 0; slot < HASH_PAIR_SLOTS; slot++) loss += t->slot_loss[slot];
+    for (size_t slot = 0; slot < HASH_PAIR_SLOTS; slot++) loss += t->slots.loss[slot];
     loss *= t->training.epsilon / (double)count;
     if (t->training.lambda > 0)
         for (size_t j = 0; j < t->training.bits; j++) {

@@ -77,7 +77,7 @@ static void add_similarity(struct samples *s, size_t layer, size_t head, const f
                            const float *now) {
     const double cosine = cosine_of(before, now, s->model->config.k_dimension);
     size_t entry = layer * s->model->config.head_count + head;
-    if (s->is_decoding) {
+    if (s->run.is_decoding) {
         s->decoded_sum[entry] += cosine;
         return;
     }
@@ -91,10 +91,10 @@ static void keep_run(struct samples *s, size_t layer, const float *q, size_t row
     const struct samples_options *o = &s->options;
     const size_t width = s->model->config.head_count * s->model->config.k_dimension,
                  first = samples_run_first(s);
-    if (s->window >= o->run_windows) return;
-    float *run = s->runs + (layer * o->run_windows + s->window) * o->run_count * width;
+    if (s->run.window >= o->run_windows) return;
+    float *run = s->runs + (layer * o->run_windows + s->run.window) * o->run_count * width;
     for (size_t row = 0; row < row_count; row++) {
-        const size_t position = s->block_first + row;
+        const size_t position = s->run.block_first + row;
         if (position >= first && position < first + o->run_count)
             memcpy(run + (position - first) * width, q + row * width, width * sizeof *q);
     }
@@ -106,39 +106,39 @@ static void see_queries(void *context, const struct attention_event *event) {
     const size_t layer = event->layer_index, row_count = event->row_count;
     const struct model_config *config = &s->model->config;
     size_t width = config->head_count * config->k_dimension, text = s->options.window_size - s->probe_count;
-    float *previous = s->previous + layer * width;
+    float *previous = s->run.previous + layer * width;
     for (size_t row = 0; row < row_count; row++) {
         const float *now = q + row * width;
-        size_t position = s->block_first + row;
-        if (s->is_decoding || (position >= 2 && position < text)) /* token 0 is a sink of its own kind */
+        size_t position = s->run.block_first + row;
+        if (s->run.is_decoding || (position >= 2 && position < text)) /* token 0 is a sink of its own kind */
             for (size_t head = 0; head < config->head_count; head++)
                 add_similarity(s, layer, head, previous + head * config->k_dimension,
                                now + head * config->k_dimension);
         memcpy(previous, now, width * sizeof *now);
-        if (layer == 0 && s->is_decoding) s->decoded_count++;
+        if (layer == 0 && s->run.is_decoding) s->decoded_count++;
         if (layer == 0 && position >= 2 && position < text) s->similarity_count++;
     }
-    if (s->is_decoding) return;
+    if (s->run.is_decoding) return;
     keep_run(s, layer, q, row_count);
     for (size_t i = 0; i < s->query_count; i++) {
-        size_t position = s->positions[s->window * s->query_count + i];
-        if (position < s->block_first || position >= s->block_first + row_count) continue;
-        size_t entry = (layer * s->options.window_count + s->window) * s->query_count + i;
-        memcpy(s->queries + entry * width, q + (position - s->block_first) * width, width * sizeof *q);
+        size_t position = s->positions[s->run.window * s->query_count + i];
+        if (position < s->run.block_first || position >= s->run.block_first + row_count) continue;
+        size_t entry = (layer * s->options.window_count + s->run.window) * s->query_count + i;
+        memcpy(s->queries + entry * width, q + (position - s->run.block_first) * width, width * sizeof *q);
     }
 }
 
 /* Rows [first, first + row_count) of the window.  logits: of the last of them; NULL: not wanted. */
 static enum status run_rows(struct samples *s, const int32_t *tokens, size_t first, size_t row_count,
                             const float **logits, struct error *error) {
-    struct kv_sequence *sequence = s->sequences[s->window];
+    struct kv_sequence *sequence = s->sequences[s->run.window];
     const uint32_t last = (uint32_t)row_count - 1;
     struct attend_item item = {.row_count = row_count, .position_first = first};
-    for (size_t i = 0; i < row_count; i++) s->row_positions[i] = first + i;
-    s->block_first = first;
-    TRY(forward_run(s->forward,
+    for (size_t i = 0; i < row_count; i++) s->run.row_positions[i] = first + i;
+    s->run.block_first = first;
+    TRY(forward_run(s->run.forward,
                     &(struct forward_batch){.tokens = tokens,
-                                            .positions = s->row_positions,
+                                            .positions = s->run.row_positions,
                                             .row_count = row_count,
                                             .sequences = &sequence,
                                             .items = &item,
@@ -155,25 +155,25 @@ static int32_t draw_token(struct samples *s, const float *logits, struct random 
     const size_t count = s->model->config.vocabulary_size;
     double sum = 0, greatest = -INFINITY;
     for (size_t i = 0; i < count; i++) greatest = fmax(greatest, (double)logits[i]);
-    for (size_t i = 0; i < count; i++) sum += s->draws[i] = (float)exp((double)logits[i] - greatest);
+    for (size_t i = 0; i < count; i++) sum += s->run.draws[i] = (float)exp((double)logits[i] - greatest);
     double left = random_double(random) * sum;
     size_t token = 0;
-    while (token + 1 < count && (left -= (double)s->draws[token]) >= 0) token++;
+    while (token + 1 < count && (left -= (double)s->run.draws[token]) >= 0) token++;
     return (int32_t)token;
 }
 
 /* The model goes on behind the text; then the window is as it was.  logits: of its last token. */
 static enum status write_on(struct samples *s, size_t text, const float *logits, struct error *error) {
-    struct kv_sequence *sequence = s->sequences[s->window];
+    struct kv_sequence *sequence = s->sequences[s->run.window];
     struct random random;
     enum status status = STATUS_OK;
-    random_init(&random, s->options.seed + 1000003 * (s->window + 1));
-    s->is_decoding = true;
+    random_init(&random, s->options.seed + 1000003 * (s->run.window + 1));
+    s->run.is_decoding = true;
     for (size_t i = 0; i < s->options.decode_count && status == STATUS_OK; i++) {
         const int32_t token = draw_token(s, logits, &random);
         status = run_rows(s, &token, text + i, 1, &logits, error);
     }
-    s->is_decoding = false;
+    s->run.is_decoding = false;
     if (status != STATUS_OK) return status;
     kv_sequence_set_length(sequence, text);
     return kv_sequence_reserve(sequence, s->options.window_size, error);
@@ -182,18 +182,18 @@ static enum status write_on(struct samples *s, size_t text, const float *logits,
 static enum status run_window(struct samples *s, struct error *error) {
     const struct samples_options *o = &s->options;
     const size_t text = o->window_size - s->probe_count;
-    const bool writes = s->window < o->decode_windows && o->decode_count > 0;
-    TRY(kv_sequence_reserve(s->sequences[s->window], o->window_size, error));
+    const bool writes = s->run.window < o->decode_windows && o->decode_count > 0;
+    TRY(kv_sequence_reserve(s->sequences[s->run.window], o->window_size, error));
     for (size_t first = 0, rows; first < o->window_size; first += rows) {
         const float *logits = NULL;
         rows = min_size(o->block, o->window_size - first);
         if (writes && first < text) rows = min_size(rows, text - first);
         const bool ends = writes && first + rows == text;
-        TRY(run_rows(s, s->tokens + s->window * o->window_size + first, first, rows, ends ? &logits : NULL,
-                     error));
+        TRY(run_rows(s, s->tokens + s->run.window * o->window_size + first, first, rows,
+                     ends ? &logits : NULL, error));
         if (ends) TRY(write_on(s, text, logits, error));
         if (o->progress != NULL &&
-            o->progress(o->progress_context, s->window * o->window_size + first + rows))
+            o->progress(o->progress_context, s->run.window * o->window_size + first + rows))
             return error_set(error, STATUS_INTERRUPTED, "interrupted");
     }
     return STATUS_OK;
@@ -228,13 +228,14 @@ static enum status allocate(struct samples *s, struct error *error) {
     s->similarity = calloc(heads * SIMILARITY_BINS, sizeof *s->similarity);
     s->similarity_sum = calloc(heads, sizeof *s->similarity_sum);
     s->decoded_sum = calloc(heads, sizeof *s->decoded_sum);
-    s->draws = calloc(config->vocabulary_size, sizeof *s->draws);
-    s->row_positions = calloc(o->block, sizeof *s->row_positions);
-    s->previous = calloc(heads * config->k_dimension, sizeof *s->previous);
+    s->run.draws = calloc(config->vocabulary_size, sizeof *s->run.draws);
+    s->run.row_positions = calloc(o->block, sizeof *s->run.row_positions);
+    s->run.previous = calloc(heads * config->k_dimension, sizeof *s->run.previous);
     s->sequences = calloc(windows, sizeof(struct kv_sequence *));
     if (s->tokens == NULL || s->positions == NULL || s->queries == NULL || s->runs == NULL ||
-        s->similarity == NULL || s->similarity_sum == NULL || s->decoded_sum == NULL || s->draws == NULL ||
-        s->row_positions == NULL || s->previous == NULL || s->sequences == NULL)
+        s->similarity == NULL || s->similarity_sum == NULL || s->decoded_sum == NULL ||
+        s->run.draws == NULL || s->run.row_positions == NULL || s->run.previous == NULL ||
+        s->sequences == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for the queries of %zu windows of %zu tokens",
                          windows, o->window_size);
     TRY(create_cache(s, error));
@@ -248,17 +249,17 @@ static enum status run_all(struct samples *s, struct error *error) {
     struct attention *attention = NULL;
     enum status status = attention_create(&attention, s->model->device, &everything, error);
     if (status == STATUS_OK)
-        status = forward_create(&s->forward, s->model,
+        status = forward_create(&s->run.forward, s->model,
                                 &(struct forward_options){.attention = attention,
                                                           .row_capacity = s->options.block,
                                                           .block_capacity = s->options.block,
                                                           .logit_row_capacity = 1},
                                 error);
-    if (status == STATUS_OK) forward_set_attention_observer(s->forward, see_queries, s);
-    for (s->window = 0; s->window < s->options.window_count && status == STATUS_OK; s->window++)
+    if (status == STATUS_OK) forward_set_attention_observer(s->run.forward, see_queries, s);
+    for (s->run.window = 0; s->run.window < s->options.window_count && status == STATUS_OK; s->run.window++)
         status = run_window(s, error);
-    forward_destroy(s->forward);
-    s->forward = NULL;
+    forward_destroy(s->run.forward);
+    s->run.forward = NULL;
     attention_destroy(attention);
     return status;
 }
@@ -297,9 +298,9 @@ void samples_deinit(struct samples *samples) {
     free(samples->similarity);
     free(samples->similarity_sum);
     free(samples->decoded_sum);
-    free(samples->draws);
-    free(samples->row_positions);
-    free(samples->previous);
+    free(samples->run.draws);
+    free(samples->run.row_positions);
+    free(samples->run.previous);
     *samples = (struct samples){0};
 }
 

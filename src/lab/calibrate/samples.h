@@ -41,6 +41,16 @@ struct samples_options {
 
 enum { SIMILARITY_BINS = 200 }; /* of -1..1 */
 
+/* The window that is run, and where in it. */
+struct samples_run {
+    struct forward *forward;
+    float *previous; /* [layer_count][head_count][k_dimension]: of the row before the block */
+    size_t window, block_first;
+    bool is_decoding;
+    float *draws;            /* [vocabulary_size]: what a token is drawn from */
+    uint64_t *row_positions; /* [block] */
+};
+
 struct samples {
     struct model *model; /* borrowed */
     struct samples_options options;
@@ -59,13 +69,7 @@ struct samples {
     struct stream *stream;          /* owned; reads the cache */
     void *chunk;                    /* owned; a chunk of it */
     int32_t *tokens;                /* [window_count][window_size], probes in place */
-    /* while running */
-    struct forward *forward;
-    float *previous; /* [layer_count][head_count][k_dimension]: of the row before the block */
-    size_t window, block_first;
-    bool is_decoding;
-    float *draws;            /* [vocabulary_size]: what a token is drawn from */
-    uint64_t *row_positions; /* [block] */
+    struct samples_run run;         /* while they are collected */
 };
 
 /* tokens: at least window_count * window_size.  STATUS_INTERRUPTED: progress returned true. */

@@ -72,7 +72,7 @@ static enum status choose(struct calibrate *c, struct error *error) {
     c->how = calibrate_options_default();
     c->how.window_size = option_count(options, OPTION_CONTEXT);
     c->how.window_count = option_count(options, OPTION_WINDOWS);
-    c->how.epochs = option_count(options, OPTION_EPOCHS);
+    c->how.training.epochs = option_count(options, OPTION_EPOCHS);
     c->how.seed = (uint64_t)option_integer(options, OPTION_SEED);
     c->how.mask = c->session.mask;
     if (bits->list_count > CALIBRATE_BITS_MAX)

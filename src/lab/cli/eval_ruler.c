@@ -42,9 +42,11 @@ struct ruler_run {
     struct heat_map map;
     struct text answer;
     struct progress progress;
-    uint64_t tokens_done;
-    struct eval_work prefill, decode[EVAL_PRESETS_MAX];
-    double generate_seconds;
+    struct {
+        uint64_t tokens;
+        struct eval_work prefill, decode[EVAL_PRESETS_MAX];
+        double generate_seconds;
+    } spent;
 };
 
 /* ---- what is asked for ---- */
@@ -232,8 +234,8 @@ static enum status take_answer(struct ruler_run *run, struct attending attending
     uint64_t steps;
     double began = clock_seconds();
     TRY(answer_greedy(&request, &run->answer, &steps, error));
-    run->decode[preset].tokens += steps;
-    run->decode[preset].seconds += clock_seconds() - began;
+    run->spent.decode[preset].tokens += steps;
+    run->spent.decode[preset].seconds += clock_seconds() - began;
     double value = score_of(run->tasks[place.task], sample, &run->answer);
     count_score(run, preset, place, sample->depth, value);
     if (!evaluation_wants_lines(evaluation)) return STATUS_OK;
@@ -255,8 +257,8 @@ static enum status read_tokens(struct ruler_run *run, struct attending attending
                                            .progress = kept == 0 ? progress_engine : NULL,
                                            .progress_context = &run->progress};
     enum status status = answer_prefill(attending.engine, attending.sequence, &prompt, error);
-    run->prefill.tokens += token_count - kept;
-    run->prefill.seconds += clock_seconds() - began;
+    run->spent.prefill.tokens += token_count - kept;
+    run->spent.prefill.seconds += clock_seconds() - began;
     return status;
 }
 
@@ -333,12 +335,12 @@ static enum status answer_samples(struct ruler_run *run, const struct group *gro
 static enum status run_group(struct ruler_run *run, const struct group *group, size_t length, uint64_t index,
                              struct error *error) {
     struct ruler_sample samples[RULER_TASK_COUNT];
-    run->progress.offset = run->tokens_done;
-    run->tokens_done += run->lengths[length];
+    run->progress.offset = run->spent.tokens;
+    run->spent.tokens += run->lengths[length];
     if (all_done(run, group, length, index)) return STATUS_OK;
     double began = clock_seconds();
     TRY(create_samples(run, group, length, index, samples, error));
-    run->generate_seconds += clock_seconds() - began;
+    run->spent.generate_seconds += clock_seconds() - began;
     enum status status = answer_samples(run, group, samples, length, index, error);
     deinit_samples(samples, group);
     return status;
@@ -498,21 +500,23 @@ static enum status report(void *context, struct error *error) {
     struct ruler_run *run = context;
     struct evaluation *evaluation = run->evaluation;
     char note[400];
-    int used = snprintf(note, sizeof note,
-                        "RULER-style tasks (own text), seed %llu; percent found, 95%% interval (Wilson), "
-                        "mean of the tasks with its standard error. "
-                        "Prefill %.1f t/s",
-                        (unsigned long long)run->seed,
-                        run->prefill.seconds > 0 ? (double)run->prefill.tokens / run->prefill.seconds : 0);
+    int used = snprintf(
+        note, sizeof note,
+        "RULER-style tasks (own text), seed %llu; percent found, 95%% interval (Wilson), "
+        "mean of the tasks with its standard error. "
+        "Prefill %.1f t/s",
+        (unsigned long long)run->seed,
+        run->spent.prefill.seconds > 0 ? (double)run->spent.prefill.tokens / run->spent.prefill.seconds : 0);
     for (size_t i = 0; i < evaluation->preset_count && used > 0 && (size_t)used < sizeof note; i++)
-        used +=
-            snprintf(note + used, sizeof note - (size_t)used, ", %s %.1f t/s", evaluation->labels[i],
-                     run->decode[i].seconds > 0 ? (double)run->decode[i].tokens / run->decode[i].seconds : 0);
+        used += snprintf(note + used, sizeof note - (size_t)used, ", %s %.1f t/s", evaluation->labels[i],
+                         run->spent.decode[i].seconds > 0
+                             ? (double)run->spent.decode[i].tokens / run->spent.decode[i].seconds
+                             : 0);
     json_t *root = evaluation_json(evaluation), *decode = json_object();
     json_put_uint(root, "seed", run->seed);
-    json_put(root, "prefill", eval_work_json(run->prefill));
+    json_put(root, "prefill", eval_work_json(run->spent.prefill));
     for (size_t i = 0; i < evaluation->preset_count; i++)
-        json_put(decode, evaluation->labels[i], eval_work_json(run->decode[i]));
+        json_put(decode, evaluation->labels[i], eval_work_json(run->spent.decode[i]));
     json_put(root, "decode", decode);
     if (evaluation->tiers.used) {
         json_t *tiers = json_object();
@@ -520,7 +524,7 @@ static enum status report(void *context, struct error *error) {
             json_put(tiers, evaluation->labels[i], eval_tiers_json(evaluation, i));
         json_put(root, "tiers", tiers);
     }
-    json_put_number(root, "generate_seconds", run->generate_seconds);
+    json_put_number(root, "generate_seconds", run->spent.generate_seconds);
     json_put(root, "results", results_json(run));
     json_put(root, "means", means_json(run));
     struct table table;

@@ -85,8 +85,10 @@ struct ruler_draft {
     bool pairs;       /* cwe: the words are adjective-noun pairs, because there are too few single words */
     struct urn urn;   /* keys, words or people; refilled for each writing */
     struct urn towns; /* qa_2 */
-    size_t question;  /* qa_1: what is asked */
-    size_t person, town, region; /* qa: asked */
+    struct {
+        size_t question;             /* qa_1 */
+        size_t person, town, region; /* qa */
+    } asked;
 };
 
 /* A sample as written at one size. */

@@ -49,8 +49,8 @@ static const char *town_region(const struct ruler_draft *draft, size_t index, st
 }
 
 bool ruler_qa_draw(struct ruler_draft *draft) {
-    draft->person = (size_t)random_below(&draft->random, person_count());
-    draft->question = (size_t)random_below(&draft->random, ASK_COUNT);
+    draft->asked.person = (size_t)random_below(&draft->random, person_count());
+    draft->asked.question = (size_t)random_below(&draft->random, ASK_COUNT);
     return urn_init(&draft->urn, person_count()) && urn_init(&draft->towns, town_count());
 }
 
@@ -98,7 +98,7 @@ static void write_question(const struct ruler_draft *draft, const struct person 
     struct random facts;
     const char *answers[] = {asked->town, asked->year, asked->job,
                              town_region(draft, asked->town_index, &facts)};
-    size_t which = draft->task == RULER_QA_2 ? ASK_COUNT : draft->question;
+    size_t which = draft->task == RULER_QA_2 ? ASK_COUNT : draft->asked.question;
     FILL(&page->prompt, questions[which], {"person", asked->name});
     text_add(&page->prompt, "\n");
     FILL(&page->prompt, prefixes[which], {"person", asked->name});
@@ -109,10 +109,10 @@ void ruler_qa_write(struct ruler_draft *draft, size_t unit_count, struct ruler_p
     struct random random = draft->random;
     struct text *text = &page->prompt;
     struct person asked;
-    describe(draft, draft->person, &asked);
+    describe(draft, draft->asked.person, &asked);
     urn_refill(&draft->urn);
     urn_refill(&draft->towns);
-    urn_remove(&draft->urn, draft->person);
+    urn_remove(&draft->urn, draft->asked.person);
     urn_remove(&draft->towns, asked.town_index);
     size_t place = (size_t)(draft->depth * (double)(unit_count + 1)), town_place = SIZE_MAX;
     if (draft->task == RULER_QA_2) /* between the other documents; the same gap puts the person first */
@@ -120,7 +120,7 @@ void ruler_qa_write(struct ruler_draft *draft, size_t unit_count, struct ruler_p
     ruler_fill(text, TEMPLATE_intro_qa, NULL, 0);
     text_add(text, "\n");
     for (size_t i = 0, number = 0; i <= unit_count; i++) {
-        if (i == place) write_document(draft, ++number, draft->person, text);
+        if (i == place) write_document(draft, ++number, draft->asked.person, text);
         if (i == town_place) write_document(draft, ++number, person_count() + asked.town_index, text);
         if (i == unit_count) break;
         int64_t other = draw_other(draft, i, &random);

@@ -128,22 +128,22 @@ static enum status read_yarn(const struct fields *fields, const json_t *rope) {
     struct import_config *config = &fields->import->config;
     double mscale = 0, mscale_all = 0;
     bool truncates = true;
-    config->beta_fast = 32;
-    config->beta_slow = 1;
-    TRY(rope_number(fields, rope, "beta_fast", false, &config->beta_fast));
-    TRY(rope_number(fields, rope, "beta_slow", false, &config->beta_slow));
+    config->rope.beta_fast = 32;
+    config->rope.beta_slow = 1;
+    TRY(rope_number(fields, rope, "beta_fast", false, &config->rope.beta_fast));
+    TRY(rope_number(fields, rope, "beta_slow", false, &config->rope.beta_slow));
     TRY(rope_number(fields, rope, "mscale", false, &mscale));
     TRY(rope_number(fields, rope, "mscale_all_dim", false, &mscale_all));
     TRY(import_bool(fields->import, fields->source, rope, "truncate", &truncates));
     if (!truncates) return field_refuse(fields, "truncate", "YaRN with untruncated bounds is not supported");
     /* GGUF has a factor on top of 0.1 ln s + 1.  transformers gives the product, or two scales whose ratio it is. */
-    double usual = rope_yarn_magnitude(config->rope_factor, 1), wanted = usual;
+    double usual = rope_yarn_magnitude(config->rope.factor, 1), wanted = usual;
     if (mscale != 0 && mscale_all != 0)
-        wanted = rope_yarn_magnitude(config->rope_factor, mscale) /
-                 rope_yarn_magnitude(config->rope_factor, mscale_all);
+        wanted = rope_yarn_magnitude(config->rope.factor, mscale) /
+                 rope_yarn_magnitude(config->rope.factor, mscale_all);
     TRY(rope_number(fields, rope, "attention_factor", false, &wanted));
-    config->attention_factor = wanted / usual;
-    uint64_t scaled = (uint64_t)(config->rope_factor * (double)config->original_context + 0.5);
+    config->rope.attention_factor = wanted / usual;
+    uint64_t scaled = (uint64_t)(config->rope.factor * (double)config->rope.original_context + 0.5);
     if (scaled > config->context && scaled <= CONTEXT_MAX) config->context = scaled;
     return STATUS_OK;
 }
@@ -158,16 +158,16 @@ static enum status read_scaling(const struct fields *fields, const json_t *rope)
     if (!linear && !yarn && strcmp(type, "llama3") != 0)
         return import_refuse(fields->import, fields->source->file, "rope_type",
                              "found '%.40s', known are default, linear, yarn, llama3", type);
-    config->rope_scaling = linear ? ROPE_SCALING_LINEAR : yarn ? ROPE_SCALING_YARN : ROPE_SCALING_LLAMA3;
-    TRY(rope_number(fields, rope, "factor", true, &config->rope_factor));
-    config->original_context = config->context;
+    config->rope.scaling = linear ? ROPE_SCALING_LINEAR : yarn ? ROPE_SCALING_YARN : ROPE_SCALING_LLAMA3;
+    TRY(rope_number(fields, rope, "factor", true, &config->rope.factor));
+    config->rope.original_context = config->context;
     const struct import_field context = {fields->source, rope, "original_max_position_embeddings", false};
-    TRY(import_uint(fields->import, context, 1, CONTEXT_MAX, &config->original_context));
+    TRY(import_uint(fields->import, context, 1, CONTEXT_MAX, &config->rope.original_context));
     if (yarn) return read_yarn(fields, rope);
     if (linear) return STATUS_OK;
-    TRY(rope_number(fields, rope, "low_freq_factor", true, &config->low_factor));
-    TRY(rope_number(fields, rope, "high_freq_factor", true, &config->high_factor));
-    if (config->high_factor <= config->low_factor)
+    TRY(rope_number(fields, rope, "low_freq_factor", true, &config->rope.low_factor));
+    TRY(rope_number(fields, rope, "high_freq_factor", true, &config->rope.high_factor));
+    if (config->rope.high_factor <= config->rope.low_factor)
         return field_refuse(fields, "high_freq_factor", "expected more than low_freq_factor");
     return STATUS_OK;
 }
@@ -175,10 +175,10 @@ static enum status read_scaling(const struct fields *fields, const json_t *rope)
 static enum status read_rope(const struct fields *fields) {
     struct import_config *config = &fields->import->config;
     double partial = 1;
-    config->rope_base = 10000;
-    config->rope_factor = 1;
-    config->attention_factor = 1;
-    TRY(rope_number(fields, fields->object, "rope_theta", false, &config->rope_base));
+    config->rope.base = 10000;
+    config->rope.factor = 1;
+    config->rope.attention_factor = 1;
+    TRY(rope_number(fields, fields->object, "rope_theta", false, &config->rope.base));
     TRY(rope_number(fields, fields->object, "partial_rotary_factor", false, &partial));
     json_t *rope = import_member(fields->object, "rope_parameters");
     const char *name = rope != NULL ? "rope_parameters" : "rope_scaling";
@@ -189,7 +189,7 @@ static enum status read_rope(const struct fields *fields) {
         json_t *value;
         json_object_foreach(rope, key, value) if (json_is_object(value)) return field_refuse(
             fields, name, "differs between layers, which is not supported");
-        TRY(rope_number(fields, rope, "rope_theta", false, &config->rope_base));
+        TRY(rope_number(fields, rope, "rope_theta", false, &config->rope.base));
         TRY(rope_number(fields, rope, "partial_rotary_factor", false, &partial));
         TRY(read_scaling(fields, rope));
     }
@@ -265,24 +265,26 @@ static enum status add_text(struct import *import, const char *key, const char *
 static enum status write_rope(struct import *import) {
     const struct import_config *config = &import->config;
     TRY(add_uint(import, "rope.dimension_count", config->head_dimension));
-    TRY(add_float(import, "rope.freq_base", config->rope_base));
+    TRY(add_float(import, "rope.freq_base", config->rope.base));
     char key[96];
     snprintf(key, sizeof key, "%s.rope.scaling.type", config->architecture);
-    switch (config->rope_scaling) {
+    switch (config->rope.scaling) {
     case ROPE_SCALING_NONE:
     case ROPE_SCALING_LLAMA3: return STATUS_OK; /* llama3 is the tensor rope_freqs.weight */
     case ROPE_SCALING_LINEAR:
         TRY(add_text(import, key, "linear"));
-        return add_float(import, "rope.scaling.factor", config->rope_factor);
+        return add_float(import, "rope.scaling.factor", config->rope.factor);
     case ROPE_SCALING_YARN: break;
     }
     TRY(add_text(import, key, "yarn"));
-    TRY(add_float(import, "rope.scaling.factor", config->rope_factor));
-    TRY(add_uint(import, "rope.scaling.original_context_length", config->original_context));
-    if (config->attention_factor != 1)
-        TRY(add_float(import, "rope.scaling.attn_factor", config->attention_factor));
-    if (config->beta_fast != 32) TRY(add_float(import, "rope.scaling.yarn_beta_fast", config->beta_fast));
-    if (config->beta_slow != 1) TRY(add_float(import, "rope.scaling.yarn_beta_slow", config->beta_slow));
+    TRY(add_float(import, "rope.scaling.factor", config->rope.factor));
+    TRY(add_uint(import, "rope.scaling.original_context_length", config->rope.original_context));
+    if (config->rope.attention_factor != 1)
+        TRY(add_float(import, "rope.scaling.attn_factor", config->rope.attention_factor));
+    if (config->rope.beta_fast != 32)
+        TRY(add_float(import, "rope.scaling.yarn_beta_fast", config->rope.beta_fast));
+    if (config->rope.beta_slow != 1)
+        TRY(add_float(import, "rope.scaling.yarn_beta_slow", config->rope.beta_slow));
     return STATUS_OK;
 }
 

@@ -23,6 +23,13 @@ struct import_source {
     json_t *object;   /* owned; NULL when the file is absent */
 };
 
+struct import_rope {
+    double base;
+    enum rope_scaling scaling;
+    double factor, attention_factor, beta_fast, beta_slow, low_factor, high_factor;
+    uint64_t original_context;
+};
+
 struct import_config {
     enum model_family family;
     const char *architecture; /* general.architecture and the prefix of keys */
@@ -30,10 +37,7 @@ struct import_config {
     bool explicit_head_dimension; /* given, rather than hidden / heads */
     bool tied;                    /* the embedding is the output matrix */
     double norm_epsilon;
-    double rope_base;
-    enum rope_scaling rope_scaling;
-    double rope_factor, attention_factor, beta_fast, beta_slow, low_factor, high_factor;
-    uint64_t original_context;
+    struct import_rope rope;
     uint64_t window;    /* tokens; 0: no layer slides */
     const bool *slides; /* [layers] when window > 0 */
 };

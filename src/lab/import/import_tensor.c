@@ -248,7 +248,7 @@ enum status import_declare_tensors(struct import *import) {
         if (!import->used[i] && !may_be_unused(import, name))
             return refuse(import, name, "%s has no use for it", import->config.architecture);
     }
-    if (import->config.rope_scaling != ROPE_SCALING_LLAMA3) return STATUS_OK;
+    if (import->config.rope.scaling != ROPE_SCALING_LLAMA3) return STATUS_OK;
     const uint64_t pairs = import->config.head_dimension / 2;
     return gguf_writer_declare_tensor(import->writer, "rope_freqs.weight", TENSOR_F32, 1, &pairs,
                                       import->error);
@@ -353,8 +353,9 @@ static enum status write_rope_divisors(struct import *import) {
     if (pairs > ROPE_PAIRS_MAX)
         return import_refuse(import, "config.json", "head_dim", "found %llu, expected at most %d",
                              (unsigned long long)config->head_dimension, 2 * ROPE_PAIRS_MAX);
-    rope_llama3_divisors(config->rope_base, config->head_dimension, config->rope_factor, config->low_factor,
-                         config->high_factor, (double)config->original_context, divisors);
+    rope_llama3_divisors(config->rope.base, config->head_dimension, config->rope.factor,
+                         config->rope.low_factor, config->rope.high_factor,
+                         (double)config->rope.original_context, divisors);
     for (uint64_t i = 0; i < pairs; i++) values[i] = (float)divisors[i];
     import->report->output_bytes += pairs * sizeof values[0];
     import->report->tensor_count++;
@@ -363,6 +364,6 @@ static enum status write_rope_divisors(struct import *import) {
 
 enum status import_write_tensors(struct import *import) {
     TRY(visit_all(import, write_tensor));
-    if (import->config.rope_scaling != ROPE_SCALING_LLAMA3) return STATUS_OK;
+    if (import->config.rope.scaling != ROPE_SCALING_LLAMA3) return STATUS_OK;
     return write_rope_divisors(import);
 }

@@ -432,7 +432,8 @@ static struct calibrate_options quick(void) {
     options.window_size = WINDOW, options.window_count = WINDOWS, options.held_out = 1;
     options.text_queries = TEXT_QUERIES, options.probe_queries = PROBE_QUERIES;
     options.bits[0] = 64, options.bits_count = 1;
-    options.epochs = 1, options.steps = 3, options.batch_queries = 16, options.batch_keys = 32;
+    options.training.epochs = 1, options.training.steps = 3, options.training.batch_queries = 16,
+    options.training.batch_keys = 32;
     return options;
 }
 
