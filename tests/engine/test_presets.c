@@ -166,8 +166,8 @@ static void on_disk(void **state) {
     assert_true(on_disk >= 5 && in_4_bits > 0);
 }
 
-/* Windows, experts and sinks, one preset each: lists of everything are full attention, from the disk too; as shipped the
- * least budget has the bits of an ample one. */
+/* Windows, experts and sinks, one preset each: lists of everything are full attention, from the disk too; as shipped
+ * the least budget has the bits of an ample one. */
 static void other_families(void **state) {
     (void)state;
     static const struct {
