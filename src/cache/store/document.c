@@ -204,12 +204,14 @@ static enum status find_row(struct store *store, uint64_t id, struct document_ro
     return error_set(error, STATUS_DOCUMENT, "%s: there is no document %" PRIu64, store->folder.path, id);
 }
 
-/* What the files and the commits of the row say. */
-static enum status document_load(struct document *document, struct error *error) {
+/* What the files and the commits of the row say.  Tables are made once files are as long as so many tokens need: a row
+ * may say anything. */
+static enum status document_load(struct document *document, uint64_t token_capacity, struct error *error) {
     const struct document_row *row = &document->row;
     TRY(size_check(&document->pages, pages_end(&document->geometry, row->token_count, row->generation),
                    error));
     TRY(size_check(&document->key_index, key_index_end(&document->geometry, row->token_count), error));
+    TRY(document_tables(document, token_capacity, error));
     return catalog_see_commits(&document->store->catalog, row, commit_take, document, error);
 }
 
@@ -299,9 +301,8 @@ static enum status load_row(struct document *document, uint64_t id, const struct
     TRY(find_row(store, id, &document->row, error));
     TRY(row_check(store, &document->row, model, layout, error));
     uint64_t tokens = document->row.token_count;
-    TRY(document_tables(document, document->writing && token_capacity > tokens ? token_capacity : tokens,
-                        error));
-    enum status status = document_load(document, error);
+    const enum status status =
+        document_load(document, document->writing && token_capacity > tokens ? token_capacity : tokens, error);
     document->flag = status == STATUS_DOCUMENT;
     document->committed_tokens = tokens;
     return status;
