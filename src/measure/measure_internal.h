@@ -57,7 +57,7 @@ enum measure_pace {
     PACE_NOW,       /* brought to the pace that the machine has now */
     PACE_OTHER,     /* of another machine: they stay */
 };
-/* Steps with KV on disk: machine->tier and disk_serial.  After the disk. */
+/* Steps with KV on disk: machine->tier and disk.serial.  After the disk. */
 enum status measure_tier(struct measurement *measurement, enum measure_pace pace,
                          struct error *error) STATUS_CHECKED;
 /* After the matrices. */
