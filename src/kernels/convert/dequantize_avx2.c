@@ -119,17 +119,11 @@ static inline void dequantize_grid(grid_unpack *unpack, size_t bytes, const void
     }
 }
 
-#define GRID(name)                                                                          \
+#define GRID(name, NAME)                                                                    \
     static void dequantize_##name(const void *source, float *y, size_t count) {             \
         dequantize_grid(name##_unpack_avx2, sizeof(struct block_##name), source, y, count); \
     }
-GRID(iq1_s)
-GRID(iq1_m)
-GRID(iq2_xxs)
-GRID(iq2_xs)
-GRID(iq2_s)
-GRID(iq3_xxs)
-GRID(iq3_s)
+GRID_TYPES(GRID)
 #undef GRID
 
 void convert_init_avx2(struct convert_kernels *kernels) {
@@ -139,11 +133,7 @@ void convert_init_avx2(struct convert_kernels *kernels) {
     kernels->dequantize[TENSOR_Q4_0] = dequantize_q4_0;
     kernels->dequantize[TENSOR_Q4_K] = dequantize_q4_k;
     kernels->dequantize[TENSOR_Q6_K] = dequantize_q6_k;
-    kernels->dequantize[TENSOR_IQ1_S] = dequantize_iq1_s;
-    kernels->dequantize[TENSOR_IQ1_M] = dequantize_iq1_m;
-    kernels->dequantize[TENSOR_IQ2_XXS] = dequantize_iq2_xxs;
-    kernels->dequantize[TENSOR_IQ2_XS] = dequantize_iq2_xs;
-    kernels->dequantize[TENSOR_IQ2_S] = dequantize_iq2_s;
-    kernels->dequantize[TENSOR_IQ3_XXS] = dequantize_iq3_xxs;
-    kernels->dequantize[TENSOR_IQ3_S] = dequantize_iq3_s;
+#define GRID(name, NAME) kernels->dequantize[TENSOR_##NAME] = dequantize_##name;
+    GRID_TYPES(GRID)
+#undef GRID
 }

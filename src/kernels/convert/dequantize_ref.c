@@ -213,17 +213,11 @@ static void dequantize_grid(enum tensor_type type, const void *source, float *y,
     }
 }
 
-#define GRID(name, type)                                                        \
+#define GRID(name, NAME)                                                        \
     static void dequantize_##name(const void *source, float *y, size_t count) { \
-        dequantize_grid(type, source, y, count);                                \
+        dequantize_grid(TENSOR_##NAME, source, y, count);                       \
     }
-GRID(iq1_s, TENSOR_IQ1_S)
-GRID(iq1_m, TENSOR_IQ1_M)
-GRID(iq2_xxs, TENSOR_IQ2_XXS)
-GRID(iq2_xs, TENSOR_IQ2_XS)
-GRID(iq2_s, TENSOR_IQ2_S)
-GRID(iq3_xxs, TENSOR_IQ3_XXS)
-GRID(iq3_s, TENSOR_IQ3_S)
+GRID_TYPES(GRID)
 #undef GRID
 
 void convert_init_dequantize_ref(struct convert_kernels *kernels) {
@@ -244,11 +238,7 @@ void convert_init_dequantize_ref(struct convert_kernels *kernels) {
     kernels->dequantize[TENSOR_IQ4_XS] = dequantize_iq4_xs;
     kernels->dequantize[TENSOR_MXFP4] = dequantize_mxfp4;
     kernels->dequantize[TENSOR_NVFP4] = dequantize_nvfp4;
-    kernels->dequantize[TENSOR_IQ1_S] = dequantize_iq1_s;
-    kernels->dequantize[TENSOR_IQ1_M] = dequantize_iq1_m;
-    kernels->dequantize[TENSOR_IQ2_XXS] = dequantize_iq2_xxs;
-    kernels->dequantize[TENSOR_IQ2_XS] = dequantize_iq2_xs;
-    kernels->dequantize[TENSOR_IQ2_S] = dequantize_iq2_s;
-    kernels->dequantize[TENSOR_IQ3_XXS] = dequantize_iq3_xxs;
-    kernels->dequantize[TENSOR_IQ3_S] = dequantize_iq3_s;
+#define GRID(name, NAME) kernels->dequantize[TENSOR_##NAME] = dequantize_##name;
+    GRID_TYPES(GRID)
+#undef GRID
 }

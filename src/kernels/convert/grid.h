@@ -16,6 +16,11 @@
 extern const uint16_t grid_iq2_xxs[256], grid_iq2_xs[512], grid_iq2_s[1024], grid_iq1[2048];
 extern const uint16_t grid_iq3_xxs[256], grid_iq3_s[512];
 
+/* X(name, NAME of its enum tensor_type) of each type; a block of it is a struct block_name. */
+#define GRID_TYPES(X)                                                                                        \
+    X(iq1_s, IQ1_S) X(iq1_m, IQ1_M) X(iq2_xxs, IQ2_XXS) X(iq2_xs, IQ2_XS) X(iq2_s, IQ2_S) X(iq3_xxs, IQ3_XXS) \
+    X(iq3_s, IQ3_S)
+
 struct grid_block {
     _Alignas(32) int8_t codes[BLOCK_256];
     int16_t scales[BLOCK_256 / 16];

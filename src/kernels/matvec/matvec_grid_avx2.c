@@ -37,7 +37,7 @@ INLINE void grid_group(const uint8_t *w, const void *const *x, size_t n, __m256 
     }
 }
 
-#define RUN(name)                                                                                           \
+#define RUN(name, NAME)                                                                                     \
     INLINE void name##_group(const uint8_t *w, const void *const *x, size_t n, __m256 *acc) {               \
         grid_group(w, x, n, acc, name##_unpack_avx2);                                                       \
     }                                                                                                       \
@@ -45,21 +45,11 @@ INLINE void grid_group(const uint8_t *w, const void *const *x, size_t n, __m256 
         rows_run(args, name##_group,                                                                        \
                  (struct row_kind){sizeof(struct block_##name), 1, sizeof(struct input_q8_256), 4, false}); \
     }
-RUN(iq1_s)
-RUN(iq1_m)
-RUN(iq2_xxs)
-RUN(iq2_xs)
-RUN(iq2_s)
-RUN(iq3_xxs)
-RUN(iq3_s)
+GRID_TYPES(RUN)
 #undef RUN
 
 void matvec_init_grid_avx2(struct matvec_kernels *kernels) {
-    kernels->run[TENSOR_IQ1_S] = run_iq1_s;
-    kernels->run[TENSOR_IQ1_M] = run_iq1_m;
-    kernels->run[TENSOR_IQ2_XXS] = run_iq2_xxs;
-    kernels->run[TENSOR_IQ2_XS] = run_iq2_xs;
-    kernels->run[TENSOR_IQ2_S] = run_iq2_s;
-    kernels->run[TENSOR_IQ3_XXS] = run_iq3_xxs;
-    kernels->run[TENSOR_IQ3_S] = run_iq3_s;
+#define RUN(name, NAME) kernels->run[TENSOR_##NAME] = run_##name;
+    GRID_TYPES(RUN)
+#undef RUN
 }
