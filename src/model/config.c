@@ -684,3 +684,11 @@ enum status model_config_check_alike(const struct model_config *config, const ch
                      "%s: its layers have K and V of %zu different shapes, which %s does not support",
                      config->name, groups->group_count, what);
 }
+
+bool model_leaves_out(const struct model_config *config, const struct gguf_tensor *tensor) {
+    unsigned long long layer;
+    char name[32] = {0};
+    memcpy(name, tensor->name.text, min_size(tensor->name.length, sizeof name - 1));
+    return sscanf(name, "blk.%llu.", &layer) == 1 && layer >= config->layer_count &&
+           layer < config->layer_count + config->nextn_layers;
+}

@@ -175,7 +175,7 @@ void forward_angles(const struct forward *forward, size_t rope, const uint64_t *
  * false: no row is left. */
 bool layer_attention(struct layer_pass *pass);
 
-/* llama.c: residual += down(silu(gate(normed)) up(normed)), of `size` between. */
+/* layer_rows.c: residual += down(silu(gate(normed)) up(normed)), of `size` between. */
 void layer_gated(struct layer_pass *pass, const struct weight *gate, const struct weight *up,
                  const struct weight *down, size_t size);
 

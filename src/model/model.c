@@ -1,8 +1,6 @@
 #include "model/model.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/checked.h"
 #include "model/model_internal.h"
@@ -41,25 +39,6 @@ enum status model_limit_weights(struct model *model, uint64_t host_bytes, const 
     weight_stream_destroy(model->stream);
     model->stream = NULL;
     return weight_stream_create(&model->stream, model, host_bytes, faults, error);
-}
-
-void layer_matrices(struct layer_weights *layer, struct weight *matrices[LAYER_MATRICES]) {
-    struct state_weights *state = &layer->state;
-    struct mixture_weights *mixture = &layer->mixture;
-    struct shared_weights *shared = &mixture->shared;
-    struct weight *const list[LAYER_MATRICES] = {
-        &layer->q,    &layer->k,        &layer->v,     &layer->output, &layer->gate,  &layer->up,
-        &layer->down, &mixture->router, &shared->gate, &shared->up,    &shared->down, &shared->router,
-        &state->in,   &state->out,      &state->gate,  &state->alpha,  &state->beta};
-    memcpy(matrices, list, sizeof list);
-}
-
-bool model_leaves_out(const struct model_config *config, const struct gguf_tensor *tensor) {
-    unsigned long long layer;
-    char name[32] = {0};
-    memcpy(name, tensor->name.text, min_size(tensor->name.length, sizeof name - 1));
-    return sscanf(name, "blk.%llu.", &layer) == 1 && layer >= config->layer_count &&
-           layer < config->layer_count + config->nextn_layers;
 }
 
 /* What has failed to load is not all there.  A tied output is the embedding. */

@@ -423,7 +423,7 @@ static enum status refuse_unused(struct loader *loader) {
     return STATUS_OK;
 }
 
-/* Elements for every one-dimensional tensor of the file, for convolutions, for biases of experts, and for the rope tables. */
+/* Elements for every one-dimensional tensor of the file, for convolutions, biases of experts, and the rope tables. */
 static enum status vectors_reserve(struct loader *loader) {
     struct model *model = loader->model;
     uint64_t total = align_up(model->config.rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT) +
@@ -485,4 +485,15 @@ enum status weights_load(struct model *model, struct error *error) {
     free(loader.staging);
     free(loader.used);
     return status;
+}
+
+void layer_matrices(struct layer_weights *layer, struct weight *matrices[LAYER_MATRICES]) {
+    struct state_weights *state = &layer->state;
+    struct mixture_weights *mixture = &layer->mixture;
+    struct shared_weights *shared = &mixture->shared;
+    struct weight *const list[LAYER_MATRICES] = {
+        &layer->q,    &layer->k,        &layer->v,     &layer->output, &layer->gate,  &layer->up,
+        &layer->down, &mixture->router, &shared->gate, &shared->up,    &shared->down, &shared->router,
+        &state->in,   &state->out,      &state->gate,  &state->alpha,  &state->beta};
+    memcpy(matrices, list, sizeof list);
 }
