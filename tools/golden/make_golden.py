@@ -34,6 +34,11 @@ LLAMA = dict(BASE, model_type="llama", architectures=["LlamaForCausalLM"], atten
 QWEN2 = dict(BASE, model_type="qwen2", architectures=["Qwen2ForCausalLM"], num_attention_heads=2, num_key_value_heads=1,
              rms_norm_eps=1e-6, use_sliding_window=False)
 QWEN2.pop("head_dim")
+DELTA = dict(num_hidden_layers=4, layer_types=["linear_attention", "full_attention"] * 2, rms_norm_eps=1e-6,
+             tie_word_embeddings=False, attention_bias=False, linear_conv_kernel_dim=4, linear_num_key_heads=2,
+             linear_num_value_heads=6, linear_key_head_dim=16, linear_value_head_dim=24,
+             rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+                              "mrope_section": [1, 1, 0], "mrope_interleaved": True})
 CASES = {
     "llama-gqa-tied": LLAMA,
     "llama-mha-untied": dict(LLAMA, num_key_value_heads=4, tie_word_embeddings=False),
@@ -79,6 +84,13 @@ CASES = {
                     intermediate_size=32, moe_intermediate_size=32,
                     rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0,
                                      "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 16}),
+    "lfm2": dict(BASE, model_type="lfm2", architectures=["Lfm2ForCausalLM"], num_hidden_layers=4, head_dim=8, norm_eps=1e-5,
+                 conv_L_cache=3, block_auto_adjust_ff_dim=False, full_attn_idxs=[1, 3],
+                 layer_types=["conv", "full_attention", "conv", "full_attention"]),
+    "qwen35": dict(BASE | DELTA, model_type="qwen3_5_text", architectures=["Qwen3_5ForCausalLM"]),
+    "qwen35moe": dict(BASE | DELTA, model_type="qwen3_5_moe_text", architectures=["Qwen3_5MoeForCausalLM"],
+                      num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], num_experts=8,
+                      num_experts_per_tok=3, moe_intermediate_size=32, shared_expert_intermediate_size=40),
 }
 
 
@@ -98,12 +110,19 @@ def tokenizer_json():
     return tokenizer
 
 
+def is_zero_centred(family, name):
+    """Norms of Qwen3.5 multiply by 1 + weight, but those behind a delta net."""
+    return family.startswith("qwen3_5") and name.endswith("norm.weight") and "linear_attn" not in name
+
+
 def randomise(model, generator):
     favour = 2.0 if len(layers_of(model)) == 2 else 1.0  # the differences of K in 16 bits grow by layers
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() == 1 and name.endswith("norm.weight"):
-            value = 1 + 0.2 * noise
+            value = 0.2 * noise + (0 if is_zero_centred(model.config.model_type, name) else 1)
+        elif name.endswith("A_log"):
+            value = 0.5 * noise - 2  # some heads remember the whole text
         elif parameter.dim() == 1:
             value = 0.2 * noise  # biases
         elif "embed" in name:
@@ -136,6 +155,11 @@ GGUF = {
     "qwen2_moe": dict(name="qwen2moe"),
     "glm4_moe": dict(name="glm4moe", norm="post_attention_norm"),
     "gpt_oss": dict(name="gpt-oss", norm="post_attention_norm", ffn_gate_inp="mlp.router"),
+    "lfm2": dict(name="lfm2", output_norm="token_embd_norm", their_norm="embedding_norm", attn_norm="operator_norm",
+                 attn_output="self_attn.out_proj", attn_q_norm="self_attn.q_layernorm", attn_k_norm="self_attn.k_layernorm",
+                 ffn_norm="ffn_norm", ffn_gate="feed_forward.w1", ffn_up="feed_forward.w3", ffn_down="feed_forward.w2"),
+    "qwen3_5_text": dict(name="qwen35", norm="post_attention_norm"),
+    "qwen3_5_moe_text": dict(name="qwen35moe", norm="post_attention_norm"),
 }
 TENSORS = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
            "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
@@ -154,11 +178,23 @@ def write_gguf(model, config, path):
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
+    layer_types = config.get("layer_types")
+    writer.add_head_count_kv([config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in layer_types]
+                             if config["model_type"] == "lfm2" else config["num_key_value_heads"])
+    if config["model_type"] == "lfm2":
+        writer.add_shortconv_l_cache(config["conv_L_cache"])
+    if "linear_num_key_heads" in config:
+        writer.add_uint32(family["name"] + ".full_attention_interval", layer_types.index("full_attention") + 1)
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_ssm_group_count(config["linear_num_key_heads"])
+        writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+        writer.add_ssm_state_size(config["linear_key_head_dim"])
+        writer.add_ssm_inner_size(config["linear_num_value_heads"] * config["linear_value_head_dim"])
+        writer.add_rope_dimension_count(int(config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]))
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_layer_norm_rms_eps(config.get("norm_eps", config["rms_norm_eps"]))
     rope = config.get("rope_parameters", config)
     writer.add_rope_freq_base(rope["rope_theta"])
     if "llama_4_scaling_beta" in rope:
@@ -193,7 +229,7 @@ def write_gguf(model, config, path):
 
     def add(name, value):
         value = value.detach().float().contiguous().numpy()
-        if value.ndim == 1 or "ffn_gate_inp" in name or name.endswith("bias"):
+        if value.ndim == 1 or "ffn_gate_inp" in name or "conv1d" in name or ".conv." in name or name.endswith("bias"):
             return writer.add_tensor(name, value)
         bits = (value.view(numpy.uint32) >> 16).astype(numpy.uint16)  # exact: see randomise
         writer.add_tensor(name, bits.view(numpy.uint8).reshape(*value.shape[:-1], -1),
@@ -202,9 +238,32 @@ def write_gguf(model, config, path):
     def permuted(value, heads):
         return value.reshape(heads, 2, value.shape[0] // heads // 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
 
-    state = model.state_dict()
+    def tiled(value, first, width, dim=0):
+        """Value heads from `first` on, of `width` each: those of a key head lie together at theirs, as far apart as there
+        are key heads at llama.cpp's."""
+        keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+        own = value.narrow(dim, first, heads * width)
+        shape = [*own.shape[:dim], keys, heads // keys, width, *own.shape[dim + 1:]]
+        own = own.reshape(shape).transpose(dim, dim + 1).reshape(own.shape)
+        return torch.cat([value.narrow(dim, 0, first), own], dim)
+
+    def add_delta(ours, theirs):
+        keys = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"]
+        width = config["linear_value_head_dim"]
+        add(ours + "attn_qkv.weight", tiled(state[theirs + "in_proj_qkv.weight"], keys, width))
+        add(ours + "attn_gate.weight", tiled(state[theirs + "in_proj_z.weight"], 0, width))
+        add(ours + "ssm_conv1d.weight", tiled(state[theirs + "conv1d.weight"].squeeze(1), keys, width))
+        add(ours + "ssm_alpha.weight", tiled(state[theirs + "in_proj_a.weight"], 0, 1))
+        add(ours + "ssm_beta.weight", tiled(state[theirs + "in_proj_b.weight"], 0, 1))
+        add(ours + "ssm_dt.bias", tiled(state[theirs + "dt_bias"], 0, 1))
+        add(ours + "ssm_a", -tiled(state[theirs + "A_log"], 0, 1).exp())
+        add(ours + "ssm_norm.weight", state[theirs + "norm.weight"])
+        add(ours + "ssm_out.weight", tiled(state[theirs + "out_proj.weight"], 0, width, 1))
+
+    state = {name: value + 1 if is_zero_centred(config["model_type"], name) else value
+             for name, value in model.state_dict().items()}
     add("token_embd.weight", state["model.embed_tokens.weight"])
-    add("output_norm.weight", state["model.norm.weight"])
+    add(family.get("output_norm", "output_norm") + ".weight", state[f"model.{family.get('their_norm', 'norm')}.weight"])
     if not config["tie_word_embeddings"]:
         add("output.weight", state["lm_head.weight"])
     for layer in range(config["num_hidden_layers"]):
@@ -217,6 +276,12 @@ def write_gguf(model, config, path):
                 if family.get("permutes") and name in ("attn_q", "attn_k"):
                     value = permuted(value, config["num_attention_heads" if name == "attn_q" else "num_key_value_heads"])
                 add(f"{ours}{family.get('norm', name) if name == 'ffn_norm' else name}.{kind}", value)
+        if theirs + "linear_attn.A_log" in state:
+            add_delta(ours, theirs + "linear_attn.")
+        if theirs + "conv.conv.weight" in state:
+            add(ours + "shortconv.conv.weight", state[theirs + "conv.conv.weight"].squeeze(1))
+            add(ours + "shortconv.in_proj.weight", state[theirs + "conv.in_proj.weight"])
+            add(ours + "shortconv.out_proj.weight", state[theirs + "conv.out_proj.weight"])
         for name in ("gate", "up", "down"):
             for shared in ("shared_expert", "shared_experts"):
                 value = state.get(f"{theirs}mlp.{shared}.{name}_proj.weight")
@@ -289,7 +354,7 @@ def make_file(folder, config, seed):
         ids = torch.randint(2, config["vocab_size"], (1, TOKENS), generator=generator)
         ids[0, 0] = 0
         hidden, inputs = [], []
-        mixtures = [layer.mlp for layer in layers_of(model) if router_of(layer.mlp) is not None]
+        mixtures = [layer.mlp for layer in layers_of(model) if router_of(getattr(layer, "mlp", None)) is not None]
         for layer in layers_of(model):
             layer.register_forward_hook(lambda module, given, output: hidden.append(
                 (output[0] if isinstance(output, tuple) else output).reshape(TOKENS, -1)))
