@@ -437,7 +437,7 @@ static void failures_have_their_codes(void **state) {
         struct process_result r = process_run(&(struct process_request){.arguments = cases[i].arguments});
         const char *end = strchr(r.complaints, '\n');
         if (r.code != cases[i].code || strstr(r.complaints, cases[i].says) == NULL || end == NULL ||
-            end[1] != '\0' || strncmp(r.complaints, "loam: ", 6) != 0)
+            end[1] != '\0' || strncmp(r.complaints, "loam-lab: ", 10) != 0)
             fail_msg("case %zu (%s): exit %d, '%s'", i, cases[i].says, r.code, r.complaints);
         process_deinit(&r);
     }

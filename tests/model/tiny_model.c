@@ -12,7 +12,7 @@
 #include "model/rope_scaling.h"
 #include "model/tiny_model.h"
 
-enum { TENSORS_MAX = 128 };
+enum { TENSORS_MAX = 256 };
 
 struct declared {
     char name[64];
@@ -51,7 +51,7 @@ static struct tiny_model tiny_model_lfm2(void) {
 static struct tiny_model tiny_model_qwen35(bool has_experts) {
     struct tiny_model tiny = tiny_model_default("qwen3");
     tiny.family = has_experts ? "qwen35moe" : "qwen35";
-    if (has_experts) tiny.expert_count = 6, tiny.expert_used = 2, tiny.expert_size = 32, tiny.shared_size = 48;
+    if (has_experts) tiny.expert_count = 6, tiny.expert_used = 2, tiny.expert_size = 32, tiny.shared_size = 64;
     tiny.layer_count = 5;
     tiny.attention_interval = 2;
     tiny.taps = 4;
@@ -76,7 +76,7 @@ struct tiny_model tiny_model_default(const char *family) {
                                .expert_count = experts ? 6 : 0,
                                .expert_used = experts ? 2 : 0,
                                .expert_size = experts ? 32 : 0,
-                               .shared_size = glm ? 32 : qwen2 ? 48 : 0,
+                               .shared_size = glm ? 32 : qwen2 ? 64 : 0,
                                .dense_layers = glm ? 1 : 0,
                                .window = oss ? 40 : 0,
                                .scaling = has_yarn ? "yarn" : NULL,
