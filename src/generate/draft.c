@@ -61,8 +61,12 @@ size_t draft_next(struct draft *draft, const struct token_list *tokens, token_id
 }
 
 void draft_learn(struct draft *draft, size_t drafted, size_t right) {
-    if (right == drafted) draft->length = min_size(2 * draft->length, DRAFT_MAX);
-    if (2 * right < drafted) draft->length = max_size(draft->length / 2, 1);
-    draft->misses = right > 0 ? 0 : draft->misses + 1;
-    if (draft->misses > 1) draft->rest = min_size((size_t)1 << min_size(draft->misses, 6), DRAFT_REST_MAX);
+    if (right == drafted) {
+        draft->length = min_size(2 * draft->length, DRAFT_MAX);
+        draft->misses = 0;
+        return;
+    }
+    draft->length = max_size(draft->length / 2, 1);
+    draft->misses++;
+    draft->rest = min_size((size_t)4 << min_size(draft->misses, 6), DRAFT_REST_MAX);
 }

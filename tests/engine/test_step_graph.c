@@ -49,7 +49,7 @@ static void rig_open(struct rig *rig, uint64_t seed, bool queued, const char *co
     /* The last family has no graphs. */
     struct tiny_model tiny = tiny_model_random(&rig->random, tiny_families, TINY_FAMILIES - 1);
     if (rig->chooses) tiny.head_dimension = 32;
-    if (rig->chooses && strcmp(tiny.family, "gpt-oss") != 0) tiny.window = 0; /* gpt-oss has one in every second layer */
+    if (rig->chooses && strcmp(tiny.family, "gpt-oss") != 0) tiny.window = 0; /* gpt-oss must have one */
     if (rig->chooses && tiny.layer_count == 1) tiny.layer_count = 2; /* one may be dense */
     struct plan plan = {.context_size = CONTEXT,
                         .sequence_capacity = SEQUENCES,
