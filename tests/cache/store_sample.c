@@ -8,7 +8,9 @@
 
 enum { CHUNK = 64, QUEUE_DEPTH = 8 };
 
-static const uint64_t STREAM_TOKEN = 1, STREAM_PAGE = 2, STREAM_KEY_INDEX = 3;
+enum { STATES_KEPT = 5, STATE_MAX = 600000 };
+
+static const uint64_t STREAM_TOKEN = 1, STREAM_PAGE = 2, STREAM_KEY_INDEX = 3, STREAM_STATE = 4;
 
 struct sample sample_random(struct random *random) {
     struct sample sample = {.seed = random_next(random), .model = {.description = "a model of the tests"}};
@@ -61,6 +63,7 @@ static void fill(struct random *random, uint8_t *bytes, size_t count) {
 
 size_t sample_heads(const struct sample *sample, size_t layer) {
     const struct store_groups *groups = &sample->layout.groups;
+    if (groups->of_layer[layer] == STORE_GROUP_NONE) return 0;
     return groups->of_layer[layer] > 0 ? groups->later[groups->of_layer[layer] - 1].kv_head_count
                                        : sample->layout.kv_head_count;
 }
@@ -98,6 +101,21 @@ void sample_group(struct sample *sample, struct random *random) {
     const size_t first = (size_t)random_below(random, layout->layer_count); /* each group has a layer */
     for (size_t i = 0; i < layout->layer_count; i++)
         groups->of_layer[(first + i) % layout->layer_count] = (uint8_t)(i % (groups->later_count + 1u));
+}
+
+void sample_state(struct sample *sample, struct random *random) {
+    struct store_layout *layout = &sample->layout;
+    const size_t at = (size_t)random_below(random, layout->layer_count + 1);
+    for (size_t i = layout->layer_count; i > at; i--) layout->groups.of_layer[i] = layout->groups.of_layer[i - 1];
+    layout->groups.of_layer[at] = STORE_GROUP_NONE;
+    layout->layer_count++;
+    layout->state_bytes = 4 * (1 + (uint32_t)random_below(random, STATE_MAX / 4));
+}
+
+/* [state_bytes] */
+static void state_bytes(const struct sample *sample, uint64_t position, uint8_t *bytes) {
+    struct random random = stream(sample->seed, STREAM_STATE, position, 0, 0);
+    fill(&random, bytes, sample->layout.state_bytes);
 }
 
 void sample_page(const struct sample *sample, size_t layer, size_t kv_head, uint64_t chunk, uint8_t *bytes) {
@@ -202,6 +220,33 @@ struct store *sample_store_open(const char *directory) {
     return store;
 }
 
+static enum status give_state(void *context, size_t offset, void *memory, size_t bytes, struct error *error) {
+    (void)error;
+    memcpy(memory, (const uint8_t *)context + offset, bytes);
+    return STATUS_OK;
+}
+
+/* Behind the commit's last token, and halfway to it; of the earlier ones some stay. */
+static enum status write_states(const struct sample *sample, struct document *document, uint64_t from, uint64_t to,
+                                struct error *error) {
+    const uint64_t positions[] = {from + (to - from) / 2, to};
+    uint64_t kept[STORE_STATES_MAX];
+    if (sample->layout.state_bytes == 0) return STATUS_OK;
+    uint8_t *bytes = malloc(sample->layout.state_bytes);
+    assert_non_null(bytes);
+    const size_t count = document_states(document, kept);
+    for (size_t i = 0; i + STATES_KEPT < count; i++) document_forget_state(document, kept[i]);
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < 2 && status == STATUS_OK; i++) {
+        if (positions[i] <= from) continue;
+        assert_true(document_state_room(document) > 0);
+        state_bytes(sample, positions[i], bytes);
+        status = document_write_state(document, positions[i], give_state, bytes, error);
+    }
+    free(bytes);
+    return status;
+}
+
 enum status sample_write(const struct sample *sample, struct document *document, uint64_t from, uint64_t to,
                          struct random *random, struct error *error) {
     size_t widest = page_max(sample);
@@ -210,6 +255,7 @@ enum status sample_write(const struct sample *sample, struct document *document,
     int32_t *tokens = sample_tokens(sample, to);
     assert_non_null(memory);
     enum status status = write_all(sample, document, from, to, memory, random, error);
+    if (status == STATUS_OK) status = write_states(sample, document, from, to, error);
     if (status == STATUS_OK) status = document_commit(document, tokens, to, error);
     free(memory);
     free(tokens);
@@ -292,6 +338,31 @@ static enum status check_key_index(const struct sample *sample, struct document 
     return status;
 }
 
+static enum status take_state(void *context, size_t offset, const void *memory, size_t bytes, struct error *error) {
+    (void)error;
+    memcpy((uint8_t *)context + offset, memory, bytes);
+    return STATUS_OK;
+}
+
+static enum status check_states(const struct sample *sample, struct document *document, struct error *error) {
+    uint64_t positions[STORE_STATES_MAX];
+    const size_t count = document_states(document, positions), bytes = sample->layout.state_bytes;
+    if (bytes == 0) return STATUS_OK;
+    assert_true(count > 0 && positions[count - 1] == document_token_count(document));
+    uint8_t *found = malloc(bytes), *expected = malloc(bytes);
+    assert_true(found != NULL && expected != NULL);
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < count && status == STATUS_OK; i++) {
+        status = document_read_state(document, positions[i], take_state, found, error);
+        if (status != STATUS_OK) break;
+        state_bytes(sample, positions[i], expected);
+        assert_memory_equal(found, expected, bytes);
+    }
+    free(found);
+    free(expected);
+    return status;
+}
+
 enum status sample_check(const struct sample *sample, struct document *document, struct error *error) {
     uint64_t tokens = document_token_count(document);
     for (uint64_t i = 0; i < tokens; i++)
@@ -304,6 +375,7 @@ enum status sample_check(const struct sample *sample, struct document *document,
     assert_non_null(memory);
     assert_non_null(expected);
     enum status status = check_key_index(sample, document, error);
+    if (status == STATUS_OK) status = check_states(sample, document, error);
     if (status == STATUS_OK) status = check_pages(sample, document, queue, memory, expected, error);
     io_queue_destroy(queue);
     free(memory);

@@ -26,6 +26,8 @@ void sample_share_again(struct sample *sample, uint64_t token_count, struct rand
 
 /* Layers of other heads and bytes from now on, after the first; with at least two layers.  Not with sample_share. */
 void sample_group(struct sample *sample, struct random *random);
+/* One more layer from now on, which has no pages, and states of some parts, behind every commit and between them. */
+void sample_state(struct sample *sample, struct random *random);
 size_t sample_heads(const struct sample *sample, size_t layer);
 
 int32_t sample_token(const struct sample *sample, uint64_t position);

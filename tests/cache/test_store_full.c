@@ -61,12 +61,15 @@ static struct store *open_on(struct small_disk *disk, const char *path) {
     return store;
 }
 
+static bool has_states; /* the documents of sample_make */
+
 static struct sample sample_make(uint64_t seed) {
     struct random random;
     random_init(&random, 7);
     struct sample sample = sample_random(&random), other = sample_other(&sample, seed);
     other.layout.layer_count = other.layout.kv_head_count = 2;
     other.layout.chunk_bytes = 4096;
+    if (has_states) sample_state(&other, &random);
     return other;
 }
 
@@ -201,6 +204,13 @@ static void what_was_begun_within_a_segment_too(void **state) {
         }
 }
 
+static void states_are_given_back(void **state) {
+    has_states = true;
+    what_was_begun_is_given_back(state);
+    what_was_begun_within_a_segment_too(state);
+    has_states = false;
+}
+
 /* Another program filled the disk, so cutting does not help.  The reservation is freed, and everything saved is read.
  */
 static void a_full_disk_is_read(void **state) {
@@ -317,6 +327,7 @@ static void empty_files_go_without_a_word(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_begun_is_given_back), cmocka_unit_test(what_was_begun_within_a_segment_too),
+        cmocka_unit_test(states_are_given_back),
         cmocka_unit_test(a_full_disk_is_read),          cmocka_unit_test(opening_writes_nothing),
         cmocka_unit_test(a_document_is_removed),        cmocka_unit_test(empty_files_go_without_a_word),
         cmocka_unit_test(a_folder_that_goes_is_named),

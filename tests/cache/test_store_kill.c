@@ -174,6 +174,32 @@ static void test_kill_at_every_call(void **state) {
     assert_true(points >= 100);
 }
 
+/* States of the sample, in place of pages of two forms. */
+static struct sample make_sample_with_states(void) {
+    struct sample sample = make_sample();
+    struct random random;
+    random_init(&random, seed + 2);
+    sample.layout.tail_bytes = 0;
+    sample.layout.fractions = (struct page_fractions){0};
+    sample_state(&sample, &random);
+    sample.layout.state_bytes = 300000; /* two parts */
+    return sample;
+}
+
+/* The same with states: a commit names new ones, and those that it does without may be written over by the next. */
+static void test_kill_with_states(void **state) {
+    (void)state;
+    struct sample sample = make_sample_with_states();
+    const char *more = getenv("LOAM_TEST_FUZZ");
+    uint64_t stride = more != NULL ? 1 : 7, points = 0, took_ns;
+    for (uint64_t kill_at = seed % stride; kill_once(&sample, kill_at, NEVER, &took_ns); kill_at += stride) {
+        assert_true(kill_at < CALLS_MAX);
+        points++;
+    }
+    printf("killed at %llu calls, with states\n", (unsigned long long)points);
+    assert_true(points >= 50);
+}
+
 static void test_kill_at_any_time(void **state) {
     (void)state;
     struct sample sample = make_sample();
@@ -217,9 +243,7 @@ static void child_read(const struct scratch *scratch, const struct sample *sampl
     _exit(reused == 5000 && rounds == 49 ? 0 : 8);
 }
 
-static void test_two_processes(void **state) {
-    (void)state;
-    struct sample sample = make_sample();
+static void two_processes(struct sample sample) {
     struct scratch scratch;
     struct error error;
     scratch_create(&scratch, SCRATCH_MEMORY);
@@ -261,6 +285,12 @@ static void test_two_processes(void **state) {
     close(ids[0]);
     close(ids[1]);
     scratch_destroy(&scratch);
+}
+
+static void test_two_processes(void **state) {
+    (void)state;
+    two_processes(make_sample());
+    two_processes(make_sample_with_states());
 }
 
 /* What holds a killed writer's files for a moment, here as long as we like: another process that shares them (the open
@@ -344,6 +374,7 @@ int main(void) {
     seed = test_seed(20261121);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kill_at_every_call),
+        cmocka_unit_test(test_kill_with_states),
         cmocka_unit_test(test_kill_at_any_time),
         cmocka_unit_test(test_two_processes),
         cmocka_unit_test(test_killed_writer_lets_go_late),

@@ -120,9 +120,121 @@ static void test_groups(void **state) {
     }
 }
 
+/* ---- states ---- */
+
+static struct sample with_states(struct random *random) {
+    struct sample sample = sample_random(random);
+    if (random_below(random, 2) == 0) sample_group(&sample, random);
+    sample_state(&sample, random);
+    return sample;
+}
+
+static uint64_t bytes_in_list;
+static void see_bytes(void *context, const struct document_info *info) {
+    (void)context;
+    bytes_in_list = info->bytes;
+}
+
+static void flip_byte(uint64_t id, uint64_t offset) {
+    char name[64];
+    uint8_t byte;
+    snprintf(name, sizeof name, "%llu.pages", (unsigned long long)id);
+    FILE *file = fopen(scratch_name(&scratch, name), "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, (long)offset, SEEK_SET), 0);
+    assert_int_equal(fread(&byte, 1, 1, file), 1);
+    byte ^= 1;
+    assert_int_equal(fseek(file, (long)offset, SEEK_SET), 0);
+    assert_int_equal(fwrite(&byte, 1, 1, file), 1);
+    fclose(file);
+}
+
+/* The prefix that is found of so many tokens. */
+static uint64_t found_of(struct store *store, const struct sample *sample, uint64_t asked) {
+    struct store_match match;
+    struct error error;
+    int32_t *tokens = sample_tokens(sample, asked);
+    const struct store_query query = {&sample->model, &sample->layout, tokens, asked, STORE_LIKE_KIND};
+    assert_ok(store_find(store, &query, &match, &error), error);
+    free(tokens);
+    return match.prefix_tokens;
+}
+
+/* Layers without pages: the layout's text, there and back; of a prompt as much is found as there is a state of; what a
+ * document counts for when it is closed; a state that a bit was flipped in is told, and not used, and all else is. */
+static void test_states(void **state) {
+    (void)state;
+    enum { COMMITS = 4 };
+    static const uint64_t commits[COMMITS] = {64 * 2, 64 * 5 + 3, 64 * 5 + 40, 64 * 20 + 1};
+    struct random random;
+    random_init(&random, seed + 37);
+    for (size_t round = 0; round < 8; round++) {
+        struct sample sample = with_states(&random);
+        struct store_layout *layout = &sample.layout, again;
+        struct geometry geometry;
+        struct error error;
+        char text[STORE_TEXT_MAX];
+        uint64_t id, positions[STORE_STATES_MAX];
+        layout_format(layout, text);
+        assert_int_equal(strncmp(text, "version=3 codec=", 16), 0);
+        assert_ok(layout_parse(text, &again, &error), error);
+        assert_memory_equal(layout, &again, sizeof again);
+        geometry_init(&geometry, layout);
+        struct store *store = open_store(0);
+        assert_ok(sample_save(&sample, store, commits, COMMITS, &id, &error), error);
+        assert_int_equal(catalog_version(), 8);
+        assert_ok(store_verify(store, id, &error), error);
+        struct document *document;
+        assert_ok(document_open(&document, store, id, &sample.model, layout, DOCUMENT_READ, 0, &error), error);
+        const size_t count = document_states(document, positions);
+        assert_int_equal(count, 7); /* two of each commit, but for what sample_write forgot */
+        const uint64_t last = state_offset(&geometry, (size_t)document->states.list[count - 1].place);
+        document_close(document);
+        assert_ok(store_show(store, id, see_bytes, NULL, &error), error);
+        assert_int_equal(bytes_in_list, document_bytes_max(&geometry, commits[COMMITS - 1]) -
+                                            (STATE_PLACES - count) * state_place_bytes(&geometry));
+        const uint64_t end = commits[COMMITS - 1];
+        for (uint64_t asked = 64; asked <= end + 64; asked += 1 + random_below(&random, 90)) {
+            uint64_t expected = 0;
+            for (size_t i = 0; i < count; i++)
+                if (positions[i] <= asked) expected = positions[i];
+            assert_int_equal(found_of(store, &sample, asked), expected);
+        }
+        /* None helps: the tokens are there all the same. */
+        uint64_t stateless, prefix;
+        int32_t *tokens = sample_tokens(&sample, 64);
+        const struct store_query query = {&sample.model, layout, tokens, 64, STORE_LIKE_KIND};
+        assert_ok(store_find_stateless(store, &query, &stateless, &prefix, &error), error);
+        assert_int_equal(stateless, positions[0] <= 64 ? 0 : id);
+        assert_int_equal(prefix, positions[0] <= 64 ? 0 : 64);
+        free(tokens);
+        store_close(store);
+        flip_byte(id, last + random_below(&random, layout->state_bytes));
+        store = open_store(0);
+        assert_int_equal(found_of(store, &sample, end), end);
+        assert_reused(store, &sample, end, 0); /* reading it tells; then it is not counted on, */
+        assert_int_equal(found_of(store, &sample, end), positions[count - 2]);
+        assert_int_equal(store_verify(store, id, &error), STATUS_DOCUMENT);
+        snprintf(text, sizeof text, "state behind %llu tokens): found checksum", (unsigned long long)end);
+        assert_non_null(strstr(error.message, text));
+        assert_ok(document_open(&document, store, id, &sample.model, layout, DOCUMENT_READ, 0, &error), error);
+        for (size_t i = 0; i + 1 < count; i++) /* and the others are as good as before */
+            assert_ok(document_read_state(document, positions[i], NULL, NULL, &error), error);
+        document_close(document);
+        store_close(store);
+        scratch_empty(&scratch);
+    }
+}
+
 static void test_faulty_groups(void **state) {
     (void)state;
     static const char *const faulty[] = {
+        "version=3 codec=x layers=2 heads=1 chunk=64 groups=0- metadata=none/0 segment=16",
+        "version=3 codec=x layers=2 heads=1 chunk=64 groups=0- states=0 metadata=none/0 segment=16",
+        "version=3 codec=x layers=2 heads=1 chunk=64 groups=00 states=4 metadata=none/0 segment=16",
+        "version=3 codec=x layers=2 heads=1 chunk=64 groups=-- states=4 metadata=none/0 segment=16",
+        "version=2 codec=x layers=2 heads=1 chunk=64 groups=0- states=4 metadata=none/0 segment=16",
+        "version=3 codec=x layers=2 heads=1 chunk=64 groups=0- states=1073741825 metadata=none/0 segment=16",
         "version=2 codec=x layers=2 heads=1 chunk=64 metadata=none/0 segment=16",
         "codec=x layers=2 heads=1 chunk=64 groups=01/y/1/64/0 metadata=none/0 segment=16",
         "version=2 codec=x layers=2 heads=1 chunk=64 groups=01 metadata=none/0 segment=16",
@@ -228,7 +340,7 @@ static void test_other_version(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_groups), cmocka_unit_test(test_faulty_groups),
-                                       cmocka_unit_test(test_other_version)};
+                                       cmocka_unit_test(test_states), cmocka_unit_test(test_other_version)};
     seed = test_seed(20261127);
     scratch_create(&scratch, SCRATCH_MEMORY);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,10 +2,11 @@
  *
  * SQLite keeps transactions whole; it does not notice a flipped bit in a value.  So every row carries a
  * checksum of its own, and the commits of a document are chained: chain' = XXH3-128(chain, checksum of the commit).
- * The schema is compared as text, the version by number, before anything is read.  Versions 3 to 6 have the tables of
+ * The schema is compared as text, the version by number, before anything is read.  Versions 3 to 8 have the tables of
  * 2.  From 3 on there may be documents with fractions, from 4 on documents whose pages have checksums of their parts,
  * from 5 on documents whose fractions change behind some segment, from 6 on documents whose first pages are rows
- * whatever their fractions: a loam that reads only what was before would call them damaged.
+ * whatever their fractions, from 7 on documents whose layers differ, from 8 on documents with states: a loam that reads
+ * only what was before would call them damaged.
  *
  * Rollback journal, not WAL: readers of a folder that they may not write need no shared memory file, and the
  * TRUNCATE mode with synchronous=FULL flushes the journal's end, so that a commit that returned stays. */
@@ -30,6 +31,7 @@ enum {
     SPANS_VERSION = 5,
     FIRST_ROWS_VERSION = 6,
     GROUPS_VERSION = 7,
+    STATES_VERSION = 8,
     BUSY_MILLISECONDS = 10000
 };
 
@@ -134,9 +136,9 @@ static enum status schema_check(struct catalog *catalog, struct error *error) {
         return error_set(error, STATUS_DOCUMENT,
                          "%s: not a catalog of loam (application id %lld, expected %d)", catalog->path,
                          (long long)id, APPLICATION_ID);
-    if (version < SCHEMA_VERSION || version > GROUPS_VERSION)
+    if (version < SCHEMA_VERSION || version > STATES_VERSION)
         return error_set(error, STATUS_DOCUMENT, "%s: version %lld, this loam reads %d to %d", catalog->path,
-                         (long long)version, SCHEMA_VERSION, GROUPS_VERSION);
+                         (long long)version, SCHEMA_VERSION, STATES_VERSION);
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY name",
                         "opening", &statement, error));
@@ -168,7 +170,8 @@ enum status catalog_note_version(struct catalog *catalog, const struct geometry 
                                  struct error *error) {
     char sql[48];
     int64_t version;
-    const int needed = geometry->group_count > 1             ? GROUPS_VERSION
+    const int needed = geometry->state_bytes > 0             ? STATES_VERSION
+                       : geometry->group_count > 1           ? GROUPS_VERSION
                        : geometry->fractions.first_is_rows   ? FIRST_ROWS_VERSION
                        : geometry->fractions.later_count > 0 ? SPANS_VERSION
                        : geometry->part_count > 0            ? PARTS_VERSION

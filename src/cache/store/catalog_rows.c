@@ -345,6 +345,26 @@ enum status catalog_see_tokens(struct catalog *catalog, uint64_t id,
     return catalog_finish(catalog, statement, code, doing, error);
 }
 
+enum status catalog_see_last(struct catalog *catalog, uint64_t id,
+                             void (*see)(void *context, const struct commit_row *commit), void *context,
+                             struct error *error) {
+    const char *doing = "reading a document's states";
+    sqlite3_stmt *statement;
+    TRY(catalog_prepare(catalog,
+                        "SELECT token_end, tail_sums FROM commits WHERE document=?1 ORDER BY number DESC LIMIT 1",
+                        doing, &statement, error));
+    int code = sqlite3_bind_int64(statement, 1, (sqlite3_int64)id);
+    if (code == SQLITE_OK) code = sqlite3_step(statement);
+    if (code == SQLITE_ROW) {
+        struct commit_row commit = {.document = id,
+                                    .token_end = (uint64_t)sqlite3_column_int64(statement, 0),
+                                    .tail_sums = sqlite3_column_blob(statement, 1)};
+        if (commit.tail_sums != NULL) commit.tail_sums_bytes = (size_t)sqlite3_column_bytes(statement, 1);
+        see(context, &commit);
+    }
+    return catalog_finish(catalog, statement, code, doing, error);
+}
+
 static void read_commit(sqlite3_stmt *statement, struct commit_row *commit, uint64_t document) {
     commit->document = document;
     commit->number = (uint64_t)sqlite3_column_int64(statement, 0);

@@ -118,7 +118,8 @@ static enum status commit_take(void *context, const struct commit_row *commit, s
         return commit_wrong(document, commit, "tokens", commit->tokens_bytes, tokens * 4, error);
     if (commit->key_index_sums_bytes != (geometry->key_index_bytes > 0 ? sums : 0))
         return commit_wrong(document, commit, "metadata_sums", commit->key_index_sums_bytes, sums, error);
-    if (commit->tail_sums_bytes != tail)
+    if (geometry->state_bytes > 0 ? !states_parse(commit, (size_t)tail, &document->states, document->state_sums)
+                                  : commit->tail_sums_bytes != tail)
         return commit_wrong(document, commit, "tail_sums", commit->tail_sums_bytes, tail, error);
     if (!page_sums_take(document, chunk_first, chunk_end, commit->page_sums, commit->page_sums_bytes))
         return commit_wrong(document, commit, "page_sums", commit->page_sums_bytes,
@@ -292,6 +293,7 @@ static void states_begin(struct document *document) {
         memset((void *)document->key_index_states, PAGE_WRITTEN, pages);
     document->asked_tokens = document->row.token_count;
     document->asked_generation = document->opened_generation = document->row.generation;
+    document->states_next = document->states;
 }
 
 /* The row, its commits and the files as of one moment: inside a read transaction, no writer can commit. */
@@ -449,8 +451,7 @@ enum status document_read_pages(struct document *document, struct io_queue *queu
     return STATUS_OK;
 }
 
-/* Whether a writer in another process has gone on, so that another tail lies where ours did. */
-static bool has_grown(struct document *document) {
+bool document_has_grown(struct document *document) {
     struct document_row row;
     bool found;
     return !document->writing &&
@@ -458,8 +459,7 @@ static bool has_grown(struct document *document) {
            row.generation != document->row.generation;
 }
 
-/* A file of it that ends too early. */
-static enum status truncated(struct document *document, struct error *why, struct error *error) {
+enum status document_is_truncated(struct document *document, struct error *why, struct error *error) {
     why->status = STATUS_DOCUMENT;
     if (error != NULL) *error = *why;
     return store_flag(document->store, document->id, why);
@@ -470,7 +470,7 @@ enum status document_read_failed(struct document *document, const struct io_comp
     struct error why;
     enum status status = io_completion_error(completion, &why);
     ASSERT(status != STATUS_OK);
-    if (why.os_error == 0 && !has_grown(document)) return truncated(document, &why, error);
+    if (why.os_error == 0 && !document_has_grown(document)) return document_is_truncated(document, &why, error);
     if (error != NULL) *error = why;
     return status;
 }
@@ -505,7 +505,7 @@ enum status document_check_page(struct document *document, const struct page_rea
         checksum_of(read->memory, tail ? tail_bytes(geometry, read->layer, document->committed_tokens)
                                        : page_chunk_bytes(geometry, read->layer, read->kv_head, read->chunk));
     if (checksum_equal(&found, expected)) return STATUS_OK;
-    if (tail && has_grown(document))
+    if (tail && document_has_grown(document))
         return error_set(error, STATUS_DOCUMENT,
                          "document %" PRIu64 " has grown since it was opened: open it again", document->id);
     char found_text[33], expected_text[33];
@@ -558,12 +558,13 @@ enum status document_read_key_index_run(struct document *document, size_t layer,
     const size_t entry = geometry->key_index_bytes, run = SEGMENT_CHUNKS * entry;
     struct error why;
     ASSERT(layer < geometry->layer_count && chunk_first % SEGMENT_CHUNKS + chunk_count <= SEGMENT_CHUNKS);
+    if (geometry_heads(geometry, layer) == 0) return STATUS_OK;
     ASSERT(entry > 0 && document_key_index_written(document, layer, chunk_first, chunk_count));
     /* Up to the last entry that is wanted: the file may end there. */
     const size_t bytes = (geometry_heads(geometry, layer) - 1) * run + chunk_count * entry;
     const enum status status = io_file_read(
         &document->key_index, key_index_offset(geometry, layer, 0, chunk_first), memory, bytes, &why);
-    if (status != STATUS_OK && why.os_error == 0) return truncated(document, &why, error);
+    if (status != STATUS_OK && why.os_error == 0) return document_is_truncated(document, &why, error);
     if (status != STATUS_OK && error != NULL) *error = why;
     TRY(status);
     for (size_t head = 0; head < geometry_heads(geometry, layer); head++)
@@ -588,7 +589,7 @@ enum status document_read_key_index(struct document *document, size_t layer, uin
     const size_t entry = geometry->key_index_bytes, run = SEGMENT_CHUNKS * entry;
     const uint64_t end = chunk_first + chunk_count;
     ASSERT(chunk_first % SEGMENT_CHUNKS == 0 && end <= chunks_full(document->committed_tokens));
-    if (entry == 0 || chunk_count == 0) return STATUS_OK;
+    if (entry == 0 || chunk_count == 0 || geometry_heads(geometry, layer) == 0) return STATUS_OK;
     uint8_t *segment = malloc(geometry_heads(geometry, layer) * run);
     if (segment == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;

@@ -276,7 +276,7 @@ enum status document_write_pages(struct document *document, size_t layer, size_t
             page += place;
         }
         const struct write_range range = {WRITE_PAGES, document,    layer,
-                                          kv_head,     chunk_first, taken.counts[b]};
+                                          kv_head,     chunk_first, taken.counts[b], 0};
         mark(document, document->page_states, &range);
         writer_submit(document->store->writer, taken.buffers[b], &range);
         chunk_first += taken.counts[b];
@@ -295,7 +295,7 @@ enum status document_write_key_index(struct document *document, size_t layer, si
     for (size_t b = 0; b < taken.count; b++) {
         memcpy(writer_buffer_memory(taken.buffers[b]), bytes, taken.counts[b] * entry);
         const struct write_range range = {WRITE_KEY_INDEX, document,    layer,
-                                          kv_head,         chunk_first, taken.counts[b]};
+                                          kv_head,         chunk_first, taken.counts[b], 0};
         mark(document, document->key_index_states, &range);
         writer_submit(document->store->writer, taken.buffers[b], &range);
         bytes = (const uint8_t *)bytes + taken.counts[b] * entry;
@@ -321,7 +321,7 @@ enum status document_write_tail(struct document *document, size_t layer, size_t 
     memcpy(page, chunk, bytes);
     memset(page + bytes, 0, align_up(bytes, IO_ALIGNMENT) - bytes);
     *state = PAGE_QUEUED;
-    const struct write_range range = {WRITE_TAIL, document, layer, kv_head, token_count, 1};
+    const struct write_range range = {WRITE_TAIL, document, layer, kv_head, token_count, 1, 0};
     writer_submit(document->store->writer, taken.buffers[0], &range);
     return STATUS_OK;
 }
@@ -351,6 +351,7 @@ enum status document_commit(struct document *document, const int32_t *tokens, ui
     TRY(writer_commit(writer, document, tokens, document->asked_tokens, token_count, error));
     document->asked_tokens = token_count;
     document->asked_generation++;
+    document->states = document->states_next;
     return STATUS_OK;
 }
 

@@ -37,14 +37,46 @@ static enum status take_row(struct store *store, const struct store_layout *layo
     return STATUS_OK;
 }
 
+/* A candidate's states, of which nothing is believed. */
+struct last_states {
+    size_t lanes;
+    struct document_states states;
+};
+
+static void take_states(void *context, const struct commit_row *commit) {
+    struct last_states *last = context;
+    struct checksum ignored[STATE_PLACES];
+    const size_t tail = commit->token_end % KV_CHUNK_TOKENS == 0 ? 0 : last->lanes * sizeof(struct checksum);
+    if (!states_parse(commit, tail, &last->states, ignored)) last->states.count = 0; /* opening it tells */
+}
+
+/* The longest prefix of so many tokens that the document has a state of.  Rows of compressed pages are rounded, so
+ * that of a full chunk all rows are taken or none. */
+static enum status with_state(struct store *store, const struct store_match *match, uint64_t *prefix_tokens,
+                              struct error *error) {
+    struct last_states last = {.lanes = layout_lanes(&match->layout)};
+    uint64_t longest = 0;
+    TRY(catalog_see_last(&store->catalog, match->document, take_states, &last, error));
+    for (size_t i = 0; i < last.states.count; i++) {
+        const uint64_t position = last.states.list[i].position;
+        const bool is_exact = match->layout.tail_bytes == 0 || position % KV_CHUNK_TOKENS == 0 ||
+                              chunks_full(position) == chunks_full(match->token_count);
+        if (position <= *prefix_tokens && is_exact && !store_refuses_state(store, match->document, position))
+            longest = position;
+    }
+    *prefix_tokens = longest;
+    return STATUS_OK;
+}
+
 static bool was_refused(const struct store *store, uint64_t id) {
     for (size_t i = 0; i < store->refused_count; i++)
         if (store->refused[i] == id) return true;
     return false;
 }
 
-enum status store_find(struct store *store, const struct store_query *query, struct store_match *match,
-                       struct error *error) {
+/* stateless: the longest prefix of which no state helps (store_find_stateless), instead. */
+static enum status search(struct store *store, const struct store_query *query, bool stateless,
+                          struct store_match *match, struct error *error) {
     const struct store_layout *layout = query->layout;
     const struct comparison ours = {query->tokens, query->token_count, 0};
     char text[STORE_TEXT_MAX];
@@ -72,10 +104,27 @@ enum status store_find(struct store *store, const struct store_query *query, str
             continue;
         better.prefix_tokens = comparison.common;
         status = take_row(store, layout, any_key_index, &better, &fits, error);
-        if (status == STATUS_OK && fits) *match = better;
+        if (status != STATUS_OK || !fits) continue;
+        if (layout->state_bytes > 0) status = with_state(store, &better, &better.prefix_tokens, error);
+        if (stateless) better.prefix_tokens = better.prefix_tokens == 0 ? comparison.common : 0;
+        if (status == STATUS_OK && better.prefix_tokens > match->prefix_tokens) *match = better;
     }
     free(list.ids);
     return status;
+}
+
+enum status store_find(struct store *store, const struct store_query *query, struct store_match *match,
+                       struct error *error) {
+    return search(store, query, false, match, error);
+}
+
+enum status store_find_stateless(struct store *store, const struct store_query *query, uint64_t *document,
+                                 uint64_t *prefix_tokens, struct error *error) {
+    struct store_match match = {0};
+    if (query->layout->state_bytes > 0) TRY(search(store, query, true, &match, error));
+    *document = match.document;
+    *prefix_tokens = match.prefix_tokens;
+    return STATUS_OK;
 }
 
 enum status document_is_other(const struct store *store, const struct document_row *row,

@@ -1,6 +1,7 @@
 /* Where things lie in a document's files (docs/formats.md).
  *
- *   N.pages     two tails, each [layer][head] pages; then segments of 16 chunks, each [layer][head][16] pages
+ *   N.pages     places of states, where layers keep them; two tails, each [layer][head] pages; then segments of 16
+ *               chunks, each [layer][head][16] pages
  *               (of two sizes where layout.fractions says so; the same of each in all segments of a span, but for
  *               the first pages of heads, which may be rows)
  *               With groups of layers each page is as large as its layer's group has it.
@@ -51,12 +52,18 @@ static void format_fractions(const struct page_fractions *fractions,
 
 enum { GROUPS_TEXT_BYTES = STORE_GROUP_LAYERS_MAX + 16 + STORE_GROUPS_MAX * (STORE_WORD_MAX + 40) };
 
-/* " groups=0110/CODEC/HEADS/CHUNK/TAIL": each layer's group, and the later groups. */
+static bool layers_differ(const struct store_layout *layout) {
+    return layout->groups.later_count > 0 || layout->state_bytes > 0;
+}
+
+/* " groups=0110/CODEC/HEADS/CHUNK/TAIL": each layer's group, and the later groups; '-' of a layer without pages. */
+static const char no_group_mark = '-';
+
 static void format_groups(const struct store_layout *layout, char text[GROUPS_TEXT_BYTES]) {
     const struct store_groups *groups = &layout->groups;
     size_t used = (size_t)sprintf(text, " groups=");
     for (size_t i = 0; i < layout->layer_count && i < STORE_GROUP_LAYERS_MAX; i++)
-        text[used++] = (char)('0' + groups->of_layer[i]);
+        text[used++] = groups->of_layer[i] == STORE_GROUP_NONE ? no_group_mark : (char)('0' + groups->of_layer[i]);
     text[used] = '\0';
     for (size_t i = 0; i < groups->later_count; i++) {
         const struct store_group *group = &groups->later[i];
@@ -68,17 +75,19 @@ static void format_groups(const struct store_layout *layout, char text[GROUPS_TE
 /* Bytes of the text, without its zero; text NULL: only counted. */
 static size_t format(const struct store_layout *layout, char *text, size_t text_bytes) {
     char tail[24] = "", fractions[SPAN_TEXT_BYTES * PAGE_SPANS_MAX] = "", groups[GROUPS_TEXT_BYTES] = "",
-         version[24] = "";
+         version[24] = "", states[24] = "";
     if (layout->tail_bytes != 0) snprintf(tail, sizeof tail, " tail=%u", layout->tail_bytes);
     if (layout->fractions.layer_count > 0) format_fractions(&layout->fractions, fractions);
-    if (layout->groups.later_count > 0) {
-        snprintf(version, sizeof version, "version=%d ", LAYOUT_VERSION_GROUPS);
+    if (layers_differ(layout)) {
+        snprintf(version, sizeof version, "version=%d ",
+                 layout->state_bytes > 0 ? LAYOUT_VERSION_STATES : LAYOUT_VERSION_GROUPS);
         format_groups(layout, groups);
     }
+    if (layout->state_bytes > 0) snprintf(states, sizeof states, " states=%u", layout->state_bytes);
     return (size_t)snprintf(
-        text, text_bytes, "%scodec=%s layers=%u heads=%u chunk=%u%s%s%s metadata=%s/%u segment=%d", version,
+        text, text_bytes, "%scodec=%s layers=%u heads=%u chunk=%u%s%s%s%s metadata=%s/%u segment=%d", version,
         layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes, tail, fractions,
-        groups, layout->key_index_kind, layout->key_index_bytes, SEGMENT_CHUNKS);
+        groups, states, layout->key_index_kind, layout->key_index_bytes, SEGMENT_CHUNKS);
 }
 
 static enum status span_check(const uint8_t *sixteenths, size_t layer_count, struct error *error) {
@@ -135,8 +144,8 @@ static enum status chunk_check(uint32_t chunk_bytes, uint32_t tail_bytes, struct
 
 static enum status groups_check(const struct store_layout *layout, struct error *error) {
     const struct store_groups *groups = &layout->groups;
-    bool used[STORE_GROUPS_MAX] = {false};
-    if (groups->later_count == 0) return STATUS_OK;
+    bool used[STORE_GROUPS_MAX + 1] = {false};
+    if (!layers_differ(layout)) return STATUS_OK;
     if (groups->later_count >= STORE_GROUPS_MAX || layout->layer_count > STORE_GROUP_LAYERS_MAX)
         return error_set(error, STATUS_USAGE, "layout: %u groups of %u layers, expected at most %d of %d",
                          groups->later_count + 1, layout->layer_count, STORE_GROUPS_MAX,
@@ -153,13 +162,17 @@ static enum status groups_check(const struct store_layout *layout, struct error 
             return error_set(error, STATUS_USAGE, "layout: some groups have tails of their own, some not");
     }
     for (size_t i = 0; i < layout->layer_count; i++) {
-        if (groups->of_layer[i] > groups->later_count)
+        const bool has_pages = groups->of_layer[i] != STORE_GROUP_NONE;
+        if (has_pages ? groups->of_layer[i] > groups->later_count : layout->state_bytes == 0)
             return error_set(error, STATUS_USAGE, "layout: layer %zu is of group %u, expected 0 to %u", i,
                              groups->of_layer[i], groups->later_count);
         used[groups->of_layer[i]] = true;
     }
     for (size_t i = 0; i <= groups->later_count; i++)
         if (!used[i]) return error_set(error, STATUS_USAGE, "layout: no layer is of group %zu", i);
+    if (used[STORE_GROUP_NONE] != (layout->state_bytes > 0))
+        return error_set(error, STATUS_USAGE, "layout: states of %u bytes, and no layer that keeps one",
+                         layout->state_bytes);
     if (format(layout, NULL, 0) >= STORE_TEXT_MAX)
         return error_set(error, STATUS_USAGE, "layout: groups of %u layers do not fit into its %d bytes",
                          layout->layer_count, STORE_TEXT_MAX);
@@ -173,6 +186,7 @@ enum status layout_check(const struct store_layout *layout, struct error *error)
     TRY(size_check("KV heads", layout->kv_head_count, 1, STORE_HEADS_MAX, error));
     TRY(size_check("bytes of key index", layout->key_index_bytes, 0, STORE_KEY_INDEX_BYTES_MAX, error));
     TRY(chunk_check(layout->chunk_bytes, layout->tail_bytes, error));
+    TRY(size_check("bytes of states", layout->state_bytes, 0, STORE_STATE_BYTES_MAX, error));
     TRY(groups_check(layout, error));
     return fractions_check(layout, error);
 }
@@ -228,15 +242,16 @@ static enum status fractions_parse(const char **text, struct store_layout *layou
     return STATUS_OK;
 }
 
-/* " groups=0110/CODEC/HEADS/CHUNK/TAIL" at *text, if it is there; false: it is not what it must be. */
+/* " groups=0110/CODEC/HEADS/CHUNK/TAIL states=BYTES" at *text, if it is there; false: it is not what it must be. */
 static bool groups_parse(const char **text, struct store_layout *layout) {
     static const char word[] = " groups=";
     struct store_groups *groups = &layout->groups;
     if (strncmp(*text, word, sizeof word - 1) != 0) return true;
     const char *rest = *text + sizeof word - 1;
-    const size_t count = strspn(rest, "0123");
+    const size_t count = strspn(rest, "0123-");
     if (count != layout->layer_count || count > STORE_GROUP_LAYERS_MAX) return false;
-    for (size_t i = 0; i < count; i++) groups->of_layer[i] = (uint8_t)(rest[i] - '0');
+    for (size_t i = 0; i < count; i++)
+        groups->of_layer[i] = rest[i] == no_group_mark ? STORE_GROUP_NONE : (uint8_t)(rest[i] - '0');
     for (rest += count; *rest == '/' && groups->later_count < STORE_GROUPS_MAX - 1;) {
         struct store_group *group = &groups->later[groups->later_count++];
         int read = 0;
@@ -245,6 +260,8 @@ static bool groups_parse(const char **text, struct store_layout *layout) {
             return false;
         rest += read;
     }
+    int read = 0;
+    if (sscanf(rest, " states=%u%n", &layout->state_bytes, &read) == 1) rest += read;
     *text = rest;
     return true;
 }
@@ -302,6 +319,7 @@ bool store_layout_same_pages(const struct store_layout *a, const struct store_la
     const struct store_groups *groups = &a->groups, *others = &b->groups;
     bool same = strcmp(a->codec, b->codec) == 0 && a->layer_count == b->layer_count &&
                 a->kv_head_count == b->kv_head_count && a->chunk_bytes == b->chunk_bytes &&
+                a->state_bytes == b->state_bytes &&
                 a->tail_bytes == b->tail_bytes && groups->later_count == others->later_count &&
                 memcmp(groups->of_layer, others->of_layer, sizeof groups->of_layer) == 0;
     for (size_t i = 0; same && i < groups->later_count; i++)
@@ -314,7 +332,7 @@ bool store_layout_same_pages(const struct store_layout *a, const struct store_la
 
 struct store_parts store_page_parts(const struct store_layout *layout) {
     const bool mixed = layout->fractions.layer_count > 0;
-    if (layout->groups.later_count > 0) return (struct store_parts){0};
+    if (layers_differ(layout)) return (struct store_parts){0};
     const size_t rows = mixed ? layout->tail_bytes : layout->tail_bytes == 0 ? layout->chunk_bytes : 0;
     struct store_parts parts = {.bytes = IO_ALIGNMENT};
     while (rows > parts.bytes * STORE_PARTS_MAX) parts.bytes *= 2;
@@ -379,17 +397,20 @@ static struct geometry_group group_of(uint32_t kv_head_count, uint32_t chunk_byt
 size_t layout_lanes(const struct store_layout *layout) {
     const struct store_groups *groups = &layout->groups;
     size_t lanes = 0;
-    if (groups->later_count == 0) return (size_t)layout->layer_count * layout->kv_head_count;
-    for (size_t i = 0; i < layout->layer_count; i++)
-        lanes += groups->of_layer[i] > 0 ? groups->later[groups->of_layer[i] - 1].kv_head_count
-                                         : layout->kv_head_count;
+    if (!layers_differ(layout)) return (size_t)layout->layer_count * layout->kv_head_count;
+    for (size_t i = 0; i < layout->layer_count; i++) {
+        const uint8_t group = groups->of_layer[i];
+        if (group == STORE_GROUP_NONE) continue;
+        lanes += group > 0 ? groups->later[group - 1].kv_head_count : layout->kv_head_count;
+    }
     return lanes;
 }
 
 void geometry_init(struct geometry *geometry, const struct store_layout *layout) {
     const struct store_groups *groups = &layout->groups;
     *geometry = (struct geometry){.layer_count = layout->layer_count,
-                                  .group_count = (size_t)groups->later_count + 1,
+                                  .group_count = (size_t)groups->later_count + 1 + (layout->state_bytes > 0),
+                                  .state_bytes = layout->state_bytes,
                                   .chunk_pages = layout_lanes(layout),
                                   .page_bytes = store_page_bytes(layout),
                                   .key_index_bytes = layout->key_index_bytes,
@@ -457,6 +478,14 @@ uint64_t geometry_tails_bytes(const struct geometry *geometry) {
     return geometry->group_count > 1 ? layers_before(geometry, geometry->layer_count).tail_bytes
                                      : (uint64_t)geometry->chunk_pages * geometry->tail_page_bytes;
 }
+
+size_t state_place_bytes(const struct geometry *geometry) { return align_up(geometry->state_bytes, IO_ALIGNMENT); }
+
+uint64_t state_offset(const struct geometry *geometry, size_t place) {
+    return (uint64_t)place * state_place_bytes(geometry);
+}
+
+static uint64_t states_end(const struct geometry *geometry) { return state_offset(geometry, STATE_PLACES); }
 
 uint64_t chunks_full(uint64_t token_count) { return token_count / KV_CHUNK_TOKENS; }
 
@@ -530,7 +559,7 @@ static uint64_t grouped_offset(const struct geometry *geometry, size_t layer, si
 }
 
 uint64_t page_offset(const struct geometry *geometry, size_t layer, size_t kv_head, uint64_t chunk) {
-    const uint64_t tails = 2 * geometry_tails_bytes(geometry);
+    const uint64_t tails = states_end(geometry) + 2 * geometry_tails_bytes(geometry);
     if (geometry->group_count > 1) return tails + grouped_offset(geometry, layer, kv_head, chunk);
     return tails + (geometry->fractions.layer_count > 0
                         ? mixed_offset(geometry, layer, kv_head, chunk)
@@ -543,7 +572,7 @@ uint64_t key_index_offset(const struct geometry *geometry, size_t layer, size_t 
 
 uint64_t tail_offset(const struct geometry *geometry, uint64_t generation, size_t layer, size_t kv_head) {
     const size_t bytes = geometry_group(geometry, layer)->tail_page_bytes;
-    return (generation & 1) * geometry_tails_bytes(geometry) +
+    return states_end(geometry) + (generation & 1) * geometry_tails_bytes(geometry) +
            (geometry->group_count > 1 ? layers_before(geometry, layer).tail_bytes + kv_head * bytes
                                       : geometry_lane(geometry, layer, kv_head) * bytes);
 }
@@ -554,9 +583,16 @@ size_t tail_bytes(const struct geometry *geometry, size_t layer, uint64_t token_
            (geometry_group(geometry, layer)->tail_chunk_bytes / KV_CHUNK_BLOCKS);
 }
 
+/* The last one that has pages. */
+static size_t last_layer(const struct geometry *geometry) {
+    size_t layer = geometry->layer_count - 1;
+    while (geometry_heads(geometry, layer) == 0) layer--;
+    return layer;
+}
+
 uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64_t generation) {
     uint64_t chunks = chunks_full(token_count);
-    size_t layer = geometry->layer_count - 1, head = geometry_heads(geometry, layer) - 1;
+    size_t layer = last_layer(geometry), head = geometry_heads(geometry, layer) - 1;
     if (chunks > 0)
         return page_offset(geometry, layer, head, chunks - 1) +
                page_padded_bytes(geometry, layer, head, chunks - 1);
@@ -567,7 +603,7 @@ uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64
 
 uint64_t key_index_end(const struct geometry *geometry, uint64_t token_count) {
     uint64_t chunks = chunks_full(token_count);
-    const size_t layer = geometry->layer_count - 1;
+    const size_t layer = last_layer(geometry);
     if (chunks == 0 || geometry->key_index_bytes == 0) return 0;
     return key_index_offset(geometry, layer, geometry_heads(geometry, layer) - 1, chunks - 1) +
            geometry->key_index_bytes;
@@ -598,6 +634,7 @@ uint64_t document_bytes_max(const struct geometry *geometry, uint64_t token_coun
                 checked_multiply(sum, geometry->chunk_pages, &pages) &&
                 checked_multiply(geometry_tails_bytes(geometry), tail ? 2 : 0, &tails) &&
                 pages_bytes(geometry, chunks, &bytes) && checked_add(bytes, tails, &bytes) &&
+                checked_add(bytes, states_end(geometry), &bytes) &&
                 checked_multiply(pages, geometry->key_index_bytes, &key_index) &&
                 checked_multiply(pages, geometry->page_sum_bytes + sizeof(struct checksum), &table) &&
                 checked_add(bytes, key_index, &sum) && checked_add(sum, table + table / 8, &sum) &&

@@ -64,10 +64,19 @@ uint64_t parcel_document_bytes(const struct geometry *geometry, uint64_t token_c
     bytes += token_count * sizeof(int32_t) + blocks(token_count, PARCEL_TOKENS_MAX) * sum;
     for (size_t layer = 0; layer < geometry->layer_count; layer++)
         bytes += layer_bytes(geometry, layer, token_count);
+    if (geometry->state_bytes > 0) bytes += PARCEL_STATES_BYTES + sum;
     if (geometry->key_index_bytes > 0)
         bytes +=
             pages * geometry->key_index_bytes + blocks(chunks, SEGMENT_CHUNKS) * geometry->chunk_pages * sum;
     return bytes;
+}
+
+size_t parcel_state_parts(const struct geometry *geometry) {
+    return (size_t)blocks(geometry->state_bytes, STATE_PART_BYTES);
+}
+
+uint64_t parcel_states_bytes(const struct geometry *geometry, size_t state_count) {
+    return state_count * (geometry->state_bytes + parcel_state_parts(geometry) * sizeof(struct checksum));
 }
 
 static size_t segment_count(uint64_t chunks, uint64_t first) {

@@ -1,8 +1,8 @@
 /* The two halves of parcels: made (parcel_write.c) and taken in (parcel_read.c).
  *
  *   header        magic, version, documents, bytes
- *   description   of every document, each followed by its tokens
- *   then of every document: its tail, its pages, its key index
+ *   description   of every document, each followed by its tokens and, with states, by their positions
+ *   then of every document: its tail, its pages, its key index, its states
  *
  * Each is cut into blocks; behind a block is chain' = checksum(chain, checksum(block)), from zeros. */
 #ifndef LOAM_CACHE_STORE_PARCEL_INTERNAL_H
@@ -17,6 +17,7 @@ enum {
     PARCEL_HEADER_BYTES = PARCEL_MAGIC_BYTES + 4 + 4 + 8,
     PARCEL_DESCRIPTION_BYTES = STORE_FINGERPRINT_BYTES + 8 + 3 * STORE_TEXT_MAX,
     PARCEL_TOKENS_MAX = 16384, /* of a block */
+    PARCEL_STATES_BYTES = 8 * STORE_STATES_MAX, /* their positions, ascending, then zeros */
 };
 extern const uint8_t parcel_magic[PARCEL_MAGIC_BYTES];
 
@@ -33,8 +34,12 @@ void parcel_describe(const struct parcel_description *description, uint8_t bytes
 const char *parcel_description_read(const uint8_t bytes[PARCEL_DESCRIPTION_BYTES],
                                     struct parcel_description *description);
 
-/* Bytes of a document in a parcel, checksums included.  Only for what document_bytes_max has a number for. */
+/* Bytes of a document in a parcel, checksums included, but for its states.  Only for what document_bytes_max has a
+ * number for. */
 uint64_t parcel_document_bytes(const struct geometry *geometry, uint64_t token_count);
+/* Of so many states; each is as many blocks. */
+uint64_t parcel_states_bytes(const struct geometry *geometry, size_t state_count);
+size_t parcel_state_parts(const struct geometry *geometry);
 
 /* Pages come segment by segment, and of a segment layer by layer, head by head, chunk by chunk. */
 struct parcel_place {

@@ -25,6 +25,8 @@ struct taken {
     struct store_layout layout;
     struct geometry geometry;
     int32_t *tokens;           /* owned; [token_count] */
+    uint64_t states[STORE_STATES_MAX]; /* their positions */
+    size_t state_count;
     struct document *existing; /* owned; it is there already */
     struct document *document; /* owned; the new one; both NULL: it is only checked */
 };
@@ -164,6 +166,29 @@ static enum status read_tokens(struct intake *intake, struct taken *taken, struc
     return STATUS_OK;
 }
 
+/* Of a document with states. */
+static enum status read_positions(struct intake *intake, struct taken *taken, uint64_t *left, struct error *error) {
+    struct reader *reader = &intake->reader;
+    uint8_t bytes[PARCEL_STATES_BYTES];
+    if (taken->geometry.state_bytes == 0) return STATUS_OK;
+    TRY(read_block(reader, bytes, sizeof bytes, error));
+    for (size_t i = 0; i < STORE_STATES_MAX; i++) {
+        const uint64_t position = parcel_get_number(bytes + 8 * i, 8),
+                       before = i > 0 ? parcel_get_number(bytes + 8 * (i - 1), 8) : 0;
+        if (position != 0 &&
+            (position <= before || position > taken->description.token_count || taken->state_count < i))
+            return WRONG(error, reader, "state %zu: found one behind %" PRIu64 " tokens, expected %" PRIu64
+                         " to %" PRIu64, i + 1, position, before + 1, taken->description.token_count);
+        if (position != 0) taken->states[taken->state_count++] = position;
+    }
+    const uint64_t states = parcel_states_bytes(&taken->geometry, taken->state_count);
+    if (states > *left)
+        return WRONG(error, reader, "bytes: found %" PRIu64 " left, expected %" PRIu64, *left, states);
+    *left -= states;
+    intake->memory_bytes = max_size(intake->memory_bytes, STATE_PART_BYTES);
+    return STATUS_OK;
+}
+
 static enum status read_descriptions(struct intake *intake, struct error *error) {
     struct reader *reader = &intake->reader;
     uint64_t left = reader->bytes - reader->position;
@@ -179,6 +204,8 @@ static enum status read_descriptions(struct intake *intake, struct error *error)
         left -= parcel_document_bytes(&taken->geometry, taken->description.token_count);
         snprintf(reader->doing, sizeof reader->doing, "document %zu, tokens", i + 1);
         TRY(read_tokens(intake, taken, error));
+        snprintf(reader->doing, sizeof reader->doing, "document %zu, positions of states", i + 1);
+        TRY(read_positions(intake, taken, &left, error));
     }
     if (left == 0) return STATUS_OK;
     return WRONG(error, reader, "bytes: found %" PRIu64 ", expected %" PRIu64, reader->bytes,
@@ -348,6 +375,27 @@ static enum status take_key_index(struct intake *intake, size_t number, struct e
     return STATUS_OK;
 }
 
+/* The next part of a state, into memory that may be a write-behind buffer's. */
+static enum status fill_state(void *context, size_t offset, void *memory, size_t bytes, struct error *error) {
+    (void)offset;
+    return read_block(context, memory, bytes, error);
+}
+
+static enum status take_states(struct intake *intake, size_t number, struct error *error) {
+    struct taken *taken = &intake->documents[number];
+    struct reader *reader = &intake->reader;
+    const size_t all = taken->geometry.state_bytes;
+    for (size_t i = 0; i < taken->state_count; i++) {
+        snprintf(reader->doing, sizeof reader->doing, "document %zu, state behind %" PRIu64 " tokens", number + 1,
+                 taken->states[i]);
+        if (taken->document != NULL)
+            TRY(document_write_state(taken->document, taken->states[i], fill_state, reader, error));
+        for (size_t offset = 0; taken->document == NULL && offset < all; offset += STATE_PART_BYTES)
+            TRY(fill_state(reader, offset, intake->memory, min_size(all - offset, STATE_PART_BYTES), error));
+    }
+    return STATUS_OK;
+}
+
 /* A source of unknown length may go on. */
 static enum status check_end(struct intake *intake, struct error *error) {
     struct reader *reader = &intake->reader;
@@ -389,6 +437,7 @@ static enum status take_all(struct intake *intake, parcel_accept *accept, void *
         TRY(take_tail(intake, i, error));
         TRY(take_pages(intake, i, error));
         TRY(take_key_index(intake, i, error));
+        TRY(take_states(intake, i, error));
     }
     TRY(check_end(intake, error));
     for (size_t i = 0; i < content->count; i++) {

@@ -10,7 +10,17 @@
 enum { PAGES_BYTES = 4 << 20, PAGES_MAX = 128 }; /* read at once */
 
 /* In this order; the tail comes early because a writer that goes on takes its place. */
-enum part { PART_HEADER, PART_DESCRIPTION, PART_TOKENS, PART_TAIL, PART_PAGES, PART_KEY_INDEX, PART_END };
+enum part {
+    PART_HEADER,
+    PART_DESCRIPTION,
+    PART_TOKENS,
+    PART_POSITIONS,
+    PART_TAIL,
+    PART_PAGES,
+    PART_KEY_INDEX,
+    PART_STATES,
+    PART_END
+};
 
 struct parcel {
     struct document *documents[PARCEL_DOCUMENTS_MAX]; /* owned */
@@ -22,6 +32,7 @@ struct parcel {
     struct io_queue *queue; /* owned */
     uint8_t *pages;         /* owned; [pages_bytes] */
     size_t pages_bytes;
+    uint8_t *state; /* owned; that of PART_STATES, whole: nothing leaves before it was found right */
     /* What comes next. */
     enum part part;
     size_t document;
@@ -62,7 +73,8 @@ static enum status open_document(struct parcel *parcel, struct store *store, uin
     if (tokens == 0)
         return error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": nothing of it was committed yet",
                          store->folder.path, id);
-    parcel->bytes += parcel_document_bytes(&(*document)->geometry, tokens);
+    parcel->bytes += parcel_document_bytes(&(*document)->geometry, tokens) +
+                     parcel_states_bytes(&(*document)->geometry, (*document)->states.count);
     parcel->pages_bytes = max_size(parcel->pages_bytes, page_max(*document));
     return STATUS_OK;
 }
@@ -98,6 +110,7 @@ void parcel_close(struct parcel *parcel) {
     if (parcel->pages != NULL) memory_area_destroy(parcel->pages, parcel->pages_bytes);
     for (size_t i = 0; i < parcel->count; i++) document_close(parcel->documents[i]);
     free(parcel->out);
+    free(parcel->state);
     free(parcel);
 }
 
@@ -220,6 +233,33 @@ static enum status write_key_index(struct parcel *parcel, struct document *docum
     return status;
 }
 
+static enum status write_positions(struct parcel *parcel, const struct document *document, struct error *error) {
+    uint8_t bytes[PARCEL_STATES_BYTES] = {0};
+    for (size_t i = 0; i < document->states.count; i++)
+        parcel_put_number(bytes + 8 * i, document->states.list[i].position, 8);
+    return block(parcel, bytes, sizeof bytes, error);
+}
+
+static enum status take_state(void *context, size_t offset, const void *memory, size_t bytes, struct error *error) {
+    (void)error;
+    memcpy((uint8_t *)context + offset, memory, bytes);
+    return STATUS_OK;
+}
+
+static enum status write_state(struct parcel *parcel, struct document *document, struct error *error) {
+    const size_t all = document->geometry.state_bytes, parts = parcel_state_parts(&document->geometry),
+                 part = (size_t)(parcel->index % parts), offset = part * STATE_PART_BYTES;
+    if (part == 0) {
+        uint8_t *state = realloc(parcel->state, all);
+        if (state == NULL) return error_set(error, STATUS_MEMORY, "export: no memory for a state of %zu bytes", all);
+        parcel->state = state;
+        TRY(document_read_state(document, document->states.list[parcel->index / parts].position, take_state, state,
+                                error));
+    }
+    parcel->index++;
+    return block(parcel, parcel->state + offset, min_size(all - offset, STATE_PART_BYTES), error);
+}
+
 /* Units of a part that parcel->index counts. */
 static uint64_t part_count(const struct document *document, enum part part) {
     const struct geometry *geometry = &document->geometry;
@@ -231,6 +271,8 @@ static uint64_t part_count(const struct document *document, enum part part) {
     case PART_TAIL: return tokens % KV_CHUNK_TOKENS != 0 ? geometry->chunk_pages : 0;
     case PART_PAGES: return chunks * geometry->chunk_pages;
     case PART_KEY_INDEX: return parcel_key_index_count(geometry, chunks);
+    case PART_POSITIONS: return geometry->state_bytes > 0;
+    case PART_STATES: return document->states.count * parcel_state_parts(geometry);
     case PART_END: break;
     }
     return 0;
@@ -240,14 +282,14 @@ static uint64_t part_count(const struct document *document, enum part part) {
 static void next_part(struct parcel *parcel) {
     const bool last = parcel->document + 1 == parcel->count;
     parcel->index = 0;
-    if (parcel->part == PART_TOKENS && !last) {
+    if (parcel->part == PART_POSITIONS && !last) {
         parcel->part = PART_DESCRIPTION;
         parcel->document++;
-    } else if (parcel->part == PART_KEY_INDEX && !last) {
+    } else if (parcel->part == PART_STATES && !last) {
         parcel->part = PART_TAIL;
         parcel->document++;
     } else {
-        if (parcel->part == PART_TOKENS) parcel->document = 0;
+        if (parcel->part == PART_POSITIONS) parcel->document = 0;
         parcel->part++;
     }
 }
@@ -266,6 +308,8 @@ static enum status write_next(struct parcel *parcel, struct error *error) {
     case PART_TAIL:
     case PART_PAGES: return write_pages(parcel, document, count, error);
     case PART_KEY_INDEX: return write_key_index(parcel, document, error);
+    case PART_POSITIONS: parcel->index++; return write_positions(parcel, document, error);
+    case PART_STATES: return write_state(parcel, document, error);
     case PART_END: break;
     }
     return STATUS_OK;

@@ -79,6 +79,7 @@ void store_close(struct store *store) {
     io_folder_close(&store->folder);
     free(store->warning);
     free(store->refused);
+    free(store->refused_states);
     free(store->vfs);
     free(store);
 }
@@ -97,6 +98,20 @@ enum status store_flag(struct store *store, uint64_t id, struct error *error) {
     store->refused = refused;
     refused[store->refused_count++] = id;
     return STATUS_DOCUMENT;
+}
+
+void store_refuse_state(struct store *store, uint64_t id, uint64_t position) {
+    struct refused_state *refused =
+        realloc(store->refused_states, (store->refused_state_count + 1) * sizeof *refused);
+    if (refused == NULL) return; /* it is found, and refused, again */
+    store->refused_states = refused;
+    refused[store->refused_state_count++] = (struct refused_state){id, position};
+}
+
+bool store_refuses_state(const struct store *store, uint64_t id, uint64_t position) {
+    for (size_t i = 0; i < store->refused_state_count; i++)
+        if (store->refused_states[i].document == id && store->refused_states[i].position == position) return true;
+    return false;
 }
 
 /* Room */

@@ -9,6 +9,8 @@
  *             head are neighbours on disk however they were written.
  *   key index  what a selection reads, key_index_bytes per chunk: contiguous in a file of its own.
  *   tail      the chunk that is not full yet, in one of two places that commits use in turns.
+ *   state     what layers without pages keep behind so many tokens, in one of a few places; a commit names those that
+ *             hold, and none of them is written again before a later commit does without it.
  *   commit    makes a prefix of the document durable.
  *
  * Invariants:
@@ -61,6 +63,8 @@ enum {
     STORE_HEADS_MAX = 1024,
     STORE_CHUNK_BYTES_MAX = 16 << 20,
     STORE_KEY_INDEX_BYTES_MAX = 1 << 20,
+    STORE_STATE_BYTES_MAX = 1 << 30,
+    STORE_STATES_MAX = 8, /* of a document */
 };
 #define STORE_TOKENS_MAX (UINT64_C(1) << 28)
 
@@ -112,6 +116,7 @@ void store_fingerprint_add(uint8_t fingerprint[STORE_FINGERPRINT_BYTES], const v
 /* Layers whose KV has another geometry than that of the first group, which is in the layout itself.  Pages of a
  * document with such layers are all of one form, and are read whole. */
 enum { STORE_GROUPS_MAX = 4, STORE_GROUP_LAYERS_MAX = PAGE_FRACTIONS_LAYERS_MAX };
+enum { STORE_GROUP_NONE = STORE_GROUPS_MAX }; /* of a layer without pages: it keeps a state */
 struct store_groups {
     uint8_t later_count; /* 0: all layers are alike */
     struct store_group {
@@ -119,7 +124,7 @@ struct store_groups {
         uint32_t kv_head_count, chunk_bytes, tail_bytes; /* as in struct store_layout */
     } later[STORE_GROUPS_MAX - 1];
     uint8_t of_layer
-        [STORE_GROUP_LAYERS_MAX]; /* 0: the layout's own; n: later[n - 1]; zeros behind the last layer */
+        [STORE_GROUP_LAYERS_MAX]; /* 0: the layout's own; n: later[n - 1]; STORE_GROUP_NONE; zeros behind the last */
 };
 
 /* How its pages look.  Words are of a-z 0-9 . , + - and not empty. */
@@ -133,6 +138,7 @@ struct store_layout {
     char key_index_kind[STORE_WORD_MAX]; /* "none" with 0 bytes */
     uint32_t key_index_bytes;            /* per chunk of one head of one layer */
     struct store_groups groups;
+    uint32_t state_bytes; /* of all layers without pages behind one position; 0: each layer has pages */
 };
 
 /* Whether pages look the same, but for fractions and key index. */
@@ -155,7 +161,7 @@ struct store_parts store_page_parts(const struct store_layout *layout);
 
 struct store_match {
     uint64_t document;          /* 0: none */
-    uint64_t prefix_tokens;     /* that the document and the tokens have in common */
+    uint64_t prefix_tokens;     /* that the document and the tokens have in common; with states: up to one it has */
     uint64_t token_count;       /* of the document */
     struct store_layout layout; /* the document's */
 };
@@ -177,6 +183,10 @@ struct store_query {
  * multiple of 64: the page that holds the last of them then has rows of other tokens behind, which must not be used. */
 enum status store_find(struct store *store, const struct store_query *query, struct store_match *match,
                        struct error *error) STATUS_CHECKED;
+/* Of documents with states: the longest prefix that one has in common with the tokens, and of which no state helps;
+ * *document 0: there is none of a chunk or more. */
+enum status store_find_stateless(struct store *store, const struct store_query *query, uint64_t *document,
+                                 uint64_t *prefix_tokens, struct error *error) STATUS_CHECKED;
 
 /* The longest prefix among documents of this model that have another version of the format than this loam reads; 0:
  * none that is longer than those of the documents that it does read.  *why: which one, of which version, and which is
@@ -346,6 +356,28 @@ enum status document_check_page(struct document *document, const struct page_rea
  * it is the disk's failure. */
 enum status document_read_failed(struct document *document, const struct io_completion *completion,
                                  struct error *error) STATUS_CHECKED;
+
+/* States.  Positions are counts of tokens. */
+
+/* Those that the last commit names that was asked for, ascending; how many. */
+size_t document_states(const struct document *document, uint64_t positions[STORE_STATES_MAX]);
+/* For the next commit: it is not named any more.  Nothing where there is none. */
+void document_forget_state(struct document *document, uint64_t position);
+/* How many more document_write_state has places for before that commit. */
+size_t document_state_room(const struct document *document);
+/* One that the document does not have, for the next commit, of at least so many tokens; there is room.  `fill` gives
+ * its bytes in order, into the write-behind buffers; waits for those. */
+enum status document_write_state(struct document *document, uint64_t position,
+                                 enum status (*fill)(void *context, size_t offset, void *memory, size_t bytes,
+                                                     struct error *error),
+                                 void *context, struct error *error) STATUS_CHECKED;
+/* Of document_states.  `take` gets its bytes in order; they count when all of it returned STATUS_OK.  STATUS_DOCUMENT:
+ * damaged (store_find does not count on it any more; the document's pages, and its other states, are as good as
+ * before), or the document has grown. */
+enum status document_read_state(struct document *document, uint64_t position,
+                                enum status (*take)(void *context, size_t offset, const void *memory, size_t bytes,
+                                                    struct error *error),
+                                void *context, struct error *error) STATUS_CHECKED;
 
 /* Reads the key index of one layer's chunks [chunk_first, chunk_first + chunk_count), and verifies it:
  * memory[kv_head][chunk_count][key_index_bytes].  chunk_first is a multiple of 16.  Reads through the page cache and

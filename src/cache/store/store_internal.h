@@ -39,11 +39,12 @@ struct geometry {
     struct geometry_group {
         size_t kv_head_count; /* of a layer */
         size_t chunk_bytes, page_bytes, tail_chunk_bytes, tail_page_bytes;
-    } groups[STORE_GROUPS_MAX];
+    } groups[STORE_GROUPS_MAX + 1]; /* that of layers without pages, STORE_GROUP_NONE, is zeros */
     uint8_t group_of[STORE_GROUP_LAYERS_MAX]; /* by layer, with more than one group */
     bool quantizes;                           /* pages, all or some: they are not what a tail is */
     size_t part_bytes, part_count;            /* of a page of rows; 0: pages are read whole */
     size_t page_sum_bytes;                    /* a page's checksum, and behind it those of its parts */
+    size_t state_bytes;                       /* 0: there are none */
     struct page_fractions fractions;
     struct geometry_span {
         uint64_t chunk_first;
@@ -61,7 +62,12 @@ enum status layout_check(const struct store_layout *layout, struct error *error)
 void layout_format(const struct store_layout *layout, char *text);
 /* The version of the format of a document, which its layout's text begins with: "version=2 ", or nothing, which is 1.
  * One that this loam does not read is another loam's: it is not used, not flagged and not removed unasked. */
-enum { LAYOUT_VERSION_FIRST = 1, LAYOUT_VERSION_GROUPS = 2, LAYOUT_VERSION_LAST = 2 };
+enum {
+    LAYOUT_VERSION_FIRST = 1,
+    LAYOUT_VERSION_GROUPS = 2,
+    LAYOUT_VERSION_STATES = 3,
+    LAYOUT_VERSION_LAST = LAYOUT_VERSION_STATES
+};
 bool layout_is_read(const char *text, unsigned *version);
 /* STATUS_DOCUMENT: not what layout_format writes. */
 enum status layout_parse(const char *text, struct store_layout *layout, struct error *error) STATUS_CHECKED;
@@ -77,6 +83,11 @@ size_t geometry_lane(const struct geometry *geometry, size_t layer, size_t kv_he
 size_t geometry_layer_of(const struct geometry *geometry, size_t lane);
 /* Bytes of the tails of one commit. */
 uint64_t geometry_tails_bytes(const struct geometry *geometry);
+/* States lie before the tails.  A commit names at most STORE_STATES_MAX of so many places; the others are for the next
+ * one. */
+enum { STATE_PLACES = STORE_STATES_MAX + 2, STATE_PART_BYTES = 256 << 10 /* that is written and read at once */ };
+size_t state_place_bytes(const struct geometry *geometry);
+uint64_t state_offset(const struct geometry *geometry, size_t place);
 
 uint64_t chunks_full(uint64_t token_count);
 /* Index of a page in tables [chunk][layer][head]. */
@@ -122,6 +133,24 @@ struct commit_row {
     size_t tokens_bytes, page_sums_bytes, key_index_sums_bytes, tail_sums_bytes;
     struct checksum checksum; /* over all above */
 };
+
+/* States of a commit, behind its tail_sums: ascending positions, each with its place and its checksum, which is chained
+ * over those of its parts. */
+struct document_states {
+    size_t count;
+    struct document_state {
+        uint64_t position;
+        uint64_t place;
+    } list[STORE_STATES_MAX];
+};
+struct state_entry { /* as it is stored */
+    uint8_t position[8], place[8];
+    struct checksum sum;
+};
+/* Of a commit of so many tokens; sums: [STATE_PLACES].  false: they cannot be. */
+bool states_parse(const struct commit_row *commit, size_t tail_sums_bytes, struct document_states *states,
+                  struct checksum *sums);
+size_t states_format(const struct document_states *states, const struct checksum *sums, struct state_entry *entries);
 
 /* Identifies the first 64 tokens; never 0. */
 int64_t prefix_of(const int32_t *tokens);
@@ -180,6 +209,10 @@ enum status catalog_add_commit(struct catalog *catalog, struct commit_row *commi
 enum status catalog_see_tokens(struct catalog *catalog, uint64_t id,
                                bool (*see)(void *context, const int32_t *tokens, uint64_t count),
                                void *context, struct error *error) STATUS_CHECKED;
+/* Shows the last one, of which token_end and tail_sums are set.  Only for a candidate's states: nothing is verified. */
+enum status catalog_see_last(struct catalog *catalog, uint64_t id,
+                             void (*see)(void *context, const struct commit_row *commit), void *context,
+                             struct error *error) STATUS_CHECKED;
 /* Shows the commits in order, each with its checksum found right and in *chain. */
 enum status catalog_see_commits(struct catalog *catalog, const struct document_row *row,
                                 enum status (*see)(void *context, const struct commit_row *commit,
@@ -204,6 +237,10 @@ struct store {
     char *warning;                /* owned; of store_warning; NULL: none */
     uint64_t *refused;            /* owned; [refused_count]: found damaged where the catalog cannot say so */
     size_t refused_count;
+    struct refused_state {
+        uint64_t document, position;
+    } *refused_states; /* owned; [refused_state_count]: found damaged */
+    size_t refused_state_count;
 };
 
 /* Bytes on their own cache line would cost a gigabyte; a byte per page will do: written by the writer's
@@ -227,6 +264,9 @@ struct document {
     uint64_t parts_first;            /* pages of chunks before it have no checksums of parts */
     struct checksum *key_index_sums; /* owned; [chunk_capacity][layer][head] */
     struct checksum *tail_sums;      /* owned; [layer][head]; of the last commit */
+    struct document_states states;   /* of the last commit that was asked for */
+    struct document_states states_next;              /* of the one that comes */
+    struct checksum state_sums[STATE_PLACES];        /* the writer's thread's until the document is flushed */
     /* What a writer has and its thread (writer.c) does not. */
     _Atomic uint8_t *page_states, *key_index_states; /* owned; [chunk_capacity][layer][head] */
     uint8_t *tail_states;                            /* owned; [layer][head]: written for the next commit */
@@ -263,6 +303,10 @@ enum status store_make_space(struct store *store, uint64_t needed, struct error 
 /* Whether they fit now; inside a transaction. */
 enum status store_check_space(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
 
+/* It is not found again as long as the store is open. */
+void store_refuse_state(struct store *store, uint64_t id, uint64_t position);
+bool store_refuses_state(const struct store *store, uint64_t id, uint64_t position);
+
 /* sweep.c: what was not committed is given back */
 enum status store_sweep(struct store *store, struct error *error) STATUS_CHECKED;
 /* Inside a transaction, with the writer's lock.  Gives back what lies behind the last commit and lowers the
@@ -298,6 +342,11 @@ enum status document_find_same(struct store *store, const struct document_row *r
                                const struct geometry *geometry, const int32_t *tokens, uint64_t *id,
                                struct error *error) STATUS_CHECKED;
 
+/* The writer in another process has gone on, so that other tails and states lie where ours did. */
+bool document_has_grown(struct document *document);
+/* A file of it ends too early.  Returns STATUS_DOCUMENT. */
+enum status document_is_truncated(struct document *document, struct error *why, struct error *error);
+
 /* page_sums.c: a page's checksum and those of its parts, in memory and in commits */
 uint8_t *page_sum_at(const struct document *document, size_t index);
 /* Of a page that is about to be written, zeros behind it. */
@@ -319,13 +368,14 @@ enum status writer_start(struct store *store, const struct geometry *geometry, s
 void writer_stop(struct writer *writer); /* after its documents are done; NULL is allowed */
 size_t writer_buffer_bytes(const struct writer *writer);
 
-enum write_kind { WRITE_PAGES, WRITE_TAIL, WRITE_KEY_INDEX };
+enum write_kind { WRITE_PAGES, WRITE_TAIL, WRITE_KEY_INDEX, WRITE_STATE };
 struct write_range {
     enum write_kind kind;
     struct document *document;
     size_t layer, kv_head;
-    uint64_t chunk; /* the first; of a tail: its token count */
-    size_t count;
+    uint64_t chunk; /* the first; of a tail: its token count; of a state: its place */
+    size_t count;   /* of a state: bytes, */
+    size_t offset;  /* and where they lie in it */
 };
 /* count free buffers, or none of them and false.  Every one taken must be submitted. */
 struct buffer;

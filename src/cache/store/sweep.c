@@ -56,8 +56,22 @@ static void punch_tail(struct io_file *pages, const struct geometry *geometry, u
     io_file_punch(pages, tail_offset(geometry, generation + 1, 0, 0), geometry_tails_bytes(geometry));
 }
 
+/* Places of states that the last commit does without; *bytes: of them. */
+static void punch_states(struct io_file *pages, const struct geometry *geometry,
+                         const struct document_states *states, uint64_t *bytes) {
+    const size_t place_bytes = state_place_bytes(geometry);
+    *bytes = (STATE_PLACES - states->count) * (uint64_t)place_bytes;
+    if (place_bytes == 0) return;
+    for (size_t place = 0; place < STATE_PLACES; place++) {
+        bool is_named = false;
+        for (size_t i = 0; i < states->count; i++) is_named = is_named || states->list[i].place == place;
+        if (!is_named) io_file_punch(pages, state_offset(geometry, place), place_bytes);
+    }
+}
+
 static enum status trim(struct store *store, struct document_row *row, const struct geometry *geometry,
-                        const struct document_files *files, struct error *error) {
+                        const struct document_states *states, const struct document_files *files,
+                        struct error *error) {
     struct io_file *pages = files->pages, *key_index = files->key_index;
     uint64_t chunks = chunks_full(row->token_count),
              end = pages_end(geometry, row->token_count, row->generation);
@@ -71,21 +85,36 @@ static enum status trim(struct store *store, struct document_row *row, const str
     if (size > end) TRY(io_file_truncate(key_index, end, error));
     if (geometry->key_index_bytes > 0)
         punch_behind(key_index, geometry, chunks, key_index_offset, key_index_entry_bytes);
-    row->bytes = document_bytes_max(geometry, row->token_count);
+    uint64_t unnamed;
+    punch_states(pages, geometry, states, &unnamed);
+    row->bytes = document_bytes_max(geometry, row->token_count) - unnamed;
     row->writer = 0;
     return catalog_update(&store->catalog, row, error);
 }
 
+struct intact {
+    const struct geometry *geometry;
+    struct document_states states; /* of the last commit */
+};
+
 static enum status see_intact(void *context, const struct commit_row *commit, struct error *error) {
-    (void)context, (void)commit, (void)error;
-    return STATUS_OK; /* its checksum has been found right */
+    struct intact *intact = context;
+    struct checksum ignored[STATE_PLACES];
+    const size_t tail = commit->token_end % KV_CHUNK_TOKENS == 0
+                            ? 0
+                            : intact->geometry->chunk_pages * sizeof(struct checksum);
+    if (intact->geometry->state_bytes == 0 || states_parse(commit, tail, &intact->states, ignored))
+        return STATUS_OK; /* its checksum has been found right */
+    return error_set(error, STATUS_DOCUMENT, "document %" PRIu64 ": commit %" PRIu64 ": no list of states",
+                     commit->document, commit->number);
 }
 
 enum status document_give_back(struct store *store, struct document_row *row, const struct geometry *geometry,
                                const struct document_files *files, struct error *error) {
     /* An old row, of a write that was lost, would have its newer commits cut off. */
-    TRY(catalog_see_commits(&store->catalog, row, see_intact, NULL, error));
-    if (row->generation > 0) return trim(store, row, geometry, files, error);
+    struct intact intact = {.geometry = geometry};
+    TRY(catalog_see_commits(&store->catalog, row, see_intact, &intact, error));
+    if (row->generation > 0) return trim(store, row, geometry, &intact.states, files, error);
     /* Cut first: on a full disk only then the catalog has space for its journal. */
     if (files->pages != NULL) TRY(io_file_truncate(files->pages, 0, error));
     if (files->key_index != NULL) TRY(io_file_truncate(files->key_index, 0, error));

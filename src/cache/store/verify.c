@@ -62,6 +62,14 @@ static enum status verify_key_index(struct document *document, struct error *err
     return status;
 }
 
+/* Last: the document is not flagged because of them. */
+static enum status verify_states(struct document *document, struct error *error) {
+    uint64_t positions[STORE_STATES_MAX];
+    const size_t count = document_states(document, positions);
+    for (size_t i = 0; i < count; i++) TRY(document_read_state(document, positions[i], NULL, NULL, error));
+    return STATUS_OK;
+}
+
 enum status document_open_any(struct store *store, uint64_t id, struct document **document,
                               struct error *error) {
     struct document_row row;
@@ -109,6 +117,7 @@ enum status store_verify(struct store *store, uint64_t id, struct error *error) 
                                         : io_queue_create(&queue, &options, error);
     if (status == STATUS_OK) status = verify_key_index(document, error);
     if (status == STATUS_OK) status = verify_pages(document, queue, memory, error);
+    if (status == STATUS_OK) status = verify_states(document, error);
     io_queue_destroy(queue);
     memory_area_destroy(memory, bytes);
     document_close(document);

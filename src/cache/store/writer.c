@@ -34,6 +34,7 @@ struct commit {
     struct command command;
     struct document *document;
     uint64_t token_first, token_end;
+    struct document_states states;
     int32_t tokens[]; /* [token_end - token_first] */
 };
 
@@ -132,13 +133,22 @@ static struct io_request prepare(struct buffer *buffer) {
             document->key_index_sums[range_index(range, i)] =
                 checksum_of(buffer->memory + i * geometry->key_index_bytes, geometry->key_index_bytes);
         break;
+    case WRITE_STATE: {
+        const struct checksum sum = checksum_of(buffer->memory, range->count);
+        struct checksum *chain = &document->state_sums[range->chunk];
+        if (range->offset == 0) *chain = (struct checksum){{0}};
+        checksum_chain(chain, &sum);
+        request.offset = state_offset(geometry, (size_t)range->chunk) + range->offset;
+        request.bytes = align_up(range->count, IO_ALIGNMENT);
+        break;
+    }
     }
     return request;
 }
 
 static void range_done(const struct write_range *range) {
     struct document *document = range->document;
-    if (range->kind == WRITE_TAIL) return;
+    if (range->kind == WRITE_TAIL || range->kind == WRITE_STATE) return;
     _Atomic uint8_t *states = range->kind == WRITE_PAGES ? document->page_states : document->key_index_states;
     for (size_t i = 0; i < range->count;
          i++) /* pairs with document_page_written, document_key_index_written */
@@ -198,6 +208,10 @@ static enum status commit_run(struct writer *writer, struct commit *asked, struc
     bool tail = asked->token_end % KV_CHUNK_TOKENS != 0;
     memcpy(document->tokens + asked->token_first, asked->tokens,
            (size_t)(asked->token_end - asked->token_first) * sizeof *asked->tokens);
+    const size_t tail_bytes = tail ? geometry->chunk_pages * sizeof(struct checksum) : 0;
+    uint8_t *tail_sums = malloc(tail_bytes + STORE_STATES_MAX * sizeof(struct state_entry));
+    if (tail_sums == NULL) return error_set(error, STATUS_MEMORY, "commit: out of memory");
+    memcpy(tail_sums, document->tail_next, tail_bytes);
     struct document_row row = document->row;
     row.generation++;
     row.token_count = asked->token_end;
@@ -215,12 +229,14 @@ static enum status commit_run(struct writer *writer, struct commit *asked, struc
                               ? document->key_index_sums + page_index(geometry, 0, 0, first)
                               : NULL,
         .key_index_sums_bytes = geometry->key_index_bytes > 0 ? pages * sizeof(struct checksum) : 0,
-        .tail_sums = document->tail_next,
-        .tail_sums_bytes = tail ? geometry->chunk_pages * sizeof(struct checksum) : 0,
+        .tail_sums = tail_sums,
+        .tail_sums_bytes = tail_bytes + states_format(&asked->states, document->state_sums,
+                                                      (struct state_entry *)(tail_sums + tail_bytes)),
     };
-    TRY(run_transaction(writer, &row, &row_of_commit, error));
-    if (tail)
-        memcpy(document->tail_sums, document->tail_next, geometry->chunk_pages * sizeof(struct checksum));
+    const enum status status = run_transaction(writer, &row, &row_of_commit, error);
+    free(tail_sums);
+    TRY(status);
+    memcpy(document->tail_sums, document->tail_next, tail_bytes);
     document->row = row;
     document->committed_tokens = row.token_count; /* after everything that it covers */
     return STATUS_OK;
@@ -381,7 +397,7 @@ enum status writer_commit(struct writer *writer, struct document *document, cons
     size_t bytes = (size_t)(token_end - token_first) * sizeof *tokens;
     struct commit *asked = malloc(sizeof *asked + bytes);
     if (asked == NULL) return error_set(error, STATUS_MEMORY, "commit: out of memory");
-    *asked = (struct commit){{NULL, true}, document, token_first, token_end};
+    *asked = (struct commit){{NULL, true}, document, token_first, token_end, document->states_next};
     memcpy(asked->tokens, tokens + token_first, bytes);
     enter(writer, document, &asked->command);
     return STATUS_OK;
