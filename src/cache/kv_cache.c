@@ -124,7 +124,6 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
                                   const struct kv_cache_config *config, const struct kv_chunk_owner *owner,
                                   struct error *error) {
     uint64_t bytes, slab_bytes, column_count = kv_column_count(config);
-    ASSERT(config->state_floats == 0 || config->host_bytes == 0);
     ASSERT(config->groups == NULL ||
            (config->groups->stored_count == config->layer_count && !config->mixes_pages));
     if (!column_bytes(config, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))

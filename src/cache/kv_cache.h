@@ -65,7 +65,7 @@ struct kv_cache_config {
     const struct kv_groups *groups;
     enum kv_type k_type, v_type;
     /* Floats of the state of layers that have no K and V (a group without heads), and slots of a sequence for them
-     * (cache/kv_state.h).  0: there are no such layers.  Not with host_bytes. */
+     * (cache/kv_state.h); with host_bytes, of scratch_bytes.  0: there are no such layers. */
     size_t state_floats, state_slots;
     /* The slab is in MEMORY_SHARED, which the device reads too, and the key index in its own.  Not with host_bytes. */
     bool rows_in_host;

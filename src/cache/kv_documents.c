@@ -296,6 +296,7 @@ static enum status load_document(struct kv_sequence *sequence, struct document *
                    shared = share_key_index(sequence, document, chunk_count);
     TRY(kv_sequence_reserve(sequence, token_count, error));
     TRY(load_key_index(sequence, document, shared, chunk_count, error));
+    TRY(tier_load_state(sequence, document, token_count, error));
     return load_tail(sequence, token_count, error);
 }
 
@@ -356,16 +357,27 @@ static enum status copy_layer(struct kv_sequence *sequence, struct kv_fetch *fet
     return STATUS_OK;
 }
 
+static enum status copy_states(struct kv_sequence *sequence, struct error *error) {
+    const struct sequence_pages *pages = sequence->pages;
+    struct document *to = pages->sources[pages->source_count - 1].document;
+    for (size_t i = pages->source_count - 1; i-- > 0;)
+        TRY(tier_copy_states(sequence, pages->sources[i].document, to, error));
+    return STATUS_OK;
+}
+
 enum status kv_sequence_copy_document(struct kv_sequence *sequence, uint64_t token_capacity,
                                       struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
     struct kv_fetch *fetches = calloc(kv_heads_max(config), sizeof *fetches);
     if (fetches == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
+    struct error why;
     enum status status = create_document(sequence, token_capacity, error);
     bool created = status == STATUS_OK;
     for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++)
         status = copy_layer(sequence, fetches, layer, sequence->length / KV_CHUNK_TOKENS, error);
     free(fetches);
+    if (status == STATUS_OK && sequence->pages->writes && copy_states(sequence, &why) != STATUS_OK)
+        tier_stop_writing(sequence, &why);
     if (status == STATUS_OK) {
         sequence->pages->saved = sequence->pages->writes;
         sequence->pages->committed_tokens = 0;
@@ -396,6 +408,7 @@ void kv_sequence_close_documents(struct kv_sequence *sequence) {
     cut_sources(sequence, 0);
     memset(sequence->places, 0, sizeof sequence->places); /* of other keys than those that come */
     sequence->length = sequence->pages->committed_tokens = 0;
+    if (sequence->state != NULL) kv_state_set_length(sequence->state, 0);
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
         sequence->pages->written[layer] = sequence->pages->quantized_end[layer] =
             sequence->pages->complete[layer] = 0;

@@ -74,10 +74,21 @@ static size_t find(const struct kv_state *state, enum slot_use use, uint64_t pos
     return ZEROS;
 }
 
+/* That of the length, or a snapshot. */
+static size_t slot_of(const struct kv_state *state, uint64_t position) {
+    const size_t slot = find(state, SLOT_LENGTH, position);
+    return slot != ZEROS ? slot : find(state, SLOT_FREE, position);
+}
+
 static size_t snapshot_count(const struct kv_state *state) {
     size_t count = 0;
     for (size_t i = 0; i < state->slot_count; i++) count += state->slots[i].is_kept;
     return count;
+}
+
+/* How far from each other its neighbours are, as seen from the end. */
+static double gap_of(uint64_t before, uint64_t position, uint64_t behind, uint64_t end) {
+    return (double)(behind - before) / (double)(end - position + 1);
 }
 
 /* The nearest snapshots around a position, or the sequence's two ends. */
@@ -89,7 +100,7 @@ static double gap_around(const struct kv_state *state, uint64_t position, uint64
         if (slot->position < position && slot->position > before) before = slot->position;
         if (slot->position > position && slot->position < behind) behind = slot->position;
     }
-    return (double)(behind - before) / (double)(end - position + 1);
+    return gap_of(before, position, behind, end);
 }
 
 /* The snapshot that is missed least goes, but that of the prompt's end, where other answers begin; the state at the
@@ -244,18 +255,66 @@ uint64_t kv_state_longest(const struct kv_state *state, uint64_t length) {
 void kv_state_copy(struct kv_state *state, const struct kv_state *other, uint64_t length, struct stream *stream) {
     ASSERT(state->length == 0 && kv_state_longest(other, length) == length);
     ASSERT(state->float_count == other->float_count);
-    size_t source = find(other, SLOT_LENGTH, length);
-    if (source == ZEROS) source = find(other, SLOT_FREE, length);
-    drop_batch(state);
-    state->length = state->batch_end = length;
+    const size_t source = slot_of(other, length);
     if (source == ZEROS) {
-        state->zeros_at = length;
+        drop_batch(state);
+        state->length = state->batch_end = state->zeros_at = length;
         return;
     }
+    state->device->operations->copy(stream, kv_state_begin_load(state, length), memory_of(other, source),
+                                    state->float_count * sizeof(float));
+    kv_state_end_load(state, length);
+}
+
+/* ---- saved ones ---- */
+
+size_t kv_state_positions(const struct kv_state *state, uint64_t positions[KV_STATE_POSITIONS_MAX]) {
+    size_t count = 0;
+    for (size_t i = 0; i < state->slot_count; i++) {
+        const struct state_slot *slot = &state->slots[i];
+        if (slot->use == SLOT_BATCH || (slot->use != SLOT_LENGTH && !slot->is_kept)) continue;
+        size_t at = count++;
+        for (; at > 0 && positions[at - 1] > slot->position; at--) positions[at] = positions[at - 1];
+        positions[at] = slot->position;
+    }
+    return count;
+}
+
+struct span kv_state_at(const struct kv_state *state, uint64_t position) {
+    const size_t slot = slot_of(state, position);
+    ASSERT(slot != ZEROS);
+    return memory_of(state, slot);
+}
+
+size_t kv_state_thin(const struct kv_state *state, uint64_t *positions, size_t count, size_t most) {
+    while (count > most) {
+        size_t least = count - 2;
+        double least_gap = HUGE_VAL;
+        for (size_t i = 0; i + 1 < count; i++) {
+            const double gap =
+                gap_of(i > 0 ? positions[i - 1] : 0, positions[i], positions[i + 1], positions[count - 1]);
+            if (positions[i] == state->prompt_end || gap >= least_gap) continue;
+            least = i;
+            least_gap = gap;
+        }
+        count--;
+        for (size_t i = least; i < count; i++) positions[i] = positions[i + 1];
+    }
+    return count;
+}
+
+struct span kv_state_begin_load(struct kv_state *state, uint64_t length) {
+    ASSERT(state->length == 0 && length > 0);
+    drop_batch(state);
     const size_t slot = take_slot(state, length);
     ASSERT(slot != ZEROS);
+    return memory_of(state, slot);
+}
+
+void kv_state_end_load(struct kv_state *state, uint64_t length) {
+    const size_t slot = find(state, SLOT_BATCH, length);
+    ASSERT(slot != ZEROS);
     state->slots[slot].use = SLOT_LENGTH;
-    state->device->operations->copy(stream, memory_of(state, slot), memory_of(other, source),
-                                    state->float_count * sizeof(float));
+    state->length = state->batch_end = length;
     keep(state, slot);
 }

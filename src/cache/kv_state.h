@@ -51,4 +51,17 @@ uint64_t kv_state_longest(const struct kv_state *state, uint64_t length);
 /* For a sequence without tokens: the state of another one at such a length. */
 void kv_state_copy(struct kv_state *state, const struct kv_state *other, uint64_t length, struct stream *stream);
 
+/* ---- saved ones ---- */
+
+/* Positions whose states are in memory, ascending: snapshots, and the length; none where that state is zeros. */
+enum { KV_STATE_POSITIONS_MAX = KV_STATE_SNAPSHOTS_MAX + 1 };
+size_t kv_state_positions(const struct kv_state *state, uint64_t positions[KV_STATE_POSITIONS_MAX]);
+struct span kv_state_at(const struct kv_state *state, uint64_t position); /* of these; [float_count] */
+/* Leaves `most` of ascending positions: the last one, the prompt's end, and those that would be missed most. */
+size_t kv_state_thin(const struct kv_state *state, uint64_t *positions, size_t count, size_t most);
+/* For a sequence without tokens: where the state of such a length is to be filled in; and the sequence is so long.
+ * Without the latter, kv_state_set_length to 0 drops it. */
+struct span kv_state_begin_load(struct kv_state *state, uint64_t length);
+void kv_state_end_load(struct kv_state *state, uint64_t length);
+
 #endif

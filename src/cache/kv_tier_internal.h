@@ -9,6 +9,7 @@
  *   kv_fetch      the chunks of a head, fetched and held (struct kv_fetch)
  *   kv_computed   chunks that are computed again instead of read
  *   kv_divide     the slots' memory
+ *   kv_saved_states   states of a sequence, to its documents and from there
  *   kv_write      a sequence's chunks on their way to the disk
  *   kv_documents  documents of a sequence
  *   kv_warm       what of them is read before it is wanted
@@ -293,6 +294,19 @@ bool tier_is_divided(const struct kv_cache *cache);
 uint64_t tier_used_bytes(const struct kv_cache *cache);
 /* Bytes of slots that were ever used, key index, tables and buffers. */
 uint64_t tier_host_bytes(const struct kv_tier *tier);
+
+/* ---- kv_saved_states.c ---- */
+
+/* For a document's next commit: of its states and those in memory the ones that would be missed most.  These three do
+ * nothing where no layer keeps a state. */
+enum status tier_write_states(struct kv_sequence *sequence, struct document *document, struct error *error)
+    STATUS_CHECKED;
+/* For a sequence without tokens: the state of a document that it has behind token_count.  STATUS_DOCUMENT: damaged. */
+enum status tier_load_state(struct kv_sequence *sequence, struct document *document, uint64_t token_count,
+                            struct error *error) STATUS_CHECKED;
+/* Those of a document that lie before the sequence's length, into one that takes its pages over. */
+enum status tier_copy_states(struct kv_sequence *sequence, struct document *from, struct document *to,
+                             struct error *error) STATUS_CHECKED;
 
 /* ---- kv_write.c ---- */
 

@@ -221,6 +221,7 @@ static enum status commit(struct kv_sequence *sequence, const int32_t *tokens, s
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
         TRY(tier_write_chunks(sequence, layer, sequence->length / KV_CHUNK_TOKENS, error));
     TRY(write_tails(sequence, error));
+    TRY(tier_write_states(sequence, written_document(sequence), error));
     TRY(document_commit(written_document(sequence), tokens, sequence->length, error));
     sequence->pages->committed_tokens = sequence->length;
     return STATUS_OK;

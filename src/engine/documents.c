@@ -63,15 +63,24 @@ static struct store_group group_of(const struct plan *plan, const struct kv_layo
     return group;
 }
 
-/* Of all layers, as the cache has them in groups. */
+/* Of all layers, as the cache has them in groups; that of layers which keep a state has no pages, and no number. */
 static void set_groups(struct documents *documents, const struct plan *plan, const struct kv_cache *cache) {
     const struct kv_cache_config *config = kv_cache_get_config(cache);
+    const uint64_t state_bytes = config->state_floats * (uint64_t)sizeof(float);
     struct store_layout *store = &documents->backing.layout;
+    size_t numbers[KV_GROUPS_MAX] = {0}, count = 0;
+    for (size_t i = 0; i < kv_group_count(config); i++)
+        numbers[i] = kv_group_at(config, i).geometry.kv_head_count > 0 ? count++ : STORE_GROUP_NONE;
     store->layer_count = (uint32_t)config->layer_count;
-    store->groups.later_count = (uint8_t)(kv_group_count(config) - 1);
+    store->groups.later_count = (uint8_t)(count - 1);
+    store->state_bytes = state_bytes <= STORE_STATE_BYTES_MAX ? (uint32_t)state_bytes : UINT32_MAX; /* is refused */
     for (size_t layer = 0; layer < config->layer_count; layer++) {
         const struct kv_layout *layout = kv_cache_layer_layout(cache, layer);
-        const size_t number = kv_group_of(config, layer);
+        const size_t number = numbers[kv_group_of(config, layer)];
+        if (number == STORE_GROUP_NONE) {
+            store->groups.of_layer[layer] = STORE_GROUP_NONE;
+            continue;
+        }
         const struct store_group group = group_of(plan, layout, kv_heads(config, layer));
         set_rows_codec(documents->rows_codecs[number], layout);
         if (number > 0) {
@@ -544,6 +553,23 @@ static enum status find_other_kind(struct documents *documents, const struct doc
     return STATUS_OK;
 }
 
+/* Of documents that have the prompt's tokens, and whose states all lie behind those. */
+static enum status find_stateless(struct documents *documents, const struct documents_prompt *prompt,
+                                  uint64_t *prefix_tokens, struct error *why, struct error *error) {
+    const struct kv_backing backing = backing_of(documents, prompt);
+    const struct store_query query = {&backing.model, &backing.layout, prompt->tokens, prompt->token_count,
+                                      STORE_LIKE_KIND};
+    uint64_t id;
+    *prefix_tokens = 0;
+    if (documents->ignores) return STATUS_OK;
+    TRY(store_find_stateless(documents->store, &query, &id, prefix_tokens, error));
+    if (id != 0)
+        (void)!error_set(why, STATUS_DOCUMENT,
+                         "document %llu begins with %llu of its tokens, but has no state behind any of them",
+                         (unsigned long long)id, (unsigned long long)*prefix_tokens);
+    return STATUS_OK;
+}
+
 enum status documents_attach(struct documents *documents, struct kv_sequence *sequence,
                              const struct documents_prompt *prompt, struct documents_outcome *outcome,
                              struct error *error) {
@@ -559,6 +585,8 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
                                           &other, &why, &ignored);
     if (status == STATUS_OK && other <= outcome->reused)
         status = find_other_kind(documents, prompt, &other, &why, &ignored);
+    if (status == STATUS_OK && other <= outcome->reused)
+        status = find_stateless(documents, prompt, &other, &why, &ignored);
     if (status == STATUS_OK && other > outcome->reused)
         (void)error_set(&outcome->notice, why.status, "%s%s%s; computed anew", before.message,
                         before.message[0] != '\0' ? "; " : "", why.message);

@@ -70,7 +70,7 @@ enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, siz
     while (shared < token_count && shared < sequence_length(sequence) &&
            tokens[shared] == sequence->tokens[shared])
         shared++;
-    shared = exact_prefix(sequence, shared);
+    shared = sequence_cut_of(sequence, shared);
     if (shared == 0 || documents_copies(shared, token_count + 1 - shared)) return STATUS_OK;
     const struct documents_prompt prompt = {
         .tokens = tokens, .token_count = token_count, .owner = sequence->owner};

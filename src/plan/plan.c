@@ -165,14 +165,14 @@ static enum status check_layers(const struct plan *plan, const struct model_conf
     return STATUS_OK;
 }
 
-/* Layers that keep a state: it is neither in documents, nor known where rows are chosen or computed again. */
+/* Layers that keep a state: it is not known where rows are chosen or computed again. */
 static enum status check_states(const struct plan *plan, const struct model_config *config, struct error *error) {
     const struct state_config *state = &config->state;
     if (state->layer_count == 0) return STATUS_OK;
-    if (plan->host_bytes > 0 || plan->disk_directory != NULL)
+    if (plan->rebuilds)
         return error_set(error, STATUS_UNSUPPORTED,
-                         "--kv-disk: %zu of the %zu layers of %s keep a state in place of K and V, which is not saved "
-                         "yet: leave --kv-disk out",
+                         "rebuild=recompute: %zu of the %zu layers of %s keep a state in place of K and V, which are "
+                         "not computed again: try --preset full",
                          state->layer_count, config->layer_count, config->name);
     if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
     return error_set(error, STATUS_UNSUPPORTED,
@@ -278,6 +278,11 @@ static uint64_t buffer_bytes_of(const struct plan *plan) {
     uint64_t bytes = plan->host_bytes / (plan->quantized_pages ? 32 : 16); /* 4-bit pages have a third of the bytes */
     if (bytes < BUFFER_BYTES_MIN) return BUFFER_BYTES_MIN;
     return bytes > BUFFER_BYTES_MAX ? BUFFER_BYTES_MAX : bytes;
+}
+
+/* Of all sequences' layers that keep one. */
+static uint64_t states_bytes(const struct plan *plan, const struct kv_cache_config *cache) {
+    return plan->sequence_capacity * kv_states_bytes(cache);
 }
 
 /* Shapes and types alone: for bytes per token. */
@@ -395,7 +400,7 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     cache->resident_layers = plan->disk_directory != NULL ? plan->resident_layers : 0;
     cache->buffer_bytes = buffer_bytes_of(plan);
     cache->block_tokens = max_size(block, PLAN_BLOCK_MIN);
-    cache->scratch_bytes = attention_bytes(&lists);
+    cache->scratch_bytes = attention_bytes(&lists) + states_bytes(plan, cache);
     cache->chosen_tokens = lists.kept_max;
     if (plan_keeps_inputs(plan, config)) {
         const struct inputs_shape shape = {.layer_count = model_stored_layers(config),
@@ -557,11 +562,6 @@ static enum status place_rows(struct plan *plan, const struct kv_cache_config *c
     plan->near_layers = near_layers_of(plan, cache, bytes.rows, plan->unit_bytes);
     plan->unit_bytes -= bytes.rows / cache->layer_count * plan->near_layers;
     return STATUS_OK;
-}
-
-/* Of all sequences' layers that keep one. */
-static uint64_t states_bytes(const struct plan *plan, const struct kv_cache_config *cache) {
-    return plan->sequence_capacity * kv_states_bytes(cache);
 }
 
 static enum status check_states_fit(const struct plan *plan, const struct kv_cache_config *cache,

@@ -24,7 +24,8 @@ size_t rig_prompt_count(enum rig_prompt prompt) {
 
 size_t rig_reused_max(const struct document_rig *rig, enum rig_prompt prompt) {
     size_t count = rig_prompt_count(prompt);
-    return rig->options.quantized_pages ? (count - 1) / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS : count - 1;
+    const bool by_chunks = rig->options.quantized_pages || model_state_floats(&rig->model->config) > 0;
+    return by_chunks ? (count - 1) / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS : count - 1;
 }
 
 /* Inputs are kept where K and V are more bytes. */
@@ -77,7 +78,7 @@ static void set_expected(struct document_rig *rig) {
 }
 
 void document_rig_open(struct document_rig *rig, const struct select_method *method, enum rig_pages pages) {
-    document_rig_open_family(rig, "llama", method, pages);
+    document_rig_open_family(rig, pages == RIG_STATES ? "qwen35" : "llama", method, pages);
 }
 
 void document_rig_open_family(struct document_rig *rig, const char *family, const struct select_method *method,

@@ -31,6 +31,7 @@ enum rig_pages {
     RIG_MIXED,       /* half of the first layer's in 4 bits and all of the others' */
     RIG_INDEX_APART, /* in f16, and the key index on disk; leaves of 16 tokens */
     RIG_INPUTS,      /* in f16, and the inputs of layers, from which all K and V are computed again */
+    RIG_STATES,      /* in f16, of a model some of whose layers keep a state instead */
 };
 
 struct document_rig {
@@ -52,7 +53,7 @@ void document_rig_open_family(struct document_rig *rig, const char *family, cons
 void document_rig_close(struct document_rig *rig);
 size_t rig_prompt_count(enum rig_prompt prompt); /* tokens */
 /* How many of them are reused if all were saved: the last one's logits are needed.  The rows of a chunk in 4 bits are
- * gone, so it cannot be cut back by one row. */
+ * gone, so it cannot be cut back by one row; nor can a state, which is there at whole chunks. */
 size_t rig_reused_max(const struct document_rig *rig, enum rig_prompt prompt);
 /* An empty folder with RIG_BEFORE saved in it. */
 void document_rig_reset(struct document_rig *rig);

@@ -16,6 +16,7 @@
 
 #include <sqlite3.h>
 
+#include "base/checked.h"
 #include "base/random.h"
 #include "engine/document_rig.h"
 #include "seed.h"
@@ -174,6 +175,38 @@ static void payload_flips(void **state) {
     uint64_t cases_max = test_part(PAYLOAD_FLIPS) * (rig_fuzz() > 0 ? rig_fuzz() : 1);
     flip_payload(RIG_ROWS, cases_max / 2);
     flip_payload(RIG_MIXED, cases_max - cases_max / 2);
+}
+
+/* States lie in front of the pages.  One that is damaged is told of and not used: the state before it is, with the
+ * pages up to there. */
+static void state_flips(void **state) {
+    (void)state;
+    enum { CASES = 200 };
+    static struct rig_answer answer;
+    set_scene(&select_all, RIG_STATES);
+    const uint64_t place = align_up(model_state_floats(&rig.model->config) * sizeof(float), 4096);
+    uint64_t cases = 0, last = 0;
+    for (; cases < test_part(CASES); cases++) {
+        char what[640];
+        const enum rig_prompt prompt = cases % 2 == 0 ? RIG_FIRST : RIG_LONGER;
+        const uint64_t whole = rig_prompt_count(RIG_FIRST), most = prompt == RIG_LONGER ? whole : whole - 64;
+        uint64_t offset;
+        do offset = random_offset(kept("2.pages"));
+        while (offset >= 10 * place); /* the places that there are */
+        restore();
+        flip("2.pages", offset, (unsigned)random_below(&random_cases, 8));
+        rig_ask(&rig, rig.model, &rig.options, NULL, prompt, &answer);
+        snprintf(what, sizeof what, "seed %llu: byte %llu: %llu tokens, %s", (unsigned long long)test_seed(SEED),
+                 (unsigned long long)offset, (unsigned long long)answer.reused, answer.notice);
+        if (answer.status != STATUS_OK || !rig_is_right(&rig, prompt, &answer)) fail_msg("%s", what);
+        const bool is_noticed = strstr(answer.notice, "(state behind ") != NULL;
+        if (answer.reused != (is_noticed ? most - 64 : most)) fail_msg("%s", what);
+        last += is_noticed;
+    }
+    printf("%llu flips in states, %llu in the one that was wanted\n", (unsigned long long)cases,
+           (unsigned long long)last);
+    assert_met(last > cases / 8 && last < cases);
+    clear_scene();
 }
 
 /* Where the key index is on disk its damage is found when a layer chooses, and not before. */
@@ -485,6 +518,7 @@ static void other_models_and_types(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(payload_flips),
+        cmocka_unit_test(state_flips),
         cmocka_unit_test(key_index_flips),
         cmocka_unit_test(catalog_flips),
         cmocka_unit_test(bits_of_the_rows),

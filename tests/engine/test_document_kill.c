@@ -92,17 +92,22 @@ static bool kill_once(struct document_rig *rig, uint64_t kill_at, uint64_t kill_
     return killed;
 }
 
+static const struct select_method *method_of(enum rig_pages pages) {
+    return pages == RIG_INPUTS || pages == RIG_STATES ? &select_all : &select_tree;
+}
+
 static void kill_everywhere(enum rig_pages pages) {
     struct document_rig rig;
     struct random random;
-    uint64_t stride = rig_fuzz() > 0 ? 1 : STRIDE * test_divisor(), points = 0, took_ns;
-    document_rig_open(&rig, pages == RIG_INPUTS ? &select_all : &select_tree, pages);
+    const uint64_t fewer = pages == RIG_STATES ? 2 : 1; /* most of what is called is as without them */
+    uint64_t stride = rig_fuzz() > 0 ? 1 : STRIDE * test_divisor() * fewer, points = 0, took_ns;
+    document_rig_open(&rig, method_of(pages), pages);
     random_init(&random, test_seed(SEED));
     for (uint64_t kill_at = random_below(&random, stride); kill_once(&rig, kill_at, NEVER, &took_ns);
          kill_at += stride)
         points++;
     printf("killed at %llu calls\n", (unsigned long long)points);
-    assert_met(points >= POINTS_MIN);
+    assert_met(points >= POINTS_MIN / fewer);
     document_rig_close(&rig);
 }
 
@@ -110,7 +115,7 @@ static void kill_at_any_time(enum rig_pages pages) {
     struct document_rig rig;
     struct random random;
     uint64_t rounds = test_part(MOMENTS) * (rig_fuzz() > 0 ? rig_fuzz() : 1), killed = 0, clean_ns, took_ns;
-    document_rig_open(&rig, pages == RIG_INPUTS ? &select_all : &select_tree, pages);
+    document_rig_open(&rig, method_of(pages), pages);
     random_init(&random, test_seed(SEED));
     assert_false(kill_once(&rig, NEVER, NEVER, &clean_ns));
     for (uint64_t i = 0; i < rounds || killed == 0; i++)
@@ -128,6 +133,7 @@ static void killed_at_any_time(void **state) {
     kill_at_any_time(RIG_ROWS);
     kill_at_any_time(RIG_MIXED);
     kill_at_any_time(RIG_INPUTS);
+    kill_at_any_time(RIG_STATES);
 }
 
 static void killed_while_saving(void **state) {
@@ -146,11 +152,18 @@ static void killed_while_saving_inputs(void **state) {
     kill_everywhere(RIG_INPUTS);
 }
 
+/* States beside pages: a commit names other ones than the commit before it. */
+static void killed_while_saving_states(void **state) {
+    (void)state;
+    kill_everywhere(RIG_STATES);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_while_saving),
         cmocka_unit_test(killed_while_saving_pages_in_both_forms),
         cmocka_unit_test(killed_while_saving_inputs),
+        cmocka_unit_test(killed_while_saving_states),
         cmocka_unit_test(killed_at_any_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

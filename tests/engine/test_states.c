@@ -3,6 +3,7 @@
  * its end finds a snapshot close to that. */
 #include "testing.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@
 #include "engine/engine.h"
 #include "model/model_size.h"
 #include "model/tiny_model.h"
+#include "platform/scratch.h"
 #include "seed.h"
 
 enum { CONTEXT = 2048, SEQUENCES = 3, ROUNDS = 8, ACTIONS = 14, STEPS = 2, WIDTH = 80 };
@@ -222,6 +224,80 @@ static void test_bytes(void **state) {
     free(rig);
 }
 
+/* ---- saved ---- */
+
+enum { TURNS = 10, THOUGHT = 90, ANSWER = 20, ASK = 4 };
+
+/* Of an engine of its own, over a folder or in RAM: a prompt and an answer, tokens behind each other. */
+static void ask(struct rig *rig, const struct plan *plan, const int32_t *tokens, size_t prompt, size_t count,
+                float *logits, uint64_t *reused, char notice[512]) {
+    struct engine *engine;
+    struct sequence *sequence;
+    const float *row;
+    assert_ok(engine_create(&engine, rig->model, plan, NULL, &rig->error), rig->error);
+    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    const struct prefill_request request = {.tokens = tokens, .token_count = prompt};
+    assert_ok(engine_prefill(engine, sequence, &request, &row, &rig->error), rig->error);
+    memcpy(logits, row, WIDTH * sizeof *logits);
+    *reused = sequence_reused_tokens(sequence);
+    snprintf(notice, 512, "%s", sequence_notice(sequence));
+    for (size_t i = prompt; i < count; i++) {
+        assert_ok(engine_step(engine, &sequence, &tokens[i], 1, &row, &rig->error), rig->error);
+        memcpy(logits + (i - prompt + 1) * WIDTH, row, WIDTH * sizeof *logits);
+    }
+    assert_ok(sequence_save(sequence, &rig->error), rig->error);
+    assert_ok(sequence_flush(sequence, &rig->error), rig->error);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+}
+
+static void add_random(struct rig *rig, int32_t *tokens, size_t *count, size_t more) {
+    for (size_t i = 0; i < more; i++) tokens[(*count)++] = (int32_t)random_below(&rig->random, WIDTH);
+}
+
+/* A conversation over a folder, each turn by a new engine, and by a template that drops what the model thought: a turn
+ * takes over what an earlier one has saved, and has the bits of one that computes everything. */
+static void test_turns(void **state) {
+    (void)state;
+    struct rig *rig = calloc(1, sizeof *rig);
+    float *found = calloc((THOUGHT + ANSWER + 1) * WIDTH, sizeof *found),
+          *expected = calloc((THOUGHT + ANSWER + 1) * WIDTH, sizeof *expected);
+    int32_t tokens[CONTEXT];
+    random_init(&rig->random, test_seed(73));
+    for (size_t family = 0; family < TINY_STATE_FAMILIES; family++) {
+        struct scratch scratch;
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        rig_open(rig, tiny_state_families[family], 64, 128);
+        struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = 64, .segment_size = 128};
+        const struct plan in_ram = plan;
+        plan.disk_directory = scratch.path;
+        plan.document_name = "turns";
+        assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
+        size_t history = 0;
+        for (size_t turn = 0; turn < TURNS; turn++) {
+            size_t count = history;
+            char notice[512], ignored[512];
+            uint64_t reused, none;
+            add_random(rig, tokens, &count, turn == 0 ? 300 : random_between(&rig->random, 1, 60));
+            add_random(rig, tokens, &count, ASK); /* what makes the model answer; its thought follows */
+            const size_t prompt = count;
+            add_random(rig, tokens, &count, THOUGHT + ANSWER);
+            ask(rig, &plan, tokens, prompt, count, found, &reused, notice);
+            ask(rig, &in_ram, tokens, prompt, count, expected, &none, ignored);
+            assert_memory_equal(found, expected, (THOUGHT + ANSWER + 1) * WIDTH * sizeof *found);
+            assert_string_equal(notice, "");
+            assert_true(turn == 0 ? reused == 0 : reused > 0 && reused <= history);
+            memmove(tokens + prompt, tokens + prompt + THOUGHT, ANSWER * sizeof *tokens);
+            history = prompt + ANSWER;
+        }
+        rig_close(rig);
+        scratch_destroy(&scratch);
+    }
+    free(found);
+    free(expected);
+    free(rig);
+}
+
 /* What is not there yet is refused by one line. */
 static void test_refusals(void **state) {
     (void)state;
@@ -231,8 +307,9 @@ static void test_refusals(void **state) {
     struct engine *engine;
     assert_ok(plan_set_disk(&plan, "nowhere", 7, 0, &rig->error), rig->error);
     plan.host_bytes = 1 << 26;
+    plan.rebuilds = true;
     assert_int_equal(engine_create(&engine, rig->model, &plan, NULL, &rig->error), STATUS_UNSUPPORTED);
-    assert_non_null(strstr(rig->error.message, "--kv-disk: 4 of the 6 layers of"));
+    assert_non_null(strstr(rig->error.message, "rebuild=recompute: 4 of the 6 layers of"));
     plan_deinit(&plan);
     plan = (struct plan){.context_size = 256, .sequence_capacity = 1, .select = select_options_default()};
     plan.select.method = &select_window;
@@ -244,6 +321,7 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_histories), cmocka_unit_test(test_distances),
-                                       cmocka_unit_test(test_bytes), cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_bytes), cmocka_unit_test(test_turns),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
