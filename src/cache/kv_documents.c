@@ -69,10 +69,14 @@ uint64_t kv_sequence_document(const struct kv_sequence *sequence, const int32_t 
     return same ? document_id(document) : 0;
 }
 
-bool kv_sequence_is_committed(const struct kv_sequence *sequence, const int32_t *tokens) {
+bool kv_sequence_is_committed(const struct kv_sequence *sequence, const int32_t *tokens, uint64_t token_count) {
     const struct sequence_pages *pages = sequence->pages;
     if (kv_sequence_document(sequence, tokens) == 0) return false;
-    return !pages->writes || pages->committed_tokens >= sequence->length;
+    return !pages->writes || pages->committed_tokens >= token_count;
+}
+
+uint64_t kv_sequence_committed_tokens(const struct kv_sequence *sequence) {
+    return sequence->pages != NULL ? sequence->pages->committed_tokens : 0;
 }
 
 bool kv_sequence_uses_document(const struct kv_sequence *sequence, uint64_t id) {

@@ -29,7 +29,7 @@ struct kv_state {
     bool is_written;           /* the batch has begun to */
     uint64_t planned[KV_STATE_SNAPSHOTS_MAX];
     size_t planned_count;
-    uint64_t prompt_end; /* the last position of the last plan */
+    uint64_t prompt_end, turn; /* of the last plan: its last position, and the other one that goes last */
 };
 
 enum status kv_state_create(struct kv_state **result, struct device *device, size_t float_count, size_t slot_count,
@@ -103,15 +103,19 @@ static double gap_around(const struct kv_state *state, uint64_t position, uint64
     return gap_of(before, position, behind, end);
 }
 
-/* The snapshot that is missed least goes, but that of the prompt's end, where other answers begin; the state at the
- * length stays as that. */
+/* Where other answers begin, and other prompts. */
+static bool is_wanted(const struct kv_state *state, uint64_t position) {
+    return position == state->prompt_end || position == state->turn;
+}
+
+/* The snapshot that is missed least goes; the state at the length stays as that. */
 static void evict(struct kv_state *state, uint64_t end) {
     size_t least = ZEROS;
     double least_gap = 0;
     for (size_t i = 0; i < state->slot_count; i++) {
         if (!state->slots[i].is_kept || state->slots[i].use == SLOT_BATCH) continue;
-        const bool is_wanted = state->slots[i].position == state->prompt_end;
-        const double gap = is_wanted ? HUGE_VAL : gap_around(state, state->slots[i].position, end);
+        const uint64_t position = state->slots[i].position;
+        const double gap = is_wanted(state, position) ? HUGE_VAL : gap_around(state, position, end);
         if (least != ZEROS && gap >= least_gap) continue;
         least = i;
         least_gap = gap;
@@ -143,7 +147,7 @@ static void drop_batch(struct kv_state *state) {
     state->is_written = false;
 }
 
-void kv_state_plan(struct kv_state *state, const uint64_t *positions, size_t count) {
+void kv_state_plan(struct kv_state *state, const uint64_t *positions, size_t count, uint64_t turn) {
     ASSERT(count <= kv_state_snapshots(state));
     for (size_t i = 0; i < count; i++) {
         ASSERT(i == 0 || positions[i] > positions[i - 1]);
@@ -151,6 +155,7 @@ void kv_state_plan(struct kv_state *state, const uint64_t *positions, size_t cou
     }
     state->planned_count = count;
     state->prompt_end = count > 0 ? positions[count - 1] : 0;
+    state->turn = turn;
 }
 
 void kv_state_begin(struct kv_state *state, uint64_t end) {
@@ -293,7 +298,7 @@ size_t kv_state_thin(const struct kv_state *state, uint64_t *positions, size_t c
         for (size_t i = 0; i + 1 < count; i++) {
             const double gap =
                 gap_of(i > 0 ? positions[i - 1] : 0, positions[i], positions[i + 1], positions[count - 1]);
-            if (positions[i] == state->prompt_end || gap >= least_gap) continue;
+            if (is_wanted(state, positions[i]) || gap >= least_gap) continue;
             least = i;
             least_gap = gap;
         }

@@ -32,8 +32,9 @@ enum status kv_state_create(struct kv_state **state, struct device *device, size
 void kv_state_destroy(struct kv_state *state); /* NULL allowed */
 
 size_t kv_state_snapshots(const struct kv_state *state); /* at most */
-/* In place of what was planned and not reached: ascending positions, as many as there may be snapshots at most. */
-void kv_state_plan(struct kv_state *state, const uint64_t *positions, size_t count);
+/* In place of what was planned and not reached: ascending positions, as many as there may be snapshots at most.  The
+ * last one and `turn`, one of them or 0, go last where slots run short. */
+void kv_state_plan(struct kv_state *state, const uint64_t *positions, size_t count, uint64_t turn);
 /* May be called again for the same batch. */
 void kv_state_begin(struct kv_state *state, uint64_t end);
 /* Of rows [position, end) of the batch: up to where the first ones go, and the states before and behind those. */
@@ -57,7 +58,7 @@ void kv_state_copy(struct kv_state *state, const struct kv_state *other, uint64_
 enum { KV_STATE_POSITIONS_MAX = KV_STATE_SNAPSHOTS_MAX + 1 };
 size_t kv_state_positions(const struct kv_state *state, uint64_t positions[KV_STATE_POSITIONS_MAX]);
 struct span kv_state_at(const struct kv_state *state, uint64_t position); /* of these; [float_count] */
-/* Leaves `most` of ascending positions: the last one, the prompt's end, and those that would be missed most. */
+/* Leaves `most` of ascending positions: the last one, those that go last, and those that would be missed most. */
 size_t kv_state_thin(const struct kv_state *state, uint64_t *positions, size_t count, size_t most);
 /* For a sequence without tokens: where the state of such a length is to be filled in; and the sequence is so long.
  * Without the latter, kv_state_set_length to 0 drops it. */

@@ -209,8 +209,10 @@ struct inputs *kv_sequence_inputs(const struct kv_sequence *sequence);
 enum status kv_sequence_warm(struct kv_sequence *sequence, bool *more, struct error *error) STATUS_CHECKED;
 /* The document that it writes to, or else one that has all of its tokens, tokens[length]; 0: none. */
 uint64_t kv_sequence_document(const struct kv_sequence *sequence, const int32_t *tokens);
-/* All of its tokens are in that document; behind a commit that is under way, too. */
-bool kv_sequence_is_committed(const struct kv_sequence *sequence, const int32_t *tokens);
+/* Its first token_count tokens are in that document; behind a commit that is under way, too. */
+bool kv_sequence_is_committed(const struct kv_sequence *sequence, const int32_t *tokens, uint64_t token_count);
+/* Of the document that it writes. */
+uint64_t kv_sequence_committed_tokens(const struct kv_sequence *sequence);
 /* Whether it has that document open. */
 bool kv_sequence_uses_document(const struct kv_sequence *sequence, uint64_t id);
 /* An empty sequence again, without documents. */

@@ -100,6 +100,11 @@ struct prefill_request {
  * copied; NULL or "": the documents that have no owner, the plan's name.  A prompt with a name is saved as a document
  * also where it shares nearly all of another one. */
 void sequence_set_owner(struct sequence *sequence, const char *owner, const char *name);
+/* Of the prompt that comes: its newest message ends behind so many tokens of the sequence, and what makes the model
+ * answer follows; 0: not known, as before the first call.  Prompts to come begin with those tokens, so a state is kept
+ * there.  is_dropped: they do not go on with what follows, where templates drop what a model thought: it is not saved,
+ * and the next prompt goes on in the same document. */
+void sequence_set_turn(struct sequence *sequence, uint64_t end, bool is_dropped);
 /* Takes the KV of the longest saved prefix of the tokens for an empty sequence, whose length it then is.  The first
  * prefill does so by itself, but for one token: this is for callers that want to know before, or that have tokens from
  * steps, too.  Nothing where nothing is saved.  With a name the token behind them is there, too: the prompt's last. */
@@ -130,6 +135,8 @@ bool engine_selects(const struct engine *engine);
  * STATUS_MEMORY: there is no room for the chunk that is not full. */
 enum status sequence_share(struct sequence *sequence, const struct sequence *source, uint64_t token_count,
                            struct error *error) STATUS_CHECKED;
+/* Whether it goes on in its document then: nothing behind token_count is saved. */
+bool sequence_cut_stays_saved(const struct sequence *sequence, uint64_t token_count);
 /* Whether other tokens may follow after sequence_truncate to token_count: not within a page in 4 bits, nor where layers
  * keep a state and that is not there. */
 bool sequence_cuts_at(const struct sequence *sequence, uint64_t token_count);

@@ -41,6 +41,8 @@ struct sequence {
     bool unfinished;                  /* the last prefill has paused */
     size_t ahead;                     /* rows that the last pass computed behind the length */
     uint64_t whole;                   /* its first tokens that attended to everything before them */
+    uint64_t turn_end;                /* sequence_set_turn; */
+    bool drops_answer;                /* what follows it is not saved */
     struct paused_segment paused;
     uint64_t selected;              /* tokens of the first prefill that selected */
     struct documents_outcome saved; /* what the first prefill found */
@@ -134,6 +136,8 @@ enum status engine_run_batch(struct engine *engine, const struct forward_batch *
 enum status engine_save_prompt(const struct engine *engine, struct sequence *sequence, const float *logits,
                                struct error *error) STATUS_CHECKED;
 
+/* Up to where a sequence is saved (sequence_set_turn). */
+uint64_t sequence_saved_end(const struct sequence *sequence);
 /* A prompt of tokens [position, end) is about to be read. */
 void sequence_plan_states(struct sequence *sequence, uint64_t position, uint64_t end);
 

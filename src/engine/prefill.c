@@ -82,9 +82,22 @@ enum status sequence_adopt(struct sequence *sequence, const int32_t *tokens, siz
     return STATUS_OK;
 }
 
-/* Where the states of a prompt are kept, of layers that have them: at its end, where another answer begins, and at
- * distances from it that grow fourfold, at whole chunks: the next prompt may leave this one anywhere, mostly close to
- * its end, since templates drop what a model thought. */
+/* Among ascending positions [*first, most), before the last one; the first one goes where there is no place. */
+static void insert_turn(uint64_t *positions, size_t *first, size_t most, uint64_t turn) {
+    size_t at = most - 1;
+    while (at > *first && positions[at - 1] > turn) at--;
+    if (at > *first && positions[at - 1] == turn) return;
+    if (*first > 0)
+        --*first;
+    else if (at == 0)
+        return;
+    for (size_t i = *first; i + 1 < at; i++) positions[i] = positions[i + 1];
+    positions[at - 1] = turn;
+}
+
+/* Where the states of a prompt are kept, of layers that have them: at its end, where another answer begins; behind its
+ * newest message, where the next prompt goes on, if that is known; and at distances from the end that grow fourfold, at
+ * whole chunks: the next prompt may leave this one anywhere, mostly close to its end. */
 void sequence_plan_states(struct sequence *sequence, uint64_t position, uint64_t end) {
     struct kv_state *state = kv_sequence_state(sequence->kv);
     uint64_t positions[KV_STATE_SNAPSHOTS_MAX];
@@ -98,7 +111,9 @@ void sequence_plan_states(struct sequence *sequence, uint64_t position, uint64_t
         if (at < positions[first]) positions[--first] = at;
         distance = distance == 1 ? KV_CHUNK_TOKENS : 4 * distance;
     }
-    kv_state_plan(state, positions + first, most - first);
+    const uint64_t turn = sequence->turn_end > position && sequence->turn_end < end ? sequence->turn_end : 0;
+    if (turn > 0) insert_turn(positions, &first, most, turn);
+    kv_state_plan(state, positions + first, most - first, turn);
 }
 
 /* On the first prefill: takes the KV of the longest saved prefix, so that it is not computed. */
@@ -111,11 +126,12 @@ static enum status attach(struct engine *engine, struct sequence *sequence,
     return documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error);
 }
 
-/* Whether a segment ends here: prompts become durable segment by segment. */
+/* Whether a segment ends here, or a newest message: prompts become durable piece by piece. */
 static bool is_saved(const struct engine *engine, const struct sequence *sequence, uint64_t length_before,
                      uint64_t length, bool last) {
     uint64_t segment = engine->segment_size;
-    return sequence->tokens != NULL && (last || length / segment != length_before / segment);
+    return sequence->tokens != NULL &&
+           (last || length / segment != length_before / segment || length == sequence->turn_end);
 }
 
 enum status engine_save_prompt(const struct engine *engine, struct sequence *sequence, const float *logits,
@@ -264,6 +280,8 @@ static enum status run_segments(struct engine *engine, struct sequence *sequence
     while (done < request->token_count) {
         const struct paused_segment *paused = &sequence->paused;
         size_t count = min_size(request->token_count - done, segment_rows_max(engine, request));
+        const uint64_t left = sequence->turn_end - sequence_length(sequence); /* of what is saved; or above any count */
+        if (sequence->drops_answer && sequence->tokens != NULL && left > 0 && left < count) count = (size_t)left;
         if (paused->active) count = paused->row_count;
         ASSERT(count <= request->token_count - done);
         struct prefill_segment segment = {.request = request, .first = done, .count = count};

@@ -19,7 +19,8 @@ uint64_t sequence_document(const struct sequence *sequence) {
 }
 
 bool sequence_is_saved(const struct sequence *sequence) {
-    return sequence->tokens != NULL && kv_sequence_is_committed(sequence->kv, sequence->tokens);
+    return sequence->tokens != NULL &&
+           kv_sequence_is_committed(sequence->kv, sequence->tokens, sequence_saved_end(sequence));
 }
 
 bool sequence_uses_document(const struct sequence *sequence, uint64_t id) {

@@ -102,8 +102,23 @@ static bool is_worth_saving(const struct sequence *sequence) {
     return kv_sequence_length(sequence->kv) >= KV_CHUNK_TOKENS || sequence->document_name[0] != '\0';
 }
 
+void sequence_set_turn(struct sequence *sequence, uint64_t end, bool is_dropped) {
+    sequence->turn_end = end;
+    sequence->drops_answer = end > 0 && is_dropped;
+}
+
+uint64_t sequence_saved_end(const struct sequence *sequence) {
+    const uint64_t length = sequence_length(sequence);
+    return sequence->drops_answer && sequence->turn_end < length ? sequence->turn_end : length;
+}
+
+bool sequence_cut_stays_saved(const struct sequence *sequence, uint64_t token_count) {
+    return sequence_saves(sequence) && kv_sequence_committed_tokens(sequence->kv) <= token_count;
+}
+
 enum status sequence_save(struct sequence *sequence, struct error *error) {
     if (sequence->tokens == NULL || !is_worth_saving(sequence)) return STATUS_OK;
+    if (sequence_saved_end(sequence) < sequence_length(sequence)) return STATUS_OK; /* it was, when it ended there */
     if (sequence_whole_tokens(sequence) < sequence_length(sequence)) return STATUS_OK;
     TRY(gguf_check(&sequence->engine->model->gguf, error));
     return kv_sequence_commit(sequence->kv, sequence->tokens, error);

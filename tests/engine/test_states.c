@@ -236,6 +236,7 @@ static void ask(struct rig *rig, const struct plan *plan, const int32_t *tokens,
     const float *row;
     assert_ok(engine_create(&engine, rig->model, plan, NULL, &rig->error), rig->error);
     assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    sequence_set_turn(sequence, prompt - ASK, true);
     const struct prefill_request request = {.tokens = tokens, .token_count = prompt};
     assert_ok(engine_prefill(engine, sequence, &request, &row, &rig->error), rig->error);
     memcpy(logits, row, WIDTH * sizeof *logits);
@@ -256,7 +257,8 @@ static void add_random(struct rig *rig, int32_t *tokens, size_t *count, size_t m
 }
 
 /* A conversation over a folder, each turn by a new engine, and by a template that drops what the model thought: a turn
- * takes over what an earlier one has saved, and has the bits of one that computes everything. */
+ * computes the last answer, the new question and the words around them, no more; with the bits of one that computes
+ * everything; and there is one document. */
 static void test_turns(void **state) {
     (void)state;
     struct rig *rig = calloc(1, sizeof *rig);
@@ -273,7 +275,7 @@ static void test_turns(void **state) {
         plan.disk_directory = scratch.path;
         plan.document_name = "turns";
         assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
-        size_t history = 0;
+        size_t history = 0, last = 0; /* last: behind the newest message of the turn before */
         for (size_t turn = 0; turn < TURNS; turn++) {
             size_t count = history;
             char notice[512], ignored[512];
@@ -286,10 +288,12 @@ static void test_turns(void **state) {
             ask(rig, &in_ram, tokens, prompt, count, expected, &none, ignored);
             assert_memory_equal(found, expected, (THOUGHT + ANSWER + 1) * WIDTH * sizeof *found);
             assert_string_equal(notice, "");
-            assert_true(turn == 0 ? reused == 0 : reused > 0 && reused <= history);
+            assert_int_equal(reused, last);
             memmove(tokens + prompt, tokens + prompt + THOUGHT, ANSWER * sizeof *tokens);
             history = prompt + ANSWER;
+            last = prompt - ASK;
         }
+        assert_int_equal(scratch_count(&scratch), 4); /* the catalog, its journal, the document's two files */
         rig_close(rig);
         scratch_destroy(&scratch);
     }
