@@ -142,7 +142,8 @@ static enum status make_engine(void *context, struct engine **engine, struct err
 
 /* ---- a turn ---- */
 
-static enum status lay_out(const struct chat *chat, struct token_list *tokens, struct error *error) {
+static enum status lay_out(const struct chat *chat, struct token_list *tokens, struct chat_ending *ending,
+                           struct error *error) {
     struct chat_message *messages = calloc(chat->message_count, sizeof *messages);
     if (messages == NULL) return error_set(error, STATUS_MEMORY, "no memory for the conversation");
     for (size_t i = 0; i < chat->message_count; i++)
@@ -153,7 +154,7 @@ static enum status lay_out(const struct chat *chat, struct token_list *tokens, s
                                                    .add_generation_prompt = true,
                                                    .thinking = chat->source.prompt.thinking};
     enum status status =
-        chat_template_lay_out(chat->layout, chat->session.tokenizer, &conversation, tokens, NULL, error);
+        chat_template_lay_out(chat->layout, chat->session.tokenizer, &conversation, tokens, ending, error);
     free(messages);
     return status;
 }
@@ -219,15 +220,18 @@ static void drop_added(struct chat *chat) {
 /* Answers what was said last.  *has_answer: of which some is in the conversation. */
 static enum status answer_last(struct chat *chat, bool *has_answer, struct error *error) {
     struct token_list tokens = {0};
-    enum status status = lay_out(chat, &tokens, error);
+    struct chat_ending ending = {0};
+    enum status status = lay_out(chat, &tokens, &ending, error);
     uint64_t context_size = engine_context_size(chat->session.engine);
     bool too_long = status == STATUS_OK && tokens.count > context_size;
     if (too_long)
         fprintf(stderr,
                 "loam: the conversation has %zu tokens, the context holds %llu: /reset begins anew (or -c)\n",
                 tokens.count, (unsigned long long)context_size);
-    else if (status == STATUS_OK)
+    else if (status == STATUS_OK) {
+        sequence_set_turn(chat->answer.sequence, ending.turn_end, chat_template_drops_thoughts(chat->layout));
         status = generate_answer(chat, &tokens, error);
+    }
     token_list_deinit(&tokens);
     if (status == STATUS_INTERRUPTED) interrupt_clear();
     *has_answer = !too_long && (status == STATUS_OK || chat->answer.tokens.count > 0);

@@ -372,6 +372,8 @@ static bool submit_choice(struct ask *ask, struct ask_choice *choice, const stru
     struct service_request request = {
         .prompt = first->prompt.ids,
         .prompt_count = first->prompt.count,
+        .turn_end = ask->turn_end,
+        .drops_answer = ask->drops_answer,
         .sampling = options->sampling,
         .greedy = options->is_greedy,
         .has_token_max = options->has_token_max,

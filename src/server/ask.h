@@ -103,6 +103,8 @@ struct ask {
     struct ask_options options;
     bool parses_tools, parses_reasoning;
     bool thinks;             /* the prompt ends in <think> */
+    size_t turn_end;         /* of a conversation's prompt (sequence_set_turn); 0: not known */
+    bool drops_answer;       /* the next turn does not go on with the answer's tokens */
     enum chat_syntax syntax; /* of the answer's calls */
     bool must_call;          /* the answer is a tool call, whose tag ends the prompt; schema is set */
     bool wants_prompt_tokens, echoes; /* of completions */

@@ -45,7 +45,8 @@ struct conversation {
     bool ends_closed;  /* nothing makes the model answer */
     bool continues;    /* the last message, the assistant's, is the beginning of the answer */
     /* What conversation_encode found. */
-    bool thinks;             /* the answer begins inside <think> */
+    struct chat_ending ending;
+    bool drops_thoughts;     /* its template does, in later turns */
     enum chat_syntax syntax; /* of its calls */
 };
 

@@ -90,7 +90,7 @@ static bool append_tools(struct conversation *conversation, struct api_error *er
 
 static enum status lay_out(const struct conversation *conversation, const struct chat_template *chat,
                            const struct tokenizer *tokenizer, const struct chat_message *messages,
-                           const json_t *const *more, size_t count, const json_t *tools, bool *thinks,
+                           const json_t *const *more, size_t count, const json_t *tools, struct chat_ending *ending,
                            struct token_list *list, struct error *reason) {
     const struct chat_conversation laid = {.messages = messages,
                                            .count = count,
@@ -100,7 +100,7 @@ static enum status lay_out(const struct conversation *conversation, const struct
                                            .thinking = conversation->thinking,
                                            .tools = tools,
                                            .variables = conversation->variables};
-    return chat_template_lay_out(chat, tokenizer, &laid, list, thinks, reason);
+    return chat_template_lay_out(chat, tokenizer, &laid, list, ending, reason);
 }
 
 static struct chat_message message_of(enum chat_role role, const char *text, size_t length) {
@@ -137,7 +137,7 @@ static bool encode_as_text(struct conversation *conversation, const struct chat_
     }
     if (status == STATUS_OK)
         status = lay_out(conversation, chat, tokenizer, messages, (const json_t *const *)more, conversation->count,
-                         NULL, &conversation->thinks, list, &reason);
+                         NULL, &conversation->ending, list, &reason);
     for (size_t i = 0; more != NULL && i < conversation->count; i++) json_decref(more[i]);
     free(more);
     free(messages);
@@ -195,7 +195,7 @@ static void show_results(struct shown *shown, const struct conversation_message 
 }
 
 static enum status encode_shown(const struct conversation *conversation, const struct chat_template *chat,
-                                const struct tokenizer *tokenizer, bool *thinks, struct token_list *list,
+                                const struct tokenizer *tokenizer, struct chat_ending *ending, struct token_list *list,
                                 struct error *reason) {
     struct shown shown = {.count = 0};
     size_t count = conversation->count;
@@ -218,7 +218,7 @@ static enum status encode_shown(const struct conversation *conversation, const s
     }
     if (status == STATUS_OK)
         status = lay_out(conversation, chat, tokenizer, shown.messages, (const json_t *const *)shown.more,
-                         shown.count, conversation->tools, thinks, list, reason);
+                         shown.count, conversation->tools, ending, list, reason);
     for (size_t i = 0; i < shown.count; i++) json_decref(shown.more[i]);
     free(shown.more);
     free(shown.messages);
@@ -232,6 +232,7 @@ bool conversation_encode(struct conversation *conversation, const struct chat_te
         return api_error_set(error, 400, NULL,
                              "the model has no chat template: loam serve --chat-template NAME gives it one");
     if (conversation->count == 0) return api_error_set(error, 400, "messages", "'messages': found none");
+    conversation->drops_thoughts = chat_template_drops_thoughts(chat);
     if (chat_template_wants_system_first(chat) && !gather_system(conversation, error)) return false;
     bool has_calls = conversation->tools != NULL;
     for (size_t i = 0; i < conversation->count; i++)
@@ -240,7 +241,7 @@ bool conversation_encode(struct conversation *conversation, const struct chat_te
     struct error reason;
     if (has_calls && chat_template_shows_calls(chat)) {
         const enum status status =
-            encode_shown(conversation, chat, tokenizer, &conversation->thinks, list, &reason);
+            encode_shown(conversation, chat, tokenizer, &conversation->ending, list, &reason);
         conversation->syntax = chat_template_syntax(chat);
         if (status == STATUS_OK) return true;
         /* A history that the template has no form for (a result whose call was left out ...) is told as text. */

@@ -100,6 +100,8 @@ static enum status job_init(struct job *job, struct service *service, const stru
                             .draft_max = service->options.draft_max};
     job->log_probabilities = request->log_probabilities;
     job->prompt_log_probabilities = request->prompt_log_probabilities;
+    job->turn_end = request->turn_end < request->prompt_count ? request->turn_end : 0;
+    job->drops_answer = request->drops_answer && job->turn_end > 0;
     job->top_count = request->top_count;
     job->priority = request->priority;
     job->observer = request->observer;
@@ -215,6 +217,7 @@ static void flush_relatives(struct service *service, const struct job *job) {
 enum status job_attach(struct job *job, struct service *service, struct error *error) {
     struct answer *answer = &job->answer;
     job->generation.engine = service->engine;
+    sequence_set_turn(answer->sequence, job->turn_end, job->drops_answer);
     if (sequence_length(answer->sequence) > 0) return STATUS_OK; /* a resident one */
     answer->stored.count = answer->origins.count = 0;
     if (job->prompt_log_probabilities) return STATUS_OK;

@@ -380,7 +380,9 @@ static size_t stop_behind(const struct job *job, size_t first) {
     const size_t begun = sequence_paused_tokens(job->answer.sequence, &done);
     if (begun > 0 && job->awaited > 0)
         return first + begun; /* what is stored for others is committed at once */
-    return job->stop > first && job->stop < end ? job->stop : end;
+    const size_t stop = job->stop > first && job->stop < end ? job->stop : end;
+    const bool is_turn = job->drops_answer && job->turn_end > first && job->turn_end < stop;
+    return is_turn ? job->turn_end : stop; /* it is saved up to there */
 }
 
 static void prefill_slice(struct service *service, struct job *job) {
@@ -466,6 +468,11 @@ struct together {
     size_t count, step_count, rows;
 };
 
+/* What is stored then is saved. */
+static bool ends_at(const struct job *job, size_t token_count) {
+    return token_count == job->stop || (job->drops_answer && token_count == job->turn_end);
+}
+
 static void add(struct together *together, struct job *job, size_t token_count, size_t tokens_after,
                 bool is_step) {
     together->jobs[together->count] = job;
@@ -474,7 +481,7 @@ static void add(struct together *together, struct job *job, size_t token_count, 
                               .tokens = job->tokens.ids + job->answer.stored.count,
                               .token_count = token_count,
                               .tokens_after = tokens_after,
-                              .saves = job->answer.stored.count + token_count == job->stop,
+                              .saves = ends_at(job, job->answer.stored.count + token_count),
                               .is_step = is_step};
     together->rows += token_count;
     together->step_count += is_step;

@@ -142,10 +142,12 @@ static bool is_asked_again(const struct job *job, const struct resident *residen
 
 /* Whether the sequence may be cut back to what it shares with the job.  A sequence that is saved is not cut: the job
  * attaches to its document instead.  Of any other one what is cut off is lost, and every conversation begins like every
- * other.  So the cut must take less than it leaves, or the job ask once more, or the place be needed in any case. */
+ * other.  So the cut must take less than it leaves, or the job ask once more, or the place be needed in any case.  A
+ * sequence of which nothing behind the cut is saved goes on in its document. */
 static bool may_cut(const struct service *service, const struct job *job, size_t index, size_t shared) {
     const struct resident *resident = &service->residents[index];
-    if (engine_saves(service->engine)) return is_asked_again(job, resident, shared);
+    if (engine_saves(service->engine))
+        return is_asked_again(job, resident, shared) || sequence_cut_stays_saved(resident->sequence, shared);
     if (is_full(service) && index == find_victim(service)) return true;
     if (job->priority == SERVICE_LOW && resident->priority != SERVICE_LOW) return false;
     return shared > resident->stored.count - shared || shared == job_shareable_tokens(job);

@@ -171,6 +171,8 @@ struct service_observer {
 struct service_request {
     const token_id *prompt; /* [prompt_count], at least one */
     size_t prompt_count;
+    size_t turn_end;   /* sequence_set_turn; 0: not known */
+    bool drops_answer; /* with turn_end */
     /* sampler_options_default() or one's own; zeros are not valid (top_p 0) */
     struct sampler_options sampling;
     bool greedy; /* `sampling` is ignored */

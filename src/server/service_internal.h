@@ -41,6 +41,8 @@ struct job {
     /* The request. */
     struct token_list tokens; /* the prompt, then what was sampled */
     size_t prompt_count;
+    size_t turn_end; /* sequence_set_turn; 0: not known */
+    bool drops_answer;
     struct generation generation; /* stops: owned copies */
     struct sampler_options sampling;
     struct token_bias *biases; /* owned */

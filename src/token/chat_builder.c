@@ -91,6 +91,19 @@ enum status chat_builder_encode(struct chat_builder *b, struct token_list *list)
     return status;
 }
 
+size_t chat_builder_turn_end(const struct chat_builder *b, const struct token_list *list) {
+    size_t part = b->given_end, behind = 0;
+    if (b->given_end == 0) return 0;
+    while (part < b->count && b->parts[part].id == TOKEN_NONE) part++;
+    if (part == b->count) return 0;
+    /* Text makes no control tokens, so it is found from the end, by how often it comes there. */
+    const token_id id = b->parts[part].id;
+    for (; part < b->count; part++) behind += b->parts[part].id == id;
+    size_t at = list->count;
+    while (behind > 0 && at > 0) behind -= list->ids[--at] == id;
+    return behind == 0 ? at : 0;
+}
+
 static void reverse(char *to, const char *from, size_t length) {
     for (size_t i = 0; i < length; i++) to[i] = from[length - 1 - i];
 }

@@ -19,6 +19,7 @@ struct chat_builder {
     char *text; /* [length] owned; parts that are text follow each other in it */
     size_t length, text_capacity;
     bool thinks;        /* the template begins the answer with <think> */
+    size_t given_end;   /* parts up to the last one with text of the conversation; 0: not known */
     enum status status; /* the first failure; everything after it does nothing */
     struct error *error;
 };
@@ -34,7 +35,7 @@ struct chat_template {
     bool system_is_first;      /* a system message has a form only at the start */
     bool lacks_system;         /* it has none at all */
     bool strips_after_control; /* SPM: spaces behind a control token do not reach the model */
-    bool shows_tools, shows_calls;
+    bool shows_tools, shows_calls, drops_thoughts;
     enum chat_syntax syntax;
     struct jinja_program *program;               /* owned: the model's own */
     bool arguments_are_text, content_is_no_none; /* what it wants of a message with calls */
@@ -51,6 +52,8 @@ void chat_builder_strip_after_control(struct chat_builder *b);
 /* Nothing is left behind the last time that this text, trimmed on its left, stands in it: a model goes on there. */
 void chat_builder_cut(struct chat_builder *b, const char *text, size_t length);
 enum status chat_builder_encode(struct chat_builder *b, struct token_list *list) STATUS_CHECKED;
+/* Of the tokens that were made of it: those before the control token behind given_end; 0: there is none. */
+size_t chat_builder_turn_end(const struct chat_builder *b, const struct token_list *list);
 void chat_builder_deinit(struct chat_builder *b);
 
 /* ---- chat_jinja.c ---- */

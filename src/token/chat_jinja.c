@@ -149,8 +149,10 @@ static void put_output(struct chat_builder *b, const struct jinja_output *output
         const size_t end = other != NULL ? (size_t)(other - output->marks) : output->length;
         if (mark)
             put_written(b, output->bytes + at, end - at);
-        else
+        else {
             chat_builder_put_bytes(b, output->bytes + at, end - at);
+            b->given_end = b->count;
+        }
         at = end;
     }
 }
@@ -277,6 +279,16 @@ static void try_order(struct chat_template *chat) {
         chat->lacks_system || !shows(chat, &(struct trial){system_late, NULL, 4, NULL, both, 1}, NULL, &ignored);
 }
 
+static void try_thoughts(struct chat_template *chat) {
+    static const char answer[] = "<think>\nwordzthought\n</think>\n\nwordzmodel";
+    const struct chat_message messages[] = {words(CHAT_USER, said_by_user), words(CHAT_ASSISTANT, answer),
+                                            words(CHAT_USER, said_again)};
+    const char *const thought[] = {"wordzthought"}, *const said[] = {said_by_model, said_again};
+    struct error ignored;
+    chat->drops_thoughts = shows(chat, &(struct trial){messages, NULL, 3, NULL, said, 2}, NULL, &ignored) &&
+                           !shows(chat, &(struct trial){messages, NULL, 3, NULL, thought, 1}, NULL, &ignored);
+}
+
 /* Tools as the model knows them are of use where its calls can be read again; else they are told as Hermes' are. */
 static bool find_syntax(const char *text, size_t length, enum chat_syntax *syntax) {
     static const struct {
@@ -362,6 +374,7 @@ enum status chat_jinja_create(struct chat_template *chat, const char *text, size
         return status;
     }
     try_order(chat);
+    try_thoughts(chat);
     try_tools(chat, text, length);
     return STATUS_OK;
 }

@@ -369,6 +369,7 @@ bool chat_template_takes_turns(const struct chat_template *chat) { return chat->
 bool chat_template_wants_system_first(const struct chat_template *chat) { return chat->system_is_first; }
 bool chat_template_has_system(const struct chat_template *chat) { return !chat->lacks_system; }
 bool chat_template_shows_tools(const struct chat_template *chat) { return chat->shows_tools; }
+bool chat_template_drops_thoughts(const struct chat_template *chat) { return chat->drops_thoughts; }
 bool chat_template_shows_calls(const struct chat_template *chat) { return chat->shows_calls; }
 enum chat_syntax chat_template_syntax(const struct chat_template *chat) { return chat->syntax; }
 const char *chat_template_note(const struct chat_template *chat) {
@@ -510,6 +511,7 @@ static void put_bos_first(struct chat_builder *b) {
     if (b->status != STATUS_OK) return;
     const struct chat_part last = b->parts[b->count - 1];
     memmove(b->parts + 1, b->parts, (b->count - 1) * sizeof last);
+    if (b->given_end > 0) b->given_end++;
     b->parts[0] = (struct chat_part){.id = last.id};
 }
 
@@ -532,7 +534,7 @@ static bool begins_thought(const struct chat_message *message) {
 
 enum status chat_template_lay_out(const struct chat_template *chat, const struct tokenizer *tokenizer,
                                   const struct chat_conversation *conversation, struct token_list *list,
-                                  bool *thinks, struct error *error) {
+                                  struct chat_ending *ending, struct error *error) {
     if (conversation->count == 0) return error_set(error, STATUS_USAGE, "a conversation needs a message");
     struct chat_builder b = {.chat = chat, .tokenizer = tokenizer, .error = error};
     const struct chat_message *last = &conversation->messages[conversation->count - 1];
@@ -544,9 +546,11 @@ enum status chat_template_lay_out(const struct chat_template *chat, const struct
     }
     if (chat->strips_after_control && tokenizer->model == TOKENIZER_SPM) chat_builder_strip_after_control(&b);
     if (conversation->continues) chat_builder_cut(&b, last->content, last->length);
-    if (thinks != NULL) *thinks = conversation->continues ? begins_thought(last) : b.thinks;
     enum status status = b.status;
     if (status == STATUS_OK) status = chat_builder_encode(&b, list);
+    if (status == STATUS_OK && ending != NULL)
+        *ending = (struct chat_ending){.thinks = conversation->continues ? begins_thought(last) : b.thinks,
+                                       .turn_end = conversation->continues ? 0 : chat_builder_turn_end(&b, list)};
     chat_builder_deinit(&b);
     return status;
 }

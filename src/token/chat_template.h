@@ -82,13 +82,23 @@ enum status chat_template_of_model(const struct gguf *gguf, const struct chat_te
                                    struct error *error) STATUS_CHECKED;
 void chat_template_destroy(const struct chat_template *chat); /* NULL and built-in ones allowed */
 
-/* Appends the tokens of a conversation, BOS included where the template or the vocabulary asks for it.  thinks (NULL
- * allowed): whether the answer begins inside <think>.
+/* Whether it leaves out what the model thought in earlier turns, so that a conversation does not go on with the tokens
+ * of its last answer. */
+bool chat_template_drops_thoughts(const struct chat_template *chat);
+
+/* Where a conversation's tokens lead to. */
+struct chat_ending {
+    bool thinks;     /* the answer begins inside <think> */
+    size_t turn_end; /* tokens up to the mark that ends the newest message, which the next turn has too; 0: not known */
+};
+
+/* Appends the tokens of a conversation, BOS included where the template or the vocabulary asks for it.  ending may be
+ * NULL.
  * STATUS_UNSUPPORTED: the vocabulary lacks a control token of this family, or the template fails.  STATUS_USAGE: an
  * order of messages that it has no form for, or it refuses the conversation in its own words. */
 enum status chat_template_lay_out(const struct chat_template *chat, const struct tokenizer *tokenizer,
                                   const struct chat_conversation *conversation, struct token_list *list,
-                                  bool *thinks, struct error *error) STATUS_CHECKED;
+                                  struct chat_ending *ending, struct error *error) STATUS_CHECKED;
 
 /* The same of plain messages. */
 enum status chat_template_apply(const struct chat_template *chat, const struct tokenizer *tokenizer,

@@ -182,12 +182,19 @@ static void write_model(const char *family, char *path, size_t path_bytes) {
     tiny_model_write(&tiny, tiny_model_path("histories", path, path_bytes));
 }
 
+enum told { TOLD_NOTHING, TOLD_TURNS, TOLD_TURNS_ON_DISK };
+
 /* A conversation whose template drops what the model thought: each prompt leaves the one before it just before its end.
- * What is computed of it is the turn, and what lies between the snapshot and where it leaves. */
-static void try_conversation(const char *model) {
-    enum { TURNS = 10, USER = 30, HEADER = 3, THOUGHT = 60, SAID = 12 };
-    const struct service_rig_options options = {
-        .parallel = 2, .sequences = 2, .context_size = 2048, .preset = "full", .model = model};
+ * What is computed of it is the turn, and what lies between the snapshot and where it leaves: nothing, where the
+ * service is told where turns end; then they are saved up to there, so that a restart makes no difference. */
+static void try_conversation(const char *model, enum told told) {
+    enum { TURNS = 10, USER = 30, HEADER = 3, THOUGHT = 60, SAID = 12, RESTARTED = 5 };
+    const struct service_rig_options options = {.parallel = 2,
+                                                .sequences = 2,
+                                                .context_size = 2048,
+                                                .host_bytes = told == TOLD_TURNS_ON_DISK ? 64 << 20 : 0,
+                                                .preset = "full",
+                                                .model = model};
     struct service_rig rig;
     service_rig_open(&rig, &options);
     struct token_list prompt = rig_tokens(&rig, "The mill by the river was old.", DOCUMENT);
@@ -198,10 +205,14 @@ static void try_conversation(const char *model) {
         append(&prompt, &header);
         struct client client;
         client_init(&client, &rig);
-        const struct service_request request = rig_request(&prompt, THOUGHT + SAID);
+        struct service_request request = rig_request(&prompt, THOUGHT + SAID);
+        request.turn_end = told != TOLD_NOTHING ? prompt.count - HEADER : 0;
+        request.drops_answer = true;
         client_ask(&client, &request);
-        assert_true(client.admission.reused_tokens <= known);
-        assert_true(client.admission.reused_tokens + 2 * KV_CHUNK_TOKENS >= known);
+        const size_t reused = client.admission.reused_tokens;
+        if (reused > known || reused + (told != TOLD_NOTHING ? HEADER : 2 * KV_CHUNK_TOKENS) < known)
+            fail_msg("%s, turn %zu: %zu tokens reused of %zu", model, turn, reused, known);
+        if (told == TOLD_TURNS_ON_DISK && turn == RESTARTED) restart(&rig);
         prompt.count -= 1; /* of the header */
         known = prompt.count;
         assert_int_not_equal(said.ids[0], header.ids[HEADER - 1]);
@@ -209,6 +220,7 @@ static void try_conversation(const char *model) {
         token_list_deinit(&user);
         client_deinit(&client);
     }
+    if (rig.has_disk) assert_int_equal(scratch_count(&rig.scratch), 4); /* one document */
     token_list_deinit(&prompt);
     token_list_deinit(&header);
     token_list_deinit(&said);
@@ -222,9 +234,14 @@ static void test_states(void **state) {
         char path[64];
         write_model(tiny_state_families[i], path, sizeof path);
         try_histories(&(struct variant){.preset = "full", .model = path});
-        try_conversation(path);
+        try_histories(&(struct variant){.preset = "full", .model = path, .has_disk = true});
+        for (enum told told = TOLD_NOTHING; told <= TOLD_TURNS_ON_DISK; told++) try_conversation(path, told);
         unlink(path);
     }
+    char path[64]; /* and one without */
+    write_model("llama", path, sizeof path);
+    try_conversation(path, TOLD_TURNS_ON_DISK);
+    unlink(path);
 }
 
 int main(void) {

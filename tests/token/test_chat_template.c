@@ -201,10 +201,10 @@ static void user_text_stays_text(void **state) {
 }
 
 static char *laid_out(const struct chat_template *chat, const struct tokenizer *t,
-                      const struct chat_conversation *conversation, bool *thinks) {
+                      const struct chat_conversation *conversation, struct chat_ending *ending) {
     struct token_list list = {0};
     struct error error;
-    assert_ok(chat_template_lay_out(chat, t, conversation, &list, thinks, &error), error);
+    assert_ok(chat_template_lay_out(chat, t, conversation, &list, ending, &error), error);
     char *text = decode(t, &list, true, NULL);
     token_list_deinit(&list);
     return text;
@@ -213,10 +213,10 @@ static char *laid_out(const struct chat_template *chat, const struct tokenizer *
 static void assert_laid_out(const struct chat_template *chat, const struct tokenizer *t,
                             const struct chat_conversation *conversation, const char *expected,
                             bool expects_thought) {
-    bool thinks = !expects_thought;
-    char *text = laid_out(chat, t, conversation, &thinks);
+    struct chat_ending ending = {.thinks = !expects_thought};
+    char *text = laid_out(chat, t, conversation, &ending);
     assert_string_equal(text, expected);
-    assert_int_equal(thinks, expects_thought);
+    assert_int_equal(ending.thinks, expects_thought);
     free(text);
 }
 
@@ -250,6 +250,47 @@ static void an_answer_goes_on(void **state) {
     struct error error;
     assert_int_equal(chat_template_lay_out(own, t, &goes_on, &list, NULL, &error), STATUS_USAGE);
     assert_non_null(strstr(error.message, "does not show the answer"));
+    chat_template_destroy(own);
+    tokenizer_destroy(t);
+}
+
+/* Where the newest message ends, before the mark behind it: what the next turn has, too; and whether that has the
+ * thoughts of the last one. */
+static void turns_end(void **state) {
+    (void)state;
+    struct tokenizer *t = byte_vocabulary("llama-bpe", marks, MARK_COUNT, "<s>", "</s>");
+    const struct chat_message messages[] = {{CHAT_USER, "sum", 3},
+                                            {CHAT_ASSISTANT, "<think>\nwhy\n</think>\n\n3<|end|>", 30},
+                                            {CHAT_USER, "<|end|> more", 12}};
+    static const char text[] =
+        "{% for m in messages %}<|user|>{{ m.content.split('</think>')[-1] }}<|end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|><think>{% endif %}";
+    const struct chat_template *own = create(text);
+    assert_true(chat_template_drops_thoughts(own));
+    for (size_t count = 1; count <= 3; count += 2) {
+        const struct chat_conversation conversation = {
+            .messages = messages, .count = count, .add_generation_prompt = true};
+        struct token_list list = {0};
+        struct chat_ending ending;
+        struct error error;
+        assert_ok(chat_template_lay_out(own, t, &conversation, &list, &ending, &error), error);
+        struct token_list before = {.ids = list.ids, .count = ending.turn_end};
+        char *found = decode(t, &before, true, NULL);
+        const char *expected = count == 1 ? "<|user|>sum"
+                                          : "<|user|>sum<|end|>\n<|user|>\n\n3<|end|><|end|>\n<|user|><|end|> more";
+        assert_string_equal(found, expected);
+        free(found);
+        token_list_deinit(&list);
+    }
+    const struct chat_message begun[] = {{CHAT_USER, "sum", 3}, {CHAT_ASSISTANT, "it is", 5}};
+    const struct chat_conversation goes_on = {.messages = begun, .count = 2, .continues = true};
+    struct chat_ending ending = {.turn_end = 7};
+    free(laid_out(own, t, &goes_on, &ending));
+    assert_int_equal(ending.turn_end, 0);
+    chat_template_destroy(own);
+    assert_false(chat_template_drops_thoughts(chat_template_find("chatml")));
+    own = create("{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}");
+    assert_false(chat_template_drops_thoughts(own));
     chat_template_destroy(own);
     tokenizer_destroy(t);
 }
@@ -427,6 +468,7 @@ int main(void) {
                                        cmocka_unit_test(unknown_templates_are_named),
                                        cmocka_unit_test(an_answer_goes_on),
                                        cmocka_unit_test(thoughts_have_a_switch),
+                                       cmocka_unit_test(turns_end),
                                        cmocka_unit_test(templates_are_tried),
                                        cmocka_unit_test(a_system_message_finds_a_place),
                                        cmocka_unit_test(unknown_constructs_fall_back)};
