@@ -76,6 +76,7 @@ struct embed_operation {
     uint64_t position_offset;
     size_t row_count;
     struct span y; /* float [row_count][columns of the table] */
+    float scale;   /* of the first table's rows; 0: 1 */
 };
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
@@ -90,6 +91,7 @@ struct norm_operation {
     float epsilon;
     struct span y; /* float [row_count][y_stride]; may be x */
     size_t y_stride;
+    bool adds; /* to y, which is not x then; x is lost */
 };
 
 /* The rotation angles of a step's rows, computed once per step: cosine_sine[row][2 * pair_count]. */
@@ -113,7 +115,7 @@ struct rope_operation {
 enum activation_kind {
     ACTIVATION_SILU_MULTIPLY,
     ACTIVATION_RELU,
-    ACTIVATION_GELU,
+    ACTIVATION_GELU_MULTIPLY,
     ACTIVATION_SWIGLU_CLAMPED
 };
 
@@ -738,6 +740,7 @@ struct device {
     bool scores_leaves;   /* choose scores every leaf of a tree: there is no search to begin or to count */
     bool lacks_tokens;    /* choose and attend_rows of lists that are not whole units, but for their end */
     bool lacks_sinks;     /* of attention: models that have them do not load on it */
+    bool lacks_sums;      /* norm_operation.adds and embed_operation.scale: the same */
     bool lacks_groups;    /* choose in layers whose K and V are not all of one shape (cache/kv_groups.h) */
 };
 enum { DEVICE_KEY_INDEXES_ALL = (1 << (KEY_INDEX_PRODUCT + 1)) - 1 };

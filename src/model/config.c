@@ -18,31 +18,39 @@
 static const struct family families[] = {
     {"llama", FAMILY_LLAMA, ROPE_ADJACENT, RMS_EPSILON, .has_biases = false},
     {"qwen2", FAMILY_QWEN2, ROPE_SPLIT, RMS_EPSILON, .has_biases = true},
-    {"qwen3", FAMILY_QWEN3, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true},
-    {"qwen3moe", FAMILY_QWEN3MOE, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true,
+    {"qwen3", FAMILY_QWEN3, ROPE_SPLIT, RMS_EPSILON, .norms = {.of_heads = true}},
+    {"qwen3moe", FAMILY_QWEN3MOE, ROPE_SPLIT, RMS_EPSILON, .norms = {.of_heads = true},
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true}},
     {"qwen2moe", FAMILY_QWEN2MOE, ROPE_SPLIT, RMS_EPSILON, .has_biases = true,
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .shared = SHARED_EXPERT_GATED}},
-    {"glm4moe", FAMILY_GLM4MOE, ROPE_SPLIT, RMS_EPSILON, .may_have_head_norms = true, .has_nextn = true,
-     .ffn_norm = "post_attention_norm.weight",
+    {"glm4moe", FAMILY_GLM4MOE, ROPE_SPLIT, RMS_EPSILON, .has_nextn = true,
+     .norms = {.may_be_of_heads = true, .before_ffn = "post_attention_norm.weight"},
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SIGMOID, .has_choice_bias = true,
                  .shared = SHARED_EXPERT_PLAIN}},
     {"gpt-oss", FAMILY_GPT_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true, .has_output_bias = true,
-     .has_sinks = true, .window_period = 2, .yarn_is_exact = true, .ffn_norm = "post_attention_norm.weight",
+     .has_sinks = true, .yarn_is_exact = true, .norms = {.before_ffn = "post_attention_norm.weight"},
+     .windows = {.period = 2, .are_needed = true},
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX_OF_CHOSEN, .has_biases = true,
                  .activation = ACTIVATION_SWIGLU_CLAMPED}},
     {"smollm3", FAMILY_SMOLLM3, ROPE_ADJACENT, RMS_EPSILON, .plain_period = 4},
     {"seed_oss", FAMILY_SEED_OSS, ROPE_SPLIT, RMS_EPSILON, .has_biases = true,
-     .ffn_norm = "post_attention_norm.weight"},
+     .norms = {.before_ffn = "post_attention_norm.weight"}},
     {"mistral3", FAMILY_MISTRAL3, ROPE_ADJACENT, RMS_EPSILON, .has_temperature = true},
-    {"lfm2", FAMILY_LFM2, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true, .mixer = MIXER_SHORT_CONVOLUTION,
-     .output_norm = "token_embd_norm.weight"},
-    {"qwen35", FAMILY_QWEN35, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true, .mixer = MIXER_DELTA,
-     .ffn_norm = "post_attention_norm.weight", .has_gates = true, .has_nextn = true},
-    {"qwen35moe", FAMILY_QWEN35MOE, ROPE_SPLIT, RMS_EPSILON, .has_head_norms = true, .mixer = MIXER_DELTA,
-     .ffn_norm = "post_attention_norm.weight", .has_gates = true, .has_nextn = true,
+    {"lfm2", FAMILY_LFM2, ROPE_SPLIT, RMS_EPSILON, .mixer = MIXER_SHORT_CONVOLUTION,
+     .norms = {.of_heads = true, .output = "token_embd_norm.weight"}},
+    {"qwen35", FAMILY_QWEN35, ROPE_SPLIT, RMS_EPSILON, .mixer = MIXER_DELTA, .has_gates = true, .has_nextn = true,
+     .norms = {.of_heads = true, .before_ffn = "post_attention_norm.weight"}},
+    {"qwen35moe", FAMILY_QWEN35MOE, ROPE_SPLIT, RMS_EPSILON, .mixer = MIXER_DELTA, .has_gates = true,
+     .has_nextn = true, .norms = {.of_heads = true, .before_ffn = "post_attention_norm.weight"},
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true,
                  .shared = SHARED_EXPERT_GATED}},
+    {"gemma3", FAMILY_GEMMA3, ROPE_SPLIT, RMS_EPSILON, .activation = ACTIVATION_GELU_MULTIPLY,
+     .scales_embedding = true, .wide_scale_layers = 62, .norms = {NORMS_AROUND, .of_heads = true},
+     .windows = {.period = 6, .are_unscaled = true, .rope_base = 10000}},
+    {"olmo2", FAMILY_OLMO2, ROPE_SPLIT, RMS_EPSILON, .norms = {NORMS_BEHIND, .of_heads = true, .of_rows = true},
+     .windows = {.period = 4, .are_unscaled = true}},
+    {"exaone4", FAMILY_EXAONE4, ROPE_SPLIT, RMS_EPSILON, .has_nextn = true,
+     .norms = {NORMS_BEHIND, .of_heads = true}, .windows = {.period = 4, .rotate_alone = true}},
     {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon", .has_biases = true, .has_output_bias = true},
 };
 enum { FAMILY_COUNT = sizeof families / sizeof families[0], KEY_BYTES = 96 };
@@ -273,6 +281,7 @@ static enum status read_shape(struct reader *reader) {
     config->layer_count -= config->nextn_layers;
     if (reader->family->mixer == MIXER_DELTA) TRY(read_interval(reader));
     TRY(read_count(reader, "embedding_length", true, 1, HIDDEN_MAX, &config->hidden_size));
+    if (reader->family->scales_embedding) config->embedding_scale = sqrtf((float)config->hidden_size);
     const bool is_dense = reader->family->experts.count == 0 ||
                           gguf_find(reader->gguf, reader_key(reader, "feed_forward_length")) != NULL;
     TRY(read_layer_count(reader, is_dense ? "feed_forward_length" : "expert_feed_forward_length", true, 1, FFN_MAX,
@@ -440,9 +449,11 @@ static enum status read_rope(struct reader *reader) {
     size_t sliding = sliding_k != config->k_dimension ? sliding_k : config->rope_dimension;
     TRY(read_count(reader, "rope.dimension_count_swa", false, 2, sliding_k, &sliding));
     if (sliding % 2 != 0) return refuse(reader, reader->key, "expected an even number");
-    if (sliding != config->rope_dimension) config->sliding_rope_dimension = sliding;
     config->rope_base = 10000;
     TRY(read_float(reader, "rope.freq_base", 1.0001, 1e18, &config->rope_base));
+    config->sliding_rope_base = reader->family->windows.rope_base;
+    if (config->sliding_rope_base == 0) config->sliding_rope_base = config->rope_base;
+    TRY(read_float(reader, "rope.freq_base_swa", 1.0001, 1e18, &config->sliding_rope_base));
     TRY(read_float(reader, "rope.scale_linear", 0, 1e6, &config->rope_factor)); /* the old name */
     TRY(read_float(reader, "rope.scaling.factor", 0, 1e6, &config->rope_factor));
     if (config->rope_factor == 0) config->rope_factor = 1; /* llama.cpp writes 0 for "not given" */
@@ -470,14 +481,18 @@ static enum status read_rope(struct reader *reader) {
         if (config->rope_scaling == ROPE_SCALING_NONE) config->rope_scaling = ROPE_SCALING_LLAMA3;
         config->llama3_low_factor = config->llama3_high_factor = 0;
     }
+    config->sliding_is_unscaled = reader->family->windows.are_unscaled && config->rope_scaling != ROPE_SCALING_NONE;
+    if (sliding != config->rope_dimension || config->sliding_rope_base != config->rope_base ||
+        config->sliding_is_unscaled)
+        config->sliding_rope_dimension = sliding;
     return STATUS_OK;
 }
 
 /* attention.sliding_window_pattern: a flag per layer, or n: every n-th layer is full.  Absent: all layers slide. */
 static enum status read_windows(struct reader *reader, struct layer_config *layers) {
     struct model_config *config = reader->config;
-    size_t window = 0, period = reader->family->window_period;
-    if (period != 0) /* without its window such a model would be another one */
+    size_t window = 0, period = reader->family->windows.period;
+    if (reader->family->windows.are_needed)
         TRY(gguf_required(reader->gguf, reader_key(reader, "attention.sliding_window"), reader->error));
     TRY(read_count(reader, "attention.sliding_window", false, 0, CONTEXT_MAX, &window));
     if (window == 0) return STATUS_OK;
@@ -543,10 +558,10 @@ static enum status fill_layers(struct reader *reader, struct layer_config *layer
     const struct kv_geometry full = {0, config->k_dimension, config->v_dimension};
     bool has_sliding = false;
     size_t states = 0;
+    for (size_t i = 0; i < count; i++) has_sliding = has_sliding || layers[i].attention == ATTENTION_SLIDING;
     config->k_dimension = config->v_dimension = 0;
     for (size_t i = 0; i < count; i++) {
         const bool slides = layers[i].attention == ATTENTION_SLIDING;
-        has_sliding = has_sliding || slides;
         shapes[i] = slides ? reader->sliding : full;
         shapes[i].kv_head_count = layer_kv_heads(reader, i);
         if (shapes[i].kv_head_count == 0) {
@@ -556,7 +571,9 @@ static enum status fill_layers(struct reader *reader, struct layer_config *layer
         layers[i].head_count = config->head_count;
         layers[i].kv = shapes[i];
         const size_t period = reader->family->plain_period;
-        layers[i].rope = period != 0 && i % period == period - 1           ? ROPE_NONE
+        const bool is_plain = (period != 0 && i % period == period - 1) ||
+                              (reader->family->windows.rotate_alone && has_sliding && !slides);
+        layers[i].rope = is_plain                                          ? ROPE_NONE
                          : slides && config->sliding_rope_dimension != 0 ? ROPE_SLIDING
                                                                          : ROPE_FULL;
         layers[i].query_rope =
@@ -579,6 +596,8 @@ static enum status read_scales(struct reader *reader, struct layer_config *layer
     struct model_config *config = reader->config;
     float scale = 0; /* 0 in llama.cpp: not given */
     TRY(read_float(reader, "attention.scale", 0, 1e6, &scale));
+    if (scale == 0 && config->layer_count == reader->family->wide_scale_layers)
+        scale = (float)(1.0 / sqrt((double)(config->hidden_size / config->head_count)));
     for (size_t i = 0; i < config->layer_count; i++)
         layers[i].scale = scale > 0 ? scale : (float)(1.0 / sqrt((double)layers[i].kv.k_dimension));
     config->attention_scale = layers[0].scale;
@@ -658,6 +677,9 @@ enum status model_config_read(struct model_config *config, const struct gguf *gg
     TRY(read_family(&reader));
     config->family = reader.family->family;
     config->has_gates = reader.family->has_gates;
+    config->norms = reader.family->norms.place;
+    config->norms_rows = reader.family->norms.of_rows;
+    config->activation = reader.family->activation;
     TRY(read_name(&reader, arena));
     TRY(refuse_unsupported(&reader));
     TRY(read_shape(&reader));

@@ -74,7 +74,7 @@ void layer_experts(struct layer_pass *pass) {
     const struct shared_weights *shared = &weights->mixture.shared;
     /* The shared one first: tests read the picks of the others after the layer. */
     if (experts->shared == SHARED_EXPERT_PLAIN)
-        layer_gated(pass, &shared->gate, &shared->up, &shared->down, experts->shared_size);
+        layer_gated(pass, ACTIVATION_SILU_MULTIPLY, &shared->gate, &shared->up, &shared->down, experts->shared_size);
     if (experts->shared == SHARED_EXPERT_GATED)
         mix(pass, &(struct mixture){
                       .size = experts->shared_size,

@@ -271,7 +271,8 @@ static void embed(struct forward *forward, const struct forward_batch *batch, si
                                   .step = step_of(forward, batch, first),
                                   .position_offset = config->position_offset,
                                   .row_count = batch->row_count,
-                                  .y = hidden_of(forward, batch, first)});
+                                  .y = hidden_of(forward, batch, first),
+                                  .scale = config->embedding_scale});
     make_angles(forward, batch, first);
 }
 

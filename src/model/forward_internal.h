@@ -112,13 +112,18 @@ struct layer_pass {
     size_t narrow_first;        /* the block's first row in forward->narrow */
     struct span angles[ROPES_MAX], step; /* [rows of the block][dimension]; struct step_row [the same] */
     struct span residual;       /* in hidden, or in narrow.hidden once narrowed: [row_count][hidden_size] */
-    struct span normed;         /* the same for the norm's output */
+    struct span normed;         /* the same for the norm's output; each part's last product may overwrite it */
     size_t row_count;           /* of residual */
     struct attention_rows rows; /* the block's new rows */
 };
 
 static inline const struct layer_config *layer_config_of(const struct layer_pass *pass) {
     return &pass->forward->model->config.layers[pass->layer_index];
+}
+
+/* What attention and the feed-forward are given: normed, or the residual stream where norms stand behind them alone. */
+static inline struct span layer_input(const struct layer_pass *pass) {
+    return pass->forward->model->config.norms == NORMS_BEHIND ? pass->residual : pass->normed;
 }
 
 /* Elements of a head that a rotation turns; 0: no layer has it. */
@@ -153,7 +158,7 @@ void step_graph_deinit(struct forward *forward);
 
 /* layer_rows.c.  The rows that were filled in, forward->step_rows, as an operation reads them. */
 void forward_upload_step(struct forward *forward, struct span step, size_t row_count);
-/* y = norm(residual): LayerNorm with a bias, else RMSNorm; layer_norm: into normed. */
+/* y = norm(residual): LayerNorm with a bias, else RMSNorm; layer_norm: into normed, unless there is no weight. */
 void layer_norm_into(const struct layer_pass *pass, struct span weight, struct span bias, struct span y);
 void layer_norm(struct layer_pass *pass, struct span weight, struct span bias);
 /* k, v and, unless it is none, q of rows x; of a layer without K and V q alone. */
@@ -175,9 +180,13 @@ void forward_angles(const struct forward *forward, size_t rope, const uint64_t *
  * false: no row is left. */
 bool layer_attention(struct layer_pass *pass);
 
-/* layer_rows.c: residual += down(silu(gate(normed)) up(normed)), of `size` between. */
-void layer_gated(struct layer_pass *pass, const struct weight *gate, const struct weight *up,
-                 const struct weight *down, size_t size);
+/* layer_rows.c: residual += the product, which has x, its stride, a weight and perhaps a bias; norm: residual +=
+ * norm(product), and normed is lost. */
+void layer_add(struct layer_pass *pass, const struct matmul_operation *product, struct span norm);
+
+/* layer_rows.c: residual += down(activation(gate(x), up(x))), x its input, of `size` between. */
+void layer_gated(struct layer_pass *pass, enum activation_kind activation, const struct weight *gate,
+                 const struct weight *up, const struct weight *down, size_t size);
 
 /* The rows whose logits are wanted: the pass is of them from here on. */
 void layer_narrow(struct layer_pass *pass);

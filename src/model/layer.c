@@ -35,7 +35,7 @@ static void narrow(struct layer_pass *pass) {
     const size_t hidden = config->hidden_size, count = pass->row_count;
     const size_t width = config->head_count * layer->kv.k_dimension;
     model->device->operations->matmul(forward->stream,
-                       &(struct matmul_operation){.x = pass->normed,
+                       &(struct matmul_operation){.x = layer_input(pass),
                                                   .x_stride = hidden,
                                                   .row_count = count,
                                                   .weight_count = 1,
@@ -80,10 +80,14 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
     if (!weight_stream_has_queries(model->stream, next)) return false;
     const struct layer_weights *weights = &model->layers[next];
     const struct layer_config *layer = &config->layers[next];
-    layer_norm_into(pass, weights->attention_norm, weights->attention_norm_bias, forward->next.normed);
+    struct span x = pass->residual;
+    if (config->norms != NORMS_BEHIND) {
+        x = forward->next.normed;
+        layer_norm_into(pass, weights->attention_norm, weights->attention_norm_bias, x);
+    }
     model->device->operations->matmul(
         forward->stream,
-        &(struct matmul_operation){.x = forward->next.normed,
+        &(struct matmul_operation){.x = x,
                                    .x_stride = config->hidden_size,
                                    .row_count = pass->row_count,
                                    .weight_count = 1,
@@ -208,7 +212,7 @@ static void replay_keys_and_values(const struct layer_pass *pass) {
 bool layer_attention(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
-    layer_project(pass, pass->normed, pass->row_count, forward->k, forward->v,
+    layer_project(pass, layer_input(pass), pass->row_count, forward->k, forward->v,
                   pass->narrow ? (struct span){.buffer = NULL} : forward->q);
     if (forward->inputs.host != NULL && forward->replay == NULL) layer_keep_inputs(pass);
     const struct layer_config *layer = layer_config_of(pass);
@@ -246,15 +250,11 @@ bool layer_attention(struct layer_pass *pass) {
                                                                           .head_count = config->head_count,
                                                                           .head_size = layer->kv.k_dimension,
                                                                           .y = forward->attended});
-    forward->model->device->operations->matmul(
-        forward->stream, &(struct matmul_operation){.x = forward->attended,
-                                                    .x_stride = config->head_count * layer->kv.v_dimension,
-                                                    .row_count = pass->row_count,
-                                                    .weight_count = 1,
-                                                    .weights = {&pass->weights->output},
-                                                    .biases = {pass->weights->output_bias},
-                                                    .y = {pass->residual},
-                                                    .y_stride = {config->hidden_size},
-                                                    .accumulate = true});
+    layer_add(pass,
+              &(struct matmul_operation){.x = forward->attended,
+                                         .x_stride = config->head_count * layer->kv.v_dimension,
+                                         .weights = {&pass->weights->output},
+                                         .biases = {pass->weights->output_bias}},
+              pass->weights->attention_norm_behind);
     return true;
 }

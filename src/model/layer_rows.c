@@ -26,30 +26,33 @@ void layer_norm_into(const struct layer_pass *pass, struct span weight, struct s
 }
 
 void layer_norm(struct layer_pass *pass, struct span weight, struct span bias) {
+    if (!span_exists(weight)) return;
     layer_norm_into(pass, weight, bias, pass->normed);
 }
 
-/* The norm per head of qwen3, in place. */
+/* Of each head, or of all as one. */
 void layer_head_norm(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
                      size_t row_count, size_t heads, struct span weight) {
     const struct model *model = pass->forward->model;
-    size_t dimension = layer->kv.k_dimension;
+    const size_t size = heads * layer->kv.k_dimension;
     if (!span_exists(weight)) return;
+    const size_t segment_count = model->config.norms_rows ? 1 : heads;
     model->device->operations->norm(pass->forward->stream,
                                     &(struct norm_operation){.kind = NORM_RMS,
                                                              .x = x,
-                                                             .x_stride = heads * dimension,
+                                                             .x_stride = size,
                                                              .row_count = row_count,
-                                                             .segment_count = heads,
-                                                             .segment_size = dimension,
+                                                             .segment_count = segment_count,
+                                                             .segment_size = size / segment_count,
                                                              .w = weight,
                                                              .epsilon = model->config.norm_epsilon,
                                                              .y = x,
-                                                             .y_stride = heads * dimension});
+                                                             .y_stride = size});
 }
 
 /* The factor of cosines and sines.  A rotation is linear, so its factor is that of the whole head. */
 static float factor_at(const struct model_config *config, size_t rope, uint64_t position) {
+    if (rope == ROPE_SLIDING && config->sliding_is_unscaled) return 1;
     if (rope != ROPE_QUERIES) return config->rope_attention_factor;
     const double contexts = (double)(position / config->rope_original_context);
     return (float)((double)config->rope_attention_factor * (1 + (double)config->temperature * log1p(contexts)));
@@ -140,31 +143,51 @@ void layer_project(const struct layer_pass *pass, struct span x, size_t row_coun
     if (has_gates) layer_take_queries(pass, row_count);
 }
 
-void layer_gated(struct layer_pass *pass, const struct weight *gate, const struct weight *up,
-                 const struct weight *down, size_t size) {
+void layer_add(struct layer_pass *pass, const struct matmul_operation *given, struct span norm) {
     struct forward *forward = pass->forward;
     const struct device_operations *operations = forward->model->device->operations;
     const size_t hidden = forward->model->config.hidden_size;
-    operations->matmul(forward->stream, &(struct matmul_operation){.x = pass->normed,
+    const bool is_normed = span_exists(norm);
+    struct matmul_operation product = *given;
+    product.row_count = pass->row_count;
+    product.weight_count = 1;
+    product.y[0] = is_normed ? pass->normed : pass->residual;
+    product.y_stride[0] = hidden;
+    product.accumulate = !is_normed;
+    operations->matmul(forward->stream, &product);
+    if (!is_normed) return;
+    operations->norm(forward->stream, &(struct norm_operation){.kind = NORM_RMS,
+                                                               .x = pass->normed,
+                                                               .x_stride = hidden,
+                                                               .row_count = pass->row_count,
+                                                               .segment_count = 1,
+                                                               .segment_size = hidden,
+                                                               .w = norm,
+                                                               .epsilon = forward->model->config.norm_epsilon,
+                                                               .y = pass->residual,
+                                                               .y_stride = hidden,
+                                                               .adds = true});
+}
+
+void layer_gated(struct layer_pass *pass, enum activation_kind activation, const struct weight *gate,
+                 const struct weight *up, const struct weight *down, size_t size) {
+    struct forward *forward = pass->forward;
+    const struct device_operations *operations = forward->model->device->operations;
+    const size_t hidden = forward->model->config.hidden_size;
+    operations->matmul(forward->stream, &(struct matmul_operation){.x = layer_input(pass),
                                                                    .x_stride = hidden,
                                                                    .row_count = pass->row_count,
                                                                    .weight_count = 2,
                                                                    .weights = {gate, up},
                                                                    .y = {forward->gate, forward->up},
                                                                    .y_stride = {size, size}});
-    operations->activation(forward->stream, &(struct activation_operation){.kind = ACTIVATION_SILU_MULTIPLY,
+    operations->activation(forward->stream, &(struct activation_operation){.kind = activation,
                                                                            .gate = forward->gate,
                                                                            .up = forward->up,
                                                                            .stride = size,
                                                                            .row_count = pass->row_count,
                                                                            .count = size,
                                                                            .y = forward->gate});
-    operations->matmul(forward->stream, &(struct matmul_operation){.x = forward->gate,
-                                                                   .x_stride = size,
-                                                                   .row_count = pass->row_count,
-                                                                   .weight_count = 1,
-                                                                   .weights = {down},
-                                                                   .y = {pass->residual},
-                                                                   .y_stride = {hidden},
-                                                                   .accumulate = true});
+    layer_add(pass, &(struct matmul_operation){.x = forward->gate, .x_stride = size, .weights = {down}},
+              pass->weights->ffn_norm_behind);
 }

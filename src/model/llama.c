@@ -15,5 +15,5 @@ void llama_layer(struct layer_pass *pass) {
     if (model_layer_has_experts(config, pass->layer_index))
         layer_experts(pass);
     else
-        layer_gated(pass, &weights->gate, &weights->up, &weights->down, config->ffn_size);
+        layer_gated(pass, config->activation, &weights->gate, &weights->up, &weights->down, config->ffn_size);
 }

@@ -108,15 +108,10 @@ bool layer_mixer(struct layer_pass *pass) {
     multiply(pass, &weights->in, forward->mixed.in, config->state.in_width);
     (layer_config_of(pass)->mixer == MIXER_DELTA ? mix_by_delta : convolve)(pass, items_of(pass));
     if (pass->narrow && pass->batch->logit_row_count == 0) return false; /* what is left is the states */
-    forward->model->device->operations->matmul(
-        forward->stream, &(struct matmul_operation){.x = forward->mixed.out,
-                                                    .x_stride = config->state.out_width,
-                                                    .row_count = pass->row_count,
-                                                    .weight_count = 1,
-                                                    .weights = {&weights->out},
-                                                    .y = {pass->residual},
-                                                    .y_stride = {config->hidden_size},
-                                                    .accumulate = true});
+    layer_add(pass,
+              &(struct matmul_operation){
+                  .x = forward->mixed.out, .x_stride = config->state.out_width, .weights = {&weights->out}},
+              (struct span){.buffer = NULL});
     if (pass->narrow) layer_narrow(pass);
     return true;
 }

@@ -34,15 +34,21 @@ enum model_family {
     FAMILY_QWEN35,
     FAMILY_GPT_OSS,
     FAMILY_QWEN35MOE,
+    FAMILY_GEMMA3,
+    FAMILY_OLMO2,
+    FAMILY_EXAONE4,
 };
+
+/* Where norms stand: before attention and the feed-forward, before and behind them, or behind them alone. */
+enum norm_place { NORMS_BEFORE, NORMS_AROUND, NORMS_BEHIND };
 
 /* What a layer mixes rows by.  All but attention keep a state of fixed size in place of K and V. */
 enum mixer { MIXER_ATTENTION, MIXER_SHORT_CONVOLUTION, MIXER_DELTA };
 
 enum attention_kind { ATTENTION_FULL, ATTENTION_SLIDING };
 
-/* Rotations that layers may have: that of full layers, that of sliding ones where they rotate other dimensions, that of
- * queries where these have a temperature, or none (NoPE). */
+/* Rotations that layers may have: that of full layers, that of sliding ones where theirs is another, that of queries
+ * where these have a temperature, or none (NoPE). */
 enum { ROPE_FULL, ROPE_SLIDING, ROPE_QUERIES, ROPES_MAX, ROPE_NONE = ROPES_MAX };
 
 enum rope_scaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN, ROPE_SCALING_LLAMA3 };
@@ -99,6 +105,10 @@ struct model_config {
     struct experts_config experts;
     struct state_config state;
     bool has_gates; /* of attention: a head's queries are followed by as many gates of its output */
+    enum norm_place norms;
+    bool norms_rows; /* the norms of q and k are of all heads at once, not of each */
+    enum activation_kind activation; /* of a dense feed-forward that has gates */
+    float embedding_scale;           /* 0: 1 */
     /* The most of any layer, for buffers; each layer's are in layers. */
     size_t head_count, kv_head_count, k_dimension, v_dimension;
     size_t vocabulary_size;
@@ -108,7 +118,8 @@ struct model_config {
     enum rope_order rope_order;
     size_t rope_dimension;         /* elements of a head that are rotated, */
     size_t sliding_rope_dimension; /* and of layers with ROPE_SLIDING; 0: there are none */
-    float rope_base;
+    float rope_base, sliding_rope_base;
+    bool sliding_is_unscaled; /* ROPE_SLIDING has no part in rope_scaling */
     enum rope_scaling rope_scaling;
     float rope_factor, rope_attention_factor; /* the second one scales cos and sin (YaRN; otherwise 1) */
     uint64_t rope_original_context;
@@ -161,7 +172,7 @@ struct layer_weights {
     struct weight q, k, v, output; /* attention; no k and v where it attends to those of another layer */
     struct span q_bias, k_bias, v_bias, output_bias; /* none where the family has none */
     struct span attention_norm, attention_norm_bias;
-    struct span q_norm, k_norm;   /* qwen3: per-head RMSNorm */
+    struct span q_norm, k_norm;   /* RMSNorm of each head, or of all (norms_rows) */
     struct weight gate, up, down; /* OPT has no gate; with experts stacks of theirs */
     struct span sinks;            /* [head_count]: as in attend_operation */
     struct mixture_weights {
@@ -175,6 +186,7 @@ struct layer_weights {
     struct state_weights state;
     struct span up_bias, down_bias;
     struct span ffn_norm, ffn_norm_bias;
+    struct span attention_norm_behind, ffn_norm_behind;
 };
 
 struct model {

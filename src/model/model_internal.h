@@ -30,12 +30,25 @@ struct family {
     bool has_biases;     /* of q, k and v */
     bool has_output_bias; /* of attention's output */
     bool has_sinks;
-    size_t window_period; /* the last of each so many layers has no window, where a file does not say */
+    struct family_windows {
+        size_t period;     /* the last of each so many layers has none, where a file does not say */
+        bool are_needed;   /* without attention.sliding_window a file is of another model */
+        bool rotate_alone; /* where some layers have one, the others rotate nothing */
+        bool are_unscaled; /* layers with one rotate without rope.scaling, */
+        float rope_base;   /* and by this base, where a file does not say; 0: by that of the others */
+    } windows;
     bool yarn_is_exact;   /* as in model_config */
-    bool has_head_norms, may_have_head_norms; /* of q and k */
-    const char *ffn_norm; /* the tensor of the norm before the feed-forward; NULL: ffn_norm.weight */
+    struct family_norms {
+        enum norm_place place;
+        bool of_heads, may_be_of_heads; /* of q and k; */
+        bool of_rows;                   /* those are of all heads at once */
+        const char *before_ffn; /* the tensor of the norm before the feed-forward; NULL: ffn_norm.weight */
+        const char *output;     /* of that behind the last layer; NULL: output_norm.weight */
+    } norms;
+    enum activation_kind activation;
+    bool scales_embedding;    /* by the root of embedding_length */
+    size_t wide_scale_layers; /* of so many layers, attention.scale is that of embedding_length / head_count elements */
     bool has_temperature; /* of queries at positions beyond the original context */
-    const char *output_norm; /* the tensor of the norm behind the last layer; NULL: output_norm.weight */
     /* Of layers without KV heads: attention.head_count_kv has a number for each layer.  MIXER_ATTENTION: all have. */
     enum mixer mixer;
     bool has_gates; /* struct model_config */

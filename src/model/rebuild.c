@@ -18,7 +18,9 @@ static struct span first_inputs(const struct layer_pass *pass, const struct rebu
                                   .step = forward->inputs.step,
                                   .position_offset = config->position_offset,
                                   .row_count = rows->row_count,
-                                  .y = normed});
+                                  .y = normed,
+                                  .scale = config->embedding_scale});
+    if (config->norms == NORMS_BEHIND) return normed;
     model->device->operations->norm(forward->stream,
                                     &(struct norm_operation){.kind = has_bias ? NORM_LAYER : NORM_RMS,
                                                              .x = normed,
@@ -66,7 +68,7 @@ void layer_keep_inputs(const struct layer_pass *pass) {
         keeps = keeps || (inputs != NULL && inputs_keeps(inputs));
     }
     if (!keeps || pass->layer_index == 0 || !layer_stores(pass)) return;
-    operations->download(forward->stream, forward->inputs.host, pass->normed,
+    operations->download(forward->stream, forward->inputs.host, layer_input(pass),
                          pass->row_count * hidden * sizeof(float));
     /* A device that fails says so again at the end of the step, of which nothing is kept then. */
     if (operations->stream_synchronize(forward->stream, NULL) != STATUS_OK) return;

@@ -237,6 +237,21 @@ static enum status load_sinks(struct loader *loader, struct layer_weights *layer
                        &layer->sinks);
 }
 
+/* The norms of a part of a layer, of those around it that the family has. */
+static enum status load_norms(struct loader *loader, const char *before_name, const char *behind_name,
+                              struct span *before, struct span *behind) {
+    const struct model_config *config = &loader->model->config;
+    const size_t hidden = config->hidden_size;
+    if (config->norms != NORMS_BEHIND)
+        TRY(load_vector(loader, layer_tensor(loader, before_name), hidden, true, before));
+    if (config->norms == NORMS_BEFORE) return STATUS_OK;
+    if (loader->model->device->lacks_sums)
+        return error_set(loader->error, STATUS_UNSUPPORTED,
+                         "%s: the device %s has no norms behind attention (family %s), expected cpu",
+                         loader->model->gguf.path, loader->model->device->name, family_name(config->family));
+    return load_vector(loader, layer_tensor(loader, behind_name), hidden, true, behind);
+}
+
 static enum status load_attention(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
     const struct layer_config *own = &config->layers[loader->layer];
@@ -255,7 +270,8 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
     size_t out_size = config->head_count * kv.v_dimension;
     const struct family *family = family_find(config->family);
     bool opt = config->family == FAMILY_OPT, biased = family->has_biases;
-    TRY(load_vector(loader, layer_tensor(loader, "attn_norm.weight"), hidden, true, &layer->attention_norm));
+    TRY(load_norms(loader, "attn_norm.weight", "post_attention_norm.weight", &layer->attention_norm,
+                   &layer->attention_norm_behind));
     if (opt)
         TRY(load_vector(loader, layer_tensor(loader, "attn_norm.bias"), hidden, true,
                         &layer->attention_norm_bias));
@@ -270,12 +286,13 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
     TRY(load_vector(loader, layer_tensor(loader, "attn_output.bias"), hidden, family->has_output_bias,
                     &layer->output_bias));
     if (family->has_sinks) TRY(load_sinks(loader, layer));
-    if (!family->has_head_norms && !family->may_have_head_norms) return STATUS_OK;
-    TRY(load_vector(loader, layer_tensor(loader, "attn_q_norm.weight"), kv.k_dimension,
-                    family->has_head_norms, &layer->q_norm));
+    if (!family->norms.of_heads && !family->norms.may_be_of_heads) return STATUS_OK;
+    const bool rows = family->norms.of_rows;
+    TRY(load_vector(loader, layer_tensor(loader, "attn_q_norm.weight"), rows ? q_size : kv.k_dimension,
+                    family->norms.of_heads, &layer->q_norm));
     if (!stores) return STATUS_OK;
-    return load_vector(loader, layer_tensor(loader, "attn_k_norm.weight"), kv.k_dimension,
-                       family->has_head_norms || span_exists(layer->q_norm), &layer->k_norm);
+    return load_vector(loader, layer_tensor(loader, "attn_k_norm.weight"), rows ? k_size : kv.k_dimension,
+                       family->norms.of_heads || span_exists(layer->q_norm), &layer->k_norm);
 }
 
 /* The same matrix of every expert, one after the other: [columns, rows, experts]. */
@@ -340,9 +357,9 @@ static enum status load_ffn(struct loader *loader, struct layer_weights *layer) 
     const struct model_config *config = &loader->model->config;
     size_t hidden = config->hidden_size, ffn = config->ffn_size;
     bool opt = config->family == FAMILY_OPT;
-    const char *norm = family_find(config->family)->ffn_norm;
-    TRY(load_vector(loader, layer_tensor(loader, norm != NULL ? norm : "ffn_norm.weight"), hidden, true,
-                    &layer->ffn_norm));
+    const char *norm = family_find(config->family)->norms.before_ffn;
+    TRY(load_norms(loader, norm != NULL ? norm : "ffn_norm.weight", "post_ffw_norm.weight", &layer->ffn_norm,
+                   &layer->ffn_norm_behind));
     if (model_layer_has_experts(config, loader->layer)) return load_experts(loader, layer);
     if (!opt) TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate.weight"), ffn, hidden, &layer->gate));
     TRY(load_matrix(loader, layer_tensor(loader, "ffn_up.weight"), ffn, hidden, &layer->up));
@@ -372,7 +389,10 @@ static enum status load_rope(struct loader *loader) {
     const size_t sliding = model->config.sliding_rope_dimension;
     if (sliding == 0) return STATUS_OK;
     model->rope_frequency[ROPE_SLIDING] = vector_take(loader, sliding / 2, &frequency);
-    rope_frequencies(&model->config, sliding, NULL, frequency);
+    struct model_config own = model->config;
+    own.rope_base = own.sliding_rope_base;
+    if (own.sliding_is_unscaled) own.rope_scaling = ROPE_SCALING_NONE;
+    rope_frequencies(&own, sliding, NULL, frequency);
     return STATUS_OK;
 }
 
@@ -391,7 +411,7 @@ static enum status load_top(struct loader *loader) {
                         hidden, &model->position_embedding));
         TRY(load_vector(loader, "output_norm.bias", hidden, true, &model->output_norm_bias));
     }
-    const char *norm = family_find(config->family)->output_norm;
+    const char *norm = family_find(config->family)->norms.output;
     TRY(load_vector(loader, norm != NULL ? norm : "output_norm.weight", hidden, true, &model->output_norm));
     model->output = model->token_embedding; /* tied, unless the file has another */
     if (has_output)

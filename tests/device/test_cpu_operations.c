@@ -547,6 +547,7 @@ static void test_rows(struct fixture *fixture) {
         size_t stride = segments * size + between(fixture, 0, 9), count = rows * stride;
         float *x = random_floats(fixture, count), *w = random_floats(fixture, size);
         float *b = random_floats(fixture, size), *expected = copy_of(x, count), *y = NULL;
+        float *sum = random_floats(fixture, count), *sums = copy_of(sum, count);
         enum norm_kind kind = round % 2 == 0 ? NORM_RMS : NORM_LAYER;
         for (size_t i = 0; i < rows * segments; i++) {
             float *place = expected + i / segments * stride + i % segments * size;
@@ -554,16 +555,26 @@ static void test_rows(struct fixture *fixture) {
                 fixture->kernels.norm.rms(place, w, 1e-5f, size, place);
             else
                 fixture->kernels.norm.layer(place, w, b, 1e-5f, size, place);
+            for (size_t j = 0; j < size; j++) sums[place - expected + (ptrdiff_t)j] += place[j];
         }
         for (size_t d = 0; d < DEVICES; d++) {
             y = copy_of(x, count);
-            const struct norm_operation operation = {kind,     host_span(y), stride,       rows,
-                                                     segments, size,         host_span(w), host_span(b),
-                                                     1e-5f,    host_span(y), stride};
+            struct norm_operation operation = {kind,     host_span(y), stride,       rows,
+                                               segments, size,         host_span(w), host_span(b),
+                                               1e-5f,    host_span(y), stride,       false};
             fixture->devices[d]->operations->norm(fixture->streams[d], &operation);
             assert_memory_equal(y, expected, count * sizeof(float));
+            float *added = copy_of(sum, count);
+            memcpy(y, x, count * sizeof *y);
+            operation.y = host_span(added);
+            operation.adds = true;
+            fixture->devices[d]->operations->norm(fixture->streams[d], &operation);
+            assert_memory_equal(added, sums, count * sizeof(float));
+            free(added);
             free(y);
         }
+        free(sum);
+        free(sums);
         free(x);
         free(w);
         free(b);
@@ -623,7 +634,7 @@ static float activate(enum activation_kind kind, float gate, float up) {
     if (kind == ACTIVATION_RELU) return gate > 0 ? gate : 0;
     if (kind == ACTIVATION_SWIGLU_CLAMPED)
         return (float)(fmin(x, 7) / (1 + exp(-1.702 * fmin(x, 7))) * (fmax(-7, fmin((double)up, 7)) + 1));
-    return (float)(0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))));
+    return (float)(0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))) * (double)up);
 }
 
 static void test_activation(struct fixture *fixture) {
@@ -668,6 +679,7 @@ static void test_embed_and_gather(struct fixture *fixture) {
         struct matrix table = random_matrix(fixture, WEIGHT_TYPES[round % 9], table_rows, columns);
         struct matrix positions_table = random_matrix(fixture, TENSOR_F16, 50, columns);
         const struct weight embedding = host_weight(table), position_embedding = host_weight(positions_table);
+        const float scale = round % 3 == 0 ? 1.7F : 0;
         struct step_row *step = calloc(rows, sizeof *step);
         uint32_t *indices = malloc(rows * sizeof *indices);
         float *expected = malloc(rows * columns * sizeof *expected),
@@ -681,6 +693,7 @@ static void test_embed_and_gather(struct fixture *fixture) {
                                                             expected + i * columns, columns);
             fixture->kernels.convert.dequantize[TENSOR_F16](
                 more + (step[i].position + 2) * positions_table.row_bytes, position, columns);
+            for (size_t c = 0; c < columns && scale != 0; c++) expected[i * columns + c] *= scale;
             for (size_t c = 0; c < columns && round % 2 == 0; c++) expected[i * columns + c] += position[c];
         }
         for (size_t d = 0; d < DEVICES; d++) {
@@ -688,7 +701,7 @@ static void test_embed_and_gather(struct fixture *fixture) {
                   *z = random_floats(fixture, rows * (columns + 1));
             const struct embed_operation embed = {
                 &embedding,  round % 2 == 0 ? &position_embedding : NULL, host_span(step), 2, rows,
-                host_span(y)};
+                host_span(y), scale};
             fixture->devices[d]->operations->embed(fixture->streams[d], &embed);
             assert_memory_equal(y, expected, rows * columns * sizeof(float));
             const struct gather_operation gather = {host_span(y), columns,      indices,    rows,

@@ -59,6 +59,31 @@ static void norm(const double *x, struct span weight, struct span bias, double e
         y[i] = (x[i] - mean) * scale * (double)w[i] + (b != NULL ? (double)b[i] : 0);
 }
 
+/* x += norm(the product), or the product itself; of a row. */
+static void add_product(const struct plain *p, const struct weight *weight, struct span bias, const double *in,
+                        struct span behind, double *x) {
+    const size_t hidden = p->model->config.hidden_size;
+    double *sum = calloc(hidden, sizeof *sum);
+    multiply(weight, bias, in, sum, false);
+    if (span_exists(behind)) norm(sum, behind, none, (double)p->model->config.norm_epsilon, hidden, sum);
+    for (size_t i = 0; i < hidden; i++) x[i] += sum[i];
+    free(sum);
+}
+
+/* The norm before a part of a layer, or its input as it is. */
+static void norm_before(const struct plain *p, const double *x, struct span weight, struct span bias, double *h) {
+    const struct model_config *config = &p->model->config;
+    memcpy(h, x, config->hidden_size * sizeof *h);
+    if (span_exists(weight)) norm(x, weight, bias, (double)config->norm_epsilon, config->hidden_size, h);
+}
+
+/* Of q or k, [heads][dimension]. */
+static void norm_heads(const struct plain *p, struct span weight, size_t heads, size_t dimension, double *x) {
+    const size_t size = p->model->config.norms_rows ? heads * dimension : dimension;
+    for (size_t at = 0; at < heads * dimension && span_exists(weight); at += size)
+        norm(x + at, weight, none, (double)p->model->config.norm_epsilon, size, x + at);
+}
+
 static void rotate(const struct model *model, size_t rope, size_t position, double *head) {
     const struct model_config *config = &model->config;
     size_t pairs = (rope == ROPE_SLIDING ? config->sliding_rope_dimension : config->rope_dimension) / 2;
@@ -67,8 +92,9 @@ static void rotate(const struct model *model, size_t rope, size_t position, doub
         size_t a = config->rope_order == ROPE_SPLIT ? j : 2 * j;
         size_t b = config->rope_order == ROPE_SPLIT ? j + pairs : 2 * j + 1;
         double angle = (double)position * (double)floats(model->rope_frequency[rope])[j];
-        double c = cos(angle) * (double)config->rope_attention_factor;
-        double s = sin(angle) * (double)config->rope_attention_factor, x = head[a], y = head[b];
+        const bool is_plain = rope == ROPE_SLIDING && config->sliding_is_unscaled;
+        const double factor = is_plain ? 1 : (double)config->rope_attention_factor;
+        double c = cos(angle) * factor, s = sin(angle) * factor, x = head[a], y = head[b];
         head[a] = x * c - y * s;
         head[b] = x * s + y * c;
     }
@@ -107,11 +133,11 @@ static void attention(const struct plain *p, size_t index) {
     size_t hidden = config->hidden_size, dimension = layer->kv.k_dimension;
     const size_t kv_heads = layer->kv_layer == index ? layer->kv.kv_head_count : 0;
     size_t q_size = config->head_count * dimension, kv_size = kv_heads * dimension;
-    double epsilon = (double)config->norm_epsilon, *gated = calloc(2 * q_size, sizeof *gated);
+    double *gated = calloc(2 * q_size, sizeof *gated);
     for (size_t t = 0; t < p->count; t++) {
         double *h = p->h + t * hidden, *q = p->q + t * q_size,
                *k = p->k + index * p->layer_size + t * kv_size;
-        norm(p->x + t * hidden, w->attention_norm, w->attention_norm_bias, epsilon, hidden, h);
+        norm_before(p, p->x + t * hidden, w->attention_norm, w->attention_norm_bias, h);
         multiply(&w->q, w->q_bias, h, config->has_gates ? gated : q, false);
         for (size_t i = 0; i < q_size && config->has_gates; i++)
             q[i] = gated[i / dimension * 2 * dimension + i % dimension];
@@ -119,24 +145,20 @@ static void attention(const struct plain *p, size_t index) {
             multiply(&w->k, w->k_bias, h, k, false);
             multiply(&w->v, w->v_bias, h, p->v + index * p->layer_size + t * kv_size, false);
         }
+        norm_heads(p, w->q_norm, config->head_count, dimension, q);
+        norm_heads(p, w->k_norm, kv_heads, dimension, k);
         for (size_t i = 0; i < config->head_count; i++) {
-            if (span_exists(w->q_norm))
-                norm(q + i * dimension, w->q_norm, none, epsilon, dimension, q + i * dimension);
             rotate(p->model, layer->rope, t, q + i * dimension);
             if (config->temperature == 0) continue;
             const double contexts = floor((double)t / (double)config->rope_original_context);
             for (size_t j = 0; j < dimension; j++)
                 q[i * dimension + j] *= 1 + (double)config->temperature * log(1 + contexts);
         }
-        for (size_t i = 0; i < kv_heads; i++) {
-            if (span_exists(w->k_norm))
-                norm(k + i * dimension, w->k_norm, none, epsilon, dimension, k + i * dimension);
-            rotate(p->model, layer->rope, t, k + i * dimension);
-        }
+        for (size_t i = 0; i < kv_heads; i++) rotate(p->model, layer->rope, t, k + i * dimension);
         for (size_t i = 0; i < config->head_count; i++) attend_head(p, index, t, i);
         for (size_t i = 0; i < q_size && config->has_gates; i++)
             p->out[t * q_size + i] /= (1 + exp(-gated[(i / dimension * 2 + 1) * dimension + i % dimension]));
-        multiply(&w->output, w->output_bias, p->out + t * q_size, p->x + t * hidden, true);
+        add_product(p, &w->output, w->output_bias, p->out + t * q_size, w->attention_norm_behind, p->x + t * hidden);
     }
     free(gated);
 }
@@ -246,6 +268,8 @@ struct gated {
 
 static double activate(enum activation_kind kind, double gate, double up) {
     if (kind == ACTIVATION_SILU_MULTIPLY) return gate / (1 + exp(-gate)) * up;
+    if (kind == ACTIVATION_GELU_MULTIPLY)
+        return 0.5 * gate * (1 + tanh(sqrt(2 / acos(-1)) * (gate + 0.044715 * gate * gate * gate))) * up;
     gate = fmin(gate, 7);
     return gate / (1 + exp(-1.702 * gate)) * (fmax(-7, fmin(up, 7)) + 1);
 }
@@ -350,12 +374,12 @@ static void feed_forward(const struct plain *p, size_t index) {
     double *gate = calloc(config->ffn_size, sizeof *gate), *up = calloc(config->ffn_size, sizeof *up);
     for (size_t t = 0; t < p->count; t++) {
         double *x = p->x + t * config->hidden_size, *h = p->h + t * config->hidden_size;
-        norm(x, w->ffn_norm, w->ffn_norm_bias, (double)config->norm_epsilon, config->hidden_size, h);
+        norm_before(p, x, w->ffn_norm, w->ffn_norm_bias, h);
         multiply(&w->up, w->up_bias, h, up, false);
         if (config->family != FAMILY_OPT) multiply(&w->gate, none, h, gate, false);
         for (size_t i = 0; i < config->ffn_size; i++)
-            up[i] = config->family == FAMILY_OPT ? fmax(up[i], 0) : up[i] * gate[i] / (1 + exp(-gate[i]));
-        multiply(&w->down, w->down_bias, up, x, true);
+            up[i] = config->family == FAMILY_OPT ? fmax(up[i], 0) : activate(config->activation, gate[i], up[i]);
+        add_product(p, &w->down, w->down_bias, up, w->ffn_norm_behind, x);
     }
     free(gate);
     free(up);
@@ -373,6 +397,7 @@ void plain_forward(const struct model *model, const int32_t *tokens, size_t coun
     for (size_t t = 0; t < count; t++)
         for (size_t i = 0; i < width; i++) {
             p.x[t * width + i] = element(&model->token_embedding.matrix, (size_t)tokens[t], i);
+            if (config->embedding_scale != 0) p.x[t * width + i] *= sqrt((double)width);
             if (!config->has_rope)
                 p.x[t * width + i] +=
                     element(&model->position_embedding.matrix, t + config->position_offset, i);

@@ -1,6 +1,7 @@
 /* Loading: what a file must hold, and what is said when it does not. */
 #include "testing.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -125,7 +126,7 @@ static const struct bad bad_files[] = {
     {"falcon",
      {0},
      "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, qwen2moe, glm4moe, gpt-oss, "
-     "smollm3, seed_oss, mistral3, lfm2, qwen35, qwen35moe, opt"},
+     "smollm3, seed_oss, mistral3, lfm2, qwen35, qwen35moe, gemma3, olmo2, exaone4, opt"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},
@@ -177,6 +178,14 @@ static const struct bad bad_files[] = {
      "blk.0.ffn_down_exps.bias: shape: found [65, 6], expected [64, 6]"},
     {"gpt-oss", {.omit = "blk.0.ffn_down_exps.bias"}, "missing, family gpt-oss needs it with shape [64, 6]"},
     {"gpt-oss", {.omit = "attention.sliding_window"}, "gpt-oss.attention.sliding_window"},
+    {"gemma3", {.omit = "blk.1.post_ffw_norm.weight"}, "blk.1.post_ffw_norm.weight: missing"},
+    {"gemma3", {.omit = "blk.0.post_attention_norm.weight"}, "blk.0.post_attention_norm.weight: missing"},
+    {"gemma3", {.reshape = "blk.0.attn_k_norm.weight"}, "blk.0.attn_k_norm.weight: shape: found [17], expected [16]"},
+    {"gemma3", {.key = "rope.freq_base_swa", .value = 0.5F}, "gemma3.rope.freq_base_swa"},
+    {"gemma3", {.key = "final_logit_softcapping", .value = 30.5F}, "gemma3.final_logit_softcapping"},
+    {"olmo2", {.reshape = "blk.0.attn_q_norm.weight"}, "blk.0.attn_q_norm.weight: shape: found [65], expected [64]"},
+    {"olmo2", {.extra = "blk.0.attn_norm.weight"}, "blk.0.attn_norm.weight: not part of"},
+    {"exaone4", {.omit = "blk.1.post_attention_norm.weight"}, "blk.1.post_attention_norm.weight: missing"},
     {"qwen2moe", {.omit = "blk.1.ffn_gate_inp_shexp.weight"}, "blk.1.ffn_gate_inp_shexp.weight: missing"},
     {"qwen2moe",
      {.reshape = "blk.0.ffn_gate_inp_shexp.weight"},
@@ -319,6 +328,34 @@ static void test_experts(void **state) {
     assert_non_null(strstr(error.message, "the device cpu has no attention with sinks (family gpt-oss)"));
 }
 
+/* What windows and sizes make of a family's layers. */
+static void test_gemma(void **state) {
+    (void)state;
+    struct tiny_model tiny = tiny_model_default("gemma3");
+    struct error error = {0};
+    char path[64];
+    device->lacks_sums = true;
+    const enum status lacks = load(&tiny, &error);
+    device->lacks_sums = false;
+    assert_int_equal(lacks, STATUS_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "the device cpu has no norms behind attention (family gemma3)"));
+    tiny.window_period = 0;
+    tiny.head_dimension = 32;
+    for (tiny.layer_count = 61; tiny.layer_count <= 62; tiny.layer_count++) {
+        tiny_model_write(&tiny, tiny_model_path("gemma", path, sizeof path));
+        struct model *model;
+        assert_ok(model_load(&model, path, device, &error), error);
+        for (size_t i = 0; i < tiny.layer_count; i++) {
+            const struct layer_config *layer = &model->config.layers[i];
+            assert_int_equal(layer->window, i % 6 == 5 ? 0 : 40);
+            assert_int_equal(layer->rope, i % 6 == 5 ? ROPE_FULL : ROPE_SLIDING);
+            assert_true(layer->scale == (tiny.layer_count == 62 ? 0.25F : (float)(1 / sqrt(32))));
+        }
+        model_destroy(model);
+        unlink(path);
+    }
+}
+
 /* Layers that predict tokens beyond the next one are no layers, and only those are left out. */
 static void test_nextn(void **state) {
     (void)state;
@@ -363,7 +400,7 @@ int main(void) {
         cmocka_unit_test(test_bad_layers),    cmocka_unit_test(test_bad_sources),
         cmocka_unit_test(test_config),
         cmocka_unit_test(test_experts),       cmocka_unit_test(test_nextn),
-        cmocka_unit_test(test_states_load),
+        cmocka_unit_test(test_states_load),   cmocka_unit_test(test_gemma),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -12,7 +12,7 @@
 #include "model/rope_scaling.h"
 #include "model/tiny_model.h"
 
-enum { TENSORS_MAX = 256 };
+enum { TENSORS_MAX = 1024 };
 
 struct declared {
     char name[64];
@@ -33,7 +33,7 @@ struct writer {
 
 const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3",   "opt",
                                                   "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3",
-                                                  "seed_oss", "mistral3"};
+                                                  "seed_oss", "gemma3", "olmo2", "exaone4", "mistral3"};
 
 const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35", "qwen35moe"};
 
@@ -64,7 +64,9 @@ struct tiny_model tiny_model_default(const char *family) {
     if (strncmp(family, "qwen35", 6) == 0) return tiny_model_qwen35(strcmp(family, "qwen35moe") == 0);
     const bool mistral3 = strcmp(family, "mistral3") == 0;
     const bool glm = strcmp(family, "glm4moe") == 0, qwen2 = strcmp(family, "qwen2moe") == 0;
-    const bool oss = strcmp(family, "gpt-oss") == 0, has_yarn = mistral3 || oss;
+    const bool gemma = strcmp(family, "gemma3") == 0, olmo = strcmp(family, "olmo2") == 0;
+    const bool oss = strcmp(family, "gpt-oss") == 0, has_yarn = mistral3 || oss || olmo;
+    const bool slides = gemma || olmo || strcmp(family, "exaone4") == 0; /* every other layer */
     bool opt = strcmp(family, "opt") == 0, experts = glm || qwen2 || oss || strcmp(family, "qwen3moe") == 0;
     return (struct tiny_model){.family = family,
                                .layer_count = strcmp(family, "smollm3") == 0 ? 4 : 2, /* the last one: no rotation */
@@ -78,9 +80,10 @@ struct tiny_model tiny_model_default(const char *family) {
                                .expert_size = experts ? 32 : 0,
                                .shared_size = glm ? 32 : qwen2 ? 64 : 0,
                                .dense_layers = glm ? 1 : 0,
-                               .window = oss ? 40 : 0,
-                               .scaling = has_yarn ? "yarn" : NULL,
-                               .factor = has_yarn ? 4 : 0,
+                               .window = oss || slides ? 40 : 0,
+                               .window_period = slides ? 2 : 0,
+                               .scaling = has_yarn ? "yarn" : gemma ? "linear" : NULL,
+                               .factor = has_yarn || gemma ? 4 : 0,
                                .original_context = has_yarn ? 24 : 0,
                                .vocabulary_size = 80,
                                .tied = true,
@@ -148,6 +151,7 @@ static void put_metadata(struct writer *w) {
         put_uint(w, "rope.dimension_count", t->head_dimension / 2);
         put_float(w, "expert_weights_scale", 1.5F);
     }
+    if (is(t->family, "exaone4")) put_float(w, "rope.freq_base_swa", 50000);
     if (t->taps != 0 && t->value_heads == 0) put_uint(w, "shortconv.l_cache", t->taps);
     if (t->value_heads != 0) {
         put_uint(w, "rope.dimension_count", t->head_dimension / 4);
@@ -269,7 +273,13 @@ static void add_layer(struct writer *w, size_t layer) {
     const size_t interval = t->attention_interval;
     const bool attends = interval != 0 ? (layer + 1) % interval == 0 : t->taps == 0 || own > 0;
 #define LAYER(suffix) (snprintf(name, sizeof name, "blk.%zu." suffix, layer), name)
-    add_norm(w, LAYER("attn_norm.weight"), t->hidden_size);
+    const bool olmo = is(t->family, "olmo2"), gemma = is(t->family, "gemma3");
+    const bool behind = olmo || is(t->family, "exaone4");
+    if (!behind) add_norm(w, LAYER("attn_norm.weight"), t->hidden_size);
+    if (behind || gemma) {
+        add_norm(w, LAYER("post_attention_norm.weight"), t->hidden_size);
+        add_norm(w, LAYER("post_ffw_norm.weight"), t->hidden_size);
+    }
     if (!attends && qwen35) {
         const size_t inner = t->value_heads * t->delta_v, all = 2 * t->key_heads * t->delta_k + inner;
         add_matrix(w, LAYER("attn_qkv.weight"), all, t->hidden_size);
@@ -292,7 +302,8 @@ static void add_layer(struct writer *w, size_t layer) {
         add_output(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
     }
     const bool is_named_so = seed_oss || glm || oss || qwen35;
-    add_norm(w, is_named_so ? LAYER("post_attention_norm.weight") : LAYER("ffn_norm.weight"), t->hidden_size);
+    if (!behind)
+        add_norm(w, is_named_so ? LAYER("post_attention_norm.weight") : LAYER("ffn_norm.weight"), t->hidden_size);
     if (t->expert_count > 0 && layer >= t->dense_layers) {
         add(w, LAYER("ffn_gate_inp.weight"), t->expert_count, t->hidden_size, 0,
             4.0F / sqrtf((float)t->hidden_size));
@@ -333,9 +344,9 @@ static void add_layer(struct writer *w, size_t layer) {
         add_bias(w, LAYER("ffn_up.bias"), t->ffn_size);
         add_bias(w, LAYER("ffn_down.bias"), t->hidden_size);
     }
-    if (glm || is(t->family, "qwen3") || is(t->family, "qwen3moe") || (t->taps != 0 && attends)) {
-        add_norm(w, LAYER("attn_q_norm.weight"), dimension);
-        if (stores) add_norm(w, LAYER("attn_k_norm.weight"), dimension);
+    if (glm || gemma || behind || is(t->family, "qwen3") || is(t->family, "qwen3moe") || (t->taps != 0 && attends)) {
+        add_norm(w, LAYER("attn_q_norm.weight"), olmo ? q_size : dimension);
+        if (stores) add_norm(w, LAYER("attn_k_norm.weight"), olmo ? kv_size : dimension);
     }
 #undef LAYER
 }

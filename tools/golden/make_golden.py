@@ -91,6 +91,22 @@ CASES = {
     "qwen35moe": dict(BASE | DELTA, model_type="qwen3_5_moe_text", architectures=["Qwen3_5MoeForCausalLM"],
                       num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], num_experts=8,
                       num_experts_per_tok=3, moe_intermediate_size=32, shared_expert_intermediate_size=40),
+    "gemma3": dict(BASE, model_type="gemma3_text", architectures=["Gemma3ForCausalLM"], num_hidden_layers=4, rms_norm_eps=1e-6,
+                   torch_dtype="float32",  # or the factor of embeddings is rounded
+                   hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=16, attention_bias=False, sliding_window=20,
+                   layer_types=["sliding_attention", "full_attention"] * 2, rope_theta=None, rope_parameters={
+                       "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 100000.0},
+                       "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}),
+    "olmo2": dict(BASE, model_type="olmo2", architectures=["Olmo2ForCausalLM"], head_dim=8, attention_bias=False,
+                  tie_word_embeddings=False),
+    "olmo3": dict(BASE, model_type="olmo3", architectures=["Olmo3ForCausalLM"], head_dim=8, attention_bias=False,
+                  tie_word_embeddings=False, num_hidden_layers=4, sliding_window=20,
+                  layer_types=["sliding_attention", "full_attention"] * 2, rope_parameters={
+                      "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                      "full_attention": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0,
+                                         "beta_slow": 1.0, "original_max_position_embeddings": 16}}),
+    "exaone4": dict(BASE, model_type="exaone4", architectures=["Exaone4ForCausalLM"], head_dim=8, num_hidden_layers=4,
+                    sliding_window=20, sliding_window_pattern=4, layer_types=["sliding_attention"] * 3 + ["full_attention"]),
 }
 
 
@@ -111,8 +127,8 @@ def tokenizer_json():
 
 
 def is_zero_centred(family, name):
-    """Norms of Qwen3.5 multiply by 1 + weight, but those behind a delta net."""
-    return family.startswith("qwen3_5") and name.endswith("norm.weight") and "linear_attn" not in name
+    """Norms of Qwen3.5 and Gemma multiply by 1 + weight, but those behind a delta net."""
+    return family.startswith(("qwen3_5", "gemma")) and name.endswith("norm.weight") and "linear_attn" not in name
 
 
 def randomise(model, generator):
@@ -158,6 +174,10 @@ GGUF = {
     "lfm2": dict(name="lfm2", output_norm="token_embd_norm", their_norm="embedding_norm", attn_norm="operator_norm",
                  attn_output="self_attn.out_proj", attn_q_norm="self_attn.q_layernorm", attn_k_norm="self_attn.k_layernorm",
                  ffn_norm="ffn_norm", ffn_gate="feed_forward.w1", ffn_up="feed_forward.w3", ffn_down="feed_forward.w2"),
+    "gemma3_text": dict(name="gemma3", ffn_norm="pre_feedforward_layernorm", post_attention_norm="post_attention_layernorm"),
+    "olmo2": dict(name="olmo2", ffn_norm="", post_attention_norm="post_attention_layernorm"),
+    "olmo3": dict(name="olmo2", ffn_norm="", post_attention_norm="post_attention_layernorm"),
+    "exaone4": dict(name="exaone4", ffn_norm="", post_attention_norm="post_attention_layernorm"),
     "qwen3_5_text": dict(name="qwen35", norm="post_attention_norm"),
     "qwen3_5_moe_text": dict(name="qwen35moe", norm="post_attention_norm"),
 }
@@ -165,7 +185,7 @@ TENSORS = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k
            "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
            "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.gate",
            "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-           "ffn_gate_inp_shexp": "mlp.shared_expert_gate"}
+           "ffn_gate_inp_shexp": "mlp.shared_expert_gate", "post_attention_norm": "", "post_ffw_norm": "post_feedforward_layernorm"}
 
 
 def write_gguf(model, config, path):
@@ -196,6 +216,12 @@ def write_gguf(model, config, path):
         writer.add_value_length(config["head_dim"])
     writer.add_layer_norm_rms_eps(config.get("norm_eps", config["rms_norm_eps"]))
     rope = config.get("rope_parameters", config)
+    if "full_attention" in rope:  # of each kind of layers; those that slide have no scaling
+        writer.add_uint32(family["name"] + ".attention.sliding_window_pattern", layer_types.index("full_attention") + 1)
+        rope = rope["full_attention"]
+    if config["model_type"] == "gemma3_text":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
     writer.add_rope_freq_base(rope["rope_theta"])
     if "llama_4_scaling_beta" in rope:
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
@@ -212,9 +238,10 @@ def write_gguf(model, config, path):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(rope["factor"])
-        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if rope.get("rope_type") == "yarn":
+            writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+            writer.add_rope_scaling_factor(rope["factor"])
+            writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     if "n_routed_experts" in config:

@@ -46,6 +46,8 @@ static void embed_task(void *context, const struct pool_worker *worker) {
         const struct step_row *step = cpu_step(operation->step) + row;
         float *y = cpu_floats(operation->y) + row * columns;
         dequantize_row(run->device, operation->table, step->token, y);
+        if (operation->scale != 0)
+            for (size_t i = 0; i < columns; i++) y[i] *= operation->scale;
         if (operation->position_table == NULL) continue;
         float *position = (float *)(void *)(run->scratch + worker->index * run->row_bytes);
         dequantize_row(run->device, operation->position_table,
@@ -68,6 +70,7 @@ void cpu_embed(struct stream *stream, const struct embed_operation *operation) {
 
 struct norm_run {
     const struct norm_kernels *kernels;
+    const struct activation_kernels *sums;
     const struct norm_operation *operation;
 };
 
@@ -78,18 +81,19 @@ static void norm_task(void *context, const struct pool_worker *worker) {
     struct range units = pool_range(worker, operation->row_count * segments, 1);
     for (size_t unit = units.begin; unit < units.end; unit++) {
         size_t row = unit / segments, first = unit % segments * size;
-        const float *x = cpu_floats(operation->x) + row * operation->x_stride + first;
-        float *y = cpu_floats(operation->y) + row * operation->y_stride + first;
+        float *x = cpu_floats(operation->x) + row * operation->x_stride + first;
+        float *sum = cpu_floats(operation->y) + row * operation->y_stride + first, *y = operation->adds ? x : sum;
         if (operation->kind == NORM_RMS)
             run->kernels->rms(x, cpu_floats(operation->w), operation->epsilon, size, y);
         else
             run->kernels->layer(x, cpu_floats(operation->w), cpu_floats(operation->b), operation->epsilon,
                                 size, y);
+        if (operation->adds) run->sums->add(sum, y, size, sum);
     }
 }
 
 void cpu_norm(struct stream *stream, const struct norm_operation *operation) {
-    struct norm_run run = {&stream->device->kernels.norm, operation};
+    struct norm_run run = {&stream->device->kernels.norm, &stream->device->kernels.activation, operation};
     size_t elements = operation->row_count * operation->segment_count * operation->segment_size;
     cpu_run(stream->device, elements <= NORM_ELEMENTS_ALONE, norm_task, &run);
 }
@@ -159,8 +163,10 @@ static void activation_task(void *context, const struct pool_worker *worker) {
         case ACTIVATION_RELU:
             run->kernels->relu(cpu_floats(operation->gate) + first, count, cpu_floats(operation->y) + first);
             break;
-        case ACTIVATION_GELU:
-            run->kernels->gelu(cpu_floats(operation->gate) + first, count, cpu_floats(operation->y) + first);
+        case ACTIVATION_GELU_MULTIPLY:
+            run->kernels->gelu_multiply(cpu_floats(operation->gate) + first,
+                                        cpu_floats(operation->up) + first, count,
+                                        cpu_floats(operation->y) + first);
             break;
         }
     }

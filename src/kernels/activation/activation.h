@@ -12,7 +12,8 @@ struct activation_kernels {
     /* y = g sigmoid(1.702 g) (u + 1), with g = gate, at most 7, and u = up within +-7; y may be gate */
     void (*swiglu_clamped)(const float *gate, const float *up, size_t count, float *y);
     void (*relu)(const float *x, size_t count, float *y);
-    void (*gelu)(const float *x, size_t count, float *y);                /* tanh form */
+    /* y = gelu(gate) * up, in its tanh form; y may be gate */
+    void (*gelu_multiply)(const float *gate, const float *up, size_t count, float *y);
     void (*add)(const float *a, const float *b, size_t count, float *y); /* y may be a */
     /* y = softmax(x), after subtracting the maximum; returns log(sum(exp(x))) of the input. */
     double (*softmax)(const float *x, size_t count, float *y);

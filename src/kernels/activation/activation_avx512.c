@@ -5,7 +5,7 @@ void activation_avx512_install(struct activation_kernels *kernels) {
     kernels->silu_multiply = silu_multiply;
     kernels->swiglu_clamped = swiglu_clamped;
     kernels->relu = relu;
-    kernels->gelu = gelu;
+    kernels->gelu_multiply = gelu_multiply;
     kernels->add = add;
     kernels->softmax = softmax;
 }

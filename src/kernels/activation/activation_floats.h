@@ -64,16 +64,19 @@ static void relu(const float *x, size_t count, float *y) {
 }
 
 /* As in the reference: x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3). */
-FLOATS_INLINE floats gelu_of(floats x) {
+FLOATS_INLINE floats gelu_of(floats x, floats up) {
     floats square = floats_multiply(x, x);
     floats inner = floats_fma(square, floats_set(-1.5957691216f * 0.044715f), floats_set(-1.5957691216f));
-    return sigmoid_multiply(x, floats_multiply(inner, x));
+    return floats_multiply(sigmoid_multiply(x, floats_multiply(inner, x)), up);
 }
 
-static void gelu(const float *x, size_t count, float *y) {
+static void gelu_multiply(const float *gate, const float *up, size_t count, float *y) {
     size_t i = 0;
-    for (; i + FLOATS <= count; i += FLOATS) floats_store(y + i, gelu_of(floats_load(x + i)));
-    if (i < count) store_part(y + i, gelu_of(load_part(x + i, count - i, 0)), count - i);
+    for (; i + FLOATS <= count; i += FLOATS)
+        floats_store(y + i, gelu_of(floats_load(gate + i), floats_load(up + i)));
+    if (i < count)
+        store_part(y + i, gelu_of(load_part(gate + i, count - i, 0), load_part(up + i, count - i, 0)),
+                   count - i);
 }
 
 static void add(const float *a, const float *b, size_t count, float *y) {

@@ -25,11 +25,11 @@ static void relu(const float *x, size_t count, float *y) {
 
 /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), Hendrycks and Gimpel 2016; written with exp because
  * 1 + tanh cancels for x far below zero: 1 + tanh(u) = 2 / (1 + exp(-2u)). */
-static void gelu(const float *x, size_t count, float *y) {
+static void gelu_multiply(const float *gate, const float *up, size_t count, float *y) {
     const double twice_root = 1.5957691216057308; /* 2 sqrt(2 / pi) */
     for (size_t i = 0; i < count; i++) {
-        double v = (double)x[i];
-        y[i] = (float)(v / (1.0 + exp(-twice_root * (v + 0.044715 * v * v * v))));
+        double v = (double)gate[i];
+        y[i] = (float)(v / (1.0 + exp(-twice_root * (v + 0.044715 * v * v * v))) * (double)up[i]);
     }
 }
 
@@ -51,7 +51,7 @@ void activation_ref_install(struct activation_kernels *kernels) {
     *kernels = (struct activation_kernels){.silu_multiply = silu_multiply,
                                            .swiglu_clamped = swiglu_clamped,
                                            .relu = relu,
-                                           .gelu = gelu,
+                                           .gelu_multiply = gelu_multiply,
                                            .add = add,
                                            .softmax = softmax};
 }

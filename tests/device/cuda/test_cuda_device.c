@@ -124,7 +124,7 @@ static void norm_check(struct twin *twin) {
         twin_operations(twin, on)->norm(
             twin->stream[on],
             &(struct norm_operation){kind, twin_span(&x, on), stride, rows, segments, size, twin_span(&w, on),
-                                     twin_span(&b, on), 1e-5f, twin_span(&x, on), stride});
+                                     twin_span(&b, on), 1e-5f, twin_span(&x, on), stride, false});
     twin_floats_read(twin, &x);
     for (size_t i = 0; i < rows * segments; i++) {
         const size_t at = i / segments * stride + i % segments * size;
@@ -186,11 +186,11 @@ static void activation_check(struct twin *twin) {
     twin_floats_read(twin, &gate);
     for (size_t i = 0; i < rows * stride; i++) {
         const double x = (double)gate.before[i], u = (double)up.before[i];
-        const double z = kind == ACTIVATION_GELU ? 1.5957691216057308 * (x + 0.044715 * x * x * x) : x;
-        const double factor = kind == ACTIVATION_SILU_MULTIPLY ? u : 1;
+        const double z = kind == ACTIVATION_GELU_MULTIPLY ? 1.5957691216057308 * (x + 0.044715 * x * x * x) : x;
+        const double factor = u;
         double want = kind == ACTIVATION_RELU ? fmax(x, 0) : x / (1 + exp(-z)) * factor;
         double bound = kind == ACTIVATION_RELU ? 0 : (8 * fabs(z) + 24) * EPS * fabs(want) + 1e-36 * fabs(x);
-        if (kind == ACTIVATION_GELU) bound += 8 * EPS * fabs(x); /* the cpu's tanh form cancels */
+        if (kind == ACTIVATION_GELU_MULTIPLY) bound += 8 * EPS * fabs(x * u); /* the cpu's tanh form cancels */
         if (i % stride >= count) want = x, bound = 0;
         for (size_t on = 0; on < TWINS; on++)
             check_near(gate.after[on][i], want, bound, "activation %d on %zu: %zu of %g", (int)kind, on, i,

@@ -1,7 +1,7 @@
 /* elementwise: activation, add, gather, of which a block has 1,024 elements of a row; and update_places. */
 #include "device/cuda/rows.h"
 
-enum { KIND_SILU_MULTIPLY, KIND_RELU, KIND_GELU }; /* enum activation_kind */
+enum { KIND_SILU_MULTIPLY, KIND_RELU, KIND_GELU_MULTIPLY }; /* enum activation_kind */
 
 KERNEL(activation, cuda_activation_args, 256, 4) {
     dependents_start();
@@ -18,7 +18,7 @@ KERNEL(activation, cuda_activation_args, 256, 4) {
         else if (args.kind == KIND_RELU)
             y[i] = x < 0 ? 0.0f : x; /* NaN stays */
         else
-            y[i] = x * sigmoid(1.5957691216f * multiply_add(0.044715f * x * x, x, x));
+            y[i] = x * sigmoid(1.5957691216f * multiply_add(0.044715f * x * x, x, x)) * up[i];
     }
 }
 
