@@ -612,10 +612,12 @@ struct convolve_operation {
     size_t y_stride;
 };
 
-/* delta_args of all heads; value head h has the q and k of key head h mod key_heads. */
+/* delta_args of all heads; value head h has the q and k of key head h mod key_heads.  is_grouped: value heads of a key
+ * head lie together, and rows of alpha and beta are [key_heads][2][value_heads / key_heads], from where each begins. */
 struct delta_operation {
     struct span x; /* float [rows][x_stride]: q and k [key_heads][k_dimension] each, v [value_heads][v_dimension] */
     size_t x_stride, key_heads, value_heads, k_dimension, v_dimension;
+    bool is_grouped;
     struct span alpha, beta;  /* float [rows][value_heads] */
     struct span decay, bias;  /* float [value_heads] */
     struct span z, norm;      /* float [rows][value_heads * v_dimension]; [v_dimension] */

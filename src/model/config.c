@@ -44,6 +44,15 @@ static const struct family families[] = {
      .has_nextn = true, .norms = {.of_heads = true, .before_ffn = "post_attention_norm.weight"},
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true,
                  .shared = SHARED_EXPERT_GATED}},
+    {"lfm2moe", FAMILY_LFM2MOE, ROPE_SPLIT, RMS_EPSILON, .mixer = MIXER_SHORT_CONVOLUTION,
+     .norms = {.of_heads = true, .output = "token_embd_norm.weight"},
+     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SIGMOID, .normalises = true, .has_choice_bias = true,
+                 .dense_layers = LAYERS_MAX}},
+    {"qwen3next", FAMILY_QWEN3NEXT, ROPE_SPLIT, RMS_EPSILON, .mixer = MIXER_DELTA, .delta_is_grouped = true,
+     .has_gates = true, .has_nextn = true,
+     .norms = {.of_heads = true, .before_ffn = "post_attention_norm.weight"},
+     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true,
+                 .shared = SHARED_EXPERT_GATED}},
     {"gemma3", FAMILY_GEMMA3, ROPE_SPLIT, RMS_EPSILON, .activation = ACTIVATION_GELU_MULTIPLY,
      .scales_embedding = true, .wide_scale_layers = 62, .norms = {NORMS_AROUND, .of_heads = true},
      .windows = {.period = 6, .are_unscaled = true, .rope_base = 10000}},
@@ -322,10 +331,12 @@ static enum status read_shared_experts(struct reader *reader) {
     size_t shared_count = 0;
     size_t *const numbers[] = {&shared_count, &experts->dense_layers, &experts->group_count};
     const uint64_t most[] = {FFN_MAX / experts->size, reader->config->layer_count, ROUTE_GROUPS_MAX};
-    const bool has_shared = experts->shared != SHARED_EXPERT_NONE;
+    const bool has_shared = experts->shared != SHARED_EXPERT_NONE, has_dense = experts->dense_layers > 0;
+    experts->dense_layers = 0;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        TRY(read_count(reader, keys[i], false, 0, has_shared ? most[i] : UINT32_MAX, numbers[i]));
-        if (!has_shared && *numbers[i] > (i == 2)) return refuse(reader, reader->key, "this feature is not supported");
+        const bool is_read = has_shared || (i == 1 && has_dense);
+        TRY(read_count(reader, keys[i], false, 0, is_read ? most[i] : UINT32_MAX, numbers[i]));
+        if (!is_read && *numbers[i] > (i == 2)) return refuse(reader, reader->key, "this feature is not supported");
     }
     if (!has_shared) return STATUS_OK;
     experts->shared_size =
@@ -618,6 +629,7 @@ static enum status read_delta(struct reader *reader, struct state_config *state)
         return error_set(reader->error, STATUS_MODEL, "%s: %s: found %zu, expected a multiple of %zu heads",
                          reader->gguf->path, reader->key, inner, state->value_heads);
     state->v_dimension = inner / state->value_heads;
+    state->is_grouped = reader->family->delta_is_grouped;
     state->channels = state->in_width = 2 * state->key_heads * state->k_dimension + inner;
     state->out_width = inner;
     return STATUS_OK;

@@ -47,8 +47,8 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     forward->mixed.out = place(&layout, rows, state->out_width);
     forward->mixed.convolved = place(&layout, is_delta ? rows : 0, state->channels);
     forward->mixed.z = place(&layout, is_delta ? rows : 0, state->out_width);
-    forward->mixed.alpha = place(&layout, rows, state->value_heads);
-    forward->mixed.beta = place(&layout, rows, state->value_heads);
+    forward->mixed.alpha = place(&layout, rows, 2 * state->value_heads);
+    forward->mixed.beta = span_floats(forward->mixed.alpha, rows * state->value_heads);
     forward->gated = place(&layout, config->has_gates ? rows : 0, 2 * config->head_count * config->k_dimension);
     forward->step = place(&layout, all, STEP_FLOATS);
     forward->narrow.hidden = place(&layout, wanted, hidden);

@@ -60,7 +60,7 @@ static void multiply(const struct layer_pass *pass, const struct weight *weight,
                                                                  .y_stride = {width}});
 }
 
-/* Gated delta net (Qwen3.5): in = [q, k, v], convolved, then by the rule; z gates its normed output. */
+/* Gated delta net (Qwen3-Next, Qwen3.5): in = [q, k, v], convolved, then by the rule; z gates its normed output. */
 static void mix_by_delta(const struct layer_pass *pass, size_t item_count) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
@@ -69,8 +69,15 @@ static void mix_by_delta(const struct layer_pass *pass, size_t item_count) {
     const struct state_weights *weights = &pass->weights->state;
     const struct mixed_rows *mixed = &forward->mixed;
     multiply(pass, &weights->gate, mixed->z, state->out_width);
-    multiply(pass, &weights->alpha, mixed->alpha, state->value_heads);
-    multiply(pass, &weights->beta, mixed->beta, state->value_heads);
+    struct span alpha = mixed->alpha, beta = mixed->beta;
+    if (state->is_grouped) {
+        beta = mixed->alpha; /* one row has both, twice as long */
+        alpha = span_floats(beta, state->value_heads / state->key_heads);
+        multiply(pass, &weights->beta, beta, 2 * state->value_heads);
+    } else {
+        multiply(pass, &weights->alpha, alpha, state->value_heads);
+        multiply(pass, &weights->beta, beta, state->value_heads);
+    }
     operations->convolve(forward->stream, &(struct convolve_operation){.x = mixed->in,
                                                                        .x_stride = state->channels,
                                                                        .channel_count = state->channels,
@@ -88,8 +95,9 @@ static void mix_by_delta(const struct layer_pass *pass, size_t item_count) {
                                                 .value_heads = state->value_heads,
                                                 .k_dimension = state->k_dimension,
                                                 .v_dimension = state->v_dimension,
-                                                .alpha = mixed->alpha,
-                                                .beta = mixed->beta,
+                                                .is_grouped = state->is_grouped,
+                                                .alpha = alpha,
+                                                .beta = beta,
                                                 .decay = weights->decay,
                                                 .bias = weights->bias,
                                                 .z = mixed->z,

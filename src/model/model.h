@@ -34,6 +34,8 @@ enum model_family {
     FAMILY_QWEN35,
     FAMILY_GPT_OSS,
     FAMILY_QWEN35MOE,
+    FAMILY_LFM2MOE,
+    FAMILY_QWEN3NEXT,
     FAMILY_GEMMA3,
     FAMILY_OLMO2,
     FAMILY_EXAONE4,
@@ -94,6 +96,7 @@ struct state_config {
     size_t taps, channels;            /* of a convolution; its state is [taps - 1][channels], behind which lies: */
     /* MIXER_DELTA: [value_heads][k_dimension][v_dimension] */
     size_t key_heads, value_heads, k_dimension, v_dimension;
+    bool is_grouped;            /* delta_operation */
     size_t in_width, out_width; /* floats of a row: of what `in` gives, and of what `out` takes */
 };
 
@@ -164,7 +167,7 @@ static inline bool model_layer_has_experts(const struct model_config *config, si
 struct state_weights {
     struct weight in, out;
     struct span taps;                /* float [channels][taps] */
-    struct weight gate, alpha, beta; /* MIXER_DELTA: delta_operation's z, alpha and beta; */
+    struct weight gate, alpha, beta; /* MIXER_DELTA: delta_operation's z, alpha and beta, if grouped both in beta; */
     struct span decay, bias, norm;   /* and the same */
 };
 

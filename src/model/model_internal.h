@@ -51,10 +51,12 @@ struct family {
     bool has_temperature; /* of queries at positions beyond the original context */
     /* Of layers without KV heads: attention.head_count_kv has a number for each layer.  MIXER_ATTENTION: all have. */
     enum mixer mixer;
+    bool delta_is_grouped; /* delta_operation */
     bool has_gates; /* struct model_config */
     size_t plain_period;  /* the last of each so many layers rotates nothing; 0: all rotate */
     bool has_nextn;       /* a file may have model_config.nextn_layers */
-    /* A mixture of experts where count is not 0; router and normalises: what a file does not say. */
+    /* A mixture of experts where count is not 0; router and normalises: what a file does not say; dense_layers: a file
+     * may have some.  Families with shared experts may, too. */
     struct experts_config experts;
 };
 const struct family *family_find(enum model_family family);

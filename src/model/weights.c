@@ -199,8 +199,12 @@ static enum status load_delta(struct loader *loader, struct state_weights *weigh
     TRY(load_matrix(loader, layer_tensor(loader, "attn_qkv.weight"), state->in_width, hidden, &weights->in));
     TRY(load_matrix(loader, layer_tensor(loader, "attn_gate.weight"), state->out_width, hidden, &weights->gate));
     TRY(load_taps(loader, layer_tensor(loader, "ssm_conv1d.weight"), state->channels, state->taps, &weights->taps));
-    TRY(load_matrix(loader, layer_tensor(loader, "ssm_alpha.weight"), heads, hidden, &weights->alpha));
-    TRY(load_matrix(loader, layer_tensor(loader, "ssm_beta.weight"), heads, hidden, &weights->beta));
+    if (state->is_grouped) {
+        TRY(load_matrix(loader, layer_tensor(loader, "ssm_ba.weight"), 2 * heads, hidden, &weights->beta));
+    } else {
+        TRY(load_matrix(loader, layer_tensor(loader, "ssm_alpha.weight"), heads, hidden, &weights->alpha));
+        TRY(load_matrix(loader, layer_tensor(loader, "ssm_beta.weight"), heads, hidden, &weights->beta));
+    }
     TRY(load_vector(loader, layer_tensor(loader, "ssm_dt.bias"), heads, true, &weights->bias));
     TRY(load_vector(loader, layer_tensor(loader, "ssm_a"), heads, true, &weights->decay));
     TRY(load_vector(loader, layer_tensor(loader, "ssm_norm.weight"), state->v_dimension, true, &weights->norm));

@@ -227,18 +227,27 @@ static void delta(const struct plain *p, size_t index) {
                  keys = state->key_heads * state->k_dimension;
     double *in = calloc(p->count * state->channels, sizeof *in), *x = calloc(state->channels, sizeof *x),
            *s = calloc(heads * state->k_dimension * width, sizeof *s), *o = calloc(heads * width, sizeof *o),
-           *z = calloc(heads * width, sizeof *z), *gates = calloc(2 * heads, sizeof *gates);
+           *z = calloc(heads * width, sizeof *z), *gates = calloc(2 * heads, sizeof *gates),
+           *both = calloc(2 * heads, sizeof *both);
     for (size_t t = 0; t < p->count; t++) {
         double *h = p->h + t * hidden;
         norm(p->x + t * hidden, w->attention_norm, none, (double)config->norm_epsilon, hidden, h);
         multiply(&w->state.in, none, h, in + t * state->channels, false);
         multiply(&w->state.gate, none, h, z, false);
-        multiply(&w->state.alpha, w->state.bias, h, gates, false);
-        multiply(&w->state.beta, none, h, gates + heads, false);
+        const size_t group = heads / state->key_heads;
+        if (state->is_grouped)
+            multiply(&w->state.beta, none, h, both, false);
+        else
+            multiply(&w->state.alpha, none, h, gates, false), multiply(&w->state.beta, none, h, gates + heads, false);
+        for (size_t i = 0; i < heads && state->is_grouped; i++) { /* beta, then alpha of a key head's */
+            gates[i] = both[i / group * 2 * group + group + i % group];
+            gates[heads + i] = both[i / group * 2 * group + i % group];
+        }
         convolve_plainly(state, floats(w->state.taps), in, t, x);
         for (size_t i = 0; i < heads; i++) {
-            const size_t key = i % state->key_heads * state->k_dimension;
-            const double decay = exp((double)floats(w->state.decay)[i] * log(1 + exp(gates[i])));
+            const size_t key = (state->is_grouped ? i / group : i % state->key_heads) * state->k_dimension;
+            const double alpha = gates[i] + (double)floats(w->state.bias)[i];
+            const double decay = exp((double)floats(w->state.decay)[i] * log(1 + exp(alpha)));
             delta_head(state, decay, sigmoid(gates[heads + i]), x + key, x + keys + key, x + 2 * keys + i * width,
                        s + i * state->k_dimension * width, o + i * width);
             norm(o + i * width, w->state.norm, none, (double)config->norm_epsilon, width, o + i * width);
@@ -246,8 +255,8 @@ static void delta(const struct plain *p, size_t index) {
         for (size_t i = 0; i < heads * width; i++) o[i] *= z[i] * sigmoid(z[i]);
         multiply(&w->state.out, none, o, p->x + t * hidden, true);
     }
-    double *const buffers[] = {in, x, s, o, z, gates};
-    for (size_t i = 0; i < 6; i++) free(buffers[i]);
+    double *const buffers[] = {in, x, s, o, z, gates, both};
+    for (size_t i = 0; i < 7; i++) free(buffers[i]);
 }
 
 /* The matrix of one expert. */

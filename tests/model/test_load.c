@@ -126,7 +126,8 @@ static const struct bad bad_files[] = {
     {"falcon",
      {0},
      "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, qwen2moe, glm4moe, gpt-oss, "
-     "smollm3, seed_oss, mistral3, lfm2, qwen35, qwen35moe, gemma3, olmo2, exaone4, opt"},
+     "smollm3, seed_oss, mistral3, lfm2, qwen35, qwen35moe, lfm2moe, "
+     "qwen3next, gemma3, olmo2, exaone4, opt"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},
@@ -178,6 +179,11 @@ static const struct bad bad_files[] = {
      "blk.0.ffn_down_exps.bias: shape: found [65, 6], expected [64, 6]"},
     {"gpt-oss", {.omit = "blk.0.ffn_down_exps.bias"}, "missing, family gpt-oss needs it with shape [64, 6]"},
     {"gpt-oss", {.omit = "attention.sliding_window"}, "gpt-oss.attention.sliding_window"},
+    {"lfm2moe", {.omit = "blk.1.exp_probs_b.bias"}, "blk.1.exp_probs_b.bias: missing"},
+    {"lfm2moe", {.omit = "leading_dense_block_count"}, "blk.0.ffn_gate_inp.weight: missing"},
+    {"lfm2moe", {.key = "expert_shared_count", .value = 1}, "expert_shared_count: this feature is not supported"},
+    {"qwen3next", {.omit = "blk.0.ssm_ba.weight"}, "blk.0.ssm_ba.weight: missing"},
+    {"qwen3next", {.omit = "blk.2.attn_qkv.weight"}, "blk.2.attn_qkv.weight: missing"},
     {"gemma3", {.omit = "blk.1.post_ffw_norm.weight"}, "blk.1.post_ffw_norm.weight: missing"},
     {"gemma3", {.omit = "blk.0.post_attention_norm.weight"}, "blk.0.post_attention_norm.weight: missing"},
     {"gemma3", {.reshape = "blk.0.attn_k_norm.weight"}, "blk.0.attn_k_norm.weight: shape: found [17], expected [16]"},

@@ -35,22 +35,25 @@ const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3"
                                                   "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3",
                                                   "seed_oss", "gemma3", "olmo2", "exaone4", "mistral3"};
 
-const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35", "qwen35moe"};
+const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35", "qwen35moe", "lfm2moe", "qwen3next"};
 
 /* Layers that convolve around two with attention. */
-static struct tiny_model tiny_model_lfm2(void) {
+static struct tiny_model tiny_model_lfm2(const char *family) {
     static const int32_t kv_heads[] = {0, 2, 0, 0, 1, 0};
     struct tiny_model tiny = tiny_model_default("qwen3");
-    tiny.family = "lfm2";
+    tiny.family = family;
+    if (strcmp(family, "lfm2moe") == 0)
+        tiny.expert_count = 6, tiny.expert_used = 2, tiny.expert_size = 32, tiny.dense_layers = 1;
     tiny.layer_count = 6;
     tiny.kv_heads = kv_heads;
     tiny.taps = 3;
     return tiny;
 }
 
-static struct tiny_model tiny_model_qwen35(bool has_experts) {
+static struct tiny_model tiny_model_qwen35(const char *family) {
+    const bool has_experts = strcmp(family, "qwen35") != 0;
     struct tiny_model tiny = tiny_model_default("qwen3");
-    tiny.family = has_experts ? "qwen35moe" : "qwen35";
+    tiny.family = family;
     if (has_experts) tiny.expert_count = 6, tiny.expert_used = 2, tiny.expert_size = 32, tiny.shared_size = 64;
     tiny.layer_count = 5;
     tiny.attention_interval = 2;
@@ -60,8 +63,8 @@ static struct tiny_model tiny_model_qwen35(bool has_experts) {
 }
 
 struct tiny_model tiny_model_default(const char *family) {
-    if (strcmp(family, "lfm2") == 0) return tiny_model_lfm2();
-    if (strncmp(family, "qwen35", 6) == 0) return tiny_model_qwen35(strcmp(family, "qwen35moe") == 0);
+    if (strncmp(family, "lfm2", 4) == 0) return tiny_model_lfm2(family);
+    if (strncmp(family, "qwen35", 6) == 0 || strcmp(family, "qwen3next") == 0) return tiny_model_qwen35(family);
     const bool mistral3 = strcmp(family, "mistral3") == 0;
     const bool glm = strcmp(family, "glm4moe") == 0, qwen2 = strcmp(family, "qwen2moe") == 0;
     const bool gemma = strcmp(family, "gemma3") == 0, olmo = strcmp(family, "olmo2") == 0;
@@ -141,7 +144,8 @@ static void put_metadata(struct writer *w) {
         put_uint(w, "expert_used_count", t->expert_used);
         put_uint(w, "expert_feed_forward_length", t->expert_size);
     }
-    if (is(t->family, "qwen2moe") || is(t->family, "qwen35moe"))
+    if (is(t->family, "lfm2moe")) put_uint(w, "leading_dense_block_count", t->dense_layers);
+    if (is(t->family, "qwen2moe") || is(t->family, "qwen35moe") || is(t->family, "qwen3next"))
         put_uint(w, "expert_shared_feed_forward_length", t->shared_size);
     if (is(t->family, "glm4moe")) {
         put_uint(w, "expert_shared_count", t->shared_size / t->expert_size);
@@ -261,7 +265,7 @@ static void add_layer(struct writer *w, size_t layer) {
     const struct tiny_model *t = w->tiny;
     bool opt = is(t->family, "opt"), seed_oss = is(t->family, "seed_oss");
     const bool glm = is(t->family, "glm4moe"), oss = is(t->family, "gpt-oss");
-    const bool qwen35 = strncmp(t->family, "qwen35", 6) == 0;
+    const bool next = is(t->family, "qwen3next"), qwen35 = next || strncmp(t->family, "qwen35", 6) == 0;
     const bool biased = opt || seed_oss || glm || oss || strncmp(t->family, "qwen2", 5) == 0;
     const int32_t own = t->kv_heads != NULL ? t->kv_heads[layer] : (int32_t)t->kv_head_count;
     const size_t kv_heads = own > 0 ? (size_t)own : 1; /* a number that is refused */
@@ -285,8 +289,9 @@ static void add_layer(struct writer *w, size_t layer) {
         add_matrix(w, LAYER("attn_qkv.weight"), all, t->hidden_size);
         add_matrix(w, LAYER("attn_gate.weight"), inner, t->hidden_size);
         add_taps(w, LAYER("ssm_conv1d.weight"), all, t->taps);
-        add_matrix(w, LAYER("ssm_alpha.weight"), t->value_heads, t->hidden_size);
-        add_matrix(w, LAYER("ssm_beta.weight"), t->value_heads, t->hidden_size);
+        if (next) add_matrix(w, LAYER("ssm_ba.weight"), 2 * t->value_heads, t->hidden_size);
+        if (!next) add_matrix(w, LAYER("ssm_alpha.weight"), t->value_heads, t->hidden_size);
+        if (!next) add_matrix(w, LAYER("ssm_beta.weight"), t->value_heads, t->hidden_size);
         add_bias(w, LAYER("ssm_dt.bias"), t->value_heads);
         add(w, LAYER("ssm_a"), 0, t->value_heads, -0.3F, 0.1F);
         add_norm(w, LAYER("ssm_norm.weight"), t->delta_v);
@@ -310,7 +315,7 @@ static void add_layer(struct writer *w, size_t layer) {
         add_stack(w, LAYER("ffn_gate_exps.weight"), t->expert_size, t->hidden_size);
         add_stack(w, LAYER("ffn_up_exps.weight"), t->expert_size, t->hidden_size);
         add_stack(w, LAYER("ffn_down_exps.weight"), t->hidden_size, t->expert_size);
-        if (glm) add_bias(w, LAYER("exp_probs_b.bias"), t->expert_count);
+        if (glm || is(t->family, "lfm2moe")) add_bias(w, LAYER("exp_probs_b.bias"), t->expert_count);
         if (oss) {
             add_bias(w, LAYER("ffn_gate_inp.bias"), t->expert_count);
             add_biases(w, LAYER("ffn_gate_exps.bias"), t->expert_size);
@@ -393,7 +398,8 @@ void tiny_model_write(const struct tiny_model *tiny, const char *path) {
     }
     if (is(tiny->scaling, "tensor")) add(&w, "rope_freqs.weight", 0, tiny->head_dimension / 2, 0, 0);
     for (size_t i = 0; i < tiny->layer_count; i++) add_layer(&w, i);
-    add_norm(&w, is(tiny->family, "lfm2") ? "token_embd_norm.weight" : "output_norm.weight", tiny->hidden_size);
+    const bool lfm2 = strncmp(tiny->family, "lfm2", 4) == 0;
+    add_norm(&w, lfm2 ? "token_embd_norm.weight" : "output_norm.weight", tiny->hidden_size);
     if (!tiny->tied) add_matrix(&w, "output.weight", tiny->vocabulary_size, tiny->hidden_size);
     if (tiny->extra != NULL) add_norm(&w, tiny->extra, tiny->hidden_size);
     assert_ok(gguf_writer_begin_data(w.gguf, &w.error), w.error);

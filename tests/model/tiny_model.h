@@ -46,7 +46,7 @@ enum { TINY_FAMILIES = 14 };
 extern const char *const tiny_families[TINY_FAMILIES];
 
 /* Those with layers that keep a state; first and last. */
-enum { TINY_STATE_FAMILIES = 3 };
+enum { TINY_STATE_FAMILIES = 5 };
 extern const char *const tiny_state_families[TINY_STATE_FAMILIES];
 
 /* Sensible sizes for a family: GQA for llama, qwen2 and qwen3, MHA for opt. */

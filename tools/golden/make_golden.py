@@ -107,6 +107,15 @@ CASES = {
                                          "beta_slow": 1.0, "original_max_position_embeddings": 16}}),
     "exaone4": dict(BASE, model_type="exaone4", architectures=["Exaone4ForCausalLM"], head_dim=8, num_hidden_layers=4,
                     sliding_window=20, sliding_window_pattern=4, layer_types=["sliding_attention"] * 3 + ["full_attention"]),
+    "lfm2moe": dict(BASE, model_type="lfm2_moe", architectures=["Lfm2MoeForCausalLM"], num_hidden_layers=4, head_dim=8,
+                    norm_eps=1e-5, conv_L_cache=3, layer_types=["conv", "full_attention"] * 2, num_dense_layers=1,
+                    num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, use_expert_bias=True,
+                    norm_topk_prob=True, routed_scaling_factor=1.0),
+    "qwen3next": dict(BASE | DELTA, model_type="qwen3_next", architectures=["Qwen3NextForCausalLM"], num_hidden_layers=2,
+                      layer_types=["linear_attention", "full_attention"], num_experts=8, num_experts_per_tok=3,
+                      moe_intermediate_size=32, shared_expert_intermediate_size=40, norm_topk_prob=True,
+                      decoder_sparse_step=1, mlp_only_layers=[], rope_parameters={
+                          "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}),
 }
 
 
@@ -127,8 +136,8 @@ def tokenizer_json():
 
 
 def is_zero_centred(family, name):
-    """Norms of Qwen3.5 and Gemma multiply by 1 + weight, but those behind a delta net."""
-    return family.startswith(("qwen3_5", "gemma")) and name.endswith("norm.weight") and "linear_attn" not in name
+    """Norms of Qwen3-Next, Qwen3.5 and Gemma multiply by 1 + weight, but those behind a delta net."""
+    return family.startswith(("qwen3_5", "qwen3_next", "gemma")) and name.endswith("norm.weight") and "linear_attn" not in name
 
 
 def randomise(model, generator):
@@ -153,7 +162,7 @@ def randomise(model, generator):
             value = noise * (favour if ".q_proj" in name or ".k_proj" in name else 1.0) / parameter.shape[-1] ** 0.5
         parameter.data = value.to(torch.bfloat16).float()
     for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
 
 
@@ -163,6 +172,9 @@ def layers_of(model):
 
 # What llama.cpp's converter calls each family, and where it differs from llama's tensors. permutes: rows of q and k are
 # in the order of adjacent pairs.
+LFM2 = dict(output_norm="token_embd_norm", their_norm="embedding_norm", attn_norm="operator_norm",
+            attn_output="self_attn.out_proj", attn_q_norm="self_attn.q_layernorm", attn_k_norm="self_attn.k_layernorm",
+            ffn_norm="ffn_norm", ffn_gate="feed_forward.w1", ffn_up="feed_forward.w3", ffn_down="feed_forward.w2")
 GGUF = {
     "qwen3_moe": dict(name="qwen3moe"),
     "smollm3": dict(name="smollm3", permutes=True),
@@ -171,9 +183,9 @@ GGUF = {
     "qwen2_moe": dict(name="qwen2moe"),
     "glm4_moe": dict(name="glm4moe", norm="post_attention_norm"),
     "gpt_oss": dict(name="gpt-oss", norm="post_attention_norm", ffn_gate_inp="mlp.router"),
-    "lfm2": dict(name="lfm2", output_norm="token_embd_norm", their_norm="embedding_norm", attn_norm="operator_norm",
-                 attn_output="self_attn.out_proj", attn_q_norm="self_attn.q_layernorm", attn_k_norm="self_attn.k_layernorm",
-                 ffn_norm="ffn_norm", ffn_gate="feed_forward.w1", ffn_up="feed_forward.w3", ffn_down="feed_forward.w2"),
+    "lfm2": dict(name="lfm2", **LFM2),
+    "lfm2_moe": dict(name="lfm2moe", mlp="feed_forward", ffn_gate_inp="feed_forward.gate", **LFM2),
+    "qwen3_next": dict(name="qwen3next", norm="post_attention_norm"),
     "gemma3_text": dict(name="gemma3", ffn_norm="pre_feedforward_layernorm", post_attention_norm="post_attention_layernorm"),
     "olmo2": dict(name="olmo2", ffn_norm="", post_attention_norm="post_attention_layernorm"),
     "olmo3": dict(name="olmo2", ffn_norm="", post_attention_norm="post_attention_layernorm"),
@@ -200,8 +212,8 @@ def write_gguf(model, config, path):
     writer.add_head_count(config["num_attention_heads"])
     layer_types = config.get("layer_types")
     writer.add_head_count_kv([config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in layer_types]
-                             if config["model_type"] == "lfm2" else config["num_key_value_heads"])
-    if config["model_type"] == "lfm2":
+                             if "conv_L_cache" in config else config["num_key_value_heads"])
+    if "conv_L_cache" in config:
         writer.add_shortconv_l_cache(config["conv_L_cache"])
     if "linear_num_key_heads" in config:
         writer.add_uint32(family["name"] + ".full_attention_interval", layer_types.index("full_attention") + 1)
@@ -242,6 +254,9 @@ def write_gguf(model, config, path):
             writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
             writer.add_rope_scaling_factor(rope["factor"])
             writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if "num_dense_layers" in config:
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     if "n_routed_experts" in config:
@@ -274,6 +289,21 @@ def write_gguf(model, config, path):
         own = own.reshape(shape).transpose(dim, dim + 1).reshape(own.shape)
         return torch.cat([value.narrow(dim, 0, first), own], dim)
 
+    def add_grouped_delta(ours, theirs):
+        """Of Qwen3-Next: q, k, v and z of each key head in turn, in one matrix; value heads stay where they are."""
+        keys, k = config["linear_num_key_heads"], config["linear_key_head_dim"]
+        v = config["linear_num_value_heads"] // keys * config["linear_value_head_dim"]
+        parts = state[theirs + "in_proj_qkvz.weight"].reshape(keys, 2 * k + 2 * v, -1).split([k, k, v, v], dim=1)
+        parts = [part.reshape(-1, part.shape[-1]) for part in parts]
+        add(ours + "attn_qkv.weight", torch.cat(parts[:3]))
+        add(ours + "attn_gate.weight", parts[3])
+        add(ours + "ssm_conv1d.weight", state[theirs + "conv1d.weight"].squeeze(1))
+        add(ours + "ssm_ba.weight", state[theirs + "in_proj_ba.weight"])
+        add(ours + "ssm_dt.bias", state[theirs + "dt_bias"])
+        add(ours + "ssm_a", -state[theirs + "A_log"].exp())
+        add(ours + "ssm_norm.weight", state[theirs + "norm.weight"])
+        add(ours + "ssm_out.weight", state[theirs + "out_proj.weight"])
+
     def add_delta(ours, theirs):
         keys = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"]
         width = config["linear_value_head_dim"]
@@ -304,7 +334,7 @@ def write_gguf(model, config, path):
                     value = permuted(value, config["num_attention_heads" if name == "attn_q" else "num_key_value_heads"])
                 add(f"{ours}{family.get('norm', name) if name == 'ffn_norm' else name}.{kind}", value)
         if theirs + "linear_attn.A_log" in state:
-            add_delta(ours, theirs + "linear_attn.")
+            (add_grouped_delta if "qwen3_next" in config["model_type"] else add_delta)(ours, theirs + "linear_attn.")
         if theirs + "conv.conv.weight" in state:
             add(ours + "shortconv.conv.weight", state[theirs + "conv.conv.weight"].squeeze(1))
             add(ours + "shortconv.in_proj.weight", state[theirs + "conv.in_proj.weight"])
@@ -314,10 +344,11 @@ def write_gguf(model, config, path):
                 value = state.get(f"{theirs}mlp.{shared}.{name}_proj.weight")
                 if value is not None:
                     add(f"{ours}ffn_{name}_shexp.weight", value)
-        bias = state.get(theirs + "mlp.gate.e_score_correction_bias")
+        bias = state.get(theirs + "mlp.gate.e_score_correction_bias", state.get(theirs + "feed_forward.expert_bias"))
         if bias is not None:
             add(ours + "exp_probs_b.bias", bias)
-        both = state.get(theirs + "mlp.experts.gate_up_proj")  # [experts][gate rows, then up rows][hidden]
+        experts = theirs + family.get("mlp", "mlp") + ".experts."
+        both = state.get(experts + "gate_up_proj")  # [experts][gate rows, then up rows][hidden]
         if both is None:
             continue
         size = config["moe_intermediate_size"]
@@ -332,7 +363,7 @@ def write_gguf(model, config, path):
             continue
         add(ours + "ffn_gate_exps.weight", both[:, :size])
         add(ours + "ffn_up_exps.weight", both[:, size:])
-        add(ours + "ffn_down_exps.weight", state[theirs + "mlp.experts.down_proj"])
+        add(ours + "ffn_down_exps.weight", state[experts + "down_proj"])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -348,9 +379,12 @@ def choices(mixture, x, config):
     """What the router chooses experts by, and how near the first that it does not pick comes to the last that it picks."""
     router = router_of(mixture)
     scores = x @ router.weight.T + (router.bias if "bias" in dict(router.named_parameters()) else 0)
-    if not hasattr(router, "e_score_correction_bias"):
+    bias = getattr(router, "e_score_correction_bias", getattr(mixture, "expert_bias", None))
+    if bias is None:
         return scores, gap(scores, config["num_experts_per_tok"])
-    scores = scores.sigmoid() + router.e_score_correction_bias
+    scores = scores.sigmoid() + bias
+    if "n_group" not in config:
+        return scores, 4 * gap(scores, config["num_experts_per_tok"])
     groups = scores.view(TOKENS, config["n_group"], -1)
     worth = groups.topk(2, dim=-1).values.sum(dim=-1)
     kept = torch.zeros_like(worth).scatter_(1, worth.topk(config["topk_group"], dim=-1).indices, 1)
@@ -381,7 +415,8 @@ def make_file(folder, config, seed):
         ids = torch.randint(2, config["vocab_size"], (1, TOKENS), generator=generator)
         ids[0, 0] = 0
         hidden, inputs = [], []
-        mixtures = [layer.mlp for layer in layers_of(model) if router_of(getattr(layer, "mlp", None)) is not None]
+        parts = [getattr(layer, "mlp", getattr(layer, "feed_forward", None)) for layer in layers_of(model)]
+        mixtures = [part for part in parts if router_of(part) is not None]
         for layer in layers_of(model):
             layer.register_forward_hook(lambda module, given, output: hidden.append(
                 (output[0] if isinstance(output, tuple) else output).reshape(TOKENS, -1)))
@@ -392,7 +427,8 @@ def make_file(folder, config, seed):
             judged = [choices(mixture, x, config) for x, mixture in zip(inputs, mixtures)]
         near = min([NEAR] + [least for scores, least in judged])
         for (scores, least), mixture, x in zip(judged, mixtures, inputs):  # transformers' own picks are these
-            theirs = router_of(mixture)(x)[2].sort(dim=-1).values
+            given = [x, mixture.expert_bias] if hasattr(mixture, "expert_bias") else [x]
+            theirs = router_of(mixture)(*given)[2].sort(dim=-1).values
             assert torch.equal(theirs, scores.topk(theirs.shape[1], dim=-1).indices.sort(dim=-1).values)
         seed += 1000
     write_gguf(model, config, os.path.join(folder, "model.gguf"))

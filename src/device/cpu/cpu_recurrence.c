@@ -64,14 +64,17 @@ static void delta_task(void *context, const struct pool_worker *worker) {
     const struct delta_run *run = context;
     const struct delta_operation *operation = run->operation;
     const size_t k = operation->k_dimension, v = operation->v_dimension, keys = operation->key_heads * k,
-                 width = operation->value_heads * v;
+                 width = operation->value_heads * v, group = operation->value_heads / operation->key_heads,
+                 gates = operation->value_heads * (operation->is_grouped ? 2 : 1);
     const struct range heads = pool_range(worker, operation->value_heads, 1);
     for (size_t head = heads.begin; head < heads.end; head++) {
         const size_t state = operation->state_first + head * k * v;
+        const size_t key = operation->is_grouped ? head / group : head % operation->key_heads;
+        const size_t place = operation->is_grouped ? head + key * group : head; /* of its gates */
         struct delta_args args = {.k_dimension = k,
                                   .v_dimension = v,
                                   .stride = operation->x_stride,
-                                  .gate_stride = operation->value_heads,
+                                  .gate_stride = gates,
                                   .decay = cpu_floats(operation->decay)[head],
                                   .bias = cpu_floats(operation->bias)[head],
                                   .norm = cpu_floats(operation->norm),
@@ -80,10 +83,10 @@ static void delta_task(void *context, const struct pool_worker *worker) {
         for (size_t i = 0; i < operation->item_count; i++) {
             const struct recurrence_item *item = &operation->items[i];
             const float *x = cpu_floats(operation->x) + item->row_first * operation->x_stride;
-            const size_t gate = item->row_first * operation->value_heads + head;
+            const size_t gate = item->row_first * gates + place;
             const size_t row = item->row_first * width + head * v;
             args.row_count = item->row_count;
-            args.q = x + head % operation->key_heads * k;
+            args.q = x + key * k;
             args.k = args.q + keys;
             args.v = x + 2 * keys + head * v;
             args.alpha = cpu_floats(operation->alpha) + gate;
