@@ -6,7 +6,10 @@
  * After a barrier the partials of a head are merged in the order of the ranges: the same sums for any
  * thread count, and for a sequence alone or in a batch.
  *
- * Several rows (prefill) are bound by computing: a unit is a block of queries of one KV head, handed out
+ * A few rows of a sequence (a draft) share the units of one: to a range that all of them see, their queries are one
+ * group of heads, so that its K and V are read once.
+ *
+ * Many rows (prefill) are bound by computing: a unit is a block of queries of one KV head, handed out
  * with the largest first, so that the short blocks fill the ends. */
 #include <string.h>
 
@@ -15,18 +18,23 @@
 #include "device/cpu/cpu_device_internal.h"
 
 enum {
-    DECODE_ROWS_MAX = 1, /* items with more rows go to the prefill kernel */
+    DECODE_ROWS_MAX = 8,   /* items with more rows go to the prefill kernel */
+    DECODE_HEADS_MAX = 64, /* attention_decode_args.group */
     APPEND_ELEMENTS_ALONE = 8192,
 };
 
-/* One row that decodes.  Its units are [unit_first, unit_first + kv_head_count * range_count), head by head. */
-struct decode_row {
+/* Rows of an item that decode, one behind the other, in the same ranges.  Their units are
+ * [unit_first, unit_first + kv_head_count * range_count), head by head. */
+struct decode_rows {
     const struct attend_item *item;
-    size_t row; /* of q and out */
-    uint64_t row_begin, row_end;
-    uint64_t range_rows, range_first; /* of the row's ranges, counted from position 0 */
+    size_t row, count;                /* of q and out */
+    uint64_t row_begin, row_end;      /* KV rows of the first one; each later one sees one more */
+    uint64_t range_rows, range_first; /* of the rows' ranges, counted from position 0 */
     size_t range_count;
-    size_t unit_first; /* among decode units; also the index of its first partial */
+    size_t unit_first; /* among decode units */
+    size_t partial_first,
+        partial_stride; /* floats; a unit's partial: m[heads], s[heads], o[heads][v_dimension], the
+                                             heads of the group for each row */
 };
 
 struct prefill_block {
@@ -38,17 +46,18 @@ struct prefill_block {
 struct attend_run {
     const struct cpu_device *device;
     const struct attend_operation *operation;
-    size_t group, partial_stride; /* floats of a partial: m[group], s[group], o[group][v_dimension] */
-    struct decode_row *rows;      /* [row_count] */
+    size_t group;
+    struct decode_rows *rows;     /* [row_count] */
     struct prefill_block *blocks; /* [block_count], most work first */
     size_t row_count, block_count;
     size_t block_queries; /* of a prefill unit */
     size_t prefill_units, decode_units;
-    bool merges;        /* some row has more than one range */
-    float *partials;    /* [decode_units][partial_stride] */
-    size_t chunk_count; /* that a unit looks up, at most */
-    uint8_t *threads;   /* of each: addresses of chunks, then a kernel's scratch */
-    size_t thread_bytes;
+    bool merges;          /* some row has more than one range */
+    float *partials;      /* of the decode units */
+    size_t partial_count; /* floats that are planned of them */
+    size_t chunk_count;   /* that a unit looks up, at most */
+    uint8_t *threads;     /* of each: addresses of chunks, then a kernel's scratch, then queries */
+    size_t thread_bytes, queries_offset;
     size_t alone_next;
 };
 
@@ -66,6 +75,11 @@ static void *kernel_scratch(const struct attend_run *run, uint8_t *thread) {
     return thread + align_up(run->chunk_count * sizeof(void *), 64);
 }
 
+/* Of a unit's partial; those of two threads never share a cache line. */
+static size_t partial_floats(const struct attend_run *run, size_t row_count, const struct kv_layout *layout) {
+    return align_up(row_count * run->group * (2 + layout->v_dimension), 16);
+}
+
 static uint64_t chunks_of(uint64_t row_count) { return (row_count + KV_CHUNK_TOKENS - 1) / KV_CHUNK_TOKENS; }
 
 static uint64_t window_begin(const struct attend_operation *operation, uint64_t position) {
@@ -79,24 +93,47 @@ struct cpu_ranges cpu_ranges_of(uint64_t row_count) {
     return ranges;
 }
 
-static void plan_decode_row(struct attend_run *run, const struct attend_item *item, size_t index) {
-    struct decode_row row = {.item = item, .row = item->row_first + index};
-    uint64_t position = item->position_first + index;
-    row.row_begin = window_begin(run->operation, position);
-    row.row_end = position + 1;
-    row.range_rows = attention_range_rows(row.row_end - row.row_begin);
-    row.range_first = row.row_begin / row.range_rows;
-    row.range_count = (size_t)(position / row.range_rows - row.range_first) + 1;
+static void plan_ranges(const struct attend_run *run, struct decode_rows *rows) {
+    const uint64_t position = rows->row_end - 1;
+    rows->row_begin = window_begin(run->operation, position);
+    rows->range_rows = attention_range_rows(rows->row_end - rows->row_begin);
+    rows->range_first = rows->row_begin / rows->range_rows;
+    rows->range_count = (size_t)(position / rows->range_rows - rows->range_first) + 1;
     const struct attend_ranges *ranges = run->operation->ranges;
-    if (ranges != NULL) ASSERT(ranges->end < row.range_count && row.row_begin == 0); /* whole ones */
-    if (ranges != NULL && ranges->makes) {
-        row.range_first = ranges->first;
-        row.range_count = (size_t)(ranges->end - ranges->first);
+    if (ranges == NULL) return;
+    ASSERT(ranges->end < rows->range_count && rows->row_begin == 0); /* whole ones */
+    if (!ranges->makes) return;
+    rows->range_first = ranges->first;
+    rows->range_count = (size_t)(ranges->end - ranges->first);
+}
+
+static bool shares_units(const struct attend_run *run, const struct decode_rows *rows,
+                         const struct decode_rows *next) {
+    return rows->row_begin == next->row_begin && rows->range_rows == next->range_rows &&
+           rows->range_count == next->range_count && (rows->count + 1) * run->group <= DECODE_HEADS_MAX;
+}
+
+static void plan_decode_item(struct attend_run *run, const struct attend_item *item) {
+    const struct attend_ranges *ranges = run->operation->ranges;
+    for (size_t index = 0; index < item->row_count;) {
+        struct decode_rows rows = {
+            .item = item, .row = item->row_first + index, .row_end = item->position_first + index + 1};
+        plan_ranges(run, &rows);
+        for (struct decode_rows next = rows; index < item->row_count && shares_units(run, &rows, &next);
+             index++) {
+            rows.count++;
+            next.row_end = rows.row_end + rows.count;
+            plan_ranges(run, &next);
+        }
+        rows.unit_first = run->decode_units;
+        rows.partial_first = run->partial_count;
+        rows.partial_stride = partial_floats(run, rows.count, item->view.layout);
+        const size_t units = rows.range_count * run->operation->kv_head_count;
+        run->decode_units += units;
+        run->partial_count += units * rows.partial_stride;
+        run->merges = run->merges || (rows.range_count > 1 && !(ranges != NULL && ranges->makes));
+        run->rows[run->row_count++] = rows;
     }
-    row.unit_first = run->decode_units;
-    run->decode_units += row.range_count * run->operation->kv_head_count;
-    run->merges = run->merges || (row.range_count > 1 && !(ranges != NULL && ranges->makes));
-    run->rows[run->row_count++] = row;
 }
 
 static void plan_prefill_item(struct attend_run *run, const struct attend_item *item) {
@@ -120,44 +157,52 @@ static void sort_blocks(struct prefill_block *blocks, size_t count) {
         }
 }
 
-void cpu_merge_sinks(const struct attention_kernels *kernels, const float *sinks, size_t group, size_t dimension,
-                     float *partial) {
+void cpu_merge_sinks(const struct attention_kernels *kernels, const float *sinks, size_t group,
+                     size_t dimension, float *m, float *s, float *o) {
     enum { DIMENSION_MAX = 1024 };
     static const float nothing[DIMENSION_MAX];
     float ones[GROUP_MAX];
     ASSERT(group <= GROUP_MAX && dimension <= DIMENSION_MAX);
     for (size_t i = 0; i < group; i++) ones[i] = 1;
     if (sinks != NULL) /* all heads have the same output: a stride of 0 */
-        kernels->merge(group, dimension, partial, partial + group, partial + 2 * group, dimension, sinks, ones,
-                       nothing, 0);
+        kernels->merge(group, dimension, m, s, o, dimension, sinks, ones, nothing, 0);
 }
 
-/* Merges the ranges of one KV head of one row into its first partial, and writes the output. */
-static void finish_head(const struct attend_run *run, const struct decode_row *row, size_t kv_head) {
+static float *partial_of(const struct attend_run *run, const struct decode_rows *rows, size_t unit) {
+    return run->partials + rows->partial_first + (unit - rows->unit_first) * rows->partial_stride;
+}
+
+/* Merges the ranges of one KV head of some rows into its first partial, and writes the outputs. */
+static void finish_head(const struct attend_run *run, const struct decode_rows *rows, size_t kv_head) {
     const struct attention_kernels *kernels = &run->device->kernels.attention;
-    size_t group = run->group, dimension = row->item->view.layout->v_dimension;
-    float *target = run->partials + (row->unit_first + kv_head * row->range_count) * run->partial_stride;
-    for (size_t range = 1; range < row->range_count; range++) {
-        const float *source = target + range * run->partial_stride;
-        kernels->merge(group, dimension, target, target + group, target + 2 * group, dimension, source,
-                       source + group, source + 2 * group, dimension);
+    const struct attend_operation *operation = run->operation;
+    const size_t group = run->group, heads = rows->count * group,
+                 dimension = rows->item->view.layout->v_dimension;
+    const float *sinks = cpu_floats(operation->sinks);
+    float *target = partial_of(run, rows, rows->unit_first + kv_head * rows->range_count);
+    for (size_t range = 1; range < rows->range_count; range++) {
+        const float *source = target + range * rows->partial_stride;
+        kernels->merge(heads, dimension, target, target + heads, target + 2 * heads, dimension, source,
+                       source + heads, source + 2 * heads, dimension);
     }
-    const float *sinks = cpu_floats(run->operation->sinks);
-    cpu_merge_sinks(kernels, sinks != NULL ? sinks + kv_head * group : NULL, group, dimension, target);
-    float *out =
-        cpu_floats(run->operation->out) + row->row * run->operation->out_stride + kv_head * group * dimension;
-    kernels->finish(group, dimension, target + group, target + 2 * group, dimension, out, dimension);
+    for (size_t i = 0; i < rows->count; i++) {
+        float *m = target + i * group, *s = m + heads, *o = target + 2 * heads + i * group * dimension;
+        cpu_merge_sinks(kernels, sinks != NULL ? sinks + kv_head * group : NULL, group, dimension, m, s, o);
+        float *out = cpu_floats(operation->out) + (rows->row + i) * operation->out_stride +
+                     kv_head * group * dimension;
+        kernels->finish(group, dimension, s, o, dimension, out, dimension);
+    }
 }
 
-/* A decode unit: rows [begin, end) of one KV head of one row. */
+/* A decode unit: KV rows [begin, end) of one KV head; all_end: those that every one of its rows sees. */
 struct decode_part {
-    const struct decode_row *row;
+    const struct decode_rows *rows;
     size_t kv_head;
-    uint64_t range, begin, end;
+    uint64_t range, begin, end, all_end;
 };
 
 static struct decode_part decode_part_of(const struct attend_run *run, size_t unit) {
-    size_t low = 0, high = run->row_count; /* the last row whose unit_first is not above unit */
+    size_t low = 0, high = run->row_count; /* the last ones whose unit_first is not above unit */
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
         if (run->rows[middle].unit_first <= unit)
@@ -165,12 +210,14 @@ static struct decode_part decode_part_of(const struct attend_run *run, size_t un
         else
             high = middle;
     }
-    const struct decode_row *row = &run->rows[low];
-    struct decode_part part = {.row = row, .kv_head = (unit - row->unit_first) / row->range_count};
-    part.range = row->range_first + (unit - row->unit_first) % row->range_count;
-    const uint64_t first = part.range * row->range_rows;
-    part.begin = first > row->row_begin ? first : row->row_begin;
-    part.end = first + row->range_rows < row->row_end ? first + row->range_rows : row->row_end;
+    const struct decode_rows *rows = &run->rows[low];
+    struct decode_part part = {.rows = rows, .kv_head = (unit - rows->unit_first) / rows->range_count};
+    part.range = rows->range_first + (unit - rows->unit_first) % rows->range_count;
+    const uint64_t first = part.range * rows->range_rows, range_end = first + rows->range_rows,
+                   last_end = rows->row_end + rows->count - 1;
+    part.begin = first > rows->row_begin ? first : rows->row_begin;
+    part.end = range_end < last_end ? range_end : last_end;
+    part.all_end = range_end < rows->row_end ? range_end : rows->row_end;
     return part;
 }
 
@@ -186,54 +233,76 @@ static float *kept_partial(const struct attend_run *run, const struct decode_par
 static const void *decode_first_block(const struct attend_run *run, size_t unit) {
     if (unit >= run->decode_units) return NULL;
     struct decode_part part = decode_part_of(run, unit);
-    const struct kv_view *view = &part.row->item->view;
+    const struct kv_view *view = &part.rows->item->view;
     if (kept_partial(run, &part) != NULL && !run->operation->ranges->makes) return NULL;
     const uint32_t *places = cpu_places(view->chunks) + part.kv_head * view->chunk_stride;
     return kv_block(view->layout, cpu_chunk(view->pools, places[part.begin / KV_CHUNK_TOKENS]),
                     part.begin % KV_CHUNK_TOKENS);
 }
 
+/* The queries of a KV head for some rows, head by head: where they are, or in the thread's memory. */
+static const float *decode_queries(const struct attend_run *run, const struct decode_rows *rows,
+                                   size_t kv_head, uint8_t *thread) {
+    const struct attend_operation *operation = run->operation;
+    const size_t row = run->group * rows->item->view.layout->k_dimension;
+    const float *q = cpu_floats(operation->q) + rows->row * operation->q_stride + kv_head * row;
+    if (rows->count == 1) return q;
+    float *queries = (float *)(void *)(thread + run->queries_offset);
+    for (size_t i = 0; i < rows->count; i++)
+        memcpy(queries + i * row, q + i * operation->q_stride, row * sizeof *q);
+    return queries;
+}
+
 /* `then`: the unit that this thread takes next. */
 static void decode_unit(const struct attend_run *run, size_t unit, size_t then, uint8_t *thread) {
     const struct attend_operation *operation = run->operation;
     struct decode_part part = decode_part_of(run, unit);
-    const struct decode_row *row = part.row;
-    const struct kv_layout *layout = row->item->view.layout;
-    float *partial = run->partials + unit * run->partial_stride, *kept = kept_partial(run, &part);
-    const size_t partial_bytes = run->group * (2 + layout->v_dimension) * sizeof *partial;
+    const struct decode_rows *rows = part.rows;
+    const struct kv_layout *layout = rows->item->view.layout;
+    const size_t heads = rows->count * run->group;
+    float *partial = partial_of(run, rows, unit), *kept = kept_partial(run, &part);
+    const size_t partial_bytes = heads * (2 + layout->v_dimension) * sizeof *partial;
     if (kept != NULL && !operation->ranges->makes) {
         memcpy(partial, kept, partial_bytes);
         return; /* there are others to merge it with */
     }
     const uint64_t chunk_first = part.begin / KV_CHUNK_TOKENS, row_first = chunk_first * KV_CHUNK_TOKENS;
     const bool is_alone = operation->ranges != NULL && operation->ranges->makes; /* it reads no other chunk */
-    const uint64_t all = chunks_of(is_alone ? part.end : row->row_end);
+    const uint64_t all = chunks_of(is_alone ? part.end : rows->row_end + rows->count - 1);
     const uint64_t asked = chunks_of(part.end) + ATTENTION_CHUNKS_AHEAD;
     const uint64_t chunk_end = asked < all ? asked : all;
-    const struct attention_decode_args args = {
+    struct attention_decode_args args = {
         .layout = layout,
-        .chunks = find_chunks(run, &row->item->view, part.kv_head, chunk_first, chunk_end, thread),
+        .chunks = find_chunks(run, &rows->item->view, part.kv_head, chunk_first, chunk_end, thread),
         .row_begin = part.begin - row_first,
-        .row_end = part.end - row_first,
-        .q = cpu_floats(operation->q) + row->row * operation->q_stride +
-             part.kv_head * run->group * layout->k_dimension,
+        .row_end = part.all_end - row_first,
+        .q = decode_queries(run, rows, part.kv_head, thread),
         .q_stride = layout->k_dimension,
-        .group = run->group,
+        .group = heads,
         .scale = operation->scale,
         .softcap = operation->softcap,
         .m = partial,
-        .s = partial + run->group,
-        .o = partial + 2 * run->group,
+        .s = partial + heads,
+        .o = partial + 2 * heads,
         .o_stride = layout->v_dimension,
         .scratch = kernel_scratch(run, thread),
         .then = decode_first_block(run, then),
         .chunk_count = (size_t)(chunk_end - chunk_first),
     };
-    run->device->kernels.attention.decode(&args);
+    if (part.all_end < part.end)
+        args.group = run->group; /* row by row: each sees one more than the one before */
+    for (size_t head = 0; head < heads; head += args.group) {
+        run->device->kernels.attention.decode(&args);
+        args.q += args.group * layout->k_dimension;
+        args.m += args.group;
+        args.s += args.group;
+        args.o += args.group * layout->v_dimension;
+        args.row_end++;
+    }
     if (kept != NULL)
         memcpy(kept, partial, partial_bytes);
-    else if (row->range_count == 1)
-        finish_head(run, row, part.kv_head);
+    else if (rows->range_count == 1)
+        finish_head(run, rows, part.kv_head);
 }
 
 static void prefill_unit(const struct attend_run *run, size_t unit, uint8_t *thread) {
@@ -302,8 +371,9 @@ static void count_entries(const struct attend_operation *operation, struct atten
     }
 }
 
-static size_t partial_floats(const struct attend_operation *operation, size_t group, size_t v_dimension,
-                             size_t *decode_units) {
+/* Floats of the partials of all decode units, at most. */
+static size_t partials_max(const struct attend_run *run) {
+    const struct attend_operation *operation = run->operation;
     uint64_t units = 0;
     for (size_t i = 0; i < operation->item_count; i++) {
         const struct attend_item *item = &operation->items[i];
@@ -312,8 +382,7 @@ static size_t partial_floats(const struct attend_operation *operation, size_t gr
         uint64_t ranges = (last + ATTENTION_RANGE_ROWS - 1) / ATTENTION_RANGE_ROWS;
         units += item->row_count * operation->kv_head_count * min_size((size_t)ranges, ATTENTION_RANGES + 1);
     }
-    *decode_units = (size_t)units;
-    return align_up(group * (2 + v_dimension), 16); /* partials of two threads never share a cache line */
+    return (size_t)units * partial_floats(run, 1, operation->items[0].view.layout);
 }
 
 void cpu_attend(struct stream *stream, const struct attend_operation *operation) {
@@ -327,21 +396,23 @@ void cpu_attend(struct stream *stream, const struct attend_operation *operation)
     ASSERT(operation->ranges == NULL ||
            (operation->item_count == 1 && operation->items[0].row_count == 1 && operation->window == 0));
 
-    size_t rows, blocks, units, bytes = 0;
+    size_t rows, blocks, bytes = 0;
     run.block_queries = max_size(kernels->prefill_block_rows / run.group, 1);
     count_entries(operation, &run, &rows, &blocks);
-    run.partial_stride = partial_floats(operation, run.group, layout->v_dimension, &units);
-    run.thread_bytes = align_up(run.chunk_count * sizeof(void *), 64) +
-                       align_up(max_size(kernels->decode_scratch_bytes(run.group, layout),
-                                         kernels->prefill_scratch_bytes(run.group, layout)),
-                                64);
+    const size_t heads = run.group * min_size(max_size(DECODE_HEADS_MAX / run.group, 1), rows),
+                 partials = partials_max(&run);
+    run.queries_offset = align_up(run.chunk_count * sizeof(void *), 64) +
+                         align_up(max_size(kernels->decode_scratch_bytes(heads, layout),
+                                           kernels->prefill_scratch_bytes(run.group, layout)),
+                                  64);
+    run.thread_bytes = run.queries_offset + align_up(heads * layout->k_dimension * sizeof(float), 64);
     size_t rows_offset = cpu_scratch_add(&bytes, rows * sizeof *run.rows);
     size_t blocks_offset = cpu_scratch_add(&bytes, blocks * sizeof *run.blocks);
     size_t threads_offset = cpu_scratch_add(&bytes, device->thread_count * run.thread_bytes);
-    size_t partials_offset = cpu_scratch_add(&bytes, units * run.partial_stride * sizeof(float));
+    size_t partials_offset = cpu_scratch_add(&bytes, partials * sizeof(float));
     uint8_t *scratch = cpu_scratch_reserve(device, bytes);
     if (scratch == NULL) return;
-    run.rows = (struct decode_row *)(void *)(scratch + rows_offset);
+    run.rows = (struct decode_rows *)(void *)(scratch + rows_offset);
     run.blocks = (struct prefill_block *)(void *)(scratch + blocks_offset);
     run.threads = scratch + threads_offset;
     run.partials = (float *)(void *)(scratch + partials_offset);
@@ -351,9 +422,9 @@ void cpu_attend(struct stream *stream, const struct attend_operation *operation)
         if (item->row_count > DECODE_ROWS_MAX)
             plan_prefill_item(&run, item);
         else
-            for (size_t row = 0; row < item->row_count; row++) plan_decode_row(&run, item, row);
+            plan_decode_item(&run, item);
     }
-    ASSERT(run.row_count == rows && run.block_count == blocks && run.decode_units <= units);
+    ASSERT(run.row_count <= rows && run.block_count == blocks && run.partial_count <= partials);
     sort_blocks(run.blocks, run.block_count);
     run.prefill_units = run.block_count * operation->kv_head_count;
     cpu_run(device, run.prefill_units + run.decode_units <= 1, attend_task, &run);

@@ -105,7 +105,7 @@ struct cpu_ranges {
 struct cpu_ranges cpu_ranges_of(uint64_t row_count);
 /* Merges the sinks of a group's heads, [group] or NULL, into a partial: m[group], s[group], o[group][dimension]. */
 void cpu_merge_sinks(const struct attention_kernels *kernels, const float *sinks, size_t group, size_t dimension,
-                     float *partial);
+                     float *m, float *s, float *o);
 
 /* Fills matvec_inputs and few_inputs for the device's kernels. */
 void cpu_matmul_init(struct cpu_device *device, cpu_mask mask);
