@@ -3,9 +3,10 @@
  *     bench_operations MODEL [-t threads] [-d depth] [-p prompt tokens] [-n steps] [-s sequences]
  *                            [-a ahead]
  *
- * Prefills p random tokens at depth d (made-up KV), then decodes n tokens with s sequences, or in passes of `ahead` rows
- * of one (drafts), and prints per kind of operation: calls, milliseconds per step, share, and the milliseconds
- * where each call takes what it took in its quickest step, which say most on a busy machine; for products the weight bytes per second. */
+ * Prefills p random tokens at depth d (made-up KV), then decodes n tokens with s sequences, or in passes of `ahead`
+ * rows of one (drafts), and prints per kind of operation: calls, milliseconds per step, share, and the milliseconds
+ * where each call takes what it took in its quickest step, which say most on a busy machine; for products the weight
+ * bytes per second. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

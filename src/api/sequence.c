@@ -296,6 +296,7 @@ static enum status generate(struct loam_session *session, const struct loam_prom
     generation->token_max = options->token_max > 0 ? (int64_t)min_size(options->token_max, INT64_MAX) : -1;
     generation->ignore_end = options->ignore_end;
     generation->top_count = options->top_count;
+    generation->draft_max = DRAFT_MAX;
     for (size_t i = 0; i < count; i++) TRY(begin_answer(&prompts[i], i, error));
     for (size_t i = 0; i < count; i++) answers[i] = &sequences[i]->answer;
     enum status status = set_form(session, answers, count, forms, options->json_schema, error);

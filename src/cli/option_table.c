@@ -142,10 +142,10 @@ const struct option_spec option_table[] = {
      .kind = ARGUMENT_NONE, .commands = BIT(RUN), .group = GROUP_INPUT,
      .help = "continue after an end token"},
     {.id = OPTION_DRAFT_MAX, .name = "draft-max", .alias = "draft",
-     .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "0", .max = 7,
+     .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "7", .max = 7,
      .commands = ANSWER, .group = GROUP_INPUT,
      .help = "where an answer goes on like the text before it, up to so many tokens more go through the model in one "
-             "pass: quicker where it quotes, slower where it half does; no answer changes by it"},
+             "pass: quicker where it quotes; no answer changes by it; 0: never"},
 
     {.id = OPTION_BENCH_PROMPT, .name = "n-prompt", .short_name = "p",
      .kind = ARGUMENT_COUNTS, .argument = "LIST", .default_text = "512", .max = 1e9,

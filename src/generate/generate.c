@@ -33,14 +33,20 @@ static enum status step_alone(struct generation *generation, struct answer *answ
     const float *logits;
     const size_t count = answer_draft(answer, generation, tokens),
                  vocabulary = engine_config(generation->engine)->vocabulary_size;
-    if (count == 1) return step_all(generation, &answer, 1, error);
-    TRY(engine_step_ahead(generation->engine, answer->sequence, tokens, count, &logits, error));
+    const double began = clock_seconds();
+    if (count == 1)
+        TRY(generation_step(generation, &answer, tokens, 1, &logits, error));
+    else
+        TRY(engine_step_ahead(generation->engine, answer->sequence, tokens, count, &logits, error));
+    const double seconds = clock_seconds() - began;
+    if (count == 1) draft_learn(&answer->draft, 0, 0, seconds);
+    if (count == 1) return answer_take(answer, generation, logits, error);
     for (size_t kept = 1;; kept++, logits += vocabulary) {
         figures->step_tokens++;
         TRY(answer_note_stored(answer, tokens[kept - 1], ORIGIN_STEP, error));
         TRY(answer_take(answer, generation, logits, error));
         if (!answer_goes_on(answer, tokens, count, kept)) {
-            draft_learn(&answer->draft, count - 1, kept - 1);
+            draft_learn(&answer->draft, count - 1, kept - 1, seconds);
             figures->drafted_tokens += count - 1;
             figures->accepted_tokens += kept - 1;
             return STATUS_OK;

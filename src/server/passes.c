@@ -148,6 +148,7 @@ static void step(struct service *service, struct job *const *steppers, size_t co
             fail_all(service, steppers, count, &error);
         return;
     }
+    if (count == 1) draft_learn(&steppers[0]->answer.draft, 0, 0, seconds);
     service->statistics.steps++;
     service->statistics.decode_seconds += seconds;
     rate_note(&service->step_rate, (double)count, seconds);
@@ -185,7 +186,7 @@ static void step_ahead(struct service *service, struct job *job, const token_id 
         logits += service->vocabulary_size;
         kept++;
     }
-    if (goes_on) draft_learn(&job->answer.draft, count - 1, kept - 1); /* else it may be gone */
+    if (goes_on) draft_learn(&job->answer.draft, count - 1, kept - 1, seconds); /* else it may be gone */
     struct service_statistics *statistics = &service->statistics;
     statistics->steps++;
     statistics->drafted_tokens += count - 1;

@@ -17,16 +17,15 @@ static void add(struct token_list *list, const token_id *ids, size_t count) {
     for (size_t i = 0; i < count; i++) assert_ok(token_list_append(list, ids[i], &error), error);
 }
 
-/* So many tokens, at most, until the draft does not rest. */
-static size_t next(struct draft *draft, const struct token_list *list, token_id last, size_t most, token_id *drafted) {
-    while (draft->rest > 0) assert_int_equal(draft_next(draft, list, last, most, drafted), 0);
-    return draft_next(draft, list, last, most, drafted);
+/* A pass whose rows take so much of a step's second each. */
+static void learn(struct draft *draft, size_t drafted, size_t right, double row) {
+    draft_learn(draft, drafted, right, 1 + row * (double)drafted);
 }
 
 static void what_followed(void **state) {
     (void)state;
     enum { TEXT = 24, BEHIND = 8 };
-    static const token_id text[TEXT] = {21, 22, 23, 24, 1,  2, 3,  4,  50, 51, 52, 53,
+    static const token_id text[TEXT] = {21, 22, 23, 24, 1, 2,  3,  4,  50, 51, 52, 53,
                                         54, 55, 56, 57, 9, 21, 22, 23, 24, 1,  2,  3};
     static const token_id later[] = {4, 60, 21, 22, 23, 24, 1, 2, 3};
     struct token_list list = {0};
@@ -34,21 +33,26 @@ static void what_followed(void **state) {
     token_id drafted[DRAFT_MAX];
     assert_int_equal(draft_next(&draft, &list, 1, DRAFT_MAX, drafted), 0);
     add(&list, text, TEXT);
+    assert_int_equal(draft_next(&draft, &list, 4, DRAFT_MAX, drafted),
+                     0); /* what a step takes is not known */
+    learn(&draft, 0, 0, 0);
+    learn(&draft, 0, 0, 0);
     assert_int_equal(draft_next(&draft, &list, 5, DRAFT_MAX, drafted), 0); /* ... 3 5 was never there */
-    assert_int_equal(draft_next(&draft, &list, 4, 1, drafted), 1);
+    assert_int_equal(draft_next(&draft, &list, 4, DRAFT_MAX, drafted), 1);
     assert_int_equal(drafted[0], 50);
+    learn(&draft, 1, 1, 0.25); /* longer where it was right */
+    assert_int_equal(draft_next(&draft, &list, 4, 1, drafted), 1);
     assert_int_equal(draft_next(&draft, &list, 4, DRAFT_MAX, drafted), 2);
     assert_memory_equal(drafted, text + BEHIND, 2 * sizeof *drafted);
-    draft_learn(&draft, 2, 2); /* longer where it was right */
+    learn(&draft, 2, 2, 0.25);
     assert_int_equal(draft_next(&draft, &list, 4, DRAFT_MAX, drafted), 4);
-    draft_learn(&draft, 4, 4);
+    learn(&draft, 4, 4, 0.25);
     assert_int_equal(draft_next(&draft, &list, 4, DRAFT_MAX, drafted), DRAFT_MAX);
     assert_memory_equal(drafted, text + BEHIND, DRAFT_MAX * sizeof *drafted);
-    draft_learn(&draft, DRAFT_MAX, 1); /* shorter, and after a while, where it was not */
-    assert_int_equal(draft.rest, 8);
-    assert_int_equal(next(&draft, &list, 4, DRAFT_MAX, drafted), 3);
+    learn(&draft, DRAFT_MAX, 1, 0.25); /* shorter where it was not */
+    assert_int_equal(draft_next(&draft, &list, 4, DRAFT_MAX, drafted), 3);
     add(&list, later, 9);
-    draft_learn(&draft, 3, 3);
+    learn(&draft, 3, 3, 0.25);
     assert_int_equal(draft_next(&draft, &list, 4, DRAFT_MAX, drafted), 6); /* the last time */
     assert_memory_equal(drafted, later + 1, 6 * sizeof *drafted);
     list.count = TEXT; /* the later one is gone */
@@ -58,27 +62,46 @@ static void what_followed(void **state) {
     token_list_deinit(&list);
 }
 
-/* Where nothing is ever right, drafts become rare: one in DRAFT_REST_MAX steps. */
-static void rests(void **state) {
-    (void)state;
+/* A text that goes on as before for so long, of whose drafts one in `right_in` is right then (0: none), and none later:
+ * the steps that passes take for it over those of steps alone. */
+static double steps_with_drafts(size_t quoted, size_t step_count, size_t right_in, double row, size_t *rows) {
     struct token_list list = {0};
     struct draft draft = {0};
     token_id drafted[DRAFT_MAX];
-    size_t drafts = 0, rows = 0;
-    enum { STEPS = 2000 };
+    double seconds = 0;
+    *rows = 0;
     for (token_id i = 0; i < 64; i++) add(&list, (const token_id[]){i % 8}, 1);
-    for (size_t step = 0; step < STEPS; step++) {
+    for (size_t step = 0, drafts = 0; step < step_count;) {
         const size_t count = draft_next(&draft, &list, 0, DRAFT_MAX, drafted);
-        drafts += count > 0;
-        rows += count;
-        if (count > 0) draft_learn(&draft, count, 0);
+        const bool is_right = count > 0 && right_in > 0 && step < quoted && drafts++ % right_in == 0;
+        learn(&draft, count, is_right ? count : 0, row);
+        seconds += 1 + row * (double)count;
+        step += 1 + (is_right ? count : 0);
+        *rows += count;
     }
-    assert_in_range(drafts, 1, STEPS / DRAFT_REST_MAX + 8);
-    assert_in_range(rows, 1, drafts + 1);
-    draft_learn(&draft, 1, 1);
-    assert_int_equal(next(&draft, &list, 0, DRAFT_MAX, drafted), 2);
     draft_deinit(&draft);
     token_list_deinit(&list);
+    return seconds / (double)step_count;
+}
+
+/* What rows cost decides: a text that never goes on as before loses half a step and a hundredth, whatever a row takes,
+ * and no more behind one that did. */
+static void costs(void **state) {
+    (void)state;
+    enum { STEPS = 2000 };
+    static const double rows_of[] = {0.02, 0.3, 0.5, 0.8, 1.5};
+    size_t rows;
+    for (size_t i = 0; i < sizeof rows_of / sizeof *rows_of; i++) {
+        const double row = rows_of[i], guessed = row > 0.5 ? row - 0.5 : 0,
+                     most = 1.01 + (0.5 + (1 + 2 + 4) * guessed) /
+                                       STEPS; /* the price of the first ones is a guess */
+        const double never = steps_with_drafts(0, STEPS, 0, row, &rows);
+        assert_true(rows > 0); /* it is tried again and again */
+        assert_true(never <= most);
+        assert_true(steps_with_drafts(STEPS / 2, STEPS, 3, row, &rows) <= most);
+        const double quoted = steps_with_drafts(STEPS, STEPS, 1, row, &rows);
+        assert_true(quoted < (row < 1 ? (1 + 7 * row) / 8 + 0.02 : most));
+    }
 }
 
 /* Against a search for the last place from the end. */
@@ -89,6 +112,7 @@ static void as_searched(void **state) {
     struct random random;
     size_t found = 0;
     random_init(&random, test_seed(3));
+    for (int i = 0; i < 2; i++) learn(&draft, 0, 0, 0);
     for (size_t i = 0; i < 20000; i++) {
         token_id drafted[DRAFT_MAX];
         const token_id id = (token_id)random_below(&random, 3), last = (token_id)random_below(&random, 3);
@@ -104,7 +128,7 @@ static void as_searched(void **state) {
         found++;
         assert_true(end >= DRAFT_GRAM);
         assert_memory_equal(drafted, list.ids + end, count * sizeof *drafted);
-        draft_learn(&draft, count, count);
+        learn(&draft, count, count, 0.25);
         if (i % 1000 == 999) list.count /= 2;
     }
     assert_true(found > 5000);
@@ -145,8 +169,9 @@ static int rig_close(void **state) {
 }
 
 /* The tokens of an answer to a prompt that says everything twice. */
-static struct generation_figures answer_of(struct rig *rig, const struct sampler_options *sampling, size_t draft_max,
-                                           int64_t token_max, struct token_list *tokens, enum stop_reason *stop) {
+static struct generation_figures answer_of(struct rig *rig, const struct sampler_options *sampling,
+                                           size_t draft_max, int64_t token_max, struct token_list *tokens,
+                                           enum stop_reason *stop) {
     struct error error;
     struct engine *engine;
     const struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = 64};
@@ -171,7 +196,8 @@ static struct generation_figures answer_of(struct rig *rig, const struct sampler
 
 static void same_answers(void **state) {
     struct rig *rig = *state;
-    struct sampler_options ways[3] = {sampler_options_default(), sampler_options_default(), sampler_options_default()};
+    struct sampler_options ways[3] = {sampler_options_default(), sampler_options_default(),
+                                      sampler_options_default()};
     for (size_t w = 0; w < 3; w++) ways[w].top_p = 1, ways[w].min_p = 0;
     ways[0].temperature = 0;
     ways[1].temperature = 9, ways[1].seed = test_seed(5);
@@ -202,7 +228,7 @@ static void same_answers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest drafts[] = {cmocka_unit_test(what_followed), cmocka_unit_test(rests),
+    const struct CMUnitTest drafts[] = {cmocka_unit_test(what_followed), cmocka_unit_test(costs),
                                         cmocka_unit_test(as_searched)};
     const struct CMUnitTest answers[] = {cmocka_unit_test(same_answers)};
     return cmocka_run_group_tests(drafts, NULL, NULL) + cmocka_run_group_tests(answers, rig_open, rig_close);

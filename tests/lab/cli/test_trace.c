@@ -103,8 +103,8 @@ static void traced(const char *const *more) {
     const char *arguments[ARGUMENTS] = {"run",      "-q",     "-m",     model_path, "-f",           text_path,
                                         "-n",       "24",     "-t",     "2",        "-c",           "4K",
                                         "-ub",      "256",    "--temp", "0",        "--ignore-eos", "--trace",
-                                        trace_path, "--json", json_path};
-    size_t count = 21;
+                                        trace_path, "--json", json_path,  "--draft-max",  "0"};
+    size_t count = 23;
     for (size_t i = 0; more[i] != NULL; i++) arguments[count++] = more[i];
     struct process_result result = process_run(&(struct process_request){.arguments = arguments});
     if (result.code != 0) fail_msg("exit code %d: %s", result.code, result.complaints);
