@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/bundled_model.h"
 #include "cli/command.h"
@@ -43,12 +42,22 @@ struct planning {
 
 /* ---- the machine ---- */
 
+/* Without a model of all. */
+static struct machine_use use_of(const struct planning *planning) {
+    struct machine_use use = {.types = UINT64_MAX, .selections = UINT32_MAX};
+    if (planning->gguf.path == NULL) return use;
+    use.types = cost_matrix_types(&planning->config, &planning->gguf);
+    use.selections = machine_use_planned(false);
+    return use;
+}
+
 static enum status open_machine(struct planning *planning, struct error *error) {
     const struct options *options = planning->options;
     struct progress_parts parts = {.quiet = planning->quiet};
     struct machine_request request = {.given = option_text(options, OPTION_MACHINE),
                                       .measures = option_flag(options, OPTION_MEASURE),
                                       .measure = {.thread_count = option_count(options, OPTION_THREADS),
+                                                  .use = use_of(planning),
                                                   .progress = progress_part,
                                                   .context = &parts}};
     char note[400];
@@ -75,7 +84,10 @@ static enum status open_model(struct planning *planning, struct error *error) {
     const char *path;
     TRY(model_path(planning->options, &path, error));
     TRY(gguf_open(&planning->gguf, path, error));
-    TRY(model_config_read(&planning->config, &planning->gguf, &planning->arena, error));
+    return model_config_read(&planning->config, &planning->gguf, &planning->arena, error);
+}
+
+static enum status init_models(struct planning *planning, struct error *error) {
     const size_t threads = option_count(planning->options, OPTION_THREADS);
     if (cost_models_init(&planning->models, &planning->machine, threads, &planning->config, &planning->gguf))
         return STATUS_OK;
@@ -307,13 +319,9 @@ static void print_choice(const struct planning *planning) {
 
 /* When, and beside what. */
 static void print_measured(const struct machine *machine) {
-    const time_t when = (time_t)machine->measured;
-    struct tm utc;
-    char date[32] = "";
-    if (machine->measured > 0 && gmtime_r(&when, &utc) != NULL &&
-        strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", &utc) > 0) {
-        output_text("  measured %s", date);
-        if (machine->load >= 0) output_text(", beside a load of %.1f", machine->load);
+    char when[MACHINE_WHEN_BYTES];
+    if (machine_when(machine, when)[0] != '\0') {
+        output_text("  %s", when);
         if (machine->disk.spread > 0) output_text(", the disk within %.0f%%", 100 * machine->disk.spread);
         if (machine_was_busy(machine))
             output_text(": its numbers are too low; loam plan --measure, once others rest");
@@ -407,13 +415,14 @@ static enum status print_json(const struct planning *planning, struct error *err
 
 static enum status plan_and_print(struct planning *planning, struct error *error) {
     const struct options *options = planning->options;
-    TRY(open_machine(planning, error));
     const bool only_measures = option_flag(options, OPTION_MEASURE) && !option_given(options, OPTION_MODEL);
+    if (!only_measures) TRY(open_model(planning, error));
+    TRY(open_machine(planning, error));
     if (only_measures) {
         output_text("%s\n", planning->machine_path);
         return output_flush(error);
     }
-    TRY(open_model(planning, error));
+    TRY(init_models(planning, error));
     TRY(read_plan(planning, error));
     TRY(choose(planning, error));
     return option_flag(options, OPTION_JSON) ? print_json(planning, error) : print(planning, error);

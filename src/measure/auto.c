@@ -54,7 +54,7 @@ static void say_settings(char *text, size_t text_bytes, const struct candidate *
 static enum status take(struct plan *plan, const struct choosing *choosing,
                         const struct auto_request *request, struct auto_choice *taken, struct error *error) {
     const struct candidate *choice = &choosing->choices.list[0];
-    char below[64] = "", settings[160];
+    char below[64] = "", settings[160], when[MACHINE_WHEN_BYTES];
     TRY(plan_set_axes(plan, choice->preset, choice->set[0] != '\0' ? choice->set : NULL, NULL, error));
     if (!choice->is_exact) plan->select.exact_below = choice->exact_below;
     if (!choice->is_exact && choice->exact_below > 0)
@@ -71,10 +71,9 @@ static enum status take(struct plan *plan, const struct choosing *choosing,
     int used =
         snprintf(taken->note, AUTO_NOTE_BYTES, "--preset auto: %s%s%s; %.3g tokens a second are predicted",
                  choice->text, below, settings, candidate_rate(choice));
-    if (machine_was_busy(&choosing->machine) && used > 0 && used < AUTO_NOTE_BYTES)
-        snprintf(taken->note + used, (size_t)(AUTO_NOTE_BYTES - used),
-                 ", by numbers measured beside a load of %.1f: loam plan --measure, once others rest",
-                 choosing->machine.load);
+    if (machine_when(&choosing->machine, when)[0] != '\0' && used > 0 && used < AUTO_NOTE_BYTES)
+        snprintf(taken->note + used, (size_t)(AUTO_NOTE_BYTES - used), ", by numbers %s%s", when,
+                 machine_was_busy(&choosing->machine) ? ": loam plan --measure, once others rest" : "");
     return STATUS_OK;
 }
 
@@ -119,7 +118,11 @@ static enum status choose(struct choosing *choosing, struct plan *plan, const st
                           struct error *error) {
     char path[MACHINE_PATH_BYTES], *note = choice->note;
     struct error missing = {0};
-    enum status status = machine_open(&choosing->machine, &request->machine, path, note, &missing);
+    struct machine_request machine = request->machine;
+    machine.measure.use.types = cost_matrix_types(&model->config, &model->gguf);
+    if (plan->select.loss > 0 || plan->kld_max > 0)
+        machine.measure.use.selections = machine_use_planned(plan->kld_max == 0);
+    enum status status = machine_open(&choosing->machine, &machine, path, note, &missing);
     if (status == STATUS_INTERRUPTED) {
         *error = missing;
         return status;

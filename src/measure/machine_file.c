@@ -69,6 +69,16 @@ static bool must_measure(struct machine *machine, const struct machine_request *
                     machine->processor, machine->kernels, machine->thread_count) > 0;
 }
 
+/* Whether something that is used was not measured yet; the options become those of measuring it. */
+static bool must_add(const struct machine *machine, struct measure_options *options, const char *path,
+                     char note[400]) {
+    options->use = machine_lacks(machine, options->use);
+    options->use.types = measure_types_possible(options->use.types, options->mask);
+    options->thread_count = machine->thread_count; /* the others' */
+    return (options->use.types != 0 || options->use.selections != 0) &&
+           snprintf(note, 400, "measuring what %.300s has no numbers of yet, once", path) > 0;
+}
+
 static enum status open_file(struct machine *machine, const struct machine_request *request,
                              char path[MACHINE_PATH_BYTES], char note[400], struct error *error) {
     struct measure_options options = request->measure;
@@ -79,13 +89,14 @@ static enum status open_file(struct machine *machine, const struct machine_reque
         return machine_load(machine, request->given, error);
     }
     TRY(file_path(path, folder, error));
-    if (!must_measure(machine, request, path, note)) return STATUS_OK;
+    const bool is_whole = must_measure(machine, request, path, note);
+    if (!is_whole && (request->never_measures || !must_add(machine, &options, path, note))) return STATUS_OK;
     if (request->never_measures) return error_set(error, STATUS_UNSUPPORTED, "%s", note);
     TRY(make_folder(folder, error));
     if (options.progress != NULL && options.progress(options.context, note))
         return error_set(error, STATUS_INTERRUPTED, "interrupted");
     if (options.directory == NULL) options.directory = folder;
-    TRY(machine_measure(machine, &options, error));
+    TRY(is_whole ? machine_measure(machine, &options, error) : machine_measure_more(machine, &options, error));
     return machine_save(machine, path, error);
 }
 

@@ -1,5 +1,6 @@
 #include "measure/measure_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +63,13 @@ static enum status open_measurement(struct measurement *measurement, struct erro
     return kv_scratch_open(&measurement->folder, options->directory, &no_limit, error);
 }
 
+static struct measurement measurement_of(struct machine *machine, const struct measure_options *options) {
+    struct measurement measurement = {
+        .options = options, .machine = machine, .use = machine_lacks(machine, options->use)};
+    measurement.use.types = measure_types_possible(measurement.use.types, options->mask);
+    return measurement;
+}
+
 static void close_measurement(struct measurement *measurement) {
     kv_scratch_close(&measurement->folder);
     bandwidth_close(&measurement->caches);
@@ -76,6 +84,13 @@ static void name_machine(struct machine *machine, const struct measure_options *
     machine->memory.bytes = (double)memory_total_bytes();
 }
 
+/* Numbers that are added beside a lower load leave the higher one standing. */
+static void note_when(struct machine *machine) {
+    double load;
+    machine->measured = time(NULL);
+    if (getloadavg(&load, 1) == 1) machine->load = fmax(machine->load, load);
+}
+
 /* The numbers of another machine have no pace here. */
 static bool is_this_machine(const struct machine *machine, const struct measure_options *options) {
     struct machine here;
@@ -86,10 +101,11 @@ static bool is_this_machine(const struct machine *machine, const struct measure_
 
 enum status machine_measure(struct machine *machine, const struct measure_options *options,
                             struct error *error) {
-    struct measurement measurement = {.options = options, .machine = machine};
     name_machine(machine, options);
-    machine->measured = time(NULL);
-    if (getloadavg(&machine->load, 1) != 1) machine->load = -1;
+    note_when(machine);
+    struct measurement measurement = measurement_of(machine, options);
+    measurement.use.types |= measure_threads_use().types; /* the probe model's, too */
+    measurement.use.selections |= measure_threads_use().selections;
     enum status status = open_measurement(&measurement, error);
     if (status == STATUS_OK) status = measure_memory(&measurement, error);
     if (status == STATUS_OK) status = measure_matrices(&measurement, error);
@@ -101,9 +117,21 @@ enum status machine_measure(struct machine *machine, const struct measure_option
     return status;
 }
 
+enum status machine_measure_more(struct machine *machine, const struct measure_options *options,
+                                 struct error *error) {
+    note_when(machine);
+    struct measurement measurement = measurement_of(machine, options);
+    measurement.steps = STEPS_SELECTIONS;
+    enum status status = open_measurement(&measurement, error);
+    if (status == STATUS_OK && measurement.use.types != 0) status = measure_matrices(&measurement, error);
+    if (status == STATUS_OK && measurement.use.selections != 0) status = measure_steps(&measurement, error);
+    close_measurement(&measurement);
+    return status;
+}
+
 enum status machine_measure_disk(struct machine *machine, const struct measure_options *options,
                                  struct error *error) {
-    struct measurement measurement = {.options = options, .machine = machine};
+    struct measurement measurement = measurement_of(machine, options);
     enum status status = open_measurement(&measurement, error);
     if (status == STATUS_OK) status = measure_disk(&measurement, error);
     const enum measure_pace pace = is_this_machine(machine, options) ? PACE_NOW : PACE_OTHER;

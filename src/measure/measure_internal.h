@@ -13,9 +13,8 @@ struct measurement {
     struct device *device;
     struct bandwidth caches;  /* reading it empties them */
     struct kv_scratch folder; /* within the options' directory */
-    /* One type of matrix, attention in f16, layers and one selection, with groups of 1: to compare numbers of threads.
-     */
-    bool is_brief;
+    struct machine_use use;
+    enum { STEPS_ALL, STEPS_BRIEF, STEPS_SELECTIONS } steps; /* brief: attention in f16 and groups of 1, for ratios */
 };
 
 /* Asks the caller whether to go on; STATUS_INTERRUPTED: no. */
@@ -33,7 +32,7 @@ struct quickest {
     double seconds;
     unsigned rounds, stale; /* stale: rounds since the last that was quicker */
 };
-enum { QUICKEST_ROUNDS_MIN = 6, QUICKEST_STALE = 4, QUICKEST_ROUNDS_MAX = 40 };
+enum { QUICKEST_ROUNDS_MIN = 4, QUICKEST_STALE = 3, QUICKEST_ROUNDS_MAX = 24 };
 static inline bool quickest_is_open(const struct quickest *quickest) {
     return quickest->rounds < QUICKEST_ROUNDS_MIN ||
            (quickest->stale < QUICKEST_STALE && quickest->rounds < QUICKEST_ROUNDS_MAX);
@@ -49,7 +48,9 @@ static inline bool quickest_add(struct quickest *quickest, double seconds) {
 
 enum status measure_matrices(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 enum status measure_disk(struct measurement *measurement, struct error *error) STATUS_CHECKED;
-/* What fewer threads reach of the speed of all: into machine->threads. */
+/* With which numbers of threads are compared; they stand for all types and selections. */
+struct machine_use measure_threads_use(void);
+/* What fewer threads reach of the speed of all: into machine->threads.  After the steps. */
 enum status measure_threads(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 /* Numbers that are not the disk's. */
 enum measure_pace {

@@ -98,9 +98,7 @@ static enum status measure_types(struct products *products, struct error *error)
     for (uint32_t type = 0; type < MACHINE_TYPES; type++) {
         const struct tensor_type_info *info = tensor_type_find(type);
         struct machine_matrix *matrix = &products->measurement->machine->matrices[type];
-        if (info == NULL || !info->is_weight) continue;
-        if (products->measurement->is_brief && type != TENSOR_Q8_0) continue;
-        if (type != TENSOR_F32 && products->convert.quantize[type] == NULL) continue;
+        if ((products->measurement->use.types >> type & 1) == 0) continue;
         TRY(measure_part(products->measurement, info->name, error));
         const size_t wide_bytes = fill_rows(products, (enum tensor_type)type);
         if (wide_bytes == 0) continue;
@@ -133,6 +131,18 @@ static enum status open_products(struct products *products, struct error *error)
     }
     free(values);
     return status;
+}
+
+uint64_t measure_types_possible(uint64_t types, cpu_mask mask) {
+    struct convert_kernels convert;
+    uint64_t possible = 0;
+    convert_kernels_init(&convert, mask);
+    for (uint32_t type = 0; type < MACHINE_TYPES; type++) {
+        const struct tensor_type_info *info = tensor_type_find(type);
+        if (info != NULL && info->is_weight && (type == TENSOR_F32 || convert.quantize[type] != NULL))
+            possible |= UINT64_C(1) << type;
+    }
+    return types & possible;
 }
 
 enum status measure_matrices(struct measurement *measurement, struct error *error) {

@@ -12,8 +12,8 @@
 #include "platform/clock.h"
 
 enum {
-    DEEP = 24576, /* tokens of the two contexts that are compared */
-    SHALLOW = 4096,
+    DEEP = 8192, /* tokens of the two contexts that are compared; caches are emptied before each step */
+    SHALLOW = 2048,
     DEEP_SHORT = 2048, /* with measure_options.is_short */
     SHALLOW_SHORT = 768,
     KEEP_MANY = 3072,
@@ -49,12 +49,14 @@ static void set_group(struct machine_by_group *numbers, uint32_t group, double v
 
 static enum status full_attention(struct probe *probe, const struct plan *plan, struct machine_by_group *rate,
                                   struct error *error) {
-    double deep, empty;
+    struct quickest deep = {0}, empty = {0};
     TRY(probe_open_engine(probe, plan, error));
-    TRY(probe_step(probe, probe->deep, &deep, error));
-    TRY(probe_step(probe, probe->empty, &empty, error));
+    while (quickest_is_open(&deep) || quickest_is_open(&empty)) { /* in turns, as selections */
+        TRY(probe_step_once(probe, probe->deep, &deep, error));
+        TRY(probe_step_once(probe, probe->empty, &empty, error));
+    }
     const double bytes = (double)engine_kv_bytes_per_token(probe->engine) * probe->deep_tokens;
-    set_group(rate, probe->group, bytes / difference(deep, empty));
+    set_group(rate, probe->group, bytes / difference(deep.seconds, empty.seconds));
     return STATUS_OK;
 }
 
@@ -69,15 +71,15 @@ static enum status layers(struct probe *probe, struct error *error) {
     struct machine *machine = probe->measurement->machine;
     const double elements = layer_elements(probe->group), block = machine_matrix_block(machine, TENSOR_Q8_0);
     const double bytes = (elements + PROBE_VOCABULARY * PROBE_HIDDEN) * 34 / 32; /* Q8_0 */
-    double seconds, prompt, deep;
+    double seconds, prompt, shallow;
     TRY(probe_step(probe, probe->empty, &seconds, error));
     const double rest = seconds - bytes / machine_matrix_rate(machine, TENSOR_Q8_0, PROBE_HIDDEN);
     machine->layer_seconds = fmax(rest, seconds / 8) / PROBE_LAYERS;
     TRY(prefill(probe, probe->empty, &prompt, error));
-    TRY(prefill(probe, probe->deep, &deep, error));
+    TRY(prefill(probe, probe->shallow, &shallow, error));
     const double products =
         2.0 * PROBE_DIMENSION * PROBE_LAYERS * PROBE_KV_HEADS * probe->group * PROBE_PROMPT;
-    machine->attend_block = products * probe->deep_tokens / difference(deep, prompt);
+    machine->attend_block = products * probe->shallow_tokens / difference(shallow, prompt);
     const double left =
         prompt - elements * PROBE_PROMPT / block - products * PROBE_PROMPT / 2 / machine->attend_block;
     machine->layer_token_seconds = fmax(left, prompt / 16) / PROBE_PROMPT / PROBE_LAYERS;
@@ -141,9 +143,11 @@ static enum status selection(struct probe *probe, struct machine_selection *sele
 static enum status selections(struct probe *probe, struct error *error) {
     struct machine *machine = probe->measurement->machine;
     double empty;
+    if (probe->measurement->use.selections == 0) return STATUS_OK;
     TRY(probe_step(probe, probe->empty, &empty, error));
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++)
-        if (machine->selections[i].name != NULL) TRY(selection(probe, &machine->selections[i], empty, error));
+        if ((probe->measurement->use.selections >> i & 1) != 0)
+            TRY(selection(probe, &machine->selections[i], empty, error));
     return STATUS_OK;
 }
 
@@ -153,36 +157,23 @@ static enum status one_group(struct probe *probe, struct error *error) {
     struct machine *machine = probe->measurement->machine;
     struct plan q8 = probe_plan(probe), f16 = probe_plan(probe);
     q8.k_type = q8.v_type = KV_Q8;
-    TRY(measure_part(probe->measurement, "attention", error));
     TRY(plan_set_axes(&q8, "full", NULL, NULL, error));
     TRY(plan_set_axes(&f16, "full", NULL, NULL, error));
-    TRY(full_attention(probe, &q8, &machine->attend_q8, error));
-    TRY(full_attention(probe, &f16, &machine->attend_f16, error));
-    if (probe->group == 1) TRY(layers(probe, error));
-    TRY(selections(probe, error));
-    return STATUS_OK;
-}
-
-/* For a number of threads: the least that says how fast they are. */
-static enum status brief(struct probe *probe, struct error *error) {
-    struct machine *machine = probe->measurement->machine;
-    struct plan f16 = probe_plan(probe);
-    double empty;
-    TRY(plan_set_axes(&f16, "full", NULL, NULL, error));
-    TRY(full_attention(probe, &f16, &machine->attend_f16, error));
-    TRY(layers(probe, error));
-    for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
-        struct machine_selection *hata = &machine->selections[i];
-        if (hata->name == NULL || strcmp(hata->name, "hata") != 0) continue;
-        TRY(probe_step(probe, probe->empty, &empty, error));
-        TRY(selection(probe, hata, empty, error));
+    if (probe->measurement->steps == STEPS_SELECTIONS) {
+        TRY(probe_open_engine(probe, &f16, error));
+    } else {
+        TRY(measure_part(probe->measurement, "attention", error));
+        if (probe->measurement->steps == STEPS_ALL)
+            TRY(full_attention(probe, &q8, &machine->attend_q8, error));
+        TRY(full_attention(probe, &f16, &machine->attend_f16, error));
+        if (probe->group == 1) TRY(layers(probe, error));
     }
-    return STATUS_OK;
+    return selections(probe, error);
 }
 
 enum status measure_steps(struct measurement *measurement, struct error *error) {
     static const uint32_t groups[] = {1, MACHINE_GROUP};
-    for (size_t i = 0; i < (measurement->is_brief ? 1 : 2); i++) {
+    for (size_t i = 0; i < (measurement->steps == STEPS_BRIEF ? 1 : 2); i++) {
         const bool is_short = measurement->options->is_short;
         struct probe probe = {.measurement = measurement,
                               .group = groups[i],
@@ -190,8 +181,7 @@ enum status measure_steps(struct measurement *measurement, struct error *error) 
                               .shallow_tokens = is_short ? SHALLOW_SHORT : SHALLOW,
                               .keep_many = is_short ? KEEP_MANY_SHORT : KEEP_MANY};
         enum status status = probe_open_model(&probe, error);
-        if (status == STATUS_OK)
-            status = measurement->is_brief ? brief(&probe, error) : one_group(&probe, error);
+        if (status == STATUS_OK) status = one_group(&probe, error);
         probe_close(&probe);
         TRY(status);
     }

@@ -24,7 +24,7 @@ enum {
     KEEP_FEW = 256,
     KEEP_MANY = 1024,
     KEEP_MANY_SHORT = 768,
-    ROUNDS = 15,
+    ROUNDS = 9,
     ROUNDS_MIN = 3,
     WARM_ROUNDS = 2, /* the first steps find other chunks in RAM */
 };

@@ -54,6 +54,23 @@ static bool has_name(const struct gguf_tensor *tensor, const char *name) {
     return tensor->name.length == strlen(name) && memcmp(tensor->name.text, name, tensor->name.length) == 0;
 }
 
+/* A matrix that rows are multiplied with, or looked up in. */
+static bool is_matrix(const struct model_config *config, const struct gguf_tensor *tensor) {
+    return tensor->dimensions[1] > 1 && !has_name(tensor, "position_embd.weight") &&
+           !model_leaves_out(config, tensor);
+}
+
+uint64_t cost_matrix_types(const struct model_config *config, const struct gguf *gguf) {
+    const bool is_tied = gguf_find_tensor(gguf, "output.weight") == NULL;
+    uint64_t types = 0;
+    for (uint64_t i = 0; i < gguf->tensor_count; i++) {
+        const struct gguf_tensor *tensor = &gguf->tensors[i];
+        if (is_matrix(config, tensor) && (is_tied || !has_name(tensor, "token_embd.weight")))
+            types |= UINT64_C(1) << tensor->type;
+    }
+    return types;
+}
+
 void cost_model_init(struct cost_model *model, const struct machine *machine,
                      const struct model_config *config, const struct gguf *gguf) {
     const bool is_tied = gguf_find_tensor(gguf, "output.weight") == NULL;
@@ -63,8 +80,7 @@ void cost_model_init(struct cost_model *model, const struct machine *machine,
         const struct gguf_tensor *tensor = &gguf->tensors[i];
         const bool is_embedding = has_name(tensor, "token_embd.weight"),
                    is_output = has_name(tensor, "output.weight") || (is_embedding && is_tied);
-        if (tensor->dimensions[1] <= 1 || has_name(tensor, "position_embd.weight")) continue;
-        if (model_leaves_out(config, tensor)) continue;
+        if (!is_matrix(config, tensor)) continue;
         model->weight_bytes += tensor->size_bytes;
         if (is_embedding && !is_tied) continue; /* a row of it is looked up */
         /* Of a stack of experts a row goes through those that it picks. */

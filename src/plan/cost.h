@@ -39,6 +39,9 @@ struct cost_model {
 void cost_model_init(struct cost_model *model, const struct machine *machine,
                      const struct model_config *config, const struct gguf *gguf);
 
+/* The types of its matrices, as bits (struct machine_use). */
+uint64_t cost_matrix_types(const struct model_config *config, const struct gguf *gguf);
+
 /* Consecutive chunks of a head that are neighbours on disk (cache/store/store.h). */
 enum { COST_SEGMENT_CHUNKS = 16 };
 

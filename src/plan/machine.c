@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/assert.h"
 #include "format/json.h"
@@ -27,7 +28,42 @@ void machine_init(struct machine *machine) {
     }
 }
 
+uint32_t machine_use_planned(bool dials) {
+    uint32_t selections = 0;
+    struct machine machine;
+    machine_init(&machine);
+    for (size_t i = 0; i < preset_count; i++)
+        for (size_t j = 0; j < MACHINE_SELECTIONS_MAX; j++) {
+            const char *name = machine.selections[j].name;
+            const enum preset_planning planning = preset_table[i]->planning;
+            const bool is_used = dials ? planning == PRESET_DIALS : planning != PRESET_IS_NOT_PLANNED;
+            if (name != NULL && is_used && strcmp(name, preset_table[i]->name) == 0)
+                selections |= UINT32_C(1) << j;
+        }
+    return selections;
+}
+
+struct machine_use machine_lacks(const struct machine *machine, struct machine_use use) {
+    for (size_t i = 0; i < MACHINE_TYPES; i++)
+        if (machine->matrices[i].wide > 0) use.types &= ~(UINT64_C(1) << i);
+    for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++)
+        if (machine->selections[i].name == NULL || machine->selections[i].rows.one > 0)
+            use.selections &= ~(UINT32_C(1) << i);
+    return use;
+}
+
 /* ---- what the numbers say ---- */
+
+const char *machine_when(const struct machine *machine, char buffer[MACHINE_WHEN_BYTES]) {
+    const time_t when = (time_t)machine->measured;
+    struct tm utc;
+    char load[32] = "";
+    if (machine->load >= 0) snprintf(load, sizeof load, ", beside a load of %.1f", machine->load);
+    if (machine->measured <= 0 || gmtime_r(&when, &utc) == NULL ||
+        strftime(buffer, MACHINE_WHEN_BYTES - sizeof load, "measured %Y-%m-%d %H:%M UTC", &utc) == 0)
+        buffer[0] = load[0] = '\0';
+    return strcat(buffer, load);
+}
 
 bool machine_was_busy(const struct machine *machine) { return machine->load >= 0.5; }
 

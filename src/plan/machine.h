@@ -112,8 +112,22 @@ struct machine {
     double device_bytes, device_link;
 };
 
+/* The numbers of a model's matrices and of a plan's selections, which are measured once somebody uses them. */
+struct machine_use {
+    uint64_t types;      /* a bit for each of machine.matrices */
+    uint32_t selections; /* a bit for each of machine.selections */
+};
+_Static_assert(MACHINE_TYPES <= 64 && MACHINE_SELECTIONS_MAX <= 32, "a bit for each");
+
 /* Zeros, with the names of the selections. */
 void machine_init(struct machine *machine);
+/* Of the selections that the planner considers; with dials, of those that dial alone. */
+uint32_t machine_use_planned(bool dials);
+/* What of it is not there. */
+struct machine_use machine_lacks(const struct machine *machine, struct machine_use use);
+/* "measured 2026-11-27 17:10 UTC, beside a load of 0.3", as far as it is known; "": nothing is.  Returns buffer. */
+enum { MACHINE_WHEN_BYTES = 80 };
+const char *machine_when(const struct machine *machine, char buffer[MACHINE_WHEN_BYTES]);
 /* Measured while others computed, so that the numbers are too low. */
 bool machine_was_busy(const struct machine *machine);
 /* The same machine with fewer threads: its rates are those.  false: that count was not measured. */

@@ -13,27 +13,44 @@
 
 static char folder[] = "/tmp/loam-measure-XXXXXX", path[MACHINE_PATH_BYTES], note[400];
 static size_t parts, parts_max;
+static char part_names[1000]; /* behind the first, which says why */
 
 static bool count_part(void *context, const char *part) {
     (void)context;
     assert_true(part[0] != '\0');
+    const size_t used = strlen(part_names);
+    if (parts > 0) snprintf(part_names + used, sizeof part_names - used, "%s ", part);
     return ++parts > parts_max;
 }
 
+enum { MEANSTD, HATA }; /* loam's first two */
+
+static struct machine_use use_of(uint64_t types, uint32_t selections) {
+    return (struct machine_use){.types = types, .selections = selections};
+}
+
+static uint64_t type_bit(enum tensor_type type) { return UINT64_C(1) << type; }
+
 static struct machine_request request_of(void) {
     return (struct machine_request){
-        .measure = {.mask = cpu_features(), .thread_count = 2, .is_short = true, .progress = count_part}};
+        .measure = {.mask = cpu_features(),
+                    .thread_count = 2,
+                    .use = use_of(type_bit(TENSOR_Q4_K), 1U << HATA),
+                    .is_short = true,
+                    .progress = count_part}};
 }
 
 static enum status open_machine(struct machine *machine, const struct machine_request *request,
                                 struct error *error) {
     parts = 0;
+    part_names[0] = '\0';
     return machine_open(machine, request, path, note, error);
 }
 
+/* First what one model and plan use; then what others use besides, and no more of it than that. */
 static void is_measured_once(void **state) {
     (void)state;
-    struct machine first, second;
+    struct machine used, first, second;
     struct error error;
     struct machine_request request = request_of();
     parts_max = 1000;
@@ -41,16 +58,31 @@ static void is_measured_once(void **state) {
     assert_int_equal(open_machine(&first, &request, &error), STATUS_UNSUPPORTED);
     assert_int_equal(machine_file_read_gap(), 0);
     request.never_measures = false;
-    assert_ok(open_machine(&first, &request, &error), error);
-    assert_true(parts > 10);
+    assert_ok(open_machine(&used, &request, &error), error);
+    assert_string_equal(part_names, "memory Q8_0 Q4_K disk pages attention hata attention hata "
+                                    "threads Q8_0 attention hata ");
     assert_non_null(strstr(path, folder));
     assert_non_null(strstr(note, "once"));
+    assert_true(used.matrices[TENSOR_Q5_K].wide == 0 && used.selections[MEANSTD].rows.one == 0);
+    request.measure.use = use_of(type_bit(TENSOR_Q4_K) | type_bit(TENSOR_IQ2_XXS), 1U << HATA);
+    assert_ok(open_machine(&second, &request, &error), error);
+    assert_int_equal(parts, 0); /* rows of the other type cannot be made */
+    request.measure.use = use_of(UINT64_MAX, 1U << HATA | 1U << MEANSTD);
+    assert_ok(open_machine(&first, &request, &error), error);
+    assert_non_null(strstr(note, "has no numbers of yet"));
+    assert_null(strstr(part_names, "memory"));
+    assert_null(strstr(part_names, "attention"));
+    assert_null(strstr(part_names, "hata"));
+    assert_null(strstr(part_names, "Q4_K"));
+    assert_non_null(strstr(part_names, "Q5_K "));
+    assert_string_equal(strstr(part_names, "meanstd "), "meanstd meanstd ");
+    assert_true(fabs(first.matrices[TENSOR_Q4_K].wide / used.matrices[TENSOR_Q4_K].wide - 1) < 1e-3);
     assert_true(first.memory.one > 1e8 && first.memory.all > 1e8 && first.memory.copy > 1e8);
     for (uint32_t i = 0; i < MACHINE_TYPES; i++) /* all of a type or none */
         assert_true((first.matrices[i].wide > 0) == (first.matrices[i].block > 0));
     assert_true(first.matrices[TENSOR_Q8_0].wide > 0 && first.matrices[TENSOR_Q4_K].wide > 0);
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++)
-        if (first.selections[i].name != NULL)
+        if (i == HATA || i == MEANSTD)
             assert_ptr_equal(machine_find_selection(&first, first.selections[i].name), &first.selections[i]);
     const double tier[] = {first.tier.page_seconds, first.tier.scan_rate, first.tier.request_seconds,
                            first.tier.neighbour_seconds, first.tier.memory_seconds};
