@@ -33,7 +33,8 @@ struct exchange {
     /* Of a body that streams: [body_start, body_length) has come and was not read. */
     size_t body_start;
     bool wants_body, has_body, is_cut;
-    pthread_cond_t moved; /* bytes of the body or of the response, or the client left */
+    pthread_cond_t moved;    /* bytes of the body or of the response, or the client left, or has its answer */
+    uint64_t waits_since_ns; /* a file's thread, for the client; 0: it does not */
     unsigned references;
     enum response_state state;
     unsigned http_status, retry_after_seconds;
@@ -290,6 +291,7 @@ static void reply(struct exchange *exchange, unsigned http_status, const char *c
             exchange->retry_after_seconds = error->retry_after_seconds;
             exchange->never_retry = error->never_retry;
         }
+        pthread_cond_broadcast(&exchange->moved); /* who reads the body need not */
         wake_connection(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);
@@ -368,6 +370,19 @@ bool exchange_has_left(struct exchange *exchange) {
     return has_left;
 }
 
+uint64_t exchange_waits_since(struct exchange *exchange) {
+    pthread_mutex_lock(&exchange->mutex);
+    const uint64_t since_ns = exchange->waits_since_ns;
+    pthread_mutex_unlock(&exchange->mutex);
+    return since_ns;
+}
+
+/* The mutex is held. */
+static void wait_for_client(struct exchange *exchange) {
+    if (exchange->waits_since_ns == 0) exchange->waits_since_ns = clock_ns();
+    pthread_cond_wait(&exchange->moved, &exchange->mutex);
+}
+
 void exchange_file_begin(struct exchange *exchange, uint64_t bytes, const char *etag, const char *name) {
     pthread_mutex_lock(&exchange->mutex);
     if (exchange->state == RESPONSE_NONE) {
@@ -390,9 +405,10 @@ const struct exchange_file *exchange_get_file(const struct exchange *exchange) {
 bool exchange_write_file(struct exchange *exchange, const char *bytes, size_t length) {
     (void)exchange_write(exchange, bytes, length);
     pthread_mutex_lock(&exchange->mutex);
-    while (exchange->is_full && !exchange->has_left && exchange->state == RESPONSE_STREAM)
-        pthread_cond_wait(&exchange->moved, &exchange->mutex);
-    const bool goes_on = !exchange->has_left && exchange->state == RESPONSE_STREAM;
+    while (exchange->is_full && !exchange->has_left && !exchange->is_cut && exchange->state == RESPONSE_STREAM)
+        wait_for_client(exchange);
+    exchange->waits_since_ns = 0;
+    const bool goes_on = !exchange->has_left && !exchange->is_cut && exchange->state == RESPONSE_STREAM;
     pthread_mutex_unlock(&exchange->mutex);
     return goes_on;
 }
@@ -400,6 +416,7 @@ bool exchange_write_file(struct exchange *exchange, const char *bytes, size_t le
 void exchange_cut(struct exchange *exchange) {
     pthread_mutex_lock(&exchange->mutex);
     exchange->is_cut = true;
+    pthread_cond_broadcast(&exchange->moved);
     wake_connection(exchange);
     pthread_mutex_unlock(&exchange->mutex);
 }
@@ -418,9 +435,11 @@ void exchange_want_body(struct exchange *exchange) {
 
 bool exchange_read_body(struct exchange *exchange, void *memory, size_t bytes, size_t *read) {
     pthread_mutex_lock(&exchange->mutex);
-    while (exchange->body_start == exchange->body_length && !exchange->has_body && !exchange->has_left)
-        pthread_cond_wait(&exchange->moved, &exchange->mutex);
-    const bool is_there = !exchange->has_left;
+    while (exchange->body_start == exchange->body_length && !exchange->has_body && !exchange->has_left &&
+           exchange->state == RESPONSE_NONE)
+        wait_for_client(exchange);
+    exchange->waits_since_ns = 0;
+    const bool is_there = !exchange->has_left && exchange->state == RESPONSE_NONE;
     const size_t there = exchange->body_length - exchange->body_start;
     *read = !is_there ? 0 : there < bytes ? there : bytes;
     if (*read > 0) memcpy(memory, exchange->body + exchange->body_start, *read);
@@ -553,6 +572,7 @@ int64_t exchange_read(struct exchange *exchange, char *buffer, size_t capacity, 
         memcpy(buffer, exchange->out + exchange->out_start, taken);
         exchange->out_start += taken;
         exchange->taken_ns = clock_ns();
+        if (exchange->waits_since_ns != 0) exchange->waits_since_ns = exchange->taken_ns;
         result = (int64_t)taken;
         if (exchange->is_full && there - taken <= EXCHANGE_BUFFER_BYTES / 2) {
             exchange->is_full = false;

@@ -78,7 +78,7 @@ uint64_t exchange_body_bytes_total(void); /* of all exchanges */
 bool exchange_streams_body(const struct exchange *exchange, uint64_t *bytes);
 /* Lets it come.  Whoever replies before that saves a client that waits for leave (Expect) from sending it. */
 void exchange_want_body(struct exchange *exchange);
-/* The next bytes; *read 0: that was all.  false: the client is gone, or there is no memory. */
+/* The next bytes; *read 0: that was all.  false: the client is gone, or has its answer. */
 bool exchange_read_body(struct exchange *exchange, void *memory, size_t bytes, size_t *read);
 
 /* ---- the response, on any thread; the first reply or stream counts ---- */
@@ -107,11 +107,13 @@ bool exchange_is_stream(struct exchange *exchange);
  * EXCHANGE_NAME_MAX and have no quotes. */
 enum { EXCHANGE_NAME_MAX = 64 };
 void exchange_file_begin(struct exchange *exchange, uint64_t bytes, const char *etag, const char *name);
-/* Waits while the buffer is full.  false: the client is gone. */
+/* Waits while the buffer is full.  false: the client is gone, or the file was cut. */
 bool exchange_write_file(struct exchange *exchange, const char *bytes, size_t length);
 /* Instead of exchange_stream_end: the connection is closed, so that the client sees that something is missing. */
 void exchange_cut(struct exchange *exchange);
 bool exchange_has_left(struct exchange *exchange); /* the client */
+/* Since when, by clock_ns, a file's thread has waited for a byte that the client sends or takes.  0: it does not. */
+uint64_t exchange_waits_since(struct exchange *exchange);
 
 /* work NULL: none any more.  If the client has left already, leave is called at once. */
 void exchange_set_work(struct exchange *exchange, const struct exchange_work *work);

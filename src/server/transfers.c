@@ -2,7 +2,10 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+
+#include "platform/clock.h"
 
 struct transfer {
     struct transfers *transfers;
@@ -18,7 +21,8 @@ void transfers_init(struct transfers *transfers) {
     pthread_mutex_init(&transfers->mutex, NULL);
     pthread_cond_init(&transfers->ended, &attributes);
     pthread_condattr_destroy(&attributes);
-    transfers->count = 0;
+    transfers->thread_count = 0;
+    memset(transfers->running, 0, sizeof transfers->running);
 }
 
 void transfers_deinit(struct transfers *transfers) {
@@ -26,17 +30,56 @@ void transfers_deinit(struct transfers *transfers) {
     pthread_mutex_destroy(&transfers->mutex);
 }
 
-static bool take_place(struct transfers *transfers) {
-    pthread_mutex_lock(&transfers->mutex);
-    const bool has_place = transfers->count < TRANSFERS_MAX;
-    if (has_place) transfers->count++;
-    pthread_mutex_unlock(&transfers->mutex);
-    return has_place;
+/* Its thread stops waiting, and ends. */
+static void end_stalled(struct exchange *exchange) {
+    struct api_error error;
+    api_error_set(&error, 408, NULL, "no byte of the file moved for %d s, and others wait: send it again",
+                  TRANSFERS_STALL_SECONDS);
+    if (exchange_is_stream(exchange))
+        exchange_cut(exchange);
+    else
+        exchange_reply_error(exchange, &error);
 }
 
-static void give_place(struct transfers *transfers) {
+/* A free place, or that of the file that has stalled for longest; NULL: all move.  The mutex is held. */
+static struct exchange **find_place(struct transfers *transfers) {
+    uint64_t longest_ns = clock_ns() - TRANSFERS_STALL_SECONDS * UINT64_C(1000000000);
+    struct exchange **stalled = NULL;
+    for (size_t i = 0; i < TRANSFERS_MAX; i++) {
+        struct exchange **place = &transfers->running[i];
+        if (*place == NULL) return place;
+        const uint64_t since_ns = exchange_waits_since(*place);
+        if (since_ns == 0 || since_ns >= longest_ns) continue;
+        longest_ns = since_ns;
+        stalled = place;
+    }
+    if (stalled != NULL) end_stalled(*stalled);
+    return stalled;
+}
+
+static bool take_place(struct transfers *transfers, struct exchange *exchange) {
     pthread_mutex_lock(&transfers->mutex);
-    transfers->count--;
+    struct exchange **place = find_place(transfers);
+    if (place != NULL) {
+        *place = exchange;
+        transfers->thread_count++;
+    }
+    pthread_mutex_unlock(&transfers->mutex);
+    return place != NULL;
+}
+
+/* Before its exchange goes. */
+static void give_place(struct transfers *transfers, const struct exchange *exchange) {
+    pthread_mutex_lock(&transfers->mutex);
+    for (size_t i = 0; i < TRANSFERS_MAX; i++)
+        if (transfers->running[i] == exchange) transfers->running[i] = NULL;
+    pthread_mutex_unlock(&transfers->mutex);
+}
+
+/* The last that is touched: the server may go then. */
+static void end_thread(struct transfers *transfers) {
+    pthread_mutex_lock(&transfers->mutex);
+    transfers->thread_count--;
     pthread_cond_broadcast(&transfers->ended);
     pthread_mutex_unlock(&transfers->mutex);
 }
@@ -45,9 +88,10 @@ static void *carry(void *context) {
     struct transfer *transfer = context;
     struct transfers *transfers = transfer->transfers;
     transfer->carry(transfer->context, transfer->exchange);
+    give_place(transfers, transfer->exchange);
     exchange_release(transfer->exchange);
     free(transfer);
-    give_place(transfers); /* the last that is touched: the server may go now */
+    end_thread(transfers);
     return NULL;
 }
 
@@ -64,7 +108,7 @@ static bool start(struct transfer *transfer) {
 bool transfers_begin(struct transfers *transfers, struct exchange *exchange,
                      void (*function)(void *context, struct exchange *exchange), void *context) {
     struct api_error error;
-    if (!take_place(transfers)) {
+    if (!take_place(transfers, exchange)) {
         api_error_set(&error, 429, NULL, "%d documents are being exported and imported: try again later",
                       TRANSFERS_MAX);
         error.retry_after_seconds = 10;
@@ -79,7 +123,8 @@ bool transfers_begin(struct transfers *transfers, struct exchange *exchange,
         exchange_release(exchange);
     }
     free(transfer);
-    give_place(transfers);
+    give_place(transfers, exchange);
+    end_thread(transfers);
     api_error_set(&error, 503, NULL, "no memory");
     exchange_reply_error(exchange, &error);
     return false;
@@ -90,9 +135,9 @@ bool transfers_wait(struct transfers *transfers, double seconds) {
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)seconds + 1;
     pthread_mutex_lock(&transfers->mutex);
-    while (transfers->count > 0)
+    while (transfers->thread_count > 0)
         if (pthread_cond_timedwait(&transfers->ended, &transfers->mutex, &until) == ETIMEDOUT) break;
-    const bool none = transfers->count == 0;
+    const bool none = transfers->thread_count == 0;
     pthread_mutex_unlock(&transfers->mutex);
     return none;
 }

@@ -1,6 +1,9 @@
 /* transfers: requests that carry a file, each on a thread of its own.  They take as long as a client or a disk takes,
  * which must hold up neither a worker nor the service.
  *
+ * A place is held by a file that moves.  One that has waited for its client for TRANSFERS_STALL_SECONDS, without a
+ * byte, gives its place to who comes next; while nobody does it waits on, and the front gives it up in the end.
+ *
  * Thread-safe.
  */
 #ifndef LOAM_SERVER_TRANSFERS_H
@@ -12,12 +15,13 @@
 
 #include "server/exchange.h"
 
-enum { TRANSFERS_MAX = 4 }; /* at once */
+enum { TRANSFERS_MAX = 4 /* at once */, TRANSFERS_STALL_SECONDS = 5 };
 
 struct transfers {
     pthread_mutex_t mutex; /* of what follows */
     pthread_cond_t ended;
-    size_t count;
+    size_t thread_count;                     /* with those that gave their place away and are about to end */
+    struct exchange *running[TRANSFERS_MAX]; /* NULL: a free place */
 };
 
 void transfers_init(struct transfers *transfers);

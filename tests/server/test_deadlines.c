@@ -13,59 +13,12 @@
 
 #include "base/checked.h"
 #include "http_client.h"
+#include "moved_clock.h"
 #include "server/front.h"
 #include "server/http.h"
 #include "server/server.h"
 #include "service_rig.h"
 #include "token/chat_template.h"
-
-#define SECOND UINT64_C(1000000000)
-
-/* ---- the clock: linked with --wrap=clock_gettime, so that loam's code calls this one ---- */
-
-int __real_clock_gettime(clockid_t id, struct timespec *now);
-int __wrap_clock_gettime(clockid_t id, struct timespec *now);
-
-static _Atomic uint64_t skipped_ns, stopped_ns; /* stopped_ns 0: it runs */
-
-int __wrap_clock_gettime(clockid_t id, struct timespec *now) {
-    const int failed = __real_clock_gettime(id, now);
-    if (failed != 0 || id != CLOCK_MONOTONIC) return failed;
-    const uint64_t stopped = atomic_load(&stopped_ns);
-    const uint64_t ns = atomic_load(&skipped_ns) +
-                        (stopped > 0 ? stopped : (uint64_t)now->tv_sec * SECOND + (uint64_t)now->tv_nsec);
-    now->tv_sec = (time_t)(ns / SECOND);
-    now->tv_nsec = (long)(ns % SECOND);
-    return 0;
-}
-
-/* The service's waits.  What was skipped before one began is no time that it waits. */
-int __real_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex,
-                                  const struct timespec *until);
-int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex,
-                                  const struct timespec *until);
-
-int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex,
-                                  const struct timespec *until) {
-    const uint64_t skipped = atomic_load(&skipped_ns),
-                   at = (uint64_t)until->tv_sec * SECOND + (uint64_t)until->tv_nsec,
-                   real = at > skipped ? at - skipped : 0;
-    const struct timespec end = {(time_t)(real / SECOND), (long)(real % SECOND)};
-    return __real_pthread_cond_timedwait(condition, mutex, &end);
-}
-
-static void clock_skip(uint64_t ns) { atomic_fetch_add(&skipped_ns, ns); }
-
-static void stop_clock(void) {
-    struct timespec now;
-    __real_clock_gettime(CLOCK_MONOTONIC, &now);
-    atomic_store(&stopped_ns, (uint64_t)now.tv_sec * SECOND);
-}
-
-static void start_clock(void) {
-    atomic_store(&stopped_ns, 0);
-    atomic_store(&skipped_ns, 0);
-}
 
 static void wait_for(const _Atomic size_t *count, size_t wanted) {
     for (int waited = 0; atomic_load(count) < wanted && waited < HTTP_CLIENT_PATIENCE_MS; waited++)
@@ -534,7 +487,7 @@ static void test_requests_at_the_end(void **state) {
     assert_int_equal(pthread_join(stopping, NULL), 0);
     server_destroy(server);
     service_rig_close(&rig);
-    atomic_store(&skipped_ns, 0);
+    start_clock();
 }
 
 /* ---- families of routes, while nothing happens ---- */
@@ -652,7 +605,7 @@ static void test_families_beat(void **state) {
     service_rig_close(&rig);
     pthread_cond_destroy(&gate.changed);
     pthread_mutex_destroy(&gate.mutex);
-    atomic_store(&skipped_ns, 0);
+    start_clock();
 }
 
 /* ---- a slot that changes hands ---- */
@@ -737,7 +690,7 @@ static void test_a_slot_changes_hands(void **state) {
         for (size_t i = sequences - 1; i < CASES; i += 2) change_hands(&rig, i);
         service_rig_close(&rig);
     }
-    atomic_store(&skipped_ns, 0);
+    start_clock();
 }
 
 static size_t token_count(struct client *client) {
@@ -797,7 +750,7 @@ static void test_unread_answers_give_way(void **state) {
         token_list_deinit(&other);
         service_rig_close(&rig);
     }
-    atomic_store(&skipped_ns, 0);
+    start_clock();
 }
 
 /* Each step takes a second. */
@@ -933,7 +886,7 @@ static void test_every_stay_brings_an_answer_on(void **state) {
         token_list_deinit(&prompts[i]);
     }
     service_rig_close(&rig);
-    atomic_store(&skipped_ns, 0);
+    start_clock();
 }
 
 int main(void) {
