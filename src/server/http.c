@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "platform/clock.h"
@@ -41,13 +42,22 @@ static void wake(void *connection) { MHD_resume_connection(connection); }
 
 /* ---- the response ---- */
 
+/* Ends a connection in the midst of its response.  One whose reader reports an error libmicrohttpd (0.9.75) marks as
+ * closed, and keeps its descriptor until it has something else to do, for up to IDLE_SECONDS.  One that it cannot write
+ * to it closes at once: so it gets a byte to write, which nobody sees. */
+static ssize_t end_by_write(const struct http_request *request, char *buffer) {
+    (void)shutdown(request->socket, SHUT_RDWR);
+    buffer[0] = ' ';
+    return 1;
+}
+
 static ssize_t read_stream(void *context, uint64_t position, char *buffer, size_t capacity) {
     struct http_request *request = context;
     (void)position;
     const int64_t count =
         exchange_read(request->exchange, buffer, capacity, request->connection, suspend, wake);
     if (count == EXCHANGE_READ_END) return MHD_CONTENT_READER_END_OF_STREAM;
-    return count == EXCHANGE_READ_LEFT ? MHD_CONTENT_READER_END_WITH_ERROR : (ssize_t)count;
+    return count == EXCHANGE_READ_LEFT ? end_by_write(request, buffer) : (ssize_t)count;
 }
 
 static void add_headers(struct MHD_Response *response, const struct exchange *exchange,

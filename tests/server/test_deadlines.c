@@ -2,6 +2,7 @@
  * and the end of a server whose requests have none.  Exactly at a deadline nothing has happened; after it, it has. */
 #include "testing.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -251,6 +252,42 @@ static void test_files(void **state) {
     http_client_read(clients[0], text[0], sizeof text[0], NULL);
     assert_non_null(strstr(text[0], "stored"));
     for (size_t i = 0; i < 2; i++) close(clients[i]);
+    close_http(http);
+}
+
+static size_t count_files(void) {
+    size_t count = 0;
+    DIR *files = opendir("/proc/self/fd");
+    assert_non_null(files);
+    while (readdir(files) != NULL) count++;
+    closedir(files);
+    return count;
+}
+
+/* Of a client that leaves a stream between two of its frames the descriptor is closed at once, though nothing else
+ * happens in the server.  Another one is sending its body: libmicrohttpd looks at the connection that rests for longest
+ * whatever happens. */
+static void test_a_stream_that_is_left_is_closed(void **state) {
+    static const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+    struct http *http;
+    struct stream stream;
+    char text[1000] = "", other_text[1000] = "";
+    (void)state;
+    open_http(&http, &stream);
+    const int other = http_client_connect(http_port(http), 0);
+    http_client_send(other, head);
+    http_client_read(other, other_text, sizeof other_text, "100 Continue\r\n\r\n");
+    const size_t before = count_files();
+    const int client = http_client_connect(http_port(http), 0);
+    http_client_send(client, stream_request);
+    http_client_read(client, text, sizeof text, "begun\n\n");
+    assert_int_equal(setsockopt(client, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+    close(client);
+    wait_for(&stream.left, 1);
+    for (int waited = 0; count_files() > before && waited < 20000; waited++) usleep(1000);
+    assert_int_equal(count_files(), before);
+    close(other);
+    close_stream(&stream);
     close_http(http);
 }
 
@@ -894,6 +931,7 @@ int main(void) {
                                        cmocka_unit_test(test_bodies),
                                        cmocka_unit_test(test_files),
                                        cmocka_unit_test(test_beats),
+                                       cmocka_unit_test(test_a_stream_that_is_left_is_closed),
                                        cmocka_unit_test(test_blocked_clients),
                                        cmocka_unit_test(test_half_closed_clients),
                                        cmocka_unit_test(test_requests_at_the_end),
