@@ -54,6 +54,7 @@ struct writer {
     size_t free_count;
     struct command *first, *last;
     bool stopping;
+    bool all_used, is_registered; /* the thread's */
 };
 
 /* Failures */
@@ -171,12 +172,22 @@ static void reap(struct writer *writer, size_t count_min) {
     }
 }
 
+/* Telling the queue about memory makes it resident: a short document does not wait for buffers that it never fills.
+ * The list of free ones is a stack, so the first of them all is the last to be used. */
+static void register_memory(struct writer *writer, const struct buffer *buffer) {
+    writer->all_used = writer->all_used || buffer == writer->buffers;
+    if (writer->is_registered || !writer->all_used || io_queue_in_flight(writer->queue) > 0) return;
+    writer->is_registered = true;
+    (void)io_queue_register_memory(writer->queue, writer->memory, writer->memory_bytes);
+}
+
 static void run_write(struct writer *writer, struct buffer *buffer) {
     struct document *document = buffer->range.document;
     if (document_has_failed(writer, document)) { /* invariant 7 */
         command_done(writer, document, buffer);
         return;
     }
+    register_memory(writer, buffer);
     struct io_request request = prepare(buffer);
     enum status status = io_queue_submit(writer->queue, &request);
     ASSERT(status == STATUS_OK); /* as deep as there are buffers */
@@ -309,9 +320,7 @@ static enum status writer_allocate(struct writer *writer, size_t buffer_bytes, s
     writer->free_count = count;
     const struct io_queue_options options = {
         .backend = writer->store->options.backend, .depth = count, .thread_count = min_size(count, 8)};
-    TRY(io_queue_create(&writer->queue, &options, error));
-    (void)io_queue_register_memory(writer->queue, writer->memory, writer->memory_bytes);
-    return STATUS_OK;
+    return io_queue_create(&writer->queue, &options, error);
 }
 
 enum status writer_start(struct store *store, const struct geometry *geometry, struct error *error) {
