@@ -125,6 +125,10 @@ void document_rig_open_family(struct document_rig *rig, const char *family, cons
     assert_ok(plan_host_bytes_min(&rig->options, &rig->model->config, &rig->options.host_bytes, &error),
               error);
     set_expected(rig);
+    scratch_empty(&rig->scratch);
+    assert_int_equal(rig_ask_clean(rig, RIG_BEFORE, "the document before", NULL), 0);
+    scratch_create(&rig->before, SCRATCH_MEMORY);
+    scratch_copy(&rig->before, &rig->scratch);
 }
 
 void document_rig_close(struct document_rig *rig) {
@@ -136,11 +140,12 @@ void document_rig_close(struct document_rig *rig) {
     model_destroy(rig->other);
     device_destroy(rig->device);
     scratch_destroy(&rig->scratch);
+    scratch_destroy(&rig->before);
 }
 
 void document_rig_reset(struct document_rig *rig) {
     scratch_empty(&rig->scratch);
-    assert_int_equal(rig_ask_clean(rig, RIG_BEFORE, "the document before", NULL), 0);
+    scratch_copy(&rig->scratch, &rig->before);
 }
 
 static enum status answer_run(struct document_rig *rig, struct engine *engine, struct sequence *sequence,

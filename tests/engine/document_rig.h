@@ -39,7 +39,7 @@ struct document_rig {
     const char *family;
     struct model *model, *other; /* other: of other weights */
     int32_t tokens[RIG_PROMPTS][RIG_TOKENS];
-    struct scratch scratch;
+    struct scratch scratch, before; /* before: a copy of the folder with RIG_BEFORE saved in it */
     struct plan options;          /* of engines without faults; with the least budget */
     float *expected[RIG_PROMPTS]; /* owned; [1 + RIG_STEPS][RIG_WIDTH]: of a fresh prompt, all in RAM */
     float *repeated
@@ -55,7 +55,7 @@ size_t rig_prompt_count(enum rig_prompt prompt); /* tokens */
 /* How many of them are reused if all were saved: the last one's logits are needed.  The rows of a chunk in 4 bits are
  * gone, so it cannot be cut back by one row; nor can a state, which is there at whole chunks. */
 size_t rig_reused_max(const struct document_rig *rig, enum rig_prompt prompt);
-/* An empty folder with RIG_BEFORE saved in it. */
+/* A folder with RIG_BEFORE saved in it and nothing else. */
 void document_rig_reset(struct document_rig *rig);
 
 struct rig_answer {
