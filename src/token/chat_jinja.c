@@ -170,13 +170,13 @@ static bool ends_in_thought(const struct jinja_output *output) {
 
 static struct marks marks_of(const struct tokenizer *t) {
     struct marks marks = {.bos = "", .eos = ""};
-    if (t->bos != TOKEN_NONE) {
-        marks.bos = token_bytes(t, t->bos);
-        marks.bos_length = t->tokens[t->bos].byte_length;
+    if (t->rules.bos != TOKEN_NONE) {
+        marks.bos = token_bytes(t, t->rules.bos);
+        marks.bos_length = t->tokens[t->rules.bos].byte_length;
     }
-    if (t->eos != TOKEN_NONE) {
-        marks.eos = token_bytes(t, t->eos);
-        marks.eos_length = t->tokens[t->eos].byte_length;
+    if (t->rules.eos != TOKEN_NONE) {
+        marks.eos = token_bytes(t, t->rules.eos);
+        marks.eos_length = t->tokens[t->rules.eos].byte_length;
     }
     return marks;
 }

@@ -23,8 +23,8 @@ static void put_control(struct chat_builder *b, const char *mark) {
 }
 
 static void put_end_of_sequence(struct chat_builder *b) {
-    if (b->tokenizer->eos != TOKEN_NONE)
-        chat_builder_put_token(b, b->tokenizer->eos);
+    if (b->tokenizer->rules.eos != TOKEN_NONE)
+        chat_builder_put_token(b, b->tokenizer->rules.eos);
     else if (b->status == STATUS_OK)
         b->status = error_set(b->error, STATUS_UNSUPPORTED,
                               "chat template '%s' needs an end-of-sequence token", b->chat->name);
@@ -86,8 +86,8 @@ static void build_llama2(struct chat_builder *b, const struct chat_message *mess
             put_end_of_sequence(b);
             continue;
         }
-        if (i > (system ? 1 : 0) && b->tokenizer->bos != TOKEN_NONE)
-            chat_builder_put_token(b, b->tokenizer->bos);
+        if (i > (system ? 1 : 0) && b->tokenizer->rules.bos != TOKEN_NONE)
+            chat_builder_put_token(b, b->tokenizer->rules.bos);
         put_text(b, "[INST] ");
         if (system && i == 1) { /* trimmed as one text: SYSTEM inside its marks stays as it is */
             put_text(b, "<<SYS>>\n");
@@ -505,8 +505,8 @@ static enum status check_order(const struct chat_template *chat, const struct ch
 
 /* BOS that the template wrote itself is enough. */
 static void put_bos_first(struct chat_builder *b) {
-    const token_id bos = b->tokenizer->bos;
-    if (bos == TOKEN_NONE || !b->tokenizer->adds_bos || (b->count > 0 && b->parts[0].id == bos)) return;
+    const token_id bos = b->tokenizer->rules.bos;
+    if (bos == TOKEN_NONE || !b->tokenizer->rules.adds_bos || (b->count > 0 && b->parts[0].id == bos)) return;
     chat_builder_put_token(b, bos);
     if (b->status != STATUS_OK) return;
     const struct chat_part last = b->parts[b->count - 1];
@@ -519,8 +519,8 @@ static void build_family(struct chat_builder *b, const struct chat_conversation 
     const struct chat_template *chat = b->chat;
     b->status = check_order(chat, conversation->messages, conversation->count, b->error);
     if (b->status != STATUS_OK) return;
-    if (b->tokenizer->bos != TOKEN_NONE && (chat->starts_with_bos || b->tokenizer->adds_bos))
-        chat_builder_put_token(b, b->tokenizer->bos);
+    if (b->tokenizer->rules.bos != TOKEN_NONE && (chat->starts_with_bos || b->tokenizer->rules.adds_bos))
+        chat_builder_put_token(b, b->tokenizer->rules.bos);
     chat->build(b, conversation->messages, conversation->count,
                 conversation->add_generation_prompt && !conversation->continues);
 }

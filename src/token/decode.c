@@ -38,7 +38,7 @@ enum status tokenizer_decode(const struct tokenizer *tokenizer, const token_id *
     char *out = malloc(total);
     if (!out) return error_set(error, STATUS_MEMORY, "no memory for the text of %zu tokens", count);
     size_t used = 0;
-    bool prefix = tokenizer->model == TOKENIZER_SPM && tokenizer->adds_space_prefix;
+    bool prefix = tokenizer->model == TOKENIZER_SPM && tokenizer->rules.adds_space_prefix;
     bool after_special = true;
     for (size_t i = 0; i < count; i++) {
         size_t size = tokenizer_piece(tokenizer, ids[i], special, out + used, total - used);

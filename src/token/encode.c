@@ -35,13 +35,13 @@ static size_t space_text(struct encoder *e, const uint8_t *text, size_t length, 
         bool escape = length - at >= 3 && text[at] == 0xE2 && text[at + 1] == 0x96 && text[at + 2] == 0x81;
         uint8_t byte = escape ? ' ' : text[at];
         at += escape ? 3 : 1;
-        if (e->t->removes_extra_spaces && byte == ' ' && e->after_space) continue;
+        if (e->t->rules.removes_extra_spaces && byte == ' ' && e->after_space) continue;
         e->after_space = byte == ' ';
-        bool prefix = count == 0 && e->t->adds_space_prefix && e->after_special;
+        bool prefix = count == 0 && e->t->rules.adds_space_prefix && e->after_special;
         if (prefix && !(e->single_prefix && byte == ' ')) to[count++] = ' ';
         to[count++] = byte;
     }
-    if (last && e->t->removes_extra_spaces && count > 0 && to[count - 1] == ' ') count--;
+    if (last && e->t->rules.removes_extra_spaces && count > 0 && to[count - 1] == ' ') count--;
     return count;
 }
 
@@ -121,11 +121,12 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
     encoder_init(&e, tokenizer, list);
     enum status status = STATUS_OK;
     if (options.add_special && tokenizer_adds_bos(tokenizer))
-        status = token_list_append(list, tokenizer->bos, error);
+        status = token_list_append(list, tokenizer->rules.bos, error);
     if (status == STATUS_OK)
         status = encode_text(&e, (const uint8_t *)text, length, options.parse_special, true, error);
-    if (status == STATUS_OK && options.add_special && tokenizer->adds_eos && tokenizer->eos != TOKEN_NONE)
-        status = token_list_append(list, tokenizer->eos, error);
+    const struct token_rules *rules = &tokenizer->rules;
+    if (status == STATUS_OK && options.add_special && rules->adds_eos && rules->eos != TOKEN_NONE)
+        status = token_list_append(list, rules->eos, error);
     encoder_deinit(&e);
     return status;
 }

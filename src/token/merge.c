@@ -162,10 +162,10 @@ static enum status append_bytes(const struct tokenizer *t, const uint8_t *text, 
         *unknown = false;
         return STATUS_OK;
     }
-    if (t->unknown == TOKEN_NONE)
+    if (t->rules.unknown == TOKEN_NONE)
         return error_set(error, STATUS_UNSUPPORTED,
                          "tokenizer.ggml.tokens: no token for the byte 0x%02X and no unknown token", text[0]);
-    if (!*unknown) TRY(token_list_append(list, t->unknown, error));
+    if (!*unknown) TRY(token_list_append(list, t->rules.unknown, error));
     *unknown = true;
     return STATUS_OK;
 }

@@ -32,6 +32,14 @@ enum {
     TOKENIZER_ENDS_MAX = 32,
 };
 
+/* Tokens that stand for no text, in range or TOKEN_NONE, and what is put around a text. */
+struct token_rules {
+    token_id bos, eos, unknown;
+    token_id ends[TOKENIZER_ENDS_MAX];
+    size_t end_count;
+    bool adds_bos, adds_eos, adds_space_prefix, removes_extra_spaces;
+};
+
 /* The arrays that a vocabulary is made from; borrowed, and only read by tokenizer_build. */
 struct tokenizer_source {
     enum tokenizer_model model;
@@ -42,10 +50,7 @@ struct tokenizer_source {
     const struct gguf_string *merges; /* [merge_count] "left right", best first; BPE only */
     uint64_t merge_count;
     const struct pre_tokenizer_name *pre; /* BPE only */
-    token_id bos, eos, unknown;           /* in range or TOKEN_NONE */
-    token_id ends[TOKENIZER_ENDS_MAX]; /* eot, eom: more tokens that end an answer, in range or TOKEN_NONE */
-    size_t end_count;
-    bool adds_bos, adds_eos, adds_space_prefix, removes_extra_spaces;
+    struct token_rules rules;             /* ends: eot and eom, which end an answer beside eos */
 };
 
 struct vocabulary_token {
@@ -93,10 +98,7 @@ struct tokenizer {
     /* [token_count] whether merging a token's own bytes yields that token: 0 not yet known, 1 yes, 2 no.
      * Each value is computed from constant data, so any thread may store it; relaxed is enough. */
     _Atomic uint8_t *whole;
-    token_id bos, eos, unknown;
-    token_id ends[TOKENIZER_ENDS_MAX];
-    size_t end_count;
-    bool adds_bos, adds_eos, adds_space_prefix, removes_extra_spaces;
+    struct token_rules rules; /* ends: all tokens that end an answer, each once */
 };
 
 /* Builds from arrays. STATUS_MODEL names the key at fault, STATUS_MEMORY. */

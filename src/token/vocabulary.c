@@ -163,9 +163,9 @@ static uint8_t type_of(const struct tokenizer_source *source, token_id id) {
     struct gguf_string text = source->tokens[id];
     uint8_t type = source->types ? source->types[id] : TOKEN_UNDEFINED;
     if (!source->types) {
-        if (id == source->unknown)
+        if (id == source->rules.unknown)
             type = TOKEN_UNKNOWN;
-        else if (id == source->bos || id == source->eos)
+        else if (id == source->rules.bos || id == source->rules.eos)
             type = TOKEN_CONTROL;
         else if (source->model == TOKENIZER_SPM && byte_of_text(text) >= 0)
             type = TOKEN_BYTE;
@@ -460,20 +460,15 @@ static const char *const end_texts[] = {
     "<|return|>",    "<|call|>"};
 
 static void add_end(struct tokenizer *t, token_id id) {
-    if (id == TOKEN_NONE || t->end_count == TOKENIZER_ENDS_MAX || tokenizer_is_end(t, id)) return;
-    t->ends[t->end_count++] = id;
+    if (id == TOKEN_NONE || t->rules.end_count == TOKENIZER_ENDS_MAX || tokenizer_is_end(t, id)) return;
+    t->rules.ends[t->rules.end_count++] = id;
 }
 
 static enum status fill(struct tokenizer *t, const struct tokenizer_source *source, struct error *error) {
     t->model = source->model;
     t->token_count = source->token_count;
-    t->bos = source->bos;
-    t->eos = source->eos;
-    t->unknown = source->unknown;
-    t->adds_bos = source->adds_bos;
-    t->adds_eos = source->adds_eos;
-    t->adds_space_prefix = source->adds_space_prefix;
-    t->removes_extra_spaces = source->removes_extra_spaces;
+    t->rules = source->rules;
+    t->rules.end_count = 0;
     memset(t->byte_tokens, 0xFF, sizeof t->byte_tokens); /* TOKEN_NONE */
     if (getrandom(&t->hash_seed, sizeof t->hash_seed, GRND_NONBLOCK) != sizeof t->hash_seed)
         t->hash_seed = mix((uintptr_t)t);
@@ -488,8 +483,8 @@ static enum status fill(struct tokenizer *t, const struct tokenizer_source *sour
     }
     TRY(special_list_init(t, &t->user_defined, false, error));
     TRY(special_list_init(t, &t->special, true, error));
-    add_end(t, t->eos);
-    for (size_t i = 0; i < source->end_count; i++) add_end(t, source->ends[i]);
+    add_end(t, t->rules.eos);
+    for (size_t i = 0; i < source->rules.end_count; i++) add_end(t, source->rules.ends[i]);
     for (size_t i = 0; i < sizeof end_texts / sizeof end_texts[0]; i++) {
         token_id id = tokenizer_find(t, end_texts[i]);
         if (id != TOKEN_NONE && t->tokens[id].type != TOKEN_NORMAL) add_end(t, id);
@@ -519,16 +514,16 @@ void tokenizer_destroy(struct tokenizer *tokenizer) {
 }
 
 size_t tokenizer_vocabulary_size(const struct tokenizer *tokenizer) { return tokenizer->token_count; }
-token_id tokenizer_bos(const struct tokenizer *tokenizer) { return tokenizer->bos; }
-token_id tokenizer_eos(const struct tokenizer *tokenizer) { return tokenizer->eos; }
+token_id tokenizer_bos(const struct tokenizer *tokenizer) { return tokenizer->rules.bos; }
+token_id tokenizer_eos(const struct tokenizer *tokenizer) { return tokenizer->rules.eos; }
 
 bool tokenizer_adds_bos(const struct tokenizer *tokenizer) {
-    return tokenizer->adds_bos && tokenizer->bos != TOKEN_NONE;
+    return tokenizer->rules.adds_bos && tokenizer->rules.bos != TOKEN_NONE;
 }
 
 bool tokenizer_is_end(const struct tokenizer *tokenizer, token_id id) {
-    for (size_t i = 0; i < tokenizer->end_count; i++)
-        if (tokenizer->ends[i] == id) return id != TOKEN_NONE;
+    for (size_t i = 0; i < tokenizer->rules.end_count; i++)
+        if (tokenizer->rules.ends[i] == id) return id != TOKEN_NONE;
     return false;
 }
 

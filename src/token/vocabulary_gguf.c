@@ -64,20 +64,20 @@ static enum status read_ids(const struct gguf *gguf, struct tokenizer_source *so
         KEY("seperator_token_id"), KEY("padding_token_id"), KEY("mask_token_id"),    KEY("cls_token_id"),
         KEY("fim_pre_token_id"),   KEY("fim_suf_token_id"), KEY("fim_mid_token_id"), KEY("fim_pad_token_id"),
         KEY("fim_rep_token_id"),   KEY("fim_sep_token_id")};
-    source->bos = source->eos = source->unknown = TOKEN_NONE;
+    source->rules.bos = source->rules.eos = source->rules.unknown = TOKEN_NONE;
     /* What sentencepiece writes by default; SentencePiece models without these keys have it. */
     if (source->model == TOKENIZER_SPM && source->token_count > 2) {
-        if (is(source->tokens[0], "<unk>")) source->unknown = 0;
-        if (is(source->tokens[1], "<s>")) source->bos = 1;
-        if (is(source->tokens[2], "</s>")) source->eos = 2;
+        if (is(source->tokens[0], "<unk>")) source->rules.unknown = 0;
+        if (is(source->tokens[1], "<s>")) source->rules.bos = 1;
+        if (is(source->tokens[2], "</s>")) source->rules.eos = 2;
     }
-    TRY(read_id(gguf, KEY("bos_token_id"), source->token_count, &source->bos, error));
-    TRY(read_id(gguf, KEY("eos_token_id"), source->token_count, &source->eos, error));
-    TRY(read_id(gguf, KEY("unknown_token_id"), source->token_count, &source->unknown, error));
+    TRY(read_id(gguf, KEY("bos_token_id"), source->token_count, &source->rules.bos, error));
+    TRY(read_id(gguf, KEY("eos_token_id"), source->token_count, &source->rules.eos, error));
+    TRY(read_id(gguf, KEY("unknown_token_id"), source->token_count, &source->rules.unknown, error));
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
         token_id id = TOKEN_NONE;
         TRY(read_id(gguf, ends[i], source->token_count, &id, error));
-        if (id != TOKEN_NONE) source->ends[source->end_count++] = id;
+        if (id != TOKEN_NONE) source->rules.ends[source->rules.end_count++] = id;
     }
     for (size_t i = 0; i < sizeof unused / sizeof unused[0]; i++) {
         token_id id = TOKEN_NONE;
@@ -88,12 +88,12 @@ static enum status read_ids(const struct gguf *gguf, struct tokenizer_source *so
 
 static enum status read_flags(const struct gguf *gguf, struct tokenizer_source *source, struct error *error) {
     bool spm = source->model == TOKENIZER_SPM;
-    source->adds_bos = spm || (source->pre && source->pre->adds_bos);
-    source->adds_space_prefix = spm;
-    TRY(gguf_get_bool(gguf, KEY("add_bos_token"), &source->adds_bos, error));
-    TRY(gguf_get_bool(gguf, KEY("add_eos_token"), &source->adds_eos, error));
-    TRY(gguf_get_bool(gguf, KEY("add_space_prefix"), &source->adds_space_prefix, error));
-    TRY(gguf_get_bool(gguf, KEY("remove_extra_whitespaces"), &source->removes_extra_spaces, error));
+    source->rules.adds_bos = spm || (source->pre && source->pre->adds_bos);
+    source->rules.adds_space_prefix = spm;
+    TRY(gguf_get_bool(gguf, KEY("add_bos_token"), &source->rules.adds_bos, error));
+    TRY(gguf_get_bool(gguf, KEY("add_eos_token"), &source->rules.adds_eos, error));
+    TRY(gguf_get_bool(gguf, KEY("add_space_prefix"), &source->rules.adds_space_prefix, error));
+    TRY(gguf_get_bool(gguf, KEY("remove_extra_whitespaces"), &source->rules.removes_extra_spaces, error));
     const struct gguf_entry *charsmap = gguf_find(gguf, KEY("precompiled_charsmap"));
     if (spm && charsmap && charsmap->type == GGUF_ARRAY && charsmap->count > 0)
         return error_set(error, STATUS_UNSUPPORTED,

@@ -68,9 +68,9 @@ static struct tokenizer *build(void) {
                                             .types = types,
                                             .scores = scores,
                                             .pre = pre_tokenizer_find("llama-bpe", 9),
-                                            .bos = first,
-                                            .eos = first + 1,
-                                            .unknown = TOKEN_NONE};
+                                            .rules.bos = first,
+                                            .rules.eos = first + 1,
+                                            .rules.unknown = TOKEN_NONE};
     struct tokenizer *tokenizer = NULL;
     struct error error;
     const enum status status = tokenizer_build(&tokenizer, &source, &error);

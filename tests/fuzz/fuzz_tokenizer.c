@@ -80,10 +80,10 @@ static struct tokenizer *build(bool spm, const char *pre) {
                                       .merges = rules,
                                       .merge_count = rule_count,
                                       .pre = spm ? NULL : pre_tokenizer_find(pre, strlen(pre)),
-                                      .bos = bos,
-                                      .eos = bos + 1,
-                                      .unknown = TOKEN_NONE,
-                                      .adds_space_prefix = true};
+                                      .rules.bos = bos,
+                                      .rules.eos = bos + 1,
+                                      .rules.unknown = TOKEN_NONE,
+                                      .rules.adds_space_prefix = true};
     struct tokenizer *t = NULL;
     struct error error;
     enum status status = tokenizer_build(&t, &source, &error);

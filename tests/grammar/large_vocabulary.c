@@ -49,9 +49,9 @@ struct token_trie *large_vocabulary_trie(size_t count) {
                                             .types = types,
                                             .token_count = count,
                                             .pre = pre_tokenizer_find("gpt-2", 5),
-                                            .bos = TOKEN_NONE,
-                                            .eos = (token_id)(count - 1),
-                                            .unknown = TOKEN_NONE};
+                                            .rules.bos = TOKEN_NONE,
+                                            .rules.eos = (token_id)(count - 1),
+                                            .rules.unknown = TOKEN_NONE};
     ASSERT(tokenizer_build(&tokenizer, &source, &error) == STATUS_OK);
     ASSERT(token_trie_create(&trie, tokenizer, &error) == STATUS_OK);
     tokenizer_destroy(tokenizer);

@@ -77,9 +77,9 @@ static void build_bpe(struct fixture *f, size_t column) {
 static void build_spm(struct fixture *f, size_t column) {
     f->source.types = f->types;
     f->source.scores = f->scores;
-    f->source.unknown = 0;
-    f->source.adds_space_prefix = true;
-    f->source.removes_extra_spaces = strcmp(f->columns[column], "single-spaces") == 0;
+    f->source.rules.unknown = 0;
+    f->source.rules.adds_space_prefix = true;
+    f->source.rules.removes_extra_spaces = strcmp(f->columns[column], "single-spaces") == 0;
     for (size_t i = 0; strcmp(f->columns[column], "no-bytes") == 0 && i < f->source.token_count; i++)
         if (f->types[i] == TOKEN_BYTE) f->types[i] = TOKEN_UNUSED;
 }
@@ -93,7 +93,7 @@ static void read_columns(struct fixture *f, struct record *record, enum tokenize
         f->source.model = model;
         f->source.tokens = f->tokens;
         f->source.merges = f->merges;
-        f->source.bos = f->source.eos = f->source.unknown = TOKEN_NONE;
+        f->source.rules.bos = f->source.rules.eos = f->source.rules.unknown = TOKEN_NONE;
         if (model == TOKENIZER_BPE)
             build_bpe(f, column);
         else

@@ -69,10 +69,10 @@ static struct tokenizer *build(struct vocabulary_texts *v, enum tokenizer_model 
                                       .merges = v->merges,
                                       .merge_count = v->merge_count,
                                       .pre = pre ? pre_tokenizer_find(pre, strlen(pre)) : NULL,
-                                      .bos = TOKEN_NONE,
-                                      .eos = TOKEN_NONE,
-                                      .unknown = TOKEN_NONE,
-                                      .adds_space_prefix = true};
+                                      .rules.bos = TOKEN_NONE,
+                                      .rules.eos = TOKEN_NONE,
+                                      .rules.unknown = TOKEN_NONE,
+                                      .rules.adds_space_prefix = true};
     struct tokenizer *t = NULL;
     struct error error;
     assert_ok(tokenizer_build(&t, &source, &error), error);

@@ -89,9 +89,9 @@ struct tokenizer *byte_vocabulary(const char *pre, const char *const *controls, 
                                       .tokens = tokens,
                                       .types = types,
                                       .pre = pre_tokenizer_find(pre, strlen(pre)),
-                                      .unknown = TOKEN_NONE};
-    source.bos = add(tokens, types, &count, bos);
-    source.eos = add(tokens, types, &count, eos);
+                                      .rules.unknown = TOKEN_NONE};
+    source.rules.bos = add(tokens, types, &count, bos);
+    source.rules.eos = add(tokens, types, &count, eos);
     source.token_count = count;
     struct tokenizer *tokenizer = NULL;
     struct error error;
