@@ -53,9 +53,10 @@ class Reply:
 
 class Server:
     def __init__(self, *options, model=NANO, environment=None, wrapper=()):
-        """wrapper: a command that becomes the server."""
+        """One thread computes, unless options say otherwise: beside another test, one of two waits for its turn in every
+        operation.  wrapper: a command that becomes the server."""
         self.process = subprocess.Popen(
-            [*wrapper, LOAM, "serve", "-m", model, "--port", "0", "-t", "2", *options],
+            [*wrapper, LOAM, "serve", "-m", model, "--port", "0", "-t", "1", *options],
             stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, errors="replace",
             env={**os.environ, "LOAM_ARG_LOG": "none", **(environment or {})})
         self.lines = []
@@ -189,7 +190,7 @@ def wait_until(condition, seconds=20):
 
 def run_loam(*arguments, model=NANO):
     """What the command line prints, without the line's end behind it."""
-    done = subprocess.run([LOAM, *arguments, "-m", model, "-q", "-t", "2"], stdin=subprocess.DEVNULL, capture_output=True,
+    done = subprocess.run([LOAM, *arguments, "-m", model, "-q", "-t", "1"], stdin=subprocess.DEVNULL, capture_output=True,
                           check=True)
     return done.stdout.decode().removesuffix("\n")
 

@@ -25,7 +25,8 @@ void service_rig_open_on(struct service_rig *rig, const struct service_rig_optio
                          const struct io_faults *faults) {
     struct error error;
     *rig = (struct service_rig){.engine_options = {.io_faults = faults}};
-    const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
+    /* Beside another program a second one that computes waits for its turn in every operation. */
+    const struct device_options device = {.thread_count = 1, .mask = cpu_default()};
     rig->device = options->device;
     if (rig->device == NULL) assert_ok(device_cpu_create(&rig->device, &device, &error), error);
     const char *nano = LOAM_SOURCE_DIR "/models/loam-nano.gguf";

@@ -31,7 +31,7 @@ RSS_GROWTH = 1.05
 SEQUENCES = 4
 PUSHES = 12
 OPTIONS = ("-np", str(SEQUENCES), "-c", "1024", "--segment", "512", "--kv-host", "24M", "--idle-unload", "1",
-           "--chat-template", "llama2")
+           "--chat-template", "llama2", "-t", "2")
 DOCUMENTS = "/v1/loam/documents"
 BUSY = ("loam_requests_queued", "loam_requests_prefilling", "loam_requests_decoding", "loam_requests_paused")
 

@@ -41,7 +41,7 @@ class Batch(unittest.TestCase):
                 file.write((line if isinstance(line, str) else json.dumps(line)) + "\n")
 
     def command(self, *options):
-        return [LOAM, "batch", "-m", NANO, "-i", self.input, "-o", self.output, "-c", "256", "-t", "2", *options]
+        return [LOAM, "batch", "-m", NANO, "-i", self.input, "-o", self.output, "-c", "256", "-t", "1", *options]
 
     def run_batch(self, *options, code=0):
         done = subprocess.run(self.command(*options), capture_output=True, text=True, timeout=120)

@@ -190,7 +190,7 @@ class Clients(Case):
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
             file.write(TEXT * 14)
             file.flush()
-            told = subprocess.run([LOAM + "-lab", "perplexity", "-m", self.model, "-f", file.name, "-c", "256", "-t", "2", "--preset", "full"],
+            told = subprocess.run([LOAM + "-lab", "perplexity", "-m", self.model, "-f", file.name, "-c", "256", "-t", "1", "--preset", "full"],
                                   capture_output=True, text=True, check=True).stdout
         found = float(re.search(r"PPL over .* = ([0-9.]+)", told).group(1))
         begin = self.server.get("/tokenizer_info", headers=self.headers).json

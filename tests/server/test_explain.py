@@ -61,7 +61,7 @@ class Explain(unittest.TestCase):
             out.write(DOCUMENT)
         done = subprocess.run(
             [loam_server.LOAM, "explain", "-m", model, "-f", document, "-p", QUESTION, "-n", "12", "--temp", "1",
-             "--seed", str(seed), "--spans", "40", "--json", found, "-q", "-t", "2", *options], capture_output=True, check=True)
+             "--seed", str(seed), "--spans", "40", "--json", found, "-q", "-t", "1", *options], capture_output=True, check=True)
         with open(found) as file:
             return done.stdout.decode().split("\n\n" + document)[0].removesuffix("\n"), json.load(file)
 

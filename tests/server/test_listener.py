@@ -15,7 +15,7 @@ OPTIONS = ("-np", "2", "-c", "512", "--chat-template", "llama2")
 
 
 def start_fails(*options):
-    done = subprocess.run([LOAM, "serve", "-m", NANO, "-t", "2", *OPTIONS, *options], stdin=subprocess.DEVNULL,
+    done = subprocess.run([LOAM, "serve", "-m", NANO, "-t", "1", *OPTIONS, *options], stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stderr
 
