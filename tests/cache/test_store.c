@@ -66,28 +66,6 @@ static void assert_reused(struct store *store, const struct sample *sample, uint
                  error.message);
 }
 
-static size_t registrations;
-bool __real_io_queue_register_memory(struct io_queue *queue, void *memory, size_t bytes);
-bool __wrap_io_queue_register_memory(struct io_queue *queue, void *memory, size_t bytes);
-
-bool __wrap_io_queue_register_memory(struct io_queue *queue, void *memory, size_t bytes) {
-    registrations++;
-    return __real_io_queue_register_memory(queue, memory, bytes);
-}
-
-/* Its writes fill fewer buffers than there are: memory that is registered is resident. */
-static void test_a_short_document_registers_no_memory(void **state) {
-    struct random random;
-    (void)state;
-    random_init(&random, seed);
-    const struct sample sample = sample_random(&random);
-    struct store *store = open_store(0);
-    registrations = 0;
-    (void)save(store, &sample, KV_CHUNK_TOKENS);
-    store_close(store);
-    assert_int_equal(registrations, 0);
-}
-
 /* Several commits in a random order of writes, two back ends, reopened in between. */
 static void round_trip(struct random *random, enum io_backend backend) {
     struct sample sample = sample_random(random);
@@ -988,7 +966,6 @@ static void test_open_is_quick(void **state) {
 int main(void) {
     seed = test_seed(20261121);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_short_document_registers_no_memory, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_round_trips, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_round_trips_on_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_prefixes, set_up, tear_down),

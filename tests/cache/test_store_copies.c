@@ -1,5 +1,5 @@
 /* Several processes save one prompt at once: one complete document stays, and no other document is taken for a copy.
- */
+ * What a writer has costs a short document nothing. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cache/store_sample.h"
+#include "platform/io_queue.h"
 #include "platform/scratch.h"
 
 enum { TOKENS = 64 * 4 + 9, WRITERS = 4 };
@@ -121,8 +122,30 @@ static void what_is_no_copy_stays(void **state) {
     scratch_destroy(&scratch);
 }
 
+static size_t registrations;
+bool __real_io_queue_register_memory(struct io_queue *queue, void *memory, size_t bytes);
+bool __wrap_io_queue_register_memory(struct io_queue *queue, void *memory, size_t bytes);
+
+bool __wrap_io_queue_register_memory(struct io_queue *queue, void *memory, size_t bytes) {
+    registrations++;
+    return __real_io_queue_register_memory(queue, memory, bytes);
+}
+
+/* It fills fewer buffers than there are, and memory that is registered is resident. */
+static void a_short_document_registers_no_memory(void **state) {
+    (void)state;
+    struct scratch scratch;
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    const struct sample sample = sample_make(1);
+    struct writing writing = begin(scratch.path, &sample, 64);
+    end(&writing);
+    assert_int_equal(registrations, 0);
+    scratch_destroy(&scratch);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_short_document_registers_no_memory),
         cmocka_unit_test(of_copies_one_stays),
         cmocka_unit_test(what_is_no_copy_stays),
     };
