@@ -305,10 +305,10 @@ static bool key_index_table(struct kv_sequence *sequence) {
     const struct kv_cache *cache = sequence->cache;
     const struct kv_cache_config *config = &cache->config;
     page_table_deinit(&sequence->key_index);
-    free(sequence->open_blocks);
-    free(sequence->open_chunks);
-    sequence->open_blocks = NULL;
-    sequence->open_chunks = NULL;
+    free(sequence->open.blocks);
+    free(sequence->open.chunks);
+    sequence->open.blocks = NULL;
+    sequence->open.chunks = NULL;
     memset(sequence->places, 0, sizeof sequence->places);
     if (!slab_exists(&cache->key_index)) return true;
     const size_t lanes = config->key_index_on_disk ? lanes_in_memory(config) : kv_lane_count(config);
@@ -316,10 +316,10 @@ static bool key_index_table(struct kv_sequence *sequence) {
         STATUS_OK)
         return false;
     if (config->key_index_on_disk) {
-        sequence->open_blocks = table_create(kv_lane_count(config), config->key_index_bytes);
-        sequence->open_chunks = table_create(config->layer_count, sizeof *sequence->open_chunks);
+        sequence->open.blocks = table_create(kv_lane_count(config), config->key_index_bytes);
+        sequence->open.chunks = table_create(config->layer_count, sizeof *sequence->open.chunks);
     }
-    const bool has_open = sequence->open_blocks != NULL && sequence->open_chunks != NULL;
+    const bool has_open = sequence->open.blocks != NULL && sequence->open.chunks != NULL;
     if (config->key_index_on_disk && !has_open) return false;
     for (uint64_t i = 0; i < sequence->column_count; i++) key_index_enter(sequence, i);
     return true;
@@ -443,8 +443,8 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
     page_table_deinit(&sequence->chunks);
     page_table_deinit(&sequence->quantized);
     page_table_deinit(&sequence->key_index);
-    free(sequence->open_blocks);
-    free(sequence->open_chunks);
+    free(sequence->open.blocks);
+    free(sequence->open.chunks);
     free(sequence->watch);
     free(sequence);
 }

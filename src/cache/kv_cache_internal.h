@@ -63,6 +63,12 @@ struct key_index_place {
     uint64_t chunk_first;
 };
 
+/* Blocks of the key index of the chunk that grows, which are not on disk yet. */
+struct open_blocks {
+    uint8_t *blocks;  /* owned; [layer][kv head][key_index_bytes] */
+    uint64_t *chunks; /* owned; [layer]: which chunk that is */
+};
+
 struct kv_sequence {
     struct kv_cache *cache; /* borrowed */
     struct kv_sequence *next, *previous;
@@ -75,8 +81,7 @@ struct kv_sequence {
     struct page_table quantized; /* the same for chunks in 4 bits (kv_tier.h); or none */
     struct page_table key_index; /* the same for the blocks beside them; or none.  With key_index_on_disk
                                   * [place][kv head][column_capacity], and: */
-    uint8_t *open_blocks;        /* owned; [layer][kv head][key_index_bytes]: of the chunk that grows */
-    uint64_t *open_chunks;       /* owned; [layer]: which one that is */
+    struct open_blocks open;
     struct key_index_place places[KV_KEY_INDEX_PLACES];
     struct sequence_pages *pages; /* the chunk owner's */
     struct inputs *inputs;        /* owned; NULL: none are kept */

@@ -12,7 +12,7 @@ static bool is_on_disk(const struct kv_sequence *sequence, size_t layer) {
 
 static uint8_t *open_block(const struct kv_sequence *sequence, size_t layer, size_t head) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    return sequence->open_blocks + kv_lane(config, layer, head) * config->key_index_bytes;
+    return sequence->open.blocks + kv_lane(config, layer, head) * config->key_index_bytes;
 }
 
 static struct key_index_place *place_of(struct kv_sequence *sequence, size_t layer) {
@@ -29,7 +29,7 @@ void kv_sequence_keep_key_index(struct kv_sequence *sequence, struct stream *str
     const struct kv_cache *cache = sequence->cache;
     if (!is_on_disk(sequence, layer_index) || position_end == 0) return;
     const uint64_t chunk = (position_end - 1) / KV_CHUNK_TOKENS;
-    sequence->open_chunks[layer_index] = chunk;
+    sequence->open.chunks[layer_index] = chunk;
     for (size_t head = 0; head < kv_heads(&cache->config, layer_index); head++)
         cache->device->operations->download(stream, open_block(sequence, layer_index, head),
                                             block_at(sequence, layer_index, head, chunk),
@@ -92,7 +92,7 @@ enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stre
         place->chunk_first = group_first;
     }
     if (position_first % KV_CHUNK_TOKENS == 0) return STATUS_OK; /* a new chunk */
-    ASSERT(sequence->open_chunks[layer_index] == chunk);
+    ASSERT(sequence->open.chunks[layer_index] == chunk);
     for (size_t head = 0; head < kv_heads(&cache->config, layer_index); head++)
         cache->device->operations->upload(stream, block_at(sequence, layer_index, head, chunk),
                                           open_block(sequence, layer_index, head),
@@ -118,7 +118,7 @@ enum status kv_sequence_load_key_index(struct kv_sequence *sequence, struct stre
     struct kv_tier *tier = sequence->cache->tier;
     const struct kv_cache_config *config = &sequence->cache->config;
     struct key_index_place *place = place_of(sequence, layer_index);
-    const uint64_t closed = sequence->pages->written[layer_index], open = sequence->open_chunks[layer_index];
+    const uint64_t closed = sequence->pages->written[layer_index], open = sequence->open.chunks[layer_index];
     const bool is_own = place->layer_end == layer_index + 1;
     if (is_own && place->chunk_first == 0) return STATUS_OK;
     const uint64_t began = clock_ns(),
@@ -150,6 +150,6 @@ enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint6
         memcpy(open_block(sequence, layer, head),
                tier->key_index_run + head * TIER_RUN_CHUNKS * config->key_index_bytes,
                config->key_index_bytes);
-    sequence->open_chunks[layer] = chunk;
+    sequence->open.chunks[layer] = chunk;
     return STATUS_OK;
 }

@@ -152,8 +152,8 @@ static void add_chunk(const struct kv_sequence *sequence, size_t lane, uint64_t 
     cell->rows += watch->rows[entry];
     cell->rows_all += stored < KV_CHUNK_TOKENS ? stored : KV_CHUNK_TOKENS;
     cell->read += was_read;
-    map->only_saved += is_saved && !in_ram;
-    map->attended += watch->rows[entry] > 0;
+    map->chunks.only_saved += is_saved && !in_ram;
+    map->chunks.attended += watch->rows[entry] > 0;
 }
 
 /* 0: none, 1: some, 2: at least half, 3: all. */
@@ -175,10 +175,10 @@ static char draw_cell(const struct kv_sequence *sequence, size_t lane, uint64_t 
     const uint64_t first = column * map->column_chunks;
     for (uint64_t chunk = first; chunk < first + map->column_chunks && chunk < map->chunk_count; chunk++)
         add_chunk(sequence, lane, chunk, &cell, map);
-    map->all += cell.chunks;
-    map->in_ram += cell.in_ram;
-    map->saved += cell.saved;
-    map->read += cell.read;
+    map->chunks.all += cell.chunks;
+    map->chunks.in_ram += cell.in_ram;
+    map->chunks.saved += cell.saved;
+    map->chunks.read += cell.read;
     return character(&cell);
 }
 

@@ -55,13 +55,17 @@ struct kv_map_run {
     size_t first, count;
 };
 
+/* Over all layers and KV heads.  saved: on disk, or on their way. */
+struct kv_map_chunks {
+    uint64_t all, in_ram, saved, only_saved, read, attended;
+};
+
 struct kv_map {
     uint64_t token_count;                 /* stored */
     uint64_t chunk_count;                 /* of a KV head; with those that are being computed */
     uint64_t column_count, column_chunks; /* a cell is of column_chunks chunks: a power of two */
     char *cells; /* owned; [layer][kv head][column_count], and a zero behind the last */
-    /* Chunks, over all layers and KV heads.  saved: on disk, or on their way. */
-    uint64_t all, in_ram, saved, only_saved, read, attended;
+    struct kv_map_chunks chunks;
     bool has_token;                 /* a step was noted: */
     uint64_t position;              /* of its token */
     struct kv_watch_counts token;   /* of it, or of the prompt that is being computed */

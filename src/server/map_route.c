@@ -60,12 +60,12 @@ static json_t *counts_json(const struct kv_watch_counts *counts, uint64_t row_by
 
 static json_t *chunks_json(const struct kv_map *map) {
     json_t *object = json_object();
-    json_put_uint(object, "all", map->all);
-    json_put_uint(object, "ram", map->in_ram);
-    json_put_uint(object, "disk", map->saved);
-    json_put_uint(object, "disk_only", map->only_saved);
-    json_put_uint(object, "read", map->read);
-    json_put_uint(object, "attended", map->attended);
+    json_put_uint(object, "all", map->chunks.all);
+    json_put_uint(object, "ram", map->chunks.in_ram);
+    json_put_uint(object, "disk", map->chunks.saved);
+    json_put_uint(object, "disk_only", map->chunks.only_saved);
+    json_put_uint(object, "read", map->chunks.read);
+    json_put_uint(object, "attended", map->chunks.attended);
     return object;
 }
 

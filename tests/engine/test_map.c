@@ -123,7 +123,7 @@ static void expect_lists(const struct run *run, const struct kv_map *map, uint64
     assert_int_equal(map->position, position);
     assert_int_equal(map->token.rows, rows);
     assert_int_equal(map->token.visible, LAYERS * run->lists.heads * (position + 1));
-    assert_int_equal(map->attended, chunks);
+    assert_int_equal(map->chunks.attended, chunks);
 }
 
 /* What each step chose is what its map shows; the cells' rows, [STEPS][cells], for others to be compared with. */
@@ -134,9 +134,9 @@ static void lists_of_preset(struct decode_rig *base, const char *preset, bool ch
     assert_false(kv_sequence_is_watched(run.sequence->kv));
     struct kv_map map = map_of(&run);
     assert_false(map.has_token);
-    assert_int_equal(map.attended, 0);
-    assert_int_equal(map.in_ram, map.all);
-    assert_int_equal(map.saved, 0);
+    assert_int_equal(map.chunks.attended, 0);
+    assert_int_equal(map.chunks.in_ram, map.chunks.all);
+    assert_int_equal(map.chunks.saved, 0);
     kv_map_deinit(&map);
     for (size_t step = 0; step < STEPS; step++) {
         const uint64_t position = PROMPT + step;
@@ -192,9 +192,9 @@ static void expect_tables(const struct run *run, const struct kv_map *map, bool 
                 read += was_read;
             }
     }
-    assert_int_equal(map->in_ram, in_ram);
-    assert_int_equal(map->only_saved, only_saved);
-    assert_int_equal(map->read, read);
+    assert_int_equal(map->chunks.in_ram, in_ram);
+    assert_int_equal(map->chunks.only_saved, only_saved);
+    assert_int_equal(map->chunks.read, read);
     assert_true(read <= map->token.misses + map->token.prefetched);
 }
 
@@ -224,7 +224,7 @@ static void tiers_of_preset(struct decode_rig *base, const char *preset, bool pr
         other = map_of(&in_ram);
         expect_counters(&map.token, &before, &after);
         expect_counters(&map.watched, &began, &after);
-        assert_true(map.token.misses + map.token.prefetched > 0 && map.only_saved > 0);
+        assert_true(map.token.misses + map.token.prefetched > 0 && map.chunks.only_saved > 0);
         expect_tables(&run, &map, !prefetches);
         for (size_t i = 0; map.cells[i] != '\0'; i++) { /* the same choice as in RAM */
             const size_t lane = i / map.column_count, chunk = i % map.column_count;
@@ -266,8 +266,8 @@ static void aggregates_columns(void **state) {
     assert_int_equal(map.column_count, (LONG / 64 + 1) / 2);
     assert_true(map.column_count <= KV_MAP_COLUMNS_MAX);
     assert_int_equal(strlen(map.cells), lanes * map.column_count);
-    assert_int_equal(map.all, lanes * (LONG / 64));
-    assert_int_equal(map.in_ram, map.all);
+    assert_int_equal(map.chunks.all, lanes * (LONG / 64));
+    assert_int_equal(map.chunks.in_ram, map.chunks.all);
     kv_map_deinit(&map);
     sequence_destroy(sequence);
     engine_destroy(engine);
@@ -338,7 +338,7 @@ static void shows_layers_that_differ(void **state) {
                 assert_int_equal(last >> KV_CELL_ROWS_SHIFT & 3, is_there && step > 0 ? 3 : 0);
                 if (step > 0) assert_int_equal(cell >> KV_CELL_ROWS_SHIFT & 3, is_there && !slides ? 3 : 0);
             }
-        assert_int_equal(map.all, chunks);
+        assert_int_equal(map.chunks.all, chunks);
         kv_map_deinit(&map);
     }
     run_close(&run);
