@@ -785,6 +785,15 @@ static void pages_are_chosen(void **state) {
     for (size_t n = 0; n < 2 * KV_HEADS; n++)
         for (uint32_t i = 0; i < 32; i++)
             assert_int_equal(choice.tokens[n][16 + i], (i < 16 ? 3u : 7u) * 16 + i % 16);
+    /* the same of shares: a head's score that is no number is of its own unit alone, and the others have their ranks */
+    choice.rule.ranks = false;
+    for (size_t i = 0; i < ROWS * HEADS * STRIDE; i++) choice.scores[i] = i % STRIDE == 7 ? 2 : 1;
+    for (size_t n = 0; n < ROWS * HEADS; n += GROUP)
+        memcpy(&choice.scores[n * STRIDE + 9], &nan, sizeof nan);
+    units_pick(&choice, test_seed(705) + 1);
+    for (size_t n = 0; n < 2 * KV_HEADS; n++)
+        for (uint32_t i = 0; i < 32; i++)
+            assert_int_equal(choice.tokens[n][16 + i], (i < 16 ? 7u : 9u) * 16 + i % 16);
 }
 
 /* ---- labels */

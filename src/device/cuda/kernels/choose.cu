@@ -7,11 +7,13 @@
 
 enum { CHOOSERS = 1024 };
 
-/* log2 of the sum of 2^score over units [begin, end). */
+/* log2 of the sum of 2^score over units [begin, end).  What is no number does not count (kernels/group): it makes its own
+ * unit the first and spoils no other. */
 DEVICE float units_total(const float *scores, uint32_t begin, uint32_t end, struct choose_shared &shared) {
     float m = SCORE_NONE, s = 0;
     for (uint32_t u = begin + thread_index(); u < end; u += CHOOSERS) {
         const float x = scores[u], most = larger(m, x);
+        if (x != x) continue;
         s = multiply_add(s, exp2_near(m - most), exp2_near(x - most));
         m = most;
     }
