@@ -51,6 +51,7 @@ struct step_limits {
     struct step_list *list; /* owned, [layer][row of the step][kv head]; NULL: there was none */
     struct buffer buffer;   /* the same on the device */
     size_t list_stride;
+    bool are_planned; /* they are of the step that was prepared last */
 };
 
 struct attention {
@@ -273,7 +274,8 @@ static void note(struct attention *attention, enum status status, const struct e
 }
 
 bool attention_fits_graphs(const struct attention *attention) {
-    if (attention->tiered != NULL || attention->observer != NULL || attention->reuse != NULL) return false;
+    if (attention->tiered != NULL || attention->observer != NULL) return false;
+    if (attention->reuse != NULL && !reuse_fits_graphs(attention->reuse)) return false;
     return attention->select == NULL || select_fits_graphs(attention->select);
 }
 
@@ -293,28 +295,43 @@ static enum status reserve_step(struct attention *attention, struct stream *stre
                           error);
 }
 
-/* The limits of all layers' lists; chooses: in the last layer that may.  false: rows are of both kinds. */
-static bool plan_step(struct attention *attention, const struct attention_step *step, bool *chooses) {
+/* A layer of a step, as it is asked what it chooses. */
+struct step_query {
+    struct attend_operation operation;
+    struct choice_query query;
+    struct step_list *limits;
+};
+static void step_query_init(struct step_query *layer, const struct attention *attention,
+                            const struct attention_step *step, size_t index) {
     const struct attention_options *options = &attention->options;
+    layer->operation = (struct attend_operation){
+        .kv_head_count = kv_layer_heads(options->groups, options->kv_head_count, index),
+        .window = step->windows[index],
+        .items = step->items,
+        .item_count = step->row_count};
+    layer->query = (struct choice_query){.layer_index = index,
+                                         .operation = &layer->operation,
+                                         .rules = step->rules,
+                                         .sequences = step->sequences};
+    layer->limits = attention->limits.list + index * step->row_count * options->kv_head_count;
+}
+
+/* The limits of all layers' lists; chooses: in the last layer that may.  *fits false: rows are of both kinds. */
+static enum status plan_step(struct attention *attention, struct stream *stream, const struct attention_step *step,
+                             struct attention_shape *kind, bool *fits, struct error *error) {
     struct choice *choice = &attention->choice;
-    *chooses = false;
-    for (size_t layer = 0; layer < options->layer_count; layer++) {
-        const struct attend_operation operation = {
-            .kv_head_count = kv_layer_heads(options->groups, options->kv_head_count, layer),
-            .window = step->windows[layer],
-            .items = step->items,
-            .item_count = step->row_count};
-        const struct choice_query query = {.layer_index = layer,
-                                           .operation = &operation,
-                                           .rules = step->rules,
-                                           .sequences = step->sequences};
-        select_limits(attention->select, &query, choice,
-                      attention->limits.list + layer * step->row_count * options->kv_head_count);
+    for (size_t index = 0; index < attention->options.layer_count; index++) {
+        struct step_query layer;
+        step_query_init(&layer, attention, step, index);
+        select_limits(attention->select, &layer.query, choice, layer.limits);
         if (choice->everything) continue;
-        if (choice->chosen_count != 0 && choice->dense_count != 0) return false;
-        *chooses = choice->chosen_count != 0;
+        *fits = choice->chosen_count == 0 || choice->dense_count == 0;
+        if (!*fits) return STATUS_OK;
+        kind->chooses = choice->chosen_count != 0;
+        if (attention->reuse != NULL)
+            TRY(reuse_limits(attention->reuse, stream, &layer.query, choice, layer.limits, &kind->lists[2], error));
     }
-    return true;
+    return STATUS_OK;
 }
 
 static bool is_watched(const struct attention_step *step) {
@@ -332,24 +349,41 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
     memset(places, 0, step->row_count * sizeof *places);
     *kind = (struct attention_shape){.chooses = false};
     *fits = true;
+    attention->limits.are_planned = false;
     if (attention->select == NULL || step->rules == NULL) return STATUS_OK;
     TRY(reserve_step(attention, stream, step->row_count, error));
-    *fits = plan_step(attention, step, &kind->chooses) && !(kind->chooses && is_watched(step));
+    TRY(plan_step(attention, stream, step, kind, fits, error));
+    *fits = *fits && !(kind->chooses && is_watched(step));
     if (!*fits || !kind->chooses) return STATUS_OK;
+    attention->limits.are_planned = true;
     kind->lists[0] = choice->rows->address;
     kind->lists[1] = attention->limits.buffer.address;
     attention->device->operations->upload(
         stream, span_of(&attention->limits.buffer, 0), attention->limits.list,
         options->layer_count * step->row_count * options->kv_head_count * sizeof *attention->limits.list);
-    if (attention->units == NULL) return STATUS_OK;
-    for (size_t i = 0; i < step->row_count; i++)
-        attention->generations[i] = kv_sequence_generation(step->sequences[i]);
-    unit_cache_show(attention->units, stream, attention->generations, step->row_count, places);
+    if (attention->units != NULL) {
+        for (size_t i = 0; i < step->row_count; i++)
+            attention->generations[i] = kv_sequence_generation(step->sequences[i]);
+        unit_cache_show(attention->units, stream, attention->generations, step->row_count, places);
+    }
+    for (size_t i = 0; i < step->row_count && attention->reuse != NULL; i++)
+        places[i] = places[i] * options->sequence_capacity + kv_sequence_index(step->sequences[i]);
     return STATUS_OK;
 }
 
 void attention_uncount_step(struct attention *attention) {
     attention->choice.statistics = attention->before_step;
+}
+
+void attention_note_step(struct attention *attention, struct stream *stream, const struct attention_step *step) {
+    if (attention->reuse == NULL || !attention->limits.are_planned) return;
+    for (size_t index = 0; index < attention->options.layer_count; index++) {
+        struct step_query layer;
+        step_query_init(&layer, attention, step, index);
+        if (layer.operation.window == 0 && select_layer_chooses(attention->select, index))
+            reuse_note_step(attention->reuse, &layer.query, layer.limits);
+    }
+    reuse_read_counts(attention->reuse, stream, step->row_count);
 }
 
 void attention_begin_capture(struct attention *attention) {
@@ -441,7 +475,8 @@ static enum status choose(struct attention *attention, struct stream *stream,
             reuse_put_own_queries(attention->reuse, stream, layer->index, &layer->operation,
                                   &attention->expected.operation);
         }
-        TRY(reuse_choose(attention->reuse, attention->select, stream, &query, choice, error));
+        TRY((span_exists(choice->captured.limits) ? reuse_capture : reuse_choose)(
+            attention->reuse, attention->select, stream, &query, choice, error));
     } else {
         TRY(select_choose(attention->select, stream, &query, choice, error));
     }
@@ -696,7 +731,9 @@ void attention_end_step(struct attention *attention) {
 /* ---- what it did ---- */
 
 struct select_statistics attention_statistics(const struct attention *attention) {
-    return choice_statistics(&attention->choice);
+    struct select_statistics sum = choice_statistics(&attention->choice);
+    if (attention->reuse != NULL) reuse_add_counts(attention->reuse, attention->select, &sum);
+    return sum;
 }
 
 void attention_set_link(struct attention *attention, double bytes_per_second) {
@@ -728,6 +765,7 @@ struct list_buffer_counts attention_list_buffer_counts(const struct attention *a
 void attention_reset_statistics(struct attention *attention) {
     if (attention->tiered != NULL) list_buffers_reset_counts(attention->tiered->lists);
     choice_reset_statistics(&attention->choice);
+    if (attention->reuse != NULL) reuse_reset_counts(attention->reuse);
 }
 
 void attention_set_observer(struct attention *attention, select_observer *observer, void *context) {

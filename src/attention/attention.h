@@ -156,16 +156,18 @@ struct attention_step {
 /* What a captured step cannot differ in, beside its page tables. */
 struct attention_shape {
     bool chooses;      /* all its rows do, in the layers that choose; else none does */
-    uint64_t lists[2]; /* where lists and their limits lie */
+    uint64_t lists[3]; /* where lists and their limits lie; how often kept ones have moved */
 };
 /* In front of a step's capture or launch: what its lists may hold is on its way to the device, and counted. places:
- * out, [row_count]: the slots of units that each sequence has. *fits false: it cannot be a graph, as some of its
- * rows choose and others see everything, or somebody watches what they choose. STATUS_MEMORY */
+ * out, [row_count]: the slots of units, and of lists that are kept, that each sequence has. *fits false: it cannot be
+ * a graph, as some of its rows choose and others see everything, or somebody watches what they choose. STATUS_MEMORY */
 enum status attention_prepare_step(struct attention *attention, struct stream *stream,
                                    const struct attention_step *step, struct attention_shape *kind,
                                    uint64_t *places, bool *fits, struct error *error) STATUS_CHECKED;
 /* The step that was prepared last is run after all, and counts for itself. */
 void attention_uncount_step(struct attention *attention);
+/* The step that was prepared last is on the stream as a graph. */
+void attention_note_step(struct attention *attention, struct stream *stream, const struct attention_step *step);
 /* Around the capture of a prepared step. */
 void attention_begin_capture(struct attention *attention);
 void attention_end_capture(struct attention *attention);

@@ -14,8 +14,9 @@
  *      missed hits by its own label now, and takes the list that it had chosen.
  *   4  A list with its grown window is at most options.age longer than what was chosen.
  *
- * Labels and lists lie in the device's memory.  Which heads hit the host has to know: it waits for that, once a layer,
- * where a list may be taken.  Thread: the engine's.
+ * Labels, lists and what is known of them lie in the device's memory, where the verdict falls.  In a step that is a
+ * graph (attention.h) the host does not ask for it: lists have the lengths that the device gives them, and hits are
+ * counted there.  In others it waits, once a layer, where a list may be taken.  Thread: the engine's.
  */
 #ifndef LOAM_ATTENTION_REUSE_H
 #define LOAM_ATTENTION_REUSE_H
@@ -57,6 +58,30 @@ void reuse_put_own_queries(const struct reuse *reuse, struct stream *stream, siz
 enum status reuse_choose(struct reuse *reuse, const struct select *select, struct stream *stream,
                          const struct choice_query *query, struct choice *choice, struct error *error)
     STATUS_CHECKED;
+/* ---- steps that are graphs */
+
+/* Whether they may be: by labels of the layer's own queries, of all heads. */
+bool reuse_fits_graphs(const struct reuse *reuse);
+/* In front of such a step: what was planned of a layer (select_limits) also says which labels are compared, and lists
+ * have room for what is planned.  *moves: how often their memory has been another one.  Until reuse_note_step nothing
+ * of it holds.  STATUS_MEMORY */
+enum status reuse_limits(struct reuse *reuse, struct stream *stream, const struct choice_query *query,
+                         const struct choice *choice, struct step_list *limits, uint64_t *moves, struct error *error)
+    STATUS_CHECKED;
+/* In place of reuse_choose while the step is captured. */
+enum status reuse_capture(struct reuse *reuse, const struct select *select, struct stream *stream,
+                          const struct choice_query *query, struct choice *choice, struct error *error) STATUS_CHECKED;
+/* The step is on the stream: that layer's rows have looked, as the limits of reuse_limits say. */
+void reuse_note_step(struct reuse *reuse, const struct choice_query *query, const struct step_list *limits);
+/* Behind its last layer: what was counted on the device is on its way to the host. */
+void reuse_read_counts(struct reuse *reuse, struct stream *stream, size_t row_count);
+/* The stream is synchronised: what steps as graphs have counted since the last reset, in place of what their limits
+ * said. */
+void reuse_add_counts(const struct reuse *reuse, const struct select *select, struct select_statistics *statistics);
+void reuse_reset_counts(struct reuse *reuse);
+
+/* ---- */
+
 /* What a step's heads took and chose, for its timeline; ends the step.  bytes: K and V of the rows of hits. */
 struct reuse_step {
     uint64_t hits, misses, bytes, age_sum, age_max;

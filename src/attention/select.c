@@ -345,6 +345,7 @@ bool select_layer_chooses(const struct select *select, size_t layer_index) {
 }
 
 size_t select_unit_tokens(const struct select *select) { return layout_any(select)->unit_tokens; }
+size_t select_scored_tokens(const struct select *select) { return key_index_scored_tokens(layout_any(select)); }
 
 bool select_scans(const struct select *select) {
     return select->options.scan || select->options.method->reads_keys;
@@ -629,6 +630,13 @@ bool select_fits_graphs(const struct select *select) {
            !select_scans(select);
 }
 
+struct step_list select_item_limits(const struct select_item *item, size_t kv_head) {
+    return (struct step_list){.count = (uint32_t)select_item_kept(item, kv_head),
+                              .candidate_begin = (uint32_t)item->candidate_begin,
+                              .candidate_end = (uint32_t)item->candidate_end,
+                              .picks = (uint32_t)select_item_picks(item, kv_head)};
+}
+
 void select_limits(const struct select *select, const struct choice_query *query, struct choice *choice,
                    struct step_list *limits) {
     const size_t heads = query->operation->kv_head_count;
@@ -637,11 +645,7 @@ void select_limits(const struct select *select, const struct choice_query *query
         const struct select_item *item = &choice->candidates[i];
         count_chosen(select, item, heads, &choice->statistics);
         for (size_t head = 0; head < heads; head++)
-            limits[choice->chosen_items[i] * heads + head] =
-                (struct step_list){.count = (uint32_t)select_item_kept(item, head),
-                                   .candidate_begin = (uint32_t)item->candidate_begin,
-                                   .candidate_end = (uint32_t)item->candidate_end,
-                                   .picks = (uint32_t)select_item_picks(item, head)};
+            limits[choice->chosen_items[i] * heads + head] = select_item_limits(item, head);
     }
 }
 

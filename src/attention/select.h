@@ -275,12 +275,15 @@ size_t select_tree_layers(const struct select *select);
 /* Whether steps that choose may be graphs (device.h): nothing of a choice is the host's, and a step changes nothing but
  * KV and its key index. */
 bool select_fits_graphs(const struct select *select);
+/* Of a KV head of a row that chooses. */
+struct step_list select_item_limits(const struct select_item *item, size_t kv_head);
 /* select_choose, as far as the host's part goes: what is counted is counted, and each row that chooses has the
  * limits of its lists in limits[row][kv head], of all the operation's rows. */
 void select_limits(const struct select *select, const struct choice_query *query, struct choice *choice,
                    struct step_list *limits);
-/* Tokens that are chosen together. */
+/* Tokens that are chosen together, and that one score is of. */
 size_t select_unit_tokens(const struct select *select);
+size_t select_scored_tokens(const struct select *select);
 /* The layer's rows may choose; in the others everything is attended to. */
 bool select_layer_chooses(const struct select *select, size_t layer_index);
 

@@ -319,7 +319,7 @@ static inline uint32_t *row_list_host(const struct row_list *list) { return span
 struct kept_list {
     struct span rows; /* uint32_t; room for what the head chooses; none: the head keeps nothing */
     /* It attends to these rows once more, `count` of them, and to [window_begin, position].  Else what it chooses now,
-     * but for [candidate_end, position], is left there. */
+     * but for [candidate_end, position], is left there; without picks, nothing is. */
     bool is_taken;
     uint64_t count, window_begin;
 };
@@ -416,19 +416,16 @@ static inline void choose_place_lists(const struct choose_operation *operation) 
         }
 }
 
-/* What becomes of a KV head's label, the queries of its group that its list was chosen by. */
-enum label_use {
-    LABEL_STAYS,
-    LABEL_REPLACED, /* by the queries of the row */
-    LABEL_COMPARED, /* replaced as well where they are not alike */
-};
 struct label_item {
-    size_t row;                  /* of q */
-    struct span label;           /* float [head_count][k_dimension] */
-    const enum label_use *heads; /* [kv_head_count], host memory */
+    size_t row;        /* of q */
+    uint64_t position; /* where `at` has no step */
+    struct span label; /* float [head_count][k_dimension] */
+    struct span kept;  /* struct step_kept [kv_head_count] */
 };
 
-/* Whether each KV head that is compared has queries like its label's: label_similarity reaches its threshold. */
+/* Whether each KV head that is compared takes its list once more: it has one, which is not too old, and its queries are
+ * like its label's: label_similarity reaches its threshold.  The limits of such a head become those of that list, with
+ * no picks.  One that chooses anew has another label, and will have chosen what its limits say. */
 struct compare_labels_operation {
     struct span q; /* float [rows][q_stride]: head_count heads of k_dimension */
     size_t q_stride;
@@ -436,10 +433,12 @@ struct compare_labels_operation {
     enum label_aggregate aggregate;
     const float *importance;  /* [head_count], host memory */
     const double *thresholds; /* [kv_head_count], host memory */
+    uint64_t age_max; /* above 0: of a list that is taken; its window then reaches back to where it was chosen */
     const struct label_item *items;
     size_t item_count;
-    bool keeps_labels; /* all of them stay, whatever their use says */
-    bool *alike;       /* out, host memory, [item_count][kv_head_count]; false where nothing is compared */
+    bool only_says;       /* labels, what is kept and counts stay as they are */
+    struct step_lists at; /* in and out, with limits */
+    struct span counts;   /* struct step_reuse [item_count][kv_head_count], added to; or none */
 };
 
 /* A row of a step that attends to lists. */
@@ -685,12 +684,13 @@ struct device_operations {
     void (*overlap)(struct stream *stream, void (*work)(void *context), void *context);
     /* A graph: operations that are captured once and launched on that stream as often as wanted. Between begin and
      * end the stream keeps what it is given instead of running it: embed, matmul, norm, rope_angles, rope, activation,
-     * route, matmul_experts, append, attend, key_index_build, choose, fetch, attend_rows, nothing else; the last three
-     * without results for the host but the places of lists. What they name in the host's memory is as it was then;
-     * what differs from launch to launch is in the rows of the step and the limits of its lists. Spans of theirs are
-     * the same or share nothing. After a launch KV and MEMORY_SHARED have what was written; of other memory that
-     * they write it may be anything, since a device may run several operations as one. graph_end: *graph NULL unless
-     * STATUS_OK. graph_destroy: no launch is under way; NULL is allowed. */
+     * route, matmul_experts, append, attend, key_index_build, compare_labels, choose, fetch, attend_rows, nothing else;
+     * the last three without results for the host but the places of lists. What they name in the host's memory is as
+     * it was then; what differs from launch to launch is in the rows of the step and the limits of its lists. Spans
+     * of theirs are the same or share nothing. After a launch KV, MEMORY_SHARED, and what lists that are kept need
+     * have what was written; of other memory that they write it may be anything, since a device may run several
+     * operations as one. graph_end: *graph NULL unless STATUS_OK. graph_destroy: no launch is under way; NULL is
+     * allowed. */
     enum status (*graph_begin)(struct stream *stream, struct error *error);
     enum status (*graph_end)(struct stream *stream, struct graph **graph, struct error *error);
     void (*graph_launch)(struct stream *stream, struct graph *graph);

@@ -88,9 +88,12 @@ static void copy_choose(struct adding *adding, struct choose_operation *choose) 
     choose_place_lists(choose); /* the caller's */
     copy_lists(adding, (const struct row_list **)&choose->lists, choose->item_count * choose->kv_head_count);
     for (size_t i = 0; own != NULL && i < choose->item_count; i++) {
-        ASSERT(own[i].kept == NULL);
         copy_view(adding, &shared, &own[i].view);
         COPY(own[i].picks, choose->kv_head_count);
+        struct kept_list *kept = copy_of(adding, own[i].kept, choose->kv_head_count * sizeof *kept);
+        for (size_t head = 0; kept != NULL && head < choose->kv_head_count; head++)
+            copy_span(adding, &kept[head].rows);
+        own[i].kept = kept;
     }
     choose->items = own;
     choose->times = NULL;
@@ -99,6 +102,17 @@ static void copy_choose(struct adding *adding, struct choose_operation *choose) 
     COPY(choose->layout, 1);
     copy_span(adding, &choose->weights);
     copy_span(adding, &choose->rows);
+}
+
+static void copy_labels(struct adding *adding, struct compare_labels_operation *labels) {
+    struct label_item *own = copy_of(adding, labels->items, labels->item_count * sizeof *own);
+    for (size_t i = 0; own != NULL && i < labels->item_count; i++) {
+        copy_span(adding, &own[i].label);
+        copy_span(adding, &own[i].kept);
+    }
+    labels->items = own;
+    COPY(labels->importance, labels->head_count);
+    COPY(labels->thresholds, labels->kv_head_count);
 }
 
 static void copy_slots(struct adding *adding, struct fetch_operation *fetch) {
@@ -173,6 +187,8 @@ static void copy_operation(struct adding *adding, const void *operation) {
         CASE(KEY_INDEX_BUILD, key_index_build, COPY(own->layout, 1); SPAN(weights); SPAN(step);
              copy_items(adding, &own->items, own->item_count))
         CASE(CHOOSE, choose, copy_choose(adding, own); SPAN(at.step); SPAN(at.limits))
+        CASE(COMPARE_LABELS, compare_labels, copy_labels(adding, own); SPAN(q); SPAN(counts); SPAN(at.step);
+             SPAN(at.limits))
         CASE(FETCH, fetch, copy_rows_items(adding, &own->items, own->item_count, own->kv_head_count);
              copy_slots(adding, own); SPAN(counts); SPAN(places); SPAN(at.step); SPAN(at.limits))
         CASE(ATTEND_ROWS, attend_rows, copy_rows(adding, own); SPAN(at.step); SPAN(at.limits))
@@ -229,6 +245,7 @@ void operation_launch(const struct operation *operation, const struct device_ope
         operations->key_index_build(stream, &operation->as.key_index_build);
         break;
     case OPERATION_CHOOSE: operations->choose(stream, &operation->as.choose); break;
+    case OPERATION_COMPARE_LABELS: operations->compare_labels(stream, &operation->as.compare_labels); break;
     case OPERATION_FETCH: operations->fetch(stream, &operation->as.fetch); break;
     case OPERATION_ATTEND_ROWS: operations->attend_rows(stream, &operation->as.attend_rows); break;
     }
@@ -257,9 +274,23 @@ static void take_candidates(const struct choose_operation *choose) {
         item->position = rows[item->row].position;
         item->candidate_begin = lists[i * choose->kv_head_count].candidate_begin;
         item->candidate_end = lists[i * choose->kv_head_count].candidate_end;
-        for (size_t head = 0; head < choose->kv_head_count; head++)
-            OWN(item->picks, uint64_t)[head] = lists[i * choose->kv_head_count + head].picks;
+        for (size_t head = 0; head < choose->kv_head_count; head++) {
+            const struct step_list *list = &lists[i * choose->kv_head_count + head];
+            OWN(item->picks, uint64_t)[head] = list->picks;
+            if (item->kept == NULL) continue;
+            struct kept_list *kept = &OWN(item->kept, struct kept_list)[head];
+            kept->is_taken = list->kept_count > 0;
+            kept->count = list->kept_count;
+            kept->window_begin = list->window_begin;
+        }
     }
+}
+
+static void take_label_positions(const struct compare_labels_operation *labels) {
+    if (!span_exists(labels->at.step)) return;
+    const struct step_row *rows = reached(labels->at.step);
+    for (size_t i = 0; i < labels->item_count; i++)
+        OWN(&labels->items[i], struct label_item)->position = rows[labels->items[i].row].position;
 }
 
 static void take_lists(const struct rows_item *items, size_t item_count, size_t kv_head_count,
@@ -287,6 +318,7 @@ void operation_launch_now(struct operation *operation, const struct device_opera
     if (operation->kind == OPERATION_KEY_INDEX_BUILD)
         take_positions(build->items, build->item_count, build->step);
     if (operation->kind == OPERATION_CHOOSE) take_candidates(&operation->as.choose);
+    if (operation->kind == OPERATION_COMPARE_LABELS) take_label_positions(&operation->as.compare_labels);
     if (operation->kind == OPERATION_FETCH)
         take_lists(fetch->items, fetch->item_count, fetch->kv_head_count, &fetch->at);
     if (operation->kind == OPERATION_ATTEND_ROWS)

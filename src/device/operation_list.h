@@ -22,6 +22,7 @@ enum operation_kind {
     OPERATION_GATHER,
     OPERATION_KEY_INDEX_BUILD,
     OPERATION_CHOOSE,
+    OPERATION_COMPARE_LABELS,
     OPERATION_FETCH,
     OPERATION_ATTEND_ROWS,
 };
@@ -42,7 +43,10 @@ enum operation_kind {
     X(KEY_INDEX_BUILD, key_index_build)  \
     X(CHOOSE, choose)                    \
     X(ATTEND_ROWS, attend_rows)
-#define OPERATIONS_OF_GRAPHS(X) DENSE_OPERATIONS_OF_GRAPHS(X) CHOOSING_OPERATIONS_OF_GRAPHS(X) X(FETCH, fetch)
+#define OPERATIONS_OF_GRAPHS(X)      \
+    DENSE_OPERATIONS_OF_GRAPHS(X)    \
+    CHOOSING_OPERATIONS_OF_GRAPHS(X) \
+    X(COMPARE_LABELS, compare_labels) X(FETCH, fetch)
 
 struct operation {
     struct operation *next; /* in the order in which they were added */
@@ -63,6 +67,7 @@ struct operation {
         struct gather_operation gather;
         struct key_index_build_operation key_index_build;
         struct choose_operation choose;
+        struct compare_labels_operation compare_labels;
         struct fetch_operation fetch;
         struct attend_rows_operation attend_rows;
     } as;

@@ -135,23 +135,27 @@ static enum status capture(struct forward *forward, const struct forward_batch *
     return status;
 }
 
+static struct attention_step step_of(const struct forward *forward, const struct forward_batch *batch) {
+    return (struct attention_step){.row_count = batch->row_count,
+                                   .sequences = batch->sequences,
+                                   .rules = batch->rules,
+                                   .items = batch->items,
+                                   .windows = forward->graph.kind->windows};
+}
+
 /* What its lists may hold is on its way to the device.  *same: so far it is like the last step; cleared where its lists
  * lie elsewhere.  *fits false: it is none that a graph may be. */
 static enum status prepare(struct forward *forward, const struct forward_batch *batch, bool *same, bool *fits,
                            struct error *error) {
     struct step_kind *kind = forward->graph.kind;
     const size_t rows = batch->row_count;
-    const struct attention_step step = {.row_count = rows,
-                                        .sequences = batch->sequences,
-                                        .rules = batch->rules,
-                                        .items = forward->items,
-                                        .windows = kind->windows};
+    const struct attention_step step = step_of(forward, batch);
     const struct attention_shape before = kind->attention;
     memcpy(kind->places_before, kind->places, rows * sizeof *kind->places);
     TRY(attention_prepare_step(forward->attention, forward->stream, &step, &kind->attention, kind->places,
                                fits, error));
     *same = *same && before.chooses == kind->attention.chooses &&
-            before.lists[0] == kind->attention.lists[0] && before.lists[1] == kind->attention.lists[1] &&
+            memcmp(before.lists, kind->attention.lists, sizeof before.lists) == 0 &&
             memcmp(kind->places, kind->places_before, rows * sizeof *kind->places) == 0;
     return STATUS_OK;
 }
@@ -180,6 +184,8 @@ enum status step_graph_run(struct forward *forward, const struct forward_batch *
         }
     }
     forward->model->device->operations->graph_launch(forward->stream, own->graph);
+    const struct attention_step step = step_of(forward, batch);
+    attention_note_step(forward->attention, forward->stream, &step);
     own->counts.launches++;
     return STATUS_OK;
 }

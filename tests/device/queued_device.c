@@ -76,7 +76,6 @@ struct record {
     struct operation *listed;   /* in the list, or a graph's */
     union {
         struct key_index_build_operation key_index_build;
-        struct compare_labels_operation compare_labels;
         struct choose_operation choose;
         struct attend_rows_operation attend_rows;
         struct add_mass_operation add_mass;
@@ -631,20 +630,6 @@ static void stage_choose(struct record *record, struct choose_operation *own) {
                 ->memory;
 }
 
-static void stage_labels(struct record *record, struct compare_labels_operation *own) {
-    const size_t heads = own->kv_head_count;
-    struct label_item *items = stage(record, own->items, own->item_count * sizeof *items);
-    for (size_t i = 0; i < own->item_count; i++) {
-        stage_span(record, &items[i].label);
-        STAGE(record, items[i].heads, heads);
-    }
-    own->items = items;
-    STAGE(record, own->importance, own->head_count);
-    STAGE(record, own->thresholds, heads);
-    stage_span(record, &own->q);
-    own->alike = result_bytes(record, own->alike, own->item_count * heads * sizeof *own->alike);
-}
-
 /* ---- dense operations, and graphs of them ---- */
 
 static void run_listed(const struct record *record) {
@@ -669,6 +654,7 @@ static void queue_listed(struct stream *stream, enum operation_kind kind, const 
     }
 
 DENSE_OPERATIONS_OF_GRAPHS(DENSE)
+DENSE(COMPARE_LABELS, compare_labels)
 DENSE(FETCH, fetch)
 
 static void queued_update_places(struct stream *stream, const struct update_places_operation *operation) {
@@ -737,7 +723,6 @@ static void queued_graph_destroy(struct graph *graph) {
 #define SPAN(member) stage_span(record, &own->member)
 
 QUEUED(key_index_build, STAGE_ITEMS(); STAGE(record, own->layout, 1); SPAN(weights))
-QUEUED(compare_labels, stage_labels(record, own))
 QUEUED(choose, stage_choose(record, own))
 QUEUED(attend_rows, stage_rows(record, own))
 QUEUED(add_mass, STAGE_SHOWN())

@@ -62,11 +62,17 @@ struct labels {
     size_t group, dimension, heads, rows;
     size_t order[ROWS]; /* an item's row of q */
     float q[ROWS][HEADS_MAX * DIMENSION_MAX], label[ROWS][HEADS_MAX * DIMENSION_MAX];
-    enum label_use uses[ROWS][KV_HEADS];
+    struct step_row step[ROWS]; /* of the rows of q */
+    uint64_t positions[ROWS];   /* of the items */
+    struct step_list lists[ROWS * KV_HEADS];
+    struct step_kept kept[ROWS * KV_HEADS];
+    struct step_reuse counts[ROWS * KV_HEADS];
+    uint64_t age_max;
+    bool has_step; /* it is a graph */
     float importance[HEADS_MAX];
     double thresholds[KV_HEADS];
     enum label_aggregate aggregate;
-    bool keeps_labels;
+    bool only_says;
 };
 
 /* Queries that are like their labels, more or less; some are the same, some have turned away, some are no numbers. */
@@ -84,20 +90,38 @@ static void draw_row(struct random *random, struct labels *l, size_t item, size_
     if (random_below(random, 4) == 0) memset(&l->label[item][spoilt], 0, l->dimension * sizeof(float));
 }
 
+/* What the step says of a KV head, and what it has from steps before. */
+static void draw_list(struct random *random, struct labels *l, size_t unit) {
+    const uint64_t position = l->positions[unit / KV_HEADS];
+    const uint32_t end = 16 + (uint32_t)random_below(random, 20) * 8, picks = (uint32_t)random_below(random, end - 8);
+    l->lists[unit] = (struct step_list){.count = 8 + picks + (uint32_t)position + 1 - end,
+                                        .candidate_begin = 8,
+                                        .candidate_end = end,
+                                        .picks = picks,
+                                        .use = (uint32_t)random_below(random, 3)};
+    l->kept[unit] = (struct step_kept){.position = position - random_below(random, 16),
+                                       .count = (uint32_t)random_below(random, 5) * 20,
+                                       .candidate_end = 8 + (uint32_t)random_below(random, 20) * 8};
+    l->counts[unit] = (struct step_reuse){.hits = 3, .age_sum = 11, .age_max = random_below(random, 16)};
+}
+
 static void draw(struct random *random, struct labels *l) {
     static const size_t dimensions[3] = {32, 64, DIMENSION_MAX};
     *l = (struct labels){.group = 1 + random_below(random, GROUP_MAX),
                          .dimension = dimensions[random_below(random, 3)],
                          .rows = 1 + random_below(random, ROWS),
                          .aggregate = random_below(random, 2) == 0 ? LABEL_HARMONIC : LABEL_MINIMUM,
-                         .keeps_labels = random_below(random, 4) == 0};
+                         .age_max = random_below(random, 3) * 6,
+                         .has_step = random_below(random, 2) == 0,
+                         .only_says = random_below(random, 4) == 0};
     l->heads = KV_HEADS * l->group;
     for (size_t i = 0; i < l->rows; i++) l->order[i] = l->rows - 1 - i;
     for (size_t i = 0; i < l->rows; i++) draw_row(random, l, i, l->order[i]);
     for (size_t i = 0; i < l->heads; i++) l->importance[i] = (float)random_below(random, 3) / 2;
     for (size_t i = 0; i < KV_HEADS; i++) l->thresholds[i] = (double)random_below(random, 21) / 10 - 1;
-    for (size_t i = 0; i < ROWS * KV_HEADS; i++)
-        l->uses[i / KV_HEADS][i % KV_HEADS] = (enum label_use)random_below(random, 3);
+    for (size_t i = 0; i < l->rows; i++)
+        l->step[l->order[i]].position = l->positions[i] = 200 + random_below(random, 40);
+    for (size_t i = 0; i < l->rows * KV_HEADS; i++) draw_list(random, l, i);
 }
 
 static bool is_alike(const struct labels *l, size_t item, size_t kv_head) {
@@ -123,46 +147,107 @@ static bool is_alike(const struct labels *l, size_t item, size_t kv_head) {
     return (takes_lowest ? lowest : sum / harmonic) >= l->thresholds[kv_head];
 }
 
+/* What the limits, the state and the counts of a KV head become. */
+static bool expect(const struct labels *l, size_t item, size_t head, struct step_list *list, struct step_kept *kept,
+                   struct step_reuse *counts) {
+    const struct step_list before = *list;
+    const uint64_t position = l->positions[item], age = position - kept->position;
+    const bool is_old = kept->count == 0 || (l->age_max > 0 && age > l->age_max),
+               takes = list->use == LABEL_COMPARED && !is_old && is_alike(l, item, head);
+    const bool changes = !l->only_says;
+    if (takes) {
+        list->kept_count = kept->count;
+        list->window_begin = l->age_max > 0 ? kept->candidate_end : list->candidate_end;
+        list->age = (uint32_t)age;
+        list->count = kept->count + (uint32_t)position + 1 - list->window_begin;
+        list->picks = 0;
+        if (!changes) return true;
+        counts->hits++;
+        counts->rows += list->count;
+        counts->age_sum += age;
+        counts->age_max = counts->age_max > age ? counts->age_max : age;
+        counts->chosen_rows += before.count;
+        if (before.picks < before.candidate_end - before.candidate_begin)
+            counts->scored += before.candidate_end - before.candidate_begin;
+    } else if (list->use != LABEL_STAYS && changes) {
+        *kept = (struct step_kept){position, list->candidate_begin + list->picks, list->candidate_end};
+        counts->misses++;
+    }
+    return takes;
+}
+
+enum { UNITS = ROWS * KV_HEADS };
+
 static size_t check_on(struct rig *rig, size_t on, const struct labels *l) {
     const struct device_operations *operations = rig->devices[on]->operations;
     const size_t stride = HEADS_MAX * DIMENSION_MAX;
-    struct buffer q = memory_of(rig, on, l->q, sizeof l->q),
-                  label = memory_of(rig, on, l->label, sizeof l->label);
+    struct step_list lists[UNITS], lists_found[UNITS];
+    struct step_kept kept[UNITS], kept_found[UNITS];
+    struct step_reuse counts[UNITS], counts_found[UNITS];
+    memcpy(lists, l->lists, sizeof lists), memcpy(kept, l->kept, sizeof kept), memcpy(counts, l->counts, sizeof counts);
+    struct buffer q = memory_of(rig, on, l->q, sizeof l->q), label = memory_of(rig, on, l->label, sizeof l->label),
+                  step = memory_of(rig, on, l->step, sizeof l->step),
+                  limits = memory_of(rig, on, lists, sizeof lists), state = memory_of(rig, on, kept, sizeof kept),
+                  sums = memory_of(rig, on, counts, sizeof counts);
     struct label_item items[ROWS];
     float found[ROWS][HEADS_MAX * DIMENSION_MAX];
-    bool alike[ROWS * KV_HEADS];
     size_t alike_count = 0;
     for (size_t i = 0; i < l->rows; i++)
-        items[i] = (struct label_item){
-            .row = l->order[i], .label = span_floats(span_of(&label, 0), i * stride), .heads = l->uses[i]};
-    operations->compare_labels(rig->streams[on],
-                               &(struct compare_labels_operation){.q = span_of(&q, 0),
-                                                                  .q_stride = stride,
-                                                                  .head_count = l->heads,
-                                                                  .kv_head_count = KV_HEADS,
-                                                                  .k_dimension = l->dimension,
-                                                                  .aggregate = l->aggregate,
-                                                                  .importance = l->importance,
-                                                                  .thresholds = l->thresholds,
-                                                                  .items = items,
-                                                                  .item_count = l->rows,
-                                                                  .keeps_labels = l->keeps_labels,
-                                                                  .alike = alike});
-    assert_ok(
-        device_read(rig->devices[on], rig->streams[on], found, span_of(&label, 0), sizeof found, &rig->error),
-        rig->error);
+        items[i] = (struct label_item){.row = l->order[i],
+                                       .position = l->has_step ? 0 : l->positions[i],
+                                       .label = span_floats(span_of(&label, 0), i * stride),
+                                       .kept = span_of(&state, i * KV_HEADS * sizeof *kept)};
+    struct graph *graph = NULL;
+    if (l->has_step) assert_ok(operations->graph_begin(rig->streams[on], &rig->error), rig->error);
+    operations->compare_labels(
+        rig->streams[on],
+        &(struct compare_labels_operation){.q = span_of(&q, 0),
+                                           .q_stride = stride,
+                                           .head_count = l->heads,
+                                           .kv_head_count = KV_HEADS,
+                                           .k_dimension = l->dimension,
+                                           .aggregate = l->aggregate,
+                                           .importance = l->importance,
+                                           .thresholds = l->thresholds,
+                                           .age_max = l->age_max,
+                                           .items = items,
+                                           .item_count = l->rows,
+                                           .only_says = l->only_says,
+                                           .at = {.step = l->has_step ? span_of(&step, 0) : (struct span){NULL, 0},
+                                                  .limits = span_of(&limits, 0)},
+                                           .counts = span_of(&sums, 0)});
+    if (l->has_step) {
+        assert_ok(operations->graph_end(rig->streams[on], &graph, &rig->error), rig->error);
+        operations->graph_launch(rig->streams[on], graph);
+    }
+    const struct {
+        void *found;
+        struct buffer *buffer;
+        size_t bytes;
+    } reads[] = {{found, &label, sizeof found},
+                 {lists_found, &limits, sizeof lists},
+                 {kept_found, &state, sizeof kept},
+                 {counts_found, &sums, sizeof counts}};
+    for (size_t i = 0; i < 4; i++)
+        assert_ok(device_read(rig->devices[on], rig->streams[on], reads[i].found, span_of(reads[i].buffer, 0),
+                              reads[i].bytes, &rig->error),
+                  rig->error);
+    operations->graph_destroy(graph);
     for (size_t i = 0; i < l->rows; i++)
         for (size_t head = 0; head < KV_HEADS; head++) {
-            const enum label_use use = l->uses[i][head];
-            const bool expected = use == LABEL_COMPARED && is_alike(l, i, head);
-            const bool stays = use == LABEL_STAYS || expected || l->keeps_labels;
-            const size_t first = head * l->group * l->dimension, size = l->group * l->dimension;
-            assert_int_equal(alike[i * KV_HEADS + head], expected);
+            const size_t unit = i * KV_HEADS + head, first = head * l->group * l->dimension,
+                         size = l->group * l->dimension;
+            const bool taken = expect(l, i, head, &lists[unit], &kept[unit], &counts[unit]);
+            const bool stays = lists[unit].use == LABEL_STAYS || taken || l->only_says;
             assert_memory_equal(found[i] + first, (stays ? l->label[i] : l->q[l->order[i]]) + first,
                                 size * sizeof(float));
-            alike_count += expected;
+            alike_count += taken;
         }
-    release(rig, on, &q), release(rig, on, &label);
+    assert_memory_equal(lists_found, lists, sizeof lists);
+    assert_memory_equal(kept_found, kept, sizeof kept);
+    assert_memory_equal(counts_found, counts, sizeof counts);
+    release(rig, on, &q), release(rig, on, &label), release(rig, on, &step), release(rig, on, &limits);
+    release(rig, on, &state), release(rig, on, &sums);
     return alike_count;
 }
 
@@ -174,7 +259,7 @@ static void labels_are_compared(void **state) {
         draw(&rig->random, &labels);
         for (size_t on = 0; on < 2; on++) alike += check_on(rig, on, &labels);
         for (size_t i = 0; i < labels.rows * KV_HEADS; i++)
-            compared += labels.uses[i / KV_HEADS][i % KV_HEADS] == LABEL_COMPARED ? 2 : 0;
+            compared += labels.lists[i].use == LABEL_COMPARED ? 2 : 0;
     }
     assert_met(alike > compared / 10 && alike < compared * 9 / 10);
 }

@@ -334,6 +334,9 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
     return all;
 }
 
+#define CODES  "planes=1,page=8,sinks=8,recent=16,dense=0"
+#define REUSED CODES ",age=5,reused=0,power=0,eta=0.3"
+
 /* A step that chooses, where all KV is on the card, and in RAM behind slots.  nodes: of a layer, that choose and build
  * what is chosen by. */
 static void choosing_graphs_check(const char *preset, const char *settings, uint64_t nodes, bool in_ram) {
@@ -357,12 +360,14 @@ static void choosing_graphs_check(const char *preset, const char *settings, uint
 
 static void graphs_that_choose_give_the_bits_of_their_operations(void **state) {
     (void)state;
-    static const char codes[] = "planes=1,page=8,sinks=8,recent=16,dense=0";
+    static const char codes[] = CODES;
     /* codes of keys; queries, scores and choice.  Pages; scores and choice. */
     if (test_takes_next()) choosing_graphs_check("hata", codes, 4, false);
     if (test_takes_next()) choosing_graphs_check("hata", codes, 4, true);
     if (test_takes_next()) choosing_graphs_check("meanstd", "page=16,sinks=16,recent=16,dense=0", 3, true);
     if (test_takes_next()) choosing_graphs_check("leoam", "leaf=16,sinks=16,recent=16", 3, false);
+    /* and the verdict */
+    if (test_takes_next()) choosing_graphs_check("clo", REUSED, 5, true);
 }
 
 static void graphs_give_the_bits_of_their_operations(void **state) {

@@ -7,24 +7,57 @@
 /* Fewer floats than so many are compared in less time than a thread takes to wake. */
 enum { FLOATS_ALONE = 16384 };
 
-static void compare_unit(const struct compare_labels_operation *operation, size_t unit) {
-    const size_t group = operation->head_count / operation->kv_head_count, dimension = operation->k_dimension,
-                 kv_head = unit % operation->kv_head_count, first = kv_head * group;
-    const struct label_item *item = &operation->items[unit / operation->kv_head_count];
-    const enum label_use use = item->heads[kv_head];
-    const float *q = cpu_floats(operation->q) + item->row * operation->q_stride + first * dimension;
-    float *label = cpu_floats(item->label) + first * dimension;
+static bool is_alike(const struct compare_labels_operation *operation, size_t kv_head, const float *q,
+                     const float *label) {
+    const size_t group = operation->head_count / operation->kv_head_count, dimension = operation->k_dimension;
     double cosines[GROUP_MAX];
-    operation->alike[unit] = false;
-    if (use == LABEL_COMPARED) {
-        for (size_t i = 0; i < group; i++)
-            cosines[i] = label_cosine(q + i * dimension, label + i * dimension, dimension);
-        operation->alike[unit] =
-            label_similarity(operation->aggregate, cosines, operation->importance + first, group) >=
-            operation->thresholds[kv_head];
+    for (size_t i = 0; i < group; i++)
+        cosines[i] = label_cosine(q + i * dimension, label + i * dimension, dimension);
+    return label_similarity(operation->aggregate, cosines, operation->importance + kv_head * group, group) >=
+           operation->thresholds[kv_head];
+}
+
+static void take(struct step_list *list, const struct step_kept *kept, uint64_t position, uint64_t age_max) {
+    list->kept_count = kept->count;
+    list->window_begin = age_max > 0 ? kept->candidate_end : list->candidate_end;
+    list->age = (uint32_t)(position - kept->position);
+    list->count = list->kept_count + (uint32_t)position + 1 - list->window_begin;
+    list->picks = 0;
+}
+
+static void count_hit(struct step_reuse *counts, const struct step_list *before, const struct step_list *list) {
+    const uint32_t candidates = before->candidate_end - before->candidate_begin;
+    counts->hits++;
+    counts->rows += list->count;
+    counts->age_sum += list->age;
+    if (list->age > counts->age_max) counts->age_max = list->age;
+    counts->chosen_rows += before->count;
+    counts->scored += before->picks < candidates ? candidates : 0;
+}
+
+static void compare_unit(const struct compare_labels_operation *operation, size_t unit) {
+    const size_t heads = operation->kv_head_count, group = operation->head_count / heads, kv_head = unit % heads,
+                 first = kv_head * group * operation->k_dimension;
+    const struct label_item *item = &operation->items[unit / heads];
+    const float *q = cpu_floats(operation->q) + item->row * operation->q_stride + first;
+    float *label = cpu_floats(item->label) + first;
+    struct step_list *list = (struct step_list *)cpu_address(operation->at.limits) + unit;
+    struct step_kept *kept = (struct step_kept *)cpu_address(item->kept) + kv_head;
+    struct step_reuse *counts =
+        span_exists(operation->counts) ? (struct step_reuse *)cpu_address(operation->counts) + unit : NULL;
+    const struct step_list before = *list;
+    const bool is_current = kept->count > 0 && (operation->age_max == 0 ||
+                                                item->position - kept->position <= operation->age_max);
+    if (list->use == LABEL_COMPARED && is_current && is_alike(operation, kv_head, q, label)) {
+        take(list, kept, item->position, operation->age_max);
+        if (counts != NULL && !operation->only_says) count_hit(counts, &before, list);
+    } else if (list->use != LABEL_STAYS && !operation->only_says) {
+        memcpy(label, q, group * operation->k_dimension * sizeof *label);
+        *kept = (struct step_kept){.position = item->position,
+                                   .count = list->count - ((uint32_t)item->position + 1 - list->candidate_end),
+                                   .candidate_end = list->candidate_end};
+        if (counts != NULL) counts->misses++;
     }
-    if (use != LABEL_STAYS && !operation->alike[unit] && !operation->keeps_labels)
-        memcpy(label, q, group * dimension * sizeof *label);
 }
 
 static void compare_task(void *context, const struct pool_worker *worker) {

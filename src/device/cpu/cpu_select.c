@@ -250,7 +250,8 @@ static void choose_unit(struct select_run *run, size_t unit, uint8_t *scratch) {
     } else if (pick_count > 0) {
         count = list_range(list, count, item->candidate_begin, item->candidate_end);
     }
-    if (kept != NULL && span_exists(kept->rows)) memcpy(cpu_address(kept->rows), list, count * sizeof *list);
+    if (kept != NULL && span_exists(kept->rows) && pick_count > 0)
+        memcpy(cpu_address(kept->rows), list, count * sizeof *list);
     count = list_range(list, count, item->candidate_end, item->position + 1);
     ASSERT(run->near != NULL || count == select_item_kept(item, unit % heads));
     run->operation->lists[entry].count = count;

@@ -28,6 +28,7 @@ DEVICE struct cuda_list list_at(uint64_t lists, uint64_t limits, uint64_t index)
     list.count = now.count;
     list.begin = now.candidate_begin, list.end = now.candidate_end;
     list.picks = now.picks;
+    list.kept_count = now.kept_count, list.window_begin = now.window_begin;
     return list;
 }
 

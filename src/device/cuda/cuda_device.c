@@ -124,7 +124,7 @@ static const struct device_operations CUDA_OPERATIONS = {
     .gather = cuda_gather,
     .key_index_build = cuda_captured_key_index_build,
     .choose = cuda_captured_choose,
-    .compare_labels = cuda_compare_labels,
+    .compare_labels = cuda_captured_compare_labels,
     .fetch = cuda_captured_fetch,
     .attend_rows = cuda_captured_attend_rows,
 };

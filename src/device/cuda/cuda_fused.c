@@ -30,6 +30,7 @@ static bool reads(const struct operation *operation, struct span span) {
     }
     case OPERATION_APPEND: return same(operation->as.append.k, span) || same(operation->as.append.v, span);
     case OPERATION_ATTEND: return same(operation->as.attend.q, span);
+    case OPERATION_COMPARE_LABELS: return same(operation->as.compare_labels.q, span);
     case OPERATION_CHOOSE: return same(operation->as.choose.q, span);
     case OPERATION_ATTEND_ROWS: return same(operation->as.attend_rows.q, span);
     case OPERATION_EMBED:

@@ -385,21 +385,26 @@ struct cuda_list {
     uint32_t kept_count, window_begin;
 };
 
-/* Whether a KV head's queries are like those that its list was chosen by (kernels/label), and these in their place
- * where they are not.  labels_compare: grid {kv_head_count, item_count}, 128 threads; shared: struct labels_shared. */
+/* Whether a KV head takes its list once more, as its queries are like those that it was chosen by (kernels/label); and
+ * these in their place where they are not (device.h, compare_labels_operation).  labels_compare: grid {kv_head_count,
+ * item_count}, 128 threads; shared: struct labels_shared. */
 struct cuda_labels_args {
     uint64_t items;      /* struct cuda_label [item] */
-    uint64_t uses;       /* uint8_t [item][kv head]: enum label_takes */
+    uint64_t rows;       /* struct step_row, of which the items name theirs; 0: the items say where they are */
     uint64_t importance; /* float [head] */
     uint64_t thresholds; /* double [kv head] */
-    uint64_t alike;      /* out: uint8_t [item][kv head]; 0 where nothing is compared */
+    uint64_t limits;     /* in and out: struct step_list [item][kv head] */
+    uint64_t counts;     /* struct step_reuse [item][kv head], added to; or 0 */
+    uint64_t age_max;
     uint32_t kv_head_count, group, dimension;
     uint32_t by_minimum; /* else by the harmonic mean */
+    uint32_t only_says, reserved;
 };
 struct cuda_label {
     uint64_t q, label; /* float [head][dimension] */
+    uint64_t kept;     /* struct step_kept [kv head] */
+    uint64_t position, row;
 };
-enum label_takes { LABEL_TAKES_VERDICT = 1, LABEL_TAKES_QUERIES = 2 };
 enum { LABEL_GROUP_MAX = 64 };
 struct labels_shared {
     double cosines[LABEL_GROUP_MAX];

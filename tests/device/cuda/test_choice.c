@@ -800,18 +800,22 @@ static void pages_are_chosen(void **state) {
 
 enum { LABEL_ROWS = 3, LABEL_KV_HEADS = 3 };
 
+enum { LABEL_UNITS = LABEL_ROWS * LABEL_KV_HEADS };
+
 struct labels {
     float q[LABEL_ROWS][LABEL_KV_HEADS * 8 * DIMENSION], label[LABEL_ROWS][LABEL_KV_HEADS * 8 * DIMENSION],
         before[LABEL_ROWS][LABEL_KV_HEADS * 8 * DIMENSION];
     float importance[LABEL_KV_HEADS * 8];
     double thresholds[LABEL_KV_HEADS];
-    uint8_t uses[LABEL_ROWS][LABEL_KV_HEADS], alike[LABEL_ROWS][LABEL_KV_HEADS];
     struct cuda_label items[LABEL_ROWS];
+    struct step_row step[LABEL_ROWS];
+    struct step_list lists[LABEL_UNITS];
+    struct step_kept kept[LABEL_UNITS];
+    struct step_reuse counts[LABEL_UNITS];
 };
 
 /* Queries that are like their labels, the same, turned away, or no numbers. */
 static void labels_draw(struct random *random, struct labels *labels, size_t group) {
-    memset(labels->alike, 0x55, sizeof labels->alike);
     for (size_t row = 0; row < LABEL_ROWS; row++) {
         const float noise = (float)random_below(random, 4) * 0.5F;
         const size_t heads = LABEL_KV_HEADS * group, odd = (size_t)random_below(random, heads) * DIMENSION;
@@ -822,8 +826,19 @@ static void labels_draw(struct random *random, struct labels *labels, size_t gro
         for (size_t i = 0; noise > 1 && i < DIMENSION; i++) labels->q[row][odd + i] *= -1;
         if (row == 1) labels->q[row][odd] = random_below(random, 2) ? NAN : INFINITY;
         if (row == 2) memset(&labels->label[row][odd], 0, DIMENSION * sizeof(float));
-        labels->items[row] = (struct cuda_label){address_of(labels->q[row]), address_of(labels->label[row])};
-        for (size_t h = 0; h < LABEL_KV_HEADS; h++) labels->uses[row][h] = (uint8_t)random_below(random, 4);
+        labels->step[row].position = 300 + row;
+        labels->items[row] =
+            (struct cuda_label){address_of(labels->q[row]), address_of(labels->label[row]),
+                                address_of(labels->kept + row * LABEL_KV_HEADS), 300 + row, row};
+        for (size_t n = row * LABEL_KV_HEADS; n < (row + 1) * LABEL_KV_HEADS; n++) {
+            const uint32_t picks = (uint32_t)random_below(random, 33) * 8;
+            labels->lists[n] = (struct step_list){.count = 300 + (uint32_t)row + 1 - 256 + picks,
+                                                  .candidate_end = 256,
+                                                  .picks = picks,
+                                                  .use = (uint32_t)random_below(random, 3)};
+            labels->kept[n] = (struct step_kept){290 + random_below(random, 10), 40, 248};
+            labels->counts[n] = (struct step_reuse){.hits = 1, .age_max = 5, .age_sum = 7};
+        }
     }
     memcpy(labels->before, labels->label, sizeof labels->before);
     for (size_t i = 0; i < LABEL_KV_HEADS * group; i++)
@@ -832,9 +847,31 @@ static void labels_draw(struct random *random, struct labels *labels, size_t gro
         labels->thresholds[i] = i == 0 ? 1 : (double)random_below(random, 20) / 10 - 0.95;
 }
 
+/* What a head that hits or misses leaves (device.h, compare_labels_operation). */
+static void verdict_expect(struct step_list *list, struct step_kept *kept, struct step_reuse *counts, bool alike,
+                           uint64_t position, uint64_t age_max) {
+    const struct step_list before = *list;
+    if (alike) {
+        list->kept_count = kept->count;
+        list->window_begin = age_max > 0 ? kept->candidate_end : list->candidate_end;
+        list->age = (uint32_t)(position - kept->position);
+        list->count = kept->count + (uint32_t)position + 1 - list->window_begin;
+        list->picks = 0;
+        counts->hits++;
+        counts->rows += list->count;
+        counts->age_sum += list->age;
+        counts->age_max = counts->age_max > list->age ? counts->age_max : list->age;
+        counts->chosen_rows += before.count;
+        counts->scored += before.picks < 256 ? 256 : 0;
+    } else if (list->use != LABEL_STAYS) {
+        *kept = (struct step_kept){position, list->picks, 256};
+        counts->misses++;
+    }
+}
+
 static void labels_are_compared(void **state) {
     (void)state;
-    static struct labels labels;
+    static struct labels labels, want;
     static const size_t groups[] = {1, 3, 4, 8};
     struct random random;
     size_t verdicts[2] = {0, 0};
@@ -842,33 +879,48 @@ static void labels_are_compared(void **state) {
     for (uint64_t n = 0; n < 24; n++) {
         const size_t group = groups[n % 4], size = group * DIMENSION;
         const enum label_aggregate aggregate = n % 3 == 0 ? LABEL_MINIMUM : LABEL_HARMONIC;
+        const bool only_says = n % 8 == 7;
+        const uint64_t age_max = n % 2 == 0 ? 0 : 9;
         labels_draw(&random, &labels, group);
+        want = labels;
         const struct cuda_labels_args args = {.items = address_of(labels.items),
-                                              .uses = address_of(labels.uses),
+                                              .rows = n % 3 == 1 ? address_of(labels.step) : 0,
                                               .importance = address_of(labels.importance),
                                               .thresholds = address_of(labels.thresholds),
-                                              .alike = address_of(labels.alike),
+                                              .limits = address_of(labels.lists),
+                                              .counts = address_of(labels.counts),
+                                              .age_max = age_max,
                                               .kv_head_count = LABEL_KV_HEADS,
                                               .group = (uint32_t)group,
                                               .dimension = DIMENSION,
-                                              .by_minimum = aggregate == LABEL_MINIMUM};
+                                              .by_minimum = aggregate == LABEL_MINIMUM,
+                                              .only_says = only_says};
+        if (n % 3 == 1)
+            for (size_t row = 0; row < LABEL_ROWS; row++) labels.items[row].position = 7; /* is not looked at */
         launch("labels_compare", LABEL_KV_HEADS, LABEL_ROWS, 1, 128, sizeof(struct labels_shared), &args,
                test_seed(707) + n);
-        for (size_t i = 0; i < LABEL_ROWS * LABEL_KV_HEADS; i++) {
+        for (size_t i = 0; i < LABEL_UNITS; i++) {
             const size_t row = i / LABEL_KV_HEADS, head = i % LABEL_KV_HEADS;
             const float *q = labels.q[row] + head * size, *before = labels.before[row] + head * size;
+            const uint64_t position = 300 + row;
             double cosines[8];
             for (size_t h = 0; h < group; h++)
                 cosines[h] = label_cosine(q + h * DIMENSION, before + h * DIMENSION, DIMENSION);
-            const uint8_t uses = labels.uses[row][head];
-            const bool alike = (uses & LABEL_TAKES_VERDICT) != 0 &&
-                               label_similarity(aggregate, cosines, labels.importance + head * group, group) >=
-                                   labels.thresholds[head];
-            if (labels.alike[row][head] != alike) fail_msg("draw %d, row %zu, head %zu", (int)n, row, head);
-            const bool takes = (uses & LABEL_TAKES_QUERIES) != 0 && !alike;
+            const bool compares = want.lists[i].use == LABEL_COMPARED &&
+                                  (age_max == 0 || position - want.kept[i].position <= age_max);
+            const bool alike = compares && label_similarity(aggregate, cosines, labels.importance + head * group,
+                                                            group) >= labels.thresholds[head];
+            const bool takes = want.lists[i].use != LABEL_STAYS && !alike && !only_says;
             assert_memory_equal(labels.label[row] + head * size, takes ? q : before, size * sizeof(float));
-            if ((uses & LABEL_TAKES_VERDICT) != 0) verdicts[alike]++;
+            struct step_kept kept = want.kept[i];
+            struct step_reuse counts = want.counts[i];
+            verdict_expect(&want.lists[i], &kept, &counts, alike, position, age_max);
+            if (!only_says) want.kept[i] = kept, want.counts[i] = counts;
+            if (compares) verdicts[alike]++;
         }
+        assert_memory_equal(labels.lists, want.lists, sizeof want.lists);
+        assert_memory_equal(labels.kept, want.kept, sizeof want.kept);
+        assert_memory_equal(labels.counts, want.counts, sizeof want.counts);
     }
     assert_true(verdicts[0] > 10 && verdicts[1] > 10);
 }

@@ -7,8 +7,8 @@
 
 enum { CHOOSERS = 1024 };
 
-/* log2 of the sum of 2^score over units [begin, end).  What is no number does not count (kernels/group): it makes its own
- * unit the first and spoils no other. */
+/* log2 of the sum of 2^score over units [begin, end).  What is no number does not count (kernels/group): it makes its
+ * own unit the first and spoils no other. */
 DEVICE float units_total(const float *scores, uint32_t begin, uint32_t end, struct choose_shared &shared) {
     float m = SCORE_NONE, s = 0;
     for (uint32_t u = begin + thread_index(); u < end; u += CHOOSERS) {
@@ -150,6 +150,6 @@ KERNEL(units_choose, cuda_choose_args, 1024, 1) {
                                : i < middle   ? chosen[of_unit / tokens] * tokens + of_unit % tokens
                                               : list.end + i - middle;
         rows[i] = token;
-        if (list.kept != 0 && i < middle) kept[i] = token;
+        if (list.kept != 0 && list.picks > 0 && i < middle) kept[i] = token;
     }
 }

@@ -45,27 +45,68 @@ DEVICE double similarity_of(const struct cuda_labels_args &args, const double *c
     return weights / harmonic;
 }
 
+/* The list of a step before, with the row's window. */
+DEVICE void list_take(const struct cuda_labels_args &args, struct step_list &list, const struct step_kept &kept,
+                      uint64_t position) {
+    list.kept_count = kept.count;
+    list.window_begin = args.age_max > 0 ? kept.candidate_end : list.candidate_end;
+    list.age = (uint32_t)(position - kept.position);
+    list.count = kept.count + (uint32_t)position + 1 - list.window_begin;
+    list.picks = 0;
+}
+
+/* A KV head of a row has counts of its own, and layers follow each other: nobody else adds to them meanwhile. */
+DEVICE void hit_count(struct step_reuse &counts, const struct step_list &before, const struct step_list &list) {
+    const uint32_t candidates = before.candidate_end - before.candidate_begin;
+    counts.hits++;
+    counts.rows += list.count;
+    counts.age_sum += list.age;
+    if (list.age > counts.age_max) counts.age_max = list.age;
+    counts.chosen_rows += before.count;
+    counts.scored += before.picks < candidates ? candidates : 0;
+}
+
 KERNEL(labels_compare, cuda_labels_args, 128, 4) {
     struct labels_shared &shared = SHARED(struct labels_shared);
     dependents_start();
     dependency_wait();
-    const uint32_t kv_head = block_x(), t = thread_index(), unit = block_y() * args.kv_head_count + kv_head;
-    const uint32_t uses = at<uint8_t>(args.uses)[unit], size = args.group * args.dimension;
+    const uint32_t kv_head = block_x(), t = thread_index(), unit = block_y() * args.kv_head_count + kv_head,
+                   size = args.group * args.dimension;
     const struct cuda_label item = at<struct cuda_label>(args.items)[block_y()];
+    const uint64_t position = args.rows != 0 ? at<struct step_row>(args.rows)[item.row].position : item.position;
+    struct step_list *limits = at<struct step_list>(args.limits) + unit, list = *limits;
+    struct step_kept *state = at<struct step_kept>(item.kept) + kv_head, kept = *state;
+    const struct step_list before = list;
+    const bool compares = list.use == LABEL_COMPARED && kept.count > 0 &&
+                          (args.age_max == 0 || position - kept.position <= args.age_max);
     const float *q = at<float>(item.q) + (uint64_t)kv_head * size;
     float *label = at<float>(item.label) + (uint64_t)kv_head * size;
     if (t == 0) shared.is_alike = 0;
-    for (uint32_t h = t / 32; (uses & LABEL_TAKES_VERDICT) != 0 && h < args.group; h += COMPARERS / 32) {
+    for (uint32_t h = t / 32; compares && h < args.group; h += COMPARERS / 32) {
         const double cosine = cosine_of(q + h * args.dimension, label + h * args.dimension, args.dimension);
         if (lane_index() == 0) shared.cosines[h] = cosine;
     }
-    block_barrier();
-    if (t == 0 && (uses & LABEL_TAKES_VERDICT) != 0)
+    block_barrier(); /* and all threads have read what one of them writes below */
+    if (t == 0 && compares)
         shared.is_alike =
             similarity_of(args, shared.cosines, at<float>(args.importance) + kv_head * args.group) >=
             at<double>(args.thresholds)[kv_head];
     block_barrier();
-    if (t == 0) at<uint8_t>(args.alike)[unit] = (uint8_t)shared.is_alike;
-    if (shared.is_alike != 0 || (uses & LABEL_TAKES_QUERIES) == 0) return;
-    for (uint32_t i = t; i < size; i += COMPARERS) label[i] = q[i];
+    const bool takes = shared.is_alike != 0, replaces = !takes && list.use != LABEL_STAYS && args.only_says == 0;
+    for (uint32_t i = t; replaces && i < size; i += COMPARERS) label[i] = q[i];
+    if (t != 0) return;
+    if (takes) {
+        list_take(args, list, kept, position);
+        *limits = list;
+    }
+    if (replaces) {
+        kept.position = position;
+        kept.count = list.count - ((uint32_t)position + 1 - list.candidate_end);
+        kept.candidate_end = list.candidate_end;
+        *state = kept;
+    }
+    if (args.counts == 0 || args.only_says != 0) return;
+    struct step_reuse &counts = at<struct step_reuse>(args.counts)[unit];
+    if (takes) hit_count(counts, before, list);
+    if (replaces) counts.misses++;
 }
