@@ -13,11 +13,6 @@ enum status attention_weights_create(struct attention_weights *weights, const st
                                      size_t row_capacity, bool in_tiers, struct error *error) {
     const struct model_config *config = &model->config;
     struct pool *pool = device_pool(model->device);
-    *weights = (struct attention_weights){.model = model};
-    if (config->state.layer_count > 0)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "%s: %zu of its %zu layers keep a state in place of attention, which explain does not support",
-                         config->name, config->state.layer_count, config->layer_count);
     *weights = (struct attention_weights){.model = model,
                                           .device = model->device,
                                           .in_tiers = in_tiers,
@@ -26,8 +21,10 @@ enum status attention_weights_create(struct attention_weights *weights, const st
     attention_kernels_init(&weights->attention, cpu_features());
     mass_kernels_init(&weights->mass, cpu_features());
     size_t group_max = 1;
-    for (size_t i = 0; i < config->layer_count; i++)
-        group_max = max_size(group_max, config->head_count / config->layers[i].kv.kv_head_count);
+    for (size_t i = 0; i < config->layer_count; i++) {
+        const size_t kv_heads = config->layers[i].kv.kv_head_count;
+        if (kv_heads > 0) group_max = max_size(group_max, config->head_count / kv_heads);
+    }
     const size_t partials = ((size_t)kv_chunks_of(row_capacity) + 1) * group_max;
     weights->scores = calloc(group_max * row_capacity, sizeof *weights->scores);
     weights->m = calloc(partials, sizeof *weights->m);

@@ -17,6 +17,12 @@ static const struct kv_geometry *geometry_of(const struct explain *explain, size
     return &explain->config->layers[layer].kv;
 }
 
+/* The first layer from this one on that attends; others keep a state. */
+static size_t attending(const struct explain *explain, size_t layer) {
+    while (layer < explain->config->layer_count && geometry_of(explain, layer)->kv_head_count == 0) layer++;
+    return layer;
+}
+
 enum status explain_create(struct explain *explain, const struct model *model, size_t prompt_count,
                            size_t step_capacity, bool in_tiers, struct error *error) {
     *explain = (struct explain){.config = &model->config,
@@ -43,10 +49,12 @@ void explain_note(void *context, const struct attention_event *event) {
     if (event->row_count != 1 || explain->failed != STATUS_OK || position < explain->prompt_count) return;
     const size_t index = (size_t)position - explain->prompt_count;
     if (index >= explain->step_capacity) return;
-    if (event->layer_index == 0) {
+    if (event->layer_index == attending(explain, 0)) {
         explain->step = index;
         explain->step_count = max_size(explain->step_count, index + 1);
-        explain->layer = explain->kv_head = 0;
+        explain->layer = event->layer_index;
+        explain->kv_head = 0;
+        memset(explain->steps + index * explain->row_capacity, 0, explain->row_capacity * sizeof *explain->steps);
     }
     const size_t floats = query_bytes(explain) / sizeof *explain->queries;
     memcpy(explain->queries + event->layer_index * floats, event->q,
@@ -69,7 +77,6 @@ static enum status add_head(struct explain *explain, struct kv_sequence *sequenc
                                                layer * config->head_count * config->k_dimension +
                                                explain->kv_head * group * geometry->k_dimension};
     float *step = explain->steps + explain->step * explain->row_capacity;
-    if (layer == 0 && explain->kv_head == 0) memset(step, 0, explain->row_capacity * sizeof *step);
     if (config->layers[layer].attention == ATTENTION_SLIDING) return STATUS_OK;
     return attention_weights_add(&explain->weights, &query, step, error);
 }
@@ -79,7 +86,7 @@ bool explain_work(struct explain *explain, struct kv_sequence *sequence, bool (*
     while (explain->layer < explain->noted_layers && explain->failed == STATUS_OK) {
         explain->failed = add_head(explain, sequence, &explain->failure);
         explain->kv_head = (explain->kv_head + 1) % geometry_of(explain, explain->layer)->kv_head_count;
-        explain->layer += explain->kv_head == 0;
+        if (explain->kv_head == 0) explain->layer = attending(explain, explain->layer + 1);
         if (pauses != NULL && pauses(pauses_context)) break;
     }
     return explain->layer < explain->noted_layers && explain->failed == STATUS_OK;

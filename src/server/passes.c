@@ -93,15 +93,17 @@ static void note_rows(void *context, const struct attention_event *event) {
         const struct service_observer *observer = &step->jobs[i]->observer;
         if (observer->note == NULL) continue;
         struct attend_item item = event->items[i];
+        const struct layer_config *layer = &config->layers[event->layer_index];
+        const struct kv_geometry kv = layer->kv;
         item.row_first = 0;
         observer->note(observer->context,
                        &(struct attention_event){
                            .layer_index = event->layer_index,
                            .row_count = 1,
-                           .q = event->q + i * config->head_count * config->k_dimension,
-                           .k = event->k + i * config->kv_head_count * config->k_dimension,
-                           .v = event->v + i * config->kv_head_count * config->v_dimension,
-                           .attended = event->attended + i * config->head_count * config->v_dimension,
+                           .q = event->q + i * layer->head_count * kv.k_dimension,
+                           .k = event->k + i * kv.kv_head_count * kv.k_dimension,
+                           .v = event->v + i * kv.kv_head_count * kv.v_dimension,
+                           .attended = event->attended + i * layer->head_count * kv.v_dimension,
                            .positions = event->positions + i,
                            .items = &item,
                            .sequences = event->sequences + i,
