@@ -11,7 +11,7 @@
 #include "plan/presets.h"
 #include "service_rig.h"
 
-enum { DOCUMENT = 200, QUESTION = 37, ANSWER = 6, REQUESTS = 4, TURN = 2, CONTEXT = 512, PLACES = 4 };
+enum { DOCUMENT = 200, QUESTION = 37, ANSWER = 6, LONG = 160, REQUESTS = 4, TURN = 2, CONTEXT = 512, PLACES = 4 };
 
 struct answer_bits {
     struct token_list tokens; /* owned */
@@ -244,8 +244,74 @@ static void test_states(void **state) {
     unlink(path);
 }
 
+/* One that asks alone, of a service with drafts or without.  pause_at: its reader is slow there. */
+static void ask_long(struct service_rig *rig, const struct token_list *prompt, struct client *client,
+                     const char *stop, size_t pause_at, size_t cancel_at) {
+    struct service_request request = rig_request(prompt, LONG);
+    request.log_probabilities = true;
+    request.stops = &stop;
+    request.stop_count = stop != NULL;
+    client_init(client, rig);
+    client->pause_at = pause_at, client->cancel_at = cancel_at;
+    client_submit(client, &request);
+    if (pause_at > 0) {
+        client_wait_tokens(client, pause_at);
+        pthread_mutex_lock(&client->mutex);
+        client->pause_at = 0;
+        pthread_mutex_unlock(&client->mutex);
+        service_resume(rig->service, client->ticket);
+    }
+    client_wait(client);
+}
+
+static void assert_begins_like(const struct client *expected, const struct client *found) {
+    assert_true(found->tokens.count <= expected->tokens.count);
+    assert_memory_equal(found->tokens.ids, expected->tokens.ids, found->tokens.count * sizeof(token_id));
+    assert_memory_equal(found->log_probabilities, expected->log_probabilities, found->tokens.count * sizeof(float));
+    assert_memory_equal(found->text, expected->text, found->text_length);
+}
+
+/* Drafts change no answer, wherever it ends, is cut by its reader or is given up, with the least RAM over the disk. */
+static void test_drafts(void **state) {
+    (void)state;
+    char path[64], stop[8] = {0};
+    write_model("llama", path, sizeof path);
+    const struct service_rig_options options = {.parallel = PLACES, .sequences = PLACES, .context_size = CONTEXT,
+                                                .host_bytes = 16 << 20, .preset = "full", .model = path};
+    struct service_rig rig;
+    struct client plain, drafted[4];
+    service_rig_open(&rig, &options);
+    struct token_list prompt = rig_tokens(&rig, "A horse ran past the mill.", DOCUMENT);
+    ask_long(&rig, &prompt, &plain, NULL, 0, 0);
+    assert_int_equal(plain.tokens.count, LONG);
+    assert_int_equal(service_settled(rig.service).drafted_tokens, 0);
+    restart(&rig);
+    service_rig_stop(&rig);
+    service_rig_start(&rig, &(struct service_options){.parallel = PLACES, .draft_max = 7});
+    memcpy(stop, plain.text + plain.text_length * 3 / 4, sizeof stop - 1);
+    ask_long(&rig, &prompt, &drafted[0], NULL, 0, LONG / 2 + 1);
+    ask_long(&rig, &prompt, &drafted[1], NULL, LONG / 2 + 2, 0);
+    ask_long(&rig, &prompt, &drafted[2], stop, 0, 0);
+    ask_long(&rig, &prompt, &drafted[3], NULL, 0, 0);
+    for (size_t i = 0; i < 4; i++) assert_begins_like(&plain, &drafted[i]);
+    assert_int_equal(drafted[0].done.reason, STOP_INTERRUPTED);
+    assert_int_equal(drafted[1].tokens.count, LONG);
+    assert_int_equal(drafted[2].done.reason, STOP_STRING);
+    assert_int_equal(drafted[2].text_length, strstr(plain.text, stop) - plain.text);
+    assert_int_equal(drafted[3].tokens.count, LONG);
+    const struct service_statistics done = service_settled(rig.service);
+    print_message("%llu drafted, %llu accepted\n", (unsigned long long)done.drafted_tokens,
+                  (unsigned long long)done.accepted_tokens);
+    assert_true(done.accepted_tokens > LONG / 4);
+    for (size_t i = 0; i < 4; i++) client_deinit(&drafted[i]);
+    client_deinit(&plain);
+    token_list_deinit(&prompt);
+    service_rig_close(&rig);
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_histories), cmocka_unit_test(test_what_is_kept),
-                                       cmocka_unit_test(test_states)};
+                                       cmocka_unit_test(test_states), cmocka_unit_test(test_drafts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
