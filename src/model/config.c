@@ -503,9 +503,8 @@ static enum status read_rope(struct reader *reader) {
 static enum status read_windows(struct reader *reader, struct layer_config *layers) {
     struct model_config *config = reader->config;
     size_t window = 0, period = reader->family->windows.period;
-    if (reader->family->windows.are_needed)
-        TRY(gguf_required(reader->gguf, reader_key(reader, "attention.sliding_window"), reader->error));
-    TRY(read_count(reader, "attention.sliding_window", false, 0, CONTEXT_MAX, &window));
+    const bool needed = reader->family->windows.are_needed;
+    TRY(read_count(reader, "attention.sliding_window", needed, needed, CONTEXT_MAX, &window));
     if (window == 0) return STATUS_OK;
     const char *key = reader_key(reader, "attention.sliding_window_pattern");
     const struct gguf_entry *pattern = gguf_find(reader->gguf, key);

@@ -428,7 +428,11 @@ static bool ends_with(const struct gguf_tensor *tensor, const char *suffix) {
     return tensor->name.length >= length &&
            memcmp(tensor->name.text + tensor->name.length - length, suffix, length) == 0;
 }
-static bool is_bias(const struct gguf_tensor *tensor) { return ends_with(tensor, ".bias"); }
+/* Rows of a matrix that become floats: biases of experts, convolutions. */
+static bool is_vectors(const struct gguf_tensor *tensor) {
+    return ends_with(tensor, ".bias") || ends_with(tensor, ".ssm_conv1d.weight") ||
+           ends_with(tensor, ".shortconv.conv.weight");
+}
 /* Old converters wrote these; they repeat the configuration. */
 static bool is_redundant(const struct gguf_tensor *tensor) {
     return ends_with(tensor, ".attn_rot_embd.weight");
@@ -447,18 +451,17 @@ static enum status refuse_unused(struct loader *loader) {
     return STATUS_OK;
 }
 
-/* Elements for every one-dimensional tensor of the file, for convolutions, biases of experts, and the rope tables. */
+/* Elements for every one-dimensional tensor of the file, for others that become floats, and the rope tables: what the
+ * configuration declares is compared with them later. */
 static enum status vectors_reserve(struct loader *loader) {
     struct model *model = loader->model;
     uint64_t total = align_up(model->config.rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT) +
                      align_up(model->config.sliding_rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT);
-    const struct state_config *state = &model->config.state; /* whose taps are vectors, too */
-    total += state->layer_count * align_up(state->channels * state->taps * sizeof(float), VECTOR_ALIGNMENT);
     for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
         const struct gguf_tensor *tensor = &model->gguf.tensors[i];
         uint64_t bytes;
         if (tensor->dimensions[2] * tensor->dimensions[3] != 1 ||
-            (tensor->dimensions[1] != 1 && !is_bias(tensor)))
+            (tensor->dimensions[1] != 1 && !is_vectors(tensor)))
             continue;
         if (!checked_multiply(tensor->dimensions[0], sizeof(float), &bytes) ||
             !checked_multiply(tensor->dimensions[1], bytes, &bytes) ||

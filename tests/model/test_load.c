@@ -65,6 +65,35 @@ static void test_states_load(void **state) {
     assert_non_null(strstr(error.message, "attention.head_count_kv: no layer has KV heads"));
 }
 
+static const struct device_operations *real;
+static uint64_t allocated;
+
+static enum status count_bytes(struct device *own, enum memory_kind kind, size_t bytes, struct buffer *buffer,
+                               struct error *error) {
+    allocated += bytes;
+    return real->allocate(own, kind, bytes, buffer, error);
+}
+
+/* Memory is for tensors that the file has, not for layers that it declares. */
+static void test_declared_layers_take_nothing(void **state) {
+    (void)state;
+    struct tiny_model tiny = tiny_model_default("qwen35");
+    struct device_operations counting = *device->operations;
+    struct error error;
+    real = device->operations;
+    counting.allocate = count_bytes;
+    device->operations = &counting;
+    const enum status whole = load(&tiny, &error);
+    const uint64_t bytes = allocated;
+    tiny.key = "block_count", tiny.value = 1000;
+    allocated = 0;
+    const enum status status = load(&tiny, &error);
+    device->operations = real;
+    assert_int_equal(whole, STATUS_OK);
+    assert_int_equal(status, STATUS_MODEL);
+    assert_true(bytes > 0 && allocated == bytes);
+}
+
 struct bad {
     const char *family;
     struct tiny_model damage;
@@ -192,6 +221,7 @@ static const struct bad bad_files[] = {
     {"olmo2", {.reshape = "blk.0.attn_q_norm.weight"}, "blk.0.attn_q_norm.weight: shape: found [65], expected [64]"},
     {"olmo2", {.extra = "blk.0.attn_norm.weight"}, "blk.0.attn_norm.weight: not part of"},
     {"exaone4", {.omit = "blk.1.post_attention_norm.weight"}, "blk.1.post_attention_norm.weight: missing"},
+    {"gpt-oss", {.key = "attention.sliding_window", .value = 0}, "sliding_window: found 0, expected 1 to"},
     {"qwen2moe", {.omit = "blk.1.ffn_gate_inp_shexp.weight"}, "blk.1.ffn_gate_inp_shexp.weight: missing"},
     {"qwen2moe",
      {.reshape = "blk.0.ffn_gate_inp_shexp.weight"},
@@ -407,6 +437,7 @@ int main(void) {
         cmocka_unit_test(test_config),
         cmocka_unit_test(test_experts),       cmocka_unit_test(test_nextn),
         cmocka_unit_test(test_states_load),   cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_declared_layers_take_nothing),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
