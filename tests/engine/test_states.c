@@ -1,6 +1,6 @@
-/* Models with layers that keep a state: sequences that are cut, shared, paused, stopped and stepped in any order have
- * bit for bit what a sequence has that computed the same tokens at once; and a prompt that leaves another one close to
- * its end finds a snapshot close to that. */
+/* Models with layers that keep a state: sequences that are cut, shared, paused, stopped and stepped in any order, alone
+ * or in passes that they leave, have bit for bit what a sequence has that computed the same tokens at once; and a prompt
+ * that leaves another one close to its end finds a snapshot close to that. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -129,26 +129,49 @@ static void share(struct rig *rig, struct line *line, const struct line *source)
     line->count = count;
 }
 
+static bool leave(void *context, size_t done, size_t layer_count) { return done < layer_count && sometimes(context); }
+
+/* The first ones may step; prompts may leave the pass between two layers, and go on or are dropped. */
 static void together(struct rig *rig) {
     struct prefill_part parts[SEQUENCES];
+    const struct prefill_pauses pauses = {.asks = leave, .context = &rig->random};
     const float *logits;
     size_t rows = engine_batch_size(rig->engine);
+    const size_t steps = random_below(&rig->random, SEQUENCES);
     for (size_t i = 0; i < SEQUENCES; i++) {
         struct line *line = &rig->lines[i];
         const size_t first = line->count, most = min_size(rows / SEQUENCES, CONTEXT - STEPS - first);
         if (most == 0) return;
-        add_tokens(rig, line, most);
+        const bool is_step = i < steps && (i == 0 || parts[i - 1].is_step) && first > 0;
+        add_tokens(rig, line, is_step ? 1 : most);
         parts[i] = (struct prefill_part){.sequence = line->sequence,
                                          .tokens = line->tokens + first,
-                                         .token_count = line->count - first};
+                                         .token_count = line->count - first,
+                                         .is_step = is_step};
     }
-    assert_ok(engine_prefill_together(rig->engine, parts, SEQUENCES, NULL, &logits, &rig->error), rig->error);
+    assert_ok(engine_prefill_together(rig->engine, parts, SEQUENCES, &pauses, &logits, &rig->error), rig->error);
+    for (size_t i = 0; i < SEQUENCES; i++) prefill(rig, &rig->lines[i], true, false);
+}
+
+/* Steps in one pass, of which some are right; where the engine takes none ahead, nothing. */
+static void ahead(struct rig *rig, struct line *line) {
+    if (line->count == 0 || line->count >= CONTEXT - STEPS) return;
+    const size_t most = min_size(sequence_ahead_max(line->sequence), CONTEXT - STEPS - line->count);
+    int32_t tokens[ENGINE_AHEAD_MAX];
+    const float *logits;
+    if (most < 2) return;
+    for (size_t i = 0; i < most; i++) tokens[i] = (int32_t)random_below(&rig->random, WIDTH);
+    assert_ok(engine_step_ahead(rig->engine, line->sequence, tokens, most, &logits, &rig->error), rig->error);
+    const size_t right = random_between(&rig->random, 1, most);
+    memcpy(line->tokens + line->count, tokens, right * sizeof *tokens);
+    line->count += right;
+    for (size_t i = 1; i < right; i++) sequence_keep_next(line->sequence);
 }
 
 static void act(struct rig *rig) {
     struct line *line = &rig->lines[random_below(&rig->random, SEQUENCES)];
     const float *logits;
-    switch (random_below(&rig->random, 7)) {
+    switch (random_below(&rig->random, 8)) {
     case 0: together(rig); break;
     case 1: cut(rig, line); break;
     case 2: share(rig, line, &rig->lines[random_below(&rig->random, SEQUENCES)]); break;
@@ -156,6 +179,7 @@ static void act(struct rig *rig) {
         for (size_t i = 0; i < 40 && line->count > 0 && line->count < CONTEXT - STEPS; i++) step(rig, line, &logits);
         break;
     case 4: assert_as_alone(rig, line); break;
+    case 5: ahead(rig, line); break;
     default:
         if (line->count >= CONTEXT - STEPS) break;
         add_tokens(rig, line, 400);
