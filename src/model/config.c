@@ -344,8 +344,9 @@ static enum status read_shared_experts(struct reader *reader) {
     TRY(read_count(reader, "expert_shared_feed_forward_length", false, 0, FFN_MAX, &experts->shared_size));
     if (experts->shared_size == 0) experts->shared = SHARED_EXPERT_NONE;
     if (experts->group_count <= 1) return STATUS_OK;
-    if (experts->count % experts->group_count != 0)
-        return refuse(reader, reader_key(reader, "expert_group_count"), "expected a divisor of expert_count");
+    if (experts->count % experts->group_count != 0 || experts->group_count == experts->count)
+        return refuse(reader, reader_key(reader, "expert_group_count"),
+                      "expected a divisor of expert_count, with two experts in a group at least"); /* it is worth two */
     experts->groups_used = experts->group_count;
     TRY(read_count(reader, "expert_group_used_count", false, 1, experts->group_count, &experts->groups_used));
     if (experts->used > experts->groups_used * (experts->count / experts->group_count))

@@ -234,6 +234,7 @@ static const struct bad bad_files[] = {
     {"glm4moe", {.omit = "expert_shared_count"}, "blk.1.ffn_gate_shexp.weight: not part of"},
     {"glm4moe", {.key = "leading_dense_block_count", .value = 3}, "leading_dense_block_count': found 3"},
     {"glm4moe", {.key = "expert_group_count", .value = 4}, "expert_group_count: expected a divisor of"},
+    {"glm4moe", {.key = "expert_group_count", .value = 6}, "expected a divisor of expert_count, with two experts in"},
     {"glm4moe", {.key = "expert_group_count", .value = 5000}, "expert_group_count': found 5000"},
     {"glm4moe", {.key = "expert_group_used_count", .value = 4}, "expert_group_used_count': found 4"},
     {"glm4moe", {.key = "nextn_predict_layers", .value = 2}, "nextn_predict_layers': found 2"},
