@@ -167,20 +167,24 @@ static void on_disk(void **state) {
 }
 
 /* Windows, experts and sinks, one preset each: lists of everything are full attention, from the disk too; as shipped
- * the least budget has the bits of an ample one. */
+ * the least budget has the bits of an ample one, and lists have in RAM what they have from the disk, where KV heads attend
+ * one by one, each by its own sinks. */
 static void other_families(void **state) {
     (void)state;
     static const struct {
-        const char *family, *preset;
-    } rows[] = {{"glm4moe", "kvpr"}, {"gpt-oss", "leoam"}};
+        const char *family, *preset, *lists;
+    } rows[] = {{"glm4moe", "kvpr", NULL}, {"gpt-oss", "leoam", "hata"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const char *family = rows[i].family, *preset = rows[i].preset;
+        const char *family = rows[i].family, *preset = rows[i].preset, *lists = rows[i].lists;
         struct rig rig = {.full = NULL};
         decode_rig_open(&rig.base, "families", family, NULL, PROMPT + STEPS, 12);
         rig.full = run(&rig, "full", NULL, NULL, IN_RAM);
         expect_same(&rig, preset, family, run(&rig, preset, "codec=f16", "100%", BUDGET_MIN), rig.full);
         expect_same(&rig, preset, family, run(&rig, preset, NULL, NULL, BUDGET_MIN),
                     run(&rig, preset, NULL, NULL, AMPLE));
+        if (lists != NULL)
+            expect_same(&rig, lists, family, run(&rig, lists, NULL, NULL, BUDGET_MIN),
+                        run(&rig, lists, NULL, NULL, IN_RAM));
         free(rig.full);
         decode_rig_close(&rig.base);
     }
