@@ -1,9 +1,9 @@
 /* explain: where the tokens of an answer looked.
  *
  * An observer of decode steps adds up, for every step and stored position, the softmax weights that all query heads
- * of all layers that attend to everything gave it (attention_weights.h).  Many heads look at the first tokens, at the ends of sentences or at
- * what is near, whatever they are asked.  So of each position only what a step gave it beyond the mean of all steps
- * counts: what this token of the answer looked for.  Weights say what was read, not why.
+ * of all layers that attend to everything gave it (attention_weights.h).  Many heads look at the first tokens, at the
+ * ends of sentences or at what is near, whatever they are asked.  So of each position only what a step gave it beyond
+ * the mean of all steps counts: what this token of the answer looked for.  Weights say what was read, not why.
  *
  * A step that is repeated, with the same position, counts once; steps of the prompt's own tokens do not count.  Thread:
  * the engine's. */

@@ -167,8 +167,8 @@ static void on_disk(void **state) {
 }
 
 /* Windows, experts and sinks, one preset each: lists of everything are full attention, from the disk too; as shipped
- * the least budget has the bits of an ample one, and lists have in RAM what they have from the disk, where KV heads attend
- * one by one, each by its own sinks. */
+ * the least budget has the bits of an ample one, and lists have in RAM what they have from the disk, where KV heads
+ * attend one by one, each by its own sinks. */
 static void other_families(void **state) {
     (void)state;
     static const struct {
