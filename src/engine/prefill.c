@@ -54,7 +54,10 @@ static uint64_t exact_prefix(const struct sequence *sequence, uint64_t token_cou
 }
 
 uint64_t sequence_cut_of(const struct sequence *sequence, uint64_t token_count) {
-    return kv_sequence_cut_of(sequence->kv, exact_prefix(sequence, token_count));
+    uint64_t cut = kv_sequence_cut_of(sequence->kv, exact_prefix(sequence, token_count));
+    while (exact_prefix(sequence, cut) < cut) /* a state within a chunk in 4 bits */
+        cut = kv_sequence_cut_of(sequence->kv, exact_prefix(sequence, cut));
+    return cut;
 }
 
 bool sequence_cuts_at(const struct sequence *sequence, uint64_t token_count) {

@@ -149,6 +149,19 @@ static void flip_byte(uint64_t id, uint64_t offset) {
     fclose(file);
 }
 
+/* Whether the pages' file has bytes there that are not zeros. */
+static bool has_bytes(uint64_t id, uint64_t offset, size_t count) {
+    char name[64];
+    bool has = false;
+    snprintf(name, sizeof name, "%llu.pages", (unsigned long long)id);
+    FILE *file = fopen(scratch_name(&scratch, name), "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, (long)offset, SEEK_SET), 0);
+    for (size_t i = 0; i < count; i++) has = has || fgetc(file) > 0;
+    fclose(file);
+    return has;
+}
+
 /* The prefix that is found of so many tokens. */
 static uint64_t found_of(struct store *store, const struct sample *sample, uint64_t asked) {
     struct store_match match;
@@ -189,7 +202,11 @@ static void test_states(void **state) {
         const size_t count = document_states(document, positions);
         assert_int_equal(count, 7); /* two of each commit, but for what sample_write forgot */
         const uint64_t last = state_offset(&geometry, (size_t)document->states.list[count - 1].place);
+        bool is_named[STATE_PLACES] = {false};
+        for (size_t i = 0; i < count; i++) is_named[document->states.list[i].place] = true;
         document_close(document);
+        for (size_t place = 0; place < STATE_PLACES; place++) /* what no commit names was punched out */
+            assert_int_equal(has_bytes(id, state_offset(&geometry, place), layout->state_bytes), is_named[place]);
         assert_ok(store_show(store, id, see_bytes, NULL, &error), error);
         assert_int_equal(bytes_in_list, document_bytes_max(&geometry, commits[COMMITS - 1]) -
                                             (STATE_PLACES - count) * state_place_bytes(&geometry));

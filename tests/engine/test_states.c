@@ -283,21 +283,22 @@ static void add_random(struct rig *rig, int32_t *tokens, size_t *count, size_t m
 /* A conversation over a folder, each turn by a new engine, and by a template that drops what the model thought: a turn
  * computes the last answer, the new question and the words around them, no more; with the bits of one that computes
  * everything; and there is one document. */
-static void test_turns(void **state) {
-    (void)state;
+static void turns(size_t families, bool quantizes) {
     struct rig *rig = calloc(1, sizeof *rig);
     float *found = calloc((THOUGHT + ANSWER + 1) * WIDTH, sizeof *found),
           *expected = calloc((THOUGHT + ANSWER + 1) * WIDTH, sizeof *expected);
     int32_t tokens[CONTEXT];
     random_init(&rig->random, test_seed(73));
-    for (size_t family = 0; family < TINY_STATE_FAMILIES; family++) {
-        struct scratch scratch;
+    for (size_t family = 0; family < families; family++) {
+        struct scratch scratch, other;
         scratch_create(&scratch, SCRATCH_MEMORY);
+        scratch_create(&other, SCRATCH_MEMORY);
         rig_open(rig, tiny_state_families[family], 64, 128);
         struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = 64, .segment_size = 128};
-        const struct plan in_ram = plan;
+        struct plan alone = plan;
         plan.disk_directory = scratch.path;
         plan.document_name = "turns";
+        plan.quantized_pages = quantizes;
         assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
         size_t history = 0, last = 0; /* last: behind the newest message of the turn before */
         for (size_t turn = 0; turn < TURNS; turn++) {
@@ -309,7 +310,13 @@ static void test_turns(void **state) {
             const size_t prompt = count;
             add_random(rig, tokens, &count, THOUGHT + ANSWER);
             ask(rig, &plan, tokens, prompt, count, found, &reused, notice);
-            ask(rig, &in_ram, tokens, prompt, count, expected, &none, ignored);
+            if (quantizes) { /* 4 bits are of chunks that have a page */
+                scratch_empty(&other);
+                alone = plan;
+                alone.disk_directory = other.path;
+            }
+            ask(rig, &alone, tokens, prompt, count, expected, &none, ignored);
+            assert_int_equal(none, 0);
             assert_memory_equal(found, expected, (THOUGHT + ANSWER + 1) * WIDTH * sizeof *found);
             assert_string_equal(notice, "");
             assert_int_equal(reused, last);
@@ -320,10 +327,22 @@ static void test_turns(void **state) {
         assert_int_equal(scratch_count(&scratch), 4); /* the catalog, its journal, the document's two files */
         rig_close(rig);
         scratch_destroy(&scratch);
+        scratch_destroy(&other);
     }
     free(found);
     free(expected);
     free(rig);
+}
+
+static void test_turns(void **state) {
+    (void)state;
+    turns(TINY_STATE_FAMILIES, false);
+}
+
+/* States stand within chunks that are rounded when they are full: those are no place to go on from. */
+static void test_turns_in_4_bits(void **state) {
+    (void)state;
+    turns(1, true);
 }
 
 /* What is not there yet is refused by one line. */
@@ -350,6 +369,7 @@ static void test_refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_histories), cmocka_unit_test(test_distances),
                                        cmocka_unit_test(test_bytes), cmocka_unit_test(test_turns),
+                                       cmocka_unit_test(test_turns_in_4_bits),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
