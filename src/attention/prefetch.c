@@ -46,20 +46,28 @@ static void set_end(struct fetch_job *job, uint64_t chunk_end) {
     job->request.chunk_count = (size_t)(chunk_end - job->request.chunk_first);
 }
 
+/* The next one that attends: layers that keep a state in between give the disk more time. */
+static size_t next_layer(const struct prefetch *prefetch, size_t layer) {
+    do layer++;
+    while (layer < prefetch->layer_count &&
+           kv_layer_heads(prefetch->groups, prefetch->kv_head_count, layer) == 0);
+    return layer;
+}
+
 /* The next layer's rows are not there yet: their chunk is in memory when it is attended to, and not before. */
 void prefetch_everything(struct prefetch *prefetch, const struct attention_layer *layer) {
     const struct attend_operation *operation = &layer->operation;
-    if (layer->index + 1 >= prefetch->layer_count || prefetch->next.count > 0 || operation->window > 0)
-        return;
+    const size_t following = next_layer(prefetch, layer->index);
+    if (following >= prefetch->layer_count || prefetch->next.count > 0 || operation->window > 0) return;
     for (size_t i = 0; i < operation->item_count; i++)
         /* later blocks of a prompt: the next layer has not come so far */
         if (operation->items[i].row_count != 1 ||
             operation->items[i].position_first != kv_sequence_length(layer->sequences[i]))
             return;
     struct attention_layer next = *layer;
-    next.index++;
+    next.index = following;
     next.operation.kv_head_count = kv_layer_heads(prefetch->groups, prefetch->kv_head_count, next.index);
-    next.operation.window = layer->math.next_window;
+    next.operation.window = following == layer->index + 1 ? layer->math.next_window : 0;
     prefetch->is_certain = true;
     fetch_add_everything(&prefetch->next, &next);
     for (size_t i = 0; i < prefetch->next.count; i++) {
