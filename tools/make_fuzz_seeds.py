@@ -47,10 +47,22 @@ def model_keys(family):
               "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
               "attention.value_length": 16}
     floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e4}
-    if family != "mistral3":
+    dense = family in ("mistral3", "lfm2", "qwen35", "gemma3", "olmo2", "exaone4")
+    if not dense:
         counts.update({"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 16})
-    if family == "qwen2moe":
+    if family in ("qwen2moe", "qwen3next"):
         counts["expert_shared_feed_forward_length"] = 24
+    if family == "lfm2moe":
+        counts.update({"leading_dense_block_count": 1, "expert_gating_func": 2})
+    if family in ("lfm2", "lfm2moe"):
+        counts["shortconv.l_cache"] = 3
+        del counts["attention.head_count_kv"]
+    if family in ("qwen35", "qwen3next"):
+        counts.update({"full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.group_count": 2, "ssm.state_size": 16,
+                       "ssm.time_step_rank": 6, "ssm.inner_size": 144, "rope.dimension_count": 4})
+    if family in ("gemma3", "olmo2", "exaone4"):
+        counts.update({"attention.sliding_window": 20, "attention.sliding_window_pattern": 2})
+        floats.update({"rope.freq_base_swa": 5e4, "rope.scaling.factor": 4})
     if family == "glm4moe":
         counts.update({"nextn_predict_layers": 1, "leading_dense_block_count": 1, "expert_shared_count": 1,
                        "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2,
@@ -58,7 +70,7 @@ def model_keys(family):
         floats["expert_weights_scale"] = 1.5
     if family == "gpt-oss":
         counts["attention.sliding_window"] = 20
-    scaled = family in ("gpt-oss", "mistral3")
+    scaled = family in ("gpt-oss", "mistral3", "olmo2")
     if scaled:
         counts["rope.scaling.original_context_length"] = 16
         floats["rope.scaling.factor"] = 4
@@ -66,7 +78,8 @@ def model_keys(family):
         floats["attention.temperature_scale"] = 0.2
     return ([key("general.architecture", STRING, family)] + [key(f"{family}.{name}", U32, n) for name, n in counts.items()]
             + [key(f"{family}.{name}", F32, n) for name, n in floats.items()]
-            + [key(family + ".rope.scaling.type", STRING, "yarn")] * scaled)
+            + [key(family + ".rope.scaling.type", STRING, "yarn")] * scaled
+            + [array(family + ".attention.head_count_kv", I32, [0, 2, 0, 1])] * family.startswith("lfm2"))
 
 
 def gguf_seeds():
@@ -89,7 +102,8 @@ def gguf_seeds():
     yield "overlap", gguf([], [tensor("a", [8], 0, 0), tensor("b", [8], 0, 0)], b"\2" * 64)
     yield "twice", gguf([key("a", U8, 1), key("a", U8, 2)], [])
     yield "split", gguf([key("split.no", U16, 0), key("split.count", U16, 2), key("split.tensors.count", I32, 1)], [])
-    for family in ("qwen2moe", "glm4moe", "gpt-oss", "mistral3"):
+    for family in ("qwen2moe", "glm4moe", "gpt-oss", "mistral3", "lfm2", "lfm2moe", "qwen35", "qwen3next", "gemma3", "olmo2",
+                   "exaone4"):
         yield "model_" + family, gguf(model_keys(family), [])
     words = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % i for i in range(8)] + ["\u2581a", "b"]
     yield "vocabulary", gguf([key("tokenizer.ggml.model", STRING, "llama"), array("tokenizer.ggml.tokens", STRING, words),

@@ -166,14 +166,15 @@ static void on_disk(void **state) {
     assert_true(on_disk >= 5 && in_4_bits > 0);
 }
 
-/* Windows, experts and sinks, one preset each: lists of everything are full attention, from the disk too; as shipped
- * the least budget has the bits of an ample one, and lists have in RAM what they have from the disk, where KV heads
- * attend one by one, each by its own sinks. */
+/* Windows, experts, sinks and norms elsewhere, one preset each: lists of everything are full attention, from the disk
+ * too; as shipped the least budget has the bits of an ample one, and lists have in RAM what they have from the disk,
+ * where KV heads attend one by one, each by its own sinks. */
 static void other_families(void **state) {
     (void)state;
     static const struct {
         const char *family, *preset, *lists;
-    } rows[] = {{"glm4moe", "kvpr", NULL}, {"gpt-oss", "leoam", "hata"}};
+    } rows[] = {
+        {"glm4moe", "kvpr", NULL}, {"gpt-oss", "leoam", "hata"}, {"gemma3", "kvpr", NULL}, {"olmo2", "kvpr", NULL}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *family = rows[i].family, *preset = rows[i].preset, *lists = rows[i].lists;
         struct rig rig = {.full = NULL};

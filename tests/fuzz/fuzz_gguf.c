@@ -53,11 +53,20 @@ static void read_config(const struct gguf *gguf) {
         ASSERT(error.message[0] != '\0' && strchr(error.message, '\n') == NULL);
     } else {
         const struct experts_config *experts = &config.experts;
-        ASSERT(config.layer_count > 0 && config.head_count % config.layers[0].kv.kv_head_count == 0);
+        ASSERT(config.layer_count > 0);
         ASSERT(experts->used <= experts->count && experts->dense_layers <= config.layer_count);
         if (experts->group_count > 1)
             ASSERT(experts->count % experts->group_count == 0 && experts->groups_used <= experts->group_count);
-        for (size_t i = 0; i < config.layer_count; i++) ASSERT(config.layers[i].kv_layer <= i);
+        size_t states = 0;
+        for (size_t i = 0; i < config.layer_count; i++) {
+            const struct layer_config *layer = &config.layers[i];
+            const size_t kv_heads = layer->kv.kv_head_count;
+            ASSERT((kv_heads == 0) == (layer->mixer != MIXER_ATTENTION) && layer->kv_layer <= i);
+            ASSERT(kv_heads == 0 || config.head_count % kv_heads == 0);
+            ASSERT(layer->rope != ROPE_SLIDING || config.sliding_rope_dimension > 0);
+            states += kv_heads == 0;
+        }
+        ASSERT(states == config.state.layer_count && (states == 0 || config.state.layer_floats > 0));
     }
     arena_deinit(&arena);
 }
