@@ -201,6 +201,21 @@ static struct guarded heads_create(size_t group, size_t dimension, size_t stride
     return guarded_create(((group - 1) * stride + dimension) * sizeof(float));
 }
 
+/* A head has the same bits by itself as in a group: rows of a draft are attended to as one group. */
+static void decode_alone(const struct attention_kernels *kernels, const struct rows *rows, const float *q,
+                         const struct decode_case *c, size_t head, const struct partial *group) {
+    struct decode_case alone = *c;
+    struct guarded o = heads_create(1, c->v_dimension, c->v_dimension);
+    struct partial partial = {.o = o.data, .o_stride = c->v_dimension};
+    alone.group = 1;
+    fill_nan(o.data, o.bytes / sizeof(float));
+    decode_run(kernels, rows, c->begin, c->end, q, c->k_dimension, &alone, &partial);
+    assert_memory_equal(partial.m, group->m + head, sizeof(float));
+    assert_memory_equal(partial.s, group->s + head, sizeof(float));
+    assert_memory_equal(partial.o, group->o + head * group->o_stride, o.bytes);
+    guarded_destroy(&o);
+}
+
 static void decode_check(const struct level *levels, size_t level_count, const struct decode_case *c,
                          struct random *random) {
     struct rows rows;
@@ -227,6 +242,8 @@ static void decode_check(const struct level *levels, size_t level_count, const s
             check_partial(&want[head], c->v_dimension, c->end - c->begin, partial.m[head], partial.s[head],
                           partial.o + head * o_stride, text);
         }
+        const size_t last = c->group - 1;
+        decode_alone(&levels[i].kernels, &rows, (float *)q.data + last * q_stride, c, last, &partial);
     }
     guarded_destroy(&q);
     guarded_destroy(&o);
