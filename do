@@ -162,7 +162,7 @@ install_loam() { # prefix
 
 case "${1:-help}" in
   build) need; build release ;;
-  test)  shift; need; wish poppler-utils; build release; run_tests release "$@" ;;
+  test)  shift; need; wish poppler-utils python3-jsonschema; build release; run_tests release "$@" ;;
   asan)  shift; need; build asan; run_tests asan "$@" ;;
   tsan)  shift; need; build tsan; run_tests tsan "$@" ;;
   lint)  need clang-14; sh tools/lint.sh; cmake --preset clang -DLOAM_TESTS=OFF >/dev/null; cmake --build build/clang ;;
