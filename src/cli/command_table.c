@@ -113,11 +113,10 @@ const struct command command_table[COMMAND_COUNT] = {
          .description =
              "Predicts every preset that fits the budgets from what this machine was measured to do, and "
              "prints the choice, the next five, what each tier holds, seconds to the first token, tokens a "
-             "second, and what they are limited by.  The first time it measures for up to a minute and "
-             "keeps the figures in $XDG_CACHE_HOME/loam/machine.json (or ~/.cache); --measure does it "
-             "again, --machine FILE plans for another machine.  The choice is exact unless a loss is "
-             "allowed.  "
-             "Only the model's header is read.",
+             "second, and what they are limited by.  The first time it measures what the model uses, for "
+             "some seconds, and keeps the figures in $XDG_CACHE_HOME/loam/machine.json (or ~/.cache); "
+             "--measure does it again, without -m for all models; --machine FILE plans for another machine.  "
+             "The choice is exact unless a loss is allowed.  Only the model's header is read.",
          .run = plan_command},
     [COMMAND_LS] = {.id = COMMAND_LS,
                     .name = "ls",
