@@ -111,7 +111,7 @@ bool transfers_begin(struct transfers *transfers, struct exchange *exchange,
     if (!take_place(transfers, exchange)) {
         api_error_set(&error, 429, NULL, "%d documents are being exported and imported: try again later",
                       TRANSFERS_MAX);
-        error.retry_after_seconds = 10;
+        error.retry_after_seconds = TRANSFERS_STALL_SECONDS + 1; /* places that stand still are given away by then */
         exchange_reply_error(exchange, &error);
         return false;
     }
