@@ -34,7 +34,7 @@ struct exchange {
     size_t body_start;
     bool wants_body, has_body, is_cut;
     pthread_cond_t moved;    /* bytes of the body or of the response, or the client left, or has its answer */
-    uint64_t waits_since_ns; /* a file's thread, for the client; 0: it does not */
+    uint64_t moved_ns;       /* of such a body: when a byte last came, or was read */
     unsigned references;
     enum response_state state;
     unsigned http_status, retry_after_seconds;
@@ -372,15 +372,13 @@ bool exchange_has_left(struct exchange *exchange) {
 
 uint64_t exchange_waits_since(struct exchange *exchange) {
     pthread_mutex_lock(&exchange->mutex);
-    const uint64_t since_ns = exchange->waits_since_ns;
+    const bool owes = exchange->wants_body && !exchange->has_body && exchange->state == RESPONSE_NONE &&
+                      exchange->body_start == exchange->body_length;
+    const uint64_t since_ns = owes                                     ? exchange->moved_ns
+                              : exchange->is_file && exchange->is_full ? exchange->taken_ns
+                                                                       : 0;
     pthread_mutex_unlock(&exchange->mutex);
     return since_ns;
-}
-
-/* The mutex is held. */
-static void wait_for_client(struct exchange *exchange) {
-    if (exchange->waits_since_ns == 0) exchange->waits_since_ns = clock_ns();
-    pthread_cond_wait(&exchange->moved, &exchange->mutex);
 }
 
 void exchange_file_begin(struct exchange *exchange, uint64_t bytes, const char *etag, const char *name) {
@@ -406,8 +404,7 @@ bool exchange_write_file(struct exchange *exchange, const char *bytes, size_t le
     (void)exchange_write(exchange, bytes, length);
     pthread_mutex_lock(&exchange->mutex);
     while (exchange->is_full && !exchange->has_left && !exchange->is_cut && exchange->state == RESPONSE_STREAM)
-        wait_for_client(exchange);
-    exchange->waits_since_ns = 0;
+        pthread_cond_wait(&exchange->moved, &exchange->mutex);
     const bool goes_on = !exchange->has_left && !exchange->is_cut && exchange->state == RESPONSE_STREAM;
     pthread_mutex_unlock(&exchange->mutex);
     return goes_on;
@@ -429,6 +426,7 @@ bool exchange_streams_body(const struct exchange *exchange, uint64_t *bytes) {
 void exchange_want_body(struct exchange *exchange) {
     pthread_mutex_lock(&exchange->mutex);
     exchange->wants_body = true;
+    exchange->moved_ns = clock_ns();
     wake_connection(exchange);
     pthread_mutex_unlock(&exchange->mutex);
 }
@@ -437,13 +435,13 @@ bool exchange_read_body(struct exchange *exchange, void *memory, size_t bytes, s
     pthread_mutex_lock(&exchange->mutex);
     while (exchange->body_start == exchange->body_length && !exchange->has_body && !exchange->has_left &&
            exchange->state == RESPONSE_NONE)
-        wait_for_client(exchange);
-    exchange->waits_since_ns = 0;
+        pthread_cond_wait(&exchange->moved, &exchange->mutex);
     const bool is_there = !exchange->has_left && exchange->state == RESPONSE_NONE;
     const size_t there = exchange->body_length - exchange->body_start;
     *read = !is_there ? 0 : there < bytes ? there : bytes;
     if (*read > 0) memcpy(memory, exchange->body + exchange->body_start, *read);
     exchange->body_start += *read;
+    exchange->moved_ns = clock_ns();
     if (there - *read <= EXCHANGE_BODY_BUFFER_BYTES / 2) wake_connection(exchange);
     pthread_mutex_unlock(&exchange->mutex);
     return is_there;
@@ -530,7 +528,10 @@ int64_t exchange_put_body(struct exchange *exchange, const char *bytes, size_t l
         if (taken < length) fall_asleep(exchange, connection, suspend, wake);
         pthread_cond_broadcast(&exchange->moved);
     }
-    if (result > 0) exchange->body_received += (uint64_t)result;
+    if (result > 0) {
+        exchange->body_received += (uint64_t)result;
+        exchange->moved_ns = clock_ns();
+    }
     pthread_mutex_unlock(&exchange->mutex);
     return result;
 }
@@ -572,7 +573,6 @@ int64_t exchange_read(struct exchange *exchange, char *buffer, size_t capacity, 
         memcpy(buffer, exchange->out + exchange->out_start, taken);
         exchange->out_start += taken;
         exchange->taken_ns = clock_ns();
-        if (exchange->waits_since_ns != 0) exchange->waits_since_ns = exchange->taken_ns;
         result = (int64_t)taken;
         if (exchange->is_full && there - taken <= EXCHANGE_BUFFER_BYTES / 2) {
             exchange->is_full = false;
