@@ -232,11 +232,6 @@ static enum status load_mixer(struct loader *loader, struct layer_weights *layer
 }
 
 static enum status load_sinks(struct loader *loader, struct layer_weights *layer) {
-    if (loader->model->device->lacks_sinks)
-        return error_set(loader->error, STATUS_UNSUPPORTED,
-                         "%s: the device %s has no attention with sinks (family %s), expected cpu",
-                         loader->model->gguf.path, loader->model->device->name,
-                         family_name(loader->model->config.family));
     return load_vector(loader, layer_tensor(loader, "attn_sinks.weight"), loader->model->config.head_count, true,
                        &layer->sinks);
 }

@@ -209,12 +209,15 @@ template <int WIDTH>
 DEVICE void outputs_write(const struct cuda_prefill_args &args, const struct query_block &block,
                           uint32_t warp, uint32_t lane, const struct query_sums<WIDTH> &sums) {
     const uint32_t dimension = args.shape.v_dimension;
+    const float sink = args.sinks != 0 ? at<float>(args.sinks)[block_y()] * 1.44269504f : 0;
     UNROLL
     for (uint32_t i = 0; i < 2; i++) UNROLL
     for (uint32_t h = 0; h < 2; h++) {
         float s = sums.s[i][h];
         s += lane_xor(s, 1);
         s += lane_xor(s, 2);
+        /* far above all scores it is infinite, and the output 0, as it would be but for the last bits of a float */
+        if (args.sinks != 0) s += exp2_near(sink - sums.m[i][h]);
         const uint32_t row = warp * 32 + i * 16 + h * 8 + lane / 4;
         const float inverse = s == 0 ? 0 : 1.0f / s;
         float *y = at<float>(args.y) + (uint64_t)(block.row + row) * args.y_stride + block_y() * dimension;

@@ -118,6 +118,9 @@ static const struct device_operations CUDA_OPERATIONS = {
     .activation = cuda_captured_activation,
     .route = cuda_captured_route,
     .matmul_experts = cuda_captured_matmul_experts,
+    .convolve = cuda_convolve,
+    .delta = cuda_delta,
+    .gate = cuda_gate,
     .update_places = cuda_update_places,
     .append = cuda_captured_append,
     .attend = cuda_captured_attend,
@@ -157,7 +160,6 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
                                      .head_max = CUDA_HEAD_MAX,
                                      .lacks_ranges = true,
                                      .lacks_tokens = true,
-                                     .lacks_sinks = true,
                                      .lacks_sums = true,
                                      .lacks_groups = true};
     device->number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);

@@ -168,6 +168,12 @@ void cuda_update_places(struct stream *stream, const struct update_places_operat
 void cuda_append(struct stream *stream, const struct append_operation *operation);
 void cuda_attend(struct stream *stream, const struct attend_operation *operation);
 
+/* ---- cuda_recurrence.c ---- */
+
+void cuda_convolve(struct stream *stream, const struct convolve_operation *operation);
+void cuda_delta(struct stream *stream, const struct delta_operation *operation);
+void cuda_gate(struct stream *stream, const struct gate_operation *operation);
+
 /* ---- cuda_labels.c ---- */
 
 void cuda_compare_labels(struct stream *stream, const struct compare_labels_operation *operation);

@@ -279,6 +279,7 @@ static void listed_attend(const struct attending *a, size_t first, size_t count)
         .limits = attend.limits,
         .y = a->inputs != 0 ? 0 : cuda_address(span_floats(operation->out, row * operation->out_stride)),
         .input = a->inputs != 0 ? a->inputs + row * input_bytes_of(a) : 0,
+        .sinks = cuda_address(operation->sinks),
         .row_count = rows,
         .y_stride = (uint32_t)operation->out_stride,
         .head_count = heads,

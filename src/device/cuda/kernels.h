@@ -247,6 +247,7 @@ struct cuda_merge_args {
     uint64_t y; /* floats [row][y_stride], or 0 */
     /* inputs of 8 bits, input_row_bytes(head_count * v_dimension) apart, or 0; v_dimension % 32 == 0 then */
     uint64_t input;
+    uint64_t sinks; /* floats [head], scores beside those of the rows, without a value; or 0 */
     uint32_t row_count, y_stride, head_count, v_dimension, window, partial_stride, group, reserved;
 };
 struct merge_shared {
@@ -357,6 +358,7 @@ struct cuda_prefill_args {
     uint64_t step, items, pools;
     uint64_t q, y; /* floats [row][stride] */
     uint64_t layer_pages;
+    uint64_t sinks; /* as in struct cuda_merge_args */
     struct kv_shape shape;
     uint32_t item_count, q_stride, y_stride, group, window;
     float scale, softcap;
@@ -365,6 +367,43 @@ enum { PREFILL_QUERIES = 128 };
 KERNELS_BOTH uint32_t prefill_shared(uint32_t width) {
     return (PREFILL_QUERIES + 4 * ATTENTION_CHUNK) * width * 2;
 }
+
+/* ---- layers that keep a state (kernels/recurrence, whose definitions these are; device.h)
+ *
+ * Items go one after another, items block_y(), block_y() + item_step, ...; what a thread has of a state is its own from
+ * the first row of the first item to the last of the last one. */
+struct cuda_recurrence_item {
+    uint64_t from, to; /* floats of the state; from 0: zeros */
+    uint32_t row_first, row_count;
+};
+
+/* convolve: a thread a channel.  Grid {ceil(channel_count / 128), item_step}, 128 threads. */
+struct cuda_convolve_args {
+    uint64_t items, x, in_gate, out_gate, w, y; /* gates: or 0 */
+    uint32_t item_count, item_step, x_stride, y_stride, channel_count, taps, silu, reserved;
+};
+
+/* delta: a block a value head.  Grid {value_heads, item_step}, 512 threads; shared: struct delta_shared. */
+struct cuda_delta_args {
+    uint64_t items, x, alpha, beta, decay, bias, z, norm, y;
+    uint64_t state_first; /* floats into an item's states */
+    uint32_t item_count, item_step, x_stride, key_heads, value_heads, k_dimension, v_dimension;
+    float epsilon;
+};
+enum { DELTA_THREADS = 512, DELTA_WIDEST = 256 };
+struct delta_shared {
+    float q[DELTA_WIDEST], k[DELTA_WIDEST], v[DELTA_WIDEST];
+    float parts[DELTA_THREADS];
+    float squares[DELTA_THREADS / 32];
+    float q_factor, k_factor, decay, beta;
+};
+
+/* gate: y *= sigmoid of the gates, which lie behind a head's queries.  Grid {row_count, ceil(count / 1024)}, 256
+ * threads. */
+struct cuda_gate_args {
+    uint64_t gates, y;
+    uint32_t head_size, count, row_count, reserved; /* count: of a row of y */
+};
 
 /* ---- selections: a row chooses units of 8, 16, 32 or 64 tokens by a key index
  *

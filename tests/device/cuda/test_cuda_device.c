@@ -1,10 +1,11 @@
 /* Every operation of the cuda device, over the fake driver in legal orders that seeds draw, against the cpu device with
  * its reference kernels: the same bits where nothing rounds differently, else within a bound from what each rounds. */
 #include "../host_span.h"
-#include "twin.h"
+#include "recurrence_checks.h"
 
 #include "base/checked.h"
 #include "device/cuda/images.h"
+#include "kernels/activation/activation_internal.h"
 #include "kernels/attention/attention.h"
 
 static const double EPS = 0x1p-24, HALF_EPS = 0x1p-11;
@@ -20,10 +21,6 @@ static const enum tensor_type TYPES[TYPES_ALL] = {
 
 static bool is_plain(enum tensor_type type) {
     return type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
-}
-
-static size_t between(struct twin *twin, size_t low, size_t high) {
-    return low + (size_t)random_below(&twin->random, high - low + 1);
 }
 
 static void check_same(const struct twin_floats *y, const char *what) {
@@ -175,20 +172,23 @@ static void rope_check(struct twin *twin) {
 static void activation_check(struct twin *twin) {
     const size_t rows = between(twin, 1, 5), count = between(twin, 1, 2500),
                  stride = count + between(twin, 0, 9);
-    const enum activation_kind kind = (enum activation_kind)random_below(&twin->random, 3);
+    const enum activation_kind kind = (enum activation_kind)random_below(&twin->random, 4);
     struct twin_floats gate, up;
     twin_floats_make(twin, &gate, MEMORY_DEVICE, rows * stride, 3);
-    twin_floats_make(twin, &up, MEMORY_DEVICE, rows * stride, 1);
+    twin_floats_make(twin, &up, MEMORY_DEVICE, rows * stride, 3);
     for (size_t on = 0; on < TWINS; on++)
         twin_operations(twin, on)->activation(
             twin->stream[on], &(struct activation_operation){kind, twin_span(&gate, on), twin_span(&up, on),
                                                              stride, rows, count, twin_span(&gate, on)});
     twin_floats_read(twin, &gate);
     for (size_t i = 0; i < rows * stride; i++) {
-        const double x = (double)gate.before[i], u = (double)up.before[i];
-        const double z = kind == ACTIVATION_GELU_MULTIPLY ? 1.5957691216057308 * (x + 0.044715 * x * x * x) : x;
-        const double factor = u;
-        double want = kind == ACTIVATION_RELU ? fmax(x, 0) : x / (1 + exp(-z)) * factor;
+        const bool clamps = kind == ACTIVATION_SWIGLU_CLAMPED;
+        const double x = (double)gate.before[i], u = (double)up.before[i], g = clamps ? fmin(x, SWIGLU_LIMIT) : x;
+        const double z = kind == ACTIVATION_GELU_MULTIPLY ? 1.5957691216057308 * (x + 0.044715 * x * x * x)
+                         : clamps                         ? SWIGLU_SLOPE * g
+                                                          : x;
+        const double factor = clamps ? fmax(fmin(u, SWIGLU_LIMIT), -SWIGLU_LIMIT) + 1 : u;
+        double want = kind == ACTIVATION_RELU ? fmax(x, 0) : g / (1 + exp(-z)) * factor;
         double bound = kind == ACTIVATION_RELU ? 0 : (8 * fabs(z) + 24) * EPS * fabs(want) + 1e-36 * fabs(x);
         if (kind == ACTIVATION_GELU_MULTIPLY) bound += 8 * EPS * fabs(x * u); /* the cpu's tanh form cancels */
         if (i % stride >= count) want = x, bound = 0;
@@ -206,7 +206,10 @@ static void rows_match(struct twin *twin) {
         norm_check(twin);
         rope_check(twin);
         activation_check(twin);
+        convolve_check(twin);
+        gate_check(twin);
     }
+    delta_check(twin);
 }
 
 /* ---- products ---- */
@@ -546,7 +549,7 @@ struct kv_rig {
     struct attend_item items[TWINS][ITEMS];
     uint64_t lengths[ITEMS];
     bool swapped[ITEMS]; /* the pools */
-    struct twin_floats k, v, q, out;
+    struct twin_floats k, v, q, out, sinks;
 };
 
 static size_t chunk_total(const struct kv_rig *rig) { return ITEMS * rig->kv_heads * CHUNKS; }
@@ -690,9 +693,11 @@ static void head_check(const struct kv_rig *rig, const struct attend_operation *
         operation->window == 0 || position + 1 <= operation->window ? 0 : position + 1 - operation->window;
     float k[256], v[256];
     double *scores = malloc((position + 1) * sizeof *scores), largest = -INFINITY, off = 0, sum = 0;
+    const double sink = span_exists(operation->sinks) ? (double)rig->sinks.before[head] : -INFINITY;
     double want[256] = {0}, magnitudes[256] = {0};
     attention_kernels_init(&kernels, 0);
-    for (int pass = 0; pass < 2; pass++)
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1) largest = fmax(largest, sink), sum = exp(sink - largest);
         for (uint64_t r = begin; r <= position; r++) {
             const void *chunk = span_memory(
                 kv_pools_chunk(&rig->pools[TWIN_CPU][item], place_of(rig, item, head / rig->group, r / 64)));
@@ -719,6 +724,7 @@ static void head_check(const struct kv_rig *rig, const struct attend_operation *
             scores[r] = score;
             largest = fmax(largest, score);
         }
+    }
     const double lost = is_prompt ? (double)(position + 1) * 0x1p-25 * 8 : 0;
     const double weights = 32 * 0x1p-22 + (double)(position / 8 + 100) * EPS +
                            exp(-23) * (double)(position + 1) + (is_prompt ? 2 * HALF_EPS : 0);
@@ -748,12 +754,15 @@ static void attend_check(struct twin *twin, struct kv_rig *rig, bool is_step) {
                                          .softcap = random_below(&twin->random, 3) == 0 ? 20.0f : 0,
                                          .window = random_below(&twin->random, 2) ? 0 : between(twin, 1, 100),
                                          .item_count = ITEMS};
+    const bool has_sinks = random_below(&twin->random, 2);
+    twin_floats_make(twin, &rig->sinks, MEMORY_DEVICE, heads, 4);
     twin_floats_make(twin, &rig->q, MEMORY_DEVICE, total * operation.q_stride, 2);
     twin_floats_make(twin, &rig->out, MEMORY_DEVICE, total * operation.out_stride, 1);
     items_make(rig, counts, (const size_t[]){counts[1] + counts[2], 0, counts[1]});
     for (size_t on = 0; on < TWINS; on++) {
         operation.q = twin_span(&rig->q, on);
         operation.out = twin_span(&rig->out, on);
+        operation.sinks = has_sinks ? twin_span(&rig->sinks, on) : (struct span){.buffer = NULL};
         operation.items = rig->items[on];
         twin_operations(twin, on)->attend(twin->stream[on], &operation);
     }
@@ -763,7 +772,7 @@ static void attend_check(struct twin *twin, struct kv_rig *rig, bool is_step) {
             for (size_t h = 0; h < heads; h++)
                 head_check(rig, &operation, i, rig->items[0][i].position_first + r,
                            rig->items[0][i].row_first + r, h);
-    twin_floats_free(twin, &rig->q), twin_floats_free(twin, &rig->out);
+    twin_floats_free(twin, &rig->q), twin_floats_free(twin, &rig->out), twin_floats_free(twin, &rig->sinks);
 }
 
 static void attention_matches(struct twin *twin) {

@@ -23,8 +23,11 @@ KERNEL(attention_merge, cuda_merge_args, 512, 2) {
     }
     block_barrier();
     float m = SCORE_NONE, s = 0;
+    const float sink = args.sinks != 0 ? at<float>(args.sinks)[head] * 1.44269504f : SCORE_NONE;
     for (uint32_t i = 0; i < count; i++) m = larger(m, shared.m[i]);
+    m = larger(m, sink);
     for (uint32_t i = 0; i < count; i++) s = multiply_add(exp2_near(shared.m[i] - m), shared.s[i], s);
+    if (args.sinks != 0) s += exp2_near(sink - m);
     for (uint32_t d = t % 128; d < args.v_dimension; d += 128) {
         float o = 0;
         for (uint32_t i = quarter; i < count; i += 4)

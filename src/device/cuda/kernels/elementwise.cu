@@ -1,7 +1,14 @@
 /* elementwise: activation, add, gather, of which a block has 1,024 elements of a row; and update_places. */
 #include "device/cuda/rows.h"
 
-enum { KIND_SILU_MULTIPLY, KIND_RELU, KIND_GELU_MULTIPLY }; /* enum activation_kind */
+enum { KIND_SILU_MULTIPLY, KIND_RELU, KIND_GELU_MULTIPLY, KIND_SWIGLU_CLAMPED }; /* enum activation_kind */
+
+/* kernels/activation; NaN stays. */
+DEVICE float swiglu_clamped(float gate, float up) {
+    const float limit = 7, slope = 1.702f;
+    const float g = gate > limit ? limit : gate, u = up > limit ? limit : up < -limit ? -limit : up;
+    return g * sigmoid(slope * g) * (u + 1);
+}
 
 KERNEL(activation, cuda_activation_args, 256, 4) {
     dependents_start();
@@ -17,6 +24,8 @@ KERNEL(activation, cuda_activation_args, 256, 4) {
             y[i] = x * sigmoid(x) * up[i];
         else if (args.kind == KIND_RELU)
             y[i] = x < 0 ? 0.0f : x; /* NaN stays */
+        else if (args.kind == KIND_SWIGLU_CLAMPED)
+            y[i] = swiglu_clamped(x, up[i]);
         else
             y[i] = x * sigmoid(1.5957691216f * multiply_add(0.044715f * x * x, x, x)) * up[i];
     }

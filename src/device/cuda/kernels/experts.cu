@@ -1,28 +1,10 @@
 /* experts: which experts a row has, where their inputs come together, and the sum of what they give. */
+#include "device/cuda/doubles.h"
 #include "device/cuda/rows.h"
 
 /* ---- route: a warp a row.  In double, as the cpu device: scores that differ pick the same experts on both. */
 
 enum { ROUTER_SOFTMAX, ROUTER_SIGMOID, ROUTER_SOFTMAX_OF_CHOSEN }; /* enum router */
-
-DEVICE double lane_xor(double value, uint32_t mask AND_HERE) {
-    const uint64_t bits = __builtin_bit_cast(uint64_t, value);
-    const uint64_t low = lane_xor((uint32_t)bits, mask PASS_HERE),
-                   high = lane_xor((uint32_t)(bits >> 32), mask PASS_HERE);
-    return __builtin_bit_cast(double, low | high << 32);
-}
-
-/* e^x to some 2^-51 of itself; 0 below e^-708.  With x = n log 2 + r: Taylor's series, good to 2^-57 there. */
-DEVICE double exp_double(double x) {
-    if (!(x > -708)) return x != x ? x : 0;
-    if (x > 709) return __builtin_inf();
-    const double n = __builtin_rint(x * 1.4426950408889634);
-    const double r = __builtin_fma(-n, 1.9082149292705877e-10, __builtin_fma(-n, 0.6931471803691238, x));
-    double y = 1;
-    UNROLL
-    for (int i = 14; i > 0; i--) y = __builtin_fma(y * r, 1.0 / i, 1.0);
-    return y * __builtin_bit_cast(double, (uint64_t)((int64_t)n + 1023) << 52);
-}
 
 /* The largest of `values`, the first among equals, which is taken: NaN from then on.  NaN counts as less than all.
  * Lane l alone reads and writes values l, l + 32, ... */
