@@ -23,9 +23,9 @@ DEVICE float units_total(const float *scores, uint32_t begin, uint32_t end, stru
     if (lane_index() == 0) shared.m[thread_index() / 32] = most, shared.s[thread_index() / 32] = s;
     block_barrier();
     float total = 0, largest = SCORE_NONE;
-    UNROLL
+    UNROLL_BY(8)
     for (uint32_t i = 0; i < 32; i++) largest = larger(largest, shared.m[i]);
-    UNROLL
+    UNROLL_BY(8)
     for (uint32_t i = 0; i < 32; i++)
         total = multiply_add(shared.s[i], exp2_near(shared.m[i] - largest), total);
     return largest + log2_near(total);

@@ -214,7 +214,9 @@ DEVICE float lanes_add(float sums[LANE_SUMS]) {
         const bool is_upper = (lane_index() & by) != 0;
         UNROLL
         for (uint32_t i = 0; i < by; i++) {
-            const float kept = is_upper ? sums[by + i] : sums[i], given = is_upper ? sums[i] : sums[by + i];
+            /* of values: choosing between two places keeps all sums in memory */
+            const float low = sums[i], high = sums[by + i];
+            const float kept = is_upper ? high : low, given = is_upper ? low : high;
             sums[i] = kept + lane_xor(given, by);
         }
     }
