@@ -374,9 +374,8 @@ uint64_t exchange_waits_since(struct exchange *exchange) {
     pthread_mutex_lock(&exchange->mutex);
     const bool owes = exchange->wants_body && !exchange->has_body && exchange->state == RESPONSE_NONE &&
                       exchange->body_start == exchange->body_length;
-    const uint64_t since_ns = owes                                     ? exchange->moved_ns
-                              : exchange->is_file && exchange->is_full ? exchange->taken_ns
-                                                                       : 0;
+    uint64_t since_ns = exchange->is_file && exchange->is_full ? exchange->taken_ns : 0;
+    if (owes) since_ns = exchange->moved_ns;
     pthread_mutex_unlock(&exchange->mutex);
     return since_ns;
 }

@@ -112,7 +112,7 @@ bool exchange_write_file(struct exchange *exchange, const char *bytes, size_t le
 /* Instead of exchange_stream_end: the connection is closed, so that the client sees that something is missing. */
 void exchange_cut(struct exchange *exchange);
 bool exchange_has_left(struct exchange *exchange); /* the client */
-/* Since when, by clock_ns, a file's client could have sent or taken a byte, and has not.  0: nothing is awaited of it. */
+/* Since when, by clock_ns, a file's client could have sent or taken a byte and has not.  0: it need not. */
 uint64_t exchange_waits_since(struct exchange *exchange);
 
 /* work NULL: none any more.  If the client has left already, leave is called at once. */
