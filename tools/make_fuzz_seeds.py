@@ -70,6 +70,9 @@ def model_keys(family):
         floats["expert_weights_scale"] = 1.5
     if family == "gpt-oss":
         counts["attention.sliding_window"] = 20
+    if family == "qwen35moe":
+        counts.update({"nextn_predict_layers": 1, "rope.dimension_count": 8, "ssm.conv_kernel": 4, "ssm.group_count": 2,
+                       "ssm.time_step_rank": 6, "ssm.state_size": 16, "ssm.inner_size": 48})
     scaled = family in ("gpt-oss", "mistral3", "olmo2")
     if scaled:
         counts["rope.scaling.original_context_length"] = 16
@@ -79,7 +82,8 @@ def model_keys(family):
     return ([key("general.architecture", STRING, family)] + [key(f"{family}.{name}", U32, n) for name, n in counts.items()]
             + [key(f"{family}.{name}", F32, n) for name, n in floats.items()]
             + [key(family + ".rope.scaling.type", STRING, "yarn")] * scaled
-            + [array(family + ".attention.head_count_kv", I32, [0, 2, 0, 1])] * family.startswith("lfm2"))
+            + [array(family + ".attention.head_count_kv", I32, [0, 2, 0, 1])] * family.startswith("lfm2")
+            + [array(family + ".attention.recurrent_layers", BOOL, [1, 0, 1])] * (family == "qwen35moe"))
 
 
 def gguf_seeds():
@@ -102,8 +106,8 @@ def gguf_seeds():
     yield "overlap", gguf([], [tensor("a", [8], 0, 0), tensor("b", [8], 0, 0)], b"\2" * 64)
     yield "twice", gguf([key("a", U8, 1), key("a", U8, 2)], [])
     yield "split", gguf([key("split.no", U16, 0), key("split.count", U16, 2), key("split.tensors.count", I32, 1)], [])
-    for family in ("qwen2moe", "glm4moe", "gpt-oss", "mistral3", "lfm2", "lfm2moe", "qwen35", "qwen3next", "gemma3", "olmo2",
-                   "exaone4"):
+    for family in ("qwen2moe", "glm4moe", "gpt-oss", "mistral3", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next",
+                   "gemma3", "olmo2", "exaone4"):
         yield "model_" + family, gguf(model_keys(family), [])
     words = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % i for i in range(8)] + ["\u2581a", "b"]
     yield "vocabulary", gguf([key("tokenizer.ggml.model", STRING, "llama"), array("tokenizer.ggml.tokens", STRING, words),

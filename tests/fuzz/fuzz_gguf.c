@@ -44,6 +44,19 @@ static void get_entry(const struct gguf *gguf, const struct gguf_entry *entry) {
     free(key);
 }
 
+static void check_layer(const struct model_config *config, size_t index) {
+    const struct layer_config *layer = &config->layers[index];
+    const struct state_config *state = &config->state;
+    const size_t kv_heads = layer->kv.kv_head_count;
+    ASSERT(layer->kv_layer <= index);
+    ASSERT((kv_heads > 0) == (layer->mixer == MIXER_ATTENTION));
+    ASSERT(layer->rope != ROPE_SLIDING || config->sliding_rope_dimension > 0);
+    if (kv_heads > 0)
+        ASSERT(config->head_count % kv_heads == 0);
+    else
+        ASSERT(state->layer_floats > 0 && layer->state_first + state->layer_floats <= model_state_floats(config));
+}
+
 static void read_config(const struct gguf *gguf) {
     struct error error = {0};
     struct arena arena;
@@ -59,14 +72,10 @@ static void read_config(const struct gguf *gguf) {
             ASSERT(experts->count % experts->group_count == 0 && experts->groups_used <= experts->group_count);
         size_t states = 0;
         for (size_t i = 0; i < config.layer_count; i++) {
-            const struct layer_config *layer = &config.layers[i];
-            const size_t kv_heads = layer->kv.kv_head_count;
-            ASSERT((kv_heads == 0) == (layer->mixer != MIXER_ATTENTION) && layer->kv_layer <= i);
-            ASSERT(kv_heads == 0 || config.head_count % kv_heads == 0);
-            ASSERT(layer->rope != ROPE_SLIDING || config.sliding_rope_dimension > 0);
-            states += kv_heads == 0;
+            check_layer(&config, i);
+            states += config.layers[i].kv.kv_head_count == 0;
         }
-        ASSERT(states == config.state.layer_count && (states == 0 || config.state.layer_floats > 0));
+        ASSERT(states == config.state.layer_count);
     }
     arena_deinit(&arena);
 }
