@@ -79,11 +79,14 @@ static int64_t layer_of(struct gguf_string name) {
     return i > 4 && i < name.length && name.text[i] == '.' ? layer : -1;
 }
 
-/* A router stays as it is: it is small, and what it rounds picks other experts. */
+/* A router stays as it is: it is small, and what it rounds picks other experts.  So do a convolution's taps, of which
+ * no type has a block. */
 static bool is_matrix(const struct gguf_tensor *tensor) {
+    static const char *const others[] = {"_norm.weight", ".ffn_gate_inp.weight", ".ffn_gate_inp_shexp.weight",
+                                         ".ssm_conv1d.weight", ".shortconv.conv.weight"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (name_ends(tensor->name, others[i])) return false;
     return tensor->dimension_count >= 2 && name_ends(tensor->name, "weight") &&
-           !name_ends(tensor->name, "_norm.weight") && !name_ends(tensor->name, ".ffn_gate_inp.weight") &&
-           !name_ends(tensor->name, ".ffn_gate_inp_shexp.weight") &&
            !name_is(tensor->name, "position_embd.weight");
 }
 

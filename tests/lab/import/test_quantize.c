@@ -39,7 +39,8 @@ static const struct plan_tensor layer_tensors[] = {
     {"attn_v.weight", WIDTH, ROWS},        {"attn_output.weight", WIDTH, ROWS},
     {"ffn_down.weight", WIDTH, ROWS},      {"ffn_up.weight", NARROW, ROWS},
     {"ffn_gate.weight", ODD, ROWS},        {"ffn_gate_inp.weight", WIDTH, 4},
-    {"ffn_down_exps.weight", WIDTH, ROWS},
+    {"ffn_down_exps.weight", WIDTH, ROWS}, {"ssm_conv1d.weight", 4, ROWS},
+    {"shortconv.conv.weight", 3, ROWS},
 };
 enum { LAYER_TENSORS = sizeof layer_tensors / sizeof layer_tensors[0] };
 
@@ -250,8 +251,11 @@ static void mixes(void **state) {
         assert_int_equal(type_of(&output, name), more ? TENSOR_Q6_K : TENSOR_Q4_K);
         snprintf(name, sizeof name, "blk.%d.attn_q.weight", layer);
         assert_int_equal(type_of(&output, name), TENSOR_Q4_K);
-        snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", layer);
-        assert_int_equal(type_of(&output, name), TENSOR_F32);
+        static const char *const stay[] = {"ffn_gate_inp", "ssm_conv1d", "shortconv.conv"};
+        for (size_t i = 0; i < sizeof stay / sizeof *stay; i++) {
+            snprintf(name, sizeof name, "blk.%d.%s.weight", layer, stay[i]);
+            assert_int_equal(type_of(&output, name), TENSOR_F32);
+        }
     }
     gguf_close(&output);
     assert_ok(quantize("Q5_K_M", 2, &report, &error), error);
