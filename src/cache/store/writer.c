@@ -18,6 +18,7 @@
 #include "platform/memory.h"
 
 enum { BUFFERS_MIN = 4, BUFFERS_MAX = 256, BUFFER_BYTES_MIN = 256 << 10 };
+_Static_assert((int)BUFFER_BYTES_MIN >= (int)STATE_PART_BYTES, "a part of a state fits a buffer");
 
 struct command { /* first in a buffer or in a commit */
     struct command *next;
