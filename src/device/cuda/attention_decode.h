@@ -21,9 +21,9 @@ enum { Q4_UNIT = 8, Q4_MARKS = 15 };
 
 /* Eight elements of a row: halves; or, in the low words, int8, and their scale in z. */
 DEVICE struct u32x4 eight_load(bool is_q8, const char *row, const char *scales, uint32_t l) {
-    if (!is_q8) return load16_weight(row + l * 16);
-    const struct u32x2 codes = load8_weight(row + l * 8);
-    return {codes.x, codes.y, load2_weight(scales + l / 4 * 2), 0};
+    if (!is_q8) return load16_written(row + l * 16);
+    const struct u32x2 codes = load8_written(row + l * 8);
+    return {codes.x, codes.y, load2_written(scales + l / 4 * 2), 0};
 }
 DEVICE void eight_values(bool is_q8, struct u32x4 raw, float v[8]) {
     const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
@@ -59,9 +59,9 @@ DEVICE void q4_load(const struct kv_shape &shape, uint64_t entry, uint32_t token
                    v_codes = k_codes + KV_CHUNK_TOKENS / 2 * shape.k_dimension;
     uint32_t halves[4];
     if (has_k) {
-        const struct u32x2 codes = load8_weight(chunk + k_codes + token / 2 * shape.k_dimension + l * 8);
-        const struct u32x4 low = load16_weight(chunk + l * 16),
-                           high = load16_weight(chunk + shape.k_dimension * 2 + l * 16);
+        const struct u32x2 codes = load8_written(chunk + k_codes + token / 2 * shape.k_dimension + l * 8);
+        const struct u32x4 low = load16_written(chunk + l * 16),
+                           high = load16_written(chunk + shape.k_dimension * 2 + l * 16);
         const uint32_t lows[4] = {low.x, low.y, low.z, low.w}, highs[4] = {high.x, high.y, high.z, high.w};
         UNROLL
         for (uint32_t i = 0; i < 4; i++) {
@@ -72,10 +72,10 @@ DEVICE void q4_load(const struct kv_shape &shape, uint64_t entry, uint32_t token
         *k = {halves[0], halves[1], halves[2], halves[3]};
     }
     if (has_v) {
-        const struct u32x2 codes = load8_weight(chunk + v_codes + token / 2 * shape.v_dimension + l * 8);
+        const struct u32x2 codes = load8_written(chunk + v_codes + token / 2 * shape.v_dimension + l * 8);
         const uint32_t group = (token * groups + l * 8 / V_GROUP) * 2;
-        const float low = half_value(load2_weight(chunk + v_low + group)),
-                    high = half_value(load2_weight(chunk + v_high + group));
+        const float low = half_value(load2_written(chunk + v_low + group)),
+                    high = half_value(load2_written(chunk + v_high + group));
         UNROLL
         for (uint32_t i = 0; i < 4; i++) {
             const uint32_t pair = (i < 2 ? codes.x : codes.y) >> i % 2 * 16 >> shift;

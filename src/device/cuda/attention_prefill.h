@@ -94,9 +94,9 @@ DEVICE void chunk_load(const struct cuda_prefill_args &args, const struct query_
         struct u32x2 codes = {0, 0};
         float scale = 0;
         if (is_there) {
-            codes = load8_weight(block + source);
+            codes = load8_written(block + source);
             scale =
-                half_value(load2_weight(block + scales_at + (in_block * (dimension / 32) + eighth / 4) * 2));
+                half_value(load2_written(block + scales_at + (in_block * (dimension / 32) + eighth / 4) * 2));
         }
         float v[8];
         UNROLL

@@ -26,6 +26,7 @@ enum {
 struct cuda_found {
     char name[CUDA_KERNEL_NAME_MAX];
     struct cuda_kernel kernel;
+    size_t shared_bytes; /* that it was found for, the most so far */
 };
 
 /* Memory that was allocated; struct buffer has the rest. */

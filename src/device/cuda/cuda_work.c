@@ -40,16 +40,19 @@ void cuda_kernel_name(char name[CUDA_KERNEL_NAME_MAX], const char *what, enum te
 
 const struct cuda_kernel *cuda_device_kernel(struct cuda_device *device, const char *name,
                                              size_t shared_bytes) {
-    for (size_t i = 0; i < device->found_count; i++)
-        if (strcmp(device->found[i].name, name) == 0) return &device->found[i].kernel;
+    size_t index = 0;
+    while (index < device->found_count && strcmp(device->found[index].name, name) != 0) index++;
+    struct cuda_found *found = &device->found[index];
+    /* A launch that asks for more than the ones before it asks anew: the driver keeps one number for a kernel. */
+    if (index < device->found_count && shared_bytes <= found->shared_bytes) return &found->kernel;
     if (!cuda_context_works(&device->context)) return NULL;
-    ASSERT(device->found_count < CUDA_KERNELS_MAX && strlen(name) < CUDA_KERNEL_NAME_MAX);
-    struct cuda_found *found = &device->found[device->found_count];
-    snprintf(found->name, sizeof found->name, "%s", name);
+    ASSERT(index < CUDA_KERNELS_MAX && strlen(name) < CUDA_KERNEL_NAME_MAX);
+    if (index == device->found_count) snprintf(found->name, sizeof found->name, "%s", name);
     if (cuda_kernel_find(&found->kernel, &device->modules, found->name, shared_bytes,
                          &device->context.error) != STATUS_OK)
         return NULL;
-    device->found_count++;
+    found->shared_bytes = shared_bytes;
+    if (index == device->found_count) device->found_count++;
     return &found->kernel;
 }
 

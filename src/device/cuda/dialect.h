@@ -108,8 +108,8 @@ DEVICE uint32_t warp_index(void) { return lane_get(SREG(tid_x) >> 5, 0); }
 DEVICE void dependents_start(void) { PTX_OF_SM90("griddepcontrol.launch_dependents;"); }
 DEVICE void dependency_wait(void) { PTX_OF_SM90("griddepcontrol.wait;"); }
 
-/* Memory.  _once: read by this block only, so it need not stay in the first cache; what is read so must not be
- * written by this kernel.  _bus: from the host's memory. */
+/* Memory.  _once and _weight: what nobody writes while a step runs, the first read by this block only, so that it need
+ * not stay in the first cache.  _bus: from the host's memory. */
 DEVICE struct u32x4 load16_once(const void *p) {
     struct u32x4 v = {0, 0, 0, 0};
     PTX("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -146,6 +146,23 @@ DEVICE struct u32x2 load8_weight(const void *p) {
 DEVICE struct u32x4 load16_weight(const void *p) {
     struct u32x4 v = {0, 0, 0, 0};
     PTX("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+/* What a kernel before this one has written: with programmatic dependent launch it may still write when this one
+ * starts, and .nc is for what nobody writes as long as a kernel lives.  Behind dependency_wait. */
+DEVICE uint32_t load2_written(const void *p) {
+    uint16_t v = 0;
+    PTX("ld.global.u16 %0, [%1];" : "=h"(v) : "l"(p));
+    return v;
+}
+DEVICE struct u32x2 load8_written(const void *p) {
+    struct u32x2 v = {0, 0};
+    PTX("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+}
+DEVICE struct u32x4 load16_written(const void *p) {
+    struct u32x4 v = {0, 0, 0, 0};
+    PTX("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
 }
 DEVICE struct u32x4 load16_bus(const void *p) {

@@ -111,9 +111,12 @@ DEVICE struct u32x4 load16_once(const void *p, HERE) { return executor_load<stru
 DEVICE struct u32x2 load8_once(const void *p, HERE) { return executor_load<struct u32x2>(p, file, line); }
 DEVICE uint32_t load4_once(const void *p, HERE) { return executor_load<uint32_t>(p, file, line); }
 DEVICE uint32_t load2_weight(const void *p, HERE) { return executor_load<uint16_t>(p, file, line); }
+DEVICE uint32_t load2_written(const void *p, HERE) { return executor_load<uint16_t>(p, file, line); }
 DEVICE uint32_t load4_weight(const void *p, HERE) { return executor_load<uint32_t>(p, file, line); }
 DEVICE struct u32x2 load8_weight(const void *p, HERE) { return executor_load<struct u32x2>(p, file, line); }
+DEVICE struct u32x2 load8_written(const void *p, HERE) { return executor_load<struct u32x2>(p, file, line); }
 DEVICE struct u32x4 load16_weight(const void *p, HERE) { return executor_load<struct u32x4>(p, file, line); }
+DEVICE struct u32x4 load16_written(const void *p, HERE) { return executor_load<struct u32x4>(p, file, line); }
 DEVICE struct u32x4 load16_bus(const void *p, HERE) { return executor_load<struct u32x4>(p, file, line); }
 DEVICE void system_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t value) {

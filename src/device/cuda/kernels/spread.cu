@@ -195,7 +195,7 @@ DEVICE void pages_add(const struct cuda_spread_score_args &args, const struct cu
         const uint32_t page = first + p;
         if (page >= end) continue;
         const char *block = chunk_at(pools, places[page / chunk_pages]) + args.offset;
-        const struct u32x4 bits = load16_once(block + (page % chunk_pages * columns + column) * 2);
+        const struct u32x4 bits = load16_written(block + (page % chunk_pages * columns + column) * 2);
         const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
         UNROLL
         for (uint32_t i = 0; i < 8; i++) {
