@@ -1,6 +1,6 @@
 /* Models with layers that keep a state: sequences that are cut, shared, paused, stopped and stepped in any order,
- * alone or in passes that they leave, have bit for bit what a sequence has that computed the same tokens at once; and a prompt
- * that leaves another one close to its end finds a snapshot close to that. */
+ * alone or in passes that they leave, have bit for bit what a sequence has that computed the same tokens at once; and a
+ * prompt that leaves another one close to its end finds a snapshot close to that. */
 #include "testing.h"
 
 #include <stdio.h>
