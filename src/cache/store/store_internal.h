@@ -147,7 +147,7 @@ struct state_entry { /* as it is stored */
     uint8_t position[8], place[8];
     struct checksum sum;
 };
-/* Of a commit of so many tokens; sums: [STATE_PLACES].  false: they cannot be. */
+/* state_sums.c.  Of a commit of so many tokens; sums: [STATE_PLACES].  false: they cannot be. */
 bool states_parse(const struct commit_row *commit, size_t tail_sums_bytes, struct document_states *states,
                   struct checksum *sums);
 size_t states_format(const struct document_states *states, const struct checksum *sums, struct state_entry *entries);
