@@ -1,7 +1,8 @@
 /* llama: RMSNorm, attention with rotary positions, RMSNorm, SiLU-gated feed-forward (Touvron et al. 2023).
  * qwen2 adds biases to q, k and v.  qwen3 adds a norm per head of q and k.  layer_attention applies both if the
  * weights exist.  In lfm2 and qwen35 most layers keep a state in place of attention (mixer.c).  The feed-forward may be
- * a mixture of experts. */
+ * a mixture of experts.  In gemma3, olmo2 and exaone4 norms stand behind both parts (layer_add), in the last two there
+ * alone, and layer_norm does nothing. */
 #include "model/forward_internal.h"
 
 void llama_layer(struct layer_pass *pass) {
