@@ -158,14 +158,14 @@ static void sort_blocks(struct prefill_block *blocks, size_t count) {
 }
 
 void cpu_merge_sinks(const struct attention_kernels *kernels, const float *sinks, size_t group,
-                     size_t dimension, float *m, float *s, float *o) {
+                     size_t dimension, struct cpu_partial partial) {
     enum { DIMENSION_MAX = 1024 };
     static const float nothing[DIMENSION_MAX];
     float ones[GROUP_MAX];
     ASSERT(group <= GROUP_MAX && dimension <= DIMENSION_MAX);
     for (size_t i = 0; i < group; i++) ones[i] = 1;
     if (sinks != NULL) /* all heads have the same output: a stride of 0 */
-        kernels->merge(group, dimension, m, s, o, dimension, sinks, ones, nothing, 0);
+        kernels->merge(group, dimension, partial.m, partial.s, partial.o, dimension, sinks, ones, nothing, 0);
 }
 
 static float *partial_of(const struct attend_run *run, const struct decode_rows *rows, size_t unit) {
@@ -186,11 +186,12 @@ static void finish_head(const struct attend_run *run, const struct decode_rows *
                        source + heads, source + 2 * heads, dimension);
     }
     for (size_t i = 0; i < rows->count; i++) {
-        float *m = target + i * group, *s = m + heads, *o = target + 2 * heads + i * group * dimension;
-        cpu_merge_sinks(kernels, sinks != NULL ? sinks + kv_head * group : NULL, group, dimension, m, s, o);
+        const struct cpu_partial row = {target + i * group, target + heads + i * group,
+                                        target + 2 * heads + i * group * dimension};
+        cpu_merge_sinks(kernels, sinks != NULL ? sinks + kv_head * group : NULL, group, dimension, row);
         float *out = cpu_floats(operation->out) + (rows->row + i) * operation->out_stride +
                      kv_head * group * dimension;
-        kernels->finish(group, dimension, s, o, dimension, out, dimension);
+        kernels->finish(group, dimension, row.s, row.o, dimension, out, dimension);
     }
 }
 

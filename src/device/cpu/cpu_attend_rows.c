@@ -225,7 +225,7 @@ static void finish_unit(const struct rows_run *run, size_t unit) {
         merge_partial(run, target, target + range * run->partial_stride);
     const float *sinks = cpu_floats(operation->sinks);
     cpu_merge_sinks(&run->device->kernels.attention, sinks != NULL ? sinks + head * group : NULL, group,
-                    dimension, target, target + group, target + 2 * group);
+                    dimension, (struct cpu_partial){target, target + group, target + 2 * group});
     struct softmax_sum *sums = cpu_sums(operation->sums);
     for (size_t i = 0; i < group && sums != NULL; i++)
         sums[query_head(run, index, head) + i] =

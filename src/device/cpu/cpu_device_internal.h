@@ -103,9 +103,13 @@ struct cpu_ranges {
     size_t count;
 };
 struct cpu_ranges cpu_ranges_of(uint64_t row_count);
-/* Merges the sinks of a group's heads, [group] or NULL, into a partial: m[group], s[group], o[group][dimension]. */
+/* Of a group's heads: m[group], s[group], o[group][dimension] (kernels/attention/attention.h). */
+struct cpu_partial {
+    float *m, *s, *o;
+};
+/* Merges the heads' sinks, [group] or NULL, into a partial. */
 void cpu_merge_sinks(const struct attention_kernels *kernels, const float *sinks, size_t group, size_t dimension,
-                     float *m, float *s, float *o);
+                     struct cpu_partial partial);
 
 /* Fills matvec_inputs and few_inputs for the device's kernels. */
 void cpu_matmul_init(struct cpu_device *device, cpu_mask mask);
