@@ -6,7 +6,7 @@
  * matrix is drawn from it block by block: no two rows are alike, but blocks repeat across the file.
  * The vocabulary is made up: the 256 bytes as BPE writes them, one merge, numbered fillers, BOS and EOS;
  * llama.cpp loads it too.  Q4_K_M is mixed as llama.cpp mixes it: Q6_K for half of attn_v and ffn_down and
- * for the output matrix, which is Q6_K beside Q4_0 as well. */
+ * for the output matrix, which is Q6_K beside Q4_0 as well.  A shape with experts is qwen3moe's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,17 +25,19 @@ struct shape {
     const char *name;
     uint32_t layers, hidden, heads, kv_heads, head_dimension, ffn, vocabulary, context;
     bool tied;
-    float rope_base, rope_factor; /* factor of the llama3 kind, 0: none */
+    float rope_base, rope_factor;   /* factor of the llama3 kind, 0: none */
+    uint32_t experts, used_experts; /* of ffn each; 0: none */
 };
 
 static const struct shape shapes[] = {
-    {"llama-1b", 16, 2048, 32, 8, 64, 8192, 128256, 131072, true, 500000, 32},
-    {"llama-3b", 28, 3072, 24, 8, 128, 8192, 128256, 131072, true, 500000, 32},
-    {"llama-8b", 32, 4096, 32, 8, 128, 14336, 128256, 131072, false, 500000, 8},
+    {"llama-1b", 16, 2048, 32, 8, 64, 8192, 128256, 131072, true, 500000, 32, 0, 0},
+    {"llama-3b", 28, 3072, 24, 8, 128, 8192, 128256, 131072, true, 500000, 32, 0, 0},
+    {"llama-8b", 32, 4096, 32, 8, 128, 14336, 128256, 131072, false, 500000, 8, 0, 0},
     {"kv-1b", 16, 512, 8, 8, 64, 512, 512, 1048576, true, 500000,
-     0}, /* the KV of llama-1b, and little else */
-    {"mha-200m", 12, 1024, 16, 16, 64, 2816, 4096, 8192, true, 10000, 0}, /* a KV head for each query head */
-    {"tiny", 2, 256, 4, 2, 64, 512, 512, 4096, true, 10000, 0},
+     0, 0, 0}, /* the KV of llama-1b, and little else */
+    {"moe-2b", 8, 2048, 32, 4, 64, 512, 32000, 32768, true, 1000000, 0, 64, 8},
+    {"mha-200m", 12, 1024, 16, 16, 64, 2816, 4096, 8192, true, 10000, 0, 0, 0}, /* a KV head for each query head */
+    {"tiny", 2, 256, 4, 2, 64, 512, 512, 4096, true, 10000, 0, 0, 0},
 };
 
 struct mix {
@@ -137,6 +139,16 @@ static enum status matrix(struct maker *maker, const char *name, enum tensor_typ
                                       &maker->error);
 }
 
+/* One for each expert. */
+static enum status matrices(struct maker *maker, const char *name, enum tensor_type type, size_t rows,
+                            size_t columns) {
+    const size_t experts = maker->shape->experts;
+    maker->tensor_number++;
+    if (maker->writing) return write_matrix(maker, type, experts * rows, columns);
+    return gguf_writer_declare_tensor(maker->gguf, name, type, 3, (uint64_t[3]){columns, rows, experts},
+                                      &maker->error);
+}
+
 static enum status vector(struct maker *maker, const char *name, const float *values, size_t count) {
     if (!maker->writing)
         return gguf_writer_declare_tensor(maker->gguf, name, TENSOR_F32, 1, (uint64_t[1]){count},
@@ -144,10 +156,10 @@ static enum status vector(struct maker *maker, const char *name, const float *va
     return gguf_writer_write(maker->gguf, values, count * sizeof *values, &maker->error);
 }
 
-static enum status ones(struct maker *maker, const char *name) {
+static enum status ones(struct maker *maker, const char *name, size_t count) {
     float *values = (float *)(void *)maker->piece;
-    for (size_t i = 0; i < maker->shape->hidden; i++) values[i] = 1;
-    return vector(maker, name, values, maker->shape->hidden);
+    for (size_t i = 0; i < count; i++) values[i] = 1;
+    return vector(maker, name, values, count);
 }
 
 /* The first and last eighth of the layers and every third between get the better type. */
@@ -163,12 +175,20 @@ static enum status layer_tensors(struct maker *maker, uint32_t layer) {
     size_t q_size = s->heads * s->head_dimension, kv_size = s->kv_heads * s->head_dimension;
     char name[64];
 #define NAME(suffix) (snprintf(name, sizeof name, "blk.%u." suffix ".weight", layer), name)
-    TRY(ones(maker, NAME("attn_norm")));
+    TRY(ones(maker, NAME("attn_norm"), s->hidden));
     TRY(matrix(maker, NAME("attn_q"), base, q_size, s->hidden));
     TRY(matrix(maker, NAME("attn_k"), base, kv_size, s->hidden));
     TRY(matrix(maker, NAME("attn_v"), better, kv_size, s->hidden));
     TRY(matrix(maker, NAME("attn_output"), base, s->hidden, q_size));
-    TRY(ones(maker, NAME("ffn_norm")));
+    TRY(ones(maker, NAME("ffn_norm"), s->hidden));
+    if (s->experts > 0) {
+        TRY(ones(maker, NAME("attn_q_norm"), s->head_dimension));
+        TRY(ones(maker, NAME("attn_k_norm"), s->head_dimension));
+        TRY(matrix(maker, NAME("ffn_gate_inp"), TENSOR_F32, s->experts, s->hidden));
+        TRY(matrices(maker, NAME("ffn_gate_exps"), base, s->ffn, s->hidden));
+        TRY(matrices(maker, NAME("ffn_up_exps"), base, s->ffn, s->hidden));
+        return matrices(maker, NAME("ffn_down_exps"), better, s->hidden, s->ffn);
+    }
     TRY(matrix(maker, NAME("ffn_gate"), base, s->ffn, s->hidden));
     TRY(matrix(maker, NAME("ffn_up"), base, s->ffn, s->hidden));
     return matrix(maker, NAME("ffn_down"), better, s->hidden, s->ffn);
@@ -189,7 +209,7 @@ static enum status tensors(struct maker *maker, bool writing) {
         TRY(vector(maker, "rope_freqs.weight", values, s->head_dimension / 2));
     }
     for (uint32_t layer = 0; layer < s->layers; layer++) TRY(layer_tensors(maker, layer));
-    TRY(ones(maker, "output_norm.weight"));
+    TRY(ones(maker, "output_norm.weight", s->hidden));
     if (s->tied) return STATUS_OK;
     return matrix(maker, "output.weight", maker->mix->output, s->vocabulary, s->hidden);
 }
@@ -255,22 +275,30 @@ static enum status key_index(struct maker *maker) {
     struct error *error = &maker->error;
     char name[64];
     int length = snprintf(name, sizeof name, "random %s %s", s->name, maker->mix->name);
-    TRY(gguf_writer_add_string(gguf, "general.architecture", "llama", 5, error));
+    const char *family = s->experts > 0 ? "qwen3moe" : "llama";
+    TRY(gguf_writer_add_string(gguf, "general.architecture", family, strlen(family), error));
     TRY(gguf_writer_add_string(gguf, "general.name", name, (uint64_t)length, error));
     TRY(gguf_writer_add_uint(gguf, "general.file_type", maker->mix->file_type, error));
     TRY(gguf_writer_add_uint(gguf, "general.quantization_version", 2, error));
-    TRY(gguf_writer_add_uint(gguf, "llama.block_count", s->layers, error));
-    TRY(gguf_writer_add_uint(gguf, "llama.context_length", s->context, error));
-    TRY(gguf_writer_add_uint(gguf, "llama.embedding_length", s->hidden, error));
-    TRY(gguf_writer_add_uint(gguf, "llama.feed_forward_length", s->ffn, error));
-    TRY(gguf_writer_add_uint(gguf, "llama.attention.head_count", s->heads, error));
-    TRY(gguf_writer_add_uint(gguf, "llama.attention.head_count_kv", s->kv_heads, error));
-    TRY(gguf_writer_add_uint(gguf, "llama.attention.key_length", s->head_dimension, error));
-    TRY(gguf_writer_add_uint(gguf, "llama.attention.value_length", s->head_dimension, error));
-    TRY(gguf_writer_add_float(gguf, "llama.attention.layer_norm_rms_epsilon", 1e-5F, error));
-    TRY(gguf_writer_add_float(gguf, "llama.rope.freq_base", s->rope_base, error));
-    TRY(gguf_writer_add_uint(gguf, "llama.rope.dimension_count", s->head_dimension, error));
-    TRY(gguf_writer_add_uint(gguf, "llama.vocab_size", s->vocabulary, error));
+#define KEY(suffix) (snprintf(name, sizeof name, "%s." suffix, family), name)
+    TRY(gguf_writer_add_uint(gguf, KEY("block_count"), s->layers, error));
+    TRY(gguf_writer_add_uint(gguf, KEY("context_length"), s->context, error));
+    TRY(gguf_writer_add_uint(gguf, KEY("embedding_length"), s->hidden, error));
+    TRY(gguf_writer_add_uint(gguf, KEY("feed_forward_length"), s->ffn, error));
+    TRY(gguf_writer_add_uint(gguf, KEY("attention.head_count"), s->heads, error));
+    TRY(gguf_writer_add_uint(gguf, KEY("attention.head_count_kv"), s->kv_heads, error));
+    TRY(gguf_writer_add_uint(gguf, KEY("attention.key_length"), s->head_dimension, error));
+    TRY(gguf_writer_add_uint(gguf, KEY("attention.value_length"), s->head_dimension, error));
+    TRY(gguf_writer_add_float(gguf, KEY("attention.layer_norm_rms_epsilon"), 1e-5F, error));
+    TRY(gguf_writer_add_float(gguf, KEY("rope.freq_base"), s->rope_base, error));
+    TRY(gguf_writer_add_uint(gguf, KEY("rope.dimension_count"), s->head_dimension, error));
+    TRY(gguf_writer_add_uint(gguf, KEY("vocab_size"), s->vocabulary, error));
+    if (s->experts > 0) {
+        TRY(gguf_writer_add_uint(gguf, KEY("expert_count"), s->experts, error));
+        TRY(gguf_writer_add_uint(gguf, KEY("expert_used_count"), s->used_experts, error));
+        TRY(gguf_writer_add_uint(gguf, KEY("expert_feed_forward_length"), s->ffn, error));
+    }
+#undef KEY
     return vocabulary(maker);
 }
 
