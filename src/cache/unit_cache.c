@@ -68,7 +68,8 @@ static uint64_t place_bytes(const struct unit_cache_options *options) {
     return options->sequence_capacity * options->kv_head_count * place_stride_of(options) * sizeof(uint64_t);
 }
 
-uint64_t unit_cache_slots(const struct unit_cache_options *options) {
+/* Slots that a KV head has of so many bytes; 0: they are too few for one. */
+static uint64_t unit_cache_slots(const struct unit_cache_options *options) {
     const uint64_t layers = options->sequence_capacity * layers_of(options), heads = options->kv_head_count,
                    fixed = (layers + 1) * parts_of(options, 0).bytes + count_bytes(options) +
                            place_bytes(options),

@@ -19,8 +19,6 @@ struct unit_cache_options {
     size_t sequence_capacity;          /* of a step */
     uint64_t bytes;                    /* of the device's memory, never exceeded */
 };
-/* Slots that a KV head has of so many bytes; 0: they are too few for one. */
-uint64_t unit_cache_slots(const struct unit_cache_options *options);
 /* STATUS_MEMORY: also where a KV head has no slot. */
 enum status unit_cache_create(struct unit_cache **cache, struct device *device,
                               const struct unit_cache_options *options, struct error *error) STATUS_CHECKED;

@@ -4,17 +4,17 @@
 
 #include "cache/page_fractions.h"
 
-double compression_read_seconds(const struct compression_costs *costs, double fraction) {
+static double read_seconds(const struct compression_costs *costs, double fraction) {
     double bytes = costs->bytes * (1 - fraction) + costs->bytes * fraction * costs->ratio;
     return costs->other_seconds + bytes / costs->read_rate;
 }
 
-double compression_compute_seconds(const struct compression_costs *costs, double fraction) {
+static double compute_seconds(const struct compression_costs *costs, double fraction) {
     return costs->compute_seconds + costs->bytes * fraction / costs->decode_rate;
 }
 
 double compression_layer_seconds(const struct compression_costs *costs, double fraction) {
-    return fmax(compression_read_seconds(costs, fraction), compression_compute_seconds(costs, fraction));
+    return fmax(read_seconds(costs, fraction), compute_seconds(costs, fraction));
 }
 
 /* With weights fraction / sensitivity times `scale`. */

@@ -35,9 +35,7 @@ struct compression_costs {
  * fraction / sensitivity, up to 1 per layer; a fraction of 0 stays 0.  NULL: fractions are only rounded. */
 void compression_spread(const double *fractions, const float *sensitivity, size_t layer_count,
                         uint8_t *sixteenths);
-/* Seconds of reading, of computing, and the longer of the two. */
-double compression_read_seconds(const struct compression_costs *costs, double fraction);
-double compression_compute_seconds(const struct compression_costs *costs, double fraction);
+/* Seconds of reading or of computing, whichever takes longer. */
 double compression_layer_seconds(const struct compression_costs *costs, double fraction);
 
 #endif

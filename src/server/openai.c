@@ -30,7 +30,7 @@ json_t *openai_usage(const struct ask *ask) {
     return object;
 }
 
-const char *openai_finish_reason(const struct ask_choice *choice) {
+static const char *finish_reason(const struct ask_choice *choice) {
     switch (choice->stop) {
     case STOP_LENGTH:
     case STOP_CONTEXT:
@@ -45,7 +45,7 @@ const char *openai_finish_reason(const struct ask_choice *choice) {
 }
 
 void openai_put_finish(json_t *object, const struct ask_choice *choice) {
-    json_put(object, "finish_reason", json_string(openai_finish_reason(choice)));
+    json_put(object, "finish_reason", json_string(finish_reason(choice)));
     if (choice->stop == STOP_LOOP) json_put(object, "stop_reason", json_string(stop_reason_name(STOP_LOOP)));
 }
 

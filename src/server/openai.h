@@ -7,7 +7,6 @@
 /* {id, object, created, model, system_fingerprint} */
 json_t *openai_envelope(const struct ask *ask, const char *object);
 json_t *openai_usage(const struct ask *ask);
-const char *openai_finish_reason(const struct ask_choice *choice);
 /* finish_reason, and stop_reason where clients have no word for it: "loop". */
 void openai_put_finish(json_t *object, const struct ask_choice *choice);
 /* llama-server's prompt_progress: {total, cache, processed, time_ms}. */

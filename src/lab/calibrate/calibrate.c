@@ -9,7 +9,7 @@
 #include "lab/calibrate/skew.h"
 #include "tensor/half.h"
 
-const double calibrate_quantiles[CALIBRATE_QUANTILES] = {0.01, 0.1, 0.5, 0.9, 0.99};
+static const double quantiles[CALIBRATE_QUANTILES] = {0.01, 0.1, 0.5, 0.9, 0.99};
 
 enum { WINDOW_MIN = 512, WINDOWS_MIN = 4 };
 
@@ -139,7 +139,7 @@ static void take_similarity(struct calibration_run *run) {
         run->result->similarity_decoded[i] =
             (float)(s->decoded_sum[i] / (double)(s->decoded_count > 0 ? s->decoded_count : 1));
         for (size_t j = 0; j < CALIBRATE_QUANTILES; j++) {
-            double wanted = calibrate_quantiles[j] * (double)s->similarity_count, before = 0;
+            double wanted = quantiles[j] * (double)s->similarity_count, before = 0;
             size_t bin = 0;
             while (bin + 1 < SIMILARITY_BINS && before + (double)bins[bin] < wanted)
                 before += (double)bins[bin++];

@@ -24,7 +24,6 @@
 #include "model/model.h"
 
 enum { CALIBRATE_BITS_MAX = 4, CALIBRATE_QUANTILES = 5 };
-extern const double calibrate_quantiles[CALIBRATE_QUANTILES]; /* 0.01 0.1 0.5 0.9 0.99 */
 
 /* done: the fraction of the work that is done, 0 to 1.  Return true to stop. */
 typedef bool calibrate_progress(void *context, const char *stage, double done);
@@ -68,7 +67,7 @@ struct calibration_result {
     float *skew_kept;                                 /* [layer][kv_head] */
     float *similarity;                                /* [layer][head]: of a text's adjacent queries */
     float *similarity_decoded;   /* [layer][head]: of adjacent decode steps; NULL: not measured */
-    float *similarity_quantiles; /* [layer][head][CALIBRATE_QUANTILES] */
+    float *similarity_quantiles; /* [layer][head][CALIBRATE_QUANTILES]: 0.01 0.1 0.5 0.9 0.99 */
     /* [layer][head]: the head's queries are zero, so it attends to all tokens equally.  Any k tokens are then its true
      * top k, whatever is learned.  Its similarity and quantiles are 0. */
     bool *idle;
