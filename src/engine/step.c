@@ -69,6 +69,7 @@ size_t sequence_ahead_max(const struct sequence *sequence) {
     const uint64_t in_chunk = KV_CHUNK_TOKENS - 1 - length % KV_CHUNK_TOKENS,
                    in_context = engine->context_size - length;
     if (engine->watched || engine->replays != NULL || attention_rows_depend(engine->attention)) return 1;
+    if (engine->model->device->rows_differ) return 1;
     if (kv_sequence_state(sequence->kv) != NULL) return 1; /* the one behind the last row alone would be there */
     const size_t rows = min_size(min_size(engine->batch_size, engine->logit_rows_max), ENGINE_AHEAD_MAX),
                  room = (size_t)(in_chunk < in_context ? in_chunk : in_context);

@@ -269,6 +269,26 @@ static void batches_give_the_same_bits(void **state) {
     if (test_takes_next()) batch_check("qwen3moe", test_seed(8));
 }
 
+/* Behind the prompt, as many steps in a pass as may be (engine_step_ahead): the logits of steps, bit for bit. */
+static void ahead_check(struct rig *rig, const struct plan *plan, const float *expected) {
+    struct engine *engine;
+    struct sequence *sequence;
+    const float *logits;
+    const struct prefill_request request = {.tokens = rig->tokens, .token_count = PROMPT};
+    assert_ok(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), rig->error);
+    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
+    const size_t count = min_size(sequence_ahead_max(sequence), STEPS);
+    const int32_t *tokens = rig->tokens + PROMPT;
+    if (count > 1)
+        assert_ok(engine_step_ahead(engine, sequence, tokens, count, &logits, &rig->error), rig->error);
+    else
+        assert_ok(engine_step(engine, &sequence, tokens, 1, &logits, &rig->error), rig->error);
+    assert_memory_equal(logits, expected, count * rig->width * sizeof *logits);
+    sequence_destroy(sequence);
+    engine_destroy(engine);
+}
+
 /* However a prompt is cut, as long as no part goes as steps do; what shares a tile with whom changes with it. */
 static void prompts_may_be_cut(void **state) {
     (void)state;
@@ -282,6 +302,7 @@ static void prompts_may_be_cut(void **state) {
     plan.batch_size = PROMPT;
     float *found = answer(&rig, CUDA, &plan);
     assert_memory_equal(found, expected, (PROMPT + STEPS) * rig.width * sizeof *found);
+    ahead_check(&rig, &plan, expected + PROMPT * rig.width);
     free(found), free(expected);
     plan_deinit(&plan);
     rig_close(&rig);

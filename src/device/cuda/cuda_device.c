@@ -158,6 +158,7 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
                                      .scores_leaves = true,
                                      .chooses_by = cuda_chooses_by,
                                      .head_max = CUDA_HEAD_MAX,
+                                     .rows_differ = true,
                                      .lacks_ranges = true,
                                      .lacks_tokens = true,
                                      .lacks_sums = true,
