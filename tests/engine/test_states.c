@@ -250,7 +250,7 @@ static void test_bytes(void **state) {
 
 /* ---- saved ---- */
 
-enum { TURNS = 10, THOUGHT = 90, ANSWER = 20, ASK = 4 };
+enum { TURNS = 10, THOUGHT = 24, ANSWER = 9, ASK = 4 };
 
 /* Of an engine of its own, over a folder or in RAM: a prompt and an answer, tokens behind each other. */
 static void ask(struct rig *rig, const struct plan *plan, const int32_t *tokens, size_t prompt, size_t count,
