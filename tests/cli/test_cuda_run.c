@@ -1,6 +1,8 @@
 /* loam run --device, on cards that the fake driver has, or has not (docs/fake_driver.md). */
 #include "testing.h"
 
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -92,8 +94,47 @@ static void test_faults(void **state) {
                    "--weights-host: this device holds all weights itself");
 }
 
+/* The number behind "name": in what was printed. */
+static uint64_t number_of(const struct process_result *result, const char *name) {
+    char key[64];
+    snprintf(key, sizeof key, "\"%s\":", name);
+    const char *at = strstr(result->output, key);
+    if (at == NULL) fail_msg("no %s in: %s", key, result->output);
+    return strtoull(at + strlen(key), NULL, 10);
+}
+
+/* Steps that choose are graphs from end to end: two steps are two launches of one, of so many kernels a layer, and the
+ * host has asked for no verdict.  nodes: with 7 of a layer that attends to everything, and 3 beside the layers. */
+static void steps_check(const char *preset, const char *settings, bool in_ram, uint64_t nodes) {
+    enum { LAYERS = 9, BESIDE = 3, STEPS = 2 };
+    assert_int_equal(setenv("LD_LIBRARY_PATH", FAKE_FOLDER, 1), 0);
+    assert_int_equal(setenv("FAKE_CUDA", "seed=7,capability=90", 1), 0);
+    struct process_result result = LOAM("bench", "-m", MODEL, "--device", "cuda", "-t", "1", "--fill-random", "-o",
+                                        "jsonl", "-q", "-p", "0", "-n", "2", "-r", "1", "-d", "160", "--keep", "64",
+                                        "--preset", preset, "--set", settings, "--kv-device", in_ram ? "600K" : "16M");
+    if (result.code != 0) fail_msg("%s: exit code %d: %s", preset, result.code, result.complaints);
+    assert_int_equal(number_of(&result, "device_replays"), STEPS);
+    assert_int_equal(number_of(&result, "device_launches"), STEPS * (nodes * LAYERS + BESIDE));
+    assert_int_equal(number_of(&result, "select_verdicts_read"), 0);
+    assert_int_equal(number_of(&result, "select_lists_read"), 0);
+    if (in_ram) {
+        assert_true(number_of(&result, "kv_unit_hits") > 0 && number_of(&result, "kv_unit_misses") > 0);
+        assert_int_equal(number_of(&result, "kv_unit_absent"), 0);
+    } else { /* lists that were taken once more, as the card has counted them */
+        assert_true(number_of(&result, "hits") > 0 && number_of(&result, "misses") > 0);
+    }
+    process_deinit(&result);
+}
+
+static void test_selections(void **state) {
+    (void)state;
+    if (cuda_image_count == 0) skip();
+    steps_check("clo", "planes=1,page=8,sinks=8,recent=16,dense=0,reused=0", false, 12);
+    steps_check("meanstd", "page=16,sinks=16,recent=16,dense=0", true, 11); /* behind slots */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_there), cmocka_unit_test(test_same_text),
-                                       cmocka_unit_test(test_faults)};
+                                       cmocka_unit_test(test_selections), cmocka_unit_test(test_faults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
