@@ -742,7 +742,6 @@ struct device {
     bool lacks_ranges;    /* attend takes none: K and V are not computed again (rebuild=recompute) */
     bool scores_leaves;   /* choose scores every leaf of a tree: there is no search to begin or to count */
     bool lacks_tokens;    /* choose and attend_rows of lists that are not whole units, but for their end */
-    bool lacks_sums;      /* norm_operation.adds and embed_operation.scale: models that need them do not load on it */
     bool lacks_groups;    /* choose in layers whose K and V are not all of one shape (cache/kv_groups.h) */
 };
 enum { DEVICE_KEY_INDEXES_ALL = (1 << (KEY_INDEX_PRODUCT + 1)) - 1 };

@@ -244,10 +244,6 @@ static enum status load_norms(struct loader *loader, const char *before_name, co
     if (config->norms != NORMS_BEHIND)
         TRY(load_vector(loader, layer_tensor(loader, before_name), hidden, true, before));
     if (config->norms == NORMS_BEFORE) return STATUS_OK;
-    if (loader->model->device->lacks_sums)
-        return error_set(loader->error, STATUS_UNSUPPORTED,
-                         "%s: the device %s has no norms behind attention (family %s), expected cpu",
-                         loader->model->gguf.path, loader->model->device->name, family_name(config->family));
     return load_vector(loader, layer_tensor(loader, behind_name), hidden, true, behind);
 }
 

@@ -161,7 +161,6 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
                                      .rows_differ = true,
                                      .lacks_ranges = true,
                                      .lacks_tokens = true,
-                                     .lacks_sums = true,
                                      .lacks_groups = true};
     device->number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
     const enum status status = device_init(device, options, error);

@@ -18,7 +18,8 @@ static bool reads(const struct operation *operation, struct span span) {
             adds = adds || (matmul->accumulate && same(matmul->y[i], span));
         return adds || same(matmul->x, span);
     }
-    case OPERATION_NORM: return same(operation->as.norm.x, span);
+    case OPERATION_NORM:
+        return same(operation->as.norm.x, span) || (operation->as.norm.adds && same(operation->as.norm.y, span));
     case OPERATION_ROPE: return same(operation->as.rope.x, span);
     case OPERATION_ACTIVATION:
         return same(operation->as.activation.gate, span) || same(operation->as.activation.up, span);
@@ -79,7 +80,7 @@ static bool is(const struct operation *operation, enum operation_kind kind) {
 /* ---- norm, and the products of what it gives ---- */
 
 static bool is_row_norm(const struct operation *operation) {
-    return is(operation, OPERATION_NORM) && operation->as.norm.segment_count == 1 &&
+    return is(operation, OPERATION_NORM) && operation->as.norm.segment_count == 1 && !operation->as.norm.adds &&
            !same(operation->as.norm.x, operation->as.norm.y);
 }
 

@@ -53,6 +53,7 @@ void cuda_delta(struct stream *stream, const struct delta_operation *operation) 
     cuda_device_enter(stream->device);
     ASSERT(operation->k_dimension <= DELTA_DIMENSION_MAX && operation->v_dimension <= DELTA_DIMENSION_MAX);
     if (!items_stage(stream, operation->items, operation->item_count, &staged, &step)) return;
+    const uint32_t group = (uint32_t)(operation->value_heads / operation->key_heads);
     const struct cuda_delta_args args = {.items = staged.card,
                                          .x = cuda_address(operation->x),
                                          .alpha = cuda_address(operation->alpha),
@@ -68,6 +69,7 @@ void cuda_delta(struct stream *stream, const struct delta_operation *operation) 
                                          .x_stride = (uint32_t)operation->x_stride,
                                          .key_heads = (uint32_t)operation->key_heads,
                                          .value_heads = (uint32_t)operation->value_heads,
+                                         .group = operation->is_grouped ? group : 0,
                                          .k_dimension = (uint32_t)operation->k_dimension,
                                          .v_dimension = (uint32_t)operation->v_dimension,
                                          .epsilon = operation->epsilon};

@@ -15,7 +15,8 @@ void cuda_embed(struct stream *stream, const struct embed_operation *operation) 
                                    .positions_type = NO_WEIGHT,
                                    .row_count = (uint32_t)operation->row_count,
                                    .columns = (uint32_t)table->matrix.columns,
-                                   .position_offset = operation->position_offset};
+                                   .position_offset = operation->position_offset,
+                                   .scale = operation->scale != 0 ? operation->scale : 1};
     if (positions != NULL) {
         ASSERT(positions->matrix.columns == table->matrix.columns);
         args.positions = cuda_planes(positions);
@@ -38,8 +39,10 @@ void cuda_norm(struct stream *stream, const struct norm_operation *operation) {
         .segment_count = (uint32_t)operation->segment_count,
         .segment_size = (uint32_t)operation->segment_size,
         .epsilon = operation->epsilon,
+        .adds = operation->adds,
     };
     ASSERT(operation->kind == NORM_RMS || args.b != 0);
+    ASSERT(!operation->adds || operation->segment_count == 1);
     if (args.segment_count > 1 && args.segment_size <= NORM_HEAD_MAX)
         cuda_work_launch(stream, "norm_heads",
                          (struct cuda_shape){args.row_count, blocks_of(args.segment_count, 8), 1, 256, 0},

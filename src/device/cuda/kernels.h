@@ -69,6 +69,7 @@ struct cuda_embed_args {
     uint32_t table_type, positions_type; /* enum tensor_type; NO_WEIGHT: none */
     uint32_t row_count, columns;
     uint64_t position_offset;
+    float scale; /* of the table's rows */
 };
 enum { NO_WEIGHT = 0xffff };
 
@@ -78,6 +79,7 @@ struct cuda_norm_args {
     uint64_t step, x, w, b, y; /* b: 0 for RMSNorm */
     uint32_t row_count, x_stride, y_stride, segment_count, segment_size;
     float epsilon;
+    uint32_t adds; /* norm_rows: to y, which is not x then */
 };
 enum { NORM_HEAD_MAX = 512 };
 struct norm_shared {
@@ -389,6 +391,8 @@ struct cuda_delta_args {
     uint64_t state_first; /* floats into an item's states */
     uint32_t item_count, item_step, x_stride, key_heads, value_heads, k_dimension, v_dimension;
     float epsilon;
+    uint32_t group; /* value heads of a key head, where is_grouped (device.h); 0: it is not */
+    uint32_t reserved;
 };
 enum { DELTA_THREADS = 512, DELTA_WIDEST = 256 };
 struct delta_shared {

@@ -68,15 +68,17 @@ static inline void convolve_check(struct twin *twin) {
 
 /* The card computes in floats, the definition in double; states are floats on both. */
 static inline void delta_check(struct twin *twin) {
+    const bool is_grouped = between(twin, 0, 1) == 1;
     const size_t key_heads = between(twin, 1, 2), value_heads = key_heads * between(twin, 1, 2),
+                 gates = is_grouped ? 2 * value_heads : value_heads,
                  k = 16 * between(twin, 1, 5), v = 16 * between(twin, 1, 16), first = 3,
                  state = first + value_heads * k * v, stride = 2 * key_heads * k + value_heads * v;
     const size_t counts[RUNS] = {between(twin, 1, RUN_ROWS), between(twin, 1, RUN_ROWS), between(twin, 1, RUN_ROWS)},
                  rows = counts[0] + counts[1] + counts[2];
     struct twin_floats x, alpha, beta, heads, z, norm, states, y;
     twin_floats_make(twin, &x, MEMORY_DEVICE, rows * stride, 1);
-    twin_floats_make(twin, &alpha, MEMORY_DEVICE, rows * value_heads, 4);
-    twin_floats_make(twin, &beta, MEMORY_DEVICE, rows * value_heads, 2);
+    twin_floats_make(twin, &alpha, MEMORY_DEVICE, rows * gates, 4);
+    twin_floats_make(twin, &beta, MEMORY_DEVICE, rows * gates, 2);
     twin_floats_make(twin, &heads, MEMORY_DEVICE, 2 * value_heads, 1);
     for (size_t i = 0; i < value_heads; i++) heads.before[i] = -fabsf(heads.before[i]) * 0.2f; /* states shrink */
     for (size_t on = 0; on < TWINS; on++)
@@ -95,6 +97,7 @@ static inline void delta_check(struct twin *twin) {
                                                                    .x_stride = stride,
                                                                    .key_heads = key_heads,
                                                                    .value_heads = value_heads,
+                                                                   .is_grouped = is_grouped,
                                                                    .k_dimension = k,
                                                                    .v_dimension = v,
                                                                    .alpha = twin_span(&alpha, on),

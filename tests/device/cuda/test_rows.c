@@ -31,12 +31,13 @@ static void embed_is_exact(void **state) {
                                        .positions_type = t % 2 ? TENSOR_F16 : NO_WEIGHT,
                                        .row_count = 3,
                                        .columns = (uint32_t)columns,
-                                       .position_offset = 2};
+                                       .position_offset = 2,
+                                       .scale = t % 3 ? 1 : 22.627417f};
         launch("embed", 3, 1, 1, 256, 0, &args, test_seed(101));
         for (size_t r = 0; r < 3; r++)
             for (size_t c = 0; c < columns; c++) {
                 const float got = ((float *)y.data)[r * columns + c];
-                float want = table.values[step_rows[r].token * columns + c];
+                float want = table.values[step_rows[r].token * columns + c] * args.scale;
                 if (t % 2) want += positions.values[(step_rows[r].position + 2) * columns + c];
                 if (r == 2)
                     assert_true(isnan(got)); /* no row of this step */
@@ -106,6 +107,19 @@ static void norms_match(void **state) {
                     norm_check(heads ? "heads" : "rows", x + at, w, layer ? b : NULL, size, 1e-5f,
                                (float *)y.data + at, size / 32);
                 }
+            }
+            if (!heads) { /* added to what is there, to the bit; what is normed stays */
+                float *normed = malloc(rows * stride * 4), *before = malloc(rows * stride * 4);
+                memcpy(normed, y.data, rows * stride * 4);
+                fill_normal(&random, before, rows * stride, 1.0);
+                memcpy(y.data, before, rows * stride * 4);
+                args.adds = 1;
+                launch("norm_rows", (uint32_t)rows, (uint32_t)segments, 1, 256, sizeof(struct norm_shared), &args, 0);
+                for (size_t i = 0; i < rows * stride; i++) {
+                    const float want = i % stride < size ? before[i] + normed[i] : before[i];
+                    assert_true(((float *)y.data)[i] == want);
+                }
+                free(normed), free(before);
             }
             free(x), free(w), free(b);
             guarded_destroy(&y);

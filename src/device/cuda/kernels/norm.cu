@@ -11,6 +11,12 @@ DEVICE void halves_norm(const struct cuda_norm_args &args, const float *x, float
         float v[16];
         half_load(x, h, v);
         half_norm(v, h, f, w, b);
+        if (args.adds) {
+            float sum[16];
+            half_load(y, h, sum);
+            UNROLL
+            for (uint32_t i = 0; i < 16; i++) v[i] = sum[i] + v[i];
+        }
         UNROLL
         for (uint32_t i = 0; i < 4; i++)
             *(struct f32x4 *)(y + h * 16 + i * 4) = {v[i * 4], v[i * 4 + 1], v[i * 4 + 2], v[i * 4 + 3]};
@@ -42,8 +48,10 @@ KERNEL(norm_rows, cuda_norm_args, 256, 4) {
     for (uint32_t i = thread_index(); i < count; i += 256) sum = multiply_add(x[i] - mean, x[i] - mean, sum);
     const float inverse =
         1.0f / __builtin_sqrtf(block_sum(sum, shared.sums[1]) / (float)count + args.epsilon);
-    for (uint32_t i = thread_index(); i < count; i += 256)
-        y[i] = (x[i] - mean) * inverse * w[i] + (b != 0 ? b[i] : 0);
+    for (uint32_t i = thread_index(); i < count; i += 256) {
+        const float normed = (x[i] - mean) * inverse * w[i] + (b != 0 ? b[i] : 0);
+        y[i] = args.adds ? y[i] + normed : normed;
+    }
 }
 
 KERNEL(norm_heads, cuda_norm_args, 256, 4) {

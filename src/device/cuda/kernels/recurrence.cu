@@ -87,11 +87,13 @@ DEVICE void delta_row(const struct cuda_delta_args &args, uint64_t row, float *s
     const uint32_t t = thread_index(), width = args.v_dimension, parts = DELTA_THREADS / width, column = t % width,
                    part = t / width;
     const bool has_part = part < parts, has_column = t < width;
+    const uint32_t head = block_x(), group = args.group, key = group > 0 ? head / group : head % args.key_heads,
+                   gates = group > 0 ? 2 * args.value_heads : args.value_heads;
     const float *x = at<float>(args.x) + row * args.x_stride,
-                *q = x + block_x() % args.key_heads * args.k_dimension, *k = q + args.key_heads * args.k_dimension,
+                *q = x + key * args.k_dimension, *k = q + args.key_heads * args.k_dimension,
                 *v = x + 2 * args.key_heads * args.k_dimension + block_x() * width;
     const uint64_t out = (row * args.value_heads + block_x()) * width + column;
-    delta_factors(args, q, k, row * args.value_heads + block_x(), shared);
+    delta_factors(args, q, k, row * gates + head + key * group, shared);
     block_barrier();
     if (t < args.k_dimension) {
         shared.q[t] = q[t] * shared.q_factor;
