@@ -398,12 +398,16 @@ static void graphs_give_the_bits_of_their_operations(void **state) {
                                              {"qwen3", TENSOR_Q4_K, KV_F16, 0, 0},
                                              {"llama", TENSOR_F16, KV_F16, 0, 0},
                                              {"opt", TENSOR_Q8_0, KV_F16, 0, 0},
-                                             {"qwen3moe", TENSOR_Q4_0, KV_F16, 0, 0}};
+                                             {"qwen3moe", TENSOR_Q4_0, KV_F16, 0, 0},
+                                             {"gemma3", TENSOR_Q4_0, KV_F16, 40, 0},
+                                             {"olmo2", TENSOR_Q4_0, KV_F16, 40, 0}};
     /* Of a step of one row: of a layer, and beside.  7: norm with q, k, v; rotation with append; attention; its merge;
      * output; norm with gate and up; down.  Heads of 16 are quantised apart from
      * the merge; weights in halves take no inputs of 8 bits.  With experts 5 and 10: norm; inputs of 8 bits, router;
-     * route; inputs, gate and up; activation; inputs, down and the sum of it. */
-    static const uint64_t nodes[][2] = {{8, 3}, {7, 3}, {7, 3}, {10, 4}, {10, 2}, {15, 3}};
+     * route; inputs, gate and up; activation; inputs, down and the sum of it.  With norms behind
+     * 2 more, and 2 as GeGLU and the inputs behind it are nodes; without norms before, and with those of q's and k's
+     * whole rows, nearly every operation is one; beside the layers the angles of windows. */
+    static const uint64_t nodes[][2] = {{8, 3}, {7, 3}, {7, 3}, {10, 4}, {10, 2}, {15, 3}, {12, 4}, {18, 4}};
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
         struct rig rig;
         struct tiny_model tiny = tiny_model_default(families[i].name);
