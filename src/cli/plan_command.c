@@ -416,8 +416,10 @@ static enum status print_json(const struct planning *planning, struct error *err
 static enum status plan_and_print(struct planning *planning, struct error *error) {
     const struct options *options = planning->options;
     const bool only_measures = option_flag(options, OPTION_MEASURE) && !option_given(options, OPTION_MODEL);
+    const bool is_given = option_given(options, OPTION_MACHINE); /* then nothing is measured for the model */
+    if (is_given) TRY(open_machine(planning, error));
     if (!only_measures) TRY(open_model(planning, error));
-    TRY(open_machine(planning, error));
+    if (!is_given) TRY(open_machine(planning, error));
     if (only_measures) {
         output_text("%s\n", planning->machine_path);
         return output_flush(error);
