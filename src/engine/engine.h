@@ -135,7 +135,7 @@ bool engine_selects(const struct engine *engine);
  * STATUS_MEMORY: there is no room for the chunk that is not full. */
 enum status sequence_share(struct sequence *sequence, const struct sequence *source, uint64_t token_count,
                            struct error *error) STATUS_CHECKED;
-/* Whether it goes on in its document then: nothing behind token_count is saved. */
+/* Whether it goes on in its document then: it has one, and nothing behind token_count is saved. */
 bool sequence_cut_stays_saved(const struct sequence *sequence, uint64_t token_count);
 /* Whether other tokens may follow after sequence_truncate to token_count: not within a page in 4 bits, nor where layers
  * keep a state and that is not there. */

@@ -113,7 +113,8 @@ uint64_t sequence_saved_end(const struct sequence *sequence) {
 }
 
 bool sequence_cut_stays_saved(const struct sequence *sequence, uint64_t token_count) {
-    return sequence_saves(sequence) && kv_sequence_committed_tokens(sequence->kv) <= token_count;
+    const uint64_t saved = sequence_saves(sequence) ? kv_sequence_committed_tokens(sequence->kv) : 0;
+    return saved > 0 && saved <= token_count;
 }
 
 enum status sequence_save(struct sequence *sequence, struct error *error) {

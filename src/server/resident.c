@@ -143,7 +143,7 @@ static bool is_asked_again(const struct job *job, const struct resident *residen
 /* Whether the sequence may be cut back to what it shares with the job.  A sequence that is saved is not cut: the job
  * attaches to its document instead.  Of any other one what is cut off is lost, and every conversation begins like every
  * other.  So the cut must take less than it leaves, or the job ask once more, or the place be needed in any case.  A
- * sequence of which nothing behind the cut is saved goes on in its document. */
+ * sequence that is saved, but for what is behind the cut, goes on in its document. */
 static bool may_cut(const struct service *service, const struct job *job, size_t index, size_t shared) {
     const struct resident *resident = &service->residents[index];
     if (engine_saves(service->engine))

@@ -179,6 +179,13 @@ class Documents(unittest.TestCase):
         self.restart()
         self.assertIn(made["id"], self.ids())
 
+    def test_a_short_conversation_hides_no_document(self):
+        text = "Briefly. " + TEXT
+        self.ask("Briefly.")  # begins like the next question, and is too short to be saved
+        self.upload(text)
+        _, known, count = self.ask(text + "\n\nWhich colour?")
+        self.assertGreater(known, count - 64)
+
     def test_a_document_survives_a_restart(self):
         made = self.upload(OTHER).json
         before = self.ask("Who sleeps?", documents=[made["id"]])
