@@ -34,7 +34,6 @@ struct planning {
     struct cost_models models; /* on each number of threads */
     struct plan plan;
     uint64_t depth;
-    uint64_t memory_bytes; /* for KV and weights; 0: not known */
     struct choices choices;
     struct kld_table losses; /* of MODEL.kld.json; no rows: there is none */
     bool quiet;
@@ -95,7 +94,7 @@ static enum status init_models(struct planning *planning, struct error *error) {
                      planning->machine_path, threads, planning->machine.thread_count, threads);
 }
 
-/* RAM of a machine that is given, as its file says; else what is available here. */
+/* For KV and weights, 0: not known: RAM of a machine that is given, as its file says; else what is available here. */
 static uint64_t memory_of(const struct planning *planning) {
     const bool is_given = option_given(planning->options, OPTION_MACHINE);
     return auto_memory_bytes(is_given ? planning->machine.memory.bytes : (double)memory_available_bytes());
@@ -112,7 +111,6 @@ static enum status read_plan(struct planning *planning, struct error *error) {
     planning->depth = option_count(options, OPTION_CONTEXT);
     if (planning->depth == 0) planning->depth = planning->config.context_length;
     plan->context_size = planning->depth + 1;
-    planning->memory_bytes = memory_of(planning);
     return STATUS_OK;
 }
 
@@ -138,7 +136,7 @@ static enum status choose(struct planning *planning, struct error *error) {
         .plan = &planning->plan,
         .depth = planning->depth,
         .sequences = option_count(options, OPTION_PARALLEL),
-        .memory_bytes = planning->memory_bytes,
+        .memory_bytes = memory_of(planning),
         .weights_host_bytes =
             option_given(options, OPTION_WEIGHTS_HOST) ? option_count(options, OPTION_WEIGHTS_HOST) : 0,
         .loss = planning->plan.select.loss,
@@ -417,15 +415,16 @@ static enum status plan_and_print(struct planning *planning, struct error *error
     const struct options *options = planning->options;
     const bool only_measures = option_flag(options, OPTION_MEASURE) && !option_given(options, OPTION_MODEL);
     const bool is_given = option_given(options, OPTION_MACHINE); /* then nothing is measured for the model */
-    if (is_given) TRY(open_machine(planning, error));
-    if (!only_measures) TRY(open_model(planning, error));
-    if (!is_given) TRY(open_machine(planning, error));
     if (only_measures) {
+        TRY(open_machine(planning, error));
         output_text("%s\n", planning->machine_path);
         return output_flush(error);
     }
+    if (is_given) TRY(open_machine(planning, error));
+    TRY(open_model(planning, error));
+    TRY(read_plan(planning, error)); /* what is refused is not measured for */
+    if (!is_given) TRY(open_machine(planning, error));
     TRY(init_models(planning, error));
-    TRY(read_plan(planning, error));
     TRY(choose(planning, error));
     return option_flag(options, OPTION_JSON) ? print_json(planning, error) : print(planning, error);
 }

@@ -290,6 +290,20 @@ static struct process_result run_with(const char *environment, const char *const
     run_with(environment, (const char *const[]){"run", "-p", "once", "-n", "3", "-t", "2", "--raw", \
                                                 "--temp", "0", __VA_ARGS__, NULL})
 
+static void what_is_refused_is_not_measured_for(void **state) {
+    (void)state;
+    static const char *const arguments[] = {"plan", "-q", "--loss", "7", NULL};
+    char nowhere[400], folder[200];
+    snprintf(folder, sizeof folder, "%s", scratch_path("refused"));
+    snprintf(nowhere, sizeof nowhere, "XDG_CACHE_HOME=%s", folder);
+    struct process_result result =
+        process_run(&(struct process_request){.arguments = arguments, .environment = nowhere});
+    assert_int_equal(result.code, 2);
+    assert_non_null(strstr(result.complaints, "loss: found '7'"));
+    assert_int_equal(access(folder, F_OK), -1);
+    process_deinit(&result);
+}
+
 /* `run` takes what auto stands for: exactly what full says, without a word, unless a loss is allowed. */
 static void a_run_takes_the_choice(void **state) {
     (void)state;
@@ -489,6 +503,7 @@ int main(void) {
         cmocka_unit_test(another_machine_has_another_limit),
         cmocka_unit_test(what_a_plan_runs_with_is_said),
         cmocka_unit_test(weights_that_do_not_fit),
+        cmocka_unit_test(what_is_refused_is_not_measured_for),
         cmocka_unit_test(a_run_takes_the_choice),
         cmocka_unit_test(a_run_takes_the_threads),
         cmocka_unit_test(reads_go_by_the_machines_disk),

@@ -14,18 +14,13 @@
 
 #include "base/checked.h"
 #include "http_client.h"
+#include "loopback_http.h"
 #include "moved_clock.h"
 #include "server/front.h"
 #include "server/http.h"
 #include "server/server.h"
 #include "service_rig.h"
 #include "token/chat_template.h"
-
-static void wait_for(const _Atomic size_t *count, size_t wanted) {
-    for (int waited = 0; atomic_load(count) < wanted && waited < HTTP_CLIENT_PATIENCE_MS; waited++)
-        usleep(1000);
-    assert_int_equal(atomic_load(count), wanted);
-}
 
 /* ---- HTTP with streams of the test's own, and a clock that stands still but for skips ---- */
 
@@ -107,26 +102,12 @@ static void handle(void *context, struct exchange *exchange) {
     (void)exchange_write(exchange, "data: begun\n\n", 13);
 }
 
-static bool has_route(const struct head *found, struct api_error *error) {
-    (void)found, (void)error;
-    return true;
-}
-
 static bool takes_file(const struct head *found) { return head_text_is(found->path, "/file"); }
 
 static void open_http(struct http **http, struct stream *stream) {
-    static const struct guard guard = {.host = "127.0.0.1", .is_loopback = true};
-    const struct http_options options = {.host = "127.0.0.1",
-                                         .guard = &guard,
-                                         .has_route = has_route,
-                                         .takes_file = takes_file,
-                                         .handle = handle,
-                                         .context = stream};
-    struct error error;
     *stream = (struct stream){.exchange = NULL};
     stop_clock();
-    assert_ok(http_create(http, &options, &error), error);
-    assert_ok(http_start(*http, &error), error);
+    *http = loopback_http_start((struct http_options){.takes_file = takes_file, .handle = handle, .context = stream});
 }
 
 static void close_stream(struct stream *stream) {

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "http_client.h"
-#include "server/http.h"
+#include "loopback_http.h"
 
 enum { STREAMS = 1000, LEAVING = 300, WORKS = 200, FILES = 2 * STREAMS + 200 };
 /* 48 KiB of libmicrohttpd for each, and what an exchange takes.  ThreadSanitizer keeps several times as much beside
@@ -66,11 +66,6 @@ static void handle(void *context, struct exchange *exchange) {
     exchange_reply(exchange, 200, "text/plain", answer, length);
 }
 
-static bool has_route(const struct head *head, struct api_error *error) {
-    (void)head, (void)error;
-    return true;
-}
-
 static size_t left_count(struct idle_streams *streams) {
     pthread_mutex_lock(&streams->mutex);
     const size_t count = streams->left;
@@ -102,16 +97,10 @@ static long resident_kib(void) {
 
 static void test_idle_streams(void **state) {
     static struct idle_streams streams = {.mutex = PTHREAD_MUTEX_INITIALIZER};
-    static const struct guard guard = {.host = "127.0.0.1", .is_loopback = true};
     static int clients[STREAMS];
-    const struct http_options options = {
-        .host = "127.0.0.1", .guard = &guard, .has_route = has_route, .handle = handle, .context = &streams,
-        .network_max = 10 /* not of this machine's */};
-    struct http *http;
-    struct error error;
     (void)state;
-    assert_ok(http_create(&http, &options, &error), error);
-    assert_ok(http_start(http, &error), error);
+    struct http *http = loopback_http_start((struct http_options){
+        .handle = handle, .context = &streams, .network_max = 10 /* not of this machine's */});
     const uint16_t port = http_port(http);
     assert_works(port, 0);
     const long before = resident_kib();

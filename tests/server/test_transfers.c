@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "http_client.h"
+#include "loopback_http.h"
 #include "moved_clock.h"
-#include "server/http.h"
 #include "server/transfers.h"
 
 enum { FILE_BYTES = 2000, HALF = FILE_BYTES / 2, SENT_BYTES = 4 << 20, SMALL_BUFFER = 4096 };
@@ -19,11 +19,6 @@ struct files {
     struct transfers transfers;
     _Atomic size_t read, begun, cut; /* bytes of files that came; files that are sent; of them, those that were cut */
 };
-
-static void wait_for(const _Atomic size_t *count, size_t wanted) {
-    for (int waited = 0; atomic_load(count) < wanted && waited < HTTP_CLIENT_PATIENCE_MS; waited++) usleep(1000);
-    assert_int_equal(atomic_load(count), wanted);
-}
 
 static void carry_in(void *context, struct exchange *exchange) {
     struct files *files = context;
@@ -51,27 +46,14 @@ static void handle(void *context, struct exchange *exchange) {
     (void)transfers_begin(&files->transfers, exchange, is_in ? carry_in : carry_out, files);
 }
 
-static bool has_route(const struct head *found, struct api_error *error) {
-    (void)found, (void)error;
-    return true;
-}
-
 static bool takes_file(const struct head *found) { return head_text_is(found->path, "/in"); }
 
 static void open_files(struct files *files) {
-    static const struct guard guard = {.host = "127.0.0.1", .is_loopback = true};
-    const struct http_options options = {.host = "127.0.0.1",
-                                         .guard = &guard,
-                                         .has_route = has_route,
-                                         .takes_file = takes_file,
-                                         .handle = handle,
-                                         .context = files};
-    struct error error;
     *files = (struct files){.http = NULL};
     transfers_init(&files->transfers);
     stop_clock();
-    assert_ok(http_create(&files->http, &options, &error), error);
-    assert_ok(http_start(files->http, &error), error);
+    files->http =
+        loopback_http_start((struct http_options){.takes_file = takes_file, .handle = handle, .context = files});
 }
 
 static void close_files(struct files *files) {

@@ -26,17 +26,22 @@ FLOATS_INLINE floats sigmoid_multiply(floats x, floats minus_u) {
     return floats_divide(x, floats_add(floats_set(1.0f), floats_exp(minus_u)));
 }
 
+/* y = of(gate, up), which is inlined. */
+FLOATS_INLINE void gated(floats (*of)(floats gate, floats up), const float *gate, const float *up, size_t count,
+                         float *y) {
+    size_t i = 0;
+    for (; i + FLOATS <= count; i += FLOATS)
+        floats_store(y + i, of(floats_load(gate + i), floats_load(up + i)));
+    if (i < count)
+        store_part(y + i, of(load_part(gate + i, count - i, 0), load_part(up + i, count - i, 0)), count - i);
+}
+
 FLOATS_INLINE floats silu_of(floats x, floats up) {
     return floats_multiply(sigmoid_multiply(x, floats_subtract(floats_set(0), x)), up);
 }
 
 static void silu_multiply(const float *gate, const float *up, size_t count, float *y) {
-    size_t i = 0;
-    for (; i + FLOATS <= count; i += FLOATS)
-        floats_store(y + i, silu_of(floats_load(gate + i), floats_load(up + i)));
-    if (i < count)
-        store_part(y + i, silu_of(load_part(gate + i, count - i, 0), load_part(up + i, count - i, 0)),
-                   count - i);
+    gated(silu_of, gate, up, count, y);
 }
 
 /* The first operands are numbers, so that NaN passes. */
@@ -48,12 +53,7 @@ FLOATS_INLINE floats swiglu_of(floats gate, floats up) {
 }
 
 static void swiglu_clamped(const float *gate, const float *up, size_t count, float *y) {
-    size_t i = 0;
-    for (; i + FLOATS <= count; i += FLOATS)
-        floats_store(y + i, swiglu_of(floats_load(gate + i), floats_load(up + i)));
-    if (i < count)
-        store_part(y + i, swiglu_of(load_part(gate + i, count - i, 0), load_part(up + i, count - i, 0)),
-                   count - i);
+    gated(swiglu_of, gate, up, count, y);
 }
 
 static void relu(const float *x, size_t count, float *y) {
@@ -71,12 +71,7 @@ FLOATS_INLINE floats gelu_of(floats x, floats up) {
 }
 
 static void gelu_multiply(const float *gate, const float *up, size_t count, float *y) {
-    size_t i = 0;
-    for (; i + FLOATS <= count; i += FLOATS)
-        floats_store(y + i, gelu_of(floats_load(gate + i), floats_load(up + i)));
-    if (i < count)
-        store_part(y + i, gelu_of(load_part(gate + i, count - i, 0), load_part(up + i, count - i, 0)),
-                   count - i);
+    gated(gelu_of, gate, up, count, y);
 }
 
 static void add(const float *a, const float *b, size_t count, float *y) {
