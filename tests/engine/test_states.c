@@ -345,6 +345,45 @@ static void test_turns_in_4_bits(void **state) {
     turns(1, true);
 }
 
+/* The next prompt leaves this one behind the newest message: its state is kept, within a chunk, too; but for chunks that
+ * were rounded to 4 bits when they were full, which are left whole. */
+static void test_cuts_behind_a_turn(void **state) {
+    (void)state;
+    /* States are at 192, TURN, 384, 448 and the end. */
+    enum { PROMPT = 500, TURN = 300, BELOW_384 = 383, WHOLE = 192 };
+    struct rig *rig = calloc(1, sizeof *rig);
+    int32_t tokens[CONTEXT];
+    size_t count = 0;
+    struct scratch scratch;
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    random_init(&rig->random, test_seed(74));
+    rig_open(rig, tiny_state_families[0], 64, 128);
+    add_random(rig, tokens, &count, PROMPT);
+    for (int quantizes = 0; quantizes < 2; quantizes++) {
+        struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = 64, .segment_size = 128};
+        struct engine *engine;
+        struct sequence *sequence;
+        const float *row;
+        if (quantizes) {
+            plan.disk_directory = scratch.path;
+            plan.quantized_pages = true;
+            assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
+        }
+        assert_ok(engine_create(&engine, rig->model, &plan, NULL, &rig->error), rig->error);
+        assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+        sequence_set_turn(sequence, TURN, false);
+        const struct prefill_request request = {.tokens = tokens, .token_count = count};
+        assert_ok(engine_prefill(engine, sequence, &request, &row, &rig->error), rig->error);
+        assert_int_equal(sequence_cut_of(sequence, PROMPT - 1), 448);
+        assert_int_equal(sequence_cut_of(sequence, BELOW_384), quantizes ? WHOLE : TURN);
+        sequence_destroy(sequence);
+        engine_destroy(engine);
+    }
+    rig_close(rig);
+    free(rig);
+    scratch_destroy(&scratch);
+}
+
 /* What is not there yet is refused by one line. */
 static void test_refusals(void **state) {
     (void)state;
@@ -370,6 +409,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_histories), cmocka_unit_test(test_distances),
                                        cmocka_unit_test(test_bytes), cmocka_unit_test(test_turns),
                                        cmocka_unit_test(test_turns_in_4_bits),
+                                       cmocka_unit_test(test_cuts_behind_a_turn),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
