@@ -345,8 +345,8 @@ static void test_turns_in_4_bits(void **state) {
     turns(1, true);
 }
 
-/* The next prompt leaves this one behind the newest message: its state is kept, within a chunk, too; but for chunks that
- * were rounded to 4 bits when they were full, which are left whole. */
+/* The next prompt leaves this one behind the newest message: its state is kept, within a chunk, too; but for chunks
+ * that were rounded to 4 bits when they were full, which are left whole. */
 static void test_cuts_behind_a_turn(void **state) {
     (void)state;
     /* States are at 192, TURN, 384, 448 and the end. */

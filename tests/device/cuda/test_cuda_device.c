@@ -4,6 +4,7 @@
 #include "recurrence_checks.h"
 
 #include "base/checked.h"
+#include "device/cuda/cuda_device_internal.h"
 #include "device/cuda/images.h"
 #include "kernels/activation/activation_internal.h"
 #include "kernels/attention/attention.h"
@@ -858,8 +859,22 @@ static void memory_is_zeros(struct twin *twin) {
     }
 }
 
+/* Above what a kernel has unasked: a launch by itself, one with more, one with less; of no rows. */
+static void shared_memory_grows(struct twin *twin) {
+    static const size_t bytes[] = {50 << 10, 60 << 10, 55 << 10};
+    const struct cuda_add_args nothing = {.row_count = 0};
+    struct stream *stream = twin->stream[TWIN_CUDA];
+    struct error error;
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
+        cuda_device_enter(stream->device);
+        cuda_work_launch(stream, "add", (struct cuda_shape){1, 1, 1, 256, bytes[i]}, &nothing);
+        assert_ok(twin_operations(twin, TWIN_CUDA)->stream_synchronize(stream, &error), error);
+    }
+}
+
 static void streams_work(struct twin *twin) {
     memory_is_zeros(twin);
+    shared_memory_grows(twin);
     transfers_match(twin);
     overlap_is_done_once(twin);
 }
