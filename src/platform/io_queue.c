@@ -166,12 +166,12 @@ static size_t hand_out(struct io_queue *queue, struct io_completion *completions
     return count;
 }
 
-/* Until the first of the finished is due. */
+/* Until the first of the finished is due; at once where one is, as an attempt that failed at once. */
 static void wait_for_link(const struct io_queue *queue) {
     uint64_t first = UINT64_MAX;
     for (const struct io_slot *slot = queue->instant.first; slot != NULL; slot = slot->next)
         if (slot->due_ns < first) first = slot->due_ns;
-    io_link_wait_until(first);
+    if (first > 0) io_link_wait_until(first);
 }
 
 /* Returns completions until count_min are there; of those that have finished none is lost. */
