@@ -41,13 +41,43 @@ struct planning {
 
 /* ---- the machine ---- */
 
+/* For KV and weights, 0: not known: RAM of a machine that is given, as its file says; else what is available here. */
+static uint64_t memory_of(const struct planning *planning) {
+    const bool is_given = option_given(planning->options, OPTION_MACHINE);
+    return auto_memory_bytes(is_given ? planning->machine.memory.bytes : (double)memory_available_bytes());
+}
+
+static double kld_of(void *context, const char *text) {
+    const struct planning *planning = context;
+    return kld_table_at(&planning->losses, text, planning->depth);
+}
+
+static struct choose_question question_of(struct planning *planning) {
+    const struct options *options = planning->options;
+    return (struct choose_question){
+        .models = planning->models.list,
+        .model_count = planning->models.count,
+        .plan = &planning->plan,
+        .depth = planning->depth,
+        .sequences = option_count(options, OPTION_PARALLEL),
+        .memory_bytes = memory_of(planning),
+        .weights_host_bytes =
+            option_given(options, OPTION_WEIGHTS_HOST) ? option_count(options, OPTION_WEIGHTS_HOST) : 0,
+        .loss = planning->plan.select.loss,
+        .kld_max = planning->plan.kld_max,
+        .kld = kld_of,
+        .kld_context = planning};
+}
+
 /* Without a model of all. */
-static struct machine_use use_of(const struct planning *planning) {
-    struct machine_use use = {.types = UINT64_MAX, .selections = UINT32_MAX};
-    if (planning->gguf.path == NULL) return use;
-    use.types = cost_matrix_types(&planning->config, &planning->gguf);
-    use.selections = machine_use_planned(false);
-    return use;
+static struct machine_use use_of(struct planning *planning) {
+    if (planning->gguf.path == NULL)
+        return (struct machine_use){.types = UINT64_MAX, .selections = UINT32_MAX, .disk = true};
+    const struct weight_sizes weights = weight_sizes_of(&planning->gguf, &planning->config);
+    const struct choose_question question = question_of(planning);
+    return (struct machine_use){.types = cost_matrix_types(&planning->config, &planning->gguf),
+                                .selections = machine_use_planned(false),
+                                .disk = plan_may_read_disk(&question, &planning->config, &weights)};
 }
 
 static enum status open_machine(struct planning *planning, struct error *error) {
@@ -94,12 +124,6 @@ static enum status init_models(struct planning *planning, struct error *error) {
                      planning->machine_path, threads, planning->machine.thread_count, threads);
 }
 
-/* For KV and weights, 0: not known: RAM of a machine that is given, as its file says; else what is available here. */
-static uint64_t memory_of(const struct planning *planning) {
-    const bool is_given = option_given(planning->options, OPTION_MACHINE);
-    return auto_memory_bytes(is_given ? planning->machine.memory.bytes : (double)memory_available_bytes());
-}
-
 static enum status read_plan(struct planning *planning, struct error *error) {
     const struct options *options = planning->options;
     struct plan *plan = &planning->plan;
@@ -114,11 +138,6 @@ static enum status read_plan(struct planning *planning, struct error *error) {
     return STATUS_OK;
 }
 
-static double kld_of(void *context, const char *text) {
-    const struct planning *planning = context;
-    return kld_table_at(&planning->losses, text, planning->depth);
-}
-
 /* Without the file nothing is known, which matters where --kld asks for it. */
 static void load_losses(struct planning *planning) {
     struct error why;
@@ -129,20 +148,7 @@ static void load_losses(struct planning *planning) {
 
 static enum status choose(struct planning *planning, struct error *error) {
     load_losses(planning);
-    const struct options *options = planning->options;
-    const struct choose_question question = {
-        .models = planning->models.list,
-        .model_count = planning->models.count,
-        .plan = &planning->plan,
-        .depth = planning->depth,
-        .sequences = option_count(options, OPTION_PARALLEL),
-        .memory_bytes = memory_of(planning),
-        .weights_host_bytes =
-            option_given(options, OPTION_WEIGHTS_HOST) ? option_count(options, OPTION_WEIGHTS_HOST) : 0,
-        .loss = planning->plan.select.loss,
-        .kld_max = planning->plan.kld_max,
-        .kld = kld_of,
-        .kld_context = planning};
+    const struct choose_question question = question_of(planning);
     return plan_choose(&planning->choices, &question, error);
 }
 

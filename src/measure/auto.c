@@ -92,10 +92,9 @@ enum status auto_load_losses(struct kld_table *losses, const struct gguf *gguf,
     return status;
 }
 
-/* In the memory there is; if nothing fits that, as if there were more: a context is seldom used up. */
-static enum status choose_within(struct choosing *choosing, const struct plan *plan,
-                                 const struct auto_request *request, struct error *error) {
-    struct choose_question question = {.models = choosing->models.list,
+static struct choose_question question_of(struct choosing *choosing, const struct plan *plan,
+                                          const struct auto_request *request) {
+    return (struct choose_question){.models = choosing->models.list,
                                        .model_count = choosing->models.count,
                                        .plan = &choosing->sizes,
                                        .device = choosing->device,
@@ -107,6 +106,12 @@ static enum status choose_within(struct choosing *choosing, const struct plan *p
                                        .kld_max = plan->kld_max,
                                        .kld = plan->kld_max > 0 ? kld_of : NULL,
                                        .kld_context = choosing};
+}
+
+/* In the memory there is; if nothing fits that, as if there were more: a context is seldom used up. */
+static enum status choose_within(struct choosing *choosing, const struct plan *plan,
+                                 const struct auto_request *request, struct error *error) {
+    struct choose_question question = question_of(choosing, plan, request);
     enum status status = plan_choose(&choosing->choices, &question, error);
     if (status != STATUS_MEMORY || question.memory_bytes == 0) return status;
     question.memory_bytes = 0;
@@ -122,6 +127,10 @@ static enum status choose(struct choosing *choosing, struct plan *plan, const st
     machine.measure.use.types = cost_matrix_types(&model->config, &model->gguf);
     if (plan->select.loss > 0 || plan->kld_max > 0)
         machine.measure.use.selections = machine_use_planned(plan->kld_max == 0);
+    choosing->sizes = *plan;
+    const struct choose_question question = question_of(choosing, plan, request);
+    const struct weight_sizes weights = weight_sizes_of(&model->gguf, &model->config);
+    machine.measure.use.disk = plan_may_read_disk(&question, &model->config, &weights);
     enum status status = machine_open(&choosing->machine, &machine, path, note, &missing);
     if (status == STATUS_INTERRUPTED) {
         *error = missing;

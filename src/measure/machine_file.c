@@ -75,7 +75,7 @@ static bool must_add(const struct machine *machine, struct measure_options *opti
     options->use = machine_lacks(machine, options->use);
     options->use.types = measure_types_possible(options->use.types, options->mask);
     options->thread_count = machine->thread_count; /* the others' */
-    return (options->use.types != 0 || options->use.selections != 0) &&
+    return (options->use.types != 0 || options->use.selections != 0 || options->use.disk) &&
            snprintf(note, 400, "measuring what %.300s has no numbers of yet, once", path) > 0;
 }
 

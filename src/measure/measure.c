@@ -99,6 +99,12 @@ static bool is_this_machine(const struct machine *machine, const struct measure_
            machine->thread_count == here.thread_count;
 }
 
+static enum status measure_disk_used(struct measurement *measurement, struct error *error) {
+    if (!measurement->use.disk) return STATUS_OK;
+    TRY(measure_disk(measurement, error));
+    return measure_tier(measurement, PACE_REFERENCE, error);
+}
+
 enum status machine_measure(struct machine *machine, const struct measure_options *options,
                             struct error *error) {
     name_machine(machine, options);
@@ -109,8 +115,7 @@ enum status machine_measure(struct machine *machine, const struct measure_option
     enum status status = open_measurement(&measurement, error);
     if (status == STATUS_OK) status = measure_memory(&measurement, error);
     if (status == STATUS_OK) status = measure_matrices(&measurement, error);
-    if (status == STATUS_OK) status = measure_disk(&measurement, error);
-    if (status == STATUS_OK) status = measure_tier(&measurement, PACE_REFERENCE, error);
+    if (status == STATUS_OK) status = measure_disk_used(&measurement, error);
     if (status == STATUS_OK) status = measure_steps(&measurement, error);
     if (status == STATUS_OK) status = measure_threads(&measurement, error);
     close_measurement(&measurement);
@@ -124,6 +129,7 @@ enum status machine_measure_more(struct machine *machine, const struct measure_o
     measurement.steps = STEPS_SELECTIONS;
     enum status status = open_measurement(&measurement, error);
     if (status == STATUS_OK && measurement.use.types != 0) status = measure_matrices(&measurement, error);
+    if (status == STATUS_OK) status = measure_disk_used(&measurement, error);
     if (status == STATUS_OK && measurement.use.selections != 0) status = measure_steps(&measurement, error);
     close_measurement(&measurement);
     return status;

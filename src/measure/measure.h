@@ -6,7 +6,7 @@
  *   selections                  emptied before every step; each time is the smallest of several steps
  *   disk                        an io_queue over a file of random bytes; steps of that engine with KV on disk
  *
- * Of types and selections those that are used are measured, which takes some seconds.  Thread: the engine's.
+ * Of types, selections and the disk what is used is measured, which takes some seconds.  Thread: the engine's.
  */
 #ifndef LOAM_MEASURE_MEASURE_H
 #define LOAM_MEASURE_MEASURE_H
@@ -18,7 +18,8 @@ struct measure_options {
     const char *directory; /* a folder on the disk to be measured; what is put there is removed */
     size_t thread_count;   /* 0: one per processor */
     cpu_mask mask;
-    struct machine_use use; /* what is measured of types and selections, beside Q8_0; what cannot be measured is not */
+    /* What is measured of types, beside Q8_0, of selections and of the disk; what cannot be measured is not. */
+    struct machine_use use;
     bool is_short; /* tests: with less of everything, for numbers that nobody plans by */
     /* Called before each part.  true stops with STATUS_INTERRUPTED.  May be NULL. */
     bool (*progress)(void *context, const char *part);
@@ -27,7 +28,7 @@ struct measure_options {
 
 enum status machine_measure(struct machine *machine, const struct measure_options *options,
                             struct error *error) STATUS_CHECKED;
-/* Adds the types and selections to numbers of this machine. */
+/* Adds the types, the selections and the disk to numbers of this machine. */
 enum status machine_measure_more(struct machine *machine, const struct measure_options *options,
                                  struct error *error) STATUS_CHECKED;
 /* Of these types, those whose numbers can be measured: rows of them can be made. */

@@ -85,6 +85,17 @@ static enum status row_plan(const struct row *row, const char *set, const struct
     return plan_check_budget(plan, config, question->depth, error);
 }
 
+bool plan_may_read_disk(const struct choose_question *question, const struct model_config *config,
+                        const struct weight_sizes *weights) {
+    const struct plan *plan = question->plan;
+    const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
+    uint64_t kv_bytes;
+    if (plan->disk_directory != NULL || question->weights_host_bytes > 0) return true;
+    if (question->memory_bytes == 0) return false; /* not known: there is enough */
+    if (!checked_multiply(2 * kv_cache_bytes_per_token(&cache), question->depth, &kv_bytes)) return true;
+    return kv_bytes > question->memory_bytes || question->memory_bytes - kv_bytes < weights->all;
+}
+
 uint64_t plan_weights_host_bytes(const struct weight_sizes *weights, uint64_t memory_bytes,
                                  uint64_t kv_bytes) {
     const uint64_t spare = memory_bytes > kv_bytes ? memory_bytes - kv_bytes : 0;

@@ -82,6 +82,11 @@ struct choices {
 /* STATUS_MEMORY, ...: nothing is possible; the message is that of `full`. */
 enum status plan_choose(struct choices *choices, const struct choose_question *question, struct error *error)
     STATUS_CHECKED;
+/* Whether a plan that answers it may read the disk, so that the disk's numbers are wanted: it has KV there, or all KV
+ * (twice: what else there is of it) and the weights may not fit the memory.  The question's models are not looked at.
+ */
+bool plan_may_read_disk(const struct choose_question *question, const struct model_config *config,
+                        const struct weight_sizes *weights);
 /* RAM for weights beside kv_bytes of KV; 0: all of them fit, or not even the least does. */
 uint64_t plan_weights_host_bytes(const struct weight_sizes *weights, uint64_t memory_bytes,
                                  uint64_t kv_bytes);

@@ -571,6 +571,9 @@ enum status cost_of_plan(struct cost *cost, const struct cost_model *model, cons
     step.rebuild_chunks = attention.rebuild.chunks;
     compute(&step);
     count_bytes(&step, work.depth);
+    if ((step.tiers.held < 1 || work.weights_host_bytes > 0) && !machine_knows_disk(model->machine))
+        return error_set(error, STATUS_UNSUPPORTED, "the machine's numbers: disk.write: none, expected those "
+                                                    "of a disk, which this plan reads: loam plan --measure");
     const double computed = computing(cost);
     cost->parts[COST_LINK] = over_link(&step);
     cost->step_seconds = fmax(computed, cost->parts[COST_LINK]);

@@ -43,12 +43,15 @@ uint32_t machine_use_planned(bool dials) {
     return selections;
 }
 
+bool machine_knows_disk(const struct machine *machine) { return machine->disk.write > 0; }
+
 struct machine_use machine_lacks(const struct machine *machine, struct machine_use use) {
     for (size_t i = 0; i < MACHINE_TYPES; i++)
         if (machine->matrices[i].wide > 0) use.types &= ~(UINT64_C(1) << i);
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++)
         if (machine->selections[i].name == NULL || machine->selections[i].rows.one > 0)
             use.selections &= ~(UINT32_C(1) << i);
+    use.disk &= !machine_knows_disk(machine);
     return use;
 }
 
@@ -192,6 +195,7 @@ double machine_tier_byte_seconds(const struct machine *machine) {
 }
 
 uint64_t machine_read_gap(const struct machine *machine) {
+    if (!machine_knows_disk(machine)) return 0;
     const double low = machine_disk_bytes[0], byte = byte_seconds(machine),
                  request_seconds = low / machine->disk.read[0][MACHINE_DISK_DEPTHS - 1] - low * byte;
     const double most = 1 << 20;
@@ -283,9 +287,9 @@ static enum status visit_numbers(struct machine *machine, number_visitor *visito
     visit_selections(&v, machine);
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
         for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++)
-            visit(&v, NEEDED, &machine->disk.read[i][j], "disk.read.%u.depth%u", machine_disk_bytes[i],
+            visit(&v, OPTIONAL, &machine->disk.read[i][j], "disk.read.%u.depth%u", machine_disk_bytes[i],
                   machine_disk_depths[j]);
-    visit(&v, NEEDED, &machine->disk.write, "disk.write");
+    visit(&v, OPTIONAL, &machine->disk.write, "disk.write");
     visit(&v, OPTIONAL, &machine->disk.spread, "disk.spread");
     visit(&v, OPTIONAL, &machine->disk.serial, "disk.serial");
     visit(&v, OPTIONAL, &machine->tier.page_seconds, "tier.page_seconds");
@@ -357,6 +361,16 @@ static enum status check_threads(const struct machine *machine, const char *path
     return STATUS_OK;
 }
 
+static enum status check_disk(const struct machine *machine, const char *path, struct error *error) {
+    int found = machine->disk.write > 0;
+    const int expected = 1 + MACHINE_DISK_SIZES * MACHINE_DISK_DEPTHS;
+    for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
+        for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) found += machine->disk.read[i][j] > 0;
+    if (found == 0 || found == expected) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "%s: numbers: disk: found %d of its %d rates", path, found,
+                     expected);
+}
+
 /* What belongs together is there, or none of it. */
 static enum status check_groups(const struct machine *machine, const char *path, struct error *error) {
     bool any = false;
@@ -377,7 +391,8 @@ static enum status check_groups(const struct machine *machine, const char *path,
                              "%s: numbers: select.%s.rows: found one of group1 and group%d", path,
                              machine->selections[i].name, MACHINE_GROUP);
     }
-    return check_threads(machine, path, error);
+    TRY(check_threads(machine, path, error));
+    return check_disk(machine, path, error);
 }
 
 /* A number of one of loam-lab's presets, which loam does not read: a machine has one file for both programs. */

@@ -82,6 +82,7 @@ struct machine_memory {
     double copy;     /* bytes per second copied by one thread */
 };
 
+/* 0: not measured; none of its rates is there then. */
 struct machine_disk {
     double read[MACHINE_DISK_SIZES][MACHINE_DISK_DEPTHS]; /* bytes per second, at random offsets */
     double write;                                         /* bytes per second */
@@ -112,10 +113,12 @@ struct machine {
     double device_bytes, device_link;
 };
 
-/* The numbers of a model's matrices and of a plan's selections, which are measured once somebody uses them. */
+/* The numbers of a model's matrices, of a plan's selections and of the disk, which are measured once somebody uses
+ * them. */
 struct machine_use {
     uint64_t types;      /* a bit for each of machine.matrices */
     uint32_t selections; /* a bit for each of machine.selections */
+    bool disk;           /* machine.disk, machine.tier */
 };
 _Static_assert(MACHINE_TYPES <= 64 && MACHINE_SELECTIONS_MAX <= 32, "a bit for each");
 
@@ -123,6 +126,7 @@ _Static_assert(MACHINE_TYPES <= 64 && MACHINE_SELECTIONS_MAX <= 32, "a bit for e
 void machine_init(struct machine *machine);
 /* Of the selections that the planner considers; with dials, of those that dial alone. */
 uint32_t machine_use_planned(bool dials);
+bool machine_knows_disk(const struct machine *machine);
 /* What of it is not there. */
 struct machine_use machine_lacks(const struct machine *machine, struct machine_use use);
 /* "measured 2026-11-27 17:10 UTC, beside a load of 0.3", as far as it is known; "": nothing is.  Returns buffer. */
@@ -149,7 +153,7 @@ double machine_disk_seconds(const struct machine *machine, double bytes, double 
 /* Reading a byte more with a request, many in flight, and its part of the checksum. */
 double machine_tier_byte_seconds(const struct machine *machine);
 /* Bytes that the disk reads in the time of one more request, many in flight, as requests of 4 and 16 KiB say: at least
- * 1, at most 1 MiB. */
+ * 1, at most 1 MiB.  0: the disk was not measured. */
 uint64_t machine_read_gap(const struct machine *machine);
 
 /* STATUS_USAGE: one line with file, key, what was found and what is expected.  STATUS_IO: it cannot be read. */

@@ -59,14 +59,19 @@ static void is_measured_once(void **state) {
     assert_int_equal(machine_file_read_gap(), 0);
     request.never_measures = false;
     assert_ok(open_machine(&used, &request, &error), error);
-    assert_string_equal(part_names, "memory Q8_0 Q4_K disk pages attention hata attention hata "
+    assert_string_equal(part_names, "memory Q8_0 Q4_K attention hata attention hata "
                                     "threads Q8_0 attention hata ");
+    assert_false(machine_knows_disk(&used));
+    assert_int_equal(machine_read_gap(&used), 0);
     assert_non_null(strstr(path, folder));
     assert_non_null(strstr(note, "once"));
     assert_true(used.matrices[TENSOR_Q5_K].wide == 0 && used.selections[MEANSTD].rows.one == 0);
     request.measure.use = use_of(type_bit(TENSOR_Q4_K) | type_bit(TENSOR_IQ2_XXS), 1U << HATA);
     assert_ok(open_machine(&second, &request, &error), error);
     assert_int_equal(parts, 0); /* rows of the other type cannot be made */
+    request.measure.use = (struct machine_use){.disk = true}; /* the first plan that may read it */
+    assert_ok(open_machine(&second, &request, &error), error);
+    assert_string_equal(part_names, "disk pages ");
     request.measure.use = use_of(UINT64_MAX, 1U << HATA | 1U << MEANSTD);
     assert_ok(open_machine(&first, &request, &error), error);
     assert_non_null(strstr(note, "has no numbers of yet"));

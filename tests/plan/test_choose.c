@@ -433,6 +433,34 @@ static void a_choice_pays_for_its_reads(void **state) {
     assert_true(streaming > least && streaming <= least + layers * 3e-4);
 }
 
+/* A plan that reads no disk needs no numbers of it; one that does says which are missing. */
+static void a_disk_that_nobody_measured(void **state) {
+    (void)state;
+    struct machine machine = sample_machine(one, NULL);
+    const struct cost_model model = model_on(&machine);
+    struct choices choices;
+    struct error error;
+    struct plan plan = sizes(false, 0), on_disk = sizes(true, 8 << 20);
+    struct choose_question question = {
+        .models = &model, .model_count = 1, .plan = &plan, .depth = 4096, .memory_bytes = UINT64_C(1) << 30};
+    machine.disk = (struct machine_disk){.write = 0};
+    machine.tier = (struct machine_tier){.page_seconds = 0};
+    assert_false(plan_may_read_disk(&question, &config, &weights));
+    assert_ok(plan_choose(&choices, &question, &error), error);
+    assert_string_equal(choices.list[0].preset, "full");
+    const struct kv_cache_config cache = model_cache_config(&config, KV_F16, KV_F16);
+    question.memory_bytes = weights.all + 4096 * kv_cache_bytes_per_token(&cache) - 1; /* a layer is read */
+    assert_true(plan_may_read_disk(&question, &config, &weights));
+    if (plan_choose(&choices, &question, &error) != STATUS_UNSUPPORTED) fail_msg("%s", error.message);
+    assert_non_null(strstr(error.message, "disk.write: none"));
+    question.plan = &on_disk;
+    question.memory_bytes = UINT64_C(1) << 30;
+    assert_true(plan_may_read_disk(&question, &config, &weights));
+    assert_int_equal(plan_choose(&choices, &question, &error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "disk.write: none"));
+    plan_deinit(&on_disk);
+}
+
 /* ---- what must follow ---- */
 
 /* Seconds of a preset with so much RAM, at a depth; NaN: not possible. */
@@ -668,6 +696,7 @@ int main(void) {
         cmocka_unit_test(of_equal_plans_the_exact_one),
         cmocka_unit_test(reading_everything_is_as_played),
         cmocka_unit_test(a_choice_pays_for_its_reads),
+        cmocka_unit_test(a_disk_that_nobody_measured),
         cmocka_unit_test(more_is_not_worse),
         cmocka_unit_test(exact_below_is_where_lines_cross),
         cmocka_unit_test(what_the_device_cannot_is_left_out),
