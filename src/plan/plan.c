@@ -230,21 +230,8 @@ bool plan_keeps_inputs(const struct plan *plan, const struct model_config *confi
     return plan->rebuilds && plan_inputs_ratio(plan, config) < 1;
 }
 
-/* Workspace and inputs together: two ranges of attention (each attends as soon as it is computed), at most a quarter of
- * the RAM; whole chunks of all heads, at least one. */
-static size_t rebuild_chunks_of(const struct plan *plan, const struct model_config *config,
-                                size_t kv_chunk_bytes) {
-    const uint64_t context = kv_chunks_of(plan_context_size(plan, config)),
-                   chunk = config->kv_head_count * kv_chunk_bytes +
-                           KV_CHUNK_TOKENS * config->hidden_size * sizeof(float);
-    const uint64_t ranges = 2 * attention_range_rows(plan_context_size(plan, config)) / KV_CHUNK_TOKENS;
-    uint64_t chunks = plan->host_bytes / 4 / chunk;
-    if (chunks > context) chunks = context;
-    if (chunks > ranges) chunks = ranges;
-    return chunks > 0 ? (size_t)chunks : 1;
-}
-
-enum status plan_attention_options(const struct plan *plan, const struct model_config *config,
+/* With the least workspace for what is computed again. */
+static enum status least_attention(const struct plan *plan, const struct model_config *config,
                                    struct attention_options *attention, struct error *error) {
     const struct select_shape shape = plan_select_shape(config);
     *attention = (struct attention_options){.kv_head_count = config->kv_head_count,
@@ -264,20 +251,13 @@ enum status plan_attention_options(const struct plan *plan, const struct model_c
     if (plan_keeps_inputs(plan, config)) {
         const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
         attention->rebuild.chunk_bytes = kv_cache_chunk_bytes_max(&cache);
-        attention->rebuild.chunks = rebuild_chunks_of(plan, config, attention->rebuild.chunk_bytes);
+        attention->rebuild.chunks = 1;
         attention->rebuild.hidden_size = config->hidden_size;
         attention->rebuild.v_dimension = config->v_dimension;
     }
     if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
     return select_options_kept_max(&plan->select, &shape, attention->context_size, &attention->kept_max,
                                    error);
-}
-
-static uint64_t buffer_bytes_of(const struct plan *plan) {
-    if (plan->disk_directory == NULL) return 0;
-    uint64_t bytes = plan->host_bytes / (plan->quantized_pages ? 32 : 16); /* 4-bit pages have a third of the bytes */
-    if (bytes < BUFFER_BYTES_MIN) return BUFFER_BYTES_MIN;
-    return bytes > BUFFER_BYTES_MAX ? BUFFER_BYTES_MAX : bytes;
 }
 
 /* Of all sequences' layers that keep one. */
@@ -319,13 +299,15 @@ static void place_key_index(const struct plan *plan, struct kv_cache_config *cac
     if (!key_index_may_leave(plan) || cache->key_index_bytes == 0 || plan->key_index == PLAN_KEY_INDEX_RAM ||
         (cache->groups != NULL && cache->groups->stored_count < cache->groups->layer_count))
         return;
-    const uint64_t in_ram = kv_tier_bytes_min(cache);
+    const uint64_t in_ram = kv_tier_bytes_min(cache), pooled = cache->pooled_tokens;
     cache->key_index_group = key_index_group(&plan->select);
     cache->key_index_on_disk = true;
+    cache->pooled_tokens = 0; /* of RAM */
     if (cache->host_bytes < kv_tier_bytes_min(cache)) cache->key_index_places = 1;
     if (plan->key_index == PLAN_KEY_INDEX_DISK) return;
     cache->key_index_on_disk =
         cache->host_bytes > 0 && in_ram > cache->host_bytes && kv_tier_bytes_min(cache) < in_ram;
+    if (!cache->key_index_on_disk) cache->pooled_tokens = pooled;
 }
 
 /* Rows of lists and heads that stay whole, beside the layers that do: of the heads as many as leave every other head
@@ -382,13 +364,53 @@ static enum status add_list_buffers(const struct plan *plan, const struct model_
     return STATUS_OK;
 }
 
-enum status plan_cache_config(const struct plan *plan, const struct model_config *config,
-                              struct kv_cache_config *cache, struct error *error) {
-    struct attention_options lists;
+/* Of attention, of states, and of the inputs that each sequence keeps. */
+static uint64_t scratch_bytes_of(const struct plan *plan, const struct model_config *config,
+                                 const struct attention_options *attention,
+                                 const struct kv_cache_config *cache) {
+    const struct inputs_shape shape = {.layer_count = model_stored_layers(config),
+                                       .hidden_size = config->hidden_size};
+    const uint64_t inputs = plan_keeps_inputs(plan, config)
+                                ? plan->sequence_capacity *
+                                      inputs_bytes(&shape, attention->context_size, attention->rebuild.chunks)
+                                : 0;
+    return attention_bytes(attention) + states_bytes(plan, cache) + inputs;
+}
+
+/* Buffers that are a share of the RAM, of which what it has beyond the least pays: else the least would grow with what
+ * is given.  A sixteenth is for writing behind (4-bit pages have a third of the bytes), and a quarter at most for
+ * computing again: workspace and inputs of two ranges of attention (each attends as soon as it is computed), in whole
+ * chunks of all heads. */
+static void grow_buffers(const struct plan *plan, const struct model_config *config,
+                         struct attention_options *attention, struct kv_cache_config *cache) {
+    const uint64_t least = kv_tier_bytes_min(cache), scratch = cache->scratch_bytes, host = cache->host_bytes,
+                   spare = host > least ? host - least : 0;
+    if (cache->buffer_bytes > 0) {
+        uint64_t share = min_size(host / (plan->quantized_pages ? 32 : 16), spare / 4);
+        share = min_size(share, BUFFER_BYTES_MAX);
+        cache->buffer_bytes = max_size(share, BUFFER_BYTES_MIN);
+    }
+    if (!plan_keeps_inputs(plan, config)) return;
+    const uint64_t context = kv_chunks_of(attention->context_size),
+                   ranges = 2 * attention_range_rows(attention->context_size) / KV_CHUNK_TOKENS,
+                   share = min_size(host / 4, spare / 2);
+    for (uint64_t chunks = min_size(context, ranges); chunks > 1; chunks--) {
+        attention->rebuild.chunks = (size_t)chunks;
+        cache->scratch_bytes = scratch_bytes_of(plan, config, attention, cache);
+        if (cache->scratch_bytes - scratch <= share) return;
+    }
+    attention->rebuild.chunks = 1;
+    cache->scratch_bytes = scratch;
+}
+
+/* All of the cache and of attention but buffers of lists. */
+static enum status divide_host(const struct plan *plan, const struct model_config *config,
+                               struct attention_options *attention, struct kv_cache_config *cache,
+                               struct error *error) {
     uint64_t context = plan_context_size(plan, config), per_sequence, bytes;
     size_t block = plan->batch_size != 0 ? plan->batch_size : PLAN_BATCH_DEFAULT;
     TRY(token_config(plan, config, cache, error));
-    TRY(plan_attention_options(plan, config, &lists, error));
+    TRY(least_attention(plan, config, attention, error));
     cache->sequence_capacity = plan->sequence_capacity;
     cache->host_bytes = plan->host_bytes;
     cache->rows_in_host = plan->rows_in_host;
@@ -398,15 +420,10 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
     cache->read_gap_bytes = plan->read_gap_bytes;
     cache->mixes_pages = plan->mixes_pages;
     cache->resident_layers = plan->disk_directory != NULL ? plan->resident_layers : 0;
-    cache->buffer_bytes = buffer_bytes_of(plan);
+    cache->buffer_bytes = plan->disk_directory != NULL ? BUFFER_BYTES_MIN : 0;
     cache->block_tokens = max_size(block, PLAN_BLOCK_MIN);
-    cache->scratch_bytes = attention_bytes(&lists) + states_bytes(plan, cache);
-    cache->chosen_tokens = lists.kept_max;
-    if (plan_keeps_inputs(plan, config)) {
-        const struct inputs_shape shape = {.layer_count = model_stored_layers(config),
-                                           .hidden_size = config->hidden_size};
-        cache->scratch_bytes += plan->sequence_capacity * inputs_bytes(&shape, context, lists.rebuild.chunks);
-    }
+    cache->scratch_bytes = scratch_bytes_of(plan, config, attention, cache);
+    cache->chosen_tokens = attention->kept_max;
     if (!checked_align(context, KV_CHUNK_TOKENS, &per_sequence) ||
         !checked_multiply(per_sequence, plan->sequence_capacity, &cache->token_capacity) ||
         !checked_multiply(cache->token_capacity, kv_cache_bytes_per_token(cache), &bytes) ||
@@ -416,8 +433,22 @@ enum status plan_cache_config(const struct plan *plan, const struct model_config
                          (unsigned long long)context, plan->sequence_capacity);
     pool_key_index(plan, per_sequence, cache);
     place_key_index(plan, cache);
-    if (cache->key_index_on_disk) cache->pooled_tokens = 0;
+    grow_buffers(plan, config, attention, cache);
+    return STATUS_OK;
+}
+
+enum status plan_attention_options(const struct plan *plan, const struct model_config *config,
+                                   struct attention_options *attention, struct error *error) {
+    struct kv_cache_config cache;
+    return plan_keeps_inputs(plan, config) ? divide_host(plan, config, attention, &cache, error)
+                                           : least_attention(plan, config, attention, error);
+}
+
+enum status plan_cache_config(const struct plan *plan, const struct model_config *config,
+                              struct kv_cache_config *cache, struct error *error) {
+    struct attention_options lists;
     size_t staying = 0;
+    TRY(divide_host(plan, config, &lists, cache, error));
     return add_list_buffers(plan, config, &lists, cache, &staying, error);
 }
 
@@ -437,12 +468,6 @@ enum status plan_host_bytes_min(const struct plan *plan, const struct model_conf
     counted.select.list_buffers = false; /* they take what is beyond it */
     TRY(plan_cache_config(&counted, config, &cache, error));
     *bytes = kv_tier_bytes_min(&cache);
-    while (plan_keeps_inputs(plan, config) &&
-           counted.host_bytes < *bytes) { /* the workspace is a fraction of host_bytes */
-        counted.host_bytes = *bytes;
-        TRY(plan_cache_config(&counted, config, &cache, error));
-        *bytes = kv_tier_bytes_min(&cache);
-    }
     return STATUS_OK;
 }
 

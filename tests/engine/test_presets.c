@@ -1,7 +1,8 @@
 /* Every preset as it is shipped, its settings at their defaults, over a context of which it leaves something out:
  *   in RAM     keeping 100% it is full attention, bit for bit; at its default it is not
  *   on disk    at the least budget as with all of its KV in RAM, bit for bit, in its own form, and with f16 rows as
- *              without a disk; keeping 100% of f16 rows it is full attention again */
+ *              without a disk; keeping 100% of f16 rows it is full attention again
+ * The budget that a refusal names is enough, and is the same whatever was given. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -166,6 +167,70 @@ static void on_disk(void **state) {
     assert_true(on_disk >= 5 && in_4_bits > 0);
 }
 
+/* The least budget by the refusal of the one that the plan has. */
+static uint64_t named_least(struct decode_rig *base, const struct plan *plan) {
+    struct engine *engine;
+    unsigned long long given, least = 0;
+    if (engine_create(&engine, base->model, plan, NULL, &base->error) != STATUS_MEMORY)
+        fail_msg("%s of %llu tokens for %zu sequences: %llu bytes were enough", plan->preset,
+                 (unsigned long long)plan->context_size, plan->sequence_capacity,
+                 (unsigned long long)plan->host_bytes);
+    if (sscanf(base->error.message, "--kv-host: %llu bytes, but this context needs at least %llu", &given,
+               &least) != 2 ||
+        given != plan->host_bytes)
+        fail_msg("%s: %s", plan->preset, base->error.message);
+    return least;
+}
+
+/* Of many contexts the sizes alone; in the least budget of the smallest all sequences run. */
+static void a_refusal_names_enough(void **state) {
+    static const struct {
+        uint64_t context;
+        size_t sequences;
+    } sizes[] = {{PROMPT, 1}, {PROMPT, 4}, {1 << 16, 1}, {1 << 16, 16}};
+    struct rig *rig = *state;
+    struct decode_rig *base = &rig->base;
+    size_t asked = 0, rebuilding = 0;
+    for (size_t i = 0; i < preset_count * 2; i++) {
+        struct scratch scratch;
+        const struct preset *preset = preset_table[i / 2];
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        struct plan plan = plan_of(rig, preset->name, NULL, NULL, AMPLE, scratch.path);
+        plan.pools_key_index = i % 2 == 1;
+        const bool runs =
+            !preset_is_auto(preset) && (plan.select.method == NULL || !plan.select.method->watches_prefill);
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes && runs; k++) {
+            struct engine *engine;
+            plan.context_size = sizes[k].context;
+            plan.sequence_capacity = sizes[k].sequences;
+            plan.host_bytes = 1 << 20;
+            const uint64_t least = named_least(base, &plan), others[] = {1, least / 8, least / 2, least - 1};
+            for (size_t j = 0; j < sizeof others / sizeof *others; j++) {
+                plan.host_bytes = others[j];
+                const uint64_t other = named_least(base, &plan);
+                if (other != least)
+                    fail_msg("%s, %zu sequences: of %llu bytes at least %llu, of %llu at least %llu",
+                             preset->name, sizes[k].sequences, 1ull << 20, (unsigned long long)least,
+                             (unsigned long long)others[j], (unsigned long long)other);
+            }
+            plan.host_bytes = least;
+            rebuilding += plan_keeps_inputs(&plan, &base->model->config);
+            assert_ok(engine_create(&engine, base->model, &plan, NULL, &base->error), base->error);
+            struct sequence *sequences[4];
+            const size_t count = k == 1 ? sizes[k].sequences : 0; /* of one on_disk has it */
+            for (size_t j = 0; j < count; j++) sequences[j] = decode_rig_prompt(base, engine, 200);
+            for (size_t j = 0; j < count; j++) decode_rig_step(base, engine, sequences[j]);
+            assert_true(engine_tier_statistics(engine).host_bytes <= least);
+            for (size_t j = 0; j < count; j++) sequence_destroy(sequences[j]);
+            engine_destroy(engine);
+            asked++;
+        }
+        plan_deinit(&plan);
+        scratch_destroy(&scratch);
+    }
+    assert_true(asked >= 40 && rebuilding > 0);
+}
+
 /* Windows, experts, sinks and norms elsewhere, one preset each: lists of everything are full attention, from the disk
  * too; as shipped the least budget has the bits of an ample one, and lists have in RAM what they have from the disk,
  * where KV heads attend one by one, each by its own sinks. */
@@ -192,7 +257,8 @@ static void other_families(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(others_are_known_as_the_labs), cmocka_unit_test(in_ram),
-                                       cmocka_unit_test(on_disk), cmocka_unit_test(other_families)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(others_are_known_as_the_labs), cmocka_unit_test(in_ram), cmocka_unit_test(on_disk),
+        cmocka_unit_test(a_refusal_names_enough), cmocka_unit_test(other_families)};
     return cmocka_run_group_tests(tests, rig_open, rig_close);
 }
