@@ -7,9 +7,15 @@
 
 enum { MEMORY_AREA_BYTES_MIN = 1 << 20 }; /* of an area in huge pages; smaller ones are in pages of 4 KiB */
 
-/* Bytes that new allocations can get without swapping, by the kernel's estimate; UINT64_MAX: unknown. */
+/* Bytes that new allocations can get without swapping, by the kernel's estimate and the limits of the process's control
+ * groups (a container's memory); UINT64_MAX: unknown. */
 uint64_t memory_available_bytes(void);
-uint64_t memory_total_bytes(void); /* that the system has; 0: unknown */
+uint64_t memory_total_bytes(void); /* that the system has, or the control groups allow; 0: unknown */
+/* Both, UINT64_MAX where unknown, of the system whose /proc and /sys lie below root ("": this one). */
+struct memory_sizes {
+    uint64_t total, available;
+};
+struct memory_sizes memory_sizes_of(const char *root);
 
 /* From now on what is freed goes back to the system, of all threads.  By default the C library raises what it keeps
  * with each large block that is freed, up to 64 MiB a heap. */

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,9 +40,15 @@ static void visit(const struct scratch *scratch, void (*see)(const char *path, v
     closedir(folder);
 }
 
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *place) {
+    (void)info, (void)kind, (void)place;
+    return remove(path);
+}
+
 static void see_remove(const char *path, void *context) {
+    enum { FILES_OPEN = 8 };
     (void)context;
-    if (remove(path) != 0) die(path);
+    if (nftw(path, remove_one, FILES_OPEN, FTW_DEPTH | FTW_PHYS) != 0) die(path);
 }
 
 void scratch_empty(struct scratch *scratch) { visit(scratch, see_remove, NULL); }

@@ -1,12 +1,14 @@
-/* Areas of memory: zeros, aligned, of any size, and given back. */
+/* Areas of memory: zeros, aligned, of any size, and given back.  What a system has, and its control groups leave. */
 #include "testing.h"
 
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "platform/memory.h"
+#include "scratch.h"
 
 static void areas_are_zeros_and_aligned(void **state) {
     (void)state;
@@ -54,11 +56,77 @@ static void what_is_too_much_is_refused(void **state) {
     }
 }
 
+/* With the folders above it. */
+static void write_file(const struct scratch *scratch, const char *name, const char *text) {
+    char path[256];
+    snprintf(path, sizeof path, "%s%s", scratch->path, name);
+    for (char *slash = strchr(path + strlen(scratch->path) + 1, '/'); slash != NULL;
+         slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(path, 0700); /* it may be there */
+        *slash = '/';
+    }
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void expect_sizes(const struct scratch *scratch, uint64_t total, uint64_t available) {
+    const struct memory_sizes sizes = memory_sizes_of(scratch->path);
+    assert_int_equal(sizes.total, total);
+    assert_int_equal(sizes.available, available);
+}
+
+/* The least of the system's and of each group's from the process's own up to the mount; pages of files are not used. */
+static void control_groups_bound_it(void **state) {
+    (void)state;
+    struct scratch scratch;
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    expect_sizes(&scratch, UINT64_MAX, UINT64_MAX); /* no files at all */
+    write_file(&scratch, "/proc/meminfo", "MemTotal: 64000 kB\nMemFree: 1 kB\nMemAvailable:   60000 kB\n");
+    expect_sizes(&scratch, 64000 << 10, 60000 << 10);
+
+    write_file(&scratch, "/proc/self/cgroup", "0::/a/b\n");
+    expect_sizes(&scratch, 64000 << 10,
+                 60000 << 10); /* a group of another namespace, whose files are not there */
+    write_file(&scratch, "/sys/fs/cgroup/a/b/memory.max", "max\n");
+    write_file(&scratch, "/sys/fs/cgroup/a/b/memory.high", "max\n");
+    write_file(&scratch, "/sys/fs/cgroup/a/b/memory.current", "5000000\n");
+    expect_sizes(&scratch, 64000 << 10, 60000 << 10);
+    write_file(&scratch, "/sys/fs/cgroup/a/memory.max", "30000000\n");
+    write_file(&scratch, "/sys/fs/cgroup/a/memory.current", "9000000\n");
+    expect_sizes(&scratch, 30000000, 21000000);
+    write_file(&scratch, "/sys/fs/cgroup/a/memory.stat",
+               "anon 7\nactive_file 1000000\ninactive_file 3000000\n");
+    expect_sizes(&scratch, 30000000, 25000000);
+    write_file(&scratch, "/sys/fs/cgroup/a/b/memory.high", "6000000\n");
+    expect_sizes(&scratch, 6000000, 1000000);
+    write_file(&scratch, "/sys/fs/cgroup/memory.max",
+               "4000000\n"); /* a container sees its group as the mount */
+    write_file(&scratch, "/sys/fs/cgroup/memory.current", "4000001\n");
+    expect_sizes(&scratch, 4000000, 0);
+
+    /* Version 1, where no limit is a large number. */
+    write_file(&scratch, "/proc/self/cgroup", "5:devices:/x\n4:memory:/c\n0::/\n");
+    write_file(&scratch, "/sys/fs/cgroup/memory.max", "max\n");
+    write_file(&scratch, "/sys/fs/cgroup/memory/c/memory.limit_in_bytes", "9223372036854771712\n");
+    write_file(&scratch, "/sys/fs/cgroup/memory/c/memory.usage_in_bytes", "800\n");
+    expect_sizes(&scratch, 64000 << 10, 60000 << 10);
+    write_file(&scratch, "/sys/fs/cgroup/memory/memory.limit_in_bytes", "7000\n");
+    write_file(&scratch, "/sys/fs/cgroup/memory/memory.usage_in_bytes", "900\n");
+    write_file(&scratch, "/sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 1000\n");
+    expect_sizes(&scratch, 7000, 7000);
+    scratch_destroy(&scratch);
+    assert_true(memory_available_bytes() > 0 && memory_available_bytes() <= memory_total_bytes());
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(areas_are_zeros_and_aligned),
         cmocka_unit_test(nothing_stays_mapped),
         cmocka_unit_test(what_is_too_much_is_refused),
+        cmocka_unit_test(control_groups_bound_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
