@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 bool size_parse(const char *text, uint64_t *value) {
     if (!isdigit((unsigned char)text[0])) return false;
@@ -11,18 +12,19 @@ bool size_parse(const char *text, uint64_t *value) {
     errno = 0;
     unsigned long long number = strtoull(text, &end, 10);
     if (errno != 0) return false;
-    unsigned shift = 0;
-    switch (toupper((unsigned char)*end)) {
-    case 'K': shift = 10; break;
-    case 'M': shift = 20; break;
-    case 'G': shift = 30; break;
-    case 'T': shift = 40; break;
-    default: break;
+    uint64_t bytes = number, step = 1024;
+    const char *units = strchr("TGMK", toupper((unsigned char)*end));
+    size_t power = 0;
+    if (*end != '\0' && units != NULL) {
+        power = strlen(units);
+        end++;
+        if (*end == 'B') step = 1000; /* "512MB", as disks are sold */
+        end += *end == 'B' ? 1 : end[0] == 'i' && end[1] == 'B' ? 2 : 0;
     }
-    if (shift != 0) end++;
-    if (shift != 0 && end[0] == 'i' && end[1] == 'B') end += 2; /* 512MiB is the same thing */
-    if (*end != '\0' || number > UINT64_MAX >> shift) return false;
-    *value = (uint64_t)number << shift;
+    if (*end != '\0') return false;
+    for (; power > 0; power--)
+        if (__builtin_mul_overflow(bytes, step, &bytes)) return false;
+    *value = bytes;
     return true;
 }
 
