@@ -76,16 +76,19 @@ static enum status set_trace(struct engine *engine, struct trace *trace, struct 
     return STATUS_OK;
 }
 
-static enum status engine_init(struct engine *engine, const struct plan *plan,
-                               const struct engine_options *options, struct error *error) {
+static enum status engine_init(struct engine *engine, struct plan *plan, const struct engine_options *options,
+                               struct error *error) {
+    struct device *device = engine->model->device;
+    TRY(device->operations->stream_create(device, &engine->stream, error));
+    TRY(engine_try_inputs(engine, plan, error));
     TRY(plan_cache_config(plan, &engine->model->config, &engine->kv, error));
     engine->prefetches =
         plan->prefetches && !(engine->kv.key_index_on_disk && engine->kv.key_index_places == 1);
     /* The cache rejects a budget that is too small, and names what everything together needs.  So the key index counts
      * here if there is a budget; without one it is allocated with the selection. */
     if (plan->host_bytes == 0) engine->kv.key_index_bytes = engine->kv.key_index_layer_first = 0;
-    TRY((engine->kv.host_bytes > 0 ? kv_tier_create : kv_cache_create)(&engine->cache, engine->model->device,
-                                                                       &engine->kv, error));
+    TRY((engine->kv.host_bytes > 0 ? kv_tier_create : kv_cache_create)(&engine->cache, device, &engine->kv,
+                                                                       error));
     size_t block = max_size(engine->batch_size, engine->sequence_capacity);
     size_t rows = max_size(engine->segment_size, block);
     engine->logit_rows_max = min_size(block, ENGINE_SEQUENCES_MAX);
@@ -96,13 +99,11 @@ static enum status engine_init(struct engine *engine, const struct plan *plan,
     if (engine->positions == NULL || engine->together == NULL || engine->logit_rows == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for the engine");
     for (size_t i = 0; i < rows; i++) engine->logit_rows[i] = (uint32_t)i;
-    struct device *device = engine->model->device;
-    TRY(device->operations->stream_create(device, &engine->stream, error));
     TRY(engine_replace_select(engine, &plan->select, error));
     TRY(open_documents(engine, plan, options, error));
     TRY(engine_choose_persistent(engine, plan, error));
     TRY(attention_create_lists(engine->attention, engine->kv.list_bytes, error));
-    TRY(engine_choose_inputs(engine, plan, error));
+    TRY(engine_measure_link(engine, plan, error));
     return set_trace(engine, options->trace, error);
 }
 
@@ -123,7 +124,8 @@ enum status engine_create(struct engine **engine, struct model *model, const str
     made->suffix = plan->suffix;
     made->persists = plan->persistent;
     made->wanted_tokens = plan->wanted_tokens;
-    enum status status = engine_init(made, plan, options != NULL ? options : &none, error);
+    struct plan own = *plan;
+    enum status status = engine_init(made, &own, options != NULL ? options : &none, error);
     if (status != STATUS_OK) {
         engine_destroy(made);
         return status;

@@ -120,8 +120,10 @@ enum status engine_mark_persistent(struct engine *engine, struct error *error) S
 enum status engine_choose_persistent(struct engine *engine, const struct plan *plan, struct error *error)
     STATUS_CHECKED;
 
-/* inputs.c: in which form inputs are kept; and those of a sequence that has just been attached to documents. */
-enum status engine_choose_inputs(struct engine *engine, const struct plan *plan, struct error *error)
+/* inputs.c: in which form inputs are kept, which the plan's budget depends on; how quickly pages are read, once there
+ * are documents; and the inputs of a sequence that has just been attached to them. */
+enum status engine_try_inputs(struct engine *engine, struct plan *plan, struct error *error) STATUS_CHECKED;
+enum status engine_measure_link(struct engine *engine, const struct plan *plan, struct error *error)
     STATUS_CHECKED;
 enum status engine_attach_inputs(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
                                  struct error *error) STATUS_CHECKED;

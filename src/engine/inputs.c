@@ -75,19 +75,16 @@ static enum status try_types(struct engine *engine, const struct trial *trial, b
     return STATUS_OK;
 }
 
-enum status engine_choose_inputs(struct engine *engine, const struct plan *plan, struct error *error) {
+enum status engine_try_inputs(struct engine *engine, struct plan *plan, struct error *error) {
     const struct model_config *config = &engine->model->config;
     struct device *device = engine->model->device;
     const size_t k = config->kv_head_count * config->k_dimension,
                  v = config->kv_head_count * config->v_dimension;
     struct trial trial = {.columns = config->hidden_size, .outputs = max_size(k, v)};
-    struct attention_options options;
     bool same = false;
     if (plan->rebuilds) engine->inputs_ratio = plan_inputs_ratio(plan, config);
-    engine->rebuilds = plan_keeps_inputs(plan, config) && engine->documents != NULL;
+    engine->rebuilds = plan_keeps_inputs(plan, config) && plan->disk_directory != NULL;
     if (!engine->rebuilds) return STATUS_OK;
-    TRY(plan_attention_options(plan, config, &options, error));
-    engine->rebuild_chunks = options.rebuild.chunks;
     engine->inputs_shape =
         (struct inputs_shape){.layer_count = model_stored_layers(config), .hidden_size = config->hidden_size};
     if (config->hidden_size % 32 != 0) return STATUS_OK;
@@ -102,12 +99,20 @@ enum status engine_choose_inputs(struct engine *engine, const struct plan *plan,
     free(trial.host);
     device->operations->release(device, &trial.memory);
     if (same) engine->inputs_shape.form = INPUTS_Q8;
-    struct store_rates rates;
-    const double page = (double)kv_cache_chunk_bytes_max(&engine->kv);
-    if (status == STATUS_OK &&
-        documents_measure(engine->documents, engine->context_size, &rates, NULL) == STATUS_OK)
-        attention_set_link(engine->attention, page / rates.page_seconds);
+    plan->inputs_in_8_bits = same;
     return status;
+}
+
+enum status engine_measure_link(struct engine *engine, const struct plan *plan, struct error *error) {
+    struct attention_options options;
+    struct store_rates rates;
+    if (!engine->rebuilds) return STATUS_OK;
+    TRY(plan_attention_options(plan, &engine->model->config, &options, error));
+    engine->rebuild_chunks = options.rebuild.chunks;
+    if (documents_measure(engine->documents, engine->context_size, &rates, NULL) == STATUS_OK)
+        attention_set_link(engine->attention,
+                           (double)kv_cache_chunk_bytes_max(&engine->kv) / rates.page_seconds);
+    return STATUS_OK;
 }
 
 /* Inputs that cannot be kept cost speed and are no error, but for memory. */

@@ -369,7 +369,8 @@ static uint64_t scratch_bytes_of(const struct plan *plan, const struct model_con
                                  const struct attention_options *attention,
                                  const struct kv_cache_config *cache) {
     const struct inputs_shape shape = {.layer_count = model_stored_layers(config),
-                                       .hidden_size = config->hidden_size};
+                                       .hidden_size = config->hidden_size,
+                                       .form = plan->inputs_in_8_bits ? INPUTS_Q8 : INPUTS_F32};
     const uint64_t inputs = plan_keeps_inputs(plan, config)
                                 ? plan->sequence_capacity *
                                       inputs_bytes(&shape, attention->context_size, attention->rebuild.chunks)

@@ -79,6 +79,8 @@ struct plan {
      * have room (plan/persistent_heads.h). */
     bool persistent;
     bool rebuilds;   /* with KV on disk: K and V are computed from kept inputs (plan_keeps_inputs) */
+    bool
+        inputs_in_8_bits; /* set by the engine, which tries it (engine/inputs.c); false: there is room for floats */
     bool prefetches; /* with KV on disk: prefetch the next layer's chunks while this layer computes */
     enum plan_suffix suffix;
 

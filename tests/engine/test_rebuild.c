@@ -69,6 +69,18 @@ struct answer {
     struct kv_tier_statistics tier;
 };
 
+/* As the engine has it, which knows the form of inputs. */
+static uint64_t least_bytes(struct rig *rig, const struct plan *plan) {
+    struct plan too_small = *plan;
+    struct engine *engine;
+    unsigned long long least = 0;
+    too_small.host_bytes = 1;
+    assert_int_equal(engine_create(&engine, rig->model, &too_small, NULL, &rig->error), STATUS_MEMORY);
+    if (sscanf(rig->error.message, "--kv-host: 1 bytes, but this context needs at least %llu", &least) != 1)
+        fail_msg("%s", rig->error.message);
+    return least;
+}
+
 /* A prompt of `count` tokens and the steps behind it; forced 0: no KV on disk; host_bytes 0: the least. */
 static void ask_within(struct rig *rig, enum kv_type type, size_t count, size_t forced, uint64_t host_bytes,
                        struct answer *answer) {
@@ -82,8 +94,7 @@ static void ask_within(struct rig *rig, enum kv_type type, size_t count, size_t 
         plan.disk_directory = NULL;
         plan.rebuilds = false;
     } else {
-        assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
-        if (host_bytes > 0) plan.host_bytes = host_bytes;
+        plan.host_bytes = host_bytes > 0 ? host_bytes : least_bytes(rig, &plan);
     }
     assert_ok(engine_create(&engine, rig->model, &plan, NULL, &rig->error), rig->error);
     if (forced > 0 && count == LONG && host_bytes == 0) {

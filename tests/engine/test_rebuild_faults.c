@@ -16,7 +16,16 @@
 #include "model/tiny_model.h"
 #include "seed.h"
 
-enum { PROMPT = 420, STEPS = 3, CONTEXT = 480, WIDTH_MAX = 512, FLIPS = 16, CUTS = 8, FORCED = 3 };
+enum {
+    PROMPT = 420,
+    STEPS = 3,
+    CONTEXT = 480,
+    WIDTH_MAX = 512,
+    FLIPS = 16,
+    CUTS = 8,
+    FORCED = 3,
+    WORKSPACE = 512 << 10
+};
 
 struct rig {
     struct device *device;
@@ -50,8 +59,10 @@ static void ask(struct rig *rig, bool on_disk, const struct io_faults *faults, s
     struct engine *engine;
     struct sequence *sequence;
     const float *logits;
-    if (on_disk)
+    if (on_disk) {
         assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
+        plan.host_bytes += WORKSPACE; /* for more than a chunk at once, whose reads would be very many */
+    }
     assert_ok(engine_create(&engine, rig->model, &plan, &options, &rig->error), rig->error);
     attention_force_rebuild(engine_attention(engine), FORCED);
     assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
