@@ -84,7 +84,8 @@ LOAM_API enum loam_status loam_model_open(struct loam_model **model, const char 
 LOAM_API void loam_model_close(struct loam_model *model); /* destroy its sessions first; NULL allowed */
 LOAM_API const char *loam_model_name(const struct loam_model *model);
 LOAM_API uint64_t loam_model_context_length(const struct loam_model *model); /* in tokens, as trained */
-/* Weights that each pass reads from the file; 0: all are in RAM, or mapped. */
+/* Weights that each pass reads from the file, of experts what a pass that uses all of them may read; 0: all are in RAM,
+ * or mapped. */
 LOAM_API uint64_t loam_model_pass_bytes(const struct loam_model *model);
 LOAM_API size_t loam_model_vocabulary_size(const struct loam_model *model);
 

@@ -192,19 +192,24 @@ static void print_table(const struct planning *planning) {
 /* What the plan runs with. */
 static void print_settings(const struct planning *planning, const struct candidate *choice) {
     const struct weight_sizes *weights = &planning->models.list[0].weights;
-    char a[32], b[32], c[32];
+    char a[32], b[32], c[32], stays[64];
     output_text("  %zu of %u threads; schedule %s, %zu sequence%s a pass\n", choice->thread_count,
                 planning->machine.thread_count, choice->sequences > 1 ? "column" : "row", choice->sequences,
                 choice->sequences > 1 ? "s" : "");
     if (choice->weights_host_bytes == 0)
         output_text("  weights: %s, all in RAM\n", bytes_text(weights->all, a, sizeof a));
-    else
-        output_text("  weights: %s, of which %s stay in RAM, %zu of %zu layers (--weights-host %" PRIu64
+    else {
+        const size_t experts = weights->mixture.layers * weights->mixture.count;
+        if (experts > 0)
+            snprintf(stays, sizeof stays, "%zu of %zu experts", choice->resident_experts, experts);
+        else
+            snprintf(stays, sizeof stays, "%zu of %zu layers", choice->resident_layers, weights->layer_count);
+        output_text("  weights: %s, of which %s stay in RAM, %s (--weights-host %" PRIu64
                     "); %s are read for each pass\n",
                     bytes_text(weights->all, a, sizeof a),
-                    bytes_text(choice->weights_host_bytes, b, sizeof b), choice->resident_layers,
-                    weights->layer_count, choice->weights_host_bytes,
+                    bytes_text(choice->weights_host_bytes, b, sizeof b), stays, choice->weights_host_bytes,
                     bytes_text((uint64_t)choice->cost.pass_bytes, c, sizeof c));
+    }
 }
 
 /* A word as a shell takes it. */
@@ -384,6 +389,7 @@ static json_t *candidate_json(const struct candidate *candidate) {
              candidate->weights_host_bytes > 0 ? json_integer((json_int_t)candidate->weights_host_bytes)
                                                : json_null());
     json_put_uint(object, "resident_layers", candidate->resident_layers);
+    json_put_uint(object, "resident_experts", candidate->resident_experts);
     json_put_number(object, "pass_read_bytes", cost->pass_bytes);
     return object;
 }

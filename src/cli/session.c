@@ -25,12 +25,18 @@ static enum status limit_weights(struct session *session, uint64_t bytes, struct
     TRY(model_limit_weights(session->model, bytes, NULL, error));
     if (session->model->stream == NULL || session->quiet) return STATUS_OK;
     const struct weight_figures figures = weight_stream_figures(session->model->stream);
-    fprintf(
-        stderr,
-        "loam: note: %zu of %zu layers stay in RAM; %.1f of %.1f MiB of weights are read for each pass%s\n",
-        figures.resident_layers, (size_t)session->model->config.layer_count,
-        (double)figures.pass_bytes / (1 << 20), (double)figures.weight_bytes / (1 << 20),
-        figures.direct ? "" : ", through the page cache: this file system has no O_DIRECT");
+    const struct model_config *config = &session->model->config;
+    const double pass = (double)figures.pass_bytes / (1 << 20), all = (double)figures.weight_bytes / (1 << 20);
+    if (figures.expert_slots > 0)
+        fprintf(stderr,
+                "loam: note: %zu of %zu experts fit into RAM; of %.1f of %.1f MiB a pass reads what it misses",
+                figures.expert_slots, (config->layer_count - config->experts.dense_layers) * config->experts.count,
+                pass, all);
+    else
+        fprintf(stderr, "loam: note: %zu of %zu layers stay in RAM; %.1f of %.1f MiB of weights are read for each pass",
+                figures.resident_layers, config->layer_count, pass, all);
+    fprintf(stderr, "%s\n",
+            figures.direct ? "" : ", through the page cache: this file system has no O_DIRECT");
     return STATUS_OK;
 }
 

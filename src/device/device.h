@@ -583,6 +583,9 @@ struct matmul_experts_operation {
     struct span picks;                              /* uint32_t [row_count][used], below expert_count */
     size_t weight_count;                            /* 1..EXPERT_GROUP_MAX; 1 with mix */
     const struct weight *weights[EXPERT_GROUP_MAX]; /* stacks, [expert_count * rows][columns] */
+    /* Of a stack whose experts do not all lie behind each other: host memory, [expert_count] addresses, of which those
+     * that are picked are read; NULL: they do.  Of the cpu device alone. */
+    const void *const *places[EXPERT_GROUP_MAX];
     struct span biases[EXPERT_GROUP_MAX];           /* float [expert_count][rows], or none */
     struct span y[EXPERT_GROUP_MAX];                /* float [row_count * used][y_stride[j]] */
     size_t y_stride[EXPERT_GROUP_MAX];

@@ -45,8 +45,10 @@ static void say_settings(char *text, size_t text_bytes, const struct candidate *
     if (request->sequences == 0 && choice->sequences > 1)
         snprintf(sequences, sizeof sequences, "; %zu sequences together", choice->sequences);
     if (choice->weights_host_bytes > 0 && request->weights_host_bytes == 0)
-        snprintf(weights, sizeof weights, "; %s for weights, %zu layers stay",
-                 bytes_text(choice->weights_host_bytes, size, sizeof size), choice->resident_layers);
+        snprintf(weights, sizeof weights, "; %s for weights, %zu %s stay",
+                 bytes_text(choice->weights_host_bytes, size, sizeof size),
+                 choice->resident_experts > 0 ? choice->resident_experts : choice->resident_layers,
+                 choice->resident_experts > 0 ? "experts" : "layers");
     snprintf(text, text_bytes, "%s%s%s", threads, sequences, weights);
 }
 

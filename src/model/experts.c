@@ -1,6 +1,7 @@
 /* experts: the feed-forward part of a layer that is a mixture of experts: a router, and for each row the experts that
  * it picks, each a gated feed-forward of its own (Shazeer et al. 2017).  All rows may share one more.  Where a sigmoid
  * of the row weighs that one, it is a mixture of a single expert, which every row picks. */
+#include "model/expert_pages.h"
 #include "model/forward_internal.h"
 
 /* Experts, and how rows pick them. */
@@ -12,48 +13,52 @@ struct mixture {
     struct route_operation route; /* but for what all mixtures have alike */
 };
 
-static void route(const struct layer_pass *pass, const struct mixture *mixture) {
+static void route(const struct layer_pass *pass, const struct mixture *mixture, struct span x,
+                  const struct route_rows *rows) {
     struct forward *forward = pass->forward;
     const struct device_operations *operations = forward->model->device->operations;
     struct route_operation route = mixture->route;
-    operations->matmul(forward->stream, &(struct matmul_operation){.x = pass->normed,
+    operations->matmul(forward->stream, &(struct matmul_operation){.x = x,
                                                                    .x_stride = forward->model->config.hidden_size,
                                                                    .row_count = pass->row_count,
                                                                    .weight_count = 1,
                                                                    .weights = {mixture->router},
                                                                    .biases = {mixture->router_bias},
-                                                                   .y = {forward->routes.scores},
+                                                                   .y = {rows->scores},
                                                                    .y_stride = {route.expert_count}});
-    route.scores = forward->routes.scores;
+    route.scores = rows->scores;
     route.row_count = pass->row_count;
-    route.picks = forward->routes.picks;
-    route.weights = forward->routes.weights;
+    route.picks = rows->picks;
+    route.weights = rows->weights;
     operations->route(forward->stream, &route);
 }
 
-static void mix(struct layer_pass *pass, const struct mixture *mixture) {
+/* Of rows [first, first + row_count), whose experts lie in their stacks or at places. */
+static void multiply(struct layer_pass *pass, const struct mixture *mixture, size_t first, size_t row_count,
+                     const void *const *const places[EXPERT_PARTS]) {
     struct forward *forward = pass->forward;
     const struct device_operations *operations = forward->model->device->operations;
-    const size_t hidden = forward->model->config.hidden_size, size = mixture->size;
-    struct matmul_experts_operation products = {.x = pass->normed,
+    const size_t hidden = forward->model->config.hidden_size, size = mixture->size, used = mixture->route.used;
+    struct matmul_experts_operation products = {.x = span_floats(pass->normed, first * hidden),
                                                 .x_stride = hidden,
-                                                .row_count = pass->row_count,
+                                                .row_count = row_count,
                                                 .expert_count = mixture->route.expert_count,
-                                                .used = mixture->route.used,
-                                                .picks = forward->routes.picks,
+                                                .used = used,
+                                                .picks = span_behind(forward->routes.picks,
+                                                                     first * used * sizeof(uint32_t)),
                                                 .weight_count = 2,
                                                 .weights = {mixture->gate, mixture->up},
+                                                .places = {places[0], places[1]},
                                                 .biases = {mixture->gate_bias, mixture->up_bias},
                                                 .y = {forward->gate, forward->up},
                                                 .y_stride = {size, size}};
-    route(pass, mixture);
     operations->matmul_experts(forward->stream, &products);
     operations->activation(forward->stream,
                            &(struct activation_operation){.kind = mixture->activation,
                                                           .gate = forward->gate,
                                                           .up = forward->up,
                                                           .stride = size,
-                                                          .row_count = pass->row_count * products.used,
+                                                          .row_count = row_count * used,
                                                           .count = size,
                                                           .y = forward->gate});
     products.x = forward->gate;
@@ -61,44 +66,109 @@ static void mix(struct layer_pass *pass, const struct mixture *mixture) {
     products.per_pick = true;
     products.weight_count = 1;
     products.weights[0] = mixture->down;
+    products.places[0] = places[2];
     products.biases[0] = mixture->down_bias;
-    products.y[0] = pass->residual;
+    products.y[0] = span_floats(pass->residual, first * hidden);
     products.y_stride[0] = hidden;
-    products.mix = forward->routes.weights;
+    products.mix = span_floats(forward->routes.weights, first * used);
     operations->matmul_experts(forward->stream, &products);
 }
 
-void layer_experts(struct layer_pass *pass) {
-    const struct experts_config *experts = &pass->forward->model->config.experts;
-    const struct layer_weights *weights = pass->weights;
-    const struct shared_weights *shared = &weights->mixture.shared;
+static struct mixture mixture_of(const struct model *model, size_t layer) {
+    const struct experts_config *experts = &model->config.experts;
+    const struct layer_weights *weights = &model->layers[layer];
+    return (struct mixture){.size = experts->size,
+                            .router = &weights->mixture.router,
+                            .gate = &weights->gate,
+                            .up = &weights->up,
+                            .down = &weights->down,
+                            .router_bias = weights->mixture.router_bias,
+                            .gate_bias = weights->mixture.gate_bias,
+                            .up_bias = weights->up_bias,
+                            .down_bias = weights->down_bias,
+                            .activation = experts->activation,
+                            .route = {.router = experts->router,
+                                      .bias = weights->mixture.choice_bias,
+                                      .expert_count = experts->count,
+                                      .used = experts->used,
+                                      .group_count = experts->group_count,
+                                      .groups_used = experts->groups_used,
+                                      .normalises = experts->normalises,
+                                      .scale = experts->scale}};
+}
+
+/* ---- experts that are read ---- */
+
+/* What rows pick, as the host reads it. */
+static enum status picks_of(const struct layer_pass *pass, const struct route_rows *rows, size_t layer,
+                            struct expert_picks *picks, struct error *error) {
+    struct forward *forward = pass->forward;
+    const struct device_operations *operations = forward->model->device->operations;
+    const size_t count = pass->row_count * forward->model->config.experts.used;
+    operations->download(forward->stream, rows->host, rows->picks, count * sizeof *rows->host);
+    *picks = (struct expert_picks){.layer = layer, .row_count = pass->row_count, .picks = rows->host};
+    return operations->stream_synchronize(forward->stream, error);
+}
+
+/* The router of the next layer, by the rows as this layer's experts find them, which they change little: what it picks
+ * is read while they are multiplied with, and while the next layer attends. */
+static enum status read_ahead(const struct layer_pass *pass, struct expert_pages *pages, struct error *error) {
+    struct forward *forward = pass->forward;
+    const struct model *model = forward->model;
+    const size_t next = pass->layer_index + 1;
+    struct expert_picks picks;
+    if (next == model->config.layer_count || !pass->is_last_block) return STATUS_OK;
+    const struct mixture mixture = mixture_of(model, next);
+    layer_norm_into(pass, model->layers[next].ffn_norm, (struct span){.buffer = NULL}, forward->next.normed);
+    route(pass, &mixture, forward->next.normed, &forward->expected);
+    TRY(picks_of(pass, &forward->expected, next, &picks, error));
+    expert_pages_expect(pages, &picks);
+    return STATUS_OK;
+}
+
+/* As many rows at a time as there is room for their experts. */
+static enum status multiply_read(struct layer_pass *pass, const struct mixture *mixture, struct expert_pages *pages,
+                                 struct error *error) {
+    const size_t used = mixture->route.used;
+    struct expert_picks picks;
+    TRY(picks_of(pass, &pass->forward->routes, pass->layer_index, &picks, error));
+    expert_pages_begin(pages, &picks);
+    for (size_t first = 0, taken; first < pass->row_count; first += taken) {
+        const void *const *places[EXPERT_PARTS];
+        taken = expert_pages_take(pages, &picks);
+        picks.picks += taken * used;
+        picks.row_count -= taken;
+        if (picks.row_count == 0) TRY(read_ahead(pass, pages, error));
+        TRY(expert_pages_await(pages, places, error));
+        multiply(pass, mixture, first, taken, places);
+        /* The next rows' experts take the slots of these. */
+        TRY(pass->forward->model->device->operations->stream_synchronize(pass->forward->stream, error));
+    }
+    return STATUS_OK;
+}
+
+enum status layer_experts(struct layer_pass *pass, struct error *error) {
+    static const void *const *const in_stacks[EXPERT_PARTS];
+    const struct model *model = pass->forward->model;
+    const struct experts_config *experts = &model->config.experts;
+    const struct shared_weights *shared = &pass->weights->mixture.shared;
+    struct expert_pages *pages = weight_stream_experts(model->stream);
+    const struct mixture mixture = mixture_of(model, pass->layer_index);
     /* The shared one first: tests read the picks of the others after the layer. */
     if (experts->shared == SHARED_EXPERT_PLAIN)
         layer_gated(pass, ACTIVATION_SILU_MULTIPLY, &shared->gate, &shared->up, &shared->down, experts->shared_size);
-    if (experts->shared == SHARED_EXPERT_GATED)
-        mix(pass, &(struct mixture){
-                      .size = experts->shared_size,
-                      .router = &shared->router,
-                      .gate = &shared->gate,
-                      .up = &shared->up,
-                      .down = &shared->down,
-                      .route = {.router = ROUTER_SIGMOID, .expert_count = 1, .used = 1, .scale = 1}});
-    mix(pass, &(struct mixture){.size = experts->size,
-                                .router = &weights->mixture.router,
-                                .gate = &weights->gate,
-                                .up = &weights->up,
-                                .down = &weights->down,
-                                .router_bias = weights->mixture.router_bias,
-                                .gate_bias = weights->mixture.gate_bias,
-                                .up_bias = weights->up_bias,
-                                .down_bias = weights->down_bias,
-                                .activation = experts->activation,
-                                .route = {.router = experts->router,
-                                          .bias = weights->mixture.choice_bias,
-                                          .expert_count = experts->count,
-                                          .used = experts->used,
-                                          .group_count = experts->group_count,
-                                          .groups_used = experts->groups_used,
-                                          .normalises = experts->normalises,
-                                          .scale = experts->scale}});
+    if (experts->shared == SHARED_EXPERT_GATED) {
+        const struct mixture one = {.size = experts->shared_size,
+                                    .router = &shared->router,
+                                    .gate = &shared->gate,
+                                    .up = &shared->up,
+                                    .down = &shared->down,
+                                    .route = {.router = ROUTER_SIGMOID, .expert_count = 1, .used = 1, .scale = 1}};
+        route(pass, &one, pass->normed, &pass->forward->routes);
+        multiply(pass, &one, 0, pass->row_count, in_stacks);
+    }
+    route(pass, &mixture, pass->normed, &pass->forward->routes);
+    if (pages != NULL) return multiply_read(pass, &mixture, pages, error);
+    multiply(pass, &mixture, 0, pass->row_count, in_stacks);
+    return STATUS_OK;
 }

@@ -41,6 +41,9 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     forward->routes.scores = place(&layout, rows, config->experts.count);
     forward->routes.picks = place(&layout, rows, config->experts.used);
     forward->routes.weights = place(&layout, rows, config->experts.used);
+    forward->expected.scores = forward->routes.scores;
+    forward->expected.picks = place(&layout, rows, config->experts.used);
+    forward->expected.weights = place(&layout, rows, config->experts.used);
     const struct state_config *state = &config->state;
     const bool is_delta = state->value_heads > 0;
     forward->mixed.in = place(&layout, rows, state->in_width);
@@ -85,13 +88,15 @@ static enum status forward_init(struct forward *forward, struct error *error) {
     forward->narrow.kv = calloc(wanted, sizeof(struct kv_sequence *));
     forward->next.items = calloc(rows, sizeof *forward->next.items);
     forward->mixed.items = calloc(rows, sizeof *forward->mixed.items);
+    forward->routes.host = calloc(rows * config->experts.used + 1, sizeof *forward->routes.host);
+    forward->expected.host = calloc(rows * config->experts.used + 1, sizeof *forward->expected.host);
     forward->gated_rows = calloc(rows * config->head_count, sizeof *forward->gated_rows);
     forward->narrow.positions = calloc(wanted, sizeof *forward->narrow.positions);
     forward->narrow.rows = calloc(wanted, sizeof *forward->narrow.rows);
     if (forward->items == NULL || forward->step_rows == NULL || forward->narrow.items == NULL ||
         forward->narrow.sequences == NULL || forward->narrow.kv == NULL || forward->next.items == NULL ||
         forward->narrow.positions == NULL || forward->narrow.rows == NULL || forward->mixed.items == NULL ||
-        forward->gated_rows == NULL)
+        forward->gated_rows == NULL || forward->routes.host == NULL || forward->expected.host == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for a forward pass of %zu rows", rows);
     for (size_t i = 0; i < rows * config->head_count; i++) forward->gated_rows[i] = (uint32_t)(2 * i);
     TRY(step_graph_init(forward, error));
@@ -149,6 +154,8 @@ void forward_destroy(struct forward *forward) {
     free(forward->next.items);
     free(forward->mixed.items);
     free(forward->gated_rows);
+    free(forward->routes.host);
+    free(forward->expected.host);
     free(forward->narrow.positions);
     free(forward->narrow.rows);
     free(forward->inputs.host);
@@ -456,12 +463,17 @@ static enum status run_layer(struct layer_pass *pass, struct error *error) {
     layer_phase(pass, "open");
     if (attends) TRY(attention_begin_layer(forward->attention, &pass->rows, error));
     layer_phase(pass, "project");
+    enum status computed = STATUS_OK;
     if (forward->model->config.family == FAMILY_OPT)
         opt_layer(pass);
     else
-        llama_layer(pass);
+        computed = llama_layer(pass, error);
     layer_phase(pass, "store");
-    if (attends) TRY(attention_end_layer(forward->attention, forward->stream, &pass->rows, error));
+    enum status ended = STATUS_OK; /* also after a failure: rows were appended */
+    if (attends) ended = attention_end_layer(forward->attention, forward->stream, &pass->rows,
+                                             computed == STATUS_OK ? error : NULL);
+    TRY(computed);
+    TRY(ended);
     if (forward->watch.layer.observer != NULL) TRY(observe(pass, error));
     if (forward->watch.attention.observer != NULL && attends)
         TRY(observe_attention(forward, pass->batch, pass->layer_index, error));
@@ -480,6 +492,7 @@ static enum status run_block(struct forward *forward, const struct block *block,
                               .layer_index = layer_index,
                               .narrow = last && may_narrow(forward, &block->batch),
                               .narrow_first = block->narrow_first,
+                              .is_last_block = block->index + 1 == block->count,
                               .angles = {angles_of(forward, &block->batch, block->first, ROPE_FULL),
                                          angles_of(forward, &block->batch, block->first, ROPE_SLIDING),
                                          angles_of(forward, &block->batch, block->first, ROPE_QUERIES)},

@@ -59,6 +59,7 @@ struct step_graph {
 struct route_rows {
     struct span scores;         /* [experts.count] a row */
     struct span picks, weights; /* uint32_t, float [experts.used] a row */
+    uint32_t *host; /* owned; the picks, where experts are read for them */
 };
 
 /* Layers that keep a state: [block_capacity] rows. */
@@ -84,7 +85,7 @@ struct forward {
     struct span k, v;           /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
     struct span attended;       /* [block_capacity][head_count][v_dimension] */
     struct span gate, up;       /* [block_capacity][model_ffn_width]; gate only for gated families */
-    struct route_rows routes;
+    struct route_rows routes, expected; /* expected: those of the next layer, by this layer's rows; scores are shared */
     struct mixed_rows mixed;
     struct span gated; /* with has_gates: [block_capacity][head_count][2][k_dimension], queries and gates */
     uint32_t *gated_rows; /* owned; 0, 2, 4, ...: the queries among them */
@@ -109,6 +110,7 @@ struct layer_pass {
     const struct layer_weights *weights;
     size_t layer_index;
     bool narrow;                /* after K and V only batch->logit_rows are computed */
+    bool is_last_block;         /* of its layer */
     size_t narrow_first;        /* the block's first row in forward->narrow */
     struct span angles[ROPES_MAX], step; /* [rows of the block][dimension]; struct step_row [the same] */
     struct span residual;       /* in hidden, or in narrow.hidden once narrowed: [row_count][hidden_size] */
@@ -194,15 +196,15 @@ void layer_narrow(struct layer_pass *pass);
 /* mixer.c: residual += the mixer of normed, by the sequences' states and on to them.  false: no row is left. */
 bool layer_mixer(struct layer_pass *pass);
 
-/* experts.c: residual += the feed-forward of a mixture of experts of normed. */
-void layer_experts(struct layer_pass *pass);
+/* experts.c: residual += the feed-forward of a mixture of experts of normed.  Fails where experts cannot be read. */
+enum status layer_experts(struct layer_pass *pass, struct error *error) STATUS_CHECKED;
 
 /* rebuild.c: layer_math.rebuild of a pass; and the inputs of its rows, to be kept where its sequences keep them. */
 void layer_rebuild(void *pass, struct rebuild_rows *rows);
 void layer_keep_inputs(const struct layer_pass *pass);
 
 /* One layer of each family, on the residual stream. */
-void llama_layer(struct layer_pass *pass); /* every family but opt */
+enum status llama_layer(struct layer_pass *pass, struct error *error) STATUS_CHECKED; /* every family but opt */
 void opt_layer(struct layer_pass *pass);
 
 #endif

@@ -5,16 +5,15 @@
  * alone, and layer_norm does nothing. */
 #include "model/forward_internal.h"
 
-void llama_layer(struct layer_pass *pass) {
+enum status llama_layer(struct layer_pass *pass, struct error *error) {
     const struct layer_weights *weights = pass->weights;
     const struct model_config *config = &pass->forward->model->config;
     layer_norm(pass, weights->attention_norm, (struct span){.buffer = NULL});
     const bool attends = layer_config_of(pass)->mixer == MIXER_ATTENTION;
-    if (!(attends ? layer_attention : layer_mixer)(pass)) return;
+    if (!(attends ? layer_attention : layer_mixer)(pass)) return STATUS_OK;
     layer_phase(pass, "feed-forward");
     layer_norm(pass, weights->ffn_norm, (struct span){.buffer = NULL});
-    if (model_layer_has_experts(config, pass->layer_index))
-        layer_experts(pass);
-    else
-        layer_gated(pass, config->activation, &weights->gate, &weights->up, &weights->down, config->ffn_size);
+    if (model_layer_has_experts(config, pass->layer_index)) return layer_experts(pass, error);
+    layer_gated(pass, config->activation, &weights->gate, &weights->up, &weights->down, config->ffn_size);
+    return STATUS_OK;
 }

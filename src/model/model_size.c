@@ -1,6 +1,8 @@
 #include "model/model_size.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/checked.h"
 #include "device/device_open.h"
@@ -82,14 +84,26 @@ static struct weight_sizes sizes_of(const struct gguf *gguf, const struct model_
     const uint64_t output = tensor_bytes(gguf, "output.weight", on_card);
     sizes.top = (output > 0 ? output : tensor_bytes(gguf, "token_embd.weight", on_card)) +
                 tensor_bytes(gguf, "position_embd.weight", on_card);
+    const struct experts_config *experts = &config->experts;
+    if (experts->count > 0) {
+        sizes.mixture.layers = config->layer_count - experts->dense_layers;
+        sizes.mixture.count = experts->count;
+        sizes.mixture.used = experts->used;
+    }
     for (size_t layer = 0; layer < config->layer_count; layer++) {
         uint64_t slot = 0;
         for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
             char name[64];
             snprintf(name, sizeof name, "blk.%zu.%s.weight", layer, matrices[i]);
             const uint64_t bytes = tensor_bytes(gguf, name, on_card);
-            slot += bytes;
-            sizes.layers += bytes > 0 ? bytes - RUN_BYTES : 0;
+            const bool is_stack = strstr(matrices[i], "_exps") != NULL;
+            if (bytes == 0) continue;
+            if (experts->count > 0 && !is_stack && !on_card) {
+                sizes.top += bytes;
+                continue;
+            }
+            slot += is_stack && !on_card ? (bytes - RUN_BYTES) / experts->count + RUN_BYTES : bytes;
+            sizes.layers += bytes - RUN_BYTES;
         }
         if (slot > sizes.slot) sizes.slot = slot;
     }
@@ -104,23 +118,50 @@ struct weight_sizes weight_sizes_on_card(const struct gguf *gguf, const struct m
     return sizes_of(gguf, config, true);
 }
 
+/* With the fewest slots. */
+static uint64_t least_bytes(const struct weight_sizes *sizes) {
+    return sizes->top + (sizes->mixture.count > 0 ? sizes->mixture.used : SLOTS) * sizes->slot;
+}
+
 size_t weight_sizes_resident(const struct weight_sizes *sizes, uint64_t host_bytes) {
-    const uint64_t least = sizes->top + SLOTS * sizes->slot;
+    const uint64_t least = least_bytes(sizes);
     if (host_bytes >= sizes->all) return sizes->layer_count;
     if (host_bytes < least || sizes->slot == 0) return 0;
+    if (sizes->mixture.count > 0) return sizes->layer_count - sizes->mixture.layers;
     const uint64_t layers = (host_bytes - least) / sizes->slot;
     return layers < sizes->layer_count ? (size_t)layers : sizes->layer_count;
 }
 
+size_t weight_sizes_experts(const struct weight_sizes *sizes, uint64_t host_bytes) {
+    const size_t all = sizes->mixture.layers * sizes->mixture.count;
+    if (host_bytes >= sizes->all) return all;
+    if (host_bytes < least_bytes(sizes) || sizes->slot == 0) return 0;
+    const uint64_t slots = (host_bytes - sizes->top) / sizes->slot;
+    return slots < all ? (size_t)slots : all;
+}
+
 double weight_sizes_pass_bytes(const struct weight_sizes *sizes, uint64_t host_bytes) {
-    const size_t streamed = sizes->layer_count - weight_sizes_resident(sizes, host_bytes);
-    return sizes->layer_count > 0 ? (double)sizes->layers * (double)streamed / (double)sizes->layer_count : 0;
+    size_t units = sizes->layer_count, held = weight_sizes_resident(sizes, host_bytes);
+    if (sizes->mixture.count > 0) {
+        units = sizes->mixture.layers * sizes->mixture.count;
+        held = weight_sizes_experts(sizes, host_bytes);
+    }
+    return units > 0 ? (double)sizes->layers * (double)(units - held) / (double)units : 0;
+}
+
+double weight_sizes_step_bytes(const struct weight_sizes *sizes, uint64_t host_bytes, size_t row_count) {
+    const double all = weight_sizes_pass_bytes(sizes, host_bytes);
+    if (sizes->mixture.count == 0) return all;
+    const double share = (double)sizes->mixture.used / (double)sizes->mixture.count;
+    return all * (1 - pow(1 - share, (double)row_count));
 }
 
 uint64_t weight_sizes_host_bytes(const struct weight_sizes *sizes, uint64_t spare) {
-    const uint64_t least = sizes->top + SLOTS * sizes->slot;
+    const uint64_t least = least_bytes(sizes);
     if (spare >= sizes->all) return sizes->all;
-    return spare >= least ? least + weight_sizes_resident(sizes, spare) * sizes->slot : 0;
+    if (spare < least) return 0;
+    if (sizes->mixture.count > 0) return sizes->top + weight_sizes_experts(sizes, spare) * sizes->slot;
+    return least + weight_sizes_resident(sizes, spare) * sizes->slot;
 }
 
 size_t weight_sizes_device_layers(const struct weight_sizes *sizes, uint64_t free_bytes) {

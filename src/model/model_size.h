@@ -23,19 +23,28 @@ uint64_t model_work_bytes(const struct model_config *config, uint64_t row_count)
  * its file. */
 struct weight_sizes {
     uint64_t all;    /* of all tensors */
-    uint64_t top;    /* of what always stays: at most */
-    uint64_t slot;   /* of the largest layer with what alignment adds: at most */
-    uint64_t layers; /* of the matrices of all layers */
+    uint64_t top;    /* of what always stays: at most; all but the experts where layers have some */
+    uint64_t slot;   /* of the largest layer, or expert, with what alignment adds: at most */
+    uint64_t layers; /* of the matrices of all layers, or of their experts */
     size_t layer_count;
+    struct {
+        size_t layers, count, used; /* layers with experts; experts of each; of those by a row.  0: there are none */
+    } mixture;
 };
 struct weight_sizes weight_sizes_of(const struct gguf *gguf, const struct model_config *config);
 /* The same as a card has them (device_card_bytes). */
 struct weight_sizes weight_sizes_on_card(const struct gguf *gguf, const struct model_config *config);
-/* Layers that stay in RAM with so many bytes for weights, of those that do not hold all; at least so many do. */
+/* Layers that stay in RAM whole with so many bytes for weights, of those that do not hold all; at least so many do. */
 size_t weight_sizes_resident(const struct weight_sizes *sizes, uint64_t host_bytes);
-/* Bytes that are read for each pass then; 0: nothing is read. */
+/* Experts, of all layers, that there is room for then. */
+size_t weight_sizes_experts(const struct weight_sizes *sizes, uint64_t host_bytes);
+/* Bytes that are read for each pass then, of one over a prompt that uses all experts; 0: nothing is read. */
 double weight_sizes_pass_bytes(const struct weight_sizes *sizes, uint64_t host_bytes);
-/* How much of `spare` bytes is of use: all that whole layers take; at least what always stays and the two buffers.
+/* The same for a pass of few rows.  Which experts they use is taken as chance: where a router prefers some, fewer bytes
+ * are read. */
+double weight_sizes_step_bytes(const struct weight_sizes *sizes, uint64_t host_bytes, size_t row_count);
+/* How much of `spare` bytes is of use: all that whole layers, or experts, take; at least what always stays and the
+ * buffers.
  * 0: it is less than that. */
 uint64_t weight_sizes_host_bytes(const struct weight_sizes *sizes, uint64_t spare);
 

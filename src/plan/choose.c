@@ -113,8 +113,9 @@ static enum status place_weights(const struct choose_question *question, const s
     if (*host_bytes > 0) {
         if (weight_sizes_host_bytes(weights, *host_bytes) > 0) return STATUS_OK;
         return error_set(error, STATUS_MEMORY,
-                         "--weights-host: %llu MiB, the output matrix and two layers need more",
-                         (unsigned long long)*host_bytes >> 20);
+                         "--weights-host: %llu MiB, %s need more", (unsigned long long)*host_bytes >> 20,
+                         weights->mixture.count > 0 ? "all but the experts, and those of a token,"
+                                                    : "the output matrix and two layers");
     }
     *host_bytes = plan_weights_host_bytes(weights, memory, kv);
     if (memory == 0 || *host_bytes > 0 || (memory > kv && memory - kv >= weights->all)) return STATUS_OK;
@@ -137,6 +138,8 @@ static enum status try_setting(struct candidate *candidate, struct plan *plan, c
     candidate->thread_count = setting->model->machine->thread_count;
     candidate->sequences = setting->sequences;
     candidate->weights_host_bytes = work.weights_host_bytes;
+    candidate->resident_experts = weight_sizes_experts(
+        &setting->model->weights, work.weights_host_bytes > 0 ? work.weights_host_bytes : UINT64_MAX);
     candidate->resident_layers =
         work.weights_host_bytes > 0 ? weight_sizes_resident(&setting->model->weights, work.weights_host_bytes)
                                     : setting->model->config->layer_count;

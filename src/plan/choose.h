@@ -38,6 +38,7 @@ struct candidate {
     size_t thread_count, sequences;
     uint64_t weights_host_bytes; /* 0: all weights are in RAM */
     size_t resident_layers;      /* whose weights stay */
+    size_t resident_experts;     /* that there is room for, of all layers; 0: there are none */
     struct cost cost;
 };
 /* Of all its sequences together. */

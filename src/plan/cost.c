@@ -220,6 +220,7 @@ struct step {
     struct layer_work work;
     double chosen_layers;    /* those that select; the others attend to everything */
     uint64_t rebuild_chunks; /* of a head, that are computed again at most */
+    double segment_seconds;  /* of reading weights, for a segment of a prompt */
 };
 
 /* All matrices: between one row and a block the time is linear in the rows. */
@@ -464,9 +465,10 @@ static void read_weights(struct step *step, uint64_t host_bytes, double computed
     const struct machine *machine = step->model->machine;
     const double serial = fmin(machine->disk.serial, 1);
     if (host_bytes == 0 || host_bytes >= step->model->weights.all) return;
-    cost->pass_bytes = weight_sizes_pass_bytes(&step->model->weights, host_bytes);
-    const double seconds =
-        cost->pass_bytes / machine_disk_rate(machine, machine_disk_bytes[MACHINE_DISK_SIZES - 1]);
+    const double rate = machine_disk_rate(machine, machine_disk_bytes[MACHINE_DISK_SIZES - 1]);
+    cost->pass_bytes = weight_sizes_step_bytes(&step->model->weights, host_bytes, (size_t)step->sequences);
+    const double seconds = cost->pass_bytes / rate;
+    step->segment_seconds = weight_sizes_pass_bytes(&step->model->weights, host_bytes) / rate;
     cost->parts[COST_WEIGHTS] = seconds;
     cost->step_seconds =
         fmax(cost->step_seconds, cost->parts[COST_DISK] + seconds) + serial * fmin(seconds, computed);
@@ -506,7 +508,7 @@ static double prompt_seconds(const struct step *step, uint64_t depth) {
     const double written = (double)step->cost->disk_bytes / step->sequences / machine->disk.write,
                  segment =
                      fmin(SEGMENT_TOKENS, SEGMENT_BYTES / (double)(config->hidden_size * sizeof(float))),
-                 weights = ceil(tokens / segment) * step->cost->parts[COST_WEIGHTS];
+                 weights = ceil(tokens / segment) * step->segment_seconds;
     return fmax(computed, fmax(written, weights)) + step->cost->step_seconds;
 }
 

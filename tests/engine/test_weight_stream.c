@@ -61,6 +61,7 @@ static void open_engines(struct rig *rig) {
                         .select = select_options_default()};
     plan.v_type = plan.k_type;
     plan.select.method = methods[random_below(random, METHODS)];
+    if (rig->tiny.taps > 0) plan.select.method = &select_all; /* selections do not take layers with states yet */
     if (plan.select.method != &select_all) plan.select.keep = (struct select_keep){.tokens = 160};
     plan.select.recent = 32;
     plan.select.dense_layers = random_below(random, 2);
@@ -77,14 +78,19 @@ static void open_engines(struct rig *rig) {
     }
 }
 
-static void rig_open(struct rig *rig, uint64_t seed) {
+static void rig_open_of(struct rig *rig, uint64_t seed, const char *const *families, size_t family_count) {
     *rig = (struct rig){0};
     random_init(&rig->random, seed);
     static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_Q8_0, TENSOR_Q4_0};
-    rig->tiny = tiny_model_random(&rig->random, tiny_families, TINY_FAMILIES);
-    rig->tiny.layer_count = random_between(&rig->random, 4, LAYERS_MAX);
+    rig->tiny = tiny_model_random(&rig->random, families, family_count);
+    rig->tiny.layer_count = random_between(&rig->random, 4, rig->tiny.kv_heads != NULL ? 6 : LAYERS_MAX);
     rig->tiny.tied = random_below(&rig->random, 2);
     rig->tiny.type = types[random_below(&rig->random, 4)];
+    if (rig->tiny.delta_v > 0) rig->tiny.delta_v = 32; /* what types with blocks take */
+    if (rig->tiny.expert_count > 0) { /* more than all the rest */
+        rig->tiny.expert_count = 12, rig->tiny.expert_size = 96;
+        if (rig->tiny.shared_size > 0) rig->tiny.shared_size = 96;
+    }
     const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
     assert_ok(device_cpu_create(&rig->device, &device, &rig->error), rig->error);
     tiny_model_write(&rig->tiny, tiny_model_path("weight_stream", rig->path, sizeof rig->path));
@@ -93,10 +99,14 @@ static void rig_open(struct rig *rig, uint64_t seed) {
     rig->least = least_of(rig->models[1]);
     open_engines(rig);
     for (size_t s = 0; s < SEQUENCES; s++) {
-        rig->counts[s] = random_between(&rig->random, 1, PROMPT_MAX);
+        /* With room for the experts of a row each row reads its own: one prompt of many is enough. */
+        const size_t most = rig->tiny.expert_count > 0 && s > 0 ? PROMPT_MAX / 8 : PROMPT_MAX;
+        rig->counts[s] = random_between(&rig->random, 1, most);
         tiny_model_tokens(&rig->tiny, &rig->random, rig->tokens[s], PROMPT_MAX + STEPS);
     }
 }
+
+static void rig_open(struct rig *rig, uint64_t seed) { rig_open_of(rig, seed, tiny_families, TINY_FAMILIES); }
 
 static void rig_close(struct rig *rig) {
     for (size_t i = 0; i < 2; i++) {
@@ -143,6 +153,18 @@ static uint64_t limit(struct rig *rig, uint64_t budget, const struct io_faults *
     return figures.pass_bytes;
 }
 
+/* Layers are read in each pass, experts where they are missing. */
+static void check_reads(const struct weight_figures *figures, uint64_t pass) {
+    if (figures->expert_slots == 0) {
+        assert_true(figures->read_bytes >= (SEQUENCES + STEPS) * pass);
+        return;
+    }
+    const uint64_t expert = figures->slot_bytes / figures->expert_slots;
+    assert_true(figures->expert_misses > 0 && figures->expert_ahead_used <= figures->expert_ahead);
+    assert_true(figures->read_bytes > 0 &&
+                figures->read_bytes <= (figures->expert_misses + figures->expert_ahead) * expert);
+}
+
 static uint64_t weight_bytes(const struct model *model) {
     uint64_t bytes = 0;
     for (uint64_t i = 0; i < model->gguf.tensor_count; i++) bytes += model->gguf.tensors[i].size_bytes;
@@ -152,7 +174,7 @@ static uint64_t weight_bytes(const struct model *model) {
 static void test_same_bits(void **state) {
     (void)state;
     const uint64_t seed = test_seed(20261123);
-    size_t resident = 0, with_disk = 0, wholly_read = 0;
+    size_t resident = 0, with_disk = 0, wholly_read = 0, ahead = 0, hits = 0;
     for (size_t round = 0; round < ROUNDS; round++) {
         if (!test_takes_next()) continue;
         struct rig rig;
@@ -162,19 +184,22 @@ static void test_same_bits(void **state) {
         fault_plan_init(&parts, FAULT_SHORT_HALF, 0, true, 0);
         if (rig.least < all) {
             float *expected = run(&rig, 0);
-            for (size_t tries = 0; tries < 2; tries++) {
+            const bool has_experts = rig.tiny.expert_count > 0; /* for which test_experts tries the least */
+            for (size_t tries = has_experts; tries < 2; tries++) {
                 const uint64_t spare = all - rig.least;
                 const uint64_t budget = rig.least + (tries == 0 ? 0 : random_below(&rig.random, spare));
-                const uint64_t pass = limit(&rig, budget, tries == 0 ? &parts.faults : NULL);
+                const uint64_t pass = limit(&rig, budget, tries == 0 || has_experts ? &parts.faults : NULL);
                 float *found = run(&rig, 1);
                 const struct weight_figures figures = weight_stream_figures(rig.models[1]->stream);
                 if (memcmp(found, expected,
                            SEQUENCES * (1 + STEPS) * rig.tiny.vocabulary_size * sizeof *found) != 0)
                     fail_msg("seed %llu: %llu bytes of weights: other logits",
                              (unsigned long long)(seed + round), (unsigned long long)budget);
-                assert_true(figures.read_bytes >= (SEQUENCES + STEPS) * pass); /* in each pass */
+                check_reads(&figures, pass);
                 resident += figures.resident_layers > 0;
                 wholly_read += figures.resident_layers == 0;
+                ahead += figures.expert_ahead_used;
+                hits += figures.expert_hits;
                 free(found);
             }
             with_disk += rig.has_disk;
@@ -185,7 +210,7 @@ static void test_same_bits(void **state) {
         assert_null(rig.models[1]->stream);
         rig_close(&rig);
     }
-    assert_met(resident > 0 && with_disk > 0 && wholly_read > 0);
+    assert_met(resident > 0 && with_disk > 0 && wholly_read > 0 && ahead > 0 && hits > 0);
 }
 
 /* What the header says is at least what streaming takes, so a budget that is chosen by it holds as many layers. */
@@ -202,9 +227,13 @@ static void test_sizes_of_the_header(void **state) {
         if (rig.least < sizes.all) {
             (void)limit(&rig, rig.least, NULL);
             const struct weight_figures figures = weight_stream_figures(model->stream);
-            assert_true(figures.resident_layers == 0 && sizes.top >= figures.resident_bytes);
+            const size_t experts = sizes.mixture.layers * sizes.mixture.count;
+            const size_t units = experts > 0 ? experts : sizes.layer_count;
+            assert_int_equal(figures.resident_layers, sizes.mixture.count > 0 ? rig.tiny.dense_layers : 0);
+            assert_true(sizes.top >= figures.resident_bytes);
+            assert_int_equal(figures.expert_slots, sizes.mixture.used);
             assert_true(2 * sizes.slot >= figures.slot_bytes);
-            assert_true(sizes.layers <= figures.pass_bytes && figures.pass_bytes <= sizes.layer_count * sizes.slot);
+            assert_true(sizes.layers <= figures.pass_bytes && figures.pass_bytes <= units * sizes.slot);
         }
         assert_int_equal(weight_sizes_resident(&sizes, sizes.all), sizes.layer_count);
         assert_int_equal(weight_sizes_resident(&sizes, 0), 0);
@@ -213,6 +242,42 @@ static void test_sizes_of_the_header(void **state) {
         assert_true(weight_sizes_host_bytes(&sizes, sizes.all) == sizes.all);
         rig_close(&rig);
     }
+}
+
+/* Experts of all families that have some, with room for those of a row, for half of them and for nearly all. */
+static void test_experts(void **state) {
+    (void)state;
+    static const char *const families[] = {"qwen3moe",  "qwen2moe", "glm4moe",  "gpt-oss",
+                                           "qwen35moe", "lfm2moe",  "qwen3next"};
+    enum { FAMILIES = sizeof families / sizeof *families };
+    const uint64_t seed = test_seed(20261128);
+    uint64_t reads[3] = {0}, hits = 0, ahead = 0;
+    for (size_t round = 0; round < FAMILIES; round++) {
+        if (!test_takes_next()) continue;
+        struct rig rig;
+        rig_open_of(&rig, seed + round, &families[round], 1);
+        const uint64_t all = weight_bytes(rig.models[1]);
+        const uint64_t budgets[] = {rig.least, (rig.least + all) / 2, all - 1};
+        float *expected = run(&rig, 0);
+        assert_true(rig.least < all);
+        for (size_t i = 0; i < 3; i++) {
+            const uint64_t pass = limit(&rig, budgets[i], NULL);
+            float *found = run(&rig, 1);
+            const struct weight_figures figures = weight_stream_figures(rig.models[1]->stream);
+            if (memcmp(found, expected,
+                       SEQUENCES * (1 + STEPS) * rig.tiny.vocabulary_size * sizeof *found) != 0)
+                fail_msg("%s, seed %llu: %llu bytes of weights: other logits", families[round],
+                         (unsigned long long)(seed + round), (unsigned long long)budgets[i]);
+            check_reads(&figures, pass);
+            reads[i] += figures.expert_misses + figures.expert_ahead;
+            hits += figures.expert_hits;
+            ahead += figures.expert_ahead_used;
+            free(found);
+        }
+        free(expected);
+        rig_close(&rig);
+    }
+    assert_met(reads[0] > reads[1] && reads[1] > reads[2] && hits > 0 && ahead > 0);
 }
 
 static bool stop_at(void *context, uint64_t done, uint64_t total) {
@@ -262,22 +327,23 @@ static enum status try_prompt_of(struct rig *rig, size_t which, struct error *er
 
 static enum status try_prompt(struct rig *rig, struct error *error) { return try_prompt_of(rig, 1, error); }
 
-/* The n-th call to the system fails, for every n: the file is named, and the next pass is right. */
-static void test_every_fault(void **state) {
-    (void)state;
+/* The n-th call to the system fails, for every stride-th n: the file is named, and the next pass is right. */
+static void fail_calls(const char *const *families, size_t family_count, uint64_t stride) {
     const uint64_t seed = test_seed(20261123);
     static const enum fault_kind kinds[] = {FAULT_EIO, FAULT_EMFILE, FAULT_EINTR, FAULT_EAGAIN,
                                             FAULT_SHORT_HALF};
     struct fault_plan faults; /* the model's file uses it until the rig is closed */
     struct rig rig;
-    rig_open(&rig, seed);
+    rig_open_of(&rig, seed, families, family_count);
+    const uint64_t budget = stride > 1 ? weight_bytes(rig.models[1]) - 1 : rig.least;
+    for (size_t s = 0; s < SEQUENCES && stride > 1; s++) rig.counts[s] = min_size(rig.counts[s], 8);
     float *expected = run(&rig, 0);
     size_t refused = 0, failed = 0;
     for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++)
-        for (uint64_t n = 0;; n++) {
+        for (uint64_t n = kind % stride;; n += stride) {
             struct error error = {.message = ""};
             fault_plan_init(&faults, kinds[kind], n, false, 0);
-            enum status status = model_limit_weights(rig.models[1], rig.least, &faults.faults, &error);
+            enum status status = model_limit_weights(rig.models[1], budget, &faults.faults, &error);
             const bool stands = status == STATUS_OK;
             if (stands) status = try_prompt(&rig, &error);
             const bool hit = faults.hits > 0;
@@ -297,9 +363,16 @@ static void test_every_fault(void **state) {
             }
             if (!hit) break;
         }
-    assert_true(refused > 0 && failed > 0);
+    assert_true((refused > 0 || stride > 1) && failed > 0);
     free(expected);
     rig_close(&rig);
+}
+
+static void test_every_fault(void **state) {
+    (void)state;
+    static const char *const with_experts = "qwen3moe";
+    fail_calls(tiny_families, TINY_FAMILIES, 1);
+    fail_calls(&with_experts, 1, 23); /* there are so many: those of an expert are alike */
 }
 
 static void change_last_byte(const char *path) {
@@ -343,11 +416,13 @@ static void test_changed_file(void **state) {
     (void)state;
     static void (*const changes[])(const char *path) = {change_last_byte, cut_last_byte, add_byte,
                                                         change_and_date_back, cut_all_but_a_byte};
-    for (size_t i = 0; i < 2 * sizeof changes / sizeof *changes; i++) {
+    static const char *const families[] = {"llama", "llama", "qwen3moe"};
+    for (size_t i = 0; i < 3 * sizeof changes / sizeof *changes; i++) {
         struct rig rig;
-        const size_t which = i % 2;
+        const size_t which = i % 3 > 0;
         struct sequence *sequence;
-        rig_open(&rig, test_seed(20261123));
+        rig_open_of(&rig, test_seed(20261123), &families[i % 3], 1);
+        if (i % 3 == 2) rig.counts[0] = 8;
         struct error error = {.message = ""};
         if (which == 1) (void)limit(&rig, rig.least, NULL);
         assert_ok(try_prompt_of(&rig, which, &error), error);
@@ -355,7 +430,7 @@ static void test_changed_file(void **state) {
         sequence_set_owner(sequence, NULL, "kept"); /* however short */
         const struct prefill_request request = {.tokens = rig.tokens[0], .token_count = rig.counts[0]};
         assert_ok(engine_prefill(rig.engines[which], sequence, &request, NULL, &error), error);
-        changes[i / 2](rig.path);
+        changes[i / 3](rig.path);
         for (int again = 0; again < 2; again++) {
             error.message[0] = '\0';
             assert_int_equal(try_prompt_of(&rig, which, &error), STATUS_MODEL);
@@ -397,6 +472,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_sizes_of_the_header),
+        cmocka_unit_test(test_experts),
         cmocka_unit_test(test_interrupted_prompt),
         cmocka_unit_test(test_every_fault),
         cmocka_unit_test(test_changed_file),

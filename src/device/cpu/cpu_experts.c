@@ -119,8 +119,9 @@ struct expert_inputs {
 };
 
 struct expert_product {
-    struct matrix weight; /* the stack */
-    size_t rows;          /* of an expert */
+    struct matrix weight;      /* the stack */
+    const void *const *places; /* [expert_count]: its experts, or NULL */
+    size_t rows;               /* of an expert */
     const float *scale, *bias;
     float *y;
     size_t y_stride, panel_count, unit_first;
@@ -192,6 +193,7 @@ static void add_product(struct experts_run *run, size_t index) {
     struct expert_product *product = &run->products[index];
     const struct weight *weight = operation->weights[index];
     *product = (struct expert_product){.weight = cpu_matrix(weight),
+                                       .places = operation->places[index],
                                        .rows = weight->matrix.rows / operation->expert_count,
                                        .scale = weight->scale,
                                        .bias = cpu_floats(operation->biases[index]),
@@ -266,7 +268,9 @@ static void multiply(const struct experts_run *run, size_t index, const struct e
     const uint8_t *prepared = run->scratch + group->offset[index];
     const size_t row_first = group->expert * product->rows + begin;
     struct matrix part = product->weight;
-    part.data = (const uint8_t *)part.data + row_first * part.row_bytes;
+    part.data = product->places != NULL
+                    ? (const uint8_t *)product->places[group->expert] + begin * part.row_bytes
+                    : (const uint8_t *)part.data + row_first * part.row_bytes;
     part.rows = rows;
     if (method != NULL) {
         const struct matmul_args args = {&part, group->count, prepared,      outputs, stride,
