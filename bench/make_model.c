@@ -36,6 +36,7 @@ static const struct shape shapes[] = {
     {"kv-1b", 16, 512, 8, 8, 64, 512, 512, 1048576, true, 500000,
      0, 0, 0}, /* the KV of llama-1b, and little else */
     {"moe-2b", 8, 2048, 32, 4, 64, 512, 32000, 32768, true, 1000000, 0, 64, 8},
+    {"moe-5b", 24, 2048, 32, 4, 64, 512, 32000, 32768, true, 1000000, 0, 64, 8}, /* three times as deep */
     {"mha-200m", 12, 1024, 16, 16, 64, 2816, 4096, 8192, true, 10000, 0, 0, 0}, /* a KV head for each query head */
     {"tiny", 2, 256, 4, 2, 64, 512, 512, 4096, true, 10000, 0, 0, 0},
 };

@@ -197,6 +197,16 @@ static enum status divide(struct weight_stream *stream, uint64_t host_bytes, str
     return divide_layers(stream, host_bytes, slot, error);
 }
 
+/* Stacks of experts are in no place while there are pages of them, so that nobody reads them by mistake. */
+static void show_stacks(const struct weight_stream *stream, bool shown) {
+    const struct model *model = stream->model;
+    for (size_t i = model->config.experts.dense_layers; i < stream->layer_count; i++) {
+        struct weight *const stacks[] = {&model->layers[i].gate, &model->layers[i].up, &model->layers[i].down};
+        for (size_t j = 0; j < sizeof stacks / sizeof *stacks; j++)
+            stacks[j]->memory.address = shown ? (uintptr_t)stacks[j]->matrix.data : 0;
+    }
+}
+
 /* ---- reading ---- */
 
 /* Matrices point there; memory NULL: into the mapped file. */
@@ -379,6 +389,7 @@ static enum status create(struct weight_stream *stream, uint64_t host_bytes, con
     TRY(allocate(&stream->resident, stream->figures.resident_bytes, error));
     for (size_t i = 0; i < SLOTS && slot > 0; i++) TRY(allocate(&stream->slots[i].memory, slot, error));
     TRY(read_all_resident(stream, error));
+    if (stream->experts != NULL) show_stacks(stream, false);
     for (uint32_t i = 0; i < model->gguf.file_count; i++) /* what loading touched */
         file_map_drop(&model->gguf.maps[i], 0, model->gguf.maps[i].size_bytes);
     return STATUS_OK;
@@ -413,6 +424,7 @@ enum status weight_stream_create(struct weight_stream **stream, struct model *mo
 void weight_stream_destroy(struct weight_stream *stream) {
     if (stream == NULL) return;
     weight_reader_close(&stream->reader);
+    if (stream->experts != NULL) show_stacks(stream, true);
     expert_pages_destroy(stream->experts);
     show(stream, &stream->top, NULL);
     for (size_t i = 0; stream->layers != NULL && i < stream->layer_count; i++)
