@@ -4,10 +4,10 @@
     bench/stream_rate.py --model 3b-q8.gguf --weights-host 600M --csv rate.csv
 
 loam's rate is what a decode step reads over the seconds of the whole step, its computing and waiting included.  Of a
-mixture of experts only what a step misses counts, not what is read ahead in vain; its answers are sampled, since random
-weights that answer greedily repeat themselves and miss nothing.  fio reads as many bytes of the same file, without the page cache, one request behind the other (1 MiB, 32 in flight,
-io_uring).  fio comes from the distribution (Debian: apt install fio); without it nothing is measured.  Wants a quiet
-machine."""
+mixture of experts only what a step misses counts, not what is read ahead in vain; its answers are sampled, since
+random weights that answer greedily repeat themselves and miss nothing.  fio reads as many bytes of the same file,
+without the page cache, one request behind the other (1 MiB, 32 in flight, io_uring).  fio comes from the distribution
+(Debian: apt install fio); without it nothing is measured.  Wants a quiet machine."""
 import argparse
 import csv
 import json
@@ -34,8 +34,9 @@ FIRST_STEPS = 16  # of a mixture: they fill its slots
 def expert_run(options, tokens):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "run.json")
-        output([options.loam, "run", "-q", "-m", options.model, "-p", "a", "-n", str(tokens), "--temp", "1000", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", "1",
-                "--draft-max", "0", "--weights-host", options.weights_host, "--json", path])
+        output([options.loam, "run", "-q", "-m", options.model, "-p", "a", "-n", str(tokens), "--temp", "1000",
+                "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", "1", "--draft-max", "0",
+                "--weights-host", options.weights_host, "--json", path])
         with open(path, encoding="utf-8") as file:
             return json.load(file)
 
@@ -61,7 +62,8 @@ def loam_step(options):
         sys.exit(f"{options.model}: --weights-host {options.weights_host} holds all weights: nothing is read")
     if "through the page cache" in done.stderr:
         sys.exit(f"{options.model}: its file system has no O_DIRECT")
-    return float(read[1]) * (1 << 20), 1 / json.loads(done.stdout.splitlines()[-1])["samples_ts"][0], {}
+    rate = json.loads(done.stdout.splitlines()[-1])["samples_ts"][0]
+    return float(read[1]) * (1 << 20), 1 / rate, {}
 
 
 def fio_rate(options, size):
