@@ -135,6 +135,22 @@ def tokenizer_json():
     return tokenizer
 
 
+def add_tokenizer(writer):
+    """The same, and a template that ends turns with the token that ends an answer."""
+    import gguf  # only here
+    model = json.loads(tokenizer_json().to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * (len(tokens) - 2))
+    writer.add_token_merges([" ".join(pair) for pair in model["merges"]])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_chat_template("{% for m in messages %}{{ bos_token ~ m.role ~ '\n' ~ m.content ~ eos_token }}{% endfor %}"
+                             "{% if add_generation_prompt %}{{ bos_token ~ 'assistant\n' }}{% endif %}")
+
+
 def is_zero_centred(family, name):
     """Norms of Qwen3-Next, Qwen3.5 and Gemma multiply by 1 + weight, but those behind a delta net."""
     return family.startswith(("qwen3_5", "qwen3_next", "gemma")) and name.endswith("norm.weight") and "linear_attn" not in name
@@ -223,6 +239,10 @@ def write_gguf(model, config, path):
         writer.add_ssm_state_size(config["linear_key_head_dim"])
         writer.add_ssm_inner_size(config["linear_num_value_heads"] * config["linear_value_head_dim"])
         writer.add_rope_dimension_count(int(config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]))
+    if "mrope_section" in config.get("rope_parameters", {}):  # of text all are one position
+        writer.add_rope_dimension_sections([*config["rope_parameters"]["mrope_section"], 0])
+    if "conv_L_cache" in config or "linear_num_key_heads" in config:  # those that the command line is tested with
+        add_tokenizer(writer)
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
