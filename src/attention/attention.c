@@ -601,13 +601,19 @@ static size_t rows_together(const struct attention *attention, const struct atte
     return attention_rows_depend(attention) && !is_step ? 1 : attention->part.capacity;
 }
 
+/* They are of a step, and together. */
+static bool goes_whole(const struct attention *attention, const struct attention_layer *layer) {
+    size_t row_count;
+    const size_t rows_max = rows_together(attention, layer, &row_count);
+    return row_count == layer->operation.item_count && row_count <= rows_max;
+}
+
 static enum status attend_in_parts(struct attention *attention, struct stream *stream,
                                    const struct attention_layer *layer, struct error *error) {
     const struct attend_operation *operation = &layer->operation;
     struct part *part = &attention->part;
     size_t row_count, rows_max = rows_together(attention, layer, &row_count), done = 0;
-    if (row_count == operation->item_count && row_count <= rows_max)
-        return attend_part(attention, stream, layer, true, true, error);
+    if (goes_whole(attention, layer)) return attend_part(attention, stream, layer, true, true, error);
     struct attention_layer rows = *layer;
     rows.operation.items = part->items;
     rows.sequences = part->sequences;
@@ -668,6 +674,14 @@ static enum status attend(struct attention *attention, struct stream *stream,
                            &(struct tiered_choice){.select = select, .layer = layer, .choice = choice},
                            error);
     return attend_in_parts(attention, stream, layer, error);
+}
+
+void attention_expect(struct attention *attention, struct stream *stream, const struct attention_layer *layer) {
+    struct error error;
+    if (attention->failed || attention->select == NULL || layer->rules == NULL) return;
+    if (attention->tiered != NULL && !select_scans(attention->select) && goes_whole(attention, layer))
+        note(attention, tiered_expect(attention->tiered, stream, attention->select, layer, &error), &error);
+    expect_queries(attention, layer);
 }
 
 void attention_attend(struct attention *attention, struct stream *stream,

@@ -7,9 +7,9 @@
  *   attention_attend        each row attends: to everything, or to what it chooses; attention.c shows the whole way
  *   attention_end_layer     full chunks go to the disk behind the computation; what failed is said here
  *
- * and attention_end_step ends the step.  Everything is put on the stream; the rows of a layer must stay until it ends.
- * The sequences' KV must have been reserved up to their last new position; their lengths are the engine's to raise,
- * after the last layer.  Thread: the engine's.
+ * and attention_end_step ends the step.  Layers that keep a state have attention_expect alone.  Everything is put on
+ * the stream; the rows of a layer must stay until it ends.  The sequences' KV must have been reserved up to their last
+ * new position; their lengths are the engine's to raise, after the last layer.  Thread: the engine's.
  */
 #ifndef LOAM_ATTENTION_ATTENTION_H
 #define LOAM_ATTENTION_ATTENTION_H
@@ -134,6 +134,9 @@ void attention_attend(struct attention *attention, struct stream *stream,
                       const struct attention_layer *layer);
 enum status attention_end_layer(struct attention *attention, struct stream *stream,
                                 const struct attention_rows *rows, struct error *error) STATUS_CHECKED;
+/* In place of all that, of a layer that keeps a state in place of K and V: what the one that follows is expected to
+ * choose.  operation: its items alone. */
+void attention_expect(struct attention *attention, struct stream *stream, const struct attention_layer *layer);
 /* Between two layers: items leave the pass, or others join it.  What was planned, chosen or expected for the layers
  * that follow names items by their index, and is dropped. */
 void attention_change_items(struct attention *attention);

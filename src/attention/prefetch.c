@@ -104,7 +104,8 @@ bool prefetch_take_over(struct prefetch *prefetch, struct fetch *now, const stru
 bool prefetch_expects(struct prefetch *prefetch, const struct select *select,
                       const struct attention_layer *layer) {
     const size_t next = layer->index + 1;
-    if (prefetch->choice.row_capacity == 0 || layer->math.queries == NULL || next >= prefetch->layer_count)
+    if (prefetch->choice.row_capacity == 0 || layer->math.queries == NULL || next >= prefetch->layer_count ||
+        kv_layer_heads(prefetch->groups, prefetch->kv_head_count, next) == 0)
         return false;
     prefetch->reads = prefetch_gate_opens(&prefetch->gates[next]);
     return prefetch->reads || (prefetch->decides && select_layer_chooses(select, next));

@@ -103,11 +103,10 @@ static void set_thresholds(struct reuse *reuse, const float *importance, const d
     for (size_t i = 0; i < shape->layer_count * shape->head_count; i++)
         reuse->importance[i] = importance != NULL ? importance[i] : 1;
     for (size_t layer = 0; layer < shape->layer_count; layer++) {
-        const size_t heads = kv_layer_heads(shape->groups, shape->kv_head_count, layer),
-                     group = shape->head_count / heads;
+        const size_t heads = kv_layer_heads(shape->groups, shape->kv_head_count, layer);
         const float *own = reuse->importance + layer * shape->head_count;
         for (size_t head = 0; head < heads; head++) {
-            const size_t lane = lane_of(shape, layer, head);
+            const size_t lane = lane_of(shape, layer, head), group = shape->head_count / heads;
             reuse->thresholds[lane] =
                 follows ? reuse_threshold(&reuse->options, importance_of(own + head * group, group))
                         : thresholds[lane];

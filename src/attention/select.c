@@ -98,6 +98,7 @@ static enum status fill_weights(struct select *select, uint16_t *host,
     const uint16_t *alike[KV_GROUPS_MAX] = {NULL};
     for (size_t layer = select->options.dense_layers; layer < stored_layers(select); layer++) {
         const size_t group = group_of(select, layer);
+        if (kv_layer_heads(select->shape.groups, select->shape.kv_head_count, layer) == 0) continue;
         const struct select_shape shape = select_group_shape(&select->shape, group);
         uint16_t *own = host + select->weights_first[layer];
         TRY(select->options.method->weights(own, layer, alike[group], &shape, &select->options, calibration,
@@ -260,6 +261,7 @@ enum status select_create(struct select **result, struct device *device, const s
     struct select *select = calloc(1, sizeof *select);
     if (select == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
     *select = (struct select){.device = device, .shape = *setup->shape, .options = *setup->options};
+    select->options.dense_layers = select_layer_first(setup->options, setup->shape);
     enum status status = init(select, setup, error);
     if (status != STATUS_OK) {
         select_destroy(select);
@@ -283,6 +285,11 @@ void select_destroy(struct select *select) {
     free(select->estimates);
     dial_destroy(select->dial);
     free(select);
+}
+
+size_t select_layer_first(const struct select_options *options, const struct select_shape *shape) {
+    if (shape->groups == NULL) return options->dense_layers;
+    return kv_layer_behind(shape->groups, shape->layer_count, options->dense_layers);
 }
 
 const struct select_options *select_get_options(const struct select *select) { return &select->options; }
@@ -337,7 +344,8 @@ const double *select_reuse_thresholds(const struct select *select) { return sele
 /* ---- a step ---- */
 
 static bool layer_selects(const struct select *select, size_t layer_index) {
-    return kv_layer_source(select->shape.groups, layer_index) >= select->options.dense_layers;
+    return kv_layer_source(select->shape.groups, layer_index) >= select->options.dense_layers &&
+           kv_layer_heads(select->shape.groups, select->shape.kv_head_count, layer_index) > 0;
 }
 
 bool select_layer_chooses(const struct select *select, size_t layer_index) {

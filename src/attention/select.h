@@ -111,7 +111,7 @@ struct select_options {
     const struct select_method *method;
     struct select_keep keep;
     size_t sinks, recent; /* the window */
-    size_t dense_layers;  /* layers below this attend to everything */
+    size_t dense_layers;  /* so many layers, the first ones with K and V, attend to everything */
     /* A keep that is a fraction takes at least so many units (tokens, pages, leaves, clusters) beside the window: the
      * same fraction of a short context is few pieces, and a head needs some places (docs/evaluation_studies.md). */
     size_t units_min;
@@ -188,6 +188,9 @@ struct select_setup {
 enum status select_create(struct select **select, struct device *device, const struct select_setup *setup,
                           struct error *error) STATUS_CHECKED;
 void select_destroy(struct select *select); /* NULL allowed */
+/* The first layer that chooses, of those with K and V. */
+size_t select_layer_first(const struct select_options *options, const struct select_shape *shape);
+/* As they were given, but for dense_layers, which is select_layer_first. */
 const struct select_options *select_get_options(const struct select *select);
 /* Of the blocks beside the chunks, for the cache: as large as the largest of any layer; 0: the method keeps nothing. */
 size_t select_key_index_bytes(const struct select *select);

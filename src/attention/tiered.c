@@ -300,6 +300,14 @@ enum status tiered_scan(struct tiered *tiered, struct stream *stream, const stru
 static void begin_now(void *context) { fetch_begin(&((struct tiered *)context)->now, SIZE_MAX); }
 static void begin_expected(void *context) { prefetch_begin_expected(&((struct tiered *)context)->prefetch); }
 
+enum status tiered_expect(struct tiered *tiered, struct stream *stream, const struct select *select,
+                          const struct attention_layer *layer, struct error *error) {
+    if (!prefetch_expects(&tiered->prefetch, select, layer)) return STATUS_OK;
+    TRY(prefetch_choose(&tiered->prefetch, stream, select, layer, error));
+    if (prefetch_waits(&tiered->prefetch)) tiered->device->operations->overlap(stream, begin_expected, tiered);
+    return STATUS_OK;
+}
+
 static struct list_buffer *buffer_of(struct tiered *tiered, const struct choice *choice,
                                      const struct fetch_job *job) {
     return list_buffers_of(tiered->lists, job->request.sequence, tiered->now.layer_index,

@@ -51,6 +51,10 @@ void tiered_end_step(struct tiered *tiered);
 enum status tiered_attend_everything(struct tiered *tiered, struct stream *stream,
                                      const struct attention_layer *layer, bool prefetches,
                                      struct error *error) STATUS_CHECKED;
+/* The layer keeps a state: what the next one is expected to want is chosen, and its reads begin. */
+enum status tiered_expect(struct tiered *tiered, struct stream *stream, const struct select *select,
+                          const struct attention_layer *layer, struct error *error) STATUS_CHECKED;
+
 /* A layer's rows, and what they choose by. */
 struct tiered_choice {
     struct select *select;

@@ -226,8 +226,9 @@ const struct kv_layout *kv_cache_layer_layout(const struct kv_cache *cache, size
 }
 
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache) {
-    ASSERT(kv_group_count(&cache->config) == 1);
-    return &cache->layouts[0];
+    const struct kv_cache_config *config = &cache->config;
+    ASSERT(kv_groups_with_heads(config->groups) == 1);
+    return kv_cache_layer_layout(cache, kv_layer_behind(config->groups, config->layer_count, 0));
 }
 
 const struct kv_layout *kv_sequence_layer_layout(const struct kv_sequence *sequence, size_t layer_index) {

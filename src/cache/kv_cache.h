@@ -177,7 +177,7 @@ uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache);
 
 /* Of a layer's chunks. */
 const struct kv_layout *kv_cache_layer_layout(const struct kv_cache *cache, size_t layer_index);
-/* Of all chunks, of a cache with one group. */
+/* Of all chunks, of a cache whose layers with K and V are alike. */
 const struct kv_layout *kv_cache_layout(const struct kv_cache *cache);
 const struct kv_layout *kv_sequence_layer_layout(const struct kv_sequence *sequence, size_t layer_index);
 /* The layer whose KV a layer attends to. */

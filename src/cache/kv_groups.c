@@ -40,6 +40,13 @@ size_t kv_groups_heads_max(const struct kv_groups *groups) {
     return heads;
 }
 
+size_t kv_groups_with_heads(const struct kv_groups *groups) {
+    size_t count = groups == NULL;
+    for (size_t i = 0; groups != NULL && i < groups->group_count; i++)
+        count += groups->list[i].geometry.kv_head_count > 0;
+    return count;
+}
+
 /* The last layer that begins at the lane or before it. */
 size_t kv_groups_layer(const struct kv_groups *groups, size_t lane) {
     size_t first = 0, end = groups->layer_count;
@@ -51,4 +58,12 @@ size_t kv_groups_layer(const struct kv_groups *groups, size_t lane) {
             end = middle;
     }
     return first;
+}
+
+size_t kv_layer_behind(const struct kv_groups *groups, size_t layer_count, size_t count) {
+    size_t layer = 0;
+    if (groups == NULL) return count < layer_count ? count : layer_count;
+    for (; layer < layer_count; layer++)
+        if (kv_layer_heads(groups, 0, layer) > 0 && count-- == 0) break;
+    return layer;
 }

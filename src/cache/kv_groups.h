@@ -36,7 +36,12 @@ struct kv_groups {
 bool kv_groups_init(struct kv_groups *groups, const struct kv_geometry *layers, const size_t *sources,
                     size_t layer_count);
 size_t kv_groups_heads_max(const struct kv_groups *groups); /* of any layer */
+/* Groups of layers that have K and V; groups NULL: 1. */
+size_t kv_groups_with_heads(const struct kv_groups *groups);
 size_t kv_groups_layer(const struct kv_groups *groups, size_t lane);
+
+/* The first layer with K and V behind so many of those (groups NULL: all are); or how many layers there are. */
+size_t kv_layer_behind(const struct kv_groups *groups, size_t layer_count, size_t count);
 
 /* Of layers that differ, by groups, or, groups NULL, that all have kv_head_count heads: KV heads of a layer; and a
  * head's lane (layer may be how many layers there are). */

@@ -72,7 +72,9 @@ static enum status read_range(struct kv_sequence *sequence, size_t layer, uint64
 
 /* Who chooses next, in this step or in the following one. */
 static size_t next_layer(const struct kv_cache_config *config, size_t layer) {
-    return layer + 1 < config->layer_count ? layer + 1 : config->key_index_layer_first;
+    do layer = layer + 1 < config->layer_count ? layer + 1 : config->key_index_layer_first;
+    while (kv_heads(config, layer) == 0);
+    return layer;
 }
 
 enum status kv_sequence_open_key_index(struct kv_sequence *sequence, struct stream *stream,

@@ -220,11 +220,12 @@ uint64_t engine_kv_row_bytes(const struct engine *engine) {
 uint64_t engine_step_bytes(const struct engine *engine, uint64_t length) {
     struct kv_cache_config plain = engine->kv;
     plain.key_index_bytes = 0;
-    uint64_t layers = engine->kv.layer_count, layer_bytes = kv_cache_bytes_per_token(&plain) / layers;
+    const uint64_t lanes = kv_lane_count(&plain), lane_bytes = kv_cache_bytes_per_token(&plain) / lanes;
     uint64_t key_index = engine_kv_bytes_per_token(engine) - kv_cache_bytes_per_token(&plain);
-    if (engine->select == NULL || length == 0) return length * layer_bytes * layers;
-    uint64_t dense = min_size(select_get_options(engine->select)->dense_layers, engine->kv.layer_count);
+    if (engine->select == NULL || length == 0) return length * lane_bytes * lanes;
+    const size_t first = min_size(select_get_options(engine->select)->dense_layers, plain.layer_count);
+    const uint64_t dense = kv_lane(&plain, first, 0);
     uint64_t kept = select_kept_tokens(engine->select, length - 1);
-    return (length * dense + kept * (layers - dense)) * layer_bytes +
+    return (length * dense + kept * (lanes - dense)) * lane_bytes +
            (kept < length ? length * key_index : 0);
 }

@@ -10,10 +10,11 @@ enum status engine_ask_persistent(const struct engine *engine, struct persistent
                                   struct calibration **file, struct error *error) {
     const struct model_config *config = &engine->model->config;
     const struct select_options *options = select_get_options(engine->select);
+    const size_t behind_first = kv_layer_behind(config->kv_groups, config->layer_count, 1);
     TRY(calibration_open(file, engine->model, NULL, error));
     *question = (struct persistent_question){
         .layer_count = config->layer_count,
-        .layer_first = max_size(max_size(engine->kv.resident_layers, 1), options->dense_layers),
+        .layer_first = max_size(max_size(engine->kv.resident_layers, behind_first), options->dense_layers),
         .head_count = config->head_count,
         .kv_head_count = config->kv_head_count,
         .groups = config->kv_groups,

@@ -20,12 +20,17 @@ static double head_bytes(const struct engine *engine) {
            (double)kv_cache_chunk_bytes_max(&engine->kv);
 }
 
+/* The last one that attends. */
+static size_t last_layer(const struct model_config *config) {
+    return kv_layer_behind(config->kv_groups, config->layer_count, model_attention_layers(config) - 1);
+}
+
 /* One row's choice in the last layer at the end of the context, on the second run.  What it scores is whatever lies in
  * memory: how long that takes follows from how much it is. */
 static enum status time_choice(struct engine *engine, struct kv_sequence *kv, struct choice *choice,
                                struct span q) {
     const struct model_config *config = &engine->model->config;
-    const size_t layer = config->layer_count - 1;
+    const size_t layer = last_layer(config);
     const struct kv_geometry shape = config->layers[layer].kv;
     const struct attend_item item = {.view = kv_sequence_view(kv, engine->stream, layer),
                                      .row_count = 1,
@@ -88,7 +93,7 @@ static size_t prefetchable(struct engine *engine) {
     struct persistent_times *times = &engine->persistent_times;
     const struct model_config *config = &engine->model->config;
     const struct pool *pool = device_pool(engine->model->device);
-    const size_t layer = config->layer_count - 1, heads = config->layers[layer].kv.kv_head_count;
+    const size_t layer = last_layer(config), heads = config->layers[layer].kv.kv_head_count;
     const struct kv_layout *layout = kv_cache_layer_layout(engine->cache, layer);
     struct store_rates rates;
     struct page_costs costs;

@@ -80,9 +80,11 @@ enum status engine_replace_select(struct engine *engine, const struct select_opt
     TRY(make_select(engine, options, error));
     size_t bytes = engine->select != NULL ? select_key_index_bytes(engine->select) : 0;
     engine->kv.key_index_bytes = 0;
-    TRY(kv_cache_set_key_index(engine->cache, bytes, options->dense_layers, error));
+    const struct select_shape shape = plan_select_shape(&engine->model->config);
+    const size_t layer_first = select_layer_first(options, &shape);
+    TRY(kv_cache_set_key_index(engine->cache, bytes, layer_first, error));
     engine->kv.key_index_bytes = bytes;
-    engine->kv.key_index_layer_first = options->dense_layers;
+    engine->kv.key_index_layer_first = layer_first;
     for (struct sequence *s = engine->sequences; s != NULL && engine->select != NULL; s = s->next)
         TRY(build_key_index(engine, s, error));
     TRY(attention_set_select(engine->attention, engine->select, error));

@@ -166,8 +166,8 @@ void layer_norm(struct layer_pass *pass, struct span weight, struct span bias);
 /* k, v and, unless it is none, q of rows x; of a layer without K and V q alone. */
 void layer_project(const struct layer_pass *pass, struct span x, size_t row_count, struct span k,
                    struct span v, struct span q);
-/* With has_gates: q of so many rows of gated. */
-void layer_take_queries(const struct layer_pass *pass, size_t row_count);
+/* With has_gates: q of so many rows of gated, of heads of so many dimensions. */
+void layer_take_queries(const struct forward *forward, size_t row_count, size_t dimension, struct span q);
 /* In place, on any rows, as a layer has them: heads of its k_dimension.  angles: of its rotation. */
 void layer_head_norm(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
                      size_t row_count, size_t heads, struct span weight);
@@ -181,6 +181,9 @@ void forward_angles(const struct forward *forward, size_t rope, const uint64_t *
 /* Appends K and V of all rows, then residual += output(attention(normed)).  Narrows the pass if pass->narrow is set.
  * false: no row is left. */
 bool layer_attention(struct layer_pass *pass);
+
+/* Of a layer that keeps a state: what the next one is expected to choose, by what this one is given. */
+void layer_expect(struct layer_pass *pass);
 
 /* layer_rows.c: residual += the product, which has x, its stride, a weight and perhaps a bias; norm: residual +=
  * norm(product), and normed is lost. */

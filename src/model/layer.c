@@ -43,7 +43,7 @@ static void narrow(struct layer_pass *pass) {
                                                   .biases = {pass->weights->q_bias},
                                                   .y = {config->has_gates ? forward->gated : forward->q},
                                                   .y_stride = {config->has_gates ? 2 * width : width}});
-    if (config->has_gates) layer_take_queries(pass, count);
+    if (config->has_gates) layer_take_queries(forward, count, layer->kv.k_dimension, forward->q);
     forward_angles(forward, layer->query_rope, forward->narrow.positions + pass->narrow_first,
                    span_behind(forward->narrow.step, pass->narrow_first * sizeof(struct step_row)), count,
                    angles_for(pass, layer->query_rope));
@@ -66,14 +66,16 @@ static struct attend_operation operation_of(const struct layer_pass *pass, size_
 }
 
 /* Estimates the next layer's queries from the residual stream before this layer, which changes it little (InfiniGen;
- * CLO section 4).  Only for steps that choose. */
+ * CLO section 4).  Only for steps that choose.  With gates the queries are computed where this layer's would be, and
+ * only layers that keep a state have none there. */
 static bool expected_queries(void *context, size_t next, struct attend_operation *operation) {
     const struct layer_pass *pass = context;
     struct forward *forward = pass->forward;
     const struct model *model = forward->model;
     const struct model_config *config = &model->config;
     ASSERT(next == pass->layer_index + 1);
-    if (forward->replay != NULL || pass->narrow || config->has_gates || next >= config->layer_count ||
+    const bool attends = layer_config_of(pass)->mixer == MIXER_ATTENTION;
+    if (forward->replay != NULL || pass->narrow || (config->has_gates && attends) || next >= config->layer_count ||
         pass->row_count > forward->block_capacity || config->layers[next].mixer != MIXER_ATTENTION ||
         config->layers[next].attention == ATTENTION_SLIDING)
         return false;
@@ -85,6 +87,7 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
         x = forward->next.normed;
         layer_norm_into(pass, weights->attention_norm, weights->attention_norm_bias, x);
     }
+    const size_t width = config->head_count * layer->kv.k_dimension;
     model->device->operations->matmul(
         forward->stream,
         &(struct matmul_operation){.x = x,
@@ -93,8 +96,10 @@ static bool expected_queries(void *context, size_t next, struct attend_operation
                                    .weight_count = 1,
                                    .weights = {&weights->q},
                                    .biases = {weights->q_bias},
-                                   .y = {forward->next.q},
-                                   .y_stride = {config->head_count * layer->kv.k_dimension}});
+                                   .y = {config->has_gates ? forward->gated : forward->next.q},
+                                   .y_stride = {config->has_gates ? 2 * width : width}});
+    if (config->has_gates)
+        layer_take_queries(forward, pass->row_count, layer->kv.k_dimension, forward->next.q);
     layer_head_norm(pass, layer, forward->next.q, pass->row_count, config->head_count, weights->q_norm);
     layer_rotate(pass, layer, forward->next.q, pass->row_count, config->head_count,
                  angles_for(pass, layer->query_rope));
@@ -126,6 +131,24 @@ static uint64_t next_window(const struct layer_pass *pass) {
     return slides ? next->window : 0;
 }
 
+static struct layer_math math_of(struct layer_pass *pass) {
+    return (struct layer_math){.queries = expected_queries,
+                               .rebuild = pass->forward->rebuilds ? layer_rebuild : NULL,
+                               .next_window = next_window(pass),
+                               .context = pass};
+}
+
+void layer_expect(struct layer_pass *pass) {
+    const struct forward *forward = pass->forward;
+    const struct attention_layer layer = {
+        .index = pass->layer_index,
+        .sequences = pass->batch->sequences,
+        .rules = pass->batch->rules,
+        .operation = {.items = forward->items, .item_count = pass->batch->item_count},
+        .math = math_of(pass)};
+    attention_expect(forward->attention, forward->stream, &layer);
+}
+
 /* The rows of one item, or, item NULL, all of the pass. */
 static void attend(struct layer_pass *pass, const struct attend_item *item, size_t item_index) {
     struct forward *forward = pass->forward;
@@ -133,10 +156,7 @@ static void attend(struct layer_pass *pass, const struct attend_item *item, size
     struct attention_layer layer = {.index = pass->layer_index,
                                     .sequences = pass->batch->sequences,
                                     .rules = pass->batch->rules,
-                                    .math = {.queries = expected_queries,
-                                             .rebuild = forward->rebuilds ? layer_rebuild : NULL,
-                                             .next_window = next_window(pass),
-                                             .context = pass}};
+                                    .math = math_of(pass)};
     if (pass->narrow) {
         layer.sequences = forward->narrow.kv + pass->narrow_first;
         layer.operation =

@@ -97,17 +97,15 @@ void layer_rotate(const struct layer_pass *pass, const struct layer_config *laye
                                  .cosine_sine = angles});
 }
 
-void layer_take_queries(const struct layer_pass *pass, size_t row_count) {
-    struct forward *forward = pass->forward;
-    const size_t size = layer_config_of(pass)->kv.k_dimension;
+void layer_take_queries(const struct forward *forward, size_t row_count, size_t dimension, struct span q) {
     forward->model->device->operations->gather(
         forward->stream, &(struct gather_operation){.x = forward->gated,
-                                                    .x_stride = size,
+                                                    .x_stride = dimension,
                                                     .indices = forward->gated_rows,
                                                     .row_count = row_count * forward->model->config.head_count,
-                                                    .count = size,
-                                                    .y = forward->q,
-                                                    .y_stride = size});
+                                                    .count = dimension,
+                                                    .y = q,
+                                                    .y_stride = dimension});
 }
 
 /* In one operation: they share the rows. */
@@ -140,7 +138,7 @@ void layer_project(const struct layer_pass *pass, struct span x, size_t row_coun
         operation.y_stride[0] = q_size;
     }
     forward->model->device->operations->matmul(forward->stream, &operation);
-    if (has_gates) layer_take_queries(pass, row_count);
+    if (has_gates) layer_take_queries(forward, row_count, kv.k_dimension, forward->q);
 }
 
 void layer_add(struct layer_pass *pass, const struct matmul_operation *given, struct span norm) {

@@ -113,6 +113,7 @@ bool layer_mixer(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
     const struct model_config *config = &forward->model->config;
     const struct state_weights *weights = &pass->weights->state;
+    layer_expect(pass);
     multiply(pass, &weights->in, forward->mixed.in, config->state.in_width);
     (layer_config_of(pass)->mixer == MIXER_DELTA ? mix_by_delta : convolve)(pass, items_of(pass));
     if (pass->narrow && pass->batch->logit_row_count == 0) return false; /* what is left is the states */

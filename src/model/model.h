@@ -138,6 +138,11 @@ struct model_config {
     const struct kv_groups *kv_groups; /* layers of equal kv; NULL: all are, and each has its own */
 };
 
+/* Layers that attend; the others keep a state. */
+static inline size_t model_attention_layers(const struct model_config *config) {
+    return config->layer_count - config->state.layer_count;
+}
+
 /* Floats of a sequence's state: of all layers that keep one. */
 static inline size_t model_state_floats(const struct model_config *config) {
     return config->state.layer_count * config->state.layer_floats;

@@ -233,7 +233,8 @@ static double matrices_seconds(const struct step *step) {
 
 static void compute(struct step *step) {
     const struct machine *machine = step->model->machine;
-    const double layers = (double)step->model->config->layer_count, dense = layers - step->chosen_layers;
+    const double layers = (double)step->model->config->layer_count,
+                 dense = (double)model_attention_layers(step->model->config) - step->chosen_layers;
     double *parts = step->cost->parts;
     parts[COST_MATRICES] = matrices_seconds(step);
     parts[COST_LAYERS] =
@@ -500,7 +501,7 @@ static double prompt_seconds(const struct step *step, uint64_t depth) {
     const struct machine *machine = step->model->machine;
     const struct model_config *config = step->model->config;
     const double tokens = (double)depth, layers = (double)config->layer_count;
-    const double products = layers *
+    const double products = (double)model_attention_layers(config) *
                             (double)(config->head_count * (config->k_dimension + config->v_dimension)) *
                             tokens * tokens / 2;
     const double computed = tokens * (step->model->token_seconds + layers * machine->layer_token_seconds) +
@@ -553,9 +554,8 @@ static enum status selection_work(struct step *step, const struct plan *plan, ui
         step->work.scored *= (double)select_options_default().leaf / (double)plan->select.leaf;
     if (plan->select.receipt || plan->select.loss > 0)
         step->work.sampled = (double)(depth * plan->select.sampled_keys) / KV_CHUNK_TOKENS;
-    step->chosen_layers = (double)(config->layer_count - (plan->select.dense_layers < config->layer_count
-                                                              ? plan->select.dense_layers
-                                                              : config->layer_count));
+    const size_t attending = model_attention_layers(config);
+    step->chosen_layers = (double)(attending - min_size(plan->select.dense_layers, attending));
     return STATUS_OK;
 }
 

@@ -165,20 +165,14 @@ static enum status check_layers(const struct plan *plan, const struct model_conf
     return STATUS_OK;
 }
 
-/* Layers that keep a state: it is not known where rows are chosen or computed again. */
+/* Between layers that keep a state no inputs are kept: no family that has them would be quicker by it. */
 static enum status check_states(const struct plan *plan, const struct model_config *config, struct error *error) {
     const struct state_config *state = &config->state;
-    if (state->layer_count == 0) return STATUS_OK;
-    if (plan->rebuilds)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "rebuild=recompute: %zu of the %zu layers of %s keep a state in place of K and V, which are "
-                         "not computed again: try --preset full",
-                         state->layer_count, config->layer_count, config->name);
-    if (plan->select.method == NULL || plan->select.method == &select_all) return STATUS_OK;
+    if (state->layer_count == 0 || !plan->rebuilds || plan_inputs_ratio(plan, config) >= 1) return STATUS_OK;
     return error_set(error, STATUS_UNSUPPORTED,
-                     "select=%s: %zu of the %zu layers of %s keep a state in place of K and V, which selections do not "
-                     "support yet: try --preset full",
-                     plan->select.method->name, state->layer_count, config->layer_count, config->name);
+                     "rebuild=recompute: %zu of the %zu layers of %s keep a state in place of K and V, which are "
+                     "not computed again: try --preset full",
+                     state->layer_count, config->layer_count, config->name);
 }
 
 enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error) {
@@ -222,12 +216,17 @@ double plan_inputs_ratio(const struct plan *plan, const struct model_config *con
                                        .hidden_size = config->hidden_size,
                                        .form = config->hidden_size % 32 == 0 ? INPUTS_Q8 : INPUTS_F32};
     const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
-    return (double)inputs_chunk_bytes(&shape) * (double)shape.layer_count /
+    return (double)inputs_chunk_bytes(&shape) * (double)(shape.layer_count - config->state.layer_count) /
            (double)(kv_cache_bytes_per_token(&cache) * KV_CHUNK_TOKENS);
 }
 
 bool plan_keeps_inputs(const struct plan *plan, const struct model_config *config) {
     return plan->rebuilds && plan_inputs_ratio(plan, config) < 1;
+}
+
+/* The first layer with K and V behind so many of those. */
+static size_t layer_behind(const struct model_config *config, size_t count) {
+    return kv_layer_behind(config->kv_groups, config->layer_count, count);
 }
 
 /* With the least workspace for what is computed again. */
@@ -245,9 +244,8 @@ static enum status least_attention(const struct plan *plan, const struct model_c
                                             .context_size = plan_context_size(plan, config),
                                             .prefetches = plan->prefetches,
                                             .unit_bytes = plan->unit_bytes};
-    const size_t stay =
-        plan->resident_layers > plan->select.dense_layers ? plan->resident_layers : plan->select.dense_layers;
-    attention->list_layer_first = min_size(stay, config->layer_count);
+    attention->list_layer_first =
+        layer_behind(config, max_size(plan->resident_layers, plan->select.dense_layers));
     if (plan_keeps_inputs(plan, config)) {
         const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
         attention->rebuild.chunk_bytes = kv_cache_chunk_bytes_max(&cache);
@@ -272,7 +270,7 @@ static enum status token_config(const struct plan *plan, const struct model_conf
     TRY(check_kv_types(plan, config, error));
     *cache = model_cache_config(config, plan->k_type, plan->v_type);
     cache->state_slots = model_state_slots(config, plan->sequence_capacity);
-    cache->key_index_layer_first = plan->select.dense_layers;
+    cache->key_index_layer_first = select_layer_first(&plan->select, &shape);
     if (plan->select.method == NULL) return STATUS_OK;
     return select_options_key_index_bytes(&plan->select, &shape, &cache->key_index_bytes, error);
 }
@@ -420,7 +418,8 @@ static enum status divide_host(const struct plan *plan, const struct model_confi
     cache->eviction = plan->eviction;
     cache->read_gap_bytes = plan->read_gap_bytes;
     cache->mixes_pages = plan->mixes_pages;
-    cache->resident_layers = plan->disk_directory != NULL ? plan->resident_layers : 0;
+    const bool stays = plan->disk_directory != NULL && plan->resident_layers > 0;
+    cache->resident_layers = stays ? layer_behind(config, plan->resident_layers) : 0;
     cache->buffer_bytes = plan->disk_directory != NULL ? BUFFER_BYTES_MIN : 0;
     cache->block_tokens = max_size(block, PLAN_BLOCK_MIN);
     cache->scratch_bytes = scratch_bytes_of(plan, config, attention, cache);
@@ -650,10 +649,19 @@ enum status plan_check_budget(const struct plan *plan, const struct model_config
     return check_budget(plan, &cache, token_count, &fitting, error);
 }
 
+/* A preset's pages are all in 4 bits but for the first ones (decision 0034), which layers that differ cannot have: rows
+ * are exact, 4 bits in the first page are not. */
+static void take_rows(struct plan *plan, const struct model_config *config) {
+    const bool is_presets = plan->mixes_pages && plan->fixes_fractions && plan->quantized_of_16 == PAGE_FRACTION_WHOLE;
+    if (is_presets && config->kv_groups != NULL)
+        plan->quantized_pages = plan->mixes_pages = plan->fixes_fractions = false;
+}
+
 enum status plan_set_host_bytes(struct plan *plan, const struct model_config *config, struct error *error) {
     struct kv_cache_config cache;
     uint64_t bytes_min, all;
     if (plan->disk_directory == NULL) return STATUS_OK;
+    take_rows(plan, config);
     plan->host_bytes = plan->budget_bytes;
     if (plan->has_budget) return STATUS_OK;
     TRY(token_config(plan, config, &cache, error));

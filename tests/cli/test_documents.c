@@ -203,6 +203,37 @@ static void a_document_is_carried(void **state) {
     expect_verified(other);
 }
 
+/* Most layers of the model keep a state: its document is listed, carried and gone on with, by every way to attend. */
+static void a_document_with_states(void **state) {
+    (void)state;
+    static const char *const model = LOAM_SOURCE_DIR "/tests/golden/qwen35/model.gguf";
+    const char *store = folder("states-from"), *other = folder("states-to"), *path = scratch_path("states.loam");
+    struct outcome plain = RUN(model, text_path, "-c", "2048");
+    expect_code(&plain, 0, "");
+    struct outcome first = RUN(model, text_path, "-c", "2048", "--kv-disk", store);
+    expect_same(&first, &plain);
+    assert_int_equal(first.computed, first.prompt);
+    assert_int_equal(saved_tokens(store), first.prompt);
+    expect_verified(store);
+    struct process_result result = LOAM("export", "1", path, "--kv-disk", store);
+    assert_int_equal(result.code, 0);
+    process_deinit(&result);
+    result = LOAM("import", path, "--kv-disk", other);
+    assert_int_equal(result.code, 0);
+    process_deinit(&result);
+    struct outcome second = RUN(model, text_path, "-c", "2048", "--kv-disk", other);
+    expect_same(&second, &plain);
+    assert_true(second.reused > 0 && second.reused + second.computed == second.prompt);
+    assert_in_range(second.computed, 1, 64);
+    expect_verified(other);
+    struct outcome chosen = RUN(model, text_path, "-c", "2048", "--preset", "hata", "--keep", "128", "--set",
+                                "dense=0");
+    struct outcome read = RUN(model, text_path, "-c", "2048", "--preset", "hata", "--keep", "128", "--set", "dense=0",
+                              "--kv-disk", store);
+    expect_same(&read, &chosen);
+    assert_in_range(read.computed, 1, 64);
+}
+
 /* The fraction of pages in 4 bits of the last run; *measured: a measurement chose it. */
 static double share_of_run(bool *measured) {
     json_error_t why;
@@ -844,6 +875,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_is_read_once),
         cmocka_unit_test(a_document_is_carried),
+        cmocka_unit_test(a_document_with_states),
         cmocka_unit_test(pages_in_both_forms),
         cmocka_unit_test(a_fixed_fraction_is_the_same_for_any_budget),
         cmocka_unit_test(another_question_reuses_the_document),

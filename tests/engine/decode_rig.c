@@ -14,7 +14,7 @@ void decode_rig_open(struct decode_rig *rig, const char *name, const char *archi
                      struct device *device, size_t token_count, uint64_t seed) {
     struct tiny_model tiny = tiny_model_default(architecture);
     tiny.head_dimension = 32;
-    tiny.layer_count = DECODE_RIG_LAYERS;
+    if (tiny.taps == 0) tiny.layer_count = DECODE_RIG_LAYERS; /* layers with states and others have their own order */
     decode_rig_open_model(rig, name, &tiny, device, token_count, seed);
 }
 

@@ -13,7 +13,7 @@
 #include "engine/decode_rig.h"
 #include "engine/engine.h"
 
-enum { LAYERS = DECODE_RIG_LAYERS, PROMPT = 2600, STEPS = 6, CONTEXT = 2688, AMPLE_BYTES = 1 << 28 };
+enum { PROMPT = 2600, STEPS = 6, CONTEXT = 2688, AMPLE_BYTES = 1 << 28 };
 
 struct rig {
     struct decode_rig base;
@@ -25,7 +25,8 @@ enum budget { IN_RAM, AMPLE, BUDGET_MIN };
 static struct plan plan_of(struct rig *rig, const char *preset, const char *set, const char *keep,
                            enum budget budget, const char *folder) {
     /* Pages of both forms, independent of what this machine would choose. */
-    static const uint8_t fractions[LAYERS] = {7, 12, 16, 0};
+    static const uint8_t fractions[] = {7, 12, 16, 0, 9, 4, 16, 11};
+    const size_t layers = rig->base.model->config.layer_count;
     struct plan plan = {.context_size = CONTEXT,
                         .sequence_capacity = 1,
                         .batch_size = 256,
@@ -35,8 +36,9 @@ static struct plan plan_of(struct rig *rig, const char *preset, const char *set,
         assert_ok(plan_set_disk(&plan, folder, strlen(folder), 0, &rig->base.error), rig->base.error);
     assert_ok(plan_set_axes(&plan, preset, set, keep, &rig->base.error), rig->base.error);
     if (plan.mixes_pages) {
-        plan.fractions.layer_count = LAYERS;
-        memcpy(plan.fractions.sixteenths, fractions, sizeof fractions);
+        assert_true(layers <= sizeof fractions);
+        plan.fractions.layer_count = (uint16_t)layers;
+        memcpy(plan.fractions.sixteenths, fractions, layers);
         page_fractions_keep_first(&plan.fractions);
     }
     if (budget == AMPLE) plan.host_bytes = AMPLE_BYTES;
@@ -231,15 +233,16 @@ static void a_refusal_names_enough(void **state) {
     assert_true(asked >= 40 && rebuilding > 0);
 }
 
-/* Windows, experts, sinks and norms elsewhere, one preset each: lists of everything are full attention, from the disk
- * too; as shipped the least budget has the bits of an ample one, and lists have in RAM what they have from the disk,
- * where KV heads attend one by one, each by its own sinks. */
+/* Windows, experts, sinks, norms elsewhere and layers that keep a state, one preset each: lists of everything are full
+ * attention, from the disk too; as shipped the least budget has the bits of an ample one, and lists have in RAM what
+ * they have from the disk, where KV heads attend one by one, each by its own sinks. */
 static void other_families(void **state) {
     (void)state;
     static const struct {
         const char *family, *preset, *lists;
     } rows[] = {
-        {"glm4moe", "kvpr", NULL}, {"gpt-oss", "leoam", "hata"}, {"gemma3", "kvpr", NULL}, {"olmo2", "kvpr", NULL}};
+        {"glm4moe", "kvpr", NULL}, {"gpt-oss", "leoam", "hata"}, {"gemma3", "kvpr", NULL}, {"olmo2", "kvpr", NULL},
+        {"lfm2", "meanstd", "hata"}, {"qwen35", "infinigen", "clo"}, {"qwen3next", "quest", "clo-published"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *family = rows[i].family, *preset = rows[i].preset, *lists = rows[i].lists;
         struct rig rig = {.full = NULL};
@@ -248,9 +251,16 @@ static void other_families(void **state) {
         expect_same(&rig, preset, family, run(&rig, preset, "codec=f16", "100%", BUDGET_MIN), rig.full);
         expect_same(&rig, preset, family, run(&rig, preset, NULL, NULL, BUDGET_MIN),
                     run(&rig, preset, NULL, NULL, AMPLE));
-        if (lists != NULL)
-            expect_same(&rig, lists, family, run(&rig, lists, NULL, NULL, BUDGET_MIN),
-                        run(&rig, lists, NULL, NULL, IN_RAM));
+        if (lists != NULL) { /* of every layer that attends to everything in `full` */
+            float *in_ram = run(&rig, lists, "dense=0", NULL, IN_RAM);
+            if (memcmp(in_ram, rig.full, bytes_of(&rig)) == 0) fail_msg("%s, %s: nothing was left out", family, lists);
+            if (strcmp(lists, "clo-published") == 0) { /* by what the layer before expects of its queries */
+                float *exact = run(&rig, lists, "dense=0,labels=exact", NULL, IN_RAM);
+                if (memcmp(in_ram, exact, bytes_of(&rig)) == 0) fail_msg("%s: nothing was expected", family);
+                free(exact);
+            }
+            expect_same(&rig, lists, family, run(&rig, lists, "dense=0", NULL, BUDGET_MIN), in_ram);
+        }
         free(rig.full);
         decode_rig_close(&rig.base);
     }

@@ -49,12 +49,11 @@ static struct select_options small(const struct select_method *method, uint64_t 
     return select;
 }
 
-static void rig_open_layers(struct rig *rig, cpu_mask mask, size_t threads, struct select_options select,
-                            size_t layer_count) {
+static void rig_open_model(struct rig *rig, const struct tiny_model *given, cpu_mask mask, size_t threads,
+                           struct select_options select) {
     struct random random;
-    struct tiny_model tiny = tiny_model_default("llama");
     struct plan options = options_of(select);
-    tiny.layer_count = layer_count;
+    const struct tiny_model tiny = *given;
     const struct device_options device = {.thread_count = threads, .mask = mask};
     tiny_model_load(&tiny, "select", &device, &rig->device, &rig->model);
     rig->calibration = tiny_calibration_write(rig->model);
@@ -62,6 +61,13 @@ static void rig_open_layers(struct rig *rig, cpu_mask mask, size_t threads, stru
     rig->width = tiny.vocabulary_size;
     random_init(&random, 99);
     tiny_model_tokens(&tiny, &random, rig->tokens, PROMPT);
+}
+
+static void rig_open_layers(struct rig *rig, cpu_mask mask, size_t threads, struct select_options select,
+                            size_t layer_count) {
+    struct tiny_model tiny = tiny_model_default("llama");
+    tiny.layer_count = layer_count;
+    rig_open_model(rig, &tiny, mask, threads, select);
 }
 
 static void rig_open(struct rig *rig, cpu_mask mask, size_t threads, struct select_options select) {
@@ -140,7 +146,8 @@ static void everything_equals_full(void **state) {
 /* What is chosen: the budget, the window, no row twice, every row there is once. */
 struct watch {
     const struct select_options *options;
-    size_t kv_heads, events;
+    const struct layer_config *layers;
+    size_t events;
     uint64_t keep, kept;
 };
 
@@ -160,7 +167,9 @@ static void check_event(void *context, const struct select_event *event) {
     uint64_t sinks = (watch->options->sinks + unit - 1) / unit * unit, recent = watch->options->recent;
     uint64_t window = sinks + recent + unit - 1;
     if (needs_full_chunks(watch->options->method) && recent < 64) window = sinks + 64 + unit - 1;
-    for (size_t head = 0; head < watch->kv_heads; head++) {
+    const size_t kv_heads = watch->layers[event->layer_index].kv.kv_head_count;
+    assert_true(kv_heads > 0);
+    for (size_t head = 0; head < kv_heads; head++) {
         const uint32_t *rows = event->lists[head].rows;
         const size_t row_count = event->lists[head].count;
         assert_true(row_count <= visible);
@@ -187,7 +196,7 @@ static void budgets_hold_at_every_edge(void **state) {
         struct sequence *sequence = filled(&rig, 252);
         for (size_t k = 0; k < sizeof keeps / sizeof keeps[0]; k++) {
             select.keep.tokens = keeps[k];
-            struct watch watch = {&select, rig.model->config.kv_head_count, 0, keeps[k], 0};
+            struct watch watch = {&select, rig.model->config.layers, 0, keeps[k], 0};
             sequence_truncate(sequence, 252);
             assert_ok(engine_set_select(rig.engine, &select, &rig.error), rig.error);
             attention_set_observer(engine_attention(rig.engine), check_event, &watch);
@@ -199,6 +208,45 @@ static void budgets_hold_at_every_edge(void **state) {
         }
         sequence_destroy(sequence);
         rig_close(&rig);
+    }
+}
+
+/* Layers that keep a state have nothing to choose: the others do, by every method, within the budget, and all of it is
+ * full attention. */
+static void layers_with_states_are_passed_over(void **state) {
+    (void)state;
+    enum { FIRST = 290, COUNT = 4 };
+    for (size_t i = 0; i < METHODS; i++) {
+        const struct tiny_model tiny = tiny_model_default(tiny_state_families[i % TINY_STATE_FAMILIES]);
+        struct select_options select = small(methods[i], UINT64_MAX);
+        struct rig full = {0}, rig = {0};
+        rig_open_model(&full, &tiny, 0, 2, select_options_default());
+        float *expected = decode(&full, FIRST, COUNT);
+        select.gather_all = true;
+        rig_open_model(&rig, &tiny, 0, 2, select);
+        float *found = decode(&rig, FIRST, COUNT);
+        if (memcmp(found, expected, COUNT * rig.width * sizeof *found) != 0)
+            fail_msg("%s, select=%s: 100%% differs from full", tiny.family, methods[i]->name);
+        const struct select_statistics all = attention_statistics(engine_attention(rig.engine));
+        assert_true(all.visible > 0 && all.kept == all.visible);
+        for (size_t dense = 0; dense < 3; dense++) { /* of two layers that attend */
+            select.gather_all = false;
+            select.keep.tokens = 100;
+            select.dense_layers = dense;
+            struct watch watch = {&select, rig.model->config.layers, 0, 100, 0};
+            assert_ok(engine_set_select(rig.engine, &select, &rig.error), rig.error);
+            attention_set_observer(engine_attention(rig.engine), check_event, &watch);
+            float *less = decode(&rig, FIRST, COUNT);
+            if ((memcmp(less, expected, COUNT * rig.width * sizeof *less) == 0) != (dense == 2))
+                fail_msg("%s, select=%s, dense=%zu: %s was left out", tiny.family, methods[i]->name, dense,
+                         dense == 2 ? "something" : "nothing");
+            assert_int_equal(watch.events, COUNT * (2 - dense));
+            free(less);
+        }
+        free(found);
+        free(expected);
+        rig_close(&rig);
+        rig_close(&full);
     }
 }
 
@@ -275,7 +323,7 @@ static void check_shares(void *context, const struct select_event *event) {
     const bool from_keys = options->method == &select_cluster || options->method == &select_product;
     if (from_keys && recent < growing) recent = growing;
     uint64_t window = sinks + (event->position + 1) - (event->position + 1 - recent) / unit * unit;
-    for (size_t head = 0; head < watch->kv_heads; head++) {
+    for (size_t head = 0; head < watch->layers[event->layer_index].kv.kv_head_count; head++) {
         double gone = pow(1 - (double)watch->keep / visible, expected_fractions[event->layer_index][head]);
         uint64_t own = (uint64_t)(visible * (1 - gone)),
                  picks = own > window ? (own - window) / unit * unit : 0;
@@ -310,7 +358,7 @@ static void heads_keep_by_importance(void **state) {
                                            rig.model->config.v_dimension,
                                            NULL};
         struct sequence *sequence = filled(&rig, LENGTH);
-        struct watch watch = {&select, kv_heads, 0, KEEP, 0};
+        struct watch watch = {&select, rig.model->config.layers, 0, KEEP, 0};
         attention_set_observer(engine_attention(rig.engine), check_shares, &watch);
         for (size_t i = 0; i < STEPS; i++) step(&rig, sequence, LENGTH + i);
         assert_int_equal(watch.events, LAYERS * STEPS);
@@ -704,6 +752,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_equals_full),
         cmocka_unit_test(budgets_hold_at_every_edge),
+        cmocka_unit_test(layers_with_states_are_passed_over),
         cmocka_unit_test(heads_keep_by_importance),
         cmocka_unit_test(importance_needs_a_calibration),
         cmocka_unit_test(a_batch_equals_each_alone),

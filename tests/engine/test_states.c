@@ -32,13 +32,20 @@ struct rig {
     struct line lines[SEQUENCES];
 };
 
-static void rig_open(struct rig *rig, const char *family, size_t batch, size_t segment) {
-    const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
-    const struct plan plan = {.context_size = CONTEXT,
+/* method, NULL: none: chooses all of the context, which on the reference kernels has the bits of full attention. */
+static void rig_open_choosing(struct rig *rig, const char *family, size_t batch, size_t segment,
+                              const struct select_method *method) {
+    const struct device_options options = {.thread_count = 2, .mask = method == NULL ? cpu_default() : 0};
+    struct plan plan = {.context_size = CONTEXT,
                               .sequence_capacity = SEQUENCES + 1,
                               .batch_size = batch,
                               .segment_size = segment};
     struct tiny_model tiny = tiny_model_default(family);
+    plan.select = select_options_default();
+    plan.select.method = method;
+    plan.select.keep.tokens = UINT64_MAX;
+    plan.select.dense_layers = 0;
+    plan.select.gather_all = true;
     assert_int_equal(tiny.vocabulary_size, WIDTH);
     tiny_model_load(&tiny, "states", &options, &rig->device, &rig->model);
     assert_ok(engine_create(&rig->engine, rig->model, &plan, NULL, &rig->error), rig->error);
@@ -46,6 +53,10 @@ static void rig_open(struct rig *rig, const char *family, size_t batch, size_t s
         rig->lines[i].count = 0;
         assert_ok(sequence_create(&rig->lines[i].sequence, rig->engine, &rig->error), rig->error);
     }
+}
+
+static void rig_open(struct rig *rig, const char *family, size_t batch, size_t segment) {
+    rig_open_choosing(rig, family, batch, segment, NULL);
 }
 
 static void rig_close(struct rig *rig) {
@@ -137,7 +148,7 @@ static void together(struct rig *rig) {
     const struct prefill_pauses pauses = {.asks = leave, .context = &rig->random};
     const float *logits;
     size_t rows = engine_batch_size(rig->engine);
-    const size_t steps = random_below(&rig->random, SEQUENCES);
+    const size_t drawn = random_below(&rig->random, SEQUENCES), steps = engine_mixes(rig->engine) ? drawn : 0;
     for (size_t i = 0; i < SEQUENCES; i++) {
         struct line *line = &rig->lines[i];
         const size_t first = line->count, most = min_size(rows / SEQUENCES, CONTEXT - STEPS - first);
@@ -193,8 +204,9 @@ static void test_histories(void **state) {
     random_init(&rig->random, test_seed(71));
     for (size_t round = 0; round < ROUNDS; round++) {
         const size_t batch = random_between(&rig->random, 6, 130);
-        rig_open(rig, tiny_state_families[round % TINY_STATE_FAMILIES], batch,
-                 batch * random_between(&rig->random, 1, 4));
+        static const struct select_method *const methods[] = {NULL, &select_hash, &select_tree};
+        rig_open_choosing(rig, tiny_state_families[round % TINY_STATE_FAMILIES], batch,
+                          batch * random_between(&rig->random, 1, 4), methods[round % 3]);
         for (size_t i = 0; i < ACTIONS; i++) act(rig);
         for (size_t i = 0; i < SEQUENCES; i++) assert_as_alone(rig, &rig->lines[i]);
         rig_close(rig);
@@ -397,10 +409,17 @@ static void test_refusals(void **state) {
     assert_int_equal(engine_create(&engine, rig->model, &plan, NULL, &rig->error), STATUS_UNSUPPORTED);
     assert_non_null(strstr(rig->error.message, "rebuild=recompute: 4 of the 6 layers of"));
     plan_deinit(&plan);
-    plan = (struct plan){.context_size = 256, .sequence_capacity = 1, .select = select_options_default()};
-    plan.select.method = &select_window;
-    assert_int_equal(engine_create(&engine, rig->model, &plan, NULL, &rig->error), STATUS_UNSUPPORTED);
-    assert_non_null(strstr(rig->error.message, "select=window: 4 of the 6 layers of"));
+    /* A preset whose pages are in 4 bits but for the first ones has rows. */
+    plan = (struct plan){.context_size = 256, .sequence_capacity = 1, .k_type = KV_F16, .v_type = KV_F16};
+    assert_ok(plan_set_disk(&plan, "nowhere", 7, 0, &rig->error), rig->error);
+    assert_ok(plan_set_axes(&plan, "leoam", NULL, NULL, &rig->error), rig->error);
+    plan.host_bytes = 1 << 20;
+    assert_int_equal(plan_check(&plan, &rig->model->config, &rig->error), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(rig->error.message, "try --set codec=q4"));
+    assert_ok(plan_set_host_bytes(&plan, &rig->model->config, &rig->error), rig->error);
+    assert_true(!plan.quantized_pages && plan.host_bytes > 0);
+    assert_ok(plan_check(&plan, &rig->model->config, &rig->error), rig->error);
+    plan_deinit(&plan);
     rig_close(rig);
     free(rig);
 }

@@ -5,7 +5,7 @@ import os
 import tempfile
 import unittest
 
-from loam_server import NANO, Server, leave, main, wait_until
+from loam_server import NANO, ROOT, Server, leave, main, wait_until
 
 PATH, CHAT = "/v1/loam/documents", "/v1/chat/completions"
 TEXT = "The gate of the garden is painted green. Nobody knows who painted it, and nobody asks.\n" * 30
@@ -359,6 +359,25 @@ class ChangedModel(unittest.TestCase):
             reply = server.post("/v1/completions", body)
             self.assertEqual(server.stop(), 0)
             self.assertEqual(reply.json["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+
+
+class States(unittest.TestCase):
+    def test_turns_of_a_model_with_states(self):
+        """The second turn begins where the first one's question ends, over a restart, too."""
+        model = os.path.join(ROOT, "tests", "golden", "qwen35", "model.gguf")
+        turns = [{"role": "user", "content": TEXT[:700]}]
+        with tempfile.TemporaryDirectory() as folder:
+            for restarts in range(2):
+                server = Server("-c", "4096", "--kv-disk", folder, model=model)
+                reply = server.post(CHAT, {"messages": turns, "temperature": 0, "max_tokens": 6})
+                self.assertEqual(reply.status, 200, reply.body)
+                usage = reply.json["usage"]
+                if restarts:
+                    self.assertGreaterEqual(usage["prompt_tokens_details"]["cached_tokens"], before)
+                answer = reply.json["choices"][0]["message"]["content"]
+                before = usage["prompt_tokens"] - len("\0assistant\n")
+                turns += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And then?"}]
+                self.assertEqual(server.stop(), 0)
 
 
 class WithoutFolder(unittest.TestCase):

@@ -236,6 +236,7 @@ static void test_states(void **state) {
         write_model(families[i], path, sizeof path);
         try_histories(&(struct variant){.preset = "full", .model = path});
         try_histories(&(struct variant){.preset = "full", .model = path, .has_disk = true});
+        try_histories(&(struct variant){i == 0 ? "hata" : "meanstd", "dense=0", "64", i != 0, path});
         for (enum told told = TOLD_NOTHING; told <= TOLD_TURNS_ON_DISK; told++) try_conversation(path, told);
         unlink(path);
     }
