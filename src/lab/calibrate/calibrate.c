@@ -159,6 +159,7 @@ static enum status study(struct calibration_run *run, struct error *error) {
     const struct layer_study_options how = {.sinks = o->sinks, .recent = o->recent, .lambda = o->lambda};
     TRY(layer_study_create(&study, &run->samples, &run->kernels, run->pool, &how, error));
     for (size_t layer = 0; layer < r->layer_count && status == STATUS_OK; layer++) {
+        if (calibration_kv_heads(r, layer) == 0) continue;
         const struct layer_figures figures = {.importance = r->importance + layer * r->head_count,
                                               .alone = r->alone + layer * r->head_count,
                                               .sensitivity = r->sensitivity + layer * STUDY_ROUNDINGS};
@@ -178,8 +179,9 @@ static enum status study_reuse(struct calibration_run *run, struct error *error)
     run->began += run->span, run->span = share_of(run, reuse_share), run->stage = "reuse";
     TRY(reuse_study_create(&study, &run->samples, &run->kernels, run->pool, &how, error));
     for (size_t layer = 0; layer < r->layer_count && status == STATUS_OK; layer++) {
+        if (calibration_kv_heads(r, layer) == 0) continue;
         status = reuse_study_run(study, layer, r->importance + layer * r->head_count,
-                                 r->reuse + layer * r->kv_head_count * REUSE_CURVE_POINTS, error);
+                                 r->reuse + calibration_lane(r, layer, 0) * REUSE_CURVE_POINTS, error);
         if (told(run, (double)(layer + 1) / (double)r->layer_count)) status = interrupted(error);
     }
     reuse_study_destroy(study);
@@ -190,7 +192,7 @@ static enum status study_reuse(struct calibration_run *run, struct error *error)
 static enum status find_skew(struct calibration_run *run, size_t layer, size_t kv_head, struct error *error) {
     struct calibration_result *r = run->result;
     size_t n = r->k_dimension, group = r->head_count / r->kv_head_count,
-           entry = layer * r->kv_head_count + kv_head;
+           entry = calibration_lane(r, layer, kv_head);
     double *memory = calloc(6 * n * n, sizeof *memory), kept;
     if (memory == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
     double *queries = memory, *keys = memory + n * n, *skew = memory + 2 * n * n;
@@ -213,7 +215,7 @@ static enum status learn_head(struct calibration_run *run, size_t layer, size_t 
                               double bits_total, struct error *error) {
     const struct calibrate_options *o = run->options;
     struct calibration_result *r = run->result;
-    size_t entry = layer * r->kv_head_count + kv_head, training_windows = o->window_count - o->held_out;
+    size_t entry = calibration_lane(r, layer, kv_head), training_windows = o->window_count - o->held_out;
     TRY(hash_head_load(run->head, layer, kv_head, 0, training_windows, error));
     TRY(find_skew(run, layer, kv_head, error));
     for (size_t i = 0; i < o->bits_count; i++) {
@@ -241,12 +243,12 @@ static enum status learn_all(struct calibration_run *run, struct error *error) {
     double bits_total = 0;
     run->began += run->span, run->stage = o->bits_count > 0 ? "hash weights" : "skews";
     for (size_t i = 0; i < o->bits_count; i++) bits_total += (double)o->bits[i];
-    double share = (1 - run->began) / (double)(r->layer_count * r->kv_head_count);
+    double share = (1 - run->began) / (double)calibration_lane(r, r->layer_count, 0);
     const struct hash_head_options pairs = {.query_count = o->training.batch_queries,
                                             .keys_per_query = o->training.batch_keys};
     TRY(hash_head_create(&run->head, &run->samples, &run->kernels, run->pool, &pairs, error));
     for (size_t layer = 0; layer < r->layer_count; layer++)
-        for (size_t kv_head = 0; kv_head < r->kv_head_count; kv_head++) {
+        for (size_t kv_head = 0; kv_head < calibration_kv_heads(r, layer); kv_head++) {
             TRY(learn_head(run, layer, kv_head, share, bits_total, error));
             if (o->bits_count > 0) continue; /* learning tells its own progress */
             run->span = share;
@@ -306,6 +308,7 @@ enum status calibrate_run(struct calibration_result *result, struct model *model
                                           .head_count = config->head_count,
                                           .kv_head_count = config->kv_head_count,
                                           .k_dimension = config->k_dimension,
+                                          .groups = config->kv_groups,
                                           .options = *options,
                                           .importance_source = "layer-local surrogate"};
     struct calibration_run run = {

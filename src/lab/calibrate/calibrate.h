@@ -60,6 +60,7 @@ enum status calibrate_options_fit(struct calibrate_options *options, const struc
 
 struct calibration_result {
     size_t layer_count, head_count, kv_head_count, k_dimension;
+    const struct kv_groups *groups; /* the model's; NULL: all layers have kv_head_count KV heads; below: of those */
     struct calibrate_options options;
     uint16_t *hash[CALIBRATE_BITS_MAX];               /* [layer][kv_head][k_dimension][bits] */
     struct hash_learned *learned[CALIBRATE_BITS_MAX]; /* [layer][kv_head] */
@@ -79,6 +80,13 @@ struct calibration_result {
 
 enum status calibrate_run(struct calibration_result *result, struct model *model, const int32_t *tokens,
                           const struct calibrate_options *options, struct error *error) STATUS_CHECKED;
+/* KV heads of a layer: none where it keeps a state; and where one's figures are, by [layer][kv_head] of all layers. */
+static inline size_t calibration_kv_heads(const struct calibration_result *result, size_t layer) {
+    return kv_layer_heads(result->groups, result->kv_head_count, layer);
+}
+static inline size_t calibration_lane(const struct calibration_result *result, size_t layer, size_t kv_head) {
+    return kv_layer_lane(result->groups, result->kv_head_count, layer, kv_head);
+}
 /* Whether all query heads of the KV head are idle; its skew_kept is then 0. */
 bool calibration_kv_head_is_idle(const struct calibration_result *result, size_t layer, size_t kv_head);
 void calibration_result_deinit(struct calibration_result *result); /* safe on a zeroed one */

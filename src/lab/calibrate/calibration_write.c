@@ -39,7 +39,7 @@ static void add_layers(struct sidecar *s, const struct model_config *config) {
     for (size_t layer = 0; layer < r->layer_count; layer++) {
         const struct layer_config *own = &config->layers[layer];
         const size_t k = own->kv.k_dimension, kv_heads = own->kv.kv_head_count;
-        if (own->kv_layer != layer) continue;
+        if (own->kv_layer != layer || kv_heads == 0) continue;
         for (size_t i = 0; i < r->options.bits_count; i++) {
             size_t bits = r->options.bits[i];
             struct entry *entry = add(s, TENSOR_F16, r->hash[i] + rows * bits, bits, k, kv_heads);

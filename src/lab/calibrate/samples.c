@@ -7,6 +7,8 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/random.h"
+#include "cache/kv_state.h"
+#include "model/model_size.h"
 #include "tensor/half.h"
 
 /* ---- which tokens and positions ---- */
@@ -107,6 +109,7 @@ static void see_queries(void *context, const struct attention_event *event) {
     const struct model_config *config = &s->model->config;
     size_t width = config->head_count * config->k_dimension, text = s->options.window_size - s->probe_count;
     float *previous = s->run.previous + layer * width;
+    const size_t first = kv_layer_behind(config->kv_groups, config->layer_count, 0); /* that attends */
     for (size_t row = 0; row < row_count; row++) {
         const float *now = q + row * width;
         size_t position = s->run.block_first + row;
@@ -115,8 +118,8 @@ static void see_queries(void *context, const struct attention_event *event) {
                 add_similarity(s, layer, head, previous + head * config->k_dimension,
                                now + head * config->k_dimension);
         memcpy(previous, now, width * sizeof *now);
-        if (layer == 0 && s->run.is_decoding) s->decoded_count++;
-        if (layer == 0 && position >= 2 && position < text) s->similarity_count++;
+        if (layer == first && s->run.is_decoding) s->decoded_count++;
+        if (layer == first && position >= 2 && position < text) s->similarity_count++;
     }
     if (s->run.is_decoding) return;
     keep_run(s, layer, q, row_count);
@@ -183,7 +186,9 @@ static enum status run_window(struct samples *s, struct error *error) {
     const struct samples_options *o = &s->options;
     const size_t text = o->window_size - s->probe_count;
     const bool writes = s->run.window < o->decode_windows && o->decode_count > 0;
+    struct kv_state *states = kv_sequence_state(s->sequences[s->run.window]);
     TRY(kv_sequence_reserve(s->sequences[s->run.window], o->window_size, error));
+    if (states != NULL && writes) kv_state_plan(states, &(uint64_t){text}, 1, 0); /* it goes back there */
     for (size_t first = 0, rows; first < o->window_size; first += rows) {
         const float *logits = NULL;
         rows = min_size(o->block, o->window_size - first);
@@ -202,15 +207,10 @@ static enum status run_window(struct samples *s, struct error *error) {
 static enum status create_cache(struct samples *s, struct error *error) {
     const struct model_config *config = &s->model->config;
     const struct samples_options *o = &s->options;
-    struct kv_cache_config kv = {.layer_count = config->layer_count,
-                                 .kv_head_count = config->kv_head_count,
-                                 .k_dimension = config->k_dimension,
-                                 .v_dimension = config->v_dimension,
-                                 .k_type = KV_F16,
-                                 .v_type = KV_F16,
-                                 .token_capacity =
-                                     o->window_count * align_up(o->window_size, KV_CHUNK_TOKENS),
-                                 .sequence_capacity = o->window_count};
+    struct kv_cache_config kv = model_cache_config(config, KV_F16, KV_F16);
+    kv.token_capacity = o->window_count * align_up(o->window_size, KV_CHUNK_TOKENS);
+    kv.sequence_capacity = o->window_count;
+    kv.state_slots = config->state.layer_count > 0 ? KV_STATE_SLOTS_BESIDE + 1 : 0;
     TRY(kv_cache_create(&s->cache, s->model->device, &kv, error));
     for (size_t i = 0; i < o->window_count; i++)
         TRY(kv_sequence_create(&s->sequences[i], s->cache, o->window_size, error));
@@ -270,7 +270,9 @@ enum status samples_collect(struct samples *samples, struct model *model, const 
     ASSERT(options->window_count > options->held_out && options->held_out > 0 && spans > 0);
     ASSERT(options->run_windows <= options->window_count && options->run_count <= options->window_size / 2);
     *samples = (struct samples){.model = model, .options = *options};
-    TRY(model_config_check_alike(&model->config, "a calibration", error));
+    if (kv_groups_with_heads(model->config.kv_groups) > 1 ||
+        model_stored_layers(&model->config) < model->config.layer_count)
+        TRY(model_config_check_alike(&model->config, "a calibration", error));
     samples->probe_count = min_size(spans, 10) * SAMPLES_SPAN;
     samples->query_count = options->text_queries + options->probe_queries;
     samples->options.decode_count = min_size(options->decode_count, samples->probe_count);

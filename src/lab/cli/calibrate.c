@@ -130,11 +130,12 @@ static void print_recalls(const struct calibration_result *r, size_t which) {
                 100 * r->options.keep, r->options.bits[which]);
     output_text("layer   random  published  learned\n");
     for (size_t layer = 0; layer < r->layer_count; layer++) {
+        if (calibration_kv_heads(r, layer) == 0) continue;
         double sums[3] = {0};
         size_t count = 0;
         char label[24];
-        for (size_t head = 0; head < r->kv_head_count; head++) {
-            const struct hash_learned *l = &r->learned[which][layer * r->kv_head_count + head];
+        for (size_t head = 0; head < calibration_kv_heads(r, layer); head++) {
+            const struct hash_learned *l = &r->learned[which][calibration_lane(r, layer, head)];
             if (calibration_kv_head_is_idle(r, layer, head)) continue;
             sums[0] += l->random, sums[1] += l->published, sums[2] += l->learned, count++;
         }
@@ -149,7 +150,7 @@ static void print_recalls(const struct calibration_result *r, size_t which) {
 static void print_idle(const struct calibration_result *r) {
     size_t count = 0;
     for (size_t i = 0; i < r->layer_count * r->head_count; i++)
-        if (r->idle[i])
+        if (r->idle[i] && calibration_kv_heads(r, i / r->head_count) > 0)
             output_text("%s %zu.%zu",
                         count++ == 0 ? "\nIdle heads, whose queries are zero, in no mean of recall, "
                                        "similarity and skew:"
@@ -170,9 +171,9 @@ static double mean_similarity(const struct calibration_result *r, const float *s
 static double mean_skew(const struct calibration_result *r, size_t layer) {
     double sum = 0;
     size_t count = 0;
-    for (size_t i = 0; i < r->kv_head_count; i++)
+    for (size_t i = 0; i < calibration_kv_heads(r, layer); i++)
         if (!calibration_kv_head_is_idle(r, layer, i))
-            sum += (double)r->skew_kept[layer * r->kv_head_count + i], count++;
+            sum += (double)r->skew_kept[calibration_lane(r, layer, i)], count++;
     return count > 0 ? sum / (double)count : 0;
 }
 
@@ -184,6 +185,7 @@ static void print_layers(const struct calibration_result *r) {
                 r->importance_source);
     output_text("layer  importance  similarity  written      K8      V8      K4      V4    skew\n");
     for (size_t layer = 0; layer < r->layer_count; layer++) {
+        if (calibration_kv_heads(r, layer) == 0) continue;
         const float *s = r->sensitivity + layer * STUDY_ROUNDINGS;
         output_text("%5zu  %10.3f  %10.3f  %7.3f  %6.4f  %6.4f  %6.4f  %6.4f  %6.3f\n", layer,
                     mean_of(r->importance + layer * r->head_count, r->head_count),
@@ -193,6 +195,7 @@ static void print_layers(const struct calibration_result *r) {
     }
     output_text("\nImportance of each head\n");
     for (size_t layer = 0; layer < r->layer_count; layer++) {
+        if (calibration_kv_heads(r, layer) == 0) continue;
         output_text("%5zu ", layer);
         for (size_t head = 0; head < r->head_count; head++)
             output_text(" %5.3f", (double)r->importance[layer * r->head_count + head]);
