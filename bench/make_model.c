@@ -6,7 +6,8 @@
  * matrix is drawn from it block by block: no two rows are alike, but blocks repeat across the file.
  * The vocabulary is made up: the 256 bytes as BPE writes them, one merge, numbered fillers, BOS and EOS;
  * llama.cpp loads it too.  Q4_K_M is mixed as llama.cpp mixes it: Q6_K for half of attn_v and ffn_down and
- * for the output matrix, which is Q6_K beside Q4_0 as well.  A shape with experts is qwen3moe's. */
+ * for the output matrix, which is Q6_K beside Q4_0 as well.  A shape with experts is qwen3moe's, one with delta nets
+ * qwen35's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,18 +28,22 @@ struct shape {
     bool tied;
     float rope_base, rope_factor;   /* factor of the llama3 kind, 0: none */
     uint32_t experts, used_experts; /* of ffn each; 0: none */
+    uint32_t delta_heads;           /* of head_dimension, in all but every fourth layer; 0: all attend */
 };
 
+enum { DELTA_PERIOD = 4, DELTA_TAPS = 4 };
+
 static const struct shape shapes[] = {
-    {"llama-1b", 16, 2048, 32, 8, 64, 8192, 128256, 131072, true, 500000, 32, 0, 0},
-    {"llama-3b", 28, 3072, 24, 8, 128, 8192, 128256, 131072, true, 500000, 32, 0, 0},
-    {"llama-8b", 32, 4096, 32, 8, 128, 14336, 128256, 131072, false, 500000, 8, 0, 0},
+    {"llama-1b", 16, 2048, 32, 8, 64, 8192, 128256, 131072, true, 500000, 32, 0, 0, 0},
+    {"llama-3b", 28, 3072, 24, 8, 128, 8192, 128256, 131072, true, 500000, 32, 0, 0, 0},
+    {"llama-8b", 32, 4096, 32, 8, 128, 14336, 128256, 131072, false, 500000, 8, 0, 0, 0},
     {"kv-1b", 16, 512, 8, 8, 64, 512, 512, 1048576, true, 500000,
-     0, 0, 0}, /* the KV of llama-1b, and little else */
-    {"moe-2b", 8, 2048, 32, 4, 64, 512, 32000, 32768, true, 1000000, 0, 64, 8},
-    {"moe-5b", 24, 2048, 32, 4, 64, 512, 32000, 32768, true, 1000000, 0, 64, 8}, /* three times as deep */
-    {"mha-200m", 12, 1024, 16, 16, 64, 2816, 4096, 8192, true, 10000, 0, 0, 0}, /* a KV head for each query head */
-    {"tiny", 2, 256, 4, 2, 64, 512, 512, 4096, true, 10000, 0, 0, 0},
+     0, 0, 0, 0}, /* the KV of llama-1b, and little else */
+    {"moe-2b", 8, 2048, 32, 4, 64, 512, 32000, 32768, true, 1000000, 0, 64, 8, 0},
+    {"moe-5b", 24, 2048, 32, 4, 64, 512, 32000, 32768, true, 1000000, 0, 64, 8, 0}, /* three times as deep */
+    {"mha-200m", 12, 1024, 16, 16, 64, 2816, 4096, 8192, true, 10000, 0, 0, 0, 0}, /* a KV head for each query head */
+    {"hybrid-100m", 12, 768, 8, 2, 128, 2048, 8192, 262144, true, 10000000, 0, 0, 0, 8},
+    {"tiny", 2, 256, 4, 2, 64, 512, 512, 4096, true, 10000, 0, 0, 0, 0},
 };
 
 struct mix {
@@ -157,10 +162,14 @@ static enum status vector(struct maker *maker, const char *name, const float *va
     return gguf_writer_write(maker->gguf, values, count * sizeof *values, &maker->error);
 }
 
-static enum status ones(struct maker *maker, const char *name, size_t count) {
+static enum status constants(struct maker *maker, const char *name, float value, size_t count) {
     float *values = (float *)(void *)maker->piece;
-    for (size_t i = 0; i < count; i++) values[i] = 1;
+    for (size_t i = 0; i < count; i++) values[i] = value;
     return vector(maker, name, values, count);
+}
+
+static enum status ones(struct maker *maker, const char *name, size_t count) {
+    return constants(maker, name, 1, count);
 }
 
 /* The first and last eighth of the layers and every third between get the better type. */
@@ -170,6 +179,32 @@ static enum tensor_type type_in_layer(const struct maker *maker, uint32_t layer)
     return better ? maker->mix->better : maker->mix->base;
 }
 
+static bool is_delta(const struct shape *shape, uint32_t layer) {
+    return shape->delta_heads > 0 && layer % DELTA_PERIOD != DELTA_PERIOD - 1;
+}
+
+/* A delta net has as many key heads as value heads. */
+static enum status delta_tensors(struct maker *maker, uint32_t layer) {
+    const struct shape *s = maker->shape;
+    const enum tensor_type base = maker->mix->base;
+    const size_t inner = s->delta_heads * s->head_dimension;
+    char name[64];
+#define NAME(suffix) (snprintf(name, sizeof name, "blk.%u." suffix, layer), name)
+    TRY(matrix(maker, NAME("attn_qkv.weight"), base, 3 * inner, s->hidden));
+    TRY(matrix(maker, NAME("attn_gate.weight"), base, inner, s->hidden));
+    TRY(matrix(maker, NAME("ssm_alpha.weight"), base, s->delta_heads, s->hidden));
+    TRY(matrix(maker, NAME("ssm_beta.weight"), base, s->delta_heads, s->hidden));
+    TRY(constants(maker, NAME("ssm_dt.bias"), -4, s->delta_heads));
+    TRY(constants(maker, NAME("ssm_a"), -1, s->delta_heads));
+    TRY(ones(maker, NAME("ssm_norm.weight"), s->head_dimension));
+    TRY(matrix(maker, NAME("ssm_out.weight"), base, s->hidden, inner));
+    if (!maker->writing)
+        return gguf_writer_declare_tensor(maker->gguf, NAME("ssm_conv1d.weight"), TENSOR_F32, 2,
+                                          (uint64_t[2]){DELTA_TAPS, 3 * inner}, &maker->error);
+    return ones(maker, NAME("ssm_conv1d.weight"), DELTA_TAPS * 3 * inner);
+#undef NAME
+}
+
 static enum status layer_tensors(struct maker *maker, uint32_t layer) {
     const struct shape *s = maker->shape;
     enum tensor_type base = maker->mix->base, better = type_in_layer(maker, layer);
@@ -177,14 +212,23 @@ static enum status layer_tensors(struct maker *maker, uint32_t layer) {
     char name[64];
 #define NAME(suffix) (snprintf(name, sizeof name, "blk.%u." suffix ".weight", layer), name)
     TRY(ones(maker, NAME("attn_norm"), s->hidden));
-    TRY(matrix(maker, NAME("attn_q"), base, q_size, s->hidden));
-    TRY(matrix(maker, NAME("attn_k"), base, kv_size, s->hidden));
-    TRY(matrix(maker, NAME("attn_v"), better, kv_size, s->hidden));
-    TRY(matrix(maker, NAME("attn_output"), base, s->hidden, q_size));
-    TRY(ones(maker, NAME("ffn_norm"), s->hidden));
-    if (s->experts > 0) {
+    if (is_delta(s, layer)) {
+        TRY(delta_tensors(maker, layer));
+    } else {
+        TRY(matrix(maker, NAME("attn_q"), base, s->delta_heads > 0 ? 2 * q_size : q_size, s->hidden)); /* and gates */
+        TRY(matrix(maker, NAME("attn_k"), base, kv_size, s->hidden));
+        TRY(matrix(maker, NAME("attn_v"), better, kv_size, s->hidden));
+        TRY(matrix(maker, NAME("attn_output"), base, s->hidden, q_size));
+    }
+    if (s->delta_heads > 0)
+        TRY(ones(maker, NAME("post_attention_norm"), s->hidden));
+    else
+        TRY(ones(maker, NAME("ffn_norm"), s->hidden));
+    if (!is_delta(s, layer) && (s->experts > 0 || s->delta_heads > 0)) {
         TRY(ones(maker, NAME("attn_q_norm"), s->head_dimension));
         TRY(ones(maker, NAME("attn_k_norm"), s->head_dimension));
+    }
+    if (s->experts > 0) {
         TRY(matrix(maker, NAME("ffn_gate_inp"), TENSOR_F32, s->experts, s->hidden));
         TRY(matrices(maker, NAME("ffn_gate_exps"), base, s->ffn, s->hidden));
         TRY(matrices(maker, NAME("ffn_up_exps"), base, s->ffn, s->hidden));
@@ -276,7 +320,7 @@ static enum status key_index(struct maker *maker) {
     struct error *error = &maker->error;
     char name[64];
     int length = snprintf(name, sizeof name, "random %s %s", s->name, maker->mix->name);
-    const char *family = s->experts > 0 ? "qwen3moe" : "llama";
+    const char *family = s->delta_heads > 0 ? "qwen35" : s->experts > 0 ? "qwen3moe" : "llama";
     TRY(gguf_writer_add_string(gguf, "general.architecture", family, strlen(family), error));
     TRY(gguf_writer_add_string(gguf, "general.name", name, (uint64_t)length, error));
     TRY(gguf_writer_add_uint(gguf, "general.file_type", maker->mix->file_type, error));
@@ -292,7 +336,18 @@ static enum status key_index(struct maker *maker) {
     TRY(gguf_writer_add_uint(gguf, KEY("attention.value_length"), s->head_dimension, error));
     TRY(gguf_writer_add_float(gguf, KEY("attention.layer_norm_rms_epsilon"), 1e-5F, error));
     TRY(gguf_writer_add_float(gguf, KEY("rope.freq_base"), s->rope_base, error));
-    TRY(gguf_writer_add_uint(gguf, KEY("rope.dimension_count"), s->head_dimension, error));
+    const uint32_t rotated = s->delta_heads > 0 ? s->head_dimension / 4 : s->head_dimension;
+    TRY(gguf_writer_add_uint(gguf, KEY("rope.dimension_count"), rotated, error));
+    if (s->delta_heads > 0) {
+        static const int32_t sections[] = {6, 5, 5, 0};
+        TRY(gguf_writer_add_ints(gguf, KEY("rope.dimension_sections"), sections, 4, error));
+        TRY(gguf_writer_add_uint(gguf, KEY("full_attention_interval"), DELTA_PERIOD, error));
+        TRY(gguf_writer_add_uint(gguf, KEY("ssm.conv_kernel"), DELTA_TAPS, error));
+        TRY(gguf_writer_add_uint(gguf, KEY("ssm.group_count"), s->delta_heads, error));
+        TRY(gguf_writer_add_uint(gguf, KEY("ssm.time_step_rank"), s->delta_heads, error));
+        TRY(gguf_writer_add_uint(gguf, KEY("ssm.state_size"), s->head_dimension, error));
+        TRY(gguf_writer_add_uint(gguf, KEY("ssm.inner_size"), s->delta_heads * s->head_dimension, error));
+    }
     TRY(gguf_writer_add_uint(gguf, KEY("vocab_size"), s->vocabulary, error));
     if (s->experts > 0) {
         TRY(gguf_writer_add_uint(gguf, KEY("expert_count"), s->experts, error));
