@@ -99,6 +99,48 @@ static void test_samples(void **state) {
     samples_deinit(&s);
 }
 
+/* Layers that keep a state give no samples; behind what the model writes a window goes on from the state that the text
+ * left, so the rest of it is as if nothing had been written. */
+static void test_samples_with_states(void **state) {
+    (void)state;
+    const struct tiny_model tiny = tiny_model_default("qwen35");
+    const struct device_options cpu = {.thread_count = 2, .mask = cpu_default()};
+    struct samples_options options = sampling();
+    struct samples plain, written_on;
+    struct device *own;
+    struct model *hybrid;
+    struct error error;
+    tiny_model_load(&tiny, "states", &cpu, &own, &hybrid);
+    const struct model_config *config = &hybrid->config;
+    assert_ok(samples_collect(&plain, hybrid, tokens, &options, &error), error);
+    options.decode_windows = options.window_count;
+    options.decode_count = 9;
+    assert_ok(samples_collect(&written_on, hybrid, tokens, &options, &error), error);
+    assert_int_equal(written_on.decoded_count, 2 * 9);
+    assert_int_equal(written_on.similarity_count, 2 * (WINDOW - plain.probe_count - 2));
+    float *keys[2] = {calloc(WINDOW, config->k_dimension * sizeof(float)),
+                      calloc(WINDOW, config->k_dimension * sizeof(float))};
+    size_t attending = 0;
+    for (size_t layer = 0; layer < config->layer_count; layer++) {
+        const bool attends = config->layers[layer].mixer == MIXER_ATTENTION;
+        const size_t last = plain.query_count - 1, bytes = config->head_count * config->k_dimension * sizeof(float);
+        const float *q = samples_query(&plain, layer, 1, last, 0); /* of a probe, behind the text */
+        assert_memory_equal(q, samples_query(&written_on, layer, 1, last, 0), bytes);
+        assert_true((q[0] != 0) == attends);
+        attending += attends;
+        if (!attends) continue;
+        assert_ok(samples_keys(&plain, layer, 1, 1, keys[0], &error), error);
+        assert_ok(samples_keys(&written_on, layer, 1, 1, keys[1], &error), error);
+        assert_memory_equal(keys[0], keys[1], WINDOW * config->k_dimension * sizeof(float));
+    }
+    assert_int_equal(attending, 2);
+    free(keys[0]), free(keys[1]);
+    samples_deinit(&plain);
+    samples_deinit(&written_on);
+    model_destroy(hybrid);
+    device_destroy(own);
+}
+
 /* The model writes behind a text: as many pairs as tokens, and keys and queries of the window are those of a window
  * behind which nothing was written. */
 static void test_decoding(void **state) {
@@ -559,7 +601,8 @@ static void test_heads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_samples),  cmocka_unit_test(test_decoding), cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_samples),  cmocka_unit_test(test_samples_with_states),
+        cmocka_unit_test(test_decoding), cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_attended), cmocka_unit_test(test_caught),   cmocka_unit_test(test_importance),
         cmocka_unit_test(test_rounding), cmocka_unit_test(test_skew),     cmocka_unit_test(test_whole),
         cmocka_unit_test(test_fit),      cmocka_unit_test(test_heads),
