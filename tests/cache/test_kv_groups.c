@@ -346,8 +346,29 @@ static void test_in_4_bits(void **state) {
     round_trip(true, KEY_INDEX, 1 << 20);
 }
 
+/* Which layer comes behind so many with K and V. */
+static void test_layers_with_heads(void **state) {
+    (void)state;
+    static const struct kv_geometry own[] = {{0, 32, 32}, {2, 32, 32}, {0, 32, 32},
+                                             {0, 32, 32}, {2, 32, 32}, {0, 32, 32}};
+    static struct kv_groups mixed, all;
+    assert_true(kv_groups_init(&mixed, own, NULL, 6));
+    static const size_t expected[] = {1, 4, 6, 6};
+    for (size_t i = 0; i < 4; i++) assert_int_equal(kv_layer_behind(&mixed, 6, i), expected[i]);
+    assert_int_equal(kv_groups_with_heads(&mixed), 1);
+    assert_true(kv_groups_init(&all, shapes, NULL, LAYERS));
+    for (size_t i = 0; i < 8; i++) {
+        const size_t behind = i < LAYERS ? i : LAYERS;
+        assert_int_equal(kv_layer_behind(&all, LAYERS, i), behind);
+        assert_int_equal(kv_layer_behind(NULL, LAYERS, i), behind);
+    }
+    assert_int_equal(kv_groups_with_heads(&all), GROUPS);
+    assert_int_equal(kv_groups_with_heads(NULL), 1);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_groups), cmocka_unit_test(test_in_ram),
-                                       cmocka_unit_test(test_on_disk), cmocka_unit_test(test_in_4_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layers_with_heads), cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_in_ram), cmocka_unit_test(test_on_disk),
+                                       cmocka_unit_test(test_in_4_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
