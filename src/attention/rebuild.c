@@ -26,6 +26,7 @@ struct rebuild_run {
     uint64_t chunk_first, chunk_count, chunk_end;
     size_t
         range_chunks; /* each range of so many is attended to as it is computed; 0: all stay in the workspace */
+    size_t ring_chunks; /* whole ranges, that are in the workspace at once */
     bool stays;       /* none is in the workspace: they are computed to where the tier would read them */
 };
 
@@ -56,7 +57,7 @@ struct workspace {
     size_t other_count;
     struct buffer rows;     /* owned MEMORY_SHARED; float: a tile's inputs */
     struct buffer tile;     /* owned MEMORY_DEVICE; the same */
-    struct buffer partials; /* owned MEMORY_DEVICE; float [kv heads][ATTENTION_RANGES][partial_floats] */
+    struct buffer partials; /* owned MEMORY_DEVICE; of attend_ranges */
 };
 
 /* The planned layer, and the rebuilding in it. */
@@ -96,16 +97,21 @@ static size_t tile_bytes(const struct attention_options *options) {
     return REBUILD_ROWS_MAX * options->rebuild.hidden_size * sizeof(float);
 }
 
-/* Of all KV heads, whose groups are the layer's query heads. */
-static size_t partials_bytes(const struct attention_options *options) {
-    return options->head_count * ATTENTION_RANGES * (2 + options->rebuild.v_dimension) * sizeof(float);
+/* Of query heads, whatever groups they are in. */
+static size_t partials_floats(const struct device *device, size_t head_count, size_t v_dimension) {
+    const struct range_form form = device_range_form(device);
+    return head_count * form.count_max * (form.partial_floats + v_dimension);
+}
+
+static size_t partials_bytes(const struct device *device, const struct attention_options *options) {
+    return partials_floats(device, options->head_count, options->rebuild.v_dimension) * sizeof(float);
 }
 
 uint64_t rebuild_bytes(const struct attention_options *options) {
     const uint64_t chunks = kv_chunks_of(options->context_size);
     if (options->rebuild.chunks == 0) return 0;
     return sizeof(struct rebuild) + workspace_bytes(options) + 2 * tile_bytes(options) +
-           partials_bytes(options) + page_table_bytes(options->kv_head_count, options->rebuild.chunks) +
+           partials_bytes(NULL, options) + page_table_bytes(options->kv_head_count, options->rebuild.chunks) +
            page_table_bytes(options->kv_head_count, chunks) + chunks * sizeof(uint32_t);
 }
 
@@ -125,8 +131,8 @@ static enum status init(struct rebuild *rebuild, const struct attention_options 
     TRY(page_table_init(&rebuild->memory.table, rebuild->device, heads, rebuild->view_chunks, error));
     TRY(operations->allocate(device, MEMORY_SHARED, tile_bytes(options), &rebuild->memory.rows, error));
     TRY(operations->allocate(device, MEMORY_DEVICE, tile_bytes(options), &rebuild->memory.tile, error));
-    TRY(operations->allocate(device, MEMORY_DEVICE, partials_bytes(options), &rebuild->memory.partials,
-                             error));
+    TRY(operations->allocate(device, MEMORY_DEVICE, partials_bytes(device, options),
+                             &rebuild->memory.partials, error));
     rebuild->memory.others = calloc(rebuild->view_chunks, sizeof *rebuild->memory.others);
     if (rebuild->memory.others == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
     for (size_t head = 0; head < heads; head++)
@@ -178,8 +184,12 @@ static const struct kv_layout *layout_of(const struct rebuild *rebuild, size_t l
     return kv_cache_layer_layout(rebuild->cache, layer);
 }
 
-static size_t partial_floats(const struct rebuild *rebuild, size_t layer) {
-    return rebuild->head_count / heads_of(rebuild, layer) * (2 + layout_of(rebuild, layer)->v_dimension);
+/* Of a KV head on: what is kept of its query heads. */
+static struct span partials_of(const struct rebuild *rebuild, size_t layer, size_t head_first) {
+    const size_t group = rebuild->head_count / heads_of(rebuild, layer);
+    return span_floats(
+        span_of(&rebuild->memory.partials, 0),
+        partials_floats(rebuild->device, head_first * group, layout_of(rebuild, layer)->v_dimension));
 }
 
 /* Whose KV has room while others are computed. */
@@ -222,7 +232,8 @@ static uint64_t find_run(const struct rebuild *rebuild, const struct kv_sequence
 static uint64_t chunks_max(const struct rebuild *rebuild, struct rebuild_run *plan, uint64_t run,
                            const struct attend_item *item) {
     const uint64_t first = plan->chunk_first, kept = inputs_chunks(plan->inputs, plan->layer_index),
-                   range = attention_range_rows(item->position_first + 1) / KV_CHUNK_TOKENS;
+                   range =
+                       device_range_form(rebuild->device).rows(item->position_first + 1) / KV_CHUNK_TOKENS;
     uint64_t most = kept > first ? kept - first : 0;
     most = most < run ? most : run;
     if (plan->stays) return min_size(most, inputs_read_max(plan->inputs));
@@ -234,6 +245,9 @@ static uint64_t chunks_max(const struct rebuild *rebuild, struct rebuild_run *pl
         return held;
     plan->chunk_first = begin;
     plan->range_chunks = (size_t)range;
+    plan->ring_chunks = (size_t)range;
+    while (plan->ring_chunks < TILE_CHUNKS && plan->ring_chunks + range <= rebuild->chunk_capacity)
+        plan->ring_chunks += (size_t)range;
     return end - begin;
 }
 
@@ -394,7 +408,7 @@ static enum status fetch_tile(struct rebuild *rebuild, struct stream *stream, si
 
 /* Where the run's chunk lies in the workspace, from a head's first on. */
 static size_t place_of(const struct rebuild_run *run, uint64_t index) {
-    return (size_t)(run->range_chunks > 0 ? index % run->range_chunks : index);
+    return (size_t)(run->range_chunks > 0 ? index % run->ring_chunks : index);
 }
 
 /* A view of one of the own tables, which shows chunks of the workspace and those of a sequence's view. */
@@ -441,26 +455,19 @@ static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
                                                            error); /* the tile's memory is used again */
 }
 
-static struct span partials_at(const struct rebuild *rebuild, size_t floats) {
-    return span_of(&rebuild->memory.partials, floats * sizeof(float));
-}
-
-/* All heads attend to the range that ends before chunk `end` of the run, and its part of the workspace is free. */
+/* All heads attend to the ranges that end before chunk `end` of the run, and the workspace is free. */
 static void attend_range(struct rebuild *rebuild, struct stream *stream, const struct attention_layer *layer,
                          size_t end) {
     const struct rebuild_run *run = &rebuild->layer.run;
-    const size_t chunks = run->range_chunks, index = end / chunks - 1,
-                 floats = partial_floats(rebuild, run->layer_index);
-    const uint64_t chunk_first = run->chunk_first + index * chunks;
+    const size_t first = (end - 1) / run->ring_chunks * run->ring_chunks;
+    const uint64_t chunk_first = run->chunk_first + first;
     for (size_t head = 0; head < heads_of(rebuild, run->layer_index); head++)
-        for (size_t i = 0; i < chunks; i++)
+        for (size_t i = 0; i < end - first; i++)
             page_table_set(&rebuild->memory.table, head, chunk_first + i, own_place(rebuild, head, i));
     const struct attend_ranges range = {.makes = true,
-                                        .first = chunk_first / chunks,
-                                        .end = chunk_first / chunks + 1,
-                                        .partials = partials_at(rebuild, index * floats),
-                                        .head_stride = ATTENTION_RANGES * floats,
-                                        .partial_floats = floats};
+                                        .first = chunk_first / run->range_chunks,
+                                        .end = (run->chunk_first + end) / run->range_chunks,
+                                        .partials = partials_of(rebuild, run->layer_index, 0)};
     struct attend_item item = layer->operation.items[0];
     struct attend_operation operation = layer->operation;
     item.view = own_view(rebuild, stream, &rebuild->memory.table, &item.view);
@@ -525,11 +532,13 @@ enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const st
     ASSERT(layer->index == rebuild->layer.run.layer_index);
     rebuild->layer.stream = stream;
     rebuild->layer.wait_ns = rebuild->layer.attend_ns = rebuild->layer.read_ns = 0;
+    const size_t ring = rebuild->layer.run.range_chunks > 0 ? rebuild->layer.run.ring_chunks : chunks;
     for (size_t first = 0, count; first < chunks; first += count) {
-        count = min_size(chunks - first, TILE_CHUNKS);
+        count = min_size(min_size(chunks - first, TILE_CHUNKS), ring - first % ring);
         TRY(rebuild_tile(rebuild, stream, layer, others, first, count, error));
-        if (rebuild->layer.run.range_chunks > 0 && (first + count) % rebuild->layer.run.range_chunks == 0)
-            attend_range(rebuild, stream, layer, first + count);
+        const size_t end = first + count;
+        if (rebuild->layer.run.range_chunks > 0 && (end % ring == 0 || end == chunks))
+            attend_range(rebuild, stream, layer, end);
         TRY(look_and_read(rebuild, others, error));
     }
     inputs_read_end(rebuild->layer.run.inputs);
@@ -566,14 +575,11 @@ struct kv_view rebuild_view(struct rebuild *rebuild, struct stream *stream, cons
 
 const struct attend_ranges *rebuild_ranges(struct rebuild *rebuild, size_t head_first) {
     const struct rebuild_run *run = &rebuild->layer.run;
-    const size_t floats = partial_floats(rebuild, run->layer_index), head_stride = ATTENTION_RANGES * floats;
     if (run->range_chunks == 0) return NULL;
     rebuild->layer.ranges =
         (struct attend_ranges){.first = run->chunk_first / run->range_chunks,
                                .end = (run->chunk_first + run->chunk_count) / run->range_chunks,
-                               .partials = partials_at(rebuild, head_first * head_stride),
-                               .head_stride = head_stride,
-                               .partial_floats = floats};
+                               .partials = partials_of(rebuild, run->layer_index, head_first)};
     return &rebuild->layer.ranges;
 }
 

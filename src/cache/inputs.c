@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "kernels/attention/kv_layout.h"
 #include "platform/memory.h"
+#include "tensor/half.h"
 
 enum {
     BLOCK = 32,
@@ -46,11 +47,8 @@ struct inputs {
 static size_t kept_layers(const struct inputs_shape *shape) { return shape->layer_count - 1; }
 
 static size_t bytes_of(enum inputs_form form, size_t columns) {
+    if (form == INPUTS_F16) return sizeof(float) + columns * sizeof(uint16_t);
     return form == INPUTS_Q8 ? columns / BLOCK * BLOCK_BYTES : columns * sizeof(float);
-}
-
-size_t inputs_row_bytes(const struct inputs_shape *shape) {
-    return bytes_of(shape->form, shape->hidden_size);
 }
 
 /* Whole blocks of columns in each, as few slices as make pages small enough. */
@@ -65,15 +63,21 @@ static size_t slices_of(const struct inputs_shape *shape) {
 }
 
 static const char codec_prefix[] = "inputs.";
+static const char *const form_names[] = {[INPUTS_F32] = "f32", [INPUTS_Q8] = "q8", [INPUTS_F16] = "f16"};
 
 static struct store_layout layout_of(const struct inputs_shape *shape) {
     struct store_layout layout = {.layer_count = (uint32_t)kept_layers(shape),
                                   .kv_head_count = (uint32_t)slices_of(shape),
                                   .key_index_kind = "none"};
     layout.chunk_bytes = (uint32_t)(KV_CHUNK_TOKENS * inputs_row_bytes(shape) / layout.kv_head_count);
-    snprintf(layout.codec, sizeof layout.codec, "%s%s.%zu", codec_prefix,
-             shape->form == INPUTS_Q8 ? "q8" : "f32", shape->hidden_size);
+    snprintf(layout.codec, sizeof layout.codec, "%s%s.%zu", codec_prefix, form_names[shape->form],
+             shape->hidden_size);
     return layout;
+}
+
+size_t inputs_row_bytes(const struct inputs_shape *shape) {
+    const size_t slices = slices_of(shape);
+    return slices * bytes_of(shape->form, shape->hidden_size / slices);
 }
 
 size_t inputs_chunk_bytes(const struct inputs_shape *shape) {
@@ -119,9 +123,46 @@ static void decode_block(const uint8_t *restrict kept, float *restrict x) {
     for (size_t i = 0; i < BLOCK; i++) x[i] = x[i] == -highest ? -largest : x[i];
 }
 
-void inputs_encode(enum inputs_form form, const float *row, size_t columns, uint8_t *kept) {
+/* The largest magnitude is below twice the power, as device/cuda/kernels/halve.cu has it.  Of a row with a value that
+ * is not finite it is NaN, and so is all that comes back. */
+float inputs_power(enum inputs_form form, const float *row, size_t columns) {
+    const uint32_t infinite = 0x7f800000u;
+    uint32_t largest = 0;
+    if (form != INPUTS_F16) return 1;
+    for (size_t i = 0; i < columns; i++) {
+        const uint32_t magnitude = float_to_bits(row[i]) & 0x7fffffffu;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    if (largest >= infinite) return NAN;
+    return largest < 0x01000000u ? 1 : bits_to_float(largest & infinite);
+}
+
+static void encode_halves(float power, const float *restrict row, size_t columns, uint8_t *restrict kept) {
+    const float inverse = 1 / power;
+    uint16_t *halves = (uint16_t *)(void *)(kept + sizeof power);
+    memcpy(kept, &power, sizeof power);
+    for (size_t i = 0; i < columns; i++) halves[i] = float_to_half(row[i] * inverse);
+}
+
+/* A magnitude that was rounded up to twice the power comes back a bit below it: else the row would have another power,
+ * and small halves one bit less. */
+static void decode_halves(const uint8_t *restrict kept, size_t columns, float *restrict row) {
+    const uint16_t *halves = (const uint16_t *)(const void *)(kept + sizeof(float));
+    float power;
+    memcpy(&power, kept, sizeof power);
+    for (size_t i = 0; i < columns; i++) {
+        const float half = half_to_float(halves[i]), below = 0x1.fffffep0f;
+        row[i] = power * (half == 2 ? below : half == -2 ? -below : half);
+    }
+}
+
+void inputs_encode(enum inputs_form form, float power, const float *row, size_t columns, uint8_t *kept) {
     if (form == INPUTS_F32) {
         memcpy(kept, row, columns * sizeof *row);
+        return;
+    }
+    if (form == INPUTS_F16) {
+        encode_halves(power, row, columns, kept);
         return;
     }
     ASSERT(columns % BLOCK == 0);
@@ -131,6 +172,10 @@ void inputs_encode(enum inputs_form form, const float *row, size_t columns, uint
 void inputs_decode(enum inputs_form form, const uint8_t *kept, size_t columns, float *row) {
     if (form == INPUTS_F32) {
         memcpy(row, kept, columns * sizeof *row);
+        return;
+    }
+    if (form == INPUTS_F16) {
+        decode_halves(kept, columns, row);
         return;
     }
     for (size_t i = 0; i < columns; i += BLOCK) decode_block(kept + i / BLOCK * BLOCK_BYTES, row + i);
@@ -340,9 +385,10 @@ void inputs_append(struct inputs *inputs, size_t layer, uint64_t position, size_
     }
     for (size_t i = 0; i < count && inputs->keeps; i++) {
         struct error error;
-        const float *row = rows + i * inputs->shape.hidden_size;
+        const float *row = rows + i * inputs->shape.hidden_size,
+                    power = inputs_power(inputs->shape.form, row, inputs->shape.hidden_size);
         for (size_t slice = 0; slice < inputs->slices; slice++)
-            inputs_encode(inputs->shape.form, row + slice * columns, columns,
+            inputs_encode(inputs->shape.form, power, row + slice * columns, columns,
                           growing_slice(inputs, layer - 1, slice) + *have % KV_CHUNK_TOKENS * bytes);
         if (++*have % KV_CHUNK_TOKENS == 0 &&
             write_chunk(inputs, layer - 1, *have / KV_CHUNK_TOKENS - 1, &error) != STATUS_OK)
@@ -372,12 +418,15 @@ static enum status commit(struct inputs *inputs, const int32_t *tokens, uint64_t
 
 void inputs_commit(struct inputs *inputs, const int32_t *tokens, uint64_t token_count) {
     struct error error;
-    if (!inputs->keeps || token_count <= inputs->committed_tokens) return;
+    if (!inputs->keeps) return;
+    for (size_t layer = 0; layer < kept_layers(&inputs->shape); layer++)
+        token_count = inputs->rows[layer] < token_count ? inputs->rows[layer] : token_count;
     for (size_t layer = 0; layer < kept_layers(&inputs->shape); layer++)
         if (inputs->rows[layer] != token_count) {
             stop(inputs, inputs->committed_tokens, NULL);
             return;
         }
+    if (token_count <= inputs->committed_tokens) return;
     if (commit(inputs, tokens, token_count, &error) != STATUS_OK)
         stop(inputs, inputs->committed_tokens, &error);
     else

@@ -10,8 +10,11 @@
  *   f32   the rows as they are
  *   q8    32 columns in 8 bits and their largest magnitude, 36 bytes: what the kernels round a row to before they
  *         multiply it with quantized weights.  A row that comes back is rounded to the same bits, so K and V have them
- *         too; where a kernel multiplies other numbers (the reference kernels, weights that are not quantized) rows are
- *         f32 (engine/inputs.h asks).
+ *         too
+ *   f16   halves, and the power of two of the row that they are multiples of: what a card's kernels make of the rows of
+ *         a prompt, with any weights
+ *
+ * engine/inputs.c asks the device which of them gives the bits of the rows; f32 does everywhere.
  *
  * A write that fails, a sequence that is cut back behind what was written, or a gap ends the keeping, not the sequence:
  * what was committed stays.  Thread: the engine's.
@@ -24,18 +27,20 @@
 
 struct inputs;
 
-enum inputs_form { INPUTS_F32, INPUTS_Q8 };
+enum inputs_form { INPUTS_F32, INPUTS_Q8, INPUTS_F16 };
 
 struct inputs_shape {
     size_t layer_count; /* of the model; at least 2 */
-    size_t hidden_size; /* of INPUTS_Q8 a multiple of 32 */
+    size_t hidden_size; /* of INPUTS_Q8 a multiple of 32, of INPUTS_F16 of 2 */
     enum inputs_form form;
 };
 
 size_t inputs_row_bytes(const struct inputs_shape *shape);   /* of a token and layer */
 size_t inputs_chunk_bytes(const struct inputs_shape *shape); /* of 64 of them, as they are read from disk */
-/* A row as it is kept, and back.  The columns of q8 are a multiple of 32. */
-void inputs_encode(enum inputs_form form, const float *row, size_t columns, uint8_t *kept);
+/* Columns of a row as they are kept, and back.  Those of q8 are a multiple of 32; `power` is inputs_power of the whole
+ * row. */
+float inputs_power(enum inputs_form form, const float *row, size_t columns);
+void inputs_encode(enum inputs_form form, float power, const float *row, size_t columns, uint8_t *kept);
 void inputs_decode(enum inputs_form form, const uint8_t *kept, size_t columns, float *row);
 
 struct inputs_options {
@@ -81,7 +86,7 @@ bool inputs_keeps(const struct inputs *inputs); /* rows are still wanted */
 void inputs_append(struct inputs *inputs, size_t layer, uint64_t position, size_t count, const float *rows);
 /* The sequence has only so many tokens now. */
 void inputs_truncate(struct inputs *inputs, uint64_t token_count);
-/* The first token_count tokens become durable, behind the computation. */
+/* The first token_count tokens become durable, behind the computation; as many of them as have come. */
 void inputs_commit(struct inputs *inputs, const int32_t *tokens, uint64_t token_count);
 /* Waits for it.  The reason why keeping ended, if a write failed. */
 enum status inputs_flush(struct inputs *inputs, struct error *error) STATUS_CHECKED;

@@ -1,6 +1,7 @@
 #include "device/device.h"
 
 #include "base/assert.h"
+#include "kernels/attention/attention.h"
 
 void device_destroy(struct device *device) {
     if (device != NULL) device->operations->destroy(device);
@@ -29,6 +30,12 @@ enum status device_read_chunk(struct device *device, struct stream *stream, cons
 
 uint64_t device_memory_free(struct device *device) {
     return device->operations->memory_free == NULL ? UINT64_MAX : device->operations->memory_free(device);
+}
+
+struct range_form device_range_form(const struct device *device) {
+    if (device != NULL && device->range_form != NULL) return *device->range_form;
+    return (struct range_form){
+        .rows = attention_range_rows, .count_max = ATTENTION_RANGES, .partial_floats = 2};
 }
 
 enum status device_state(const struct device *device, struct error *error) {

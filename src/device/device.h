@@ -188,13 +188,13 @@ struct append_operation { /* stores K and V of a step's rows into their chunks *
     struct span step; /* as in attend_operation */
 };
 
-/* Of one row (one item, no window): ranges [first, end) of those that it attends in (kernels/attention/attention.h), by
- * themselves.  A partial is m[group], s[group], o[group][v_dimension], of `partial_floats`. */
+/* Of one row (one item, no window): ranges [first, end) of those that it attends in (range_form), by
+ * themselves. */
 struct attend_ranges {
     bool makes; /* only these are attended to, and left here; else they are taken from here and merged */
     uint64_t first, end;
-    struct span partials; /* float; range r of head h: [h * head_stride + (r - first) * partial_floats] */
-    size_t head_stride, partial_floats;
+    /* Of all ranges: float [kv_head_count][group * range_form.count_max * (range_form.partial_floats + v_dimension)] */
+    struct span partials;
 };
 
 struct attend_operation { /* dense causal attention over everything stored so far, own rows included */
@@ -731,6 +731,13 @@ struct device_operations {
     void (*sample_mass)(struct stream *stream, const struct sample_mass_operation *operation);
 };
 
+/* The ranges that attend computes a row alone in. */
+struct range_form {
+    uint64_t (*rows)(uint64_t row_count); /* of each range, whole chunks, of a row that sees so many */
+    size_t count_max;                     /* of a row */
+    size_t partial_floats;                /* of a query head's partial, beside its v_dimension */
+};
+
 struct device {
     const struct device_operations *operations;
     const char *name; /* "cpu" */
@@ -742,7 +749,9 @@ struct device {
     size_t buffer_max;    /* bytes that it allocates at once, at most; 0: as many as there are */
     size_t head_max;      /* elements of a head's K and V, at most; 0: any. Models with more do not load on it */
     bool rows_differ;     /* of an item of several attend gives other bits than of one: they are no steps */
-    bool lacks_ranges;    /* attend takes none: K and V are not computed again (rebuild=recompute) */
+    size_t
+        rows_few; /* products of up to so many rows have other bits than the same rows among more; 0: none */
+    const struct range_form *range_form; /* NULL: that of kernels/attention/attention.h */
     bool scores_leaves;   /* choose scores every leaf of a tree: there is no search to begin or to count */
     bool lacks_tokens;    /* choose and attend_rows of lists that are not whole units, but for their end */
     bool lacks_groups;    /* choose in layers whose K and V are not all of one shape (cache/kv_groups.h) */
@@ -761,6 +770,8 @@ enum status device_cpu_create(struct device **device, const struct device_option
 enum status device_set_threads(struct device *device, size_t thread_count, struct error *error)
     STATUS_CHECKED;
 void device_destroy(struct device *device); /* NULL allowed */
+
+struct range_form device_range_form(const struct device *device); /* NULL: the cpu device's */
 
 /* Copies to the host's memory; waits for the copy and for all that was put on the stream before. */
 enum status device_read(struct device *device, struct stream *stream, void *target, struct span source,

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/checked.h"
 #include "base/random.h"
 #include "engine/engine_internal.h"
@@ -11,7 +12,8 @@ enum { TRIAL_ROWS = 64, TRIAL_SEED = 20 };
 /* Buffers of a trial, in one piece for each side. */
 struct trial {
     size_t columns, outputs; /* of x, and of y: the larger of W_K's and W_V's rows */
-    float *host;             /* owned; x, then y of either form */
+    float *host;             /* owned; x, then y of it as it is, and as it comes back */
+    uint8_t *kept;           /* owned; a row */
     struct buffer memory;    /* owned MEMORY_DEVICE; float: x, y */
 };
 
@@ -36,21 +38,23 @@ static enum status multiply(struct engine *engine, const struct trial *trial, co
     return operations->stream_synchronize(engine->stream, error);
 }
 
-/* Whether rows that were kept in 8 bits give this weight's product the same bits, one row and many. */
+/* Whether rows that were kept in a form give this weight's product the same bits, one row and many. Few rows are not
+ * kept where their products are others. */
 static enum status keeps_bits(struct engine *engine, const struct trial *trial, const struct weight *weight,
-                              bool *same, struct error *error) {
-    uint8_t kept[36]; /* of 32 columns */
+                              enum inputs_form form, bool *same, struct error *error) {
     float *rows = trial->host, *exact = rows + TRIAL_ROWS * trial->columns,
           *rounded = exact + TRIAL_ROWS * trial->outputs;
+    ASSERT(engine->model->device->rows_few < TRIAL_ROWS);
     *same = true;
-    for (size_t count = 1; count <= TRIAL_ROWS && *same; count += TRIAL_ROWS - 1) {
+    for (size_t count = engine->model->device->rows_few > 0 ? TRIAL_ROWS : 1; count <= TRIAL_ROWS && *same;
+         count += TRIAL_ROWS - 1) {
         struct random random;
         random_init(&random, TRIAL_SEED + count);
         for (size_t i = 0; i < count * trial->columns; i++) rows[i] = (float)random_normal(&random);
         TRY(multiply(engine, trial, weight, count, exact, error));
-        for (size_t i = 0; i < count * trial->columns; i += 32) {
-            inputs_encode(INPUTS_Q8, rows + i, 32, kept);
-            inputs_decode(INPUTS_Q8, kept, 32, rows + i);
+        for (float *row = rows; row < rows + count * trial->columns; row += trial->columns) {
+            inputs_encode(form, inputs_power(form, row, trial->columns), row, trial->columns, trial->kept);
+            inputs_decode(form, trial->kept, trial->columns, row);
         }
         TRY(multiply(engine, trial, weight, count, rounded, error));
         *same = memcmp(exact, rounded, count * weight->matrix.rows * sizeof *exact) == 0;
@@ -59,8 +63,8 @@ static enum status keeps_bits(struct engine *engine, const struct trial *trial, 
 }
 
 /* Every type of weight that K and V are computed with is tried once. */
-static enum status try_types(struct engine *engine, const struct trial *trial, bool *same,
-                             struct error *error) {
+static enum status try_types(struct engine *engine, const struct trial *trial, enum inputs_form form,
+                             bool *same, struct error *error) {
     const struct model *model = engine->model;
     uint64_t tried = 0;
     *same = true;
@@ -68,7 +72,7 @@ static enum status try_types(struct engine *engine, const struct trial *trial, b
         const struct weight *weights[] = {&model->layers[layer].k, &model->layers[layer].v};
         for (size_t i = 0; i < 2 && *same; i++) {
             const uint64_t bit = UINT64_C(1) << weights[i]->matrix.type;
-            if ((tried & bit) == 0) TRY(keeps_bits(engine, trial, weights[i], same, error));
+            if ((tried & bit) == 0) TRY(keeps_bits(engine, trial, weights[i], form, same, error));
             tried |= bit;
         }
     }
@@ -92,14 +96,18 @@ enum status engine_try_inputs(struct engine *engine, struct plan *plan, struct e
                  bytes = trial_floats(&trial, 1) * sizeof(float);
     TRY(device->operations->allocate(device, MEMORY_DEVICE, bytes, &trial.memory, error));
     trial.host = calloc(1, host_bytes);
-    enum status status = trial.host != NULL
+    trial.kept = calloc(1, inputs_row_bytes(&engine->inputs_shape)); /* floats: no form has more */
+    enum status status = trial.host != NULL && trial.kept != NULL
                              ? STATUS_OK
                              : error_set(error, STATUS_MEMORY, "no memory to try %d rows", TRIAL_ROWS);
-    if (status == STATUS_OK) status = try_types(engine, &trial, &same, error);
-    free(trial.host);
+    static const enum inputs_form forms[] = {INPUTS_Q8, INPUTS_F16}; /* the smaller first */
+    for (size_t i = 0; i < 2 && status == STATUS_OK && !same; i++) {
+        status = try_types(engine, &trial, forms[i], &same, error);
+        if (same) engine->inputs_shape.form = forms[i];
+    }
+    free(trial.host), free(trial.kept);
     device->operations->release(device, &trial.memory);
-    if (same) engine->inputs_shape.form = INPUTS_Q8;
-    plan->inputs_in_8_bits = same;
+    plan->inputs_form = engine->inputs_shape.form;
     return status;
 }
 

@@ -68,6 +68,8 @@ void layer_keep_inputs(const struct layer_pass *pass) {
         keeps = keeps || (inputs != NULL && inputs_keeps(inputs));
     }
     if (!keeps || pass->layer_index == 0 || !layer_stores(pass)) return;
+    if (pass->row_count <= forward->model->device->rows_few)
+        return; /* they would come back with other bits */
     operations->download(forward->stream, forward->inputs.host, layer_input(pass),
                          pass->row_count * hidden * sizeof(float));
     /* A device that fails says so again at the end of the step, of which nothing is kept then. */

@@ -15,6 +15,7 @@
 
 #include "attention/attention.h"
 #include "base/status.h"
+#include "cache/inputs.h"
 #include "cache/kv_cache.h"
 #include "cache/page_fractions.h"
 #include "model/model.h"
@@ -78,9 +79,9 @@ struct plan {
     /* Heads that are hard to reuse choose anew in every step; with KV on disk they stay in RAM as well, as far as they
      * have room (plan/persistent_heads.h). */
     bool persistent;
-    bool rebuilds;   /* with KV on disk: K and V are computed from kept inputs (plan_keeps_inputs) */
-    bool
-        inputs_in_8_bits; /* set by the engine, which tries it (engine/inputs.c); false: there is room for floats */
+    bool rebuilds; /* with KV on disk: K and V are computed from kept inputs (plan_keeps_inputs) */
+    /* Set by the engine, which tries them (engine/inputs.c); until then there is room for floats. */
+    enum inputs_form inputs_form;
     bool prefetches; /* with KV on disk: prefetch the next layer's chunks while this layer computes */
     enum plan_suffix suffix;
 

@@ -15,6 +15,7 @@
 #include "../platform/scratch.h"
 #include "base/random.h"
 #include "kernels/attention/kv_layout.h"
+#include "tensor/half.h"
 
 enum { LAYERS = 3, TOKENS = 300, CAPACITY = 512, READ_CHUNKS = 3, BLOCK = 32, BLOCK_BYTES = 36 };
 
@@ -40,12 +41,58 @@ static void rounding_twice_is_rounding_once(void **state) {
         float largest = 0;
         for (size_t i = 0; i < BLOCK; i++) x[i] = any_value(&random);
         for (size_t i = 0; i < BLOCK; i++) largest = fmaxf(largest, fabsf(x[i]));
-        inputs_encode(INPUTS_Q8, x, BLOCK, once);
+        inputs_encode(INPUTS_Q8, 1, x, BLOCK, once);
         inputs_decode(INPUTS_Q8, once, BLOCK, y);
-        inputs_encode(INPUTS_Q8, y, BLOCK, twice);
+        inputs_encode(INPUTS_Q8, 1, y, BLOCK, twice);
         assert_memory_equal(once, twice, BLOCK_BYTES);
         for (size_t i = 0; i < BLOCK; i++) /* and it is near: within half a step */
             assert_true(largest < 1e-30f || fabsf(y[i] - x[i]) <= largest * (0.5f / 127 + 1e-6f));
+    }
+}
+
+/* Halves of a power of two, by definition. */
+static uint16_t half_of(double x) {
+    uint16_t best = 0;
+    for (uint32_t bits = 0; bits <= 0x4000; bits++) {
+        const double off = fabs((double)half_to_float((uint16_t)bits) - fabs(x)),
+                     least = fabs((double)half_to_float(best) - fabs(x));
+        if (off < least || (off == least && bits % 2 == 0)) best = (uint16_t)bits;
+    }
+    return (uint16_t)(best | (signbit(x) ? 0x8000 : 0));
+}
+
+/* The halves of what comes back are those of the row, though its largest was rounded to a power of two; slices have the
+ * power of the whole row. */
+static void halves_come_back(void **state) {
+    (void)state;
+    enum { COLUMNS = 64, KEPT = 4 + COLUMNS };
+    struct random random;
+    random_init(&random, test_seed(38));
+    for (size_t round = 0; round < test_part(20000); round++) {
+        float x[COLUMNS], y[COLUMNS];
+        uint8_t once[2][KEPT], twice[2][KEPT];
+        for (size_t i = 0; i < COLUMNS; i++)
+            x[i] = round % 3 == 0
+                       ? any_value(&random)
+                       : ldexpf((float)random_normal(&random), (int)random_below(&random, 20) - 20);
+        if (round % 3 == 1)
+            x[random_below(&random, COLUMNS)] = random_below(&random, 2) ? -15.9999f : 15.9999f;
+        const float power = inputs_power(INPUTS_F16, x, COLUMNS);
+        for (size_t slice = 0; slice < 2; slice++) {
+            const size_t first = slice * COLUMNS / 2;
+            inputs_encode(INPUTS_F16, power, x + first, COLUMNS / 2, once[slice]);
+            inputs_decode(INPUTS_F16, once[slice], COLUMNS / 2, y + first);
+        }
+        assert_true(inputs_power(INPUTS_F16, y, COLUMNS) == power);
+        for (size_t slice = 0; slice < 2; slice++)
+            inputs_encode(INPUTS_F16, power, y + slice * COLUMNS / 2, COLUMNS / 2, twice[slice]);
+        assert_memory_equal(once, twice, sizeof once);
+        if (round >= 20) continue;
+        for (size_t i = 0; i < COLUMNS; i++) {
+            uint16_t half;
+            memcpy(&half, once[i / 32] + 4 + i % 32 * 2, sizeof half);
+            assert_int_equal(half, half_of((double)x[i] / (double)power));
+        }
     }
 }
 
@@ -56,9 +103,12 @@ static void what_is_not_finite_comes_back_so(void **state) {
         float x[2 * BLOCK] = {1}, y[2 * BLOCK];
         uint8_t kept[2 * BLOCK_BYTES];
         x[BLOCK + 7] = values[v];
-        inputs_encode(INPUTS_Q8, x, 2 * BLOCK, kept);
+        inputs_encode(INPUTS_Q8, 1, x, 2 * BLOCK, kept);
         inputs_decode(INPUTS_Q8, kept, 2 * BLOCK, y);
         for (size_t i = 0; i < BLOCK; i++) assert_true(y[i] == x[i] && isnan(y[BLOCK + i]));
+        inputs_encode(INPUTS_F16, inputs_power(INPUTS_F16, x, BLOCK + 8), x, BLOCK, kept);
+        inputs_decode(INPUTS_F16, kept, BLOCK, y);
+        for (size_t i = 0; i < BLOCK; i++) assert_true(isnan(y[i])); /* a row of them, as the products are */
     }
 }
 
@@ -97,7 +147,7 @@ static void rig_open(struct rig *rig, enum inputs_form form, size_t hidden) {
     for (size_t i = 0; i < LAYERS * CAPACITY; i++) { /* rounded already, so that they come back */
         float *row = rig->rows + i * hidden;
         for (size_t j = 0; j < hidden; j++) row[j] = (float)random_normal(&random);
-        inputs_encode(form, row, hidden, kept);
+        inputs_encode(form, inputs_power(form, row, hidden), row, hidden, kept);
         inputs_decode(form, kept, hidden, row);
     }
     free(kept);
@@ -183,6 +233,7 @@ static void rows_come_back(void **state) {
     come_back(INPUTS_Q8, 96);
     come_back(INPUTS_F32, 3072); /* several slices */
     come_back(INPUTS_Q8, 8192);
+    come_back(INPUTS_F16, 8192);
 }
 
 /* A cut behind what was written, and a gap: what was committed stays, nothing more is kept. */
@@ -252,11 +303,9 @@ static void damage_is_found(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounding_twice_is_rounding_once),
-        cmocka_unit_test(what_is_not_finite_comes_back_so),
-        cmocka_unit_test(rows_come_back),
-        cmocka_unit_test(a_cut_ends_the_keeping),
-        cmocka_unit_test(damage_is_found),
+        cmocka_unit_test(rounding_twice_is_rounding_once),  cmocka_unit_test(halves_come_back),
+        cmocka_unit_test(what_is_not_finite_comes_back_so), cmocka_unit_test(rows_come_back),
+        cmocka_unit_test(a_cut_ends_the_keeping),           cmocka_unit_test(damage_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 
 #include "../platform/scratch.h"
 #include "base/random.h"
+#include "cache/inputs.h"
 #include "device/cuda/card.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/images.h"
@@ -437,6 +438,28 @@ static void graphs_give_the_bits_of_their_operations(void **state) {
 
 /* ---- KV on disk ---- */
 
+/* Chunks that are not there are computed again from their inputs (kvpr): two of a layer; all; none. */
+static void rebuild_check(struct rig *rig, struct engine *engine, size_t run) {
+    const struct rebuild_statistics rebuilt = attention_rebuild_statistics(engine_attention(engine));
+    const struct model_config *config = &rig->model[CUDA]->config;
+    /* Halves and a power of two: what products of many rows are of. */
+    const struct inputs_shape halves = {config->layer_count, config->hidden_size, INPUTS_F16};
+    const uint64_t most[] = {0, 2 * rebuilt.layers, rebuilt.missing_chunks, 0}; /* a run of neighbours */
+    assert_true(rebuilt.refusals == 0 && rebuilt.missing_chunks > 2 * rebuilt.layers && rebuilt.layers > 0);
+    assert_true(rebuilt.chunks <= most[run] && (rebuilt.chunks > rebuilt.layers || run == 3));
+    assert_true(rebuilt.input_bytes == (double)inputs_chunk_bytes(&halves) / KV_CHUNK_TOKENS);
+}
+
+/* Inputs are kept of the prompt alone: rows of steps went through other products. */
+static void kept_check(struct rig *rig, const char *directory) {
+    struct store *store;
+    struct kept_inputs kept;
+    assert_ok(store_open(&store, &(struct store_options){.directory = directory}, &rig->error), rig->error);
+    assert_ok(kept_inputs_find(store, 1, &kept, &rig->error), rig->error);
+    assert_int_equal(kept.held, DOCUMENT);
+    store_close(store);
+}
+
 /* Chunks come from the disk into slots that are pinned memory, few enough that they are used again; a second engine
  * opens what the first has saved. */
 static void documents_check(const char *preset, const char *settings, const char *keep, uint64_t seed) {
@@ -445,15 +468,19 @@ static void documents_check(const char *preset, const char *settings, const char
     struct tiny_model tiny = tiny_model_default("llama");
     tiny.layer_count = 4;
     tiny.head_dimension = 32;
-    float *last[3] = {NULL, NULL, NULL};
+    static const size_t forced[] = {0, 2, SIZE_MAX, REBUILD_NOTHING};
+    const bool rebuilds = strcmp(preset, "kvpr") == 0;
+    const size_t run_count = rebuilds ? 4 : 3;
+    float *last[4] = {NULL, NULL, NULL, NULL};
     scratch_create(&scratch, SCRATCH_MEMORY);
     rig_open(&rig, &tiny, seed);
-    for (size_t run = 0; run < 3; run++) { /* in device memory; on disk; opened again */
+    for (size_t run = 0; run < run_count; run++) { /* in device memory; on disk; opened again */
         struct plan plan = plan_with(&rig, preset, settings, keep, KV_F16);
         struct engine *engine;
         struct sequence *sequence;
         const float *logits;
         plan.sequence_capacity = 1;
+        plan.rebuilds = rebuilds && run > 0;
         if (run > 0) {
             assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
             assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error),
@@ -461,13 +488,15 @@ static void documents_check(const char *preset, const char *settings, const char
         }
         const struct prefill_request request = {.tokens = rig.tokens, .token_count = DOCUMENT};
         assert_ok(engine_create(&engine, rig.model[CUDA], &plan, NULL, &rig.error), rig.error);
+        if (plan.rebuilds) attention_force_rebuild(engine_attention(engine), forced[run]);
         assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
         assert_ok(engine_prefill(engine, sequence, &request, &logits, &rig.error), rig.error);
-        assert_int_equal(sequence_reused_tokens(sequence) > 0, run == 2);
+        assert_int_equal(sequence_reused_tokens(sequence) > 0, run >= 2);
         for (size_t i = 0; i < STEPS; i++)
             assert_ok(engine_step(engine, &sequence, &rig.tokens[DOCUMENT + i], 1, &logits, &rig.error),
                       rig.error);
         if (run > 0) assert_true(engine_tier_statistics(engine).read_pages > 0);
+        if (plan.rebuilds) rebuild_check(&rig, engine, run);
         if (keep != NULL) { /* lists: by the host, where it fetches what they name */
             const struct select_statistics chosen = attention_statistics(engine_attention(engine));
             assert_true(chosen.evaluated > 0 && chosen.kept < chosen.visible);
@@ -475,21 +504,24 @@ static void documents_check(const char *preset, const char *settings, const char
         }
         last[run] = rows_create(1, rig.width);
         memcpy(last[run], logits, rig.width * sizeof *logits);
+        if (run == 1) assert_ok(sequence_save(sequence, &rig.error), rig.error);
         assert_ok(sequence_flush(sequence, &rig.error), rig.error);
         sequence_destroy(sequence);
         engine_destroy(engine);
+        if (plan.rebuilds) kept_check(&rig, scratch.path);
         plan_deinit(&plan);
     }
     assert_memory_equal(last[1], last[0], rig.width * sizeof(float)); /* the same chunks, elsewhere */
     logits_check(last[2], last[0], rig.width, 0.01, "opened again", DOCUMENT + STEPS - 1);
-    for (size_t i = 0; i < 3; i++) free(last[i]);
+    if (rebuilds) assert_memory_equal(last[2], last[3], rig.width * sizeof(float));
+    for (size_t i = 0; i < run_count; i++) free(last[i]);
     rig_close(&rig);
     scratch_destroy(&scratch);
 }
 
 static void documents_match(void **state) {
     (void)state;
-    if (test_takes_next()) documents_check("full", NULL, NULL, test_seed(9));
+    if (test_takes_next()) documents_check("kvpr", NULL, NULL, test_seed(9)); /* full, but for that */
     if (test_takes_next()) documents_check("hata", CHOOSES, "160", test_seed(10));
 }
 

@@ -226,8 +226,8 @@ static struct decode_part decode_part_of(const struct attend_run *run, size_t un
 static float *kept_partial(const struct attend_run *run, const struct decode_part *part) {
     const struct attend_ranges *ranges = run->operation->ranges;
     if (ranges == NULL || part->range < ranges->first || part->range >= ranges->end) return NULL;
-    return cpu_floats(ranges->partials) + part->kv_head * ranges->head_stride +
-           (part->range - ranges->first) * ranges->partial_floats;
+    const size_t floats = run->group * (2 + part->rows->item->view.layout->v_dimension);
+    return cpu_floats(ranges->partials) + (part->kv_head * ATTENTION_RANGES + part->range) * floats;
 }
 
 /* The first memory that the unit reads; NULL: not a decode unit, or one that reads none. */

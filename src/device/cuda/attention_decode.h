@@ -267,7 +267,8 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     } else {
         seen = seen_rows_of(step_row.position, args.window);
     }
-    if (block_x() >= seen.range_count) return;
+    const uint32_t range = block_x() + args.range_first;
+    if (range >= seen.range_count || (range >= args.skip_first && range < args.skip_end)) return;
     const struct step_item *item = at<struct step_item>(args.items) + step_row.item;
     const uint32_t *places = head_places(item, args.layer_pages, place.kv_head);
     if (FORM == CACHE_Q4 && item->q4_pages != 0)
@@ -286,7 +287,7 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
         UNROLL
         for (uint32_t d = 0; d < 8; d++) sum.o[h][d] = 0;
     }
-    const uint32_t begin = seen.first + block_x() * seen.range_rows,
+    const uint32_t begin = seen.first + range * seen.range_rows,
                    end = smaller(begin + seen.range_rows, seen.end);
     const uint32_t each = LIST ? UNIT_TOKENS : ATTENTION_CHUNK;
     for (uint32_t tile = begin; tile < end; tile += ATTENTION_TABLE * each) {
@@ -306,7 +307,7 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
         }
     }
     partials_store<LANES, HEADS>(args, (float *)(void *)(table + ATTENTION_TABLE), place, sum, block_z(),
-                                 block_x());
+                                 range);
 }
 
 /* blocks: of 128 threads on a multiprocessor. */

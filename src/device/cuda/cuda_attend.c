@@ -98,6 +98,11 @@ void cuda_rope_append(struct stream *stream, const struct rope_append *heads) {
 
 /* ---- attend ---- */
 
+static uint64_t range_rows(uint64_t row_count) { return attention_range((uint32_t)row_count); }
+
+const struct range_form cuda_range_form = {
+    .rows = range_rows, .count_max = ATTENTION_RANGES_MAX, .partial_floats = ATTENTION_PARTIAL_NUMBERS};
+
 struct attend_run {
     struct stream *stream;
     const struct attend_operation *operation;
@@ -159,6 +164,10 @@ static void attend_init(struct attend_run *run, bool makes_inputs) {
     const size_t partial_bytes = align_up(run->rows_max * row_bytes, INPUT_ALIGN);
     const size_t input_bytes = makes_inputs ? rows * input_bytes_of(operation) : 0;
     run->partials = cuda_scratch(run->stream, partial_bytes + input_bytes);
+    if (operation->ranges != NULL && run->partials != 0) { /* what some of them have left, or will find */
+        ASSERT(!makes_inputs && operation->item_count == 1 && operation->items[0].row_count == 1);
+        run->partials = cuda_address(operation->ranges->partials);
+    }
     run->inputs = makes_inputs ? run->partials + partial_bytes : 0;
 }
 
@@ -167,7 +176,7 @@ static void rows_attend(const struct attend_run *run, size_t item, size_t staged
                         size_t count) {
     const struct attend_operation *operation = run->operation;
     const uint32_t heads = (uint32_t)operation->head_count, rows = (uint32_t)count;
-    const struct cuda_attention_args attend = {
+    struct cuda_attention_args attend = {
         .rows = run->views->card_rows + staged * sizeof(struct step_row),
         .items = run->views->card_items,
         .pools = run->views->card_pools + item * sizeof(struct cuda_pools),
@@ -182,8 +191,17 @@ static void rows_attend(const struct attend_run *run, size_t item, size_t staged
         .partial_stride = attention_partial_stride(run->shape.v_dimension),
         .scale = operation->scale,
         .softcap = operation->softcap};
-    cuda_work_launch(run->stream, run->kernel.name, attend_shape(&run->kernel, attend.kv_head_count, rows),
-                     &attend);
+    const struct attend_ranges *ranges = operation->ranges;
+    struct cuda_shape shape = attend_shape(&run->kernel, attend.kv_head_count, rows);
+    if (ranges != NULL && ranges->makes) {
+        attend.range_first = (uint32_t)ranges->first;
+        shape.x = (uint32_t)(ranges->end - ranges->first);
+    } else if (ranges != NULL) {
+        attend.skip_first = (uint32_t)ranges->first;
+        attend.skip_end = (uint32_t)ranges->end;
+    }
+    cuda_work_launch(run->stream, run->kernel.name, shape, &attend);
+    if (ranges != NULL && ranges->makes) return;
     const struct cuda_merge_args merge = {
         .rows = attend.rows,
         .partials = run->partials,
@@ -243,16 +261,6 @@ static size_t attend_end(const struct attend_operation *operation, size_t first)
     return end;
 }
 
-/* What the model or the caller asks for and no kernel does. */
-static bool is_possible(struct cuda_device *device, const struct attend_operation *operation) {
-    const struct kv_layout *layout = operation->items[0].view.layout;
-    const size_t widest = max_size(layout->k_dimension, layout->v_dimension);
-    ASSERT(widest <= CUDA_HEAD_MAX); /* device.head_max */
-    if (operation->ranges == NULL) return true;
-    error_set(cuda_device_error(device), STATUS_UNSUPPORTED, "cuda: K and V are not computed again on this device");
-    return false;
-}
-
 /* A row alone goes through the kernel that divides its K and V, rows of a prompt through the one that shares them.
  * The inputs that were made; 0: none, or the device is broken. */
 static uint64_t attend(struct stream *stream, const struct attend_operation *operation, bool makes_inputs) {
@@ -260,7 +268,9 @@ static uint64_t attend(struct stream *stream, const struct attend_operation *ope
     struct staged_views views;
     struct attend_run run = {.stream = stream, .operation = operation, .views = &views};
     cuda_device_enter(stream->device);
-    if (cuda_rows_of(items, 0, operation->item_count) == 0 || !is_possible(stream->device, operation)) return 0;
+    if (cuda_rows_of(items, 0, operation->item_count) == 0) return 0;
+    const struct kv_layout *layout = items[0].view.layout;
+    ASSERT(max_size(layout->k_dimension, layout->v_dimension) <= CUDA_HEAD_MAX); /* device.head_max */
     if (!cuda_views_stage(stream, &views, items, operation->item_count, operation->step)) return 0;
     attend_init(&run, makes_inputs);
     if (run.partials == 0) return 0;

@@ -159,7 +159,8 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
                                      .chooses_by = cuda_chooses_by,
                                      .head_max = CUDA_HEAD_MAX,
                                      .rows_differ = true,
-                                     .lacks_ranges = true,
+                                     .rows_few = CUDA_MATVEC_ROWS,
+                                     .range_form = &cuda_range_form,
                                      .lacks_tokens = true,
                                      .lacks_groups = true};
     device->number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);

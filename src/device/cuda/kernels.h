@@ -232,9 +232,14 @@ struct cuda_attention_args {
     struct kv_shape shape;
     uint32_t row_count, q_stride, kv_head_count, group, window, partial_stride;
     float scale, softcap; /* softcap 0: none */
+    /* Ranges count from range_first on; those of [skip_first, skip_end) are left as they are. */
+    uint32_t range_first, skip_first, skip_end, reserved;
 };
 
-KERNELS_BOTH uint32_t attention_partial_stride(uint32_t v_dimension) { return 4 + v_dimension; }
+enum { ATTENTION_PARTIAL_NUMBERS = 4 }; /* m, s, and two that keep o aligned */
+KERNELS_BOTH uint32_t attention_partial_stride(uint32_t v_dimension) {
+    return ATTENTION_PARTIAL_NUMBERS + v_dimension;
+}
 enum { ATTENTION_TABLE = 128 }; /* addresses of chunks at hand */
 KERNELS_BOTH uint32_t attention_decode_shared(uint32_t lanes, uint32_t heads) {
     const uint32_t parts = 128 / lanes; /* of a block, that each saw rows of their own */

@@ -776,6 +776,71 @@ static void attend_check(struct twin *twin, struct kv_rig *rig, bool is_step) {
     twin_floats_free(twin, &rig->q), twin_floats_free(twin, &rig->out), twin_floats_free(twin, &rig->sinks);
 }
 
+/* One sequence's places on the card, of chunks [begin, end) or of all others. */
+static void places_show(struct twin *twin, struct kv_rig *rig, size_t item, uint64_t begin, uint64_t end,
+                        bool others) {
+    uint32_t places[8 * CHUNKS];
+    for (size_t head = 0; head < rig->kv_heads; head++)
+        for (uint64_t chunk = 0; chunk < CHUNKS; chunk++)
+            places[head * CHUNKS + chunk] =
+                (chunk >= begin && chunk < end) != others ? place_of(rig, item, head, chunk) : PLACE_NOWHERE;
+    twin_operations(twin, TWIN_CUDA)
+        ->upload(twin->stream[TWIN_CUDA],
+                 span_of(&rig->tables[TWIN_CUDA], item * rig->kv_heads * CHUNKS * sizeof *places), places,
+                 rig->kv_heads * CHUNKS * sizeof *places);
+}
+
+/* Ranges that attend by themselves, and those of the others merged with them: the bits of all at once.  The card has no
+ * chunk then but those that each is to read. */
+static void ranges_check(struct twin *twin, struct kv_rig *rig) {
+    const struct device_operations *operations = twin_operations(twin, TWIN_CUDA);
+    struct device *device = twin->device[TWIN_CUDA];
+    struct stream *stream = twin->stream[TWIN_CUDA];
+    const struct range_form form = device_range_form(device);
+    const size_t heads = rig->kv_heads * rig->group, outputs = heads * rig->layout.v_dimension;
+    size_t item = 0;
+    for (size_t i = 1; i < ITEMS; i++) item = rig->lengths[i] > rig->lengths[item] ? i : item;
+    const uint64_t chunks = rig->lengths[item] / KV_CHUNK_TOKENS,
+                   each = form.rows(rig->lengths[item]) / KV_CHUNK_TOKENS;
+    if (chunks < 2 * each) return;
+    const uint64_t first = between(twin, 0, chunks / each - 2),
+                   end = between(twin, first + 1, chunks / each - 1);
+    struct error error;
+    struct buffer partials;
+    struct twin_floats q, out;
+    items_make(rig, (const size_t[]){1, 1, 1}, (const size_t[]){0, 0, 0});
+    twin_floats_make(twin, &q, MEMORY_DEVICE, heads * rig->layout.k_dimension, 2);
+    twin_floats_make(twin, &out, MEMORY_DEVICE, 2 * outputs, 1);
+    assert_ok(operations->allocate(device, MEMORY_DEVICE,
+                                   heads * form.count_max * (form.partial_floats + rig->layout.v_dimension) *
+                                       sizeof(float),
+                                   &partials, &error),
+              error);
+    struct attend_ranges ranges = {
+        .makes = true, .first = first, .end = end, .partials = span_of(&partials, 0)};
+    struct attend_operation operation = {.q = twin_span(&q, TWIN_CUDA),
+                                         .q_stride = heads * rig->layout.k_dimension,
+                                         .out = twin_span(&out, TWIN_CUDA),
+                                         .out_stride = outputs,
+                                         .head_count = heads,
+                                         .kv_head_count = rig->kv_heads,
+                                         .scale = 0.125f,
+                                         .items = &rig->items[TWIN_CUDA][item],
+                                         .item_count = 1};
+    operations->attend(stream, &operation);
+    operation.out = span_floats(operation.out, outputs);
+    operation.ranges = &ranges;
+    for (int made = 0; made < 2; made++, ranges.makes = false) {
+        places_show(twin, rig, item, first * each, end * each, made);
+        operations->attend(stream, &operation);
+    }
+    places_show(twin, rig, item, 0, CHUNKS, false);
+    twin_floats_read(twin, &out);
+    assert_memory_equal(out.after[TWIN_CUDA] + outputs, out.after[TWIN_CUDA], outputs * sizeof(float));
+    operations->release(device, &partials);
+    twin_floats_free(twin, &q), twin_floats_free(twin, &out);
+}
+
 static void attention_matches(struct twin *twin) {
     for (int round = 0; round < 3; round++) {
         static struct kv_rig rig;
@@ -783,6 +848,7 @@ static void attention_matches(struct twin *twin) {
         append_check(twin, &rig);
         attend_check(twin, &rig, true);
         attend_check(twin, &rig, round == 0);
+        ranges_check(twin, &rig);
         kv_rig_free(twin, &rig);
     }
 }
