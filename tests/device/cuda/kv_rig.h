@@ -137,13 +137,13 @@ static inline uint64_t kv_rig_layer_pages(const struct kv_rig *rig) {
     return KV_RIG_LAYER * rig->kv_heads * rig->chunk_stride * sizeof(uint32_t);
 }
 
-/* A query head of an item at `position`, over all rows or those with takes[row]: the output by the definition,
- * and a bound of what floats may make of it. The error of a score moves a weight by as much of itself, weights
- * and their sum alike; sums are chains. */
+/* A query head of an item at `position`, over all rows or those with takes[row], and a score beside them without a
+ * value (sink; -INFINITY: none): the output by the definition, and a bound of what floats may make of it. The error
+ * of a score moves a weight by as much of itself, weights and their sum alike; sums are chains. */
 static inline void kv_rig_attend(const struct kv_rig *rig, size_t item, size_t kv_head, const float *q,
                                  uint64_t position, uint64_t window, const uint8_t *takes, double scale,
-                                 double softcap, double score_eps, double weight_eps, double *out,
-                                 double *bound) {
+                                 double softcap, double sink, double score_eps, double weight_eps,
+                                 double *out, double *bound) {
     const struct kv_layout *layout = &rig->layout;
     const uint64_t begin = window == 0 || position + 1 <= window ? 0 : position + 1 - window;
     double *scores = malloc((position + 1) * sizeof *scores), largest = -INFINITY, off = 0, sum = 0;
@@ -165,6 +165,7 @@ static inline void kv_rig_attend(const struct kv_rig *rig, size_t item, size_t k
         largest = score > largest ? score : largest;
     }
     for (size_t d = 0; d < layout->v_dimension; d++) out[d] = bound[d] = 0;
+    sum = exp(sink - largest);
     for (uint64_t r = begin; r <= position; r++) {
         if (takes != NULL && !takes[r]) continue;
         const double weight = exp(scores[r] - largest);

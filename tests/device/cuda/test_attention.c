@@ -87,7 +87,8 @@ static void decode_check(const struct decode_case *test, const struct kv_rig *ri
              * sums over the rows of a range, and what the parts are merged with */
             kv_rig_attend(rig, rows[r].item, h / test->group, q + (r * heads + h) * test->k_dimension,
                           rows[r].position, test->window, NULL, (double)scale, (double)test->softcap,
-                          16 * eps, 16 * 0x1p-22 + (double)(rows[r].position / 8 + 100) * eps, out, bound);
+                          -INFINITY, 16 * eps, 16 * 0x1p-22 + (double)(rows[r].position / 8 + 100) * eps, out,
+                          bound);
             for (size_t d = 0; d < test->v_dimension; d++)
                 check_near(y[(r * heads + h) * test->v_dimension + d], out[d], bound[d] + 1e-30,
                            "%zu x %zu, group %zu, window %llu: row %zu head %zu element %zu",

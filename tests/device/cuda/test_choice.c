@@ -495,7 +495,7 @@ static void lists_check(const struct choice *choice) {
 
 /* y: [row][head][DIMENSION] */
 static void attention_make(struct choice_rig *rig, struct choice *choice, const char *kernel,
-                           const struct cuda_pools *pools, float *y, uint64_t seed) {
+                           const struct cuda_pools *pools, const float *sinks, float *y, uint64_t seed) {
     const uint32_t stride = attention_partial_stride(DIMENSION);
     static float partials[ROWS * HEADS * ATTENTION_RANGES_MAX * (4 + DIMENSION)];
     fill_nan(partials, sizeof partials / 4);
@@ -520,6 +520,7 @@ static void attention_make(struct choice_rig *rig, struct choice *choice, const 
                                     .partials = address_of(partials),
                                     .lists = address_of(choice->lists),
                                     .y = address_of(y),
+                                    .sinks = address_of(sinks),
                                     .row_count = ROWS,
                                     .y_stride = HEADS * DIMENSION,
                                     .head_count = HEADS,
@@ -551,7 +552,7 @@ static void q4_check(struct choice_rig *rig, struct choice *choice, uint64_t see
             pages[i][n] = 3u << 30 | used++;
         }
     }
-    attention_make(rig, choice, "attention_list_8_4_f16", &rig->kv.pools, rows, seed);
+    attention_make(rig, choice, "attention_list_8_4_f16", &rig->kv.pools, NULL, rows, seed);
     for (size_t i = 0; i < ITEMS; i++) {
         rig->kv.items[i].q4_pages = address_of(pages[i]);
         for (size_t n = 0; n < KV_HEADS * stride; n++)
@@ -559,15 +560,17 @@ static void q4_check(struct choice_rig *rig, struct choice *choice, uint64_t see
                 memset(kv_rig_chunk(&rig->kv, i, KV_RIG_LAYER, n / stride, n % stride), 0xff,
                        rig->kv.layout.chunk_bytes);
     }
-    attention_make(rig, choice, "attention_list_8_4_q4", &pools, codes, seed);
+    attention_make(rig, choice, "attention_list_8_4_q4", &pools, NULL, codes, seed);
     assert_memory_equal(codes, rows, sizeof rows);
     for (size_t i = 0; i < ITEMS; i++) free(pages[i]);
     guarded_destroy(&memory);
 }
 
-static void attention_check(struct choice_rig *rig, struct choice *choice, uint64_t seed) {
+/* sinks: [HEADS], or NULL */
+static void attention_check(struct choice_rig *rig, struct choice *choice, const float *sinks,
+                            uint64_t seed) {
     static float y[ROWS * HEADS * DIMENSION];
-    attention_make(rig, choice, "attention_list_8_4_f16", &rig->kv.pools, y, seed);
+    attention_make(rig, choice, "attention_list_8_4_f16", &rig->kv.pools, sinks, y, seed);
     for (size_t r = 0; r < ROWS; r++)
         for (size_t h = 0; h < HEADS; h++) {
             const size_t n = r * KV_HEADS + h / GROUP;
@@ -575,7 +578,8 @@ static void attention_check(struct choice_rig *rig, struct choice *choice, uint6
             double out[DIMENSION], bound[DIMENSION];
             for (uint32_t i = 0; i < choice->lists[n].count; i++) takes[choice->tokens[n][i]] = 1;
             kv_rig_attend(&rig->kv, choice->rows[r].item, h / GROUP, choice->q + (r * HEADS + h) * DIMENSION,
-                          choice->rows[r].position, 0, takes, 0.125, 0, 16 * eps, 16 * 0x1p-22 + 200 * eps,
+                          choice->rows[r].position, 0, takes, 0.125, 0,
+                          sinks != NULL ? (double)sinks[h] : -INFINITY, 16 * eps, 16 * 0x1p-22 + 200 * eps,
                           out, bound);
             for (size_t d = 0; d < DIMENSION; d++)
                 check_near(y[(r * HEADS + h) * DIMENSION + d], out[d], bound[d], "row %zu head %zu, %zu", r,
@@ -627,6 +631,7 @@ static void choices_match(void **state) {
     struct random random;
     random_init(&random, test_seed(702));
     static const size_t planes[] = {1, 2, 4, 1, 2};
+    float sinks[HEADS];
     for (size_t n = 0; n < 5; n++) {
         const uint64_t seed = test_seed(702) + n * 10;
         choice_init(&rig, &random, planes[n], (const uint64_t[]){470, 180}, KV_F16);
@@ -647,7 +652,8 @@ static void choices_match(void **state) {
         scores_check(&rig, &choice);
         units_pick(&choice, seed + 2);
         lists_check(&choice);
-        attention_check(&rig, &choice, seed + 3);
+        fill_normal(&random, sinks, HEADS, 4);
+        attention_check(&rig, &choice, n % 2 == 1 ? sinks : NULL, seed + 3);
         q4_check(&rig, &choice, seed + 3);
         kept_check(&choice, seed + 9);
         /* of equals the first */

@@ -27,7 +27,7 @@ static void item_check(const struct prefill_case *test, const struct kv_rig *rig
             const uint64_t position = test->first[item] + i;
             const size_t row = row_first + i;
             kv_rig_attend(rig, item, h / test->group, q + (row * heads + h) * test->k_dimension, position,
-                          test->window, NULL, 0.125, (double)test->softcap,
+                          test->window, NULL, 0.125, (double)test->softcap, -INFINITY,
                           (rounds_k ? 2 : 1) * 1.01 * half_eps + 2 * (double)test->k_dimension * eps,
                           (rounds_v ? 2 : 1) * half_eps + (double)(position + 1) * 0x1p-24, out, bound);
             for (size_t d = 0; d < test->v_dimension; d++)
