@@ -308,6 +308,34 @@ static void place_key_index(const struct plan *plan, struct kv_cache_config *cac
     if (!cache->key_index_on_disk) cache->pooled_tokens = pooled;
 }
 
+static uint64_t key_index_bytes_per_token(const struct kv_cache_config *cache) {
+    struct kv_cache_config plain = *cache;
+    plain.key_index_bytes = 0;
+    return kv_cache_bytes_per_token(cache) - kv_cache_bytes_per_token(&plain);
+}
+
+static enum status lacks_key_index(const struct plan *plan, uint64_t tokens, uint64_t bytes,
+                                   struct error *error) {
+    char needed[32], has[32];
+    return error_set(error, STATUS_MEMORY,
+                     "the key index of %llu tokens needs %s, the device has %s for it: try a smaller -c",
+                     (unsigned long long)tokens, bytes_text(bytes, needed, sizeof needed),
+                     bytes_text(plan->device_bytes, has, sizeof has));
+}
+
+/* With rows on disk the key index is what a device's own memory holds; sequences that share it share as much. */
+static enum status bound_key_index(const struct plan *plan, uint64_t context, struct kv_cache_config *cache,
+                                   struct error *error) {
+    const uint64_t token = key_index_bytes_per_token(cache),
+                   held = cache->pooled_tokens > 0 ? cache->pooled_tokens : cache->token_capacity;
+    if (plan->disk_directory == NULL || plan->device_bytes == 0 || cache->key_index_on_disk ||
+        held * token <= plan->device_bytes)
+        return STATUS_OK;
+    cache->pooled_tokens = plan->device_bytes / token / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
+    if (plan->pools_key_index && context <= cache->pooled_tokens) return STATUS_OK;
+    return lacks_key_index(plan, held, held * token, error);
+}
+
 /* Rows of lists and heads that stay whole, beside the layers that do: of the heads as many as leave every other head
  * its list (CLO, 3.3: what the buffers leave free is for persistent heads).  Where that is none, lists have what they
  * would have if none were to stay. */
@@ -393,7 +421,10 @@ static void grow_buffers(const struct plan *plan, const struct model_config *con
     const uint64_t context = kv_chunks_of(attention->context_size),
                    ranges = 2 * attention_range_rows(attention->context_size) / KV_CHUNK_TOKENS,
                    share = min_size(host / 4, spare / 2);
-    for (uint64_t chunks = min_size(context, ranges); chunks > 1; chunks--) {
+    uint64_t most = min_size(context, ranges);
+    if (plan->device_bytes != 0) /* where the workspace is then */
+        most = min_size(most, plan->device_bytes / (config->kv_head_count * attention->rebuild.chunk_bytes));
+    for (uint64_t chunks = most; chunks > 1; chunks--) {
         attention->rebuild.chunks = (size_t)chunks;
         cache->scratch_bytes = scratch_bytes_of(plan, config, attention, cache);
         if (cache->scratch_bytes - scratch <= share) return;
@@ -433,6 +464,7 @@ static enum status divide_host(const struct plan *plan, const struct model_confi
                          (unsigned long long)context, plan->sequence_capacity);
     pool_key_index(plan, per_sequence, cache);
     place_key_index(plan, cache);
+    TRY(bound_key_index(plan, per_sequence, cache, error));
     grow_buffers(plan, config, attention, cache);
     return STATUS_OK;
 }
@@ -537,12 +569,10 @@ struct context_bytes {
 };
 static struct context_bytes context_bytes_of(const struct plan *plan, const struct kv_cache_config *cache,
                                              uint64_t tokens) {
-    struct kv_cache_config plain = *cache;
-    const uint64_t all = kv_chunks_of(tokens) * KV_CHUNK_TOKENS * plan->sequence_capacity;
-    plain.key_index_bytes = 0;
-    const uint64_t row = kv_cache_bytes_per_token(&plain);
-    return (struct context_bytes){.rows = row * all,
-                                  .key_index = (kv_cache_bytes_per_token(cache) - row) * all};
+    const uint64_t all = kv_chunks_of(tokens) * KV_CHUNK_TOKENS * plan->sequence_capacity,
+                   key_index = key_index_bytes_per_token(cache);
+    return (struct context_bytes){.rows = (kv_cache_bytes_per_token(cache) - key_index) * all,
+                                  .key_index = key_index * all};
 }
 
 /* Layers whose rows stay on the device: those that attend to everything, as a step reads all of that.  Where others
@@ -567,18 +597,13 @@ static uint64_t host_bytes_per_token(const struct plan *plan, const struct kv_ca
 /* K and V in RAM, where the device's own memory does not hold them beside the key index. */
 static enum status place_rows(struct plan *plan, const struct kv_cache_config *cache, struct error *error) {
     const struct context_bytes bytes = context_bytes_of(plan, cache, plan->context_size);
-    char needed[32], has[32];
     plan->rows_in_host = false;
     plan->unit_bytes = plan->near_layers = 0;
     if (plan->device_bytes == 0 || plan->disk_directory != NULL ||
         bytes.rows + bytes.key_index <= plan->device_bytes)
         return STATUS_OK;
     if (bytes.key_index > plan->device_bytes)
-        return error_set(error, STATUS_MEMORY,
-                         "the key index of %llu tokens needs %s, the device has %s for it: try a smaller -c",
-                         (unsigned long long)plan->context_size,
-                         bytes_text(bytes.key_index, needed, sizeof needed),
-                         bytes_text(plan->device_bytes, has, sizeof has));
+        return lacks_key_index(plan, plan->context_size, bytes.key_index, error);
     plan->rows_in_host = true;
     plan->unit_bytes = plan->device_bytes - bytes.key_index;
     plan->near_layers = near_layers_of(plan, cache, bytes.rows, plan->unit_bytes);

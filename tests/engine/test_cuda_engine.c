@@ -460,6 +460,20 @@ static void kept_check(struct rig *rig, const char *directory) {
     store_close(store);
 }
 
+/* --kv-device beside KV on disk: what the key index of the context takes, and no byte less. */
+static uint64_t device_bytes_of(struct rig *rig, struct plan *plan) {
+    const struct model_config *config = &rig->model[CUDA]->config;
+    struct kv_cache_config cache;
+    struct engine *engine;
+    assert_ok(plan_cache_config(plan, config, &cache, &rig->error), rig->error);
+    const uint64_t bytes =
+        config->layer_count * cache.kv_head_count * cache.key_index_bytes * kv_chunks_of(CONTEXT);
+    plan->device_bytes = bytes - 1;
+    assert_int_equal(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), STATUS_MEMORY);
+    assert_non_null(strstr(rig->error.message, "the key index of 512 tokens needs"));
+    return bytes;
+}
+
 /* Chunks come from the disk into slots that are pinned memory, few enough that they are used again; a second engine
  * opens what the first has saved. */
 static void documents_check(const char *preset, const char *settings, const char *keep, uint64_t seed) {
@@ -485,6 +499,7 @@ static void documents_check(const char *preset, const char *settings, const char
             assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
             assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error),
                       rig.error);
+            if (keep != NULL) plan.device_bytes = device_bytes_of(&rig, &plan);
         }
         const struct prefill_request request = {.tokens = rig.tokens, .token_count = DOCUMENT};
         assert_ok(engine_create(&engine, rig.model[CUDA], &plan, NULL, &rig.error), rig.error);
@@ -501,6 +516,7 @@ static void documents_check(const char *preset, const char *settings, const char
             const struct select_statistics chosen = attention_statistics(engine_attention(engine));
             assert_true(chosen.evaluated > 0 && chosen.kept < chosen.visible);
             assert_int_equal(chosen.lists_read > 0, run > 0);
+            if (run > 0) assert_in_range(engine_kv_device_bytes(engine), 1, plan.device_bytes);
         }
         last[run] = rows_create(1, rig.width);
         memcpy(last[run], logits, rig.width * sizeof *logits);

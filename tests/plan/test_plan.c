@@ -203,6 +203,22 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     selects.device_bytes = 2048 * key_index - 1;
     assert_int_equal(plan_fit_context(&selects, &config, &error), STATUS_MEMORY);
     assert_non_null(strstr(error.message, "the key index of 2048 tokens needs"));
+
+    /* Beside rows on disk it is all that the device has; sequences that share it share no more. */
+    struct plan disk = plan_of("hata", "planes=1,page=8,dense=0", true, KV_F16);
+    disk.context_size = 2048;
+    disk.sequence_capacity = 2;
+    disk.device_bytes = 2 * 2048 * key_index;
+    assert_ok(plan_cache_config(&disk, &config, &cache, &error), error);
+    assert_int_equal(cache.pooled_tokens, 0);
+    disk.device_bytes -= 64 * key_index;
+    assert_int_equal(plan_cache_config(&disk, &config, &cache, &error), STATUS_MEMORY);
+    assert_non_null(strstr(error.message, "the key index of 4096 tokens needs"));
+    disk.pools_key_index = true;
+    assert_ok(plan_cache_config(&disk, &config, &cache, &error), error);
+    assert_int_equal(cache.pooled_tokens, 4096 - 64);
+    disk.device_bytes = 2047 * key_index;
+    assert_int_equal(plan_cache_config(&disk, &config, &cache, &error), STATUS_MEMORY);
 }
 
 /* One line, with a budget, on disk and without either; never a size of KV that there cannot be. */
