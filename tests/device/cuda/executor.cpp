@@ -1,8 +1,8 @@
 /* executor: threads as fibres.  See executor.h.
  *
- * A machine holds one block at a time: its fibres, its shared memory, what its warps wait for.  The scheduler
- * takes any fibre that can run and lets it, until it waits for others or is done.  A fibre that comes last to
- * what its warp does together does it for all 32: their registers lie on stacks that it can reach. */
+ * A machine holds one block at a time: its fibres, its shared memory, what its warps wait for.  Where a fibre waits for
+ * others or is done, any that can run goes on; the scheduler does where none can.  A fibre that comes last to what its
+ * warp does together does it for all 32: their registers lie on stacks that it can reach. */
 #include "device/cuda/executor.h"
 
 #include <math.h>
@@ -71,7 +71,9 @@ static void context_prepare(context *c, char *stack, size_t bytes, void (*entry)
 static void context_switch(context *from, context *to) { swapcontext(&from->u, &to->u); }
 #endif
 
-enum { THREADS_MAX = 1024, STACK_BYTES = 128 * 1024, SHARED_MAX = 227 * 1024, DEPTH_MAX = 16 };
+/* Stacks lie at odd distances of pages and of cache lines: fibres that take turns else push each other out of the same
+ * few sets of the cache and of the table of pages. */
+enum { THREADS_MAX = 1024, STACK_BYTES = 33 * 4096 + 9 * 64, SHARED_MAX = 227 * 1024, DEPTH_MAX = 16 };
 
 struct pending {
     char *to;
@@ -155,33 +157,14 @@ void executor_fault(const char *what, executor_site site) {
     _exit(99);
 }
 
-static uint32_t random_draw(uint32_t bound) { /* splitmix64 */
+static uint64_t random_next() { /* splitmix64 */
     uint64_t z = m->random += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (uint32_t)((z >> 32) * bound >> 32);
+    return (z ^ z >> 27) * 0x94d049bb133111ebu;
 }
+static uint32_t random_draw(uint32_t bound) { return (uint32_t)((random_next() >> 32) * bound >> 32); }
 
 /* ---- fibres */
-
-static void fibre_main() {
-    acquire(&m->start_sync);
-    m->kernel->run(m->args);
-    fibre *f = &m->fibres[m->now];
-    if (!f->copies.empty()) executor_fault("ends while its copies are under way", {"", 0});
-    release(&m->end_sync);
-    f->is_done = true;
-    m->done_count++;
-    fiber_enter(m->scheduler_tsan);
-    context_switch(&f->stack, &m->scheduler);
-}
-
-static void fibre_wait(executor_site site) {
-    fibre *f = &m->fibres[m->now];
-    f->waits = site;
-    fiber_enter(m->scheduler_tsan);
-    context_switch(&f->stack, &m->scheduler);
-}
 
 static void lanes_wake(uint32_t warp, uint32_t lanes) {
     if (m->ready[warp] == 0 && lanes != 0) m->ready_warps[m->ready_warp_count++] = warp;
@@ -194,10 +177,11 @@ static void warp_wake(uint32_t warp) { lanes_wake(warp, warp == m->now / 32 ? ~(
 /* A lane of the favoured warp, at random: a warp that runs far ahead of the others shows what does not wait
  * for them, lanes out of order what relies on their order.  Now and then another warp is favoured. */
 static uint32_t fibre_pick() {
-    if (m->ready[m->favoured] == 0 || random_draw(64) == 0)
+    const uint64_t drawn = random_next() >> 32;
+    if (m->ready[m->favoured] == 0 || (drawn >> 5 & 63) == 0)
         m->favoured = m->ready_warps[random_draw(m->ready_warp_count)];
     const uint32_t w = m->favoured;
-    const uint32_t left = m->ready[w], from = random_draw(32); /* the first that is ready, from there on */
+    const uint32_t left = m->ready[w], from = drawn & 31; /* the first that is ready, from there on */
     const uint32_t lane = (from + (uint32_t)__builtin_ctz(left >> from | left << (32 - from) % 32)) % 32;
     m->ready[w] &= ~(1u << lane);
     if (m->ready[w] == 0) {
@@ -206,6 +190,34 @@ static uint32_t fibre_pick() {
         m->ready_warps[i] = m->ready_warps[--m->ready_warp_count];
     }
     return w * 32 + lane;
+}
+
+/* On to a fibre that can run; to the scheduler where there is none. */
+static void fibre_switch(context *from) {
+    if (m->ready_warp_count == 0) {
+        fiber_enter(m->scheduler_tsan);
+        return context_switch(from, &m->scheduler);
+    }
+    executor_now.index = m->now = fibre_pick();
+    fiber_enter(m->fibres[m->now].tsan);
+    context_switch(from, &m->fibres[m->now].stack);
+}
+
+static void fibre_main() {
+    acquire(&m->start_sync);
+    m->kernel->run(m->args);
+    fibre *f = &m->fibres[m->now];
+    if (!f->copies.empty()) executor_fault("ends while its copies are under way", {"", 0});
+    release(&m->end_sync);
+    f->is_done = true;
+    m->done_count++;
+    fibre_switch(&f->stack);
+}
+
+static void fibre_wait(executor_site site) {
+    fibre *f = &m->fibres[m->now];
+    f->waits = site;
+    fibre_switch(&f->stack);
 }
 
 static void precede_run() {
@@ -245,10 +257,7 @@ static void block_run(const uint32_t block[3]) {
     while (m->done_count < m->thread_count) {
         if (m->ready_warp_count == 0 && m->dependent_count > 0) dependents_wake();
         if (m->ready_warp_count == 0) report_deadlock();
-        m->now = fibre_pick();
-        executor_now.index = m->now;
-        fiber_enter(m->fibres[m->now].tsan);
-        context_switch(&m->scheduler, &m->fibres[m->now].stack);
+        fibre_switch(&m->scheduler);
     }
     acquire(&m->end_sync);
 }
@@ -445,30 +454,34 @@ void executor_matrix_load(uint32_t *r, const char *row, bool turned, const char 
     warp_leave(w);
 }
 
-/* Eight sums at once, each in the order of k. */
-typedef float eight __attribute__((vector_size(32)));
+/* Sums side by side, each in the order of k. */
+typedef float four __attribute__((vector_size(16)));
 
 static void multiply_all(warp *w) {
-    float a[16][16];
-    alignas(32) float b[16][8], sums[16][8];
+    alignas(16) float a[16][16], b[16][8];
     for (uint32_t lane = 0; lane < 32; lane++) {
         const uint32_t g = lane / 4, t = lane % 4, *words = (const uint32_t *)w->source[lane];
         const uint32_t columns[2] = {w->value[lane], w->operand[lane]};
-        for (uint32_t e = 0; e < 2; e++) {
-            for (uint32_t i = 0; i < 4; i++)
-                a[g + i % 2 * 8][t * 2 + e + i / 2 * 8] = half_values[words[i] >> 16 * e & 0xffff];
-            for (uint32_t i = 0; i < 2; i++)
-                b[t * 2 + e + i * 8][g] = half_values[columns[i] >> 16 * e & 0xffff];
+        for (uint32_t i = 0; i < 4; i++) {
+            float *to = &a[g + i % 2 * 8][t * 2 + i / 2 * 8];
+            to[0] = half_values[words[i] & 0xffff], to[1] = half_values[words[i] >> 16];
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            b[t * 2 + i * 8][g] = half_values[columns[i] & 0xffff];
+            b[t * 2 + i * 8 + 1][g] = half_values[columns[i] >> 16];
         }
     }
-    for (uint32_t row = 0; row < 16; row++) {
-        eight sum = {0, 0, 0, 0, 0, 0, 0, 0};
-        for (uint32_t k = 0; k < 16; k++) sum += a[row][k] * *(const eight *)b[k];
-        *(eight *)sums[row] = sum;
+    for (uint32_t g = 0; g < 8; g++) {
+        four sums[2][2] = {};
+        for (uint32_t k = 0; k < 16; k++)
+            for (uint32_t half = 0; half < 2; half++) {
+                sums[half][0] += a[g + half * 8][k] * *(const four *)b[k];
+                sums[half][1] += a[g + half * 8][k] * *(const four *)(b[k] + 4);
+            }
+        for (uint32_t lane = 0; lane < 4; lane++)
+            for (uint32_t i = 0; i < 4; i++)
+                ((float *)w->target[g * 4 + lane])[i] += sums[i / 2][lane / 2][lane % 2 * 2 + i % 2];
     }
-    for (uint32_t lane = 0; lane < 32; lane++)
-        for (uint32_t i = 0; i < 4; i++)
-            ((float *)w->target[lane])[i] += sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
 }
 
 static void multiply_bytes_all(warp *w) {

@@ -8,7 +8,7 @@
 
 #include "device/cuda/fake/fake_internal.h"
 
-enum { PAGE = 4096, POISON = 0xff, POISON_BYTES_MAX = 64 << 20, GUARD_BYTES = 64 };
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, POISON = 0xff, POISON_BYTES_MAX = 64 << 20, GUARD_BYTES = 64 };
 
 struct allocation {
     enum fake_memory_kind kind;
@@ -35,15 +35,37 @@ static struct allocation *find(const void *address) {
 
 /* ---- the device's area ---- */
 
+/* By whole huge pages: thousands of small ones would be changed whenever the area opens. */
+static size_t area_open_bytes(void) {
+    return ((size_t)(area_used - area) + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+}
+
 static void area_protect(int protection) {
-    if (area_used > area && mprotect(area, (size_t)(area_used - area), protection) != 0) abort();
+    if (area_used > area && mprotect(area, area_open_bytes(), protection) != 0) abort();
+}
+
+/* What opens with the last allocation is no number either. */
+static void area_grow(uint8_t *used) {
+    const size_t before = area_used == area ? 0 : area_open_bytes();
+    area_used = used;
+    const size_t opens = area_open_bytes(), rest = (size_t)(area + opens - area_used);
+    if (opens == before) return;
+    fake_memory_open();
+    memset(area_used, POISON, rest);
+    fake_memory_close();
 }
 
 static bool area_create(void) {
     if (area != NULL) return true;
     area_bytes = whole(fake_settings.memory_bytes) * 2; /* an address is not given again at once */
-    void *made = mmap(NULL, area_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    area_bytes = (area_bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    uint8_t *made = mmap(NULL, area_bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED) return false;
+    const size_t before = HUGE_PAGE - (uintptr_t)made % HUGE_PAGE;
+    if (munmap(made, before) != 0) abort();
+    made += before;
+    if (before < HUGE_PAGE && munmap(made + area_bytes, HUGE_PAGE - before) != 0) abort();
+    (void)madvise(made, area_bytes, MADV_HUGEPAGE); /* without it all is slower, no more */
     area = area_next = area_used = made;
     return true;
 }
@@ -67,7 +89,7 @@ static uint8_t *area_take(size_t size_bytes) { /* NULL: there is no gap of that 
             begin = obstacle->address + whole(obstacle->size_bytes) + PAGE;
         if (obstacle == NULL && bytes <= (size_t)(area + area_bytes - begin)) {
             area_next = begin + bytes;
-            if (area_next > area_used) area_used = area_next;
+            if (area_next > area_used) area_grow(area_next);
             return begin;
         }
     }

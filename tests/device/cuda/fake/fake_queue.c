@@ -278,6 +278,10 @@ static bool one_run(uint64_t newest, bool forced) {
     return true;
 }
 
+static void memory_close(unsigned open_count) {
+    for (; open_count > 0; open_count--) fake_memory_close();
+}
+
 void fake_progress(uint64_t awaited) {
     enum { STEPS_MAX = 3 };
     stretch_go_on();
@@ -286,16 +290,16 @@ void fake_progress(uint64_t awaited) {
     unsigned open_count = 0;
     for (uint64_t count = fake_random(STEPS_MAX + 1); count > 0 && one_run(newest, awaited != 0); count--)
         open_count++;
-    for (; open_count > 0; open_count--) fake_memory_close();
+    memory_close(open_count);
 }
 
 void fake_drain(const char *why) {
     enum { PAUSES_MAX = 10000 };
     for (int pauses = 0; task_count > 0 && fake_error == CU_SUCCESS;) {
-        if (one_run(UINT64_MAX, true)) {
-            fake_memory_close();
-            continue;
-        }
+        unsigned open_count = 0;
+        while (task_count > 0 && fake_error == CU_SUCCESS && one_run(UINT64_MAX, true)) open_count++;
+        memory_close(open_count);
+        if (open_count > 0) continue;
         /* another thread of the host may raise a flag */
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
         if (++pauses < PAUSES_MAX) continue;
