@@ -11,19 +11,33 @@ void kv_group_layout(const struct kv_cache_config *config, size_t group, struct 
     kv_layout_init(layout, config->k_type, config->v_type, geometry.k_dimension, geometry.v_dimension);
 }
 
-/* Bytes of a column; false when they do not fit. */
-static bool column_bytes(const struct kv_cache_config *config, uint64_t *bytes) {
+/* Of a group, those that slide or the others. */
+static size_t group_layers(const struct kv_cache_config *config, size_t group, bool slides) {
+    size_t count = 0;
+    if (config->windows == NULL) return slides ? 0 : kv_group_at(config, group).layer_count;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        count += kv_group_of(config, layer) == group && kv_slides(config, layer) == slides;
+    return count;
+}
+
+/* Bytes of a column, of layers that slide or of the others; false when they do not fit. */
+static bool column_bytes(const struct kv_cache_config *config, bool slides, uint64_t *bytes) {
     *bytes = 0;
     for (size_t i = 0; i < kv_group_count(config); i++) {
-        const struct kv_group group = kv_group_at(config, i);
         struct kv_layout layout;
         uint64_t its;
         kv_group_layout(config, i, &layout);
-        if (!checked_multiply(group.layer_count, group.geometry.kv_head_count, &its) ||
+        if (!checked_multiply(group_layers(config, i, slides), kv_group_at(config, i).geometry.kv_head_count,
+                              &its) ||
             !checked_multiply(its, layout.chunk_bytes, &its) || !checked_add(*bytes, its, bytes))
             return false;
     }
     return true;
+}
+
+static uint64_t window_column_bytes(const struct kv_cache_config *config) {
+    uint64_t bytes;
+    return column_bytes(config, true, &bytes) ? bytes : UINT64_MAX;
 }
 
 static size_t key_index_layers(const struct kv_cache_config *config) {
@@ -48,12 +62,41 @@ static size_t lanes_in_memory(const struct kv_cache_config *config) {
                                      : key_index_lanes(config);
 }
 
-uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config) {
+/* Of layers that do not slide, and the key index. */
+static uint64_t whole_bytes_per_token(const struct kv_cache_config *config) {
     uint64_t bytes, key_index;
-    bool fits = column_bytes(config, &bytes) &&
+    bool fits = column_bytes(config, false, &bytes) &&
                 checked_multiply(key_index_lanes(config), config->key_index_bytes, &key_index) &&
                 checked_add(bytes, key_index, &bytes);
     return fits ? bytes / KV_CHUNK_TOKENS : UINT64_MAX;
+}
+
+uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config) {
+    struct kv_cache_config all = *config;
+    all.windows = NULL;
+    return whole_bytes_per_token(&all);
+}
+
+static uint64_t window_tokens(const struct kv_cache_config *config) {
+    if (config->windows == NULL) return 0;
+    return kv_window_columns(config->windows, config->batch_tokens) * KV_CHUNK_TOKENS;
+}
+
+uint64_t kv_cache_sequence_bytes(const struct kv_cache_config *config, uint64_t token_count) {
+    const uint64_t most = window_tokens(config), held = token_count < most ? token_count : most;
+    uint64_t whole, windows;
+    if (!checked_multiply(whole_bytes_per_token(config), token_count, &whole) ||
+        !checked_multiply(window_column_bytes(config) / KV_CHUNK_TOKENS, held, &windows) ||
+        !checked_add(whole, windows, &whole))
+        return UINT64_MAX;
+    return whole;
+}
+
+uint64_t kv_cache_fitting_tokens(const struct kv_cache_config *config, uint64_t bytes) {
+    const uint64_t whole = whole_bytes_per_token(config), most = window_tokens(config),
+                   windows = kv_cache_sequence_bytes(config, most);
+    if (bytes < windows || most == 0) return bytes / kv_cache_bytes_per_token(config);
+    return whole > 0 ? most + (bytes - windows) / whole : UINT64_MAX / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
 }
 
 size_t kv_cache_chunk_bytes_max(const struct kv_cache_config *config) {
@@ -93,23 +136,42 @@ static void release_key_index(struct kv_cache *cache) {
     cache->config.key_index_bytes = 0;
 }
 
+static uint64_t window_column_count(const struct kv_cache_config *config) {
+    if (config->windows == NULL) return 0;
+    return config->sequence_capacity * kv_window_columns(config->windows, config->batch_tokens);
+}
+
+/* Where each layer begins in its group's slab, or in the near one. */
+static bool place_layers(struct kv_cache *cache, uint64_t slot_counts[KV_GROUPS_MAX]) {
+    const struct kv_cache_config *config = &cache->config;
+    const size_t near = config->near_layers;
+    cache->first_slots = table_create(config->layer_count, sizeof *cache->first_slots);
+    for (size_t layer = 0; layer < config->layer_count && cache->first_slots != NULL; layer++) {
+        const size_t group = kv_group_of(config, layer), heads = kv_heads(config, layer);
+        const uint64_t slots =
+            heads * (kv_slides(config, layer) ? window_column_count(config) : kv_column_count(config));
+        if (layer == near) slot_counts[0] = 0; /* so far they were of the near slab */
+        cache->first_slots[layer] = slot_counts[group];
+        slot_counts[group] += slots;
+    }
+    return cache->first_slots != NULL;
+}
+
 static enum status create_slabs(struct kv_cache *cache, struct error *error) {
     const size_t near = cache->config.near_layers;
+    uint64_t slot_counts[KV_GROUPS_MAX] = {0};
     ASSERT(near == 0 || (cache->config.rows_in_host && cache->config.groups == NULL));
+    ASSERT(cache->config.windows == NULL || !cache->config.rows_in_host);
+    if (!place_layers(cache, slot_counts)) return error_set(error, STATUS_MEMORY, "KV cache: out of memory");
+    if (near == cache->config.layer_count) slot_counts[0] = 0;
     enum status status = slab_init(&cache->near, cache->device, MEMORY_DEVICE, cache->layouts[0].chunk_bytes,
-                                   near * cache->config.kv_head_count * cache->column_count, error);
-    if (status != STATUS_OK && error != NULL) error_prefix(error, "KV cache");
-    TRY(status);
-    for (size_t i = 0; i < kv_group_count(&cache->config); i++) {
-        const struct kv_group group = kv_group_at(&cache->config, i);
-        const uint64_t count =
-            (group.layer_count - near) * group.geometry.kv_head_count * cache->column_count;
+                                   near * cache->config.kv_head_count * kv_column_count(&cache->config), error);
+    for (size_t i = 0; i < kv_group_count(&cache->config) && status == STATUS_OK; i++)
         status = slab_init(&cache->slabs[i], cache->device,
                            cache->config.rows_in_host ? MEMORY_SHARED : MEMORY_DEVICE,
-                           cache->layouts[i].chunk_bytes, count, error);
-        if (status != STATUS_OK && error != NULL) error_prefix(error, "KV cache");
-        TRY(status);
-    }
+                           cache->layouts[i].chunk_bytes, slot_counts[i], error);
+    if (status != STATUS_OK && error != NULL) error_prefix(error, "KV cache");
+    TRY(status);
     show_slabs(cache);
     return STATUS_OK;
 }
@@ -126,7 +188,8 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
     uint64_t bytes, slab_bytes, column_count = kv_column_count(config);
     ASSERT(config->groups == NULL ||
            (config->groups->stored_count == config->layer_count && !config->mixes_pages));
-    if (!column_bytes(config, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))
+    ASSERT(config->windows == NULL || owner == NULL);
+    if (!column_bytes(config, false, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))
         return error_set(error, STATUS_MEMORY, "KV cache: %llu tokens do not fit any memory",
                          (unsigned long long)config->token_capacity);
     struct kv_cache *cache = calloc(1, sizeof *cache);
@@ -134,7 +197,6 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
     cache->device = device;
     cache->config = *config;
     cache->config.key_index_bytes = 0; /* until there is memory for it */
-    cache->column_count = column_count;
     for (size_t i = 0; i < kv_group_count(config); i++) kv_group_layout(config, i, &cache->layouts[i]);
     cache->owner = owner;
     enum status status = owner != NULL ? owner->create(cache, error) : create_slabs(cache, error);
@@ -142,9 +204,8 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
         kv_cache_destroy(cache);
         return status;
     }
-    cache->free_columns = table_create(column_count, sizeof *cache->free_columns);
-    cache->column_users = table_create(column_count, sizeof *cache->column_users);
-    if (cache->free_columns == NULL || cache->column_users == NULL) {
+    if (!columns_init(&cache->columns, column_count) ||
+        !columns_init(&cache->window_columns, window_column_count(config))) {
         kv_cache_destroy(cache);
         return error_set(error, STATUS_MEMORY, "KV cache: no memory for the list of %llu free columns",
                          (unsigned long long)column_count);
@@ -160,13 +221,14 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
 
 void kv_cache_destroy(struct kv_cache *cache) {
     if (cache == NULL) return;
-    ASSERT(cache->sequence_count == 0 && cache->used_columns == 0);
+    ASSERT(cache->sequence_count == 0 && cache->columns.used == 0 && cache->window_columns.used == 0);
     release_key_index(cache);
     for (size_t i = 0; i < KV_GROUPS_MAX; i++) slab_deinit(&cache->slabs[i]);
     slab_deinit(&cache->near);
     if (cache->owner != NULL) cache->owner->destroy(cache);
-    free(cache->free_columns);
-    free(cache->column_users);
+    columns_deinit(&cache->columns);
+    columns_deinit(&cache->window_columns);
+    free(cache->first_slots);
     free(cache);
 }
 
@@ -185,7 +247,7 @@ uint64_t kv_key_index_table_bytes(const struct kv_cache_config *config, uint64_t
 static uint64_t cache_column_bytes(const struct kv_cache *cache) {
     if (cache->owner != NULL) return kv_column_key_index_bytes(&cache->config); /* chunks have slots */
     uint64_t bytes;
-    const bool fits = column_bytes(&cache->config, &bytes); /* as when it was made */
+    const bool fits = column_bytes(&cache->config, false, &bytes); /* as when it was made */
     ASSERT(fits);
     return bytes + key_index_lanes(&cache->config) * cache->config.key_index_bytes;
 }
@@ -193,7 +255,8 @@ static uint64_t cache_column_bytes(const struct kv_cache *cache) {
 uint64_t kv_cache_used_bytes(const struct kv_cache *cache) {
     uint64_t slots = cache->owner != NULL ? cache->owner->used_bytes(cache) : 0;
     const uint64_t states = cache->sequence_count * kv_states_bytes(&cache->config);
-    return cache->used_columns * cache_column_bytes(cache) + slots + states;
+    return cache->columns.used * cache_column_bytes(cache) +
+           cache->window_columns.used * window_column_bytes(&cache->config) + slots + states;
 }
 
 uint64_t kv_cache_used_device_bytes(const struct kv_cache *cache) {
@@ -202,19 +265,22 @@ uint64_t kv_cache_used_device_bytes(const struct kv_cache *cache) {
     if (config->rows_in_host)
         column = key_index_lanes(config) * config->key_index_bytes +
                  config->near_layers * config->kv_head_count * cache->layouts[0].chunk_bytes;
-    return config->key_index_on_disk ? 0 : cache->used_columns * column;
+    return config->key_index_on_disk
+               ? 0
+               : cache->columns.used * column + cache->window_columns.used * window_column_bytes(config);
 }
 
 uint64_t kv_cache_capacity_bytes(const struct kv_cache *cache) {
-    return cache->column_count * cache_column_bytes(cache);
+    return cache->columns.count * cache_column_bytes(cache) +
+           cache->window_columns.count * window_column_bytes(&cache->config);
 }
 
 void kv_cache_give_back(struct kv_cache *cache) {
     if (cache->sequence_count > 0) return;
     if (cache->owner != NULL) cache->owner->give_back(cache);
-    if (cache->fresh_first == 0) return;
-    ASSERT(cache->used_columns == 0);
-    cache->fresh_first = cache->free_count = 0;
+    if (cache->columns.fresh_first == 0) return;
+    columns_renew(&cache->columns);
+    columns_renew(&cache->window_columns);
     for (size_t i = 0; i < KV_GROUPS_MAX; i++) (void)slab_renew(&cache->slabs[i]);
     (void)slab_renew(&cache->near);
     (void)slab_renew(&cache->key_index);
@@ -240,28 +306,6 @@ size_t kv_sequence_source_layer(const struct kv_sequence *sequence, size_t layer
 }
 
 const struct kv_cache_config *kv_cache_get_config(const struct kv_cache *cache) { return &cache->config; }
-static uint64_t free_columns(const struct kv_cache *cache) {
-    uint64_t count = cache->column_count - cache->fresh_first + cache->free_count;
-    ASSERT(count + cache->used_columns == cache->column_count); /* invariants 1 and 2 */
-    return count;
-}
-
-/* Given-back columns first: they are in memory already. */
-static uint64_t column_take(struct kv_cache *cache) {
-    uint64_t column = cache->free_count > 0 ? cache->free_columns[--cache->free_count] : cache->fresh_first++;
-    ASSERT(column < cache->column_count && cache->column_users[column] == 0);
-    cache->column_users[column] = 1;
-    cache->used_columns++;
-    return column;
-}
-
-static void column_give_back(struct kv_cache *cache, uint64_t column) {
-    ASSERT(column < cache->fresh_first && cache->column_users[column] > 0);
-    if (--cache->column_users[column] > 0) return;
-    ASSERT(cache->free_count < cache->column_count);
-    cache->free_columns[cache->free_count++] = column;
-    cache->used_columns--;
-}
 
 /* A head's blocks of KEY_INDEX_RUN columns are neighbours, because one head after another is scored.  With the blocks
  * of all heads of a column together, 1,152 bytes in every 9,216, each block of a head lies in another page, which
@@ -269,7 +313,7 @@ static void column_give_back(struct kv_cache *cache, uint64_t column) {
 enum { KEY_INDEX_RUN = 32 };
 
 static uint64_t key_index_columns(const struct kv_cache *cache) {
-    return (cache->column_count + KEY_INDEX_RUN - 1) / KEY_INDEX_RUN * KEY_INDEX_RUN;
+    return (cache->columns.count + KEY_INDEX_RUN - 1) / KEY_INDEX_RUN * KEY_INDEX_RUN;
 }
 
 /* The first lane of such a layer in a sequence's table; with key_index_on_disk of a place, which has lanes for the
@@ -336,7 +380,7 @@ static bool key_index_tables(struct kv_cache *cache) {
 /* Nothing was ever stored, so the key index is zeros. */
 static bool is_fresh(const struct kv_cache *cache) {
     bool made = cache->owner != NULL ? cache->owner->is_divided(cache) : slab_exists(&cache->slabs[0]);
-    return made && cache->fresh_first == 0;
+    return made && cache->columns.fresh_first == 0;
 }
 
 enum status kv_cache_set_key_index(struct kv_cache *cache, size_t key_index_bytes,
@@ -390,7 +434,7 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
     sequence->index = free_index(cache);
     sequence->generation = sequence->answer = ++cache->generations;
     sequence->column_capacity = kv_chunks_of(token_capacity);
-    if (sequence->column_capacity > cache->column_count) sequence->column_capacity = cache->column_count;
+    if (sequence->column_capacity > cache->columns.count) sequence->column_capacity = cache->columns.count;
     const size_t lanes = kv_lane_count(&cache->config);
     sequence->columns = table_create(sequence->column_capacity, sizeof *sequence->columns);
     bool has_tables =
@@ -399,7 +443,7 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
             STATUS_OK &&
         (!cache->config.quantized_pages || page_table_init(&sequence->quantized, cache->device, lanes,
                                                            sequence->column_capacity, NULL) == STATUS_OK) &&
-        key_index_table(sequence);
+        key_index_table(sequence) && kv_windows_init(sequence);
     sequence->next = cache->sequences;
     if (sequence->next != NULL) sequence->next->previous = sequence;
     cache->sequences = sequence;
@@ -424,7 +468,7 @@ enum status kv_sequence_create(struct kv_sequence **result, struct kv_cache *cac
 static void columns_shrink(struct kv_sequence *sequence, uint64_t column_count) {
     /* The last first, so that taking them again gives them in their old order. */
     while (sequence->column_count > column_count)
-        column_give_back(sequence->cache, sequence->columns[--sequence->column_count]);
+        columns_give_back(&sequence->cache->columns, sequence->columns[--sequence->column_count]);
 }
 
 void kv_sequence_destroy(struct kv_sequence *sequence) {
@@ -432,6 +476,7 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
     if (sequence->cache->owner != NULL) sequence->cache->owner->remove(sequence);
     inputs_close(sequence->inputs);
     kv_state_destroy(sequence->state);
+    kv_windows_deinit(sequence);
     columns_shrink(sequence, 0);
     ASSERT(sequence->cache->sequence_count > 0);
     sequence->cache->sequence_count--;
@@ -450,27 +495,15 @@ void kv_sequence_destroy(struct kv_sequence *sequence) {
     free(sequence);
 }
 
-/* Of a chunk in its group's slab, or in the near one. */
-static uint32_t chunk_place(const struct kv_cache *cache, size_t layer, uint64_t column, size_t head) {
-    const struct kv_cache_config *config = &cache->config;
-    const bool is_near = layer < config->near_layers;
-    const size_t number = config->groups != NULL ? config->groups->in_group[layer]
-                          : is_near              ? layer
-                                                 : layer - config->near_layers;
-    const uint64_t slot = (number * cache->column_count + column) * kv_heads(config, layer) + head;
-    ASSERT(slot < (is_near ? &cache->near : &cache->slabs[kv_group_of(config, layer)])->slot_count);
-    return place_make(is_near ? POOL_NEAR_ROWS : POOL_ROWS, slot);
-}
-
 /* Enters the places of the column's chunks as number `index` of the sequence. */
 static void column_enter(struct kv_sequence *sequence, uint64_t index, uint64_t column) {
     const struct kv_cache *cache = sequence->cache;
     const struct kv_cache_config *config = &cache->config;
     sequence->columns[index] = column;
     for (size_t layer = 0; layer < config->layer_count && cache->owner == NULL; layer++)
-        for (size_t head = 0; head < kv_heads(config, layer); head++)
+        for (size_t head = 0; !kv_slides(config, layer) && head < kv_heads(config, layer); head++)
             page_table_set(&sequence->chunks, kv_lane(config, layer, head), index,
-                           chunk_place(cache, layer, column, head));
+                           kv_slab_place(cache, layer, column, head));
     if (kv_has_key_index(sequence)) key_index_enter(sequence, index);
 }
 
@@ -478,7 +511,7 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
     struct kv_cache *cache = sequence->cache;
     uint64_t needed = kv_chunks_of(token_count);
     if (needed <= sequence->column_count) return STATUS_OK;
-    uint64_t bytes = cache_column_bytes(cache), all_free = free_columns(cache),
+    uint64_t bytes = cache_column_bytes(cache), all_free = columns_free_count(&cache->columns),
              spare = kv_spare_columns(&cache->config), free_count = all_free > spare ? all_free - spare : 0;
     if (needed > sequence->column_capacity)
         return error_set(error, STATUS_FULL,
@@ -490,12 +523,12 @@ enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_cou
         return error_set(
             error, STATUS_FULL, "KV cache: %llu tokens need %llu bytes more, %llu are free of %llu",
             (unsigned long long)token_count, (unsigned long long)((needed - sequence->column_count) * bytes),
-            (unsigned long long)(free_count * bytes), (unsigned long long)(cache->column_count * bytes));
+            (unsigned long long)(free_count * bytes), (unsigned long long)(cache->columns.count * bytes));
     while (sequence->column_count < needed) {
-        uint64_t column = column_take(cache);
+        uint64_t column = columns_take(&cache->columns);
         column_enter(sequence, sequence->column_count++, column);
     }
-    ASSERT(free_columns(cache) <= all_free);
+    ASSERT(columns_free_count(&cache->columns) <= all_free);
     return STATUS_OK;
 }
 
@@ -505,8 +538,7 @@ void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_seq
     ASSERT(other->cache == cache && sequence->column_count == 0);
     ASSERT(column_count <= other->column_count && column_count <= sequence->column_capacity);
     for (uint64_t i = 0; i < column_count; i++) {
-        ASSERT(cache->column_users[other->columns[i]] < UINT8_MAX);
-        cache->column_users[other->columns[i]]++;
+        columns_share(&cache->columns, other->columns[i]);
         column_enter(sequence, i, other->columns[i]);
     }
     sequence->column_count = column_count;
@@ -514,27 +546,14 @@ void kv_sequence_share_columns(struct kv_sequence *sequence, const struct kv_seq
 
 void kv_sequence_drop_columns(struct kv_sequence *sequence) { columns_shrink(sequence, 0); }
 
-/* The rows of a column. */
-static void copy_chunks(struct kv_cache *cache, struct stream *stream, uint64_t to, uint64_t from) {
-    const struct kv_cache_config *config = &cache->config;
-    for (size_t layer = 0; layer < config->layer_count; layer++) {
-        const size_t group = kv_group_of(config, layer);
-        const struct kv_pools *pools = &cache->pools[group];
-        for (size_t head = 0; head < kv_heads(config, layer); head++)
-            cache->device->operations->copy(stream, kv_pools_chunk(pools, chunk_place(cache, layer, to, head)),
-                                            kv_pools_chunk(pools, chunk_place(cache, layer, from, head)),
-                                            cache->layouts[group].chunk_bytes);
-    }
-}
-
 enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index, struct stream *stream,
                                    struct error *error) {
     struct kv_cache *cache = sequence->cache;
     const uint64_t column = sequence->columns[index];
-    if (cache->column_users[column] == 1) return STATUS_OK;
-    if (free_columns(cache) == 0) return error_set(error, STATUS_MEMORY, "KV cache: no column is free");
+    if (cache->columns.users[column] == 1) return STATUS_OK;
+    if (columns_free_count(&cache->columns) == 0) return error_set(error, STATUS_MEMORY, "KV cache: no column is free");
     const struct kv_cache_config *config = &cache->config;
-    const uint64_t own = column_take(cache);
+    const uint64_t own = columns_take(&cache->columns);
     for (size_t layer = 0; layer < layers_in_memory(config); layer++)
         for (size_t head = 0; head < key_index_lane(config, layer + 1) - key_index_lane(config, layer);
              head++)
@@ -542,8 +561,8 @@ enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index,
                 stream, slab_slot(&cache->key_index, key_index_block(cache, layer, own, head)),
                 slab_slot(&cache->key_index, key_index_block(cache, layer, column, head)),
                 config->key_index_bytes);
-    if (cache->owner == NULL) copy_chunks(cache, stream, own, column);
-    column_give_back(cache, column);
+    if (cache->owner == NULL) kv_copy_chunks(cache, stream, false, own, column);
+    columns_give_back(&cache->columns, column);
     column_enter(sequence, index, own);
     /* Other streams read the one, and what the others have may write the other. */
     return cache->device->operations->stream_synchronize(stream, error);
@@ -551,6 +570,7 @@ enum status kv_sequence_own_column(struct kv_sequence *sequence, uint64_t index,
 
 enum status kv_sequence_own_tail(struct kv_sequence *sequence, struct stream *stream, struct error *error) {
     if (sequence->cache->owner != NULL || sequence->length % KV_CHUNK_TOKENS == 0) return STATUS_OK;
+    TRY(kv_windows_own(sequence, sequence->length / KV_CHUNK_TOKENS, stream, error));
     return kv_sequence_own_column(sequence, sequence->length / KV_CHUNK_TOKENS, stream, error);
 }
 
@@ -563,8 +583,10 @@ enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequ
     kv_sequence_drop_columns(sequence); /* reserved ones */
     kv_sequence_share_columns(sequence, other, full);
     enum status status = kv_sequence_reserve(sequence, token_count, error);
+    if (status == STATUS_OK && cache->config.windows != NULL)
+        kv_windows_share(sequence, other, token_count);
     if (status == STATUS_OK && token_count % KV_CHUNK_TOKENS != 0) {
-        copy_chunks(cache, stream, sequence->columns[full], other->columns[full]);
+        kv_copy_chunks(cache, stream, false, sequence->columns[full], other->columns[full]);
         status = cache->device->operations->stream_synchronize(stream, error);
     }
     if (status != STATUS_OK) {
@@ -578,8 +600,35 @@ enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequ
 
 struct kv_state *kv_sequence_state(const struct kv_sequence *sequence) { return sequence->state; }
 
+void kv_sequence_begin_rows(struct kv_sequence *sequence, uint64_t end) {
+    if (sequence->state != NULL) kv_state_begin(sequence->state, end);
+    if (sequence->cache->config.windows != NULL) kv_windows_begin(sequence, end);
+}
+
+size_t kv_sequence_snapshots(const struct kv_sequence *sequence) {
+    if (sequence->state != NULL) return kv_state_snapshots(sequence->state);
+    return sequence->cache->config.windows != NULL ? KV_WINDOW_SNAPSHOTS : 0;
+}
+
+/* Where windows touch, every length between is one that it may be cut to. */
+uint64_t kv_sequence_snapshot_step(const struct kv_sequence *sequence) {
+    const struct kv_windows *windows = sequence->cache->config.windows;
+    return windows != NULL ? windows->tokens : 1;
+}
+
+void kv_sequence_plan_snapshots(struct kv_sequence *sequence, const uint64_t *positions, size_t count, uint64_t turn) {
+    ASSERT(count <= kv_sequence_snapshots(sequence));
+    if (sequence->state != NULL) kv_state_plan(sequence->state, positions, count, turn);
+    kv_snapshots_plan(&sequence->windows.plan, positions, count, turn);
+}
+
 uint64_t kv_sequence_cut_of(const struct kv_sequence *sequence, uint64_t token_count) {
-    return sequence->state != NULL ? kv_state_longest(sequence->state, token_count) : token_count;
+    for (uint64_t before = UINT64_MAX; before != token_count;) {
+        before = token_count;
+        if (sequence->state != NULL) token_count = kv_state_longest(sequence->state, token_count);
+        if (sequence->cache->config.windows != NULL) token_count = kv_windows_longest(sequence, token_count);
+    }
+    return token_count;
 }
 
 uint64_t kv_sequence_length(const struct kv_sequence *sequence) { return sequence->length; }
@@ -596,6 +645,7 @@ void kv_sequence_set_length(struct kv_sequence *sequence, uint64_t token_count) 
     if (token_count <= sequence->length && sequence->cache->owner != NULL)
         sequence->cache->owner->truncate(sequence, token_count);
     if (sequence->state != NULL) kv_state_set_length(sequence->state, token_count);
+    if (sequence->cache->config.windows != NULL) kv_windows_set_length(sequence, token_count);
     if (token_count < sequence->length) {
         columns_shrink(sequence, kv_chunks_of(token_count));
         kv_sequence_begin_answer(sequence);

@@ -42,6 +42,7 @@
 #include "base/status.h"
 #include "cache/kv_groups.h"
 #include "cache/kv_state.h"
+#include "cache/kv_windows.h"
 #include "device/device.h"
 #include "platform/io_queue.h"
 
@@ -64,6 +65,10 @@ struct kv_cache_config {
      * are alike, one group. */
     const struct kv_groups *groups;
     enum kv_type k_type, v_type;
+    /* Borrowed; of these layers a sequence has what its windows see, where a batch appends batch_tokens of it at most.
+     * Not with host_bytes, nor with rows_in_host.  NULL: of all layers it has everything. */
+    const struct kv_windows *windows;
+    size_t batch_tokens;
     /* Floats of the state of layers that have no K and V (a group without heads), and slots of a sequence for them
      * (cache/kv_state.h); with host_bytes, of scratch_bytes.  0: there are no such layers. */
     size_t state_floats, state_slots;
@@ -130,6 +135,10 @@ static inline struct kv_group kv_group_at(const struct kv_cache_config *config, 
     return (struct kv_group){{config->kv_head_count, config->k_dimension, config->v_dimension},
                              config->layer_count};
 }
+/* Whether a sequence has of the layer what its windows see. */
+static inline bool kv_slides(const struct kv_cache_config *config, size_t layer) {
+    return config->windows != NULL && config->windows->slides[layer];
+}
 /* KV heads of a layer; the most of any layer; of all layers. */
 static inline size_t kv_heads(const struct kv_cache_config *config, size_t layer) {
     return kv_layer_heads(config->groups, config->kv_head_count, layer);
@@ -160,6 +169,10 @@ enum status kv_cache_create(struct kv_cache **cache, struct device *device,
 void kv_cache_destroy(struct kv_cache *cache);
 /* Bytes of K, V and key index of one token over all layers, chunk layout included; UINT64_MAX: they do not fit. */
 uint64_t kv_cache_bytes_per_token(const struct kv_cache_config *config);
+/* The same of a sequence of token_count tokens, of layers that slide what it may have at most; and the most tokens
+ * whose bytes these are. */
+uint64_t kv_cache_sequence_bytes(const struct kv_cache_config *config, uint64_t token_count);
+uint64_t kv_cache_fitting_tokens(const struct kv_cache_config *config, uint64_t bytes);
 size_t kv_cache_chunk_bytes_max(const struct kv_cache_config *config); /* of a layer's chunk, at most */
 /* Another kind of key index: the blocks of the sequences that live must be built anew.  Views become invalid.  When
  * it fails there is no key index (key_index_bytes is 0). */
@@ -196,6 +209,15 @@ struct kv_state *kv_sequence_state(const struct kv_sequence *sequence);
  * changed.  Room that is already there is kept. */
 enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_count, struct error *error)
     STATUS_CHECKED;
+/* Before rows [length, end), which are reserved, are stored: the states behind them and the chunks of layers that slide
+ * have a place.  May be called again for the same rows. */
+void kv_sequence_begin_rows(struct kv_sequence *sequence, uint64_t end);
+/* Lengths that it may be cut back to, at most, where that is not any; 0: it may be cut to any.  Between two of a prompt
+ * should lie snapshot_step tokens at least. */
+size_t kv_sequence_snapshots(const struct kv_sequence *sequence);
+uint64_t kv_sequence_snapshot_step(const struct kv_sequence *sequence);
+/* kv_snapshots_plan, of as many as there may be at most. */
+void kv_sequence_plan_snapshots(struct kv_sequence *sequence, const uint64_t *positions, size_t count, uint64_t turn);
 /* Tokens stored; set by the engine after a step, to at most what is reserved. */
 uint64_t kv_sequence_length(const struct kv_sequence *sequence);
 void kv_sequence_set_length(struct kv_sequence *sequence,

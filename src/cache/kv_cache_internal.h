@@ -2,6 +2,7 @@
 #ifndef LOAM_CACHE_KV_CACHE_INTERNAL_H
 #define LOAM_CACHE_KV_CACHE_INTERNAL_H
 
+#include "cache/columns.h"
 #include "cache/kv_cache.h"
 #include "cache/page_fractions.h"
 #include "cache/page_table.h"
@@ -33,8 +34,9 @@ struct kv_cache {
     struct kv_cache_config config;
     struct kv_layout layouts[KV_GROUPS_MAX];
     /* By group: [layer of it][column][kv head] chunks, MEMORY_DEVICE or, with rows_in_host, _SHARED; none with a
-     * tier */
+     * tier.  first_slots: owned; [layer]: its first in its slab */
     struct slab slabs[KV_GROUPS_MAX];
+    uint64_t *first_slots;
     struct slab near; /* of the first near_layers layers, MEMORY_DEVICE; or none */
     /* Blocks of the layers from key_index_layer_first on (key_index_block), MEMORY_DEVICE, or with key_index_on_disk
      * MEMORY_SHARED; or none. */
@@ -42,12 +44,8 @@ struct kv_cache {
     /* By group; POOL_ROWS, POOL_QUANTIZED: of its slab, or the owner's; POOL_NEAR_ROWS: near; POOL_OTHER: of
      * key_index */
     struct kv_pools pools[KV_GROUPS_MAX];
-    uint64_t column_count;
-    uint64_t fresh_first;   /* columns from here on have never been used */
-    uint64_t *free_columns; /* owned; stack of [free_count], room for column_count */
-    uint64_t free_count;
-    uint8_t *column_users; /* owned; [column_count]: sequences that have it */
-    uint64_t used_columns; /* in sequences */
+    struct columns columns;        /* all but: */
+    struct columns window_columns; /* of the chunks of layers that slide (kv_windows.h); of other sequences' numbers */
     uint64_t generations;  /* the last one that was given (kv_sequence_generation) */
     uint64_t maps,
         watch_until_ns; /* that were read, and until when the next one is waited for (kv_watch.h) */
@@ -69,6 +67,15 @@ struct open_blocks {
     uint64_t *chunks; /* owned; [layer]: which chunk that is */
 };
 
+/* What a sequence has of layers that slide. */
+struct window_columns {
+    uint32_t *columns; /* owned; [column_capacity]: a chunk's column and 1; 0: it has none; NULL: no layer slides */
+    uint64_t end;      /* no chunk from here on has one */
+    uint64_t kept[KV_WINDOW_SNAPSHOTS + 1]; /* ascending; [kept_count], and room for one more */
+    size_t kept_count;
+    struct kv_snapshot_plan plan;
+};
+
 struct kv_sequence {
     struct kv_cache *cache; /* borrowed */
     struct kv_sequence *next, *previous;
@@ -79,13 +86,14 @@ struct kv_sequence {
     uint64_t *columns;           /* owned; [column_capacity] */
     struct page_table chunks;    /* [layer][kv head][column_capacity] */
     struct page_table quantized; /* the same for chunks in 4 bits (kv_tier.h); or none */
-    struct page_table key_index; /* the same for the blocks beside them; or none.  With key_index_on_disk
-                                  * [place][kv head][column_capacity], and: */
+    /* The same for the blocks beside them; or none.  With key_index_on_disk [place][kv head][column_capacity], and: */
+    struct page_table key_index;
     struct open_blocks open;
     struct key_index_place places[KV_KEY_INDEX_PLACES];
     struct sequence_pages *pages; /* the chunk owner's */
     struct inputs *inputs;        /* owned; NULL: none are kept */
     struct kv_state *state;       /* owned; NULL: no layer has one */
+    struct window_columns windows;
     struct kv_watch *watch;       /* owned, one block of memory (kv_watch.h); NULL: nobody looks */
 };
 
@@ -130,6 +138,12 @@ static inline struct span kv_key_index_block(const struct kv_sequence *sequence,
 /* Of a group's chunks. */
 void kv_group_layout(const struct kv_cache_config *config, size_t group, struct kv_layout *layout);
 
+/* Where a chunk of a column lies in the slabs, which have it. */
+static inline uint32_t kv_slab_place(const struct kv_cache *cache, size_t layer, uint64_t column, size_t head) {
+    const struct kv_cache_config *config = &cache->config;
+    return place_make(layer < config->near_layers ? POOL_NEAR_ROWS : POOL_ROWS,
+                      cache->first_slots[layer] + column * kv_heads(config, layer) + head);
+}
 /* Columns that there are; and of these, how many only a sequence takes that must no longer share one
  * (kv_sequence_own_column): one for each, and another for the moment of a second cut. */
 static inline uint64_t kv_spare_columns(const struct kv_cache_config *config) {
@@ -144,6 +158,27 @@ static inline uint64_t kv_column_count(const struct kv_cache_config *config) {
  * that grow. */
 uint64_t kv_column_key_index_bytes(const struct kv_cache_config *config);
 uint64_t kv_key_index_table_bytes(const struct kv_cache_config *config, uint64_t chunk_count);
+
+/* ---- kv_windows.c ---- */
+
+/* The rows of a column, of layers that slide or of the others. */
+void kv_copy_chunks(struct kv_cache *cache, struct stream *stream, bool slides, uint64_t to, uint64_t from);
+
+/* Where layers slide; the first two also where none does: */
+bool kv_windows_init(struct kv_sequence *sequence); /* false: no memory */
+void kv_windows_deinit(struct kv_sequence *sequence);
+/* Rows [length, end) are about to be stored.  May be called again for the same ones. */
+void kv_windows_begin(struct kv_sequence *sequence, uint64_t end);
+/* It is so long from now on; before sequence->length is. */
+void kv_windows_set_length(struct kv_sequence *sequence, uint64_t length);
+/* The most tokens, up to length, that it may be made shorter to. */
+uint64_t kv_windows_longest(const struct kv_sequence *sequence, uint64_t length);
+/* Before a chunk's rows change: it has them alone. */
+enum status kv_windows_own(struct kv_sequence *sequence, uint64_t chunk, struct stream *stream, struct error *error)
+    STATUS_CHECKED;
+/* For a sequence without tokens: what the row behind token_count ones of `other` sees, until one of both changes it
+ * (kv_windows_own). */
+void kv_windows_share(struct kv_sequence *sequence, const struct kv_sequence *other, uint64_t token_count);
 
 /* For a sequence without columns: the first column_count columns of `other`, which both then have.  What lies in them
  * stays as it is as long as both have them. */

@@ -8,7 +8,6 @@
 enum {
     SLOTS_MAX = KV_STATE_SNAPSHOTS_MAX + KV_STATE_SLOTS_BESIDE,
     ZEROS = SLOTS_MAX, /* in place of a slot */
-    STEPS_BETWEEN = 256, /* tokens between two snapshots of an answer */
 };
 
 enum slot_use { SLOT_FREE, SLOT_LENGTH, SLOT_BATCH };
@@ -27,9 +26,7 @@ struct kv_state {
     uint64_t length, zeros_at; /* where the state is all zeros */
     uint64_t batch_end;        /* of the batch; the length: there is none */
     bool is_written;           /* the batch has begun to */
-    uint64_t planned[KV_STATE_SNAPSHOTS_MAX];
-    size_t planned_count;
-    uint64_t prompt_end, turn; /* of the last plan: its last position, and the other one that goes last */
+    struct kv_snapshot_plan plan;
 };
 
 enum status kv_state_create(struct kv_state **result, struct device *device, size_t float_count, size_t slot_count,
@@ -86,11 +83,6 @@ static size_t snapshot_count(const struct kv_state *state) {
     return count;
 }
 
-/* How far from each other its neighbours are, as seen from the end. */
-static double gap_of(uint64_t before, uint64_t position, uint64_t behind, uint64_t end) {
-    return (double)(behind - before) / (double)(end - position + 1);
-}
-
 /* The nearest snapshots around a position, or the sequence's two ends. */
 static double gap_around(const struct kv_state *state, uint64_t position, uint64_t end) {
     uint64_t before = 0, behind = end;
@@ -100,12 +92,7 @@ static double gap_around(const struct kv_state *state, uint64_t position, uint64
         if (slot->position < position && slot->position > before) before = slot->position;
         if (slot->position > position && slot->position < behind) behind = slot->position;
     }
-    return gap_of(before, position, behind, end);
-}
-
-/* Where other answers begin, and other prompts. */
-static bool is_wanted(const struct kv_state *state, uint64_t position) {
-    return position == state->prompt_end || position == state->turn;
+    return kv_snapshot_gap(before, position, behind, end);
 }
 
 /* The snapshot that is missed least goes; the state at the length stays as that. */
@@ -115,7 +102,7 @@ static void evict(struct kv_state *state, uint64_t end) {
     for (size_t i = 0; i < state->slot_count; i++) {
         if (!state->slots[i].is_kept || state->slots[i].use == SLOT_BATCH) continue;
         const uint64_t position = state->slots[i].position;
-        const double gap = is_wanted(state, position) ? HUGE_VAL : gap_around(state, position, end);
+        const double gap = kv_snapshot_is_wanted(&state->plan, position) ? HUGE_VAL : gap_around(state, position, end);
         if (least != ZEROS && gap >= least_gap) continue;
         least = i;
         least_gap = gap;
@@ -149,13 +136,7 @@ static void drop_batch(struct kv_state *state) {
 
 void kv_state_plan(struct kv_state *state, const uint64_t *positions, size_t count, uint64_t turn) {
     ASSERT(count <= kv_state_snapshots(state));
-    for (size_t i = 0; i < count; i++) {
-        ASSERT(i == 0 || positions[i] > positions[i - 1]);
-        state->planned[i] = positions[i];
-    }
-    state->planned_count = count;
-    state->prompt_end = count > 0 ? positions[count - 1] : 0;
-    state->turn = turn;
+    kv_snapshots_plan(&state->plan, positions, count, turn);
 }
 
 void kv_state_begin(struct kv_state *state, uint64_t end) {
@@ -163,10 +144,11 @@ void kv_state_begin(struct kv_state *state, uint64_t end) {
     if (state->batch_end == end) return; /* it goes on */
     drop_batch(state);
     state->batch_end = end;
-    for (size_t i = 0; i < state->planned_count; i++) {
-        if (state->planned[i] <= state->length || state->planned[i] >= end) continue;
+    for (size_t i = 0; i < state->plan.count; i++) {
+        const uint64_t position = state->plan.positions[i];
+        if (position <= state->length || position >= end) continue;
         if (snapshot_count(state) == kv_state_snapshots(state)) evict(state, end);
-        const size_t slot = take_slot(state, state->planned[i]);
+        const size_t slot = take_slot(state, position);
         ASSERT(slot != ZEROS);
         state->slots[slot].is_kept = true;
     }
@@ -216,8 +198,8 @@ static void commit(struct kv_state *state, uint64_t length) {
     state->is_written = false;
     const size_t now = find(state, SLOT_LENGTH, length);
     if (now == ZEROS) return;
-    bool keeps = is_step && length % STEPS_BETWEEN == 0;
-    for (size_t i = 0; i < state->planned_count; i++) keeps = keeps || state->planned[i] == length;
+    bool keeps = is_step && length % KV_STEPS_BETWEEN == 0;
+    for (size_t i = 0; i < state->plan.count; i++) keeps = keeps || state->plan.positions[i] == length;
     if (keeps) keep(state, now);
 }
 
@@ -234,7 +216,7 @@ static void cut(struct kv_state *state, uint64_t length) {
     else
         state->zeros_at = length;
     state->length = state->batch_end = length;
-    state->planned_count = 0;
+    state->plan.count = 0;
 }
 
 void kv_state_set_length(struct kv_state *state, uint64_t length) {
@@ -292,20 +274,7 @@ struct span kv_state_at(const struct kv_state *state, uint64_t position) {
 }
 
 size_t kv_state_thin(const struct kv_state *state, uint64_t *positions, size_t count, size_t most) {
-    while (count > most) {
-        size_t least = count - 2;
-        double least_gap = HUGE_VAL;
-        for (size_t i = 0; i + 1 < count; i++) {
-            const double gap =
-                gap_of(i > 0 ? positions[i - 1] : 0, positions[i], positions[i + 1], positions[count - 1]);
-            if (is_wanted(state, positions[i]) || gap >= least_gap) continue;
-            least = i;
-            least_gap = gap;
-        }
-        count--;
-        for (size_t i = least; i < count; i++) positions[i] = positions[i + 1];
-    }
-    return count;
+    return kv_snapshots_thin(&state->plan, positions, count, most);
 }
 
 struct span kv_state_begin_load(struct kv_state *state, uint64_t length) {

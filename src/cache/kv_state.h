@@ -11,18 +11,18 @@
  *
  *   1  A slot with a position has the state behind that many tokens of the sequence.
  *   2  The state at the length is in a slot, or is all zeros (of no token).
- *   3  A snapshot is a slot that no batch writes; where slots run short the one goes whose neighbours are closest, as
- *      seen from the end: distances of those that stay double backwards. */
+ *   3  A snapshot is a slot that no batch writes; where slots run short kv_snapshots.h says which goes. */
 #ifndef LOAM_CACHE_KV_STATE_H
 #define LOAM_CACHE_KV_STATE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cache/kv_snapshots.h"
 #include "device/device.h"
 
 /* Snapshots of a sequence, at most; slots beside them: of the length, and of a batch. */
-enum { KV_STATE_SNAPSHOTS_MAX = 8, KV_STATE_SLOTS_BESIDE = 2 };
+enum { KV_STATE_SNAPSHOTS_MAX = KV_SNAPSHOTS_MAX, KV_STATE_SLOTS_BESIDE = 2 };
 
 struct kv_state;
 
@@ -32,8 +32,7 @@ enum status kv_state_create(struct kv_state **state, struct device *device, size
 void kv_state_destroy(struct kv_state *state); /* NULL allowed */
 
 size_t kv_state_snapshots(const struct kv_state *state); /* at most */
-/* In place of what was planned and not reached: ascending positions, as many as there may be snapshots at most.  The
- * last one and `turn`, one of them or 0, go last where slots run short. */
+/* kv_snapshots_plan, of as many as there may be snapshots at most. */
 void kv_state_plan(struct kv_state *state, const uint64_t *positions, size_t count, uint64_t turn);
 /* May be called again for the same batch. */
 void kv_state_begin(struct kv_state *state, uint64_t end);
@@ -58,7 +57,7 @@ void kv_state_copy(struct kv_state *state, const struct kv_state *other, uint64_
 enum { KV_STATE_POSITIONS_MAX = KV_STATE_SNAPSHOTS_MAX + 1 };
 size_t kv_state_positions(const struct kv_state *state, uint64_t positions[KV_STATE_POSITIONS_MAX]);
 struct span kv_state_at(const struct kv_state *state, uint64_t position); /* of these; [float_count] */
-/* Leaves `most` of ascending positions: the last one, those that go last, and those that would be missed most. */
+/* kv_snapshots_thin. */
 size_t kv_state_thin(const struct kv_state *state, uint64_t *positions, size_t count, size_t most);
 /* For a sequence without tokens: where the state of such a length is to be filled in; and the sequence is so long.
  * Without the latter, kv_state_set_length to 0 drops it. */

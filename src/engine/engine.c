@@ -9,18 +9,6 @@
 #include "engine/engine_internal.h"
 #include "platform/pool.h"
 
-static const size_t segment_bytes = 64 << 20; /* of the residual stream of a segment by default */
-enum { SEGMENT_DEFAULT = 8192 };
-
-/* Rounds down to whole blocks: segments must not move the boundaries of blocks. */
-static size_t segment_size_of(const struct engine *engine, const struct plan *plan) {
-    size_t block = engine->batch_size, size = plan->segment_size;
-    if (size == 0)
-        size = min_size(SEGMENT_DEFAULT, segment_bytes / (engine->model->config.hidden_size * sizeof(float)));
-    if (engine->context_size < size) size = align_up(engine->context_size, block);
-    return max_size(size / block * block, block);
-}
-
 static enum status make_forward(struct engine *engine, const struct plan *plan, size_t rows, size_t block,
                                 struct trace *trace, struct error *error) {
     struct attention_options options;
@@ -119,8 +107,8 @@ enum status engine_create(struct engine **engine, struct model *model, const str
     made->model = model;
     made->context_size = plan_context_size(plan, &model->config);
     made->sequence_capacity = plan->sequence_capacity;
-    made->batch_size = plan->batch_size != 0 ? plan->batch_size : PLAN_BATCH_DEFAULT;
-    made->segment_size = segment_size_of(made, plan);
+    made->batch_size = plan_batch_size(plan);
+    made->segment_size = plan_segment_size(plan, &model->config);
     made->suffix = plan->suffix;
     made->persists = plan->persistent;
     made->wanted_tokens = plan->wanted_tokens;

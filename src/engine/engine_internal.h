@@ -141,7 +141,7 @@ enum status engine_save_prompt(const struct engine *engine, struct sequence *seq
 /* Up to where a sequence is saved (sequence_set_turn). */
 uint64_t sequence_saved_end(const struct sequence *sequence);
 /* A prompt of tokens [position, end) is about to be read. */
-void sequence_plan_states(struct sequence *sequence, uint64_t position, uint64_t end);
+void sequence_plan_snapshots(struct sequence *sequence, uint64_t position, uint64_t end);
 
 /* Builds the key index of the rows behind the last full chunk: documents, and columns that are shared, have it of full
  * chunks alone. */

@@ -42,7 +42,8 @@ static void read_halves(const uint8_t *row, size_t count, float *values) {
     }
 }
 
-/* Reads rows [position, position + count) of a source layer as floats.  Storing them gives the same halves again. */
+/* Reads rows [position, position + count) of a source layer as floats.  Storing them gives the same halves again.  Rows
+ * that no window of the source sees are what they were: none of the copy's sees them. */
 static enum status copy_rows(struct fill *fill, size_t layer, uint64_t position, size_t count,
                              struct error *error) {
     const struct kv_geometry *kv = &fill->engine->model->config.layers[layer].kv;
@@ -53,6 +54,7 @@ static enum status copy_rows(struct fill *fill, size_t layer, uint64_t position,
             uint64_t token = position + i;
             const struct span chunk =
                 kv_sequence_chunk(fill->source->kv, layer, head, token / KV_CHUNK_TOKENS);
+            if (!span_exists(chunk)) continue;
             if (i == 0 || token % KV_CHUNK_TOKENS == 0)
                 TRY(device_read(fill->engine->model->device, fill->stream, fill->chunk, chunk,
                                 layout->chunk_bytes, error));
@@ -94,6 +96,7 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
         operations->upload(fill->stream, span_of(&fill->rows, 0), fill->host,
                            count * row_floats(engine) * sizeof(float));
     }
+    kv_sequence_begin_rows(fill->sequence->kv, position + count);
     for (size_t layer = 0; layer < engine->kv.layer_count; layer++) {
         const struct kv_geometry *kv = &engine->model->config.layers[layer].kv;
         const size_t k_stride = kv->kv_head_count * kv->k_dimension,
@@ -194,7 +197,7 @@ void engine_set_replay(struct engine *engine, const struct replay *const *replay
 enum status engine_copy(struct engine *engine, struct sequence *sequence, const struct sequence *source,
                         uint64_t token_count, struct error *error) {
     const struct engine *from = source->engine;
-    ASSERT(sequence_length(sequence) == 0 && token_count <= sequence_length(source));
+    ASSERT(sequence_length(sequence) == 0 && sequence_cut_of(source, token_count) == token_count);
     ASSERT(from != engine && from->model == engine->model);
     TRY(check_states(engine, "a copy of KV", error));
     if (from->kv.host_bytes > 0 || from->kv.k_type != KV_F16 || from->kv.v_type != KV_F16 ||

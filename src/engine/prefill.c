@@ -98,17 +98,17 @@ static void insert_turn(uint64_t *positions, size_t *first, size_t most, uint64_
     positions[at - 1] = turn;
 }
 
-/* Where the states of a prompt are kept, of layers that have them: at its end, where another answer begins; behind its
- * newest message, where the next prompt goes on, if that is known; and at distances from the end that grow fourfold, at
- * whole chunks: the next prompt may leave this one anywhere, mostly close to its end. */
-void sequence_plan_states(struct sequence *sequence, uint64_t position, uint64_t end) {
-    struct kv_state *state = kv_sequence_state(sequence->kv);
-    uint64_t positions[KV_STATE_SNAPSHOTS_MAX];
-    if (state == NULL) return;
-    const size_t most = kv_state_snapshots(state);
+/* What a prompt may be cut back to, where that is not any length (kv_snapshots.h): its end, where another answer
+ * begins; behind its newest message, where the next prompt goes on, if that is known; and distances from the end that
+ * grow fourfold, at whole chunks: the next prompt may leave this one anywhere, mostly close to its end. */
+void sequence_plan_snapshots(struct sequence *sequence, uint64_t position, uint64_t end) {
+    uint64_t positions[KV_SNAPSHOTS_MAX];
+    const size_t most = kv_sequence_snapshots(sequence->kv);
+    const uint64_t step = kv_sequence_snapshot_step(sequence->kv);
+    if (most == 0) return;
     size_t first = most;
     positions[--first] = end;
-    for (uint64_t distance = 1; first > 0 && distance < end;) {
+    for (uint64_t distance = step; first > 0 && distance < end;) {
         const uint64_t at = (end - distance) / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
         if (at <= position) break;
         if (at < positions[first]) positions[--first] = at;
@@ -116,7 +116,7 @@ void sequence_plan_states(struct sequence *sequence, uint64_t position, uint64_t
     }
     const uint64_t turn = sequence->turn_end > position && sequence->turn_end < end ? sequence->turn_end : 0;
     if (turn > 0) insert_turn(positions, &first, most, turn);
-    kv_state_plan(state, positions + first, most - first, turn);
+    kv_sequence_plan_snapshots(sequence->kv, positions + first, most - first, turn);
 }
 
 /* On the first prefill: takes the KV of the longest saved prefix, so that it is not computed. */
@@ -324,7 +324,7 @@ enum status engine_prefill(struct engine *engine, struct sequence *sequence,
     const uint64_t prompt_end = after;
     if (engine->wanted_tokens > after)
         after = engine->wanted_tokens < engine->context_size ? engine->wanted_tokens : engine->context_size;
-    if (!sequence->unfinished) sequence_plan_states(sequence, sequence_length(sequence), prompt_end);
+    if (!sequence->unfinished) sequence_plan_snapshots(sequence, sequence_length(sequence), prompt_end);
     enum status holds = kv_sequence_holds(sequence->kv, after, error);
     if (holds != STATUS_OK) sequence->saved.notice.message[0] = '\0'; /* the error says it */
     TRY(holds);

@@ -58,6 +58,7 @@ static enum status make_select(struct engine *engine, const struct select_option
 enum status engine_build_rows(void *context, struct kv_sequence *sequence, size_t layer_index,
                               uint64_t position_first, uint64_t row_count, struct error *error) {
     struct engine *engine = context;
+    if (kv_slides(&engine->kv, layer_index)) return STATUS_OK; /* its rows choose nothing */
     struct attend_item item = {.view = kv_sequence_view(sequence, engine->stream, layer_index),
                                .row_count = row_count,
                                .position_first = position_first};

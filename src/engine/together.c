@@ -31,7 +31,7 @@ static enum status grow(const struct prefill_part *part, struct error *error) {
     const uint64_t length = sequence_length(sequence);
     const uint64_t after = length + part->token_count + part->tokens_after;
     TRY(sequence_grow(sequence, part->token_count, error));
-    if (!part->is_step && !sequence->unfinished) sequence_plan_states(sequence, length, after);
+    if (!part->is_step && !sequence->unfinished) sequence_plan_snapshots(sequence, length, after);
     if (!part->is_step && length > 0 && !sequence->unfinished && engine->documents != NULL)
         documents_grow(engine->documents, sequence->kv, after, engine->context_size);
     return kv_sequence_holds(sequence->kv, after, error);

@@ -557,6 +557,19 @@ static enum status read_sources(struct reader *reader, struct layer_config *laye
     return STATUS_OK;
 }
 
+/* A layer slides if all do that attend to its KV: find_source pairs those of a kind. */
+static enum status fill_windows(struct reader *reader, const struct layer_config *layers, struct arena *arena) {
+    struct kv_windows *windows = arena_array(arena, 1, sizeof *windows);
+    if (windows == NULL) return error_set(reader->error, STATUS_MEMORY, "no memory for the layers");
+    for (size_t i = 0; i < reader->config->layer_count; i++) {
+        if (layers[i].attention != ATTENTION_SLIDING) continue;
+        windows->slides[layers[i].kv_layer] = true;
+        if (layers[i].window > windows->tokens) windows->tokens = layers[i].window;
+    }
+    reader->config->kv_windows = windows;
+    return STATUS_OK;
+}
+
 /* Geometry of every layer, and the groups of equal ones. */
 static enum status fill_layers(struct reader *reader, struct layer_config *layers, struct arena *arena) {
     struct model_config *config = reader->config;
@@ -600,7 +613,7 @@ static enum status fill_layers(struct reader *reader, struct layer_config *layer
             "%s: %s: found layers of more than %d shapes of K and V, which loam does not support",
             reader->gguf->path, reader_key(reader, "attention.head_count_kv"), KV_GROUPS_MAX);
     if (groups->group_count > 1 || groups->stored_count < count) config->kv_groups = groups;
-    return STATUS_OK;
+    return has_sliding ? fill_windows(reader, layers, arena) : STATUS_OK;
 }
 
 static enum status read_scales(struct reader *reader, struct layer_config *layers) {

@@ -601,11 +601,9 @@ static enum status run_step(struct forward *forward, const struct forward_batch 
     return STATUS_OK;
 }
 
-static void begin_states(const struct forward_batch *batch) {
-    for (size_t i = 0; i < batch->item_count; i++) {
-        struct kv_state *state = kv_sequence_state(batch->sequences[i]);
-        if (state != NULL) kv_state_begin(state, batch->items[i].position_first + batch->items[i].row_count);
-    }
+static void begin_rows(const struct forward_batch *batch) {
+    for (size_t i = 0; i < batch->item_count; i++)
+        kv_sequence_begin_rows(batch->sequences[i], batch->items[i].position_first + batch->items[i].row_count);
 }
 
 enum status forward_run(struct forward *forward, const struct forward_batch *given, const float **logits,
@@ -616,7 +614,7 @@ enum status forward_run(struct forward *forward, const struct forward_batch *giv
     forward->kept_row_count = 0;
     TRY(batch_check(forward, batch, error));
     narrow_prepare(forward, batch);
-    begin_states(batch);
+    begin_rows(batch);
     upload_steps(forward, batch);
     uint64_t began = trace_clock(forward->trace);
     const bool as_graph = step_graph_takes(forward, batch);

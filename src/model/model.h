@@ -136,6 +136,7 @@ struct model_config {
     float attention_scale;             /* of layers that are all alike */
     const struct layer_config *layers; /* [layer_count] */
     const struct kv_groups *kv_groups; /* layers of equal kv; NULL: all are, and each has its own */
+    const struct kv_windows *kv_windows; /* of layers that slide; NULL: none does */
 };
 
 /* Layers that attend; the others keep a state. */

@@ -15,6 +15,8 @@
 /* Of what RAM has beyond the least so much goes to rows of lists. */
 enum { LIST_SHARE = 7, LIST_SHARE_WHOLE = 8 };
 enum { LIST_UNIT_MAX = 4 }; /* tokens; of longer pieces a slot holds as much as a list of its bytes */
+enum { SEGMENT_DEFAULT = 8192 };
+static const size_t SEGMENT_BYTES = 64 << 20;                                 /* of its residual stream, by default */
 static const uint64_t BUFFER_BYTES_MIN = 2 << 20, BUFFER_BYTES_MAX = 8 << 20; /* write-behind */
 
 enum status plan_set_disk(struct plan *plan, const char *directory, size_t length, uint64_t limit_bytes,
@@ -211,6 +213,20 @@ uint64_t plan_context_size(const struct plan *plan, const struct model_config *c
     return plan->context_size != 0 ? plan->context_size : config->context_length;
 }
 
+size_t plan_batch_size(const struct plan *plan) {
+    return plan->batch_size != 0 ? plan->batch_size : PLAN_BATCH_DEFAULT;
+}
+
+/* Rounds down to whole blocks: segments must not move the boundaries of blocks. */
+size_t plan_segment_size(const struct plan *plan, const struct model_config *config) {
+    const size_t block = plan_batch_size(plan);
+    const uint64_t context = plan_context_size(plan, config);
+    size_t size = plan->segment_size;
+    if (size == 0) size = min_size(SEGMENT_DEFAULT, SEGMENT_BYTES / (config->hidden_size * sizeof(float)));
+    if (context < size) size = align_up((size_t)context, block);
+    return max_size(size / block * block, block);
+}
+
 double plan_inputs_ratio(const struct plan *plan, const struct model_config *config) {
     const struct inputs_shape shape = {.layer_count = model_stored_layers(config),
                                        .hidden_size = config->hidden_size,
@@ -270,6 +286,11 @@ static enum status token_config(const struct plan *plan, const struct model_conf
     TRY(check_kv_types(plan, config, error));
     *cache = model_cache_config(config, plan->k_type, plan->v_type);
     cache->state_slots = model_state_slots(config, plan->sequence_capacity);
+    cache->block_tokens = max_size(plan_batch_size(plan), PLAN_BLOCK_MIN);
+    if (plan->disk_directory == NULL && plan->host_bytes == 0 && !plan->rows_in_host)
+        cache->windows = config->kv_windows;
+    if (cache->windows != NULL)
+        cache->batch_tokens = max_size(plan_segment_size(plan, config), cache->block_tokens);
     cache->key_index_layer_first = select_layer_first(&plan->select, &shape);
     if (plan->select.method == NULL) return STATUS_OK;
     return select_options_key_index_bytes(&plan->select, &shape, &cache->key_index_bytes, error);
@@ -438,7 +459,6 @@ static enum status divide_host(const struct plan *plan, const struct model_confi
                                struct attention_options *attention, struct kv_cache_config *cache,
                                struct error *error) {
     uint64_t context = plan_context_size(plan, config), per_sequence, bytes;
-    size_t block = plan->batch_size != 0 ? plan->batch_size : PLAN_BATCH_DEFAULT;
     TRY(token_config(plan, config, cache, error));
     TRY(least_attention(plan, config, attention, error));
     cache->sequence_capacity = plan->sequence_capacity;
@@ -452,7 +472,6 @@ static enum status divide_host(const struct plan *plan, const struct model_confi
     const bool stays = plan->disk_directory != NULL && plan->resident_layers > 0;
     cache->resident_layers = stays ? layer_behind(config, plan->resident_layers) : 0;
     cache->buffer_bytes = plan->disk_directory != NULL ? BUFFER_BYTES_MIN : 0;
-    cache->block_tokens = max_size(block, PLAN_BLOCK_MIN);
     cache->scratch_bytes = scratch_bytes_of(plan, config, attention, cache);
     cache->chosen_tokens = attention->kept_max;
     if (!checked_align(context, KV_CHUNK_TOKENS, &per_sequence) ||
@@ -462,6 +481,10 @@ static enum status divide_host(const struct plan *plan, const struct model_confi
         return error_set(error, STATUS_MEMORY,
                          "a context of %llu tokens for %zu sequences does not fit any memory",
                          (unsigned long long)context, plan->sequence_capacity);
+    /* Where they have all of the context anyway, prompts may be cut anywhere. */
+    if (cache->windows != NULL &&
+        kv_window_columns(cache->windows, cache->batch_tokens) >= per_sequence / KV_CHUNK_TOKENS)
+        cache->windows = NULL;
     pool_key_index(plan, per_sequence, cache);
     place_key_index(plan, cache);
     TRY(bound_key_index(plan, per_sequence, cache, error));
@@ -569,10 +592,13 @@ struct context_bytes {
 };
 static struct context_bytes context_bytes_of(const struct plan *plan, const struct kv_cache_config *cache,
                                              uint64_t tokens) {
-    const uint64_t all = kv_chunks_of(tokens) * KV_CHUNK_TOKENS * plan->sequence_capacity,
-                   key_index = key_index_bytes_per_token(cache);
-    return (struct context_bytes){.rows = (kv_cache_bytes_per_token(cache) - key_index) * all,
-                                  .key_index = key_index * all};
+    struct kv_cache_config plain = *cache;
+    const uint64_t whole = kv_chunks_of(tokens) * KV_CHUNK_TOKENS;
+    plain.key_index_bytes = 0;
+    const uint64_t rows = kv_cache_sequence_bytes(&plain, whole);
+    return (struct context_bytes){.rows = rows * plan->sequence_capacity,
+                                  .key_index =
+                                      (kv_cache_sequence_bytes(cache, whole) - rows) * plan->sequence_capacity};
 }
 
 /* Layers whose rows stay on the device: those that attend to everything, as a step reads all of that.  Where others
@@ -586,17 +612,26 @@ static size_t near_layers_of(const struct plan *plan, const struct kv_cache_conf
     return min_size(dense, (size_t)((chooses ? bytes / 2 : bytes) / layer_bytes));
 }
 
-/* Bytes that a token takes in RAM. */
-static uint64_t host_bytes_per_token(const struct plan *plan, const struct kv_cache_config *cache) {
+/* Bytes that a token takes in RAM, where rows are there alone. */
+static uint64_t far_bytes_per_token(const struct plan *plan, const struct kv_cache_config *cache) {
     struct kv_cache_config held = *cache;
-    if (!plan->rows_in_host) return kv_cache_bytes_per_token(cache);
     held.key_index_bytes = 0; /* the device's */
     return kv_cache_bytes_per_token(&held) / cache->layer_count * (cache->layer_count - plan->near_layers);
 }
 
+/* Bytes that a sequence of so many tokens takes there; and the most tokens whose bytes these are. */
+static uint64_t sequence_bytes(const struct plan *plan, const struct kv_cache_config *cache, uint64_t tokens) {
+    uint64_t bytes;
+    if (!plan->rows_in_host) return kv_cache_sequence_bytes(cache, tokens);
+    return checked_multiply(far_bytes_per_token(plan, cache), tokens, &bytes) ? bytes : UINT64_MAX;
+}
+static uint64_t fitting_tokens(const struct plan *plan, const struct kv_cache_config *cache, uint64_t bytes) {
+    return plan->rows_in_host ? bytes / far_bytes_per_token(plan, cache) : kv_cache_fitting_tokens(cache, bytes);
+}
+
 /* K and V in RAM, where the device's own memory does not hold them beside the key index. */
-static enum status place_rows(struct plan *plan, const struct kv_cache_config *cache, struct error *error) {
-    const struct context_bytes bytes = context_bytes_of(plan, cache, plan->context_size);
+static enum status place_rows(struct plan *plan, struct kv_cache_config *cache, struct error *error) {
+    struct context_bytes bytes = context_bytes_of(plan, cache, plan->context_size);
     plan->rows_in_host = false;
     plan->unit_bytes = plan->near_layers = 0;
     if (plan->device_bytes == 0 || plan->disk_directory != NULL ||
@@ -605,6 +640,8 @@ static enum status place_rows(struct plan *plan, const struct kv_cache_config *c
     if (bytes.key_index > plan->device_bytes)
         return lacks_key_index(plan, plan->context_size, bytes.key_index, error);
     plan->rows_in_host = true;
+    cache->windows = NULL;
+    bytes = context_bytes_of(plan, cache, plan->context_size);
     plan->unit_bytes = plan->device_bytes - bytes.key_index;
     plan->near_layers = near_layers_of(plan, cache, bytes.rows, plan->unit_bytes);
     plan->unit_bytes -= bytes.rows / cache->layer_count * plan->near_layers;
@@ -629,24 +666,23 @@ static enum status check_budget(const struct plan *plan, const struct kv_cache_c
     if (!bound_of(plan, &bound)) return STATUS_OK;
     TRY(check_states_fit(plan, cache, &bound, error));
     const uint64_t for_chunks = bound.bytes - states_bytes(plan, cache);
-    const uint64_t chunk_bytes =
-        host_bytes_per_token(plan, cache) * KV_CHUNK_TOKENS * plan->sequence_capacity;
-    const uint64_t chunks = tokens / KV_CHUNK_TOKENS + (tokens % KV_CHUNK_TOKENS != 0);
-    *fitting = for_chunks / chunk_bytes * KV_CHUNK_TOKENS;
+    *fitting = fitting_tokens(plan, cache, for_chunks / plan->sequence_capacity) / KV_CHUNK_TOKENS * KV_CHUNK_TOKENS;
     if (tokens <= *fitting) return STATUS_OK;
+    const uint64_t wanted =
+        sequence_bytes(plan, cache, kv_chunks_of(tokens) * KV_CHUNK_TOKENS) * plan->sequence_capacity;
     char needed[32], budget[32];
     if (bound.is_device)
         return error_set(error, STATUS_MEMORY,
                          "the KV of %llu tokens needs %s, the device has %s for it, which hold %llu tokens: "
                          "try -c %llu%s or "
                          "--kv-disk DIR",
-                         (unsigned long long)tokens, bytes_text(chunks * chunk_bytes, needed, sizeof needed),
+                         (unsigned long long)tokens, bytes_text(wanted, needed, sizeof needed),
                          bytes_text(for_chunks, budget, sizeof budget), (unsigned long long)*fitting,
                          (unsigned long long)*fitting, plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
     return error_set(error, STATUS_MEMORY,
                      "the KV of %llu tokens needs %s, the budget is %s and holds %llu tokens: try a larger "
                      "--kv-host%s or --kv-disk DIR",
-                     (unsigned long long)tokens, bytes_text(chunks * chunk_bytes, needed, sizeof needed),
+                     (unsigned long long)tokens, bytes_text(wanted, needed, sizeof needed),
                      bytes_text(for_chunks, budget, sizeof budget), (unsigned long long)*fitting,
                      plan->k_type == KV_F16 ? ", -ctk q8_0 -ctv q8_0" : "");
 }
@@ -706,14 +742,14 @@ enum status plan_check_memory(const struct plan *plan, const struct model_config
     if (plan->disk_directory != NULL || (plan->device_bytes != 0 && !plan->rows_in_host))
         return STATUS_OK; /* the engine says what it needs; it was bounded */
     TRY(token_config(plan, config, &cache, error));
-    uint64_t per_token = host_bytes_per_token(plan, &cache), bytes, available = memory_available_bytes();
+    const uint64_t bytes = sequence_bytes(plan, &cache, token_count);
+    uint64_t available = memory_available_bytes();
     available -= min_size(available, states_bytes(plan, &cache));
-    if (__builtin_mul_overflow(per_token, token_count, &bytes)) bytes = UINT64_MAX;
     if (bytes <= available) return STATUS_OK;
     char needed[32], free_text[32];
     return error_set(
         error, STATUS_MEMORY, "the KV of %llu tokens needs %s, the system has %s; at most %llu fit%s",
         (unsigned long long)token_count, bytes_text(bytes, needed, sizeof needed),
-        bytes_text(available, free_text, sizeof free_text), (unsigned long long)(available / per_token),
+        bytes_text(available, free_text, sizeof free_text), (unsigned long long)fitting_tokens(plan, &cache, available),
         plan->k_type == KV_F16 ? " (-ctk q8_0 -ctv q8_0: nearly twice that)" : "");
 }

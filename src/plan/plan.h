@@ -151,6 +151,9 @@ void plan_bound_device(struct plan *plan, struct device *device);
 
 struct select_shape plan_select_shape(const struct model_config *config);
 uint64_t plan_context_size(const struct plan *plan, const struct model_config *config);
+/* Tokens of a block and of a segment of a prompt. */
+size_t plan_batch_size(const struct plan *plan);
+size_t plan_segment_size(const struct plan *plan, const struct model_config *config);
 /* Bytes of a layer's inputs over those of its KV, in the smallest form that inputs have. */
 double plan_inputs_ratio(const struct plan *plan, const struct model_config *config);
 /* rebuilds, and inputs are less than what they stand for: else there is neither a workspace nor a document of inputs.

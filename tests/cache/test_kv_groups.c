@@ -366,9 +366,84 @@ static void test_layers_with_heads(void **state) {
     assert_int_equal(kv_groups_with_heads(NULL), 1);
 }
 
+/* ---- windows ---- */
+
+/* The layers of gemma3 27B and of gpt-oss 120B, of one KV head each: every so many of them attend to everything. */
+static const struct window_shape {
+    size_t layers, period, dimension;
+    uint64_t window;
+} window_shapes[] = {{62, 6, 128, 1024}, {36, 2, 64, 128}};
+
+static struct kv_windows windows_of(const struct window_shape *shape) {
+    struct kv_windows windows = {.tokens = shape->window};
+    for (size_t i = 0; i < shape->layers; i++) windows.slides[i] = i % shape->period < shape->period - 1;
+    return windows;
+}
+
+/* Within 1%: tokens of the layers that attend to everything, and of the others those that some windows see. */
+static void assert_bytes(const struct kv_cache *cache, const struct window_shape *shape, uint64_t tokens,
+                         uint64_t seen) {
+    const uint64_t full = shape->layers / shape->period, row = 2 * shape->dimension * sizeof(uint16_t);
+    const double formula = (double)((tokens * full + seen * (shape->layers - full)) * row),
+                 found = (double)kv_cache_used_bytes(cache);
+    assert_true(found >= formula && found < 1.01 * formula);
+}
+
+/* A prompt in segments, an answer, and the next prompt, which leaves the first one behind its newest message. */
+static void test_windows(void **state) {
+    (void)state;
+    enum { PROMPT = 120000, ANSWER = 500, SEGMENT = 3000, CAPACITY = 1 << 17 };
+    struct device *device = make_device();
+    for (size_t i = 0; i < 2; i++) {
+        const struct window_shape *shape = &window_shapes[i];
+        const struct kv_windows windows = windows_of(shape);
+        const struct kv_cache_config config = {.layer_count = shape->layers,
+                                               .kv_head_count = 1,
+                                               .k_dimension = shape->dimension,
+                                               .v_dimension = shape->dimension,
+                                               .token_capacity = CAPACITY,
+                                               .sequence_capacity = 1,
+                                               .windows = &windows,
+                                               .batch_tokens = SEGMENT};
+        struct kv_cache *cache;
+        struct kv_sequence *sequence;
+        struct error error;
+        const uint64_t turn = PROMPT - 100, near = (PROMPT - shape->window) / 64 * 64,
+                       far = (PROMPT - 4 * shape->window) / 64 * 64;
+        assert_ok(kv_cache_create(&cache, device, &config, &error), error);
+        assert_ok(kv_sequence_create(&sequence, cache, CAPACITY, &error), error);
+        assert_ok(kv_sequence_reserve(sequence, PROMPT, &error), error);
+        kv_sequence_plan_snapshots(sequence, (const uint64_t[]){far, near, turn, PROMPT}, 4, turn);
+        for (uint64_t end = SEGMENT; end <= PROMPT; end += SEGMENT) {
+            kv_sequence_begin_rows(sequence, end);
+            assert_true(kv_cache_used_bytes(cache) <= kv_cache_sequence_bytes(&config, PROMPT + 63));
+            kv_sequence_set_length(sequence, end);
+        }
+        /* The windows of the end, of `turn` and of `near` touch. */
+        const uint64_t seen = shape->window - 1 + PROMPT - near + shape->window - 1;
+        assert_bytes(cache, shape, PROMPT, seen);
+        for (uint64_t end = PROMPT + 1; end <= PROMPT + ANSWER; end++) {
+            assert_ok(kv_sequence_reserve(sequence, end, &error), error);
+            kv_sequence_begin_rows(sequence, end);
+            kv_sequence_set_length(sequence, end);
+        }
+        assert_int_equal(kv_sequence_cut_of(sequence, PROMPT), PROMPT);
+        assert_int_equal(kv_sequence_cut_of(sequence, turn), turn);
+        kv_sequence_set_length(sequence, turn);
+        assert_true(kv_cache_used_bytes(cache) < kv_cache_sequence_bytes(&config, PROMPT));
+        assert_true(kv_cache_sequence_bytes(&config, PROMPT) < kv_cache_bytes_per_token(&config) * PROMPT);
+        kv_sequence_destroy(sequence);
+        assert_int_equal(kv_cache_used_bytes(cache), 0);
+        kv_cache_destroy(cache);
+    }
+    device->operations->stream_destroy(stream);
+    device_destroy(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_layers_with_heads), cmocka_unit_test(test_groups),
-                                       cmocka_unit_test(test_in_ram), cmocka_unit_test(test_on_disk),
-                                       cmocka_unit_test(test_in_4_bits)};
+                                       cmocka_unit_test(test_in_ram),
+                                       cmocka_unit_test(test_on_disk), cmocka_unit_test(test_in_4_bits),
+                                       cmocka_unit_test(test_windows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* Models with layers that keep a state: sequences that are cut, shared, paused, stopped and stepped in any order,
- * alone or in passes that they leave, have bit for bit what a sequence has that computed the same tokens at once; and a
- * prompt that leaves another one close to its end finds a snapshot close to that. */
+/* Models with layers that keep a state, or attend to windows: sequences that are cut, shared, paused, stopped and
+ * stepped in any order, alone or in passes that they leave, have bit for bit what a sequence has that computed the same
+ * tokens at once; and a prompt that leaves another one close to its end finds a snapshot close to that. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -9,13 +9,14 @@
 
 #include "base/checked.h"
 #include "base/random.h"
+#include "device/queued_device.h"
 #include "engine/engine.h"
 #include "model/model_size.h"
 #include "model/tiny_model.h"
 #include "platform/scratch.h"
 #include "seed.h"
 
-enum { CONTEXT = 2048, SEQUENCES = 3, ROUNDS = 8, ACTIONS = 14, STEPS = 2, WIDTH = 80 };
+enum { CONTEXT = 2048, SEQUENCES = 3, ROUNDS = TINY_STATE_FAMILIES + 6, ACTIONS = 14, STEPS = 2, WIDTH = 80 };
 
 struct line {
     struct sequence *sequence;
@@ -32,22 +33,28 @@ struct rig {
     struct line lines[SEQUENCES];
 };
 
-/* method, NULL: none: chooses all of the context, which on the reference kernels has the bits of full attention. */
-static void rig_open_choosing(struct rig *rig, const char *family, size_t batch, size_t segment,
-                              const struct select_method *method) {
-    const struct device_options options = {.thread_count = 2, .mask = method == NULL ? cpu_default() : 0};
+static struct device_options two_threads(const struct select_method *method) {
+    return (struct device_options){.thread_count = 2, .mask = method == NULL ? cpu_default() : 0};
+}
+
+/* device: taken over; NULL: one of its own.  method, NULL: none: chooses all of the context, which on the reference
+ * kernels has the bits of full attention. */
+static void rig_open_on(struct rig *rig, struct device *device, const struct tiny_model *tiny, size_t batch,
+                        size_t segment, const struct select_method *method) {
+    const struct device_options options = two_threads(method);
     struct plan plan = {.context_size = CONTEXT,
-                              .sequence_capacity = SEQUENCES + 1,
-                              .batch_size = batch,
-                              .segment_size = segment};
-    struct tiny_model tiny = tiny_model_default(family);
+                        .sequence_capacity = SEQUENCES + 1,
+                        .batch_size = batch,
+                        .segment_size = segment};
     plan.select = select_options_default();
     plan.select.method = method;
     plan.select.keep.tokens = UINT64_MAX;
     plan.select.dense_layers = 0;
     plan.select.gather_all = true;
-    assert_int_equal(tiny.vocabulary_size, WIDTH);
-    tiny_model_load(&tiny, "states", &options, &rig->device, &rig->model);
+    assert_int_equal(tiny->vocabulary_size, WIDTH);
+    rig->device = device;
+    if (device == NULL) assert_ok(device_cpu_create(&rig->device, &options, &rig->error), rig->error);
+    tiny_model_load_on(tiny, "states", rig->device, &rig->model);
     assert_ok(engine_create(&rig->engine, rig->model, &plan, NULL, &rig->error), rig->error);
     for (size_t i = 0; i < SEQUENCES; i++) {
         rig->lines[i].count = 0;
@@ -56,7 +63,17 @@ static void rig_open_choosing(struct rig *rig, const char *family, size_t batch,
 }
 
 static void rig_open(struct rig *rig, const char *family, size_t batch, size_t segment) {
-    rig_open_choosing(rig, family, batch, segment, NULL);
+    const struct tiny_model tiny = tiny_model_default(family);
+    rig_open_on(rig, NULL, &tiny, batch, segment, NULL);
+}
+
+/* Layers with windows, which differ in their dimensions, or attend to others' KV. */
+static struct tiny_model tiny_model_of_windows(struct random *random, size_t number) {
+    static const char *const families[] = {"gemma3", "gpt-oss", "exaone4", "llama"};
+    if (number % 5 == 4) return tiny_model_of_groups(number % 2 == 0);
+    struct tiny_model tiny = tiny_model_default(families[number % 5]);
+    tiny.window = (uint32_t)random_between(random, 1, 140);
+    return tiny;
 }
 
 static void rig_close(struct rig *rig) {
@@ -205,8 +222,16 @@ static void test_histories(void **state) {
     for (size_t round = 0; round < ROUNDS; round++) {
         const size_t batch = random_between(&rig->random, 6, 130);
         static const struct select_method *const methods[] = {NULL, &select_hash, &select_tree};
-        rig_open_choosing(rig, tiny_state_families[round % TINY_STATE_FAMILIES], batch,
-                          batch * random_between(&rig->random, 1, 4), methods[round % 3]);
+        const bool has_states = round < TINY_STATE_FAMILIES;
+        const struct select_method *method = has_states ? methods[round % 3] : NULL;
+        const struct tiny_model tiny = has_states
+                                           ? tiny_model_default(tiny_state_families[round])
+                                           : tiny_model_of_windows(&rig->random, round - TINY_STATE_FAMILIES);
+        const struct device_options options = two_threads(method);
+        struct device *queued = !has_states && random_below(&rig->random, 2) == 0
+                                    ? queued_device_create(&options, random_next(&rig->random))
+                                    : NULL; /* whose work runs late, in an order that is drawn */
+        rig_open_on(rig, queued, &tiny, batch, batch * random_between(&rig->random, 1, 4), method);
         for (size_t i = 0; i < ACTIONS; i++) act(rig);
         for (size_t i = 0; i < SEQUENCES; i++) assert_as_alone(rig, &rig->lines[i]);
         rig_close(rig);
@@ -258,6 +283,69 @@ static void test_bytes(void **state) {
     assert_non_null(strstr(rig->error.message, "the states of 4 sequences need"));
     rig_close(rig);
     free(rig);
+}
+
+/* Chunks that the windows of rows at such positions see, each once, and that of the last one, which grows. */
+static uint64_t seen_chunks(const uint64_t *positions, size_t count, uint64_t window) {
+    bool is_seen[CONTEXT / KV_CHUNK_TOKENS] = {false};
+    uint64_t seen = 0;
+    for (size_t i = 0; i < count; i++)
+        for (uint64_t row = positions[i] + 1 > window ? positions[i] + 1 - window : 0; row < positions[i]; row++)
+            is_seen[row / KV_CHUNK_TOKENS] = true;
+    for (size_t i = 0; i < CONTEXT / KV_CHUNK_TOKENS; i++) seen += is_seen[i];
+    return seen;
+}
+
+/* Of layers with windows a sequence has what the windows of the next row see, and of those behind its snapshots, at
+ * whole chunks; the plan counts what that is at most; and a prompt may be cut to its end, behind its newest message,
+ * and to where windows touch. */
+static void test_windows(void **state) {
+    (void)state;
+    enum { WINDOW = 100, END = 1900, TURN = 1501, STEPS_BEHIND = 100, BLOCK = 64 };
+    static const char *const families[] = {"gemma3", "gpt-oss", "llama"};
+    for (size_t i = 0; i < 3; i++) {
+        struct rig *rig = calloc(1, sizeof *rig);
+        random_init(&rig->random, test_seed(75));
+        struct tiny_model tiny = tiny_model_default(families[i]);
+        tiny.layer_count = 6;
+        tiny.window = WINDOW;
+        rig_open_on(rig, NULL, &tiny, BLOCK, BLOCK, NULL);
+        struct line *line = &rig->lines[0];
+        while (line->count < END) line->tokens[line->count++] = (int32_t)random_below(&rig->random, WIDTH);
+        sequence_set_turn(line->sequence, TURN, false);
+        prefill(rig, line, false, false);
+        const size_t sliding = i == 2 ? 6 : 3; /* all; or every other one */
+        const uint64_t row = 2 * 2 * 16 * sizeof(uint16_t) * KV_CHUNK_TOKENS; /* K and V, heads, dimension */
+        /* The end, behind the message, and distances of a window and of four, at whole chunks. */
+        uint64_t positions[] = {1472, TURN, 1792, END, END};
+        const uint64_t whole = (END / KV_CHUNK_TOKENS + 1) * row * (6 - sliding);
+        assert_int_equal(engine_kv_used_bytes(rig->engine), whole + seen_chunks(positions, 4, WINDOW) * row * sliding);
+        assert_int_equal(sequence_cut_of(line->sequence, END), END);
+        assert_int_equal(sequence_cut_of(line->sequence, END - 10), END - 10);
+        assert_int_equal(sequence_cut_of(line->sequence, TURN), TURN);
+        assert_true(sequence_cut_of(line->sequence, 1000) == 0);
+        const float *logits;
+        for (size_t steps = 0; steps < STEPS_BEHIND; steps++) step(rig, line, &logits);
+        assert_int_equal(sequence_cut_of(line->sequence, END), END);
+        assert_int_equal(sequence_cut_of(line->sequence, TURN), TURN);
+        positions[4] = line->count; /* below 2048: the answer has no snapshot */
+        const uint64_t then = kv_chunks_of(line->count) * row * (6 - sliding);
+        assert_int_equal(engine_kv_used_bytes(rig->engine), then + seen_chunks(positions, 5, WINDOW) * row * sliding);
+        assert_as_alone(rig, line);
+        struct plan plan = {.context_size = CONTEXT,
+                            .sequence_capacity = SEQUENCES,
+                            .batch_size = BLOCK,
+                            .segment_size = BLOCK,
+                            .has_budget = true};
+        const uint64_t tails = 5 * 3, batch = PLAN_BLOCK_MIN / KV_CHUNK_TOKENS + 1; /* a window lies in 3 chunks */
+        plan.budget_bytes = SEQUENCES * row * (CONTEXT / KV_CHUNK_TOKENS * (6 - sliding) + (tails + batch) * sliding);
+        assert_ok(plan_check_budget(&plan, &rig->model->config, CONTEXT, &rig->error), rig->error);
+        plan.budget_bytes--;
+        assert_int_equal(plan_check_budget(&plan, &rig->model->config, CONTEXT, &rig->error),
+                         STATUS_MEMORY);
+        rig_close(rig);
+        free(rig);
+    }
 }
 
 /* ---- saved ---- */
@@ -426,7 +514,8 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_histories), cmocka_unit_test(test_distances),
-                                       cmocka_unit_test(test_bytes), cmocka_unit_test(test_turns),
+                                       cmocka_unit_test(test_bytes), cmocka_unit_test(test_windows),
+                                       cmocka_unit_test(test_turns),
                                        cmocka_unit_test(test_turns_in_4_bits),
                                        cmocka_unit_test(test_cuts_behind_a_turn),
                                        cmocka_unit_test(test_refusals)};

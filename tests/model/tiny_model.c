@@ -443,6 +443,7 @@ void tiny_model_unslide(struct model *model, size_t layer) {
     struct layer_config *config = (struct layer_config *)(uintptr_t)&model->config.layers[layer];
     config->attention = ATTENTION_FULL;
     config->window = 0;
+    ((struct kv_windows *)(uintptr_t)model->config.kv_windows)->slides[layer] = false;
 }
 
 void tiny_model_load(const struct tiny_model *tiny, const char *name, const struct device_options *options,

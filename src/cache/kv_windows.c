@@ -1,0 +1,171 @@
+#include "cache/kv_windows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "cache/kv_cache_internal.h"
+
+/* Chunks that the window of one row lies in, at most, without the row's own. */
+static uint64_t tail_columns(const struct kv_windows *windows) { return kv_chunks_of(windows->tokens - 1) + 1; }
+
+uint64_t kv_window_columns(const struct kv_windows *windows, size_t batch_rows) {
+    const uint64_t tails = KV_WINDOW_SNAPSHOTS + 1; /* and the length */
+    return tails * tail_columns(windows) + kv_chunks_of(batch_rows) + 1;
+}
+
+void kv_copy_chunks(struct kv_cache *cache, struct stream *stream, bool slides, uint64_t to, uint64_t from) {
+    const struct kv_cache_config *config = &cache->config;
+    for (size_t layer = 0; layer < config->layer_count; layer++) {
+        const size_t group = kv_group_of(config, layer);
+        const struct kv_pools *pools = &cache->pools[group];
+        for (size_t head = 0; kv_slides(config, layer) == slides && head < kv_heads(config, layer); head++)
+            cache->device->operations->copy(stream, kv_pools_chunk(pools, kv_slab_place(cache, layer, to, head)),
+                                            kv_pools_chunk(pools, kv_slab_place(cache, layer, from, head)),
+                                            cache->layouts[group].chunk_bytes);
+    }
+}
+
+bool kv_windows_init(struct kv_sequence *sequence) {
+    if (sequence->cache->config.windows == NULL) return true;
+    sequence->windows.columns =
+        calloc(max_size((size_t)sequence->column_capacity, 1), sizeof *sequence->windows.columns);
+    return sequence->windows.columns != NULL;
+}
+
+static bool has(const struct kv_sequence *sequence, uint64_t chunk) {
+    return chunk < sequence->windows.end && sequence->windows.columns[chunk] != 0;
+}
+
+static void enter(struct kv_sequence *sequence, uint64_t chunk, bool is_there) {
+    const struct kv_cache *cache = sequence->cache;
+    const struct kv_cache_config *config = &cache->config;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        for (size_t head = 0; kv_slides(config, layer) && head < kv_heads(config, layer); head++)
+            page_table_set(&sequence->chunks, kv_lane(config, layer, head), chunk,
+                           is_there ? kv_slab_place(cache, layer, sequence->windows.columns[chunk] - 1, head)
+                                    : PLACE_NOWHERE);
+}
+
+static void give_back(struct kv_sequence *sequence, uint64_t chunk) {
+    if (!has(sequence, chunk)) return;
+    columns_give_back(&sequence->cache->window_columns, sequence->windows.columns[chunk] - 1);
+    sequence->windows.columns[chunk] = 0;
+    enter(sequence, chunk, false);
+}
+
+static void take(struct kv_sequence *sequence, uint64_t chunk) {
+    struct columns *columns = &sequence->cache->window_columns;
+    ASSERT(columns_free_count(columns) > 0); /* invariant 2 of every sequence */
+    sequence->windows.columns[chunk] = (uint32_t)columns_take(columns) + 1;
+    if (chunk >= sequence->windows.end) sequence->windows.end = chunk + 1;
+    enter(sequence, chunk, true);
+}
+
+void kv_windows_deinit(struct kv_sequence *sequence) {
+    struct window_columns *windows = &sequence->windows;
+    for (uint64_t chunk = 0; chunk < windows->end; chunk++)
+        if (has(sequence, chunk)) columns_give_back(&sequence->cache->window_columns, windows->columns[chunk] - 1);
+    free(windows->columns);
+    *windows = (struct window_columns){.columns = NULL};
+}
+
+/* The first chunk that the window of the row at a position sees. */
+static uint64_t tail_begin(const struct kv_sequence *sequence, uint64_t position) {
+    const uint64_t tokens = sequence->cache->config.windows->tokens;
+    return position + 1 > tokens ? (position + 1 - tokens) / KV_CHUNK_TOKENS : 0;
+}
+
+static bool sees(const struct kv_sequence *sequence, uint64_t position, uint64_t chunk) {
+    return chunk >= tail_begin(sequence, position) && chunk < kv_chunks_of(position);
+}
+
+void kv_windows_begin(struct kv_sequence *sequence, uint64_t end) {
+    ASSERT(end > sequence->length && kv_chunks_of(end) <= sequence->column_capacity);
+    for (uint64_t chunk = sequence->length / KV_CHUNK_TOKENS; chunk < kv_chunks_of(end); chunk++)
+        if (!has(sequence, chunk)) take(sequence, chunk);
+}
+
+static void keep(struct window_columns *windows, uint64_t position) {
+    if (windows->kept_count > 0 && windows->kept[windows->kept_count - 1] >= position) return;
+    windows->kept[windows->kept_count++] = position;
+    windows->kept_count = kv_snapshots_thin(&windows->plan, windows->kept, windows->kept_count, KV_WINDOW_SNAPSHOTS);
+}
+
+/* Chunks behind the length are a batch's that was dropped, and the next one's. */
+static void give_back_unseen(struct kv_sequence *sequence, uint64_t length) {
+    const struct window_columns *windows = &sequence->windows;
+    for (uint64_t chunk = 0; chunk < length / KV_CHUNK_TOKENS; chunk++) {
+        bool is_seen = sees(sequence, length, chunk);
+        for (size_t i = 0; i < windows->kept_count && !is_seen; i++)
+            is_seen = sees(sequence, windows->kept[i], chunk);
+        if (!is_seen) give_back(sequence, chunk);
+    }
+}
+
+static void grow(struct kv_sequence *sequence, uint64_t length) {
+    struct window_columns *windows = &sequence->windows;
+    const uint64_t before = sequence->length;
+    const size_t kept_count = windows->kept_count;
+    const uint64_t last = kept_count > 0 ? windows->kept[kept_count - 1] : 0;
+    for (size_t i = 0; i < windows->plan.count; i++)
+        if (windows->plan.positions[i] > before && windows->plan.positions[i] <= length)
+            keep(windows, windows->plan.positions[i]);
+    if (length == before + 1 && length % KV_STEPS_BETWEEN == 0) keep(windows, length);
+    const bool keeps = windows->kept_count != kept_count || windows->kept[windows->kept_count - 1] != last;
+    if (keeps || tail_begin(sequence, before) != tail_begin(sequence, length) ||
+        before / KV_CHUNK_TOKENS != length / KV_CHUNK_TOKENS)
+        give_back_unseen(sequence, length);
+}
+
+static void cut(struct kv_sequence *sequence, uint64_t length) {
+    struct window_columns *windows = &sequence->windows;
+    ASSERT(kv_windows_longest(sequence, length) == length);
+    while (windows->kept_count > 0 && windows->kept[windows->kept_count - 1] > length) windows->kept_count--;
+    windows->plan.count = 0;
+    for (uint64_t chunk = kv_chunks_of(length); chunk < windows->end; chunk++) give_back(sequence, chunk);
+    windows->end = windows->end < kv_chunks_of(length) ? windows->end : kv_chunks_of(length);
+    give_back_unseen(sequence, length);
+}
+
+void kv_windows_set_length(struct kv_sequence *sequence, uint64_t length) {
+    if (length > sequence->length) grow(sequence, length);
+    if (length < sequence->length) cut(sequence, length);
+}
+
+uint64_t kv_windows_longest(const struct kv_sequence *sequence, uint64_t length) {
+    if (length >= sequence->length) return sequence->length;
+    for (uint64_t chunk = kv_chunks_of(length); chunk > tail_begin(sequence, length);) {
+        if (has(sequence, --chunk)) continue;
+        length = chunk * KV_CHUNK_TOKENS; /* no row behind it may be the next */
+    }
+    return length;
+}
+
+enum status kv_windows_own(struct kv_sequence *sequence, uint64_t chunk, struct stream *stream, struct error *error) {
+    struct columns *columns = &sequence->cache->window_columns;
+    if (!has(sequence, chunk)) return STATUS_OK;
+    const uint64_t shared = sequence->windows.columns[chunk] - 1;
+    if (columns->users[shared] == 1) return STATUS_OK;
+    take(sequence, chunk);
+    kv_copy_chunks(sequence->cache, stream, true, sequence->windows.columns[chunk] - 1, shared);
+    columns_give_back(columns, shared);
+    /* Other streams read the one, and what the others have may write the other. */
+    return sequence->cache->device->operations->stream_synchronize(stream, error);
+}
+
+void kv_windows_share(struct kv_sequence *sequence, const struct kv_sequence *other, uint64_t token_count) {
+    struct window_columns *windows = &sequence->windows;
+    /* Of a batch that was dropped. */
+    for (uint64_t chunk = 0; chunk < windows->end; chunk++) give_back(sequence, chunk);
+    for (uint64_t chunk = tail_begin(sequence, token_count); chunk < kv_chunks_of(token_count); chunk++) {
+        const uint32_t shared = other->windows.columns[chunk];
+        ASSERT(shared != 0 && windows->columns[chunk] == 0);
+        columns_share(&sequence->cache->window_columns, shared - 1);
+        windows->columns[chunk] = shared;
+        windows->end = chunk + 1;
+        enter(sequence, chunk, true);
+    }
+    if (token_count > 0) keep(windows, token_count);
+}

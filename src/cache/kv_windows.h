@@ -1,0 +1,34 @@
+/* kv_windows (decision 0106): of layers whose rows attend to a window, a sequence has no K and V that no row to come
+ * will read: chunks are kept that the windows of its next row see, or of the row behind a snapshot (kv_snapshots.h), to
+ * which it may be cut back.  They lie in columns of their own, which are given back as the sequence goes on.
+ *
+ *   plan    positions that a prompt may be cut back to (kv_sequence_plan_snapshots)
+ *   begin   a batch of rows [length, end): columns for its chunks
+ *   commit  kv_sequence_set_length: those that no window sees are given back
+ *
+ *   1  The chunks of rows [p + 1 - tokens, p) are there, p the length or a snapshot; and those of a batch.
+ *   2  A sequence never has more than kv_window_columns: no batch lacks memory.
+ *
+ * Only where the slab has every chunk, and lies in the memory of what attends: with a tier, or K and V in the host's
+ * memory, all chunks stay. */
+#ifndef LOAM_CACHE_KV_WINDOWS_H
+#define LOAM_CACHE_KV_WINDOWS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cache/kv_groups.h"
+
+/* Snapshots of a sequence, at most. */
+enum { KV_WINDOW_SNAPSHOTS = 4 };
+
+struct kv_windows {
+    uint64_t tokens; /* of the largest window: the row at position p sees those from p + 1 - tokens on */
+    bool slides[KV_GROUPS_LAYERS_MAX]; /* of the layers that store K and V: all that read these attend to windows */
+};
+
+/* Columns of a sequence, at most, where a batch has so many rows of it. */
+uint64_t kv_window_columns(const struct kv_windows *windows, size_t batch_rows);
+
+#endif
