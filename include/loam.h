@@ -336,8 +336,8 @@ LOAM_API enum loam_status loam_session_next(struct loam_session *session,
                                             struct loam_sequence *const *sequences, size_t sequence_count,
                                             int32_t *tokens, struct loam_error *error);
 /* Keeps the first length tokens and drops the rest.  Feed before the next sample.  Where layers of the model keep a
- * state (lfm2, qwen35 and those like them), it keeps as many as one is there for, which loam_sequence_length then says:
- * feed those behind again. */
+ * state (lfm2, qwen35 and those like them), or attend to windows (gemma3, gpt-oss), it keeps as many as a state or the
+ * windows are there for, which loam_sequence_length then says: feed those behind again. */
 LOAM_API void loam_sequence_truncate(struct loam_sequence *sequence, uint64_t length);
 
 /* ---- documents: KV saved in a folder ---- */

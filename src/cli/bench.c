@@ -111,7 +111,7 @@ static enum status fill_replay(struct bench *bench, const struct bench_test *tes
                       replay->first + steps == bench->recording.shape.token_count;
     if (made && sequence_length(sequence) >= test->depth) {
         sequence_truncate(sequence, test->depth);
-        return STATUS_OK;
+        if (sequence_length(sequence) == test->depth) return STATUS_OK;
     }
     replay_destroy(replay);
     TRY(replay_create(replay, &bench->recording, test->depth, steps, FILL_SEED + index, error));

@@ -153,6 +153,8 @@ static enum status fill_sequence(struct fill *fill, uint64_t token_count, struct
         TRY(documents_attach_nameless(engine->documents, sequence->kv, engine->context_size, error));
     }
     TRY(sequence_grow(sequence, token_count, error));
+    const uint64_t end = sequence_length(sequence) + token_count; /* a benchmark goes back to it */
+    if (kv_sequence_snapshots(sequence->kv) > 0) kv_sequence_plan_snapshots(sequence->kv, &end, 1, 0);
     enum status status = fill_run(fill, token_count, error);
     struct device *device = engine->model->device;
     device->operations->release(device, &fill->rows);

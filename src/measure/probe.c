@@ -45,8 +45,10 @@ static enum status add_sequence(struct probe *probe, struct sequence **sequence,
 }
 
 enum status probe_open_engine(struct probe *probe, const struct plan *plan, struct error *error) {
+    struct plan whole = *plan;
     probe_close_engine(probe);
-    TRY(engine_create(&probe->engine, probe->model, plan, NULL, error));
+    whole.keeps_rows = true;
+    TRY(engine_create(&probe->engine, probe->model, &whole, NULL, error));
     TRY(add_sequence(probe, &probe->deep, probe->deep_tokens, error));
     if (plan->sequence_capacity == 1) return STATUS_OK;
     TRY(add_sequence(probe, &probe->shallow, probe->shallow_tokens, error));

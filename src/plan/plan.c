@@ -287,7 +287,7 @@ static enum status token_config(const struct plan *plan, const struct model_conf
     *cache = model_cache_config(config, plan->k_type, plan->v_type);
     cache->state_slots = model_state_slots(config, plan->sequence_capacity);
     cache->block_tokens = max_size(plan_batch_size(plan), PLAN_BLOCK_MIN);
-    if (plan->disk_directory == NULL && plan->host_bytes == 0 && !plan->rows_in_host)
+    if (plan->disk_directory == NULL && plan->host_bytes == 0 && !plan->rows_in_host && !plan->keeps_rows)
         cache->windows = config->kv_windows;
     if (cache->windows != NULL)
         cache->batch_tokens = max_size(plan_segment_size(plan, config), cache->block_tokens);

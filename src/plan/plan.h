@@ -108,6 +108,8 @@ struct plan {
     /* K and V lie in RAM that the device reads, as its own memory holds the key index alone; set by
      * plan_fit_context. */
     bool rows_in_host;
+    /* Layers with windows keep all of K and V (cache/kv_windows.h): who measures goes back to lengths of its choice. */
+    bool keeps_rows;
     size_t
         near_layers; /* with rows_in_host: the first so many layers' K and V are on the device all the same */
     uint64_t unit_bytes;   /* with rows_in_host: of device_bytes, for slots of units (cache/unit_cache.h) */

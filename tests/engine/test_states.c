@@ -301,7 +301,7 @@ static uint64_t seen_chunks(const uint64_t *positions, size_t count, uint64_t wi
  * and to where windows touch. */
 static void test_windows(void **state) {
     (void)state;
-    enum { WINDOW = 100, END = 1900, TURN = 1501, STEPS_BEHIND = 100, BLOCK = 64 };
+    enum { WINDOW = 100, END = 1900, TURN = 1501, STEPS_BEHIND = 100, DEPTH = 1030, BLOCK = 64 };
     static const char *const families[] = {"gemma3", "gpt-oss", "llama"};
     for (size_t i = 0; i < 3; i++) {
         struct rig *rig = calloc(1, sizeof *rig);
@@ -332,6 +332,11 @@ static void test_windows(void **state) {
         const uint64_t then = kv_chunks_of(line->count) * row * (6 - sliding);
         assert_int_equal(engine_kv_used_bytes(rig->engine), then + seen_chunks(positions, 5, WINDOW) * row * sliding);
         assert_as_alone(rig, line);
+        line = &rig->lines[1]; /* a benchmark goes back to its depth */
+        assert_ok(engine_fill_random(rig->engine, line->sequence, DEPTH, 7, &rig->error), rig->error);
+        line->count = DEPTH;
+        for (size_t steps = 0; steps < STEPS_BEHIND; steps++) step(rig, line, &logits);
+        assert_int_equal(sequence_cut_of(line->sequence, DEPTH), DEPTH);
         struct plan plan = {.context_size = CONTEXT,
                             .sequence_capacity = SEQUENCES,
                             .batch_size = BLOCK,

@@ -143,7 +143,8 @@ enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t conte
                                .sequence_capacity = 1,
                                .batch_size = session_batch_size(evaluation->options),
                                .k_type = plan->k_type,
-                               .v_type = plan->v_type};
+                               .v_type = plan->v_type,
+                               .keeps_rows = true};
     TRY(session_create_engine(session, &dense, NULL, error));
     for (size_t i = 0; i < evaluation->preset_count; i++) /* before the work: what a preset lacks */
         TRY(evaluation_use_preset(evaluation, i, error));
