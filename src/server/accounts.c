@@ -8,7 +8,7 @@
 
 bool account_is_active(const struct service *service, const char *owner) {
     for (size_t i = 0; i < service->running_count; i++)
-        if (strcmp(service->running[i]->owner, owner) == 0) return true;
+        if (strcmp(service->running[i]->request.owner, owner) == 0) return true;
     return false;
 }
 
@@ -37,7 +37,7 @@ void account_open(struct service *service, const char *owner) {
     if (account_is_active(service, owner)) return;
     double least = INFINITY;
     for (size_t i = 0; i < service->running_count; i++) {
-        const struct owner_account *account = find_account(service, service->running[i]->owner);
+        const struct owner_account *account = find_account(service, service->running[i]->request.owner);
         if (account != NULL) least = fmin(least, account->seconds);
     }
     if (least == INFINITY) least = 0;
@@ -50,12 +50,12 @@ void account_open(struct service *service, const char *owner) {
 }
 
 void account_charge(struct service *service, struct job *job, double seconds) {
-    job->seconds += seconds;
-    struct owner_account *account = find_account(service, job->owner);
+    job->times.computed += seconds;
+    struct owner_account *account = find_account(service, job->request.owner);
     if (account != NULL) account->seconds += seconds;
 }
 
 double account_seconds(const struct service *service, const struct job *job) {
-    const struct owner_account *account = find_account(service, job->owner);
+    const struct owner_account *account = find_account(service, job->request.owner);
     return account != NULL ? account->seconds : 0;
 }

@@ -44,13 +44,13 @@ static enum status check(const struct service *service, const struct service_req
 static enum status copy_stops(struct job *job, const struct service_request *request, struct error *error) {
     if (request->stop_count == 0) return STATUS_OK;
     char **stops = calloc(request->stop_count, sizeof *stops);
-    job->generation.stops = (const char *const *)stops;
+    job->request.generation.stops = (const char *const *)stops;
     if (stops == NULL) return no_memory(error);
     for (size_t i = 0; i < request->stop_count; i++) {
         stops[i] = strdup(request->stops[i]);
         if (stops[i] == NULL) return no_memory(error);
-        job->generation.stop_count = i + 1;
-        job->bytes += strlen(stops[i]);
+        job->request.generation.stop_count = i + 1;
+        job->request.bytes += strlen(stops[i]);
     }
     return STATUS_OK;
 }
@@ -59,54 +59,55 @@ static enum status copy_prompt(struct job *job, const struct service_request *re
     job->tokens.ids = malloc(request->prompt_count * sizeof *job->tokens.ids);
     if (job->tokens.ids == NULL) return no_memory(error);
     memcpy(job->tokens.ids, request->prompt, request->prompt_count * sizeof *job->tokens.ids);
-    job->tokens.count = job->tokens.capacity = job->prompt_count = request->prompt_count;
-    job->bytes += request->prompt_count * sizeof *job->tokens.ids;
+    job->tokens.count = job->tokens.capacity = job->request.prompt_count = request->prompt_count;
+    job->request.bytes += request->prompt_count * sizeof *job->tokens.ids;
     return STATUS_OK;
 }
 
 /* The sampler is made at once, so that a wrong parameter is told at once; the sequence comes with the slot. */
 static enum status copy_sampling(struct job *job, const struct service *service,
                                  const struct service_request *request, struct error *error) {
-    job->sampling = request->sampling;
-    if (request->greedy) job->sampling = (struct sampler_options){.top_p = 1, .repeat_penalty = 1};
-    job->answer.seed = job->sampling.seed;
-    job->bytes += job->sampling.bias_count * sizeof *job->biases;
-    return sampler_create(&job->answer.sampler, &job->sampling, service->vocabulary_size, error);
+    job->request.sampling = request->sampling;
+    if (request->greedy) job->request.sampling = (struct sampler_options){.top_p = 1, .repeat_penalty = 1};
+    job->answer.seed = job->request.sampling.seed;
+    job->request.bytes += job->request.sampling.bias_count * sizeof *job->request.biases;
+    return sampler_create(&job->answer.sampler, &job->request.sampling, service->vocabulary_size, error);
 }
 
 /* Appends whole characters of the answer, to be handed out with its token. */
 static enum status take_text(void *context, const char *bytes, size_t length, struct error *error) {
     struct job *job = context;
-    if (length > job->text_capacity - job->text_length) {
-        size_t capacity = 2 * (job->text_length + length) + 64;
-        char *bigger = realloc(job->text, capacity);
+    if (length > job->text.capacity - job->text.length) {
+        size_t capacity = 2 * (job->text.length + length) + 64;
+        char *bigger = realloc(job->text.bytes, capacity);
         if (bigger == NULL) return error_set(error, STATUS_MEMORY, "no memory for the answer's text");
-        job->text = bigger;
-        job->text_capacity = capacity;
+        job->text.bytes = bigger;
+        job->text.capacity = capacity;
     }
-    memcpy(job->text + job->text_length, bytes, length);
-    job->text_length += length;
+    memcpy(job->text.bytes + job->text.length, bytes, length);
+    job->text.length += length;
     return STATUS_OK;
 }
 
 static enum status job_init(struct job *job, struct service *service, const struct service_request *request,
                             struct error *error) {
-    job->bytes = sizeof *job;
-    job->generation =
+    job->request.bytes = sizeof *job;
+    job->request.generation =
         (struct generation){.engine = service->engine,
                             .tokenizer = service->options.tokenizer,
                             .token_max = request->has_token_max ? (int64_t)request->token_max : -1,
                             .ignore_end = request->ignore_end,
                             .draft_max = service->options.draft_max};
-    job->log_probabilities = request->log_probabilities;
-    job->prompt_log_probabilities = request->prompt_log_probabilities;
-    job->turn_end = request->turn_end < request->prompt_count ? request->turn_end : 0;
-    job->drops_answer = request->drops_answer && job->turn_end > 0;
-    job->top_count = request->top_count;
-    job->priority = request->priority;
-    job->observer = request->observer;
-    snprintf(job->owner, sizeof job->owner, "%s", request->owner != NULL ? request->owner : "");
-    snprintf(job->document_name, sizeof job->document_name, "%s",
+    job->request.log_probabilities = request->log_probabilities;
+    job->request.prompt_log_probabilities = request->prompt_log_probabilities;
+    job->request.turn_end = request->turn_end < request->prompt_count ? request->turn_end : 0;
+    job->request.drops_answer = request->drops_answer && job->request.turn_end > 0;
+    job->request.top_count = request->top_count;
+    job->request.priority = request->priority;
+    job->request.observer = request->observer;
+    snprintf(job->request.owner, sizeof job->request.owner, "%s",
+             request->owner != NULL ? request->owner : "");
+    snprintf(job->request.document_name, sizeof job->request.document_name, "%s",
              request->document_name != NULL ? request->document_name : "");
     job->answer.sink = take_text;
     job->answer.sink_context = job;
@@ -127,37 +128,39 @@ enum status job_create(struct job **job, struct service *service, const struct s
         job_destroy(made);
         return status;
     }
-    made->listener = *listener;
+    made->client.listener = *listener;
     made->failed_at = SIZE_MAX;
-    made->submitted = made->queued_since = clock_seconds();
+    made->times.submitted = made->times.queued_since = clock_seconds();
     if (request->mask != NULL) {
-        made->mask = *request->mask;
-        made->has_mask = true;
-        sampler_set_mask(made->answer.sampler, &made->mask);
+        made->request.mask = *request->mask;
+        made->request.has_mask = true;
+        sampler_set_mask(made->answer.sampler, &made->request.mask);
     }
     *job = made;
     return STATUS_OK;
 }
 
 void job_destroy(struct job *job) {
-    for (size_t i = 0; i < job->generation.stop_count; i++) free((char *)job->generation.stops[i]);
-    free((void *)job->generation.stops);
+    for (size_t i = 0; i < job->request.generation.stop_count; i++)
+        free((char *)job->request.generation.stops[i]);
+    free((void *)job->request.generation.stops);
     ASSERT(job->answer.sequence == NULL);
     answer_destroy(&job->answer);
-    if (job->has_mask && job->mask.destroy != NULL) job->mask.destroy(job->mask.context);
+    if (job->request.has_mask && job->request.mask.destroy != NULL)
+        job->request.mask.destroy(job->request.mask.context);
     token_list_deinit(&job->tokens);
     token_list_deinit(&job->history);
     free(job->logits);
-    free(job->text);
+    free(job->text.bytes);
     free(job);
 }
 
 void job_recall(struct job *job, struct service *service) {
-    if (job->logits != NULL || job->answer.tokens.count > 0 || job->prompt_log_probabilities ||
-        job->generation.token_max == 0)
+    if (job->logits != NULL || job->answer.tokens.count > 0 || job->request.prompt_log_probabilities ||
+        job->request.generation.token_max == 0)
         return;
     const float *logits =
-        prompt_logits_find(&service->prompts, job->owner, job->tokens.ids, job->prompt_count);
+        prompt_logits_find(&service->prompts, job->request.owner, job->tokens.ids, job->request.prompt_count);
     const size_t bytes = service->vocabulary_size * sizeof *logits;
     if (logits != NULL) job->logits = malloc(bytes);
     if (job->logits != NULL) memcpy(job->logits, logits, bytes);
@@ -165,14 +168,14 @@ void job_recall(struct job *job, struct service *service) {
 
 enum token_origin job_origin(const struct job *job, size_t index) {
     if (index < job->history.count) return (enum token_origin)job->history.ids[index];
-    return index < job->prompt_count ? ORIGIN_DENSE : ORIGIN_STEP;
+    return index < job->request.prompt_count ? ORIGIN_DENSE : ORIGIN_STEP;
 }
 
 #define DISK_WAIT_SECONDS 1.0
 
 /* Saved documents are found by their first page. */
 static bool shares_page(const struct job *job, const char *owner, const struct token_list *stored) {
-    return strcmp(owner, job->owner) == 0 && stored->count >= KV_CHUNK_TOKENS &&
+    return strcmp(owner, job->request.owner) == 0 && stored->count >= KV_CHUNK_TOKENS &&
            job->tokens.count >= KV_CHUNK_TOKENS &&
            memcmp(stored->ids, job->tokens.ids, KV_CHUNK_TOKENS * sizeof *stored->ids) == 0;
 }
@@ -180,7 +183,7 @@ static bool shares_page(const struct job *job, const char *owner, const struct t
 bool job_awaits_disk(struct job *job, const struct service *service) {
     bool awaits = false;
     const enum resident_place place = resident_place_of(service, job);
-    if (place != RESIDENT_NONE || job->prompt_log_probabilities) return place == RESIDENT_WRITES;
+    if (place != RESIDENT_NONE || job->request.prompt_log_probabilities) return place == RESIDENT_WRITES;
     for (size_t i = 0; i < service->resident_count; i++) {
         const struct resident *resident = &service->residents[i];
         if (shares_page(job, resident->owner, &resident->stored) && !sequence_is_flushed(resident->sequence))
@@ -188,14 +191,15 @@ bool job_awaits_disk(struct job *job, const struct service *service) {
     }
     for (size_t i = 0; i < service->running_count; i++) {
         const struct job *other = service->running[i];
-        if (!shares_page(job, other->owner, &other->answer.stored) ||
+        if (!shares_page(job, other->request.owner, &other->answer.stored) ||
             sequence_is_flushed(other->answer.sequence))
             continue;
         if (other->state == JOB_SAVE) return true;
         awaits = true;
     }
-    if (awaits && job->disk_deadline == 0) job->disk_deadline = clock_seconds() + DISK_WAIT_SECONDS;
-    return awaits && clock_seconds() < job->disk_deadline;
+    if (awaits && job->times.disk_deadline == 0)
+        job->times.disk_deadline = clock_seconds() + DISK_WAIT_SECONDS;
+    return awaits && clock_seconds() < job->times.disk_deadline;
 }
 
 /* What live sequences of the same owner have computed of the prompt can be found once it is durable. */
@@ -204,7 +208,7 @@ static void flush_relatives(struct service *service, const struct job *job) {
     for (size_t i = 0; i < service->running_count; i++) {
         struct job *other = service->running[i];
         if (other == job || other->answer.sequence == NULL) continue; /* one to which service_recover has not come */
-        if (shares_page(job, other->owner, &other->answer.stored))
+        if (shares_page(job, other->request.owner, &other->answer.stored))
             (void)!sequence_flush(other->answer.sequence, &ignored); /* its own end tells */
     }
     for (size_t i = 0; i < service->resident_count; i++) {
@@ -216,12 +220,12 @@ static void flush_relatives(struct service *service, const struct job *job) {
 
 enum status job_attach(struct job *job, struct service *service, struct error *error) {
     struct answer *answer = &job->answer;
-    job->generation.engine = service->engine;
-    sequence_set_turn(answer->sequence, job->turn_end, job->drops_answer);
+    job->request.generation.engine = service->engine;
+    sequence_set_turn(answer->sequence, job->request.turn_end, job->request.drops_answer);
     if (sequence_length(answer->sequence) > 0) return STATUS_OK; /* a resident one */
     answer->stored.count = answer->origins.count = 0;
-    if (job->prompt_log_probabilities) return STATUS_OK;
-    sequence_set_owner(answer->sequence, job->owner, job->document_name);
+    if (job->request.prompt_log_probabilities) return STATUS_OK;
+    sequence_set_owner(answer->sequence, job->request.owner, job->request.document_name);
     flush_relatives(service, job);
     TRY(sequence_attach(answer->sequence, job->tokens.ids, job_shareable_tokens(job), error));
     for (size_t i = 0; i < sequence_length(answer->sequence); i++)
@@ -238,29 +242,31 @@ enum status job_remember(struct job *job, struct error *error) {
 
 /* Hands out the text that is ready, with the token that completed it, if any. */
 static void deliver(struct job *job, struct service_token *token) {
-    token->bytes = job->text != NULL ? job->text : "";
-    token->length = job->text_length;
-    job->text_length = 0;
-    if (job->listener.token == NULL || job->listener.token(job->listener.context, token) != SERVICE_PAUSE) return;
-    if (!job->paused) job->paused_since = clock_seconds();
-    job->paused = true;
+    token->bytes = job->text.bytes != NULL ? job->text.bytes : "";
+    token->length = job->text.length;
+    job->text.length = 0;
+    if (job->client.listener.token == NULL ||
+        job->client.listener.token(job->client.listener.context, token) != SERVICE_PAUSE)
+        return;
+    if (!job->client.paused) job->client.paused_since = clock_seconds();
+    job->client.paused = true;
 }
 
 enum status job_take(struct job *job, struct service *service, const float *logits, struct error *error) {
     struct answer *answer = &job->answer;
     size_t count = answer->tokens.count;
-    enum status status = answer_take(answer, &job->generation, logits, error);
+    enum status status = answer_take(answer, &job->request.generation, logits, error);
     if (answer->tokens.count == count) return status; /* nothing was sampled */
     token_id id = answer->tokens.ids[count];
     struct service_token token = {.id = id, .is_end = answer->stop == STOP_END};
     if (status == STATUS_OK) status = token_list_append(&job->tokens, id, error);
-    if (count == 0) job->first_token_at = clock_seconds();
+    if (count == 0) job->times.first_token = clock_seconds();
     service->statistics.answer_tokens++;
-    if (job->log_probabilities) {
+    if (job->request.log_probabilities) {
         token.log_probability =
-            sampler_top_of(logits, service->vocabulary_size, id, job->top, job->top_count);
+            sampler_top_of(logits, service->vocabulary_size, id, job->top, job->request.top_count);
         token.top = job->top;
-        token.top_count = job->top_count;
+        token.top_count = job->request.top_count;
     }
     deliver(job, &token);
     return status;
@@ -271,7 +277,7 @@ static void deliver_rest(struct job *job) {
     struct error ignored;
     if (job->answer.tokens.count == 0) return;
     if (answer_finish(&job->answer, job->answer.stop, &ignored) != STATUS_OK) return;
-    if (job->text_length > 0) deliver(job, &(struct service_token){.id = TOKEN_NONE});
+    if (job->text.length > 0) deliver(job, &(struct service_token){.id = TOKEN_NONE});
 }
 
 static void count_down(struct service *service) {
@@ -282,11 +288,11 @@ static void count_down(struct service *service) {
 }
 
 void job_tell_progress(struct job *job) {
-    const struct service_listener *listener = &job->listener;
+    const struct service_listener *listener = &job->client.listener;
     if (listener->progress == NULL || job->answer.tokens.count > 0 || job->progress_done < job->progress_told)
         return;
     job->progress_told = job->progress_done;
-    listener->progress(listener->context, job->progress_done, job->prompt_count);
+    listener->progress(listener->context, job->progress_done, job->request.prompt_count);
 }
 
 void job_tell_done(struct job *job, struct service *service, enum stop_reason reason,
@@ -299,16 +305,16 @@ void job_tell_done(struct job *job, struct service *service, enum stop_reason re
         deliver_rest(job);
     }
     done.stop_index = reason == STOP_STRING ? job->answer.scan.found : 0;
-    done.figures = (struct service_figures){.prompt_tokens = job->prompt_count,
+    done.figures = (struct service_figures){.prompt_tokens = job->request.prompt_count,
                                             .reused_tokens = job->reused,
                                             .answer_tokens = job->answer.tokens.count,
                                             .preemptions = job->preemptions,
-                                            .queue_seconds = job->queue_seconds};
+                                            .queue_seconds = job->times.queued};
     if (!job->was_admitted) {
-        done.figures.queue_seconds = now - job->submitted;
+        done.figures.queue_seconds = now - job->times.submitted;
     } else {
-        double first = job->first_token_at > 0 ? job->first_token_at : now;
-        done.figures.prefill_seconds = first - job->admitted_at;
+        double first = job->times.first_token > 0 ? job->times.first_token : now;
+        done.figures.prefill_seconds = first - job->times.admitted;
         done.figures.decode_seconds = now - first;
     }
     struct error notice = {.message = ""};
@@ -317,14 +323,14 @@ void job_tell_done(struct job *job, struct service *service, enum stop_reason re
     done.notice = notice.message;
     if (job->answer.sequence != NULL) done.document = sequence_document(job->answer.sequence);
     service->statistics.done[reason]++;
-    if (job->listener.done != NULL) job->listener.done(job->listener.context, &done);
-    job->listener = (struct service_listener){0};
-    job->observer = (struct service_observer){0};
-    job->is_told = true;
+    if (job->client.listener.done != NULL) job->client.listener.done(job->client.listener.context, &done);
+    job->client.listener = (struct service_listener){0};
+    job->request.observer = (struct service_observer){0};
+    job->client.is_told = true;
 }
 
 void job_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error) {
-    if (!job->is_told) job_tell_done(job, service, reason, error);
+    if (!job->client.is_told) job_tell_done(job, service, reason, error);
     resident_leave(service, job);
     job_destroy(job);
     count_down(service);
@@ -345,7 +351,7 @@ void job_end_running(struct service *service, struct job *job, enum stop_reason 
                      const struct error *error) {
     struct error ignored;
     remove_running(service, job);
-    if (job->state == JOB_DECODE && reason != STOP_FAILED && job->observer.note == NULL)
+    if (job->state == JOB_DECODE && reason != STOP_FAILED && job->request.observer.note == NULL)
         (void)!sequence_save(job->answer.sequence, &ignored); /* its notice says why not */
     job_done(job, service, reason, error);
 }

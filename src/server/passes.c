@@ -30,7 +30,8 @@ static bool is_behind(const struct job *job) {
 
 static bool is_stepper(const struct job *job) {
     if (job->state == JOB_SAVE || is_behind(job) || job_has_logits(job)) return false;
-    return job->state == JOB_DECODE ? !job->paused : job_origin(job, job->answer.stored.count) == ORIGIN_STEP;
+    return job->state == JOB_DECODE ? !job->client.paused
+                                    : job_origin(job, job->answer.stored.count) == ORIGIN_STEP;
 }
 
 /* Jobs whose next token goes through a step: those that decode, and those that store again what a step had stored.
@@ -48,7 +49,8 @@ static struct job *find_alone(struct service *service) {
     struct job *best = NULL;
     for (size_t i = 0; i < service->running_count; i++) {
         struct job *job = service->running[i];
-        if (is_stepper(job) && job_is_alone(job) && (best == NULL || job->seconds < best->seconds))
+        if (is_stepper(job) && job_is_alone(job) &&
+            (best == NULL || job->times.computed < best->times.computed))
             best = job;
     }
     return best;
@@ -70,9 +72,9 @@ static bool take_step(struct service *service, struct job *job, const float *log
     bool known = answer->stored.count < job->tokens.count;
     if (known) service->statistics.recomputed_tokens++;
     if (answer->stored.count + 1 >= job->tokens.count) job->state = JOB_DECODE;
-    if (!known && job->decode_since == 0) job->decode_since = clock_seconds();
+    if (!known && job->times.decode_since == 0) job->times.decode_since = clock_seconds();
     if (status == STATUS_OK && !known) status = job_take(job, service, logits, &error);
-    const bool goes_on = status == STATUS_OK && answer->stop == STOP_NONE && !job->paused;
+    const bool goes_on = status == STATUS_OK && answer->stop == STOP_NONE && !job->client.paused;
     if (status != STATUS_OK)
         job_fail_running(service, job, &error);
     else if (answer->stop != STOP_NONE && !job->observes)
@@ -90,7 +92,7 @@ static void note_rows(void *context, const struct attention_event *event) {
     const struct observed_step *step = context;
     const struct model_config *config = step->config;
     for (size_t i = 0; i < event->item_count; i++) {
-        const struct service_observer *observer = &step->jobs[i]->observer;
+        const struct service_observer *observer = &step->jobs[i]->request.observer;
         if (observer->note == NULL) continue;
         struct attend_item item = event->items[i];
         const struct layer_config *layer = &config->layers[event->layer_index];
@@ -113,7 +115,7 @@ static void note_rows(void *context, const struct attention_event *event) {
 
 static bool are_observed(struct job *const *jobs, size_t count) {
     for (size_t i = 0; i < count; i++)
-        if (jobs[i]->observer.note != NULL) return true;
+        if (jobs[i]->request.observer.note != NULL) return true;
     return false;
 }
 
@@ -157,7 +159,7 @@ static void step(struct service *service, struct job *const *steppers, size_t co
     service->statistics.decode_rate = rate_per_second(&service->step_rate);
     for (size_t i = 0; i < count; i++) {
         account_charge(service, steppers[i], seconds / (double)count);
-        steppers[i]->observes = steppers[i]->observer.note != NULL;
+        steppers[i]->observes = steppers[i]->request.observer.note != NULL;
         (void)take_step(service, steppers[i], logits + i * service->vocabulary_size);
     }
 }
@@ -165,8 +167,8 @@ static void step(struct service *service, struct job *const *steppers, size_t co
 /* A job that runs alone drafts: others would wait for its rows. */
 static size_t draft(const struct service *service, struct job *job, token_id tokens[ENGINE_AHEAD_MAX]) {
     const bool is_next = job->answer.tokens.count > 0 && job->answer.stored.count + 1 == job->tokens.count;
-    if (service->running_count > 1 || !is_next || job->observer.note != NULL) return 1;
-    return answer_draft(&job->answer, &job->generation, tokens);
+    if (service->running_count > 1 || !is_next || job->request.observer.note != NULL) return 1;
+    return answer_draft(&job->answer, &job->request.generation, tokens);
 }
 
 static void step_ahead(struct service *service, struct job *job, const token_id *tokens, size_t count) {
@@ -225,7 +227,7 @@ static double prompt_order(const struct service *service, const struct job *job,
     const double rate = service->statistics.prefill_rate > 0 ? service->statistics.prefill_rate : 1;
     const size_t wanted = job_wanted_tokens(job);
     const size_t left = wanted > job->progress_done ? wanted - job->progress_done : 0;
-    return (double)left / rate - (now - job->admitted_at);
+    return (double)left / rate - (now - job->times.admitted);
 }
 
 static bool is_prompt(const struct job *job) {
@@ -235,7 +237,8 @@ static bool is_prompt(const struct job *job) {
 
 /* Whether a is read before b: by owner, who had less computing time, then in order. */
 static bool goes_before(const struct service *service, const struct job *a, const struct job *b, double now) {
-    if (strcmp(a->owner, b->owner) == 0) return prompt_order(service, a, now) < prompt_order(service, b, now);
+    if (strcmp(a->request.owner, b->request.owner) == 0)
+        return prompt_order(service, a, now) < prompt_order(service, b, now);
     return account_seconds(service, a) < account_seconds(service, b);
 }
 
@@ -260,14 +263,14 @@ static double slice_seconds(const struct service *service) { return service->opt
 
 static bool is_cancelled(struct service *service, struct job *job) {
     pthread_mutex_lock(&service->mutex);
-    bool cancelled = (job->cancelled && job->awaited == 0) || service->stopping;
+    bool cancelled = (job->client.cancelled && job->sharing.awaited == 0) || service->stopping;
     pthread_mutex_unlock(&service->mutex);
     return cancelled;
 }
 
 /* Within a segment: a cancelled one pauses otherwise, so that the same prompt goes on there (resident.c). */
 static bool cannot_pause(const struct service *service, const struct job *job) {
-    return engine_reads_weights(service->engine) || job->prompt_log_probabilities;
+    return engine_reads_weights(service->engine) || job->request.prompt_log_probabilities;
 }
 
 static bool slice_progress(void *context, uint64_t done, uint64_t total) {
@@ -315,21 +318,23 @@ static size_t slice_block_size(struct service *service) {
 static enum status slice_each(void *context, uint64_t index, const float *logits, struct error *error) {
     const struct slice *slice = context;
     struct job *job = slice->job;
-    const struct service_listener *listener = &job->listener;
+    const struct service_listener *listener = &job->client.listener;
     (void)error;
     if (listener->prompt_token == NULL) return STATUS_OK;
     size_t at = slice->first + (size_t)index;
     if (at == 0)
         listener->prompt_token(listener->context, &(struct service_prompt_token){.id = job->tokens.ids[0],
                                                                                  .log_probability = NAN});
-    if (at + 1 == job->prompt_count) return STATUS_OK;
+    if (at + 1 == job->request.prompt_count) return STATUS_OK;
     token_id id = job->tokens.ids[at + 1];
-    float probability = sampler_top_of(logits, slice->service->vocabulary_size, id, job->top, job->top_count);
-    listener->prompt_token(listener->context, &(struct service_prompt_token){.index = at + 1,
-                                                                             .id = id,
-                                                                             .log_probability = probability,
-                                                                             .top = job->top,
-                                                                             .top_count = job->top_count});
+    float probability =
+        sampler_top_of(logits, slice->service->vocabulary_size, id, job->top, job->request.top_count);
+    listener->prompt_token(listener->context,
+                           &(struct service_prompt_token){.index = at + 1,
+                                                          .id = id,
+                                                          .log_probability = probability,
+                                                          .top = job->top,
+                                                          .top_count = job->request.top_count});
     return STATUS_OK;
 }
 
@@ -358,18 +363,18 @@ static enum status note_run(struct service *service, struct job *job, size_t fir
 /* The prompt is stored, all of it. */
 static void take_prompt(struct service *service, struct job *job, const float *logits) {
     struct error error = {.status = STATUS_OK};
-    job->state = job->generation.token_max == 0 ? JOB_SAVE : JOB_DECODE;
+    job->state = job->request.generation.token_max == 0 ? JOB_SAVE : JOB_DECODE;
     if (job->answer.tokens.count > 0) return; /* sampled before a preemption */
-    if (logits != NULL && logits != job->logits && job->prompt_count >= KV_CHUNK_TOKENS &&
-        job->priority != SERVICE_LOW)
-        prompt_logits_note(&service->prompts, job->owner, job->tokens.ids, job->prompt_count, logits,
-                           service->vocabulary_size);
-    if (job->is_told) {
+    if (logits != NULL && logits != job->logits && job->request.prompt_count >= KV_CHUNK_TOKENS &&
+        job->request.priority != SERVICE_LOW)
+        prompt_logits_note(&service->prompts, job->request.owner, job->tokens.ids, job->request.prompt_count,
+                           logits, service->vocabulary_size);
+    if (job->client.is_told) {
         job_end_running(service, job, STOP_INTERRUPTED, NULL);
         return;
     }
     if (job->state == JOB_SAVE) return;
-    job->decode_since = clock_seconds();
+    job->times.decode_since = clock_seconds();
     if (job_take(job, service, logits, &error) != STATUS_OK)
         job_fail_running(service, job, &error);
     else if (job->answer.stop != STOP_NONE)
@@ -381,11 +386,12 @@ static size_t stop_behind(const struct job *job, size_t first) {
     const size_t end = run_end(job, first);
     size_t done;
     const size_t begun = sequence_paused_tokens(job->answer.sequence, &done);
-    if (begun > 0 && job->awaited > 0)
+    if (begun > 0 && job->sharing.awaited > 0)
         return first + begun; /* what is stored for others is committed at once */
-    const size_t stop = job->stop > first && job->stop < end ? job->stop : end;
-    const bool is_turn = job->drops_answer && job->turn_end > first && job->turn_end < stop;
-    return is_turn ? job->turn_end : stop; /* it is saved up to there */
+    const size_t stop = job->sharing.stop > first && job->sharing.stop < end ? job->sharing.stop : end;
+    const bool is_turn =
+        job->request.drops_answer && job->request.turn_end > first && job->request.turn_end < stop;
+    return is_turn ? job->request.turn_end : stop; /* it is saved up to there */
 }
 
 static void prefill_slice(struct service *service, struct job *job) {
@@ -405,7 +411,7 @@ static void prefill_slice(struct service *service, struct job *job) {
                                             .pauses = slice_pauses,
                                             .pauses_context = &slice,
                                             .block_size = slice_block_size(service),
-                                            .each = job->prompt_log_probabilities ? slice_each : NULL,
+                                            .each = job->request.prompt_log_probabilities ? slice_each : NULL,
                                             .each_context = &slice,
                                             .selects = job_origin(job, first) == ORIGIN_SELECTS};
     const float *logits = NULL;
@@ -447,7 +453,7 @@ static struct job *find_behind(struct service *service) {
     struct job *best = NULL;
     for (size_t i = 0; i < service->running_count; i++) {
         struct job *job = service->running[i];
-        if (is_behind(job) && (best == NULL || job->seconds < best->seconds)) best = job;
+        if (is_behind(job) && (best == NULL || job->times.computed < best->times.computed)) best = job;
     }
     return best;
 }
@@ -456,7 +462,7 @@ static void observe_slice(struct service *service, struct job *job) {
     const double began = clock_seconds();
     struct slice slice = {
         .service = service, .job = job, .deadline = began + slice_seconds(service), .looked_at = began};
-    const struct service_observer *observer = &job->observer;
+    const struct service_observer *observer = &job->request.observer;
     job->observes = observer->work(observer->context, job->answer.sequence, slice_is_over, &slice);
     account_charge(service, job, clock_seconds() - began);
     if (!job->observes && job->answer.stop != STOP_NONE)
@@ -473,7 +479,8 @@ struct together {
 
 /* What is stored then is saved. */
 static bool ends_at(const struct job *job, size_t token_count) {
-    return token_count == job->stop || (job->drops_answer && token_count == job->turn_end);
+    return token_count == job->sharing.stop ||
+           (job->request.drops_answer && token_count == job->request.turn_end);
 }
 
 static void add(struct together *together, struct job *job, size_t token_count, size_t tokens_after,
@@ -516,7 +523,7 @@ static double prompt_seconds(const struct service *service, const struct togethe
 /* The rest of a prompt, if it or a part of it can share a pass; 0: it cannot. */
 static size_t short_rest(const struct job *job) {
     const size_t first = job->answer.stored.count;
-    if (job->state != JOB_PREFILL || job->prompt_log_probabilities || job->failed_at != SIZE_MAX ||
+    if (job->state != JOB_PREFILL || job->request.prompt_log_probabilities || job->failed_at != SIZE_MAX ||
         job_origin(job, first) != ORIGIN_DENSE || run_end(job, first) < job_wanted_tokens(job) ||
         !sequence_prefills_together(job->answer.sequence))
         return 0;
@@ -590,7 +597,7 @@ static struct pass begin_pass(struct service *service, const struct together *to
 static bool has_left(struct service *service) {
     pthread_mutex_lock(&service->mutex);
     bool left = service->stopping;
-    for (size_t i = 0; i < service->running_count; i++) left = left || service->running[i]->cancelled;
+    for (size_t i = 0; i < service->running_count; i++) left = left || service->running[i]->client.cancelled;
     pthread_mutex_unlock(&service->mutex);
     return left;
 }

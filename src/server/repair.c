@@ -21,12 +21,12 @@ static void enqueue(struct service *service, struct job *job) {
     job->next = NULL;
     *end = job;
     service->queue_count++;
-    service->queue_bytes += job->bytes;
+    service->queue_bytes += job->request.bytes;
 }
 
 bool service_preempt(struct service *service, struct job *job) {
     struct error error;
-    if (job->is_told) {
+    if (job->client.is_told) {
         job_end_running(service, job, STOP_INTERRUPTED, NULL);
         return false;
     }
@@ -44,7 +44,7 @@ bool service_preempt(struct service *service, struct job *job) {
     service->statistics.preemptions++;
     pthread_mutex_lock(&service->mutex);
     leave_slot(service, job);
-    job->queued_since = clock_seconds();
+    job->times.queued_since = clock_seconds();
     enqueue(service, job);
     pthread_mutex_unlock(&service->mutex);
     return true;

@@ -127,8 +127,8 @@ static bool goes_on(const struct job *job, const struct resident *resident) {
     const struct token_list *stored = &resident->stored, *begun = &resident->begun;
     size_t done;
     return begun->count > 0 && sequence_paused_tokens(resident->sequence, &done) == begun->count &&
-           job->history.count == 0 && strcmp(resident->owner, job->owner) == 0 &&
-           strcmp(resident->document_name, job->document_name) == 0 &&
+           job->history.count == 0 && strcmp(resident->owner, job->request.owner) == 0 &&
+           strcmp(resident->document_name, job->request.document_name) == 0 &&
            job_wanted_tokens(job) >= stored->count + begun->count &&
            same_ids(job->tokens.ids, stored->ids, stored->count) &&
            same_ids(job->tokens.ids + stored->count, begun->ids, begun->count);
@@ -136,8 +136,8 @@ static bool goes_on(const struct job *job, const struct resident *resident) {
 
 /* True where documents are saved and the job asks for another answer to a prompt whose last answer was not saved. */
 static bool is_asked_again(const struct job *job, const struct resident *resident, size_t shared) {
-    return job->logits != NULL && shared == job->prompt_count && !sequence_is_saved(resident->sequence) &&
-           sequence_cuts_at(resident->sequence, shared);
+    return job->logits != NULL && shared == job->request.prompt_count &&
+           !sequence_is_saved(resident->sequence) && sequence_cuts_at(resident->sequence, shared);
 }
 
 /* Whether the sequence may be cut back to what it shares with the job.  A sequence that is saved is not cut: the job
@@ -149,7 +149,7 @@ static bool may_cut(const struct service *service, const struct job *job, size_t
     if (engine_saves(service->engine))
         return is_asked_again(job, resident, shared) || sequence_cut_stays_saved(resident->sequence, shared);
     if (is_full(service) && index == find_victim(service)) return true;
-    if (job->priority == SERVICE_LOW && resident->priority != SERVICE_LOW) return false;
+    if (job->request.priority == SERVICE_LOW && resident->priority != SERVICE_LOW) return false;
     return shared > resident->stored.count - shared || shared == job_shareable_tokens(job);
 }
 
@@ -157,9 +157,10 @@ static bool may_take(const struct service *service, const struct job *job, size_
     const struct resident *resident = &service->residents[index];
     if (resident->ticket != 0) return resident->ticket == job->ticket;
     if (goes_on(job, resident)) return true;
-    if (strcmp(resident->owner, job->owner) != 0 || shared == 0) return false;
+    if (strcmp(resident->owner, job->request.owner) != 0 || shared == 0) return false;
     /* What is uploaded becomes a document of that name, whatever was cancelled with the same prefix. */
-    if (job->document_name[0] != '\0' && strcmp(resident->document_name, job->document_name) != 0)
+    if (job->request.document_name[0] != '\0' &&
+        strcmp(resident->document_name, job->request.document_name) != 0)
         return false;
     return shared == resident->stored.count || may_cut(service, job, index, shared);
 }
@@ -191,7 +192,7 @@ void resident_forget_document(struct service *service, const char *owner, uint64
 /* The resident with the longest prefix of the job's prompt; SIZE_MAX: there is none. */
 static size_t find_best(const struct service *service, const struct job *job, size_t *shared_count) {
     size_t best = SIZE_MAX, most = 0;
-    for (size_t i = 0; i < service->resident_count && !job->prompt_log_probabilities; i++) {
+    for (size_t i = 0; i < service->resident_count && !job->request.prompt_log_probabilities; i++) {
         size_t shared = shared_tokens(job, &service->residents[i]);
         if (!may_take(service, job, i, shared)) continue;
         if (goes_on(job, &service->residents[i])) shared += service->residents[i].begun.count;
@@ -215,11 +216,11 @@ enum resident_place resident_place_of(const struct service *service, const struc
 static bool adopt(struct service *service, struct job *job) {
     struct error ignored; /* it is destroyed, and the prompt attaches to what is saved */
     uint64_t kept = 0;
-    if (service->sequence_capacity > 1 || service->resident_count == 0 || job->prompt_log_probabilities ||
-        job->document_name[0] != '\0') /* that is saved */
+    if (service->sequence_capacity > 1 || service->resident_count == 0 ||
+        job->request.prompt_log_probabilities || job->request.document_name[0] != '\0') /* that is saved */
         return false;
     const struct resident *resident = &service->residents[0];
-    if (resident->ticket != 0 || strcmp(resident->owner, job->owner) != 0) return false;
+    if (resident->ticket != 0 || strcmp(resident->owner, job->request.owner) != 0) return false;
     const size_t count = job_shareable_tokens(job);
     if (sequence_adopt(resident->sequence, job->tokens.ids, count, &kept, &ignored) != STATUS_OK || kept == 0)
         return false;
@@ -233,7 +234,8 @@ static void release_documents(struct service *service, const struct job *job) {
     for (size_t i = service->resident_count; i > 0; i--) {
         const struct resident *resident = &service->residents[i - 1];
         const uint64_t whole = sequence_whole_tokens(resident->sequence);
-        if (resident->ticket != 0 || strcmp(resident->owner, job->owner) != 0 || whole == resident->stored.count)
+        if (resident->ticket != 0 || strcmp(resident->owner, job->request.owner) != 0 ||
+            whole == resident->stored.count)
             continue;
         const size_t shared = shared_tokens(job, resident);
         if (shared > 0 && shared == sequence_cut_of(resident->sequence, whole)) drop(service, i - 1);
@@ -262,16 +264,17 @@ static void consider(struct lender *best, const struct job *job, const struct se
 /* Of the sequences in memory the one that shares most with the job's prompt. */
 static struct lender find_lender(const struct service *service, const struct job *job) {
     struct lender best = {.common = 0};
-    if (!engine_shares(service->engine) || job->prompt_log_probabilities || job->history.count > 0)
+    if (!engine_shares(service->engine) || job->request.prompt_log_probabilities || job->history.count > 0)
         return best;
     for (size_t i = 0; i < service->running_count; i++) {
         const struct job *other = service->running[i];
-        if (other != job && other->answer.sequence != NULL && strcmp(other->owner, job->owner) == 0)
+        if (other != job && other->answer.sequence != NULL &&
+            strcmp(other->request.owner, job->request.owner) == 0)
             consider(&best, job, other->answer.sequence, &other->answer.stored, &other->answer.origins);
     }
     for (size_t i = 0; i < service->resident_count; i++) {
         const struct resident *resident = &service->residents[i];
-        if (strcmp(resident->owner, job->owner) == 0)
+        if (strcmp(resident->owner, job->request.owner) == 0)
             consider(&best, job, resident->sequence, &resident->stored, &resident->origins);
     }
     return best;
@@ -331,8 +334,8 @@ void resident_leave(struct service *service, struct job *job) {
     const uint64_t length = sequence_length(sequence);
     struct token_list begun = take_begun(job);
     answer->sequence = NULL;
-    if ((length == 0 && begun.count == 0) || length != answer->stored.count || job->prompt_log_probabilities ||
-        service->resident_count == ENGINE_SEQUENCES_MAX) {
+    if ((length == 0 && begun.count == 0) || length != answer->stored.count ||
+        job->request.prompt_log_probabilities || service->resident_count == ENGINE_SEQUENCES_MAX) {
         token_list_deinit(&begun);
         sequence_destroy(sequence);
         return;
@@ -342,10 +345,10 @@ void resident_leave(struct service *service, struct job *job) {
                                   .stored = answer->stored,
                                   .origins = answer->origins,
                                   .begun = begun,
-                                  .priority = job->priority,
+                                  .priority = job->request.priority,
                                   .used = service->turn,
                                   .used_seconds = clock_seconds()};
-    snprintf(resident->owner, sizeof resident->owner, "%s", job->owner);
-    snprintf(resident->document_name, sizeof resident->document_name, "%s", job->document_name);
+    snprintf(resident->owner, sizeof resident->owner, "%s", job->request.owner);
+    snprintf(resident->document_name, sizeof resident->document_name, "%s", job->request.document_name);
     answer->stored = answer->origins = (struct token_list){0};
 }

@@ -22,7 +22,7 @@ static bool queue_remove(struct service *service, struct job *job) {
             *at = job->next;
             job->next = NULL;
             service->queue_count--;
-            service->queue_bytes -= job->bytes;
+            service->queue_bytes -= job->request.bytes;
             return true;
         }
     return false;
@@ -32,9 +32,9 @@ static bool queue_remove(struct service *service, struct job *job) {
 static struct job *queue_head(struct service *service) {
     struct job *best = NULL;
     for (struct job *job = service->queue; job != NULL; job = job->next) {
-        if (job->cancelled || job_is_unread(job)) continue;
-        const bool goes_first = best == NULL || job->priority < best->priority ||
-                                (job->priority == best->priority &&
+        if (job->client.cancelled || job_is_unread(job)) continue;
+        const bool goes_first = best == NULL || job->request.priority < best->request.priority ||
+                                (job->request.priority == best->request.priority &&
                                  account_seconds(service, job) < account_seconds(service, best));
         if (goes_first && !sharing_waits(service, job)) best = job;
     }
@@ -44,7 +44,7 @@ static struct job *queue_head(struct service *service) {
 /* A cancelled job of the queue, taken out; NULL: there is none. */
 static struct job *take_cancelled(struct service *service, bool all) {
     struct job *job = service->queue;
-    while (job != NULL && !job->cancelled && !all) job = job->next;
+    while (job != NULL && !job->client.cancelled && !all) job = job->next;
     if (job != NULL) (void)queue_remove(service, job);
     return job;
 }
@@ -74,8 +74,8 @@ static bool end_cancelled(struct service *service) {
     for (size_t i = 0; i < service->running_count;) {
         struct job *job = service->running[i];
         pthread_mutex_lock(&service->mutex);
-        bool cancelled = job->cancelled;
-        if (job->resumed) job->paused = job->resumed = false;
+        bool cancelled = job->client.cancelled;
+        if (job->client.resumed) job->client.paused = job->client.resumed = false;
         pthread_mutex_unlock(&service->mutex);
         if (cancelled && !sharing_reads_on(service, job))
             job_end_running(service, job, STOP_INTERRUPTED, &error);
@@ -91,13 +91,14 @@ static bool end_cancelled(struct service *service) {
 static void tell_admission(struct service *service, struct job *job) {
     job->was_admitted = true;
     job->reused = job->answer.stored.count;
-    service->statistics.prompt_tokens += job->prompt_count;
+    service->statistics.prompt_tokens += job->request.prompt_count;
     service->statistics.reused_tokens += job->reused;
-    for (size_t i = 0; i < job->prompt_count; i++) sampler_accept(job->answer.sampler, job->tokens.ids[i]);
-    const struct service_listener *listener = &job->listener;
+    for (size_t i = 0; i < job->request.prompt_count; i++)
+        sampler_accept(job->answer.sampler, job->tokens.ids[i]);
+    const struct service_listener *listener = &job->client.listener;
     if (listener->admitted != NULL)
-        listener->admitted(listener->context,
-                           &(struct service_admission){job->prompt_count, job->reused, job->queue_seconds});
+        listener->admitted(listener->context, &(struct service_admission){job->request.prompt_count,
+                                                                          job->reused, job->times.queued});
     job->progress_done = job->reused;
     job_tell_progress(job);
 }
@@ -105,11 +106,11 @@ static void tell_admission(struct service *service, struct job *job) {
 static void admit(struct service *service, struct job *job) {
     struct error error = {.status = STATUS_OK};
     double now = clock_seconds();
-    job->queue_seconds += now - job->queued_since;
-    if (!job->was_admitted) job->admitted_at = now;
-    job->slot_since = now;
-    job->decode_since = 0;
-    account_open(service, job->owner);
+    job->times.queued += now - job->times.queued_since;
+    if (!job->was_admitted) job->times.admitted = now;
+    job->times.slot_since = now;
+    job->times.decode_since = 0;
+    account_open(service, job->request.owner);
     enum status status = service_need_engine(service, &error);
     if (status == STATUS_OK) status = resident_take(service, job, &error);
     job->state = JOB_PREFILL;
@@ -139,7 +140,7 @@ static void admit_all(struct service *service) {
             job = NULL;
         }
         if (job != NULL) (void)queue_remove(service, job);
-        if (job != NULL) job->paused = job->resumed = false;
+        if (job != NULL) job->client.paused = job->client.resumed = false;
         service->admitted = job;
         pthread_mutex_unlock(&service->mutex);
         if (job == NULL) return;
@@ -153,9 +154,9 @@ static void admit_all(struct service *service) {
 static bool has_decoded_long(const struct service *service, const struct job *job, double now) {
     const double least = service->options.preempt_run_ms * 1e-3;
     if (job->state != JOB_DECODE) return false;
-    if (job->decode_since == 0) return job->paused && now - job->slot_since >= least;
-    const double again = job->preemptions > 0 ? job->decode_since - job->slot_since : 0;
-    return now - job->decode_since >= (again > least ? again : least);
+    if (job->times.decode_since == 0) return job->client.paused && now - job->times.slot_since >= least;
+    const double again = job->preemptions > 0 ? job->times.decode_since - job->times.slot_since : 0;
+    return now - job->times.decode_since >= (again > least ? again : least);
 }
 
 /* Whose client has read nothing for longest, and for long; NULL: there is none. */
@@ -163,8 +164,9 @@ static struct job *find_unread(struct service *service, double now) {
     struct job *found = NULL;
     for (size_t i = 0; i < service->running_count; i++) {
         struct job *job = service->running[i];
-        if (!job->paused || now - job->paused_since < service->options.unread_ms * 1e-3) continue;
-        if (found == NULL || job->paused_since < found->paused_since) found = job;
+        if (!job->client.paused || now - job->client.paused_since < service->options.unread_ms * 1e-3)
+            continue;
+        if (found == NULL || job->client.paused_since < found->client.paused_since) found = job;
     }
     return found;
 }
@@ -177,7 +179,7 @@ static void preempt(struct service *service) {
     pthread_mutex_lock(&service->mutex);
     const struct job *head = queue_head(service);
     const bool waits = head != NULL;
-    const bool waited = waits && now - head->queued_since >= service->options.preempt_wait_ms * 1e-3 &&
+    const bool waited = waits && now - head->times.queued_since >= service->options.preempt_wait_ms * 1e-3 &&
                         engine_saves(service->engine);
     pthread_mutex_unlock(&service->mutex);
     struct job *victim = waits ? find_unread(service, now) : NULL;
@@ -185,7 +187,7 @@ static void preempt(struct service *service) {
     for (size_t i = 0; i < service->running_count && decides; i++) {
         struct job *job = service->running[i];
         if (!has_decoded_long(service, job, now)) continue;
-        if (victim == NULL || job->decode_since < victim->decode_since) victim = job;
+        if (victim == NULL || job->times.decode_since < victim->times.decode_since) victim = job;
     }
     if (victim != NULL) (void)service_preempt(service, victim);
 }
@@ -196,7 +198,7 @@ static void call_with_live(struct service *service, const struct service_caller 
     struct service_live live[2 * ENGINE_SEQUENCES_MAX];
     size_t count = 0;
     for (size_t i = 0; i < service->running_count; i++)
-        live[count++] = (struct service_live){service->running[i]->ticket, service->running[i]->owner,
+        live[count++] = (struct service_live){service->running[i]->ticket, service->running[i]->request.owner,
                                               service->running[i]->answer.sequence};
     for (size_t i = 0; i < service->resident_count; i++)
         live[count++] = (struct service_live){0, service->residents[i].owner, service->residents[i].sequence};
@@ -242,7 +244,7 @@ static void publish(struct service *service) {
     statistics->resident = service->resident_count;
     for (size_t i = 0; i < service->running_count; i++) {
         const struct job *job = service->running[i];
-        if (job->paused)
+        if (job->client.paused)
             statistics->paused++;
         else if (job->state == JOB_DECODE)
             statistics->decoding++;

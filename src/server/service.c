@@ -28,7 +28,7 @@ static struct timespec after(double seconds) {
 /* Under the mutex.  Whether a job of the queue would begin with a slot. */
 static bool queue_has_takers(const struct service *service) {
     for (const struct job *job = service->queue; job != NULL; job = job->next)
-        if (job->cancelled || !job_is_unread(job)) return true;
+        if (job->client.cancelled || !job_is_unread(job)) return true;
     return false;
 }
 
@@ -43,7 +43,7 @@ static void wait_for_work(struct service *service) {
     const bool has_takers = queue_has_takers(service);
     bool waits = !has_takers && service->callers == NULL && !service->stopping;
     for (size_t i = 0; i < service->running_count; i++)
-        if (service->running[i]->cancelled || service->running[i]->resumed) waits = false;
+        if (service->running[i]->client.cancelled || service->running[i]->client.resumed) waits = false;
     if (service->draining && service->drain_deadline <= clock_seconds())
         waits = waits && service->job_count == 0;
     if (has_takers && service->running_count > 0 && !service->stopping && service->callers == NULL)
@@ -142,7 +142,7 @@ static enum status accept(struct service *service, struct job *job, struct error
                  left = options->parallel > taken ? options->parallel - taken : 0;
     if (service->queue_count >= options->queue_max + left)
         return error_set(error, STATUS_FULL, "the queue is full: %zu requests wait", service->queue_count);
-    if (service->queue_bytes + job->bytes > options->queue_bytes_max)
+    if (service->queue_bytes + job->request.bytes > options->queue_bytes_max)
         return error_set(error, STATUS_FULL, "the queue is full: its prompts have %llu bytes of %llu",
                          (unsigned long long)service->queue_bytes,
                          (unsigned long long)options->queue_bytes_max);
@@ -150,7 +150,7 @@ static enum status accept(struct service *service, struct job *job, struct error
     while (*end != NULL) end = &(*end)->next;
     *end = job;
     service->queue_count++;
-    service->queue_bytes += job->bytes;
+    service->queue_bytes += job->request.bytes;
     service->job_count++;
     job->ticket = ++service->last_ticket;
     return STATUS_OK;
@@ -173,7 +173,7 @@ enum status service_submit(struct service *service, const struct service_request
     }
     pthread_mutex_unlock(&service->mutex);
     if (status == STATUS_OK) return status; /* the job may be gone by now */
-    job->has_mask = false;
+    job->request.has_mask = false;
     job_destroy(job);
     return status;
 }
@@ -191,8 +191,8 @@ static struct job *find_job(struct service *service, service_ticket ticket) {
 void service_cancel(struct service *service, service_ticket ticket) {
     pthread_mutex_lock(&service->mutex);
     struct job *job = find_job(service, ticket);
-    if (job != NULL && !job->cancelled) service->cancelled++;
-    if (job != NULL) job->cancelled = service->has_cancelled = true;
+    if (job != NULL && !job->client.cancelled) service->cancelled++;
+    if (job != NULL) job->client.cancelled = service->has_cancelled = true;
     pthread_cond_broadcast(&service->work);
     pthread_mutex_unlock(&service->mutex);
 }
@@ -200,7 +200,7 @@ void service_cancel(struct service *service, service_ticket ticket) {
 void service_resume(struct service *service, service_ticket ticket) {
     pthread_mutex_lock(&service->mutex);
     struct job *job = find_job(service, ticket);
-    if (job != NULL) job->resumed = true;
+    if (job != NULL) job->client.resumed = true;
     pthread_cond_broadcast(&service->work);
     pthread_mutex_unlock(&service->mutex);
 }
@@ -246,7 +246,7 @@ uint32_t service_wait_estimate(struct service *service) {
     const struct service_statistics *now = &service->published;
     double prompt_tokens = 0, seconds = 0;
     for (const struct job *job = service->queue; job != NULL; job = job->next)
-        prompt_tokens += (double)(job->prompt_count - job->common);
+        prompt_tokens += (double)(job->request.prompt_count - job->sharing.common);
     if (now->prefill_rate > 0) seconds += prompt_tokens / now->prefill_rate;
     if (now->decode_rate > 0) seconds += (double)service->queue_count * ANSWER_TOKENS / now->decode_rate;
     double share = fmax((double)service->queue_count, 1);

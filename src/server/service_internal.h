@@ -30,16 +30,8 @@ enum job_state {
     JOB_SAVE,    /* its prompt is stored, which is all that it wants, once that is durable */
 };
 
-struct job {
-    service_ticket ticket;
-    struct job *next;
-    struct service_listener listener;
-    enum job_state state;
-    /* Guarded by the mutex. */
-    bool cancelled, resumed;
-
-    /* The request. */
-    struct token_list tokens; /* the prompt, then what was sampled */
+/* What its client asked for: copies. */
+struct job_request {
     size_t prompt_count;
     size_t turn_end; /* sequence_set_turn; 0: not known */
     bool drops_answer;
@@ -53,33 +45,61 @@ struct job {
     enum service_priority priority;
     char owner[SERVICE_OWNER_MAX], document_name[SERVICE_NAME_MAX];
     uint64_t bytes; /* that it takes in the queue */
+};
+
+struct job_client {
+    struct service_listener listener;
+    bool cancelled, resumed; /* guarded by the mutex */
+    bool paused;             /* it does not read; also in the queue */
+    double paused_since;
+    bool is_told; /* it has left, and the job reads for others */
+};
+
+/* Of the reading that jobs share whose prompts begin alike (sharing.c). */
+struct job_sharing {
+    /* In the queue, of the running job that reads what this one shares with it: its admission, 0: none; up to which
+     * admission running jobs have been compared; for which one it waits; how many tokens both share. */
+    uint64_t reader, compared, awaits;
+    size_t common;
+    /* While it runs: behind which token somebody can begin first, and behind which it stops for those that can begin
+     * there, 0: it does not; how many wait for what it reads. */
+    size_t stop_first, stop, awaited;
+};
+
+struct job_text {
+    char *bytes; /* owned: whole characters not yet handed out */
+    size_t length, capacity;
+};
+
+struct job_times {
+    double submitted, queued_since, admitted, computed; /* computed: seconds of computing for it */
+    double slot_since, decode_since; /* since it has its slot: its first new token; 0: it has made none */
+    double queued, first_token;      /* queued: seconds in the queue */
+    double disk_deadline; /* until which it waits in the queue for the writes of others; 0: it does not */
+};
+
+struct job {
+    service_ticket ticket;
+    struct job *next;
+    enum job_state state;
+    struct job_client client;
+    struct job_request request;
+    struct token_list tokens; /* the prompt, then what was sampled */
 
     /* While it runs. */
     struct answer answer;
-    bool paused, was_admitted; /* paused: its client does not read; also in the queue */
-    double paused_since;
+    bool was_admitted;
     bool observes; /* the observer's work on the last step is not done */
     size_t reused, progress_done, progress_told;
     /* enum token_origin of tokens that were stored before a preemption or damage */
     struct token_list history;
-    /* In the queue, of the running job that reads what this one shares with it (sharing.c): its admission, 0: none;
-     * up to which admission running jobs have been compared; for which one it waits; how many tokens both share. */
-    uint64_t reader, compared, awaits;
-    size_t common;
-    /* While it runs: the number of its admission; behind which token somebody can begin first, and behind which it
-     * stops for those that can begin there, 0: it does not; how many wait for what it reads. */
-    uint64_t admission;
-    size_t stop_first, stop, awaited;
-    bool is_told; /* its client has left: it reads for others */
-    float *
-        logits; /* owned; behind the prompt, which was asked before (prompt_logits.h); NULL: they are computed */
-    char *text; /* owned: whole characters not yet handed out */
-    size_t text_length, text_capacity;
+    uint64_t admission; /* its number */
+    struct job_sharing sharing;
+    /* Owned; behind the prompt, which was asked before (prompt_logits.h); NULL: they are computed */
+    float *logits;
+    struct job_text text;
     struct token_probability top[SERVICE_TOP_MAX];
-    double submitted, queued_since, admitted_at, seconds; /* seconds: of computing for it */
-    double slot_since, decode_since; /* since it has its slot: its first new token; 0: it has made none */
-    double queue_seconds, first_token_at;
-    double disk_deadline; /* until which it waits in the queue for the writes of others; 0: it does not */
+    struct job_times times;
     uint32_t preemptions;
     /* Tokens that it had stored when the disk failed it; it steps alone until it has more.  SIZE_MAX: it did not. */
     size_t failed_at;
@@ -156,7 +176,7 @@ struct service {
 };
 
 /* Its client does not take what is there.  Under the mutex. */
-static inline bool job_is_unread(const struct job *job) { return job->paused && !job->resumed; }
+static inline bool job_is_unread(const struct job *job) { return job->client.paused && !job->client.resumed; }
 
 /* job.c */
 enum status job_create(struct job **job, struct service *service, const struct service_request *request,
@@ -173,7 +193,7 @@ static inline size_t job_shareable_tokens(const struct job *job) {
 /* Whether all of the prompt is stored, and its logits are known: the first token can be sampled. */
 static inline bool job_has_logits(const struct job *job) {
     return job->state == JOB_PREFILL && job->logits != NULL && job->answer.tokens.count == 0 &&
-           job->answer.stored.count == job->prompt_count;
+           job->answer.stored.count == job->request.prompt_count;
 }
 /* A copy of the logits behind its prompt, if it was asked before. */
 void job_recall(struct job *job, struct service *service);

@@ -23,8 +23,8 @@ enum {
 /* Tokens of the prompt that others can begin with: computed, or to be computed, as theirs would be. */
 static size_t lendable_tokens(const struct job *job) {
     size_t count = 0;
-    if (job->history.count == 0) return job->prompt_count;
-    while (count < job->prompt_count && job_origin(job, count) == ORIGIN_DENSE) count++;
+    if (job->history.count == 0) return job->request.prompt_count;
+    while (count < job->request.prompt_count && job_origin(job, count) == ORIGIN_DENSE) count++;
     return count;
 }
 
@@ -38,8 +38,9 @@ static size_t common_tokens(const token_id *a, size_t a_count, const token_id *b
 /* ---- who waits ---- */
 
 static bool is_reader(const struct service *service, const struct job *job) {
-    return job->state == JOB_PREFILL && !job->prompt_log_probabilities && job->answer.sequence != NULL &&
-           !job_has_logits(job) && (engine_shares(service->engine) || sequence_saves(job->answer.sequence));
+    return job->state == JOB_PREFILL && !job->request.prompt_log_probabilities &&
+           job->answer.sequence != NULL && !job_has_logits(job) &&
+           (engine_shares(service->engine) || sequence_saves(job->answer.sequence));
 }
 
 /* Each pair of jobs is compared once: what they share does not change. */
@@ -47,26 +48,27 @@ static struct job *compare_readers(const struct service *service, struct job *jo
     struct job *reader = NULL;
     for (size_t i = 0; i < service->running_count; i++) {
         struct job *other = service->running[i];
-        if (!is_reader(service, other) || strcmp(other->owner, job->owner) != 0) continue;
-        if (other->admission > job->compared) {
+        if (!is_reader(service, other) || strcmp(other->request.owner, job->request.owner) != 0) continue;
+        if (other->admission > job->sharing.compared) {
             const size_t common = common_tokens(job->tokens.ids, job_shareable_tokens(job), other->tokens.ids,
                                                 lendable_tokens(other));
-            if (common > job->common) {
-                job->common = common;
-                job->reader = other->admission;
+            if (common > job->sharing.common) {
+                job->sharing.common = common;
+                job->sharing.reader = other->admission;
             }
         }
-        if (other->admission == job->reader) reader = other;
+        if (other->admission == job->sharing.reader) reader = other;
     }
-    job->compared = service->admissions;
+    job->sharing.compared = service->admissions;
     return reader;
 }
 
 /* The running job that shares most with a queued one; NULL: none. */
 static struct job *find_reader(const struct service *service, struct job *job) {
     struct job *reader = compare_readers(service, job);
-    if (reader != NULL || job->reader == 0) return reader;
-    job->reader = job->compared = job->common = 0; /* it reads no more; another one may */
+    if (reader != NULL || job->sharing.reader == 0) return reader;
+    /* It reads no more; another one may. */
+    job->sharing.reader = job->sharing.compared = job->sharing.common = 0;
     return compare_readers(service, job);
 }
 
@@ -83,18 +85,19 @@ static size_t stop_of(const struct job *reader, size_t common) {
 /* Whether it is worth waiting for the reader: decided once, as what is left to read becomes less, and so does what it
  * spares. */
 static bool is_worth(const struct job *job, const struct job *reader) {
-    const size_t stored = reader->answer.stored.count, stop = stop_of(reader, job->common);
-    if (job->common < stored + SHARED_MIN) return false;
+    const size_t stored = reader->answer.stored.count, stop = stop_of(reader, job->sharing.common);
+    if (job->sharing.common < stored + SHARED_MIN) return false;
     const size_t left = stop > reader->progress_done ? stop - reader->progress_done : 0;
-    return left <= BESIDE * (job->common - stored);
+    return left <= BESIDE * (job->sharing.common - stored);
 }
 
 bool sharing_waits(struct service *service, struct job *job) {
-    if (job->was_admitted || job->prompt_log_probabilities || service->engine == NULL) return false;
+    if (job->was_admitted || job->request.prompt_log_probabilities || service->engine == NULL) return false;
     const struct job *reader = find_reader(service, job);
-    if (reader == NULL || job->common <= reader->answer.stored.count) return false;
-    if (job->awaits != reader->admission && is_worth(job, reader)) job->awaits = reader->admission;
-    return job->awaits == reader->admission;
+    if (reader == NULL || job->sharing.common <= reader->answer.stored.count) return false;
+    if (job->sharing.awaits != reader->admission && is_worth(job, reader))
+        job->sharing.awaits = reader->admission;
+    return job->sharing.awaits == reader->admission;
 }
 
 /* ---- who reads ---- */
@@ -102,32 +105,34 @@ bool sharing_waits(struct service *service, struct job *job) {
 void sharing_plan(struct service *service) {
     for (size_t i = 0; i < service->running_count; i++) {
         struct job *job = service->running[i];
-        job->stop_first = job->stop = job->awaited = 0;
+        job->sharing.stop_first = job->sharing.stop = job->sharing.awaited = 0;
     }
     pthread_mutex_lock(&service->mutex);
     for (struct job *job = service->queue; job != NULL; job = job->next) {
-        if (job->cancelled || !sharing_waits(service, job)) continue;
+        if (job->client.cancelled || !sharing_waits(service, job)) continue;
         struct job *reader = find_reader(service, job);
-        const size_t stop = stop_of(reader, job->common);
-        if (reader->awaited++ == 0 || stop < reader->stop_first) reader->stop_first = stop;
+        const size_t stop = stop_of(reader, job->sharing.common);
+        if (reader->sharing.awaited++ == 0 || stop < reader->sharing.stop_first)
+            reader->sharing.stop_first = stop;
     }
     /* Those that can begin soon behind the first one wait with it: each stop is a pass over the weights. */
     for (struct job *job = service->queue; job != NULL; job = job->next) {
-        if (job->cancelled || !sharing_waits(service, job)) continue;
+        if (job->client.cancelled || !sharing_waits(service, job)) continue;
         struct job *reader = find_reader(service, job);
-        const size_t stop = stop_of(reader, job->common);
-        if (stop < reader->stop_first + SHARED_MIN && stop > reader->stop) reader->stop = stop;
+        const size_t stop = stop_of(reader, job->sharing.common);
+        if (stop < reader->sharing.stop_first + SHARED_MIN && stop > reader->sharing.stop)
+            reader->sharing.stop = stop;
     }
     pthread_mutex_unlock(&service->mutex);
 }
 
 bool sharing_reads_on(struct service *service, struct job *job) {
-    if (job->awaited == 0 || !is_reader(service, job)) return false;
+    if (job->sharing.awaited == 0 || !is_reader(service, job)) return false;
     struct error error;
     (void)error_set(&error, STATUS_INTERRUPTED, "cancelled");
     job_tell_done(job, service, STOP_INTERRUPTED, &error);
     pthread_mutex_lock(&service->mutex);
-    job->cancelled = false;
+    job->client.cancelled = false;
     job->ticket = 0;
     pthread_mutex_unlock(&service->mutex);
     return true;
@@ -136,7 +141,7 @@ bool sharing_reads_on(struct service *service, struct job *job) {
 void sharing_end(struct service *service) {
     for (size_t i = 0; i < service->running_count;) {
         struct job *job = service->running[i];
-        if (job->is_told && (job->awaited == 0 || !is_reader(service, job)))
+        if (job->client.is_told && (job->sharing.awaited == 0 || !is_reader(service, job)))
             job_end_running(service, job, STOP_INTERRUPTED, NULL);
         else
             i++;
