@@ -7,37 +7,37 @@
 #include "server/service_internal.h"
 
 bool account_is_active(const struct service *service, const char *owner) {
-    for (size_t i = 0; i < service->running_count; i++)
-        if (strcmp(service->running[i]->request.owner, owner) == 0) return true;
+    for (size_t i = 0; i < service->running.count; i++)
+        if (strcmp(service->running.jobs[i]->request.owner, owner) == 0) return true;
     return false;
 }
 
 static struct owner_account *find_account(const struct service *service, const char *owner) {
-    for (size_t i = 0; i < service->account_count; i++)
-        if (strcmp(service->accounts[i].owner, owner) == 0) return &service->accounts[i];
+    for (size_t i = 0; i < service->accounts.count; i++)
+        if (strcmp(service->accounts.items[i].owner, owner) == 0) return &service->accounts.items[i];
     return NULL;
 }
 
 /* An account that nobody uses makes room for a new one. */
 static struct owner_account *new_account(struct service *service) {
     enum { ACCOUNTS_MAX = 1024 };
-    for (size_t i = 0; i < service->account_count && service->account_count >= ACCOUNTS_MAX; i++)
-        if (!account_is_active(service, service->accounts[i].owner)) return &service->accounts[i];
-    if (service->account_count == service->account_capacity) {
-        size_t capacity = 2 * service->account_capacity + 16;
-        struct owner_account *bigger = realloc(service->accounts, capacity * sizeof *bigger);
+    for (size_t i = 0; i < service->accounts.count && service->accounts.count >= ACCOUNTS_MAX; i++)
+        if (!account_is_active(service, service->accounts.items[i].owner)) return &service->accounts.items[i];
+    if (service->accounts.count == service->accounts.capacity) {
+        size_t capacity = 2 * service->accounts.capacity + 16;
+        struct owner_account *bigger = realloc(service->accounts.items, capacity * sizeof *bigger);
         if (bigger == NULL) return NULL;
-        service->accounts = bigger;
-        service->account_capacity = capacity;
+        service->accounts.items = bigger;
+        service->accounts.capacity = capacity;
     }
-    return &service->accounts[service->account_count++];
+    return &service->accounts.items[service->accounts.count++];
 }
 
 void account_open(struct service *service, const char *owner) {
     if (account_is_active(service, owner)) return;
     double least = INFINITY;
-    for (size_t i = 0; i < service->running_count; i++) {
-        const struct owner_account *account = find_account(service, service->running[i]->request.owner);
+    for (size_t i = 0; i < service->running.count; i++) {
+        const struct owner_account *account = find_account(service, service->running.jobs[i]->request.owner);
         if (account != NULL) least = fmin(least, account->seconds);
     }
     if (least == INFINITY) least = 0;

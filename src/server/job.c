@@ -189,8 +189,8 @@ bool job_awaits_disk(struct job *job, const struct service *service) {
         if (shares_page(job, resident->owner, &resident->stored) && !sequence_is_flushed(resident->sequence))
             return true;
     }
-    for (size_t i = 0; i < service->running_count; i++) {
-        const struct job *other = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++) {
+        const struct job *other = service->running.jobs[i];
         if (!shares_page(job, other->request.owner, &other->answer.stored) ||
             sequence_is_flushed(other->answer.sequence))
             continue;
@@ -205,8 +205,8 @@ bool job_awaits_disk(struct job *job, const struct service *service) {
 /* What live sequences of the same owner have computed of the prompt can be found once it is durable. */
 static void flush_relatives(struct service *service, const struct job *job) {
     struct error ignored;
-    for (size_t i = 0; i < service->running_count; i++) {
-        struct job *other = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++) {
+        struct job *other = service->running.jobs[i];
         if (other == job || other->answer.sequence == NULL) continue; /* one to which service_recover has not come */
         if (shares_page(job, other->request.owner, &other->answer.stored))
             (void)!sequence_flush(other->answer.sequence, &ignored); /* its own end tells */
@@ -281,10 +281,10 @@ static void deliver_rest(struct job *job) {
 }
 
 static void count_down(struct service *service) {
-    pthread_mutex_lock(&service->mutex);
-    service->job_count--;
-    if (service->job_count == 0) pthread_cond_broadcast(&service->idle);
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    service->shared.job_count--;
+    if (service->shared.job_count == 0) pthread_cond_broadcast(&service->shared.idle);
+    pthread_mutex_unlock(&service->shared.mutex);
 }
 
 void job_tell_progress(struct job *job) {
@@ -336,21 +336,21 @@ void job_done(struct job *job, struct service *service, enum stop_reason reason,
     count_down(service);
 }
 
-static void remove_running(struct service *service, struct job *job) {
-    pthread_mutex_lock(&service->mutex);
+void job_leave_running(struct service *service, struct job *job) {
+    struct running_jobs *running = &service->running;
     size_t at = 0;
-    while (service->running[at] != job) at++;
-    memmove(service->running + at, service->running + at + 1,
-            (service->running_count - at - 1) * sizeof(struct job *));
-    service->running_count--;
-    service->running_max = service->options.parallel;
-    pthread_mutex_unlock(&service->mutex);
+    while (running->jobs[at] != job) at++;
+    memmove(running->jobs + at, running->jobs + at + 1, (running->count - at - 1) * sizeof(struct job *));
+    running->count--;
 }
 
 void job_end_running(struct service *service, struct job *job, enum stop_reason reason,
                      const struct error *error) {
     struct error ignored;
-    remove_running(service, job);
+    pthread_mutex_lock(&service->shared.mutex);
+    job_leave_running(service, job);
+    service->running.max = service->options.parallel;
+    pthread_mutex_unlock(&service->shared.mutex);
     if (job->state == JOB_DECODE && reason != STOP_FAILED && job->request.observer.note == NULL)
         (void)!sequence_save(job->answer.sequence, &ignored); /* its notice says why not */
     job_done(job, service, reason, error);
@@ -363,8 +363,8 @@ void job_fail_running(struct service *service, struct job *job, const struct err
 
 bool job_end_saved(struct service *service, bool waits) {
     size_t ended = 0;
-    for (size_t i = 0; i < service->running_count;) {
-        struct job *job = service->running[i];
+    for (size_t i = 0; i < service->running.count;) {
+        struct job *job = service->running.jobs[i];
         struct error error;
         if (job->state != JOB_SAVE || !(waits || sequence_is_flushed(job->answer.sequence))) {
             if (job->state == JOB_SAVE) service->awaits_disk = true;

@@ -19,8 +19,8 @@
 /* Of a slice, or of the prompts' part of a shared pass; and of both. */
 static void note_prompts(struct service *service, struct rate *rate, double tokens, double seconds) {
     rate_note(rate, tokens, seconds);
-    rate_note(&service->prompt_rate, tokens, seconds);
-    service->statistics.prefill_rate = rate_per_second(&service->prompt_rate);
+    rate_note(&service->rates.prompt, tokens, seconds);
+    service->statistics.prefill_rate = rate_per_second(&service->rates.prompt);
 }
 
 /* An observer has work on the last step.  Not of a job whose tokens are stored again: it sees that step once more. */
@@ -38,17 +38,17 @@ static bool is_stepper(const struct job *job) {
  * Those that the disk has failed step alone. */
 static size_t find_steppers(struct service *service, struct job **steppers) {
     size_t count = 0;
-    for (size_t i = 0; i < service->running_count; i++)
-        if (is_stepper(service->running[i]) && !job_is_alone(service->running[i]))
-            steppers[count++] = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++)
+        if (is_stepper(service->running.jobs[i]) && !job_is_alone(service->running.jobs[i]))
+            steppers[count++] = service->running.jobs[i];
     return count;
 }
 
 /* The one that had the least computing time. */
 static struct job *find_alone(struct service *service) {
     struct job *best = NULL;
-    for (size_t i = 0; i < service->running_count; i++) {
-        struct job *job = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++) {
+        struct job *job = service->running.jobs[i];
         if (is_stepper(job) && job_is_alone(job) &&
             (best == NULL || job->times.computed < best->times.computed))
             best = job;
@@ -155,8 +155,8 @@ static void step(struct service *service, struct job *const *steppers, size_t co
     if (count == 1) draft_learn(&steppers[0]->answer.draft, 0, 0, seconds);
     service->statistics.steps++;
     service->statistics.decode_seconds += seconds;
-    rate_note(&service->step_rate, (double)count, seconds);
-    service->statistics.decode_rate = rate_per_second(&service->step_rate);
+    rate_note(&service->rates.step, (double)count, seconds);
+    service->statistics.decode_rate = rate_per_second(&service->rates.step);
     for (size_t i = 0; i < count; i++) {
         account_charge(service, steppers[i], seconds / (double)count);
         steppers[i]->observes = steppers[i]->request.observer.note != NULL;
@@ -167,7 +167,7 @@ static void step(struct service *service, struct job *const *steppers, size_t co
 /* A job that runs alone drafts: others would wait for its rows. */
 static size_t draft(const struct service *service, struct job *job, token_id tokens[ENGINE_AHEAD_MAX]) {
     const bool is_next = job->answer.tokens.count > 0 && job->answer.stored.count + 1 == job->tokens.count;
-    if (service->running_count > 1 || !is_next || job->request.observer.note != NULL) return 1;
+    if (service->running.count > 1 || !is_next || job->request.observer.note != NULL) return 1;
     return answer_draft(&job->answer, &job->request.generation, tokens);
 }
 
@@ -196,8 +196,8 @@ static void step_ahead(struct service *service, struct job *job, const token_id 
     statistics->drafted_tokens += count - 1;
     statistics->accepted_tokens += kept - 1;
     statistics->decode_seconds += seconds;
-    rate_note(&service->step_rate, (double)kept, seconds);
-    statistics->decode_rate = rate_per_second(&service->step_rate);
+    rate_note(&service->rates.step, (double)kept, seconds);
+    statistics->decode_rate = rate_per_second(&service->rates.step);
 }
 
 static void step_all(struct service *service) {
@@ -245,8 +245,8 @@ static bool goes_before(const struct service *service, const struct job *a, cons
 static struct job *find_prompt(struct service *service) {
     struct job *best = NULL;
     const double now = clock_seconds();
-    for (size_t i = 0; i < service->running_count; i++) {
-        struct job *job = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++) {
+        struct job *job = service->running.jobs[i];
         if (is_prompt(job) && (best == NULL || goes_before(service, job, best, now))) best = job;
     }
     return best;
@@ -262,9 +262,9 @@ struct slice {
 static double slice_seconds(const struct service *service) { return service->options.slice_ms * 1e-3; }
 
 static bool is_cancelled(struct service *service, struct job *job) {
-    pthread_mutex_lock(&service->mutex);
-    bool cancelled = (job->client.cancelled && job->sharing.awaited == 0) || service->stopping;
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    bool cancelled = (job->client.cancelled && job->sharing.awaited == 0) || service->shared.stopping;
+    pthread_mutex_unlock(&service->shared.mutex);
     return cancelled;
 }
 
@@ -289,10 +289,11 @@ static bool slice_is_over(void *context) {
     struct service *service = slice->service;
     const double now = clock_seconds(), next = now + (now - slice->looked_at);
     slice->looked_at = now;
-    pthread_mutex_lock(&service->mutex);
-    const bool leaves = service->has_cancelled || service->stopping;
-    const bool waits = service->running_count > 1 || service->queue != NULL || service->callers != NULL;
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    const bool leaves = service->shared.has_cancelled || service->shared.stopping;
+    const bool waits =
+        service->running.count > 1 || service->shared.queue != NULL || service->shared.callers != NULL;
+    pthread_mutex_unlock(&service->shared.mutex);
     return leaves || (waits && next >= slice->deadline);
 }
 
@@ -304,8 +305,8 @@ static bool slice_pauses(void *context) {
 /* Rows a layer at a time such that a slice has several places to pause at, by the rate of late; 0: nobody waits. */
 static size_t slice_block_size(struct service *service) {
     enum { PAUSES = 4, ROWS_MIN = 16 };
-    if (service->running_count < 2) return 0;
-    double rate = rate_per_second(&service->slice_rate); /* tokens through all layers */
+    if (service->running.count < 2) return 0;
+    double rate = rate_per_second(&service->rates.slice); /* tokens through all layers */
     if (rate <= 0) return ROWS_MIN;
     double layers = (double)engine_config(service->engine)->layer_count;
     double rows = rate * layers * slice_seconds(service) / PAUSES;
@@ -421,7 +422,7 @@ static void prefill_slice(struct service *service, struct job *job) {
     service->statistics.slices++;
     service->statistics.prefill_seconds += seconds;
     if (job->progress_done > before)
-        note_prompts(service, &service->slice_rate, (double)(job->progress_done - before), seconds);
+        note_prompts(service, &service->rates.slice, (double)(job->progress_done - before), seconds);
     struct error unnoted = {.status = STATUS_OK};
     if (note_run(service, job, first, &unnoted) != STATUS_OK && status == STATUS_OK) {
         status = unnoted.status;
@@ -437,8 +438,8 @@ static void prefill_slice(struct service *service, struct job *job) {
 
 /* A prompt that was asked before, and whose KV is there. */
 static struct job *find_known(const struct service *service) {
-    for (size_t i = 0; i < service->running_count; i++)
-        if (job_has_logits(service->running[i])) return service->running[i];
+    for (size_t i = 0; i < service->running.count; i++)
+        if (job_has_logits(service->running.jobs[i])) return service->running.jobs[i];
     return NULL;
 }
 
@@ -451,8 +452,8 @@ static void take_known(struct service *service) {
 /* The one that had the least computing time. */
 static struct job *find_behind(struct service *service) {
     struct job *best = NULL;
-    for (size_t i = 0; i < service->running_count; i++) {
-        struct job *job = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++) {
+        struct job *job = service->running.jobs[i];
         if (is_behind(job) && (best == NULL || job->times.computed < best->times.computed)) best = job;
     }
     return best;
@@ -506,7 +507,7 @@ static size_t together_rows(const struct service *service, size_t step_count) {
     const size_t least = step_count > 0 ? step_count + BESIDE_MIN : ALONE_MIN;
     if (engine_reads_weights(service->engine)) return max;
     const double rate =
-        rate_per_second(service->shared_rate.count > 0 ? &service->shared_rate : &service->slice_rate);
+        rate_per_second(service->rates.beside.count > 0 ? &service->rates.beside : &service->rates.slice);
     const double rows = (double)step_count + rate * slice_seconds(service) * OF_TEN / 10;
     return rows <= (double)least ? min_size(least, max) : rows < (double)max ? (size_t)rows : max;
 }
@@ -551,8 +552,8 @@ static bool has(const struct together *together, const struct job *job) {
 static struct job *find_next(struct service *service, const struct together *together, size_t room) {
     struct job *best = NULL;
     const double now = clock_seconds();
-    for (size_t i = 0; i < service->running_count; i++) {
-        struct job *job = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++) {
+        struct job *job = service->running.jobs[i];
         if (has(together, job) || part_of(together, job, room) == 0) continue;
         if (best == NULL || goes_before(service, job, best, now)) best = job;
     }
@@ -595,10 +596,11 @@ static struct pass begin_pass(struct service *service, const struct together *to
 }
 
 static bool has_left(struct service *service) {
-    pthread_mutex_lock(&service->mutex);
-    bool left = service->stopping;
-    for (size_t i = 0; i < service->running_count; i++) left = left || service->running[i]->client.cancelled;
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    bool left = service->shared.stopping;
+    for (size_t i = 0; i < service->running.count; i++)
+        left = left || service->running.jobs[i]->client.cancelled;
+    pthread_mutex_unlock(&service->shared.mutex);
     return left;
 }
 
@@ -659,7 +661,8 @@ static void run_together(struct service *service, const struct together *togethe
     statistics->decode_seconds += row_seconds * (double)together->step_count;
     statistics->prefill_seconds += row_seconds * (double)(together->rows - together->step_count);
     if (!pass.is_cut)
-        note_prompts(service, &service->shared_rate, prompt_rows, prompt_seconds(service, together, seconds));
+        note_prompts(service, &service->rates.beside, prompt_rows,
+                     prompt_seconds(service, together, seconds));
     for (size_t i = 0; i < together->count; i++) {
         struct job *job = together->jobs[i];
         const float *own = logits != NULL ? logits + i * service->vocabulary_size : NULL;

@@ -6,22 +6,14 @@
 #include "platform/clock.h"
 #include "server/service_internal.h"
 
-static void leave_slot(struct service *service, struct job *job) {
-    size_t at = 0;
-    while (service->running[at] != job) at++;
-    memmove(service->running + at, service->running + at + 1,
-            (service->running_count - at - 1) * sizeof(struct job *));
-    service->running_count--;
-}
-
 /* To the end of the queue, which takes it back even if it is full. */
 static void enqueue(struct service *service, struct job *job) {
-    struct job **end = &service->queue;
+    struct job **end = &service->shared.queue;
     while (*end != NULL) end = &(*end)->next;
     job->next = NULL;
     *end = job;
-    service->queue_count++;
-    service->queue_bytes += job->request.bytes;
+    service->shared.queue_count++;
+    service->shared.queue_bytes += job->request.bytes;
 }
 
 bool service_preempt(struct service *service, struct job *job) {
@@ -42,28 +34,28 @@ bool service_preempt(struct service *service, struct job *job) {
     job->state = JOB_QUEUED;
     job->preemptions++;
     service->statistics.preemptions++;
-    pthread_mutex_lock(&service->mutex);
-    leave_slot(service, job);
+    pthread_mutex_lock(&service->shared.mutex);
+    job_leave_running(service, job);
     job->times.queued_since = clock_seconds();
     enqueue(service, job);
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_unlock(&service->shared.mutex);
     return true;
 }
 
 /* Memory does not hold all of them: what nobody uses goes, then the job that came last waits. */
 static bool make_room(struct service *service) {
     if (resident_evict(service) || job_end_saved(service, true)) return true;
-    if (service->running_count < 2) return false;
-    struct job *job = service->running[service->running_count - 1];
+    if (service->running.count < 2) return false;
+    struct job *job = service->running.jobs[service->running.count - 1];
     if (!service_preempt(service, job)) return true;
-    service->running_max = service->running_count;
+    service->running.max = service->running.count;
     (void)resident_evict(service);
     return true;
 }
 
 static bool runs(const struct service *service, const struct job *job) {
-    for (size_t i = 0; i < service->running_count; i++)
-        if (service->running[i] == job) return true;
+    for (size_t i = 0; i < service->running.count; i++)
+        if (service->running.jobs[i] == job) return true;
     return false;
 }
 
@@ -100,8 +92,8 @@ void service_recover(struct service *service) {
     struct error error = {.status = STATUS_OK};
     resident_clear(service);
     service->statistics.recoveries++;
-    for (size_t i = 0; i < service->running_count; i++) {
-        struct job *job = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++) {
+        struct job *job = service->running.jobs[i];
         (void)!job_remember(job, &error); /* without memory: computed as a prompt */
         sequence_destroy(job->answer.sequence);
         job->answer.sequence = NULL;
@@ -110,8 +102,8 @@ void service_recover(struct service *service) {
     enum status made =
         service->options.make_engine(service->options.make_engine_context, &service->engine, &error);
     if (made != STATUS_OK) service->engine = NULL;
-    for (size_t i = 0; i < service->running_count;) {
-        struct job *job = service->running[i];
+    for (size_t i = 0; i < service->running.count;) {
+        struct job *job = service->running.jobs[i];
         enum status status = made;
         if (status == STATUS_OK) status = sequence_create(&job->answer.sequence, service->engine, &error);
         if (status == STATUS_OK) status = job_attach(job, service, &error);

@@ -51,7 +51,7 @@ bool resident_evict(struct service *service) {
 }
 
 static bool is_full(const struct service *service) {
-    return service->running_count + service->resident_count >= service->sequence_capacity;
+    return service->running.count + service->resident_count >= service->sequence_capacity;
 }
 
 void resident_clear(struct service *service) {
@@ -95,7 +95,7 @@ void resident_unload_idle(struct service *service) {
             continue;
         drop(service, i - 1);
         service->statistics.unloaded++;
-        if (service->running_count + service->resident_count == 0) engine_give_back_memory(service->engine);
+        if (service->running.count + service->resident_count == 0) engine_give_back_memory(service->engine);
     }
 }
 
@@ -266,8 +266,8 @@ static struct lender find_lender(const struct service *service, const struct job
     struct lender best = {.common = 0};
     if (!engine_shares(service->engine) || job->request.prompt_log_probabilities || job->history.count > 0)
         return best;
-    for (size_t i = 0; i < service->running_count; i++) {
-        const struct job *other = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++) {
+        const struct job *other = service->running.jobs[i];
         if (other != job && other->answer.sequence != NULL &&
             strcmp(other->request.owner, job->request.owner) == 0)
             consider(&best, job, other->answer.sequence, &other->answer.stored, &other->answer.origins);

@@ -17,12 +17,12 @@
 /* ---- the queue ---- */
 
 static bool queue_remove(struct service *service, struct job *job) {
-    for (struct job **at = &service->queue; *at != NULL; at = &(*at)->next)
+    for (struct job **at = &service->shared.queue; *at != NULL; at = &(*at)->next)
         if (*at == job) {
             *at = job->next;
             job->next = NULL;
-            service->queue_count--;
-            service->queue_bytes -= job->request.bytes;
+            service->shared.queue_count--;
+            service->shared.queue_bytes -= job->request.bytes;
             return true;
         }
     return false;
@@ -31,7 +31,7 @@ static bool queue_remove(struct service *service, struct job *job) {
 /* The job that gets the next slot: no low priority before a normal one, then by owner, then who came first. */
 static struct job *queue_head(struct service *service) {
     struct job *best = NULL;
-    for (struct job *job = service->queue; job != NULL; job = job->next) {
+    for (struct job *job = service->shared.queue; job != NULL; job = job->next) {
         if (job->client.cancelled || job_is_unread(job)) continue;
         const bool goes_first = best == NULL || job->request.priority < best->request.priority ||
                                 (job->request.priority == best->request.priority &&
@@ -43,7 +43,7 @@ static struct job *queue_head(struct service *service) {
 
 /* A cancelled job of the queue, taken out; NULL: there is none. */
 static struct job *take_cancelled(struct service *service, bool all) {
-    struct job *job = service->queue;
+    struct job *job = service->shared.queue;
     while (job != NULL && !job->client.cancelled && !all) job = job->next;
     if (job != NULL) (void)queue_remove(service, job);
     return job;
@@ -53,9 +53,9 @@ static void end_queued(struct service *service, bool all, const char *why) {
     struct error error;
     (void)error_set(&error, STATUS_INTERRUPTED, "%s", why);
     for (;;) {
-        pthread_mutex_lock(&service->mutex);
+        pthread_mutex_lock(&service->shared.mutex);
         struct job *job = take_cancelled(service, all);
-        pthread_mutex_unlock(&service->mutex);
+        pthread_mutex_unlock(&service->shared.mutex);
         if (job == NULL) return;
         job_done(job, service, STOP_INTERRUPTED, &error);
     }
@@ -63,20 +63,20 @@ static void end_queued(struct service *service, bool all, const char *why) {
 
 /* Whether there was a cancelled one. */
 static bool end_cancelled(struct service *service) {
-    pthread_mutex_lock(&service->mutex);
-    const bool has_cancelled = service->has_cancelled;
-    service->has_cancelled = false; /* one that comes from here on may be seen twice */
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    const bool has_cancelled = service->shared.has_cancelled;
+    service->shared.has_cancelled = false; /* one that comes from here on may be seen twice */
+    pthread_mutex_unlock(&service->shared.mutex);
     end_queued(service, false, "cancelled");
     struct error error;
     (void)error_set(&error, STATUS_INTERRUPTED, "cancelled");
     if (has_cancelled) sharing_plan(service);
-    for (size_t i = 0; i < service->running_count;) {
-        struct job *job = service->running[i];
-        pthread_mutex_lock(&service->mutex);
+    for (size_t i = 0; i < service->running.count;) {
+        struct job *job = service->running.jobs[i];
+        pthread_mutex_lock(&service->shared.mutex);
         bool cancelled = job->client.cancelled;
         if (job->client.resumed) job->client.paused = job->client.resumed = false;
-        pthread_mutex_unlock(&service->mutex);
+        pthread_mutex_unlock(&service->shared.mutex);
         if (cancelled && !sharing_reads_on(service, job))
             job_end_running(service, job, STOP_INTERRUPTED, &error);
         else
@@ -114,11 +114,11 @@ static void admit(struct service *service, struct job *job) {
     enum status status = service_need_engine(service, &error);
     if (status == STATUS_OK) status = resident_take(service, job, &error);
     job->state = JOB_PREFILL;
-    pthread_mutex_lock(&service->mutex);
-    job->admission = ++service->admissions;
-    service->running[service->running_count++] = job;
-    service->admitted = NULL;
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    job->admission = ++service->shared.admissions;
+    service->running.jobs[service->running.count++] = job;
+    service->shared.admitted = NULL;
+    pthread_mutex_unlock(&service->shared.mutex);
     if (status != STATUS_OK) {
         job_fail_running(service, job, &error);
         return;
@@ -131,8 +131,8 @@ static void admit(struct service *service, struct job *job) {
 }
 
 static void admit_all(struct service *service) {
-    while (service->running_count < service->running_max) {
-        pthread_mutex_lock(&service->mutex);
+    while (service->running.count < service->running.max) {
+        pthread_mutex_lock(&service->shared.mutex);
         struct job *job = queue_head(service);
         if (job != NULL) job_recall(job, service);
         if (job != NULL && job_awaits_disk(job, service)) {
@@ -141,8 +141,8 @@ static void admit_all(struct service *service) {
         }
         if (job != NULL) (void)queue_remove(service, job);
         if (job != NULL) job->client.paused = job->client.resumed = false;
-        service->admitted = job;
-        pthread_mutex_unlock(&service->mutex);
+        service->shared.admitted = job;
+        pthread_mutex_unlock(&service->shared.mutex);
         if (job == NULL) return;
         admit(service, job);
     }
@@ -162,8 +162,8 @@ static bool has_decoded_long(const struct service *service, const struct job *jo
 /* Whose client has read nothing for longest, and for long; NULL: there is none. */
 static struct job *find_unread(struct service *service, double now) {
     struct job *found = NULL;
-    for (size_t i = 0; i < service->running_count; i++) {
-        struct job *job = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++) {
+        struct job *job = service->running.jobs[i];
         if (!job->client.paused || now - job->client.paused_since < service->options.unread_ms * 1e-3)
             continue;
         if (found == NULL || job->client.paused_since < found->client.paused_since) found = job;
@@ -175,17 +175,17 @@ static struct job *find_unread(struct service *service, double now) {
  * not read nobody waits long. */
 static void preempt(struct service *service) {
     double now = clock_seconds();
-    if (service->running_count < service->running_max || service->engine == NULL) return;
-    pthread_mutex_lock(&service->mutex);
+    if (service->running.count < service->running.max || service->engine == NULL) return;
+    pthread_mutex_lock(&service->shared.mutex);
     const struct job *head = queue_head(service);
     const bool waits = head != NULL;
     const bool waited = waits && now - head->times.queued_since >= service->options.preempt_wait_ms * 1e-3 &&
                         engine_saves(service->engine);
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_unlock(&service->shared.mutex);
     struct job *victim = waits ? find_unread(service, now) : NULL;
     const bool decides = waited && victim == NULL;
-    for (size_t i = 0; i < service->running_count && decides; i++) {
-        struct job *job = service->running[i];
+    for (size_t i = 0; i < service->running.count && decides; i++) {
+        struct job *job = service->running.jobs[i];
         if (!has_decoded_long(service, job, now)) continue;
         if (victim == NULL || job->times.decode_since < victim->times.decode_since) victim = job;
     }
@@ -197,44 +197,46 @@ static void preempt(struct service *service) {
 static void call_with_live(struct service *service, const struct service_caller *caller) {
     struct service_live live[2 * ENGINE_SEQUENCES_MAX];
     size_t count = 0;
-    for (size_t i = 0; i < service->running_count; i++)
-        live[count++] = (struct service_live){service->running[i]->ticket, service->running[i]->request.owner,
-                                              service->running[i]->answer.sequence};
+    for (size_t i = 0; i < service->running.count; i++)
+        live[count++] =
+            (struct service_live){service->running.jobs[i]->ticket, service->running.jobs[i]->request.owner,
+                                  service->running.jobs[i]->answer.sequence};
     for (size_t i = 0; i < service->resident_count; i++)
         live[count++] = (struct service_live){0, service->residents[i].owner, service->residents[i].sequence};
     caller->function(caller->context, service->engine, live, count);
 }
 
 static void answer_callers(struct service *service) {
-    pthread_mutex_lock(&service->mutex);
-    struct service_caller *callers = service->callers;
-    service->callers = NULL;
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    struct service_caller *callers = service->shared.callers;
+    service->shared.callers = NULL;
+    pthread_mutex_unlock(&service->shared.mutex);
     if (callers == NULL) return;
     for (struct service_caller *caller = callers; caller != NULL && service->engine != NULL;
          caller = caller->next)
         call_with_live(service, caller);
-    pthread_mutex_lock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
     for (struct service_caller *caller = callers, *next; caller != NULL; caller = next) {
         next = caller->next;
         caller->finished = true; /* from here on it is its caller's */
         caller->refused = service->engine == NULL;
     }
-    pthread_cond_broadcast(&service->idle);
-    pthread_mutex_unlock(&service->mutex);
+    pthread_cond_broadcast(&service->shared.idle);
+    pthread_mutex_unlock(&service->shared.mutex);
 }
 
 /* Draining: what waits ends now, and what runs when its time is over. */
 static void drain(struct service *service) {
-    pthread_mutex_lock(&service->mutex);
-    bool draining = service->draining, late = draining && clock_seconds() >= service->drain_deadline;
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    bool draining = service->shared.draining,
+         late = draining && clock_seconds() >= service->shared.drain_deadline;
+    pthread_mutex_unlock(&service->shared.mutex);
     if (!draining) return;
     end_queued(service, true, "the server is stopping");
     struct error error;
     (void)error_set(&error, STATUS_INTERRUPTED, "the server is stopping");
-    while (late && service->running_count > 0)
-        job_end_running(service, service->running[0], STOP_INTERRUPTED, &error);
+    while (late && service->running.count > 0)
+        job_end_running(service, service->running.jobs[0], STOP_INTERRUPTED, &error);
 }
 
 static void publish(struct service *service) {
@@ -242,8 +244,8 @@ static void publish(struct service *service) {
     statistics->prefilling = statistics->decoding = statistics->paused = 0;
     statistics->resident_tokens = statistics->running_tokens = 0;
     statistics->resident = service->resident_count;
-    for (size_t i = 0; i < service->running_count; i++) {
-        const struct job *job = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++) {
+        const struct job *job = service->running.jobs[i];
         if (job->client.paused)
             statistics->paused++;
         else if (job->state == JOB_DECODE)
@@ -262,9 +264,9 @@ static void publish(struct service *service) {
         snprintf(statistics->documents_damage, sizeof statistics->documents_damage, "%s",
                  damage != NULL ? damage : "");
     }
-    pthread_mutex_lock(&service->mutex);
-    service->published = *statistics;
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    service->shared.published = *statistics;
+    pthread_mutex_unlock(&service->shared.mutex);
 }
 
 /* With nothing to compute, and nobody who waits.  Whether to come back at once.  A page that cannot be read is no
@@ -272,9 +274,10 @@ static void publish(struct service *service) {
 static bool warm(struct service *service) {
     struct error error;
     bool more;
-    pthread_mutex_lock(&service->mutex);
-    const bool is_idle = service->job_count == 0 && service->callers == NULL && !service->draining;
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    const bool is_idle =
+        service->shared.job_count == 0 && service->shared.callers == NULL && !service->shared.draining;
+    pthread_mutex_unlock(&service->shared.mutex);
     if (!is_idle || service->engine == NULL || service->stays_cold) return false;
     if (resident_warm(service, &more, &error) == STATUS_OK) return more;
     service->stays_cold = true;
@@ -304,8 +307,8 @@ void scheduler_end(struct service *service) {
     struct error error;
     (void)error_set(&error, STATUS_INTERRUPTED, "the server is stopping");
     end_queued(service, true, error.message);
-    while (service->running_count > 0)
-        job_end_running(service, service->running[0], STOP_INTERRUPTED, &error);
+    while (service->running.count > 0)
+        job_end_running(service, service->running.jobs[0], STOP_INTERRUPTED, &error);
     resident_clear(service);
     answer_callers(service);
     publish(service);

@@ -27,7 +27,7 @@ static struct timespec after(double seconds) {
 
 /* Under the mutex.  Whether a job of the queue would begin with a slot. */
 static bool queue_has_takers(const struct service *service) {
-    for (const struct job *job = service->queue; job != NULL; job = job->next)
+    for (const struct job *job = service->shared.queue; job != NULL; job = job->next)
         if (job->client.cancelled || !job_is_unread(job)) return true;
     return false;
 }
@@ -36,31 +36,33 @@ static bool queue_has_takers(const struct service *service) {
 static void wait_for_work(struct service *service) {
     if (service->awaits_disk) {
         const struct timespec soon = after(DISK_POLL_SECONDS);
-        if (service->callers == NULL && !service->stopping)
-            (void)pthread_cond_timedwait(&service->work, &service->mutex, &soon);
+        if (service->shared.callers == NULL && !service->shared.stopping)
+            (void)pthread_cond_timedwait(&service->shared.work, &service->shared.mutex, &soon);
         return;
     }
     const bool has_takers = queue_has_takers(service);
-    bool waits = !has_takers && service->callers == NULL && !service->stopping;
-    for (size_t i = 0; i < service->running_count; i++)
-        if (service->running[i]->client.cancelled || service->running[i]->client.resumed) waits = false;
-    if (service->draining && service->drain_deadline <= clock_seconds())
-        waits = waits && service->job_count == 0;
-    if (has_takers && service->running_count > 0 && !service->stopping && service->callers == NULL)
-        waits = service->running_count >= service->running_max; /* all slots are paused */
+    bool waits = !has_takers && service->shared.callers == NULL && !service->shared.stopping;
+    for (size_t i = 0; i < service->running.count; i++)
+        if (service->running.jobs[i]->client.cancelled || service->running.jobs[i]->client.resumed)
+            waits = false;
+    if (service->shared.draining && service->shared.drain_deadline <= clock_seconds())
+        waits = waits && service->shared.job_count == 0;
+    if (has_takers && service->running.count > 0 && !service->shared.stopping &&
+        service->shared.callers == NULL)
+        waits = service->running.count >= service->running.max; /* all slots are paused */
     if (!waits) return;
     struct timespec until = after(1); /* preemption and draining look at the time */
-    (void)pthread_cond_timedwait(&service->work, &service->mutex, &until);
+    (void)pthread_cond_timedwait(&service->shared.work, &service->shared.mutex, &until);
 }
 
 static void *run(void *context) {
     struct service *service = context;
     for (;;) {
         bool more = scheduler_turn(service);
-        pthread_mutex_lock(&service->mutex);
+        pthread_mutex_lock(&service->shared.mutex);
         if (!more) wait_for_work(service);
-        bool stopping = service->stopping;
-        pthread_mutex_unlock(&service->mutex);
+        bool stopping = service->shared.stopping;
+        pthread_mutex_unlock(&service->shared.mutex);
         if (stopping) break;
     }
     scheduler_end(service);
@@ -82,15 +84,15 @@ static void take_options(struct service *service, const struct service_options *
     if (own->preempt_wait_ms == 0) own->preempt_wait_ms = PREEMPT_WAIT_MS;
     if (own->preempt_run_ms == 0) own->preempt_run_ms = PREEMPT_RUN_MS;
     if (own->unread_ms == 0) own->unread_ms = UNREAD_MS;
-    service->running_max = own->parallel;
+    service->running.max = own->parallel;
 }
 
 static void free_service(struct service *service) {
-    pthread_mutex_destroy(&service->mutex);
-    pthread_cond_destroy(&service->work);
-    pthread_cond_destroy(&service->idle);
+    pthread_mutex_destroy(&service->shared.mutex);
+    pthread_cond_destroy(&service->shared.work);
+    pthread_cond_destroy(&service->shared.idle);
     prompt_logits_deinit(&service->prompts);
-    free(service->accounts);
+    free(service->accounts.items);
     free(service);
 }
 
@@ -103,9 +105,9 @@ enum status service_create(struct service **service, const struct service_option
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_mutex_init(&made->mutex, NULL);
-    pthread_cond_init(&made->work, &attributes);
-    pthread_cond_init(&made->idle, &attributes);
+    pthread_mutex_init(&made->shared.mutex, NULL);
+    pthread_cond_init(&made->shared.work, &attributes);
+    pthread_cond_init(&made->shared.idle, &attributes);
     pthread_condattr_destroy(&attributes);
     int failed = pthread_create(&made->thread, NULL, run, made);
     if (failed != 0) {
@@ -118,10 +120,10 @@ enum status service_create(struct service **service, const struct service_option
 
 void service_destroy(struct service *service) {
     if (service == NULL) return;
-    pthread_mutex_lock(&service->mutex);
-    service->stopping = service->draining = true;
-    pthread_cond_broadcast(&service->work);
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    service->shared.stopping = service->shared.draining = true;
+    pthread_cond_broadcast(&service->shared.work);
+    pthread_mutex_unlock(&service->shared.mutex);
     pthread_join(service->thread, NULL);
     free_service(service);
 }
@@ -136,23 +138,24 @@ size_t service_parallel(const struct service *service) { return service->options
 /* Under the mutex. */
 static enum status accept(struct service *service, struct job *job, struct error *error) {
     const struct service_options *options = &service->options;
-    if (service->draining) return error_set(error, STATUS_INTERRUPTED, "the server is stopping");
+    if (service->shared.draining) return error_set(error, STATUS_INTERRUPTED, "the server is stopping");
     /* Beside those that could have a slot: they may wait for what another one reads. */
-    const size_t taken = service->running_count + (service->admitted != NULL),
+    const size_t taken = service->running.count + (service->shared.admitted != NULL),
                  left = options->parallel > taken ? options->parallel - taken : 0;
-    if (service->queue_count >= options->queue_max + left)
-        return error_set(error, STATUS_FULL, "the queue is full: %zu requests wait", service->queue_count);
-    if (service->queue_bytes + job->request.bytes > options->queue_bytes_max)
+    if (service->shared.queue_count >= options->queue_max + left)
+        return error_set(error, STATUS_FULL, "the queue is full: %zu requests wait",
+                         service->shared.queue_count);
+    if (service->shared.queue_bytes + job->request.bytes > options->queue_bytes_max)
         return error_set(error, STATUS_FULL, "the queue is full: its prompts have %llu bytes of %llu",
-                         (unsigned long long)service->queue_bytes,
+                         (unsigned long long)service->shared.queue_bytes,
                          (unsigned long long)options->queue_bytes_max);
-    struct job **end = &service->queue;
+    struct job **end = &service->shared.queue;
     while (*end != NULL) end = &(*end)->next;
     *end = job;
-    service->queue_count++;
-    service->queue_bytes += job->request.bytes;
-    service->job_count++;
-    job->ticket = ++service->last_ticket;
+    service->shared.queue_count++;
+    service->shared.queue_bytes += job->request.bytes;
+    service->shared.job_count++;
+    job->ticket = ++service->shared.last_ticket;
     return STATUS_OK;
 }
 
@@ -162,16 +165,16 @@ enum status service_submit(struct service *service, const struct service_request
     struct job *job;
     *ticket = 0;
     TRY(job_create(&job, service, request, listener, error));
-    pthread_mutex_lock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
     enum status status = accept(service, job, error);
     if (status == STATUS_OK) {
         *ticket = job->ticket;
-        service->submitted++;
-        pthread_cond_broadcast(&service->work);
+        service->shared.submitted++;
+        pthread_cond_broadcast(&service->shared.work);
     } else {
-        service->refused++;
+        service->shared.refused++;
     }
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_unlock(&service->shared.mutex);
     if (status == STATUS_OK) return status; /* the job may be gone by now */
     job->request.has_mask = false;
     job_destroy(job);
@@ -180,77 +183,79 @@ enum status service_submit(struct service *service, const struct service_request
 
 /* Under the mutex; NULL: it is done. */
 static struct job *find_job(struct service *service, service_ticket ticket) {
-    for (size_t i = 0; i < service->running_count; i++)
-        if (service->running[i]->ticket == ticket) return service->running[i];
-    if (service->admitted != NULL && service->admitted->ticket == ticket) return service->admitted;
-    struct job *job = service->queue;
+    for (size_t i = 0; i < service->running.count; i++)
+        if (service->running.jobs[i]->ticket == ticket) return service->running.jobs[i];
+    if (service->shared.admitted != NULL && service->shared.admitted->ticket == ticket)
+        return service->shared.admitted;
+    struct job *job = service->shared.queue;
     while (job != NULL && job->ticket != ticket) job = job->next;
     return job;
 }
 
 void service_cancel(struct service *service, service_ticket ticket) {
-    pthread_mutex_lock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
     struct job *job = find_job(service, ticket);
-    if (job != NULL && !job->client.cancelled) service->cancelled++;
-    if (job != NULL) job->client.cancelled = service->has_cancelled = true;
-    pthread_cond_broadcast(&service->work);
-    pthread_mutex_unlock(&service->mutex);
+    if (job != NULL && !job->client.cancelled) service->shared.cancelled++;
+    if (job != NULL) job->client.cancelled = service->shared.has_cancelled = true;
+    pthread_cond_broadcast(&service->shared.work);
+    pthread_mutex_unlock(&service->shared.mutex);
 }
 
 void service_resume(struct service *service, service_ticket ticket) {
-    pthread_mutex_lock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
     struct job *job = find_job(service, ticket);
     if (job != NULL) job->client.resumed = true;
-    pthread_cond_broadcast(&service->work);
-    pthread_mutex_unlock(&service->mutex);
+    pthread_cond_broadcast(&service->shared.work);
+    pthread_mutex_unlock(&service->shared.mutex);
 }
 
 void service_drain(struct service *service, double seconds) {
-    pthread_mutex_lock(&service->mutex);
-    service->draining = true;
-    service->drain_deadline = clock_seconds() + seconds;
-    pthread_cond_broadcast(&service->work);
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    service->shared.draining = true;
+    service->shared.drain_deadline = clock_seconds() + seconds;
+    pthread_cond_broadcast(&service->shared.work);
+    pthread_mutex_unlock(&service->shared.mutex);
 }
 
 bool service_wait(struct service *service, double seconds) {
     struct timespec until = after(seconds);
-    pthread_mutex_lock(&service->mutex);
-    while (service->job_count > 0)
-        if (pthread_cond_timedwait(&service->idle, &service->mutex, &until) == ETIMEDOUT) break;
-    bool waited = service->job_count == 0;
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    while (service->shared.job_count > 0)
+        if (pthread_cond_timedwait(&service->shared.idle, &service->shared.mutex, &until) == ETIMEDOUT) break;
+    bool waited = service->shared.job_count == 0;
+    pthread_mutex_unlock(&service->shared.mutex);
     return waited;
 }
 
 enum status service_call(struct service *service, service_function *function, void *context,
                          struct error *error) {
     struct service_caller caller = {.function = function, .context = context};
-    pthread_mutex_lock(&service->mutex);
-    if (service->stopping) {
-        pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    if (service->shared.stopping) {
+        pthread_mutex_unlock(&service->shared.mutex);
         return error_set(error, STATUS_INTERRUPTED, "the server is stopping");
     }
-    caller.next = service->callers;
-    service->callers = &caller;
-    pthread_cond_broadcast(&service->work);
-    while (!caller.finished) pthread_cond_wait(&service->idle, &service->mutex);
-    pthread_mutex_unlock(&service->mutex);
+    caller.next = service->shared.callers;
+    service->shared.callers = &caller;
+    pthread_cond_broadcast(&service->shared.work);
+    while (!caller.finished) pthread_cond_wait(&service->shared.idle, &service->shared.mutex);
+    pthread_mutex_unlock(&service->shared.mutex);
     return caller.refused ? error_set(error, STATUS_FAILED, "there is no engine") : STATUS_OK;
 }
 
 /* Until the first of the queue is admitted, as if the tokens that wait were computed at the rates of late. */
 uint32_t service_wait_estimate(struct service *service) {
     enum { ANSWER_TOKENS = 128 }; /* a guess of what an answer has */
-    pthread_mutex_lock(&service->mutex);
-    const struct service_statistics *now = &service->published;
+    pthread_mutex_lock(&service->shared.mutex);
+    const struct service_statistics *now = &service->shared.published;
     double prompt_tokens = 0, seconds = 0;
-    for (const struct job *job = service->queue; job != NULL; job = job->next)
+    for (const struct job *job = service->shared.queue; job != NULL; job = job->next)
         prompt_tokens += (double)(job->request.prompt_count - job->sharing.common);
     if (now->prefill_rate > 0) seconds += prompt_tokens / now->prefill_rate;
-    if (now->decode_rate > 0) seconds += (double)service->queue_count * ANSWER_TOKENS / now->decode_rate;
-    double share = fmax((double)service->queue_count, 1);
-    pthread_mutex_unlock(&service->mutex);
+    if (now->decode_rate > 0)
+        seconds += (double)service->shared.queue_count * ANSWER_TOKENS / now->decode_rate;
+    double share = fmax((double)service->shared.queue_count, 1);
+    pthread_mutex_unlock(&service->shared.mutex);
     seconds = fmin(fmax(ceil(seconds / share), 1), WAIT_MAX_SECONDS);
     return (uint32_t)seconds;
 }
@@ -295,14 +300,14 @@ static const struct counter counter_rows[] = {
 const struct counter_table service_counters = COUNTER_TABLE("", struct service_statistics, counter_rows);
 
 struct service_statistics service_get_statistics(struct service *service) {
-    pthread_mutex_lock(&service->mutex);
-    struct service_statistics statistics = service->published;
-    statistics.queued = service->queue_count;
-    statistics.queued_bytes = service->queue_bytes;
-    statistics.submitted = service->submitted;
-    statistics.refused = service->refused;
-    statistics.cancelled = service->cancelled;
-    statistics.draining = service->draining;
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
+    struct service_statistics statistics = service->shared.published;
+    statistics.queued = service->shared.queue_count;
+    statistics.queued_bytes = service->shared.queue_bytes;
+    statistics.submitted = service->shared.submitted;
+    statistics.refused = service->shared.refused;
+    statistics.cancelled = service->shared.cancelled;
+    statistics.draining = service->shared.draining;
+    pthread_mutex_unlock(&service->shared.mutex);
     return statistics;
 }

@@ -131,21 +131,15 @@ struct service_caller {
     struct service_caller *next;
 };
 
-struct service {
-    struct service_options options;
-    struct engine *engine;
-    size_t vocabulary_size, sequence_capacity;
-    uint64_t context_size;
-    pthread_t thread;
-
-    /* Guarded by the mutex. */
+/* What other threads touch, under the mutex. */
+struct service_shared {
     pthread_mutex_t mutex;
     pthread_cond_t work, idle; /* something to do; no job is left, or a call was made */
     struct job *queue;         /* in order of arrival */
-    struct job *admitted;      /* left the queue, and does not run yet; NULL: none */
     size_t queue_count;
     uint64_t queue_bytes;
-    uint64_t admissions; /* so far */
+    struct job *admitted; /* left the queue, and does not run yet; NULL: none */
+    uint64_t admissions;  /* so far */
     service_ticket last_ticket;
     bool stopping, draining;
     bool has_cancelled; /* since the last turn of the loop looked for cancelled jobs */
@@ -154,23 +148,44 @@ struct service {
     struct service_statistics published;
     size_t job_count; /* queued and running */
     uint64_t submitted, refused, cancelled;
+};
+
+struct service_rates {
+    /* Of tokens of prompts: of a slice, which for a long prompt is mostly attention to what it has; of what a pass
+     * takes longer for the rows of prompts; of both. */
+    struct rate slice, beside, prompt;
+    struct rate step; /* of tokens of steps */
+};
+
+struct running_jobs {
+    struct job *jobs[ENGINE_SEQUENCES_MAX]; /* in order of admission; changed under the mutex */
+    size_t count;
+    size_t max; /* fewer than `parallel` where memory did not hold so many; until one ends */
+};
+
+struct owner_accounts {
+    struct owner_account *items; /* owned */
+    size_t count, capacity;
+};
+
+struct service {
+    struct service_options options;
+    size_t vocabulary_size, sequence_capacity;
+    uint64_t context_size;
+    pthread_t thread;
+    struct service_shared shared;
 
     /* The thread's. */
+    struct engine *engine;
     bool stays_cold;   /* reading ahead has failed (resident_warm) */
     bool has_observed; /* the last slice was of an observer */
     bool awaits_disk;  /* in this turn something waited for writes */
-    /* Of tokens of prompts: of a slice, which for a long prompt is mostly attention to what it has; of what a pass
-     * takes longer for the rows of prompts; of both. */
-    struct rate slice_rate, shared_rate, prompt_rate;
-    struct rate step_rate;                     /* of tokens of steps */
-    struct job *running[ENGINE_SEQUENCES_MAX]; /* in order of admission; changed under the mutex */
-    size_t running_count;
-    size_t running_max; /* fewer than `parallel` where memory did not hold so many; until one ends */
+    struct service_rates rates;
+    struct running_jobs running;
     struct resident residents[ENGINE_SEQUENCES_MAX];
     size_t resident_count;
     struct prompt_logits prompts;
-    struct owner_account *accounts; /* owned */
-    size_t account_count, account_capacity;
+    struct owner_accounts accounts;
     uint64_t turn;
     struct service_statistics statistics;
 };
@@ -219,7 +234,9 @@ void job_tell_done(struct job *job, struct service *service, enum stop_reason re
                    const struct error *error);
 /* The request's end: done, unless that was told, and its memory.  error: NULL where it has none. */
 void job_done(struct job *job, struct service *service, enum stop_reason reason, const struct error *error);
-/* The same for a job that runs: it gives up its slot, and its sequence is saved. */
+/* Under the mutex: it is none of service->running any more. */
+void job_leave_running(struct service *service, struct job *job);
+/* job_done for a job that runs: it gives up its slot, and its sequence is saved. */
 void job_end_running(struct service *service, struct job *job, enum stop_reason reason,
                      const struct error *error);
 void job_fail_running(struct service *service, struct job *job, const struct error *error);

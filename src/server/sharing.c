@@ -46,8 +46,8 @@ static bool is_reader(const struct service *service, const struct job *job) {
 /* Each pair of jobs is compared once: what they share does not change. */
 static struct job *compare_readers(const struct service *service, struct job *job) {
     struct job *reader = NULL;
-    for (size_t i = 0; i < service->running_count; i++) {
-        struct job *other = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++) {
+        struct job *other = service->running.jobs[i];
         if (!is_reader(service, other) || strcmp(other->request.owner, job->request.owner) != 0) continue;
         if (other->admission > job->sharing.compared) {
             const size_t common = common_tokens(job->tokens.ids, job_shareable_tokens(job), other->tokens.ids,
@@ -59,7 +59,7 @@ static struct job *compare_readers(const struct service *service, struct job *jo
         }
         if (other->admission == job->sharing.reader) reader = other;
     }
-    job->sharing.compared = service->admissions;
+    job->sharing.compared = service->shared.admissions;
     return reader;
 }
 
@@ -103,12 +103,12 @@ bool sharing_waits(struct service *service, struct job *job) {
 /* ---- who reads ---- */
 
 void sharing_plan(struct service *service) {
-    for (size_t i = 0; i < service->running_count; i++) {
-        struct job *job = service->running[i];
+    for (size_t i = 0; i < service->running.count; i++) {
+        struct job *job = service->running.jobs[i];
         job->sharing.stop_first = job->sharing.stop = job->sharing.awaited = 0;
     }
-    pthread_mutex_lock(&service->mutex);
-    for (struct job *job = service->queue; job != NULL; job = job->next) {
+    pthread_mutex_lock(&service->shared.mutex);
+    for (struct job *job = service->shared.queue; job != NULL; job = job->next) {
         if (job->client.cancelled || !sharing_waits(service, job)) continue;
         struct job *reader = find_reader(service, job);
         const size_t stop = stop_of(reader, job->sharing.common);
@@ -116,14 +116,14 @@ void sharing_plan(struct service *service) {
             reader->sharing.stop_first = stop;
     }
     /* Those that can begin soon behind the first one wait with it: each stop is a pass over the weights. */
-    for (struct job *job = service->queue; job != NULL; job = job->next) {
+    for (struct job *job = service->shared.queue; job != NULL; job = job->next) {
         if (job->client.cancelled || !sharing_waits(service, job)) continue;
         struct job *reader = find_reader(service, job);
         const size_t stop = stop_of(reader, job->sharing.common);
         if (stop < reader->sharing.stop_first + SHARED_MIN && stop > reader->sharing.stop)
             reader->sharing.stop = stop;
     }
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_unlock(&service->shared.mutex);
 }
 
 bool sharing_reads_on(struct service *service, struct job *job) {
@@ -131,16 +131,16 @@ bool sharing_reads_on(struct service *service, struct job *job) {
     struct error error;
     (void)error_set(&error, STATUS_INTERRUPTED, "cancelled");
     job_tell_done(job, service, STOP_INTERRUPTED, &error);
-    pthread_mutex_lock(&service->mutex);
+    pthread_mutex_lock(&service->shared.mutex);
     job->client.cancelled = false;
     job->ticket = 0;
-    pthread_mutex_unlock(&service->mutex);
+    pthread_mutex_unlock(&service->shared.mutex);
     return true;
 }
 
 void sharing_end(struct service *service) {
-    for (size_t i = 0; i < service->running_count;) {
-        struct job *job = service->running[i];
+    for (size_t i = 0; i < service->running.count;) {
+        struct job *job = service->running.jobs[i];
         if (job->client.is_told && (job->sharing.awaited == 0 || !is_reader(service, job)))
             job_end_running(service, job, STOP_INTERRUPTED, NULL);
         else
