@@ -55,7 +55,7 @@ static struct ask *create(struct server *server, struct exchange *exchange, json
     ask->body = body;
     ask->created = (int64_t)time(NULL);
     server_new_id(server, family->id_prefix, ask->id);
-    pthread_mutex_init(&ask->mutex, NULL);
+    pthread_mutex_init(&ask->end.mutex, NULL);
     return ask;
 }
 
@@ -69,7 +69,7 @@ static void ask_choice_deinit(struct ask_choice *choice) {
     }
     free(choice->calls);
     free(choice->items);
-    free(choice->tokens);
+    free(choice->tokens.items);
     answer_parser_deinit(&choice->parser);
 }
 
@@ -78,11 +78,11 @@ static void ask_destroy(struct ask *ask) {
     if (ask->family->destroy != NULL) ask->family->destroy(ask->data);
     for (size_t i = 0; i < ask->choice_count; i++) ask_choice_deinit(&ask->choices[i]);
     free(ask->choices);
-    json_schema_destroy(ask->schema);
+    json_schema_destroy(ask->form.schema);
     json_decref(ask->body);
     token_list_deinit(&ask->ids);
     exchange_release(ask->exchange);
-    pthread_mutex_destroy(&ask->mutex);
+    pthread_mutex_destroy(&ask->end.mutex);
     free(ask);
 }
 
@@ -90,10 +90,10 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
                      struct api_error *error) {
     const uint64_t context = service_context_size(ask->server->model.service);
     const size_t n = ask->options.choices;
-    if (ask->schema == NULL && !answer_form_read(&ask->options, &ask->schema, error)) return false;
-    for (size_t i = 0; i < prompt_count && ask->schema != NULL && ask->thinks; i++)
+    if (ask->form.schema == NULL && !answer_form_read(&ask->options, &ask->form.schema, error)) return false;
+    for (size_t i = 0; i < prompt_count && ask->form.schema != NULL && ask->form.thinks; i++)
         if (!tool_choice_end_thought(ask->server->model.tokenizer, &prompts[i], error)) return false;
-    if (ask->schema != NULL) ask->thinks = false;
+    if (ask->form.schema != NULL) ask->form.thinks = false;
     for (size_t i = 0; i < prompt_count; i++) {
         if (prompts[i].count == 0) return api_error_set(error, 400, "prompt", "'prompt': found no tokens");
         if (prompts[i].count >= context) return api_error_set_overflow(error, prompts[i].count, context);
@@ -107,11 +107,11 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
     for (size_t i = 0; i < ask->choice_count; i++) {
         struct ask_choice *choice = &ask->choices[i];
         *choice = (struct ask_choice){.ask = ask, .index = i};
-        choice->parser.has_tools = ask->parses_tools;
-        choice->parser.has_reasoning = ask->parses_reasoning;
-        choice->parser.syntax = ask->syntax;
-        if (ask->thinks) answer_parser_begin_thought(&choice->parser);
-        if (ask->must_call) choice->parser.state = ANSWER_IN_TOOL_CALL;
+        choice->parser.has_tools = ask->form.parses_tools;
+        choice->parser.has_reasoning = ask->form.parses_reasoning;
+        choice->parser.syntax = ask->form.syntax;
+        if (ask->form.thinks) answer_parser_begin_thought(&choice->parser);
+        if (ask->form.must_call) choice->parser.state = ANSWER_IN_TOOL_CALL;
         if (i % n != 0) continue;
         choice->prompt = prompts[i / n];
         prompts[i / n] = (struct token_list){0};
@@ -127,12 +127,12 @@ static void finish(struct ask *ask) {
                                           .known = usage.reused_tokens,
                                           .made = usage.answer_tokens};
     exchange_note_tokens(ask->exchange, &tokens);
-    if (!ask->has_failed) {
+    if (!ask->end.has_failed) {
         ask->family->end(ask);
     } else if (exchange_is_stream(ask->exchange)) {
-        if (ask->family->fail != NULL) ask->family->fail(ask, &ask->failure);
+        if (ask->family->fail != NULL) ask->family->fail(ask, &ask->end.failure);
     } else {
-        exchange_reply_error(ask->exchange, &ask->failure);
+        exchange_reply_error(ask->exchange, &ask->end.failure);
     }
     exchange_stream_end(ask->exchange);
     ask_destroy(ask);
@@ -140,29 +140,29 @@ static void finish(struct ask *ask) {
 
 /* One of those that ask->pending counts. */
 static void settle(struct ask *ask) {
-    pthread_mutex_lock(&ask->mutex);
-    ASSERT(ask->pending > 0);
-    const bool last = --ask->pending == 0;
-    pthread_mutex_unlock(&ask->mutex);
+    pthread_mutex_lock(&ask->end.mutex);
+    ASSERT(ask->end.pending > 0);
+    const bool last = --ask->end.pending == 0;
+    pthread_mutex_unlock(&ask->end.mutex);
     if (last) finish(ask);
 }
 
 static void cancel_all(struct ask *ask) {
     for (size_t i = 0; i < ask->choice_count; i++) {
-        pthread_mutex_lock(&ask->mutex);
+        pthread_mutex_lock(&ask->end.mutex);
         const service_ticket ticket = ask->choices[i].ticket;
-        pthread_mutex_unlock(&ask->mutex);
+        pthread_mutex_unlock(&ask->end.mutex);
         if (ticket != 0) service_cancel(ask->server->model.service, ticket);
     }
 }
 
 /* The first failure is told; the other choices end. */
 static void fail(struct ask *ask, const struct api_error *error) {
-    pthread_mutex_lock(&ask->mutex);
-    const bool first = !ask->has_failed;
-    ask->has_failed = true;
-    if (first) ask->failure = *error;
-    pthread_mutex_unlock(&ask->mutex);
+    pthread_mutex_lock(&ask->end.mutex);
+    const bool first = !ask->end.has_failed;
+    ask->end.has_failed = true;
+    if (first) ask->end.failure = *error;
+    pthread_mutex_unlock(&ask->end.mutex);
     if (first) cancel_all(ask);
 }
 
@@ -173,42 +173,43 @@ static void on_admitted(void *context, const struct service_admission *admission
     struct ask *ask = choice->ask;
     choice->figures.prompt_tokens = admission->prompt_tokens;
     choice->figures.reused_tokens = admission->reused_tokens;
-    if (ask->has_begun) return;
-    ask->has_begun = true;
-    ask->admission = *admission;
-    ask->admitted_ns = clock_ns();
-    atomic_store(&ask->progress_total, admission->prompt_tokens);
+    if (ask->progress.has_begun) return;
+    ask->progress.has_begun = true;
+    ask->progress.admission = *admission;
+    ask->progress.admitted_ns = clock_ns();
+    atomic_store(&ask->progress.total, admission->prompt_tokens);
     if (!ask->options.streams) return;
     exchange_stream_begin(ask->exchange);
     if (ask->family->begin != NULL) ask->family->begin(ask, admission);
-    atomic_store(&ask->is_open, true);
+    atomic_store(&ask->progress.is_open, true);
 }
 
 static void on_progress(void *context, size_t done, size_t total) {
     const struct ask_choice *choice = context;
     struct ask *ask = choice->ask;
     if (choice->index != 0) return;
-    atomic_store(&ask->progress_done, done);
-    atomic_store(&ask->progress_total, total);
+    atomic_store(&ask->progress.done, done);
+    atomic_store(&ask->progress.total, total);
     const uint64_t now_ns = clock_ns();
-    const bool is_news = done == ask->admission.reused_tokens || done >= total ||
-                         now_ns - ask->progress_ns >= PROGRESS_INTERVAL_NS;
+    const bool is_news = done == ask->progress.admission.reused_tokens || done >= total ||
+                         now_ns - ask->progress.told_ns >= PROGRESS_INTERVAL_NS;
     if (!is_news || !ask->options.streams || ask->family->progress == NULL) return;
-    if (done == ask->admission.reused_tokens && ask->progress_ns != 0) return; /* told already */
-    ask->progress_ns = now_ns;
+    if (done == ask->progress.admission.reused_tokens && ask->progress.told_ns != 0)
+        return; /* told already */
+    ask->progress.told_ns = now_ns;
     ask->family->progress(ask, done, total);
 }
 
 static bool add_token(struct ask_choice *choice, token_id id, float log_probability,
                       const struct token_probability *top, size_t top_count) {
-    if (choice->token_count == choice->token_capacity) {
-        const size_t capacity = 2 * choice->token_capacity + 32;
-        struct ask_token *grown = realloc(choice->tokens, capacity * sizeof *grown);
+    if (choice->tokens.count == choice->tokens.capacity) {
+        const size_t capacity = 2 * choice->tokens.capacity + 32;
+        struct ask_token *grown = realloc(choice->tokens.items, capacity * sizeof *grown);
         if (grown == NULL) return false;
-        choice->tokens = grown;
-        choice->token_capacity = capacity;
+        choice->tokens.items = grown;
+        choice->tokens.capacity = capacity;
     }
-    struct ask_token *token = &choice->tokens[choice->token_count++];
+    struct ask_token *token = &choice->tokens.items[choice->tokens.count++];
     *token = (struct ask_token){
         .id = id, .log_probability = log_probability, .has_log_probability = !isnan(log_probability)};
     token->top_count = top_count < ASK_TOP_MAX ? top_count : ASK_TOP_MAX;
@@ -323,11 +324,11 @@ static void on_done(void *context, const struct service_done *done) {
     const char *notice = done->error.message[0] != '\0' ? done->error.message : done->notice;
     snprintf(choice->notice, sizeof choice->notice, "%s", notice);
     if (done->was_admitted) latencies_note(&ask->server->latencies, &done->figures);
-    pthread_mutex_lock(&ask->mutex);
+    pthread_mutex_lock(&ask->end.mutex);
     choice->has_ended = true;
-    const bool was_left = ask->has_left;
+    const bool was_left = ask->end.has_left;
     choice->ticket = 0;
-    pthread_mutex_unlock(&ask->mutex);
+    pthread_mutex_unlock(&ask->end.mutex);
     if (done->reason == STOP_FAILED || done->reason == STOP_INTERRUPTED) {
         struct api_error error;
         api_error_from(&error, &done->error);
@@ -343,25 +344,25 @@ static void on_done(void *context, const struct service_done *done) {
 
 static void on_leave(void *context) {
     struct ask *ask = context;
-    pthread_mutex_lock(&ask->mutex);
-    ask->has_left = true;
-    pthread_mutex_unlock(&ask->mutex);
+    pthread_mutex_lock(&ask->end.mutex);
+    ask->end.has_left = true;
+    pthread_mutex_unlock(&ask->end.mutex);
     cancel_all(ask);
 }
 
 static void on_resume(void *context) {
     struct ask *ask = context;
     for (size_t i = 0; i < ask->choice_count; i++) {
-        pthread_mutex_lock(&ask->mutex);
+        pthread_mutex_lock(&ask->end.mutex);
         const service_ticket ticket = ask->choices[i].ticket;
-        pthread_mutex_unlock(&ask->mutex);
+        pthread_mutex_unlock(&ask->end.mutex);
         if (ticket != 0) service_resume(ask->server->model.service, ticket);
     }
 }
 
 static void on_beat(void *context) {
     struct ask *ask = context;
-    if (atomic_load(&ask->is_open) && ask->family->beat != NULL) ask->family->beat(ask);
+    if (atomic_load(&ask->progress.is_open) && ask->family->beat != NULL) ask->family->beat(ask);
 }
 
 /* ---- submitting ---- */
@@ -384,11 +385,11 @@ static bool submit_choice(struct ask *ask, struct ask_choice *choice, const stru
         .replaces_invalid = true,
         .log_probabilities = options->has_log_probabilities,
         .top_count = options->top_count,
-        .prompt_log_probabilities = ask->wants_prompt_tokens,
+        .prompt_log_probabilities = ask->form.lists_prompt,
         .owner = server_owner(ask->server, exchange_key(ask->exchange), owner),
         .priority = options->is_low_priority ? SERVICE_LOW : SERVICE_NORMAL,
         .document_name = ask->document_name[0] != '\0' ? ask->document_name : NULL,
-        .mask = ask->mask,
+        .mask = ask->form.mask,
         .observer = ask->observer,
     };
     request.sampling.seed += choice->index;
@@ -402,22 +403,22 @@ static bool submit_choice(struct ask *ask, struct ask_choice *choice, const stru
     service_ticket ticket = 0;
     struct logit_mask mask;
     enum status status = STATUS_OK;
-    if (ask->schema != NULL) {
-        status = server_mask(ask->server, ask->schema, &mask, &reason);
+    if (ask->form.schema != NULL) {
+        status = server_mask(ask->server, ask->form.schema, &mask, &reason);
         request.mask = &mask;
     }
-    pthread_mutex_lock(&ask->mutex);
-    ask->pending++;
-    pthread_mutex_unlock(&ask->mutex);
+    pthread_mutex_lock(&ask->end.mutex);
+    ask->end.pending++;
+    pthread_mutex_unlock(&ask->end.mutex);
     if (status == STATUS_OK) {
         status = service_submit(ask->server->model.service, &request, &listener, &ticket, &reason);
-        if (status != STATUS_OK && ask->schema != NULL) mask.destroy(mask.context);
+        if (status != STATUS_OK && ask->form.schema != NULL) mask.destroy(mask.context);
     }
-    pthread_mutex_lock(&ask->mutex);
-    const bool has_left = ask->has_left || ask->has_failed;
+    pthread_mutex_lock(&ask->end.mutex);
+    const bool has_left = ask->end.has_left || ask->end.has_failed;
     if (status == STATUS_OK && !choice->has_ended) choice->ticket = ticket;
-    if (status != STATUS_OK) ask->pending--;
-    pthread_mutex_unlock(&ask->mutex);
+    if (status != STATUS_OK) ask->end.pending--;
+    pthread_mutex_unlock(&ask->end.mutex);
     if (status == STATUS_OK) {
         if (has_left) service_cancel(ask->server->model.service, ticket);
         return true;
@@ -433,7 +434,7 @@ static bool submit_choice(struct ask *ask, struct ask_choice *choice, const stru
 static void submit(struct ask *ask) {
     const struct exchange_work work = {
         .context = ask, .leave = on_leave, .resume = on_resume, .beat = on_beat, .streams = ask->options.streams};
-    ask->pending = 1; /* this function's */
+    ask->end.pending = 1; /* this function's */
     exchange_set_work(ask->exchange, &work);
     const struct ask_choice *first = NULL;
     for (size_t i = 0; i < ask->choice_count; i++) {

@@ -49,6 +49,17 @@ struct ask_item {
     char id[SERVER_ID_BYTES];
 };
 
+struct ask_tokens {
+    struct ask_token *items; /* [count] owned */
+    size_t count, capacity;
+};
+
+/* How far a stream has come. */
+struct ask_sent {
+    size_t tokens, content, characters, items;
+    size_t events; /* guarded by the ask's mutex */
+};
+
 struct ask_choice {
     struct ask *ask;
     size_t index;
@@ -61,10 +72,8 @@ struct ask_choice {
     struct ask_item *items; /* [item_count] owned */
     size_t item_count;
     struct answer_parser parser;
-    struct ask_token *tokens; /* [token_count] owned; of the prompt, too, where that is wanted */
-    size_t token_count, token_capacity;
-    size_t tokens_sent, content_sent, characters_sent, items_sent; /* how far a stream has come */
-    size_t events_sent;                                            /* guarded by the ask's mutex */
+    struct ask_tokens tokens; /* of the prompt, too, where that is wanted */
+    struct ask_sent sent;
     bool has_ended;
     enum stop_reason stop;
     size_t stop_index;
@@ -93,6 +102,33 @@ struct ask_family {
     void (*destroy)(void *data);
 };
 
+/* What the answer is made of. */
+struct ask_form {
+    bool lists_prompt, echoes; /* of completions: the prompt's tokens, its text in front */
+    bool parses_tools, parses_reasoning;
+    bool thinks;                   /* the prompt ends in <think> */
+    enum chat_syntax syntax;       /* of calls */
+    bool must_call;                /* it is a tool call, whose tag ends the prompt; schema is set */
+    struct json_schema *schema;    /* owned: what it must be; NULL: any text */
+    const struct logit_mask *mask; /* the family's own, instead of a schema's, as its data; NULL: none */
+};
+
+/* Of the reading of the prompts. */
+struct ask_progress {
+    bool has_begun;       /* service thread */
+    _Atomic bool is_open; /* the family has begun its stream: beats may follow */
+    struct service_admission admission;
+    uint64_t admitted_ns, told_ns; /* told_ns: when progress last was */
+    _Atomic size_t done, total;
+};
+
+struct ask_end {
+    pthread_mutex_t mutex; /* of what follows, of tickets and of choices' events */
+    bool has_left, has_failed;
+    struct api_error failure;
+    size_t pending; /* choices that have not ended, and the submitter */
+};
+
 struct ask {
     struct server *server;
     struct exchange *exchange; /* a reference */
@@ -101,30 +137,18 @@ struct ask {
     json_t *body;          /* owned; what options borrow from */
     struct token_list ids; /* owned: of the family's ids_field, if it is a plain array of them */
     struct ask_options options;
-    bool parses_tools, parses_reasoning;
-    bool thinks;             /* the prompt ends in <think> */
-    size_t turn_end;         /* of a conversation's prompt (sequence_set_turn); 0: not known */
-    bool drops_answer;       /* the next turn does not go on with the answer's tokens */
-    enum chat_syntax syntax; /* of the answer's calls */
-    bool must_call;          /* the answer is a tool call, whose tag ends the prompt; schema is set */
-    bool wants_prompt_tokens, echoes; /* of completions */
+    struct ask_form form;
+    size_t turn_end;   /* of a conversation's prompt (sequence_set_turn); 0: not known */
+    bool drops_answer; /* the next turn does not go on with the answer's tokens */
     char id[SERVER_ID_BYTES];
     char document_name[SERVICE_NAME_MAX];
     int64_t created;                  /* seconds since 1970 */
-    struct json_schema *schema;       /* owned: what the answer must be; NULL: any text */
-    const struct logit_mask *mask;    /* the family's own, instead of a schema's, as its data; NULL: none */
     struct service_observer observer; /* of its steps; zeros: none */
     struct ask_choice *choices;       /* [choice_count] owned */
     size_t choice_count;
-    bool has_begun, is_full; /* service thread */
-    _Atomic bool is_open;    /* the family has begun its stream: beats may follow */
-    struct service_admission admission;
-    uint64_t admitted_ns, progress_ns; /* the second: when progress was last told */
-    _Atomic size_t progress_done, progress_total;
-    pthread_mutex_t mutex; /* of what follows */
-    bool has_left, has_failed;
-    struct api_error failure;
-    size_t pending; /* choices that have not ended, and the submitter */
+    bool is_full; /* service thread */
+    struct ask_progress progress;
+    struct ask_end end;
 };
 
 /* The request of an exchange, from its body to its reply. */

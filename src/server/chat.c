@@ -78,15 +78,16 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     struct token_list prompt = {0};
     bool read =
         read_options(ask, error) && chat_messages_read(&conversation, ask->body, error) &&
-        read_tools(&conversation, ask->body, &ask->parses_tools, &ask->must_call, error) &&
+        read_tools(&conversation, ask->body, &ask->form.parses_tools, &ask->form.must_call, error) &&
         document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error);
     /* Open WebUI's requests for titles, tags and searches. */
     ask->options.is_low_priority = read && conversation_last_begins(&conversation, "### Task:");
     read = read && template_switches_read(&conversation, ask->body, error) &&
            conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error);
-    ask->parses_reasoning = true;
-    if (read && ask->must_call)
-        read = tool_choice_schema(field_get(ask->body, "tools"), chosen_tool(ask->body), &ask->schema, error);
+    ask->form.parses_reasoning = true;
+    if (read && ask->form.must_call)
+        read = tool_choice_schema(field_get(ask->body, "tools"), chosen_tool(ask->body), &ask->form.schema,
+                                  error);
     read = read && template_switches_open(ask, &conversation, &prompt, error) &&
            ask_set_prompts(ask, &prompt, 1, error);
     token_list_deinit(&prompt);
@@ -118,10 +119,10 @@ static void send_delta(struct ask *ask, struct ask_choice *choice, json_t *delta
     json_put_uint(entry, "index", choice->index);
     json_put(entry, "delta", delta);
     json_put(entry, "logprobs",
-             choice->tokens_sent < choice->token_count
-                 ? log_probabilities_chat(choice, choice->tokens_sent, choice->token_count)
+             choice->sent.tokens < choice->tokens.count
+                 ? log_probabilities_chat(choice, choice->sent.tokens, choice->tokens.count)
                  : json_null());
-    choice->tokens_sent = choice->token_count;
+    choice->sent.tokens = choice->tokens.count;
     if (is_last)
         openai_put_finish(entry, choice);
     else
@@ -154,7 +155,7 @@ static void stream_part(struct ask *ask, struct ask_choice *choice, const struct
 }
 
 static void stream_token(struct ask *ask, struct ask_choice *choice) {
-    if (choice->tokens_sent < choice->token_count) send_delta(ask, choice, json_object(), false);
+    if (choice->sent.tokens < choice->tokens.count) send_delta(ask, choice, json_object(), false);
 }
 
 static void stream_choice_ends(struct ask *ask, struct ask_choice *choice) {
@@ -201,7 +202,7 @@ static void reply_whole(struct ask *ask) {
         json_put_uint(entry, "index", i);
         json_put(entry, "message", message_json(choice));
         json_put(entry, "logprobs",
-                 ask->options.has_log_probabilities ? log_probabilities_chat(choice, 0, choice->token_count)
+                 ask->options.has_log_probabilities ? log_probabilities_chat(choice, 0, choice->tokens.count)
                                                     : json_null());
         openai_put_finish(entry, choice);
         json_array_append_new(choices, entry);

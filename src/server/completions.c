@@ -76,7 +76,7 @@ static bool read_log_probabilities(struct ask *ask, struct api_error *error) {
     if (!field_integer(ask->body, "logprobs", 0, ASK_TOP_MAX, &top, error)) return false;
     ask->options.has_log_probabilities = true;
     ask->options.top_count = (size_t)top;
-    ask->wants_prompt_tokens = ask->echoes;
+    ask->form.lists_prompt = ask->form.echoes;
     return true;
 }
 
@@ -87,7 +87,7 @@ static bool check_echo(const struct ask *ask, struct api_error *error) {
     for (size_t i = 0; i < ask->choice_count; i += choices)
         tokens += (uint64_t)ask->choices[i].prompt.count * choices;
     const uint64_t probabilities = tokens * (ask->options.top_count + 1);
-    if (!ask->wants_prompt_tokens || probabilities <= ECHOED_MAX) return true;
+    if (!ask->form.lists_prompt || probabilities <= ECHOED_MAX) return true;
     return api_error_set(error, 400, "echo",
                          "'echo' with 'logprobs': found %llu probabilities (tokens of the prompts, times 'n', times "
                          "'logprobs' + 1), expected at most %d",
@@ -107,7 +107,7 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     if (!ask_options_read_token_max(&ask->options, ask->body, token_max, 3, error) ||
         !ask_options_refuse(ask->body, refused, sizeof refused / sizeof *refused, error) ||
         !field_integer(ask->body, "best_of", 1, ASK_CHOICES_MAX, &best_of, error) ||
-        !field_flag(ask->body, "echo", &ask->echoes, error) || !read_log_probabilities(ask, error))
+        !field_flag(ask->body, "echo", &ask->form.echoes, error) || !read_log_probabilities(ask, error))
         return false;
     if (best_of != (int64_t)ask->options.choices)
         return api_error_set(error, 400, "best_of", "'best_of': not supported, unless it is 'n'");
@@ -133,11 +133,11 @@ static json_t *choice_json(struct ask_choice *choice, json_t *text, size_t token
     json_t *object = json_object();
     json_put_uint(object, "index", choice->index);
     json_put(object, "text", text);
-    json_put(
-        object, "logprobs",
-        ask->options.has_log_probabilities
-            ? log_probabilities_completion(choice, token_first, choice->token_count, &choice->characters_sent)
-            : json_null());
+    json_put(object, "logprobs",
+             ask->options.has_log_probabilities
+                 ? log_probabilities_completion(choice, token_first, choice->tokens.count,
+                                                &choice->sent.characters)
+                 : json_null());
     if (is_last)
         openai_put_finish(object, choice);
     else
@@ -163,18 +163,18 @@ static void send(struct ask *ask, json_t *value) {
 
 /* What has come since the last frame. */
 static void send_new(struct ask *ask, struct ask_choice *choice, bool is_last) {
-    const size_t from = choice->content_sent, token_first = choice->tokens_sent;
+    const size_t from = choice->sent.content, token_first = choice->sent.tokens;
     json_t *text = json_text(choice->content.bytes != NULL ? choice->content.bytes + from : "",
                              choice->content.length - from);
-    choice->content_sent = choice->content.length;
+    choice->sent.content = choice->content.length;
     json_t *object = choice_json(choice, text, token_first, is_last);
-    choice->tokens_sent = choice->token_count;
+    choice->sent.tokens = choice->tokens.count;
     send(ask, envelope(ask, one(object)));
 }
 
 static void stream_begin(struct ask *ask, const struct service_admission *admission) {
     (void)admission;
-    if (!ask->echoes) return;
+    if (!ask->form.echoes) return;
     for (size_t i = 0; i < ask->choice_count;
          i++) { /* their tokens come with the first frame of the answer */
         size_t length;
@@ -199,7 +199,7 @@ static void reply_whole(struct ask *ask) {
         struct ask_choice *choice = &ask->choices[i];
         struct ask_bytes text = {0};
         size_t length = 0;
-        char *prompt = ask->echoes ? prompt_text(choice, &length) : NULL;
+        char *prompt = ask->form.echoes ? prompt_text(choice, &length) : NULL;
         bool fits = prompt == NULL || ask_bytes_append(&text, prompt, length);
         if (choice->content.length > 0)
             fits = fits && ask_bytes_append(&text, choice->content.bytes, choice->content.length);

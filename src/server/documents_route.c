@@ -31,12 +31,12 @@ static void upload_progress(struct ask *ask, size_t done, size_t total) {
     json_put(object, "object", json_string("loam.document.progress"));
     json_put_uint(object, "processed", done);
     json_put_uint(object, "total", total);
-    json_put_uint(object, "cached", ask->admission.reused_tokens);
+    json_put_uint(object, "cached", ask->progress.admission.reused_tokens);
     (void)sse_send(ask->exchange, NULL, object);
 }
 
 static void upload_beat(struct ask *ask) {
-    upload_progress(ask, atomic_load(&ask->progress_done), atomic_load(&ask->progress_total));
+    upload_progress(ask, atomic_load(&ask->progress.done), atomic_load(&ask->progress.total));
 }
 
 static void upload_fail(struct ask *ask, const struct api_error *error) {

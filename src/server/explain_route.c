@@ -102,7 +102,7 @@ static void beat(struct ask *ask) {
     if (picked > 0)
         send_progress(ask, false, picked, e->answer.count);
     else
-        send_progress(ask, true, atomic_load(&ask->progress_done), atomic_load(&ask->progress_total));
+        send_progress(ask, true, atomic_load(&ask->progress.done), atomic_load(&ask->progress.total));
 }
 
 /* ---- the request ---- */
@@ -216,7 +216,7 @@ static bool prepare(struct ask *ask, struct explaining *e, size_t prompt_count, 
         STATUS_OK)
         return api_error_from(error, &reason);
     e->mask = (struct logit_mask){.context = e, .apply = allow_next, .accept = count_picked};
-    ask->mask = &e->mask;
+    ask->form.mask = &e->mask;
     ask->observer = (struct service_observer){.note = explain_note, .work = work, .context = &e->explain};
     ask->options = (struct ask_options){.is_greedy = true,
                                         .has_token_max = true,

@@ -261,7 +261,7 @@ enum status job_take(struct job *job, struct service *service, const float *logi
     struct service_token token = {.id = id, .is_end = answer->stop == STOP_END};
     if (status == STATUS_OK) status = token_list_append(&job->tokens, id, error);
     if (count == 0) job->times.first_token = clock_seconds();
-    service->statistics.answer_tokens++;
+    service->statistics.tokens.answer++;
     if (job->request.log_probabilities) {
         token.log_probability =
             sampler_top_of(logits, service->vocabulary_size, id, job->top, job->request.top_count);
@@ -289,10 +289,10 @@ static void count_down(struct service *service) {
 
 void job_tell_progress(struct job *job) {
     const struct service_listener *listener = &job->client.listener;
-    if (listener->progress == NULL || job->answer.tokens.count > 0 || job->progress_done < job->progress_told)
+    if (listener->progress == NULL || job->answer.tokens.count > 0 || job->progress.done < job->progress.told)
         return;
-    job->progress_told = job->progress_done;
-    listener->progress(listener->context, job->progress_done, job->request.prompt_count);
+    job->progress.told = job->progress.done;
+    listener->progress(listener->context, job->progress.done, job->request.prompt_count);
 }
 
 void job_tell_done(struct job *job, struct service *service, enum stop_reason reason,

@@ -42,7 +42,7 @@ json_t *log_probabilities_completion(const struct ask_choice *choice, size_t fir
     const struct tokenizer *tokenizer = ask->server->model.tokenizer;
     json_t *tokens = json_array(), *own = json_array(), *top = json_array(), *offsets = json_array();
     for (size_t i = first; i < end; i++) {
-        const struct ask_token *token = &choice->tokens[i];
+        const struct ask_token *token = &choice->tokens.items[i];
         json_array_append_new(tokens, token_text_json(tokenizer, token->id));
         json_array_append_new(own, token->has_log_probability ? number(token->log_probability) : json_null());
         json_array_append_new(top, token->has_log_probability
@@ -72,7 +72,7 @@ json_t *log_probabilities_chat(const struct ask_choice *choice, size_t first, si
     const struct tokenizer *tokenizer = ask->server->model.tokenizer;
     json_t *content = json_array();
     for (size_t i = first; i < end; i++) {
-        const struct ask_token *token = &choice->tokens[i];
+        const struct ask_token *token = &choice->tokens.items[i];
         json_t *entry = chat_entry(tokenizer, token->id, token->log_probability), *top = json_array();
         for (size_t t = 0; t < token->top_count && t < ask->options.top_count; t++)
             if (token->top[t].id >= 0)

@@ -228,10 +228,10 @@ static bool read_request(struct ask *ask, struct api_error *error) {
                 ask_options_read_token_max(&ask->options, ask->body, token_max, 1, error);
     if (read && !ask->options.has_token_max) read = wrong(error, "max_tokens", "expected a number");
     if (read && ask->options.choices != 1) read = wrong(error, "n", "expected 1");
-    ask->parses_reasoning = true;
+    ask->form.parses_reasoning = true;
     read = read && read_conversation(ask->server, exchange_key(ask->exchange), ask->body, &conversation,
-                                     &prompt, &ask->parses_tools, &ask->schema, error);
-    ask->must_call = ask->schema != NULL;
+                                     &prompt, &ask->form.parses_tools, &ask->form.schema, error);
+    ask->form.must_call = ask->form.schema != NULL;
     read = read && template_switches_open(ask, &conversation, &prompt, error) &&
            ask_set_prompts(ask, &prompt, 1, error);
     conversation_deinit(&conversation);
@@ -348,13 +348,13 @@ static void stop_block(struct ask *ask, size_t index) {
 /* items_sent: blocks that have begun. */
 static void stream_part(struct ask *ask, struct ask_choice *choice, const struct answer_part *part) {
     const size_t index = choice->item_count - 1;
-    if (choice->items_sent < choice->item_count) {
+    if (choice->sent.items < choice->item_count) {
         if (index > 0) stop_block(ask, index - 1);
         json_t *event = json_object();
         json_put_uint(event, "index", index);
         json_put(event, "content_block", block_json(choice, &choice->items[index], true));
         send(ask, "content_block_start", event);
-        choice->items_sent = choice->item_count;
+        choice->sent.items = choice->item_count;
     }
     json_t *event = json_object(), *delta = json_object();
     static const char *const types[] = {[ANSWER_CONTENT] = "text_delta",

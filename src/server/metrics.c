@@ -108,11 +108,11 @@ static void put_latencies(struct page *page, struct latencies *latencies) {
 
 static void put_llama(struct page *page, const struct service_statistics *s, struct latencies *latencies) {
     put_metric(page, METRIC_COUNTER, "llamacpp:prompt_tokens_total", "Number of prompt tokens processed.",
-               (double)s->prefill_tokens);
+               (double)s->tokens.prefill);
     put_metric(page, METRIC_COUNTER, "llamacpp:prompt_seconds_total", "Prompt process time.",
                s->prefill_seconds);
     put_metric(page, METRIC_COUNTER, "llamacpp:tokens_predicted_total",
-               "Number of generation tokens processed.", (double)s->answer_tokens);
+               "Number of generation tokens processed.", (double)s->tokens.answer);
     put_metric(page, METRIC_COUNTER, "llamacpp:tokens_predicted_seconds_total", "Predict process time.",
                s->decode_seconds);
     put_metric(page, METRIC_COUNTER, "llamacpp:n_decode_total", "Total number of decode calls.",
@@ -121,15 +121,15 @@ static void put_llama(struct page *page, const struct service_statistics *s, str
                (double)atomic_load(&latencies->tokens_max));
     put_metric(page, METRIC_GAUGE, "llamacpp:n_busy_slots_per_decode",
                "Average number of sequences per step.",
-               s->steps > 0 ? (double)s->answer_tokens / (double)s->steps : 0);
+               s->steps > 0 ? (double)s->tokens.answer / (double)s->steps : 0);
     put_metric(page, METRIC_GAUGE, "llamacpp:prompt_tokens_seconds", "Prompt throughput in tokens a second.",
-               s->prefill_rate);
+               s->levels.prefill_rate);
     put_metric(page, METRIC_GAUGE, "llamacpp:predicted_tokens_seconds",
-               "Generation throughput in tokens a second.", s->decode_rate);
+               "Generation throughput in tokens a second.", s->levels.decode_rate);
     put_metric(page, METRIC_GAUGE, "llamacpp:requests_processing", "Number of requests processing.",
-               (double)(s->prefilling + s->decoding + s->paused));
+               (double)(s->levels.prefilling + s->levels.decoding + s->levels.paused));
     put_metric(page, METRIC_GAUGE, "llamacpp:requests_deferred", "Number of requests deferred.",
-               (double)s->queued);
+               (double)s->levels.queued);
 }
 
 static void put_vllm(struct page *page, const struct service_statistics *s, const struct server *server,
@@ -144,21 +144,21 @@ static void put_vllm(struct page *page, const struct service_statistics *s, cons
     const double capacity =
         (double)service_context_size(model->service) * (double)service_parallel(model->service);
     put_metric(page, METRIC_GAUGE, "vllm:num_requests_running", "Requests with a slot.",
-               (double)(s->prefilling + s->decoding + s->paused));
+               (double)(s->levels.prefilling + s->levels.decoding + s->levels.paused));
     put_metric(page, METRIC_GAUGE, "vllm:num_requests_waiting", "Requests that wait for a slot.",
-               (double)s->queued);
+               (double)s->levels.queued);
     put_metric(page, METRIC_GAUGE, "vllm:kv_cache_usage_perc",
                "Tokens in memory, of what all slots can have.",
-               (double)(s->running_tokens + s->resident_tokens) / capacity);
+               (double)(s->levels.running_tokens + s->levels.resident_tokens) / capacity);
     put_metric(page, METRIC_COUNTER, "vllm:prompt_tokens_total", "Tokens of prompts.",
-               (double)s->prompt_tokens);
+               (double)s->tokens.prompt);
     put_metric(page, METRIC_COUNTER, "vllm:generation_tokens_total", "Tokens sampled.",
-               (double)s->answer_tokens);
+               (double)s->tokens.answer);
     put_metric(page, METRIC_COUNTER, "vllm:num_preemptions_total", "Preemptions.", (double)s->preemptions);
     put_metric(page, METRIC_COUNTER, "vllm:prefix_cache_queries_total", "Tokens of prompts.",
-               (double)s->prompt_tokens);
+               (double)s->tokens.prompt);
     put_metric(page, METRIC_COUNTER, "vllm:prefix_cache_hits_total", "Tokens of prompts that were reused.",
-               (double)s->reused_tokens);
+               (double)s->tokens.reused);
     put_head(page, "vllm:request_success_total", "counter", "Requests that ended, by why.");
     const uint64_t stopped = s->done[STOP_END] + s->done[STOP_STRING];
     const uint64_t cut = s->done[STOP_LENGTH] + s->done[STOP_CONTEXT] + s->done[STOP_LOOP];

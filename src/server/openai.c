@@ -51,10 +51,10 @@ void openai_put_finish(json_t *object, const struct ask_choice *choice) {
 
 json_t *openai_progress(const struct ask *ask) {
     json_t *progress = json_object();
-    json_put_uint(progress, "total", atomic_load(&ask->progress_total));
-    json_put_uint(progress, "cache", ask->admission.reused_tokens);
-    json_put_uint(progress, "processed", atomic_load(&ask->progress_done));
-    json_put_uint(progress, "time_ms", (clock_ns() - ask->admitted_ns) / 1000000);
+    json_put_uint(progress, "total", atomic_load(&ask->progress.total));
+    json_put_uint(progress, "cache", ask->progress.admission.reused_tokens);
+    json_put_uint(progress, "processed", atomic_load(&ask->progress.done));
+    json_put_uint(progress, "time_ms", (clock_ns() - ask->progress.admitted_ns) / 1000000);
     return progress;
 }
 

@@ -20,7 +20,7 @@
 static void note_prompts(struct service *service, struct rate *rate, double tokens, double seconds) {
     rate_note(rate, tokens, seconds);
     rate_note(&service->rates.prompt, tokens, seconds);
-    service->statistics.prefill_rate = rate_per_second(&service->rates.prompt);
+    service->statistics.levels.prefill_rate = rate_per_second(&service->rates.prompt);
 }
 
 /* An observer has work on the last step.  Not of a job whose tokens are stored again: it sees that step once more. */
@@ -70,7 +70,7 @@ static bool take_step(struct service *service, struct job *job, const float *log
         answer_note_stored(answer, job->tokens.ids[answer->stored.count], ORIGIN_STEP, &error);
     note_progress(job);
     bool known = answer->stored.count < job->tokens.count;
-    if (known) service->statistics.recomputed_tokens++;
+    if (known) service->statistics.tokens.recomputed++;
     if (answer->stored.count + 1 >= job->tokens.count) job->state = JOB_DECODE;
     if (!known && job->times.decode_since == 0) job->times.decode_since = clock_seconds();
     if (status == STATUS_OK && !known) status = job_take(job, service, logits, &error);
@@ -156,7 +156,7 @@ static void step(struct service *service, struct job *const *steppers, size_t co
     service->statistics.steps++;
     service->statistics.decode_seconds += seconds;
     rate_note(&service->rates.step, (double)count, seconds);
-    service->statistics.decode_rate = rate_per_second(&service->rates.step);
+    service->statistics.levels.decode_rate = rate_per_second(&service->rates.step);
     for (size_t i = 0; i < count; i++) {
         account_charge(service, steppers[i], seconds / (double)count);
         steppers[i]->observes = steppers[i]->request.observer.note != NULL;
@@ -193,11 +193,11 @@ static void step_ahead(struct service *service, struct job *job, const token_id 
     if (goes_on) draft_learn(&job->answer.draft, count - 1, kept - 1, seconds); /* else it may be gone */
     struct service_statistics *statistics = &service->statistics;
     statistics->steps++;
-    statistics->drafted_tokens += count - 1;
-    statistics->accepted_tokens += kept - 1;
+    statistics->tokens.drafted += count - 1;
+    statistics->tokens.accepted += kept - 1;
     statistics->decode_seconds += seconds;
     rate_note(&service->rates.step, (double)kept, seconds);
-    statistics->decode_rate = rate_per_second(&service->rates.step);
+    statistics->levels.decode_rate = rate_per_second(&service->rates.step);
 }
 
 static void step_all(struct service *service) {
@@ -224,9 +224,10 @@ static void step_alone(struct service *service) {
  * came together have their first tokens one after another, not all with the last; a short one does not wait for a long
  * one, nor a long one forever for short ones. */
 static double prompt_order(const struct service *service, const struct job *job, double now) {
-    const double rate = service->statistics.prefill_rate > 0 ? service->statistics.prefill_rate : 1;
+    const double rate =
+        service->statistics.levels.prefill_rate > 0 ? service->statistics.levels.prefill_rate : 1;
     const size_t wanted = job_wanted_tokens(job);
-    const size_t left = wanted > job->progress_done ? wanted - job->progress_done : 0;
+    const size_t left = wanted > job->progress.done ? wanted - job->progress.done : 0;
     return (double)left / rate - (now - job->times.admitted);
 }
 
@@ -277,7 +278,7 @@ static bool slice_progress(void *context, uint64_t done, uint64_t total) {
     const struct slice *slice = context;
     struct job *job = slice->job;
     (void)total;
-    job->progress_done = slice->first + (size_t)done;
+    job->progress.done = slice->first + (size_t)done;
     job_tell_progress(job);
     return cannot_pause(slice->service, job) && is_cancelled(slice->service, job);
 }
@@ -352,10 +353,10 @@ static enum status note_run(struct service *service, struct job *job, size_t fir
     size_t selecting = (size_t)sequence_reused_tokens(answer->sequence);
     size_t selecting_end = selecting + (size_t)sequence_selected_tokens(answer->sequence);
     bool was_selecting = job_origin(job, first) == ORIGIN_SELECTS;
-    service->statistics.prefill_tokens += length - first;
+    service->statistics.tokens.prefill += length - first;
     for (size_t i = first; i < length; i++) {
         bool selects = was_selecting || (i >= selecting && i < selecting_end);
-        if (i < job->history.count) service->statistics.recomputed_tokens++;
+        if (i < job->history.count) service->statistics.tokens.recomputed++;
         TRY(answer_note_stored(answer, job->tokens.ids[i], selects ? ORIGIN_SELECTS : ORIGIN_DENSE, error));
     }
     return STATUS_OK;
@@ -398,7 +399,7 @@ static size_t stop_behind(const struct job *job, size_t first) {
 static void prefill_slice(struct service *service, struct job *job) {
     struct error error = {.status = STATUS_OK};
     double began = clock_seconds();
-    size_t first = job->answer.stored.count, last = stop_behind(job, first), before = job->progress_done;
+    size_t first = job->answer.stored.count, last = stop_behind(job, first), before = job->progress.done;
     struct slice slice = {.service = service,
                           .job = job,
                           .first = first,
@@ -421,8 +422,8 @@ static void prefill_slice(struct service *service, struct job *job) {
     account_charge(service, job, seconds);
     service->statistics.slices++;
     service->statistics.prefill_seconds += seconds;
-    if (job->progress_done > before)
-        note_prompts(service, &service->rates.slice, (double)(job->progress_done - before), seconds);
+    if (job->progress.done > before)
+        note_prompts(service, &service->rates.slice, (double)(job->progress.done - before), seconds);
     struct error unnoted = {.status = STATUS_OK};
     if (note_run(service, job, first, &unnoted) != STATUS_OK && status == STATUS_OK) {
         status = unnoted.status;
@@ -516,7 +517,7 @@ static size_t together_rows(const struct service *service, size_t step_count) {
  * first rows of a pass cost most; at least half of that, in case recent steps ran on a busy machine. */
 static double prompt_seconds(const struct service *service, const struct together *together, double seconds) {
     const double share = seconds * (double)(together->rows - together->step_count) / (double)together->rows;
-    const double rate = service->statistics.decode_rate;
+    const double rate = service->statistics.levels.decode_rate;
     const double more = rate > 0 ? seconds - (double)together->step_count / rate : share;
     return fmin(fmax(more, share / 2), share);
 }
@@ -587,7 +588,7 @@ struct pass {
 /* Without a step that waits for its end it has no deadline. */
 static struct pass begin_pass(struct service *service, const struct together *together) {
     struct job *steppers[ENGINE_SEQUENCES_MAX];
-    const double rate = service->statistics.decode_rate;
+    const double rate = service->statistics.levels.decode_rate;
     struct pass pass = {.service = service, .began = clock_seconds(), .deadline = INFINITY};
     if (rate > 0) pass.step_seconds = (double)together->step_count / rate;
     if (find_steppers(service, steppers) > 0)
@@ -636,7 +637,7 @@ static void take_together(struct service *service, struct job *job, const float 
     }
     size_t begun;
     (void)sequence_paused_tokens(job->answer.sequence, &begun);
-    job->progress_done = job->answer.stored.count + begun;
+    job->progress.done = job->answer.stored.count + begun;
     job_tell_progress(job);
     if (job->answer.stored.count == job_wanted_tokens(job)) take_prompt(service, job, logits);
 }

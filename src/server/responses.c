@@ -163,13 +163,13 @@ static bool read_request(struct ask *ask, struct api_error *error) {
                 ask_options_read_token_max(&ask->options, ask->body, token_max, 1, error) &&
                 ask_options_refuse(ask->body, refused, sizeof refused / sizeof *refused, error);
     if (read && ask->options.choices != 1) read = api_error_set(error, 400, "n", "'n': expected 1");
-    ask->parses_reasoning = true;
+    ask->form.parses_reasoning = true;
     read = read && read_input(&conversation, ask->body, error) &&
-           read_tools(&conversation, ask->body, &ask->parses_tools, &ask->schema, error) &&
+           read_tools(&conversation, ask->body, &ask->form.parses_tools, &ask->form.schema, error) &&
            document_text_prepend(ask->server, exchange_key(ask->exchange), ask->body, &conversation, error) &&
            template_switches_read(&conversation, ask->body, error) &&
            conversation_encode(&conversation, model->chat, model->tokenizer, &prompt, error);
-    ask->must_call = ask->schema != NULL;
+    ask->form.must_call = ask->form.schema != NULL;
     read = read && template_switches_open(ask, &conversation, &prompt, error) &&
            ask_set_prompts(ask, &prompt, 1, error);
     token_list_deinit(&prompt);
@@ -291,10 +291,10 @@ static json_t *response_json(const struct ask *ask, const char *status, bool is_
  * client has enough for now. */
 static bool send_numbered(struct ask *ask, const char *type, json_t *event) {
     json_put(event, "type", json_string(type));
-    pthread_mutex_lock(&ask->mutex);
-    json_put_uint(event, "sequence_number", ask->choices[0].events_sent++);
+    pthread_mutex_lock(&ask->end.mutex);
+    json_put_uint(event, "sequence_number", ask->choices[0].sent.events++);
     const bool is_full = sse_send(ask->exchange, type, event);
-    pthread_mutex_unlock(&ask->mutex);
+    pthread_mutex_unlock(&ask->end.mutex);
     return is_full;
 }
 
@@ -361,10 +361,10 @@ static void end_item(struct ask *ask, size_t index) {
 
 static void stream_part(struct ask *ask, struct ask_choice *choice, const struct answer_part *part) {
     const size_t index = choice->item_count - 1;
-    if (choice->items_sent < choice->item_count) {
+    if (choice->sent.items < choice->item_count) {
         if (index > 0) end_item(ask, index - 1);
         begin_item(ask, index);
-        choice->items_sent = choice->item_count;
+        choice->sent.items = choice->item_count;
     }
     json_t *event = of_item(choice, index, part->kind != ANSWER_TOOL_CALL);
     json_put(event, "delta", json_text(part->bytes, part->length));

@@ -91,15 +91,15 @@ static bool end_cancelled(struct service *service) {
 static void tell_admission(struct service *service, struct job *job) {
     job->was_admitted = true;
     job->reused = job->answer.stored.count;
-    service->statistics.prompt_tokens += job->request.prompt_count;
-    service->statistics.reused_tokens += job->reused;
+    service->statistics.tokens.prompt += job->request.prompt_count;
+    service->statistics.tokens.reused += job->reused;
     for (size_t i = 0; i < job->request.prompt_count; i++)
         sampler_accept(job->answer.sampler, job->tokens.ids[i]);
     const struct service_listener *listener = &job->client.listener;
     if (listener->admitted != NULL)
         listener->admitted(listener->context, &(struct service_admission){job->request.prompt_count,
                                                                           job->reused, job->times.queued});
-    job->progress_done = job->reused;
+    job->progress.done = job->reused;
     job_tell_progress(job);
 }
 
@@ -126,7 +126,7 @@ static void admit(struct service *service, struct job *job) {
     if (!service_attach(service, job, &error)) return;
     size_t begun; /* of a segment that has paused */
     (void)sequence_paused_tokens(job->answer.sequence, &begun);
-    job->progress_done = job->answer.stored.count + begun;
+    job->progress.done = job->answer.stored.count + begun;
     if (!job->was_admitted) tell_admission(service, job);
 }
 
@@ -241,23 +241,23 @@ static void drain(struct service *service) {
 
 static void publish(struct service *service) {
     struct service_statistics *statistics = &service->statistics;
-    statistics->prefilling = statistics->decoding = statistics->paused = 0;
-    statistics->resident_tokens = statistics->running_tokens = 0;
-    statistics->resident = service->resident_count;
+    statistics->levels.prefilling = statistics->levels.decoding = statistics->levels.paused = 0;
+    statistics->levels.resident_tokens = statistics->levels.running_tokens = 0;
+    statistics->levels.resident = service->resident_count;
     for (size_t i = 0; i < service->running.count; i++) {
         const struct job *job = service->running.jobs[i];
         if (job->client.paused)
-            statistics->paused++;
+            statistics->levels.paused++;
         else if (job->state == JOB_DECODE)
-            statistics->decoding++;
+            statistics->levels.decoding++;
         else
-            statistics->prefilling++;
-        statistics->running_tokens += job->answer.stored.count;
+            statistics->levels.prefilling++;
+        statistics->levels.running_tokens += job->answer.stored.count;
     }
     for (size_t i = 0; i < service->resident_count; i++)
-        statistics->resident_tokens += service->residents[i].stored.count;
+        statistics->levels.resident_tokens += service->residents[i].stored.count;
     if (service->engine != NULL) {
-        statistics->kv_used_bytes = engine_kv_used_bytes(service->engine);
+        statistics->levels.kv_used_bytes = engine_kv_used_bytes(service->engine);
         statistics->tiers = engine_tier_statistics(service->engine);
         statistics->select = attention_statistics(engine_attention(service->engine));
         const char *damage = engine_documents_damage(service->engine);

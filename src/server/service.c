@@ -247,7 +247,7 @@ enum status service_call(struct service *service, service_function *function, vo
 uint32_t service_wait_estimate(struct service *service) {
     enum { ANSWER_TOKENS = 128 }; /* a guess of what an answer has */
     pthread_mutex_lock(&service->shared.mutex);
-    const struct service_statistics *now = &service->shared.published;
+    const struct service_levels *now = &service->shared.published.levels;
     double prompt_tokens = 0, seconds = 0;
     for (const struct job *job = service->shared.queue; job != NULL; job = job->next)
         prompt_tokens += (double)(job->request.prompt_count - job->sharing.common);
@@ -263,24 +263,25 @@ uint32_t service_wait_estimate(struct service *service) {
 #define ROW(KIND, UNIT, MEMBER, NAME, HELP) \
     COUNTER_ROW(KIND, UNIT, struct service_statistics, MEMBER, NAME, HELP)
 static const struct counter counter_rows[] = {
-    ROW(LEVEL, ITEMS, queued, "requests_queued", "Requests that wait for a slot."),
-    ROW(LEVEL, ITEMS, prefilling, "requests_prefilling", "Requests whose prompt is computed."),
-    ROW(LEVEL, ITEMS, decoding, "requests_decoding", "Requests that are answered."),
-    ROW(LEVEL, ITEMS, paused, "requests_paused", "Requests whose client does not take what is there."),
-    ROW(LEVEL, BYTES, queued_bytes, "queued_bytes", "Memory of the requests that wait."),
-    ROW(LEVEL, ITEMS, draining, "draining", "1: the server is stopping."),
+    ROW(LEVEL, ITEMS, levels.queued, "requests_queued", "Requests that wait for a slot."),
+    ROW(LEVEL, ITEMS, levels.prefilling, "requests_prefilling", "Requests whose prompt is computed."),
+    ROW(LEVEL, ITEMS, levels.decoding, "requests_decoding", "Requests that are answered."),
+    ROW(LEVEL, ITEMS, levels.paused, "requests_paused", "Requests whose client does not take what is there."),
+    ROW(LEVEL, BYTES, levels.queued_bytes, "queued_bytes", "Memory of the requests that wait."),
+    ROW(LEVEL, ITEMS, levels.draining, "draining", "1: the server is stopping."),
     ROW(TOTAL, ITEMS, submitted, "requests_submitted", "Requests taken."),
     ROW(TOTAL, ITEMS, refused, "requests_refused", "Requests not taken: full, or stopping."),
     ROW(TOTAL, ITEMS, cancelled, "requests_cancelled", "Requests whose client left."),
-    ROW(TOTAL, ITEMS, prompt_tokens, "prompt_tokens", "Tokens of the prompts of admitted requests."),
-    ROW(TOTAL, ITEMS, reused_tokens, "reused_tokens",
+    ROW(TOTAL, ITEMS, tokens.prompt, "prompt_tokens", "Tokens of the prompts of admitted requests."),
+    ROW(TOTAL, ITEMS, tokens.reused, "reused_tokens",
         "Of these, tokens whose KV came from memory or saved documents."),
-    ROW(TOTAL, ITEMS, prefill_tokens, "prefill_tokens", "Tokens of prompts that were computed."),
-    ROW(TOTAL, ITEMS, recomputed_tokens, "recomputed_tokens",
+    ROW(TOTAL, ITEMS, tokens.prefill, "prefill_tokens", "Tokens of prompts that were computed."),
+    ROW(TOTAL, ITEMS, tokens.recomputed, "recomputed_tokens",
         "Tokens computed once more, after a preemption or damage."),
-    ROW(TOTAL, ITEMS, answer_tokens, "answer_tokens", "Tokens sampled."),
-    ROW(TOTAL, ITEMS, drafted_tokens, "drafted_tokens", "Tokens of drafts, of which a pass has rows beside a step's."),
-    ROW(TOTAL, ITEMS, accepted_tokens, "accepted_tokens", "Of these, those that the answer went on with."),
+    ROW(TOTAL, ITEMS, tokens.answer, "answer_tokens", "Tokens sampled."),
+    ROW(TOTAL, ITEMS, tokens.drafted, "drafted_tokens",
+        "Tokens of drafts, of which a pass has rows beside a step's."),
+    ROW(TOTAL, ITEMS, tokens.accepted, "accepted_tokens", "Of these, those that the answer went on with."),
     ROW(TOTAL, ITEMS, steps, "steps", "Decode steps, of all sequences together."),
     ROW(TOTAL, ITEMS, slices, "slices", "Slices of prompts."),
     ROW(TOTAL, ITEMS, preemptions, "preemptions", "Requests that gave up their slot for a while."),
@@ -289,12 +290,12 @@ static const struct counter counter_rows[] = {
     ROW(TOTAL, ITEMS, recoveries, "recoveries", "Recoveries from damaged documents."),
     ROW(TOTAL, SECONDS, prefill_seconds, "prefill_seconds", "Time of computing prompts."),
     ROW(TOTAL, SECONDS, decode_seconds, "decode_seconds", "Time of decode steps."),
-    ROW(LEVEL, PER_SECOND, prefill_rate, "prefill_tokens_per_second", "Of late."),
-    ROW(LEVEL, PER_SECOND, decode_rate, "decode_tokens_per_second", "Of late."),
-    ROW(LEVEL, ITEMS, resident, "resident_sequences", "Sequences in memory without a request."),
-    ROW(LEVEL, ITEMS, resident_tokens, "resident_tokens", "Their tokens."),
-    ROW(LEVEL, ITEMS, running_tokens, "running_tokens", "Tokens of the requests that run."),
-    ROW(LEVEL, BYTES, kv_used_bytes, "kv_used_bytes", "Memory of the KV cache in use."),
+    ROW(LEVEL, PER_SECOND, levels.prefill_rate, "prefill_tokens_per_second", "Of late."),
+    ROW(LEVEL, PER_SECOND, levels.decode_rate, "decode_tokens_per_second", "Of late."),
+    ROW(LEVEL, ITEMS, levels.resident, "resident_sequences", "Sequences in memory without a request."),
+    ROW(LEVEL, ITEMS, levels.resident_tokens, "resident_tokens", "Their tokens."),
+    ROW(LEVEL, ITEMS, levels.running_tokens, "running_tokens", "Tokens of the requests that run."),
+    ROW(LEVEL, BYTES, levels.kv_used_bytes, "kv_used_bytes", "Memory of the KV cache in use."),
 };
 #undef ROW
 const struct counter_table service_counters = COUNTER_TABLE("", struct service_statistics, counter_rows);
@@ -302,12 +303,12 @@ const struct counter_table service_counters = COUNTER_TABLE("", struct service_s
 struct service_statistics service_get_statistics(struct service *service) {
     pthread_mutex_lock(&service->shared.mutex);
     struct service_statistics statistics = service->shared.published;
-    statistics.queued = service->shared.queue_count;
-    statistics.queued_bytes = service->shared.queue_bytes;
+    statistics.levels.queued = service->shared.queue_count;
+    statistics.levels.queued_bytes = service->shared.queue_bytes;
     statistics.submitted = service->shared.submitted;
     statistics.refused = service->shared.refused;
     statistics.cancelled = service->shared.cancelled;
-    statistics.draining = service->shared.draining;
+    statistics.levels.draining = service->shared.draining;
     pthread_mutex_unlock(&service->shared.mutex);
     return statistics;
 }

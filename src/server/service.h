@@ -218,29 +218,37 @@ uint32_t service_wait_estimate(struct service *service);
 
 enum { SERVICE_STOPS = STOP_FAILED + 1 };
 
-struct service_statistics {
-    /* Now. */
+struct service_levels {
     size_t queued, prefilling, decoding, paused;
     size_t resident; /* sequences in memory without a request */
     uint64_t queued_bytes;
     uint64_t resident_tokens, running_tokens; /* whose KV these sequences have */
     bool draining;
+    double prefill_rate, decode_rate; /* tokens a second of late; 0: none yet */
+    uint64_t kv_used_bytes;
+};
+
+struct service_tokens {
+    uint64_t prompt;     /* of admitted requests */
+    uint64_t reused;     /* of these, from memory or saved documents */
+    uint64_t prefill;    /* computed, recomputed ones included */
+    uint64_t recomputed; /* after preemption or damage */
+    uint64_t answer;
+    uint64_t drafted, accepted; /* drafts, and what of them was right */
+};
+
+struct service_statistics {
+    struct service_levels levels;
     /* Since the service was made. */
     uint64_t submitted, refused, cancelled;
     uint64_t done[SERVICE_STOPS]; /* by enum stop_reason */
-    uint64_t prompt_tokens;       /* of admitted requests */
-    uint64_t reused_tokens;       /* of these, from memory or saved documents */
-    uint64_t prefill_tokens;      /* computed, recomputed ones included */
-    uint64_t recomputed_tokens;   /* after preemption or damage */
-    uint64_t answer_tokens, steps, slices, preemptions, recoveries;
-    uint64_t drafted_tokens, accepted_tokens; /* drafts, and what of them was right */
+    struct service_tokens tokens;
+    uint64_t steps, slices, preemptions, recoveries;
     uint64_t unloaded;                      /* sequences that left memory because nobody used them */
     double prefill_seconds, decode_seconds; /* of computing */
-    double prefill_rate, decode_rate;       /* tokens a second of late; 0: none yet */
-    uint64_t kv_used_bytes;
-    struct kv_tier_statistics tiers; /* zeros without tiers */
-    struct select_statistics select; /* of answers' steps; zeros where attention is full */
-    char documents_damage[256];      /* of their catalog, which was sound at the start; "": none */
+    struct kv_tier_statistics tiers;        /* zeros without tiers */
+    struct select_statistics select;        /* of answers' steps; zeros where attention is full */
+    char documents_damage[256];             /* of their catalog, which was sound at the start; "": none */
 };
 extern const struct counter_table service_counters; /* of its numbers, but for done, tiers and select */
 

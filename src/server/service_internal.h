@@ -66,6 +66,10 @@ struct job_sharing {
     size_t stop_first, stop, awaited;
 };
 
+struct job_progress {
+    size_t done, told; /* tokens of its prompt */
+};
+
 struct job_text {
     char *bytes; /* owned: whole characters not yet handed out */
     size_t length, capacity;
@@ -90,7 +94,8 @@ struct job {
     struct answer answer;
     bool was_admitted;
     bool observes; /* the observer's work on the last step is not done */
-    size_t reused, progress_done, progress_told;
+    size_t reused;
+    struct job_progress progress;
     /* enum token_origin of tokens that were stored before a preemption or damage */
     struct token_list history;
     uint64_t admission; /* its number */

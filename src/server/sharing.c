@@ -87,7 +87,7 @@ static size_t stop_of(const struct job *reader, size_t common) {
 static bool is_worth(const struct job *job, const struct job *reader) {
     const size_t stored = reader->answer.stored.count, stop = stop_of(reader, job->sharing.common);
     if (job->sharing.common < stored + SHARED_MIN) return false;
-    const size_t left = stop > reader->progress_done ? stop - reader->progress_done : 0;
+    const size_t left = stop > reader->progress.done ? stop - reader->progress.done : 0;
     return left <= BESIDE * (job->sharing.common - stored);
 }
 

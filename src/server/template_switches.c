@@ -98,11 +98,11 @@ bool template_switches_read(struct conversation *conversation, const json_t *bod
 
 bool template_switches_open(struct ask *ask, const struct conversation *conversation,
                             struct token_list *prompt, struct api_error *error) {
-    ask->thinks = conversation->ending.thinks;
+    ask->form.thinks = conversation->ending.thinks;
     ask->turn_end = conversation->ending.turn_end;
     ask->drops_answer = conversation->drops_thoughts;
-    ask->syntax = ask->must_call ? CHAT_HERMES : conversation->syntax;
-    if (!ask->must_call) return true;
-    ask->thinks = false; /* the call ends thoughts that the template began */
+    ask->form.syntax = ask->form.must_call ? CHAT_HERMES : conversation->syntax;
+    if (!ask->form.must_call) return true;
+    ask->form.thinks = false; /* the call ends thoughts that the template began */
     return tool_choice_begin_call(ask->server->model.tokenizer, conversation->ending.thinks, prompt, error);
 }

@@ -433,10 +433,10 @@ static void *stop_server(void *context) {
 }
 
 static bool all_run(const struct service_statistics *now) {
-    return now->prefilling + now->decoding + now->paused == 4;
+    return now->levels.prefilling + now->levels.decoding + now->levels.paused == 4;
 }
-static bool is_paused(const struct service_statistics *now) { return now->paused > 0; }
-static bool is_draining(const struct service_statistics *now) { return now->draining; }
+static bool is_paused(const struct service_statistics *now) { return now->levels.paused > 0; }
+static bool is_draining(const struct service_statistics *now) { return now->levels.draining; }
 
 static void wait_until(struct service *service, bool (*holds)(const struct service_statistics *now)) {
     struct service_statistics now = service_get_statistics(service);
@@ -684,7 +684,7 @@ static void change_hands(struct service_rig *rig, size_t number) {
     assert_same_tokens(&undisturbed.tokens, &running.tokens);
     const struct service_statistics after = after_a_turn(rig->service);
     assert_int_equal(after.preemptions - before.preemptions, 1);
-    assert_in_range(after.recomputed_tokens - before.recomputed_tokens, 0, KV_CHUNK_TOKENS);
+    assert_in_range(after.tokens.recomputed - before.tokens.recomputed, 0, KV_CHUNK_TOKENS);
     client_deinit(&undisturbed);
     client_deinit(&running);
     client_deinit(&waiting);

@@ -286,7 +286,7 @@ static void test_drafts(void **state) {
     struct token_list prompt = rig_tokens(&rig, "A horse ran past the mill.", DOCUMENT);
     ask_long(&rig, &prompt, &plain, NULL, 0, 0);
     assert_int_equal(plain.tokens.count, LONG);
-    assert_int_equal(service_settled(rig.service).drafted_tokens, 0);
+    assert_int_equal(service_settled(rig.service).tokens.drafted, 0);
     restart(&rig);
     service_rig_stop(&rig);
     service_rig_start(&rig, &(struct service_options){.parallel = PLACES, .draft_max = 7});
@@ -302,9 +302,9 @@ static void test_drafts(void **state) {
     assert_int_equal(drafted[2].text_length, strstr(plain.text, stop) - plain.text);
     assert_int_equal(drafted[3].tokens.count, LONG);
     const struct service_statistics done = service_settled(rig.service);
-    print_message("%llu drafted, %llu accepted\n", (unsigned long long)done.drafted_tokens,
-                  (unsigned long long)done.accepted_tokens);
-    assert_true(done.accepted_tokens > 0);
+    print_message("%llu drafted, %llu accepted\n", (unsigned long long)done.tokens.drafted,
+                  (unsigned long long)done.tokens.accepted);
+    assert_true(done.tokens.accepted > 0);
     for (size_t i = 0; i < 4; i++) client_deinit(&drafted[i]);
     client_deinit(&plain);
     token_list_deinit(&prompt);

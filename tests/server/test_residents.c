@@ -46,15 +46,15 @@ static void wait_until_unloaded(struct service *service) {
     struct service_statistics now = service_get_statistics(service);
     for (; now.unloaded == 0; now = service_get_statistics(service)) nanosleep(&nap, NULL);
     assert_int_equal(now.unloaded, 1);
-    assert_int_equal(now.resident, 0);
-    assert_int_equal(now.kv_used_bytes, 0);
+    assert_int_equal(now.levels.resident, 0);
+    assert_int_equal(now.levels.kv_used_bytes, 0);
 }
 
 static void suffer(struct service_rig *rig, enum fate fate) {
     struct token_list other = rig_tokens(rig, "Snow lay on the roofs of the harbour.", 90);
     if (fate == UNLOADED) wait_until_unloaded(rig->service);
     if (fate == EVICTED) ask(rig, &other);
-    if (fate == STAYS) assert_int_equal(service_settled(rig->service).resident, 1);
+    if (fate == STAYS) assert_int_equal(service_settled(rig->service).levels.resident, 1);
     token_list_deinit(&other);
 }
 
@@ -452,7 +452,7 @@ static void test_unsaved_stays(void **state) {
     other = rig_tokens(&rig, "Rain fell on the town.", PROMPT);
     ask(&rig, &other); /* turns of the loop later */
     const struct service_statistics now = service_settled(rig.service);
-    assert_int_equal(now.resident, 2);
+    assert_int_equal(now.levels.resident, 2);
     assert_int_equal(now.unloaded, 0);
     token_list_deinit(&tokens);
     token_list_deinit(&other);
@@ -483,16 +483,16 @@ static void test_conversations_that_begin_alike(void **state) {
     append(&first, &question);
     assert_int_equal(ask(&rig, &first), stored);
     assert_int_equal(ask(&rig, &edited), EDITED); /* of the first, which it replaces: the less is lost */
-    assert_int_equal(service_settled(rig.service).resident, 2);
+    assert_int_equal(service_settled(rig.service).levels.resident, 2);
     assert_int_equal(ask(&rig, &third), 0);
-    assert_int_equal(service_settled(rig.service).resident, 3);
+    assert_int_equal(service_settled(rig.service).levels.resident, 3);
     third.count = PROMPT; /* asked once more */
     assert_int_equal(ask(&rig, &third), PROMPT);
     first.count = BEGINS; /* no place is left: of the one that goes, what fits is kept */
     append(&first, &question);
     for (size_t i = 0; i < 10; i++) append(&first, &question);
     assert_int_equal(ask(&rig, &first), BEGINS);
-    assert_int_equal(service_settled(rig.service).resident, 3);
+    assert_int_equal(service_settled(rig.service).levels.resident, 3);
     token_list_deinit(&first);
     token_list_deinit(&second);
     token_list_deinit(&third);
@@ -522,10 +522,10 @@ static void ask_again(const char *preset, bool saves, enum fate fate) {
     for (size_t i = 0; i < 3; i++) append(&asked[i], &prompt);
     assert_int_equal(ask_for(&rig, &asked[0], log_probabilities[0]), 0);
     suffer(&rig, fate);
-    const uint64_t computed = service_settled(rig.service).prefill_tokens;
+    const uint64_t computed = service_settled(rig.service).tokens.prefill;
     for (size_t i = 1; i < 3; i++) {
         assert_int_equal(ask_for(&rig, &asked[i], log_probabilities[i]), PROMPT);
-        assert_int_equal(service_settled(rig.service).prefill_tokens, computed);
+        assert_int_equal(service_settled(rig.service).tokens.prefill, computed);
     }
     request.owner = "another";
     client_init(&stranger, &rig);
@@ -557,14 +557,14 @@ static void ask_again_behind_a_document(const char *preset, size_t question_coun
     append(&prompt, &question);
     for (size_t i = 0; i < 3; i++) append(&asked[i], &prompt);
     (void)ask_for(&rig, &asked[0], log_probabilities[0]);
-    const uint64_t computed = service_settled(rig.service).prefill_tokens;
+    const uint64_t computed = service_settled(rig.service).tokens.prefill;
     for (size_t i = 1; i < 3; i++) {
         const size_t reused = ask_for(&rig, &asked[i], log_probabilities[i]);
         if (cuts) assert_int_equal(reused, prompt.count);
         assert_same_tokens(&asked[i], &asked[0]);
         assert_memory_equal(log_probabilities[i], log_probabilities[0], sizeof log_probabilities[0]);
     }
-    assert_true(cuts == (service_settled(rig.service).prefill_tokens == computed));
+    assert_true(cuts == (service_settled(rig.service).tokens.prefill == computed));
     for (size_t i = 0; i < 3; i++) token_list_deinit(&asked[i]);
     token_list_deinit(&document);
     token_list_deinit(&question);
@@ -615,7 +615,7 @@ static void test_low_priority(void **state) {
         client_wait(&low);
         assert_int_equal(low.done.reason, STOP_LENGTH);
         client_deinit(&low);
-        assert_int_equal(service_settled(rig.service).resident, 2);
+        assert_int_equal(service_settled(rig.service).levels.resident, 2);
     }
     ask_low(&rig, &question, &low); /* no place is left: it takes the one that such a request left */
     client_wait(&low);
@@ -734,7 +734,7 @@ static void retry(enum retry retry, bool cut, uint64_t host_bytes, const char *p
                       more = rig_tokens(&rig, "Who saw it then?", QUESTION);
     size_t done = 0;
     if (cut) cancel(&rig, &prompt, &done);
-    if (cut) assert_int_equal(service_settled(rig.service).resident, 1);
+    if (cut) assert_int_equal(service_settled(rig.service).levels.resident, 1);
     if (retry == BEHIND_ANOTHER) (void)ask(&rig, &other);
     if (retry == LONGER) append(&prompt, &more);
     if (retry == PARTLY) prompt.ids[CUT_AT / 2]++;
@@ -747,9 +747,9 @@ static void retry(enum retry retry, bool cut, uint64_t host_bytes, const char *p
     const bool goes_on = cut && retry != PARTLY && retry != OF_ANOTHER_OWNER;
     if (goes_on) assert_in_range(client->progress_computed, done + 1, CUT_PROMPT);
     if (!goes_on) assert_in_range(client->progress_computed, 1, CUT_BATCH);
-    assert_int_equal(service_settled(rig.service).resident, cut && !goes_on           ? 2
-                                                            : retry == BEHIND_ANOTHER ? 2
-                                                                                      : 1);
+    assert_int_equal(service_settled(rig.service).levels.resident, cut && !goes_on           ? 2
+                                                                   : retry == BEHIND_ANOTHER ? 2
+                                                                                             : 1);
     token_list_deinit(&prompt);
     token_list_deinit(&other);
     token_list_deinit(&more);

@@ -145,7 +145,7 @@ static void leaver_progress(void *context, size_t done, size_t total) {
     if (done > 0 && !leaver->is_cancelled) service_cancel(service, leaver->client->ticket);
     if (done > 0) leaver->is_cancelled = true;
     if (done == total || leaver->is_free) return;
-    leaver->is_free = leaver->client->done_count == 1 && service_get_statistics(service).paused == 0;
+    leaver->is_free = leaver->client->done_count == 1 && service_get_statistics(service).levels.paused == 0;
 }
 
 static void leaver_done(void *context, const struct service_done *done) {
@@ -585,7 +585,7 @@ static void check_full(const struct service_options *options, size_t waiting_cou
     assert_int_equal(service_submit(rig.service, &request, &listener, &ticket, &error), STATUS_FULL);
     assert_in_range(service_wait_estimate(rig.service), 1, 120);
     const struct service_statistics now = service_get_statistics(rig.service);
-    assert_int_equal(now.queued, waiting_count);
+    assert_int_equal(now.levels.queued, waiting_count);
     assert_int_equal(now.refused, 1);
     service_cancel(rig.service, waiting[0].ticket); /* there is a place again */
     client_wait(&waiting[0]);
@@ -600,7 +600,7 @@ static void check_full(const struct service_options *options, size_t waiting_cou
         client_deinit(&waiting[i]);
     }
     client_deinit(&running);
-    assert_int_equal(service_get_statistics(rig.service).queued_bytes, 0);
+    assert_int_equal(service_get_statistics(rig.service).levels.queued_bytes, 0);
     token_list_deinit(&prompt);
     service_rig_close(&rig);
 }

@@ -204,8 +204,8 @@ static void many_clients(struct service_rig_options options, size_t count, size_
     ask_at_once(&party);
     wait_all(&party);
     const struct service_statistics now = service_settled(party.rig.service);
-    assert_in_range(now.prefill_tokens, least_tokens(&party), least_tokens(&party) * 11 / 10);
-    if (options.host_bytes == 0) assert_in_range(now.kv_used_bytes, 1, bytes_once(&party, 3));
+    assert_in_range(now.tokens.prefill, least_tokens(&party), least_tokens(&party) * 11 / 10);
+    if (options.host_bytes == 0) assert_in_range(now.levels.kv_used_bytes, 1, bytes_once(&party, 3));
     close_party(&party);
 }
 
@@ -244,7 +244,7 @@ static void test_same_prompt(void **state) {
     ask_alone(&party, &options, 6);
     ask_at_once(&party);
     wait_all(&party);
-    assert_int_equal(service_settled(party.rig.service).prefill_tokens, DOCUMENT);
+    assert_int_equal(service_settled(party.rig.service).tokens.prefill, DOCUMENT);
     close_party(&party);
 }
 
@@ -350,7 +350,7 @@ static void leave_at_random(struct service_rig_options options, uint64_t seed) {
             assert_in_range(client->admission.reused_tokens, DOCUMENT, DOCUMENT + TAIL_MAX);
     }
     assert_int_equal(readers, 1);
-    if (!varies) assert_true(service_settled(party.rig.service).prefill_tokens <= least_tokens(&party));
+    if (!varies) assert_true(service_settled(party.rig.service).tokens.prefill <= least_tokens(&party));
     close_party(&party);
 }
 
