@@ -3,28 +3,33 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
+#include "base/layout.h"
 #include "platform/clock.h"
 
+static void place(struct fetch *fetch, struct layout *layout, const struct fetch_options *options) {
+    fetch->jobs = layout_take(layout, options->jobs, sizeof *fetch->jobs);
+    fetch->chunks = layout_take(layout, options->chunks, sizeof *fetch->chunks);
+    fetch->blocks = layout_take(layout, options->chunks, sizeof *fetch->blocks);
+}
+
 uint64_t fetch_bytes(const struct fetch_options *options) {
-    return options->jobs * sizeof(struct fetch_job) + options->chunks * (sizeof(uint32_t) + sizeof(uint8_t));
+    struct layout layout = {NULL, 0};
+    place(&(struct fetch){0}, &layout, options);
+    return layout.used;
 }
 
 enum status fetch_init(struct fetch *fetch, const struct fetch_options *options, struct error *error) {
+    struct layout layout = {calloc(1, (size_t)fetch_bytes(options)), 0};
     *fetch = (struct fetch){.capacity = options->jobs, .chunks_capacity = options->chunks};
-    fetch->jobs = calloc(options->jobs, sizeof *fetch->jobs);
-    fetch->chunks = calloc(max_size(options->chunks, 1), sizeof *fetch->chunks);
-    fetch->blocks = calloc(max_size(options->chunks, 1), sizeof *fetch->blocks);
-    if (fetch->jobs != NULL && fetch->chunks != NULL && fetch->blocks != NULL) return STATUS_OK;
-    fetch_deinit(fetch);
-    return error_set(error, STATUS_MEMORY, "fetch: no memory for %zu heads", options->jobs);
+    if (layout.memory == NULL)
+        return error_set(error, STATUS_MEMORY, "fetch: no memory for %zu heads", options->jobs);
+    place(fetch, &layout, options);
+    return STATUS_OK;
 }
 
 void fetch_deinit(struct fetch *fetch) {
     fetch_drop(fetch);
     free(fetch->jobs);
-    free(fetch->chunks);
-    free(fetch->blocks);
     *fetch = (struct fetch){0};
 }
 

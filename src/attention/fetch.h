@@ -19,10 +19,10 @@ struct fetch_job {
 };
 
 struct fetch {
-    struct fetch_job *jobs; /* owned; [capacity] */
+    struct fetch_job *jobs; /* [capacity]; owned, and with it: */
     size_t capacity, count, begun, done;
     size_t layer_index; /* that attends; the requests name the layer whose KV it is */
-    /* Owned; [chunks_capacity] each: what the jobs of a choice borrow. */
+    /* [chunks_capacity] each: what the jobs of a choice borrow. */
     uint32_t *chunks;
     uint8_t *blocks; /* of each chunk those of 8 tokens that are chosen, a bit each */
     size_t chunks_capacity, chunks_used;
