@@ -11,11 +11,16 @@
 #include "kernels/floats.h"
 #include "kernels/level/level_internal.h"
 
-enum { GROUP_TOKENS = 8, STEPS_MAX = LEVEL_DIMENSION_MAX / 4 };
+enum { GROUPS = 1, GROUP_TOKENS = 8, STEPS_MAX = LEVEL_DIMENSION_MAX / 4 };
+typedef __m256i level_sum;
+typedef const __m256i (*level_queries)[STEPS_MAX]; /* [heads] */
+FLOATS_INLINE __m256i level_shift(__m256i sum, int width) {
+    return _mm256_sll_epi32(sum, _mm_cvtsi32_si128(width));
+}
 
-/* One part of the numbers of 8 tokens; sums: [heads]; queries: [heads][STEPS_MAX] */
+/* One part of the numbers of 8 tokens; sums: [heads] */
 FLOATS_INLINE void part_add(const size_t width, const size_t heads, const uint8_t *codes, size_t words,
-                            const __m256i (*queries)[STEPS_MAX], __m256i *sums) {
+                            level_queries queries, __m256i *sums) {
     const size_t fields = 8 / width;
     const size_t words_max = width == 4 ? 4 : width == 2 ? 10 : 16; /* 2 (2^width - 1) 127 of each field */
     const __m256i mask = _mm256_set1_epi8((char)((1 << width) - 1)), ones = _mm256_set1_epi16(1);
@@ -43,23 +48,7 @@ FLOATS_INLINE void part_add(const size_t width, const size_t heads, const uint8_
     }
 }
 
-FLOATS_INLINE void parts_add(const struct level_layout *layout, const size_t heads, const uint8_t *codes,
-                             const __m256i (*queries)[STEPS_MAX], __m256i *sums) {
-    for (size_t left = layout->planes; left > 0;) {
-        const size_t width = level_part_width(left), words = level_part_words(layout, width);
-        FLOATS_UNROLL
-        for (size_t head = 0; head < heads; head++)
-            sums[head] = _mm256_sll_epi32(sums[head], _mm_cvtsi32_si128((int)width));
-        if (width == 4)
-            part_add(4, heads, codes, words, queries, sums);
-        else if (width == 2)
-            part_add(2, heads, codes, words, queries, sums);
-        else
-            part_add(1, heads, codes, words, queries, sums);
-        codes += words * LEVEL_WORD_BYTES;
-        left -= width;
-    }
-}
+#include "kernels/level/level_parts.h"
 
 FLOATS_INLINE void chunk_score(const struct level_layout *layout, const size_t heads, const void *block,
                                const struct level_query *const *query, const int8_t *const *integers,
@@ -77,8 +66,7 @@ FLOATS_INLINE void chunk_score(const struct level_layout *layout, const size_t h
         __m256i sums[4];
         FLOATS_UNROLL
         for (size_t head = 0; head < heads; head++) sums[head] = _mm256_setzero_si256();
-        parts_add(layout, heads, (const uint8_t *)block + token * 4, (const __m256i(*)[STEPS_MAX])queries,
-                  sums);
+        parts_add(layout, heads, (const uint8_t *)block + token * 4, (level_queries)queries, sums);
         FLOATS_UNROLL
         for (size_t head = 0; head < heads; head++) {
             floats own = floats_fma(_mm256_cvtepi32_ps(sums[head]), floats_set(2 * query[head]->step),

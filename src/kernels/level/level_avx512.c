@@ -15,6 +15,11 @@
 #include "kernels/level/level_internal.h"
 
 enum { GROUPS = KV_CHUNK_TOKENS / 16 };
+typedef __m512i level_sum;
+typedef const int8_t *const *level_queries; /* [heads] */
+FLOATS_INLINE __m512i level_shift(__m512i sum, int width) {
+    return _mm512_sll_epi32(sum, _mm_cvtsi32_si128(width));
+}
 
 FLOATS_INLINE __m512i broadcast(const int8_t *integers) {
     int32_t four;
@@ -24,7 +29,7 @@ FLOATS_INLINE __m512i broadcast(const int8_t *integers) {
 
 /* One part of the numbers; sums: [GROUPS][heads] */
 FLOATS_INLINE void part_add(const size_t width, const size_t heads, const uint8_t *codes, size_t words,
-                            const int8_t *const *integers, __m512i *sums) {
+                            level_queries integers, __m512i *sums) {
     const size_t fields = 8 / width;
     const __m512i mask = _mm512_set1_epi8((char)((1 << width) - 1));
     for (size_t w = 0; w < words; w++) {
@@ -50,25 +55,7 @@ FLOATS_INLINE void part_add(const size_t width, const size_t heads, const uint8_
     }
 }
 
-FLOATS_INLINE void parts_add(const struct level_layout *layout, const size_t heads, const uint8_t *codes,
-                             const int8_t *const *integers, __m512i *sums) {
-    for (size_t left = layout->planes; left > 0;) {
-        const size_t width = level_part_width(left), words = level_part_words(layout, width);
-        if (left != layout->planes) {
-            FLOATS_UNROLL
-            for (size_t i = 0; i < GROUPS * heads; i++)
-                sums[i] = _mm512_sll_epi32(sums[i], _mm_cvtsi32_si128((int)width));
-        }
-        if (width == 4)
-            part_add(4, heads, codes, words, integers, sums);
-        else if (width == 2)
-            part_add(2, heads, codes, words, integers, sums);
-        else
-            part_add(1, heads, codes, words, integers, sums);
-        codes += words * LEVEL_WORD_BYTES;
-        left -= width;
-    }
-}
+#include "kernels/level/level_parts.h"
 
 FLOATS_INLINE void chunk_score(const struct level_layout *layout, const size_t heads, const void *block,
                                const struct level_query *const *query, const int8_t *const *integers,

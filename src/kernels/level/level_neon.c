@@ -8,6 +8,9 @@
 #include "kernels/level/level_internal.h"
 
 enum { GROUPS = 2, GROUP_TOKENS = 4 };
+typedef int32x4_t level_sum;
+typedef const int8_t *const *level_queries; /* [heads] */
+FLOATS_INLINE int32x4_t level_shift(int32x4_t sum, int width) { return vshlq_s32(sum, vdupq_n_s32(width)); }
 
 /* Four bytes of a query, twice. */
 FLOATS_INLINE int8x8_t broadcast(const int8_t *integers) {
@@ -18,7 +21,7 @@ FLOATS_INLINE int8x8_t broadcast(const int8_t *integers) {
 
 /* sums: [GROUPS][heads], of 4 tokens */
 FLOATS_INLINE void part_add(const size_t width, const size_t heads, const uint8_t *codes, size_t words,
-                            const int8_t *const *integers, int32x4_t *sums) {
+                            level_queries integers, int32x4_t *sums) {
     const size_t fields = 8 / width;
     const size_t words_max = width == 4 ? 4 : width == 2 ? 10 : 16; /* (2^width - 1) 127 of each field */
     const uint8x16_t mask = vdupq_n_u8((uint8_t)((1 << width) - 1));
@@ -49,22 +52,7 @@ FLOATS_INLINE void part_add(const size_t width, const size_t heads, const uint8_
     }
 }
 
-FLOATS_INLINE void parts_add(const struct level_layout *layout, const size_t heads, const uint8_t *codes,
-                             const int8_t *const *integers, int32x4_t *sums) {
-    for (size_t left = layout->planes; left > 0;) {
-        const size_t width = level_part_width(left), words = level_part_words(layout, width);
-        FLOATS_UNROLL
-        for (size_t i = 0; i < GROUPS * heads; i++) sums[i] = vshlq_s32(sums[i], vdupq_n_s32((int)width));
-        if (width == 4)
-            part_add(4, heads, codes, words, integers, sums);
-        else if (width == 2)
-            part_add(2, heads, codes, words, integers, sums);
-        else
-            part_add(1, heads, codes, words, integers, sums);
-        codes += words * LEVEL_WORD_BYTES;
-        left -= width;
-    }
-}
+#include "kernels/level/level_parts.h"
 
 FLOATS_INLINE void chunk_score(const struct level_layout *layout, const size_t heads, const void *block,
                                const struct level_query *const *query, const int8_t *const *integers,
