@@ -11,16 +11,10 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "base/layout.h"
 #include "cache/store/store_internal.h"
 
 enum { DEAD_WRITER_MILLISECONDS = 5000 };
-
-/* Zeroed, and in memory only where it is touched. */
-static void *table(uint64_t count, uint64_t width, size_t element_bytes) {
-    uint64_t elements;
-    if (!checked_multiply(count, width, &elements) || elements > SIZE_MAX) return NULL;
-    return calloc(elements > 0 ? (size_t)elements : 1, element_bytes);
-}
 
 enum status document_allocate(struct document **result, struct store *store,
                               const struct store_layout *layout, bool writing, struct error *error) {
@@ -38,37 +32,42 @@ enum status document_allocate(struct document **result, struct store *store,
     return STATUS_OK;
 }
 
+/* For its token_capacity. */
+static void place_tables(struct document *document, struct layout *layout) {
+    const struct geometry *geometry = &document->geometry;
+    const size_t width = geometry->chunk_pages, chunks = (size_t)chunks_full(document->token_capacity),
+                 key_index_chunks = geometry->key_index_bytes > 0 ? chunks : 0;
+    document->tokens = layout_take(layout, (size_t)document->token_capacity, sizeof *document->tokens);
+    document->page_sums = layout_take(layout, chunks, width * geometry->page_sum_bytes);
+    document->key_index_sums = layout_take(layout, key_index_chunks, width * sizeof(struct checksum));
+    document->tail_sums = layout_take(layout, width, sizeof *document->tail_sums);
+    if (!document->writing) return;
+    document->page_states = layout_take(layout, chunks, width);
+    document->key_index_states = layout_take(layout, key_index_chunks, width);
+    document->tail_states = layout_take(layout, width, sizeof *document->tail_states);
+    document->tail_next = layout_take(layout, width, sizeof *document->tail_next);
+}
+
 enum status document_tables(struct document *document, uint64_t token_capacity, struct error *error) {
-    uint64_t chunks = chunks_full(token_capacity), width = document->geometry.chunk_pages;
-    uint64_t key_index_chunks = document->geometry.key_index_bytes > 0 ? chunks : 0;
+    struct layout counted = {NULL, 0}, layout = {NULL, 0};
     document->token_capacity = token_capacity;
-    document->chunk_capacity = chunks;
-    document->tokens = table(token_capacity, 1, sizeof *document->tokens);
-    document->page_sums = table(chunks, width, document->geometry.page_sum_bytes);
-    document->key_index_sums = table(key_index_chunks, width, sizeof *document->key_index_sums);
-    document->tail_sums = table(1, width, sizeof *document->tail_sums);
-    bool made = document->tokens && document->page_sums && document->key_index_sums && document->tail_sums;
-    if (document->writing) {
-        document->page_states = table(chunks, width, sizeof *document->page_states);
-        document->key_index_states = table(key_index_chunks, width, sizeof *document->key_index_states);
-        document->tail_states = table(1, width, sizeof *document->tail_states);
-        document->tail_next = table(1, width, sizeof *document->tail_next);
-        made = made && document->page_states && document->key_index_states && document->tail_states &&
-               document->tail_next;
-    }
-    if (made) return STATUS_OK;
-    return error_set(error, STATUS_MEMORY, "document: no memory for the tables of %" PRIu64 " tokens",
-                     token_capacity);
+    document->chunk_capacity = chunks_full(token_capacity);
+    place_tables(document, &counted);
+    /* Zeroed, and in memory only where it is touched. */
+    layout.memory = calloc(1, max_size(counted.used, 1));
+    if (layout.memory == NULL)
+        return error_set(error, STATUS_MEMORY, "document: no memory for the tables of %" PRIu64 " tokens",
+                         token_capacity);
+    place_tables(document, &layout);
+    return STATUS_OK;
 }
 
 uint64_t document_memory_bytes(const struct store_layout *layout, uint64_t token_capacity) {
-    const uint64_t width = layout_lanes(layout);
-    const uint64_t kinds = layout->key_index_bytes > 0 ? 2 : 1,
-                   entry = sizeof(struct checksum) + sizeof(uint8_t);
-    return sizeof(struct document) + token_capacity * sizeof(int32_t) +
-           width * (chunks_full(token_capacity) *
-                        (kinds * entry + store_page_parts(layout).count * sizeof(struct part_sum)) +
-                    entry + sizeof(struct checksum));
+    struct document document = {.writing = true, .token_capacity = token_capacity};
+    struct layout counted = {NULL, 0};
+    geometry_init(&document.geometry, layout);
+    place_tables(&document, &counted);
+    return sizeof document + counted.used;
 }
 
 void document_free(struct document *document) {
@@ -77,14 +76,7 @@ void document_free(struct document *document) {
     document->store->writing_count -= document->writing;
     io_file_close(&document->pages);
     io_file_close(&document->key_index);
-    free(document->tokens);
-    free(document->page_sums);
-    free(document->key_index_sums);
-    free(document->tail_sums);
-    free((void *)document->page_states);
-    free((void *)document->key_index_states);
-    free(document->tail_states);
-    free(document->tail_next);
+    free(document->tokens); /* and the other tables */
     free(document);
 }
 

@@ -259,18 +259,18 @@ struct document {
     bool flag; /* what was found while it was opened belongs into the catalog */
     uint64_t token_capacity;
     uint64_t chunk_capacity;
-    int32_t *tokens;                 /* owned; [token_capacity] */
-    uint8_t *page_sums;              /* owned; [chunk_capacity][layer][head][geometry.page_sum_bytes] */
+    int32_t *tokens;                 /* [token_capacity]; owned, and with it the other tables */
+    uint8_t *page_sums;              /* [chunk_capacity][layer][head][geometry.page_sum_bytes] */
     uint64_t parts_first;            /* pages of chunks before it have no checksums of parts */
-    struct checksum *key_index_sums; /* owned; [chunk_capacity][layer][head] */
-    struct checksum *tail_sums;      /* owned; [layer][head]; of the last commit */
+    struct checksum *key_index_sums; /* [chunk_capacity][layer][head] */
+    struct checksum *tail_sums;      /* [layer][head]; of the last commit */
     struct document_states states;   /* of the last commit that was asked for */
     struct document_states states_next;              /* of the one that comes */
     struct checksum state_sums[STATE_PLACES];        /* the writer's thread's until the document is flushed */
     /* What a writer has and its thread (writer.c) does not. */
-    _Atomic uint8_t *page_states, *key_index_states; /* owned; [chunk_capacity][layer][head] */
-    uint8_t *tail_states;                            /* owned; [layer][head]: written for the next commit */
-    struct checksum *tail_next;                      /* owned; [layer][head] */
+    _Atomic uint8_t *page_states, *key_index_states; /* [chunk_capacity][layer][head] */
+    uint8_t *tail_states;                            /* [layer][head]: written for the next commit */
+    struct checksum *tail_next;                      /* [layer][head] */
     uint64_t tail_tokens;                            /* the length of the tail that tail_states are of */
     uint64_t asked_tokens, asked_generation;         /* after the commits asked for */
     uint64_t opened_generation;
