@@ -13,20 +13,9 @@ extern char **environ;
 
 enum { ASK_MS = 100 };
 
-/* Pipes 0, 1 and 2 of the child; [i][0] is read. */
-static bool open_pipes(int pipes[3][2]) {
-    for (size_t i = 0; i < 3; i++)
-        if (pipe2(pipes[i], O_CLOEXEC) != 0) {
-            while (i-- > 0) {
-                close(pipes[i][0]);
-                close(pipes[i][1]);
-            }
-            return false;
-        }
-    return true;
-}
-
-static int spawn(pid_t *id, const char *const *argv, int pipes[3][2]) {
+/* files: of the child, 0, 1 and 2; -1: nobody hears it.  posix_spawn and not fork: this process may hold many
+ * gigabytes. */
+static int spawn(pid_t *id, const char *const *argv, const int files[3]) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none, all;
@@ -34,30 +23,40 @@ static int spawn(pid_t *id, const char *const *argv, int pipes[3][2]) {
     sigfillset(&all);
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attributes);
-    for (int i = 0; i < 3; i++) posix_spawn_file_actions_adddup2(&actions, pipes[i][i == 0 ? 0 : 1], i);
+    int failed = 0;
+    for (int i = 0; i < 3 && failed == 0; i++)
+        failed = files[i] >= 0 ? posix_spawn_file_actions_adddup2(&actions, files[i], i)
+                               : posix_spawn_file_actions_addopen(&actions, i, "/dev/null", O_RDWR, 0);
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes,
                                   &all); /* this process ignores SIGPIPE, and the child must not */
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    int failed = posix_spawnp(id, argv[0], &actions, &attributes, (char *const *)argv, environ);
+    if (failed == 0) failed = posix_spawnp(id, argv[0], &actions, &attributes, (char *const *)argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
     return failed;
 }
 
-enum status child_start(struct child *child, const char *const *argv, struct error *error) {
-    *child = (struct child){.input = -1, .output = -1, .errors = -1};
-    int pipes[3][2];
-    if (!open_pipes(pipes)) return error_set_os(error, STATUS_IO, errno, "a pipe to %s", argv[0]);
+static void close_file(int *file) {
+    if (*file >= 0) close(*file);
+    *file = -1;
+}
+
+enum status child_start(struct child *child, const char *const *argv, const int *input, struct error *error) {
+    int in[] = {-1, -1}, out[] = {-1, -1}, errors[] = {-1, -1}; /* pipes; [0] is read */
+    const bool has_pipes = pipe2(out, O_CLOEXEC) == 0 &&
+                           (input != NULL || (pipe2(in, O_CLOEXEC) == 0 && pipe2(errors, O_CLOEXEC) == 0));
+    const int files[] = {input != NULL ? *input : in[0], out[1], errors[1]};
     pid_t id = 0;
-    int failed = spawn(&id, argv, pipes);
-    close(pipes[0][0]);
-    close(pipes[1][1]);
-    close(pipes[2][1]);
-    *child = (struct child){.id = id, .input = pipes[0][1], .output = pipes[1][0], .errors = pipes[2][0]};
+    const int failed = has_pipes ? spawn(&id, argv, files) : errno;
+    close_file(&in[0]);
+    close_file(&out[1]);
+    close_file(&errors[1]);
+    *child = (struct child){.id = id, .input = in[1], .output = out[0], .errors = errors[0]};
     if (failed == 0) return STATUS_OK;
     child->id = 0;
     child_close(child);
+    if (!has_pipes) return error_set_os(error, STATUS_IO, failed, "a pipe to %s", argv[0]);
     return error_set_os(error, failed == ENOENT ? STATUS_UNSUPPORTED : STATUS_FAILED, failed, "%s", argv[0]);
 }
 
@@ -73,10 +72,7 @@ enum status child_write(struct child *child, const void *bytes, size_t count, st
     return STATUS_OK;
 }
 
-void child_end_input(struct child *child) {
-    if (child->input >= 0) close(child->input);
-    child->input = -1;
-}
+void child_end_input(struct child *child) { close_file(&child->input); }
 
 enum status child_read(struct child *child, void *bytes, size_t size, size_t *count, struct error *error) {
     *count = 0;
@@ -122,7 +118,6 @@ int child_wait(struct child *child) {
 void child_close(struct child *child) {
     if (child->id != 0) kill(child->id, SIGKILL);
     (void)child_wait(child);
-    if (child->output >= 0) close(child->output);
-    if (child->errors >= 0) close(child->errors);
-    *child = (struct child){.input = -1, .output = -1, .errors = -1};
+    close_file(&child->output);
+    close_file(&child->errors);
 }

@@ -18,8 +18,10 @@ struct child {
     void *stops_context;
 };
 
-/* argv: NULL-terminated, argv[0] the program's name.  STATUS_UNSUPPORTED: no such program. */
-enum status child_start(struct child *child, const char *const *argv, struct error *error) STATUS_CHECKED;
+/* argv: NULL-terminated, argv[0] the program's name.  input: an open file that it reads instead of what child_write
+ * sends, and nobody hears its errors; NULL: none.  STATUS_UNSUPPORTED: no such program. */
+enum status child_start(struct child *child, const char *const *argv, const int *input, struct error *error)
+    STATUS_CHECKED;
 /* Sends all bytes.  STATUS_IO: the program no longer reads. */
 enum status child_write(struct child *child, const void *bytes, size_t count, struct error *error)
     STATUS_CHECKED;

@@ -5,7 +5,7 @@
 
 enum status digest_begin(struct digest *digest, struct error *error) {
     static const char *const argv[] = {"sha256sum", NULL};
-    return child_start(&digest->child, argv, error);
+    return child_start(&digest->child, argv, NULL, error);
 }
 
 enum status digest_add(struct digest *digest, const void *bytes, size_t count, struct error *error) {

@@ -164,7 +164,7 @@ static enum status start(struct child *child, const struct http_request *request
                                 NULL};
     char *config;
     enum status status = make_config(&config, request, error);
-    if (status == STATUS_OK) status = child_start(child, argv, error);
+    if (status == STATUS_OK) status = child_start(child, argv, NULL, error);
     if (status == STATUS_UNSUPPORTED)
         error_set(error, status,
                   "loam fetches files through the program curl, which is not there (Debian: apt-get "
