@@ -299,20 +299,13 @@ void io_file_will_need(struct io_file *file, uint64_t offset, uint64_t bytes) {
 
 /* Locks of the open file description, not of the process: two stores in one process exclude each other too.
  * They lie far beyond any data, and mean nothing to the bytes there. */
-static struct flock lock_at(uint64_t byte, short type) {
-    return (struct flock){
-        .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)((UINT64_C(1) << 62) + byte), .l_len = 1};
-}
-
 enum status io_file_try_lock(struct io_file *file, uint64_t byte, enum io_lock lock, struct error *error) {
-    struct flock range = lock_at(byte, lock == IO_LOCK_SHARED ? F_RDLCK : F_WRLCK);
+    struct flock range = {.l_type = lock == IO_LOCK_SHARED ? F_RDLCK : F_WRLCK,
+                          .l_whence = SEEK_SET,
+                          .l_start = (off_t)((UINT64_C(1) << 62) + byte),
+                          .l_len = 1};
     if (fcntl(file->fd, F_OFD_SETLK, &range) == 0) return STATUS_OK;
     if (errno == EAGAIN || errno == EACCES)
         return error_set(error, STATUS_FULL, "%s: in use by another process", file->path);
     return error_set_os(error, STATUS_IO, errno, "%s: locking it", file->path);
-}
-
-void io_file_unlock(struct io_file *file, uint64_t byte) {
-    struct flock range = lock_at(byte, F_UNLCK);
-    (void)fcntl(file->fd, F_OFD_SETLK, &range);
 }

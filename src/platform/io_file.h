@@ -119,7 +119,6 @@ void io_file_will_need(struct io_file *file, uint64_t offset, uint64_t bytes);
 enum io_lock { IO_LOCK_SHARED, IO_LOCK_EXCLUSIVE };
 enum status io_file_try_lock(struct io_file *file, uint64_t byte, enum io_lock lock, struct error *error)
     STATUS_CHECKED;
-void io_file_unlock(struct io_file *file, uint64_t byte);
 
 /* For io_queue and its back ends. */
 
