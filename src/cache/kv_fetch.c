@@ -42,7 +42,7 @@ static struct slot *fetch_take(struct kv_tier *tier, struct tier_pool *pool, con
 }
 
 uint64_t kv_tier_beside_chunks(const struct kv_cache *cache) {
-    return cache->tier->slots.plain.count / 8 * 7;
+    return kv_slots_beside(cache->tier->slots.plain.count);
 }
 
 /* A scan has so many chunks on their way that another one would only drive out what the scan will come back to.  One of

@@ -105,6 +105,7 @@ struct kv_fetch {
 
 /* The most chunks, of all heads, that fetches beside computing may hold. */
 uint64_t kv_tier_beside_chunks(const struct kv_cache *cache);
+static inline uint64_t kv_slots_beside(uint64_t slots) { return slots / 8 * 7; } /* of so many */
 /* Takes slots and starts reads, as far as there are slots.  Returns whether all chunks have a slot now; if not, call
  * again after something was released.  Reads gather until they are flushed, or somebody waits. */
 bool kv_fetch_begin(struct kv_fetch *fetch);

@@ -9,7 +9,7 @@
 #include "measure/measure_internal.h"
 #include "platform/clock.h"
 
-enum { BLOCK_ROWS = 256, MATRIX_COUNT = 6, BLOCK_MATRIX_ROWS = 1024 };
+enum { MATRIX_COUNT = 6, BLOCK_MATRIX_ROWS = 1024 };
 /* Bytes of all matrices: far more than a cache holds. */
 static const size_t BYTES = (size_t)192 << 20, BYTES_SHORT = (size_t)24 << 20;
 
@@ -19,7 +19,8 @@ struct products {
     struct convert_kernels convert;
     uint8_t *weights; /* owned; [bytes] in small pages, as a mapped file is */
     size_t bytes;
-    struct buffer x, y; /* owned MEMORY_DEVICE; float [BLOCK_ROWS][MACHINE_WIDE], [BLOCK_ROWS][rows] */
+    /* Owned MEMORY_DEVICE; float [MACHINE_BLOCK_ROWS][MACHINE_WIDE], [MACHINE_BLOCK_ROWS][rows] */
+    struct buffer x, y;
     size_t x_bytes, y_bytes;
 };
 
@@ -87,10 +88,10 @@ static enum status block_rate(struct products *products, enum tensor_type type, 
     struct quickest block = {0};
     while (quickest_is_open(&block)) {
         double seconds = 0;
-        TRY(product(products, &shape, 0, BLOCK_ROWS, &seconds, error));
+        TRY(product(products, &shape, 0, MACHINE_BLOCK_ROWS, &seconds, error));
         quickest_add(&block, seconds);
     }
-    *rate = (double)BLOCK_ROWS * (double)(shape.rows * shape.columns) / block.seconds;
+    *rate = (double)MACHINE_BLOCK_ROWS * (double)(shape.rows * shape.columns) / block.seconds;
     return STATUS_OK;
 }
 
@@ -151,10 +152,10 @@ enum status measure_matrices(struct measurement *measurement, struct error *erro
     struct products products = {
         .measurement = measurement,
         .bytes = bytes,
-        .x_bytes = BLOCK_ROWS * MACHINE_WIDE * sizeof(float),
+        .x_bytes = MACHINE_BLOCK_ROWS * MACHINE_WIDE * sizeof(float),
         /* a block, or one row of the longest matrix: of the fewest bytes a row */
-        .y_bytes =
-            max_size((size_t)BLOCK_ROWS * BLOCK_MATRIX_ROWS, bytes / MATRIX_COUNT / 128) * sizeof(float)};
+        .y_bytes = max_size((size_t)MACHINE_BLOCK_ROWS * BLOCK_MATRIX_ROWS, bytes / MATRIX_COUNT / 128) *
+                   sizeof(float)};
     convert_kernels_init(&products.convert, measurement->options->mask);
     enum status status = open_products(&products, error);
     if (status == STATUS_OK) status = measure_types(&products, error);

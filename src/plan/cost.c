@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "cache/kv_tier.h"
 #include "kernels/attention/attention.h"
+#include "platform/io_file.h"
 
 const char *const cost_part_names[COST_PARTS] = {"matrices", "layers", "attention", "selection",
                                                  "pages",    "link",   "disk",      "weights"};
@@ -33,20 +34,18 @@ static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7, CHUNK_NEIGHBOURS = 2,
                     CHUNK_NEIGHBOURS_SPREAD = 3.5, SPARSE_MAX = 8;
 /* Of measured steps (docs/planner.md, "Predicted against measured"). */
 static const double NOT_HIDDEN = 0.75;
-static const double BESIDE_SHARE = 0.875; /* of the slots, beside computing (kv_tier_beside_chunks) */
 /* Of the bytes of f16: 4 bits, with scales and the padding of pages. */
 static const double QUANTIZED_BYTES = 0.36;
 /* Layers whose chunks are on their way into slots at a time. */
 static const double MOVING_LAYERS = 3;
 /* The fraction of texts that a dial keeps (docs/planner.md, "The dial"), by single tokens and by pages. */
 static const double DIAL_TOKENS = 0.25, DIAL_PAGES = 0.48;
-enum { BLOCK_ROWS = 256 }; /* of the prefill blocks that a machine's file has been measured with */
 /* The most tokens, and bytes of residual stream, of a prompt's segment (decision 0009). */
 static const double SEGMENT_TOKENS = 8192, SEGMENT_BYTES = 64 << 20;
 /* A scan reads neighbours on disk in one request, which ends at a chunk that RAM holds, or whose slot does not lie
  * behind the last one's: a request has 1 / (SCAN_CUT + SCAN_CUT_HELD times the share of chunks in RAM) chunks. */
 static const double SCAN_CUT = 0.15, SCAN_CUT_HELD = 0.45;
-enum { PART_BYTES = 4096 }; /* pages in parts (decision 0030) */
+enum { PART_BYTES = IO_ALIGNMENT }; /* of pages in parts, at least (decision 0030) */
 
 /* ---- the model ---- */
 
@@ -226,9 +225,9 @@ struct step {
 /* All matrices: between one row and a block the time is linear in the rows. */
 static double matrices_seconds(const struct step *step) {
     const struct cost_model *model = step->model;
-    const double block = BLOCK_ROWS * (model->token_seconds + model->output_seconds);
+    const double block = MACHINE_BLOCK_ROWS * (model->token_seconds + model->output_seconds);
     return model->row_seconds +
-           (step->sequences - 1) / (BLOCK_ROWS - 1) * fmax(block - model->row_seconds, 0);
+           (step->sequences - 1) / (MACHINE_BLOCK_ROWS - 1) * fmax(block - model->row_seconds, 0);
 }
 
 static void compute(struct step *step) {
@@ -303,7 +302,7 @@ static double rebuilt(const struct step *step, double disk, double processor, do
         .seconds_per_token = outputs * hidden / machine_matrix_block(machine, TENSOR_Q8_0),
         .schedule = SPLIT_OVERLAPPED,
         .first_tokens = REBUILD_ROWS_MAX,
-        .held_tokens = (uint64_t)(BESIDE_SHARE * step->tiers.held * all_tokens * layers)};
+        .held_tokens = kv_slots_beside((uint64_t)(step->tiers.held * all_tokens * layers))};
     const double again = layers * split_choose(&question).seconds + computed + processor,
                  read = cost_overlapped(machine->disk.serial, disk, processor, computed, layers);
     if (step->sequences > 1) return read; /* one sequence at a time */

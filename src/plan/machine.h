@@ -24,6 +24,7 @@ enum {
     MACHINE_GROUP = 4,
     MACHINE_NARROW = 512, /* columns of the two measured matrices */
     MACHINE_WIDE = 4096,
+    MACHINE_BLOCK_ROWS = 256, /* of the measured prefill blocks */
     MACHINE_SELECTIONS_MAX = 12,
     MACHINE_DISK_SIZES = 5,
     MACHINE_DISK_DEPTHS = 3,
