@@ -42,9 +42,7 @@ static struct ask *create(struct server *server, struct exchange *exchange, json
                           const struct ask_family *family) {
     struct ask *ask = calloc(1, sizeof *ask);
     if (ask == NULL) {
-        struct api_error error;
-        api_error_set(&error, 503, NULL, "no memory");
-        exchange_reply_error(exchange, &error);
+        exchange_refuse(exchange, 503, "no memory");
         json_decref(body);
         return NULL;
     }

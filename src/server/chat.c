@@ -254,8 +254,7 @@ void apply_template_route(struct server *server, struct exchange *exchange) {
         exchange_reply_error(exchange, &error);
     } else if (tokenizer_decode(model->tokenizer, list.ids, list.count, true, &text, &length, &reason) !=
                STATUS_OK) {
-        api_error_from(&error, &reason);
-        exchange_reply_error(exchange, &error);
+        exchange_reply_failure(exchange, &reason);
     } else {
         json_t *reply = json_object();
         json_put(reply, "prompt", json_text(text, length));

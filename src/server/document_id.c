@@ -21,7 +21,5 @@ uint64_t document_id_of_path(const struct exchange *exchange, const char *suffix
 }
 
 void document_id_reply_none(struct exchange *exchange) {
-    struct api_error error;
-    api_error_set(&error, 404, NULL, "there is no such document");
-    exchange_reply_error(exchange, &error);
+    exchange_refuse(exchange, 404, "there is no such document");
 }

@@ -172,9 +172,7 @@ static bool list(struct server *server, struct exchange *exchange, uint64_t id, 
     if (service_list_documents(server->model.service, server_owner(server, exchange_key(exchange), owner),
                                see, &listing, &reason) == STATUS_OK)
         return true;
-    struct api_error error;
-    api_error_from(&error, &reason);
-    exchange_reply_error(exchange, &error);
+    exchange_reply_failure(exchange, &reason);
     json_decref(listing.data);
     return false;
 }

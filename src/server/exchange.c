@@ -1,6 +1,7 @@
 #include "server/exchange.h"
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -358,6 +359,23 @@ void exchange_reply_error(struct exchange *exchange, const struct api_error *err
     json_t *body = api_error_json(error, anthropic);
     if (anthropic) json_put(body, "request_id", json_string(exchange->request.id));
     reply_json(exchange, error->http_status, body, error);
+}
+
+void exchange_reply_failure(struct exchange *exchange, const struct error *reason) {
+    struct api_error error;
+    api_error_from(&error, reason);
+    exchange_reply_error(exchange, &error);
+}
+
+void exchange_refuse(struct exchange *exchange, unsigned http_status, const char *format, ...) {
+    struct api_error error;
+    char message[sizeof error.message];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    api_error_set(&error, http_status, NULL, "%s", message);
+    exchange_reply_error(exchange, &error);
 }
 
 void exchange_stream_begin(struct exchange *exchange) {

@@ -96,6 +96,9 @@ void exchange_reply_with(struct exchange *exchange, unsigned http_status, const 
 /* Takes the value; NULL (no memory) becomes 503. */
 void exchange_reply_json(struct exchange *exchange, unsigned http_status, json_t *value);
 void exchange_reply_error(struct exchange *exchange, const struct api_error *error);
+void exchange_reply_failure(struct exchange *exchange, const struct error *reason); /* api_error_from */
+void exchange_refuse(struct exchange *exchange, unsigned http_status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Status 200, text/event-stream. */
 void exchange_stream_begin(struct exchange *exchange);
 /* true: enough for now; the caller pauses until resume. */

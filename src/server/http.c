@@ -165,12 +165,11 @@ static void hand_over(struct http *http, struct http_request *request) {
         (void)front_has_no_room(&error);
         exchange_reply_error(request->exchange, &error);
     } else if (request->is_too_large) {
-        api_error_set(&error, 413, NULL, "the body has more than %d bytes, or there is no memory for it",
-                      GUARD_BODY_BYTES_MAX);
-        exchange_reply_error(request->exchange, &error);
+        exchange_refuse(request->exchange, 413,
+                        "the body has more than %d bytes, or there is no memory for it",
+                        GUARD_BODY_BYTES_MAX);
     } else if (!workers_submit(http->workers, request->exchange)) {
-        api_error_set(&error, 503, NULL, "no memory");
-        exchange_reply_error(request->exchange, &error);
+        exchange_refuse(request->exchange, 503, "no memory");
     }
 }
 

@@ -142,12 +142,9 @@ void map_route(struct server *server, struct exchange *exchange) {
         (void)error_set(&reading.error, STATUS_FULL, "other maps are being read");
     atomic_fetch_sub(&server->map_readers, 1);
     if (status == STATUS_OK) status = reading.status;
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         exchange_reply_json(exchange, 200, map_json(&reading));
-    } else {
-        struct api_error error;
-        api_error_from(&error, &reading.error);
-        exchange_reply_error(exchange, &error);
-    }
+    else
+        exchange_reply_failure(exchange, &reading.error);
     kv_map_deinit(&reading.map);
 }

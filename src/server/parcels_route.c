@@ -66,15 +66,13 @@ static void see(void *context, const struct document_info *info) {
 static bool check_own(const struct carriage *carriage, struct store *store, struct exchange *exchange) {
     struct own own = {.terms = &carriage->terms};
     struct error reason;
-    struct api_error error;
     const enum status status = store_show(store, carriage->id, see, &own, &reason);
     if (status != STATUS_OK && status != STATUS_DOCUMENT) {
         reply(exchange, &reason);
     } else if (status == STATUS_DOCUMENT || !own.is_own) {
         document_id_reply_none(exchange);
     } else if (own.is_empty) {
-        api_error_set(&error, 409, NULL, "nothing of the document is saved yet");
-        exchange_reply_error(exchange, &error);
+        exchange_refuse(exchange, 409, "nothing of the document is saved yet");
     } else {
         return true;
     }
@@ -213,9 +211,7 @@ static void import_document(void *context, struct exchange *exchange) {
     if (status == STATUS_OK) {
         exchange_reply_json(exchange, 200, imported_json(&content));
     } else if (status == STATUS_DOCUMENT) {
-        struct api_error error;
-        api_error_set(&error, 400, NULL, "%s", reason.message);
-        exchange_reply_error(exchange, &error);
+        exchange_refuse(exchange, 400, "%s", reason.message);
     } else {
         reply(exchange, &reason);
     }
@@ -223,11 +219,9 @@ static void import_document(void *context, struct exchange *exchange) {
 }
 
 void document_import_route(struct server *server, struct exchange *exchange) {
-    struct api_error error;
     uint64_t bytes;
     if (!exchange_streams_body(exchange, &bytes)) { /* of this process, without HTTP */
-        api_error_set(&error, 400, NULL, "a document is imported over HTTP");
-        exchange_reply_error(exchange, &error);
+        exchange_refuse(exchange, 400, "a document is imported over HTTP");
         return;
     }
     struct carriage *carriage = prepare(server, exchange, true);

@@ -122,8 +122,7 @@ void routes_handle(void *context, struct exchange *exchange) {
     if (exchange_method(exchange) == HTTP_OPTIONS) {
         exchange_reply(exchange, 204, "text/plain", NULL, 0);
     } else if (route == NULL) { /* a path that the exchange has cut short */
-        api_error_set(&error, 404, NULL, "no such route");
-        exchange_reply_error(exchange, &error);
+        exchange_refuse(exchange, 404, "no such route");
     } else if (state == SERVER_READY || route->answers_always) {
         route->handle(server, exchange);
     } else {

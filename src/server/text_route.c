@@ -71,15 +71,13 @@ static void reply(struct exchange *exchange, const char *bytes, size_t length) {
                                            .text_bytes_max = GUARD_BODY_BYTES_MAX};
     struct document document;
     struct error reason;
-    struct api_error error;
     if (document_read(&document, &source, &reason) != STATUS_OK) {
         refuse(exchange, &reason);
         return;
     }
     if (document.length > GUARD_BODY_BYTES_MAX) {
-        api_error_set(&error, 413, NULL, "%s: has %zu bytes of text, expected at most %d", name,
-                      document.length, GUARD_BODY_BYTES_MAX);
-        exchange_reply_error(exchange, &error);
+        exchange_refuse(exchange, 413, "%s: has %zu bytes of text, expected at most %d", name,
+                        document.length, GUARD_BODY_BYTES_MAX);
     } else {
         exchange_reply_json(exchange, 200, text_json(name, &document));
     }
@@ -106,15 +104,12 @@ static void carry(void *context, struct exchange *exchange) {
 }
 
 void text_route(struct server *server, struct exchange *exchange) {
-    struct api_error error;
     uint64_t bytes;
     if (!exchange_streams_body(exchange, &bytes)) { /* of this process, without HTTP */
-        api_error_set(&error, 400, NULL, "a file is read over HTTP");
-        exchange_reply_error(exchange, &error);
+        exchange_refuse(exchange, 400, "a file is read over HTTP");
     } else if (bytes > file_bytes_max) {
-        api_error_set(&error, 413, NULL, "the file has %llu bytes, expected at most %llu",
-                      (unsigned long long)bytes, (unsigned long long)file_bytes_max);
-        exchange_reply_error(exchange, &error);
+        exchange_refuse(exchange, 413, "the file has %llu bytes, expected at most %llu",
+                        (unsigned long long)bytes, (unsigned long long)file_bytes_max);
     } else {
         (void)transfers_begin(&server->transfers, exchange, carry, NULL);
     }

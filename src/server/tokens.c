@@ -10,11 +10,6 @@
 
 enum { TOKENS_MAX = 4 << 20 };
 
-static void reply_error(struct exchange *exchange, json_t *body, const struct api_error *error) {
-    exchange_reply_error(exchange, error);
-    json_decref(body);
-}
-
 /* Written as it comes: a value of jansson's for each piece takes 700 bytes. */
 static void write_tokens(FILE *stream, const struct server *server, const struct token_list *list, bool with_pieces) {
     fputs("{\"tokens\":[", stream);
@@ -36,12 +31,11 @@ static void write_tokens(FILE *stream, const struct server *server, const struct
 
 static void reply_tokens(struct server *server, struct exchange *exchange, const struct token_list *list,
                          bool with_pieces) {
-    struct api_error error;
     char *bytes = NULL;
     size_t length = 0;
     if (list->count > TOKENS_MAX) {
-        api_error_set(&error, 413, NULL, "the text has %zu tokens, expected at most %d", list->count, TOKENS_MAX);
-        exchange_reply_error(exchange, &error);
+        exchange_refuse(exchange, 413, "the text has %zu tokens, expected at most %d", list->count,
+                        TOKENS_MAX);
         return;
     }
     FILE *stream = open_memstream(&bytes, &length);
@@ -56,8 +50,7 @@ static void reply_tokens(struct server *server, struct exchange *exchange, const
         return;
     }
     free(bytes);
-    api_error_set(&error, 503, NULL, "no memory for the tokens of the text");
-    exchange_reply_error(exchange, &error);
+    exchange_refuse(exchange, 503, "no memory for the tokens of the text");
 }
 
 void tokenize_route(struct server *server, struct exchange *exchange) {
@@ -66,30 +59,22 @@ void tokenize_route(struct server *server, struct exchange *exchange) {
     struct api_error error;
     const char *text = NULL;
     size_t length = 0;
-    bool adds = false, parses = true, with_pieces = false; /* as llama-server and vLLM */
-    if (!field_text(body, "prompt", GUARD_BODY_BYTES_MAX, &text, &length, &error) ||
-        (text == NULL && !field_text(body, "content", GUARD_BODY_BYTES_MAX, &text, &length, &error)) ||
-        !field_flag(body, "add_special_tokens", &adds, &error) ||
-        !field_flag(body, "add_special", &adds, &error) ||
-        !field_flag(body, "parse_special", &parses, &error) ||
-        !field_flag(body, "with_pieces", &with_pieces, &error)) {
-        reply_error(exchange, body, &error);
-        return;
-    }
-    if (text == NULL) {
-        api_error_set(&error, 400, "prompt", "'prompt' (or 'content'): expected a string");
-        reply_error(exchange, body, &error);
-        return;
-    }
+    bool with_pieces = false; /* this and `how`: as llama-server and vLLM */
     struct token_list list = {0};
     struct error reason;
-    const struct tokenize_options how = {.add_special = adds, .parse_special = parses};
-    if (tokenizer_encode(server->model.tokenizer, text, length, how, &list, &reason) == STATUS_OK) {
-        reply_tokens(server, exchange, &list, with_pieces);
-    } else {
-        api_error_from(&error, &reason);
+    struct tokenize_options how = {.parse_special = true};
+    if (!field_text(body, "prompt", GUARD_BODY_BYTES_MAX, &text, &length, &error) ||
+        (text == NULL && !field_text(body, "content", GUARD_BODY_BYTES_MAX, &text, &length, &error)) ||
+        !field_flag(body, "add_special_tokens", &how.add_special, &error) ||
+        !field_flag(body, "add_special", &how.add_special, &error) ||
+        !field_flag(body, "parse_special", &how.parse_special, &error) ||
+        !field_flag(body, "with_pieces", &with_pieces, &error) ||
+        (text == NULL && !api_error_set(&error, 400, "prompt", "'prompt' (or 'content'): expected a string")))
         exchange_reply_error(exchange, &error);
-    }
+    else if (tokenizer_encode(server->model.tokenizer, text, length, how, &list, &reason) != STATUS_OK)
+        exchange_reply_failure(exchange, &reason);
+    else
+        reply_tokens(server, exchange, &list, with_pieces);
     token_list_deinit(&list);
     json_decref(body);
 }
@@ -101,31 +86,20 @@ void detokenize_route(struct server *server, struct exchange *exchange) {
     const size_t vocabulary_size = service_vocabulary_size(server->model.service);
     if (!server_read_body_with_ids(exchange, "tokens", &body, &list)) return;
     const json_t *ids;
-    if (!field_array(body, "tokens", TOKENS_MAX, &ids, &error)) {
-        reply_error(exchange, body, &error);
-        return;
-    }
-    if (ids == NULL) {
-        api_error_set(&error, 400, "tokens", "'tokens': expected a list of ids");
-        reply_error(exchange, body, &error);
-        return;
-    }
-    if (list.count > TOKENS_MAX) {
-        api_error_set(&error, 413, "tokens", "'tokens': found %zu, expected at most %d", list.count, TOKENS_MAX);
-        reply_error(exchange, body, &error);
-        token_list_deinit(&list);
-        return;
-    }
     char *text = NULL;
     size_t length = 0;
     struct error reason;
-    if (list.count > 0 ? !token_ids_check(&list, "tokens", vocabulary_size, &error)
-                       : !token_ids_read(ids, "tokens", vocabulary_size, &list, &error)) {
+    if (!field_array(body, "tokens", TOKENS_MAX, &ids, &error) ||
+        (ids == NULL && !api_error_set(&error, 400, "tokens", "'tokens': expected a list of ids")) ||
+        (list.count > TOKENS_MAX &&
+         !api_error_set(&error, 413, "tokens", "'tokens': found %zu, expected at most %d", list.count,
+                        TOKENS_MAX)) ||
+        !(list.count > 0 ? token_ids_check(&list, "tokens", vocabulary_size, &error)
+                         : token_ids_read(ids, "tokens", vocabulary_size, &list, &error))) {
         exchange_reply_error(exchange, &error);
     } else if (tokenizer_decode(server->model.tokenizer, list.ids, list.count, true, &text, &length,
                                 &reason) != STATUS_OK) {
-        api_error_from(&error, &reason);
-        exchange_reply_error(exchange, &error);
+        exchange_reply_failure(exchange, &reason);
     } else {
         json_t *reply = json_object();
         json_put(reply, "prompt", json_text(text, length));

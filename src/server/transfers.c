@@ -125,8 +125,7 @@ bool transfers_begin(struct transfers *transfers, struct exchange *exchange,
     free(transfer);
     give_place(transfers, exchange);
     end_thread(transfers);
-    api_error_set(&error, 503, NULL, "no memory");
-    exchange_reply_error(exchange, &error);
+    exchange_refuse(exchange, 503, "no memory");
     return false;
 }
 
