@@ -110,6 +110,14 @@ class Pull(unittest.TestCase):
     def part_has(self, count):
         return os.path.exists(self.path + ".part") and os.path.getsize(self.path + ".part") == count
 
+    def release_after(self, seconds, count, event):
+        """The rest comes so long after the first `count` bytes were written, however late those are."""
+        deadline = time.time() + 20
+        while not self.part_has(count) and time.time() < deadline:
+            time.sleep(0.01)
+        time.sleep(seconds)
+        event.set()
+
     def killed_after(self, count, number, before=0):
         """The pull is stopped by a signal once `count` bytes came after those that were there."""
         event = threading.Event()
@@ -252,9 +260,9 @@ class Pull(unittest.TestCase):
         """From 40 to 200 columns the bar stays in its line, and is drawn ten times a second at most."""
         for columns in (40, 80, 200):
             shutil.rmtree(os.path.dirname(self.path), ignore_errors=True)
-            event = threading.Event()
-            self.registry.pause = (MODEL.find(b"GGUF") + 50000, event)
-            threading.Timer(0.8, event.set).start()
+            event, count = threading.Event(), MODEL.find(b"GGUF") + 50000
+            self.registry.pause = (count, event)
+            threading.Thread(target=self.release_after, args=(0.8, count, event)).start()
             ours, theirs = pty.openpty()
             fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
             process = subprocess.Popen([LOAM, "pull", "hf:org/repo:" + NAME], stderr=theirs, stdout=subprocess.DEVNULL,
