@@ -30,14 +30,21 @@ static bool text_reserve(struct text *text, size_t more) {
     return true;
 }
 
-void text_append(struct text *text, const char *bytes, size_t length) {
-    if (!text_reserve(text, length)) return;
-    memcpy(text->bytes + text->length, bytes, length);
+bool text_append(struct text *text, const char *bytes, size_t length) {
+    if (!text_reserve(text, length)) return false;
+    if (length > 0) memcpy(text->bytes + text->length, bytes, length);
     text->length += length;
     text->bytes[text->length] = '\0';
+    return true;
 }
 
-void text_add(struct text *text, const char *string) { text_append(text, string, strlen(string)); }
+void text_drop(struct text *text, size_t count) {
+    if (count == 0) return;
+    text->length -= count;
+    memmove(text->bytes, text->bytes + count, text->length + 1);
+}
+
+void text_add(struct text *text, const char *string) { (void)text_append(text, string, strlen(string)); }
 
 void text_format(struct text *text, const char *format, ...) {
     va_list arguments, again;

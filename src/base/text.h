@@ -14,7 +14,8 @@ struct text {
 
 void text_deinit(struct text *text);
 void text_clear(struct text *text); /* keeps the memory */
-void text_append(struct text *text, const char *bytes, size_t length);
+bool text_append(struct text *text, const char *bytes, size_t length); /* !failed */
+void text_drop(struct text *text, size_t count);                       /* the first bytes */
 void text_add(struct text *text, const char *string);
 void text_format(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "cli/json_file.h"
 #include "platform/clock.h"
@@ -87,13 +88,9 @@ static enum status add_request(struct batch_file *file, size_t line, uint64_t of
     const char *id = NULL;
     TRY(parse(file->input_path, line, text, length, &object, error));
     enum status status = check_request(file, line, object, &id, error);
-    if (status == STATUS_OK && file->count == file->capacity) {
-        file->capacity = 2 * file->capacity + 64;
-        void *grown = realloc(file->requests, file->capacity * sizeof *file->requests);
-        if (grown != NULL) file->requests = grown;
-        if (grown == NULL) status = error_set(error, STATUS_MEMORY, "%s: out of memory", file->input_path);
-    }
-    if (status == STATUS_OK && json_object_set_new(file->ids, id, json_integer((json_int_t)file->count)) != 0)
+    if (status == STATUS_OK &&
+        (!array_reserve(&file->requests, file->count, &file->capacity, sizeof *file->requests) ||
+         json_object_set_new(file->ids, id, json_integer((json_int_t)file->count)) != 0))
         status = error_set(error, STATUS_MEMORY, "%s: out of memory", file->input_path);
     if (status == STATUS_OK)
         file->requests[file->count++] =

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/checked.h"
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
@@ -25,8 +27,7 @@
 
 struct message {
     enum chat_role role;
-    char *text; /* owned */
-    size_t length, capacity;
+    struct text content;
     size_t said;                            /* where in the text begins what was typed: behind documents */
     size_t document_first, document_behind; /* those documents, of the source's */
 };
@@ -57,28 +58,15 @@ enum { SPANS_SHOWN = 5, EXPLAINED_BYTES_MAX = 64 << 20 /* a float of each step a
 
 static enum status message_append(struct message *message, const char *bytes, size_t length,
                                   struct error *error) {
-    if (message->length + length + 1 > message->capacity) {
-        size_t capacity = message->capacity * 2 + length + 64;
-        char *bigger = realloc(message->text, capacity);
-        if (bigger == NULL) return error_set(error, STATUS_MEMORY, "no memory for the conversation");
-        message->text = bigger;
-        message->capacity = capacity;
-    }
-    memcpy(message->text + message->length, bytes, length);
-    message->length += length;
-    message->text[message->length] = '\0';
-    return STATUS_OK;
+    return text_append(&message->content, bytes, length)
+               ? STATUS_OK
+               : error_set(error, STATUS_MEMORY, "no memory for the conversation");
 }
 
 static enum status message_add(struct chat *chat, enum chat_role role, const char *text,
                                struct error *error) {
-    if (chat->message_count == chat->message_capacity) {
-        size_t capacity = chat->message_capacity * 2 + 16;
-        struct message *bigger = realloc(chat->messages, capacity * sizeof *bigger);
-        if (bigger == NULL) return error_set(error, STATUS_MEMORY, "no memory for the conversation");
-        chat->messages = bigger;
-        chat->message_capacity = capacity;
-    }
+    if (!array_reserve(&chat->messages, chat->message_count, &chat->message_capacity, sizeof *chat->messages))
+        return error_set(error, STATUS_MEMORY, "no memory for the conversation");
     struct message *message = &chat->messages[chat->message_count++];
     *message = (struct message){.role = role};
     return message_append(message, text, strlen(text), error);
@@ -107,7 +95,7 @@ static enum status user_message_add(struct chat *chat, const char *line, struct 
 }
 
 static void messages_cut(struct chat *chat, size_t count) {
-    while (chat->message_count > count) free(chat->messages[--chat->message_count].text);
+    while (chat->message_count > count) text_deinit(&chat->messages[--chat->message_count].content);
 }
 
 static enum status chat_reset(struct chat *chat, struct error *error) {
@@ -147,8 +135,8 @@ static enum status lay_out(const struct chat *chat, struct token_list *tokens, s
     struct chat_message *messages = calloc(chat->message_count, sizeof *messages);
     if (messages == NULL) return error_set(error, STATUS_MEMORY, "no memory for the conversation");
     for (size_t i = 0; i < chat->message_count; i++)
-        messages[i] =
-            (struct chat_message){chat->messages[i].role, chat->messages[i].text, chat->messages[i].length};
+        messages[i] = (struct chat_message){chat->messages[i].role, chat->messages[i].content.bytes,
+                                            chat->messages[i].content.length};
     const struct chat_conversation conversation = {.messages = messages,
                                                    .count = chat->message_count,
                                                    .add_generation_prompt = true,
@@ -264,12 +252,12 @@ static enum status retry(struct chat *chat, const char *argument, struct error *
         fputs("loam: /retry: nothing was answered yet\n", stderr);
         return STATUS_OK;
     }
-    const struct message old = chat->messages[--chat->message_count];
+    struct message old = chat->messages[--chat->message_count];
     const size_t before = chat->message_count;
     bool has_answer = false;
     const enum status status = answer_last(chat, &has_answer, error);
     if (has_answer) {
-        free(old.text);
+        text_deinit(&old.content);
         return status;
     }
     messages_cut(chat, before);
@@ -346,7 +334,7 @@ static void write_conversation(const struct chat *chat, FILE *file) {
         for (size_t d = message->document_first; d < message->document_behind; d++)
             fprintf(file, "%s%s", d == message->document_first ? "\nDocuments: " : ", ", name_of(chat, d));
         if (message->document_behind > message->document_first) fputc('\n', file);
-        fprintf(file, "\n%s\n", message->text + message->said);
+        fprintf(file, "\n%s\n", message->content.bytes + message->said);
     }
 }
 

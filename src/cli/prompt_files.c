@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/text.h"
 #include "document/document.h"
 #include "document/folder.h"
@@ -46,15 +47,7 @@ static enum status read_document(const struct options *options, const char *path
 static enum status add(struct prompt_files *files, const char *path, char *bytes, size_t length,
                        struct error *error) {
     char *own = strdup(path);
-    if (own != NULL && files->count == files->capacity) {
-        const size_t capacity = 2 * files->capacity + 16;
-        struct prompt_file *grown = realloc(files->files, capacity * sizeof *grown);
-        if (grown != NULL) {
-            files->files = grown;
-            files->capacity = capacity;
-        }
-    }
-    if (own == NULL || files->count == files->capacity) {
+    if (own == NULL || !array_reserve(&files->files, files->count, &files->capacity, sizeof *files->files)) {
         free(own);
         free(bytes);
         return error_set(error, STATUS_MEMORY, "%s: out of memory", path);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/json_file.h"
@@ -38,24 +39,10 @@ struct run {
     char last_byte;                                              /* written to standard output */
 };
 
-/* Text of an answer that must wait until those before it are printed. */
-struct held_text {
-    char *bytes; /* owned */
-    size_t length, capacity;
-};
-
+/* Of an answer that must wait until those before it are printed. */
 static enum status sink_hold(void *context, const char *bytes, size_t length, struct error *error) {
-    struct held_text *held = context;
-    if (held->length + length > held->capacity) {
-        size_t capacity = held->capacity * 2 + length + 256;
-        char *bigger = realloc(held->bytes, capacity);
-        if (bigger == NULL) return error_set(error, STATUS_MEMORY, "no memory for the answers");
-        held->bytes = bigger;
-        held->capacity = capacity;
-    }
-    memcpy(held->bytes + held->length, bytes, length);
-    held->length += length;
-    return STATUS_OK;
+    return text_append(context, bytes, length) ? STATUS_OK
+                                               : error_set(error, STATUS_MEMORY, "no memory for the answers");
 }
 
 static enum status sink_stream(void *context, const char *bytes, size_t length, struct error *error) {
@@ -254,7 +241,7 @@ static enum status generate(struct run *run, struct error *error) {
 
 /* Several answers: each under a heading, in the order of their seeds. */
 static enum status generate_held(struct run *run, struct error *error) {
-    struct held_text held[ENGINE_SEQUENCES_MAX] = {0};
+    struct text held[ENGINE_SEQUENCES_MAX] = {0};
     for (size_t i = 0; i < run->answer_count; i++) {
         run->answers[i].sink = sink_hold;
         run->answers[i].sink_context = &held[i];
@@ -264,7 +251,7 @@ static enum status generate_held(struct run *run, struct error *error) {
         output_text("%s--- answer %zu, seed %llu ---\n", i > 0 ? "\n" : "", i + 1,
                     (unsigned long long)run->answers[i].seed);
         output_bytes(held[i].bytes != NULL ? held[i].bytes : "", held[i].length);
-        free(held[i].bytes);
+        text_deinit(&held[i]);
     }
     output_text("\n");
     return status;

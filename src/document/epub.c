@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "document/encoding.h"
 #include "document/html.h"
 #include "document/mark.h"
@@ -63,13 +64,8 @@ static enum status find_package(struct package *package, struct error *error) {
 static enum status add_item(struct package *package, const struct markup_token *token, struct error *error) {
     if (package->item_count == ITEMS_MAX)
         return error_set(error, STATUS_USAGE, "EPUB with more than %d files", ITEMS_MAX);
-    if (package->item_count == package->item_capacity) {
-        const size_t capacity = 2 * package->item_capacity + 64;
-        struct item *grown = realloc(package->items, capacity * sizeof *grown);
-        if (grown == NULL) return no_memory(error);
-        package->items = grown;
-        package->item_capacity = capacity;
-    }
+    if (!array_reserve(&package->items, package->item_count, &package->item_capacity, sizeof *package->items))
+        return no_memory(error);
     struct item item = {.id = package->names.length};
     const bool has_id = markup_attribute(token, "id", &package->names);
     item.id_length = package->names.length - item.id;

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/array.h"
+
 bool folder_is(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
@@ -23,14 +25,8 @@ void folder_close(struct folder *folder) {
 static enum status add(struct folder *folder, const char *name, const char *path, struct error *error) {
     if (folder->count == FOLDER_FILES_MAX)
         return error_set(error, STATUS_USAGE, "%s: has more than %d files", path, FOLDER_FILES_MAX);
-    if (folder->count == folder->capacity) {
-        const size_t capacity = 2 * folder->capacity + 64;
-        char **grown = realloc(folder->names, capacity * sizeof *grown);
-        if (grown == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
-        folder->names = grown;
-        folder->capacity = capacity;
-    }
-    char *own = strdup(name);
+    const bool fits = array_reserve(&folder->names, folder->count, &folder->capacity, sizeof *folder->names);
+    char *own = fits ? strdup(name) : NULL;
     if (own == NULL) return error_set(error, STATUS_MEMORY, "%s: out of memory", path);
     folder->names[folder->count++] = own;
     return STATUS_OK;

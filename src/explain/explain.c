@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/checked.h"
 
 enum { SENTENCE_BYTES_MAX = 400 };
@@ -131,12 +132,8 @@ static size_t sentence_end(const char *text, size_t length, size_t begin) {
 
 static enum status add_span(struct explain_span **spans, size_t *count, size_t *capacity,
                             const struct explain_span *span, struct error *error) {
-    if (*count == *capacity) {
-        *capacity = 2 * *capacity + 64;
-        struct explain_span *grown = realloc(*spans, *capacity * sizeof *grown);
-        if (grown == NULL) return error_set(error, STATUS_MEMORY, "no memory for a document's sentences");
-        *spans = grown;
-    }
+    if (!array_reserve(spans, *count, capacity, sizeof **spans))
+        return error_set(error, STATUS_MEMORY, "no memory for a document's sentences");
     (*spans)[(*count)++] = *span;
     return STATUS_OK;
 }

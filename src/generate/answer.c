@@ -1,6 +1,7 @@
 /* answer: one sequence with its sampler and its output text. */
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "generate/generate_internal.h"
 #include "generate/loop_guard.h"
@@ -64,7 +65,7 @@ void answer_begin(struct answer *answer) {
     answer->top = NULL;
     answer->top_capacity = 0;
     answer->stop = STOP_NONE;
-    answer->scan.count = 0;
+    answer->scan.held.length = 0;
 }
 
 enum status answer_note_stored(struct answer *answer, token_id id, enum token_origin origin,
@@ -78,13 +79,8 @@ static enum status note_top(struct answer *answer, const struct generation *gene
                             struct error *error) {
     size_t count = generation->top_count, index = answer->tokens.count - 1;
     if (count == 0) return STATUS_OK;
-    if (index >= answer->top_capacity) {
-        size_t capacity = answer->top_capacity * 2 + 64;
-        struct token_probability *bigger = realloc(answer->top, capacity * count * sizeof *bigger);
-        if (bigger == NULL) return error_set(error, STATUS_MEMORY, "no memory for the likeliest tokens");
-        answer->top = bigger;
-        answer->top_capacity = capacity;
-    }
+    if (!array_reserve(&answer->top, index, &answer->top_capacity, count * sizeof *answer->top))
+        return error_set(error, STATUS_MEMORY, "no memory for the likeliest tokens");
     sampler_top(logits, engine_config(generation->engine)->vocabulary_size, answer->top + index * count,
                 count);
     return STATUS_OK;
@@ -110,7 +106,7 @@ static enum status emit_scanned(struct answer *answer, const struct generation *
     answer->scan.stops = generation->stops;
     answer->scan.stop_count = generation->stop_count;
     TRY(stop_scan_push(&answer->scan, piece, length, &ready, stops, error));
-    TRY(emit_bytes(answer, answer->scan.held, ready, error));
+    TRY(emit_bytes(answer, answer->scan.held.bytes, ready, error));
     stop_scan_drop(&answer->scan, ready);
     return STATUS_OK;
 }
@@ -136,8 +132,8 @@ static enum status emit(struct answer *answer, const struct generation *generati
 
 enum status answer_finish(struct answer *answer, enum stop_reason reason, struct error *error) {
     answer->stop = reason;
-    TRY(emit_bytes(answer, answer->scan.held, answer->scan.count, error));
-    answer->scan.count = 0;
+    TRY(emit_bytes(answer, answer->scan.held.bytes, answer->scan.held.length, error));
+    answer->scan.held.length = 0;
     /* Half a character, which no token made invalid. */
     if (stop_reason_is_cut(reason) && answer->utf8.replace) return STATUS_OK;
     char shown[3 * UTF8_BYTES_MAX]; /* utf8_stream_bound(0) */

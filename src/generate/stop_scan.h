@@ -11,13 +11,13 @@
 #include <stddef.h>
 
 #include "base/status.h"
+#include "base/text.h"
 
 /* Zeros: nothing is held, and nothing stops. */
 struct stop_scan {
     const char *const *stops; /* [stop_count], borrowed, the caller's to set; none of them empty */
     size_t stop_count;
-    char *held; /* owned */
-    size_t count, capacity;
+    struct text held;
     size_t found; /* index of the stop string that was found */
 };
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/text.h"
 #include "pull/http.h"
 #include "pull/known_model.h"
 #include "pull/model_folder.h"
@@ -106,8 +107,7 @@ enum status source_parse(struct source *source, const char *text, struct error *
 /* ---- the registry's listing ---- */
 
 struct listing {
-    char *bytes;
-    size_t length;
+    struct text text;
     bool (*stops)(void *context);
     void *context;
 };
@@ -119,15 +119,10 @@ static enum status listing_begins(void *context, const struct http_response *res
 
 static enum status listing_body(void *context, const void *bytes, size_t count, struct error *error) {
     struct listing *listing = context;
-    if (count > LISTING_BYTES_MAX - listing->length)
+    if (count > LISTING_BYTES_MAX - listing->text.length)
         return error_set(error, STATUS_IO, "the registry's answer is longer than %d bytes",
                          LISTING_BYTES_MAX);
-    char *grown = realloc(listing->bytes, listing->length + count);
-    if (grown == NULL) return no_memory(error);
-    memcpy(grown + listing->length, bytes, count);
-    listing->bytes = grown;
-    listing->length += count;
-    return STATUS_OK;
+    return text_append(&listing->text, bytes, count) ? STATUS_OK : no_memory(error);
 }
 
 static bool listing_stops(void *context) {
@@ -147,7 +142,8 @@ static enum status fetch_listing(const struct source *source, struct listing *li
     if (status == STATUS_OK && response.status != 200)
         status = source_refused(source, response.status, source->repository, error);
     if (status == STATUS_OK) {
-        *root = json_loadb(listing->bytes != NULL ? listing->bytes : "", listing->length, 0, NULL);
+        *root =
+            json_loadb(listing->text.bytes != NULL ? listing->text.bytes : "", listing->text.length, 0, NULL);
         if (!json_is_object(*root)) status = error_set(error, STATUS_IO, "%.200s: found no JSON object", url);
     }
     free(url);
@@ -224,7 +220,7 @@ enum status source_resolve(struct source *source, bool (*stops)(void *context), 
     if (status == STATUS_OK) status = take_license(source, root, error);
     if (status == STATUS_OK) status = choose_file(source, root, error);
     json_decref(root);
-    free(listing.bytes);
+    text_deinit(&listing.text);
     return status == STATUS_OK ? make_address(source, error) : status;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "server/service_internal.h"
 
 bool account_is_active(const struct service *service, const char *owner) {
@@ -23,14 +24,10 @@ static struct owner_account *new_account(struct service *service) {
     enum { ACCOUNTS_MAX = 1024 };
     for (size_t i = 0; i < service->accounts.count && service->accounts.count >= ACCOUNTS_MAX; i++)
         if (!account_is_active(service, service->accounts.items[i].owner)) return &service->accounts.items[i];
-    if (service->accounts.count == service->accounts.capacity) {
-        size_t capacity = 2 * service->accounts.capacity + 16;
-        struct owner_account *bigger = realloc(service->accounts.items, capacity * sizeof *bigger);
-        if (bigger == NULL) return NULL;
-        service->accounts.items = bigger;
-        service->accounts.capacity = capacity;
-    }
-    return &service->accounts.items[service->accounts.count++];
+    struct owner_accounts *accounts = &service->accounts;
+    if (!array_reserve(&accounts->items, accounts->count, &accounts->capacity, sizeof *accounts->items))
+        return NULL;
+    return &accounts->items[accounts->count++];
 }
 
 void account_open(struct service *service, const char *owner) {

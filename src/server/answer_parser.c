@@ -1,21 +1,16 @@
 #include "server/answer_parser.h"
 
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-static void drop(struct answer_parser *parser, size_t count) {
-    memmove(parser->held, parser->held + count, parser->count - count);
-    parser->count -= count;
-}
-
 /* Passes on the first `count` held bytes. */
 static void emit(struct answer_parser *parser, enum answer_part_kind kind, size_t count,
                  answer_part_sink *sink, void *context) {
-    if (count > 0) sink(context, &(struct answer_part){.kind = kind, .bytes = parser->held, .length = count});
-    drop(parser, count);
+    if (count > 0)
+        sink(context, &(struct answer_part){.kind = kind, .bytes = parser->held.bytes, .length = count});
+    text_drop(&parser->held, count);
 }
 
 /* Bytes at the end of text that may be the beginning of tag. */
@@ -35,7 +30,7 @@ static size_t trailing_blanks(const char *text, size_t length) {
 
 /* The first `count` held bytes are between the tags. */
 static void emit_call(struct answer_parser *parser, size_t count, answer_part_sink *sink, void *context) {
-    json_t *calls = answer_calls_parse(parser->syntax, parser->held, count);
+    json_t *calls = answer_calls_parse(parser->syntax, parser->held.bytes, count);
     if (calls == NULL) {
         emit(parser, ANSWER_CONTENT, count, sink, context);
         return;
@@ -48,7 +43,7 @@ static void emit_call(struct answer_parser *parser, size_t count, answer_part_si
                                             .tool_name = json_string_value(json_object_get(call, "name"))});
     }
     json_decref(calls);
-    drop(parser, count);
+    text_drop(&parser->held, count);
 }
 
 /* Marks that are no call's are never content. */
@@ -61,7 +56,8 @@ static const char *find_call(const struct answer_parser *parser, const struct an
     const char *first = NULL;
     const struct answer_call_tags *candidate;
     for (size_t i = 0; (candidate = answer_call_tags(parser->syntax, i)) != NULL; i++) {
-        const char *at = memmem(parser->held, parser->count, candidate->begin, strlen(candidate->begin));
+        const char *at =
+            memmem(parser->held.bytes, parser->held.length, candidate->begin, strlen(candidate->begin));
         if (!counts(parser, candidate) || at == NULL || (first != NULL && at >= first)) continue;
         first = at;
         *tags = candidate;
@@ -74,7 +70,8 @@ static size_t call_beginning(const struct answer_parser *parser) {
     size_t longest = 0;
     const struct answer_call_tags *tags;
     for (size_t i = 0; (tags = answer_call_tags(parser->syntax, i)) != NULL; i++) {
-        const size_t count = counts(parser, tags) ? tag_beginning(parser->held, parser->count, tags->begin) : 0;
+        const size_t count =
+            counts(parser, tags) ? tag_beginning(parser->held.bytes, parser->held.length, tags->begin) : 0;
         if (count > longest) longest = count;
     }
     return longest;
@@ -85,10 +82,10 @@ static bool step_content(struct answer_parser *parser, answer_part_sink *sink, v
     const struct answer_call_tags *tags = NULL;
     const char *tag = find_call(parser, &tags);
     if (tag != NULL) {
-        const size_t before = (size_t)(tag - parser->held);
-        const size_t blanks = trailing_blanks(parser->held, before);
+        const size_t before = (size_t)(tag - parser->held.bytes);
+        const size_t blanks = trailing_blanks(parser->held.bytes, before);
         emit(parser, ANSWER_CONTENT, before - blanks, sink, context);
-        drop(parser, blanks + (tags->keeps_begin ? 0 : strlen(tags->begin)));
+        text_drop(&parser->held, blanks + (tags->keeps_begin ? 0 : strlen(tags->begin)));
         parser->drops_blanks = tags->end != NULL && tags->end[0] == '\0';
         if (parser->drops_blanks) return true;
         parser->state = ANSWER_IN_TOOL_CALL;
@@ -97,8 +94,8 @@ static bool step_content(struct answer_parser *parser, answer_part_sink *sink, v
         return true;
     }
     size_t kept = call_beginning(parser);
-    if (parser->has_tools) kept += trailing_blanks(parser->held, parser->count - kept);
-    emit(parser, ANSWER_CONTENT, parser->count - kept, sink, context);
+    if (parser->has_tools) kept += trailing_blanks(parser->held.bytes, parser->held.length - kept);
+    emit(parser, ANSWER_CONTENT, parser->held.length - kept, sink, context);
     return false;
 }
 
@@ -112,14 +109,14 @@ static bool step_start(struct answer_parser *parser) {
     const char *think_begin = answer_thought_tags(parser->syntax).begin;
     const size_t length = strlen(think_begin);
     size_t blanks = 0;
-    while (blanks < parser->count && is_blank(parser->held[blanks])) blanks++;
-    const char *text = parser->held + blanks;
-    const size_t count = parser->count - blanks;
+    while (blanks < parser->held.length && is_blank(parser->held.bytes[blanks])) blanks++;
+    const char *text = parser->held.bytes + blanks;
+    const size_t count = parser->held.length - blanks;
     const char *bare = bare_call(parser);
     if (parser->has_reasoning && count < length && memcmp(text, think_begin, count) == 0) return false;
     if (bare != NULL && count < strlen(bare) && memcmp(text, bare, count) == 0) return false;
     if (parser->has_reasoning && count >= length && memcmp(text, think_begin, length) == 0) {
-        drop(parser, blanks + length);
+        text_drop(&parser->held, blanks + length);
         parser->state = ANSWER_IN_REASONING;
         parser->drops_blanks = true;
     } else if (bare != NULL && memcmp(text, bare, strlen(bare)) == 0) {
@@ -134,14 +131,15 @@ static bool step_start(struct answer_parser *parser) {
 
 static bool step_reasoning(struct answer_parser *parser, answer_part_sink *sink, void *context) {
     const char *think_end = answer_thought_tags(parser->syntax).end;
-    const char *tag = memmem(parser->held, parser->count, think_end, strlen(think_end));
-    size_t before = tag != NULL ? (size_t)(tag - parser->held)
-                                : parser->count - tag_beginning(parser->held, parser->count, think_end);
-    before -= trailing_blanks(parser->held, before);
+    const char *tag = memmem(parser->held.bytes, parser->held.length, think_end, strlen(think_end));
+    size_t before =
+        tag != NULL ? (size_t)(tag - parser->held.bytes)
+                    : parser->held.length - tag_beginning(parser->held.bytes, parser->held.length, think_end);
+    before -= trailing_blanks(parser->held.bytes, before);
     emit(parser, ANSWER_REASONING, before, sink, context);
     if (tag == NULL) return false;
-    const char *end = memmem(parser->held, parser->count, think_end, strlen(think_end));
-    drop(parser, (size_t)(end - parser->held) + strlen(think_end));
+    const char *end = memmem(parser->held.bytes, parser->held.length, think_end, strlen(think_end));
+    text_drop(&parser->held, (size_t)(end - parser->held.bytes) + strlen(think_end));
     parser->state = ANSWER_IN_CONTENT;
     parser->drops_blanks = true;
     return true;
@@ -151,10 +149,10 @@ static bool step_call(struct answer_parser *parser, answer_part_sink *sink, void
     const struct answer_call_tags *tags =
         parser->call != NULL ? parser->call : answer_call_tags(CHAT_HERMES, 0);
     const char *mark = tags->end != NULL ? tags->end : tags->begin;
-    const char *tag = memmem(parser->held, parser->count, mark, strlen(mark));
+    const char *tag = memmem(parser->held.bytes, parser->held.length, mark, strlen(mark));
     if (tag == NULL) return false;
-    emit_call(parser, (size_t)(tag - parser->held), sink, context);
-    if (tags->end != NULL) drop(parser, strlen(mark));
+    emit_call(parser, (size_t)(tag - parser->held.bytes), sink, context);
+    if (tags->end != NULL) text_drop(&parser->held, strlen(mark));
     parser->state = ANSWER_IN_CONTENT;
     parser->drops_blanks = true;
     return true;
@@ -163,9 +161,9 @@ static bool step_call(struct answer_parser *parser, answer_part_sink *sink, void
 static bool step(struct answer_parser *parser, answer_part_sink *sink, void *context) {
     if (parser->drops_blanks) {
         size_t blanks = 0;
-        while (blanks < parser->count && is_blank(parser->held[blanks])) blanks++;
-        drop(parser, blanks);
-        if (parser->count == 0) return false;
+        while (blanks < parser->held.length && is_blank(parser->held.bytes[blanks])) blanks++;
+        text_drop(&parser->held, blanks);
+        if (parser->held.length == 0) return false;
         parser->drops_blanks = false;
     }
     switch (parser->state) {
@@ -185,15 +183,7 @@ void answer_parser_begin_thought(struct answer_parser *parser) {
 bool answer_parser_push(struct answer_parser *parser, const char *bytes, size_t length,
                         answer_part_sink *sink, void *context) {
     if (length == 0) return true;
-    if (parser->count + length > parser->capacity) {
-        const size_t capacity = 2 * parser->capacity + length + 64;
-        char *grown = realloc(parser->held, capacity);
-        if (grown == NULL) return false;
-        parser->held = grown;
-        parser->capacity = capacity;
-    }
-    memcpy(parser->held + parser->count, bytes, length);
-    parser->count += length;
+    if (!text_append(&parser->held, bytes, length)) return false;
     while (step(parser, sink, context)) {}
     return true;
 }
@@ -227,36 +217,36 @@ static const char *cut_call(const char *text, size_t length, json_t **name) {
 /* The answer ends in a call.  Cut by the length, it is a call with what there is of its arguments, or, where it had to
  * be one and has no name yet, nothing: it is no text. */
 static void emit_last_call(struct answer_parser *parser, answer_part_sink *sink, void *context) {
-    json_t *calls = answer_calls_parse(parser->syntax, parser->held, parser->count), *name;
+    json_t *calls = answer_calls_parse(parser->syntax, parser->held.bytes, parser->held.length), *name;
     const bool is_whole = calls != NULL;
     json_decref(calls);
     const char *begin = is_whole || parser->syntax != CHAT_HERMES
                             ? NULL
-                            : cut_call(parser->held, parser->count, &name);
+                            : cut_call(parser->held.bytes, parser->held.length, &name);
     if (begin == NULL) {
-        if (is_whole || parser->saw_tag) emit_call(parser, parser->count, sink, context);
+        if (is_whole || parser->saw_tag) emit_call(parser, parser->held.length, sink, context);
         return;
     }
     sink(context, &(struct answer_part){.kind = ANSWER_TOOL_CALL,
                                         .bytes = begin,
-                                        .length = (size_t)(parser->held + parser->count - begin),
+                                        .length = (size_t)(parser->held.bytes + parser->held.length - begin),
                                         .tool_name = json_string_value(name)});
     json_decref(name);
 }
 
 void answer_parser_finish(struct answer_parser *parser, answer_part_sink *sink, void *context) {
-    if (parser->count == 0) return;
+    if (parser->held.length == 0) return;
     switch (parser->state) {
     case ANSWER_IN_START:
     case ANSWER_IN_CONTENT:
-        if (!parser->drops_blanks) emit(parser, ANSWER_CONTENT, parser->count, sink, context);
+        if (!parser->drops_blanks) emit(parser, ANSWER_CONTENT, parser->held.length, sink, context);
         break;
-    case ANSWER_IN_REASONING: emit(parser, ANSWER_REASONING, parser->count, sink, context); break;
+    case ANSWER_IN_REASONING: emit(parser, ANSWER_REASONING, parser->held.length, sink, context); break;
     case ANSWER_IN_TOOL_CALL: emit_last_call(parser, sink, context); break;
     }
 }
 
 void answer_parser_deinit(struct answer_parser *parser) {
-    free(parser->held);
+    text_deinit(&parser->held);
     *parser = (struct answer_parser){0};
 }

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/text.h"
 #include "server/answer_calls.h"
 
 enum answer_part_kind { ANSWER_CONTENT, ANSWER_REASONING, ANSWER_TOOL_CALL };
@@ -39,8 +40,7 @@ struct answer_parser {
     const struct answer_call_tags *call; /* in a call: its tags; NULL: <tool_call>'s */
     bool drops_blanks;                   /* behind a tag */
     bool saw_tag; /* of a call: without it the answer began as a call, which it must be */
-    char *held;   /* owned */
-    size_t count, capacity;
+    struct text held;
 };
 
 /* Before the first piece: the prompt ended with <think>. */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/array.h"
 #include "base/assert.h"
 #include "platform/clock.h"
 #include "server/answer_form.h"
@@ -13,20 +14,6 @@
 #include "server/tool_choice.h"
 
 enum { PROGRESS_INTERVAL_NS = 100000000 };
-
-bool ask_bytes_append(struct ask_bytes *bytes, const char *text, size_t length) {
-    if (bytes->length + length + 1 > bytes->capacity) {
-        const size_t capacity = 2 * bytes->capacity + length + 64;
-        char *grown = realloc(bytes->bytes, capacity);
-        if (grown == NULL) return false;
-        bytes->bytes = grown;
-        bytes->capacity = capacity;
-    }
-    memcpy(bytes->bytes + bytes->length, text, length);
-    bytes->length += length;
-    bytes->bytes[bytes->length] = '\0';
-    return true;
-}
 
 uint64_t ask_seed(const struct ask *ask) {
     if (ask->server->model.has_seed) return ask->server->model.sampling.seed;
@@ -59,8 +46,8 @@ static struct ask *create(struct server *server, struct exchange *exchange, json
 
 static void ask_choice_deinit(struct ask_choice *choice) {
     token_list_deinit(&choice->prompt);
-    free(choice->content.bytes);
-    free(choice->reasoning.bytes);
+    text_deinit(&choice->content);
+    text_deinit(&choice->reasoning);
     for (size_t i = 0; i < choice->call_count; i++) {
         free(choice->calls[i].name);
         free(choice->calls[i].arguments);
@@ -200,14 +187,9 @@ static void on_progress(void *context, size_t done, size_t total) {
 
 static bool add_token(struct ask_choice *choice, token_id id, float log_probability,
                       const struct token_probability *top, size_t top_count) {
-    if (choice->tokens.count == choice->tokens.capacity) {
-        const size_t capacity = 2 * choice->tokens.capacity + 32;
-        struct ask_token *grown = realloc(choice->tokens.items, capacity * sizeof *grown);
-        if (grown == NULL) return false;
-        choice->tokens.items = grown;
-        choice->tokens.capacity = capacity;
-    }
-    struct ask_token *token = &choice->tokens.items[choice->tokens.count++];
+    struct ask_tokens *tokens = &choice->tokens;
+    if (!array_reserve(&tokens->items, tokens->count, &tokens->capacity, sizeof *tokens->items)) return false;
+    struct ask_token *token = &tokens->items[tokens->count++];
     *token = (struct ask_token){
         .id = id, .log_probability = log_probability, .has_log_probability = !isnan(log_probability)};
     token->top_count = top_count < ASK_TOP_MAX ? top_count : ASK_TOP_MAX;
@@ -271,8 +253,8 @@ static void take_part(void *context, const struct answer_part *part) {
                          : part->kind == ANSWER_REASONING ? choice->reasoning.length
                                                           : choice->call_count;
     switch (part->kind) {
-    case ANSWER_CONTENT: taken = ask_bytes_append(&choice->content, part->bytes, part->length); break;
-    case ANSWER_REASONING: taken = ask_bytes_append(&choice->reasoning, part->bytes, part->length); break;
+    case ANSWER_CONTENT: taken = text_append(&choice->content, part->bytes, part->length); break;
+    case ANSWER_REASONING: taken = text_append(&choice->reasoning, part->bytes, part->length); break;
     case ANSWER_TOOL_CALL: taken = add_call(choice, part); break;
     }
     taken = taken &&

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/text.h"
 #include "grammar/json_schema.h"
 #include "server/answer_parser.h"
 #include "server/ask_options.h"
@@ -30,11 +31,6 @@ struct ask_token {
     bool has_log_probability;
     struct token_probability top[ASK_TOP_MAX];
     size_t top_count;
-};
-
-struct ask_bytes {
-    char *bytes; /* owned */
-    size_t length, capacity;
 };
 
 struct ask_call {
@@ -66,7 +62,7 @@ struct ask_choice {
     service_ticket ticket;
     struct token_list prompt; /* shared by the n choices of a prompt; owned by the first */
     size_t reasoning_tokens;  /* of the answer's, those of its thoughts and their end */
-    struct ask_bytes content, reasoning;
+    struct text content, reasoning;
     struct ask_call *calls; /* [call_count] owned */
     size_t call_count;
     struct ask_item *items; /* [item_count] owned */
@@ -159,7 +155,6 @@ bool ask_set_prompts(struct ask *ask, struct token_list *prompts, size_t prompt_
 
 /* For a request without a seed. */
 uint64_t ask_seed(const struct ask *ask);
-bool ask_bytes_append(struct ask_bytes *bytes, const char *text, size_t length);
 /* Sums over the choices. */
 struct ask_usage {
     uint64_t prompt_tokens, reused_tokens, answer_tokens;

@@ -180,7 +180,7 @@ static void stream_progress(struct ask *ask, size_t done, size_t total) {
 }
 
 static json_t *message_json(const struct ask_choice *choice) {
-    const struct ask_bytes *content = &choice->content, *reasoning = &choice->reasoning;
+    const struct text *content = &choice->content, *reasoning = &choice->reasoning;
     json_t *message = json_object();
     json_put(message, "role", json_string("assistant"));
     json_put(message, "content",

@@ -179,7 +179,7 @@ static void stream_begin(struct ask *ask, const struct service_admission *admiss
          i++) { /* their tokens come with the first frame of the answer */
         size_t length;
         char *text = prompt_text(&ask->choices[i], &length);
-        if (text != NULL) (void)ask_bytes_append(&ask->choices[i].content, text, length);
+        if (text != NULL) (void)text_append(&ask->choices[i].content, text, length);
         free(text);
     }
 }
@@ -197,15 +197,14 @@ static void reply_whole(struct ask *ask) {
     json_t *choices = json_array();
     for (size_t i = 0; i < ask->choice_count; i++) {
         struct ask_choice *choice = &ask->choices[i];
-        struct ask_bytes text = {0};
+        struct text text = {0};
         size_t length = 0;
         char *prompt = ask->form.echoes ? prompt_text(choice, &length) : NULL;
-        bool fits = prompt == NULL || ask_bytes_append(&text, prompt, length);
-        if (choice->content.length > 0)
-            fits = fits && ask_bytes_append(&text, choice->content.bytes, choice->content.length);
-        json_t *value = fits ? json_text(text.bytes != NULL ? text.bytes : "", text.length) : NULL;
+        if (prompt != NULL) text_append(&text, prompt, length);
+        text_append(&text, choice->content.bytes, choice->content.length);
+        json_t *value = text.failed ? NULL : json_text(text.bytes, text.length);
         json_array_append_new(choices, choice_json(choice, value, 0, true));
-        free(text.bytes);
+        text_deinit(&text);
         free(prompt);
     }
     json_t *object = envelope(ask, choices);

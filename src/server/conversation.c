@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "document/mark.h"
 #include "server/fields.h"
 #include "server/file_part.h"
@@ -13,7 +14,7 @@ static bool no_memory(struct api_error *error) {
 }
 
 void conversation_message_deinit(struct conversation_message *message) {
-    free(message->text);
+    text_deinit(&message->content);
     free(message->results);
     json_decref(message->calls);
     json_decref(message->thoughts);
@@ -30,13 +31,9 @@ void conversation_deinit(struct conversation *conversation) {
 }
 
 bool conversation_add(struct conversation *conversation, enum chat_role role, struct api_error *error) {
-    if (conversation->count == conversation->capacity) {
-        const size_t capacity = 2 * conversation->capacity + 16;
-        struct conversation_message *grown = realloc(conversation->messages, capacity * sizeof *grown);
-        if (grown == NULL) return no_memory(error);
-        conversation->messages = grown;
-        conversation->capacity = capacity;
-    }
+    if (!array_reserve(&conversation->messages, conversation->count, &conversation->capacity,
+                       sizeof *conversation->messages))
+        return no_memory(error);
     const bool thinks = role == CHAT_ASSISTANT;
     if (!thinks) json_decref(conversation->thoughts);
     conversation->messages[conversation->count++] =
@@ -47,16 +44,7 @@ bool conversation_add(struct conversation *conversation, enum chat_role role, st
 
 bool conversation_message_append(struct conversation_message *message, const char *text, size_t length,
                                  struct api_error *error) {
-    if (length > message->capacity - message->length) {
-        const size_t capacity = 2 * message->capacity + length;
-        char *grown = realloc(message->text, capacity);
-        if (grown == NULL) return no_memory(error);
-        message->text = grown;
-        message->capacity = capacity;
-    }
-    if (length > 0) memcpy(message->text + message->length, text, length);
-    message->length += length;
-    return true;
+    return text_append(&message->content, text, length) || no_memory(error);
 }
 
 static struct conversation_message *last(struct conversation *conversation) {
@@ -188,12 +176,12 @@ bool conversation_append_call(struct conversation *conversation, const char *nam
     struct conversation_message *message = last(conversation);
     if (message->calls == NULL) {
         message->calls = json_array();
-        message->plain_length = message->length;
+        message->plain_length = message->content.length;
     }
     json_array_append_new(message->calls, json_pack("{s:O, s:O}", "name", quoted, "arguments", parsed));
     const bool appended =
-        append_word(conversation, last(conversation)->length > 0 ? "\n<tool_call>\n" : "<tool_call>\n",
-                    error) &&
+        append_word(conversation,
+                    last(conversation)->content.length > 0 ? "\n<tool_call>\n" : "<tool_call>\n", error) &&
         append_word(conversation, "{\"name\": ", error) && append_json(conversation, quoted, error) &&
         append_word(conversation, ", \"arguments\": ", error) && append_json(conversation, parsed, error) &&
         append_word(conversation, "}\n</tool_call>", error);
@@ -214,9 +202,9 @@ bool conversation_add_result(struct conversation *conversation, const json_t *co
     if (grown == NULL) return no_memory(error);
     message->results = grown;
     if (!append_word(conversation, joins ? "\n<tool_response>\n" : "<tool_response>\n", error)) return false;
-    const size_t begin = message->length;
+    const size_t begin = message->content.length;
     if (!conversation_append_content(conversation, content, param, error)) return false;
-    message->results[message->result_count++] = (struct conversation_span){begin, message->length};
+    message->results[message->result_count++] = (struct conversation_span){begin, message->content.length};
     return append_word(conversation, "\n</tool_response>", error);
 }
 
@@ -253,6 +241,6 @@ bool conversation_last_begins(const struct conversation *conversation, const cha
     if (conversation->count == 0) return false;
     const struct conversation_message *message = &conversation->messages[conversation->count - 1];
     const size_t length = strlen(words);
-    return message->role == CHAT_USER && message->length >= length &&
-           memcmp(message->text, words, length) == 0;
+    return message->role == CHAT_USER && message->content.length >= length &&
+           memcmp(message->content.bytes, words, length) == 0;
 }

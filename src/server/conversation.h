@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/text.h"
 #include "server/api_error.h"
 #include "token/chat_template.h"
 
@@ -22,8 +23,7 @@ struct conversation_span {
 
 struct conversation_message {
     enum chat_role role;
-    char *text; /* [length] owned */
-    size_t length, capacity;
+    struct text content;
     bool is_tool_result;               /* a user's turn made of results: the next result joins it */
     struct conversation_span *results; /* [result_count] owned: of its text, without the tags */
     size_t result_count;

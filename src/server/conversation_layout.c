@@ -22,8 +22,8 @@ static bool begin_with_system(struct conversation *conversation, struct api_erro
 /* Moves the text of message `from` to the end of message `to`, a paragraph of its own. */
 static bool join(struct conversation_message *to, struct conversation_message *from,
                  struct api_error *error) {
-    const bool joined = (to->length == 0 || conversation_message_append(to, "\n\n", 2, error)) &&
-                        conversation_message_append(to, from->text, from->length, error);
+    const bool joined = (to->content.length == 0 || conversation_message_append(to, "\n\n", 2, error)) &&
+                        conversation_message_append(to, from->content.bytes, from->content.length, error);
     conversation_message_deinit(from);
     return joined;
 }
@@ -76,7 +76,7 @@ static const char tools_after[] =
 static bool append_tools(struct conversation *conversation, struct api_error *error) {
     if (!begin_with_system(conversation, error)) return false;
     struct conversation_message *system = &conversation->messages[0];
-    bool added = (system->length == 0 || conversation_message_append(system, "\n\n", 2, error)) &&
+    bool added = (system->content.length == 0 || conversation_message_append(system, "\n\n", 2, error)) &&
                  conversation_message_append(system, tools_before, sizeof tools_before - 1, error);
     for (size_t i = 0; i < json_array_size(conversation->tools) && added; i++) {
         char *text = json_dumps(json_array_get(conversation->tools, i), JSON_ENCODE_ANY);
@@ -132,7 +132,7 @@ static bool encode_as_text(struct conversation *conversation, const struct chat_
                              : error_set(&reason, STATUS_MEMORY, "no memory for the conversation");
     for (size_t i = 0; i < conversation->count && status == STATUS_OK; i++) {
         const struct conversation_message *message = &conversation->messages[i];
-        messages[i] = message_of(message->role, message->text, message->length);
+        messages[i] = message_of(message->role, message->content.bytes, message->content.length);
         more[i] = more_of(message, NULL);
     }
     if (status == STATUS_OK)
@@ -169,7 +169,7 @@ static void show_calls(struct shown *shown, const struct conversation_message *m
         json_array_append_new(calls, json_pack("{s:s, s:s, s:O}", "id", id, "type", "function", "function",
                                                json_array_get(message->calls, i)));
     }
-    shown->messages[shown->count] = message_of(CHAT_ASSISTANT, message->text, message->plain_length);
+    shown->messages[shown->count] = message_of(CHAT_ASSISTANT, message->content.bytes, message->plain_length);
     shown->more[shown->count++] = more_of(message, calls);
 }
 
@@ -182,16 +182,16 @@ static void show_results(struct shown *shown, const struct conversation_message 
         char id[16];
         make_id(id, first + shown->answered++);
         shown->messages[shown->count] =
-            message_of(CHAT_TOOL, message->text + span->begin, span->end - span->begin);
+            message_of(CHAT_TOOL, message->content.bytes + span->begin, span->end - span->begin);
         shown->more[shown->count++] = json_pack("{s:s, s:s}", "tool_call_id", id, "name",
                                                 name != NULL ? json_string_value(name) : "tool");
     }
     /* What the user says behind the results. */
     static const char end[] = "\n</tool_response>";
     const size_t behind = message->results[message->result_count - 1].end + sizeof end - 1;
-    if (message->length > behind)
+    if (message->content.length > behind)
         shown->messages[shown->count++] =
-            message_of(CHAT_USER, message->text + behind, message->length - behind);
+            message_of(CHAT_USER, message->content.bytes + behind, message->content.length - behind);
 }
 
 static enum status encode_shown(const struct conversation *conversation, const struct chat_template *chat,
@@ -212,7 +212,8 @@ static enum status encode_shown(const struct conversation *conversation, const s
         else if (message->result_count > 0)
             show_results(&shown, message);
         else {
-            shown.messages[shown.count] = message_of(message->role, message->text, message->length);
+            shown.messages[shown.count] =
+                message_of(message->role, message->content.bytes, message->content.length);
             shown.more[shown.count++] = more_of(message, NULL);
         }
     }

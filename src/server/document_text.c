@@ -27,7 +27,7 @@ static bool read_frame(const struct server *server, const struct conversation_me
     bool read = true;
     if (system != NULL)
         read = conversation_add(&frame, CHAT_SYSTEM, error) &&
-               conversation_append(&frame, system->text, system->length, error);
+               conversation_append(&frame, system->content.bytes, system->content.length, error);
     read = read && conversation_add(&frame, CHAT_USER, error) &&
            conversation_append(&frame, mark, sizeof mark - 1, error) &&
            conversation_encode(&frame, server->model.chat, server->model.tokenizer, &list, error) &&
@@ -86,13 +86,13 @@ static struct conversation_message *first_of(struct conversation *conversation, 
 static bool put_before(struct conversation_message *message, const struct conversation *texts,
                        struct api_error *error) {
     struct conversation joined = {.messages = message, .count = 1};
-    char *own = message->text;
-    const size_t own_length = message->length;
-    message->text = NULL;
-    message->length = message->capacity = 0;
+    char *own = message->content.bytes;
+    const size_t own_length = message->content.length;
+    message->content = (struct text){0};
     bool put = true;
     for (size_t i = 0; i < texts->count && put; i++)
-        put = conversation_append(&joined, texts->messages[i].text, texts->messages[i].length, error) &&
+        put = conversation_append(&joined, texts->messages[i].content.bytes,
+                                  texts->messages[i].content.length, error) &&
               conversation_append(&joined, "\n\n", 2, error);
     put = put && conversation_append(&joined, own, own_length, error);
     free(own);

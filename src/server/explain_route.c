@@ -182,7 +182,8 @@ static bool read_sources(struct explaining *e, const struct conversation *conver
     if (!add_documents(e, conversation, error)) return false;
     for (size_t i = 0; i < conversation->count; i++)
         if (conversation->messages[i].role == CHAT_USER &&
-            !add_source(e, NULL, conversation->messages[i].text, conversation->messages[i].length, error))
+            !add_source(e, NULL, conversation->messages[i].content.bytes,
+                        conversation->messages[i].content.length, error))
             return false;
     return true;
 }
@@ -192,12 +193,13 @@ static bool take_answer(struct ask *ask, struct explaining *e, struct conversati
                         struct api_error *error) {
     struct conversation_message *last =
         conversation->count > 0 ? &conversation->messages[conversation->count - 1] : NULL;
-    if (last == NULL || last->role != CHAT_ASSISTANT || last->length == 0)
+    if (last == NULL || last->role != CHAT_ASSISTANT || last->content.length == 0)
         return api_error_set(error, 400, "messages",
                              "'messages': expected the answer, of the assistant, as the last one");
     struct error reason;
-    const enum status status = tokenizer_encode(ask->server->model.tokenizer, last->text, last->length,
-                                                (struct tokenize_options){0}, &e->answer, &reason);
+    const enum status status =
+        tokenizer_encode(ask->server->model.tokenizer, last->content.bytes, last->content.length,
+                         (struct tokenize_options){0}, &e->answer, &reason);
     conversation_message_deinit(last);
     conversation->count--;
     return status == STATUS_OK || api_error_from(error, &reason);

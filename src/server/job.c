@@ -77,15 +77,8 @@ static enum status copy_sampling(struct job *job, const struct service *service,
 /* Appends whole characters of the answer, to be handed out with its token. */
 static enum status take_text(void *context, const char *bytes, size_t length, struct error *error) {
     struct job *job = context;
-    if (length > job->text.capacity - job->text.length) {
-        size_t capacity = 2 * (job->text.length + length) + 64;
-        char *bigger = realloc(job->text.bytes, capacity);
-        if (bigger == NULL) return error_set(error, STATUS_MEMORY, "no memory for the answer's text");
-        job->text.bytes = bigger;
-        job->text.capacity = capacity;
-    }
-    memcpy(job->text.bytes + job->text.length, bytes, length);
-    job->text.length += length;
+    if (!text_append(&job->text, bytes, length))
+        return error_set(error, STATUS_MEMORY, "no memory for the answer's text");
     return STATUS_OK;
 }
 
@@ -151,7 +144,7 @@ void job_destroy(struct job *job) {
     token_list_deinit(&job->tokens);
     token_list_deinit(&job->history);
     free(job->logits);
-    free(job->text.bytes);
+    text_deinit(&job->text);
     free(job);
 }
 

@@ -96,7 +96,8 @@ static bool read_result(struct conversation *conversation, const json_t *block, 
     bool read = conversation_add(&text, CHAT_USER, error) &&
                 append_content(&text, json_object_get(block, "content"), param, error);
     json_t *whole =
-        read ? json_text(text.messages[0].text != NULL ? text.messages[0].text : "", text.messages[0].length)
+        read ? json_text(text.messages[0].content.bytes != NULL ? text.messages[0].content.bytes : "",
+                         text.messages[0].content.length)
              : NULL;
     read = read && conversation_add_result(conversation, whole, param, error);
     json_decref(whole);
@@ -204,7 +205,7 @@ static bool read_conversation(struct server *server, uint32_t key, const json_t 
     if (read && system != NULL)
         read = conversation_add(&conversation, CHAT_SYSTEM, error) &&
                append_content(&conversation, system, "system", error);
-    if (read && system != NULL && conversation.messages[0].length == 0)
+    if (read && system != NULL && conversation.messages[0].content.length == 0)
         conversation_deinit(&conversation); /* nothing but the line that was left out */
     const size_t newest = conversation_newest(messages);
     for (size_t i = 0; read && i < json_array_size(messages); i++)

@@ -1,5 +1,4 @@
 /* /metrics: what the service counts, for Prometheus: loam's own names, llama-server's, and by option vLLM's. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,39 +10,27 @@
 enum metric_kind { METRIC_COUNTER, METRIC_GAUGE };
 
 struct page {
-    struct ask_bytes text;
-    bool failed;
+    struct text text;
     char label[160]; /* of vLLM's names: {model_name="..."}; "": none */
 };
 
-static void put(struct page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void put(struct page *page, const char *format, ...) {
-    char line[512];
-    va_list arguments;
-    va_start(arguments, format);
-    const int length = vsnprintf(line, sizeof line, format, arguments);
-    va_end(arguments);
-    if (length < 0 || (size_t)length >= sizeof line || !ask_bytes_append(&page->text, line, (size_t)length))
-        page->failed = true;
-}
-
 static void put_head(struct page *page, const char *name, const char *type, const char *help) {
-    put(page, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    text_format(&page->text, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
 static void put_metric(struct page *page, enum metric_kind kind, const char *name, const char *help,
                        double value) {
     put_head(page, name, kind == METRIC_COUNTER ? "counter" : "gauge", help);
-    put(page, "%s%s %.17g\n", name, page->label, value);
+    text_format(&page->text, "%s%s %.17g\n", name, page->label, value);
 }
 
 /* One label more than page->label; label has no braces. */
 static void put_labels(struct page *page, const char *own) {
     const size_t length = strlen(page->label);
     if (length > 0)
-        put(page, "{%.*s,%s}", (int)(length - 2), page->label + 1, own);
+        text_format(&page->text, "{%.*s,%s}", (int)(length - 2), page->label + 1, own);
     else
-        put(page, "{%s}", own);
+        text_format(&page->text, "{%s}", own);
 }
 
 static void put_histogram(struct page *page, const char *name, const char *help,
@@ -55,16 +42,17 @@ static void put_histogram(struct page *page, const char *name, const char *help,
     for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++) {
         count += atomic_load(&histogram->counts[i]);
         snprintf(own, sizeof own, "le=\"%g\"", histogram_bounds[i]);
-        put(page, "%s", bucket);
+        text_format(&page->text, "%s", bucket);
         put_labels(page, own);
-        put(page, " %llu\n", (unsigned long long)count);
+        text_format(&page->text, " %llu\n", (unsigned long long)count);
     }
     count += atomic_load(&histogram->counts[HISTOGRAM_BUCKETS]);
-    put(page, "%s", bucket);
+    text_format(&page->text, "%s", bucket);
     put_labels(page, "le=\"+Inf\"");
-    put(page, " %llu\n", (unsigned long long)count);
-    put(page, "%s_sum%s %.9g\n", name, page->label, (double)atomic_load(&histogram->sum_ns) * 1e-9);
-    put(page, "%s_count%s %llu\n", name, page->label, (unsigned long long)count);
+    text_format(&page->text, " %llu\n", (unsigned long long)count);
+    text_format(&page->text, "%s_sum%s %.9g\n", name, page->label,
+                (double)atomic_load(&histogram->sum_ns) * 1e-9);
+    text_format(&page->text, "%s_count%s %llu\n", name, page->label, (unsigned long long)count);
 }
 
 /* ---- loam's names ---- */
@@ -91,8 +79,8 @@ static void put_own(struct page *page, const struct service_statistics *s) {
                t->hits + t->misses > 0 ? (double)t->hits / (double)(t->hits + t->misses) : 1);
     put_head(page, "loam_requests_done_total", "counter", "Requests that ended, by why.");
     for (size_t i = STOP_END; i < SERVICE_STOPS; i++)
-        put(page, "loam_requests_done_total{reason=\"%s\"} %llu\n", stop_reason_name((enum stop_reason)i),
-            (unsigned long long)s->done[i]);
+        text_format(&page->text, "loam_requests_done_total{reason=\"%s\"} %llu\n",
+                    stop_reason_name((enum stop_reason)i), (unsigned long long)s->done[i]);
 }
 
 static void put_latencies(struct page *page, struct latencies *latencies) {
@@ -162,10 +150,11 @@ static void put_vllm(struct page *page, const struct service_statistics *s, cons
     put_head(page, "vllm:request_success_total", "counter", "Requests that ended, by why.");
     const uint64_t stopped = s->done[STOP_END] + s->done[STOP_STRING];
     const uint64_t cut = s->done[STOP_LENGTH] + s->done[STOP_CONTEXT] + s->done[STOP_LOOP];
-    put(page, "vllm:request_success_total{finished_reason=\"stop\",model_name=\"%s\"} %llu\n", id,
-        (unsigned long long)stopped);
-    put(page, "vllm:request_success_total{finished_reason=\"length\",model_name=\"%s\"} %llu\n", id,
-        (unsigned long long)cut);
+    text_format(&page->text, "vllm:request_success_total{finished_reason=\"stop\",model_name=\"%s\"} %llu\n",
+                id, (unsigned long long)stopped);
+    text_format(&page->text,
+                "vllm:request_success_total{finished_reason=\"length\",model_name=\"%s\"} %llu\n", id,
+                (unsigned long long)cut);
     put_histogram(page, "vllm:time_to_first_token_seconds", "Time to first token.", &latencies->first_token);
     put_histogram(page, "vllm:time_per_output_token_seconds", "Time between tokens.",
                   &latencies->between_tokens);
@@ -182,11 +171,9 @@ void metrics_route(struct server *server, struct exchange *exchange) {
     put_latencies(&page, &server->latencies);
     put_llama(&page, &statistics, &server->latencies);
     if (server->options.has_vllm_metrics) put_vllm(&page, &statistics, server, &server->latencies);
-    if (page.failed) {
-        struct api_error error;
-        free(page.text.bytes);
-        api_error_set(&error, 503, NULL, "no memory for the metrics");
-        exchange_reply_error(exchange, &error);
+    if (page.text.failed) {
+        text_deinit(&page.text);
+        exchange_refuse(exchange, 503, "no memory for the metrics");
         return;
     }
     exchange_reply(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", page.text.bytes,

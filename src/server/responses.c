@@ -185,7 +185,7 @@ static bool is_cut(const struct ask_choice *choice) {
 
 static json_t *part_json(const struct ask_choice *choice, const struct ask_item *item, bool empty) {
     const bool is_text = item->kind == ANSWER_CONTENT;
-    const struct ask_bytes *bytes = is_text ? &choice->content : &choice->reasoning;
+    const struct text *bytes = is_text ? &choice->content : &choice->reasoning;
     json_t *part = json_object();
     json_put(part, "type", json_string(is_text ? "output_text" : "reasoning_text"));
     json_put(part, "text", json_text(bytes->bytes + item->begin, empty ? 0 : item->end - item->begin));
@@ -349,7 +349,7 @@ static void end_item(struct ask *ask, size_t index) {
     const struct ask_item *item = &choice->items[index];
     if (item->kind != ANSWER_TOOL_CALL) {
         const bool is_text = item->kind == ANSWER_CONTENT;
-        const struct ask_bytes *bytes = is_text ? &choice->content : &choice->reasoning;
+        const struct text *bytes = is_text ? &choice->content : &choice->reasoning;
         json_t *event = of_item(choice, index, true);
         json_put(event, "text", json_text(bytes->bytes + item->begin, item->end - item->begin));
         if (is_text) json_put(event, "logprobs", json_array());

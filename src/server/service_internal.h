@@ -19,6 +19,7 @@
 
 #include <pthread.h>
 
+#include "base/text.h"
 #include "rates/rates.h"
 #include "server/prompt_logits.h"
 #include "server/service.h"
@@ -70,11 +71,6 @@ struct job_progress {
     size_t done, told; /* tokens of its prompt */
 };
 
-struct job_text {
-    char *bytes; /* owned: whole characters not yet handed out */
-    size_t length, capacity;
-};
-
 struct job_times {
     double submitted, queued_since, admitted, computed; /* computed: seconds of computing for it */
     double slot_since, decode_since; /* since it has its slot: its first new token; 0: it has made none */
@@ -102,7 +98,7 @@ struct job {
     struct job_sharing sharing;
     /* Owned; behind the prompt, which was asked before (prompt_logits.h); NULL: they are computed */
     float *logits;
-    struct job_text text;
+    struct text text; /* whole characters not yet handed out */
     struct token_probability top[SERVICE_TOP_MAX];
     struct job_times times;
     uint32_t preemptions;
@@ -282,7 +278,7 @@ void scheduler_end(struct service *service);
 /* sharing.c: prompts that begin alike. */
 /* Under the mutex: whether a job of the queue waits for what a running one reads. */
 bool sharing_waits(struct service *service, struct job *job);
-/* Who is waited for, and where they stop: struct job, stop and awaited. */
+/* Who is waited for, and where they stop: stop and awaited of struct job_sharing. */
 void sharing_plan(struct service *service);
 /* The client of a running job leaves.  true: others wait for what the job reads, so it reads on without a client. */
 bool sharing_reads_on(struct service *service, struct job *job);

@@ -64,7 +64,7 @@ static bool read_end(struct conversation *conversation, const json_t *body, stru
     const struct conversation_message *last =
         conversation->count > 0 ? &conversation->messages[conversation->count - 1] : NULL;
     const bool is_answer =
-        last != NULL && last->role == CHAT_ASSISTANT && last->calls == NULL && last->length > 0;
+        last != NULL && last->role == CHAT_ASSISTANT && last->calls == NULL && last->content.length > 0;
     bool adds = true, continues = false;
     if (!field_flag(body, "add_generation_prompt", &adds, error) ||
         !field_flag(body, "continue_final_message", &continues, error))

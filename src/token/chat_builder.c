@@ -3,39 +3,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "token/unicode.h"
 
 void chat_builder_put_token(struct chat_builder *b, token_id id) {
     if (b->status != STATUS_OK) return;
-    if (b->count == b->capacity) {
-        size_t capacity = b->capacity ? 2 * b->capacity : 64;
-        struct chat_part *parts = realloc(b->parts, capacity * sizeof *parts);
-        if (!parts) {
-            b->status = error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
-            return;
-        }
-        b->parts = parts;
-        b->capacity = capacity;
-    }
-    b->parts[b->count++] = (struct chat_part){id, b->length, 0};
+    if (!array_reserve(&b->parts, b->count, &b->capacity, sizeof *b->parts))
+        b->status = error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
+    else
+        b->parts[b->count++] = (struct chat_part){id, b->text.length, 0};
 }
 
 void chat_builder_put_bytes(struct chat_builder *b, const char *text, size_t length) {
     if (b->status != STATUS_OK || length == 0) return;
-    if (length > b->text_capacity - b->length) {
-        size_t capacity = 2 * b->text_capacity + length;
-        char *grown = realloc(b->text, capacity);
-        if (!grown) {
-            b->status = error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
-            return;
-        }
-        b->text = grown;
-        b->text_capacity = capacity;
-    }
     if (b->count == 0 || b->parts[b->count - 1].id != TOKEN_NONE) chat_builder_put_token(b, TOKEN_NONE);
     if (b->status != STATUS_OK) return;
-    memcpy(b->text + b->length, text, length);
-    b->length += length;
+    if (!text_append(&b->text, text, length)) {
+        b->status = error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
+        return;
+    }
     b->parts[b->count - 1].length += length;
 }
 
@@ -67,7 +53,7 @@ void chat_builder_strip_after_control(struct chat_builder *b) {
     for (size_t i = 1; i < b->count; i++) {
         struct chat_part *part = &b->parts[i];
         if (part->id != TOKEN_NONE || b->parts[i - 1].id == TOKEN_NONE) continue;
-        struct chat_message rest = {CHAT_USER, b->text + part->start, part->length};
+        struct chat_message rest = {CHAT_USER, b->text.bytes + part->start, part->length};
         while (rest.length > 0) {
             struct unicode_character c = unicode_decode((const uint8_t *)rest.content, rest.length, 0);
             if (!is_trimmed(c.code)) break;
@@ -84,8 +70,8 @@ enum status chat_builder_encode(struct chat_builder *b, struct token_list *list)
     struct tokenize_part *parts = malloc(b->count * sizeof *parts);
     if (!parts) return error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
     for (size_t i = 0; i < b->count; i++)
-        parts[i] = (struct tokenize_part){b->parts[i].id, b->text ? b->text + b->parts[i].start : NULL,
-                                          b->parts[i].length};
+        parts[i] = (struct tokenize_part){
+            b->parts[i].id, b->text.bytes ? b->text.bytes + b->parts[i].start : NULL, b->parts[i].length};
     enum status status = tokenizer_encode_parts(b->tokenizer, parts, b->count, list, b->error);
     free(parts);
     return status;
@@ -121,12 +107,12 @@ void chat_builder_cut(struct chat_builder *b, const char *text, size_t length) {
     if (b->status != STATUS_OK) return;
     const struct chat_message whole = {.content = text, .length = length}, trimmed = chat_message_trim(whole);
     if (trimmed.length == 0) return;
-    char *space = malloc(b->length + trimmed.length);
+    char *space = malloc(b->text.length + trimmed.length);
     if (space == NULL) {
         b->status = error_set(b->error, STATUS_MEMORY, "no memory for a conversation");
         return;
     }
-    const size_t found = find_last(b->text, b->length, trimmed.content, trimmed.length, space);
+    const size_t found = find_last(b->text.bytes, b->text.length, trimmed.content, trimmed.length, space);
     free(space);
     if (found == SIZE_MAX) {
         b->status =
@@ -136,7 +122,8 @@ void chat_builder_cut(struct chat_builder *b, const char *text, size_t length) {
     /* Blanks that the template left are the beginning of the answer, too. */
     const size_t blanks = (size_t)(text + length - trimmed.content) - trimmed.length;
     size_t end = found + trimmed.length;
-    if (b->length - end >= blanks && memcmp(b->text + end, trimmed.content + trimmed.length, blanks) == 0)
+    if (b->text.length - end >= blanks &&
+        memcmp(b->text.bytes + end, trimmed.content + trimmed.length, blanks) == 0)
         end += blanks;
     while (b->count > 0) {
         struct chat_part *part = &b->parts[b->count - 1];
@@ -145,10 +132,10 @@ void chat_builder_cut(struct chat_builder *b, const char *text, size_t length) {
     }
     if (b->count > 0 && b->parts[b->count - 1].start + b->parts[b->count - 1].length > end)
         b->parts[b->count - 1].length = end - b->parts[b->count - 1].start;
-    b->length = end;
+    b->text.length = end;
 }
 
 void chat_builder_deinit(struct chat_builder *b) {
     free(b->parts);
-    free(b->text);
+    text_deinit(&b->text);
 }

@@ -2,6 +2,7 @@
 #ifndef LOAM_TOKEN_CHAT_BUILDER_INTERNAL_H
 #define LOAM_TOKEN_CHAT_BUILDER_INTERNAL_H
 
+#include "base/text.h"
 #include "jinja/jinja.h"
 #include "token/chat_template.h"
 #include "token/tokenizer_internal.h"
@@ -16,8 +17,7 @@ struct chat_builder {
     const struct tokenizer *tokenizer;
     struct chat_part *parts; /* [count] owned */
     size_t count, capacity;
-    char *text; /* [length] owned; parts that are text follow each other in it */
-    size_t length, text_capacity;
+    struct text text;   /* parts that are text follow each other in it */
     bool thinks;        /* the template begins the answer with <think> */
     size_t given_end;   /* parts up to the last one with text of the conversation; 0: not known */
     enum status status; /* the first failure; everything after it does nothing */

@@ -19,16 +19,16 @@ static bool passes(const char *text, uint64_t cuts, const char *const *stops, si
     for (size_t i = 0; i < length && !found; i++) {
         if ((cuts >> i & 1) == 0 && i + 1 < length) continue;
         assert_ok(stop_scan_push(&scan, text + begin, i + 1 - begin, &ready, &found, &error), error);
-        memcpy(output + written, scan.held, ready);
+        memcpy(output + written, scan.held.bytes, ready);
         written += ready;
         stop_scan_drop(&scan, ready);
         begin = i + 1;
     }
     if (!found) {
-        memcpy(output + written, scan.held, scan.count);
-        written += scan.count;
+        memcpy(output + written, scan.held.bytes, scan.held.length);
+        written += scan.held.length;
     } else {
-        assert_int_equal(scan.count, 0);
+        assert_int_equal(scan.held.length, 0);
     }
     output[written] = '\0';
     stop_scan_deinit(&scan);

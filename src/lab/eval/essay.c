@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 enum { SENTENCE_MAX = 400 };
 
 /* The file's bytes as they are; the path comes from the build. */
@@ -45,12 +47,9 @@ static bool cut(struct cutter *cutter) {
     size_t end = cutter->used;
     while (end > cutter->began && essay->bytes[end - 1] == ' ') end--;
     if (end > cutter->began) {
-        if (essay->sentence_count == cutter->capacity) {
-            cutter->capacity = cutter->capacity * 2 + 64;
-            void *bigger = realloc(essay->sentences, cutter->capacity * sizeof *essay->sentences);
-            if (bigger == NULL) return false;
-            essay->sentences = bigger;
-        }
+        if (!array_reserve(&essay->sentences, essay->sentence_count, &cutter->capacity,
+                           sizeof *essay->sentences))
+            return false;
         essay->sentences[essay->sentence_count++] =
             (struct essay_sentence){essay->bytes + cutter->began, end - cutter->began};
     }
