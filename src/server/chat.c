@@ -194,8 +194,8 @@ static json_t *message_json(const struct ask_choice *choice) {
     return message;
 }
 
-static void reply_whole(struct ask *ask) {
-    json_t *object = openai_envelope(ask, object_whole), *choices = json_array();
+static json_t *whole_choices(struct ask *ask) {
+    json_t *choices = json_array();
     for (size_t i = 0; i < ask->choice_count; i++) {
         struct ask_choice *choice = &ask->choices[i];
         json_t *entry = json_object();
@@ -207,20 +207,10 @@ static void reply_whole(struct ask *ask) {
         openai_put_finish(entry, choice);
         json_array_append_new(choices, entry);
     }
-    json_put(object, "choices", choices);
-    json_put(object, "usage", openai_usage(ask));
-    json_put(object, "timings", ask_timings(ask));
-    exchange_reply_json(ask->exchange, 200, object);
+    return choices;
 }
 
-static void end(struct ask *ask) {
-    if (!ask->options.streams) {
-        reply_whole(ask);
-        return;
-    }
-    if (ask->options.includes_usage) openai_send_usage(ask, object_chunk);
-    sse_send_done(ask->exchange);
-}
+static void end(struct ask *ask) { openai_end(ask, object_whole, whole_choices, object_chunk); }
 
 static const struct ask_family family = {.id_prefix = "chatcmpl-",
                                          .read = read_request,

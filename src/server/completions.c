@@ -193,7 +193,7 @@ static void stream_token(struct ask *ask, struct ask_choice *choice) { send_new(
 
 static void stream_choice_ends(struct ask *ask, struct ask_choice *choice) { send_new(ask, choice, true); }
 
-static void reply_whole(struct ask *ask) {
+static json_t *whole_choices(struct ask *ask) {
     json_t *choices = json_array();
     for (size_t i = 0; i < ask->choice_count; i++) {
         struct ask_choice *choice = &ask->choices[i];
@@ -207,20 +207,10 @@ static void reply_whole(struct ask *ask) {
         text_deinit(&text);
         free(prompt);
     }
-    json_t *object = envelope(ask, choices);
-    json_put(object, "usage", openai_usage(ask));
-    json_put(object, "timings", ask_timings(ask));
-    exchange_reply_json(ask->exchange, 200, object);
+    return choices;
 }
 
-static void end(struct ask *ask) {
-    if (!ask->options.streams) {
-        reply_whole(ask);
-        return;
-    }
-    if (ask->options.includes_usage) openai_send_usage(ask, "text_completion");
-    sse_send_done(ask->exchange);
-}
+static void end(struct ask *ask) { openai_end(ask, "text_completion", whole_choices, "text_completion"); }
 
 static void beat(struct ask *ask) {
     json_t *choice = json_object();

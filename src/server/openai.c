@@ -17,7 +17,7 @@ json_t *openai_envelope(const struct ask *ask, const char *object) {
     return envelope;
 }
 
-json_t *openai_usage(const struct ask *ask) {
+static json_t *usage_json(const struct ask *ask) {
     const struct ask_usage usage = ask_usage(ask);
     json_t *object = json_object(), *details = json_object(), *answer = json_object();
     json_put_uint(object, "prompt_tokens", usage.prompt_tokens);
@@ -58,12 +58,22 @@ json_t *openai_progress(const struct ask *ask) {
     return progress;
 }
 
-void openai_send_usage(struct ask *ask, const char *object) {
+static json_t *last_object(const struct ask *ask, const char *object, json_t *choices) {
     json_t *envelope = openai_envelope(ask, object);
-    json_put(envelope, "choices", json_array());
-    json_put(envelope, "usage", openai_usage(ask));
+    json_put(envelope, "choices", choices);
+    json_put(envelope, "usage", usage_json(ask));
     json_put(envelope, "timings", ask_timings(ask));
-    (void)sse_send(ask->exchange, NULL, envelope);
+    return envelope;
+}
+
+void openai_end(struct ask *ask, const char *whole, json_t *(*choices)(struct ask *ask), const char *chunk) {
+    if (!ask->options.streams) {
+        exchange_reply_json(ask->exchange, 200, last_object(ask, whole, choices(ask)));
+        return;
+    }
+    if (ask->options.includes_usage)
+        (void)sse_send(ask->exchange, NULL, last_object(ask, chunk, json_array()));
+    sse_send_done(ask->exchange);
 }
 
 void openai_fail(struct ask *ask, const struct api_error *error) {
