@@ -454,6 +454,31 @@ static void says_why_not(void **state) {
     rig_close(&rig);
 }
 
+/* A budget counts inputs in the form in which they are kept: 36 bytes for 32 columns where a kernel multiplies those,
+ * as with quantized weights, and else rows of floats. */
+static void their_real_size_counts(void **state) {
+    (void)state;
+    enum { CHUNK_COLUMNS = 256, SPARED = KV_CHUNK_TOKENS * CHUNK_COLUMNS * 92 / 32 }; /* of a layer's chunk */
+    for (size_t quantized = 0; quantized < 2; quantized++) {
+        struct rig rig;
+        struct tiny_model tiny = tiny_of("llama", quantized ? TENSOR_Q8_0 : TENSOR_F32);
+        uint64_t floats;
+        tiny.hidden_size = CHUNK_COLUMNS;
+        tiny.kv_head_count = 4;
+        rig_open(&rig, &tiny, cpu_default());
+        struct plan plan = plan_of(&rig, KV_F16);
+        plan.sequence_capacity = 3;
+        assert_ok(plan_host_bytes_min(&plan, &rig.model->config, &floats, &rig.error), rig.error);
+        const uint64_t counted = least_bytes(&rig, &plan),
+                       layers = tiny.layer_count - 1; /* the first's are not kept */
+        assert_true(counted <= floats);
+        if (cpu_default() != 0) /* rows that grow, and a chunk that is read in whole pages */
+            assert_in_range(floats - counted, quantized * 3 * layers * SPARED,
+                            quantized * 3 * (layers + 1) * SPARED);
+        rig_close(&rig);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family),
@@ -467,6 +492,7 @@ int main(void) {
         cmocka_unit_test(damaged_inputs_are_not_used),
         cmocka_unit_test(old_documents_have_none),
         cmocka_unit_test(says_why_not),
+        cmocka_unit_test(their_real_size_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
