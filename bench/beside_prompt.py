@@ -2,6 +2,7 @@
 """beside_prompt.py LOAM MODEL: what a long prompt does to others at the same server.
 
 STREAMS (4) clients decode.  Then one prompt of LENGTH (32000) tokens comes, and SHORT (7) prompts of 64 tokens behind it.
+READERS (1): so many clients ask at once, each a question of its own behind the same LENGTH tokens.
 ms between two tokens of the streams before and while the long prompt is read, and ms to the first token of the short
 ones, alone and behind it.  SECONDS (0): the long prompt's client leaves so long after the last short one has its first
 token; 0: it stays.  The time from a client that closes its connection until its slot is free, as /metrics has it,
@@ -22,6 +23,8 @@ import time
 STREAMS = int(os.environ.get("STREAMS", 4))
 LENGTH = int(os.environ.get("LENGTH", 32000))
 SHORT = int(os.environ.get("SHORT", 7))
+READERS = int(os.environ.get("READERS", 1))
+QUESTION = 16  # tokens
 LEAVING = int(os.environ.get("CLIENTS_LEAVING", 10))
 SECONDS = float(os.environ.get("SECONDS", 0))
 TOKEN = os.environ.get("TOKEN", "1000")  # any that is a whole character
@@ -80,12 +83,16 @@ def p99(values):
     return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
 
 
-def running(port):
+def metric(port, name):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
-    return sum(int(re.search(rf"^loam_requests_{state} (\d+)", text, re.M).group(1)) for state in ("prefilling", "decoding"))
+    return int(re.search(rf"^{name} (\d+)", text, re.M).group(1))
+
+
+def running(port):
+    return metric(port, "loam_requests_prefilling") + metric(port, "loam_requests_decoding")
 
 
 def leave(port, length, is_time):
@@ -121,15 +128,19 @@ def main():
         begin = time.monotonic()
         time.sleep(IDLE_SECONDS)
         middle = time.monotonic()
-        long = Client(port, prompt(50, LENGTH), 2)
+        read = metric(port, "llamacpp:prompt_tokens_total")
+        readers = [Client(port, prompt(50, LENGTH) + (prompt(300 + i, QUESTION) if READERS > 1 else []), 2)
+                   for i in range(READERS)]
         time.sleep(0.5)
         behind = [Client(port, prompt(200 + i, 64), 2) for i in range(SHORT)]
         firsts = [c.first() for c in behind]
         if SECONDS > 0:
             time.sleep(SECONDS)
-            long.leave()
-        first_long = long.first() if SECONDS == 0 else float("nan")
+            for client in readers:
+                client.leave()
+        firsts_long = [client.first() for client in readers] if SECONDS == 0 else [float("nan")]
         end = time.monotonic()
+        read = metric(port, "llamacpp:prompt_tokens_total") - read
         while running(port) > STREAMS:
             time.sleep(0.05)
         free = [leave(port, 64, lambda client: client.times) for _ in range(LEAVING)]
@@ -138,11 +149,11 @@ def main():
     finally:
         server.kill()
         server.wait()
-    print(f"# STREAMS={STREAMS} LENGTH={LENGTH} SHORT={SHORT} SECONDS={SECONDS:g} CLIENTS_LEAVING={LEAVING} "
-          f"bench/beside_prompt.py LOAM {os.path.basename(model)}")
+    print(f"# STREAMS={STREAMS} LENGTH={LENGTH} READERS={READERS} SHORT={SHORT} SECONDS={SECONDS:g} CLIENTS_LEAVING={LEAVING} "
+          f"bench/beside_prompt.py LOAM {os.path.basename(model)}: {read} tokens of prompts were computed")
     print("what,count,median_ms,p99_ms,max_ms")
     for name, values in (("gap idle", idle), ("gap beside the prompt", beside), ("first token of short, alone", alone),
-                         ("first token of short, behind it", firsts), ("first token of long", [first_long]),
+                         ("first token of short, behind it", firsts), ("first token of long", firsts_long),
                          ("until a slot is free, decoding", free), ("until a slot is free, reading", free_reading)):
         print(f"{name},{len(values)},{statistics.median(values):.1f},{p99(values):.1f},{max(values):.1f}")
 
