@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "model/model.h"
+#include "model/weight_stream.h"
 #include "plan/plan.h"
 
 enum { ENGINE_SEQUENCES_MAX = PLAN_SEQUENCES_MAX };
@@ -175,6 +176,7 @@ enum status engine_prefill_together(struct engine *engine, const struct prefill_
 bool engine_mixes(const struct engine *engine);
 size_t engine_batch_size(const struct engine *engine);  /* plan.batch_size */
 bool engine_reads_weights(const struct engine *engine); /* for each pass: model_limit_weights */
+struct weight_figures engine_weight_figures(const struct engine *engine); /* of what is read; zeros: nothing is */
 /* No: a selection watches prompts, a prefill has paused, or the sequence's next tokens follow a document and may
  * select. */
 bool sequence_prefills_together(const struct sequence *sequence);

@@ -24,6 +24,11 @@ bool engine_mixes(const struct engine *engine) {
 size_t engine_batch_size(const struct engine *engine) { return engine->batch_size; }
 bool engine_reads_weights(const struct engine *engine) { return engine->model->stream != NULL; }
 
+struct weight_figures engine_weight_figures(const struct engine *engine) {
+    static const struct weight_figures none;
+    return engine->model->stream != NULL ? weight_stream_figures(engine->model->stream) : none;
+}
+
 /* For all of its prompt, once. */
 static enum status grow(const struct prefill_part *part, struct error *error) {
     struct sequence *sequence = part->sequence;

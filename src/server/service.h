@@ -248,9 +248,10 @@ struct service_statistics {
     double prefill_seconds, decode_seconds; /* of computing */
     struct kv_tier_statistics tiers;        /* zeros without tiers */
     struct select_statistics select;        /* of answers' steps; zeros where attention is full */
+    struct weight_figures weights;          /* zeros where all of them are in RAM */
     char documents_damage[256];             /* of their catalog, which was sound at the start; "": none */
 };
-extern const struct counter_table service_counters; /* of its numbers, but for done, tiers and select */
+extern const struct counter_table service_counters; /* of its numbers, but for done, tiers, select and weights */
 
 /* Calls `function` on the service's thread, between two turns of the loop, and waits for it: for what only the engine
  * knows (what is in memory, statistics of its parts).  It may read the engine, and set observers.  live: the sequences
