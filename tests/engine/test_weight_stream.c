@@ -256,6 +256,7 @@ static void test_experts(void **state) {
         if (!test_takes_next()) continue;
         struct rig rig;
         rig_open_of(&rig, seed + round, &families[round], 1);
+        rig.counts[0] = min_size(rig.counts[0], 64); /* by the least budget row after row is read for */
         const uint64_t all = weight_bytes(rig.models[1]);
         const uint64_t budgets[] = {rig.least, (rig.least + all) / 2, all - 1};
         float *expected = run(&rig, 0);
@@ -372,7 +373,7 @@ static void test_every_fault(void **state) {
     (void)state;
     static const char *const with_experts = "qwen3moe";
     fail_calls(tiny_families, TINY_FAMILIES, 1);
-    fail_calls(&with_experts, 1, 23); /* there are so many: those of an expert are alike */
+    fail_calls(&with_experts, 1, 37); /* there are so many: those of an expert are alike */
 }
 
 static void change_last_byte(const char *path) {
@@ -420,6 +421,7 @@ static void test_changed_file(void **state) {
     for (size_t i = 0; i < 3 * sizeof changes / sizeof *changes; i++) {
         struct rig rig;
         const size_t which = i % 3 > 0;
+        if (i % 3 == 2 && changes[i / 3] != change_last_byte && changes[i / 3] != cut_all_but_a_byte) continue;
         struct sequence *sequence;
         rig_open_of(&rig, test_seed(20261123), &families[i % 3], 1);
         if (i % 3 == 2) rig.counts[0] = 8;
