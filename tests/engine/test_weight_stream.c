@@ -328,16 +328,18 @@ static enum status try_prompt_of(struct rig *rig, size_t which, struct error *er
 
 static enum status try_prompt(struct rig *rig, struct error *error) { return try_prompt_of(rig, 1, error); }
 
-/* The n-th call to the system fails, for every stride-th n: the file is named, and the next pass is right. */
-static void fail_calls(const char *const *families, size_t family_count, uint64_t stride) {
+/* The n-th call to the system fails, for every n: the file is named, and the next pass is right.  Of a mixture for some
+ * n: an expert is read by many calls that are alike. */
+static void fail_calls(const char *const *families, size_t family_count) {
     const uint64_t seed = test_seed(20261123);
     static const enum fault_kind kinds[] = {FAULT_EIO, FAULT_EMFILE, FAULT_EINTR, FAULT_EAGAIN,
                                             FAULT_SHORT_HALF};
     struct fault_plan faults; /* the model's file uses it until the rig is closed */
     struct rig rig;
     rig_open_of(&rig, seed, families, family_count);
-    const uint64_t budget = stride > 1 ? weight_bytes(rig.models[1]) - 1 : rig.least;
-    for (size_t s = 0; s < SEQUENCES && stride > 1; s++) rig.counts[s] = min_size(rig.counts[s], 8);
+    const bool has_experts = rig.tiny.expert_count > 0;
+    const uint64_t budget = has_experts ? weight_bytes(rig.models[1]) - 1 : rig.least, stride = has_experts ? 37 : 1;
+    for (size_t s = 0; s < SEQUENCES && has_experts; s++) rig.counts[s] = min_size(rig.counts[s], 8);
     float *expected = run(&rig, 0);
     size_t refused = 0, failed = 0;
     for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++)
@@ -364,7 +366,10 @@ static void fail_calls(const char *const *families, size_t family_count, uint64_
             }
             if (!hit) break;
         }
-    assert_true((refused > 0 || stride > 1) && failed > 0);
+    if (has_experts)
+        assert_met(failed > 0); /* not where all that failed was read ahead: it is read again */
+    else
+        assert_true(refused > 0 && failed > 0);
     free(expected);
     rig_close(&rig);
 }
@@ -372,8 +377,8 @@ static void fail_calls(const char *const *families, size_t family_count, uint64_
 static void test_every_fault(void **state) {
     (void)state;
     static const char *const with_experts = "qwen3moe";
-    fail_calls(tiny_families, TINY_FAMILIES, 1);
-    fail_calls(&with_experts, 1, 37); /* there are so many: those of an expert are alike */
+    fail_calls(tiny_families, TINY_FAMILIES);
+    fail_calls(&with_experts, 1);
 }
 
 static void change_last_byte(const char *path) {
