@@ -11,7 +11,8 @@
 #include "plan/presets.h"
 #include "service_rig.h"
 
-enum { DOCUMENT = 200, QUESTION = 37, ANSWER = 6, LONG = 160, REQUESTS = 4, TURN = 2, CONTEXT = 512, PLACES = 4 };
+enum { DOCUMENT = 200, QUESTION = 37, ANSWER = 6, LONG = 160, REQUESTS = 4, TURN = 2, CONTEXT = 512, PLACES = 4,
+       CONVERSATION = 2048 };
 
 struct answer_bits {
     struct token_list tokens; /* owned */
@@ -22,12 +23,15 @@ struct variant {
     const char *preset, *set, *keep;
     bool has_disk;
     const char *model; /* NULL: loam-nano */
+    size_t block;      /* of rows, of a segment too, in the context of a conversation; 0: as it comes */
 };
 
 static struct service_rig_options options_of(const struct variant *variant) {
     return (struct service_rig_options){.parallel = PLACES,
                                         .sequences = PLACES,
-                                        .context_size = CONTEXT,
+                                        .context_size = variant->block > 0 ? CONVERSATION : CONTEXT,
+                                        .batch_size = variant->block,
+                                        .segment_size = variant->block,
                                         .host_bytes = variant->has_disk ? 16 << 20 : 0,
                                         .preset = variant->preset,
                                         .model = variant->model,
@@ -168,11 +172,11 @@ static void test_histories(void **state) {
 /* What is kept is a share of a short context that all of it is, or as much as a dial says. */
 static void test_what_is_kept(void **state) {
     (void)state;
-    static const struct variant variants[] = {{"leoam", NULL, NULL, true, NULL},
-                                              {"leoam", "quantized=8,units_min=3", "64", true, NULL},
-                                              {"leoam", "codec=f16,units_min=3,loss=0.05", NULL, true, NULL},
-                                              {"hata", "dense=0,loss=0.1", NULL, true, NULL},
-                                              {"hata", "dense=0,loss=0.1", NULL, false, NULL}};
+    static const struct variant variants[] = {{"leoam", NULL, NULL, true, NULL, 0},
+                                              {"leoam", "quantized=8,units_min=3", "64", true, NULL, 0},
+                                              {"leoam", "codec=f16,units_min=3,loss=0.05", NULL, true, NULL, 0},
+                                              {"hata", "dense=0,loss=0.1", NULL, true, NULL, 0},
+                                              {"hata", "dense=0,loss=0.1", NULL, false, NULL, 0}};
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) try_histories(&variants[i]);
 }
 
@@ -187,11 +191,13 @@ enum told { TOLD_NOTHING, TOLD_TURNS, TOLD_TURNS_ON_DISK };
 /* A conversation whose template drops what the model thought: each prompt leaves the one before it just before its end.
  * What is computed of it is the turn, and what lies between the snapshot and where it leaves: nothing, where the
  * service is told where turns end; then they are saved up to there, so that a restart makes no difference. */
-static void try_conversation(const char *model, enum told told) {
+static void try_conversation(const char *model, enum told told, size_t block) {
     enum { TURNS = 10, USER = 30, HEADER = 3, THOUGHT = 60, SAID = 12, RESTARTED = 5 };
     const struct service_rig_options options = {.parallel = 2,
                                                 .sequences = 2,
-                                                .context_size = 2048,
+                                                .context_size = CONVERSATION,
+                                                .batch_size = block,
+                                                .segment_size = block,
                                                 .host_bytes = told == TOLD_TURNS_ON_DISK ? 64 << 20 : 0,
                                                 .preset = "full",
                                                 .model = model};
@@ -236,13 +242,29 @@ static void test_states(void **state) {
         write_model(families[i], path, sizeof path);
         try_histories(&(struct variant){.preset = "full", .model = path});
         try_histories(&(struct variant){.preset = "full", .model = path, .has_disk = true});
-        try_histories(&(struct variant){i == 0 ? "hata" : "meanstd", "dense=0", "64", i != 0, path});
-        for (enum told told = TOLD_NOTHING; told <= TOLD_TURNS_ON_DISK; told++) try_conversation(path, told);
+        try_histories(&(struct variant){.preset = i == 0 ? "hata" : "meanstd",
+                                        .set = "dense=0",
+                                        .keep = "64",
+                                        .has_disk = i != 0,
+                                        .model = path});
+        for (enum told told = TOLD_NOTHING; told <= TOLD_TURNS_ON_DISK; told++) try_conversation(path, told, 0);
         unlink(path);
     }
     char path[64]; /* and one without */
     write_model("llama", path, sizeof path);
-    try_conversation(path, TOLD_TURNS_ON_DISK);
+    try_conversation(path, TOLD_TURNS_ON_DISK, 0);
+    unlink(path);
+}
+
+/* A layer with a window, which has what a row to come sees (0106): of a context that is long enough. */
+static void test_windows(void **state) {
+    (void)state;
+    enum { BLOCK = 64 };
+    char path[64];
+    write_model("gemma3", path, sizeof path);
+    try_histories(&(struct variant){.preset = "full", .model = path, .block = BLOCK});
+    try_histories(&(struct variant){.preset = "hata", .set = "dense=0", .keep = "64", .model = path, .block = BLOCK});
+    for (enum told told = TOLD_NOTHING; told <= TOLD_TURNS_ON_DISK; told++) try_conversation(path, told, BLOCK);
     unlink(path);
 }
 
@@ -314,6 +336,7 @@ static void test_drafts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_histories), cmocka_unit_test(test_what_is_kept),
-                                       cmocka_unit_test(test_states), cmocka_unit_test(test_drafts)};
+                                       cmocka_unit_test(test_states), cmocka_unit_test(test_windows),
+                                       cmocka_unit_test(test_drafts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
