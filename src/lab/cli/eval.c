@@ -137,6 +137,7 @@ enum status evaluation_open_engine(struct evaluation *evaluation, uint64_t conte
     for (size_t i = 0; i < evaluation->preset_count; i++) {
         struct plan in_memory = evaluation->plans[i]; /* as prompts are read */
         in_memory.disk_directory = NULL;
+        in_memory.keeps_rows = true;
         TRY(plan_check_memory(&in_memory, &session->model->config, context_size, error));
     }
     const struct plan dense = {.context_size = context_size,
