@@ -687,13 +687,13 @@ struct device_operations {
     void (*overlap)(struct stream *stream, void (*work)(void *context), void *context);
     /* A graph: operations that are captured once and launched on that stream as often as wanted. Between begin and
      * end the stream keeps what it is given instead of running it: embed, matmul, norm, rope_angles, rope, activation,
-     * route, matmul_experts, append, attend, key_index_build, compare_labels, choose, fetch, attend_rows, nothing else;
-     * the last three without results for the host but the places of lists. What they name in the host's memory is as
-     * it was then; what differs from launch to launch is in the rows of the step and the limits of its lists. Spans
-     * of theirs are the same or share nothing. After a launch KV, MEMORY_SHARED, and what lists that are kept need
-     * have what was written; of other memory that they write it may be anything, since a device may run several
-     * operations as one. graph_end: *graph NULL unless STATUS_OK. graph_destroy: no launch is under way; NULL is
-     * allowed. */
+     * route, matmul_experts, convolve, delta, gate, gather, append, attend, key_index_build, compare_labels, choose,
+     * fetch, attend_rows, nothing else; the last three without results for the host but the places of lists. What they
+     * name in the host's memory is as it was then; what differs from launch to launch is in the rows of the step and
+     * the limits of its lists. Spans of theirs are the same or share nothing, but for parts of rows of one that
+     * convolve and delta read. After a launch KV, states, MEMORY_SHARED, and what lists that are kept need have what
+     * was written; of other memory that they write it may be anything, since a device may run several operations as
+     * one. graph_end: *graph NULL unless STATUS_OK. graph_destroy: no launch is under way; NULL is allowed. */
     enum status (*graph_begin)(struct stream *stream, struct error *error);
     enum status (*graph_end)(struct stream *stream, struct graph **graph, struct error *error);
     void (*graph_launch)(struct stream *stream, struct graph *graph);

@@ -159,6 +159,15 @@ static void copy_experts(struct adding *adding, struct matmul_experts_operation 
     }
 }
 
+static void copy_states(struct adding *adding, const struct recurrence_item **items, size_t count) {
+    struct recurrence_item *own = copy_of(adding, *items, count * sizeof *own);
+    for (size_t i = 0; own != NULL && i < count; i++) {
+        copy_span(adding, &own[i].from);
+        copy_span(adding, &own[i].to);
+    }
+    *items = own;
+}
+
 #define SPAN(member) copy_span(adding, &own->member)
 /* The operation itself, and what it names. */
 #define CASE(KIND, name, ...)                                       \
@@ -179,6 +188,11 @@ static void copy_operation(struct adding *adding, const void *operation) {
         CASE(ACTIVATION, activation, SPAN(gate); SPAN(up); SPAN(y))
         CASE(ROUTE, route, SPAN(scores); SPAN(bias); SPAN(picks); SPAN(weights))
         CASE(MATMUL_EXPERTS, matmul_experts, SPAN(x); SPAN(picks); SPAN(mix); copy_experts(adding, own))
+        CASE(CONVOLVE, convolve, SPAN(x); SPAN(in_gate); SPAN(out_gate); SPAN(w); SPAN(y);
+             copy_states(adding, &own->items, own->item_count))
+        CASE(DELTA, delta, SPAN(x); SPAN(alpha); SPAN(beta); SPAN(decay); SPAN(bias); SPAN(z); SPAN(norm);
+             SPAN(y); copy_states(adding, &own->items, own->item_count))
+        CASE(GATE, gate, SPAN(gates); SPAN(y))
         CASE(UPDATE_PLACES, update_places, SPAN(table); COPY(own->deltas, own->count))
         CASE(APPEND, append, SPAN(k); SPAN(v); SPAN(step); copy_items(adding, &own->items, own->item_count))
         CASE(ATTEND, attend, SPAN(q); SPAN(out); SPAN(sinks); SPAN(step); copy_ranges(adding, own);
@@ -237,6 +251,9 @@ void operation_launch(const struct operation *operation, const struct device_ope
     case OPERATION_ACTIVATION: operations->activation(stream, &operation->as.activation); break;
     case OPERATION_ROUTE: operations->route(stream, &operation->as.route); break;
     case OPERATION_MATMUL_EXPERTS: operations->matmul_experts(stream, &operation->as.matmul_experts); break;
+    case OPERATION_CONVOLVE: operations->convolve(stream, &operation->as.convolve); break;
+    case OPERATION_DELTA: operations->delta(stream, &operation->as.delta); break;
+    case OPERATION_GATE: operations->gate(stream, &operation->as.gate); break;
     case OPERATION_UPDATE_PLACES: operations->update_places(stream, &operation->as.update_places); break;
     case OPERATION_APPEND: operations->append(stream, &operation->as.append); break;
     case OPERATION_ATTEND: operations->attend(stream, &operation->as.attend); break;

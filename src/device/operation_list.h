@@ -16,6 +16,9 @@ enum operation_kind {
     OPERATION_ACTIVATION,
     OPERATION_ROUTE,
     OPERATION_MATMUL_EXPERTS,
+    OPERATION_CONVOLVE,
+    OPERATION_DELTA,
+    OPERATION_GATE,
     OPERATION_UPDATE_PLACES,
     OPERATION_APPEND,
     OPERATION_ATTEND,
@@ -37,6 +40,10 @@ enum operation_kind {
     X(ACTIVATION, activation)         \
     X(ROUTE, route)                   \
     X(MATMUL_EXPERTS, matmul_experts) \
+    X(CONVOLVE, convolve)             \
+    X(DELTA, delta)                   \
+    X(GATE, gate)                     \
+    X(GATHER, gather)                 \
     X(APPEND, append)                 \
     X(ATTEND, attend)
 #define CHOOSING_OPERATIONS_OF_GRAPHS(X) \
@@ -61,6 +68,9 @@ struct operation {
         struct activation_operation activation;
         struct route_operation route;
         struct matmul_experts_operation matmul_experts;
+        struct convolve_operation convolve;
+        struct delta_operation delta;
+        struct gate_operation gate;
         struct update_places_operation update_places;
         struct append_operation append;
         struct attend_operation attend;

@@ -49,8 +49,11 @@ struct forward_watch {
 };
 
 /* A step as a graph (step_graph.c). */
+enum { STEP_GRAPHS = 2 };
 struct step_graph {
-    struct graph *graph;    /* owned; NULL: none */
+    /* owned; NULL: none.  Where layers keep a state one that reads it from a slot and leaves it in another, and one
+     * that goes the other way. */
+    struct graph *graphs[STEP_GRAPHS];
     struct step_kind *kind; /* owned; of the last step */
     struct step_graph_counts counts;
 };

@@ -21,7 +21,12 @@ struct step_kind {
     struct attention_shape attention;
     uint64_t *places, *places_before; /* owned, [logit_row_capacity]: slots of units */
     uint64_t *windows;                /* owned, [layer_count] */
-    struct table_place tables[];      /* [layer_count][row_count] */
+    /* owned, [1 + STEP_GRAPHS][logit_row_capacity][2]: where rows have their states from and leave them, 0: they have
+     * none; of this step, and of each graph, if it is known */
+    uint64_t *states;
+    bool knows[STEP_GRAPHS];
+    size_t now;                  /* the last step's graph */
+    struct table_place tables[]; /* [layer_count][row_count] */
 };
 
 enum status step_graph_init(struct forward *forward, struct error *error) {
@@ -32,7 +37,8 @@ enum status step_graph_init(struct forward *forward, struct error *error) {
     kind->places = calloc(forward->logit_row_capacity, sizeof *kind->places);
     kind->places_before = calloc(forward->logit_row_capacity, sizeof *kind->places_before);
     kind->windows = calloc(forward->model->config.layer_count, sizeof *kind->windows);
-    if (kind->places == NULL || kind->places_before == NULL || kind->windows == NULL)
+    kind->states = calloc((1 + STEP_GRAPHS) * forward->logit_row_capacity, 2 * sizeof *kind->states);
+    if (kind->places == NULL || kind->places_before == NULL || kind->windows == NULL || kind->states == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for a step of %zu layers",
                          forward->model->config.layer_count);
     for (size_t layer = 0; layer < forward->model->config.layer_count; layer++) {
@@ -42,10 +48,16 @@ enum status step_graph_init(struct forward *forward, struct error *error) {
     return STATUS_OK;
 }
 
+static void forget(struct forward *forward, size_t graph) {
+    forward->model->device->operations->graph_destroy(forward->graph.graphs[graph]);
+    forward->graph.graphs[graph] = NULL;
+    forward->graph.kind->knows[graph] = false;
+}
+
 void forward_forget_graph(struct forward *forward) {
-    forward->model->device->operations->graph_destroy(forward->graph.graph);
-    forward->graph.graph = NULL;
-    if (forward->graph.kind != NULL) forward->graph.kind->row_count = 0;
+    if (forward->graph.kind == NULL) return;
+    for (size_t graph = 0; graph < STEP_GRAPHS; graph++) forget(forward, graph);
+    forward->graph.kind->row_count = 0;
 }
 
 void step_graph_deinit(struct forward *forward) {
@@ -55,6 +67,7 @@ void step_graph_deinit(struct forward *forward) {
     free(kind->places);
     free(kind->places_before);
     free(kind->windows);
+    free(kind->states);
     free(kind);
 }
 
@@ -70,10 +83,13 @@ bool step_graph_takes(const struct forward *forward, const struct forward_batch 
     const bool is_observed = forward->watch.layer.observer != NULL ||
                              forward->watch.attention.observer != NULL || forward->trace != NULL;
     const struct model_config *config = &forward->model->config;
-    if (config->temperature != 0) return false;      /* operations have factors of their positions */
-    if (config->state.layer_count > 0) return false; /* and states lie elsewhere after each step */
+    if (config->temperature != 0) return false; /* operations have factors of their positions */
     return is_step && is_whole && !is_observed && forward->replay == NULL && !forward->rebuilds &&
            forward->model->stream == NULL && attention_fits_graphs(forward->attention);
+}
+
+static bool attends(const struct forward *forward, size_t layer) {
+    return forward->model->config.layers[layer].mixer == MIXER_ATTENTION;
 }
 
 /* The layer's rows with their views, up to date. */
@@ -95,6 +111,7 @@ static bool note_kind(struct forward *forward, const struct forward_batch *batch
     const size_t rows = batch->row_count;
     bool same = kind->row_count == rows && kind->beside == batch->beside;
     for (size_t layer = 0; layer < forward->model->config.layer_count; layer++) {
+        if (!attends(forward, layer)) continue;
         const struct attention_rows shown = show_layer(forward, batch, layer);
         for (size_t i = 0; i < rows; i++) {
             const struct kv_view *view = &shown.items[i].view;
@@ -120,6 +137,31 @@ static bool note_kind(struct forward *forward, const struct forward_batch *batch
     return same;
 }
 
+/* The graph of a step whose states go the way that this one's go; *seen: there was such a step before. */
+static size_t note_states(struct forward *forward, const struct forward_batch *batch, bool *seen) {
+    struct step_kind *kind = forward->graph.kind;
+    const size_t rows = batch->row_count, bytes = rows * 2 * sizeof *kind->states;
+    uint64_t *const of[STEP_GRAPHS] = {kind->states + 2 * forward->logit_row_capacity,
+                                       kind->states + 4 * forward->logit_row_capacity};
+    for (size_t i = 0; i < rows; i++) {
+        struct kv_state *state = kv_sequence_state(batch->sequences[i]);
+        const uint64_t position = batch->items[i].position_first;
+        const struct kv_state_part part =
+            state != NULL ? kv_state_part(state, position, position + 1) : (struct kv_state_part){.end = 0};
+        kind->states[2 * i] = span_exists(part.from) ? part.from.buffer->address + part.from.offset : 0;
+        kind->states[2 * i + 1] = span_exists(part.to) ? part.to.buffer->address + part.to.offset : 0;
+    }
+    for (size_t graph = 0; graph < STEP_GRAPHS; graph++) {
+        *seen = kind->knows[graph] && memcmp(of[graph], kind->states, bytes) == 0;
+        if (*seen) return graph;
+    }
+    const size_t other = kind->knows[kind->now] ? 1 - kind->now : kind->now;
+    forget(forward, other);
+    memcpy(of[other], kind->states, bytes);
+    kind->knows[other] = true;
+    return other;
+}
+
 static enum status capture(struct forward *forward, const struct forward_batch *batch, step_run *run,
                            struct error *error) {
     const struct device_operations *operations = forward->model->device->operations;
@@ -128,7 +170,8 @@ static enum status capture(struct forward *forward, const struct forward_batch *
     enum status status = run(forward, batch, error);
     attention_end_capture(forward->attention);
     enum status ended =
-        operations->graph_end(forward->stream, &forward->graph.graph, status == STATUS_OK ? error : NULL);
+        operations->graph_end(forward->stream, &forward->graph.graphs[forward->graph.kind->now],
+                              status == STATUS_OK ? error : NULL);
     if (status == STATUS_OK) status = ended;
     if (status != STATUS_OK) forward_forget_graph(forward);
     forward->graph.counts.captures += status == STATUS_OK;
@@ -166,24 +209,27 @@ enum status step_graph_run(struct forward *forward, const struct forward_batch *
     const struct model_config *config = &forward->model->config;
     bool same = note_kind(forward, batch), fits;
     TRY(prepare(forward, batch, &same, &fits, error));
-    if (!same || !fits || own->graph == NULL) attention_uncount_step(forward->attention);
-    if (!same || !fits) {
-        forward->model->device->operations->graph_destroy(own->graph);
-        own->graph = NULL;
+    if (!same || !fits)
+        for (size_t graph = 0; graph < STEP_GRAPHS; graph++) forget(forward, graph);
+    own->kind->now = note_states(forward, batch, &same);
+    struct graph **const graph = &own->graphs[own->kind->now];
+    if (!same || *graph == NULL) attention_uncount_step(forward->attention);
+    if (!same) {
         if (!fits) own->kind->row_count = 0;
         return run(forward, batch, error);
     }
-    if (own->graph == NULL) {
+    if (*graph == NULL) {
         const enum status status = capture(forward, batch, run, error);
         if (status == STATUS_MEMORY) return run(forward, batch, error); /* without a graph */
         TRY(status);
     } else {
         for (size_t layer = 0; layer < config->layer_count; layer++) {
+            if (!attends(forward, layer)) continue;
             const struct attention_rows rows = show_layer(forward, batch, layer);
             attention_watch_layer(&rows, own->kind->windows[layer]);
         }
     }
-    forward->model->device->operations->graph_launch(forward->stream, own->graph);
+    forward->model->device->operations->graph_launch(forward->stream, *graph);
     const struct attention_step step = step_of(forward, batch);
     attention_note_step(forward->attention, forward->stream, &step);
     own->counts.launches++;

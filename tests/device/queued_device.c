@@ -660,9 +660,6 @@ DENSE(FETCH, fetch)
 static void queued_update_places(struct stream *stream, const struct update_places_operation *operation) {
     queue_listed(stream, OPERATION_UPDATE_PLACES, operation);
 }
-static void queued_gather(struct stream *stream, const struct gather_operation *operation) {
-    queue_listed(stream, OPERATION_GATHER, operation);
-}
 
 static enum status queued_graph_begin(struct stream *stream, struct error *error) {
     (void)error;
@@ -824,6 +821,9 @@ static const struct device_operations OPERATIONS = {
     .activation = queued_activation,
     .route = queued_route,
     .matmul_experts = queued_matmul_experts,
+    .convolve = queued_convolve,
+    .delta = queued_delta,
+    .gate = queued_gate,
     .update_places = queued_update_places,
     .append = queued_append,
     .attend = queued_attend,

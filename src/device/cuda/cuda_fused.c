@@ -29,6 +29,14 @@ static bool reads(const struct operation *operation, struct span span) {
         return same(experts->x, span) || same(experts->picks, span) ||
                (span_exists(experts->mix) && (same(experts->mix, span) || same(experts->y[0], span)));
     }
+    case OPERATION_CONVOLVE: /* x and the gates are parts of one row */
+        return same(operation->as.convolve.x, span) || same(operation->as.convolve.in_gate, span) ||
+               same(operation->as.convolve.out_gate, span);
+    case OPERATION_DELTA:
+        return same(operation->as.delta.x, span) || same(operation->as.delta.alpha, span) ||
+               same(operation->as.delta.beta, span) || same(operation->as.delta.z, span);
+    case OPERATION_GATE: return same(operation->as.gate.gates, span) || same(operation->as.gate.y, span);
+    case OPERATION_GATHER: return same(operation->as.gather.x, span);
     case OPERATION_APPEND: return same(operation->as.append.k, span) || same(operation->as.append.v, span);
     case OPERATION_ATTEND: return same(operation->as.attend.q, span);
     case OPERATION_COMPARE_LABELS: return same(operation->as.compare_labels.q, span);
@@ -53,6 +61,9 @@ static bool writes(const struct operation *operation, struct span span) {
         for (size_t i = 0; i < operation->as.matmul.weight_count; i++)
             if (same(operation->as.matmul.y[i], span)) return true;
         return false;
+    case OPERATION_CONVOLVE: return same(operation->as.convolve.y, span);
+    case OPERATION_DELTA: return same(operation->as.delta.y, span);
+    case OPERATION_GATHER: return same(operation->as.gather.y, span);
     case OPERATION_ROUTE:
         return same(operation->as.route.picks, span) || same(operation->as.route.weights, span);
     case OPERATION_MATMUL_EXPERTS:
