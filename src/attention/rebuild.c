@@ -535,6 +535,7 @@ enum status rebuild_run(struct rebuild *rebuild, struct stream *stream, const st
     const size_t ring = rebuild->layer.run.range_chunks > 0 ? rebuild->layer.run.ring_chunks : chunks;
     for (size_t first = 0, count; first < chunks; first += count) {
         count = min_size(min_size(chunks - first, TILE_CHUNKS), ring - first % ring);
+        if (layer->index > 0) count = min_size(count, inputs_read_ahead(rebuild->layer.run.inputs, first));
         TRY(rebuild_tile(rebuild, stream, layer, others, first, count, error));
         const size_t end = first + count;
         if (rebuild->layer.run.range_chunks > 0 && (end % ring == 0 || end == chunks))

@@ -546,6 +546,11 @@ static size_t read_of(const struct inputs *inputs, size_t index, size_t *width) 
     return group * inputs->slices + (index - group);
 }
 
+size_t inputs_read_ahead(const struct inputs *inputs, size_t index) {
+    const size_t end = (inputs->reading.groups_taken + inputs->reading.ring_groups) * inputs->reading.group_chunks;
+    return min_size(end, inputs->reading.chunks) - index;
+}
+
 enum status inputs_read_wait(struct inputs *inputs, size_t index, struct error *error) {
     size_t width;
     const size_t first = read_of(inputs, index, &width);

@@ -109,6 +109,8 @@ enum status inputs_read_begin(struct inputs *inputs, size_t layer, uint64_t chun
 uint64_t inputs_begun_bytes(const struct inputs *inputs);
 bool inputs_has_begun(const struct inputs *inputs, size_t index);
 enum status inputs_begun_look(struct inputs *inputs, bool *arrived, struct error *error) STATUS_CHECKED;
+/* From the index-th on, how many may be waited for together: those behind come once the rows of these are taken. */
+size_t inputs_read_ahead(const struct inputs *inputs, size_t index);
 /* Until the index-th of them is in memory; as inputs_read_rows in order. */
 enum status inputs_read_wait(struct inputs *inputs, size_t index, struct error *error) STATUS_CHECKED;
 /* The 64 rows of the index-th of them, waited for and verified: [64][hidden_size].  STATUS_DOCUMENT: they are not what

@@ -444,10 +444,11 @@ static void the_folder_and_its_limit_are_told_apart(void **state) {
         const char *text, *directory;
         uint64_t limit_bytes;
     } good[] = {{"a", "a", 0},        {"a:8G", "a", UINT64_C(8) << 30}, {"a:1024", "a", 1024},
+                {"a:8GB", "a", UINT64_C(8000000000)},
                 {"a:b/", "a:b/", 0},  {"a:b:2K", "a:b", 2048},          {"/x/y:", "/x/y", 0},
                 {"a:10:", "a:10", 0}, {"a:b/:3M", "a:b/", 3 << 20},     {"a:/b", "a:/b", 0}};
     static const char *const bad[] = {"",      ":8G",    ":",     "a:0",  "a:b",   "a:8Q",
-                                      "a:8GB", "a:1.5G", "a:abc", "a:-1", "a: 8G", "a:0x10"};
+                                      "a:8GX", "a:1.5G", "a:abc", "a:-1", "a: 8G", "a:0x10"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         struct kv_disk disk;
         struct error error;
@@ -464,10 +465,10 @@ static void the_folder_and_its_limit_are_told_apart(void **state) {
     }
     char argument[240], folder[240];
     struct stat info;
-    snprintf(folder, sizeof folder, "%s", scratch_path("limit:8GB"));
+    snprintf(folder, sizeof folder, "%s", scratch_path("limit:8GX"));
     snprintf(argument, sizeof argument, "%s", folder);
     expect(LOAM("run", "-p", "In the beginning", "-n", "1", "--kv-disk", argument), 2,
-           "'8GB' behind the colon, expected a size");
+           "'8GX' behind the colon, expected a size");
     assert_int_not_equal(stat(folder, &info), 0); /* and no folder of that name is made */
 }
 
