@@ -13,14 +13,10 @@
 static const size_t CACHES_BYTES = (size_t)96 << 20, COPY_BYTES = (size_t)32 << 20,
                     READ_BYTES = (size_t)256 << 20;
 
-static enum status read_rate(struct pool *pool, double *bytes_per_second, struct error *error) {
-    struct bandwidth memory = {0};
+static double read_rate(const struct bandwidth *memory, struct pool *pool) {
     struct quickest pass = {0};
-    TRY(bandwidth_open(&memory, pool, READ_BYTES, error));
-    while (quickest_is_open(&pass)) quickest_add(&pass, (double)bandwidth_pass_ns(&memory, pool) * 1e-9);
-    *bytes_per_second = (double)memory.size_bytes / pass.seconds;
-    bandwidth_close(&memory);
-    return STATUS_OK;
+    while (quickest_is_open(&pass)) quickest_add(&pass, (double)bandwidth_pass_ns(memory, pool) * 1e-9);
+    return (double)memory->size_bytes / pass.seconds;
 }
 
 static enum status copy_rate(double *bytes_per_second, struct error *error) {
@@ -40,12 +36,17 @@ static enum status copy_rate(double *bytes_per_second, struct error *error) {
 }
 
 static enum status measure_memory(struct measurement *measurement, struct error *error) {
-    struct pool *one;
+    struct pool *all = device_pool(measurement->device), *one;
+    struct bandwidth memory = {0};
     TRY(measure_part(measurement, "memory", error));
-    TRY(read_rate(device_pool(measurement->device), &measurement->machine->memory.all, error));
-    TRY(pool_create(&one, 1, error));
-    enum status status = read_rate(one, &measurement->machine->memory.one, error);
-    pool_destroy(one);
+    TRY(bandwidth_open(&memory, all, READ_BYTES, error));
+    measurement->machine->memory.all = read_rate(&memory, all);
+    const enum status status = pool_create(&one, 1, error);
+    if (status == STATUS_OK) {
+        measurement->machine->memory.one = read_rate(&memory, one);
+        pool_destroy(one);
+    }
+    bandwidth_close(&memory);
     TRY(status);
     return copy_rate(&measurement->machine->memory.copy, error);
 }

@@ -40,7 +40,7 @@ struct rig {
 static void rig_open(struct rig *rig, const char *path) {
     static char text[TEXT_BYTES];
     struct tokenizer *tokenizer;
-    const struct device_options device = {.thread_count = 2, .mask = cpu_default()};
+    const struct device_options device = {.thread_count = 1, .mask = cpu_default()};
     FILE *file = fopen(TEXT, "rb");
     assert_non_null(file);
     const size_t length = fread(text, 1, sizeof text, file);
