@@ -328,6 +328,14 @@ static void no_workspace_for_inputs_that_are_more(void **state) {
         assert_true(plan_keeps_inputs(&kvpr, &own) == (grouped == 0));
         assert_true((attention.rebuild.chunks > 0) == (grouped == 0));
         assert_true(grouped == 0 ? with > without : with == without);
+        if (grouped == 0) { /* RAM for more; a device that holds three chunks of all heads computes so many at once */
+            kvpr.host_bytes = with + (256 << 20);
+            assert_ok(plan_attention_options(&kvpr, &own, &attention, &error), error);
+            assert_true(attention.rebuild.chunks > 3);
+            kvpr.device_bytes = 4 * own.kv_head_count * attention.rebuild.chunk_bytes - 1;
+            assert_ok(plan_attention_options(&kvpr, &own, &attention, &error), error);
+            assert_int_equal(attention.rebuild.chunks, 3);
+        }
         plan_deinit(&kvpr);
         plan_deinit(&flexgen);
     }
