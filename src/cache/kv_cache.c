@@ -600,8 +600,8 @@ enum status kv_sequence_share(struct kv_sequence *sequence, const struct kv_sequ
 
 struct kv_state *kv_sequence_state(const struct kv_sequence *sequence) { return sequence->state; }
 
-void kv_sequence_begin_rows(struct kv_sequence *sequence, uint64_t end) {
-    if (sequence->state != NULL) kv_state_begin(sequence->state, end);
+void kv_sequence_begin_rows(struct kv_sequence *sequence, uint64_t state_end, uint64_t end) {
+    if (sequence->state != NULL) kv_state_begin(sequence->state, state_end);
     if (sequence->cache->config.windows != NULL) kv_windows_begin(sequence, end);
 }
 

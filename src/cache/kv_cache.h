@@ -209,9 +209,9 @@ struct kv_state *kv_sequence_state(const struct kv_sequence *sequence);
  * changed.  Room that is already there is kept. */
 enum status kv_sequence_reserve(struct kv_sequence *sequence, uint64_t token_count, struct error *error)
     STATUS_CHECKED;
-/* Before rows [length, end), which are reserved, are stored: the states behind them and the chunks of layers that slide
- * have a place.  May be called again for the same rows. */
-void kv_sequence_begin_rows(struct kv_sequence *sequence, uint64_t end);
+/* Before rows [length, end), which are reserved, are stored: the chunks of layers that slide have a place, and so have
+ * states up to state_end.  May be called again for the same rows. */
+void kv_sequence_begin_rows(struct kv_sequence *sequence, uint64_t state_end, uint64_t end);
 /* Lengths that it may be cut back to, at most, where that is not any; 0: it may be cut to any.  Between two of a prompt
  * should lie snapshot_step tokens at least. */
 size_t kv_sequence_snapshots(const struct kv_sequence *sequence);

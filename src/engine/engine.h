@@ -186,16 +186,16 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
                         size_t count, const float **logits, struct error *error) STATUS_CHECKED;
 
 /* Rows that a product of few rows takes, whose bits do not depend on how many they are. */
-enum { ENGINE_AHEAD_MAX = 8 };
+enum { ENGINE_AHEAD_MAX = FORWARD_AHEAD_MAX };
 /* How many tokens the next pass may append to the sequence as if by as many steps; 1: what a row leaves behind changes
  * what later ones choose, so that dropping it would not undo it. */
 size_t sequence_ahead_max(const struct sequence *sequence);
 /* Runs count tokens, 2 to sequence_ahead_max, as that many steps would, in one pass, which reads weights and KV once;
- * the same bits as theirs.  The first is appended, and others where sequence_keep_next says so, before the sequence is
+ * the same bits as theirs.  The first is appended, and others where sequence_keep_next says so, before the engine is
  * used otherwise.  *logits: [count][vocabulary_size], valid until the next call. */
 enum status engine_step_ahead(struct engine *engine, struct sequence *sequence, const int32_t *tokens, size_t count,
                               const float **logits, struct error *error) STATUS_CHECKED;
-void sequence_keep_next(struct sequence *sequence);
+enum status sequence_keep_next(struct sequence *sequence, struct error *error) STATUS_CHECKED;
 
 /* Units that selections have fetched into the device's slots (cache/unit_cache.h); waits for the stream. */
 enum status engine_fetch_counts(const struct engine *engine, struct fetch_counts *counts, struct error *error)

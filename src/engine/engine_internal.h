@@ -39,7 +39,7 @@ struct sequence {
     bool suffix_follows;              /* the next prefill is of what follows the document */
     bool suffix_selects;              /* and selects: that prefill has paused */
     bool unfinished;                  /* the last prefill has paused */
-    size_t ahead;                     /* rows that the last pass computed behind the length */
+    size_t ahead, ahead_next;         /* rows of the last pass that computed some ahead, and the next one to keep */
     uint64_t whole;                   /* its first tokens that attended to everything before them */
     uint64_t turn_end;                /* sequence_set_turn; */
     bool drops_answer;                /* what follows it is not saved */

@@ -96,7 +96,7 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
         operations->upload(fill->stream, span_of(&fill->rows, 0), fill->host,
                            count * row_floats(engine) * sizeof(float));
     }
-    kv_sequence_begin_rows(fill->sequence->kv, position + count);
+    kv_sequence_begin_rows(fill->sequence->kv, position + count, position + count);
     for (size_t layer = 0; layer < engine->kv.layer_count; layer++) {
         const struct kv_geometry *kv = &engine->model->config.layers[layer].kv;
         const size_t k_stride = kv->kv_head_count * kv->k_dimension,

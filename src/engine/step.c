@@ -70,7 +70,6 @@ size_t sequence_ahead_max(const struct sequence *sequence) {
                    in_context = engine->context_size - length;
     if (engine->watched || engine->replays != NULL || attention_rows_depend(engine->attention)) return 1;
     if (engine->model->device->rows_differ) return 1;
-    if (kv_sequence_state(sequence->kv) != NULL) return 1; /* the one behind the last row alone would be there */
     const size_t rows = min_size(min_size(engine->batch_size, engine->logit_rows_max), ENGINE_AHEAD_MAX),
                  room = (size_t)(in_chunk < in_context ? in_chunk : in_context);
     return max_size(min_size(rows, room), 1);
@@ -95,17 +94,20 @@ enum status engine_step_ahead(struct engine *engine, struct sequence *sequence, 
                                         .item_count = 1,
                                         .logit_rows = engine->logit_rows,
                                         .logit_row_count = count,
-                                        .rules = &rule};
+                                        .rules = &rule,
+                                        .ahead = true};
     TRY(engine_run_batch(engine, &batch, logits, error));
     sequence->ahead = count;
-    sequence_keep_next(sequence);
-    return STATUS_OK;
+    sequence->ahead_next = 0;
+    return sequence_keep_next(sequence, error);
 }
 
-void sequence_keep_next(struct sequence *sequence) {
+enum status sequence_keep_next(struct sequence *sequence, struct error *error) {
     const uint64_t length = sequence_length(sequence);
-    ASSERT(sequence->ahead > 0);
-    sequence->ahead--;
+    const size_t row = sequence->ahead_next++;
+    ASSERT(row < sequence->ahead);
+    TRY(forward_keep_row(sequence->engine->forward, sequence->kv, row, error));
     kv_sequence_set_length(sequence->kv, length + 1);
     sequence_note_whole(sequence, length, &sequence->rule);
+    return STATUS_OK;
 }

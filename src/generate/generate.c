@@ -51,7 +51,7 @@ static enum status step_alone(struct generation *generation, struct answer *answ
             figures->accepted_tokens += kept - 1;
             return STATUS_OK;
         }
-        sequence_keep_next(answer->sequence);
+        TRY(sequence_keep_next(answer->sequence, error));
     }
 }
 

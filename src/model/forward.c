@@ -52,6 +52,8 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     forward->mixed.z = place(&layout, is_delta ? rows : 0, state->out_width);
     forward->mixed.alpha = place(&layout, rows, 2 * state->value_heads);
     forward->mixed.beta = span_floats(forward->mixed.alpha, rows * state->value_heads);
+    forward->mixed.ahead = place(&layout, state->layer_count * FORWARD_AHEAD_MAX, model_ahead_width(config));
+    forward->mixed.dropped = place(&layout, 1, state->layer_floats);
     forward->gated = place(&layout, config->has_gates ? rows : 0, 2 * config->head_count * config->k_dimension);
     forward->step = place(&layout, all, STEP_FLOATS);
     forward->narrow.hidden = place(&layout, wanted, hidden);
@@ -602,8 +604,10 @@ static enum status run_step(struct forward *forward, const struct forward_batch 
 }
 
 static void begin_rows(const struct forward_batch *batch) {
-    for (size_t i = 0; i < batch->item_count; i++)
-        kv_sequence_begin_rows(batch->sequences[i], batch->items[i].position_first + batch->items[i].row_count);
+    for (size_t i = 0; i < batch->item_count; i++) {
+        const uint64_t first = batch->items[i].position_first, end = first + batch->items[i].row_count;
+        kv_sequence_begin_rows(batch->sequences[i], batch->ahead ? first + 1 : end, end);
+    }
 }
 
 enum status forward_run(struct forward *forward, const struct forward_batch *given, const float **logits,

@@ -71,6 +71,9 @@ struct mixed_rows {
     /* MIXER_DELTA: in, convolved; delta_operation's z, alpha and beta */
     struct span convolved, z, alpha, beta;
     struct recurrence_item *items; /* owned */
+    /* Of a batch that is `ahead`: `in` and `alpha` of each layer, until its rows are kept or dropped; and where a
+     * layer's state goes behind rows that may be dropped. */
+    struct span ahead, dropped;
 };
 
 struct forward {

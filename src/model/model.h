@@ -157,6 +157,11 @@ static inline size_t model_mixed_width(const struct model_config *config) {
     return state->in_width + state->out_width + delta + gates;
 }
 
+/* Floats of a row from which a layer's state goes on. */
+static inline size_t model_ahead_width(const struct model_config *config) {
+    return config->state.in_width + 2 * config->state.value_heads;
+}
+
 /* Floats that the feed-forward part has between its two products, of a row. */
 static inline size_t model_ffn_width(const struct model_config *config) {
     const struct experts_config *experts = &config->experts;
@@ -282,6 +287,7 @@ struct forward_leave {
     size_t layer; /* at which they go on (forward_restore_rows); 0: they have not left */
 };
 
+enum { FORWARD_AHEAD_MAX = 8 };
 struct forward_batch {
     const int32_t *tokens;     /* [row_count] */
     const uint64_t *positions; /* [row_count] */
@@ -308,6 +314,9 @@ struct forward_batch {
     void *pauses_context;
     struct forward_cursor *cursor;
     bool beside;
+    /* Rows behind the first one may be dropped, and forward_keep_row says which are not: at most FORWARD_AHEAD_MAX rows
+     * of one sequence, in one block. */
+    bool ahead;
     struct forward_leave *leave; /* NULL: all items stay; not with weights that are read for each pass */
 };
 
@@ -345,6 +354,10 @@ void forward_set_replay(struct forward *forward, const struct forward_replay *re
  * next call. */
 enum status forward_run(struct forward *forward, const struct forward_batch *batch, const float **logits,
                         struct error *error) STATUS_CHECKED;
+/* Behind the last batch that was `ahead`: its sequence, whose length is the position of this row, is about to keep it.
+ * States go on from row to row, by what the batch computed of it; nothing where no layer keeps one. */
+enum status forward_keep_row(struct forward *forward, struct kv_sequence *sequence, size_t row, struct error *error)
+    STATUS_CHECKED;
 /* Steps that ran as a graph of the device (device.h). */
 struct step_graph_counts {
     uint64_t captures, launches;

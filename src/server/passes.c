@@ -186,11 +186,14 @@ static void step_ahead(struct service *service, struct job *job, const token_id 
     account_charge(service, job, seconds);
     bool goes_on;
     while ((goes_on = take_step(service, job, logits)) && answer_goes_on(&job->answer, tokens, count, kept)) {
-        sequence_keep_next(job->answer.sequence);
+        status = sequence_keep_next(job->answer.sequence, &error);
+        if (status != STATUS_OK) break;
         logits += service->vocabulary_size;
         kept++;
     }
-    if (goes_on) draft_learn(&job->answer.draft, count - 1, kept - 1, seconds); /* else it may be gone */
+    if (status != STATUS_OK) job_fail_running(service, job, &error);
+    if (goes_on && status == STATUS_OK) /* else it may be gone */
+        draft_learn(&job->answer.draft, count - 1, kept - 1, seconds);
     struct service_statistics *statistics = &service->statistics;
     statistics->steps++;
     statistics->tokens.drafted += count - 1;

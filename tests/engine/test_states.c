@@ -181,7 +181,7 @@ static void together(struct rig *rig) {
     for (size_t i = 0; i < SEQUENCES; i++) prefill(rig, &rig->lines[i], true, false);
 }
 
-/* Steps in one pass, of which some are right; where the engine takes none ahead, nothing. */
+/* Steps in one pass, of which some are right; nothing where a chunk is about to be full. */
 static void ahead(struct rig *rig, struct line *line) {
     if (line->count == 0 || line->count >= CONTEXT - STEPS) return;
     const size_t most = min_size(sequence_ahead_max(line->sequence), CONTEXT - STEPS - line->count);
@@ -193,7 +193,7 @@ static void ahead(struct rig *rig, struct line *line) {
     const size_t right = random_between(&rig->random, 1, most);
     memcpy(line->tokens + line->count, tokens, right * sizeof *tokens);
     line->count += right;
-    for (size_t i = 1; i < right; i++) sequence_keep_next(line->sequence);
+    for (size_t i = 1; i < right; i++) assert_ok(sequence_keep_next(line->sequence, &rig->error), rig->error);
 }
 
 static void act(struct rig *rig) {
@@ -234,6 +234,56 @@ static void test_histories(void **state) {
         rig_open_on(rig, queued, &tiny, batch, batch * random_between(&rig->random, 1, 4), method);
         for (size_t i = 0; i < ACTIONS; i++) act(rig);
         for (size_t i = 0; i < SEQUENCES; i++) assert_as_alone(rig, &rig->lines[i]);
+        rig_close(rig);
+    }
+    free(rig);
+}
+
+/* Counted by the operations of the device below. */
+static struct {
+    const struct device_operations *device;
+    size_t products, states; /* states: that were written */
+} counted;
+
+static void count_matmul(struct stream *stream, const struct matmul_operation *operation) {
+    counted.products++;
+    counted.device->matmul(stream, operation);
+}
+static void count_convolve(struct stream *stream, const struct convolve_operation *operation) {
+    counted.states += operation->item_count;
+    counted.device->convolve(stream, operation);
+}
+
+/* A pass writes a layer's state behind the row that stays, and one that goes; a row that is kept takes one more, and no
+ * product. */
+static void test_ahead_counts(void **state) {
+    (void)state;
+    struct rig *rig = calloc(1, sizeof *rig);
+    random_init(&rig->random, 75);
+    for (size_t f = 0; f < TINY_STATE_FAMILIES; f++) {
+        rig_open(rig, tiny_state_families[f], 64, 64);
+        struct line *line = &rig->lines[0];
+        const float *logits;
+        add_tokens(rig, line, 40);
+        prefill(rig, line, false, false);
+        struct device_operations operations = *rig->device->operations;
+        counted.device = rig->device->operations;
+        counted.products = counted.states = 0;
+        operations.matmul = count_matmul;
+        operations.convolve = count_convolve;
+        rig->device->operations = &operations;
+        const size_t layers = rig->model->config.state.layer_count;
+        step(rig, line, &logits);
+        const size_t products = counted.products;
+        assert_int_equal(counted.states, layers);
+        const int32_t tokens[ENGINE_AHEAD_MAX] = {1, 2, 3, 4, 5, 6, 7, 8};
+        assert_ok(engine_step_ahead(rig->engine, line->sequence, tokens, ENGINE_AHEAD_MAX, &logits, &rig->error),
+                  rig->error);
+        assert_int_equal(counted.states, 3 * layers);
+        for (size_t i = 0; i < 3; i++) assert_ok(sequence_keep_next(line->sequence, &rig->error), rig->error);
+        assert_int_equal(counted.states, 6 * layers);
+        assert_int_equal(counted.products, 2 * products);
+        rig->device->operations = counted.device;
         rig_close(rig);
     }
     free(rig);
@@ -523,6 +573,7 @@ int main(void) {
                                        cmocka_unit_test(test_turns),
                                        cmocka_unit_test(test_turns_in_4_bits),
                                        cmocka_unit_test(test_cuts_behind_a_turn),
+                                       cmocka_unit_test(test_ahead_counts),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
