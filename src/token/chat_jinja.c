@@ -228,7 +228,7 @@ void chat_jinja_build(struct chat_builder *b, const struct chat_conversation *co
 /* Words that no template has of its own. */
 static const char said_by_system[] = "wordzsystem", said_by_user[] = "wordzuser", said_again[] = "wordzagain",
                   said_by_model[] = "wordzmodel", said_by_tool[] = "wordztool", tool_name[] = "wordzcall",
-                  tool_key[] = "wordzkey", tool_value[] = "wordzvalue";
+                  tool_key[] = "wordzkey", tool_value[] = "wordzvalue", said_in_thought[] = "wordzthought";
 
 static struct chat_message words(enum chat_role role, const char *text) {
     return (struct chat_message){.role = role, .content = text, .length = strlen(text)};
@@ -279,14 +279,25 @@ static void try_order(struct chat_template *chat) {
         chat->lacks_system || !shows(chat, &(struct trial){system_late, NULL, 4, NULL, both, 1}, NULL, &ignored);
 }
 
-static void try_thoughts(struct chat_template *chat) {
-    static const char answer[] = "<think>\nwordzthought\n</think>\n\nwordzmodel";
+/* Of what the model says with a thought, the answer alone is shown in a later turn. */
+static bool drops(const struct chat_template *chat, const char *answer, const json_t *fields) {
     const struct chat_message messages[] = {words(CHAT_USER, said_by_user), words(CHAT_ASSISTANT, answer),
                                             words(CHAT_USER, said_again)};
-    const char *const thought[] = {"wordzthought"}, *const said[] = {said_by_model, said_again};
+    const json_t *const more[] = {NULL, fields, NULL};
+    const char *const thought[] = {said_in_thought}, *const said[] = {said_by_model, said_again};
     struct error ignored;
-    chat->drops_thoughts = shows(chat, &(struct trial){messages, NULL, 3, NULL, said, 2}, NULL, &ignored) &&
-                           !shows(chat, &(struct trial){messages, NULL, 3, NULL, thought, 1}, NULL, &ignored);
+    return shows(chat, &(struct trial){messages, more, 3, NULL, said, 2}, NULL, &ignored) &&
+           !shows(chat, &(struct trial){messages, more, 3, NULL, thought, 1}, NULL, &ignored);
+}
+
+/* Thoughts are a part of the text, or a channel of their own, which harmony's templates are given as a field. */
+static void try_thoughts(struct chat_template *chat, const char *text, size_t length) {
+    const bool has_channels = memmem(text, length, "<|channel|>", 11) != NULL;
+    json_t *fields = has_channels ? json_pack("{s:s}", "thinking", said_in_thought) : NULL;
+    chat->drops_thoughts = drops(chat, "<think>\nwordzthought\n</think>\n\nwordzmodel", NULL) ||
+                           drops(chat, "<|channel>thought\nwordzthought<channel|>wordzmodel", NULL) ||
+                           (fields != NULL && drops(chat, said_by_model, fields));
+    json_decref(fields);
 }
 
 /* Tools as the model knows them are of use where its calls can be read again; else they are told as Hermes' are. */
@@ -374,7 +385,7 @@ enum status chat_jinja_create(struct chat_template *chat, const char *text, size
         return status;
     }
     try_order(chat);
-    try_thoughts(chat);
+    try_thoughts(chat, text, length);
     try_tools(chat, text, length);
     return STATUS_OK;
 }

@@ -32,6 +32,7 @@ static void put_end_of_sequence(struct chat_builder *b) {
 
 static void put_content(struct chat_builder *b, const struct chat_message *message) {
     chat_builder_put_bytes(b, message->content, message->length);
+    b->given_end = b->count;
 }
 
 static void put_trimmed(struct chat_builder *b, const struct chat_message *message) {

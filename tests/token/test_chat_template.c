@@ -29,6 +29,11 @@ static const char *const marks[] = {"<|im_start|>",
                                     "<|user|>",
                                     "<|assistant|>",
                                     "<|end|>",
+                                    "<|start|>",
+                                    "<|message|>",
+                                    "<|channel|>",
+                                    "<turn|>",
+                                    "<|turn>",
                                     "<|start_of_role|>",
                                     "<|end_of_role|>",
                                     "<｜User｜>",
@@ -292,6 +297,90 @@ static void turns_end(void **state) {
     own = create("{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}");
     assert_false(chat_template_drops_thoughts(own));
     chat_template_destroy(own);
+    own = create("{% for m in messages %}<|user|>{{ m.content.split('<channel|>')[-1] }}<|end|>{% endfor %}");
+    assert_true(chat_template_drops_thoughts(own));
+    chat_template_destroy(own);
+    tokenizer_destroy(t);
+}
+
+/* The tokens of a conversation's first messages, and how many of them end the newest one. */
+static struct token_list conversation_of(const struct chat_template *chat, const struct tokenizer *t,
+                                         const struct chat_message *messages, size_t count, size_t *turn_end) {
+    const struct chat_conversation conversation = {
+        .messages = messages, .count = count, .add_generation_prompt = true};
+    struct token_list list = {0};
+    struct chat_ending ending;
+    struct error error;
+    assert_ok(chat_template_lay_out(chat, t, &conversation, &list, &ending, &error), error);
+    *turn_end = ending.turn_end;
+    return list;
+}
+
+/* Ten turns, of whose answers the next ones have no thought: each begins with the one before it as far as its newest
+ * message, so what is computed is the last answer and what follows it.  false: where that ends is not known. */
+static bool goes_on_at_turns(const struct chat_template *chat, const struct tokenizer *t) {
+    enum { TURNS = 10 };
+    struct chat_message messages[2 * TURNS];
+    struct token_list before = {0};
+    size_t end_before = 0;
+    for (size_t turn = 0; turn < TURNS; turn++) {
+        size_t end;
+        messages[2 * turn] = (struct chat_message){CHAT_USER, "<|end|>sum", 10};
+        struct token_list list = conversation_of(chat, t, messages, 2 * turn + 1, &end);
+        if (turn > 0) assert_true(list.count > before.count && end > end_before);
+        if (turn > 0) assert_memory_equal(list.ids, before.ids, end_before * sizeof *list.ids);
+        struct token_list read = {.ids = list.ids, .count = end};
+        char *text = decode(t, &read, true, NULL);
+        const size_t length = strlen(text);
+        token_list_deinit(&before);
+        before = list;
+        end_before = end;
+        if (end > 0) assert_true(length > 10 && strcmp(text + length - 10, "<|end|>sum") == 0);
+        free(text);
+        if (end == 0) break;
+        messages[2 * turn + 1] = (struct chat_message){CHAT_ASSISTANT, "3", 1};
+    }
+    token_list_deinit(&before);
+    return end_before > 0;
+}
+
+/* Of built-in templates too, but for those whose marks behind a user's message are text; and of those that models bring
+ * with thoughts in channels. */
+static void turns_go_on(void **state) {
+    (void)state;
+    static const char *const unknown[] = {"llama2", "mistral-v1", "deepseek2"};
+    struct tokenizer *t = byte_vocabulary("llama-bpe", marks, MARK_COUNT, "<s>", "</s>");
+    size_t unknown_count = 0;
+    for (size_t i = 0; chat_template_at(i) != NULL; i++) {
+        const struct chat_template *chat = chat_template_at(i);
+        bool is_known = true;
+        for (size_t n = 0; n < 3; n++) is_known = is_known && strcmp(chat_template_name(chat), unknown[n]) != 0;
+        unknown_count += !is_known;
+        if (goes_on_at_turns(chat, t) != is_known) fail_msg("%s: where a turn ends", chat_template_name(chat));
+    }
+    assert_int_equal(unknown_count, 3);
+    static const struct {
+        const char *name;
+        bool drops;
+    } expected[] = {{"chatml", false}, {"qwen3", true}, {"harmony", true}, {"gemma-tools", false}, {"llama3.1", false}};
+    json_error_t why;
+    json_t *recorded = json_load_file(LOAM_SOURCE_DIR "/tests/jinja/templates.json", 0, &why);
+    const json_t *templates = json_object_get(recorded, "templates");
+    size_t found = 0;
+    for (size_t i = 0; i < json_array_size(templates); i++)
+        for (size_t n = 0; n < sizeof expected / sizeof expected[0]; n++) {
+            const json_t *entry = json_array_get(templates, i);
+            if (strcmp(json_string_value(json_object_get(entry, "name")), expected[n].name) != 0) continue;
+            const struct chat_template *own = create(json_string_value(json_object_get(entry, "source")));
+            if (chat_template_drops_thoughts(own) != expected[n].drops)
+                fail_msg("%s: drops thoughts %d", expected[n].name, chat_template_drops_thoughts(own));
+            const bool goes_on = goes_on_at_turns(own, t);
+            if (!goes_on && expected[n].drops) fail_msg("%s: where a turn ends", expected[n].name);
+            chat_template_destroy(own);
+            found++;
+        }
+    assert_int_equal(found, sizeof expected / sizeof expected[0]);
+    json_decref(recorded);
     tokenizer_destroy(t);
 }
 
@@ -468,7 +557,7 @@ int main(void) {
                                        cmocka_unit_test(unknown_templates_are_named),
                                        cmocka_unit_test(an_answer_goes_on),
                                        cmocka_unit_test(thoughts_have_a_switch),
-                                       cmocka_unit_test(turns_end),
+                                       cmocka_unit_test(turns_end), cmocka_unit_test(turns_go_on),
                                        cmocka_unit_test(templates_are_tried),
                                        cmocka_unit_test(a_system_message_finds_a_place),
                                        cmocka_unit_test(unknown_constructs_fall_back)};
