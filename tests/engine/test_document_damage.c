@@ -24,10 +24,10 @@
 enum {
     SEED = 20261121,
     FILES = 7,
-    PAYLOAD_FLIPS = 3000,
-    KEY_INDEX_FLIPS = 500,
+    PAYLOAD_FLIPS = 1500,
+    KEY_INDEX_FLIPS = 250,
     BLOCK_BYTES = 64, /* the least that a block of the key index has */
-    CATALOG_FLIPS = 500,
+    CATALOG_FLIPS = 250,
     HEADER_BYTES = 28 /* to the change counter */,
     ROW_STRIDE = 16
 };

@@ -29,7 +29,7 @@
 #include "platform/io_link.h"
 
 enum { PROMPT = 1536, STEPS = 32, PHASES = 4, TOKENS = PROMPT + 360, CONTEXT = 1920, WIDTH_MAX = 512 };
-enum { LAYERS = 12, CALL_NS = 1, CHUNK_NS = 64000, HOST_BYTES = 8 << 20 };
+enum { LAYERS = 8, CALL_NS = 1, CHUNK_NS = 64000, HOST_BYTES = 6200 << 10 };
 static const uint64_t SECOND_NS = 1000000000,
                       FAST = UINT64_C(10000000000); /* bytes a second: a token's KV in 0.1 us */
 
