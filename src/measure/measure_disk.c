@@ -5,22 +5,25 @@
 #include "measure/measure_internal.h"
 #include "rates/rates.h"
 
-enum { READS_MIN = 8 };
-static const uint64_t FILE_BYTES = (uint64_t)192 << 20, FILE_BYTES_SHORT = (uint64_t)16 << 20,
-                      READ_NS = 10000000;
+enum { READS_MIN = 8, ROUNDS_MIN = 3 };
+static const double SPREAD_MAX = 0.1; /* between ROUNDS_MIN samples that are enough */
+static const uint64_t FILE_BYTES = (uint64_t)96 << 20, FILE_BYTES_SHORT = (uint64_t)16 << 20,
+                      READ_NS = 6000000;
 
 /* In turns, so that what else the disk does is not in one of the numbers alone. */
 static enum status read_rates(struct disk_probe *probe, struct machine *machine, struct error *error) {
     struct rate rates[MACHINE_DISK_SIZES][MACHINE_DISK_DEPTHS] = {{{.count = 0}}};
     for (size_t round = 0; round < RATE_SAMPLES; round++)
         for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
-            for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++)
+            for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) {
+                if (round >= ROUNDS_MIN && rate_spread(&rates[i][j]) < SPREAD_MAX) continue;
                 TRY(disk_probe_read(probe,
                                     &(struct disk_probe_round){.bytes = machine_disk_bytes[i],
                                                                .depth = machine_disk_depths[j],
                                                                .reads_min = READS_MIN,
                                                                .ns_min = READ_NS},
                                     &rates[i][j], error));
+            }
     machine->disk.spread = 0;
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
         for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++) {

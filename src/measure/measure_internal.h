@@ -6,6 +6,7 @@
 #include "measure/bandwidth.h"
 #include "measure/kv_scratch.h"
 #include "measure/measure.h"
+#include "platform/clock.h"
 
 struct measurement {
     const struct measure_options *options;
@@ -27,19 +28,25 @@ STATUS_CHECKED static inline enum status measure_part(const struct measurement *
 static inline void measure_empty_caches(const struct measurement *measurement) {
     bandwidth_pass_ns(&measurement->caches, device_pool(measurement->device));
 }
-/* The quickest of several rounds: as many as it takes until none is quicker by 2% any more. */
+/* Bytes of memory that is so many times the largest cache; most, where the system does not say how large that is. */
+size_t measure_beyond_caches(size_t times, size_t most);
+/* The quickest of several rounds: as many as it takes until none is quicker by 2% any more.  Where others compute, one
+ * always is: then it ends by the clock. */
 struct quickest {
     double seconds;
     unsigned rounds, stale; /* stale: rounds since the last that was quicker */
+    uint64_t began;         /* behind the first round */
 };
-enum { QUICKEST_ROUNDS_MIN = 4, QUICKEST_STALE = 3, QUICKEST_ROUNDS_MAX = 24 };
+enum { QUICKEST_ROUNDS_MIN = 4, QUICKEST_STALE = 3, QUICKEST_ROUNDS_MAX = 24, QUICKEST_NS = 150000000 };
 static inline bool quickest_is_open(const struct quickest *quickest) {
     return quickest->rounds < QUICKEST_ROUNDS_MIN ||
-           (quickest->stale < QUICKEST_STALE && quickest->rounds < QUICKEST_ROUNDS_MAX);
+           (quickest->stale < QUICKEST_STALE && quickest->rounds < QUICKEST_ROUNDS_MAX &&
+            clock_ns() - quickest->began < QUICKEST_NS);
 }
 /* Whether it is the quickest so far. */
 static inline bool quickest_add(struct quickest *quickest, double seconds) {
     const bool is_quickest = quickest->rounds == 0 || seconds < quickest->seconds;
+    if (quickest->rounds == 0) quickest->began = clock_ns();
     quickest->stale = quickest->rounds > 0 && seconds > quickest->seconds * 0.98 ? quickest->stale + 1 : 0;
     if (is_quickest) quickest->seconds = seconds;
     quickest->rounds++;

@@ -10,7 +10,7 @@
 #include "platform/clock.h"
 
 enum { MATRIX_COUNT = 6, BLOCK_MATRIX_ROWS = 1024 };
-/* Bytes of all matrices: far more than a cache holds. */
+/* Bytes of all matrices: far more than a cache holds, at most. */
 static const size_t BYTES = (size_t)192 << 20, BYTES_SHORT = (size_t)24 << 20;
 
 struct products {
@@ -148,7 +148,7 @@ uint64_t measure_types_possible(uint64_t types, cpu_mask mask) {
 
 enum status measure_matrices(struct measurement *measurement, struct error *error) {
     struct device *device = measurement->device;
-    const size_t bytes = measurement->options->is_short ? BYTES_SHORT : BYTES;
+    const size_t bytes = measurement->options->is_short ? BYTES_SHORT : measure_beyond_caches(4, BYTES);
     struct products products = {
         .measurement = measurement,
         .bytes = bytes,

@@ -19,12 +19,13 @@ enum {
     KEEP_MANY = 3072,
     KEEP_FEW = 256,
     KEEP_MANY_SHORT = 704,
+    ATTENDING = 192, /* rows of a prompt behind the shallow context: a block of the kernels */
 };
 
-static enum status prefill(struct probe *probe, struct sequence *sequence, double *seconds,
+static enum status prefill(struct probe *probe, struct sequence *sequence, size_t token_count, double *seconds,
                            struct error *error) {
     static const int32_t tokens[PROBE_PROMPT] = {1};
-    const struct prefill_request request = {.tokens = tokens, .token_count = PROBE_PROMPT};
+    const struct prefill_request request = {.tokens = tokens, .token_count = token_count};
     const uint64_t length = sequence_length(sequence);
     const float *logits;
     struct quickest quickest = {0};
@@ -71,17 +72,17 @@ static enum status layers(struct probe *probe, struct error *error) {
     struct machine *machine = probe->measurement->machine;
     const double elements = layer_elements(probe->group), block = machine_matrix_block(machine, TENSOR_Q8_0);
     const double bytes = (elements + PROBE_VOCABULARY * PROBE_HIDDEN) * 34 / 32; /* Q8_0 */
-    double seconds, prompt, shallow;
+    double seconds, prompt, rows, shallow;
     TRY(probe_step(probe, probe->empty, &seconds, error));
     const double rest = seconds - bytes / machine_matrix_rate(machine, TENSOR_Q8_0, PROBE_HIDDEN);
     machine->layer_seconds = fmax(rest, seconds / 8) / PROBE_LAYERS;
-    TRY(prefill(probe, probe->empty, &prompt, error));
-    TRY(prefill(probe, probe->shallow, &shallow, error));
-    const double products =
-        2.0 * PROBE_DIMENSION * PROBE_LAYERS * PROBE_KV_HEADS * probe->group * PROBE_PROMPT;
-    machine->attend_block = products * probe->shallow_tokens / difference(shallow, prompt);
-    const double left =
-        prompt - elements * PROBE_PROMPT / block - products * PROBE_PROMPT / 2 / machine->attend_block;
+    TRY(prefill(probe, probe->empty, PROBE_PROMPT, &prompt, error));
+    TRY(prefill(probe, probe->empty, ATTENDING, &rows, error));
+    TRY(prefill(probe, probe->shallow, ATTENDING, &shallow, error));
+    const double products = 2.0 * PROBE_DIMENSION * PROBE_LAYERS * PROBE_KV_HEADS * probe->group; /* a row, a key */
+    machine->attend_block = products * ATTENDING * probe->shallow_tokens / difference(shallow, rows);
+    const double left = prompt - elements * PROBE_PROMPT / block -
+                        products * PROBE_PROMPT * PROBE_PROMPT / 2 / machine->attend_block;
     machine->layer_token_seconds = fmax(left, prompt / 16) / PROBE_PROMPT / PROBE_LAYERS;
     return STATUS_OK;
 }

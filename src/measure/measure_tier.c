@@ -28,7 +28,7 @@ enum {
     ROUNDS_MIN = 3,
     WARM_ROUNDS = 2, /* the first steps find other chunks in RAM */
 };
-static const uint64_t ROUNDS_NS = 3000000000; /* a slow disk has ROUNDS_MIN */
+static const uint64_t ROUNDS_NS = 1500000000; /* a slow disk has ROUNDS_MIN */
 static const double MANY_SECONDS = 0.2;       /* that a step of many should not exceed */
 
 /* What a step paid. */

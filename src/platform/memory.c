@@ -103,6 +103,16 @@ uint64_t memory_total_bytes(void) {
     return total != UINT64_MAX ? total : 0;
 }
 
+uint64_t memory_cache_bytes(const char *root) {
+    uint64_t largest = 0, kib;
+    char name[64];
+    for (int i = 0; i < 8; i++) {
+        snprintf(name, sizeof name, "sys/devices/system/cpu/cpu0/cache/index%d/size", i);
+        if (read_number(root, name, "", &kib) && kib * 1024 > largest) largest = kib * 1024; /* "32768K" */
+    }
+    return largest;
+}
+
 static size_t area_alignment(size_t size_bytes) {
     return size_bytes >= MEMORY_AREA_BYTES_MIN ? (size_t)HUGE_PAGE_BYTES : (size_t)PAGE_BYTES;
 }

@@ -16,6 +16,7 @@ struct memory_sizes {
     uint64_t total, available;
 };
 struct memory_sizes memory_sizes_of(const char *root);
+uint64_t memory_cache_bytes(const char *root); /* of the processor's largest cache, the same way; 0: unknown */
 
 /* From now on what is freed goes back to the system, of all threads.  By default the C library raises what it keeps
  * with each large block that is freed, up to 64 MiB a heap. */

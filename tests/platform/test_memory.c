@@ -121,12 +121,25 @@ static void control_groups_bound_it(void **state) {
     assert_true(memory_available_bytes() > 0 && memory_available_bytes() <= memory_total_bytes());
 }
 
+static void the_largest_cache_is_found(void **state) {
+    (void)state;
+    struct scratch scratch;
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    assert_int_equal(memory_cache_bytes(scratch.path), 0);
+    write_file(&scratch, "/sys/devices/system/cpu/cpu0/cache/index0/size", "32K\n");
+    write_file(&scratch, "/sys/devices/system/cpu/cpu0/cache/index2/size", "32768K\n");
+    write_file(&scratch, "/sys/devices/system/cpu/cpu0/cache/index3/size", "512K\n");
+    assert_int_equal(memory_cache_bytes(scratch.path), 32 << 20);
+    scratch_destroy(&scratch);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(areas_are_zeros_and_aligned),
         cmocka_unit_test(nothing_stays_mapped),
         cmocka_unit_test(what_is_too_much_is_refused),
         cmocka_unit_test(control_groups_bound_it),
+        cmocka_unit_test(the_largest_cache_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
