@@ -112,3 +112,18 @@ void cuda_buffer_destroy(struct cuda_buffer *buffer) {
     }
     *buffer = (struct cuda_buffer){.context = NULL};
 }
+
+/* ---- tensors ---- */
+
+_Static_assert(MATMUL_COLUMNS * 2 == 128, "as the swizzle has it");
+
+bool cuda_tensor_map(struct cuda_context *context, struct tensor_map *map, uint64_t halves, uint32_t columns,
+                     uint32_t rows, uint32_t box_rows) {
+    const uint64_t sizes[] = {columns, rows}, stride_bytes = (uint64_t)columns * 2;
+    const uint32_t box[] = {MATMUL_COLUMNS, box_rows}, steps[] = {1, 1};
+    if (!cuda_context_works(context)) return false;
+    const enum cu_result result =
+        context->driver->cuTensorMapEncodeTiled(map, CU_TENSOR_FLOAT16, 2, halves, sizes, &stride_bytes, box, steps, 0,
+                                                CU_TENSOR_SWIZZLE_128B, CU_TENSOR_L2_PROMOTION_256B, 0);
+    return cuda_context_check(context, result, "a tensor map");
+}

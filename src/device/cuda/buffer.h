@@ -3,6 +3,7 @@
 #define LOAM_DEVICE_CUDA_BUFFER_H
 
 #include "device/cuda/context.h"
+#include "device/cuda/kernels_sm90a.h"
 
 enum cuda_buffer_kind {
     CUDA_BUFFER_DEVICE,     /* the host never touches it */
@@ -31,5 +32,10 @@ enum status cuda_buffer_register(struct cuda_buffer *buffer, struct cuda_context
                                  size_t size_bytes, struct error *error) STATUS_CHECKED;
 /* No work that uses it is under way.  Zeros: allowed. */
 void cuda_buffer_destroy(struct cuda_buffer *buffer);
+
+/* The map of [rows][columns] halves from a multiple of 16 on, columns a multiple of 8, in boxes of box_rows rows by
+ * MATMUL_COLUMNS columns, whose 128 bytes a row are swizzled.  False: the context is broken. */
+bool cuda_tensor_map(struct cuda_context *context, struct tensor_map *map, uint64_t halves, uint32_t columns,
+                     uint32_t rows, uint32_t box_rows);
 
 #endif

@@ -17,6 +17,7 @@ struct cuda_counts {         /* since the context was opened */
     uint64_t graph_launches; /* replays */
     uint64_t copies, copied_bytes;
     uint64_t waits; /* for flags, by streams */
+    uint64_t products, wgmma_products; /* of many rows, put on a stream or into a graph; those by wgmma */
 };
 
 struct cuda_options {

@@ -87,6 +87,10 @@ struct stream {
 
 /* The driver's calls are for the thread that has the context: before the first of an operation. */
 void cuda_device_enter(struct cuda_device *device);
+/* Products of more than CUDA_MATVEC_ROWS rows are by wgmma, which later cards do not have. */
+static inline bool cuda_has_wgmma(const struct cuda_device *device) {
+    return device->context.properties.capability == 90;
+}
 /* Where to write the device's error; NULL if it has one already. */
 struct error *cuda_device_error(struct cuda_device *device);
 /* The device's error, if it is one of memory, is from here on the stream's lack. */

@@ -133,24 +133,48 @@ static void matvec_launch(const struct product *p, enum tensor_type type, const 
                      &args);
 }
 
+/* Wide tiles where they are enough for all multiprocessors; a row's bits are the same in narrow ones. */
+static void wgmma_launch(const struct product *p, enum tensor_type type, struct cuda_matmul_wgmma_args *args,
+                         uint32_t output_tiles) {
+    struct cuda_context *context = &p->stream->device->context;
+    const uint32_t blocks = context->properties.multiprocessor_count;
+    const uint32_t wide = (p->row_count + 255) / 256 * output_tiles;
+    const uint32_t rows = p->row_count > 128 && wide >= blocks ? 256 : 128;
+    const uint32_t tiles = (p->row_count + rows - 1) / rows * output_tiles;
+    char name[CUDA_KERNEL_NAME_MAX];
+    if (!cuda_tensor_map(context, &args->x, p->halves, p->columns, p->row_count, rows)) return;
+    context->counts.wgmma_products++;
+    cuda_kernel_name(name, "matmul_wgmma", type, rows);
+    cuda_work_launch(p->stream, name,
+                     (struct cuda_shape){tiles < blocks ? tiles : blocks, 1, 1, MATMUL_WGMMA_THREADS,
+                                         matmul_wgmma_shared(rows)},
+                     args);
+}
+
+/* By wgmma on every card that has it, however few the rows: a row's bits must not depend on its company. */
 static void matmul_launch(const struct product *p, enum tensor_type type, const struct matvec_part *parts,
                           size_t part_count) {
-    struct cuda_matmul_args args = {.x = p->halves,
-                                    .scales = p->scales,
-                                    .columns = p->columns,
-                                    .row_count = p->row_count,
-                                    .accumulate = p->operation->accumulate};
+    struct cuda_matmul_wgmma_args both = {.matmul = {.x = p->halves,
+                                                     .scales = p->scales,
+                                                     .columns = p->columns,
+                                                     .row_count = p->row_count,
+                                                     .accumulate = p->operation->accumulate}};
     uint32_t tiles = 0;
     for (size_t i = 0; i < part_count; i++) {
-        args.part[i] = parts[i];
+        both.matmul.part[i] = parts[i];
         tiles += matmul_tiles(parts[i].rows);
+    }
+    p->stream->device->context.counts.products++;
+    if (cuda_has_wgmma(p->stream->device)) {
+        wgmma_launch(p, type, &both, tiles);
+        return;
     }
     char name[CUDA_KERNEL_NAME_MAX];
     cuda_kernel_name(name, "matmul", type, 0);
     cuda_work_launch(
         p->stream, name,
         (struct cuda_shape){(p->row_count + MATMUL_ROWS - 1) / MATMUL_ROWS, tiles, 1, 256, MATMUL_SHARED},
-        &args);
+        &both.matmul);
 }
 
 size_t product_parts(const struct product *p, enum tensor_type type, struct matvec_part *parts) {

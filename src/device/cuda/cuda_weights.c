@@ -114,9 +114,13 @@ static enum status kernels_prepare(struct cuda_device *device, enum tensor_type 
         cuda_kernel_name(name, "matvec", type, inputs);
         if (cuda_device_kernel(device, name, 0) == NULL) return cuda_context_status(&device->context, error);
     }
-    cuda_kernel_name(name, "matmul", type, 0);
-    if (cuda_device_kernel(device, name, MATMUL_SHARED) == NULL)
-        return cuda_context_status(&device->context, error);
+    cuda_kernel_name(name, "matmul", type, 0); /* whose image has the experts' too */
+    if (cuda_device_kernel(device, name, MATMUL_SHARED) == NULL) return cuda_context_status(&device->context, error);
+    for (unsigned rows = 128; rows <= 256 && cuda_has_wgmma(device); rows += 128) {
+        cuda_kernel_name(name, "matmul_wgmma", type, rows);
+        if (cuda_device_kernel(device, name, matmul_wgmma_shared(rows)) == NULL)
+            return cuda_context_status(&device->context, error);
+    }
     return STATUS_OK;
 }
 

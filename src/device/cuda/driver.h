@@ -62,6 +62,7 @@ enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_HOST_PORTABLE = 1, CU_HOST_DEVICE_MAPPED = 2 }; /* of cuMemHostAlloc and cuMemHostRegister */
 enum { CU_STREAM_WAIT_VALUE_GEQ = 0 };                    /* (int32_t)(*address - value) >= 0 */
 enum { CU_MEMORY_UNIFIED = 4 };
+enum { CU_TENSOR_FLOAT16 = 6, CU_TENSOR_SWIZZLE_128B = 3, CU_TENSOR_L2_PROMOTION_256B = 3 }; /* of tensor maps */
 enum { CU_EDGE_PROGRAMMATIC = 1, CU_PORT_PROGRAMMATIC = 1 };
 enum { CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6 };
 enum { CU_OPERATION_WAIT_VALUE_32 = 1, CU_OPERATION_WRITE_VALUE_32 = 2 };
@@ -164,6 +165,10 @@ _Static_assert(sizeof(struct cu_edge) == 8, "as in the driver interface");
          (struct cu_function * *function, struct cu_module * module, const char *name))                      \
     CALL(cuFuncSetAttribute, cuFuncSetAttribute,                                                             \
          (struct cu_function * function, int32_t attribute, int32_t value))                                  \
+    CALL(cuTensorMapEncodeTiled, cuTensorMapEncodeTiled,                                                     \
+         (void *map, uint32_t type, uint32_t rank, uint64_t address, const uint64_t *sizes,                  \
+          const uint64_t *strides_bytes, const uint32_t *box, const uint32_t *steps, uint32_t interleave,    \
+          uint32_t swizzle, uint32_t promotion, uint32_t fill))                                              \
     CALL(cuMemAlloc, cuMemAlloc_v2, (uint64_t * address, size_t size_bytes))                                 \
     CALL(cuMemFree, cuMemFree_v2, (uint64_t address))                                                        \
     CALL(cuMemHostAlloc, cuMemHostAlloc, (void **address, size_t size_bytes, unsigned flags))                \

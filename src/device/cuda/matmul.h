@@ -104,9 +104,9 @@ struct matmul_place {
     uint64_t weight_first;         /* row of the weights that is output 0 */
     const struct expert_row *rows; /* of the tile, with experts: whose inputs and outputs they are */
 };
-/* Part and outputs of this block.  False: nothing is there. */
-DEVICE bool outputs_place(const struct cuda_matmul_args &args, struct matmul_place *place) {
-    uint32_t part = 0, tile = block_y();
+/* Part and outputs of a tile.  False: nothing is there. */
+DEVICE bool outputs_place(const struct cuda_matmul_args &args, uint32_t tile, struct matmul_place *place) {
+    uint32_t part = 0;
     UNROLL
     for (uint32_t i = 1; i < MATVEC_PARTS; i++) {
         const uint32_t tiles = matmul_tiles(args.part[i - 1].rows);
@@ -172,19 +172,22 @@ DEVICE void x_copy(const struct cuda_matmul_args &args, const struct matmul_plac
     }
 }
 
+/* Piece `number` of 256 of a tile of weights. */
 template <typename T>
 DEVICE void w_load(const struct cuda_matmul_args &args, const struct matmul_place &place, T *raw,
-                   uint32_t column) {
-    const uint32_t row = smaller(place.output_first + thread_index() / 2, place.part.rows - 1);
-    piece_load(raw, place.part.weight, place.weight_first + row, column + thread_index() % 2 * 32, args.columns);
+                   uint32_t column, uint32_t number) {
+    const uint32_t row = smaller(place.output_first + number / 2, place.part.rows - 1);
+    piece_load(raw, place.part.weight, place.weight_first + row, column + number % 2 * 32, args.columns);
 }
-template <typename T> DEVICE void w_store(const T &raw, uint32_t column, char *tile) {
+/* store(place in the tile, 16 bytes) */
+template <typename T, typename STORE>
+DEVICE void w_store(const T &raw, uint32_t column, uint32_t number, const STORE &store) {
     uint32_t halves[16];
-    piece_halves(raw, column / 32 + thread_index() % 2, halves);
+    piece_halves(raw, column / 32 + number % 2, halves);
     UNROLL
     for (uint32_t i = 0; i < 4; i++)
-        *(struct u32x4 *)(void *)(tile + tile_place(thread_index() / 2, thread_index() % 2 * 4 + i)) = {
-            halves[i * 4], halves[i * 4 + 1], halves[i * 4 + 2], halves[i * 4 + 3]};
+        store(tile_place(number / 2, number % 2 * 4 + i),
+              u32x4{halves[i * 4], halves[i * 4 + 1], halves[i * 4 + 2], halves[i * 4 + 3]});
 }
 
 /* 16 columns of the tiles: 64 rows by 32 outputs of this warp. */
@@ -240,14 +243,18 @@ DEVICE void tile_run(const struct cuda_matmul_args &args, const struct matmul_pl
     float d[4][4][4];
     UNROLL
     for (uint32_t i = 0; i < 64; i++) d[i / 16][i / 4 % 4][i % 4] = 0;
-    w_load(args, place, &raw, 0);
+    w_load(args, place, &raw, 0, thread_index());
     UNROLL
     for (uint32_t i = 0; i < MATMUL_X_TILES - 1; i++) {
         x_copy<EXPERTS>(args, place, x_shared + i * MATMUL_TILE_BYTES, i * MATMUL_COLUMNS);
         copy_async_commit();
     }
-    w_store(raw, 0, w_tiles);
-    w_load(args, place, &raw, MATMUL_COLUMNS);
+    char *w_to = w_tiles;
+    const auto store = [&](uint32_t at_byte, struct u32x4 v) {
+        *(struct u32x4 *)(void *)(w_to + at_byte) = v;
+    };
+    w_store(raw, 0, thread_index(), store);
+    w_load(args, place, &raw, MATMUL_COLUMNS, thread_index());
     uint32_t x_tile = 0, x_next = MATMUL_X_TILES - 1, w_tile = 0;
     ROLLED
     for (uint32_t column = 0; column < args.columns; column += MATMUL_COLUMNS) {
@@ -259,9 +266,10 @@ DEVICE void tile_run(const struct cuda_matmul_args &args, const struct matmul_pl
         const shared_address x = x_shared + x_tile * MATMUL_TILE_BYTES + row_part * 128,
                              w = w_shared + w_tile * MATMUL_TILE_BYTES + output_part * 128;
         if (multiplies) tile_multiply(x, w, 0, lane, d);
-        w_store(raw, column + MATMUL_COLUMNS, w_tiles + (w_tile ^ 1) * MATMUL_TILE_BYTES);
+        w_to = w_tiles + (w_tile ^ 1) * MATMUL_TILE_BYTES;
+        w_store(raw, column + MATMUL_COLUMNS, thread_index(), store);
         if (multiplies) tile_multiply(x, w, 1, lane, d);
-        w_load(args, place, &raw, column + 2 * MATMUL_COLUMNS);
+        w_load(args, place, &raw, column + 2 * MATMUL_COLUMNS, thread_index());
         if (multiplies) tile_multiply(x, w, 2, lane, d);
         if (multiplies) tile_multiply(x, w, 3, lane, d);
         x_tile = x_tile == MATMUL_X_TILES - 1 ? 0 : x_tile + 1;
@@ -276,7 +284,7 @@ template <typename T> DEVICE void matmul_run(const struct cuda_matmul_args &args
     struct matmul_place place = {};
     dependents_start();
     dependency_wait();
-    if (rows_place(args, &place) && outputs_place(args, &place))
+    if (rows_place(args, &place) && outputs_place(args, block_y(), &place))
         tile_run<T, false>(args, place, SHARED_ARRAY(char));
 }
 
@@ -286,7 +294,7 @@ template <typename T> DEVICE void matmul_experts_run(const struct cuda_matmul_ex
     dependents_start();
     dependency_wait();
     if (expert_place(args, &place, (struct expert_row *)(void *)(base + MATMUL_SHARED)) &&
-        outputs_place(args.matmul, &place))
+        outputs_place(args.matmul, block_y(), &place))
         tile_run<T, true>(args.matmul, place, base);
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/cuda/buffer.h"
 #include "device/cuda/card.h"
 #include "device/cuda/executor.h"
 #include "device/cuda/stream.h"
@@ -154,6 +155,14 @@ void executor_launch(const struct executor_kernel *kernel, const uint32_t grid[3
     const enum status status = cuda_ticket_wait(&card.stream, cuda_stream_mark(&card.stream), &error);
     if (!card.reads_all) memory_unregister();
     if (status != STATUS_OK) fail_msg("%s: %s", kernel->name, error.message);
+}
+
+void executor_tensor_map(void *map, const void *halves, uint32_t columns, uint32_t rows, uint32_t box_rows) {
+    struct error error = {0};
+    if (!card.is_open) card_open();
+    if (card.context.properties.capability != 90) skip(); /* kernels that take one are for such a card */
+    if (!cuda_tensor_map(&card.context, map, (uintptr_t)halves, columns, rows, box_rows))
+        require(cuda_context_status(&card.context, &error), &error);
 }
 
 /* In front of the next launch, to its end. */

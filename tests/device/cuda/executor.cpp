@@ -12,9 +12,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <deque>
 #include <vector>
 
-#include "device/cuda/dialect.h"
+#include "device/cuda/dialect_sm90a.h"
 
 #if defined(LOAM_EXECUTOR_TSAN)
 extern "C" {
@@ -81,6 +82,11 @@ struct pending {
     uint32_t group;
 };
 
+struct unseen { /* a store16_async that no async_fence is behind */
+    char *to;
+    u32x4 value;
+};
+
 struct fibre {
     context stack;
     void *tsan;
@@ -88,6 +94,38 @@ struct fibre {
     executor_site waits; /* where, if it does */
     std::vector<pending> copies;
     uint32_t group; /* of the next copies */
+    std::vector<unseen> stores;
+    uint32_t issued, committed, waited; /* products of its warpgroup, and groups of them */
+    bool is_fenced;
+};
+
+struct mbarrier {
+    char *at;
+    uint32_t arrivals, pending, phase, by, round; /* who made it, and how often the block had met then */
+    int64_t bytes;                                /* expected less come */
+    bool is_published;
+    executor_site site;
+};
+
+struct tile_copy {
+    executor_tensor tensor;
+    char *to, *barrier;
+    int32_t column, row;
+};
+
+struct product {
+    uint64_t a, b;
+    uint32_t columns, group, arrived;
+    executor_site site;
+    float *d[128];
+    std::vector<float> sums; /* [64][columns]; empty: its matrices were not read yet */
+};
+
+struct warpgroup {
+    std::deque<product> products; /* under way */
+    uint32_t done;                /* those before them */
+    uint32_t arrived, registers;
+    executor_site site;
 };
 
 struct warp {
@@ -116,6 +154,14 @@ struct machine {
     const executor_kernel *kernel;
     const void *args;
     char barrier_sync, start_sync, end_sync; /* addresses that ThreadSanitizer is told of */
+
+    char *view_end, *view; /* shared memory as the async proxy sees it */
+    std::vector<mbarrier> barriers;
+    std::vector<tile_copy> tile_copies;
+    std::vector<uint32_t> sleepers; /* fibres that look again when a phase is over or registers are free */
+    warpgroup warpgroups[THREADS_MAX / 128];
+    uint32_t round, registers_free;
+    float product_a[64][16], product_b[16][256]; /* of the product that is read */
 };
 
 EXECUTOR_LOCAL executor_thread executor_now;
@@ -208,6 +254,7 @@ static void fibre_main() {
     m->kernel->run(m->args);
     fibre *f = &m->fibres[m->now];
     if (!f->copies.empty()) executor_fault("ends while its copies are under way", {"", 0});
+    if (f->waited != f->committed) executor_fault("ends while its products are under way", {"", 0});
     release(&m->end_sync);
     f->is_done = true;
     m->done_count++;
@@ -232,6 +279,8 @@ static void dependents_wake() {
     while (m->dependent_count > 0) fibre_wake(m->dependents[--m->dependent_count]);
 }
 
+static void tile_copy_land();
+
 static void report_deadlock() {
     for (uint32_t i = 0; i < m->thread_count; i++)
         if (!m->fibres[i].is_done) {
@@ -243,23 +292,43 @@ static void report_deadlock() {
 static void block_run(const uint32_t block[3]) {
     for (int i = 0; i < 3; i++) executor_now.block[i] = block[i];
     memset(m->shared, 0xff, m->shared_bytes);
+    m->barriers.clear();
+    m->round = m->registers_free = 0;
+    for (warpgroup &g : m->warpgroups)
+        g.done = g.arrived = 0,
+        g.registers = 65536 / m->thread_count / 8 * 8; /* what a launch gives a thread */
     m->ready_warp_count = m->dependent_count = m->favoured = m->barrier_arrived = m->done_count = 0;
     for (uint32_t &lanes : m->ready) lanes = 0;
     for (uint32_t i = 0; i < m->thread_count; i++) {
         fibre *f = &m->fibres[i];
         context_prepare(&f->stack, m->stacks + (size_t)i * STACK_BYTES, STACK_BYTES, fibre_main);
-        f->is_done = false;
-        f->group = 0;
+        f->is_done = f->is_fenced = false;
+        f->group = f->issued = f->committed = f->waited = 0;
+        f->stores.clear();
         fibre_wake(i);
     }
     for (warp &w : m->warps) w.arrived = 0;
     release(&m->start_sync);
     while (m->done_count < m->thread_count) {
+        while (m->ready_warp_count == 0 && !m->tile_copies.empty()) tile_copy_land();
         if (m->ready_warp_count == 0 && m->dependent_count > 0) dependents_wake();
         if (m->ready_warp_count == 0) report_deadlock();
         fibre_switch(&m->scheduler);
     }
+    if (!m->tile_copies.empty()) executor_fault("ends while the copy of a tile is under way", {"", 0});
+    for (const mbarrier &b : m->barriers)
+        if (b.pending != b.arrivals || b.bytes != 0) executor_fault("a barrier ends within a phase", b.site);
+    for (const warpgroup &g : m->warpgroups)
+        if (!g.products.empty()) executor_fault("a product was never waited for", g.products.front().site);
     acquire(&m->end_sync);
+}
+
+/* Ends at a page that faults. */
+static char *area_create(size_t bytes, size_t page) {
+    char *area = (char *)mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (area == MAP_FAILED || mprotect(area + bytes, page, PROT_NONE) != 0) abort();
+    return area;
 }
 
 static machine *machine_create() {
@@ -268,10 +337,9 @@ static machine *machine_create() {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), shared = (SHARED_MAX + page - 1) / page * page;
     made->stacks =
         (char *)mmap(nullptr, (size_t)THREADS_MAX * STACK_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
-    char *area = (char *)mmap(nullptr, shared + page, PROT_READ | PROT_WRITE, flags, -1, 0);
-    if (made->stacks == MAP_FAILED || area == MAP_FAILED || mprotect(area + shared, page, PROT_NONE) != 0)
-        abort();
-    made->shared_end = area + shared;
+    if (made->stacks == MAP_FAILED) abort();
+    made->shared_end = area_create(shared, page) + shared;
+    made->view_end = area_create(shared, page) + shared;
     made->fibres = new fibre[THREADS_MAX]();
     return made;
 }
@@ -300,6 +368,7 @@ void executor_launch(const executor_kernel *kernel, const uint32_t grid[3], cons
     m->random = seed;
     m->shared_bytes = (shared_bytes + 1023) / 1024 * 1024; /* keeps the beginning aligned */
     m->shared = m->shared_end - m->shared_bytes;
+    m->view = m->view_end - m->shared_bytes;
     m->scheduler_tsan = fiber_current();
     for (uint32_t i = 0; i < threads; i++)
         if (m->fibres[i].tsan == nullptr) m->fibres[i].tsan = fiber_create();
@@ -341,6 +410,7 @@ void executor_barrier(const char *file, int line) {
         fibre_wait({file, line});
     } else {
         m->barrier_arrived = 0;
+        m->round++;
         for (uint32_t i = 0; i < m->thread_count / 32; i++) warp_wake(i);
     }
     acquire(&m->barrier_sync);
@@ -527,6 +597,257 @@ void executor_matrix_multiply(float *d, const uint32_t *a, uint32_t b0, uint32_t
 void executor_matrix_multiply_bytes(int32_t *d, const uint32_t *a, uint32_t b0, uint32_t b1, const char *file,
                                     int line) {
     multiply(d, a, b0, b1, MATRIX_BYTES, {file, line});
+}
+
+/* ---- sm_90a: barriers, tiles, products of warpgroups */
+
+static void fibre_sleep(executor_site site) {
+    m->sleepers.push_back(m->now);
+    fibre_wait(site);
+}
+static void sleepers_wake() {
+    for (uint32_t index : m->sleepers) fibre_wake(index);
+    m->sleepers.clear();
+}
+
+/* Where the bytes are in shared memory; ends the program where they are not. */
+static size_t shared_offset(const char *at, size_t bytes, size_t alignment, const char *what,
+                            executor_site site) {
+    if (at < m->shared || at + bytes > m->shared_end || (size_t)(at - m->shared) % alignment)
+        executor_fault(what, site);
+    return (size_t)(at - m->shared);
+}
+
+static mbarrier *mbarrier_find(const char *at) {
+    for (mbarrier &b : m->barriers)
+        if (b.at == at) return &b;
+    return nullptr;
+}
+static mbarrier *mbarrier_at(const char *at, executor_site site) {
+    mbarrier *b = mbarrier_find(at);
+    if (b == nullptr) executor_fault("a barrier that was not made", site);
+    if (b->by != m->now && b->round == m->round)
+        executor_fault("a barrier that was made, and nobody met since", site);
+    return b;
+}
+
+static void phase_check(mbarrier *b) {
+    if (b->pending > 0 || b->bytes != 0) return;
+    b->phase ^= 1;
+    b->pending = b->arrivals;
+    sleepers_wake();
+}
+
+void executor_mbarrier_init(char *barrier, uint32_t arrivals, const char *file, int line) {
+    (void)shared_offset(barrier, 8, 8, "a barrier at a wrong address", {file, line});
+    if (m->barriers.empty()) memset(m->view, 0xff, m->shared_bytes);
+    if (arrivals == 0 || mbarrier_find(barrier))
+        executor_fault("a barrier is made twice, or for nobody", {file, line});
+    m->barriers.push_back({barrier, arrivals, arrivals, 0, m->now, m->round, 0, false, {file, line}});
+}
+
+void executor_mbarriers_publish() {
+    for (mbarrier &b : m->barriers) b.is_published = b.is_published || b.by == m->now;
+}
+
+/* What is on its way may come now. */
+static void tile_copies_go_on() {
+    if (!m->tile_copies.empty() && random_draw(4) == 0) tile_copy_land();
+}
+
+void executor_mbarrier_arrive(char *barrier, uint32_t bytes, const char *file, int line) {
+    tile_copies_go_on();
+    mbarrier *b = mbarrier_at(barrier, {file, line});
+    if (b->pending == 0) executor_fault("more arrivals at a barrier than it was made for", {file, line});
+    release(barrier);
+    b->bytes += bytes;
+    b->pending--;
+    phase_check(b);
+}
+
+void executor_mbarrier_wait(char *barrier, uint32_t parity, const char *file, int line) {
+    tile_copies_go_on();
+    while (mbarrier_at(barrier, {file, line})->phase == parity) fibre_sleep({file, line});
+    acquire(barrier);
+}
+
+void executor_tensor_map(void *map, const void *halves, uint32_t columns, uint32_t rows, uint32_t box_rows) {
+    const executor_tensor tensor = {
+        EXECUTOR_TENSOR_MARK, (uintptr_t)halves, columns, rows, columns * 2, 64, box_rows, 2, 128};
+    memcpy(map, &tensor, sizeof tensor);
+}
+
+/* From its issue on a tile is nobody's: NaN until it lands, for threads and for products. */
+void executor_tensor_copy(char *to, const void *map, char *barrier, uint32_t column, uint32_t row,
+                          const char *file, int line) {
+    const executor_site site = {file, line};
+    tile_copy copy = {{}, to, barrier, (int32_t)column, (int32_t)row};
+    memcpy(&copy.tensor, map, sizeof copy.tensor);
+    const executor_tensor &t = copy.tensor;
+    if ((uintptr_t)map % 64 || t.mark != EXECUTOR_TENSOR_MARK)
+        executor_fault("a tile of no tensor map", site);
+    const size_t bytes = (size_t)t.box_rows * t.box_columns * t.element_bytes;
+    const size_t at =
+        shared_offset(to, bytes, t.swizzle_bytes ? 1024 : 128, "a tile at a wrong address", site);
+    if (!mbarrier_at(barrier, site)->is_published)
+        executor_fault("the copy of a tile to a barrier without mbarriers_publish", site);
+    memset(to, 0xff, bytes);
+    memset(m->view + at, 0xff, bytes);
+    m->tile_copies.push_back(copy);
+    tile_copies_go_on();
+}
+
+/* One of those on their way, at random. */
+static void tile_copy_land() {
+    const size_t drawn = random_draw((uint32_t)m->tile_copies.size());
+    const tile_copy copy = m->tile_copies[drawn];
+    const executor_tensor &t = copy.tensor;
+    m->tile_copies.erase(m->tile_copies.begin() + (ptrdiff_t)drawn);
+    const uint32_t row_bytes = t.box_columns * t.element_bytes;
+    size_t at = (size_t)(copy.to - m->shared);
+    for (int64_t row = copy.row; row < copy.row + (int64_t)t.box_rows; row++)
+        for (uint32_t byte = 0; byte < row_bytes; byte += t.element_bytes, at += t.element_bytes) {
+            const int64_t column = copy.column + byte / t.element_bytes;
+            const bool is_there =
+                row >= 0 && row < (int64_t)t.rows && column >= 0 && column < (int64_t)t.columns;
+            const size_t to = t.swizzle_bytes == 128 ? at ^ (at >> 7 & 7) << 4 : at;
+            const uint64_t from =
+                t.address + (uint64_t)row * t.stride_bytes + (uint64_t)column * t.element_bytes;
+            if (is_there)
+                memcpy(m->shared + to, (const void *)(uintptr_t)from, t.element_bytes);
+            else
+                memset(m->shared + to, 0, t.element_bytes);
+            memcpy(m->view + to, m->shared + to, t.element_bytes);
+        }
+    mbarrier *b = mbarrier_find(copy.barrier);
+    release(copy.barrier);
+    b->bytes -= (int64_t)t.box_rows * row_bytes;
+    phase_check(b);
+}
+
+void executor_store_async(char *to, const void *from, const char *file, int line) {
+    (void)shared_offset(to, 16, 16, "a store to a wrong address", {file, line});
+    memcpy(to, from, 16);
+    m->fibres[m->now].stores.push_back({to, *(const u32x4 *)from});
+}
+
+void executor_async_fence() {
+    fibre *f = &m->fibres[m->now];
+    for (const unseen &store : f->stores) memcpy(m->view + (store.to - m->shared), &store.value, 16);
+    f->stores.clear();
+}
+
+/* Whether this thread is the last of its four warps to come; `act` follows, then warpgroup_leave. */
+static bool warpgroup_meet(warpgroup *g, executor_site site) {
+    if (m->thread_count % 128) executor_fault("a warpgroup without four warps", site);
+    if (g->arrived++ == 0)
+        g->site = site;
+    else if (g->site.line != site.line)
+        executor_fault("its warpgroup diverges", site);
+    return g->arrived == 128;
+}
+static void warpgroup_leave(warpgroup *g) {
+    g->arrived = 0;
+    for (uint32_t i = 0; i < 4; i++) warp_wake(m->now / 128 * 4 + i);
+}
+
+void executor_registers(uint32_t count, bool raises, const char *file, int line) {
+    warpgroup *g = &m->warpgroups[m->now / 128];
+    if (count % 8 || count < 24 || count > 256 || raises != (count > g->registers))
+        executor_fault("a number of registers that cannot be", {file, line});
+    if (!warpgroup_meet(g, {file, line})) return fibre_wait({file, line});
+    while (raises && m->registers_free < (count - g->registers) * 128) fibre_sleep({file, line});
+    m->registers_free += (g->registers - count) * 128;
+    g->registers = count;
+    sleepers_wake();
+    warpgroup_leave(g);
+}
+
+/* A block's own memory does not begin at 0. */
+enum { SHARED_NUMBER = 1024 };
+uint32_t executor_shared_number(const char *address) {
+    return (uint32_t)(address - m->shared) + SHARED_NUMBER;
+}
+
+void executor_wgmma_fence() { m->fibres[m->now].is_fenced = true; }
+void executor_wgmma_commit() {
+    m->fibres[m->now].committed++;
+    m->fibres[m->now].is_fenced = false; /* what is touched between two groups is behind no fence */
+}
+
+/* Row r of a matrix that a descriptor names, 16 halves, by the PTX manual: K-major, the swizzle of 128 bytes. */
+static void row_read(uint64_t descriptor, uint32_t r, float to[16], executor_site site) {
+    if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0)
+        executor_fault("a descriptor of another kind", site);
+    const uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
+    for (uint32_t k = 0; k < 16; k++) {
+        size_t at =
+            ((size_t)(descriptor & 0x3fff) << 4) - SHARED_NUMBER + r / 8 * stride + r % 8 * 128 + k * 2;
+        at ^= (at >> 7 & 7) << 4;
+        if (at + 2 > m->shared_bytes) executor_fault("a descriptor beyond shared memory", site);
+        uint16_t half;
+        memcpy(&half, m->view + at, 2);
+        to[k] = half_values[half];
+    }
+}
+
+static void product_read(product *p) {
+    float(*a)[16] = m->product_a, (*b)[256] = m->product_b, row[16];
+    for (uint32_t r = 0; r < 64; r++) row_read(p->a, r, a[r], p->site);
+    for (uint32_t c = 0; c < p->columns; c++) {
+        row_read(p->b, c, row, p->site);
+        for (uint32_t k = 0; k < 16; k++) b[k][c] = row[k];
+    }
+    p->sums.resize((size_t)64 * p->columns);
+    for (uint32_t r = 0; r < 64; r++)
+        for (uint32_t c = 0; c < p->columns; c += 8) {
+            four sums[2] = {};
+            for (uint32_t k = 0; k < 16; k++)
+                for (uint32_t i = 0; i < 2; i++) {
+                    four column;
+                    memcpy(&column, &b[k][c + i * 4], sizeof column);
+                    sums[i] += a[r][k] * column;
+                }
+            memcpy(&p->sums[(size_t)r * p->columns + c], sums, sizeof sums);
+        }
+}
+
+static void product_end(product *p) {
+    if (p->arrived != 128) executor_fault("a product that not all of its warpgroup have come to", p->site);
+    if (p->sums.empty()) product_read(p);
+    for (uint32_t t = 0; t < 128; t++)
+        for (uint32_t i = 0; i < p->columns / 2; i++) {
+            const uint32_t row = t / 32 * 16 + t % 32 / 4 + i % 4 / 2 * 8,
+                           column = i / 4 * 8 + t % 4 * 2 + i % 2;
+            p->d[t][i] += p->sums[(size_t)row * p->columns + column];
+        }
+}
+
+/* Reads its matrices here or at its wait, and is added there. */
+void executor_wgmma(float *d, uint32_t columns, uint64_t a, uint64_t b, const char *file, int line) {
+    fibre *f = &m->fibres[m->now];
+    warpgroup *g = &m->warpgroups[m->now / 128];
+    if (!f->is_fenced) executor_fault("a product without wgmma_fence", {file, line});
+    const uint32_t index = f->issued++ - g->done;
+    if (index == g->products.size())
+        g->products.push_back({a, b, columns, f->committed, 0, {file, line}, {}, {}});
+    product *p = &g->products[index];
+    if (p->a != a || p->b != b || p->columns != columns || p->group != f->committed)
+        executor_fault("its warpgroup disagrees about a product", {file, line});
+    p->d[m->now % 128] = d;
+    if (++p->arrived == 128 && random_draw(2) == 0) product_read(p);
+}
+
+void executor_wgmma_wait(uint32_t groups, const char *file, int line) {
+    fibre *f = &m->fibres[m->now];
+    warpgroup *g = &m->warpgroups[m->now / 128];
+    f->waited = f->committed > groups ? f->committed - groups : 0;
+    if (!warpgroup_meet(g, {file, line})) return fibre_wait({file, line});
+    for (; !g->products.empty() && g->products.front().group < f->waited; g->done++) {
+        product_end(&g->products.front());
+        g->products.pop_front();
+    }
+    warpgroup_leave(g);
 }
 
 /* ---- numbers */

@@ -1,5 +1,5 @@
 /* planted: a small product by every means of the dialect, with bugs to choose from (planted.h). */
-#include "device/cuda/dialect.h"
+#include "device/cuda/dialect_sm90a.h"
 #include "device/cuda/planted.h"
 
 struct planted_shared {
@@ -54,4 +54,72 @@ KERNEL(planted_product, planted_args, 64, 1) {
     if (t < 16) at<float>(args.sums)[t] = shared.part[0][t] + shared.part[1][t] + input;
     if (bug == PLANTED_COPY_END) tile_copy(args, shared, 0);
     if (bug != PLANTED_COPY_END) copy_async_wait<0>();
+}
+
+struct planted_stages {
+    alignas(1024) char x[2][TILES_ROWS * 128], w[2][TILES_OUTPUTS * 128];
+    uint64_t full[2], empty[2];
+};
+
+DEVICE void stage_fill(const struct planted_tiles_args &args, struct planted_stages &shared, uint32_t tile) {
+    const uint32_t t = thread_index() - 128, stage = tile % 2, bug = args.bug;
+    const shared_address full = shared_of(&shared.full[stage]);
+    if (bug != TILES_OVERWRITE) mbarrier_wait(shared_of(&shared.empty[stage]), tile / 2 % 2 ^ 1);
+    if (t == 0) {
+        mbarrier_expect(full, bug == TILES_FEW_BYTES ? 8192 : bug == TILES_MANY_BYTES ? 32768 : 16384);
+        tensor_copy_async(shared_of(shared.x[stage]), &args.x, full, tile * 64, 0);
+    }
+    for (uint32_t n = t; n < TILES_OUTPUTS * 8; n += 128) {
+        const uint32_t row = n / 8, eighth = n % 8, place = bug == TILES_PLACE ? eighth : eighth ^ row % 8;
+        store16_async(shared_of(shared.w[stage]) + row * 128 + place * 16,
+                      load16_written(at<uint16_t>(args.w) + row * TILES_K + tile * 64 + eighth * 8));
+    }
+    if (bug != TILES_UNFENCED) async_fence();
+    warp_barrier();
+    if (t % 32 == 0 && !(bug == TILES_ARRIVALS && t == 32)) mbarrier_arrive(full);
+    if (bug == TILES_TWICE && t == 32) mbarrier_arrive(full);
+}
+
+DEVICE void stage_multiply(const struct planted_tiles_args &args, struct planted_stages &shared, uint32_t tile,
+                           float (&d)[64]) {
+    const uint32_t stage = tile % 2, bug = args.bug, other = bug == TILES_RELEASE ? stage : stage ^ 1;
+    if (bug != TILES_UNAWAITED) mbarrier_wait(shared_of(&shared.full[stage]), bug == TILES_PHASE ? 0 : tile / 2 % 2);
+    if (bug != TILES_UNORDERED) wgmma_fence();
+    for (uint32_t k = 0; k < 4; k++) {
+        uint64_t b = wgmma_descriptor(shared_of(shared.x[stage]) + k * 32);
+        if (bug == TILES_STRIDE) b ^= (uint64_t)96 << 32;
+        if (bug == TILES_KIND) b ^= (uint64_t)1 << 62;
+        wgmma(d, wgmma_descriptor(shared_of(shared.w[stage]) + k * 32), b);
+    }
+    if (bug != TILES_UNCOMMITTED) wgmma_commit();
+    wgmma_wait<1>();
+    if ((tile > 0 || bug == TILES_RELEASE) && lane_index() == 0) mbarrier_arrive(shared_of(&shared.empty[other]));
+}
+
+KERNEL(planted_tiles, planted_tiles_args, TILES_THREADS, 1) {
+    struct planted_stages &shared = SHARED(struct planted_stages);
+    const uint32_t t = thread_index();
+    if (t == 128) {
+        for (uint32_t i = 0; i < 2; i++) {
+            mbarrier_init(shared_of(&shared.full[i]), 5);
+            mbarrier_init(shared_of(&shared.empty[i]), 4);
+        }
+        if (args.bug != TILES_UNPUBLISHED) mbarriers_publish();
+    }
+    if (args.bug != TILES_UNMET) block_barrier();
+    if (t >= 128) {
+        if (args.bug != TILES_REGISTERS) registers_lower<104>();
+        for (uint32_t tile = 0; tile < TILES_K / 64; tile++) stage_fill(args, shared, tile);
+        return;
+    }
+    float d[64] = {};
+    registers_lower<128>(); /* a launch of 256 threads gives 256, the most */
+    if (args.bug == TILES_REGISTERS && t >= 64) registers_raise<240>();
+    if (args.bug != TILES_REGISTERS) registers_raise<240>();
+    for (uint32_t tile = 0; tile < TILES_K / 64; tile++) stage_multiply(args, shared, tile, d);
+    if (args.bug != TILES_RESULTS) wgmma_wait<0>();
+    wgmma_results(d);
+    const uint32_t output = t / 32 * 16 + t % 32 / 4, row = t % 4 * 2;
+    for (uint32_t i = 0; i < 64; i++)
+        at<float>(args.d)[(i / 4 * 8 + row + i % 2) * TILES_OUTPUTS + output + i % 4 / 2 * 8] = d[i];
 }

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "device/cuda/kernels_sm90a.h"
+
 enum planted_bug {
     PLANTED_NONE,
     PLANTED_BARRIER,      /* the tiles are read before the block has met */
@@ -25,6 +27,42 @@ enum { PLANTED_K = 64, PLANTED_THREADS = 64 };
  * of the rows of d.  input[0], if it is not 0, is added to the sums. */
 struct planted_args {
     uint64_t a, b, d, sums, input;
+    uint32_t bug, reserved;
+};
+
+/* Bugs of planted_tiles: what it does with the words of dialect_sm90a.h. */
+enum planted_tiles_bug {
+    TILES_RIGHT,
+    TILES_UNPUBLISHED, /* barriers are made without mbarriers_publish */
+    TILES_UNMET,       /* and used before the block has met */
+    TILES_OVERWRITE,   /* a stage is filled while it is read */
+    TILES_FEW_BYTES,   /* fewer bytes are expected than come */
+    TILES_MANY_BYTES,  /* and more */
+    TILES_ARRIVALS,    /* one warp does not say that it has stored */
+    TILES_TWICE,       /* one says it twice */
+    TILES_UNFENCED,    /* what threads have stored is not fenced from what products read */
+    TILES_PLACE,       /* it is stored without the swizzle */
+    TILES_SWIZZLE,     /* the tensor map has no swizzle */
+    TILES_UNAWAITED,   /* a stage is read before it is full */
+    TILES_PHASE,       /* the wait is for even phases only */
+    TILES_RELEASE,     /* a stage is released while its products are under way */
+    TILES_STRIDE,      /* a descriptor has another distance of 8 rows */
+    TILES_KIND,        /* and no swizzle */
+    TILES_UNORDERED,   /* products without wgmma_fence */
+    TILES_UNCOMMITTED, /* and without wgmma_commit */
+    TILES_RESULTS,     /* sums are read before the wait for the last group */
+    TILES_REGISTERS,   /* half a warpgroup raises its registers */
+    TILES_END
+};
+
+enum { TILES_K = 512, TILES_ROWS = 128, TILES_OUTPUTS = 64, TILES_THREADS = 256 };
+enum { TILES_SHARED = 2 * (TILES_ROWS + TILES_OUTPUTS) * 128 + 1024 };
+
+/* d[128][64] = x[128][512] w[64][512]^T in halves, 64 columns at a time through two stages: a warpgroup fills them, one
+ * multiplies. */
+struct planted_tiles_args {
+    struct tensor_map x;
+    uint64_t w, d;
     uint32_t bug, reserved;
 };
 

@@ -301,18 +301,19 @@ static void product_check(const struct product_rig *rig) {
     }
 }
 
-/* A row alone has the bits that it has among up to CUDA_MATVEC_ROWS. */
+/* A row alone has the bits that it has among up to CUDA_MATVEC_ROWS, rows in the midst of 9 those among any more. */
 static void product_alone(struct twin *twin, const struct product_rig *rig) {
     for (size_t j = 0; j < rig->count && !rig->accumulates; j++) {
         const struct twin_floats *all = &rig->y[j];
         struct twin_floats y;
-        const size_t row = random_below(&twin->random, rig->rows),
+        const size_t count = rig->rows <= CUDA_MATVEC_ROWS ? 1 : CUDA_MATVEC_ROWS + 1;
+        const size_t row = random_below(&twin->random, rig->rows - count + 1),
                      outputs = rig->weights[j].on[0].matrix.rows;
-        twin_floats_make(twin, &y, MEMORY_SHARED, outputs, 1);
+        twin_floats_make(twin, &y, MEMORY_SHARED, count * outputs, 1);
         struct matmul_operation operation = {
             .x = span_floats(twin_span(&rig->x, TWIN_CUDA), row * (rig->columns + 4)),
             .x_stride = rig->columns + 4,
-            .row_count = 1,
+            .row_count = count,
             .weight_count = 1,
             .weights = {&rig->weights[j].on[TWIN_CUDA]},
             .y = {twin_span(&y, TWIN_CUDA)},
@@ -320,8 +321,9 @@ static void product_alone(struct twin *twin, const struct product_rig *rig) {
         if (j != 1) operation.biases[0] = twin_span(&rig->biases[j], TWIN_CUDA);
         twin_operations(twin, TWIN_CUDA)->matmul(twin->stream[TWIN_CUDA], &operation);
         twin_floats_read(twin, &y);
-        assert_memory_equal(y.after[TWIN_CUDA], all->after[TWIN_CUDA] + row * rig->stride[j],
-                            outputs * sizeof(float));
+        for (size_t i = 0; i < count; i++)
+            assert_memory_equal(y.after[TWIN_CUDA] + i * outputs,
+                                all->after[TWIN_CUDA] + (row + i) * rig->stride[j], outputs * sizeof(float));
         twin_floats_free(twin, &y);
     }
 }
@@ -333,13 +335,18 @@ static void products_match(struct twin *twin) {
         product_make(twin, &rig, rows[i]);
         product_run(twin, &rig);
         product_check(&rig);
-        if (rows[i] <= CUDA_MATVEC_ROWS) product_alone(twin, &rig);
+        product_alone(twin, &rig);
         for (size_t j = 0; j < rig.count; j++) {
             twin_weight_free(twin, &rig.weights[j]);
             twin_floats_free(twin, &rig.y[j]), twin_floats_free(twin, &rig.biases[j]);
         }
         twin_floats_free(twin, &rig.x);
     }
+    const struct cuda_device *device = (const struct cuda_device *)twin->device[TWIN_CUDA];
+    const struct cuda_counts *counts = &device->context.counts;
+    assert_true(counts->products > 0);
+    assert_int_equal(counts->wgmma_products,
+                     device->context.properties.capability == 90 ? counts->products : 0);
 }
 
 /* ---- mixtures of experts ---- */

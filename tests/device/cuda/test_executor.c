@@ -87,35 +87,110 @@ static void bugs_give_wrong_values(void **state) {
         }
 }
 
+/* What it returns, and what it says, of a child of this process. */
+static int run_apart(int (*work)(int bug, uint64_t seed), int bug, uint64_t seed, char *text,
+                     size_t text_bytes) {
+    int ends[2], result;
+    size_t length = 0;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], 2);
+        _exit(work(bug, seed));
+    }
+    close(ends[1]);
+    for (ssize_t got; (got = read(ends[0], text + length, text_bytes - 1 - length)) > 0;)
+        length += (size_t)got;
+    text[length] = 0;
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    return WIFEXITED(result) ? WEXITSTATUS(result) : -1;
+}
+
+static struct product ending;
+static int product_ends(int bug, uint64_t seed) {
+    product_run(&ending, (enum planted_bug)bug, seed);
+    return 0;
+}
+
 /* The program ends with 99 and a line that says where. */
 static void bugs_end_the_program(void **state) {
     (void)state;
-    static struct product p;
     static const char *const lines[] = {"its warp diverges", "waits for threads that do not come",
                                         "ends while its copies are under way"};
     const uint64_t seed = test_seed(1);
-    product_init(&p, seed);
+    char text[4096];
+    product_init(&ending, seed);
     for (int bug = PLANTED_WRONG_VALUES; bug < PLANTED_END; bug++)
         for (uint64_t i = 0; i < SEEDS; i++) {
-            int ends[2], result;
-            char text[4096];
-            assert_int_equal(pipe(ends), 0);
-            const pid_t child = fork();
-            assert_true(child >= 0);
-            if (child == 0) {
-                dup2(ends[1], 2);
-                product_run(&p, (enum planted_bug)bug, seed + i);
-                _exit(0);
-            }
-            close(ends[1]);
-            size_t length = 0;
-            for (ssize_t got; (got = read(ends[0], text + length, sizeof text - 1 - length)) > 0;)
-                length += (size_t)got;
-            text[length] = 0;
-            close(ends[0]);
-            assert_int_equal(waitpid(child, &result, 0), child);
-            const bool is_end = WIFEXITED(result) && WEXITSTATUS(result) == 99;
-            if (!is_end || strstr(text, lines[bug - PLANTED_WRONG_VALUES]) == NULL)
+            const int result = run_apart(product_ends, bug, seed + i, text, sizeof text);
+            if (result != 99 || strstr(text, lines[bug - PLANTED_WRONG_VALUES]) == NULL)
+                fail_msg("bug %d with seed %llu: %d, %s", bug, (unsigned long long)(seed + i), result, text);
+        }
+}
+
+/* ---- tiles and products of warpgroups ---- */
+
+static _Alignas(16) uint16_t tiles_x[TILES_ROWS * TILES_K], tiles_w[TILES_OUTPUTS * TILES_K];
+static float tiles_want[TILES_ROWS * TILES_OUTPUTS], tiles_d[TILES_ROWS * TILES_OUTPUTS];
+
+static void tiles_init(uint64_t seed) {
+    struct random random;
+    random_init(&random, seed);
+    for (size_t i = 0; i < TILES_ROWS * TILES_K; i++)
+        tiles_x[i] = float_to_half((float)random_normal(&random));
+    for (size_t i = 0; i < TILES_OUTPUTS * TILES_K; i++)
+        tiles_w[i] = float_to_half((float)random_normal(&random));
+    for (size_t i = 0; i < TILES_ROWS * TILES_OUTPUTS; i++) {
+        double sum = 0;
+        for (size_t k = 0; k < TILES_K; k++)
+            sum += (double)half_to_float(tiles_x[i / TILES_OUTPUTS * TILES_K + k]) *
+                   (double)half_to_float(tiles_w[i % TILES_OUTPUTS * TILES_K + k]);
+        tiles_want[i] = (float)sum;
+    }
+}
+
+/* Sums of 512 products of ordinary size: a rounding is 2^-24 of some 100 at most. */
+static int tiles_are_wrong(int bug, uint64_t seed) {
+    const uint32_t grid[3] = {1, 1, 1}, block[3] = {TILES_THREADS, 1, 1};
+    struct planted_tiles_args args = {.w = (uintptr_t)tiles_w, .d = (uintptr_t)tiles_d, .bug = (uint32_t)bug};
+    executor_tensor_map(&args.x, tiles_x, TILES_K, TILES_ROWS, TILES_ROWS);
+    if (bug == TILES_SWIZZLE)
+        memset((char *)&args.x + offsetof(struct executor_tensor, swizzle_bytes), 0, sizeof(uint32_t));
+    for (size_t i = 0; i < TILES_ROWS * TILES_OUTPUTS; i++) tiles_d[i] = NAN;
+    executor_launch(executor_find("planted_tiles"), grid, block, TILES_SHARED, &args, seed);
+    for (size_t i = 0; i < TILES_ROWS * TILES_OUTPUTS; i++)
+        if (!(fabsf(tiles_d[i] - tiles_want[i]) < 4e-3f)) return 1;
+    return 0;
+}
+
+static void tiles_are_right_for_every_seed(void **state) {
+    (void)state;
+    const uint64_t seed = test_seed(3);
+    tiles_init(seed);
+    for (uint64_t i = 0; i < SEEDS; i++)
+        if (tiles_are_wrong(TILES_RIGHT, seed + i)) fail_msg("seed %llu", (unsigned long long)(seed + i));
+}
+
+/* Wrong values (1), or the end of the program with a line (99), for every seed. */
+static void bugs_of_tiles_are_seen(void **state) {
+    (void)state;
+    static const char *const lines[TILES_END] = {[TILES_UNPUBLISHED] =
+                                                     "to a barrier without mbarriers_publish",
+                                                 [TILES_KIND] = "a descriptor of another kind",
+                                                 [TILES_UNORDERED] = "a product without wgmma_fence",
+                                                 [TILES_UNCOMMITTED] = "was never waited for",
+                                                 [TILES_RESULTS] = "ends while its products are under way",
+                                                 [TILES_MANY_BYTES] = "waits for threads that do not come",
+                                                 [TILES_REGISTERS] = "its warpgroup diverges"};
+    const uint64_t seed = test_seed(3);
+    char text[4096];
+    tiles_init(seed);
+    for (int bug = TILES_RIGHT + 1; bug < TILES_END; bug++)
+        for (uint64_t i = 0; i < SEEDS; i++) {
+            const int result = run_apart(tiles_are_wrong, bug, seed + i, text, sizeof text);
+            if ((result != 1 && result != 99) || (lines[bug] != NULL && strstr(text, lines[bug]) == NULL))
                 fail_msg("bug %d with seed %llu: %d, %s", bug, (unsigned long long)(seed + i), result, text);
         }
 }
@@ -125,15 +200,15 @@ static void kernels_are_found(void **state) {
     assert_null(executor_find("planted"));
     assert_string_equal(executor_find("planted_product")->name, "planted_product");
     assert_ptr_equal(executor_kernel_at(0), executor_find("planted_product"));
-    assert_null(executor_kernel_at(1));
+    assert_ptr_equal(executor_kernel_at(1), executor_find("planted_tiles"));
+    assert_null(executor_kernel_at(2));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_for_every_seed),
-        cmocka_unit_test(bugs_give_wrong_values),
-        cmocka_unit_test(bugs_end_the_program),
-        cmocka_unit_test(kernels_are_found),
+        cmocka_unit_test(right_for_every_seed),   cmocka_unit_test(bugs_give_wrong_values),
+        cmocka_unit_test(bugs_end_the_program),   cmocka_unit_test(tiles_are_right_for_every_seed),
+        cmocka_unit_test(bugs_of_tiles_are_seen), cmocka_unit_test(kernels_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,8 @@
 
 #include <ctype.h>
 
+#include "device/cuda/kernels_sm90a.h"
+
 static const double eps = 0x1p-24, half_eps = 0x1p-11;
 
 static void halves_match(void **state) {
@@ -63,8 +65,10 @@ struct product {
     uint32_t columns;
 };
 
-static void product_run(const struct product *p, bool accumulate, uint64_t seed) {
+/* wgmma: rows of a tile; 0: by mma.sync. */
+static void product_run(const struct product *p, uint32_t wgmma, bool accumulate, uint64_t seed) {
     struct step_head head = {ROWS, 1};
+    struct cuda_matmul_wgmma_args both;
     struct cuda_matmul_args args = {.step = address_of(&head),
                                     .x = address_of(p->x.data),
                                     .scales = address_of(p->scales.data),
@@ -74,11 +78,18 @@ static void product_run(const struct product *p, bool accumulate, uint64_t seed)
     for (size_t i = 0; i < PARTS; i++)
         args.part[i] = (struct matvec_part){p->parts[i].planes, i == 1 ? address_of(p->bias.data) : 0,
                                             address_of(p->y[i].data), part_rows[i], part_rows[i] + 1};
+    const uint32_t tiles = matmul_tiles(part_rows[0]) + matmul_tiles(part_rows[1]);
+    const char *type = tensor_type_info(p->parts[0].matrix.type)->name;
     char name[64];
-    snprintf(name, sizeof name, "matmul_%s", tensor_type_info(p->parts[0].matrix.type)->name);
+    snprintf(name, sizeof name, wgmma ? "matmul_wgmma_%s_%u" : "matmul_%s", type, wgmma);
     for (char *c = name; *c; c++) *c = (char)tolower(*c);
-    launch(name, 3, matmul_tiles(part_rows[0]) + matmul_tiles(part_rows[1]), 1, 256, MATMUL_SHARED, &args,
-           seed);
+    if (wgmma) { /* one block has two tiles or more */
+        both.matmul = args;
+        executor_tensor_map(&both.x, p->x.data, p->columns, ROWS, wgmma);
+        launch(name, tiles - 1, 1, 1, MATMUL_WGMMA_THREADS, matmul_wgmma_shared(wgmma), &both, seed);
+    } else {
+        launch(name, 3, tiles, 1, 256, MATMUL_SHARED, &args, seed);
+    }
 }
 
 /* x is what it is, in halves.  A weight is a scale, a code and a minimum, of which scale and minimum are
@@ -115,13 +126,46 @@ static void product_check(const struct product *p, float before) {
     }
 }
 
-static void products_match(void **state) {
-    (void)state;
+/* What is not an output stays as it is. */
+static void beside_check(const struct product *p) {
+    for (size_t i = 0; i < PARTS; i++) {
+        const float *y = p->y[i].data;
+        for (size_t r = 0; r <= ROWS; r++) assert_true(isnan(y[r * (part_rows[i] + 1) + part_rows[i]]));
+        for (size_t n = 0; n < part_rows[i]; n++) assert_true(isnan(y[ROWS * (part_rows[i] + 1) + n]));
+    }
+}
+
+static void products_fill(struct product *p, float value) {
+    for (size_t i = 0; i < PARTS; i++)
+        for (size_t k = 0; k < (ROWS + 1) * (part_rows[i] + 1); k++) ((float *)p->y[i].data)[k] = value;
+}
+
+/* Wide tiles give the bits of narrow ones. */
+static void wide_check(struct product *p, uint64_t seed) {
+    void *narrow[PARTS];
+    for (size_t i = 0; i < PARTS; i++) {
+        const size_t bytes = ROWS * (part_rows[i] + 1) * sizeof(float);
+        narrow[i] = malloc(bytes);
+        assert_non_null(narrow[i]);
+        memcpy(narrow[i], p->y[i].data, bytes);
+    }
+    products_fill(p, NAN);
+    product_run(p, 256, false, seed);
+    beside_check(p);
+    for (size_t i = 0; i < PARTS; i++) {
+        assert_memory_equal(narrow[i], p->y[i].data, ROWS * (part_rows[i] + 1) * sizeof(float));
+        free(narrow[i]);
+    }
+}
+
+/* Columns: of wgmma so many that its stages go round. */
+static void products_of(bool wgmma) {
     struct random random;
     random_init(&random, test_seed(402));
     for (size_t t = 0; t < 15; t++) {
         const size_t block = tensor_type_info(weight_types[t])->block_elements;
         struct product p = {.columns = block == 256 ? 256 : block == 1 ? 168 : 160}; /* 168: no whole pieces */
+        if (wgmma && t < 5) p.columns += 320;
         p.x = device_memory(ROWS * p.columns * 2);
         p.scales = device_memory(ROWS * 4);
         p.bias = device_memory(part_rows[1] * 4);
@@ -134,18 +178,15 @@ static void products_match(void **state) {
             rig_matrix_init(&p.parts[i], &random, weight_types[t], t % 2 ? WEIGHT_ZERO : WEIGHT_RANDOM,
                             part_rows[i], p.columns);
             p.y[i] = device_memory((ROWS + 1) * (part_rows[i] + 1) * 4);
-            fill_nan(p.y[i].data, (ROWS + 1) * (part_rows[i] + 1));
         }
-        product_run(&p, false, t);
+        products_fill(&p, NAN);
+        product_run(&p, wgmma ? 128 : 0, false, t);
         product_check(&p, 0);
-        for (size_t i = 0; i < PARTS; i++) { /* nothing beside it */
-            const float *y = p.y[i].data;
-            for (size_t r = 0; r <= ROWS; r++) assert_true(isnan(y[r * (part_rows[i] + 1) + part_rows[i]]));
-            for (size_t n = 0; n < part_rows[i]; n++) assert_true(isnan(y[ROWS * (part_rows[i] + 1) + n]));
-            for (size_t k = 0; k < ROWS * (part_rows[i] + 1); k++) ((float *)p.y[i].data)[k] = 0.25f;
-        }
+        beside_check(&p);
+        if (wgmma) wide_check(&p, t);
         if (t % 4 == 3) {
-            product_run(&p, true, t + 100);
+            products_fill(&p, 0.25f);
+            product_run(&p, wgmma ? 128 : 0, true, t + 100);
             product_check(&p, 0.25f);
         }
         for (size_t i = 0; i < PARTS; i++) rig_matrix_deinit(&p.parts[i]), guarded_destroy(&p.y[i]);
@@ -153,10 +194,21 @@ static void products_match(void **state) {
     }
 }
 
+static void products_match(void **state) {
+    (void)state;
+    products_of(false);
+}
+
+static void products_by_wgmma_match(void **state) {
+    (void)state;
+    products_of(true);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(halves_match),
         cmocka_unit_test(products_match),
+        cmocka_unit_test(products_by_wgmma_match),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/cuda/executor.h"
 #include "device/cuda/fake/fake_control.h"
 #include "device/cuda/fake/fake_internal.h"
 
@@ -20,8 +21,7 @@ static const struct {
 } attributes[] = {{CU_MULTIPROCESSOR_COUNT, 4},
                   {CU_CAN_MAP_HOST_MEMORY, 1},
                   {CU_ASYNC_ENGINE_COUNT, 2},
-                  {CU_UNIFIED_ADDRESSING, 1},
-                  {CU_SHARED_BYTES_PER_BLOCK_MAX, 163 << 10}};
+                  {CU_UNIFIED_ADDRESSING, 1}};
 static const struct {
     enum cu_result result;
     const char *name, *text;
@@ -193,6 +193,8 @@ enum cu_result cuDeviceGetName(char *name, int32_t size, int32_t device) {
     return end(result);
 }
 
+static int32_t shared_bytes_max(void) { return (fake_settings.capability == 90 ? 227 : 163) << 10; }
+
 enum cu_result cuDeviceGetAttribute(int32_t *value, enum cu_device_attribute attribute, int32_t device) {
     enum cu_result result = begin("cuDeviceGetAttribute");
     (void)device;
@@ -201,6 +203,7 @@ enum cu_result cuDeviceGetAttribute(int32_t *value, enum cu_device_attribute att
         if (attributes[i].attribute == attribute) *value = attributes[i].value;
     if (attribute == CU_CAPABILITY_MAJOR) *value = fake_settings.capability / 10;
     if (attribute == CU_CAPABILITY_MINOR) *value = fake_settings.capability % 10;
+    if (attribute == CU_SHARED_BYTES_PER_BLOCK_MAX) *value = shared_bytes_max();
     if (attribute == CU_INTEGRATED) *value = fake_settings.is_integrated;
     if (attribute == CU_HOST_REGISTER_SUPPORTED) *value = fake_settings.can_register;
     return end(result);
@@ -348,7 +351,7 @@ enum cu_result cuFuncSetAttribute(struct cu_function *function, int32_t attribut
     enum cu_result result = begin_in_context("cuFuncSetAttribute");
     if (result != CU_SUCCESS) return end(result);
     if (!fake_object_is(function, FAKE_FUNCTION)) return end(CU_INVALID_HANDLE);
-    if (attribute != CU_FUNCTION_DYNAMIC_SHARED_BYTES_MAX || value < 0 || value > 163 << 10)
+    if (attribute != CU_FUNCTION_DYNAMIC_SHARED_BYTES_MAX || value < 0 || value > shared_bytes_max())
         return end(CU_INVALID_VALUE);
     function->shared_bytes_max = (uint32_t)value;
     return end(CU_SUCCESS);
@@ -370,6 +373,36 @@ static enum cu_result kernel_work(struct fake_work *work, const struct cu_functi
     const enum cu_result result = fake_work_check(&named);
     if (result == CU_SUCCESS) fake_work_copy(work, &named); /* the struct is read now */
     return result;
+}
+
+/* What the manual asks for of a map of this kind; the executor reads its own kind of map. */
+static bool is_tensor(uint32_t type, const uint64_t *sizes, const uint64_t *strides_bytes,
+                      const uint32_t *box, const uint32_t *steps, uint32_t swizzle) {
+    bool is_right = type == CU_TENSOR_FLOAT16 && strides_bytes[0] % 16 == 0 &&
+                    strides_bytes[0] >= sizes[0] * 2 && strides_bytes[0] < (uint64_t)1 << 40 &&
+                    box[0] * 2 % 16 == 0;
+    for (int i = 0; i < 2; i++)
+        is_right = is_right && sizes[i] > 0 && sizes[i] <= (uint64_t)1 << 32 && box[i] > 0 && box[i] <= 256 &&
+                   steps[i] == 1;
+    return is_right && (swizzle == 0 || (swizzle == CU_TENSOR_SWIZZLE_128B && box[0] * 2 <= 128));
+}
+
+enum cu_result cuTensorMapEncodeTiled(void *map, uint32_t type, uint32_t rank, uint64_t address,
+                                      const uint64_t *sizes, const uint64_t *strides_bytes,
+                                      const uint32_t *box, const uint32_t *steps, uint32_t interleave,
+                                      uint32_t swizzle, uint32_t promotion, uint32_t fill) {
+    enum cu_result result = begin_in_context("cuTensorMapEncodeTiled");
+    if (result != CU_SUCCESS) return end(result);
+    if ((uintptr_t)map % 64 != 0 || rank != 2 || address % 16 != 0 || interleave != 0 || promotion > 3 ||
+        fill != 0 || !is_tensor(type, sizes, strides_bytes, box, steps, swizzle))
+        return end(CU_INVALID_VALUE);
+    const struct executor_tensor tensor = {EXECUTOR_TENSOR_MARK,  address, sizes[0], sizes[1],
+                                           strides_bytes[0],      box[0],  box[1],   2,
+                                           swizzle == 0 ? 0 : 128};
+    memcpy(map, &tensor, sizeof tensor);
+    return end(fake_memory_reaches(address, (sizes[1] - 1) * strides_bytes[0] + sizes[0] * 2, "a tensor map")
+                   ? CU_SUCCESS
+                   : CU_INVALID_VALUE);
 }
 
 /* ---- streams ---- */

@@ -48,7 +48,7 @@ void fake_work_copy(struct fake_work *target, const struct fake_work *source) {
     *target = *source;
     if (source->arguments == NULL) return;
     const size_t bytes = fake_kernel_arguments(source->kernel);
-    target->arguments = malloc(bytes);
+    target->arguments = aligned_alloc(64, (bytes + 63) / 64 * 64); /* as tensor maps in it must be */
     if (target->arguments == NULL) abort();
     memcpy(target->arguments, source->arguments, bytes);
 }

@@ -46,7 +46,7 @@ static void test_properties(void **state) {
     assert_int_equal(properties.capability, 90);
     assert_int_equal(properties.memory_bytes, (uint64_t)3 << 30);
     assert_int_equal(properties.copy_engine_count, 2);
-    assert_int_equal(properties.shared_bytes_max, 163 << 10);
+    assert_int_equal(properties.shared_bytes_max, 227 << 10);
     assert_true(properties.can_register_host && properties.has_unified_addresses &&
                 !properties.is_integrated);
     assert_int_equal(cuda_properties_read(&driver, 2, &properties, &error), STATUS_FAILED);

@@ -1,0 +1,4 @@
+/* matmul of weights in Q5_1 on an H100 (matmul_wgmma.h). */
+#include "device/cuda/matmul_wgmma.h"
+
+MATMUL_WGMMA_KERNEL(q5_1, type_q5_1)

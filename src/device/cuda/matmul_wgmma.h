@@ -1,0 +1,180 @@
+/* matmul_wgmma: matmul of an H100 or H200, by wgmma and TMA; weights of every type, as matmul.h has them.
+ *
+ * A block takes tiles of 128 outputs by ROWS rows, one after the other, 64 columns at a time, in stages of shared
+ * memory that go round.  One warpgroup fills them: its first thread has the card's engine copy the rows of halves, all
+ * expand weights to halves (matmul.h's pieces, two a thread, the next two under way in registers).  Two warpgroups
+ * multiply, 64 outputs by all rows each, one group of products under way while the next stage is waited for.  A stage
+ * has two barriers: it is full when the bytes of the rows have come and the four warps have stored their weights; it is
+ * empty when the eight warps' products of it are done.
+ *
+ * Weights are the first matrix of a product: 128 of them are expanded for as many rows as a product takes.  An output's
+ * sum goes over the columns from the first to the last, 16 at a time, whatever ROWS and whoever else is in the tile. */
+#ifndef LOAM_DEVICE_CUDA_MATMUL_WGMMA_H
+#define LOAM_DEVICE_CUDA_MATMUL_WGMMA_H
+
+#include "device/cuda/dialect_sm90a.h"
+#include "device/cuda/kernels_sm90a.h"
+#include "device/cuda/matmul.h"
+
+enum {
+    WGMMA_FILLERS = 128, /* threads, behind those that multiply */
+    WGMMA_MULTIPLIERS = 256,
+    /* of a thread; 128 * 104 + 256 * 200 are what 384 threads of 168 have, and 128 more than half of these are sums */
+    WGMMA_FILLER_REGISTERS = 104,
+    WGMMA_MULTIPLIER_REGISTERS = 200
+};
+
+static_assert(WGMMA_FILLERS + WGMMA_MULTIPLIERS == MATMUL_WGMMA_THREADS, "as it is launched");
+
+/* The stage that is next, and whether its turn is an odd one. */
+template <uint32_t ROWS> struct wgmma_stage {
+    shared_address first; /* of all */
+    uint32_t number, turn;
+    DEVICE_MEMBER shared_address x() const { return first + number * matmul_wgmma_stage_bytes(ROWS); }
+    DEVICE_MEMBER shared_address w() const { return x() + ROWS * 128; }
+    DEVICE_MEMBER shared_address full() const {
+        return first + matmul_wgmma_stages(ROWS) * matmul_wgmma_stage_bytes(ROWS) + number * 16;
+    }
+    DEVICE_MEMBER shared_address empty() const { return full() + 8; }
+    DEVICE_MEMBER void next() {
+        number = number + 1 == matmul_wgmma_stages(ROWS) ? 0 : number + 1;
+        if (number == 0) turn ^= 1;
+    }
+};
+
+/* Tiles go by rows first, so that blocks side by side read the same weights.  False: that was the last. */
+template <uint32_t ROWS>
+DEVICE bool wgmma_place(const struct cuda_matmul_args &args, uint32_t tile, struct matmul_place *place) {
+    place->row_end = step_rows(args.step, args.row_count);
+    const uint32_t row_tiles = (place->row_end + ROWS - 1) / ROWS;
+    if (row_tiles == 0) return false;
+    place->row_first = tile % row_tiles * ROWS;
+    place->weight_first = 0;
+    return outputs_place(args, tile / row_tiles, place);
+}
+
+template <typename T, uint32_t ROWS>
+DEVICE void wgmma_fill(const struct cuda_matmul_args &args, const void *x_map,
+                       struct wgmma_stage<ROWS> stage) {
+    const uint32_t thread = thread_index() - WGMMA_MULTIPLIERS;
+    struct matmul_place place = {};
+    T raw[2];
+    ROLLED
+    for (uint32_t tile = block_x(); wgmma_place<ROWS>(args, tile, &place); tile += grid_x()) {
+        UNROLL
+        for (uint32_t i = 0; i < 2; i++) w_load(args, place, &raw[i], 0, thread + i * WGMMA_FILLERS);
+        ROLLED
+        for (uint32_t column = 0; column < args.columns; column += MATMUL_COLUMNS) {
+            mbarrier_wait(stage.empty(), stage.turn ^ 1); /* in its first turn it is */
+            if (thread == 0) {
+                mbarrier_expect(stage.full(), ROWS * 128);
+                tensor_copy_async(stage.x(), x_map, stage.full(), column, place.row_first);
+            }
+            const shared_address w = stage.w();
+            UNROLL
+            for (uint32_t i = 0; i < 2; i++) {
+                const uint32_t number = thread + i * WGMMA_FILLERS;
+                w_store(raw[i], column, number,
+                        [w](uint32_t at_byte, struct u32x4 v) { store16_async(w + at_byte, v); });
+                w_load(args, place, &raw[i], column + MATMUL_COLUMNS, number);
+            }
+            async_fence();
+            warp_barrier();
+            if (lane_index() == 0) mbarrier_arrive(stage.full());
+            stage.next();
+        }
+    }
+}
+
+/* 64 outputs from output_first on, of all rows of the tile. */
+template <uint32_t ROWS>
+DEVICE void wgmma_store(const struct cuda_matmul_args &args, const struct matmul_place &place,
+                        uint32_t output_first, const float (&d)[ROWS / 2]) {
+    const uint32_t lane = lane_index(), output = output_first + warp_index() % 4 * 16 + lane / 4;
+    float bias[2] = {0, 0};
+    UNROLL
+    for (uint32_t k = 0; k < 2; k++)
+        if (place.part.bias != 0 && output + k * 8 < place.part.rows)
+            bias[k] = at<float>(place.part.bias)[output + k * 8];
+    UNROLL
+    for (uint32_t i = 0; i < ROWS / 4; i++) {
+        const uint32_t row = place.row_first + i / 2 * 8 + lane % 4 * 2 + i % 2;
+        if (row >= place.row_end) continue;
+        const float scale = at<float>(args.scales)[row];
+        float *y = at<float>(place.part.y) + (uint64_t)row * place.part.y_stride + output;
+        UNROLL
+        for (uint32_t k = 0; k < 2; k++) {
+            if (output + k * 8 >= place.part.rows) continue;
+            float value = d[i / 2 * 4 + k * 2 + i % 2] * scale;
+            if (place.part.bias != 0) value += bias[k];
+            y[k * 8] = args.accumulate ? y[k * 8] + value : value;
+        }
+    }
+}
+
+template <uint32_t ROWS>
+DEVICE void wgmma_multiply(const struct cuda_matmul_args &args, struct wgmma_stage<ROWS> stage) {
+    const uint32_t lane = lane_index(), output_part = warp_index() / 4 * 64;
+    struct matmul_place place = {};
+    ROLLED
+    for (uint32_t tile = block_x(); wgmma_place<ROWS>(args, tile, &place); tile += grid_x()) {
+        float d[ROWS / 2];
+        shared_address last_empty = 0; /* of the stage whose products are under way */
+        UNROLL
+        for (uint32_t i = 0; i < ROWS / 2; i++) d[i] = 0;
+        ROLLED
+        for (uint32_t column = 0; column < args.columns; column += MATMUL_COLUMNS) {
+            const shared_address x = stage.x(), w = stage.w() + output_part * 128;
+            mbarrier_wait(stage.full(), stage.turn);
+            wgmma_fence();
+            UNROLL
+            for (uint32_t k = 0; k < MATMUL_COLUMNS / 16; k++)
+                wgmma(d, wgmma_descriptor(w + k * 32), wgmma_descriptor(x + k * 32));
+            wgmma_commit();
+            wgmma_wait<1>();
+            if (column > 0 && lane == 0) mbarrier_arrive(last_empty);
+            last_empty = stage.empty();
+            stage.next();
+        }
+        wgmma_wait<0>();
+        wgmma_results(d);
+        if (lane == 0) mbarrier_arrive(last_empty);
+        wgmma_store<ROWS>(args, place, place.output_first + output_part, d);
+    }
+}
+
+template <typename T, uint32_t ROWS>
+DEVICE void matmul_wgmma_run(const struct cuda_matmul_wgmma_args &args, const void *x_map) {
+    struct wgmma_stage<ROWS> stage = {
+        shared_of(SHARED_ARRAY(char)), 0, 0
+    };
+    dependents_start();
+    dependency_wait();
+    if (thread_index() ==
+        WGMMA_MULTIPLIERS) { /* the thread that has x copied, which it may see from here on */
+        for (uint32_t i = 0; i < matmul_wgmma_stages(ROWS); i++, stage.next()) {
+            mbarrier_init(stage.full(), 1 + WGMMA_FILLERS / 32);
+            mbarrier_init(stage.empty(), WGMMA_MULTIPLIERS / 32);
+        }
+        stage.turn = 0;
+        mbarriers_publish();
+    }
+    block_barrier();
+    if (warp_index() >= WGMMA_MULTIPLIERS / 32) {
+        registers_lower<WGMMA_FILLER_REGISTERS>();
+        wgmma_fill<T, ROWS>(args.matmul, x_map, stage);
+    } else {
+        registers_raise<WGMMA_MULTIPLIER_REGISTERS>();
+        wgmma_multiply<ROWS>(args.matmul, stage);
+    }
+}
+
+#define MATMUL_WGMMA_KERNEL(name, type)                                                  \
+    KERNEL(matmul_wgmma_##name##_128, cuda_matmul_wgmma_args, MATMUL_WGMMA_THREADS, 1) { \
+        matmul_wgmma_run<type, 128>(args, ARGUMENTS_OF(matmul_wgmma_##name##_128));      \
+    }                                                                                    \
+    KERNEL(matmul_wgmma_##name##_256, cuda_matmul_wgmma_args, MATMUL_WGMMA_THREADS, 1) { \
+        matmul_wgmma_run<type, 256>(args, ARGUMENTS_OF(matmul_wgmma_##name##_256));      \
+    }
+
+#endif
