@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/bus_rebuild.h"
 #include "attention/dial.h"
 #include "attention/reuse.h"
 #include "attention/tiered.h"
@@ -60,6 +61,7 @@ struct attention {
     struct reuse *reuse;   /* owned; NULL: every row chooses anew */
     struct expected expected;
     struct tiered *tiered;                /* owned; NULL: all KV is in memory */
+    struct bus_rebuild *bus;              /* owned; NULL: K and V that the device reads in RAM are all read */
     struct unit_cache *units;             /* owned; NULL: the device has no slots for units */
     uint64_t *generations;                /* owned, [sequence_capacity]; with units */
     struct step_limits limits;            /* owned */
@@ -140,6 +142,8 @@ enum status attention_create(struct attention **result, struct device *device,
         status = error_set(error, STATUS_MEMORY, "attention: out of memory");
     if (status == STATUS_OK && options->cache != NULL)
         status = tiered_create(&attention->tiered, device, options, error);
+    else if (status == STATUS_OK && options->rebuild.chunks > 0)
+        status = bus_rebuild_create(&attention->bus, device, options, error);
     if (status == STATUS_OK)
         *result = attention;
     else
@@ -156,6 +160,7 @@ static void drop_limits(struct attention *attention) {
 void attention_destroy(struct attention *attention) {
     if (attention == NULL) return;
     tiered_destroy(attention->tiered);
+    bus_rebuild_destroy(attention->bus);
     unit_cache_destroy(attention->units);
     free(attention->generations);
     drop_limits(attention);
@@ -350,6 +355,7 @@ enum status attention_prepare_step(struct attention *attention, struct stream *s
     *kind = (struct attention_shape){.chooses = false};
     *fits = true;
     attention->limits.are_planned = false;
+    if (attention->bus != NULL) bus_rebuild_prepare(attention->bus, stream, step, kind->rebuilt, fits);
     if (attention->select == NULL || step->rules == NULL) return STATUS_OK;
     TRY(reserve_step(attention, stream, step->row_count, error));
     TRY(plan_step(attention, stream, step, kind, fits, error));
@@ -440,6 +446,12 @@ void attention_append(struct attention *attention, struct stream *stream, const 
                                    rows->items[i].position_first + rows->items[i].row_count);
 }
 
+bool attention_keep_inputs(struct attention *attention, struct stream *stream,
+                           const struct attention_inputs *inputs) {
+    if (attention->bus != NULL) bus_rebuild_keep(attention->bus, stream, inputs);
+    return attention->bus != NULL;
+}
+
 /* ---- attend ---- */
 
 static enum status attend_everything(struct attention *attention, struct stream *stream,
@@ -447,6 +459,8 @@ static enum status attend_everything(struct attention *attention, struct stream 
                                      struct error *error) {
     if (attention->tiered != NULL)
         return tiered_attend_everything(attention->tiered, stream, layer, prefetches, error);
+    if (attention->bus != NULL && bus_rebuild_takes(attention->bus, layer))
+        return bus_rebuild_attend(attention->bus, stream, layer, error);
     attention->device->operations->attend(stream, &layer->operation);
     return STATUS_OK;
 }
@@ -737,6 +751,7 @@ void attention_end_step(struct attention *attention) {
     if (attention->reuse != NULL && attention->options.trace != NULL)
         trace_reuse(attention->options.trace, reuse_end_step(attention->reuse));
     if (attention->tiered != NULL) tiered_end_step(attention->tiered);
+    if (attention->bus != NULL) bus_rebuild_end_step(attention->bus);
     choice_end_step(&attention->choice);
     attention->expected.is_known = false;
     attention->failed = false;
@@ -758,10 +773,12 @@ void attention_set_link(struct attention *attention, double bytes_per_second) {
 void attention_force_rebuild(struct attention *attention, size_t chunks) {
     if (attention->tiered != NULL && attention->tiered->rebuild != NULL)
         rebuild_force(attention->tiered->rebuild, chunks);
+    if (attention->bus != NULL) bus_rebuild_force(attention->bus, chunks);
 }
 
 struct rebuild_statistics attention_rebuild_statistics(const struct attention *attention) {
     const struct tiered *tiered = attention->tiered;
+    if (attention->bus != NULL) return bus_rebuild_statistics(attention->bus);
     if (tiered == NULL || tiered->rebuild == NULL) return (struct rebuild_statistics){0};
     return rebuild_statistics(tiered->rebuild);
 }

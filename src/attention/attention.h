@@ -21,9 +21,10 @@
 
 struct attention;
 
-/* What is computed again instead of read (rebuild.h). */
+/* What is computed again instead of read: from disk (rebuild.h), or over a device's bus (bus_rebuild.h). */
 struct rebuild_options {
     size_t chunks; /* of a head: the workspace; 0: nothing is, and the rest has no meaning */
+    size_t layer_first; /* over a bus: layers before it are read */
     size_t hidden_size, v_dimension, chunk_bytes; /* the last: of a head's chunk */
     bool shares_link;                             /* weights are read over it, too */
 };
@@ -93,6 +94,8 @@ struct rebuild_rows {
     uint64_t position_first;
     size_t row_count;      /* at most REBUILD_ROWS_MAX */
     struct span inputs;    /* float [row_count][hidden_size]: what W_K and W_V multiply */
+    const struct keep_rows_operation *kept; /* or that, without its x and rows, to be restored */
+    struct span step;                       /* with kept: struct step_row [row_count], with the positions */
     const int32_t *tokens; /* [row_count], of the first layer, instead of inputs */
     /* Set: float [row_count][stride], RoPE applied to K; the model's, until it is asked again. */
     struct span k, v;
@@ -123,6 +126,18 @@ struct attention_layer {
 enum status attention_begin_layer(struct attention *attention, const struct attention_rows *rows,
                                   struct error *error) STATUS_CHECKED;
 void attention_append(struct attention *attention, struct stream *stream, const struct attention_rows *rows);
+/* The inputs of the layer's rows, of which K and V are computed again where they lie behind a bus.  false: such are not
+ * kept here. */
+struct attention_inputs {
+    size_t layer_index;
+    struct kv_sequence *const *sequences; /* [item_count] */
+    const struct attend_item *items;
+    size_t item_count;
+    struct span x;  /* float [rows][hidden_size] */
+    bool come_back; /* the rows were multiplied as those are that are computed again */
+};
+bool attention_keep_inputs(struct attention *attention, struct stream *stream,
+                           const struct attention_inputs *inputs);
 /* Whether a chunk that is full gets other bits: it is rounded to 4.  A row then attends to all chunks before its own
  * rounded, and to the exact rows of its own, wherever blocks, prompts and steps begin and end.  So rows go in pieces
  * that lie in one chunk: append, attend, attention_store. */
@@ -160,6 +175,7 @@ struct attention_step {
 struct attention_shape {
     bool chooses;      /* all its rows do, in the layers that choose; else none does */
     uint64_t lists[3]; /* where lists and their limits lie; how often kept ones have moved */
+    uint64_t rebuilt[2]; /* chunks of a layer that are computed again, and of a range */
 };
 /* In front of a step's capture or launch: what its lists may hold is on its way to the device, and counted. places:
  * out, [row_count]: the slots of units, and of lists that are kept, that each sequence has. *fits false: it cannot be

@@ -185,7 +185,7 @@ struct append_operation { /* stores K and V of a step's rows into their chunks *
     size_t kv_head_count;
     const struct attend_item *items;
     size_t item_count;
-    struct span step; /* as in attend_operation */
+    struct span step; /* as in attend_operation; of one item alone there may be several rows */
 };
 
 /* Of one row (one item, no window): ranges [first, end) of those that it attends in (range_form), by
@@ -645,6 +645,21 @@ struct gather_operation { /* y[i] = x[indices[i]] */
     size_t y_stride;
 };
 
+/* Rows in the form that products of many rows multiply on a card: halves, each row times a power of two. */
+struct keep_rows_operation {
+    bool restores; /* x of halves and scales, such that they would be made of it again; else these of x */
+    struct span x; /* float [row_count][x_stride] */
+    size_t x_stride, row_count, columns; /* columns: a multiple of 8 */
+    struct span halves, scales;          /* uint16_t [row_count][columns], float [row_count] */
+};
+
+/* In a graph operations between BEGIN and END may run beside those between END and JOIN, which comes next: neither
+ * writes what the other names. */
+enum beside_mark { BESIDE_BEGIN, BESIDE_END, BESIDE_JOIN };
+struct beside_operation {
+    enum beside_mark mark;
+};
+
 /* What a device was asked to do since it was made: kernels, of recorded steps too; recorded steps; bytes that were
  * copied, over the bus and within its memory. */
 struct device_counts {
@@ -687,8 +702,9 @@ struct device_operations {
     void (*overlap)(struct stream *stream, void (*work)(void *context), void *context);
     /* A graph: operations that are captured once and launched on that stream as often as wanted. Between begin and
      * end the stream keeps what it is given instead of running it: embed, matmul, norm, rope_angles, rope, activation,
-     * route, matmul_experts, convolve, delta, gate, gather, append, attend, key_index_build, compare_labels, choose,
-     * fetch, attend_rows, nothing else; the last three without results for the host but the places of lists. What they
+     * route, matmul_experts, convolve, delta, gate, gather, keep_rows, append, attend, key_index_build, compare_labels,
+     * choose, fetch, attend_rows, beside, nothing else; choose, fetch and attend_rows without results for the host but
+     * the places of lists. What they
      * name in the host's memory is as it was then; what differs from launch to launch is in the rows of the step and
      * the limits of its lists. Spans of theirs are the same or share nothing, but for parts of rows of one that
      * convolve and delta read. After a launch KV, states, MEMORY_SHARED, and what lists that are kept need have what
@@ -720,6 +736,9 @@ struct device_operations {
     void (*append)(struct stream *stream, const struct append_operation *operation);
     void (*attend)(struct stream *stream, const struct attend_operation *operation);
     void (*gather)(struct stream *stream, const struct gather_operation *operation);
+    /* Both NULL where K and V in RAM are not behind a bus. beside: one runs after the other outside of graphs. */
+    void (*keep_rows)(struct stream *stream, const struct keep_rows_operation *operation);
+    void (*beside)(struct stream *stream, const struct beside_operation *operation);
     void (*key_index_build)(struct stream *stream, const struct key_index_build_operation *operation);
     void (*compare_labels)(struct stream *stream, const struct compare_labels_operation *operation);
     void (*choose)(struct stream *stream, const struct choose_operation *operation);

@@ -198,6 +198,8 @@ static void copy_operation(struct adding *adding, const void *operation) {
         CASE(ATTEND, attend, SPAN(q); SPAN(out); SPAN(sinks); SPAN(step); copy_ranges(adding, own);
              copy_items(adding, &own->items, own->item_count))
         CASE(GATHER, gather, SPAN(x); SPAN(y); COPY(own->indices, own->row_count))
+        CASE(KEEP_ROWS, keep_rows, SPAN(x); SPAN(halves); SPAN(scales))
+        CASE(BESIDE, beside, )
         CASE(KEY_INDEX_BUILD, key_index_build, COPY(own->layout, 1); SPAN(weights); SPAN(step);
              copy_items(adding, &own->items, own->item_count))
         CASE(CHOOSE, choose, copy_choose(adding, own); SPAN(at.step); SPAN(at.limits))
@@ -258,6 +260,8 @@ void operation_launch(const struct operation *operation, const struct device_ope
     case OPERATION_APPEND: operations->append(stream, &operation->as.append); break;
     case OPERATION_ATTEND: operations->attend(stream, &operation->as.attend); break;
     case OPERATION_GATHER: operations->gather(stream, &operation->as.gather); break;
+    case OPERATION_KEEP_ROWS: operations->keep_rows(stream, &operation->as.keep_rows); break;
+    case OPERATION_BESIDE: operations->beside(stream, &operation->as.beside); break;
     case OPERATION_KEY_INDEX_BUILD:
         operations->key_index_build(stream, &operation->as.key_index_build);
         break;

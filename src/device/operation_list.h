@@ -23,6 +23,8 @@ enum operation_kind {
     OPERATION_APPEND,
     OPERATION_ATTEND,
     OPERATION_GATHER,
+    OPERATION_KEEP_ROWS,
+    OPERATION_BESIDE,
     OPERATION_KEY_INDEX_BUILD,
     OPERATION_CHOOSE,
     OPERATION_COMPARE_LABELS,
@@ -75,6 +77,8 @@ struct operation {
         struct append_operation append;
         struct attend_operation attend;
         struct gather_operation gather;
+        struct keep_rows_operation keep_rows;
+        struct beside_operation beside;
         struct key_index_build_operation key_index_build;
         struct choose_operation choose;
         struct compare_labels_operation compare_labels;

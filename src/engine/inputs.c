@@ -88,7 +88,7 @@ enum status engine_try_inputs(struct engine *engine, struct plan *plan, struct e
     bool same = false;
     if (plan->rebuilds) engine->inputs_ratio = plan_inputs_ratio(plan, config);
     engine->rebuilds = plan_keeps_inputs(plan, config) && plan->disk_directory != NULL;
-    if (!engine->rebuilds) return STATUS_OK;
+    if (!plan_keeps_inputs(plan, config)) return STATUS_OK;
     engine->inputs_shape =
         (struct inputs_shape){.layer_count = model_stored_layers(config), .hidden_size = config->hidden_size};
     if (config->hidden_size % 32 != 0) return STATUS_OK;
@@ -108,6 +108,7 @@ enum status engine_try_inputs(struct engine *engine, struct plan *plan, struct e
     free(trial.host), free(trial.kept);
     device->operations->release(device, &trial.memory);
     plan->inputs_form = engine->inputs_shape.form;
+    if (plan->rows_in_host && plan->inputs_form != INPUTS_F16) plan->rebuilds = false;
     return status;
 }
 

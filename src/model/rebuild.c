@@ -36,18 +36,30 @@ static struct span first_inputs(const struct layer_pass *pass, const struct rebu
     return normed;
 }
 
+static struct span restored_inputs(const struct forward *forward, const struct rebuild_rows *rows) {
+    struct keep_rows_operation restore = *rows->kept;
+    restore.restores = true;
+    restore.x = forward->inputs.normed;
+    restore.x_stride = restore.columns;
+    restore.row_count = rows->row_count;
+    forward->model->device->operations->keep_rows(forward->stream, &restore);
+    return restore.x;
+}
+
 void layer_rebuild(void *context, struct rebuild_rows *rows) {
     const struct layer_pass *pass = context;
     struct forward *forward = pass->forward;
     const struct kv_geometry kv = layer_config_of(pass)->kv;
     const struct span k = forward->inputs.k, v = forward->inputs.v;
-    for (size_t i = 0; i < rows->row_count; i++)
+    const struct span step = rows->kept != NULL ? rows->step : forward->inputs.step;
+    for (size_t i = 0; i < rows->row_count && rows->kept == NULL; i++)
         forward->step_rows[i] = (struct step_row){.position = rows->position_first + i,
                                                   .token = rows->tokens != NULL ? (uint32_t)rows->tokens[i] : 0};
-    forward_upload_step(forward, forward->inputs.step, rows->row_count);
-    const struct span x = span_exists(rows->inputs) ? rows->inputs : first_inputs(pass, rows);
-    forward_angles(forward, layer_config_of(pass)->rope, NULL, forward->inputs.step, rows->row_count,
-                   forward->inputs.angles);
+    if (rows->kept == NULL) forward_upload_step(forward, step, rows->row_count);
+    const struct span x = rows->kept != NULL           ? restored_inputs(forward, rows)
+                          : span_exists(rows->inputs) ? rows->inputs
+                                                       : first_inputs(pass, rows);
+    forward_angles(forward, layer_config_of(pass)->rope, NULL, step, rows->row_count, forward->inputs.angles);
     layer_project(pass, x, rows->row_count, k, v, (struct span){.buffer = NULL});
     layer_head_norm(pass, layer_config_of(pass), k, rows->row_count, kv.kv_head_count, pass->weights->k_norm);
     layer_rotate(pass, layer_config_of(pass), k, rows->row_count, kv.kv_head_count, forward->inputs.angles);
@@ -62,14 +74,22 @@ void layer_keep_inputs(const struct layer_pass *pass) {
     const struct device_operations *operations = forward->model->device->operations;
     const size_t hidden = forward->model->config.hidden_size;
     const struct forward_batch *batch = pass->batch;
+    const bool come_back = pass->row_count > forward->model->device->rows_few; /* else they have other bits */
     bool keeps = false;
+    if (pass->layer_index == 0 || !layer_stores(pass)) return;
+    if (attention_keep_inputs(forward->attention, forward->stream,
+                              &(struct attention_inputs){.layer_index = pass->layer_index,
+                                                         .sequences = batch->sequences,
+                                                         .items = batch->items,
+                                                         .item_count = batch->item_count,
+                                                         .x = layer_input(pass),
+                                                         .come_back = come_back}))
+        return;
     for (size_t i = 0; i < batch->item_count; i++) {
         const struct inputs *inputs = kv_sequence_inputs(batch->sequences[i]);
         keeps = keeps || (inputs != NULL && inputs_keeps(inputs));
     }
-    if (!keeps || pass->layer_index == 0 || !layer_stores(pass)) return;
-    if (pass->row_count <= forward->model->device->rows_few)
-        return; /* they would come back with other bits */
+    if (!keeps || !come_back) return;
     operations->download(forward->stream, forward->inputs.host, layer_input(pass),
                          pass->row_count * hidden * sizeof(float));
     /* A device that fails says so again at the end of the step, of which nothing is kept then. */

@@ -84,7 +84,7 @@ bool step_graph_takes(const struct forward *forward, const struct forward_batch 
                              forward->watch.attention.observer != NULL || forward->trace != NULL;
     const struct model_config *config = &forward->model->config;
     if (config->temperature != 0) return false; /* operations have factors of their positions */
-    return is_step && is_whole && !is_observed && forward->replay == NULL && !forward->rebuilds &&
+    return is_step && is_whole && !is_observed && forward->replay == NULL &&
            forward->model->stream == NULL && attention_fits_graphs(forward->attention);
 }
 
@@ -199,6 +199,7 @@ static enum status prepare(struct forward *forward, const struct forward_batch *
                                fits, error));
     *same = *same && before.chooses == kind->attention.chooses &&
             memcmp(before.lists, kind->attention.lists, sizeof before.lists) == 0 &&
+            memcmp(before.rebuilt, kind->attention.rebuilt, sizeof before.rebuilt) == 0 &&
             memcmp(kind->places, kind->places_before, rows * sizeof *kind->places) == 0;
     return STATUS_OK;
 }

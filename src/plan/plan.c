@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/bus_rebuild.h"
 #include "attention/list_buffer.h"
 #include "base/assert.h"
 #include "base/checked.h"
@@ -230,7 +231,9 @@ size_t plan_segment_size(const struct plan *plan, const struct model_config *con
 double plan_inputs_ratio(const struct plan *plan, const struct model_config *config) {
     const struct inputs_shape shape = {.layer_count = model_stored_layers(config),
                                        .hidden_size = config->hidden_size,
-                                       .form = config->hidden_size % 32 == 0 ? INPUTS_Q8 : INPUTS_F32};
+                                       .form = config->hidden_size % 32 != 0 ? INPUTS_F32
+                                               : plan->device_bytes != 0     ? INPUTS_F16
+                                                                             : INPUTS_Q8};
     const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
     return (double)inputs_chunk_bytes(&shape) * (double)(shape.layer_count - config->state.layer_count) /
            (double)(kv_cache_bytes_per_token(&cache) * KV_CHUNK_TOKENS);
@@ -266,6 +269,7 @@ static enum status least_attention(const struct plan *plan, const struct model_c
         const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
         attention->rebuild.chunk_bytes = kv_cache_chunk_bytes_max(&cache);
         attention->rebuild.chunks = 1;
+        attention->rebuild.layer_first = max_size(plan->near_layers, 1);
         attention->rebuild.hidden_size = config->hidden_size;
         attention->rebuild.v_dimension = config->v_dimension;
     }
@@ -438,7 +442,7 @@ static void grow_buffers(const struct plan *plan, const struct model_config *con
         share = min_size(share, BUFFER_BYTES_MAX);
         cache->buffer_bytes = max_size(share, BUFFER_BYTES_MIN);
     }
-    if (!plan_keeps_inputs(plan, config)) return;
+    if (!plan_keeps_inputs(plan, config) || plan->rows_in_host) return;
     const uint64_t context = kv_chunks_of(attention->context_size),
                    ranges = 2 * attention_range_rows(attention->context_size) / KV_CHUNK_TOKENS,
                    share = min_size(host / 4, spare / 2);
@@ -616,7 +620,8 @@ static size_t near_layers_of(const struct plan *plan, const struct kv_cache_conf
 static uint64_t far_bytes_per_token(const struct plan *plan, const struct kv_cache_config *cache) {
     struct kv_cache_config held = *cache;
     held.key_index_bytes = 0; /* the device's */
-    return kv_cache_bytes_per_token(&held) / cache->layer_count * (cache->layer_count - plan->near_layers);
+    return kv_cache_bytes_per_token(&held) / cache->layer_count * (cache->layer_count - plan->near_layers) +
+           plan->input_row_bytes * (cache->layer_count - max_size(plan->near_layers, 1));
 }
 
 /* Bytes that a sequence of so many tokens takes there; and the most tokens whose bytes these are. */
@@ -629,11 +634,21 @@ static uint64_t fitting_tokens(const struct plan *plan, const struct kv_cache_co
     return plan->rows_in_host ? bytes / far_bytes_per_token(plan, cache) : kv_cache_fitting_tokens(cache, bytes);
 }
 
+/* Inputs lie beside rows in RAM, so that some of these are computed again on the device. */
+static void place_inputs(struct plan *plan, const struct model_config *config, const struct kv_cache_config *cache) {
+    char name[32];
+    plan->rebuilds = strcmp(plan_method(plan, AXIS_REBUILD, name, sizeof name), "recompute") == 0 &&
+                     cache->groups == NULL && config->state.layer_count == 0 && config->hidden_size % 32 == 0;
+    if (plan_keeps_inputs(plan, config)) plan->input_row_bytes = bus_rebuild_row_bytes(config->hidden_size);
+}
+
 /* K and V in RAM, where the device's own memory does not hold them beside the key index. */
-static enum status place_rows(struct plan *plan, struct kv_cache_config *cache, struct error *error) {
+static enum status place_rows(struct plan *plan, const struct model_config *config, struct kv_cache_config *cache,
+                              struct error *error) {
     struct context_bytes bytes = context_bytes_of(plan, cache, plan->context_size);
     plan->rows_in_host = false;
-    plan->unit_bytes = plan->near_layers = 0;
+    plan->unit_bytes = plan->near_layers = plan->input_row_bytes = 0;
+    plan->rebuilds = plan->rebuilds && plan->disk_directory != NULL;
     if (plan->device_bytes == 0 || plan->disk_directory != NULL ||
         bytes.rows + bytes.key_index <= plan->device_bytes)
         return STATUS_OK;
@@ -643,7 +658,10 @@ static enum status place_rows(struct plan *plan, struct kv_cache_config *cache, 
     cache->windows = NULL;
     bytes = context_bytes_of(plan, cache, plan->context_size);
     plan->unit_bytes = plan->device_bytes - bytes.key_index;
-    plan->near_layers = near_layers_of(plan, cache, bytes.rows, plan->unit_bytes);
+    place_inputs(plan, config, cache);
+    const uint64_t layer = bytes.rows / plan->sequence_capacity / cache->layer_count,
+                   workspace = plan->input_row_bytes > 0 ? min_size(layer, plan->unit_bytes) : 0;
+    plan->near_layers = near_layers_of(plan, cache, bytes.rows, plan->unit_bytes - workspace);
     plan->unit_bytes -= bytes.rows / cache->layer_count * plan->near_layers;
     return STATUS_OK;
 }
@@ -693,7 +711,7 @@ enum status plan_fit_context(struct plan *plan, const struct model_config *confi
     const bool is_given = plan->context_size != 0;
     plan->context_size = plan_context_size(plan, config);
     uint64_t fitting, tokens_min = is_given ? plan->context_size : KV_CHUNK_TOKENS;
-    if (is_given) TRY(place_rows(plan, &cache, error));
+    if (is_given) TRY(place_rows(plan, config, &cache, error));
     TRY(check_budget(plan, &cache, tokens_min, &fitting, error));
     if (plan->context_size > fitting) plan->context_size = fitting;
     return STATUS_OK;

@@ -79,7 +79,8 @@ struct plan {
     /* Heads that are hard to reuse choose anew in every step; with KV on disk they stay in RAM as well, as far as they
      * have room (plan/persistent_heads.h). */
     bool persistent;
-    bool rebuilds; /* with KV on disk: K and V are computed from kept inputs (plan_keeps_inputs) */
+    /* With KV on disk, or rows_in_host: K and V are computed from kept inputs (plan_keeps_inputs). */
+    bool rebuilds;
     /* Set by the engine, which tries them (engine/inputs.c); until then there is room for floats. */
     enum inputs_form inputs_form;
     bool prefetches; /* with KV on disk: prefetch the next layer's chunks while this layer computes */
@@ -112,7 +113,10 @@ struct plan {
     bool keeps_rows;
     size_t
         near_layers; /* with rows_in_host: the first so many layers' K and V are on the device all the same */
-    uint64_t unit_bytes;   /* with rows_in_host: of device_bytes, for slots of units (cache/unit_cache.h) */
+    /* With rows_in_host: of device_bytes, for slots of units (cache/unit_cache.h), or for what is computed again
+     * (attention/bus_rebuild.h). */
+    uint64_t unit_bytes;
+    uint64_t input_row_bytes; /* the same: of a token and layer, kept beside the rows; 0: none are */
     uint64_t memory_bytes; /* RAM that there is for plan_set_host_bytes; 0: what the system has available */
     const char *disk_directory; /* the folder of saved documents (cache/store/store.h); NULL: none */
     uint64_t disk_bytes;        /* max size of the folder; 0: no limit */
@@ -156,7 +160,8 @@ uint64_t plan_context_size(const struct plan *plan, const struct model_config *c
 /* Tokens of a block and of a segment of a prompt. */
 size_t plan_batch_size(const struct plan *plan);
 size_t plan_segment_size(const struct plan *plan, const struct model_config *config);
-/* Bytes of a layer's inputs over those of its KV, in the smallest form that inputs have. */
+/* Bytes of a layer's inputs over those of its KV, in the smallest form that inputs have there: halves on a device that
+ * has its own memory. */
 double plan_inputs_ratio(const struct plan *plan, const struct model_config *config);
 /* rebuilds, and inputs are less than what they stand for: else there is neither a workspace nor a document of inputs.
  */

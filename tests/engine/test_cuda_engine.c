@@ -751,27 +751,37 @@ enum { FETCH_STEPS = 12 };
 
 /* Two sequences read and go on, together and alone; one is cut back and goes on with other tokens.  The last logits of
  * each step. */
-static float *fetched_steps(struct rig *rig, const struct plan *plan, struct fetch_counts *counts,
-                            struct reuse_counts *reuse) {
+struct fetched {
+    struct fetch_counts units;
+    struct reuse_counts reuse;
+    struct rebuild_statistics rebuilt;
+    uint64_t kernels; /* of the third step, a graph that was captured before */
+};
+static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t rebuilt_chunks, struct fetched *counts) {
+    static const uint8_t who[FETCH_STEPS] = {0, 0, 0, 2, 1, 1, 0, 2, 2, 0, 1, 2}; /* 2: both */
     struct engine *engine;
     struct sequence *sequences[2];
     const float *logits;
     float *all = rows_create((size_t)2 * FETCH_STEPS, rig->width);
     assert_ok(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), rig->error);
+    attention_force_rebuild(engine_attention(engine), rebuilt_chunks);
     for (size_t i = 0; i < 2; i++) {
         const struct prefill_request request = {.tokens = rig->tokens + i, .token_count = DOCUMENT - 60 * i};
         assert_ok(sequence_create(&sequences[i], engine, &rig->error), rig->error);
         assert_ok(engine_prefill(engine, sequences[i], &request, NULL, &rig->error), rig->error);
     }
     for (size_t i = 0; i < FETCH_STEPS; i++) {
-        const size_t first = i % 3 == 1, count = i % 3 == 2 ? 2 : 1;
+        const size_t first = who[i] == 1, count = who[i] == 2 ? 2 : 1;
+        const uint64_t kernels = device_cuda_counts(rig->device[CUDA]).launches;
         if (i == FETCH_STEPS / 2) sequence_truncate(sequences[0], 200);
         assert_ok(engine_step(engine, sequences + first, &rig->tokens[i * 7], count, &logits, &rig->error),
                   rig->error);
         memcpy(all + i * 2 * rig->width, logits, count * rig->width * sizeof *logits);
+        if (i == 2) counts->kernels = device_cuda_counts(rig->device[CUDA]).launches - kernels;
     }
-    assert_ok(engine_fetch_counts(engine, counts, &rig->error), rig->error);
-    *reuse = attention_statistics(engine_attention(engine)).reuse;
+    assert_ok(engine_fetch_counts(engine, &counts->units, &rig->error), rig->error);
+    counts->reuse = attention_statistics(engine_attention(engine)).reuse;
+    counts->rebuilt = attention_rebuild_statistics(engine_attention(engine));
     if (plan->rows_in_host && plan->select.method == NULL) /* no key index */
         assert_int_equal(engine_kv_device_bytes(engine) * rig->model[CUDA]->config.layer_count,
                          engine_kv_used_bytes(engine) * plan->near_layers);
@@ -780,43 +790,67 @@ static float *fetched_steps(struct rig *rig, const struct plan *plan, struct fet
     return all;
 }
 
-/* Slots change no bit, however few they are, nor do rows of the first layer on the device. */
+/* Of the two layers behind the first one, in steps of a sequence alone whose prompt is as it was: a first part of K and
+ * V is computed again, beside attention to the rest. */
+static void rebuilt_check(const struct fetched *read, const struct fetched *counts, size_t chunks) {
+    enum { ALONE = 3 + 3, CHUNKS = 3 * 5 + 3 * 4, EACH = 6 }; /* EACH: a tile; halves, angles, 2, rotation, append */
+    const struct rebuild_statistics *rebuilt = &counts->rebuilt;
+    assert_true(rebuilt->input_bytes == 64 * 2 + 4 && rebuilt->kv_bytes == 2 * 32 * 2 * 2);
+    assert_int_equal(rebuilt->layers, 2 * ALONE);
+    assert_int_equal(rebuilt->missing_chunks, 2 * CHUNKS);
+    if (chunks == 0) { /* three steps are timed */
+        assert_true(rebuilt->chunks >= 2 * 3 * 4 && rebuilt->bytes_per_second > 0);
+        return;
+    }
+    assert_int_equal(rebuilt->chunks, 2 * (3 * chunks + 3 * 4));
+    /* Attention in two parts, whose outputs are no inputs of 8 bits yet. */
+    assert_int_equal(counts->kernels, read->kernels + 2 * (2 * EACH + 2));
+}
+
+/* Slots change no bit, however few they are, nor do rows of the first layer on the device, nor rows that are computed
+ * again. */
 static void units_are_fetched_from_ram(void **state) {
     (void)state;
     static const struct {
         const char *preset[3];
         struct {
             size_t unit_bytes, near_layers; /* unit_bytes 0: no such plan */
+            size_t rebuilt;                 /* of kvpr: chunks; 0: as it is timed */
         } plans[2];
-    } cases[] = {{{"hata", CHOOSES, "160"}, {{4 << 20, 0}, {280 << 10, 0}}}, /* many slots; few */
-                 {{"full", NULL, NULL}, {{280 << 10, 0}, {280 << 10, 1}}},   /* nobody chooses; all attend to all */
-                 {{"hata", CHOOSES_BEHIND_ONE, "160"}, {{280 << 10, 1}}},    /* the first layer attends to all */
-                 {{"clo", REUSES("0.2"), "160"}, {{280 << 10, 0}}}};         /* lists that are taken once more */
+    } cases[] = {{{"hata", CHOOSES, "160"}, {{4 << 20, 0, 0}, {280 << 10, 0, 0}}}, /* many slots; few */
+                 {{"full", NULL, NULL}, {{280 << 10, 0, 0}}},                   /* nobody chooses; all attend to all */
+                 {{"kvpr", NULL, NULL}, {{280 << 10, 1, 5}, {280 << 10, 0, 0}}},
+                 {{"hata", CHOOSES_BEHIND_ONE, "160"}, {{280 << 10, 1, 0}}}, /* the first layer attends to all */
+                 {{"clo", REUSES("0.2"), "160"}, {{280 << 10, 0, 0}}}};      /* lists that are taken once more */
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         struct rig rig;
         struct tiny_model tiny = tiny_model_default("llama");
-        struct fetch_counts none, counts;
-        struct reuse_counts reuse[2];
+        struct fetched none, counts;
         if (!test_takes_next()) continue;
         tiny.head_dimension = 32;
+        if (n == 2) tiny.layer_count = 3, tiny.type = TENSOR_Q8_0;
         rig_open(&rig, &tiny, test_seed(83) + n);
         const char *const *preset = cases[n].preset;
+        const bool rebuilds = strcmp(preset[0], "kvpr") == 0;
         struct plan plan = plan_with(&rig, preset[0], preset[1], preset[2], KV_F16);
-        float *expected = fetched_steps(&rig, &plan, &none, &reuse[0]);
-        assert_true(none.hits + none.misses + none.direct == 0);
+        float *expected = fetched_steps(&rig, &plan, 0, &none);
+        assert_true(none.units.hits + none.units.misses + none.units.direct + none.rebuilt.layers == 0);
         plan.rows_in_host = true;
+        plan.rebuilds = rebuilds;
         for (size_t i = 0; i < 2 && cases[n].plans[i].unit_bytes > 0; i++) {
             const bool is_few = cases[n].plans[i].unit_bytes < 4 << 20, chooses = preset[1] != NULL;
             plan.unit_bytes = cases[n].plans[i].unit_bytes;
             plan.near_layers = cases[n].plans[i].near_layers;
-            float *found = fetched_steps(&rig, &plan, &counts, &reuse[1]);
+            float *found = fetched_steps(&rig, &plan, cases[n].plans[i].rebuilt, &counts);
+            const struct fetch_counts units = counts.units;
             assert_memory_equal(found, expected, 2 * FETCH_STEPS * rig.width * sizeof *found);
-            assert_int_equal(counts.absent, 0);
-            assert_int_equal(reuse[1].hits, reuse[0].hits);
-            assert_int_equal(reuse[1].hits > 0 && reuse[1].misses > 0, strcmp(preset[0], "clo") == 0);
-            assert_int_equal(counts.hits > 0 && counts.misses > 0 && counts.direct > 0, chooses);
-            if (!is_few) assert_true(counts.hits > counts.misses);
-            if (n == 0 && is_few) assert_true(counts.misses > counts.hits / 4); /* slots are too few */
+            assert_int_equal(units.absent, 0);
+            assert_int_equal(counts.reuse.hits, none.reuse.hits);
+            assert_int_equal(counts.reuse.hits > 0 && counts.reuse.misses > 0, strcmp(preset[0], "clo") == 0);
+            assert_int_equal(units.hits > 0 && units.misses > 0 && units.direct > 0, chooses);
+            if (!is_few) assert_true(units.hits > units.misses);
+            if (n == 0 && is_few) assert_true(units.misses > units.hits / 4); /* slots are too few */
+            if (rebuilds) rebuilt_check(&none, &counts, cases[n].plans[i].rebuilt);
             free(found);
         }
         free(expected);

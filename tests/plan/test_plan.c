@@ -180,6 +180,26 @@ static void what_a_device_does_not_hold_is_in_ram(void **state) {
     assert_ok(plan_fit_context(&plan, &config, &error), error);
     assert_false(plan.rows_in_host);
 
+    /* Inputs beside K and V in RAM, where they are fewer bytes, and a layer's room for what is computed of them. */
+    struct model_config apart = config;
+    apart.hidden_size = 512;
+    const uint64_t rows = (uint64_t)2048 * 8 * 2 * 64 * 2, inputs = (uint64_t)2048 * (512 * 2 + 4);
+    for (int grouped = 0; grouped < 2; grouped++) {
+        struct plan again = plan_of("kvpr", NULL, false, KV_F16);
+        apart.kv_head_count = grouped ? config.kv_head_count : config.head_count;
+        const uint64_t far = grouped ? 2048 * TOKEN_BYTES / 2 : 3 * (rows + inputs);
+        again.context_size = 2048;
+        again.device_bytes = grouped ? 2048 * TOKEN_BYTES / 2 : 2 * rows;
+        again.has_budget = true;
+        again.budget_bytes = far;
+        assert_ok(plan_fit_context(&again, &apart, &error), error);
+        assert_int_equal(plan_keeps_inputs(&again, &apart), !grouped);
+        assert_int_equal(again.near_layers, grouped ? 2 : 1);
+        assert_int_equal(again.unit_bytes, grouped ? 0 : rows);
+        again.budget_bytes = far - 1;
+        assert_int_equal(plan_fit_context(&again, &apart, &error), STATUS_MEMORY);
+    }
+
     struct plan selects = plan_of("hata", "planes=1,page=8,dense=0", false, KV_F16);
     struct kv_cache_config cache;
     assert_ok(plan_cache_config(&selects, &config, &cache, &error), error);

@@ -84,3 +84,24 @@ void cuda_capture_destroy(struct graph *graph) {
             cuda_##name(stream, operation);                                                      \
     }
 OPERATIONS_OF_GRAPHS(CAPTURED)
+CAPTURED(KEEP_ROWS, keep_rows)
+
+/* Outside of graphs one operation runs after the other.  The two ways have scratch of their own. */
+void cuda_captured_beside(struct stream *stream, const struct beside_operation *operation) {
+    struct cuda_needed *needed = &stream->queue.needed;
+    struct graph_memory *memory = stream->made;
+    if (stream->captured != NULL) operation_list_add(&stream->captured->list, OPERATION_BESIDE, operation);
+    if (memory == NULL) return;
+    needed->is_kernel = false; /* an early start is for the one that comes next alone */
+    if (operation->mark == BESIDE_BEGIN) {
+        memory->fork = *needed;
+    } else if (operation->mark == BESIDE_END) {
+        memory->beside = *needed;
+        *needed = memory->fork;
+    } else {
+        ASSERT(needed->count + memory->beside.count <= CUDA_NEEDED_MAX);
+        for (size_t i = 0; i < memory->beside.count; i++)
+            needed->nodes[needed->count++] = memory->beside.nodes[i];
+    }
+    memory->is_beside = operation->mark == BESIDE_BEGIN;
+}

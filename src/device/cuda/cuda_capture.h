@@ -26,6 +26,8 @@ void cuda_capture_destroy(struct graph *graph);
 #define DECLARE_CAPTURED(KIND, name) \
     void cuda_captured_##name(struct stream *stream, const struct name##_operation *operation);
 OPERATIONS_OF_GRAPHS(DECLARE_CAPTURED)
+DECLARE_CAPTURED(KEEP_ROWS, keep_rows)
 #undef DECLARE_CAPTURED
+void cuda_captured_beside(struct stream *stream, const struct beside_operation *operation);
 
 #endif

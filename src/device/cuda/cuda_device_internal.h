@@ -166,6 +166,7 @@ void cuda_rope_angles(struct stream *stream, const struct rope_angles_operation 
 void cuda_rope(struct stream *stream, const struct rope_operation *operation);
 void cuda_activation(struct stream *stream, const struct activation_operation *operation);
 void cuda_gather(struct stream *stream, const struct gather_operation *operation);
+void cuda_keep_rows(struct stream *stream, const struct keep_rows_operation *operation);
 void cuda_matmul(struct stream *stream, const struct matmul_operation *operation);
 void cuda_route(struct stream *stream, const struct route_operation *operation);
 void cuda_matmul_experts(struct stream *stream, const struct matmul_experts_operation *operation);

@@ -42,6 +42,8 @@ static bool reads(const struct operation *operation, struct span span) {
     case OPERATION_COMPARE_LABELS: return same(operation->as.compare_labels.q, span);
     case OPERATION_CHOOSE: return same(operation->as.choose.q, span);
     case OPERATION_ATTEND_ROWS: return same(operation->as.attend_rows.q, span);
+    case OPERATION_KEEP_ROWS: return !operation->as.keep_rows.restores && same(operation->as.keep_rows.x, span);
+    case OPERATION_BESIDE:
     case OPERATION_EMBED:
     case OPERATION_ROPE_ANGLES:
     case OPERATION_KEY_INDEX_BUILD:
@@ -64,6 +66,7 @@ static bool writes(const struct operation *operation, struct span span) {
     case OPERATION_CONVOLVE: return same(operation->as.convolve.y, span);
     case OPERATION_DELTA: return same(operation->as.delta.y, span);
     case OPERATION_GATHER: return same(operation->as.gather.y, span);
+    case OPERATION_KEEP_ROWS: return operation->as.keep_rows.restores && same(operation->as.keep_rows.x, span);
     case OPERATION_ROUTE:
         return same(operation->as.route.picks, span) || same(operation->as.route.weights, span);
     case OPERATION_MATMUL_EXPERTS:
@@ -286,7 +289,7 @@ static size_t attend_output(struct stream *stream, const struct operation *first
     if (!same(output->x, out) || output->row_count != items || output->row_count > CUDA_MATVEC_ROWS ||
         view->layout->v_dimension % QUANTIZED_BLOCK != 0 || output->weights[0]->matrix.columns != width ||
         (is_listed ? rows->out_stride : attend->out_stride) != width || !product_is_quantized(output) ||
-        !is_in_place(output) || is_read_behind(first->next, out))
+        !is_in_place(output) || is_read_behind(first->next, out) || (!is_listed && attend->ranges != NULL))
         return 0;
     const uint64_t inputs =
         is_listed ? cuda_attend_rows_inputs(stream, rows) : cuda_attend_inputs(stream, attend);

@@ -36,14 +36,15 @@ bool graph_memory_stage(struct graph_memory *memory, size_t size_bytes, struct s
 
 /* Nodes that have an address keep it: more is another buffer. */
 uint64_t graph_memory_scratch(struct graph_memory *memory, size_t size_bytes) {
-    for (size_t i = 0; i < memory->scratch_count; i++)
-        if (memory->scratch[i].size_bytes >= size_bytes) return memory->scratch[i].address;
-    ASSERT(memory->scratch_count < GRAPH_SCRATCH_MAX); /* each is more than twice the one before */
-    struct cuda_buffer *own = &memory->scratch[memory->scratch_count];
+    struct graph_scratch *scratch = &memory->scratch[memory->is_beside];
+    for (size_t i = 0; i < scratch->count; i++)
+        if (scratch->list[i].size_bytes >= size_bytes) return scratch->list[i].address;
+    ASSERT(scratch->count < GRAPH_SCRATCH_MAX); /* each is more than twice the one before */
+    struct cuda_buffer *own = &scratch->list[scratch->count];
     memory->status =
         cuda_buffer_create(own, memory->context, 2 * max_size(size_bytes, AREA_BYTES), &memory->error);
     if (memory->status != STATUS_OK) return 0;
-    memory->scratch_count++;
+    scratch->count++;
     return own->address;
 }
 
@@ -52,6 +53,7 @@ void graph_memory_destroy(struct graph_memory *memory) {
         cuda_buffer_destroy(&memory->areas[i].host);
         cuda_buffer_destroy(&memory->areas[i].card);
     }
-    for (size_t i = 0; i < memory->scratch_count; i++) cuda_buffer_destroy(&memory->scratch[i]);
+    for (size_t way = 0; way < 2; way++)
+        for (size_t i = 0; i < memory->scratch[way].count; i++) cuda_buffer_destroy(&memory->scratch[way].list[i]);
     *memory = (struct graph_memory){.context = memory->context};
 }

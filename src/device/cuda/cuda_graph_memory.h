@@ -16,8 +16,13 @@ struct graph_memory {
     struct cuda_context *context; /* borrowed */
     struct graph_area areas[GRAPH_AREAS_MAX];
     size_t area_count;
-    struct cuda_buffer scratch[GRAPH_SCRATCH_MAX]; /* each larger than the one before */
-    size_t scratch_count;
+    /* Of the graph's nodes, and of those beside them (beside of device.h); each larger than the one before. */
+    struct graph_scratch {
+        struct cuda_buffer list[GRAPH_SCRATCH_MAX];
+        size_t count;
+    } scratch[2];
+    bool is_beside;
+    struct cuda_needed fork, beside; /* what nodes beside others come after; the last of them */
     enum status status; /* the first failure, which is none of the device */
     struct error error;
 };

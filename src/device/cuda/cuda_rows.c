@@ -116,3 +116,21 @@ void cuda_gather(struct stream *stream, const struct gather_operation *operation
                      &args);
     cuda_work_done(stream);
 }
+
+void cuda_keep_rows(struct stream *stream, const struct keep_rows_operation *operation) {
+    ASSERT(operation->columns % 8 == 0);
+    cuda_device_enter(stream->device);
+    const uint64_t x = cuda_address(operation->x), halves = cuda_address(operation->halves);
+    const struct cuda_halve_args args = {.x = operation->restores ? halves : x,
+                                         .y = operation->restores ? x : halves,
+                                         .scales = cuda_address(operation->scales),
+                                         .row_count = (uint32_t)operation->row_count,
+                                         .x_stride = (uint32_t)operation->x_stride,
+                                         .columns = (uint32_t)operation->columns};
+    if (operation->restores)
+        cuda_work_launch(stream, "restore_rows", (struct cuda_shape){args.row_count, 1, 1, 256, 0}, &args);
+    else
+        cuda_work_launch(stream, "halve_rows",
+                         (struct cuda_shape){args.row_count, 1, 1, 256, sizeof(struct norm_shared)}, &args);
+    cuda_work_done(stream);
+}

@@ -78,7 +78,8 @@ bool cuda_views_stage(struct stream *stream, struct staged_views *views, const s
     staging_send(stream, &views->area);
     if (stream->made == NULL) return true;
     ASSERT(span_exists(step)); /* else every launch would have the positions of the first */
-    for (size_t i = 0; i < item_count; i++) ASSERT(items[i].row_first == i && items[i].row_count == 1);
+    for (size_t i = 0; i < item_count && item_count > 1; i++)
+        ASSERT(items[i].row_first == i && items[i].row_count == 1);
     views->card_rows = cuda_address(step);
     return true;
 }

@@ -266,7 +266,7 @@ struct merge_shared {
  *
  * halve_rows makes rows of halves, normed or not: x = scale * half, with a power of two for each row, so that the
  * largest is below 2.  Grid {row_count}, 256 threads; shared: struct norm_shared.  y: [row][columns], columns a
- * multiple of 8. */
+ * multiple of 8.  restore_rows: floats y [row][x_stride] of halves x and scales; nothing is shared. */
 struct cuda_halve_args {
     uint64_t step, x, w, b, y, scales; /* w: 0: no norm; b: 0: RMSNorm */
     uint32_t row_count, x_stride, columns;

@@ -20,6 +20,7 @@ static void halves_match(void **state) {
         fill_normal(&random, b, COLUMNS, 1.0);
         for (size_t i = 0; i < COLUMNS; i++) x[COLUMNS + i] *= 1e6f, x[2 * COLUMNS + i] *= norm ? 1 : 1e-20f;
         for (size_t i = 0; i < COLUMNS && norm == 0; i++) x[3 * COLUMNS + i] = 0;
+        x[7] = norm == 0 ? 0x1.ffffp3f : x[7]; /* the largest, a half of 2 */
         struct cuda_halve_args args = {.x = address_of(x),
                                        .w = norm ? address_of(w) : 0,
                                        .b = norm == 2 ? address_of(b) : 0,
@@ -43,6 +44,19 @@ static void halves_match(void **state) {
                 check_near(got, want, bound, "norm %d row %zu column %zu", norm, r, c);
             }
         }
+        /* Of what comes back the same halves are made, also where the largest was rounded up to a power of two. */
+        static uint8_t halves[ROWS * COLUMNS * 2], powers[ROWS * 4];
+        struct cuda_halve_args back = {.x = address_of(y.data),
+                                       .y = address_of(x),
+                                       .scales = address_of(scales.data),
+                                       .x_stride = COLUMNS,
+                                       .columns = COLUMNS};
+        memcpy(halves, y.data, sizeof halves), memcpy(powers, scales.data, sizeof powers);
+        launch("restore_rows", ROWS, 1, 1, 256, 0, &back, (uint64_t)norm);
+        args.w = args.b = 0;
+        launch("halve_rows", ROWS, 1, 1, 256, sizeof(struct norm_shared), &args, (uint64_t)norm);
+        assert_memory_equal(y.data, halves, sizeof halves);
+        assert_memory_equal(scales.data, powers, sizeof powers);
     }
     x[5] = INFINITY;
     struct cuda_halve_args args = {.x = address_of(x),

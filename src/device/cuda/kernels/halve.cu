@@ -1,4 +1,5 @@
-/* halve_rows: rows of floats as halves times a power of two, with or without the norm before. */
+/* halve_rows: rows of floats as halves times a power of two, with or without the norm before; restore_rows: floats of
+ * which halve_rows makes the same. */
 #include "device/cuda/rows.h"
 
 /* The power of two in a float's exponent: x / it is below 2.  1 where all is 0; NaN where one is not finite. */
@@ -70,5 +71,27 @@ KERNEL(halve_rows, cuda_halve_args, 256, 4) {
         UNROLL
         for (uint32_t k = 0; k < 8; k++) v[k] *= inverse;
         y[i] = {halves_of(v[0], v[1]), halves_of(v[2], v[3]), halves_of(v[4], v[5]), halves_of(v[6], v[7])};
+    }
+}
+
+/* A magnitude that was rounded up to twice the power comes back a bit below it, or the row would have another one. */
+DEVICE float restored(uint32_t half, float power) {
+    const float value = half_value(half), below = 0x1.fffffep0f;
+    return power * (value == 2 ? below : value == -2 ? -below : value);
+}
+
+KERNEL(restore_rows, cuda_halve_args, 256, 4) {
+    dependents_start();
+    dependency_wait();
+    const float power = at<float>(args.scales)[block_x()];
+    const struct u32x4 *x = (const struct u32x4 *)(at<uint16_t>(args.x) + (uint64_t)block_x() * args.columns);
+    float *y = at<float>(args.y) + (uint64_t)block_x() * args.x_stride;
+    for (uint32_t i = thread_index(); i < args.columns / 8; i += 256) {
+        const uint32_t words[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
+        UNROLL
+        for (uint32_t k = 0; k < 4; k++) {
+            y[i * 8 + 2 * k] = restored(words[k] & 0xffff, power);
+            y[i * 8 + 2 * k + 1] = restored(words[k] >> 16, power);
+        }
     }
 }

@@ -1,0 +1,358 @@
+#include "attention/bus_rebuild.h"
+
+#include <stdlib.h>
+
+#include "attention/split.h"
+#include "base/checked.h"
+#include "cache/page_table.h"
+#include "cache/slab.h"
+#include "platform/clock.h"
+#include "rates/rates.h"
+
+enum {
+    TILE_CHUNKS = REBUILD_ROWS_MAX / KV_CHUNK_TOKENS,
+    TIMED_STEPS = 3,   /* their median counts */
+    TIMED_TILES = 4,   /* of a layer of those, at most */
+};
+static const double GAIN_MIN = 0.9; /* of the time without: a smaller gain may be what the rates miss */
+
+/* What is kept of a sequence. */
+struct kept_rows {
+    uint64_t generation; /* 0: nothing yet */
+    uint64_t counts[];   /* [layers]: rows from the first on */
+};
+
+/* Of the step that was prepared; count 0: nothing is computed again. */
+struct bus_run {
+    size_t count, range_chunks; /* chunks of the run; of a range of attention */
+    const struct kv_sequence *sequence;
+    bool is_timed;
+};
+
+struct bus_rebuild {
+    struct device *device; /* borrowed */
+    struct attention_options options;
+    struct range_form form;
+    uint64_t context; /* whole chunks */
+    struct slab inputs;         /* MEMORY_SHARED [sequence][layer]: halves [context][hidden_size], scales [context] */
+    struct kept_rows **kept;    /* owned, [sequence_capacity] */
+    struct slab chunks;         /* MEMORY_DEVICE [kv head][rebuild.chunks]: the workspace */
+    struct kv_pools pools;      /* POOL_OTHER is the workspace */
+    struct page_table table;    /* of it */
+    struct buffer steps;        /* MEMORY_DEVICE: struct step_row [rebuild.chunks * 64], of rows from the first on */
+    struct buffer partials;     /* MEMORY_DEVICE: of attend_ranges */
+    bool is_shown;              /* steps and table are on the device */
+    struct bus_run run;
+    size_t forced_chunks, timed_steps;
+    struct rate link, computing; /* bytes, tokens */
+    struct rebuild_statistics statistics;
+};
+
+/* ---- life ---- */
+
+uint64_t bus_rebuild_row_bytes(size_t hidden_size) { return hidden_size * sizeof(uint16_t) + sizeof(float); }
+
+static uint64_t partial_bytes(const struct attention_options *options, const struct range_form *form) {
+    return options->head_count * form->count_max * (form->partial_floats + options->rebuild.v_dimension) *
+           sizeof(float);
+}
+
+/* Of a head, with their page table and steps, in the device's memory. */
+static size_t chunks_that_fit(const struct attention_options *options, const struct range_form *form) {
+    const uint64_t partials = partial_bytes(options, form),
+                   chunk = options->kv_head_count * (options->rebuild.chunk_bytes + sizeof(uint32_t)) +
+                           KV_CHUNK_TOKENS * sizeof(struct step_row);
+    if (options->unit_bytes <= partials) return 0;
+    return min_size((options->unit_bytes - partials) / chunk, kv_chunks_of(options->context_size));
+}
+
+static size_t layers_of(const struct bus_rebuild *bus) {
+    return bus->options.layer_count - bus->options.rebuild.layer_first;
+}
+
+static enum status init(struct bus_rebuild *bus, struct error *error) {
+    const struct attention_options *options = &bus->options;
+    const struct device_operations *operations = bus->device->operations;
+    const size_t sequences = options->sequence_capacity, chunks = options->rebuild.chunks;
+    bus->kept = calloc(sequences, sizeof *bus->kept);
+    for (size_t i = 0; i < sequences && bus->kept != NULL; i++) {
+        bus->kept[i] = calloc(1, sizeof **bus->kept + layers_of(bus) * sizeof *bus->kept[i]->counts);
+        if (bus->kept[i] == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
+    }
+    if (bus->kept == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
+    TRY(slab_init(&bus->inputs, bus->device, MEMORY_SHARED,
+                  bus->context * bus_rebuild_row_bytes(options->rebuild.hidden_size), sequences * layers_of(bus),
+                  error));
+    TRY(slab_init(&bus->chunks, bus->device, MEMORY_DEVICE, options->rebuild.chunk_bytes,
+                  options->kv_head_count * chunks, error));
+    TRY(page_table_init(&bus->table, bus->device, options->kv_head_count, chunks, error));
+    for (size_t i = 0; i < options->kv_head_count * chunks; i++)
+        page_table_set(&bus->table, i / chunks, i % chunks, place_make(POOL_OTHER, i));
+    TRY(operations->allocate(bus->device, MEMORY_DEVICE, chunks * KV_CHUNK_TOKENS * sizeof(struct step_row),
+                             &bus->steps, error));
+    return operations->allocate(bus->device, MEMORY_DEVICE, partial_bytes(options, &bus->form), &bus->partials,
+                                error);
+}
+
+enum status bus_rebuild_create(struct bus_rebuild **result, struct device *device,
+                               const struct attention_options *options, struct error *error) {
+    const struct range_form form = device_range_form(device);
+    *result = NULL;
+    if (chunks_that_fit(options, &form) < TILE_CHUNKS) return STATUS_OK;
+    struct bus_rebuild *bus = calloc(1, sizeof *bus);
+    *result = bus;
+    if (bus == NULL) return error_set(error, STATUS_MEMORY, "rebuilding: out of memory");
+    *bus = (struct bus_rebuild){.device = device,
+                                .options = *options,
+                                .form = form,
+                                .context = kv_chunks_of(options->context_size) * KV_CHUNK_TOKENS};
+    bus->options.rebuild.chunks = chunks_that_fit(options, &form);
+    return init(bus, error);
+}
+
+void bus_rebuild_destroy(struct bus_rebuild *bus) {
+    if (bus == NULL) return;
+    bus->device->operations->release(bus->device, &bus->partials);
+    bus->device->operations->release(bus->device, &bus->steps);
+    page_table_deinit(&bus->table);
+    slab_deinit(&bus->chunks);
+    slab_deinit(&bus->inputs);
+    for (size_t i = 0; i < bus->options.sequence_capacity && bus->kept != NULL; i++) free(bus->kept[i]);
+    free(bus->kept);
+    free(bus);
+}
+
+/* ---- inputs ---- */
+
+/* Of a layer of a sequence, from a row on. */
+static struct keep_rows_operation rows_of(const struct bus_rebuild *bus, const struct kv_sequence *sequence,
+                                          size_t layer, uint64_t row) {
+    const size_t hidden = bus->options.rebuild.hidden_size;
+    const struct span slot = slab_slot(&bus->inputs, kv_sequence_index(sequence) * layers_of(bus) +
+                                                         layer - bus->options.rebuild.layer_first);
+    return (struct keep_rows_operation){
+        .columns = hidden,
+        .halves = span_behind(slot, row * hidden * sizeof(uint16_t)),
+        .scales = span_behind(slot, bus->context * hidden * sizeof(uint16_t) + row * sizeof(float))};
+}
+
+/* What is kept of the sequence as it is now: what was of another one is forgotten. */
+static struct kept_rows *kept_of(struct bus_rebuild *bus, const struct kv_sequence *sequence) {
+    struct kept_rows *kept = bus->kept[kv_sequence_index(sequence)];
+    if (kept->generation == kv_sequence_generation(sequence)) return kept;
+    kept->generation = kv_sequence_generation(sequence);
+    for (size_t i = 0; i < layers_of(bus); i++) kept->counts[i] = 0;
+    return kept;
+}
+
+/* Rows from here on are others. */
+static void cut(uint64_t *count, uint64_t position) { *count = *count < position ? *count : position; }
+
+void bus_rebuild_keep(struct bus_rebuild *bus, struct stream *stream, const struct attention_inputs *inputs) {
+    const size_t first = bus->options.rebuild.layer_first;
+    for (size_t i = 0; i < inputs->item_count && inputs->layer_index >= first; i++) {
+        const struct attend_item *item = &inputs->items[i];
+        uint64_t *count = &kept_of(bus, inputs->sequences[i])->counts[inputs->layer_index - first];
+        cut(count, item->position_first);
+        if (!inputs->come_back || *count < item->position_first) continue;
+        struct keep_rows_operation keep =
+            rows_of(bus, inputs->sequences[i], inputs->layer_index, item->position_first);
+        keep.x = span_floats(inputs->x, item->row_first * keep.columns);
+        keep.x_stride = keep.columns;
+        keep.row_count = item->row_count;
+        bus->device->operations->keep_rows(stream, &keep);
+        *count += item->row_count;
+    }
+}
+
+/* ---- how much ---- */
+
+static uint64_t split_of(struct bus_rebuild *bus, uint64_t chunks, uint64_t most, uint64_t unit) {
+    const double link = rate_per_second(&bus->link);
+    struct split_question question = {.token_count = chunks * KV_CHUNK_TOKENS,
+                                      .tokens_max = most * KV_CHUNK_TOKENS,
+                                      .tile_tokens = unit * KV_CHUNK_TOKENS,
+                                      .input_bytes = bus->statistics.input_bytes,
+                                      .kv_bytes = bus->statistics.kv_bytes,
+                                      .bytes_per_second = link,
+                                      .seconds_per_token = rate_seconds(&bus->computing),
+                                      .schedule = SPLIT_COLUMN};
+    if (link <= 0 || question.seconds_per_token <= 0) return 0;
+    const struct split split = split_choose(&question);
+    return split.seconds < GAIN_MIN * split.seconds_without ? split.tokens / KV_CHUNK_TOKENS : 0;
+}
+
+/* Of a row at this position, of which so many rows are kept. */
+static void decide(struct bus_rebuild *bus, uint64_t position, uint64_t kept) {
+    const size_t range = (size_t)bus->form.rows(position + 1) / KV_CHUNK_TOKENS,
+                 unit = range * ((TILE_CHUNKS + range - 1) / range);
+    const uint64_t chunks = position / KV_CHUNK_TOKENS,
+                   held = min_size(kept / KV_CHUNK_TOKENS, bus->options.rebuild.chunks), most = held / unit * unit;
+    struct bus_run *run = &bus->run;
+    run->range_chunks = range;
+    if (bus->forced_chunks == REBUILD_NOTHING) return;
+    if (bus->forced_chunks > 0) {
+        run->count = min_size(bus->forced_chunks, held) / range * range;
+    } else if (bus->timed_steps < TIMED_STEPS) {
+        run->count = min_size(most, TIMED_TILES * unit);
+        run->is_timed = run->count > 0;
+    } else {
+        run->count = split_of(bus, chunks, most, unit);
+    }
+}
+
+/* Constant from then on. */
+static void show(struct bus_rebuild *bus, struct stream *stream) {
+    struct step_row rows[KV_CHUNK_TOKENS];
+    if (bus->is_shown) return;
+    page_table_update(&bus->table, stream, 0, bus->table.lane_count);
+    for (size_t chunk = 0; chunk < bus->options.rebuild.chunks; chunk++) {
+        for (size_t i = 0; i < KV_CHUNK_TOKENS; i++)
+            rows[i] = (struct step_row){.position = chunk * KV_CHUNK_TOKENS + i};
+        bus->device->operations->upload(stream, span_of(&bus->steps, chunk * sizeof rows), rows, sizeof rows);
+    }
+    bus->is_shown = true;
+}
+
+void bus_rebuild_prepare(struct bus_rebuild *bus, struct stream *stream, const struct attention_step *step,
+                         uint64_t rebuilt[2], bool *fits) {
+    const struct rebuild_options *options = &bus->options.rebuild;
+    struct rebuild_statistics *sums = &bus->statistics;
+    bus->run = (struct bus_run){.count = 0};
+    uint64_t kept = UINT64_MAX;
+    for (size_t i = 0; i < step->row_count; i++) {
+        uint64_t *counts = kept_of(bus, step->sequences[i])->counts;
+        for (size_t layer = 0; layer < layers_of(bus); layer++) {
+            cut(&counts[layer], step->items[i].position_first);
+            cut(&kept, counts[layer]);
+        }
+    }
+    sums->input_bytes = (double)bus_rebuild_row_bytes(options->hidden_size);
+    sums->kv_bytes = (double)(bus->options.kv_head_count * options->chunk_bytes) / KV_CHUNK_TOKENS;
+    if (step->row_count != 1) return;
+    show(bus, stream);
+    bus->run.sequence = step->sequences[0];
+    decide(bus, step->items[0].position_first, kept);
+    if (bus->run.count > 0) rebuilt[0] = bus->run.count, rebuilt[1] = bus->run.range_chunks;
+    *fits = *fits && !bus->run.is_timed;
+    const uint64_t chunks = kept > 0 ? step->items[0].position_first / KV_CHUNK_TOKENS : 0;
+    sums->layers += chunks > 0 ? layers_of(bus) : 0;
+    sums->missing_chunks += layers_of(bus) * chunks;
+    sums->chunks += layers_of(bus) * bus->run.count;
+}
+
+void bus_rebuild_end_step(struct bus_rebuild *bus) {
+    if (bus->run.is_timed) bus->timed_steps++;
+    rate_end_sample(&bus->link);
+    rate_end_sample(&bus->computing);
+    bus->run = (struct bus_run){.count = 0};
+}
+
+/* ---- a layer ---- */
+
+bool bus_rebuild_takes(const struct bus_rebuild *bus, const struct attention_layer *layer) {
+    return bus->run.count > 0 && layer->index >= bus->options.rebuild.layer_first && layer->operation.window == 0;
+}
+
+/* A view of the workspace. */
+static struct kv_view own_view(struct bus_rebuild *bus, const struct kv_view *others) {
+    bus->pools = *others->pools;
+    bus->pools.list[POOL_OTHER] = bus->chunks.pool;
+    return (struct kv_view){.layout = others->layout,
+                            .pools = &bus->pools,
+                            .chunks = page_table_lane(&bus->table, 0),
+                            .chunk_stride = bus->table.chunk_capacity};
+}
+
+static void compute(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer) {
+    for (size_t first = 0, count; first < bus->run.count; first += count) {
+        count = min_size(bus->run.count - first, TILE_CHUNKS);
+        const uint64_t row = first * KV_CHUNK_TOKENS;
+        struct keep_rows_operation kept = rows_of(bus, bus->run.sequence, layer->index, row);
+        struct rebuild_rows rows = {.layer_index = layer->index,
+                                    .position_first = row,
+                                    .row_count = count * KV_CHUNK_TOKENS,
+                                    .kept = &kept,
+                                    .step = span_of(&bus->steps, row * sizeof(struct step_row))};
+        layer->math.rebuild(layer->math.context, &rows);
+        const struct attend_item item = {.view = own_view(bus, &layer->operation.items[0].view),
+                                         .row_count = rows.row_count,
+                                         .position_first = row};
+        bus->device->operations->append(
+            stream, &(struct append_operation){.k = rows.k,
+                                               .v = rows.v,
+                                               .k_stride = rows.k_stride,
+                                               .v_stride = rows.v_stride,
+                                               .kv_head_count = layer->operation.kv_head_count,
+                                               .items = &item,
+                                               .item_count = 1,
+                                               .step = rows.step});
+    }
+}
+
+/* The ranges behind the run, or, with merges, those of the run, and all together. */
+static void attend(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer,
+                   bool merges) {
+    struct attend_operation operation = layer->operation;
+    struct attend_item item = operation.items[0];
+    const struct attend_ranges behind = {.makes = !merges,
+                                         .first = bus->run.count / bus->run.range_chunks,
+                                         .end = bus->form.count_max,
+                                         .partials = span_of(&bus->partials, 0)};
+    if (merges) item.view = own_view(bus, &item.view);
+    operation.items = &item;
+    operation.ranges = &behind;
+    bus->device->operations->attend(stream, &operation);
+}
+
+static enum status seconds_until(struct bus_rebuild *bus, struct stream *stream, uint64_t *began, double *seconds,
+                                 struct error *error) {
+    TRY(bus->device->operations->stream_synchronize(stream, error));
+    const uint64_t now = clock_ns();
+    *seconds = 1e-9 * (double)(now - *began);
+    *began = now;
+    return STATUS_OK;
+}
+
+/* One after the other, and timed: the bus by what attention reads, computing by what is left without its inputs. */
+static enum status attend_timed(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer,
+                                struct error *error) {
+    const uint64_t rows = bus->run.count * KV_CHUNK_TOKENS;
+    const double read = bus->statistics.kv_bytes * (double)(layer->operation.items[0].position_first + 1 - rows);
+    uint64_t began = 0;
+    double seconds;
+    TRY(seconds_until(bus, stream, &began, &seconds, error));
+    attend(bus, stream, layer, false);
+    TRY(seconds_until(bus, stream, &began, &seconds, error));
+    rate_add(&bus->link, read, seconds);
+    const double inputs = seconds / read * (double)rows * bus->statistics.input_bytes;
+    compute(bus, stream, layer);
+    TRY(seconds_until(bus, stream, &began, &seconds, error));
+    rate_add(&bus->computing, (double)rows, seconds > inputs ? seconds - inputs : 0);
+    attend(bus, stream, layer, true);
+    return STATUS_OK;
+}
+
+enum status bus_rebuild_attend(struct bus_rebuild *bus, struct stream *stream, const struct attention_layer *layer,
+                               struct error *error) {
+    const struct device_operations *operations = bus->device->operations;
+    if (bus->run.is_timed) return attend_timed(bus, stream, layer, error);
+    operations->beside(stream, &(struct beside_operation){BESIDE_BEGIN});
+    compute(bus, stream, layer);
+    operations->beside(stream, &(struct beside_operation){BESIDE_END});
+    attend(bus, stream, layer, false);
+    operations->beside(stream, &(struct beside_operation){BESIDE_JOIN});
+    attend(bus, stream, layer, true);
+    return STATUS_OK;
+}
+
+/* ---- what it did ---- */
+
+void bus_rebuild_force(struct bus_rebuild *bus, size_t chunks) { bus->forced_chunks = chunks; }
+
+struct rebuild_statistics bus_rebuild_statistics(const struct bus_rebuild *bus) {
+    struct rebuild_statistics statistics = bus->statistics;
+    statistics.bytes_per_second = rate_per_second(&bus->link);
+    statistics.seconds_per_token = rate_seconds(&bus->computing);
+    return statistics;
+}
