@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
+#include "base/layout.h"
 #include "cache/kv_cache.h"
 #include "cache/page_table.h"
 #include "cache/slab.h"
@@ -23,22 +23,22 @@ struct buffered_sequence {
     const struct kv_sequence *sequence; /* NULL: nobody's */
     uint64_t generation, used;          /* used: the lowest goes when there is another sequence */
     size_t head_count;                  /* heads that have come */
-    uint32_t *heads;                    /* owned; [lane]: its buffer; NO_PLACE: none */
+    uint32_t *heads;                    /* [lane]: its buffer; NO_PLACE: none */
 };
 
 struct list_buffers {
     struct device *device; /* borrowed */
     struct list_buffer_shape shape;
     size_t heads_max, chunk_count; /* of a sequence; of a buffer */
-    struct list_buffer *list;      /* owned; [sequence_capacity][heads_max] */
-    uint32_t *rows;                /* owned; [sequence_capacity][heads_max][list_rows] */
-    struct buffer places;          /* owned MEMORY_SHARED; the same */
-    struct slab memory;            /* MEMORY_SHARED; [sequence_capacity][heads_max][chunk_count] chunks */
-    struct kv_pools pools;         /* POOL_ROWS is memory */
-    struct page_table shown;       /* of the last view; [kv_head_count][chunk_count] */
-    struct buffered_sequence *sequences; /* owned; [sequence_capacity] */
-    uint32_t *missing;                   /* owned; [list_rows]: of the last question, or new places */
-    bool *is_taken;                      /* owned; [list_rows]: places that stay */
+    struct buffered_sequence *sequences; /* owned, and the next four behind it; [sequence_capacity] */
+    uint32_t *missing;                   /* [list_rows]: of the last question, or new places */
+    bool *is_taken;                      /* [list_rows]: places that stay */
+    struct list_buffer *list;            /* [sequence_capacity][heads_max] */
+    uint32_t *rows;                      /* [sequence_capacity][heads_max][list_rows] */
+    struct buffer places;                /* owned MEMORY_SHARED; the same */
+    struct slab memory;      /* MEMORY_SHARED; [sequence_capacity][heads_max][chunk_count] chunks */
+    struct kv_pools pools;   /* POOL_ROWS is memory */
+    struct page_table shown; /* of the last view; [kv_head_count][chunk_count] */
     uint64_t clock;
     struct list_buffer_counts counts;
 };
@@ -54,15 +54,35 @@ static size_t lane_count(const struct list_buffer_shape *shape) {
 
 static size_t chunks_of(uint64_t list_rows) { return (size_t)kv_chunks_of(list_rows); }
 
+static void place_tables(struct list_buffers *b, struct layout *layout) {
+    const size_t sequences = b->shape.sequence_capacity, rows = (size_t)b->shape.list_rows;
+    b->sequences = layout_take(layout, sequences, sizeof *b->sequences);
+    for (size_t i = 0; i < sequences; i++) {
+        uint32_t *heads = layout_take(layout, lane_count(&b->shape), sizeof *heads);
+        if (heads != NULL) b->sequences[i].heads = heads;
+    }
+    b->missing = layout_take(layout, rows, sizeof *b->missing);
+    b->is_taken = layout_take(layout, rows, sizeof *b->is_taken);
+}
+
+/* Of so many heads, what is in the host's own memory. */
+static void place_heads(struct list_buffers *b, struct layout *layout, size_t count) {
+    b->list = layout_take(layout, count, sizeof *b->list);
+    b->rows = layout_take(layout, count, (size_t)b->shape.list_rows * sizeof *b->rows);
+}
+
 uint64_t list_buffer_head_bytes(uint64_t list_rows, size_t chunk_bytes) {
-    return chunks_of(list_rows) * chunk_bytes + 2 * list_rows * sizeof(uint32_t) + sizeof(struct list_buffer);
+    struct list_buffers b = {.shape.list_rows = list_rows};
+    struct layout layout = {0};
+    place_heads(&b, &layout, 1);
+    return layout.used + chunks_of(list_rows) * chunk_bytes + list_rows * sizeof(uint32_t);
 }
 
 uint64_t list_buffer_table_bytes(const struct list_buffer_shape *shape) {
-    return sizeof(struct list_buffers) + shape->list_rows * (sizeof(uint32_t) + sizeof(bool)) +
-           page_table_bytes(shape->kv_head_count, chunks_of(shape->list_rows)) +
-           shape->sequence_capacity *
-               (sizeof(struct buffered_sequence) + lane_count(shape) * sizeof(uint32_t));
+    struct list_buffers b = {.shape = *shape};
+    struct layout layout = {0};
+    place_tables(&b, &layout);
+    return sizeof b + layout.used + page_table_bytes(shape->kv_head_count, chunks_of(shape->list_rows));
 }
 
 /* Heads of each sequence that the bytes hold. */
@@ -75,20 +95,19 @@ static size_t heads_of(const struct list_buffer_shape *shape) {
     return (size_t)(heads < all ? heads : all);
 }
 
-static bool allocate_tables(struct list_buffers *b) {
-    const struct list_buffer_shape *shape = &b->shape;
-    const size_t count = shape->sequence_capacity * b->heads_max, rows = (size_t)shape->list_rows;
-    b->list = calloc(count, sizeof *b->list);
-    b->rows = calloc(count * rows, sizeof *b->rows);
-    b->sequences = calloc(shape->sequence_capacity, sizeof *b->sequences);
-    b->missing = calloc(rows, sizeof *b->missing);
-    b->is_taken = calloc(rows, sizeof *b->is_taken);
-    if (!b->list || !b->rows || !b->sequences || !b->missing || !b->is_taken) return false;
-    for (size_t i = 0; i < shape->sequence_capacity; i++) {
-        b->sequences[i].heads = calloc(lane_count(shape), sizeof(uint32_t));
-        if (b->sequences[i].heads == NULL) return false;
-    }
-    return true;
+static enum status allocate(struct list_buffers *b, struct error *error) {
+    const size_t count = b->shape.sequence_capacity * b->heads_max;
+    struct layout layout = {0};
+    place_tables(b, &layout);
+    place_heads(b, &layout, count);
+    layout = (struct layout){.memory = calloc(1, layout.used)};
+    if (layout.memory == NULL) return error_set(error, STATUS_MEMORY, "buffers of lists: out of memory");
+    place_tables(b, &layout);
+    place_heads(b, &layout, count);
+    TRY(slab_init(&b->memory, b->device, MEMORY_SHARED, b->shape.chunk_bytes, count * b->chunk_count, error));
+    TRY(page_table_init(&b->shown, b->device, b->shape.kv_head_count, b->chunk_count, error));
+    return b->device->operations->allocate(
+        b->device, MEMORY_SHARED, count * (size_t)b->shape.list_rows * sizeof(uint32_t), &b->places, error);
 }
 
 enum status list_buffers_create(struct list_buffers **result, struct device *device,
@@ -102,15 +121,7 @@ enum status list_buffers_create(struct list_buffers **result, struct device *dev
                                .heads_max = heads_of(shape),
                                .chunk_count = chunks_of(shape->list_rows)};
     const size_t count = shape->sequence_capacity * b->heads_max, rows = (size_t)shape->list_rows;
-    enum status status =
-        allocate_tables(b)
-            ? slab_init(&b->memory, device, MEMORY_SHARED, shape->chunk_bytes, count * b->chunk_count, error)
-            : error_set(error, STATUS_MEMORY, "buffers of lists: out of memory");
-    if (status == STATUS_OK)
-        status = page_table_init(&b->shown, device, shape->kv_head_count, b->chunk_count, error);
-    if (status == STATUS_OK)
-        status = device->operations->allocate(device, MEMORY_SHARED, count * rows * sizeof(uint32_t),
-                                              &b->places, error);
+    const enum status status = allocate(b, error);
     if (status != STATUS_OK) {
         list_buffers_destroy(b);
         return status;
@@ -130,13 +141,7 @@ void list_buffers_destroy(struct list_buffers *b) {
     slab_deinit(&b->memory);
     page_table_deinit(&b->shown);
     b->device->operations->release(b->device, &b->places);
-    for (size_t i = 0; b->sequences != NULL && i < b->shape.sequence_capacity; i++)
-        free(b->sequences[i].heads);
-    free(b->list);
-    free(b->rows);
-    free(b->sequences);
-    free(b->missing);
-    free(b->is_taken);
+    free(b->sequences); /* and the other tables */
     free(b);
 }
 

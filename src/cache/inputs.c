@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
+#include "base/layout.h"
 #include "kernels/attention/kv_layout.h"
 #include "platform/memory.h"
 #include "tensor/half.h"
@@ -23,8 +23,8 @@ enum {
 struct inputs_reading {
     struct io_queue *queue;  /* owned; NULL: it is never read */
     uint8_t *pages;          /* owned; [capacity * slices] pages: a ring of groups of chunks */
-    struct page_read *reads; /* owned; [reads_max * slices], in the order of the disk */
-    bool *arrived;           /* owned; of each, whether it is in memory */
+    struct page_read *reads; /* [reads_max * slices], in the order of the disk */
+    bool *arrived;           /* of each, whether it is in memory */
     size_t capacity, reads_max, count, chunks, submitted, begun; /* begun: at once */
     /* Of what is being read; taken: whose memory is free again. */
     size_t group_chunks, ring_groups, groups_taken;
@@ -39,8 +39,8 @@ struct inputs {
     struct error failure;      /* why it does not any more; empty: nothing failed */
     uint64_t valid_tokens;     /* of the document, that are the sequence's: UINT64_MAX while it keeps */
     uint64_t committed_tokens; /* asked for */
-    uint64_t *rows;            /* owned; [kept layers]: that have come */
-    uint8_t *growing;          /* owned; [kept layer][slice][64 rows]: the chunk that is not full */
+    uint64_t *rows;            /* owned, as what lies behind it (place); [kept layers]: that have come */
+    uint8_t *growing;          /* [kept layer][slice][64 rows]: the chunk that is not full */
     struct inputs_reading reading;
 };
 
@@ -189,43 +189,51 @@ static size_t reads_max_of(uint64_t token_capacity, size_t read_chunks) {
     return read_chunks < 2 ? read_chunks : max_size((size_t)chunks, read_chunks);
 }
 
+static size_t pages_bytes(const struct inputs *inputs) {
+    return inputs->reading.capacity * inputs->slices * store_page_bytes(&inputs->layout);
+}
+
+static void place(struct inputs *inputs, struct layout *layout) {
+    const size_t layers = kept_layers(&inputs->shape), reads = inputs->reading.reads_max * inputs->slices;
+    inputs->rows = layout_take(layout, layers, sizeof *inputs->rows);
+    inputs->growing = layout_take(layout, layers * inputs->slices, inputs->layout.chunk_bytes);
+    inputs->reading.reads = layout_take(layout, reads, sizeof *inputs->reading.reads);
+    inputs->reading.arrived = layout_take(layout, reads, sizeof *inputs->reading.arrived);
+}
+
+/* Without memory. */
+static struct inputs of(const struct inputs_shape *shape, uint64_t token_capacity, size_t read_chunks) {
+    ASSERT(shape->layer_count > 1);
+    return (struct inputs){
+        .shape = *shape,
+        .layout = layout_of(shape),
+        .slices = slices_of(shape),
+        .valid_tokens = UINT64_MAX,
+        .reading = {.capacity = read_chunks, .reads_max = reads_max_of(token_capacity, read_chunks)}};
+}
+
 uint64_t inputs_bytes(const struct inputs_shape *shape, uint64_t token_capacity, size_t read_chunks) {
-    const struct store_layout layout = layout_of(shape);
-    const uint64_t growing = (uint64_t)kept_layers(shape) * layout.kv_head_count * layout.chunk_bytes;
-    const uint64_t reads = (uint64_t)read_chunks * layout.kv_head_count;
-    return sizeof(struct inputs) + growing + kept_layers(shape) * sizeof(uint64_t) +
-           reads * store_page_bytes(&layout) +
-           reads_max_of(token_capacity, read_chunks) * layout.kv_head_count *
-               (sizeof(struct page_read) + sizeof(bool)) +
-           document_memory_bytes(&layout, token_capacity);
+    struct inputs inputs = of(shape, token_capacity, read_chunks);
+    struct layout layout = {0};
+    place(&inputs, &layout);
+    return sizeof inputs + layout.used + pages_bytes(&inputs) +
+           document_memory_bytes(&inputs.layout, token_capacity);
 }
 
 static enum status make(struct inputs **result, const struct inputs_options *options, struct error *error) {
     struct inputs *inputs = calloc(1, sizeof *inputs);
+    struct layout layout = {0};
     *result = inputs;
     if (inputs == NULL) return error_set(error, STATUS_MEMORY, "inputs: out of memory");
-    ASSERT(options->shape.layer_count > 1);
-    inputs->shape = options->shape;
-    inputs->layout = layout_of(&options->shape);
-    inputs->slices = inputs->layout.kv_head_count;
-    inputs->valid_tokens = UINT64_MAX;
-    const size_t layers = kept_layers(&inputs->shape), reads = options->read_chunks * inputs->slices;
-    inputs->rows = calloc(layers, sizeof *inputs->rows);
-    inputs->growing = calloc(layers * inputs->slices, inputs->layout.chunk_bytes);
-    inputs->reading.capacity = options->read_chunks;
-    inputs->reading.reads_max = reads_max_of(options->token_capacity, options->read_chunks);
-    bool made = inputs->rows != NULL && inputs->growing != NULL;
-    if (made && reads > 0) {
-        inputs->reading.pages = memory_area_create(reads * store_page_bytes(&inputs->layout));
-        inputs->reading.reads =
-            calloc(inputs->reading.reads_max * inputs->slices, sizeof *inputs->reading.reads);
-        inputs->reading.arrived =
-            calloc(inputs->reading.reads_max * inputs->slices, sizeof *inputs->reading.arrived);
-        made =
-            inputs->reading.pages != NULL && inputs->reading.reads != NULL && inputs->reading.arrived != NULL;
-    }
-    if (!made) return error_set(error, STATUS_MEMORY, "inputs: out of memory");
-    if (reads == 0) return STATUS_OK;
+    *inputs = of(&options->shape, options->token_capacity, options->read_chunks);
+    place(inputs, &layout);
+    layout = (struct layout){.memory = calloc(1, layout.used)};
+    if (layout.memory != NULL) place(inputs, &layout);
+    if (layout.memory != NULL && options->read_chunks > 0)
+        inputs->reading.pages = memory_area_create(pages_bytes(inputs));
+    if (layout.memory == NULL || (options->read_chunks > 0 && inputs->reading.pages == NULL))
+        return error_set(error, STATUS_MEMORY, "inputs: out of memory");
+    if (options->read_chunks == 0) return STATUS_OK;
     return io_queue_create(&inputs->reading.queue,
                            &(struct io_queue_options){.backend = options->backend, .depth = DEPTH}, error);
 }
@@ -259,11 +267,7 @@ void inputs_close(struct inputs *inputs) {
     io_queue_destroy(inputs->reading.queue);
     document_close(inputs->document);
     free(inputs->rows);
-    free(inputs->growing);
-    memory_area_destroy(inputs->reading.pages,
-                        inputs->reading.capacity * inputs->slices * store_page_bytes(&inputs->layout));
-    free(inputs->reading.reads);
-    free(inputs->reading.arrived);
+    memory_area_destroy(inputs->reading.pages, pages_bytes(inputs));
     free(inputs);
 }
 

@@ -3,36 +3,48 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
+#include "base/layout.h"
 
 enum { WORD_BITS = 64, DELTAS_MAX = 512 };
 
-static uint64_t words_of(uint64_t chunk_capacity) { return (chunk_capacity + WORD_BITS - 1) / WORD_BITS; }
+static void place(struct page_table *table, struct layout *layout) {
+    table->places = layout_take(layout, table->lane_count * table->chunk_capacity, sizeof *table->places);
+    table->changed = layout_take(layout, table->lane_count * table->changed_words, sizeof *table->changed);
+    table->changed_counts = layout_take(layout, table->lane_count, sizeof *table->changed_counts);
+}
 
-uint64_t page_table_bytes(uint64_t lane_count, uint64_t chunk_capacity) {
-    return lane_count * (chunk_capacity * 2 * sizeof(uint32_t) + words_of(chunk_capacity) * sizeof(uint64_t) +
-                         sizeof(uint32_t));
+static struct page_table of(size_t lane_count, uint64_t chunk_capacity) {
+    return (struct page_table){.lane_count = lane_count,
+                               .chunk_capacity = (size_t)chunk_capacity,
+                               .changed_words = (size_t)((chunk_capacity + WORD_BITS - 1) / WORD_BITS)};
 }
 
 static size_t device_bytes(const struct page_table *table) {
     return table->lane_count * table->chunk_capacity * sizeof(uint32_t);
 }
 
+uint64_t page_table_bytes(uint64_t lane_count, uint64_t chunk_capacity) {
+    struct page_table table = of(lane_count, chunk_capacity);
+    struct layout layout = {0};
+    place(&table, &layout);
+    return layout.used + device_bytes(&table);
+}
+
 enum status page_table_init(struct page_table *table, struct device *device, size_t lane_count,
                             uint64_t chunk_capacity, struct error *error) {
     uint64_t count;
-    *table = (struct page_table){.device = device,
-                                 .lane_count = lane_count,
-                                 .chunk_capacity = (size_t)chunk_capacity,
-                                 .changed_words = (size_t)words_of(chunk_capacity)};
+    struct layout layout = {0};
     enum status status = STATUS_MEMORY;
+    *table = of(lane_count, chunk_capacity);
+    table->device = device;
     if (checked_multiply(lane_count, chunk_capacity, &count) && count <= UINT32_MAX) {
-        table->places = calloc(max_size((size_t)count, 1), sizeof *table->places);
-        table->changed = calloc(max_size(lane_count * table->changed_words, 1), sizeof *table->changed);
-        table->changed_counts = calloc(max_size(lane_count, 1), sizeof *table->changed_counts);
-        if (table->places != NULL && table->changed != NULL && table->changed_counts != NULL)
+        place(table, &layout);
+        layout = (struct layout){.memory = calloc(1, max_size(layout.used, 1))};
+        if (layout.memory != NULL) {
+            place(table, &layout);
             status = device->operations->allocate(device, MEMORY_DEVICE, device_bytes(table),
                                                   &table->on_device, NULL);
+        }
     }
     if (status == STATUS_OK) return STATUS_OK;
     page_table_deinit(table);
@@ -43,9 +55,7 @@ enum status page_table_init(struct page_table *table, struct device *device, siz
 void page_table_deinit(struct page_table *table) {
     if (buffer_exists(&table->on_device))
         table->device->operations->release(table->device, &table->on_device);
-    free(table->places);
-    free(table->changed);
-    free(table->changed_counts);
+    free(table->places); /* the others lie behind them */
     *table = (struct page_table){0};
 }
 

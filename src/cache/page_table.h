@@ -12,10 +12,10 @@
 
 struct page_table {
     struct device *device;    /* borrowed */
-    uint32_t *places;         /* owned; [lane][chunk_capacity]; NULL: there is no table */
+    uint32_t *places;         /* owned, the next two behind it; [lane][chunk_capacity]; NULL: there is no table */
     struct buffer on_device;  /* owned MEMORY_DEVICE; the same */
-    uint64_t *changed;        /* owned; [lane][changed_words]: a bit for each place that the device lacks */
-    uint32_t *changed_counts; /* owned; [lane] */
+    uint64_t *changed;        /* [lane][changed_words]: a bit for each place that the device lacks */
+    uint32_t *changed_counts; /* [lane] */
     size_t lane_count, chunk_capacity, changed_words;
 };
 
