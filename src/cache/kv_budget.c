@@ -1,4 +1,6 @@
 /* What a budget of RAM holds: bytes that are taken whatever there is, slots, and how they are divided. */
+#include <string.h>
+
 #include "base/checked.h"
 #include "cache/kv_budget_internal.h"
 #include "cache/kv_tier_internal.h"
@@ -216,4 +218,28 @@ uint64_t kv_tier_heads_bytes(const struct kv_cache_config *config, size_t head_c
 
 uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes) {
     return kv_budget_fixed_bytes(config) + kv_bytes / kv_budget_plain_bytes(config) * plain_cost(config);
+}
+
+uint64_t kv_tier_chunk_slots(const struct kv_cache_config *config, uint8_t quantized_of_16) {
+    struct page_fractions fractions = {.layer_count =
+                                           config->mixes_pages ? (uint16_t)config->layer_count : 0};
+    memset(fractions.sixteenths, quantized_of_16, fractions.layer_count);
+    const struct slot_counts counts = kv_budget_slots(config, &fractions, &(struct kv_residents){0});
+    const uint64_t growing = config->quantized_pages ? kv_budget_slots_min(config).plain : 0;
+    return counts.plain + counts.quantized - growing;
+}
+
+double kv_tier_page_bytes(const struct kv_cache_config *config, uint8_t quantized_of_16) {
+    double bytes = 0, heads = 0;
+    for (size_t i = 0; i < kv_group_count(config); i++) {
+        const struct kv_group group = kv_group_at(config, i);
+        const size_t group_heads = group.layer_count * group.geometry.kv_head_count;
+        struct kv_layout layout;
+        kv_group_layout(config, i, &layout);
+        bytes += (double)(group_heads *
+                          (align_up(kv_q4_chunk_bytes(&layout), IO_ALIGNMENT) * quantized_of_16 +
+                           align_up(layout.chunk_bytes, IO_ALIGNMENT) * (PAGE_FRACTION_WHOLE - quantized_of_16)));
+        heads += (double)group_heads;
+    }
+    return bytes / (PAGE_FRACTION_WHOLE * heads);
 }

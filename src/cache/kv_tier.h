@@ -268,6 +268,10 @@ uint64_t kv_tier_failed_document(const struct kv_cache *cache);
 uint64_t kv_tier_bytes_min(const struct kv_cache_config *config);
 /* Of slots for the whole contexts of so many KV heads, in rows. */
 uint64_t kv_tier_heads_bytes(const struct kv_cache_config *config, size_t head_count);
+/* Where so many of 16 pages are in 4 bits: slots for full chunks that host_bytes has, and bytes of a page, the mean of
+ * all, as it is read whole. */
+uint64_t kv_tier_chunk_slots(const struct kv_cache_config *config, uint8_t quantized_of_16);
+double kv_tier_page_bytes(const struct kv_cache_config *config, uint8_t quantized_of_16);
 /* The host_bytes that leave kv_bytes for slots. */
 uint64_t kv_tier_bytes_around(const struct kv_cache_config *config, uint64_t kv_bytes);
 

@@ -34,14 +34,10 @@ static const double CHUNK_TOKENS = 8.4, CHUNK_ADDED = 4.7, CHUNK_NEIGHBOURS = 2,
                     CHUNK_NEIGHBOURS_SPREAD = 3.5, SPARSE_MAX = 8;
 /* Of measured steps (docs/planner.md, "Predicted against measured"). */
 static const double NOT_HIDDEN = 0.75;
-/* Of the bytes of f16: 4 bits, with scales and the padding of pages. */
-static const double QUANTIZED_BYTES = 0.36;
 /* Layers whose chunks are on their way into slots at a time. */
 static const double MOVING_LAYERS = 3;
 /* The fraction of texts that a dial keeps (docs/planner.md, "The dial"), by single tokens and by pages. */
 static const double DIAL_TOKENS = 0.25, DIAL_PAGES = 0.48;
-/* The most tokens, and bytes of residual stream, of a prompt's segment (decision 0009). */
-static const double SEGMENT_TOKENS = 8192, SEGMENT_BYTES = 64 << 20;
 /* A scan reads neighbours on disk in one request, which ends at a chunk that RAM holds, or whose slot does not lie
  * behind the last one's: a request has 1 / (SCAN_CUT + SCAN_CUT_HELD times the share of chunks in RAM) chunks. */
 static const double SCAN_CUT = 0.15, SCAN_CUT_HELD = 0.45;
@@ -150,7 +146,8 @@ static const struct machine_selection *selection_of(const struct machine *machin
 struct tiers {
     struct kv_cache_config cache;
     double chunks;      /* of a KV head */
-    double chunk_bytes; /* as they are stored */
+    double chunk_bytes; /* of its rows */
+    double page_bytes;  /* as it is stored */
     double heads;       /* of all layers and sequences */
     double held;        /* 0..1, of all chunks */
     double resident;    /* layers that stay */
@@ -177,12 +174,16 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
     tiers->chunks = (double)kv_chunks_of(depth);
     tiers->heads = model_heads * sequences;
     tiers->chunk_bytes = (double)(kv_cache_bytes_per_token(&plain) * KV_CHUNK_TOKENS) / model_heads;
-    if (plan->quantized_pages) tiers->chunk_bytes *= QUANTIZED_BYTES;
-    const double all = tiers->chunks * tiers->heads * tiers->chunk_bytes,
-                 spare = plan->host_bytes > 0
-                             ? (double)(plan->host_bytes - kv_tier_bytes_around(&tiers->cache, 0))
-                             : 0;
-    tiers->held = plan->host_bytes == 0 || all <= 0 ? 1 : fmin(spare / all, 1);
+    const uint8_t quantized = !plan->quantized_pages ? 0
+                              : plan->fixes_fractions ? plan->quantized_of_16
+                                                      : PAGE_FRACTION_WHOLE;
+    const double all = tiers->chunks * tiers->heads;
+    tiers->page_bytes = tiers->chunk_bytes;
+    tiers->held = 1;
+    if (plan->host_bytes > 0) {
+        tiers->page_bytes = kv_tier_page_bytes(&tiers->cache, quantized);
+        tiers->held = fmin((double)kv_tier_chunk_slots(&tiers->cache, quantized) / fmax(all, 1), 1);
+    }
     tiers->resident = (double)plan->resident_layers;
     if (tiers->cache.list_bytes == 0) return STATUS_OK;
     /* Buffers come before layers that stay. */
@@ -320,9 +321,9 @@ static void read_everything(struct step *step, double computed) {
     const double missed = fmin(1 - tiers->held + 1 / layers, 1);
     const double pages = tiers->chunks * tiers->heads * missed, together = request_chunks(1 - missed);
     const struct machine *machine = step->model->machine;
-    const double disk = scan_seconds(machine, pages, tiers->chunk_bytes),
-                 processor = handling_seconds(machine, pages, tiers->chunk_bytes);
-    cost->read_bytes = pages * tiers->chunk_bytes;
+    const double disk = scan_seconds(machine, pages, tiers->page_bytes),
+                 processor = handling_seconds(machine, pages, tiers->page_bytes);
+    cost->read_bytes = pages * tiers->page_bytes;
     cost->missed_chunks = pages;
     cost->read_requests = pages / together;
     cost->parts[COST_DISK] = disk;
@@ -350,7 +351,7 @@ static struct chosen chosen_of(const struct step *step, double held) {
     const struct tiers *tiers = &step->tiers;
     const struct select_options *select = &step->plan->select;
     const double unit = unit_tokens(select), kept = step->work.kept, run = unit + NEIGHBOURS;
-    struct chosen chosen = {.miss_bytes = tiers->chunk_bytes};
+    struct chosen chosen = {.miss_bytes = tiers->page_bytes};
     if (select->method == &select_window || unit >= KV_CHUNK_TOKENS)
         chosen.chunks = fmin(ceil(kept / KV_CHUNK_TOKENS) + 1, tiers->chunks);
     else
@@ -366,15 +367,15 @@ static struct chosen chosen_of(const struct step *step, double held) {
     if (select->method == &select_window) /* the same ones in each step; those on their way keep nothing */
         chosen.hits = x < 1 ? fmax(x - MOVING_LAYERS / (double)step->model->config->layer_count, 0) : 1;
     if (!step->plan->quantized_pages && unit < KV_CHUNK_TOKENS) {
-        const double part = fmax(PART_BYTES, tiers->chunk_bytes / 8), parts = tiers->chunk_bytes / part,
+        const double part = fmax(PART_BYTES, tiers->page_bytes / 8), parts = tiers->page_bytes / part,
                      part_tokens = KV_CHUNK_TOKENS / parts;
         const double run_parts =
             fmax(unit / part_tokens, 1) + (run - unit) / part_tokens; /* units are aligned */
         const double taken =
             fmax(places_taken(parts, kept / run / spread * run_parts) * spread / chosen.chunks, 1);
         const double rows =
-            kept / (chosen.chunks * KV_CHUNK_TOKENS) * tiers->chunk_bytes; /* at least these */
-        chosen.miss_bytes = fmin(fmax(part * taken, rows), tiers->chunk_bytes);
+            kept / (chosen.chunks * KV_CHUNK_TOKENS) * tiers->page_bytes; /* at least these */
+        chosen.miss_bytes = fmin(fmax(part * taken, rows), tiers->page_bytes);
     }
     return chosen;
 }
@@ -386,13 +387,13 @@ static struct chosen added_to_lists(const struct step *step, double held) {
     const double left_out = 1 - step->work.kept / step->work.depth, changed = keeps ? CHANGED : 1;
     const double rows = step->work.kept * left_out * (keeps ? ADDED_KEPT : ADDED) / changed,
                  runs = rows / ADDED_RUN;
-    const double part = fmax(PART_BYTES, tiers->chunk_bytes / 8), parts = fmax(tiers->chunk_bytes / part, 1);
+    const double part = fmax(PART_BYTES, tiers->page_bytes / 8), parts = fmax(tiers->page_bytes / part, 1);
     const double spread = fmax(places_taken(tiers->chunks, runs), 1e-9),
                  touched = fmax(fmin(spread, places_taken(tiers->chunks, rows / CHUNK_ADDED)), 1e-9);
     const double x = held * tiers->chunks / spread;
     struct chosen added = {.chunks = changed * touched,
                            .hits = fmin(fmax(x * x / (x * x + LOCALITY), held * HELD), 1)};
-    added.miss_bytes = fmin(part * places_taken(tiers->chunks * parts, runs) / touched, tiers->chunk_bytes);
+    added.miss_bytes = fmin(part * places_taken(tiers->chunks * parts, runs) / touched, tiers->page_bytes);
     return added;
 }
 
@@ -445,9 +446,9 @@ static void read_chosen(struct step *step, double computed) {
     const double list_bytes = list_misses * lists.miss_bytes, added_bytes = added_misses * added.miss_bytes;
     const double dense_pages = kv_heads * dense * tiers->chunks;
     const struct chosen_reads reads = reads_of(step, misses, list_bytes + added_bytes);
-    const double dense_handling = handling_seconds(machine, dense_pages, tiers->chunk_bytes);
+    const double dense_handling = handling_seconds(machine, dense_pages, tiers->page_bytes);
     const double waited = chosen_seconds(machine, &reads) +
-                          reading(scan_seconds(machine, dense_pages, tiers->chunk_bytes), dense_handling);
+                          reading(scan_seconds(machine, dense_pages, tiers->page_bytes), dense_handling);
     const double expected =
         step->plan->prefetches ? PREFETCHED * waited * (1 - fmin(machine->disk.serial, 1)) : 0;
     cost->parts[COST_PAGES] =
@@ -455,7 +456,7 @@ static void read_chosen(struct step *step, double computed) {
     cost->parts[COST_DISK] = fmax(waited - cost->parts[COST_PAGES], 0);
     cost->missed_chunks = misses + dense_pages;
     cost->read_requests = misses + dense_pages / request_chunks(0);
-    cost->read_bytes = list_bytes + added_bytes + dense_pages * tiers->chunk_bytes;
+    cost->read_bytes = list_bytes + added_bytes + dense_pages * tiers->page_bytes;
     cost->step_seconds = computed + waited - fmin(expected, computed);
 }
 
@@ -481,7 +482,7 @@ static void count_bytes(struct step *step, uint64_t depth) {
     plain.key_index_bytes = 0;
     const uint64_t per_token = kv_cache_bytes_per_token(&plain);
     cost->held = tiers->held;
-    cost->kv_bytes = (uint64_t)(tiers->chunks * tiers->heads * tiers->chunk_bytes);
+    cost->kv_bytes = (uint64_t)(tiers->chunks * tiers->heads * tiers->page_bytes);
     cost->key_index_bytes =
         (kv_cache_bytes_per_token(&tiers->cache) - per_token) * depth * (uint64_t)step->sequences;
     cost->host_bytes =
@@ -506,8 +507,7 @@ static double prompt_seconds(const struct step *step, uint64_t depth) {
     const double computed = tokens * (step->model->token_seconds + layers * machine->layer_token_seconds) +
                             products / machine->attend_block;
     const double written = (double)step->cost->disk_bytes / step->sequences / machine->disk.write,
-                 segment =
-                     fmin(SEGMENT_TOKENS, SEGMENT_BYTES / (double)(config->hidden_size * sizeof(float))),
+                 segment = (double)plan_segment_size(step->plan, config),
                  weights = ceil(tokens / segment) * step->segment_seconds;
     return fmax(computed, fmax(written, weights)) + step->cost->step_seconds;
 }

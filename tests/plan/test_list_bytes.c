@@ -55,7 +55,7 @@ static const struct {
     const char *keep, *set;
     uint64_t share;
     double least, most;
-} few[] = {{"25%", "select=tree", 8, 90, 150},
+} few[] = {{"25%", "select=tree", 8, 90, 200},
            {"25%", "select=tree", 4, 3, 20},
            {"25%", "select=tree", 2, 0, 1},
            {"25%", "select=tree,codec=f16", 4, 340, 540},
