@@ -225,11 +225,11 @@ enum key_index_kind {
     KEY_INDEX_MASS,     /* [64] floats: the attention a token has received, summed over steps: kernels/mass */
     KEY_INDEX_TREE, /* boxes around the keys of nodes of 8 to 64 tokens, and of runs of chunks: kernels/tree */
     KEY_INDEX_KEYS, /* nothing: the keys themselves are scored (f16 only), so all chunks must be in memory */
-    /* Clusters of a full chunk's keys: their centroids, sizes and mean values, and each token's cluster (cluster.h).  A
-     * token has its cluster's score.  Tokens of a chunk that is not full have none. */
+    /* Clusters of a full chunk's keys: their centroids, sizes and mean values, and each token's cluster, whose score it
+     * has (lab/methods/cluster.h).  Tokens of a chunk that is not full have none. */
     KEY_INDEX_CLUSTER,
-    /* Product codes of a full chunk's keys, and centroids that it adds to the codebook (product_codes.h).  Tokens of a
-     * chunk that is not full have none. */
+    /* Product codes of a full chunk's keys, and centroids that it adds to the codebook (lab/methods/product_codes.h).
+     * Tokens of a chunk that is not full have none. */
     KEY_INDEX_PRODUCT,
 };
 
@@ -744,10 +744,11 @@ struct device_operations {
     void (*choose)(struct stream *stream, const struct choose_operation *operation);
     void (*fetch)(struct stream *stream, const struct fetch_operation *operation);
     void (*attend_rows)(struct stream *stream, const struct attend_rows_operation *operation);
+    void (*sample_mass)(struct stream *stream, const struct sample_mass_operation *operation);
+    /* What methods of the lab ask for, where its program has added it (cpu/cpu_device_internal.h); else NULL. */
     void (*add_mass)(struct stream *stream, const struct add_mass_operation *operation);
     void (*mass_bound)(struct stream *stream, const struct mass_bound_operation *operation);
     void (*attend_rest)(struct stream *stream, const struct attend_rest_operation *operation);
-    void (*sample_mass)(struct stream *stream, const struct sample_mass_operation *operation);
 };
 
 /* The ranges that attend computes a row alone in. */
@@ -775,7 +776,6 @@ struct device {
     bool lacks_tokens;    /* choose and attend_rows of lists that are not whole units, but for their end */
     bool lacks_groups;    /* choose in layers whose K and V are not all of one shape (cache/kv_groups.h) */
 };
-enum { DEVICE_KEY_INDEXES_ALL = (1 << (KEY_INDEX_PRODUCT + 1)) - 1 };
 
 struct device_options {
     size_t thread_count; /* 0: one per processor */

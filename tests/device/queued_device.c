@@ -847,7 +847,7 @@ struct device *queued_device_create(const struct device_options *options, uint64
     assert_ok(pool_create(&device->pool, options->thread_count, &error), error);
     device->operations = OPERATIONS;
     device->device = (struct device){
-        .operations = &device->operations, .name = "queued", .key_indexes = DEVICE_KEY_INDEXES_ALL};
+        .operations = &device->operations, .name = "queued", .key_indexes = device->inner->key_indexes};
     random_init(&device->random, seed);
     device->eagerness = random_below(&device->random, EAGERNESS_MAX + 1);
     assert_int_equal(pthread_create(&device->worker, NULL, worker_main, device), 0);

@@ -11,7 +11,7 @@
 
 #include "base/checked.h"
 #include "base/random.h"
-#include "device/cluster.h"
+#include "lab/methods/cluster.h"
 #include "device_variants.h"
 #include "host_span.h"
 #include "kernels/kernels.h"

@@ -227,6 +227,18 @@ static void weights_without_kernels_are_refused(void **state) {
     device_destroy(NULL);
 }
 
+/* What only methods of the lab ask for is not in a program without them. */
+static void the_lab_is_not_in_it(void **state) {
+    (void)state;
+    struct device *device = make_device(1);
+    assert_int_equal(device->key_indexes, 1U << KEY_INDEX_NONE | 1U << KEY_INDEX_ABSTRACT | 1U << KEY_INDEX_HASH |
+                                              1U << KEY_INDEX_LEVEL | 1U << KEY_INDEX_TREE);
+    assert_null(device->operations->add_mass);
+    assert_null(device->operations->mass_bound);
+    assert_null(device->operations->attend_rest);
+    device_destroy(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_aligned_and_zero),
@@ -236,6 +248,7 @@ int main(void) {
         cmocka_unit_test(scratch_grows_only_for_larger_shapes),
         cmocka_unit_test(work_beside_an_operation_is_done_once),
         cmocka_unit_test(weights_without_kernels_are_refused),
+        cmocka_unit_test(the_lab_is_not_in_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 
 #include "base/checked.h"
 #include "base/random.h"
-#include "device/product_codes.h"
+#include "lab/methods/product_codes.h"
 #include "device_variants.h"
 #include "host_span.h"
 #include "kernels/kernels.h"

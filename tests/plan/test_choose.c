@@ -645,7 +645,7 @@ static void what_the_device_cannot_is_left_out(void **state) {
     struct plan plan = sizes(false, 0);
     struct choices choices;
     struct error error;
-    struct device device = {.name = "new", .key_indexes = DEVICE_KEY_INDEXES_ALL & ~(1U << KEY_INDEX_LEVEL)};
+    struct device device = {.name = "new", .key_indexes = UINT32_MAX & ~(1U << KEY_INDEX_LEVEL)};
     const struct choose_question question = {.models = &model,
                                              .model_count = 1,
                                              .sequences = 1,
@@ -666,7 +666,7 @@ static void what_the_device_cannot_is_left_out(void **state) {
     assert_ok(plan_choose(&choices, &question, &error), error);
     assert_true(choices.count > 0);
     for (size_t i = 0; i < choices.count; i++) assert_true(same(choices.list[i].preset, "full"));
-    device.key_indexes = DEVICE_KEY_INDEXES_ALL;
+    device.key_indexes = UINT32_MAX;
     assert_ok(plan_choose(&choices, &question, &error), error);
     assert_int_equal(choices.left_out.status, STATUS_OK);
 }

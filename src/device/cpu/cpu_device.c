@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "device/cpu/cpu_device_internal.h"
 #include "device/cpu/cpu_graph.h"
+#include "device/cpu/cpu_scorer_internal.h"
 
 /* One core copies about 10 GB/s here: below this, waking threads gains nothing. */
 enum { COPY_BYTES_ALONE = 256 << 10 };
@@ -119,7 +120,7 @@ static void cpu_download(struct stream *stream, void *target, struct span source
     copy(stream, target, cpu_address(source), size_bytes);
 }
 
-static const struct device_operations CPU_OPERATIONS = {
+struct device_operations cpu_operations = {
     .destroy = cpu_destroy,
     .pool = cpu_pool,
     .set_threads = cpu_set_threads,
@@ -161,9 +162,6 @@ static const struct device_operations CPU_OPERATIONS = {
     .choose = cpu_captured_choose,
     .fetch = cpu_captured_fetch,
     .attend_rows = cpu_captured_attend_rows,
-    .add_mass = cpu_add_mass,
-    .mass_bound = cpu_mass_bound,
-    .attend_rest = cpu_attend_rest,
     .sample_mass = cpu_sample_mass,
 };
 
@@ -172,7 +170,7 @@ enum status device_cpu_create(struct device **result, const struct device_option
     struct cpu_device *device = calloc(1, sizeof *device);
     if (device == NULL) return error_set(error, STATUS_MEMORY, "cpu device: out of memory");
     device->device =
-        (struct device){.operations = &CPU_OPERATIONS, .name = "cpu", .key_indexes = DEVICE_KEY_INDEXES_ALL};
+        (struct device){.operations = &cpu_operations, .name = "cpu", .key_indexes = cpu_scorer_kinds()};
     enum status status = pool_create(&device->pool, options->thread_count, error);
     if (status != STATUS_OK) {
         free(device);

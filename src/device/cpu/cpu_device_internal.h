@@ -111,6 +111,9 @@ struct cpu_partial {
 void cpu_merge_sinks(const struct attention_kernels *kernels, const float *sinks, size_t group, size_t dimension,
                      struct cpu_partial partial);
 
+/* The table of every cpu device.  What no method of loam's asks for is NULL, until a program adds it before main. */
+extern struct device_operations cpu_operations;
+
 /* Fills matvec_inputs and few_inputs for the device's kernels. */
 void cpu_matmul_init(struct cpu_device *device, cpu_mask mask);
 /* How so many inputs multiply with a weight of this type; NULL: through matvec. */
@@ -138,9 +141,6 @@ void cpu_compare_labels(struct stream *stream, const struct compare_labels_opera
 void cpu_choose(struct stream *stream, const struct choose_operation *operation);
 void cpu_fetch(struct stream *stream, const struct fetch_operation *operation);
 void cpu_attend_rows(struct stream *stream, const struct attend_rows_operation *operation);
-void cpu_add_mass(struct stream *stream, const struct add_mass_operation *operation);
-void cpu_mass_bound(struct stream *stream, const struct mass_bound_operation *operation);
-void cpu_attend_rest(struct stream *stream, const struct attend_rest_operation *operation);
 void cpu_sample_mass(struct stream *stream, const struct sample_mass_operation *operation);
 
 #endif

@@ -1,5 +1,5 @@
 /* cpu_scorer: one kind of key index on the cpu: how it is built, and how candidates are scored by it.  A file per kind;
- * cpu_scorer.c has the table. */
+ * cpu_scorer.c has the table, to which a program adds the kinds of its own methods before main. */
 #ifndef LOAM_DEVICE_CPU_SCORER_INTERNAL_H
 #define LOAM_DEVICE_CPU_SCORER_INTERNAL_H
 
@@ -84,10 +84,11 @@ static inline const float *range_query(const struct score_range *range) {
            range->head_first * range->run->kv->k_dimension;
 }
 
-extern const struct cpu_scorer cpu_scorer_abstract, cpu_scorer_hash, cpu_scorer_level, cpu_scorer_partial,
-    cpu_scorer_mass, cpu_scorer_tree, cpu_scorer_cluster, cpu_scorer_product, cpu_scorer_keys;
+extern const struct cpu_scorer cpu_scorer_abstract, cpu_scorer_hash, cpu_scorer_level, cpu_scorer_tree;
 
+void cpu_scorer_add(enum key_index_kind kind, const struct cpu_scorer *scorer);
 const struct cpu_scorer *cpu_scorer_of(const struct key_index_layout *layout);
+uint32_t cpu_scorer_kinds(void); /* 1 << kind for each that the table has */
 
 /* The unit's keys as floats, from row 0 of scratch->keys. */
 void cpu_load_keys(const struct cpu_device *device, const struct build_unit *unit,

@@ -4,7 +4,7 @@
  * is not picked is estimated, where the paper drops all but 23% of the clusters; the last cluster that is picked may
  * be picked in part, since keep counts tokens. */
 #include "attention/select_method.h"
-#include "device/cluster.h"
+#include "lab/methods/cluster.h"
 #include "lab/methods/methods.h"
 #include "plan/presets.h"
 

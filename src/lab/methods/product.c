@@ -1,8 +1,8 @@
 /* pq: tokens ranked by product codes of their keys (Zhang et al. 2024, PQCache).  Differs from [pqcache]: the codebook
  * of a token is of the `codebook` tokens before it instead of the whole prompt, and grows chunk by chunk
- * (device/product_codes.h), so that what lies beside a chunk follows from it and the chunks before it. */
+ * (lab/methods/product_codes.h), so that what lies beside a chunk follows from it and the chunks before it. */
 #include "attention/select_method.h"
-#include "device/product_codes.h"
+#include "lab/methods/product_codes.h"
 #include "lab/methods/methods.h"
 #include "plan/presets.h"
 

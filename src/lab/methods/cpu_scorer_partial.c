@@ -57,8 +57,12 @@ static size_t scratch_bytes(const struct select_run *run) {
     return run->device->kernels.score.scratch_bytes(run->operation->layout->columns);
 }
 
-const struct cpu_scorer cpu_scorer_partial = {.build = build,
+static const struct cpu_scorer scorer = {.build = build,
                                               .query_bytes = query_bytes,
                                               .prepare = prepare,
                                               .score = score,
                                               .scratch_bytes = scratch_bytes};
+
+__attribute__((constructor)) static void add(void) {
+    cpu_scorer_add(KEY_INDEX_PARTIAL, &scorer);
+}

@@ -5,8 +5,8 @@
  *   [cluster_count] bytes                 their sizes; 0: there is none
  *   [KV_CHUNK_TOKENS] bytes               each token's cluster
  */
-#ifndef LOAM_DEVICE_CLUSTER_H
-#define LOAM_DEVICE_CLUSTER_H
+#ifndef LOAM_LAB_METHODS_CLUSTER_H
+#define LOAM_LAB_METHODS_CLUSTER_H
 
 #include "device/device.h"
 

@@ -1,4 +1,4 @@
-/* attend_rest on the cpu: attention to the rows that are not listed, each as its cluster (device/cluster.h).
+/* attend_rest on the cpu: attention to the rows that are not listed, each as its cluster (lab/methods/cluster.h).
  *
  * Of a cluster with centroid c, mean value v and n rows that are not listed, with the listed rows' greatest score m and
  * sum s, and their output o:
@@ -11,7 +11,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
-#include "device/cluster.h"
+#include "lab/methods/cluster.h"
 #include "device/cpu/cpu_device_internal.h"
 #include "tensor/half.h"
 
@@ -194,7 +194,7 @@ static void rest_task(void *context, const struct pool_worker *worker) {
         rest_unit(run, unit, run->threads + worker->index * run->thread_bytes);
 }
 
-void cpu_attend_rest(struct stream *stream, const struct attend_rest_operation *operation) {
+static void attend_rest(struct stream *stream, const struct attend_rest_operation *operation) {
     const struct attend_rows_operation *rows = operation->rows;
     struct cpu_device *device = stream->device;
     if (rows->item_count == 0) return;
@@ -210,4 +210,8 @@ void cpu_attend_rest(struct stream *stream, const struct attend_rest_operation *
     run.thread_bytes = align_up(rester_init(NULL, &run, NULL), 64);
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
     if (run.threads != NULL) cpu_run(device, rows->item_count * rows->kv_head_count == 1, rest_task, &run);
+}
+
+__attribute__((constructor)) static void add(void) {
+    cpu_operations.attend_rest = attend_rest;
 }

@@ -1,4 +1,4 @@
-/* Scores of tokens by product codes of their keys (device/product_codes.h).
+/* Scores of tokens by product codes of their keys (lab/methods/product_codes.h).
  *
  * A chunk's centroids come from k-means by Euclidean distance, as PQCache has it: from tokens at even distances on,
  * ROUNDS times.  The centroids that are there already keep the tokens that are nearer to them, and stay where they
@@ -9,7 +9,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "device/cpu/cpu_scorer_internal.h"
-#include "device/product_codes.h"
+#include "lab/methods/product_codes.h"
 #include "tensor/half.h"
 
 enum { ROUNDS = 10, DIMENSION_MAX = 1024, CENTROIDS_MAX = 1 << PRODUCT_BITS_MAX };
@@ -207,8 +207,12 @@ static size_t chunks_before(const struct key_index_layout *layout) {
     return layout->product.codebook_chunks - 1;
 }
 
-const struct cpu_scorer cpu_scorer_product = {.build = build,
+static const struct cpu_scorer scorer = {.build = build,
                                               .builds_in_order = true,
                                               .chunks_before = chunks_before,
                                               .score = score,
                                               .scratch_bytes = scratch_bytes};
+
+__attribute__((constructor)) static void add(void) {
+    cpu_scorer_add(KEY_INDEX_PRODUCT, &scorer);
+}

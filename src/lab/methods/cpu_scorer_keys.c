@@ -1,19 +1,7 @@
-/* Keys as they are stored: scored in place, or loaded as floats. */
+/* Keys as they are stored, scored in place. */
 #include "base/assert.h"
 #include "base/checked.h"
 #include "device/cpu/cpu_scorer_internal.h"
-
-void cpu_load_keys(const struct cpu_device *device, const struct build_unit *unit,
-                   const struct build_scratch *scratch) {
-    for (size_t token = unit->token_begin; token < unit->token_end; token++) {
-        float *key = scratch->keys + (token - unit->token_begin) * unit->kv->k_dimension;
-        if (unit->kv->k_type == KV_F16)
-            device->kernels.convert.dequantize[TENSOR_F16](kv_k_row(unit->kv, unit->chunk, token), key,
-                                                           unit->kv->k_dimension);
-        else
-            device->kernels.attention.load(unit->kv, unit->chunk, token, key, scratch->value);
-    }
-}
 
 static size_t kernel_scratch(const struct select_run *run) {
     return align_up(run->device->kernels.score.scratch_bytes(run->kv->k_dimension), 64);
@@ -48,4 +36,8 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
                                                          .scratch = scratch});
 }
 
-const struct cpu_scorer cpu_scorer_keys = {.score = score, .scratch_bytes = scratch_bytes};
+static const struct cpu_scorer scorer = {.score = score, .scratch_bytes = scratch_bytes};
+
+__attribute__((constructor)) static void add(void) {
+    cpu_scorer_add(KEY_INDEX_KEYS, &scorer);
+}

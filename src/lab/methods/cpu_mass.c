@@ -53,7 +53,7 @@ static void mass_task(void *context, const struct pool_worker *worker) {
         mass_unit(run, unit, (float *)(void *)(run->threads + worker->index * run->thread_bytes));
 }
 
-void cpu_add_mass(struct stream *stream, const struct add_mass_operation *operation) {
+static void add_mass(struct stream *stream, const struct add_mass_operation *operation) {
     const struct attend_rows_operation *rows = operation->rows;
     struct cpu_device *device = stream->device;
     struct mass_run run = {.device = device,
@@ -69,4 +69,8 @@ void cpu_add_mass(struct stream *stream, const struct add_mass_operation *operat
     run.thread_bytes = align_up(longest * sizeof(float), 64);
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
     if (run.threads != NULL) cpu_run(device, false, mass_task, &run);
+}
+
+__attribute__((constructor)) static void add(void) {
+    cpu_operations.add_mass = add_mass;
 }

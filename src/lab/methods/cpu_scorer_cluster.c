@@ -1,4 +1,4 @@
-/* Scores of tokens by the centroids of their clusters (device/cluster.h).
+/* Scores of tokens by the centroids of their clusters (lab/methods/cluster.h).
  *
  * Spherical k-means as RetroInfer has it: of keys without their mean, from tokens at even distances on, by inner
  * product with centroids of length 1, ROUNDS times; what is kept are the means of the keys as they are.  A chunk is
@@ -8,8 +8,8 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
-#include "device/cluster.h"
 #include "device/cpu/cpu_scorer_internal.h"
+#include "lab/methods/cluster.h"
 #include "tensor/half.h"
 
 enum { ROUNDS = 10, DIMENSION_MAX = 1024 };
@@ -153,4 +153,8 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
     }
 }
 
-const struct cpu_scorer cpu_scorer_cluster = {.build = build, .score = score, .scratch_bytes = scratch_bytes};
+static const struct cpu_scorer scorer = {.build = build, .score = score, .scratch_bytes = scratch_bytes};
+
+__attribute__((constructor)) static void add(void) {
+    cpu_scorer_add(KEY_INDEX_CLUSTER, &scorer);
+}

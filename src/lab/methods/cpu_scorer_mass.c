@@ -17,4 +17,8 @@ static void score(const struct score_range *range, float *scores, uint8_t *scrat
             ((const float *)range->blocks[token / KV_CHUNK_TOKENS])[token % KV_CHUNK_TOKENS];
 }
 
-const struct cpu_scorer cpu_scorer_mass = {.build = build, .score = score};
+static const struct cpu_scorer scorer = {.build = build, .score = score};
+
+__attribute__((constructor)) static void add(void) {
+    cpu_scorer_add(KEY_INDEX_MASS, &scorer);
+}

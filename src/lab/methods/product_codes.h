@@ -8,8 +8,8 @@
  *   [partitions][centroids][k_dimension / partitions] halves, then [partitions][KV_CHUNK_TOKENS] codes
  *
  * Code c is the centroid c from the end of the codebook: 0 is the last one of the chunk itself. */
-#ifndef LOAM_DEVICE_PRODUCT_CODES_H
-#define LOAM_DEVICE_PRODUCT_CODES_H
+#ifndef LOAM_LAB_METHODS_PRODUCT_CODES_H
+#define LOAM_LAB_METHODS_PRODUCT_CODES_H
 
 #include "device/device.h"
 

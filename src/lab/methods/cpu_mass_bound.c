@@ -281,7 +281,7 @@ static void bound_task(void *context, const struct pool_worker *worker) {
         bound_unit(run, unit, run->threads + worker->index * run->thread_bytes);
 }
 
-void cpu_mass_bound(struct stream *stream, const struct mass_bound_operation *operation) {
+static void mass_bound(struct stream *stream, const struct mass_bound_operation *operation) {
     const struct attend_rows_operation *rows = operation->rows;
     struct cpu_device *device = stream->device;
     if (rows->item_count == 0) return;
@@ -296,4 +296,8 @@ void cpu_mass_bound(struct stream *stream, const struct mass_bound_operation *op
     run.thread_bytes = align_up(bounder_init(NULL, &run, NULL), 64);
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
     if (run.threads != NULL) cpu_run(device, rows->item_count * rows->kv_head_count == 1, bound_task, &run);
+}
+
+__attribute__((constructor)) static void add(void) {
+    cpu_operations.mass_bound = mass_bound;
 }
