@@ -583,14 +583,15 @@ struct matmul_experts_operation {
     struct span picks;                              /* uint32_t [row_count][used], below expert_count */
     size_t weight_count;                            /* 1..EXPERT_GROUP_MAX; 1 with mix */
     const struct weight *weights[EXPERT_GROUP_MAX]; /* stacks, [expert_count * rows][columns] */
-    /* Of a stack whose experts do not all lie behind each other: host memory, [expert_count] addresses, of which those
-     * that are picked are read; NULL: they do.  Of the cpu device alone. */
+    /* Of a stack whose experts do not all lie behind each other: host memory, [expert_count] addresses; picks of
+     * experts that have none are left out.  NULL: they do.  Of the cpu device alone. */
     const void *const *places[EXPERT_GROUP_MAX];
     struct span biases[EXPERT_GROUP_MAX];           /* float [expert_count][rows], or none */
     struct span y[EXPERT_GROUP_MAX];                /* float [row_count * used][y_stride[j]] */
     size_t y_stride[EXPERT_GROUP_MAX];
-    /* float [row_count][used], or none.  Then y is [row_count][y_stride], and to each row of it is added the sum of
-     * its picks' products, in their order, each times its number here. */
+    /* float [row_count][used], or none.  Then y is [row_count][y_stride], and to each row of it its picks' products are
+     * added, each times its number here.  The cpu device adds one after another, by the number of the expert, so that
+     * what is left out may be added later. */
     struct span mix;
 };
 

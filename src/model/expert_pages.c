@@ -1,6 +1,7 @@
 #include "model/expert_pages.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "base/checked.h"
@@ -35,7 +36,7 @@ struct expert_slot {
     uint32_t pending; /* requests that have not arrived */
     bool is_free, has_failed;
     bool is_ahead;  /* read ahead, and not used since */
-    uint64_t stamp; /* of the rows that it was taken or expected with */
+    uint64_t stamp; /* of the rows that it is there for, or was expected with; 0: it is not in work any more */
 };
 
 struct expert_pages {
@@ -52,11 +53,11 @@ struct expert_pages {
     uint64_t slot_bytes;
     uint64_t stamp;     /* of the rows in work */
     size_t layer;       /* theirs */
-    uint32_t *wanted;   /* owned, [expert_count]: the first wanted_count are theirs */
+    uint32_t *wanted;   /* owned, [expert_count]: what they use, ascending */
+    /* Of these: all; those taken before; with those taken now; with those that are there, or on their way. */
+    size_t wanted_count, done_count, taken_count, held_count;
     uint32_t *expected; /* owned, [expert_count] */
-    size_t wanted_count;
-    uint64_t *marks; /* owned, [expert_count]: of what is wanted, or expected, the mark */
-    uint64_t mark;
+    bool *is_wanted; /* owned, [expert_count]; once all are taken, of what is expected */
     const void **places; /* owned; [EXPERT_PARTS][expert_count] */
 };
 
@@ -131,11 +132,11 @@ static enum status init(struct expert_pages *pages, uint64_t bytes, struct error
     pages->slots = calloc(pages->slot_count, sizeof *pages->slots);
     pages->wanted = calloc(count, sizeof *pages->wanted);
     pages->expected = calloc(count, sizeof *pages->expected);
-    pages->marks = calloc(count, sizeof *pages->marks);
+    pages->is_wanted = calloc(count, sizeof *pages->is_wanted);
     pages->places = calloc(EXPERT_PARTS * count, sizeof *pages->places);
     pages->memory = memory_area_create(pages->slot_count * pages->slot_bytes);
     if (pages->layers == NULL || pages->slots_of == NULL || pages->shares == NULL || pages->slots == NULL ||
-        pages->wanted == NULL || pages->expected == NULL || pages->marks == NULL || pages->places == NULL ||
+        pages->wanted == NULL || pages->expected == NULL || pages->is_wanted == NULL || pages->places == NULL ||
         pages->memory == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for %zu experts", pages->slot_count);
     for (size_t i = 0; i < layers * count; i++) pages->slots_of[i] = NOWHERE;
@@ -172,7 +173,7 @@ void expert_pages_destroy(struct expert_pages *pages) {
     free(pages->slots);
     free(pages->wanted);
     free(pages->expected);
-    free(pages->marks);
+    free(pages->is_wanted);
     free(pages->places);
     free(pages);
 }
@@ -223,8 +224,14 @@ static void read_expert(struct expert_pages *pages, struct expert_slot *slot, si
 
 /* ---- slots ---- */
 
-/* The one to evict, for rows of a layer; NULL: all are in work, or on their way. */
-static struct expert_slot *find_victim(const struct expert_pages *pages, size_t layer) {
+/* Wanted by the rows in work, and not held yet. */
+static bool is_to_come(const struct expert_pages *pages, const struct expert_slot *slot) {
+    return slot->layer == pages->layer && pages->held_count < pages->wanted_count &&
+           slot->expert >= pages->wanted[pages->held_count] && pages->is_wanted[slot->expert];
+}
+
+/* The one to evict, for rows of a layer; NULL: all are in work, or on their way, or, but at need, to come. */
+static struct expert_slot *find_victim(const struct expert_pages *pages, size_t layer, bool at_need) {
     const size_t layers = pages->model->config.layer_count;
     struct expert_slot *best = NULL;
     float best_worth = 0;
@@ -232,7 +239,7 @@ static struct expert_slot *find_victim(const struct expert_pages *pages, size_t 
     for (size_t i = 0; i < pages->slot_count; i++) {
         struct expert_slot *slot = &pages->slots[i];
         if (slot->is_free) return slot;
-        if (slot->pending > 0 || slot->stamp == pages->stamp) continue;
+        if (slot->pending > 0 || slot->stamp == pages->stamp || (!at_need && is_to_come(pages, slot))) continue;
         const float worth = pages->layers[slot->layer].worth[slot->expert];
         const size_t distance = (slot->layer + layers - layer - 1) % layers; /* layers until its own */
         if (best != NULL && (worth > best_worth || (worth == best_worth && distance <= best_distance))) continue;
@@ -243,30 +250,16 @@ static struct expert_slot *find_victim(const struct expert_pages *pages, size_t 
     return best;
 }
 
-static struct expert_slot *take_slot(struct expert_pages *pages, size_t layer) {
-    struct expert_slot *slot = find_victim(pages, layer);
+static struct expert_slot *take_slot(struct expert_pages *pages, size_t layer, bool at_need) {
+    struct expert_slot *slot = find_victim(pages, layer, at_need);
     if (slot != NULL && !slot->is_free) forget(pages, slot);
     return slot;
 }
 
-/* Adds a row's experts to what is wanted, if all of it has at most so many. */
-static bool add_row(struct expert_pages *pages, const uint32_t *picks, uint32_t *list, size_t *count, size_t most) {
-    const size_t before = *count;
-    for (size_t j = 0; j < pages->used; j++) {
-        if (pages->marks[picks[j]] == pages->mark) continue;
-        if (*count == most) {
-            *count = before;
-            return false;
-        }
-        pages->marks[picks[j]] = pages->mark;
-        list[(*count)++] = picks[j];
-    }
-    return true;
-}
-
 /* ---- rows ---- */
 
-void expert_pages_begin(struct expert_pages *pages, const struct expert_picks *rows) {
+/* Counts what a layer's rows use. */
+static void count_uses(struct expert_pages *pages, const struct expert_picks *rows) {
     struct expert_layer *layer = &pages->layers[rows->layer];
     const float share = NEWEST / (float)rows->row_count;
     layer->weight += NEWEST * (1 - layer->weight);
@@ -275,51 +268,89 @@ void expert_pages_begin(struct expert_pages *pages, const struct expert_picks *r
     for (size_t e = 0; e < pages->expert_count; e++) layer->worth[e] = layer->used[e] / layer->weight;
 }
 
-/* What was wanted and is there is in work. */
-static void hold_wanted(struct expert_pages *pages) {
-    for (size_t i = 0; i < pages->wanted_count; i++) {
-        struct expert_slot *slot = slot_of(pages, pages->layer, pages->wanted[i]);
-        if (slot == NULL) continue;
-        while (slot->has_failed && slot->pending > 0) collect(pages, 1); /* it is forgotten then, and read again */
-        if (slot->is_free) continue;
-        slot->stamp = pages->stamp;
-        if (slot->is_ahead)
-            pages->figures->expert_ahead_used++;
-        else
-            pages->figures->expert_hits++;
-        slot->is_ahead = false;
-    }
+void expert_pages_begin(struct expert_pages *pages, const struct expert_picks *rows) {
+    count_uses(pages, rows);
+    memset(pages->is_wanted, 0, pages->expert_count * sizeof *pages->is_wanted);
+    for (size_t i = 0; i < rows->row_count * pages->used; i++) pages->is_wanted[rows->picks[i]] = true;
+    pages->wanted_count = pages->done_count = pages->taken_count = pages->held_count = 0;
+    for (uint32_t e = 0; e < pages->expert_count; e++)
+        if (pages->is_wanted[e]) pages->wanted[pages->wanted_count++] = e;
+    pages->layer = rows->layer;
+    pages->stamp++;
+    pages->reader->failure.status = STATUS_OK; /* of what was read ahead, and is read again if it is wanted */
 }
 
-size_t expert_pages_take(struct expert_pages *pages, const struct expert_picks *rows) {
-    size_t taken = 0;
-    pages->stamp++, pages->mark++;
-    pages->layer = rows->layer;
-    pages->wanted_count = 0;
-    pages->reader->failure.status = STATUS_OK; /* of what was read ahead, and is read again if it is wanted */
-    while (taken < rows->row_count && add_row(pages, rows->picks + taken * pages->used, pages->wanted,
-                                              &pages->wanted_count, pages->slot_count))
-        taken++;
-    ASSERT(taken > 0);
-    collect(pages, 0);
-    hold_wanted(pages);
-    for (size_t i = 0; i < pages->wanted_count; i++) {
-        if (slot_of(pages, rows->layer, pages->wanted[i]) != NULL) continue;
-        struct expert_slot *slot = take_slot(pages, rows->layer);
-        for (; slot == NULL; slot = take_slot(pages, rows->layer)) collect(pages, 1);
-        read_expert(pages, slot, rows->layer, pages->wanted[i]);
+/* It is there, and in work. */
+static void hold(struct expert_pages *pages, struct expert_slot *slot) {
+    slot->stamp = pages->stamp;
+    if (slot->is_ahead)
+        pages->figures->expert_ahead_used++;
+    else
+        pages->figures->expert_hits++;
+    slot->is_ahead = false;
+}
+
+/* The next one is there, or on its way; false: no slot can be had without waiting. */
+static bool hold_next(struct expert_pages *pages, bool at_need) {
+    const uint32_t expert = pages->wanted[pages->held_count];
+    struct expert_slot *slot = slot_of(pages, pages->layer, expert);
+    while (slot != NULL && !slot->is_free && slot->has_failed) /* it is forgotten then, and read again */
+        collect(pages, 1);
+    slot = slot_of(pages, pages->layer, expert);
+    if (slot != NULL) {
+        hold(pages, slot);
+    } else {
+        slot = take_slot(pages, pages->layer, at_need);
+        if (slot == NULL) return false;
+        read_expert(pages, slot, pages->layer, expert);
         pages->figures->expert_misses++;
     }
+    pages->held_count++;
+    return true;
+}
+
+size_t expert_pages_take(struct expert_pages *pages) {
+    for (size_t i = pages->done_count; i < pages->taken_count; i++) {
+        struct expert_slot *slot = slot_of(pages, pages->layer, pages->wanted[i]);
+        if (slot != NULL) slot->stamp = 0;
+    }
+    pages->done_count = pages->taken_count;
+    ASSERT(pages->done_count < pages->wanted_count);
+    collect(pages, 0);
+    for (bool waits = pages->held_count == pages->done_count; pages->held_count < pages->wanted_count;) {
+        if (hold_next(pages, waits))
+            waits = false;
+        else if (!waits)
+            break;
+        else
+            collect(pages, 1); /* what was expected is on its way into all of them */
+    }
     weight_reader_flush(pages->reader);
-    return taken;
+    const size_t held = pages->held_count - pages->done_count;
+    pages->taken_count = pages->held_count;
+    if (pages->held_count < pages->wanted_count && held > 1) pages->taken_count -= held / 2;
+    return pages->wanted_count - pages->taken_count;
+}
+
+/* The experts of as many rows as there are slots for. */
+static size_t find_expected(struct expert_pages *pages, const struct expert_picks *rows) {
+    size_t count = 0;
+    memset(pages->is_wanted, 0, pages->expert_count * sizeof *pages->is_wanted);
+    for (size_t row = 0; row < rows->row_count; row++) {
+        const size_t before = count;
+        for (size_t i = row * pages->used; i < (row + 1) * pages->used; i++) {
+            if (pages->is_wanted[rows->picks[i]]) continue;
+            if (count == pages->slot_count) return before;
+            pages->is_wanted[rows->picks[i]] = true;
+            pages->expected[count++] = rows->picks[i];
+        }
+    }
+    return count;
 }
 
 void expert_pages_expect(struct expert_pages *pages, const struct expert_picks *rows) {
-    size_t count = 0, row = 0;
-    pages->mark++;
-    while (row < rows->row_count && add_row(pages, rows->picks + row * pages->used, pages->expected, &count,
-                                            pages->slot_count))
-        row++;
+    ASSERT(pages->taken_count == pages->wanted_count); /* is_wanted is free */
+    const size_t count = find_expected(pages, rows);
     for (size_t i = 0; i < count; i++) {
         struct expert_slot *slot = slot_of(pages, rows->layer, pages->expected[i]);
         if (slot != NULL) slot->stamp = pages->stamp; /* not evicted for another one of them */
@@ -327,7 +358,7 @@ void expert_pages_expect(struct expert_pages *pages, const struct expert_picks *
     for (size_t i = 0; i < count; i++) {
         if (slot_of(pages, rows->layer, pages->expected[i]) != NULL) continue;
         if (io_queue_free_count(pages->reader->queue) < requests_max(pages)) break;
-        struct expert_slot *slot = take_slot(pages, rows->layer);
+        struct expert_slot *slot = take_slot(pages, rows->layer, false);
         if (slot == NULL) break;
         read_expert(pages, slot, rows->layer, pages->expected[i]);
         slot->is_ahead = true;
@@ -346,7 +377,8 @@ static const void *place_of(const struct expert_pages *pages, const struct exper
 
 enum status expert_pages_await(struct expert_pages *pages, const void *const *places[EXPERT_PARTS],
                                struct error *error) {
-    for (size_t i = 0; i < pages->wanted_count; i++) {
+    for (size_t i = 0; i < EXPERT_PARTS * pages->expert_count; i++) pages->places[i] = NULL;
+    for (size_t i = pages->done_count; i < pages->taken_count; i++) {
         const uint32_t expert = pages->wanted[i];
         struct expert_slot *slot = slot_of(pages, pages->layer, expert);
         while (slot != NULL && !slot->is_free && slot->pending > 0) collect(pages, 1);

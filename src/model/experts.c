@@ -1,6 +1,9 @@
 /* experts: the feed-forward part of a layer that is a mixture of experts: a router, and for each row the experts that
  * it picks, each a gated feed-forward of its own (Shazeer et al. 2017).  All rows may share one more.  Where a sigmoid
  * of the row weighs that one, it is a mixture of a single expert, which every row picks. */
+#include <stdlib.h>
+
+#include "base/assert.h"
 #include "model/expert_pages.h"
 #include "model/forward_internal.h"
 
@@ -44,7 +47,7 @@ static void multiply(struct layer_pass *pass, const struct mixture *mixture, siz
                                                 .row_count = row_count,
                                                 .expert_count = mixture->route.expert_count,
                                                 .used = used,
-                                                .picks = span_behind(forward->routes.picks,
+                                                .picks = span_behind(pass->routes.picks,
                                                                      first * used * sizeof(uint32_t)),
                                                 .weight_count = 2,
                                                 .weights = {mixture->gate, mixture->up},
@@ -70,7 +73,7 @@ static void multiply(struct layer_pass *pass, const struct mixture *mixture, siz
     products.biases[0] = mixture->down_bias;
     products.y[0] = span_floats(pass->residual, first * hidden);
     products.y_stride[0] = hidden;
-    products.mix = span_floats(forward->routes.weights, first * used);
+    products.mix = span_floats(pass->routes.weights, first * used);
     operations->matmul_experts(forward->stream, &products);
 }
 
@@ -110,38 +113,41 @@ static enum status picks_of(const struct layer_pass *pass, const struct route_ro
     return operations->stream_synchronize(forward->stream, error);
 }
 
-/* The router of the next layer, by the rows as this layer's experts find them, which they change little: what it picks
- * is read while they are multiplied with, and while the next layer attends. */
-static enum status read_ahead(const struct layer_pass *pass, struct expert_pages *pages, struct error *error) {
-    struct forward *forward = pass->forward;
+/* The router of the next layer, by the last block's rows nearly as this layer's experts find them, which they change
+ * little: what it picks is read while the last of these are multiplied with, and while the next layer attends. */
+static enum status read_ahead(const struct layer_pass *all, struct expert_pages *pages, struct error *error) {
+    struct forward *forward = all->forward;
     const struct model *model = forward->model;
-    const size_t next = pass->layer_index + 1;
+    const size_t next = all->layer_index + 1, block = forward->block_capacity;
     struct expert_picks picks;
-    if (next == model->config.layer_count || !pass->is_last_block) return STATUS_OK;
+    if (next == model->config.layer_count || !all->is_last_block) return STATUS_OK;
     const struct mixture mixture = mixture_of(model, next);
-    layer_norm_into(pass, model->layers[next].ffn_norm, (struct span){.buffer = NULL}, forward->next.normed);
-    route(pass, &mixture, forward->next.normed, &forward->expected);
-    TRY(picks_of(pass, &forward->expected, next, &picks, error));
+    struct layer_pass pass = *all;
+    const size_t first = (all->row_count - 1) / block * block;
+    pass.residual = span_floats(all->residual, first * model->config.hidden_size);
+    pass.row_count -= first;
+    layer_norm_into(&pass, model->layers[next].ffn_norm, (struct span){.buffer = NULL}, forward->next.normed);
+    route(&pass, &mixture, forward->next.normed, &forward->expected);
+    TRY(picks_of(&pass, &forward->expected, next, &picks, error));
     expert_pages_expect(pages, &picks);
     return STATUS_OK;
 }
 
-/* As many rows at a time as there is room for their experts. */
+/* As many experts at a time as there is room for, each for all rows. */
 static enum status multiply_read(struct layer_pass *pass, const struct mixture *mixture, struct expert_pages *pages,
                                  struct error *error) {
-    const size_t used = mixture->route.used;
+    const size_t block = pass->forward->block_capacity;
     struct expert_picks picks;
-    TRY(picks_of(pass, &pass->forward->routes, pass->layer_index, &picks, error));
+    TRY(picks_of(pass, &pass->routes, pass->layer_index, &picks, error));
     expert_pages_begin(pages, &picks);
-    for (size_t first = 0, taken; first < pass->row_count; first += taken) {
+    for (size_t left = SIZE_MAX; left > 0;) {
         const void *const *places[EXPERT_PARTS];
-        taken = expert_pages_take(pages, &picks);
-        picks.picks += taken * used;
-        picks.row_count -= taken;
-        if (picks.row_count == 0) TRY(read_ahead(pass, pages, error));
+        left = expert_pages_take(pages);
+        if (left == 0) TRY(read_ahead(pass, pages, error));
         TRY(expert_pages_await(pages, places, error));
-        multiply(pass, mixture, first, taken, places);
-        /* The next rows' experts take the slots of these. */
+        for (size_t first = 0; first < pass->row_count; first += block)
+            multiply(pass, mixture, first, min_size(block, pass->row_count - first), places);
+        /* The next experts take the slots of these. */
         TRY(pass->forward->model->device->operations->stream_synchronize(pass->forward->stream, error));
     }
     return STATUS_OK;
@@ -164,11 +170,46 @@ enum status layer_experts(struct layer_pass *pass, struct error *error) {
                                     .up = &shared->up,
                                     .down = &shared->down,
                                     .route = {.router = ROUTER_SIGMOID, .expert_count = 1, .used = 1, .scale = 1}};
-        route(pass, &one, pass->normed, &pass->forward->routes);
+        route(pass, &one, pass->normed, &pass->routes);
         multiply(pass, &one, 0, pass->row_count, in_stacks);
     }
-    route(pass, &mixture, pass->normed, &pass->forward->routes);
-    if (pages != NULL) return multiply_read(pass, &mixture, pages, error);
-    multiply(pass, &mixture, 0, pass->row_count, in_stacks);
+    route(pass, &mixture, pass->normed, &pass->routes);
+    if (pages == NULL)
+        multiply(pass, &mixture, 0, pass->row_count, in_stacks);
+    else if (!pass->defers_experts)
+        return multiply_read(pass, &mixture, pages, error);
+    return STATUS_OK;
+}
+
+enum status layer_deferred_experts(struct forward *forward, const struct forward_batch *batch, size_t layer,
+                                   struct error *error) {
+    const struct mixture mixture = mixture_of(forward->model, layer);
+    struct layer_pass pass = {.forward = forward,
+                              .batch = batch,
+                              .weights = &forward->model->layers[layer],
+                              .layer_index = layer,
+                              .is_last_block = true,
+                              .residual = forward->hidden,
+                              .normed = forward->segment.normed,
+                              .routes = forward->segment.routes,
+                              .row_count = batch->row_count};
+    ASSERT(!batch->beside);
+    return multiply_read(&pass, &mixture, weight_stream_experts(forward->model->stream), error);
+}
+
+enum status segment_rows_init(struct forward *forward, struct error *error) {
+    struct segment_rows *segment = &forward->segment;
+    struct device *device = forward->model->device;
+    const size_t rows = forward->row_capacity, used = forward->model->config.experts.used,
+                 hidden = forward->model->config.hidden_size;
+    if (span_exists(segment->normed)) return STATUS_OK;
+    if (segment->routes.host == NULL) segment->routes.host = calloc(rows * used, sizeof *segment->routes.host);
+    if (segment->routes.host == NULL) return error_set(error, STATUS_MEMORY, "no memory for picks of %zu rows", rows);
+    TRY(device->operations->allocate(device, MEMORY_DEVICE, rows * (hidden + 2 * used) * sizeof(float),
+                                     &segment->memory, error));
+    segment->normed = span_of(&segment->memory, 0);
+    segment->routes.scores = forward->routes.scores;
+    segment->routes.weights = span_floats(segment->normed, rows * hidden);
+    segment->routes.picks = span_floats(segment->routes.weights, rows * used);
     return STATUS_OK;
 }

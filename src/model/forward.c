@@ -147,6 +147,8 @@ void forward_destroy(struct forward *forward) {
     step_graph_deinit(forward);
     device->operations->release(device, &forward->logits);
     device->operations->release(device, &forward->memory);
+    device->operations->release(device, &forward->segment.memory);
+    free(forward->segment.routes.host);
     if (forward->stream != NULL) device->operations->stream_destroy(forward->stream);
     free(forward->items);
     free(forward->step_rows);
@@ -485,8 +487,9 @@ static enum status run_layer(struct layer_pass *pass, struct error *error) {
 /* A block through a layer.  After the last layer the residual stream of the wanted rows is in narrow.hidden, unless
  * all rows of the batch are wanted. */
 static enum status run_block(struct forward *forward, const struct block *block, size_t layer_index,
-                             bool all_wanted, struct error *error) {
+                             bool all_wanted, bool defers, struct error *error) {
     const struct model_config *config = &forward->model->config;
+    const size_t picks = block->first * config->experts.used;
     bool last = layer_index + 1 == config->layer_count;
     struct layer_pass pass = {.forward = forward,
                               .batch = &block->batch,
@@ -501,7 +504,15 @@ static enum status run_block(struct forward *forward, const struct block *block,
                               .step = step_of(forward, &block->batch, block->first),
                               .residual = hidden_of(forward, &block->batch, block->first),
                               .normed = forward->normed,
+                              .defers_experts = defers,
+                              .routes = forward->routes,
                               .row_count = block->batch.row_count};
+    if (defers) {
+        pass.normed = span_floats(forward->segment.normed, block->first * config->hidden_size);
+        pass.routes = forward->segment.routes;
+        pass.routes.picks = span_floats(pass.routes.picks, picks);
+        pass.routes.weights = span_floats(pass.routes.weights, picks);
+    }
     uint64_t began = trace_clock(forward->trace);
     enum status status = run_layer(&pass, error);
     if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);
@@ -561,6 +572,15 @@ static enum status let_leave(struct forward *forward, struct forward_batch *batc
     return STATUS_OK;
 }
 
+/* Experts that are read go through all blocks before the next ones are read.  In the last layer only rows whose logits
+ * are wanted have some, and somebody who watches layers sees each block's rows behind theirs. */
+static bool defers_experts(const struct forward *forward, const struct forward_batch *batch, size_t layer) {
+    const struct model_config *config = &forward->model->config;
+    return batch->block_rows != 0 && batch->row_count > batch->block_rows && !batch->beside &&
+           weight_stream_experts(forward->model->stream) != NULL && model_layer_has_experts(config, layer) &&
+           layer + 1 < config->layer_count && forward->watch.layer.observer == NULL;
+}
+
 /* *batch: its items may leave. */
 static enum status run_layers(struct forward *forward, struct forward_batch *batch, bool *paused,
                               struct error *error) {
@@ -572,15 +592,19 @@ static enum status run_layers(struct forward *forward, struct forward_batch *bat
     for (size_t layer = from.layer; layer < layer_count; layer++) {
         struct block block = block_before(batch, layer == from.layer ? from.row_first : 0);
         const bool all_wanted = batch->logit_row_count == batch->row_count;
+        const bool defers = defers_experts(forward, batch, layer);
         TRY(weight_stream_need(forward->model->stream, layer, error));
+        if (defers) TRY(segment_rows_init(forward, error));
         while (next_block(forward, batch, &block)) {
             if (layer == 0) embed(forward, &block.batch, block.first);
-            TRY(run_block(forward, &block, layer, all_wanted, error));
+            TRY(run_block(forward, &block, layer, all_wanted, defers, error));
+            const bool is_last = block.index + 1 == block.count;
+            if (defers && is_last) TRY(layer_deferred_experts(forward, batch, layer, error));
             done += block.batch.row_count;
             if (done == total) break;
             if (batch->progress != NULL && batch->progress(batch->progress_context, done, total))
                 return error_set(error, STATUS_INTERRUPTED, "interrupted");
-            *paused = pauses(batch, layer, &block);
+            *paused = (!defers || is_last) && pauses(batch, layer, &block); /* what is deferred is not saved */
             if (*paused) return STATUS_OK;
         }
         if (forward->model->stream != NULL) TRY(leave_layer(forward, layer, error));
@@ -598,7 +622,7 @@ static enum status run_step(struct forward *forward, const struct forward_batch 
     ASSERT(is_one && block.count == 1);
     embed(forward, &block.batch, 0);
     for (size_t layer = 0; layer < forward->model->config.layer_count; layer++)
-        TRY(run_block(forward, &block, layer, true, error));
+        TRY(run_block(forward, &block, layer, true, false, error));
     project_logits(forward, hidden_of(forward, batch, 0), batch->row_count);
     return STATUS_OK;
 }

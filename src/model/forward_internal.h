@@ -65,6 +65,14 @@ struct route_rows {
     uint32_t *host; /* owned; the picks, where experts are read for them */
 };
 
+/* What rows of a batch of several blocks have in front of a layer's experts, where these are read (experts.c):
+ * [row_capacity] rows, from the first such batch on. */
+struct segment_rows {
+    struct buffer memory; /* owned */
+    struct span normed;   /* [hidden_size] a row */
+    struct route_rows routes; /* but for the scores */
+};
+
 /* Layers that keep a state: [block_capacity] rows. */
 struct mixed_rows {
     struct span in, out; /* a row: [in_width], [out_width] */
@@ -92,6 +100,7 @@ struct forward {
     struct span attended;       /* [block_capacity][head_count][v_dimension] */
     struct span gate, up;       /* [block_capacity][model_ffn_width]; gate only for gated families */
     struct route_rows routes, expected; /* expected: those of the next layer, by this layer's rows; scores are shared */
+    struct segment_rows segment;
     struct mixed_rows mixed;
     struct span gated; /* with has_gates: [block_capacity][head_count][2][k_dimension], queries and gates */
     uint32_t *gated_rows; /* owned; 0, 2, 4, ...: the queries among them */
@@ -117,10 +126,12 @@ struct layer_pass {
     size_t layer_index;
     bool narrow;                /* after K and V only batch->logit_rows are computed */
     bool is_last_block;         /* of its layer */
+    bool defers_experts;        /* until all blocks of the batch have picked theirs */
     size_t narrow_first;        /* the block's first row in forward->narrow */
     struct span angles[ROPES_MAX], step; /* [rows of the block][dimension]; struct step_row [the same] */
     struct span residual;       /* in hidden, or in narrow.hidden once narrowed: [row_count][hidden_size] */
     struct span normed;         /* the same for the norm's output; each part's last product may overwrite it */
+    struct route_rows routes;   /* of a mixture of experts */
     size_t row_count;           /* of residual */
     struct attention_rows rows; /* the block's new rows */
 };
@@ -207,6 +218,11 @@ bool layer_mixer(struct layer_pass *pass);
 
 /* experts.c: residual += the feed-forward of a mixture of experts of normed.  Fails where experts cannot be read. */
 enum status layer_experts(struct layer_pass *pass, struct error *error) STATUS_CHECKED;
+/* Those of a layer that its blocks have deferred, for all rows of the batch. */
+enum status layer_deferred_experts(struct forward *forward, const struct forward_batch *batch, size_t layer,
+                                   struct error *error) STATUS_CHECKED;
+/* Room for that. */
+enum status segment_rows_init(struct forward *forward, struct error *error) STATUS_CHECKED;
 
 /* rebuild.c: layer_math.rebuild of a pass; and the inputs of its rows, to be kept where its sequences keep them. */
 void layer_rebuild(void *pass, struct rebuild_rows *rows);

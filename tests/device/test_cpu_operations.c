@@ -453,7 +453,7 @@ static void odd_scores_pick_experts_that_are_there(void **state) {
 }
 
 /* Each product has the bits of its expert's matrix times this row alone, whatever the others are; mixed, the bits of
- * their sum in the order of the picks. */
+ * their sum by the number of the expert, also where some experts are there at a time. */
 static void test_experts(struct fixture *fixture) {
     static const enum tensor_type types[] = {TENSOR_F32,   TENSOR_Q8_0,  TENSOR_Q4_K,
                                              TENSOR_MXFP4, TENSOR_NVFP4, TENSOR_IQ2_XS};
@@ -468,7 +468,8 @@ static void test_experts(struct fixture *fixture) {
         float *x = random_floats(fixture, PLACES * COLUMNS),
               *bias = random_floats(fixture, EXPERTS * OUTPUTS);
         float *scale = random_floats(fixture, EXPERTS), *mix = random_floats(fixture, PLACES);
-        float *want = calloc(PLACES * OUTPUTS, sizeof *want), *y = NULL;
+        float *want = calloc(PLACES * OUTPUTS, sizeof *want), *y = NULL,
+              *products = calloc(PLACES * OUTPUTS, sizeof *products);
         uint32_t picks[PLACES];
         const bool crowd = round % 4 == 3; /* one expert has most rows: through matmul */
         for (size_t i = 0; i < places; i++)
@@ -493,13 +494,14 @@ static void test_experts(struct fixture *fixture) {
                                                .y_stride = {OUTPUTS}};
             if (span_exists(biases)) product.biases[0] = host_span(bias + picks[i] * OUTPUTS);
             fixture->devices[0]->operations->matmul(fixture->streams[0], &product);
-            if (!mixed) memcpy(want + i * OUTPUTS, scaled, sizeof scaled);
-            for (size_t r = 0; mixed && r < OUTPUTS; r++) {
-                float *sum = &want[i / USED * OUTPUTS + r];
-                *sum = (i % USED == 0 ? 0 : *sum) + mix[i] * scaled[r];
-            }
+            memcpy((mixed ? products : want) + i * OUTPUTS, scaled, sizeof scaled);
         }
-        for (size_t i = 0; mixed && i < rows * OUTPUTS; i++) want[i] = 1 + want[i];
+        for (size_t i = 0; mixed && i < rows * OUTPUTS; i++) {
+            want[i] = 1;
+            for (uint32_t e = 0; e < EXPERTS; e++)
+                for (size_t p = i / OUTPUTS * USED; p < (i / OUTPUTS + 1) * USED; p++)
+                    if (picks[p] == e) want[i] += mix[p] * products[p * OUTPUTS + i % OUTPUTS];
+        }
         for (size_t d = 0; d < DEVICES; d++) {
             y = calloc(PLACES * OUTPUTS, sizeof *y);
             for (size_t i = 0; mixed && i < rows * OUTPUTS; i++) y[i] = 1;
@@ -516,7 +518,16 @@ static void test_experts(struct fixture *fixture) {
                                                          .y = {host_span(y)},
                                                          .y_stride = {OUTPUTS}};
             if (mixed) operation.mix = host_span(mix);
-            fixture->devices[d]->operations->matmul_experts(fixture->streams[d], &operation);
+            const void *there[EXPERTS];
+            const size_t turns = round % 5 == 0 || round % 2 == 0 ? 1 : 3, each = (EXPERTS + turns - 1) / turns;
+            for (size_t turn = 0; turn < turns; turn++) {
+                for (size_t e = 0; e < EXPERTS; e++) {
+                    const uint8_t *own = (const uint8_t *)stack.matrix.data + e * OUTPUTS * stack.matrix.row_bytes;
+                    there[e] = e / each == turn ? own : NULL;
+                }
+                if (turns > 1) operation.places[0] = there;
+                fixture->devices[d]->operations->matmul_experts(fixture->streams[d], &operation);
+            }
             for (size_t i = 0; i < (mixed ? rows : places) * OUTPUTS; i++)
                 if (memcmp(y + i, want + i, sizeof *y) != 0)
                     fail_msg("round %zu, %s, %zu rows, %zu threads: output %zu is %.9g, want %.9g", round,
@@ -525,7 +536,7 @@ static void test_experts(struct fixture *fixture) {
             free(y);
         }
         free((void *)(uintptr_t)stack.matrix.data);
-        free(x), free(bias), free(scale), free(mix), free(want);
+        free(x), free(bias), free(scale), free(mix), free(want), free(products);
     }
 }
 

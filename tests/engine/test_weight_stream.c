@@ -142,6 +142,16 @@ static float *run(struct rig *rig, size_t engine) {
     return all;
 }
 
+static void prompt_of(struct rig *rig, size_t engine, float *found) {
+    struct sequence *sequence;
+    const float *logits;
+    const struct prefill_request request = {.tokens = rig->tokens[0], .token_count = rig->counts[0]};
+    assert_ok(sequence_create(&sequence, rig->engines[engine], &rig->error), rig->error);
+    assert_ok(engine_prefill(rig->engines[engine], sequence, &request, &logits, &rig->error), rig->error);
+    memcpy(found, logits, rig->tiny.vocabulary_size * sizeof *found);
+    sequence_destroy(sequence);
+}
+
 /* A budget between the least and all, and what it must lead to. */
 static uint64_t limit(struct rig *rig, uint64_t budget, const struct io_faults *faults) {
     assert_ok(model_limit_weights(rig->models[1], budget, faults, &rig->error), rig->error);
@@ -279,6 +289,50 @@ static void test_experts(void **state) {
         rig_close(&rig);
     }
     assert_met(reads[0] > reads[1] && reads[1] > reads[2] && hits > 0 && ahead > 0);
+}
+
+/* A prompt in one segment of several blocks: each expert is in work once a layer at most, whatever there is room for,
+ * and so read once at most, but for what another layer's router had expected in vain. */
+static void test_experts_are_read_once(void **state) {
+    (void)state;
+    enum { LAYERS = 5, EXPERTS = 12, TOKENS = 160 };
+    struct rig rig = {.counts = {TOKENS}};
+    random_init(&rig.random, test_seed(20261129));
+    rig.tiny = tiny_model_default("qwen3moe");
+    rig.tiny.layer_count = LAYERS;
+    rig.tiny.expert_count = EXPERTS, rig.tiny.expert_size = 96;
+    tiny_model_tokens(&rig.tiny, &rig.random, rig.tokens[0], TOKENS);
+    const struct device_options device = {.thread_count = 1, .mask = cpu_default()};
+    assert_ok(device_cpu_create(&rig.device, &device, &rig.error), rig.error);
+    tiny_model_write(&rig.tiny, tiny_model_path("read_once", rig.path, sizeof rig.path));
+    float *logits[2];
+    const struct plan plan = {
+        .context_size = CONTEXT, .sequence_capacity = 1, .batch_size = 16, .segment_size = TOKENS};
+    for (size_t i = 0; i < 2; i++) {
+        assert_ok(model_load(&rig.models[i], rig.path, rig.device, &rig.error), rig.error);
+        assert_ok(engine_create(&rig.engines[i], rig.models[i], &plan, NULL, &rig.error), rig.error);
+        logits[i] = calloc(rig.tiny.vocabulary_size, sizeof **logits);
+    }
+    rig.least = least_of(rig.models[1]);
+    prompt_of(&rig, 0, logits[0]);
+    for (uint64_t budget = rig.least; budget < weight_bytes(rig.models[1]);
+         budget += (weight_bytes(rig.models[1]) - rig.least) / 7) {
+        (void)limit(&rig, budget, NULL);
+        prompt_of(&rig, 1, logits[1]);
+        assert_memory_equal(logits[1], logits[0], rig.tiny.vocabulary_size * sizeof **logits);
+        const struct weight_figures figures = weight_stream_figures(rig.models[1]->stream);
+        const uint64_t in_work = figures.expert_hits + figures.expert_misses + figures.expert_ahead_used;
+        print_message("%llu slots: %llu in work, %llu read, %llu of them in vain\n",
+                      (unsigned long long)figures.expert_slots, (unsigned long long)in_work,
+                      (unsigned long long)(figures.expert_misses + figures.expert_ahead),
+                      (unsigned long long)(figures.expert_ahead - figures.expert_ahead_used));
+        /* Of the last layer, one row's. */
+        const uint64_t most = (LAYERS - 1) * EXPERTS + rig.tiny.expert_used;
+        assert_true(in_work <= most);
+        assert_met(in_work == most);
+    }
+    for (size_t i = 0; i < 2; i++) free(logits[i]);
+    rig_close(&rig);
 }
 
 static bool stop_at(void *context, uint64_t done, uint64_t total) {
@@ -479,7 +533,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_sizes_of_the_header),
-        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_experts), cmocka_unit_test(test_experts_are_read_once),
         cmocka_unit_test(test_interrupted_prompt),
         cmocka_unit_test(test_every_fault),
         cmocka_unit_test(test_changed_file),

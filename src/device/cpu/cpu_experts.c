@@ -112,6 +112,8 @@ enum {
     PREPARE_ELEMENTS_ALONE = 32768
 };
 
+#define NOWHERE UINT32_MAX /* in place of a place */
+
 /* The inputs of one expert: `count` places from `first` on, in the order of the experts. */
 struct expert_inputs {
     uint32_t expert, first, count;
@@ -132,11 +134,12 @@ struct expert_product {
 struct experts_run {
     const struct cpu_device *device;
     const struct matmul_experts_operation *operation;
-    size_t columns, place_count, group_count, unit_count, product_count;
+    size_t columns, pick_count, place_count; /* places: of picks that are not left out */
+    size_t group_count, unit_count, product_count;
     struct expert_product products[EXPERT_GROUP_MAX];
     uint32_t *input_of;           /* [place]: row of x */
     uint32_t *group_of;           /* [place] */
-    uint32_t *place_of;           /* [pick]: its place */
+    uint32_t *place_of;           /* [pick]: its place, or NOWHERE */
     uint32_t *pick_at;            /* [place]: its pick */
     struct expert_inputs *groups; /* [group_count] */
     bool prepared;                /* by the caller */
@@ -158,6 +161,10 @@ static const struct matmul_method *method_of(const struct cpu_device *device, en
 #endif
 }
 
+static bool is_left_out(const struct matmul_experts_operation *operation, uint32_t expert) {
+    return operation->places[0] != NULL && operation->places[0][expert] == NULL;
+}
+
 /* The picks by expert: a place for each. */
 static void sort_picks(struct experts_run *run) {
     const struct matmul_experts_operation *operation = run->operation;
@@ -165,15 +172,20 @@ static void sort_picks(struct experts_run *run) {
     struct expert_inputs *groups = run->groups;
     for (size_t e = 0; e < operation->expert_count; e++)
         groups[e] = (struct expert_inputs){.expert = (uint32_t)e};
-    for (size_t i = 0; i < run->place_count; i++) {
+    run->place_count = 0;
+    for (size_t i = 0; i < run->pick_count; i++) {
         ASSERT(picks[i] < operation->expert_count);
+        if (is_left_out(operation, picks[i])) continue;
         groups[picks[i]].count++;
+        run->place_count++;
     }
     for (size_t e = 1; e < operation->expert_count; e++)
         groups[e].first = groups[e - 1].first + groups[e - 1].count;
     for (size_t e = 0; e < operation->expert_count; e++) groups[e].count = 0;
-    for (size_t i = 0; i < run->place_count; i++) {
+    for (size_t i = 0; i < run->pick_count; i++) {
         struct expert_inputs *group = &groups[picks[i]];
+        run->place_of[i] = NOWHERE;
+        if (is_left_out(operation, picks[i])) continue;
         const uint32_t place = group->first + group->count++;
         run->place_of[i] = place;
         run->pick_at[place] = (uint32_t)i;
@@ -307,7 +319,19 @@ static void panel_run(const struct experts_run *run, size_t index, size_t unit, 
                outputs + i * PANEL_ROWS, rows * sizeof(float));
 }
 
-/* A row's products are added in the order of its picks. */
+/* The row's picks that have places, in the order of these, which is that of their experts.  Returns how many. */
+static size_t order_picks(const struct experts_run *run, size_t row, size_t order[ROUTE_USED_MAX]) {
+    const size_t used = run->operation->used;
+    size_t count = 0;
+    for (size_t pick = row * used; pick < (row + 1) * used; pick++) {
+        if (run->place_of[pick] == NOWHERE) continue;
+        size_t at = count++;
+        for (; at > 0 && run->place_of[order[at - 1]] > run->place_of[pick]; at--) order[at] = order[at - 1];
+        order[at] = pick;
+    }
+    return count;
+}
+
 static void mix_run(const struct experts_run *run, size_t unit, uint8_t *own) {
     const struct matmul_experts_operation *operation = run->operation;
     const struct expert_product *product = run->products;
@@ -317,13 +341,16 @@ static void mix_run(const struct experts_run *run, size_t unit, uint8_t *own) {
         multiply(run, 0, &run->groups[g], begin, rows, outputs + run->groups[g].first * (size_t)MIXED_ROWS,
                  MIXED_ROWS, own + run->kernel_offset);
     for (size_t i = 0; i < operation->row_count; i++) {
-        float sum[MIXED_ROWS] = {0}, *y = product->y + i * product->y_stride + begin;
-        for (size_t j = i * operation->used; j < (i + 1) * operation->used; j++) {
-            const float mix = cpu_floats(operation->mix)[j];
-            const float *output = outputs + run->place_of[j] * (size_t)MIXED_ROWS;
+        size_t order[ROUTE_USED_MAX];
+        const size_t count = order_picks(run, i, order);
+        float sum[MIXED_ROWS], *y = product->y + i * product->y_stride + begin;
+        memcpy(sum, y, rows * sizeof *y);
+        for (size_t j = 0; j < count; j++) {
+            const float mix = cpu_floats(operation->mix)[order[j]];
+            const float *output = outputs + run->place_of[order[j]] * (size_t)MIXED_ROWS;
             for (size_t r = 0; r < rows; r++) sum[r] += mix * output[r];
         }
-        for (size_t r = 0; r < rows; r++) y[r] += sum[r];
+        memcpy(y, sum, rows * sizeof *y);
     }
 }
 
@@ -349,18 +376,18 @@ static void experts_task(void *context, const struct pool_worker *worker) {
 
 void cpu_matmul_experts(struct stream *stream, const struct matmul_experts_operation *operation) {
     struct cpu_device *device = stream->device;
-    const size_t places = operation->row_count * operation->used;
+    const size_t picks = operation->row_count * operation->used;
     ASSERT(operation->weight_count >= 1 && operation->weight_count <= EXPERT_GROUP_MAX);
     ASSERT(!span_exists(operation->mix) || operation->weight_count == 1);
     ASSERT(operation->row_count <= DEVICE_BATCH_MAX && operation->used <= ROUTE_USED_MAX);
-    if (places == 0) return;
-    struct experts_run run = {.device = device, .operation = operation, .place_count = places};
+    if (picks == 0) return;
+    struct experts_run run = {.device = device, .operation = operation, .pick_count = picks};
     run.columns = operation->weights[0]->matrix.columns;
     /* The tables come first: their sizes do not depend on the picks. */
     size_t tables = 0;
     const size_t groups_at = cpu_scratch_add(&tables, operation->expert_count * sizeof *run.groups);
     size_t at[4];
-    for (size_t i = 0; i < 4; i++) at[i] = cpu_scratch_add(&tables, places * sizeof(uint32_t));
+    for (size_t i = 0; i < 4; i++) at[i] = cpu_scratch_add(&tables, picks * sizeof(uint32_t));
     uint32_t **const lists[4] = {&run.input_of, &run.group_of, &run.place_of, &run.pick_at};
     size_t scratch_bytes = tables;
     for (int round = 0; round < 2; round++) { /* sorted in a small area, then again in one for everything */
@@ -373,8 +400,9 @@ void cpu_matmul_experts(struct stream *stream, const struct matmul_experts_opera
         scratch_bytes = tables;
         plan(&run, &scratch_bytes);
     }
-    if (places * run.columns <= PREPARE_ELEMENTS_ALONE) {
-        for (size_t place = 0; place < places; place++) prepare_place(&run, place);
+    if (run.place_count == 0) return;
+    if (run.place_count * run.columns <= PREPARE_ELEMENTS_ALONE) {
+        for (size_t place = 0; place < run.place_count; place++) prepare_place(&run, place);
         run.prepared = true;
     }
     cpu_run(device, run.unit_count == 1, experts_task, &run);
