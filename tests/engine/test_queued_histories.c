@@ -2,7 +2,7 @@
  * that is drawn: every logit as on the cpu device, bit for bit.  Sequences whose prompts begin alike are prefilled in
  * segments, with pauses between which others go on, several in one pass, step together, are cut back, saved, dropped,
  * and begun again from what was saved: with drawn presets and budgets, in RAM and from disk, and with weights that are
- * read for each pass. */
+ * read for each pass.  With layers that keep a state as well, and steps ahead of which some are dropped. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -19,7 +19,11 @@
 #include "model/tiny_model.h"
 #include "seed.h"
 
-enum { ROUNDS = 24, ACTIONS = 24, SEQUENCES = 3, CONTEXT = 448, LAYERS = 4, BLOCK = 96 };
+enum { ROUNDS = 24, STATE_ROUNDS = 2 * TINY_STATE_FAMILIES, ACTIONS = 24 };
+enum { SEQUENCES = 3, CONTEXT = 448, LAYERS = 4, BLOCK = 96 };
+
+static const char *const without_states[] = {"llama", "qwen2", "qwen3", "qwen3moe"};
+enum { FAMILIES = sizeof without_states / sizeof *without_states };
 
 /* What both devices do alike. */
 struct history {
@@ -46,12 +50,12 @@ struct player {
     struct sequence *sequences[SEQUENCES];
     float *log; /* owned: all logits so far, [log_count][width] */
     size_t log_count, log_capacity;
+    size_t kept, dropped; /* of what went ahead */
     struct error error;
 };
 
-static struct history draw_history(struct random *random) {
-    static const char *const families[] = {"llama", "qwen2", "qwen3", "qwen3moe"};
-    struct history history = {.tiny = tiny_model_default(families[random_below(random, 4)]),
+static struct history draw_history(struct random *random, const char *const *families, size_t family_count) {
+    struct history history = {.tiny = tiny_model_default(families[random_below(random, family_count)]),
                               .segment_size = random_between(random, 1, 300),
                               .keep = random_between(random, 96, 200),
                               .on_disk = random_below(random, 4) != 0,
@@ -59,7 +63,7 @@ static struct history draw_history(struct random *random) {
                               .type = random_below(random, 4) == 0 ? KV_Q8 : KV_F16,
                               .reads_weights = random_below(random, 4) == 0};
     history.tiny.head_dimension = 32;
-    history.tiny.layer_count = LAYERS;
+    if (history.tiny.taps == 0) history.tiny.layer_count = LAYERS; /* those with states have an order of their own */
     do {
         history.preset = preset_table[random_below(random, preset_count)];
     } while (preset_is_auto(history.preset));
@@ -100,7 +104,7 @@ static void make_plan(struct player *player) {
     plan->select.dense_layers = history->dense_layers;
     plan->suffix = history->suffix;
     if (plan->mixes_pages) {
-        plan->fractions.layer_count = LAYERS;
+        plan->fractions.layer_count = LAYERS; /* of a model with states none is accepted */
         memcpy(plan->fractions.sixteenths, fractions, sizeof fractions);
         page_fractions_keep_first(&plan->fractions);
     }
@@ -223,6 +227,24 @@ static void prefill_up_to(struct player *player, size_t s, size_t end) {
     }
 }
 
+/* Of these tokens some are right. */
+static void step_ahead(struct player *player, size_t s) {
+    struct sequence *sequence = player->sequences[s];
+    int32_t tokens[ENGINE_AHEAD_MAX];
+    const float *logits;
+    size_t paused;
+    if (length_of(player, s) == 0 || room_of(player, s) == 0 || sequence_paused_tokens(sequence, &paused) > 0) return;
+    const size_t count = sequence_ahead_max(sequence), right = random_between(&player->random, 1, count);
+    if (count < 2) return;
+    for (size_t i = 0; i < count; i++)
+        tokens[i] = i < right ? player->history->tokens[s][length_of(player, s) + i] : 1;
+    assert_ok(engine_step_ahead(player->engine, sequence, tokens, count, &logits, &player->error), player->error);
+    note(player, logits, right);
+    for (size_t i = 1; i < right; i++) assert_ok(sequence_keep_next(sequence, &player->error), player->error);
+    player->kept += right - 1;
+    player->dropped += count - right;
+}
+
 static void prefill(struct player *player, size_t s) {
     const size_t room = room_of(player, s);
     if (room > 0)
@@ -283,7 +305,7 @@ static void flush_all(struct player *player) {
 
 static void act(struct player *player) {
     const size_t s = (size_t)random_below(&player->random, SEQUENCES);
-    const uint64_t what = random_below(&player->random, 10);
+    const uint64_t what = random_below(&player->random, player->history->tiny.taps > 0 ? 12 : 10);
     bool more = true;
     if (what < 6) flush_all(player); /* what they find saved does not depend on the disk's haste */
     switch (what) {
@@ -294,6 +316,8 @@ static void act(struct player *player) {
     case 4: cut_back(player, s); break;
     case 5: begin_again(player, s); break;
     case 6: assert_ok(sequence_warm(player->sequences[s], &more, &player->error), player->error); break;
+    case 10:
+    case 11: step_ahead(player, s); break;
     default: step_some(player, SEQUENCES);
     }
 }
@@ -303,6 +327,7 @@ static void act(struct player *player) {
 struct met {
     size_t on_disk, in_ram, reads_weights, refused;
     uint64_t late, read_pages, logits;
+    size_t kept, dropped;
 };
 
 static void compare(const struct player *cpu, const struct player *queued) {
@@ -317,8 +342,8 @@ static void compare(const struct player *cpu, const struct player *queued) {
                      history->on_disk ? "on disk" : "in RAM", i, cpu->log_count);
 }
 
-static void play(struct random *random, struct met *met) {
-    const struct history history = draw_history(random);
+static void play(struct random *random, const char *const *families, size_t family_count, struct met *met) {
+    const struct history history = draw_history(random, families, family_count);
     const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
     struct device *queued = queued_device_create(&options, random_next(random));
     if (history.reads_weights) queued_device_map_weights(queued);
@@ -340,8 +365,17 @@ static void play(struct random *random, struct met *met) {
         met->late += queued_device_counts(players[1].device).late;
         met->read_pages += engine_tier_statistics(players[1].engine).read_pages;
         met->logits += players[1].log_count;
+        met->kept += players[1].kept;
+        met->dropped += players[1].dropped;
     }
     for (size_t i = 0; i < 2; i++) player_close(&players[i]);
+}
+
+static void print_met(const struct met *met) {
+    print_message("%zu on disk, %zu in RAM, %zu of which read weights, %zu refused; %llu logits, %zu kept ahead, %zu "
+                  "dropped\n",
+                  met->on_disk, met->in_ram, met->reads_weights, met->refused, (unsigned long long)met->logits,
+                  met->kept, met->dropped);
 }
 
 static void histories(void **state) {
@@ -349,11 +383,22 @@ static void histories(void **state) {
     struct random random;
     struct met met = {0};
     random_init(&random, test_seed(21));
-    for (size_t round = 0; round < ROUNDS; round++) play(&random, &met);
-    print_message("%zu on disk, %zu in RAM, %zu of which read weights, %zu refused; %llu logits\n",
-                  met.on_disk, met.in_ram, met.reads_weights, met.refused, (unsigned long long)met.logits);
+    for (size_t round = 0; round < ROUNDS; round++) play(&random, without_states, FAMILIES, &met);
+    print_met(&met);
     assert_met(met.on_disk > 0 && met.in_ram > 0 && met.reads_weights > 0 && met.late > 0 &&
                met.read_pages > 0);
+}
+
+static void histories_with_states(void **state) {
+    (void)state;
+    struct random random;
+    struct met met = {0};
+    random_init(&random, test_seed(22));
+    for (size_t round = 0; round < STATE_ROUNDS; round++)
+        play(&random, &tiny_state_families[round % TINY_STATE_FAMILIES], 1, &met);
+    print_met(&met);
+    assert_met(met.on_disk > 0 && met.in_ram > 0 && met.late > 0 && met.read_pages > 0 && met.kept > 0 &&
+               met.dropped > 0);
 }
 
 /* A document was opened where slots were short, and the sequence that opened it was written to a new one meanwhile. */
@@ -362,12 +407,12 @@ static void a_document_opens_where_slots_are_short(void **state) {
     struct random random;
     struct met met = {0};
     random_init(&random, 119018749);
-    for (size_t round = 0; round < ROUNDS; round++) play(&random, &met);
+    for (size_t round = 0; round < ROUNDS; round++) play(&random, without_states, FAMILIES, &met);
     assert_true(met.on_disk > 0 && met.read_pages > 0);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(histories),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(histories), cmocka_unit_test(histories_with_states),
                                        cmocka_unit_test(a_document_opens_where_slots_are_short)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
