@@ -26,7 +26,7 @@
 #define REUSES(eta)        CHOOSES ",reused=0,power=0,eta=" eta
 #define CHOOSES_BEHIND_ONE "planes=1,page=8,sinks=8,recent=64,dense=1"
 enum { LAYERS_MAX = 4, KV_HEADS_MAX = 4 };
-enum { PROMPT = 110, STEPS = 4, DOCUMENT = 330, CONTEXT = 512, BLOCK = 48, CPU = 0, CUDA = 1, BOTH = 2 };
+enum { PROMPT = 110, STEPS = 4, DOCUMENT = 330, CONTEXT = 512, BLOCK = 96, CPU = 0, CUDA = 1, BOTH = 2 };
 
 struct rig {
     struct device *device[BOTH];
@@ -323,7 +323,8 @@ static void nothing(void *context, const struct attention_event *event) {
 static float *graph_steps(struct rig *rig, const struct plan *plan, bool observed, uint64_t *kernels) {
     const bool chooses = plan->select.method != NULL, has_states = rig->model[CUDA]->config.state.layer_count > 0;
     const size_t ways = has_states ? 2 : 1, steps = has_states ? GRAPH_STEPS_MAX : GRAPH_STEPS;
-    const size_t lengths[3] = {chooses ? 160 : 60, chooses ? 100 : 1, chooses ? 132 : 20};
+    /* One beyond a window of 40; a few rows go by the products of steps, which cost the executor least. */
+    const size_t lengths[3] = {chooses ? 160 : has_states ? 4 : 60, chooses ? 80 : 1, chooses ? BLOCK : 6};
     struct engine *engine;
     struct sequence *sequences[3];
     const float *logits;
