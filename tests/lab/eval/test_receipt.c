@@ -23,8 +23,8 @@
 enum {
     TEXT_BYTES = 1 << 14,
     PROMPT_MAX = 2000,
-    REAL_PROMPT = 1300,
-    DIAL_PROMPT = 1000,
+    REAL_PROMPT = 900,
+    DIAL_PROMPT = 700,
     STEPS = 40,
     HEADS_MAX = 1024,
     BLOCKS = 128
