@@ -38,7 +38,8 @@ static uint64_t tables_bytes(const struct kv_cache_config *config) {
     return tables * sequences * page_table_bytes(lanes, kv_chunks_of(config->token_capacity / sequences)) +
            lanes * chunks * sizeof(uint8_t) + chunks * (2 * sizeof(uint64_t) + sizeof(uint8_t)) +
            sequences * kv_key_index_table_bytes(config, chunks / sequences) +
-           sequences * lanes * sizeof(uint32_t) + kv_budget_ring_pages(config) * sizeof(struct tier_place);
+           (config->windows != NULL ? chunks * sizeof(uint32_t) : 0) + sequences * lanes * sizeof(uint32_t) +
+           kv_budget_ring_pages(config) * sizeof(struct tier_place);
 }
 
 static uint64_t plain_cost(const struct kv_cache_config *config) {

@@ -137,7 +137,7 @@ static void release_key_index(struct kv_cache *cache) {
 }
 
 static uint64_t window_column_count(const struct kv_cache_config *config) {
-    if (config->windows == NULL) return 0;
+    if (config->windows == NULL || config->host_bytes > 0) return 0;
     return config->sequence_capacity * kv_window_columns(config->windows, config->batch_tokens);
 }
 
@@ -188,7 +188,6 @@ enum status kv_cache_create_owned(struct kv_cache **result, struct device *devic
     uint64_t bytes, slab_bytes, column_count = kv_column_count(config);
     ASSERT(config->groups == NULL ||
            (config->groups->stored_count == config->layer_count && !config->mixes_pages));
-    ASSERT(config->windows == NULL || owner == NULL);
     if (!column_bytes(config, false, &bytes) || !checked_multiply(bytes, column_count, &slab_bytes))
         return error_set(error, STATUS_MEMORY, "KV cache: %llu tokens do not fit any memory",
                          (unsigned long long)config->token_capacity);

@@ -66,7 +66,7 @@ struct kv_cache_config {
     const struct kv_groups *groups;
     enum kv_type k_type, v_type;
     /* Borrowed; of these layers a sequence has what its windows see, where a batch appends batch_tokens of it at most.
-     * Not with host_bytes, nor with rows_in_host.  NULL: of all layers it has everything. */
+     * Not with rows_in_host.  NULL: of all layers it has everything. */
     const struct kv_windows *windows;
     size_t batch_tokens;
     /* Floats of the state of layers that have no K and V (a group without heads), and slots of a sequence for them

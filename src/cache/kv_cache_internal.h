@@ -24,6 +24,8 @@ struct kv_chunk_owner {
     void (*give_back)(struct kv_cache *cache); /* memory of chunks, when there are none */
     enum status (*add)(struct kv_sequence *sequence, struct error *error); /* remove follows a failure too */
     void (*remove)(struct kv_sequence *sequence);
+    /* Of layers that slide: no row to come sees the chunk. */
+    void (*drop)(struct kv_sequence *sequence, uint64_t chunk);
     /* Forgets tokens from token_count on, those behind the length too, which layers have stored of a batch that did not
      * end; the sequence's length is still the old one. */
     void (*truncate)(struct kv_sequence *sequence, uint64_t token_count);
@@ -69,7 +71,8 @@ struct open_blocks {
 
 /* What a sequence has of layers that slide. */
 struct window_columns {
-    uint32_t *columns; /* owned; [column_capacity]: a chunk's column and 1; 0: it has none; NULL: no layer slides */
+    /* Owned; [column_capacity]: a chunk's column and 1, or, with an owner, 1; 0: it has none; NULL: no layer slides */
+    uint32_t *columns;
     uint64_t end;      /* no chunk from here on has one */
     uint64_t kept[KV_WINDOW_SNAPSHOTS + 1]; /* ascending; [kept_count], and room for one more */
     size_t kept_count;
@@ -176,6 +179,13 @@ uint64_t kv_windows_longest(const struct kv_sequence *sequence, uint64_t length)
 /* Before a chunk's rows change: it has them alone. */
 enum status kv_windows_own(struct kv_sequence *sequence, uint64_t chunk, struct stream *stream, struct error *error)
     STATUS_CHECKED;
+/* Whether it has the chunk; of those before its length what the windows of the next row and of its snapshots see. */
+bool kv_windows_has(const struct kv_sequence *sequence, uint64_t chunk);
+/* Whether a row behind a planned snapshot that is not reached yet sees it. */
+bool kv_windows_plan_sees(const struct kv_sequence *sequence, uint64_t chunk);
+/* With an owner: a sequence without tokens gets token_count of them, cut out of others that may be cut back to
+ * `positions`, ascending. */
+void kv_windows_open(struct kv_sequence *sequence, const uint64_t *positions, size_t count, uint64_t token_count);
 /* For a sequence without tokens: what the row behind token_count ones of `other` sees, until one of both changes it
  * (kv_windows_own). */
 void kv_windows_share(struct kv_sequence *sequence, const struct kv_sequence *other, uint64_t token_count);

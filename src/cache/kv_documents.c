@@ -93,6 +93,15 @@ static enum status spill_sequence(struct kv_sequence *sequence, struct error *er
     return STATUS_OK;
 }
 
+/* Of layers with windows, which no commit has asked for yet. */
+static enum status write_full_windows(struct kv_sequence *sequence, struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        if (kv_slides(config, layer))
+            TRY(tier_write_chunks(sequence, layer, sequence->pages->complete[layer] / KV_CHUNK_TOKENS, error));
+    return STATUS_OK;
+}
+
 /* Nothing of it is written yet, and it may be. */
 static bool may_spill(const struct sequence_pages *pages) {
     return !pages->writes && !pages->is_opening && pages->backing.store != NULL && pages->failed == STATUS_OK;
@@ -104,6 +113,7 @@ void tier_reclaim(struct kv_tier *tier, bool spill) {
         struct error error;
         enum status status = STATUS_OK;
         if (spill && may_spill(s->pages)) status = spill_sequence(s, &error);
+        if (status == STATUS_OK && s->pages->writes) status = write_full_windows(s, &error);
         if (status == STATUS_OK && s->pages->writes)
             status = document_flush(s->pages->sources[s->pages->source_count - 1].document, &error);
         if (status != STATUS_OK) tier_stop_writing(s, &error);
@@ -150,7 +160,7 @@ static enum status build_key_index(struct kv_sequence *sequence, uint64_t chunk_
     if (fetches == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
-        for (uint64_t first = chunk_first; first < chunk_count && status == STATUS_OK;
+        for (uint64_t first = chunk_first; !kv_slides(config, layer) && first < chunk_count && status == STATUS_OK;
              first += LAYER_CHUNKS) {
             size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
             status = fetch_layer(sequence, fetches, layer, first, count, error);
@@ -213,7 +223,7 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
     if (run == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
-        for (uint64_t first = chunk_first; first < chunk_count && status == STATUS_OK;
+        for (uint64_t first = chunk_first; !kv_slides(config, layer) && first < chunk_count && status == STATUS_OK;
              first += TIER_RUN_CHUNKS) {
             size_t count =
                 (size_t)(chunk_count - first < TIER_RUN_CHUNKS ? chunk_count - first : TIER_RUN_CHUNKS);
@@ -247,7 +257,8 @@ static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count,
 }
 
 /* Layers and heads that stay in memory come there now, and are not waited for later. */
-static enum status load_resident(struct kv_sequence *sequence, uint64_t chunk_count, struct error *error) {
+static enum status load_resident(struct kv_sequence *sequence, uint64_t token_count, struct error *error) {
+    const uint64_t chunk_count = token_count / KV_CHUNK_TOKENS;
     const struct kv_tier *tier = sequence->cache->tier;
     const struct kv_cache_config *config = &sequence->cache->config;
     if (chunk_count == 0) return STATUS_OK;
@@ -255,8 +266,9 @@ static enum status load_resident(struct kv_sequence *sequence, uint64_t chunk_co
     if (fetches == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; layer < sequence->cache->config.layer_count && status == STATUS_OK; layer++) {
-        status = fetch_heads(sequence, fetches, layer, tier->lane_stays + kv_lane(config, layer, 0), 0,
-                             (size_t)chunk_count, error);
+        const uint64_t first = kv_slides(config, layer) ? kv_window_begin(config->windows->tokens, token_count) : 0;
+        status = fetch_heads(sequence, fetches, layer, tier->lane_stays + kv_lane(config, layer, 0), first,
+                             (size_t)(chunk_count - first), error);
         release_layer(sequence, fetches, layer);
     }
     free(fetches);
@@ -329,7 +341,7 @@ enum status kv_sequence_open_document(struct kv_sequence *sequence, struct docum
             token_count / KV_CHUNK_TOKENS;
         sequence->pages->complete[layer] = token_count;
     }
-    if (status == STATUS_OK) status = load_resident(sequence, token_count / KV_CHUNK_TOKENS, error);
+    if (status == STATUS_OK) status = load_resident(sequence, token_count, error);
     sequence->pages->is_opening = false;
     if (status != STATUS_OK) {
         kv_sequence_close_documents(sequence);
@@ -348,12 +360,14 @@ static enum status copy_layer(struct kv_sequence *sequence, struct kv_fetch *fet
     struct error why;
     if (chunk_count > 0)
         TRY(kv_sequence_load_key_index(sequence, sequence->cache->tier->stream, layer, error));
-    for (uint64_t first = 0; first < chunk_count && sequence->pages->writes; first += LAYER_CHUNKS) {
-        size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
-        enum status status = fetch_layer(sequence, fetches, layer, first, count, error);
+    for (uint64_t first = 0, count; first < chunk_count && sequence->pages->writes; first += count) {
+        count = chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS;
+        if (kv_slides(&sequence->cache->config, layer)) count = 1; /* of which some are not there */
+        if (kv_slides(&sequence->cache->config, layer) && !kv_windows_has(sequence, first)) continue;
+        enum status status = fetch_layer(sequence, fetches, layer, first, (size_t)count, error);
         for (size_t head = 0; status == STATUS_OK && head < kv_heads(&sequence->cache->config, layer); head++)
             if (sequence->pages->writes &&
-                tier_copy_pages(sequence, layer, head, first, count, &why) != STATUS_OK)
+                tier_copy_pages(sequence, layer, head, first, (size_t)count, &why) != STATUS_OK)
                 tier_stop_writing(sequence, &why);
         release_layer(sequence, fetches, layer);
         TRY(status);
@@ -411,6 +425,7 @@ void kv_sequence_close_documents(struct kv_sequence *sequence) {
     kv_sequence_drop_columns(sequence);
     cut_sources(sequence, 0);
     memset(sequence->places, 0, sizeof sequence->places); /* of other keys than those that come */
+    if (sequence->cache->config.windows != NULL) kv_windows_set_length(sequence, 0);
     sequence->length = sequence->pages->committed_tokens = 0;
     if (sequence->state != NULL) kv_state_set_length(sequence->state, 0);
     for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)

@@ -298,6 +298,7 @@ enum status kv_sequence_open_rows(struct kv_sequence *sequence, size_t layer_ind
     const struct kv_cache_config *config = &sequence->cache->config;
     uint64_t end = kv_chunks_of(position_first + row_count);
     TRY(kv_tier_failure(sequence->cache, error));
+    tier_drop_behind(sequence, layer_index, position_first); /* rows before have attended */
     for (size_t head = 0; head < kv_heads(config, layer_index); head++)
         for (uint64_t chunk = position_first / KV_CHUNK_TOKENS; chunk < end; chunk++) {
             const uint32_t place = kv_chunk_place(sequence, layer_index, head, chunk);

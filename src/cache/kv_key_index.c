@@ -7,7 +7,8 @@
 
 static bool is_on_disk(const struct kv_sequence *sequence, size_t layer) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    return config->key_index_on_disk && kv_has_key_index(sequence) && layer >= config->key_index_layer_first;
+    return config->key_index_on_disk && kv_has_key_index(sequence) && layer >= config->key_index_layer_first &&
+           !kv_slides(config, layer);
 }
 
 static uint8_t *open_block(const struct kv_sequence *sequence, size_t layer, size_t head) {
@@ -73,7 +74,7 @@ static enum status read_range(struct kv_sequence *sequence, size_t layer, uint64
 /* Who chooses next, in this step or in the following one. */
 static size_t next_layer(const struct kv_cache_config *config, size_t layer) {
     do layer = layer + 1 < config->layer_count ? layer + 1 : config->key_index_layer_first;
-    while (kv_heads(config, layer) == 0);
+    while (kv_heads(config, layer) == 0 || kv_slides(config, layer));
     return layer;
 }
 

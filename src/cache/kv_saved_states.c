@@ -42,9 +42,32 @@ static bool has(const uint64_t *positions, size_t count, uint64_t position) {
     return false;
 }
 
+/* A state of no bytes. */
+static enum status no_bytes(void *context, size_t offset, void *memory, size_t bytes, struct error *error) {
+    (void)context, (void)offset, (void)memory, (void)bytes, (void)error;
+    return STATUS_OK;
+}
+
+/* Those that the windows in memory are kept for. */
+static enum status write_positions(const struct kv_sequence *sequence, struct document *document, struct error *error) {
+    const struct window_columns *windows = &sequence->windows;
+    uint64_t saved[STORE_STATES_MAX], wanted[KV_WINDOW_SNAPSHOTS + 2];
+    const size_t saved_count = document_states(document, saved);
+    size_t count = 0;
+    for (size_t i = 0; i < windows->kept_count; i++) count = insert(wanted, count, windows->kept[i]);
+    count = insert(wanted, count, sequence->length);
+    for (size_t i = 0; i < saved_count; i++)
+        if (!has(wanted, count, saved[i])) document_forget_state(document, saved[i]);
+    for (size_t i = 0; i < count; i++)
+        if (!has(saved, saved_count, wanted[i]))
+            TRY(document_write_state(document, wanted[i], no_bytes, NULL, error));
+    return STATUS_OK;
+}
+
 enum status tier_write_states(struct kv_sequence *sequence, struct document *document, struct error *error) {
     const struct kv_state *state = sequence->state;
     uint64_t saved[STORE_STATES_MAX], wanted[STORE_STATES_MAX + KV_STATE_POSITIONS_MAX], here[KV_STATE_POSITIONS_MAX];
+    if (sequence->cache->config.windows != NULL) return write_positions(sequence, document, error);
     if (state == NULL) return STATUS_OK;
     const size_t saved_count = document_states(document, saved), here_count = kv_state_positions(state, here);
     size_t count = 0;
@@ -65,6 +88,10 @@ enum status tier_write_states(struct kv_sequence *sequence, struct document *doc
 
 enum status tier_load_state(struct kv_sequence *sequence, struct document *document, uint64_t token_count,
                             struct error *error) {
+    if (sequence->cache->config.windows != NULL) {
+        uint64_t positions[STORE_STATES_MAX];
+        kv_windows_open(sequence, positions, document_states(document, positions), token_count);
+    }
     if (sequence->state == NULL) return STATUS_OK;
     struct place place = place_of(sequence, kv_state_begin_load(sequence->state, token_count));
     TRY(document_read_state(document, token_count, upload, &place, error));

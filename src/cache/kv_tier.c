@@ -90,6 +90,7 @@ enum status kv_tier_create(struct kv_cache **cache, struct device *device,
                                                 .give_back = tier_give_back,
                                                 .add = add,
                                                 .remove = remove_sequence,
+                                                .drop = tier_drop,
                                                 .truncate = tier_truncate};
     ASSERT(config->host_bytes > 0);
     return kv_cache_create_owned(cache, device, config, &owner, error);
@@ -141,6 +142,13 @@ enum status kv_tier_set_trace(struct kv_cache *cache, struct trace *trace, struc
     return STATUS_OK;
 }
 
+/* Of a layer with windows the last ones alone. */
+static uint64_t first_of(const struct kv_cache_config *config, size_t layer, uint64_t chunk_first, uint64_t chunk_end) {
+    if (!kv_slides(config, layer)) return chunk_first;
+    const uint64_t most = kv_window_columns(config->windows, config->batch_tokens);
+    return chunk_end > chunk_first + most ? chunk_end - most : chunk_first;
+}
+
 /* Slots that chunks [chunk_first, chunk_end) of the heads that do not stay take, the last one of them as it grows. */
 static struct slot_counts slots_of_chunks(const struct kv_sequence *sequence, uint64_t chunk_first,
                                           uint64_t chunk_end) {
@@ -149,8 +157,8 @@ static struct slot_counts slots_of_chunks(const struct kv_sequence *sequence, ui
     const bool *stays = sequence->cache->tier->lane_stays;
     for (size_t layer = 0; layer < config->layer_count; layer++)
         for (size_t head = 0; head < kv_heads(config, layer); head++)
-            for (uint64_t chunk = chunk_first; chunk < chunk_end && !stays[kv_lane(config, layer, head)];
-                 chunk++)
+            for (uint64_t chunk = first_of(config, layer, chunk_first, chunk_end);
+                 chunk < chunk_end && !stays[kv_lane(config, layer, head)]; chunk++)
                 if (chunk + 1 < chunk_end && kv_chunk_is_quantized(sequence, layer, head, chunk))
                     counts.quantized++;
                 else

@@ -47,6 +47,10 @@
  * somebody wanted (store.h); a later fetch reads what it lacks, while others may be attending to what is there.  Pages
  * in 4 bits, tails and pages without checksums of parts are read whole.
  *
+ * Windows (decision 0110).  Of layers that slide a sequence has the chunks that kv_windows.h says.  Those that a
+ * planned snapshot sees are written like others; the rest by the commit that needs them, or when no slot can be had.
+ * One that no window sees is forgotten, in RAM and on disk.
+ *
  * Groups of layers.  A slot is as large as the largest chunk of any group, so that each holds any chunk; on disk a page
  * is as large as its own layer's chunk, and with more than one group it is read whole.
  *

@@ -9,7 +9,7 @@
  *   kv_fetch      the chunks of a head, fetched and held (struct kv_fetch)
  *   kv_computed   chunks that are computed again instead of read
  *   kv_divide     the slots' memory
- *   kv_saved_states   states of a sequence, to its documents and from there
+ *   kv_saved_states   states of a sequence, and which windows it has, to its documents and from there
  *   kv_write      a sequence's chunks on their way to the disk
  *   kv_documents  documents of a sequence
  *   kv_warm       what of them is read before it is wanted
@@ -297,8 +297,8 @@ uint64_t tier_host_bytes(const struct kv_tier *tier);
 
 /* ---- kv_saved_states.c ---- */
 
-/* For a document's next commit: of its states and those in memory the ones that would be missed most.  These three do
- * nothing where no layer keeps a state. */
+/* For a document's next commit: of its states and those in memory the ones that would be missed most; where layers have
+ * windows, the positions of these.  The three do nothing where no layer keeps a state or has a window. */
 enum status tier_write_states(struct kv_sequence *sequence, struct document *document, struct error *error)
     STATUS_CHECKED;
 /* For a sequence without tokens: the state of a document that it has behind token_count.  STATUS_DOCUMENT: damaged. */
@@ -313,6 +313,10 @@ enum status tier_copy_states(struct kv_sequence *sequence, struct document *from
 /* A layer's chunks from the last one that was written up to chunk_end. */
 enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
                               struct error *error) STATUS_CHECKED;
+/* Of layers with windows, a chunk that no row to come sees: of all of them, in RAM and on disk; and of a layer those
+ * of the batch that no row from `position` on sees, nor one behind a planned snapshot. */
+void tier_drop(struct kv_sequence *sequence, uint64_t chunk);
+void tier_drop_behind(struct kv_sequence *sequence, size_t layer, uint64_t position);
 /* Copies the pages of one head that are in memory now, and their key index, into the document that is being written. */
 enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t head, uint64_t first,
                             size_t count, struct error *error) STATUS_CHECKED;

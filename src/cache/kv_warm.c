@@ -12,6 +12,7 @@ static size_t find_cold(const struct kv_sequence *sequence, size_t layer, size_t
              quantized = tier_vacant_slots(&tier->slots.quantized);
     size_t count = 0;
     for (; *chunk < chunk_end && count < WARM_CHUNKS; ++*chunk) {
+        if (kv_slides(&sequence->cache->config, layer) && !kv_windows_has(sequence, *chunk)) continue;
         const bool is_quantized = *chunk < sequence->pages->quantized_end[layer] &&
                                   kv_chunk_is_quantized(sequence, layer, head, *chunk);
         uint64_t *left = is_quantized ? &quantized : &plain;

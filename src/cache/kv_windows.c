@@ -34,14 +34,14 @@ bool kv_windows_init(struct kv_sequence *sequence) {
     return sequence->windows.columns != NULL;
 }
 
-static bool has(const struct kv_sequence *sequence, uint64_t chunk) {
+bool kv_windows_has(const struct kv_sequence *sequence, uint64_t chunk) {
     return chunk < sequence->windows.end && sequence->windows.columns[chunk] != 0;
 }
 
 static void enter(struct kv_sequence *sequence, uint64_t chunk, bool is_there) {
     const struct kv_cache *cache = sequence->cache;
     const struct kv_cache_config *config = &cache->config;
-    for (size_t layer = 0; layer < config->layer_count; layer++)
+    for (size_t layer = 0; layer < config->layer_count && cache->owner == NULL; layer++)
         for (size_t head = 0; kv_slides(config, layer) && head < kv_heads(config, layer); head++)
             page_table_set(&sequence->chunks, kv_lane(config, layer, head), chunk,
                            is_there ? kv_slab_place(cache, layer, sequence->windows.columns[chunk] - 1, head)
@@ -49,42 +49,53 @@ static void enter(struct kv_sequence *sequence, uint64_t chunk, bool is_there) {
 }
 
 static void give_back(struct kv_sequence *sequence, uint64_t chunk) {
-    if (!has(sequence, chunk)) return;
-    columns_give_back(&sequence->cache->window_columns, sequence->windows.columns[chunk] - 1);
+    if (!kv_windows_has(sequence, chunk)) return;
+    struct kv_cache *cache = sequence->cache;
+    if (cache->owner != NULL)
+        cache->owner->drop(sequence, chunk);
+    else
+        columns_give_back(&cache->window_columns, sequence->windows.columns[chunk] - 1);
     sequence->windows.columns[chunk] = 0;
     enter(sequence, chunk, false);
 }
 
 static void take(struct kv_sequence *sequence, uint64_t chunk) {
-    struct columns *columns = &sequence->cache->window_columns;
-    ASSERT(columns_free_count(columns) > 0); /* invariant 2 of every sequence */
-    sequence->windows.columns[chunk] = (uint32_t)columns_take(columns) + 1;
+    struct kv_cache *cache = sequence->cache;
+    ASSERT(cache->owner != NULL || columns_free_count(&cache->window_columns) > 0); /* invariant 2 of every sequence */
+    sequence->windows.columns[chunk] =
+        cache->owner != NULL ? 1 : (uint32_t)columns_take(&cache->window_columns) + 1;
     if (chunk >= sequence->windows.end) sequence->windows.end = chunk + 1;
     enter(sequence, chunk, true);
 }
 
 void kv_windows_deinit(struct kv_sequence *sequence) {
     struct window_columns *windows = &sequence->windows;
-    for (uint64_t chunk = 0; chunk < windows->end; chunk++)
-        if (has(sequence, chunk)) columns_give_back(&sequence->cache->window_columns, windows->columns[chunk] - 1);
+    for (uint64_t chunk = 0; chunk < windows->end && sequence->cache->owner == NULL; chunk++)
+        if (kv_windows_has(sequence, chunk))
+            columns_give_back(&sequence->cache->window_columns, windows->columns[chunk] - 1);
     free(windows->columns);
     *windows = (struct window_columns){.columns = NULL};
 }
 
-/* The first chunk that the window of the row at a position sees. */
 static uint64_t tail_begin(const struct kv_sequence *sequence, uint64_t position) {
-    const uint64_t tokens = sequence->cache->config.windows->tokens;
-    return position + 1 > tokens ? (position + 1 - tokens) / KV_CHUNK_TOKENS : 0;
+    return kv_window_begin(sequence->cache->config.windows->tokens, position);
 }
 
 static bool sees(const struct kv_sequence *sequence, uint64_t position, uint64_t chunk) {
-    return chunk >= tail_begin(sequence, position) && chunk < kv_chunks_of(position);
+    return kv_window_sees(sequence->cache->config.windows->tokens, position, chunk);
+}
+
+bool kv_windows_plan_sees(const struct kv_sequence *sequence, uint64_t chunk) {
+    const struct kv_snapshot_plan *plan = &sequence->windows.plan;
+    for (size_t i = 0; i < plan->count; i++)
+        if (plan->positions[i] > sequence->length && sees(sequence, plan->positions[i], chunk)) return true;
+    return false;
 }
 
 void kv_windows_begin(struct kv_sequence *sequence, uint64_t end) {
     ASSERT(end > sequence->length && kv_chunks_of(end) <= sequence->column_capacity);
     for (uint64_t chunk = sequence->length / KV_CHUNK_TOKENS; chunk < kv_chunks_of(end); chunk++)
-        if (!has(sequence, chunk)) take(sequence, chunk);
+        if (!kv_windows_has(sequence, chunk)) take(sequence, chunk);
 }
 
 static void keep(struct window_columns *windows, uint64_t position) {
@@ -137,15 +148,30 @@ void kv_windows_set_length(struct kv_sequence *sequence, uint64_t length) {
 uint64_t kv_windows_longest(const struct kv_sequence *sequence, uint64_t length) {
     if (length >= sequence->length) return sequence->length;
     for (uint64_t chunk = kv_chunks_of(length); chunk > tail_begin(sequence, length);) {
-        if (has(sequence, --chunk)) continue;
+        if (kv_windows_has(sequence, --chunk)) continue;
         length = chunk * KV_CHUNK_TOKENS; /* no row behind it may be the next */
     }
     return length;
 }
 
+void kv_windows_open(struct kv_sequence *sequence, const uint64_t *positions, size_t count, uint64_t token_count) {
+    struct window_columns *windows = &sequence->windows;
+    ASSERT(sequence->cache->owner != NULL && sequence->length == 0);
+    /* Of a batch that was dropped. */
+    for (uint64_t chunk = 0; chunk < windows->end; chunk++) windows->columns[chunk] = 0;
+    windows->kept_count = 0;
+    for (size_t i = 0; i < count && positions[i] <= token_count; i++) keep(windows, positions[i]);
+    if (token_count > 0) keep(windows, token_count);
+    for (uint64_t chunk = 0; chunk < kv_chunks_of(token_count); chunk++) {
+        bool is_seen = sees(sequence, token_count, chunk);
+        for (size_t i = 0; i < windows->kept_count && !is_seen; i++) is_seen = sees(sequence, windows->kept[i], chunk);
+        if (is_seen) take(sequence, chunk);
+    }
+}
+
 enum status kv_windows_own(struct kv_sequence *sequence, uint64_t chunk, struct stream *stream, struct error *error) {
     struct columns *columns = &sequence->cache->window_columns;
-    if (!has(sequence, chunk)) return STATUS_OK;
+    if (!kv_windows_has(sequence, chunk)) return STATUS_OK;
     const uint64_t shared = sequence->windows.columns[chunk] - 1;
     if (columns->users[shared] == 1) return STATUS_OK;
     take(sequence, chunk);

@@ -9,8 +9,9 @@
  *   1  The chunks of rows [p + 1 - tokens, p) are there, p the length or a snapshot; and those of a batch.
  *   2  A sequence never has more than kv_window_columns: no batch lacks memory.
  *
- * Only where the slab has every chunk, and lies in the memory of what attends: with a tier, or K and V in the host's
- * memory, all chunks stay. */
+ * With a tier (kv_tier.h) these chunks have slots and pages as others do, and no columns: a sequence knows which it
+ * has, and the tier forgets the others, in RAM and on disk.  Where K and V lie in the host's memory without one, all
+ * stay. */
 #ifndef LOAM_CACHE_KV_WINDOWS_H
 #define LOAM_CACHE_KV_WINDOWS_H
 
@@ -19,6 +20,7 @@
 #include <stdint.h>
 
 #include "cache/kv_groups.h"
+#include "kernels/attention/kv_layout.h"
 
 /* Snapshots of a sequence, at most. */
 enum { KV_WINDOW_SNAPSHOTS = 4 };
@@ -27,6 +29,14 @@ struct kv_windows {
     uint64_t tokens; /* of the largest window: the row at position p sees those from p + 1 - tokens on */
     bool slides[KV_GROUPS_LAYERS_MAX]; /* of the layers that store K and V: all that read these attend to windows */
 };
+
+/* The first chunk that the window of the row at a position sees; and whether it sees one, but for the row's own. */
+static inline uint64_t kv_window_begin(uint64_t tokens, uint64_t position) {
+    return position + 1 > tokens ? (position + 1 - tokens) / KV_CHUNK_TOKENS : 0;
+}
+static inline bool kv_window_sees(uint64_t tokens, uint64_t position, uint64_t chunk) {
+    return chunk >= kv_window_begin(tokens, position) && chunk * KV_CHUNK_TOKENS < position;
+}
 
 /* Columns of a sequence, at most, where a batch has so many rows of it. */
 uint64_t kv_window_columns(const struct kv_windows *windows, size_t batch_rows);

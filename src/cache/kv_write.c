@@ -70,6 +70,8 @@ static enum status quantize_chunks(struct kv_sequence *sequence, size_t layer, u
     for (uint64_t chunk = sequence->pages->quantized_end[layer]; chunk < chunk_end; chunk++) {
         for (size_t head = 0; head < kv_heads(config, layer); head++) {
             if (!kv_chunk_is_quantized(sequence, layer, head, chunk)) continue; /* they are what stays */
+            if (kv_slides(config, layer) && kv_chunk_place(sequence, layer, head, chunk) == PLACE_NOWHERE)
+                continue; /* no row to come sees it */
             if (kv_quantized_place(sequence, layer, head, chunk) != PLACE_NOWHERE)
                 continue; /* before there was no space */
             const uint32_t place = kv_chunk_place(sequence, layer, head, chunk);
@@ -103,7 +105,7 @@ static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t 
         pages[i] = tier_slot_memory(tier, slots[i]);
     }
     WRITE(document, document_write_pages(document, layer, head, first, count, pages, error));
-    if (sequence->pages->backing.layout.key_index_bytes > 0)
+    if (sequence->pages->backing.layout.key_index_bytes > 0 && !kv_slides(&sequence->cache->config, layer))
         TRY(write_key_index(sequence, layer, head, first, count, error));
     for (size_t i = 0; i < count; i++) {
         struct slot *slot = slots[i];
@@ -114,8 +116,38 @@ static enum status write_run(struct kv_sequence *sequence, size_t layer, size_t 
     return STATUS_OK;
 }
 
+/* The chunk's rows are full, and in memory alone. */
+static bool is_dirty(const struct kv_sequence *sequence, size_t layer, size_t head, uint64_t chunk) {
+    const uint32_t place = kv_stored_place(sequence, layer, head, chunk);
+    return place != PLACE_NOWHERE && tier_slot_at(sequence->cache->tier, place)->state == SLOT_DIRTY;
+}
+
+/* Of a layer with windows: what a row to come will see, or one behind a snapshot; planned: behind one that is ahead,
+ * alone.  What leaves the window before is never written. */
+static enum status write_windows(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end, bool planned,
+                                 struct error *error) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    struct sequence_pages *pages = sequence->pages;
+    bool (*const wants)(const struct kv_sequence *, uint64_t) = planned ? kv_windows_plan_sees : kv_windows_has;
+    const uint64_t source = pages->sources[pages->source_count - 1].chunk_first,
+                   begin = planned ? kv_window_begin(config->windows->tokens, sequence->length) : 0;
+    const size_t run_max = min_size(document_write_max(written_document(sequence)), TIER_RUN_CHUNKS);
+    for (size_t head = 0; head < kv_heads(config, layer); head++)
+        for (uint64_t chunk = begin > source ? begin : source, run; chunk < chunk_end; chunk += run + (run == 0)) {
+            run = 0;
+            while (run < run_max && chunk + run < chunk_end && wants(sequence, chunk + run) &&
+                   is_dirty(sequence, layer, head, chunk + run))
+                run++;
+            if (run > 0) TRY(write_run(sequence, layer, head, chunk, (size_t)run, error));
+        }
+    if (pages->written[layer] < chunk_end) pages->written[layer] = chunk_end;
+    return STATUS_OK;
+}
+
 enum status tier_write_chunks(struct kv_sequence *sequence, size_t layer, uint64_t chunk_end,
                               struct error *error) {
+    if (kv_slides(&sequence->cache->config, layer))
+        return write_windows(sequence, layer, chunk_end, false, error);
     size_t run_max = min_size(document_write_max(written_document(sequence)), TIER_RUN_CHUNKS);
     uint64_t first = sequence->pages->written[layer];
     if (first >= chunk_end) return STATUS_OK;
@@ -134,7 +166,8 @@ static enum status write_somewhere(struct kv_sequence *sequence, size_t layer, u
                                    struct error *error) {
     struct kv_tier *tier = sequence->cache->tier;
     struct sequence_pages *pages = sequence->pages;
-    if (!sequence->cache->config.key_index_on_disk || pages->writes || chunk_end <= pages->written[layer])
+    if (!sequence->cache->config.key_index_on_disk || kv_slides(&sequence->cache->config, layer) || pages->writes ||
+        chunk_end <= pages->written[layer])
         return STATUS_OK;
     tier->reclaim(tier, true);
     if (pages->writes) return STATUS_OK;
@@ -151,10 +184,54 @@ enum status kv_sequence_write(struct kv_sequence *sequence, size_t layer_index, 
     TRY(quantize_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, error));
     sequence->pages->complete[layer_index] = token_count;
     TRY(write_somewhere(sequence, layer_index, token_count / KV_CHUNK_TOKENS, error));
-    if (sequence->pages->writes &&
-        tier_write_chunks(sequence, layer_index, token_count / KV_CHUNK_TOKENS, &why) != STATUS_OK)
-        tier_stop_writing(sequence, &why);
+    const uint64_t chunk_end = token_count / KV_CHUNK_TOKENS;
+    if (!sequence->pages->writes) return STATUS_OK;
+    const enum status status = kv_slides(&sequence->cache->config, layer_index)
+                                   ? write_windows(sequence, layer_index, chunk_end, true, &why)
+                                   : tier_write_chunks(sequence, layer_index, chunk_end, &why);
+    if (status != STATUS_OK) tier_stop_writing(sequence, &why);
     return STATUS_OK;
+}
+
+/* ---- what no window sees ---- */
+
+static void drop_chunk(struct kv_sequence *sequence, size_t layer, uint64_t chunk) {
+    struct kv_tier *tier = sequence->cache->tier;
+    const struct sequence_pages *pages = sequence->pages;
+    for (size_t head = 0; head < kv_heads(&sequence->cache->config, layer); head++) {
+        const uint32_t places[] = {kv_chunk_place(sequence, layer, head, chunk),
+                                   kv_has_quantized(sequence) ? kv_quantized_place(sequence, layer, head, chunk)
+                                                              : PLACE_NOWHERE};
+        for (size_t i = 0; i < 2; i++) {
+            if (places[i] == PLACE_NOWHERE) continue;
+            struct slot *slot = tier_slot_at(tier, places[i]);
+            while (slot->state == SLOT_READING) tier_drain(tier, 1);
+            tier_slot_leave(tier, slot, sequence);
+        }
+        if (pages->writes && chunk >= pages->sources[pages->source_count - 1].chunk_first)
+            document_drop_page(written_document(sequence), layer, head, chunk);
+    }
+}
+
+void tier_drop(struct kv_sequence *sequence, uint64_t chunk) {
+    for (size_t layer = 0; layer < sequence->cache->config.layer_count; layer++)
+        if (kv_slides(&sequence->cache->config, layer)) drop_chunk(sequence, layer, chunk);
+}
+
+/* Layers that come attend to its KV, from the batch's first row on. */
+static bool is_read_again(const struct kv_groups *groups, size_t layer) {
+    if (groups == NULL) return false;
+    for (size_t later = groups->stored_count; later < groups->layer_count; later++)
+        if (groups->source[later] == layer) return true;
+    return false;
+}
+
+void tier_drop_behind(struct kv_sequence *sequence, size_t layer, uint64_t position) {
+    const struct kv_cache_config *config = &sequence->cache->config;
+    if (!kv_slides(config, layer) || is_read_again(config->groups, layer)) return;
+    const uint64_t end = kv_window_begin(config->windows->tokens, position);
+    for (uint64_t chunk = kv_chunks_of(sequence->length); chunk < end; chunk++)
+        if (!kv_windows_plan_sees(sequence, chunk)) drop_chunk(sequence, layer, chunk);
 }
 
 void tier_stop_writing(struct kv_sequence *sequence, const struct error *why) {
@@ -194,7 +271,7 @@ enum status tier_copy_pages(struct kv_sequence *sequence, size_t layer, size_t h
             tier->statistics.write_bytes += page_bytes_of(sequence, layer, head, first + done + i);
         }
         WRITE(document, document_write_pages(document, layer, head, first + done, run, pages, error));
-        if (sequence->pages->backing.layout.key_index_bytes > 0)
+        if (sequence->pages->backing.layout.key_index_bytes > 0 && !kv_slides(&sequence->cache->config, layer))
             TRY(write_key_index(sequence, layer, head, first + done, run, error));
     }
     return STATUS_OK;

@@ -74,7 +74,9 @@ static void set_groups(struct documents *documents, const struct plan *plan, con
     store->layer_count = (uint32_t)config->layer_count;
     store->groups.later_count = (uint8_t)(count - 1);
     store->state_bytes = state_bytes <= STORE_STATE_BYTES_MAX ? (uint32_t)state_bytes : UINT32_MAX; /* is refused */
+    if (config->windows != NULL) store->windows.tokens = (uint32_t)config->windows->tokens;
     for (size_t layer = 0; layer < config->layer_count; layer++) {
+        if (layer < STORE_WINDOW_LAYERS_MAX) store->windows.slides[layer] = kv_slides(config, layer);
         const struct kv_layout *layout = kv_cache_layer_layout(cache, layer);
         const size_t number = numbers[kv_group_of(config, layer)];
         if (number == STORE_GROUP_NONE) {
@@ -553,7 +555,25 @@ static enum status find_other_kind(struct documents *documents, const struct doc
     return STATUS_OK;
 }
 
-/* Of documents that have the prompt's tokens, and whose states all lie behind those. */
+/* Of documents of before version 4, which have everything of layers with windows. */
+static enum status find_whole(struct documents *documents, const struct documents_prompt *prompt,
+                              uint64_t *prefix_tokens, struct error *why, struct error *error) {
+    struct kv_backing backing = backing_of(documents, prompt);
+    struct store_match match = {0};
+    *prefix_tokens = 0;
+    if (backing.layout.windows.tokens == 0 || documents->ignores) return STATUS_OK;
+    backing.layout.windows = (struct store_windows){0};
+    TRY(store_find(documents->store,
+                   &(struct store_query){&backing.model, &backing.layout, prompt->tokens, prompt->token_count,
+                                         STORE_LIKE_KIND},
+                   &match, error));
+    *prefix_tokens = match.prefix_tokens;
+    (void)!error_set(why, STATUS_DOCUMENT, "document %llu has all K and V of layers with windows, expected version 4",
+                     (unsigned long long)match.document);
+    return STATUS_OK;
+}
+
+/* Of documents that have the prompt's tokens, and whose states or windows all lie behind those. */
 static enum status find_stateless(struct documents *documents, const struct documents_prompt *prompt,
                                   uint64_t *prefix_tokens, struct error *why, struct error *error) {
     const struct kv_backing backing = backing_of(documents, prompt);
@@ -565,8 +585,9 @@ static enum status find_stateless(struct documents *documents, const struct docu
     TRY(store_find_stateless(documents->store, &query, &id, prefix_tokens, error));
     if (id != 0)
         (void)!error_set(why, STATUS_DOCUMENT,
-                         "document %llu begins with %llu of its tokens, but has no state behind any of them",
-                         (unsigned long long)id, (unsigned long long)*prefix_tokens);
+                         "document %llu begins with %llu of its tokens, but has no %s behind any of them",
+                         (unsigned long long)id, (unsigned long long)*prefix_tokens,
+                         query.layout->windows.tokens > 0 ? "window" : "state");
     return STATUS_OK;
 }
 
@@ -585,6 +606,8 @@ enum status documents_attach(struct documents *documents, struct kv_sequence *se
                                           &other, &why, &ignored);
     if (status == STATUS_OK && other <= outcome->reused)
         status = find_other_kind(documents, prompt, &other, &why, &ignored);
+    if (status == STATUS_OK && other <= outcome->reused)
+        status = find_whole(documents, prompt, &other, &why, &ignored);
     if (status == STATUS_OK && other <= outcome->reused)
         status = find_stateless(documents, prompt, &other, &why, &ignored);
     if (status == STATUS_OK && other > outcome->reused)

@@ -291,7 +291,7 @@ static enum status token_config(const struct plan *plan, const struct model_conf
     *cache = model_cache_config(config, plan->k_type, plan->v_type);
     cache->state_slots = model_state_slots(config, plan->sequence_capacity);
     cache->block_tokens = max_size(plan_batch_size(plan), PLAN_BLOCK_MIN);
-    if (plan->disk_directory == NULL && plan->host_bytes == 0 && !plan->rows_in_host && !plan->keeps_rows)
+    if (!plan->rows_in_host && !plan->keeps_rows && (plan->disk_directory == NULL || config->state.layer_count == 0))
         cache->windows = config->kv_windows;
     if (cache->windows != NULL)
         cache->batch_tokens = max_size(plan_segment_size(plan, config), cache->block_tokens);
@@ -486,7 +486,7 @@ static enum status divide_host(const struct plan *plan, const struct model_confi
                          "a context of %llu tokens for %zu sequences does not fit any memory",
                          (unsigned long long)context, plan->sequence_capacity);
     /* Where they have all of the context anyway, prompts may be cut anywhere. */
-    if (cache->windows != NULL &&
+    if (cache->windows != NULL && plan->disk_directory == NULL &&
         kv_window_columns(cache->windows, cache->batch_tokens) >= per_sequence / KV_CHUNK_TOKENS)
         cache->windows = NULL;
     pool_key_index(plan, per_sequence, cache);
@@ -742,8 +742,8 @@ enum status plan_set_host_bytes(struct plan *plan, const struct model_config *co
     if (plan->has_budget) return STATUS_OK;
     TRY(token_config(plan, config, &cache, error));
     TRY(plan_host_bytes_min(plan, config, &bytes_min, error));
-    if (__builtin_mul_overflow(kv_cache_bytes_per_token(&cache), plan_context_size(plan, config), &all) ||
-        __builtin_mul_overflow(all, plan->sequence_capacity, &all) ||
+    all = kv_cache_sequence_bytes(&cache, plan_context_size(plan, config));
+    if (all == UINT64_MAX || __builtin_mul_overflow(all, plan->sequence_capacity, &all) ||
         __builtin_add_overflow(all, bytes_min, &all))
         all = UINT64_MAX;
     const uint64_t memory = plan->memory_bytes != 0 ? plan->memory_bytes : memory_available_bytes();

@@ -112,6 +112,22 @@ void sample_state(struct sample *sample, struct random *random) {
     layout->state_bytes = 4 * (1 + (uint32_t)random_below(random, STATE_MAX / 4));
 }
 
+void sample_window(struct sample *sample, struct random *random) {
+    struct store_windows *windows = &sample->layout.windows;
+    windows->tokens = 2 + (uint32_t)random_below(random, 200);
+    for (size_t i = 0; i < sample->layout.layer_count; i++) windows->slides[i] = random_below(random, 2) == 0;
+    windows->slides[random_below(random, sample->layout.layer_count)] = true;
+}
+
+bool sample_has(const struct sample *sample, const uint64_t *positions, size_t count, size_t layer, uint64_t chunk) {
+    const struct store_windows *windows = &sample->layout.windows;
+    bool has = windows->tokens == 0 || !windows->slides[layer];
+    for (size_t i = 0; i < count; i++) /* the row there sees the windows->tokens - 1 before it */
+        for (uint64_t row = chunk * CHUNK; row < (chunk + 1) * CHUNK; row++)
+            has = has || (row < positions[i] && row + windows->tokens > positions[i]);
+    return has;
+}
+
 /* [state_bytes] */
 static void state_bytes(const struct sample *sample, uint64_t position, uint8_t *bytes) {
     struct random random = stream(sample->seed, STREAM_STATE, position, 0, 0);
@@ -170,16 +186,29 @@ void sample_key_index(const struct sample *sample, size_t layer, size_t kv_head,
         TRY(document_wait_buffer(document, error)); \
     }
 
+/* Those that the document will have with the next commit. */
+struct positions {
+    uint64_t list[STORE_STATES_MAX + 2];
+    size_t count;
+};
+
 /* One head of one layer: runs of chunks, as a prefill writes them. */
 static enum status write_head(const struct sample *sample, struct document *document, size_t layer,
-                              size_t head, uint64_t chunk_first, uint64_t chunk_end, uint8_t *memory,
-                              struct random *random, struct error *error) {
+                              size_t head, uint64_t chunk_first, uint64_t chunk_end,
+                              const struct positions *positions, uint8_t *memory, struct random *random,
+                              struct error *error) {
     size_t bytes = page_max(sample), entry = sample->layout.key_index_bytes;
     while (chunk_first < chunk_end) {
         size_t count_max = document_write_max(document), count = (size_t)(chunk_end - chunk_first);
         if (count > count_max) count = count_max;
         if (random != NULL) count = 1 + (size_t)random_below(random, count);
         const void *chunks[16];
+        const bool slides = sample->layout.windows.tokens > 0 && sample->layout.windows.slides[layer];
+        if (slides) count = 1;
+        if (!sample_has(sample, positions->list, positions->count, layer, chunk_first)) {
+            chunk_first++;
+            continue;
+        }
         for (size_t i = 0; i < count; i++) {
             sample_page(sample, layer, head, chunk_first + i, memory + i * bytes);
             chunks[i] = memory + i * bytes;
@@ -187,7 +216,7 @@ static enum status write_head(const struct sample *sample, struct document *docu
         PATIENTLY(document_write_pages(document, layer, head, chunk_first, count, chunks, error));
         for (size_t i = 0; entry > 0 && i < count; i++)
             sample_key_index(sample, layer, head, chunk_first + i, memory + i * entry);
-        if (entry > 0)
+        if (entry > 0 && !slides)
             PATIENTLY(document_write_key_index(document, layer, head, chunk_first, count, memory, error));
         chunk_first += count;
     }
@@ -195,7 +224,8 @@ static enum status write_head(const struct sample *sample, struct document *docu
 }
 
 static enum status write_all(const struct sample *sample, struct document *document, uint64_t from,
-                             uint64_t to, uint8_t *memory, struct random *random, struct error *error) {
+                             uint64_t to, const struct positions *positions, uint8_t *memory,
+                             struct random *random, struct error *error) {
     size_t columns = 0;
     for (size_t layer = 0; layer < sample->layout.layer_count; layer++)
         columns += sample_heads(sample, layer);
@@ -203,7 +233,7 @@ static enum status write_all(const struct sample *sample, struct document *docum
     for (size_t i = 0; i < columns; i++) {
         size_t layer = 0, head = (start + i) % columns;
         while (head >= sample_heads(sample, layer)) head -= sample_heads(sample, layer++);
-        TRY(write_head(sample, document, layer, head, from / CHUNK, to / CHUNK, memory, random, error));
+        TRY(write_head(sample, document, layer, head, from / CHUNK, to / CHUNK, positions, memory, random, error));
         if (to % CHUNK == 0) continue;
         sample_tail(sample, layer, head, to / CHUNK, memory);
         PATIENTLY(document_write_tail(document, layer, head, to, memory, error));
@@ -227,21 +257,31 @@ static enum status give_state(void *context, size_t offset, void *memory, size_t
 }
 
 /* Behind the commit's last token, and halfway to it; of the earlier ones some stay. */
-static enum status write_states(const struct sample *sample, struct document *document, uint64_t from, uint64_t to,
-                                struct error *error) {
-    const uint64_t positions[] = {from + (to - from) / 2, to};
+static struct positions next_positions(const struct document *document, uint64_t from, uint64_t to) {
+    const uint64_t middle = from + (to - from) / 2;
     uint64_t kept[STORE_STATES_MAX];
-    if (sample->layout.state_bytes == 0) return STATUS_OK;
-    uint8_t *bytes = malloc(sample->layout.state_bytes);
+    const size_t count = document_states(document, kept);
+    struct positions next = {.count = 0};
+    for (size_t i = count > STATES_KEPT ? count - STATES_KEPT : 0; i < count; i++) next.list[next.count++] = kept[i];
+    if (middle > from) next.list[next.count++] = middle;
+    next.list[next.count++] = to;
+    return next;
+}
+
+static enum status write_states(const struct sample *sample, struct document *document, uint64_t from,
+                                const struct positions *next, struct error *error) {
+    uint64_t kept[STORE_STATES_MAX];
+    if (sample->layout.state_bytes == 0 && sample->layout.windows.tokens == 0) return STATUS_OK;
+    uint8_t *bytes = malloc(sample->layout.state_bytes + 1);
     assert_non_null(bytes);
     const size_t count = document_states(document, kept);
     for (size_t i = 0; i + STATES_KEPT < count; i++) document_forget_state(document, kept[i]);
     enum status status = STATUS_OK;
-    for (size_t i = 0; i < 2 && status == STATUS_OK; i++) {
-        if (positions[i] <= from) continue;
+    for (size_t i = 0; i < next->count && status == STATUS_OK; i++) {
+        if (next->list[i] <= from) continue;
         assert_true(document_state_room(document) > 0);
-        state_bytes(sample, positions[i], bytes);
-        status = document_write_state(document, positions[i], give_state, bytes, error);
+        state_bytes(sample, next->list[i], bytes);
+        status = document_write_state(document, next->list[i], give_state, bytes, error);
     }
     free(bytes);
     return status;
@@ -254,8 +294,9 @@ enum status sample_write(const struct sample *sample, struct document *document,
     uint8_t *memory = malloc(16 * widest);
     int32_t *tokens = sample_tokens(sample, to);
     assert_non_null(memory);
-    enum status status = write_all(sample, document, from, to, memory, random, error);
-    if (status == STATUS_OK) status = write_states(sample, document, from, to, error);
+    const struct positions positions = next_positions(document, from, to);
+    enum status status = write_all(sample, document, from, to, &positions, memory, random, error);
+    if (status == STATUS_OK) status = write_states(sample, document, from, &positions, error);
     if (status == STATUS_OK) status = document_commit(document, tokens, to, error);
     free(memory);
     free(tokens);
@@ -287,17 +328,22 @@ static enum status check_pages(const struct sample *sample, struct document *doc
                                uint8_t *memory, uint8_t *expected, struct error *error) {
     size_t page_bytes = page_max(sample);
     uint64_t tokens = document_token_count(document), chunks = (tokens + CHUNK - 1) / CHUNK;
+    uint64_t positions[STORE_STATES_MAX];
+    const size_t position_count = document_states(document, positions);
     struct page_read reads[QUEUE_DEPTH];
     struct io_completion done[QUEUE_DEPTH];
     for (uint32_t layer = 0; layer < sample->layout.layer_count; layer++)
         for (uint32_t head = 0; head < sample_heads(sample, layer); head++)
             for (uint64_t chunk = 0; chunk < chunks;) {
                 size_t count = 0, next = 0;
-                for (; count < QUEUE_DEPTH && chunk < chunks; count++, chunk++)
+                for (; count < QUEUE_DEPTH && chunk < chunks; chunk++) {
+                    if (!sample_has(sample, positions, position_count, layer, chunk)) continue;
                     reads[count] = (struct page_read){.layer = layer,
                                                       .kv_head = head,
                                                       .chunk = chunk,
                                                       .memory = memory + count * page_bytes};
+                    count++;
+                }
                 TRY(document_read_pages(document, queue, reads, count, &next, 0));
                 while (io_queue_in_flight(queue) > 0) {
                     size_t finished = io_queue_wait(queue, done, QUEUE_DEPTH, 1);
@@ -327,7 +373,8 @@ static enum status check_key_index(const struct sample *sample, struct document 
     enum status status = STATUS_OK;
     for (size_t layer = 0; status == STATUS_OK && layer < sample->layout.layer_count; layer++) {
         status = document_read_key_index(document, layer, 0, chunks, memory, error);
-        for (size_t i = 0; status == STATUS_OK && i < sample_heads(sample, layer) * chunks && entry > 0;
+        const bool slides = sample->layout.windows.tokens > 0 && sample->layout.windows.slides[layer];
+        for (size_t i = 0; status == STATUS_OK && i < sample_heads(sample, layer) * chunks && entry > 0 && !slides;
              i++) {
             sample_key_index(sample, layer, i / chunks, i % chunks, expected);
             assert_memory_equal(memory + i * entry, expected, entry);

@@ -28,7 +28,11 @@ void sample_share_again(struct sample *sample, uint64_t token_count, struct rand
 void sample_group(struct sample *sample, struct random *random);
 /* One more layer from now on, which has no pages, and states of some parts, behind every commit and between them. */
 void sample_state(struct sample *sample, struct random *random);
+/* Some layers, at least one, have windows from now on; positions are behind every commit and between them. */
+void sample_window(struct sample *sample, struct random *random);
 size_t sample_heads(const struct sample *sample, size_t layer);
+/* Whether a document with these positions has the layer's page of a chunk. */
+bool sample_has(const struct sample *sample, const uint64_t *positions, size_t count, size_t layer, uint64_t chunk);
 
 int32_t sample_token(const struct sample *sample, uint64_t position);
 /* The caller frees them. */

@@ -148,6 +148,7 @@ static void test_round_trips(void **state) {
         if (round % 3 != 0) sample_share(&sample, &random);
         if (round % 6 == 0) sample_group(&sample, &random);
         if (round % 3 == 0 && sample.layout.fractions.layer_count == 0) sample_state(&sample, &random);
+        if (sample.layout.state_bytes == 0 && round % 2 == 0) sample_window(&sample, &random);
         if (round % 3 == 2) page_fractions_keep_first(&sample.layout.fractions);
         const uint64_t first = 1 + random_below(&random, 64 * 18);
         if (round % 3 == 2) sample_share_again(&sample, first, &random);

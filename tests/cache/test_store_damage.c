@@ -418,7 +418,7 @@ static void test_changed_rows(void **state) {
     /* The whole catalog is not ours, newer, or another thing altogether. */
     static const char *const foreign[] = {
         "PRAGMA user_version=1",
-        "PRAGMA user_version=9",
+        "PRAGMA user_version=10",
         "PRAGMA user_version=0",
         "PRAGMA application_id=1",
         "DROP INDEX commits_by_number",

@@ -186,18 +186,30 @@ static struct sample make_sample_with_states(void) {
     return sample;
 }
 
-/* The same with states: a commit names new ones, and those that it does without may be written over by the next. */
-static void test_kill_with_states(void **state) {
-    (void)state;
-    struct sample sample = make_sample_with_states();
+/* Layers with windows, of which commits have other pages. */
+static struct sample make_sample_with_windows(void) {
+    struct sample sample = make_sample();
+    sample.layout.windows = (struct store_windows){.tokens = 70, .slides = {true}};
+    return sample;
+}
+
+static void kill_some(struct sample sample, const char *with) {
     const char *more = getenv("LOAM_TEST_FUZZ");
     uint64_t stride = more != NULL ? 1 : 7, points = 0, took_ns;
     for (uint64_t kill_at = seed % stride; kill_once(&sample, kill_at, NEVER, &took_ns); kill_at += stride) {
         assert_true(kill_at < CALLS_MAX);
         points++;
     }
-    printf("killed at %llu calls, with states\n", (unsigned long long)points);
+    printf("killed at %llu calls, with %s\n", (unsigned long long)points, with);
     assert_true(points >= 50);
+}
+
+/* The same with states, or windows: a commit names new positions, and what it does without may be written over by the
+ * next, or is given back. */
+static void test_kill_with_positions(void **state) {
+    (void)state;
+    kill_some(make_sample_with_states(), "states");
+    kill_some(make_sample_with_windows(), "windows");
 }
 
 static void test_kill_at_any_time(void **state) {
@@ -374,7 +386,7 @@ int main(void) {
     seed = test_seed(20261121);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kill_at_every_call),
-        cmocka_unit_test(test_kill_with_states),
+        cmocka_unit_test(test_kill_with_positions),
         cmocka_unit_test(test_kill_at_any_time),
         cmocka_unit_test(test_two_processes),
         cmocka_unit_test(test_killed_writer_lets_go_late),

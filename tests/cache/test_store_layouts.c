@@ -243,6 +243,76 @@ static void test_states(void **state) {
     }
 }
 
+/* Layers with windows: the layout's text, there and back; of a prompt as much is found as leaves the next row its
+ * window; what no window of its positions sees is not on disk when a document is closed, and does not count; and a
+ * flipped bit is found in what is. */
+static void test_windows(void **state) {
+    (void)state;
+    enum { COMMITS = 5 };
+    static const uint64_t commits[COMMITS] = {64 * 2, 64 * 9 + 3, 64 * 9 + 40, 64 * 20 + 1, 64 * 37};
+    struct random random;
+    random_init(&random, seed + 41);
+    for (size_t round = 0; round < 8; round++) {
+        struct sample sample = sample_random(&random);
+        if (round % 2 == 0) sample_group(&sample, &random);
+        sample_window(&sample, &random);
+        struct store_layout *layout = &sample.layout, again;
+        struct geometry geometry;
+        struct error error;
+        char text[STORE_TEXT_MAX];
+        uint64_t id, positions[STORE_STATES_MAX];
+        layout_format(layout, text);
+        assert_int_equal(strncmp(text, "version=4 codec=", 16), 0);
+        assert_ok(layout_parse(text, &again, &error), error);
+        assert_memory_equal(layout, &again, sizeof again);
+        geometry_init(&geometry, layout);
+        struct store *store = open_store(0);
+        assert_ok(sample_save(&sample, store, commits, COMMITS, &id, &error), error);
+        assert_int_equal(catalog_version(), 9);
+        assert_ok(store_verify(store, id, &error), error);
+        struct document *document;
+        assert_ok(document_open(&document, store, id, &sample.model, layout, DOCUMENT_READ, 0, &error), error);
+        const size_t count = document_states(document, positions);
+        assert_int_equal(count, 7);
+        document_close(document);
+        const uint64_t end = commits[COMMITS - 1];
+        uint64_t absent = 0, kept = UINT64_MAX;
+        for (size_t layer = 0; layer < layout->layer_count; layer++)
+            for (size_t head = 0; head < sample_heads(&sample, layer); head++)
+                for (uint64_t chunk = 0; chunk < end / 64; chunk++) {
+                    const bool has = sample_has(&sample, positions, count, layer, chunk);
+                    const size_t bytes = page_padded_bytes(&geometry, layer, head, chunk);
+                    const uint64_t at = page_offset(&geometry, layer, head, chunk);
+                    assert_int_equal(has_bytes(id, at, bytes), has);
+                    if (!has) absent += bytes;
+                    if (has && layout->windows.slides[layer]) kept = at;
+                }
+        assert_true(absent > 0 && kept != UINT64_MAX);
+        assert_ok(store_show(store, id, see_bytes, NULL, &error), error);
+        assert_int_equal(bytes_in_list, document_bytes_max(&geometry, end) - absent);
+        for (uint64_t asked = 64; asked <= end + 64; asked += 1 + random_below(&random, 60)) {
+            uint64_t expected = 0; /* the longest one whose rows before are there, as far as the next one sees them */
+            for (uint64_t length = 0; length <= asked && length <= end; length++) {
+                bool has = true;
+                for (uint64_t row = length + 1 > layout->windows.tokens ? length + 1 - layout->windows.tokens : 0;
+                     row < length && has; row = (row / 64 + 1) * 64)
+                    for (size_t layer = 0; layer < layout->layer_count; layer++)
+                        has = has && sample_has(&sample, positions, count, layer, row / 64);
+                if (has) expected = length;
+            }
+            assert_int_equal(found_of(store, &sample, asked), expected);
+        }
+        store_close(store);
+        flip_byte(id, kept);
+        store = open_store(0);
+        assert_int_equal(store_verify(store, id, &error), STATUS_DOCUMENT);
+        assert_non_null(strstr(error.message, "found checksum"));
+        assert_reused(store, &sample, end, 0);
+        store_close(store);
+        scratch_empty(&scratch);
+    }
+}
+
 static void test_faulty_groups(void **state) {
     (void)state;
     static const char *const faulty[] = {
@@ -265,6 +335,13 @@ static void test_faulty_groups(void **state) {
         "version=2 codec=x layers=2 heads=1 chunk=64 groups=01/Y/1/64/0 metadata=none/0 segment=16",
         "version=2 codec=x layers=2 heads=1 chunk=64 tail=64 share=88 groups=01/y/1/64/64 metadata=none/0 "
         "segment=16",
+        "version=4 codec=x layers=2 heads=1 chunk=64 windows=0/1 metadata=none/0 segment=16",
+        "version=4 codec=x layers=2 heads=1 chunk=64 windows=8/0 metadata=none/0 segment=16",
+        "version=4 codec=x layers=2 heads=1 chunk=64 windows=8/4 metadata=none/0 segment=16",
+        "version=4 codec=x layers=2 heads=1 chunk=64 windows=8/10 metadata=none/0 segment=16",
+        "version=4 codec=x layers=2 heads=1 chunk=64 windows=8/ metadata=none/0 segment=16",
+        "version=3 codec=x layers=2 heads=1 chunk=64 windows=8/1 metadata=none/0 segment=16",
+        "version=4 codec=x layers=2 heads=1 chunk=64 groups=0- states=4 windows=8/1 metadata=none/0 segment=16",
         "version=2codec=x",
         "version=2 ",
         "version=1 codec=x layers=2 heads=1 chunk=64 metadata=none/0 segment=16"};
@@ -357,7 +434,8 @@ static void test_other_version(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_groups), cmocka_unit_test(test_faulty_groups),
-                                       cmocka_unit_test(test_states), cmocka_unit_test(test_other_version)};
+                                       cmocka_unit_test(test_states), cmocka_unit_test(test_windows),
+                                       cmocka_unit_test(test_other_version)};
     seed = test_seed(20261127);
     scratch_create(&scratch, SCRATCH_MEMORY);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

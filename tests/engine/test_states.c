@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/checked.h"
 #include "base/random.h"
@@ -438,17 +439,18 @@ static void add_random(struct rig *rig, int32_t *tokens, size_t *count, size_t m
 /* A conversation over a folder, each turn by a new engine, and by a template that drops what the model thought: a turn
  * computes the last answer, the new question and the words around them, no more; with the bits of one that computes
  * everything; and there is one document. */
-static void turns(size_t families, bool quantizes) {
+static void turns(size_t models, struct tiny_model (*model_of)(struct random *random, size_t number), bool quantizes) {
     struct rig *rig = calloc(1, sizeof *rig);
     float *found = calloc((THOUGHT + ANSWER + 1) * WIDTH, sizeof *found),
           *expected = calloc((THOUGHT + ANSWER + 1) * WIDTH, sizeof *expected);
     int32_t tokens[CONTEXT];
     random_init(&rig->random, test_seed(73));
-    for (size_t family = 0; family < families; family++) {
+    for (size_t number = 0; number < models; number++) {
         struct scratch scratch, other;
         scratch_create(&scratch, SCRATCH_MEMORY);
         scratch_create(&other, SCRATCH_MEMORY);
-        rig_open(rig, tiny_state_families[family], 64, 128);
+        const struct tiny_model tiny = model_of(&rig->random, number);
+        rig_open_on(rig, NULL, &tiny, 64, 128, NULL);
         struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = 64, .segment_size = 128};
         struct plan alone = plan;
         plan.disk_directory = scratch.path;
@@ -489,15 +491,87 @@ static void turns(size_t families, bool quantizes) {
     free(rig);
 }
 
+static struct tiny_model tiny_model_of_states(struct random *random, size_t number) {
+    (void)random;
+    return tiny_model_default(tiny_state_families[number]);
+}
+
 static void test_turns(void **state) {
     (void)state;
-    turns(TINY_STATE_FAMILIES, false);
+    turns(TINY_STATE_FAMILIES, tiny_model_of_states, false);
+    turns(6, tiny_model_of_windows, false);
 }
 
 /* States stand within chunks that are rounded when they are full: those are no place to go on from. */
 static void test_turns_in_4_bits(void **state) {
     (void)state;
-    turns(1, true);
+    turns(1, tiny_model_of_states, true);
+    turns(2, tiny_model_of_windows, true);
+}
+
+static uint64_t bytes_on_disk(const struct scratch *scratch, const char *name) {
+    struct stat info;
+    assert_int_equal(stat(scratch_name(scratch, name), &info), 0);
+    return (uint64_t)info.st_blocks * 512;
+}
+
+/* Of layers with windows a document has what the windows behind its positions see, within 1% of the formula, and no
+ * more was written for it, with as little RAM as can be; and prompts that leave it anywhere, and documents that are cut
+ * out of it, have the bits of an engine that keeps everything. */
+static void test_saved_windows(void **state) {
+    (void)state;
+    enum { WINDOW = 100, END = 1900, PROMPTS = 12, ROW = 2 * 16 * sizeof(uint16_t) * KV_CHUNK_TOKENS, HEADS = 2 };
+    static const char *const families[] = {"gemma3", "gpt-oss", "llama"};
+    struct rig *rig = calloc(1, sizeof *rig);
+    float *found = calloc((ANSWER + 1) * WIDTH, sizeof *found), *expected = calloc((ANSWER + 1) * WIDTH, sizeof *found);
+    for (size_t i = 0; i < 3; i++) {
+        struct scratch scratch;
+        int32_t tokens[CONTEXT];
+        size_t count = 0;
+        char notice[512];
+        uint64_t reused;
+        random_init(&rig->random, test_seed(76));
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        struct tiny_model tiny = tiny_model_default(families[i]);
+        tiny.layer_count = 6;
+        tiny.window = WINDOW;
+        rig_open_on(rig, NULL, &tiny, 64, 256, NULL);
+        struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = 64, .segment_size = 256};
+        const struct plan alone = plan;
+        plan.disk_directory = scratch.path;
+        assert_ok(plan_host_bytes_min(&plan, &rig->model->config, &plan.host_bytes, &rig->error), rig->error);
+        add_random(rig, tokens, &count, END);
+        ask(rig, &plan, tokens, END, END, found, &reused, notice);
+        assert_string_equal(notice, "");
+        /* The document ends behind the newest message; distances of a window and of four, at whole chunks. */
+        const uint64_t positions[] = {1472, 1792, END - ASK}, sliding = i == 2 ? 6 : 3,
+                       seen = seen_chunks(positions, 3, WINDOW) - 1,
+                       chunks = END / KV_CHUNK_TOKENS * (6 - sliding) + seen * sliding,
+                       formula = (chunks + 6) * ROW * HEADS, /* and each layer's tail, a page */
+                       bytes = bytes_on_disk(&scratch, "1.pages");
+        assert_true(bytes >= formula - formula / 100 && bytes <= formula + formula / 100);
+        uint64_t all = 0;
+        for (size_t prompt = 0; prompt < PROMPTS; prompt++) {
+            const size_t back = random_between(&rig->random, 0, prompt % 3 == 0 ? count - 1 : WINDOW);
+            size_t shared = count > back ? count - back : count, asked = shared;
+            add_random(rig, tokens, &asked, min_size(random_between(&rig->random, 1, 200), CONTEXT - ANSWER - shared));
+            const size_t end = asked;
+            add_random(rig, tokens, &asked, ANSWER);
+            ask(rig, &plan, tokens, end, asked, found, &reused, notice);
+            const bool may_lack = shared < KV_CHUNK_TOKENS || strstr(notice, "has no window") != NULL;
+            assert_true(reused <= shared && (reused > 0 || may_lack));
+            all += reused;
+            ask(rig, &alone, tokens, end, asked, expected, &reused, notice);
+            assert_memory_equal(found, expected, (ANSWER + 1) * WIDTH * sizeof *found);
+            count = end;
+        }
+        assert_true(all > 0);
+        rig_close(rig);
+        scratch_destroy(&scratch);
+    }
+    free(found);
+    free(expected);
+    free(rig);
 }
 
 /* The next prompt leaves this one behind the newest message: its state is kept, within a chunk, too; but for chunks
@@ -572,6 +646,7 @@ int main(void) {
                                        cmocka_unit_test(test_bytes), cmocka_unit_test(test_windows),
                                        cmocka_unit_test(test_turns),
                                        cmocka_unit_test(test_turns_in_4_bits),
+                                       cmocka_unit_test(test_saved_windows),
                                        cmocka_unit_test(test_cuts_behind_a_turn),
                                        cmocka_unit_test(test_ahead_counts),
                                        cmocka_unit_test(test_refusals)};

@@ -32,6 +32,7 @@ enum {
     FIRST_ROWS_VERSION = 6,
     GROUPS_VERSION = 7,
     STATES_VERSION = 8,
+    WINDOWS_VERSION = 9,
     BUSY_MILLISECONDS = 10000
 };
 
@@ -136,9 +137,9 @@ static enum status schema_check(struct catalog *catalog, struct error *error) {
         return error_set(error, STATUS_DOCUMENT,
                          "%s: not a catalog of loam (application id %lld, expected %d)", catalog->path,
                          (long long)id, APPLICATION_ID);
-    if (version < SCHEMA_VERSION || version > STATES_VERSION)
+    if (version < SCHEMA_VERSION || version > WINDOWS_VERSION)
         return error_set(error, STATUS_DOCUMENT, "%s: version %lld, this loam reads %d to %d", catalog->path,
-                         (long long)version, SCHEMA_VERSION, STATES_VERSION);
+                         (long long)version, SCHEMA_VERSION, WINDOWS_VERSION);
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY name",
                         "opening", &statement, error));
@@ -170,7 +171,8 @@ enum status catalog_note_version(struct catalog *catalog, const struct geometry 
                                  struct error *error) {
     char sql[48];
     int64_t version;
-    const int needed = geometry->state_bytes > 0             ? STATES_VERSION
+    const int needed = geometry->windows.tokens > 0          ? WINDOWS_VERSION
+                       : geometry->state_bytes > 0           ? STATES_VERSION
                        : geometry->group_count > 1           ? GROUPS_VERSION
                        : geometry->fractions.first_is_rows   ? FIRST_ROWS_VERSION
                        : geometry->fractions.later_count > 0 ? SPANS_VERSION

@@ -101,25 +101,23 @@ static enum status commit_take(void *context, const struct commit_row *commit, s
     const struct geometry *geometry = &document->geometry;
     uint64_t tokens = commit->token_end - commit->token_first;
     uint64_t chunk_first = chunks_full(commit->token_first);
-    uint64_t chunk_end = chunks_full(commit->token_end),
-             sums = (chunk_end - chunk_first) * geometry->chunk_pages * sizeof(struct checksum);
+    const uint64_t chunk_end = chunks_full(commit->token_end);
     uint64_t tail =
         commit->token_end % KV_CHUNK_TOKENS == 0 ? 0 : geometry->chunk_pages * sizeof(struct checksum);
     ASSERT(commit->token_end <= document->token_capacity); /* at most the row's, by which it was allocated */
     if (commit->tokens_bytes != tokens * sizeof(int32_t))
         return commit_wrong(document, commit, "tokens", commit->tokens_bytes, tokens * 4, error);
-    if (commit->key_index_sums_bytes != (geometry->key_index_bytes > 0 ? sums : 0))
-        return commit_wrong(document, commit, "metadata_sums", commit->key_index_sums_bytes, sums, error);
-    if (geometry->state_bytes > 0 ? !states_parse(commit, (size_t)tail, &document->states, document->state_sums)
+    if (!key_index_sums_take(document, chunk_first, chunk_end, commit->key_index_sums, commit->key_index_sums_bytes))
+        return commit_wrong(document, commit, "metadata_sums", commit->key_index_sums_bytes,
+                            key_index_sums_give(document, chunk_first, chunk_end, NULL), error);
+    if (geometry_has_positions(geometry) ? !states_parse(commit, (size_t)tail, &document->states, document->state_sums)
                                   : commit->tail_sums_bytes != tail)
         return commit_wrong(document, commit, "tail_sums", commit->tail_sums_bytes, tail, error);
-    if (!page_sums_take(document, chunk_first, chunk_end, commit->page_sums, commit->page_sums_bytes))
+    if (!page_sums_take(document, &document->states, chunk_first, chunk_end, commit->page_sums,
+                        commit->page_sums_bytes))
         return commit_wrong(document, commit, "page_sums", commit->page_sums_bytes,
-                            sums / sizeof(struct checksum) * geometry->page_sum_bytes, error);
-    size_t first = page_index(geometry, 0, 0, chunk_first);
+                            page_sums_give(document, &document->states, chunk_first, chunk_end, NULL), error);
     memcpy(document->tokens + commit->token_first, commit->tokens, commit->tokens_bytes);
-    if (sums > 0 && geometry->key_index_bytes > 0)
-        memcpy(document->key_index_sums + first, commit->key_index_sums, sums);
     if (tail > 0) memcpy(document->tail_sums, commit->tail_sums, tail);
     return STATUS_OK;
 }
@@ -279,8 +277,15 @@ enum status document_set_fractions(struct document *document, const struct page_
 
 /* A writer's states begin with what is committed. */
 static void states_begin(struct document *document) {
-    size_t pages = (size_t)chunks_full(document->row.token_count) * document->geometry.chunk_pages;
+    const struct geometry *geometry = &document->geometry;
+    const uint64_t chunks = chunks_full(document->row.token_count);
+    const size_t pages = (size_t)chunks * geometry->chunk_pages;
     memset((void *)document->page_states, PAGE_WRITTEN, pages);
+    for (uint64_t chunk = 0; geometry->windows.tokens > 0 && chunk < chunks; chunk++)
+        for (size_t layer = 0; layer < geometry->layer_count; layer++)
+            if (!page_is_kept(geometry, &document->states, layer, chunk))
+                memset((void *)&document->page_states[page_index(geometry, layer, 0, chunk)], PAGE_NONE,
+                       geometry_heads(geometry, layer));
     if (document->geometry.key_index_bytes > 0)
         memset((void *)document->key_index_states, PAGE_WRITTEN, pages);
     document->asked_tokens = document->row.token_count;
@@ -359,7 +364,9 @@ enum status document_open(struct document **result, struct store *store, uint64_
 bool document_page_written(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk) {
     const struct geometry *geometry = &document->geometry;
     if (chunk >= document->chunk_capacity) return false;
-    if (!document->writing) return chunk < chunks_full(document->committed_tokens);
+    if (!document->writing)
+        return chunk < chunks_full(document->committed_tokens) &&
+               page_is_kept(geometry, &document->states, layer, chunk);
     return atomic_load_explicit(&document->page_states[page_index(geometry, layer, kv_head, chunk)],
                                 memory_order_acquire) == PAGE_WRITTEN; /* pairs with range_done in writer.c */
 }
@@ -550,7 +557,7 @@ enum status document_read_key_index_run(struct document *document, size_t layer,
     const size_t entry = geometry->key_index_bytes, run = SEGMENT_CHUNKS * entry;
     struct error why;
     ASSERT(layer < geometry->layer_count && chunk_first % SEGMENT_CHUNKS + chunk_count <= SEGMENT_CHUNKS);
-    if (geometry_heads(geometry, layer) == 0) return STATUS_OK;
+    if (geometry_key_index_heads(geometry, layer) == 0) return STATUS_OK;
     ASSERT(entry > 0 && document_key_index_written(document, layer, chunk_first, chunk_count));
     /* Up to the last entry that is wanted: the file may end there. */
     const size_t bytes = (geometry_heads(geometry, layer) - 1) * run + chunk_count * entry;
@@ -581,7 +588,8 @@ enum status document_read_key_index(struct document *document, size_t layer, uin
     const size_t entry = geometry->key_index_bytes, run = SEGMENT_CHUNKS * entry;
     const uint64_t end = chunk_first + chunk_count;
     ASSERT(chunk_first % SEGMENT_CHUNKS == 0 && end <= chunks_full(document->committed_tokens));
-    if (entry == 0 || chunk_count == 0 || geometry_heads(geometry, layer) == 0) return STATUS_OK;
+    if (entry == 0 || chunk_count == 0 || geometry_key_index_heads(geometry, layer) == 0)
+        return STATUS_OK;
     uint8_t *segment = malloc(geometry_heads(geometry, layer) * run);
     if (segment == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;

@@ -329,13 +329,14 @@ enum status document_write_tail(struct document *document, size_t layer, size_t 
 /* A commit of what was never written would only be found when it is read. */
 static void complete_assert(const struct document *document, uint64_t token_count) {
     const struct geometry *geometry = &document->geometry;
-    size_t first = page_index(geometry, 0, 0, chunks_full(document->asked_tokens));
-    size_t end = page_index(geometry, 0, 0, chunks_full(token_count));
-    for (size_t i = first; i < end; i++) {
-        ASSERT(atomic_load_explicit(&document->page_states[i], memory_order_relaxed) != PAGE_NONE);
-        ASSERT(geometry->key_index_bytes == 0 ||
-               atomic_load_explicit(&document->key_index_states[i], memory_order_relaxed) != PAGE_NONE);
-    }
+    for (uint64_t chunk = chunks_full(document->asked_tokens); chunk < chunks_full(token_count); chunk++)
+        for (size_t layer = 0, i = page_index(geometry, 0, 0, chunk); layer < geometry->layer_count; layer++)
+            for (size_t head = 0; head < geometry_heads(geometry, layer); head++, i++) {
+                ASSERT(!page_is_kept(geometry, &document->states_next, layer, chunk) ||
+                       atomic_load_explicit(&document->page_states[i], memory_order_relaxed) != PAGE_NONE);
+                ASSERT(geometry->key_index_bytes == 0 || geometry_key_index_heads(geometry, layer) == 0 ||
+                       atomic_load_explicit(&document->key_index_states[i], memory_order_relaxed) != PAGE_NONE);
+            }
     if (token_count % KV_CHUNK_TOKENS == 0) return;
     ASSERT(document->tail_tokens == token_count);
     for (size_t i = 0; i < geometry->chunk_pages; i++) ASSERT(document->tail_states[i] != PAGE_NONE);
@@ -366,6 +367,15 @@ enum status document_forget_pages(struct document *document, uint64_t chunk_firs
             atomic_store_explicit(&document->key_index_states[i], PAGE_NONE, memory_order_relaxed);
     }
     return STATUS_OK;
+}
+
+void document_drop_page(struct document *document, size_t layer, size_t kv_head, uint64_t chunk) {
+    const struct geometry *geometry = &document->geometry;
+    if (chunk < chunks_full(document->asked_tokens) || !document_page_written(document, layer, kv_head, chunk)) return;
+    io_file_punch(&document->pages, page_offset(geometry, layer, kv_head, chunk),
+                  page_padded_bytes(geometry, layer, kv_head, chunk));
+    atomic_store_explicit(&document->page_states[page_index(geometry, layer, kv_head, chunk)], PAGE_NONE,
+                          memory_order_relaxed);
 }
 
 enum status document_wait_buffer(struct document *document, struct error *error) {

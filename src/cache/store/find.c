@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "cache/kv_windows.h"
 #include "cache/store/store_internal.h"
 
 struct comparison {
@@ -50,21 +51,46 @@ static void take_states(void *context, const struct commit_row *commit) {
     if (!states_parse(commit, tail, &last->states, ignored)) last->states.count = 0; /* opening it tells */
 }
 
-/* The longest prefix of so many tokens that the document has a state of.  Rows of compressed pages are rounded, so
- * that of a full chunk all rows are taken or none. */
-static enum status with_state(struct store *store, const struct store_match *match, uint64_t *prefix_tokens,
-                              struct error *error) {
+/* Rows of compressed pages are rounded, so that of a full chunk all rows are taken or none. */
+static bool is_exact(const struct store_match *match, uint64_t position) {
+    return match->layout.tail_bytes == 0 || position % KV_CHUNK_TOKENS == 0 ||
+           chunks_full(position) == chunks_full(match->token_count);
+}
+
+static bool is_seen(const struct last_states *last, uint64_t tokens, uint64_t chunk) {
+    for (size_t i = 0; i < last->states.count; i++)
+        if (kv_window_sees(tokens, last->states.list[i].position, chunk)) return true;
+    return false;
+}
+
+/* The longest prefix of so many tokens whose next row finds its window. */
+static uint64_t with_window(const struct store_match *match, const struct last_states *last, uint64_t prefix_tokens) {
+    const uint64_t tokens = match->layout.windows.tokens;
+    if (!is_exact(match, prefix_tokens)) prefix_tokens -= prefix_tokens % KV_CHUNK_TOKENS;
+    for (uint64_t chunk = kv_window_begin(tokens, prefix_tokens); kv_window_sees(tokens, prefix_tokens, chunk);) {
+        if (is_seen(last, tokens, chunk)) {
+            chunk++;
+            continue;
+        }
+        prefix_tokens = chunk * KV_CHUNK_TOKENS; /* no row behind it may be the next */
+        chunk = kv_window_begin(tokens, prefix_tokens);
+    }
+    return prefix_tokens;
+}
+
+/* The longest prefix of so many tokens that the document has a state of, or a window in front of. */
+static enum status with_position(struct store *store, const struct store_match *match, uint64_t *prefix_tokens,
+                                 struct error *error) {
     struct last_states last = {.lanes = layout_lanes(&match->layout)};
     uint64_t longest = 0;
     TRY(catalog_see_last(&store->catalog, match->document, take_states, &last, error));
     for (size_t i = 0; i < last.states.count; i++) {
         const uint64_t position = last.states.list[i].position;
-        const bool is_exact = match->layout.tail_bytes == 0 || position % KV_CHUNK_TOKENS == 0 ||
-                              chunks_full(position) == chunks_full(match->token_count);
-        if (position <= *prefix_tokens && is_exact && !store_refuses_state(store, match->document, position))
+        if (position <= *prefix_tokens && is_exact(match, position) &&
+            !store_refuses_state(store, match->document, position))
             longest = position;
     }
-    *prefix_tokens = longest;
+    *prefix_tokens = match->layout.windows.tokens > 0 ? with_window(match, &last, *prefix_tokens) : longest;
     return STATUS_OK;
 }
 
@@ -72,6 +98,10 @@ static bool was_refused(const struct store *store, uint64_t id) {
     for (size_t i = 0; i < store->refused_count; i++)
         if (store->refused[i] == id) return true;
     return false;
+}
+
+static bool has_positions(const struct store_layout *layout) {
+    return layout->state_bytes > 0 || layout->windows.tokens > 0;
 }
 
 /* stateless: the longest prefix of which no state helps (store_find_stateless), instead. */
@@ -105,7 +135,7 @@ static enum status search(struct store *store, const struct store_query *query, 
         better.prefix_tokens = comparison.common;
         status = take_row(store, layout, any_key_index, &better, &fits, error);
         if (status != STATUS_OK || !fits) continue;
-        if (layout->state_bytes > 0) status = with_state(store, &better, &better.prefix_tokens, error);
+        if (has_positions(layout)) status = with_position(store, &better, &better.prefix_tokens, error);
         if (stateless) better.prefix_tokens = better.prefix_tokens == 0 ? comparison.common : 0;
         if (status == STATUS_OK && better.prefix_tokens > match->prefix_tokens) *match = better;
     }
@@ -121,7 +151,7 @@ enum status store_find(struct store *store, const struct store_query *query, str
 enum status store_find_stateless(struct store *store, const struct store_query *query, uint64_t *document,
                                  uint64_t *prefix_tokens, struct error *error) {
     struct store_match match = {0};
-    if (query->layout->state_bytes > 0) TRY(search(store, query, true, &match, error));
+    if (has_positions(query->layout)) TRY(search(store, query, true, &match, error));
     *document = match.document;
     *prefix_tokens = match.prefix_tokens;
     return STATUS_OK;

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "cache/kv_windows.h"
 #include "cache/store/store_internal.h"
 
 static bool word_good(const char *word) {
@@ -72,22 +73,39 @@ static void format_groups(const struct store_layout *layout, char text[GROUPS_TE
     }
 }
 
+/* " windows=1024/7dbf6": tokens, and four layers in each character, the first one lowest. */
+enum { WINDOWS_TEXT_BYTES = STORE_WINDOW_LAYERS_MAX / 4 + 32 };
+
+static void format_windows(const struct store_layout *layout, char text[WINDOWS_TEXT_BYTES]) {
+    const struct store_windows *windows = &layout->windows;
+    size_t used = (size_t)sprintf(text, " windows=%u/", windows->tokens);
+    for (size_t i = 0; i < layout->layer_count && i < STORE_WINDOW_LAYERS_MAX; i += 4) {
+        unsigned digit = 0;
+        for (size_t bit = 0; bit < 4 && i + bit < STORE_WINDOW_LAYERS_MAX; bit++)
+            digit |= (unsigned)windows->slides[i + bit] << bit;
+        text[used++] = "0123456789abcdef"[digit];
+    }
+    text[used] = '\0';
+}
+
 /* Bytes of the text, without its zero; text NULL: only counted. */
 static size_t format(const struct store_layout *layout, char *text, size_t text_bytes) {
     char tail[24] = "", fractions[SPAN_TEXT_BYTES * PAGE_SPANS_MAX] = "", groups[GROUPS_TEXT_BYTES] = "",
-         version[24] = "", states[24] = "";
+         version[24] = "", states[24] = "", windows[WINDOWS_TEXT_BYTES] = "";
     if (layout->tail_bytes != 0) snprintf(tail, sizeof tail, " tail=%u", layout->tail_bytes);
     if (layout->fractions.layer_count > 0) format_fractions(&layout->fractions, fractions);
-    if (layers_differ(layout)) {
+    if (layers_differ(layout) || layout->windows.tokens > 0)
         snprintf(version, sizeof version, "version=%d ",
-                 layout->state_bytes > 0 ? LAYOUT_VERSION_STATES : LAYOUT_VERSION_GROUPS);
-        format_groups(layout, groups);
-    }
+                 layout->windows.tokens > 0 ? LAYOUT_VERSION_WINDOWS
+                 : layout->state_bytes > 0  ? LAYOUT_VERSION_STATES
+                                            : LAYOUT_VERSION_GROUPS);
+    if (layers_differ(layout)) format_groups(layout, groups);
+    if (layout->windows.tokens > 0) format_windows(layout, windows);
     if (layout->state_bytes > 0) snprintf(states, sizeof states, " states=%u", layout->state_bytes);
     return (size_t)snprintf(
-        text, text_bytes, "%scodec=%s layers=%u heads=%u chunk=%u%s%s%s%s metadata=%s/%u segment=%d", version,
+        text, text_bytes, "%scodec=%s layers=%u heads=%u chunk=%u%s%s%s%s%s metadata=%s/%u segment=%d", version,
         layout->codec, layout->layer_count, layout->kv_head_count, layout->chunk_bytes, tail, fractions,
-        groups, states, layout->key_index_kind, layout->key_index_bytes, SEGMENT_CHUNKS);
+        groups, states, windows, layout->key_index_kind, layout->key_index_bytes, SEGMENT_CHUNKS);
 }
 
 static enum status span_check(const uint8_t *sixteenths, size_t layer_count, struct error *error) {
@@ -179,6 +197,25 @@ static enum status groups_check(const struct store_layout *layout, struct error 
     return STATUS_OK;
 }
 
+static enum status windows_check(const struct store_layout *layout, struct error *error) {
+    const struct store_windows *windows = &layout->windows;
+    size_t count = 0, last = 0;
+    for (size_t i = 0; i < STORE_WINDOW_LAYERS_MAX; i++) {
+        count += windows->slides[i];
+        if (windows->slides[i]) last = i;
+    }
+    if (windows->tokens == 0 && count == 0) return STATUS_OK;
+    if (layout->layer_count > STORE_WINDOW_LAYERS_MAX || last >= layout->layer_count || layout->state_bytes > 0 ||
+        count == 0 || windows->tokens == 0)
+        return error_set(error, STATUS_USAGE,
+                         "layout: %zu layers with windows of %u tokens, expected some of at most %d, and no states",
+                         count, windows->tokens, STORE_WINDOW_LAYERS_MAX);
+    if (format(layout, NULL, 0) >= STORE_TEXT_MAX)
+        return error_set(error, STATUS_USAGE, "layout: windows of %u layers do not fit into its %d bytes",
+                         layout->layer_count, STORE_TEXT_MAX);
+    return STATUS_OK;
+}
+
 enum status layout_check(const struct store_layout *layout, struct error *error) {
     if (!word_good(layout->codec) || !word_good(layout->key_index_kind))
         return error_set(error, STATUS_USAGE, "layout: a name of a codec or of a key index that is no word");
@@ -188,6 +225,7 @@ enum status layout_check(const struct store_layout *layout, struct error *error)
     TRY(chunk_check(layout->chunk_bytes, layout->tail_bytes, error));
     TRY(size_check("bytes of states", layout->state_bytes, 0, STORE_STATE_BYTES_MAX, error));
     TRY(groups_check(layout, error));
+    TRY(windows_check(layout, error));
     return fractions_check(layout, error);
 }
 
@@ -266,6 +304,19 @@ static bool groups_parse(const char **text, struct store_layout *layout) {
     return true;
 }
 
+/* " windows=..." at *text, if it is there; what it says is checked when it is written again. */
+static void windows_parse(const char **text, struct store_layout *layout) {
+    int read = 0;
+    if (sscanf(*text, " windows=%u/%n", &layout->windows.tokens, &read) != 1 || read == 0) return;
+    const char *digit = *text + read;
+    for (size_t i = 0; i < STORE_WINDOW_LAYERS_MAX && strchr("0123456789abcdef", *digit) != NULL && *digit != '\0';
+         digit++)
+        for (unsigned bit = 0; bit < 4 && i < STORE_WINDOW_LAYERS_MAX; bit++, i++)
+            layout->windows.slides[i] =
+                ((size_t)(strchr("0123456789abcdef", *digit) - "0123456789abcdef") >> bit & 1) != 0;
+    *text = digit;
+}
+
 bool layout_is_read(const char *text, unsigned *version) {
     *version = 1; /* of texts that name none */
     if (sscanf(text, "version=%9u ", version) != 1) return true;
@@ -288,6 +339,7 @@ enum status layout_parse(const char *text, struct store_layout *layout, struct e
     if (good && sscanf(rest, " tail=%u%n", &layout->tail_bytes, &read) == 1) rest += read;
     if (good) TRY(fractions_parse(&rest, layout, error));
     good = good && groups_parse(&rest, layout);
+    if (good) windows_parse(&rest, layout);
     good = good && sscanf(rest, " metadata=%47[^/]/%u segment=%d", layout->key_index_kind,
                           &layout->key_index_bytes, &segment) == 3;
     good = good && layout_check(layout, NULL) == STATUS_OK;
@@ -319,7 +371,8 @@ bool store_layout_same_pages(const struct store_layout *a, const struct store_la
     const struct store_groups *groups = &a->groups, *others = &b->groups;
     bool same = strcmp(a->codec, b->codec) == 0 && a->layer_count == b->layer_count &&
                 a->kv_head_count == b->kv_head_count && a->chunk_bytes == b->chunk_bytes &&
-                a->state_bytes == b->state_bytes &&
+                a->state_bytes == b->state_bytes && a->windows.tokens == b->windows.tokens &&
+                memcmp(a->windows.slides, b->windows.slides, sizeof a->windows.slides) == 0 &&
                 a->tail_bytes == b->tail_bytes && groups->later_count == others->later_count &&
                 memcmp(groups->of_layer, others->of_layer, sizeof groups->of_layer) == 0;
     for (size_t i = 0; same && i < groups->later_count; i++)
@@ -411,6 +464,7 @@ void geometry_init(struct geometry *geometry, const struct store_layout *layout)
     *geometry = (struct geometry){.layer_count = layout->layer_count,
                                   .group_count = (size_t)groups->later_count + 1 + (layout->state_bytes > 0),
                                   .state_bytes = layout->state_bytes,
+                                  .windows = layout->windows,
                                   .chunk_pages = layout_lanes(layout),
                                   .page_bytes = store_page_bytes(layout),
                                   .key_index_bytes = layout->key_index_bytes,
@@ -441,6 +495,38 @@ size_t geometry_heads_max(const struct geometry *geometry) {
     for (size_t i = 0; i < geometry->group_count; i++)
         heads = max_size(heads, geometry->groups[i].kv_head_count);
     return heads;
+}
+
+static bool slides(const struct geometry *geometry, size_t layer) {
+    return geometry->windows.tokens > 0 && geometry->windows.slides[layer];
+}
+
+size_t geometry_key_index_heads(const struct geometry *geometry, size_t layer) {
+    return slides(geometry, layer) ? 0 : geometry_heads(geometry, layer);
+}
+
+bool geometry_has_positions(const struct geometry *geometry) {
+    return geometry->state_bytes > 0 || geometry->windows.tokens > 0;
+}
+
+static bool is_seen(const struct geometry *geometry, const struct document_states *positions, uint64_t chunk) {
+    for (size_t i = 0; i < positions->count; i++)
+        if (kv_window_sees(geometry->windows.tokens, positions->list[i].position, chunk)) return true;
+    return false;
+}
+
+bool page_is_kept(const struct geometry *geometry, const struct document_states *positions, size_t layer,
+                  uint64_t chunk) {
+    return !slides(geometry, layer) || is_seen(geometry, positions, chunk);
+}
+
+uint64_t absent_bytes(const struct geometry *geometry, const struct document_states *positions, uint64_t chunks) {
+    uint64_t bytes = 0;
+    for (uint64_t chunk = 0; geometry->windows.tokens > 0 && chunk < chunks; chunk++)
+        for (size_t layer = 0; layer < geometry->layer_count && !is_seen(geometry, positions, chunk); layer++)
+            for (size_t head = 0; slides(geometry, layer) && head < geometry_heads(geometry, layer); head++)
+                bytes += page_padded_bytes(geometry, layer, head, chunk);
+    return bytes;
 }
 
 /* What the layers before one have, of layers that differ. */
@@ -583,16 +669,17 @@ size_t tail_bytes(const struct geometry *geometry, size_t layer, uint64_t token_
            (geometry_group(geometry, layer)->tail_chunk_bytes / KV_CHUNK_BLOCKS);
 }
 
-/* The last one that has pages. */
-static size_t last_layer(const struct geometry *geometry) {
-    size_t layer = geometry->layer_count - 1;
-    while (geometry_heads(geometry, layer) == 0) layer--;
+/* Behind the last one that has pages, or key index. */
+static size_t layers_end(const struct geometry *geometry,
+                         size_t (*heads)(const struct geometry *geometry, size_t layer)) {
+    size_t layer = geometry->layer_count;
+    while (layer > 0 && heads(geometry, layer - 1) == 0) layer--;
     return layer;
 }
 
 uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64_t generation) {
     uint64_t chunks = chunks_full(token_count);
-    size_t layer = last_layer(geometry), head = geometry_heads(geometry, layer) - 1;
+    size_t layer = layers_end(geometry, geometry_heads) - 1, head = geometry_heads(geometry, layer) - 1;
     if (chunks > 0)
         return page_offset(geometry, layer, head, chunks - 1) +
                page_padded_bytes(geometry, layer, head, chunks - 1);
@@ -603,9 +690,9 @@ uint64_t pages_end(const struct geometry *geometry, uint64_t token_count, uint64
 
 uint64_t key_index_end(const struct geometry *geometry, uint64_t token_count) {
     uint64_t chunks = chunks_full(token_count);
-    const size_t layer = last_layer(geometry);
-    if (chunks == 0 || geometry->key_index_bytes == 0) return 0;
-    return key_index_offset(geometry, layer, geometry_heads(geometry, layer) - 1, chunks - 1) +
+    const size_t end = layers_end(geometry, geometry_key_index_heads);
+    if (chunks == 0 || geometry->key_index_bytes == 0 || end == 0) return 0;
+    return key_index_offset(geometry, end - 1, geometry_heads(geometry, end - 1) - 1, chunks - 1) +
            geometry->key_index_bytes;
 }
 

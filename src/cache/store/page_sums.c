@@ -42,20 +42,91 @@ void page_sums_note(struct document *document, size_t layer, size_t kv_head, uin
     }
 }
 
-bool page_sums_take(struct document *document, uint64_t chunk_first, uint64_t chunk_end, const void *sums,
-                    size_t bytes) {
-    const struct geometry *geometry = &document->geometry;
-    const size_t first = page_index(geometry, 0, 0, chunk_first),
-                 pages = page_index(geometry, 0, 0, chunk_end) - first;
-    if (bytes == pages * geometry->page_sum_bytes) {
-        if (bytes > 0) memcpy(page_sum_at(document, first), sums, bytes);
-        return true;
+/* Entries of tables [chunk][layer][head] in the order of a commit, which has those of the pages that it has, or,
+ * positions NULL, those of the key index: `table` of so many bytes each, of which `list` has the first ones. */
+struct entries {
+    const struct geometry *geometry;
+    const struct document_states *positions;
+    uint64_t chunk_first, chunk_end;
+    uint8_t *table, *list; /* list NULL: they are counted */
+    size_t table_bytes, list_bytes;
+    bool to_list;
+};
+
+static void copy_entries(const struct entries *entries, size_t index, size_t number, size_t count) {
+    for (size_t i = 0; i < count && entries->list != NULL; i++) {
+        uint8_t *in_table = entries->table + (index + i) * entries->table_bytes,
+                *in_list = entries->list + (number + i) * entries->list_bytes;
+        memcpy(entries->to_list ? in_list : in_table, entries->to_list ? in_table : in_list, entries->list_bytes);
     }
-    if (bytes != pages * sizeof(struct checksum)) return false;
-    for (size_t i = 0; i < pages; i++)
-        memcpy(page_sum_at(document, first + i), (const uint8_t *)sums + i * sizeof(struct checksum),
-               sizeof(struct checksum));
-    document->parts_first = chunk_end;
+}
+
+static size_t go_through(const struct entries *entries) {
+    const struct geometry *geometry = entries->geometry;
+    size_t index = page_index(geometry, 0, 0, entries->chunk_first), number = 0;
+    if (geometry->windows.tokens == 0) { /* all of them */
+        number = page_index(geometry, 0, 0, entries->chunk_end) - index;
+        copy_entries(entries, index, 0, number);
+        return number * entries->list_bytes;
+    }
+    for (uint64_t chunk = entries->chunk_first; chunk < entries->chunk_end; chunk++)
+        for (size_t layer = 0; layer < geometry->layer_count; layer++) {
+            const size_t heads = geometry_heads(geometry, layer);
+            const bool has = entries->positions != NULL
+                                 ? page_is_kept(geometry, entries->positions, layer, chunk)
+                                 : geometry_key_index_heads(geometry, layer) > 0;
+            if (has) copy_entries(entries, index, number, heads);
+            if (has) number += heads;
+            index += heads;
+        }
+    return number * entries->list_bytes;
+}
+
+static struct entries entries_of(const struct document *document, const struct document_states *positions,
+                                 uint64_t chunk_first, uint64_t chunk_end) {
+    const bool is_key_index = positions == NULL;
+    const size_t bytes = is_key_index ? sizeof(struct checksum) : document->geometry.page_sum_bytes;
+    return (struct entries){.geometry = &document->geometry,
+                            .positions = positions,
+                            .chunk_first = chunk_first,
+                            .chunk_end = chunk_end,
+                            .table = is_key_index ? (uint8_t *)document->key_index_sums : document->page_sums,
+                            .table_bytes = bytes,
+                            .list_bytes = bytes};
+}
+
+size_t page_sums_give(const struct document *document, const struct document_states *positions,
+                      uint64_t chunk_first, uint64_t chunk_end, void *sums) {
+    struct entries entries = entries_of(document, positions, chunk_first, chunk_end);
+    entries.list = sums;
+    entries.to_list = true;
+    return go_through(&entries);
+}
+
+size_t key_index_sums_give(const struct document *document, uint64_t chunk_first, uint64_t chunk_end, void *sums) {
+    return document->geometry.key_index_bytes > 0 ? page_sums_give(document, NULL, chunk_first, chunk_end, sums) : 0;
+}
+
+bool page_sums_take(struct document *document, const struct document_states *positions, uint64_t chunk_first,
+                    uint64_t chunk_end, const void *sums, size_t bytes) {
+    struct entries entries = entries_of(document, positions, chunk_first, chunk_end);
+    if (bytes != go_through(&entries)) {
+        entries.list_bytes = sizeof(struct checksum);
+        if (bytes != go_through(&entries)) return false;
+        document->parts_first = chunk_end;
+    }
+    entries.list = (uint8_t *)(uintptr_t)sums; /* read */
+    if (bytes > 0) (void)go_through(&entries);
+    return true;
+}
+
+bool key_index_sums_take(struct document *document, uint64_t chunk_first, uint64_t chunk_end, const void *sums,
+                         size_t bytes) {
+    if (document->geometry.key_index_bytes == 0) return bytes == 0;
+    struct entries entries = entries_of(document, NULL, chunk_first, chunk_end);
+    if (bytes != go_through(&entries)) return false;
+    entries.list = (uint8_t *)(uintptr_t)sums;
+    if (bytes > 0) (void)go_through(&entries);
     return true;
 }
 

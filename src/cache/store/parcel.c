@@ -43,10 +43,11 @@ const char *parcel_description_read(const uint8_t bytes[PARCEL_DESCRIPTION_BYTES
 
 static uint64_t blocks(uint64_t count, uint64_t of) { return (count + of - 1) / of; }
 
-/* Of a layer's tail and pages, each with its checksum. */
+/* Of a layer's tail and pages, each with its checksum; of one with windows the tail alone. */
 static uint64_t layer_bytes(const struct geometry *geometry, size_t layer, uint64_t token_count) {
     const struct geometry_group *group = geometry_group(geometry, layer);
-    const uint64_t chunks = chunks_full(token_count), heads = group->kv_head_count, pages = chunks * heads,
+    const bool slides = geometry->windows.tokens > 0 && geometry->windows.slides[layer];
+    const uint64_t chunks = slides ? 0 : chunks_full(token_count), heads = group->kv_head_count, pages = chunks * heads,
                    sum = sizeof(struct checksum),
                    quantized = geometry->fractions.layer_count > 0
                                    ? page_fractions_of_layer(&geometry->fractions, layer, heads, chunks)
@@ -58,16 +59,15 @@ static uint64_t layer_bytes(const struct geometry *geometry, size_t layer, uint6
 }
 
 uint64_t parcel_document_bytes(const struct geometry *geometry, uint64_t token_count) {
-    const uint64_t chunks = chunks_full(token_count), pages = chunks * geometry->chunk_pages,
-                   sum = sizeof(struct checksum);
-    uint64_t bytes = PARCEL_DESCRIPTION_BYTES + sum;
+    const uint64_t chunks = chunks_full(token_count), sum = sizeof(struct checksum);
+    uint64_t bytes = PARCEL_DESCRIPTION_BYTES + sum, lanes = 0;
     bytes += token_count * sizeof(int32_t) + blocks(token_count, PARCEL_TOKENS_MAX) * sum;
     for (size_t layer = 0; layer < geometry->layer_count; layer++)
         bytes += layer_bytes(geometry, layer, token_count);
-    if (geometry->state_bytes > 0) bytes += PARCEL_STATES_BYTES + sum;
+    if (geometry_has_positions(geometry)) bytes += PARCEL_STATES_BYTES + sum;
+    for (size_t layer = 0; layer < geometry->layer_count; layer++) lanes += geometry_key_index_heads(geometry, layer);
     if (geometry->key_index_bytes > 0)
-        bytes +=
-            pages * geometry->key_index_bytes + blocks(chunks, SEGMENT_CHUNKS) * geometry->chunk_pages * sum;
+        bytes += lanes * (chunks * geometry->key_index_bytes + blocks(chunks, SEGMENT_CHUNKS) * sum);
     return bytes;
 }
 
@@ -75,8 +75,16 @@ size_t parcel_state_parts(const struct geometry *geometry) {
     return (size_t)blocks(geometry->state_bytes, STATE_PART_BYTES);
 }
 
-uint64_t parcel_states_bytes(const struct geometry *geometry, size_t state_count) {
-    return state_count * (geometry->state_bytes + parcel_state_parts(geometry) * sizeof(struct checksum));
+uint64_t parcel_states_bytes(const struct geometry *geometry, const struct document_states *states,
+                             uint64_t token_count) {
+    uint64_t bytes = states->count * (geometry->state_bytes + parcel_state_parts(geometry) * sizeof(struct checksum));
+    for (uint64_t chunk = 0; geometry->windows.tokens > 0 && chunk < chunks_full(token_count); chunk++)
+        for (size_t layer = 0; layer < geometry->layer_count; layer++)
+            for (size_t head = 0; geometry->windows.slides[layer] && page_is_kept(geometry, states, layer, chunk) &&
+                                  head < geometry_heads(geometry, layer);
+                 head++)
+                bytes += page_chunk_bytes(geometry, layer, head, chunk) + sizeof(struct checksum);
+    return bytes;
 }
 
 static size_t segment_count(uint64_t chunks, uint64_t first) {

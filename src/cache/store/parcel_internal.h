@@ -34,11 +34,12 @@ void parcel_describe(const struct parcel_description *description, uint8_t bytes
 const char *parcel_description_read(const uint8_t bytes[PARCEL_DESCRIPTION_BYTES],
                                     struct parcel_description *description);
 
-/* Bytes of a document in a parcel, checksums included, but for its states.  Only for what document_bytes_max has a
- * number for. */
+/* Bytes of a document in a parcel, checksums included, but for its states, and pages of layers with windows.  Only for
+ * what document_bytes_max has a number for. */
 uint64_t parcel_document_bytes(const struct geometry *geometry, uint64_t token_count);
-/* Of so many states; each is as many blocks. */
-uint64_t parcel_states_bytes(const struct geometry *geometry, size_t state_count);
+/* Of its states, each of which is as many blocks, and of those pages. */
+uint64_t parcel_states_bytes(const struct geometry *geometry, const struct document_states *states,
+                             uint64_t token_count);
 size_t parcel_state_parts(const struct geometry *geometry);
 
 /* Pages come segment by segment, and of a segment layer by layer, head by head, chunk by chunk. */

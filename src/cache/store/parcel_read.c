@@ -25,8 +25,7 @@ struct taken {
     struct store_layout layout;
     struct geometry geometry;
     int32_t *tokens;           /* owned; [token_count] */
-    uint64_t states[STORE_STATES_MAX]; /* their positions */
-    size_t state_count;
+    struct document_states states; /* their positions */
     struct document *existing; /* owned; it is there already */
     struct document *document; /* owned; the new one; both NULL: it is only checked */
 };
@@ -170,18 +169,19 @@ static enum status read_tokens(struct intake *intake, struct taken *taken, struc
 static enum status read_positions(struct intake *intake, struct taken *taken, uint64_t *left, struct error *error) {
     struct reader *reader = &intake->reader;
     uint8_t bytes[PARCEL_STATES_BYTES];
-    if (taken->geometry.state_bytes == 0) return STATUS_OK;
+    if (!geometry_has_positions(&taken->geometry)) return STATUS_OK;
     TRY(read_block(reader, bytes, sizeof bytes, error));
     for (size_t i = 0; i < STORE_STATES_MAX; i++) {
         const uint64_t position = parcel_get_number(bytes + 8 * i, 8),
                        before = i > 0 ? parcel_get_number(bytes + 8 * (i - 1), 8) : 0;
         if (position != 0 &&
-            (position <= before || position > taken->description.token_count || taken->state_count < i))
+            (position <= before || position > taken->description.token_count || taken->states.count < i))
             return WRONG(error, reader, "state %zu: found one behind %" PRIu64 " tokens, expected %" PRIu64
                          " to %" PRIu64, i + 1, position, before + 1, taken->description.token_count);
-        if (position != 0) taken->states[taken->state_count++] = position;
+        if (position != 0) taken->states.list[taken->states.count++].position = position;
     }
-    const uint64_t states = parcel_states_bytes(&taken->geometry, taken->state_count);
+    const uint64_t states =
+        parcel_states_bytes(&taken->geometry, &taken->states, taken->description.token_count);
     if (states > *left)
         return WRONG(error, reader, "bytes: found %" PRIu64 " left, expected %" PRIu64, *left, states);
     *left -= states;
@@ -343,8 +343,12 @@ static enum status take_pages(struct intake *intake, size_t number, struct error
     const size_t together = taken->document != NULL ? document_write_max(taken->document) : 1;
     for (uint64_t index = 0; index < pages;) {
         const struct parcel_place place = parcel_page_place(&taken->geometry, chunks, index);
-        const size_t count = min_size(together, place.run);
-        TRY(take_run(intake, number, &place, count, error));
+        size_t count = 0;
+        while (count < min_size(together, place.run) &&
+               page_is_kept(&taken->geometry, &taken->states, place.layer, place.chunk + count))
+            count++;
+        if (count == 0) index++; /* it is not there */
+        if (count > 0) TRY(take_run(intake, number, &place, count, error));
         index += count;
     }
     return STATUS_OK;
@@ -358,7 +362,7 @@ static enum status take_key_index(struct intake *intake, size_t number, struct e
                    runs = parcel_key_index_count(geometry, chunks);
     for (uint64_t index = 0; index < runs; index++) {
         const struct parcel_key_index_place place = parcel_key_index_place(geometry, chunks, index);
-        for (size_t head = 0; head < geometry_heads(geometry, place.layer); head++) {
+        for (size_t head = 0; head < geometry_key_index_heads(geometry, place.layer); head++) {
             snprintf(reader->doing, sizeof reader->doing,
                      "document %zu, key index of layer %zu, KV head %zu, chunk %" PRIu64, number + 1,
                      place.layer, head, place.chunk);
@@ -385,11 +389,11 @@ static enum status take_states(struct intake *intake, size_t number, struct erro
     struct taken *taken = &intake->documents[number];
     struct reader *reader = &intake->reader;
     const size_t all = taken->geometry.state_bytes;
-    for (size_t i = 0; i < taken->state_count; i++) {
+    for (size_t i = 0; i < taken->states.count; i++) {
         snprintf(reader->doing, sizeof reader->doing, "document %zu, state behind %" PRIu64 " tokens", number + 1,
-                 taken->states[i]);
+                 taken->states.list[i].position);
         if (taken->document != NULL)
-            TRY(document_write_state(taken->document, taken->states[i], fill_state, reader, error));
+            TRY(document_write_state(taken->document, taken->states.list[i].position, fill_state, reader, error));
         for (size_t offset = 0; taken->document == NULL && offset < all; offset += STATE_PART_BYTES)
             TRY(fill_state(reader, offset, intake->memory, min_size(all - offset, STATE_PART_BYTES), error));
     }

@@ -74,7 +74,7 @@ static enum status open_document(struct parcel *parcel, struct store *store, uin
         return error_set(error, STATUS_DOCUMENT, "%s: document %" PRIu64 ": nothing of it was committed yet",
                          store->folder.path, id);
     parcel->bytes += parcel_document_bytes(&(*document)->geometry, tokens) +
-                     parcel_states_bytes(&(*document)->geometry, (*document)->states.count);
+                     parcel_states_bytes(&(*document)->geometry, &(*document)->states, tokens);
     parcel->pages_bytes = max_size(parcel->pages_bytes, page_max(*document));
     return STATUS_OK;
 }
@@ -193,17 +193,19 @@ static enum status write_pages(struct parcel *parcel, struct document *document,
     const bool tail = parcel->part == PART_TAIL;
     struct page_read reads[PAGES_MAX];
     size_t count = 0, used = 0;
-    for (uint64_t index = parcel->index; index < page_count && count < PAGES_MAX; index++, count++) {
+    uint64_t index = parcel->index;
+    for (; index < page_count && count < PAGES_MAX; index++) {
         const size_t layer = tail ? geometry_layer_of(geometry, (size_t)index) : 0;
         struct parcel_place place = {layer, (size_t)index - geometry_lane(geometry, layer, 0), chunks, 1};
         if (!tail) place = parcel_page_place(geometry, chunks, index);
+        if (!tail && !page_is_kept(geometry, &document->states, place.layer, place.chunk)) continue;
         const size_t bytes = tail ? geometry_group(geometry, place.layer)->tail_page_bytes
                                   : page_padded_bytes(geometry, place.layer, place.kv_head, place.chunk);
         if (used + bytes > parcel->pages_bytes) break;
-        reads[count] = (struct page_read){.layer = (uint32_t)place.layer,
-                                          .kv_head = (uint32_t)place.kv_head,
-                                          .chunk = place.chunk,
-                                          .memory = parcel->pages + used};
+        reads[count++] = (struct page_read){.layer = (uint32_t)place.layer,
+                                            .kv_head = (uint32_t)place.kv_head,
+                                            .chunk = place.chunk,
+                                            .memory = parcel->pages + used};
         used += bytes;
     }
     TRY(read_pages(parcel, document, reads, count, error));
@@ -213,7 +215,7 @@ static enum status write_pages(struct parcel *parcel, struct document *document,
                  : page_chunk_bytes(geometry, reads[i].layer, reads[i].kv_head, reads[i].chunk);
         TRY(block(parcel, reads[i].memory, bytes, error));
     }
-    parcel->index += count;
+    parcel->index = index;
     return STATUS_OK;
 }
 
@@ -226,7 +228,7 @@ static enum status write_key_index(struct parcel *parcel, struct document *docum
     if (memory == NULL) return error_set(error, STATUS_MEMORY, "export: out of memory");
     enum status status =
         document_read_key_index_run(document, place.layer, place.chunk, place.count, memory, error);
-    for (size_t head = 0; status == STATUS_OK && head < geometry_heads(geometry, place.layer); head++)
+    for (size_t head = 0; status == STATUS_OK && head < geometry_key_index_heads(geometry, place.layer); head++)
         status = block(parcel, memory + head * run, place.count * geometry->key_index_bytes, error);
     free(memory);
     parcel->index++;
@@ -271,7 +273,7 @@ static uint64_t part_count(const struct document *document, enum part part) {
     case PART_TAIL: return tokens % KV_CHUNK_TOKENS != 0 ? geometry->chunk_pages : 0;
     case PART_PAGES: return chunks * geometry->chunk_pages;
     case PART_KEY_INDEX: return parcel_key_index_count(geometry, chunks);
-    case PART_POSITIONS: return geometry->state_bytes > 0;
+    case PART_POSITIONS: return geometry_has_positions(geometry);
     case PART_STATES: return document->states.count * parcel_state_parts(geometry);
     case PART_END: break;
     }

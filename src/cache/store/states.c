@@ -34,8 +34,10 @@ static bool has_place(const struct document_states *states, uint64_t place) {
     return false;
 }
 
+/* Nothing lies in places of no bytes. */
 static bool is_free(const struct document *document, uint64_t place) {
-    return !has_place(&document->states, place) && !has_place(&document->states_next, place);
+    const bool may_be_read = document->geometry.state_bytes > 0 && has_place(&document->states, place);
+    return !may_be_read && !has_place(&document->states_next, place);
 }
 
 size_t document_state_room(const struct document *document) {
@@ -56,11 +58,11 @@ enum status document_write_state(struct document *document, uint64_t position,
                                  void *context, struct error *error) {
     struct writer *writer = document->store->writer;
     const size_t all = document->geometry.state_bytes;
-    ASSERT(document->writing && document_state_room(document) > 0 && all > 0);
+    ASSERT(document->writing && document_state_room(document) > 0 && geometry_has_positions(&document->geometry));
     ASSERT(position > 0 && position <= document->token_capacity);
     ASSERT(find(&document->states_next, position) == NULL);
     /* Until the last commit is durable the one before it counts, and its places are taken. */
-    if (document->committed_tokens != document->asked_tokens) TRY(document_flush(document, error));
+    if (all > 0 && document->committed_tokens != document->asked_tokens) TRY(document_flush(document, error));
     struct document_state state = {.position = position};
     while (!is_free(document, state.place)) state.place++;
     for (size_t offset = 0; offset < all; offset += STATE_PART_BYTES) {

@@ -127,6 +127,14 @@ struct store_groups {
         [STORE_GROUP_LAYERS_MAX]; /* 0: the layout's own; n: later[n - 1]; STORE_GROUP_NONE; zeros behind the last */
 };
 
+/* Layers whose rows attend to a window of so many tokens (cache/kv_windows.h).  Of these a document has the pages that
+ * the windows of rows behind its positions see (document_states), and no key index. */
+enum { STORE_WINDOW_LAYERS_MAX = PAGE_FRACTIONS_LAYERS_MAX };
+struct store_windows {
+    uint32_t tokens; /* of the largest window; 0: of all layers there is everything */
+    bool slides[STORE_WINDOW_LAYERS_MAX]; /* false behind the last layer */
+};
+
 /* How its pages look.  Words are of a-z 0-9 . , + - and not empty. */
 struct store_layout {
     char codec[STORE_WORD_MAX]; /* types and dimensions of a row, as "f16.64,q8.64" */
@@ -138,6 +146,7 @@ struct store_layout {
     char key_index_kind[STORE_WORD_MAX]; /* "none" with 0 bytes */
     uint32_t key_index_bytes;            /* per chunk of one head of one layer */
     struct store_groups groups;
+    struct store_windows windows; /* not with states */
     uint32_t state_bytes; /* of all layers without pages behind one position; 0: each layer has pages */
 };
 
@@ -161,7 +170,8 @@ struct store_parts store_page_parts(const struct store_layout *layout);
 
 struct store_match {
     uint64_t document;          /* 0: none */
-    uint64_t prefix_tokens;     /* that the document and the tokens have in common; with states: up to one it has */
+    /* That the document and the tokens have in common; with states, or windows: up to what it has. */
+    uint64_t prefix_tokens;
     uint64_t token_count;       /* of the document */
     struct store_layout layout; /* the document's */
 };
@@ -183,8 +193,8 @@ struct store_query {
  * multiple of 64: the page that holds the last of them then has rows of other tokens behind, which must not be used. */
 enum status store_find(struct store *store, const struct store_query *query, struct store_match *match,
                        struct error *error) STATUS_CHECKED;
-/* Of documents with states: the longest prefix that one has in common with the tokens, and of which no state helps;
- * *document 0: there is none of a chunk or more. */
+/* Of documents with states, or windows: the longest prefix that one has in common with the tokens, and of which no
+ * position helps; *document 0: there is none of a chunk or more. */
 enum status store_find_stateless(struct store *store, const struct store_query *query, uint64_t *document,
                                  uint64_t *prefix_tokens, struct error *error) STATUS_CHECKED;
 
@@ -304,8 +314,11 @@ enum status document_write_key_index(struct document *document, size_t layer, si
 enum status document_write_tail(struct document *document, size_t layer, size_t kv_head, uint64_t token_count,
                                 const void *chunk, struct error *error) STATUS_CHECKED;
 
+/* A page that no commit needs that comes, nor one that was asked for: where it is on disk its place is given back. */
+void document_drop_page(struct document *document, size_t layer, size_t kv_head, uint64_t chunk);
 /* The first token_count tokens become durable, once everything that was written for them is.  All pages and
- * key index of the whole chunks behind the last commit must have been written and, when token_count is no
+ * key index of the whole chunks behind the last commit must have been written (of layers with windows those that the
+ * positions see that it will have) and, when token_count is no
  * multiple of 64, the tail of every layer and head.  tokens: the whole document's, [token_count]. */
 enum status document_commit(struct document *document, const int32_t *tokens, uint64_t token_count,
                             struct error *error) STATUS_CHECKED;
@@ -357,7 +370,8 @@ enum status document_check_page(struct document *document, const struct page_rea
 enum status document_read_failed(struct document *document, const struct io_completion *completion,
                                  struct error *error) STATUS_CHECKED;
 
-/* States.  Positions are counts of tokens. */
+/* States.  Positions are counts of tokens: of documents with windows those whose next row finds its window, each with
+ * a state of no bytes. */
 
 /* Those that the last commit names that was asked for, ascending; how many. */
 size_t document_states(const struct document *document, uint64_t positions[STORE_STATES_MAX]);

@@ -45,6 +45,7 @@ struct geometry {
     size_t part_bytes, part_count;            /* of a page of rows; 0: pages are read whole */
     size_t page_sum_bytes;                    /* a page's checksum, and behind it those of its parts */
     size_t state_bytes;                       /* 0: there are none */
+    struct store_windows windows;
     struct page_fractions fractions;
     struct geometry_span {
         uint64_t chunk_first;
@@ -66,7 +67,8 @@ enum {
     LAYOUT_VERSION_FIRST = 1,
     LAYOUT_VERSION_GROUPS = 2,
     LAYOUT_VERSION_STATES = 3,
-    LAYOUT_VERSION_LAST = LAYOUT_VERSION_STATES
+    LAYOUT_VERSION_WINDOWS = 4,
+    LAYOUT_VERSION_LAST = LAYOUT_VERSION_WINDOWS
 };
 bool layout_is_read(const char *text, unsigned *version);
 /* STATUS_DOCUMENT: not what layout_format writes. */
@@ -78,6 +80,9 @@ void geometry_without_parts(struct geometry *geometry);
 const struct geometry_group *geometry_group(const struct geometry *geometry, size_t layer);
 size_t geometry_heads(const struct geometry *geometry, size_t layer);
 size_t geometry_heads_max(const struct geometry *geometry);
+size_t geometry_key_index_heads(const struct geometry *geometry, size_t layer); /* that have key index */
+/* Commits name positions. */
+bool geometry_has_positions(const struct geometry *geometry);
 size_t layout_lanes(const struct store_layout *layout);
 size_t geometry_lane(const struct geometry *geometry, size_t layer, size_t kv_head);
 size_t geometry_layer_of(const struct geometry *geometry, size_t lane);
@@ -151,6 +156,12 @@ struct state_entry { /* as it is stored */
 bool states_parse(const struct commit_row *commit, size_t tail_sums_bytes, struct document_states *states,
                   struct checksum *sums);
 size_t states_format(const struct document_states *states, const struct checksum *sums, struct state_entry *entries);
+
+/* Whether a document of these positions has the layer's pages of a chunk. */
+bool page_is_kept(const struct geometry *geometry, const struct document_states *positions, size_t layer,
+                  uint64_t chunk);
+/* Bytes of pages of the first so many chunks that it does not have. */
+uint64_t absent_bytes(const struct geometry *geometry, const struct document_states *positions, uint64_t chunks);
 
 /* Identifies the first 64 tokens; never 0. */
 int64_t prefix_of(const int32_t *tokens);
@@ -352,9 +363,16 @@ uint8_t *page_sum_at(const struct document *document, size_t index);
 /* Of a page that is about to be written, zeros behind it. */
 void page_sums_note(struct document *document, size_t layer, size_t kv_head, uint64_t chunk,
                     const uint8_t *page);
-/* Those of a commit, from pages of chunk_first on, of either form.  False: neither of the two has so many bytes. */
-bool page_sums_take(struct document *document, uint64_t chunk_first, uint64_t chunk_end, const void *sums,
-                    size_t bytes);
+/* Those of a commit of these positions, of pages of chunks [chunk_first, chunk_end): how many bytes, and into `sums`,
+ * which has so many; NULL: only counted. */
+size_t page_sums_give(const struct document *document, const struct document_states *positions,
+                      uint64_t chunk_first, uint64_t chunk_end, void *sums);
+size_t key_index_sums_give(const struct document *document, uint64_t chunk_first, uint64_t chunk_end, void *sums);
+/* From there, of pages of either form.  False: they have other bytes. */
+bool page_sums_take(struct document *document, const struct document_states *positions, uint64_t chunk_first,
+                    uint64_t chunk_end, const void *sums, size_t bytes);
+bool key_index_sums_take(struct document *document, uint64_t chunk_first, uint64_t chunk_end, const void *sums,
+                         size_t bytes);
 /* Parts of a stored page that have checksums of their own; 0: it is read whole. */
 size_t page_sums_parts(const struct document *document, size_t layer, size_t kv_head, uint64_t chunk);
 /* Of the parts that were read.  False: *found at *part is not what was *expected. */

@@ -69,6 +69,29 @@ static void punch_states(struct io_file *pages, const struct geometry *geometry,
     }
 }
 
+/* Pages that windows of its positions do not see; false: somebody reads the document, perhaps as of a commit before,
+ * and they stay until it is closed again. */
+static bool punch_unseen(struct io_file *pages, const struct geometry *geometry,
+                         const struct document_states *states, uint64_t chunks) {
+    if (geometry->windows.tokens == 0) return true;
+    if (io_file_try_lock(pages, LOCK_IN_USE, IO_LOCK_EXCLUSIVE, NULL) != STATUS_OK) return false;
+    uint64_t begin = 0, end = 0; /* neighbours go together */
+    for (uint64_t segment = 0; segment < chunks; segment += SEGMENT_CHUNKS)
+        for (size_t layer = 0; layer < geometry->layer_count; layer++)
+            for (size_t head = 0; geometry->windows.slides[layer] && head < geometry_heads(geometry, layer); head++)
+                for (uint64_t chunk = segment; chunk < segment + SEGMENT_CHUNKS && chunk < chunks; chunk++) {
+                    if (page_is_kept(geometry, states, layer, chunk)) continue;
+                    const uint64_t at = page_offset(geometry, layer, head, chunk);
+                    if (at != end && end > begin) io_file_punch(pages, begin, end - begin);
+                    if (at != end) begin = at;
+                    end = at + page_padded_bytes(geometry, layer, head, chunk);
+                }
+    if (end > begin) io_file_punch(pages, begin, end - begin);
+    const enum status ignored = io_file_try_lock(pages, LOCK_IN_USE, IO_LOCK_SHARED, NULL); /* it may be read again */
+    (void)ignored;
+    return true;
+}
+
 static enum status trim(struct store *store, struct document_row *row, const struct geometry *geometry,
                         const struct document_states *states, const struct document_files *files,
                         struct error *error) {
@@ -88,6 +111,7 @@ static enum status trim(struct store *store, struct document_row *row, const str
     uint64_t unnamed;
     punch_states(pages, geometry, states, &unnamed);
     row->bytes = document_bytes_max(geometry, row->token_count) - unnamed;
+    if (punch_unseen(pages, geometry, states, chunks)) row->bytes -= absent_bytes(geometry, states, chunks);
     row->writer = 0;
     return catalog_update(&store->catalog, row, error);
 }
@@ -103,7 +127,7 @@ static enum status see_intact(void *context, const struct commit_row *commit, st
     const size_t tail = commit->token_end % KV_CHUNK_TOKENS == 0
                             ? 0
                             : intact->geometry->chunk_pages * sizeof(struct checksum);
-    if (intact->geometry->state_bytes == 0 || states_parse(commit, tail, &intact->states, ignored))
+    if (!geometry_has_positions(intact->geometry) || states_parse(commit, tail, &intact->states, ignored))
         return STATUS_OK; /* its checksum has been found right */
     return error_set(error, STATUS_DOCUMENT, "document %" PRIu64 ": commit %" PRIu64 ": no list of states",
                      commit->document, commit->number);

@@ -36,6 +36,7 @@ static enum status verify_pages(struct document *document, struct io_queue *queu
         for (uint32_t layer = 0; layer < geometry->layer_count; layer++)
             for (uint32_t head = 0; head < geometry_heads(geometry, layer); head++)
                 for (uint64_t chunk = segment; chunk < chunks && chunk < segment + SEGMENT_CHUNKS; chunk++) {
+                    if (!page_is_kept(geometry, &document->states, layer, chunk)) continue;
                     reads[count] = (struct page_read){
                         .layer = layer, .kv_head = head, .chunk = chunk, .memory = memory + count * page_max};
                     if (++count < BATCH) continue;

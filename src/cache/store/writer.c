@@ -208,21 +208,36 @@ static enum status run_transaction(struct writer *writer, struct document_row *r
     return status;
 }
 
+/* A file is as long as its pages need, the last of which a document with windows may not have. */
+static enum status extend(struct document *document, uint64_t token_count, struct error *error) {
+    const uint64_t end = pages_end(&document->geometry, token_count, document->row.generation + 1);
+    uint64_t size = end;
+    if (document->geometry.windows.tokens > 0) TRY(io_file_size(&document->pages, &size, error));
+    return size < end ? io_file_truncate(&document->pages, end, error) : STATUS_OK;
+}
+
 static enum status commit_run(struct writer *writer, struct commit *asked, struct error *error) {
     struct document *document = asked->document;
     const struct geometry *geometry = &document->geometry;
     while (document->in_flight > 0) reap(writer, 1);
     TRY(writer_failure(writer, document, error));
+    TRY(extend(document, asked->token_end, error));
     TRY(io_file_sync(&document->pages, error));
     if (geometry->key_index_bytes > 0) TRY(io_file_sync(&document->key_index, error));
     uint64_t first = chunks_full(asked->token_first), end = chunks_full(asked->token_end);
-    const size_t pages = (size_t)(end - first) * geometry->chunk_pages;
+    const struct document_states *positions = &asked->states;
+    const size_t pages_bytes = page_sums_give(document, positions, first, end, NULL),
+                 key_index_bytes = key_index_sums_give(document, first, end, NULL);
     bool tail = asked->token_end % KV_CHUNK_TOKENS != 0;
     memcpy(document->tokens + asked->token_first, asked->tokens,
            (size_t)(asked->token_end - asked->token_first) * sizeof *asked->tokens);
     const size_t tail_bytes = tail ? geometry->chunk_pages * sizeof(struct checksum) : 0;
-    uint8_t *tail_sums = malloc(tail_bytes + STORE_STATES_MAX * sizeof(struct state_entry));
-    if (tail_sums == NULL) return error_set(error, STATUS_MEMORY, "commit: out of memory");
+    uint8_t *sums =
+        malloc(pages_bytes + key_index_bytes + tail_bytes + STORE_STATES_MAX * sizeof(struct state_entry));
+    if (sums == NULL) return error_set(error, STATUS_MEMORY, "commit: out of memory");
+    uint8_t *key_index_sums = sums + pages_bytes, *tail_sums = key_index_sums + key_index_bytes;
+    (void)page_sums_give(document, positions, first, end, sums);
+    (void)key_index_sums_give(document, first, end, key_index_sums);
     memcpy(tail_sums, document->tail_next, tail_bytes);
     struct document_row row = document->row;
     row.generation++;
@@ -235,18 +250,16 @@ static enum status commit_run(struct writer *writer, struct commit *asked, struc
         .token_end = asked->token_end,
         .tokens = asked->tokens,
         .tokens_bytes = (size_t)(asked->token_end - asked->token_first) * sizeof *asked->tokens,
-        .page_sums = page_sum_at(document, page_index(geometry, 0, 0, first)),
-        .page_sums_bytes = pages * geometry->page_sum_bytes,
-        .key_index_sums = geometry->key_index_bytes > 0
-                              ? document->key_index_sums + page_index(geometry, 0, 0, first)
-                              : NULL,
-        .key_index_sums_bytes = geometry->key_index_bytes > 0 ? pages * sizeof(struct checksum) : 0,
+        .page_sums = sums,
+        .page_sums_bytes = pages_bytes,
+        .key_index_sums = key_index_sums,
+        .key_index_sums_bytes = key_index_bytes,
         .tail_sums = tail_sums,
         .tail_sums_bytes = tail_bytes + states_format(&asked->states, document->state_sums,
                                                       (struct state_entry *)(tail_sums + tail_bytes)),
     };
     const enum status status = run_transaction(writer, &row, &row_of_commit, error);
-    free(tail_sums);
+    free(sums);
     TRY(status);
     memcpy(document->tail_sums, document->tail_next, tail_bytes);
     document->row = row;
