@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/token/fixtures/{bpe,spm}.txt: token ids as Hugging Face tokenizers and SentencePiece give them.
+"""Writes tests/token/fixtures/{bpe,spm,characters}.txt: token ids as Hugging Face tokenizers and SentencePiece give them.
 
 Usage: make_token_fixtures.py BOOK.txt OUTPUT_DIRECTORY
 Needs tokenizers, sentencepiece and protobuf (PyPI); made with 0.23.3, 0.2.3 and 6.x.  BOOK.txt is a public-domain
@@ -8,6 +8,8 @@ text in English; what is committed was made from "The Adventures of Sherlock Hol
 bpe.txt: one byte-level BPE vocabulary (tokens 0..255 are the bytes, then one token per merge, then the extra tokens
 that no merge makes), and strings with their ids under every pre-tokenizer.  spm.txt: one SentencePiece BPE model with
 byte fallback, used in three ways: as it is, with remove_extra_whitespaces, and without byte fallback.
+characters.txt: one BPE of characters as Gemma 4 has it (spaces are U+2581, bytes for what is no token, nothing cut
+beforehand); U+240A stands for a line end in its tokens and merges.  It was made from tests/data/a-scandal-in-bohemia.txt.
 
 Format: records `@kind argument bytes`, then that many bytes and a line end.  `ids` carries the mask of the columns
 (pre-tokenizers or ways, in the order of `columns`) that give these ids for the `text` before it.
@@ -19,7 +21,7 @@ import unicodedata
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 SAMPLES = """Съешь же ещё этих мягких французских булок, да выпей чаю. Η γρήγορη αλεπού. Příliš žluťoučký kůň úpěl.
 Falsches Üben von Xylophonmusik quält jeden größeren Zwerg. Voix ambiguë d'un cœur qui préfère les jattes de kiwis.
@@ -183,6 +185,29 @@ def make_spm(book, strings, path):
         write_cases(out, ["plain", "single-spaces", "no-bytes"], texts, lambda c, text: ways[c].encode(text))
 
 
+def make_characters(book, strings, path):
+    import json
+    spaces = normalizers.Replace(" ", "\u2581")
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = spaces
+    trained.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex("\n+"), "isolated"), pre_tokenizers.Split("\u2581", "merged_with_next")])
+    trainer = trainers.BpeTrainer(vocab_size=1000, limit_alphabet=120, show_progress=False)
+    trained.train_from_iterator([book[:60000]] + [SAMPLES] * 6 + ["a\n\nb\n\n\n\nc"] * 50, trainer)
+    model = json.loads(trained.to_str())["model"]
+    tokens = ["<unk>"] + [f"<0x{byte:02X}>" for byte in range(256)] + sorted(model["vocab"], key=model["vocab"].get)
+    merges = [tuple(merge) for merge in model["merges"]]
+    made = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges, unk_token="<unk>",
+                                byte_fallback=True, fuse_unk=True))
+    made.normalizer = spaces
+    made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    with open(path, "wb") as out:
+        record(out, "tokens", len(tokens), "\n".join(token.replace("\n", "\u240a") for token in tokens))
+        record(out, "merges", len(merges), "\n".join(f"{a} {b}".replace("\n", "\u240a") for a, b in merges))
+        more = ["x   y", "\n\n\n\n\n\nz\n \n", "the detective in Bohemia", "\u4e2d\u6587\u0001 q"]
+        write_cases(out, ["gemma4"], more + strings[:300], lambda c, text: made.encode(text).ids)
+
+
 def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         book = file.read()
@@ -190,6 +215,7 @@ def main():
     strings = make_strings(book, 1000)
     make_bpe(book, strings, sys.argv[2] + "/bpe.txt")
     make_spm(book, strings, sys.argv[2] + "/spm.txt")
+    make_characters(book, strings, sys.argv[2] + "/characters.txt")
 
 
 main()

@@ -10,7 +10,7 @@
 struct encoder {
     const struct tokenizer *t;
     struct merge_scratch scratch;
-    uint8_t *spaced; /* SPM: the text with spaces as the model expects them */
+    uint8_t *spaced; /* not byte-level: the text with spaces as the model expects them */
     size_t spaced_capacity;
     bool after_special; /* at the start, or directly after a verbatim token */
     bool after_space;   /* SPM: the text so far ends with a space, or is empty */
@@ -58,6 +58,7 @@ static enum status encode_spaced(struct encoder *e, const uint8_t *text, size_t 
     }
     size_t count = space_text(e, text, length, last);
     text = e->spaced;
+    if (e->t->pre_tokenizer != NULL) return encode_pieces(e, text, count, error);
     for (size_t start = 0, end; start < count; start = end) {
         end = count;
         if (e->t->splits_at_spaces) {

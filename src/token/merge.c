@@ -1,4 +1,4 @@
-/* Merging, the same for SentencePiece and byte-level BPE: of all neighbouring pairs that form a token join
+/* Merging, the same for SentencePiece and BPE: of all neighbouring pairs that form a token join
  * the one of lowest rank, the leftmost among equals, until none is left.  The two differ only in what a
  * pair's rank is: the place in the list of merges, or the order of the joined token's score.
  *
@@ -46,7 +46,7 @@ static void find_pair(const struct tokenizer *t, const uint8_t *text, size_t len
     left->rank = MERGE_NONE;
     if (left->next >= length) return;
     const struct merge_symbol *right = &symbols[left->next];
-    if (t->model == TOKENIZER_BPE) {
+    if (t->model != TOKENIZER_SPM) {
         struct merge_rule rule = vocabulary_find_merge(t, left->id, right->id);
         left->merged = rule.merged;
         if (rule.merged != TOKEN_NONE) left->rank = rule.rank;
@@ -191,7 +191,8 @@ enum status merge_piece(const struct tokenizer *t, const uint8_t *text, size_t l
     token_id id = vocabulary_find_bytes(t, text, length);
     uint8_t whole = 0;
     if (id != TOKEN_NONE) {
-        whole = t->ignore_merges ? 1 : atomic_load_explicit(&t->whole[id], memory_order_relaxed);
+        const bool is_newlines = t->model == TOKENIZER_CHARACTER_BPE && text[0] == '\n'; /* a token, as in llama.cpp */
+        whole = t->ignore_merges || is_newlines ? 1 : atomic_load_explicit(&t->whole[id], memory_order_relaxed);
         if (whole == 1) return token_list_append(list, id, error);
     }
     TRY(scratch_reserve(scratch, length, error));

@@ -20,6 +20,7 @@ static const struct pre_tokenizer deepseek3 = {
     "deepseek-v3", {scan_numbers_by_three, scan_deepseek3_ideographs, scan_deepseek3}};
 static const struct pre_tokenizer tekken = {"tekken", {scan_tekken}};
 static const struct pre_tokenizer gpt4o = {"gpt-4o", {scan_gpt4o}};
+static const struct pre_tokenizer gemma4 = {"gemma4", {scan_lines}};
 static const struct pre_tokenizer falcon = {
     "falcon", {scan_falcon_punctuation, scan_gpt2, scan_byte_digits, scan_digits_by_three}};
 static const struct pre_tokenizer fallback = {
@@ -73,6 +74,7 @@ static const struct pre_tokenizer_name names[] = {
     {"kanana2", &gpt4o, false, false},
     {"minimax-m2", &gpt4o, false, false},
     {"falcon", &falcon, false, false},
+    {"gemma4", &gemma4, false, true},
     {"default", &fallback, false, false},
 };
 

@@ -253,6 +253,13 @@ size_t scan_newline(const struct text_view *view, size_t at) {
     return end > at ? end : run_without(view, at, UNICODE_NEWLINE);
 }
 
+/* [^\n]+|[\n]+ */
+size_t scan_lines(const struct text_view *view, size_t at) {
+    const bool in_newlines = view->text[at] == '\n';
+    while (at < view->end && (view->text[at] == '\n') == in_newlines) at++;
+    return at;
+}
+
 static bool is_digit(uint8_t byte) { return (uint8_t)(byte - '0') < 10; }
 
 /* [0-9][0-9][0-9] */

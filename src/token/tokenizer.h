@@ -1,7 +1,7 @@
 /* tokenizer: text to token ids and back, from the metadata of a GGUF file.
  *
- * SentencePiece ("llama") and byte-level BPE ("gpt2") with the pre-tokenizers of the common
- * model families.  Linear time on any input, no recursion.  Thread-safe after creation.
+ * SentencePiece ("llama"), byte-level BPE ("gpt2") with the pre-tokenizers of the common model families, and BPE of
+ * characters ("gemma4").  Linear time on any input, no recursion.  Thread-safe after creation.
  */
 #ifndef LOAM_TOKEN_TOKENIZER_H
 #define LOAM_TOKEN_TOKENIZER_H

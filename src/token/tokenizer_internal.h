@@ -24,7 +24,8 @@ enum token_type { /* the values of tokenizer.ggml.token_type */
                   TOKEN_TYPE_COUNT
 };
 
-enum tokenizer_model { TOKENIZER_SPM, TOKENIZER_BPE };
+/* BPE: of bytes.  CHARACTER_BPE (gemma4): of characters, with SentencePiece's spaces and byte tokens. */
+enum tokenizer_model { TOKENIZER_SPM, TOKENIZER_BPE, TOKENIZER_CHARACTER_BPE };
 
 enum {
     TOKEN_TEXT_BYTES_MAX = 16384,  /* of one token */
@@ -47,9 +48,9 @@ struct tokenizer_source {
     uint64_t token_count;             /* 1 .. INT32_MAX */
     const uint8_t *types;             /* [token_count], enum token_type; NULL: derived from the texts */
     const float *scores;              /* [token_count]; SPM only */
-    const struct gguf_string *merges; /* [merge_count] "left right", best first; BPE only */
+    const struct gguf_string *merges; /* [merge_count] "left right", best first; not SPM */
     uint64_t merge_count;
-    const struct pre_tokenizer_name *pre; /* BPE only */
+    const struct pre_tokenizer_name *pre; /* not SPM */
     struct token_rules rules;             /* ends: eot and eom, which end an answer beside eos */
 };
 
@@ -92,7 +93,7 @@ struct tokenizer {
     size_t merge_mask;
     token_id byte_tokens[256];                 /* TOKEN_NONE: the vocabulary has none */
     struct special_list user_defined, special; /* special: control, unknown and user-defined */
-    const struct pre_tokenizer *pre_tokenizer; /* BPE */
+    const struct pre_tokenizer *pre_tokenizer; /* NULL: SPM */
     bool ignore_merges;
     bool splits_at_spaces; /* SPM: no token has a space after another character */
     /* [token_count] whether merging a token's own bytes yields that token: 0 not yet known, 1 yes, 2 no.

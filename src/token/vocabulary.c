@@ -128,6 +128,10 @@ static const char *const chat_markers[] = {"<|im_start|>",
                                            "[/SYSTEM_PROMPT]",
                                            "<start_of_turn>",
                                            "<end_of_turn>",
+                                           "<|turn>",
+                                           "<turn|>",
+                                           "<|tool_response>",
+                                           "<tool_response|>",
                                            "<|system|>",
                                            "<|user|>",
                                            "<|assistant|>",
@@ -167,7 +171,7 @@ static uint8_t type_of(const struct tokenizer_source *source, token_id id) {
             type = TOKEN_UNKNOWN;
         else if (id == source->rules.bos || id == source->rules.eos)
             type = TOKEN_CONTROL;
-        else if (source->model == TOKENIZER_SPM && byte_of_text(text) >= 0)
+        else if (source->model != TOKENIZER_BPE && byte_of_text(text) >= 0)
             type = TOKEN_BYTE;
     }
     if (type == TOKEN_UNDEFINED) type = TOKEN_NORMAL;
@@ -311,7 +315,7 @@ static bool splits_at_spaces(const struct tokenizer *t) {
     return true;
 }
 
-/* ---- byte-level BPE: merges ---- */
+/* ---- BPE: merges ---- */
 
 enum { MERGE_TEXT_BYTES_MAX = 2 * TOKEN_TEXT_BYTES_MAX };
 
@@ -360,7 +364,7 @@ static enum status add_merges(struct tokenizer *t, const struct tokenizer_source
         status = add_merge(t, source->merges[i], i, joined, error);
     free(joined);
     TRY(status);
-    for (unsigned byte = 0; byte < 256; byte++) {
+    for (unsigned byte = 0; byte < 256 && t->model == TOKENIZER_BPE; byte++) {
         uint8_t text[4];
         size_t length = byte_level_encode((uint8_t)byte, text);
         t->byte_tokens[byte] = vocabulary_find_text(t, (const char *)text, length);
@@ -448,7 +452,7 @@ static enum status check_source(const struct tokenizer_source *source, struct er
                          (unsigned long long)source->token_count);
     if (source->model == TOKENIZER_SPM && !source->scores)
         return error_set(error, STATUS_MODEL, "tokenizer.ggml.scores: missing");
-    if (source->model == TOKENIZER_BPE && !source->pre)
+    if (source->model != TOKENIZER_SPM && !source->pre)
         return error_set(error, STATUS_MODEL, "tokenizer.ggml.pre: missing");
     return STATUS_OK;
 }
@@ -457,7 +461,7 @@ static enum status check_source(const struct tokenizer_source *source, struct er
 static const char *const end_texts[] = {
     "<|eot_id|>",    "<|eom_id|>",      "<|im_end|>", "<|end|>", "<end_of_turn>",
     "<|endoftext|>", "<|end_of_text|>", "<EOT>",      "_<EOT>",  "<｜end▁of▁sentence｜>",
-    "<|return|>",    "<|call|>"};
+    "<|return|>",    "<|call|>",        "<turn|>",    "<|tool_response>"};
 
 static void add_end(struct tokenizer *t, token_id id) {
     if (id == TOKEN_NONE || t->rules.end_count == TOKENIZER_ENDS_MAX || tokenizer_is_end(t, id)) return;

@@ -20,9 +20,11 @@ static enum status read_model(const struct gguf *gguf, enum tokenizer_model *mod
         *model = TOKENIZER_SPM;
     else if (is(name, "gpt2"))
         *model = TOKENIZER_BPE;
+    else if (is(name, "gemma4"))
+        *model = TOKENIZER_CHARACTER_BPE;
     else
         return error_set(error, STATUS_UNSUPPORTED,
-                         KEY("model") ": found '%.*s', this build knows 'llama' and 'gpt2'",
+                         KEY("model") ": found '%.*s', this build knows 'llama', 'gpt2' and 'gemma4'",
                          (int)(name.length < 60 ? name.length : 60), name.text);
     return STATUS_OK;
 }
@@ -91,6 +93,7 @@ static enum status read_flags(const struct gguf *gguf, struct tokenizer_source *
     source->rules.adds_bos = spm || (source->pre && source->pre->adds_bos);
     source->rules.adds_space_prefix = spm;
     TRY(gguf_get_bool(gguf, KEY("add_bos_token"), &source->rules.adds_bos, error));
+    if (source->model == TOKENIZER_CHARACTER_BPE) source->rules.adds_bos = true; /* as llama.cpp, whatever files say */
     TRY(gguf_get_bool(gguf, KEY("add_eos_token"), &source->rules.adds_eos, error));
     TRY(gguf_get_bool(gguf, KEY("add_space_prefix"), &source->rules.adds_space_prefix, error));
     TRY(gguf_get_bool(gguf, KEY("remove_extra_whitespaces"), &source->rules.removes_extra_spaces, error));
@@ -160,8 +163,9 @@ static enum status read_source(const struct gguf *gguf, bool force_pre, struct t
     if (source->token_count == 0 || source->token_count >= INT32_MAX)
         return error_set(error, STATUS_MODEL, KEY("tokens") ": %llu tokens",
                          (unsigned long long)source->token_count);
-    if (source->model == TOKENIZER_BPE) {
-        TRY(read_pre(gguf, force_pre, &source->pre, error));
+    if (source->model == TOKENIZER_CHARACTER_BPE) source->pre = pre_tokenizer_find("gemma4", 6);
+    if (source->model != TOKENIZER_SPM) {
+        if (source->pre == NULL) TRY(read_pre(gguf, force_pre, &source->pre, error));
         TRY(gguf_required(gguf, KEY("merges"), error));
         TRY(gguf_get_array(gguf, KEY("merges"), GGUF_STRING, &merges, error));
         if (merges->count == 0) /* every text would become single bytes */

@@ -69,6 +69,30 @@ static void read_spm(struct fixture *f, struct record *record) {
     }
 }
 
+/* Tokens, or merges, of a BPE of characters; U+240A stands for a line end. */
+static void read_characters(struct fixture *f, struct record *record) {
+    const bool merges = strcmp(record->kind, "merges") == 0;
+    for (char *line = record->text, *end; *line; line = *end ? end + 1 : end) {
+        end = strchrnul(line, '\n');
+        char text[256];
+        size_t length = 0;
+        assert_true((size_t)(end - line) < sizeof text);
+        for (const char *at = line; at < end;) {
+            const bool is_line_end = end - at >= 3 && memcmp(at, "\xE2\x90\x8A", 3) == 0;
+            text[length++] = is_line_end ? '\n' : *at;
+            at += is_line_end ? 3 : 1;
+        }
+        assert_true(f->source.token_count + f->source.merge_count < TOKENS_MAX);
+        if (!merges) f->types[f->source.token_count] = strncmp(text, "<0x", 3) == 0 ? TOKEN_BYTE : TOKEN_NORMAL;
+        if (!merges) add_token(f, text, length);
+        if (!merges) continue;
+        assert_true(f->used + length <= sizeof f->memory);
+        memcpy(f->memory + f->used, text, length);
+        f->merges[f->source.merge_count++] = (struct gguf_string){f->memory + f->used, length};
+        f->used += length;
+    }
+}
+
 static void build_bpe(struct fixture *f, size_t column) {
     f->source.pre = pre_tokenizer_find(f->columns[column], strlen(f->columns[column]));
     if (!f->source.pre) fail_msg("no pre-tokenizer %s", f->columns[column]);
@@ -94,10 +118,11 @@ static void read_columns(struct fixture *f, struct record *record, enum tokenize
         f->source.tokens = f->tokens;
         f->source.merges = f->merges;
         f->source.rules.bos = f->source.rules.eos = f->source.rules.unknown = TOKEN_NONE;
-        if (model == TOKENIZER_BPE)
-            build_bpe(f, column);
-        else
+        if (model == TOKENIZER_SPM)
             build_spm(f, column);
+        else
+            build_bpe(f, column);
+        if (model == TOKENIZER_CHARACTER_BPE) f->source.types = f->types;
         struct error error;
         assert_ok(tokenizer_build(&f->tokenizers[column], &f->source, &error), error);
     }
@@ -115,7 +140,7 @@ static void check_ids(struct fixture *f, const struct record *record) {
         if (strcmp(got, record->text) != 0)
             fail_msg("%s: '%s':\n%s\nexpected:\n%s", f->columns[column], f->text.text, got, record->text);
         token_list_deinit(&list);
-        if (f->source.model == TOKENIZER_BPE)
+        if (f->source.model != TOKENIZER_SPM)
             assert_round_trip(f->tokenizers[column], f->text.text, f->text.length);
         f->cases++;
     }
@@ -130,7 +155,10 @@ static size_t check_file(const char *path, enum tokenizer_model model) {
     struct record record;
     size_t texts = 0;
     while (record_next(&at, &record)) {
-        if (strcmp(record.kind, "merges") == 0 || strcmp(record.kind, "extra") == 0) {
+        const bool is_merges = strcmp(record.kind, "merges") == 0;
+        if (strcmp(record.kind, "tokens") == 0 || (is_merges && model == TOKENIZER_CHARACTER_BPE)) {
+            read_characters(f, &record);
+        } else if (is_merges || strcmp(record.kind, "extra") == 0) {
             read_bpe(f, &record);
         } else if (strcmp(record.kind, "pieces") == 0) {
             read_spm(f, &record);
@@ -165,8 +193,13 @@ static void sentencepiece_bpe(void **state) {
     assert_true(check_file(LOAM_SOURCE_DIR "/tests/token/fixtures/spm.txt", TOKENIZER_SPM) >= 250);
 }
 
+static void hugging_face_bpe_of_characters(void **state) {
+    (void)state;
+    assert_true(check_file(LOAM_SOURCE_DIR "/tests/token/fixtures/characters.txt", TOKENIZER_CHARACTER_BPE) >= 300);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(hugging_face_bpe),
-                                       cmocka_unit_test(sentencepiece_bpe)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(hugging_face_bpe), cmocka_unit_test(sentencepiece_bpe),
+                                       cmocka_unit_test(hugging_face_bpe_of_characters)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
