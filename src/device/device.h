@@ -92,6 +92,7 @@ struct norm_operation {
     struct span y; /* float [row_count][y_stride]; may be x */
     size_t y_stride;
     bool adds; /* to y, which is not x then; x is lost */
+    float scale; /* of y, where it adds: y = (y + norm(x)) scale; 0: 1 */
 };
 
 /* The rotation angles of a step's rows, computed once per step: cosine_sine[row][2 * pair_count]. */
@@ -111,18 +112,20 @@ struct rope_operation {
     struct span cosine_sine;
 };
 
-/* The last one is of gpt-oss's experts (kernels/activation). */
+/* SWIGLU_CLAMPED is of gpt-oss's experts (kernels/activation); SOFTCAP of logits: cap tanh(gate / cap). */
 enum activation_kind {
     ACTIVATION_SILU_MULTIPLY,
     ACTIVATION_RELU,
     ACTIVATION_GELU_MULTIPLY,
-    ACTIVATION_SWIGLU_CLAMPED
+    ACTIVATION_SWIGLU_CLAMPED,
+    ACTIVATION_SOFTCAP
 };
 
 struct activation_operation {
     enum activation_kind kind;
     struct span gate, up; /* float [row_count][stride]; up only for the gated kinds */
     size_t stride, row_count, count;
+    float cap;     /* ACTIVATION_SOFTCAP */
     struct span y; /* may be gate */
 };
 
@@ -590,9 +593,10 @@ struct matmul_experts_operation {
     struct span y[EXPERT_GROUP_MAX];                /* float [row_count * used][y_stride[j]] */
     size_t y_stride[EXPERT_GROUP_MAX];
     /* float [row_count][used], or none.  Then y is [row_count][y_stride], and to each row of it its picks' products are
-     * added, each times its number here.  The cpu device adds one after another, by the number of the expert, so that
-     * what is left out may be added later. */
+     * added, each times its number here; replaces: to zero in its place.  The cpu device adds one after another, by the
+     * number of the expert, so that what is left out may be added later. */
     struct span mix;
+    bool replaces;
 };
 
 /* Rows of one sequence in a layer that keeps a state (kernels/recurrence), and where that is before and behind them. */

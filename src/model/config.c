@@ -54,8 +54,13 @@ static const struct family families[] = {
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true,
                  .shared = SHARED_EXPERT_GATED}},
     {"gemma3", FAMILY_GEMMA3, ROPE_SPLIT, RMS_EPSILON, .activation = ACTIVATION_GELU_MULTIPLY,
-     .scales_embedding = true, .wide_scale_layers = 62, .norms = {NORMS_AROUND, .of_heads = true},
+     .scales = {.embedding = true, .wide_layers = 62}, .norms = {NORMS_AROUND, .of_heads = true},
      .windows = {.period = 6, .are_unscaled = true, .rope_base = 10000}},
+    {"gemma4", FAMILY_GEMMA4, ROPE_SPLIT, RMS_EPSILON, .activation = ACTIVATION_GELU_MULTIPLY,
+     .scales = {.embedding = true, .attention = 1}, .norms = {NORMS_AROUND, .of_heads = true, .of_values = true},
+     .windows = {.period = 6, .are_needed = true, .are_unscaled = true},
+     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true,
+                 .activation = ACTIVATION_GELU_MULTIPLY, .shared = SHARED_EXPERT_BESIDE}},
     {"olmo2", FAMILY_OLMO2, ROPE_SPLIT, RMS_EPSILON, .norms = {NORMS_BEHIND, .of_heads = true, .of_rows = true},
      .windows = {.period = 4, .are_unscaled = true}},
     {"exaone4", FAMILY_EXAONE4, ROPE_SPLIT, RMS_EPSILON, .has_nextn = true,
@@ -148,18 +153,24 @@ static enum status check_layer_counts(struct reader *reader, const struct gguf_e
     return STATUS_OK;
 }
 
-/* The same for keys that may have one number per layer: the numbers must be equal. */
-static enum status read_layer_count(struct reader *reader, const char *suffix, bool required, uint64_t min,
-                                    uint64_t max, size_t *value) {
+/* The same for a required key that may have one number per layer: the largest. */
+static enum status read_layer_count(struct reader *reader, const char *suffix, uint64_t max, size_t *value) {
     const struct gguf_entry *entry = gguf_find(reader->gguf, reader_key(reader, suffix));
-    if (entry == NULL || entry->type != GGUF_ARRAY)
-        return read_count(reader, suffix, required, min, max, value);
-    TRY(check_layer_counts(reader, entry, min, max));
-    const int64_t first = gguf_array_int(entry, 0);
-    for (uint64_t i = 1; i < reader->config->layer_count; i++)
-        if (gguf_array_int(entry, i) != first)
+    if (entry == NULL || entry->type != GGUF_ARRAY) return read_count(reader, suffix, true, 1, max, value);
+    TRY(check_layer_counts(reader, entry, 1, max));
+    *value = 0;
+    for (uint64_t i = 0; i < reader->config->layer_count; i++)
+        *value = max_size(*value, (size_t)gguf_array_int(entry, i));
+    return STATUS_OK;
+}
+
+static enum status read_heads(struct reader *reader) {
+    const struct model_config *config = reader->config;
+    const struct gguf_entry *entry = gguf_find(reader->gguf, reader_key(reader, "attention.head_count"));
+    TRY(read_layer_count(reader, "attention.head_count", HEADS_MAX, &reader->config->head_count));
+    for (uint64_t i = 0; entry != NULL && entry->type == GGUF_ARRAY && i < config->layer_count; i++)
+        if ((size_t)gguf_array_int(entry, i) != config->head_count)
             return refuse(reader, reader->key, "layers differ in it, which loam does not support");
-    *value = (size_t)first;
     return STATUS_OK;
 }
 
@@ -181,7 +192,6 @@ static enum status refuse_unsupported(struct reader *reader) {
         float neutral;
     } floats[] = {
         {"attn_logit_softcapping", 0},
-        {"final_logit_softcapping", 0},
         {"attention.clamp_kqv", 0},
         {"attention.max_alibi_bias", 0},
         {"logit_scale", 0},
@@ -236,12 +246,16 @@ static enum status read_interval(struct reader *reader) {
     return check_layer_counts(reader, flags, 0, 1);
 }
 
-/* A layer's KV heads, where the file has one number per layer; else all layers' one.  0: it has no attention. */
+/* A layer's own number, where the file has one per layer; else all layers' one. */
+static size_t layer_count_of(struct reader *reader, const char *suffix, size_t layer, size_t all) {
+    const struct gguf_entry *entry = gguf_find(reader->gguf, reader_key(reader, suffix));
+    return entry == NULL || entry->type != GGUF_ARRAY ? all : (size_t)gguf_array_int(entry, layer);
+}
+
+/* 0: the layer has no attention. */
 static size_t layer_kv_heads(struct reader *reader, size_t layer) {
     if (reader->family->mixer == MIXER_DELTA && is_delta(reader, layer)) return 0;
-    const struct gguf_entry *entry = gguf_find(reader->gguf, reader_key(reader, "attention.head_count_kv"));
-    if (entry == NULL || entry->type != GGUF_ARRAY) return reader->config->kv_head_count;
-    return (size_t)gguf_array_int(entry, layer);
+    return layer_count_of(reader, "attention.head_count_kv", layer, reader->config->kv_head_count);
 }
 
 static enum status check_kv_heads(struct reader *reader, size_t kv_heads) {
@@ -290,12 +304,12 @@ static enum status read_shape(struct reader *reader) {
     config->layer_count -= config->nextn_layers;
     if (reader->family->mixer == MIXER_DELTA) TRY(read_interval(reader));
     TRY(read_count(reader, "embedding_length", true, 1, HIDDEN_MAX, &config->hidden_size));
-    if (reader->family->scales_embedding) config->embedding_scale = sqrtf((float)config->hidden_size);
+    if (reader->family->scales.embedding) config->embedding_scale = sqrtf((float)config->hidden_size);
     const bool is_dense = reader->family->experts.count == 0 ||
                           gguf_find(reader->gguf, reader_key(reader, "feed_forward_length")) != NULL;
-    TRY(read_layer_count(reader, is_dense ? "feed_forward_length" : "expert_feed_forward_length", true, 1, FFN_MAX,
+    TRY(read_layer_count(reader, is_dense ? "feed_forward_length" : "expert_feed_forward_length", FFN_MAX,
                          &config->ffn_size));
-    TRY(read_layer_count(reader, "attention.head_count", true, 1, HEADS_MAX, &config->head_count));
+    TRY(read_heads(reader));
     TRY(read_kv_heads(reader));
     bool has_key_length = gguf_find(reader->gguf, reader_key(reader, "attention.key_length")) != NULL;
     if (!has_key_length && config->hidden_size % config->head_count != 0)
@@ -331,16 +345,18 @@ static enum status read_shared_experts(struct reader *reader) {
     size_t shared_count = 0;
     size_t *const numbers[] = {&shared_count, &experts->dense_layers, &experts->group_count};
     const uint64_t most[] = {FFN_MAX / experts->size, reader->config->layer_count, ROUTE_GROUPS_MAX};
-    const bool has_shared = experts->shared != SHARED_EXPERT_NONE, has_dense = experts->dense_layers > 0;
+    const bool has_shared = experts->shared != SHARED_EXPERT_NONE && experts->shared != SHARED_EXPERT_BESIDE;
+    const bool has_dense = experts->dense_layers > 0;
     experts->dense_layers = 0;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const bool is_read = has_shared || (i == 1 && has_dense);
         TRY(read_count(reader, keys[i], false, 0, is_read ? most[i] : UINT32_MAX, numbers[i]));
         if (!is_read && *numbers[i] > (i == 2)) return refuse(reader, reader->key, "this feature is not supported");
     }
-    if (!has_shared) return STATUS_OK;
+    if (experts->shared == SHARED_EXPERT_NONE) return STATUS_OK;
     experts->shared_size =
-        experts->shared == SHARED_EXPERT_GATED ? reader->config->ffn_size : shared_count * experts->size;
+        experts->shared != SHARED_EXPERT_PLAIN ? reader->config->ffn_size : shared_count * experts->size;
+    if (experts->shared == SHARED_EXPERT_BESIDE) return STATUS_OK;
     TRY(read_count(reader, "expert_shared_feed_forward_length", false, 0, FFN_MAX, &experts->shared_size));
     if (experts->shared_size == 0) experts->shared = SHARED_EXPERT_NONE;
     if (experts->group_count <= 1) return STATUS_OK;
@@ -360,7 +376,13 @@ static enum status read_experts(struct reader *reader) {
     size_t gating = 0;
     *experts = reader->family->experts;
     if (experts->count == 0) return STATUS_OK;
-    TRY(read_count(reader, "expert_count", true, 1, EXPERTS_MAX, &experts->count));
+    const bool is_needed = experts->shared != SHARED_EXPERT_BESIDE;
+    experts->count = 0;
+    TRY(read_count(reader, "expert_count", is_needed, is_needed, EXPERTS_MAX, &experts->count));
+    if (experts->count == 0) {
+        *experts = (struct experts_config){0};
+        return STATUS_OK;
+    }
     TRY(read_count(reader, "expert_used_count", true, 1, min_size(experts->count, ROUTE_USED_MAX),
                    &experts->used));
     experts->size = reader->config->ffn_size / experts->used; /* llama.cpp's, where it is absent */
@@ -372,6 +394,8 @@ static enum status read_experts(struct reader *reader) {
                       reader->error));
     TRY(read_float(reader, "expert_weights_scale", 0, 1e6, &experts->scale));
     if (experts->scale == 0) experts->scale = 1; /* not given */
+    experts->is_fused = experts->shared == SHARED_EXPERT_BESIDE &&
+                        gguf_find_tensor(reader->gguf, "blk.0.ffn_gate_up_exps.weight") != NULL;
     return read_shared_experts(reader);
 }
 
@@ -593,6 +617,7 @@ static enum status fill_layers(struct reader *reader, struct layer_config *layer
             layers[i].state_first = states++ * config->state.layer_floats;
         }
         layers[i].head_count = config->head_count;
+        layers[i].ffn_size = layer_count_of(reader, "feed_forward_length", i, config->ffn_size);
         layers[i].kv = shapes[i];
         const size_t period = reader->family->plain_period;
         const bool is_plain = (period != 0 && i % period == period - 1) ||
@@ -620,7 +645,8 @@ static enum status read_scales(struct reader *reader, struct layer_config *layer
     struct model_config *config = reader->config;
     float scale = 0; /* 0 in llama.cpp: not given */
     TRY(read_float(reader, "attention.scale", 0, 1e6, &scale));
-    if (scale == 0 && config->layer_count == reader->family->wide_scale_layers)
+    if (scale == 0) scale = reader->family->scales.attention;
+    if (scale == 0 && config->layer_count == reader->family->scales.wide_layers)
         scale = (float)(1.0 / sqrt((double)(config->hidden_size / config->head_count)));
     for (size_t i = 0; i < config->layer_count; i++)
         layers[i].scale = scale > 0 ? scale : (float)(1.0 / sqrt((double)layers[i].kv.k_dimension));
@@ -709,6 +735,8 @@ enum status model_config_read(struct model_config *config, const struct gguf *gg
     TRY(refuse_unsupported(&reader));
     TRY(read_shape(&reader));
     TRY(read_experts(&reader));
+    TRY(read_float(&reader, "final_logit_softcapping", 0, 1e6, &config->logit_softcap));
+    TRY(read_count(&reader, "embedding_length_per_layer_input", false, 0, HIDDEN_MAX, &config->layer_input_size));
     TRY(read_vocabulary_size(&reader));
     TRY(read_rope(&reader));
     TRY(read_state(&reader));

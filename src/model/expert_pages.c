@@ -71,6 +71,7 @@ static void stacks_of(const struct model *model, size_t layer, const struct matr
 }
 
 static struct weight_run run_of(const struct expert_part *part, size_t expert) {
+    if (part->bytes == 0) return (struct weight_run){.bytes = 0};
     return weight_run_around(part->file, part->offset + expert * part->bytes, part->bytes);
 }
 
@@ -78,6 +79,8 @@ static void find_parts(const struct model *model, size_t layer, struct expert_pa
     const struct matrix *stacks[EXPERT_PARTS];
     stacks_of(model, layer, stacks);
     for (size_t p = 0; p < EXPERT_PARTS; p++) {
+        parts[p] = (struct expert_part){.bytes = 0};
+        if (stacks[p]->data == NULL) continue; /* its rows are those of another */
         const bool found = weight_find(&model->gguf, stacks[p]->data, &parts[p].file, &parts[p].offset);
         ASSERT(found); /* weights_load has seen to it */
         parts[p].bytes = stacks[p]->rows / model->config.experts.count * stacks[p]->row_bytes;
@@ -217,6 +220,7 @@ static void read_expert(struct expert_pages *pages, struct expert_slot *slot, si
     pages->layers[layer].slot_of[expert] = (uint32_t)index;
     for (size_t p = 0; p < EXPERT_PARTS; p++) {
         const struct weight_run run = run_of(&pages->layers[layer].parts[p], expert);
+        if (run.bytes == 0) continue;
         slot->pending += (uint32_t)weight_reader_submit(pages->reader, &run, memory, index);
         memory += run.bytes;
     }

@@ -13,6 +13,7 @@ struct mixture {
     const struct weight *router, *gate, *up, *down;
     struct span router_bias, gate_bias, up_bias, down_bias; /* none: none */
     enum activation_kind activation;
+    bool is_fused; /* gate has up's rows too */
     struct route_operation route; /* but for what all mixtures have alike */
 };
 
@@ -41,7 +42,10 @@ static void multiply(struct layer_pass *pass, const struct mixture *mixture, siz
                      const void *const *const places[EXPERT_PARTS]) {
     struct forward *forward = pass->forward;
     const struct device_operations *operations = forward->model->device->operations;
-    const size_t hidden = forward->model->config.hidden_size, size = mixture->size, used = mixture->route.used;
+    const struct model_config *config = &forward->model->config;
+    const size_t hidden = config->hidden_size, size = mixture->size, used = mixture->route.used;
+    const size_t stride = mixture->is_fused ? 2 * size : size;
+    const bool is_beside = config->experts.shared == SHARED_EXPERT_BESIDE;
     struct matmul_experts_operation products = {.x = span_floats(pass->normed, first * hidden),
                                                 .x_stride = hidden,
                                                 .row_count = row_count,
@@ -49,30 +53,32 @@ static void multiply(struct layer_pass *pass, const struct mixture *mixture, siz
                                                 .used = used,
                                                 .picks = span_behind(pass->routes.picks,
                                                                      first * used * sizeof(uint32_t)),
-                                                .weight_count = 2,
+                                                .weight_count = mixture->is_fused ? 1 : 2,
                                                 .weights = {mixture->gate, mixture->up},
                                                 .places = {places[0], places[1]},
                                                 .biases = {mixture->gate_bias, mixture->up_bias},
                                                 .y = {forward->gate, forward->up},
-                                                .y_stride = {size, size}};
+                                                .y_stride = {stride, stride}};
     operations->matmul_experts(forward->stream, &products);
     operations->activation(forward->stream,
                            &(struct activation_operation){.kind = mixture->activation,
                                                           .gate = forward->gate,
-                                                          .up = forward->up,
-                                                          .stride = size,
+                                                          .up = mixture->is_fused ? span_floats(forward->gate, size)
+                                                                                  : forward->up,
+                                                          .stride = stride,
                                                           .row_count = row_count * used,
                                                           .count = size,
                                                           .y = forward->gate});
     products.x = forward->gate;
-    products.x_stride = size;
+    products.x_stride = stride;
     products.per_pick = true;
     products.weight_count = 1;
     products.weights[0] = mixture->down;
     products.places[0] = places[2];
     products.biases[0] = mixture->down_bias;
-    products.y[0] = span_floats(pass->residual, first * hidden);
+    products.y[0] = span_floats(is_beside ? forward->mixed_sum : pass->residual, first * hidden);
     products.y_stride[0] = hidden;
+    products.replaces = is_beside && !pass->adds_experts;
     products.mix = span_floats(pass->routes.weights, first * used);
     operations->matmul_experts(forward->stream, &products);
 }
@@ -90,6 +96,7 @@ static struct mixture mixture_of(const struct model *model, size_t layer) {
                             .up_bias = weights->up_bias,
                             .down_bias = weights->down_bias,
                             .activation = experts->activation,
+                            .is_fused = experts->is_fused,
                             .route = {.router = experts->router,
                                       .bias = weights->mixture.choice_bias,
                                       .expert_count = experts->count,
@@ -98,6 +105,14 @@ static struct mixture mixture_of(const struct model *model, size_t layer) {
                                       .groups_used = experts->groups_used,
                                       .normalises = experts->normalises,
                                       .scale = experts->scale}};
+}
+
+/* What the router of a layer is given, by the rows as they are now: its norm of them, or the feed-forward's. */
+static struct span router_input(const struct layer_pass *pass, size_t layer) {
+    const struct layer_weights *weights = &pass->forward->model->layers[layer];
+    const struct span own = weights->mixture.router_norm, y = pass->forward->next.normed;
+    layer_norm_into(pass, span_exists(own) ? own : weights->ffn_norm, (struct span){.buffer = NULL}, y);
+    return y;
 }
 
 /* ---- experts that are read ---- */
@@ -126,8 +141,7 @@ static enum status read_ahead(const struct layer_pass *all, struct expert_pages 
     const size_t first = (all->row_count - 1) / block * block;
     pass.residual = span_floats(all->residual, first * model->config.hidden_size);
     pass.row_count -= first;
-    layer_norm_into(&pass, model->layers[next].ffn_norm, (struct span){.buffer = NULL}, forward->next.normed);
-    route(&pass, &mixture, forward->next.normed, &forward->expected);
+    route(&pass, &mixture, router_input(&pass, next), &forward->expected);
     TRY(picks_of(&pass, &forward->expected, next, &picks, error));
     expert_pages_expect(pages, &picks);
     return STATUS_OK;
@@ -140,7 +154,8 @@ static enum status multiply_read(struct layer_pass *pass, const struct mixture *
     struct expert_picks picks;
     TRY(picks_of(pass, &pass->routes, pass->layer_index, &picks, error));
     expert_pages_begin(pages, &picks);
-    for (size_t left = SIZE_MAX; left > 0;) {
+    pass->adds_experts = false;
+    for (size_t left = SIZE_MAX; left > 0; pass->adds_experts = true) {
         const void *const *places[EXPERT_PARTS];
         left = expert_pages_take(pages);
         if (left == 0) TRY(read_ahead(pass, pages, error));
@@ -153,6 +168,27 @@ static enum status multiply_read(struct layer_pass *pass, const struct mixture *
     return STATUS_OK;
 }
 
+/* SHARED_EXPERT_BESIDE: sum = norm(shared), normed: what the experts are given. */
+static void begin_beside(struct layer_pass *pass, const struct matmul_operation *shared) {
+    struct forward *forward = pass->forward;
+    const struct mixture_weights *weights = &pass->weights->mixture;
+    struct matmul_operation product = *shared;
+    product.row_count = pass->row_count;
+    product.weight_count = 1;
+    product.y[0] = pass->normed;
+    product.y_stride[0] = forward->model->config.hidden_size;
+    forward->model->device->operations->matmul(forward->stream, &product);
+    layer_norm_rows(pass, pass->normed, weights->shared_norm_behind, forward->beside, false, 0);
+    layer_norm_into(pass, weights->norm, (struct span){.buffer = NULL}, pass->normed);
+}
+
+/* residual += norm(sum + norm(what the experts gave)) */
+static void end_beside(const struct layer_pass *pass) {
+    struct forward *forward = pass->forward;
+    layer_norm_rows(pass, forward->mixed_sum, pass->weights->mixture.norm_behind, forward->beside, true, 0);
+    layer_norm_rows(pass, forward->beside, pass->weights->ffn_norm_behind, pass->residual, true, layer_ffn_scale(pass));
+}
+
 enum status layer_experts(struct layer_pass *pass, struct error *error) {
     static const void *const *const in_stacks[EXPERT_PARTS];
     const struct model *model = pass->forward->model;
@@ -160,9 +196,18 @@ enum status layer_experts(struct layer_pass *pass, struct error *error) {
     const struct shared_weights *shared = &pass->weights->mixture.shared;
     struct expert_pages *pages = weight_stream_experts(model->stream);
     const struct mixture mixture = mixture_of(model, pass->layer_index);
+    const bool is_beside = experts->shared == SHARED_EXPERT_BESIDE;
+    struct span router_rows = pass->normed;
     /* The shared one first: tests read the picks of the others after the layer. */
-    if (experts->shared == SHARED_EXPERT_PLAIN)
-        layer_gated(pass, ACTIVATION_SILU_MULTIPLY, &shared->gate, &shared->up, &shared->down, experts->shared_size);
+    if (experts->shared == SHARED_EXPERT_PLAIN || is_beside) {
+        const struct matmul_operation product =
+            layer_gated(pass, is_beside ? model->config.activation : ACTIVATION_SILU_MULTIPLY, &shared->gate,
+                        &shared->up, &shared->down, experts->shared_size);
+        if (is_beside)
+            begin_beside(pass, &product);
+        else
+            layer_add(pass, &product, (struct span){.buffer = NULL}, 0);
+    }
     if (experts->shared == SHARED_EXPERT_GATED) {
         const struct mixture one = {.size = experts->shared_size,
                                     .router = &shared->router,
@@ -173,11 +218,13 @@ enum status layer_experts(struct layer_pass *pass, struct error *error) {
         route(pass, &one, pass->normed, &pass->routes);
         multiply(pass, &one, 0, pass->row_count, in_stacks);
     }
-    route(pass, &mixture, pass->normed, &pass->routes);
+    if (is_beside) router_rows = router_input(pass, pass->layer_index);
+    route(pass, &mixture, router_rows, &pass->routes);
     if (pages == NULL)
         multiply(pass, &mixture, 0, pass->row_count, in_stacks);
     else if (!pass->defers_experts)
-        return multiply_read(pass, &mixture, pages, error);
+        TRY(multiply_read(pass, &mixture, pages, error));
+    if (is_beside) end_beside(pass);
     return STATUS_OK;
 }
 

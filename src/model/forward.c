@@ -34,8 +34,12 @@ static size_t place_all(struct forward *forward, const struct buffer *memory) {
     forward->k = place(&layout, rows, config->kv_head_count * config->k_dimension);
     forward->v = place(&layout, rows, config->kv_head_count * config->v_dimension);
     forward->attended = place(&layout, rows, config->head_count * config->v_dimension);
-    forward->up = place(&layout, rows, model_ffn_width(config));
-    forward->gate = place(&layout, config->family == FAMILY_OPT ? 0 : rows, model_ffn_width(config));
+    const size_t gates = config->family == FAMILY_OPT ? 0 : rows;
+    forward->gate = place(&layout, rows + gates, model_ffn_width(config));
+    forward->up = span_floats(forward->gate, gates * model_ffn_width(config));
+    const size_t besides = config->experts.shared == SHARED_EXPERT_BESIDE ? rows : 0;
+    forward->beside = place(&layout, besides, hidden);
+    forward->mixed_sum = place(&layout, besides, hidden);
     for (size_t i = 0; i < ROPES_MAX; i++)
         forward->angles[i] = place(&layout, all, rope_dimension_of(config, i));
     forward->routes.scores = place(&layout, rows, config->experts.count);
@@ -258,7 +262,8 @@ static void upload_steps(struct forward *forward, const struct forward_batch *ba
     forward_upload_step(forward, step_of(forward, batch, 0), batch->row_count);
     if (batch->logit_row_count == 0 || batch->logit_row_count == batch->row_count) return;
     for (size_t i = 0; i < batch->logit_row_count; i++)
-        forward->step_rows[i] = (struct step_row){.position = forward->narrow.positions[i]};
+        forward->step_rows[i] = (struct step_row){.position = forward->narrow.positions[i],
+                                                  .token = (uint32_t)batch->tokens[batch->logit_rows[i]]};
     forward_upload_step(forward, forward->narrow.step, batch->logit_row_count);
 }
 
@@ -374,6 +379,14 @@ static void project_logits(struct forward *forward, struct span rows, size_t row
                                                                    .weights = {&model->output},
                                                                    .y = {span_of(&forward->logits, 0)},
                                                                    .y_stride = {config->vocabulary_size}});
+    if (config->logit_softcap == 0) return;
+    operations->activation(forward->stream, &(struct activation_operation){.kind = ACTIVATION_SOFTCAP,
+                                                                           .gate = span_of(&forward->logits, 0),
+                                                                           .stride = config->vocabulary_size,
+                                                                           .row_count = row_count,
+                                                                           .count = config->vocabulary_size,
+                                                                           .cap = config->logit_softcap,
+                                                                           .y = span_of(&forward->logits, 0)});
 }
 
 /* y[i] = x[rows[i]] of the residual stream. */
@@ -578,7 +591,8 @@ static bool defers_experts(const struct forward *forward, const struct forward_b
     const struct model_config *config = &forward->model->config;
     return batch->block_rows != 0 && batch->row_count > batch->block_rows && !batch->beside &&
            weight_stream_experts(forward->model->stream) != NULL && model_layer_has_experts(config, layer) &&
-           layer + 1 < config->layer_count && forward->watch.layer.observer == NULL;
+           layer + 1 < config->layer_count && config->experts.shared != SHARED_EXPERT_BESIDE &&
+           forward->watch.layer.observer == NULL;
 }
 
 /* *batch: its items may leave. */

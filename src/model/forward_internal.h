@@ -98,7 +98,10 @@ struct forward {
     struct span q;              /* [block_capacity][head_count][k_dimension] */
     struct span k, v;           /* [block_capacity][kv_head_count][k_dimension or v_dimension] */
     struct span attended;       /* [block_capacity][head_count][v_dimension] */
-    struct span gate, up;       /* [block_capacity][model_ffn_width]; gate only for gated families */
+    /* [block_capacity][model_ffn_width], up behind gate; gate only for gated families.  Experts whose gate and up are
+     * one product have both in each row. */
+    struct span gate, up;
+    struct span beside, mixed_sum; /* SHARED_EXPERT_BESIDE: [block_capacity][hidden_size], sums before their norm */
     struct route_rows routes, expected; /* expected: those of the next layer, by this layer's rows; scores are shared */
     struct segment_rows segment;
     struct mixed_rows mixed;
@@ -127,6 +130,7 @@ struct layer_pass {
     bool narrow;                /* after K and V only batch->logit_rows are computed */
     bool is_last_block;         /* of its layer */
     bool defers_experts;        /* until all blocks of the batch have picked theirs */
+    bool adds_experts;          /* to what those that were read before gave */
     size_t narrow_first;        /* the block's first row in forward->narrow */
     struct span angles[ROPES_MAX], step; /* [rows of the block][dimension]; struct step_row [the same] */
     struct span residual;       /* in hidden, or in narrow.hidden once narrowed: [row_count][hidden_size] */
@@ -185,6 +189,8 @@ void layer_project(const struct layer_pass *pass, struct span x, size_t row_coun
                    struct span v, struct span q);
 /* With has_gates: q of so many rows of gated, of heads of so many dimensions. */
 void layer_take_queries(const struct forward *forward, size_t row_count, size_t dimension, struct span q);
+/* K and V as they are stored, of a layer that has its own: values normed where they are, k normed and rotated. */
+void layer_finish_kv(const struct layer_pass *pass, size_t row_count, struct span k, struct span v, struct span angles);
 /* In place, on any rows, as a layer has them: heads of its k_dimension.  angles: of its rotation. */
 void layer_head_norm(const struct layer_pass *pass, const struct layer_config *layer, struct span x,
                      size_t row_count, size_t heads, struct span weight);
@@ -202,13 +208,21 @@ bool layer_attention(struct layer_pass *pass);
 /* Of a layer that keeps a state: what the next one is expected to choose, by what this one is given. */
 void layer_expect(struct layer_pass *pass);
 
-/* layer_rows.c: residual += the product, which has x, its stride, a weight and perhaps a bias; norm: residual +=
- * norm(product), and normed is lost. */
-void layer_add(struct layer_pass *pass, const struct matmul_operation *product, struct span norm);
+/* layer_rows.c: residual += the product, which has x, its stride, a weight and perhaps a bias; norm: residual =
+ * (residual + norm(product)) scale, and normed is lost.  scale 0: 1. */
+void layer_add(struct layer_pass *pass, const struct matmul_operation *product, struct span norm, float scale);
+/* y = norm(x), or += it, and times scale then; rows of hidden_size.  x is lost where it adds. */
+void layer_norm_rows(const struct layer_pass *pass, struct span x, struct span weight, struct span y, bool adds,
+                     float scale);
 
-/* layer_rows.c: residual += down(activation(gate(x), up(x))), x its input, of `size` between. */
-void layer_gated(struct layer_pass *pass, enum activation_kind activation, const struct weight *gate,
-                 const struct weight *up, const struct weight *down, size_t size);
+/* layer_rows.c: the product down(activation(gate(x), up(x))), x the layer's input, but for down, of `size` between. */
+struct matmul_operation layer_gated(struct layer_pass *pass, enum activation_kind activation, const struct weight *gate,
+                                    const struct weight *up, const struct weight *down, size_t size);
+
+/* The factor of the residual stream behind the feed-forward: what follows has it where tokens give the layer more. */
+static inline float layer_ffn_scale(const struct layer_pass *pass) {
+    return pass->forward->model->config.layer_input_size > 0 ? 0 : pass->weights->output_scale;
+}
 
 /* The rows whose logits are wanted: the pass is of them from here on. */
 void layer_narrow(struct layer_pass *pass);

@@ -236,12 +236,8 @@ bool layer_attention(struct layer_pass *pass) {
                   pass->narrow ? (struct span){.buffer = NULL} : forward->q);
     if (forward->inputs.host != NULL && forward->replay == NULL) layer_keep_inputs(pass);
     const struct layer_config *layer = layer_config_of(pass);
-    if (layer_stores(pass)) {
-        layer_head_norm(pass, layer, forward->k, pass->row_count, layer->kv.kv_head_count,
-                        pass->weights->k_norm);
-        layer_rotate(pass, layer, forward->k, pass->row_count, layer->kv.kv_head_count,
-                     angles_for(pass, layer->rope));
-    }
+    if (layer_stores(pass))
+        layer_finish_kv(pass, pass->row_count, forward->k, forward->v, angles_for(pass, layer->rope));
     if (forward->replay != NULL) replay_keys_and_values(pass);
     const bool in_pieces = goes_in_pieces(pass);
     if (!in_pieces)
@@ -275,6 +271,6 @@ bool layer_attention(struct layer_pass *pass) {
                                          .x_stride = config->head_count * layer->kv.v_dimension,
                                          .weights = {&pass->weights->output},
                                          .biases = {pass->weights->output_bias}},
-              pass->weights->attention_norm_behind);
+              pass->weights->attention_norm_behind, 0);
     return true;
 }

@@ -115,60 +115,89 @@ void layer_project(const struct layer_pass *pass, struct span x, size_t row_coun
     const struct model_config *config = &forward->model->config;
     const struct layer_weights *weights = pass->weights;
     const struct kv_geometry kv = layer_config_of(pass)->kv;
-    const bool has_gates = config->has_gates && span_exists(q);
-    const size_t q_size = config->head_count * kv.k_dimension * (has_gates ? 2 : 1);
-    if (!layer_stores(pass) && !span_exists(q)) return;
-    if (has_gates) q = forward->gated;
-    struct matmul_operation operation = {
-        .x = x,
-        .x_stride = config->hidden_size,
-        .row_count = row_count,
-        .weight_count = span_exists(q) ? 3 : 2,
-        .weights = {&weights->k, &weights->v, &weights->q},
-        .biases = {weights->k_bias, weights->v_bias, weights->q_bias},
-        .y = {k, v, q},
-        .y_stride = {kv.kv_head_count * kv.k_dimension, kv.kv_head_count * kv.v_dimension,
-                     q_size},
+    const bool has_gates = config->has_gates && span_exists(q), stores = layer_stores(pass);
+    const struct {
+        bool is_wanted;
+        const struct weight *weight;
+        struct span bias, y;
+        size_t y_stride;
+    } products[] = {
+        {stores, &weights->k, weights->k_bias, k, kv.kv_head_count * kv.k_dimension},
+        {stores && weights->v.matrix.data != NULL, &weights->v, weights->v_bias, v, kv.kv_head_count * kv.v_dimension},
+        {span_exists(q), &weights->q, weights->q_bias, has_gates ? forward->gated : q,
+         config->head_count * kv.k_dimension * (has_gates ? 2 : 1)},
     };
-    if (!layer_stores(pass)) {
-        operation.weight_count = 1;
-        operation.weights[0] = &weights->q;
-        operation.biases[0] = weights->q_bias;
-        operation.y[0] = q;
-        operation.y_stride[0] = q_size;
+    struct matmul_operation operation = {.x = x, .x_stride = config->hidden_size, .row_count = row_count};
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        if (!products[i].is_wanted) continue;
+        const size_t at = operation.weight_count++;
+        operation.weights[at] = products[i].weight;
+        operation.biases[at] = products[i].bias;
+        operation.y[at] = products[i].y;
+        operation.y_stride[at] = products[i].y_stride;
     }
+    if (operation.weight_count == 0) return;
     forward->model->device->operations->matmul(forward->stream, &operation);
     if (has_gates) layer_take_queries(forward, row_count, kv.k_dimension, forward->q);
 }
 
-void layer_add(struct layer_pass *pass, const struct matmul_operation *given, struct span norm) {
+/* Values first: where a layer has none of their own, they are what k is before its norm. */
+void layer_finish_kv(const struct layer_pass *pass, size_t row_count, struct span k, struct span v,
+                     struct span angles) {
+    const struct model *model = pass->forward->model;
+    const struct layer_config *layer = layer_config_of(pass);
+    const struct layer_weights *weights = pass->weights;
+    const size_t heads = layer->kv.kv_head_count, size = heads * layer->kv.v_dimension;
+    if (span_exists(weights->v_norm))
+        model->device->operations->norm(
+            pass->forward->stream, &(struct norm_operation){.kind = NORM_RMS,
+                                                            .x = weights->v.matrix.data != NULL ? v : k,
+                                                            .x_stride = size,
+                                                            .row_count = row_count,
+                                                            .segment_count = heads,
+                                                            .segment_size = layer->kv.v_dimension,
+                                                            .w = weights->v_norm,
+                                                            .epsilon = model->config.norm_epsilon,
+                                                            .y = v,
+                                                            .y_stride = size});
+    layer_head_norm(pass, layer, k, row_count, heads, weights->k_norm);
+    layer_rotate(pass, layer, k, row_count, heads, angles);
+}
+
+void layer_norm_rows(const struct layer_pass *pass, struct span x, struct span weight, struct span y, bool adds,
+                     float scale) {
+    const struct model *model = pass->forward->model;
+    const size_t hidden = model->config.hidden_size;
+    const struct norm_operation norm = {.kind = NORM_RMS,
+                                        .x = x,
+                                        .x_stride = hidden,
+                                        .row_count = pass->row_count,
+                                        .segment_count = 1,
+                                        .segment_size = hidden,
+                                        .w = weight,
+                                        .epsilon = model->config.norm_epsilon,
+                                        .y = y,
+                                        .y_stride = hidden,
+                                        .adds = adds,
+                                        .scale = scale};
+    model->device->operations->norm(pass->forward->stream, &norm);
+}
+
+void layer_add(struct layer_pass *pass, const struct matmul_operation *given, struct span norm, float scale) {
     struct forward *forward = pass->forward;
-    const struct device_operations *operations = forward->model->device->operations;
-    const size_t hidden = forward->model->config.hidden_size;
     const bool is_normed = span_exists(norm);
     struct matmul_operation product = *given;
     product.row_count = pass->row_count;
     product.weight_count = 1;
     product.y[0] = is_normed ? pass->normed : pass->residual;
-    product.y_stride[0] = hidden;
+    product.y_stride[0] = forward->model->config.hidden_size;
     product.accumulate = !is_normed;
-    operations->matmul(forward->stream, &product);
-    if (!is_normed) return;
-    operations->norm(forward->stream, &(struct norm_operation){.kind = NORM_RMS,
-                                                               .x = pass->normed,
-                                                               .x_stride = hidden,
-                                                               .row_count = pass->row_count,
-                                                               .segment_count = 1,
-                                                               .segment_size = hidden,
-                                                               .w = norm,
-                                                               .epsilon = forward->model->config.norm_epsilon,
-                                                               .y = pass->residual,
-                                                               .y_stride = hidden,
-                                                               .adds = true});
+    forward->model->device->operations->matmul(forward->stream, &product);
+    if (is_normed) layer_norm_rows(pass, pass->normed, norm, pass->residual, true, scale);
 }
 
-void layer_gated(struct layer_pass *pass, enum activation_kind activation, const struct weight *gate,
-                 const struct weight *up, const struct weight *down, size_t size) {
+struct matmul_operation layer_gated(struct layer_pass *pass, enum activation_kind activation, const struct weight *gate,
+                                    const struct weight *up, const struct weight *down, size_t size) {
     struct forward *forward = pass->forward;
     const struct device_operations *operations = forward->model->device->operations;
     const size_t hidden = forward->model->config.hidden_size;
@@ -186,6 +215,5 @@ void layer_gated(struct layer_pass *pass, enum activation_kind activation, const
                                                                            .row_count = pass->row_count,
                                                                            .count = size,
                                                                            .y = forward->gate});
-    layer_add(pass, &(struct matmul_operation){.x = forward->gate, .x_stride = size, .weights = {down}},
-              pass->weights->ffn_norm_behind);
+    return (struct matmul_operation){.x = forward->gate, .x_stride = size, .weights = {down}};
 }

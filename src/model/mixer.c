@@ -157,7 +157,7 @@ bool layer_mixer(struct layer_pass *pass) {
     layer_add(pass,
               &(struct matmul_operation){
                   .x = forward->mixed.out, .x_stride = config->state.out_width, .weights = {&weights->out}},
-              (struct span){.buffer = NULL});
+              (struct span){.buffer = NULL}, 0);
     if (pass->narrow) layer_narrow(pass);
     return true;
 }

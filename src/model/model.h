@@ -39,6 +39,7 @@ enum model_family {
     FAMILY_GEMMA3,
     FAMILY_OLMO2,
     FAMILY_EXAONE4,
+    FAMILY_GEMMA4,
 };
 
 /* Where norms stand: before attention and the feed-forward, before and behind them, or behind them alone. */
@@ -66,12 +67,13 @@ struct layer_config {
     size_t kv_layer;
     size_t rope; /* ROPE_FULL, ROPE_SLIDING or ROPE_NONE */
     size_t query_rope; /* of its queries: the same, or ROPE_QUERIES */
-    float scale; /* of its attention: 1 / sqrt(k_dimension) unless the file says otherwise */
+    float scale; /* of its attention: 1 / sqrt(k_dimension) unless the family or the file says otherwise */
+    size_t ffn_size; /* without experts */
 };
 
 /* Whether all rows go through one more feed-forward beside the experts that they pick, and whether a sigmoid of the row
- * weighs it. */
-enum shared_experts { SHARED_EXPERT_NONE, SHARED_EXPERT_PLAIN, SHARED_EXPERT_GATED };
+ * weighs it.  BESIDE (gemma4): the router, the experts and that one have norms of their own, before and behind. */
+enum shared_experts { SHARED_EXPERT_NONE, SHARED_EXPERT_PLAIN, SHARED_EXPERT_GATED, SHARED_EXPERT_BESIDE };
 
 /* Of a mixture of experts, in every layer but the first dense_layers ones. */
 struct experts_config {
@@ -82,6 +84,7 @@ struct experts_config {
     bool normalises; /* the weights of a row's experts are divided by their sum, */
     float scale;     /* and multiplied by this */
     enum activation_kind activation;
+    bool is_fused;        /* gate and up are rows of one stack */
     bool has_biases;      /* of all their products, the router's too */
     bool has_choice_bias; /* route_operation.bias */
     size_t group_count, groups_used; /* as in route_operation */
@@ -103,7 +106,9 @@ struct state_config {
 struct model_config {
     enum model_family family;
     const char *name; /* general.name or the file's name */
-    size_t layer_count, hidden_size, ffn_size;
+    size_t layer_count, hidden_size;
+    size_t ffn_size;         /* the most of any layer */
+    size_t layer_input_size; /* of what each token gives each layer (gemma4's per-layer embeddings); 0: nothing */
     size_t nextn_layers; /* behind them in the file: they predict tokens beyond the next one, and are not used */
     struct experts_config experts;
     struct state_config state;
@@ -112,6 +117,7 @@ struct model_config {
     bool norms_rows; /* the norms of q and k are of all heads at once, not of each */
     enum activation_kind activation; /* of a dense feed-forward that has gates */
     float embedding_scale;           /* 0: 1 */
+    float logit_softcap; /* logits become softcap * tanh(logit / softcap); 0: they stay */
     /* The most of any layer, for buffers; each layer's are in layers. */
     size_t head_count, kv_head_count, k_dimension, v_dimension;
     size_t vocabulary_size;
@@ -165,9 +171,9 @@ static inline size_t model_ahead_width(const struct model_config *config) {
 /* Floats that the feed-forward part has between its two products, of a row. */
 static inline size_t model_ffn_width(const struct model_config *config) {
     const struct experts_config *experts = &config->experts;
-    if (experts->count == 0) return config->ffn_size;
+    if (experts->count == 0) return max_size(config->ffn_size, config->layer_input_size);
     const size_t beside = max_size(experts->shared_size, experts->dense_layers > 0 ? config->ffn_size : 0);
-    return max_size(experts->used * experts->size, beside);
+    return max_size(max_size(experts->used * experts->size, beside), config->layer_input_size);
 }
 
 static inline bool model_layer_has_experts(const struct model_config *config, size_t layer) {
@@ -183,10 +189,12 @@ struct state_weights {
 };
 
 struct layer_weights {
-    struct weight q, k, v, output; /* attention; no k and v where it attends to those of another layer */
+    /* Attention; no k and v where it attends to those of another layer, no v where k's products are the values too. */
+    struct weight q, k, v, output;
     struct span q_bias, k_bias, v_bias, output_bias; /* none where the family has none */
     struct span attention_norm, attention_norm_bias;
     struct span q_norm, k_norm;   /* RMSNorm of each head, or of all (norms_rows) */
+    struct span v_norm;           /* of each head, by ones */
     struct weight gate, up, down; /* OPT has no gate; with experts stacks of theirs */
     struct span sinks;            /* [head_count]: as in attend_operation */
     struct mixture_weights {
@@ -196,7 +204,16 @@ struct layer_weights {
         struct shared_weights {
             struct weight gate, up, down, router;
         } shared;
-    } mixture; /* with experts */
+        /* SHARED_EXPERT_BESIDE: before the router and before the experts, and behind these and the shared one. */
+        struct span router_norm, norm, norm_behind, shared_norm_behind;
+    } mixture; /* with experts; of stacks of gate and up in one, [expert][gate rows, then up rows], up has no data */
+    /* With layer_input_size: what a token gives the layer is (table[token] + norm(projection * its embedding)) times
+     * factors, and residual += norm_behind(output * (gelu(gate * residual) * that)). */
+    struct layer_input_weights {
+        struct weight table, projection, gate, output;
+        struct span norm, norm_behind;
+    } input;
+    float output_scale; /* of the residual stream behind the layer; 0: 1 */
     struct state_weights state;
     struct span up_bias, down_bias;
     struct span ffn_norm, ffn_norm_bias;

@@ -42,12 +42,17 @@ struct family {
         enum norm_place place;
         bool of_heads, may_be_of_heads; /* of q and k; */
         bool of_rows;                   /* those are of all heads at once */
+        /* Of values, without a weight.  A layer without attn_v has attn_k's products as values, before their norm. */
+        bool of_values;
         const char *before_ffn; /* the tensor of the norm before the feed-forward; NULL: ffn_norm.weight */
         const char *output;     /* of that behind the last layer; NULL: output_norm.weight */
     } norms;
     enum activation_kind activation;
-    bool scales_embedding;    /* by the root of embedding_length */
-    size_t wide_scale_layers; /* of so many layers, attention.scale is that of embedding_length / head_count elements */
+    struct family_scales {
+        bool embedding;     /* by the root of embedding_length */
+        float attention;    /* where a file does not say; 0: 1 / sqrt(k_dimension) */
+        size_t wide_layers; /* of so many layers, that of embedding_length / head_count elements */
+    } scales;
     bool has_temperature; /* of queries at positions beyond the original context */
     /* Of layers without KV heads: attention.head_count_kv has a number for each layer.  MIXER_ATTENTION: all have. */
     enum mixer mixer;
@@ -56,7 +61,7 @@ struct family {
     size_t plain_period;  /* the last of each so many layers rotates nothing; 0: all rotate */
     bool has_nextn;       /* a file may have model_config.nextn_layers */
     /* A mixture of experts where count is not 0; router and normalises: what a file does not say; dense_layers: a file
-     * may have some.  Families with shared experts may, too. */
+     * may have some.  Families with shared experts may, too; with SHARED_EXPERT_BESIDE a file may have no experts. */
     struct experts_config experts;
 };
 const struct family *family_find(enum model_family family);
@@ -67,7 +72,7 @@ const char *family_names(char *buffer, size_t buffer_bytes);
 const char *family_name(enum model_family family);
 
 /* The matrices of a layer, q first, then k, v and the output; those that it lacks have no data. */
-enum { LAYER_MATRICES = 17 };
+enum { LAYER_MATRICES = 20 };
 void layer_matrices(struct layer_weights *layer, struct weight *matrices[LAYER_MATRICES]);
 
 /* Fills the model's weights from model->gguf, as model->config requires. */

@@ -53,6 +53,7 @@ uint64_t model_work_bytes(const struct model_config *config, uint64_t row_count)
                          config->kv_head_count * (config->k_dimension + config->v_dimension);
     uint64_t row = 2 * config->hidden_size + attention + 2 * model_ffn_width(config) + config->experts.count +
                    2 * config->experts.used + model_mixed_width(config);
+    if (config->experts.shared == SHARED_EXPERT_BESIDE) row += 2 * config->hidden_size;
     return (row_count * row + config->vocabulary_size) * sizeof(float);
 }
 
@@ -74,7 +75,8 @@ static struct weight_sizes sizes_of(const struct gguf *gguf, const struct model_
                                     bool on_card) {
     static const char *const matrices[] = {"attn_q",        "attn_k",      "attn_v",       "attn_output",
                                            "ffn_gate",      "ffn_up",      "ffn_down",     "ffn_gate_inp",
-                                           "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps",
+                                           "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_up_exps",
+                                           "inp_gate",      "proj",
                                            "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ffn_gate_inp_shexp",
                                            "shortconv.in_proj", "shortconv.out_proj", "attn_qkv", "attn_gate",
                                            "ssm_alpha", "ssm_beta", "ssm_out"};
@@ -90,8 +92,10 @@ static struct weight_sizes sizes_of(const struct gguf *gguf, const struct model_
         sizes.mixture.count = experts->count;
         sizes.mixture.used = experts->used;
     }
+    const uint64_t inputs = tensor_bytes(gguf, "per_layer_model_proj.weight", on_card) / config->layer_count;
     for (size_t layer = 0; layer < config->layer_count; layer++) {
-        uint64_t slot = 0;
+        uint64_t slot = experts->count > 0 ? 0 : inputs;
+        *(experts->count > 0 ? &sizes.top : &sizes.layers) += inputs;
         for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
             char name[64];
             snprintf(name, sizeof name, "blk.%zu.%s.weight", layer, matrices[i]);

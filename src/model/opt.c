@@ -7,6 +7,7 @@ void opt_layer(struct layer_pass *pass) {
     const struct device_operations *operations = forward->model->device->operations;
     const struct layer_weights *weights = pass->weights;
     const struct model_config *config = &forward->model->config;
+    const size_t ffn_size = layer_config_of(pass)->ffn_size;
     layer_norm(pass, weights->attention_norm, weights->attention_norm_bias);
     if (!layer_attention(pass)) return;
     layer_phase(pass, "feed-forward");
@@ -18,15 +19,15 @@ void opt_layer(struct layer_pass *pass) {
                                                                    .weights = {&weights->up},
                                                                    .biases = {weights->up_bias},
                                                                    .y = {forward->up},
-                                                                   .y_stride = {config->ffn_size}});
+                                                                   .y_stride = {ffn_size}});
     operations->activation(forward->stream, &(struct activation_operation){.kind = ACTIVATION_RELU,
                                                                            .gate = forward->up,
-                                                                           .stride = config->ffn_size,
+                                                                           .stride = ffn_size,
                                                                            .row_count = pass->row_count,
-                                                                           .count = config->ffn_size,
+                                                                           .count = ffn_size,
                                                                            .y = forward->up});
     operations->matmul(forward->stream, &(struct matmul_operation){.x = forward->up,
-                                                                   .x_stride = config->ffn_size,
+                                                                   .x_stride = ffn_size,
                                                                    .row_count = pass->row_count,
                                                                    .weight_count = 1,
                                                                    .weights = {&weights->down},

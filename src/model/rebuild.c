@@ -61,8 +61,7 @@ void layer_rebuild(void *context, struct rebuild_rows *rows) {
                                                        : first_inputs(pass, rows);
     forward_angles(forward, layer_config_of(pass)->rope, NULL, step, rows->row_count, forward->inputs.angles);
     layer_project(pass, x, rows->row_count, k, v, (struct span){.buffer = NULL});
-    layer_head_norm(pass, layer_config_of(pass), k, rows->row_count, kv.kv_head_count, pass->weights->k_norm);
-    layer_rotate(pass, layer_config_of(pass), k, rows->row_count, kv.kv_head_count, forward->inputs.angles);
+    layer_finish_kv(pass, rows->row_count, k, v, forward->inputs.angles);
     rows->k = k;
     rows->v = v;
     rows->k_stride = kv.kv_head_count * kv.k_dimension;

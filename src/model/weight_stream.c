@@ -60,7 +60,7 @@ struct weight_stream {
     struct slot slots[SLOTS];
     size_t first, used; /* of the slots that are in use, a ring */
     size_t next;        /* the layer that is read next; resident ones are skipped */
-    uint64_t scatter_bytes; /* of an embedding table that stays on disk; 0: none */
+    uint64_t scatter_bytes; /* of embedding tables that stay on disk; 0: none */
     struct weight_figures figures;
 };
 
@@ -119,6 +119,14 @@ static void plan_layer(const struct model *model, size_t layer, struct layer_pla
     plan_part(plan, queries, plan->place_count, gap, PART_REST);
 }
 
+/* A table of which a pass reads few rows. */
+static void leave_mapped(struct weight_stream *stream, struct weight *table) {
+    struct place place;
+    if (!locate(stream->model, table, &place)) return;
+    stream->scatter_bytes += place.bytes;
+    file_map_scatter(&stream->model->gguf.maps[place.file], place.offset, place.bytes);
+}
+
 static void plan_top(struct weight_stream *stream) {
     struct model *model = stream->model;
     struct layer_plan *plan = &stream->top;
@@ -127,11 +135,8 @@ static void plan_top(struct weight_stream *stream) {
     if (locate(model, &model->output, &plan->places[plan->place_count])) plan->place_count++;
     if (locate(model, &model->position_embedding, &plan->places[plan->place_count])) plan->place_count++;
     plan_part(plan, 0, plan->place_count, GAP_BYTES, PART_REST);
-    if (tied) return;
-    struct place table;
-    if (!locate(model, &model->token_embedding, &table)) return;
-    stream->scatter_bytes = table.bytes;
-    file_map_scatter(&model->gguf.maps[table.file], table.offset, table.bytes);
+    if (!tied) leave_mapped(stream, &model->token_embedding);
+    leave_mapped(stream, &model->layers[0].input.table); /* its rows are those of all layers */
 }
 
 static uint64_t matrix_bytes(const struct layer_plan *plan) {
@@ -325,10 +330,11 @@ void weight_stream_end_pass(struct weight_stream *stream) {
     if (stream == NULL) return;
     const struct model *model = stream->model;
     if (stream->scatter_bytes > 0) {
-        struct weight table = model->token_embedding;
+        struct weight tables[] = {model->token_embedding, model->layers[0].input.table};
         struct place place;
-        if (locate(model, &table, &place))
-            file_map_drop(&model->gguf.maps[place.file], place.offset, place.bytes);
+        for (size_t i = 0; i < 2; i++)
+            if (locate(model, &tables[i], &place))
+                file_map_drop(&model->gguf.maps[place.file], place.offset, place.bytes);
     }
 }
 

@@ -28,6 +28,9 @@ struct loader {
     size_t layer;          /* names are made for this layer */
     enum memory_kind kind; /* of matrices */
     uint64_t free_bytes;   /* of the device, before the first matrix */
+    struct span ones;      /* float [v_dimension], where values are normed */
+    struct weight input_table, input_projection; /* of all layers (layer_input_size) */
+    struct span input_norm;
 };
 
 static const char *layer_tensor(struct loader *loader, const char *suffix) {
@@ -82,8 +85,11 @@ static enum status load_scale(struct loader *loader, const char *matrix, size_t 
     snprintf(name, sizeof name, "%.*sinput_scale", stem, matrix);
     (void)tensor_find(loader, name);
     snprintf(name, sizeof name, "%.*sscale", stem, matrix);
-    const struct gguf_tensor *tensor = tensor_find(loader, name);
-    if (tensor == NULL) return STATUS_OK;
+    const struct gguf *gguf = &loader->model->gguf;
+    const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
+    /* used: ffn_gate_inp.scale is a norm */
+    if (tensor == NULL || loader->used[tensor - gguf->tensors]) return STATUS_OK;
+    loader->used[tensor - gguf->tensors] = true;
     snprintf(expected, sizeof expected, "[%zu] in F32", count);
     if (tensor->type != TENSOR_F32 || tensor->dimensions[0] != count ||
         tensor->size_bytes != count * sizeof(float))
@@ -187,6 +193,15 @@ static enum status load_vector(struct loader *loader, const char *name, size_t c
     return tensor == NULL && !required ? STATUS_OK : take_vectors(loader, name, tensor, count, 1, vector);
 }
 
+/* The same, each element times a factor. */
+static enum status load_scaled(struct loader *loader, const char *name, size_t count, float factor,
+                               struct span *vector) {
+    TRY(load_vector(loader, name, count, true, vector));
+    float *values = (float *)(void *)(loader->staging + vector->offset);
+    for (size_t i = 0; i < count; i++) values[i] *= factor;
+    return STATUS_OK;
+}
+
 /* w[rows][taps] of a convolution as a vector of the device. */
 static enum status load_taps(struct loader *loader, const char *name, size_t rows, size_t taps,
                              struct span *vector) {
@@ -273,7 +288,10 @@ static enum status load_attention(struct loader *loader, struct layer_weights *l
     TRY(load_matrix(loader, layer_tensor(loader, "attn_q.weight"), config->has_gates ? 2 * q_size : q_size, hidden,
                     &layer->q));
     if (stores) TRY(load_matrix(loader, layer_tensor(loader, "attn_k.weight"), k_size, hidden, &layer->k));
-    if (stores) TRY(load_matrix(loader, layer_tensor(loader, "attn_v.weight"), v_size, hidden, &layer->v));
+    const bool has_v = !family->norms.of_values || kv.k_dimension != kv.v_dimension ||
+                       gguf_find_tensor(&loader->model->gguf, layer_tensor(loader, "attn_v.weight")) != NULL;
+    if (stores && has_v) TRY(load_matrix(loader, layer_tensor(loader, "attn_v.weight"), v_size, hidden, &layer->v));
+    if (stores) layer->v_norm = loader->ones;
     TRY(load_matrix(loader, layer_tensor(loader, "attn_output.weight"), hidden, out_size, &layer->output));
     TRY(load_vector(loader, layer_tensor(loader, "attn_q.bias"), q_size, biased, &layer->q_bias));
     if (stores) TRY(load_vector(loader, layer_tensor(loader, "attn_k.bias"), k_size, biased, &layer->k_bias));
@@ -309,11 +327,36 @@ static enum status load_shared(struct loader *loader, struct shared_weights *sha
     const struct model_config *config = &loader->model->config;
     const size_t hidden = config->hidden_size, size = config->experts.shared_size;
     if (config->experts.shared == SHARED_EXPERT_NONE) return STATUS_OK;
-    TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate_shexp.weight"), size, hidden, &shared->gate));
-    TRY(load_matrix(loader, layer_tensor(loader, "ffn_up_shexp.weight"), size, hidden, &shared->up));
-    TRY(load_matrix(loader, layer_tensor(loader, "ffn_down_shexp.weight"), hidden, size, &shared->down));
-    if (config->experts.shared == SHARED_EXPERT_PLAIN) return STATUS_OK;
+    const bool beside = config->experts.shared == SHARED_EXPERT_BESIDE; /* it has the names of a dense one */
+    TRY(load_matrix(loader, layer_tensor(loader, beside ? "ffn_gate.weight" : "ffn_gate_shexp.weight"), size, hidden,
+                    &shared->gate));
+    TRY(load_matrix(loader, layer_tensor(loader, beside ? "ffn_up.weight" : "ffn_up_shexp.weight"), size, hidden,
+                    &shared->up));
+    TRY(load_matrix(loader, layer_tensor(loader, beside ? "ffn_down.weight" : "ffn_down_shexp.weight"), hidden, size,
+                    &shared->down));
+    if (config->experts.shared != SHARED_EXPERT_GATED) return STATUS_OK;
     return load_matrix(loader, layer_tensor(loader, "ffn_gate_inp_shexp.weight"), 1, hidden, &shared->router);
+}
+
+/* Of SHARED_EXPERT_BESIDE.  The router's is by ffn_gate_inp.scale over the root of hidden_size. */
+static enum status load_mixture_norms(struct loader *loader, struct mixture_weights *mixture) {
+    const size_t hidden = loader->model->config.hidden_size;
+    TRY(load_scaled(loader, layer_tensor(loader, "ffn_gate_inp.scale"), hidden, 1 / sqrtf((float)hidden),
+                    &mixture->router_norm));
+    TRY(load_vector(loader, layer_tensor(loader, "pre_ffw_norm_2.weight"), hidden, true, &mixture->norm));
+    TRY(load_vector(loader, layer_tensor(loader, "post_ffw_norm_1.weight"), hidden, true,
+                    &mixture->shared_norm_behind));
+    return load_vector(loader, layer_tensor(loader, "post_ffw_norm_2.weight"), hidden, true, &mixture->norm_behind);
+}
+
+/* Stacks of gate and up, or of both in one. */
+static enum status load_gates(struct loader *loader, struct layer_weights *layer) {
+    const struct model_config *config = &loader->model->config;
+    const size_t hidden = config->hidden_size, size = config->experts.size;
+    if (config->experts.is_fused)
+        return load_stack(loader, "ffn_gate_up_exps.weight", 2 * size, hidden, &layer->gate);
+    TRY(load_stack(loader, "ffn_gate_exps.weight", size, hidden, &layer->gate));
+    return load_stack(loader, "ffn_up_exps.weight", size, hidden, &layer->up);
 }
 
 static enum status load_expert_biases(struct loader *loader, struct layer_weights *layer) {
@@ -336,10 +379,10 @@ static enum status load_expert_biases(struct loader *loader, struct layer_weight
 static enum status load_experts(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
     const size_t hidden = config->hidden_size, size = config->experts.size;
+    if (config->experts.shared == SHARED_EXPERT_BESIDE) TRY(load_mixture_norms(loader, &layer->mixture));
     TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate_inp.weight"), config->experts.count, hidden,
                     &layer->mixture.router));
-    TRY(load_stack(loader, "ffn_gate_exps.weight", size, hidden, &layer->gate));
-    TRY(load_stack(loader, "ffn_up_exps.weight", size, hidden, &layer->up));
+    TRY(load_gates(loader, layer));
     TRY(load_stack(loader, "ffn_down_exps.weight", hidden, size, &layer->down));
     if (config->experts.has_biases) TRY(load_expert_biases(loader, layer));
     if (config->experts.has_choice_bias)
@@ -348,9 +391,62 @@ static enum status load_experts(struct loader *loader, struct layer_weights *lay
     return load_shared(loader, &layer->mixture.shared);
 }
 
+/* Rows and columns of a matrix, from bytes on, where it is in the file's form. */
+static struct weight part_of(const struct weight *all, size_t offset, size_t rows, size_t columns) {
+    struct weight part = *all;
+    part.matrix.data = (const uint8_t *)all->matrix.data + offset;
+    part.matrix.rows = rows;
+    part.matrix.columns = columns;
+    part.memory.address += offset;
+    return part;
+}
+
+/* Of each layer: columns of the table, rows of the projection. */
+static enum status load_input(struct loader *loader, struct layer_input_weights *input) {
+    const struct model_config *config = &loader->model->config;
+    const size_t hidden = config->hidden_size, size = config->layer_input_size;
+    const struct weight *table = &loader->input_table, *projection = &loader->input_projection;
+    uint64_t bytes;
+    if (size == 0) return STATUS_OK;
+    if (!tensor_row_bytes(table->matrix.type, size, &bytes))
+        return mismatch(loader, "per_layer_token_embd.weight", "type", tensor_type_info(table->matrix.type)->name,
+                        "one whose blocks end where layers do");
+    input->table = part_of(table, loader->layer * (size_t)bytes, table->matrix.rows, size);
+    input->projection = part_of(projection, loader->layer * size * projection->matrix.row_bytes, size, hidden);
+    input->norm = loader->input_norm;
+    TRY(load_matrix(loader, layer_tensor(loader, "inp_gate.weight"), size, hidden, &input->gate));
+    TRY(load_matrix(loader, layer_tensor(loader, "proj.weight"), hidden, size, &input->output));
+    return load_vector(loader, layer_tensor(loader, "post_norm.weight"), hidden, true, &input->norm_behind);
+}
+
+/* The tensors of which each layer has a part. */
+static enum status load_inputs(struct loader *loader) {
+    const struct model *model = loader->model;
+    const struct model_config *config = &model->config;
+    const size_t size = config->layer_input_size, all = config->layer_count * size;
+    if (size == 0) return STATUS_OK;
+    if (model->token_embedding.memory.kind != MEMORY_SHARED) /* it has weights in a form of its own */
+        return error_set(loader->error, STATUS_UNSUPPORTED,
+                         "%s: per_layer_token_embd.weight: the %s device has no per-layer embeddings: try --device cpu",
+                         model->gguf.path, model->device->name);
+    TRY(load_matrix(loader, "per_layer_token_embd.weight", config->vocabulary_size, all, &loader->input_table));
+    TRY(load_matrix(loader, "per_layer_model_proj.weight", all, config->hidden_size, &loader->input_projection));
+    return load_scaled(loader, "per_layer_proj_norm.weight", size, sqrtf(0.5F), &loader->input_norm);
+}
+
+static enum status load_output_scale(struct loader *loader, struct layer_weights *layer) {
+    struct span scale = {.buffer = NULL};
+    if (loader->model->config.norms == NORMS_BEFORE) return STATUS_OK; /* no norm adds, which it is a factor of */
+    TRY(load_vector(loader, layer_tensor(loader, "layer_output_scale.weight"), 1, false, &scale));
+    if (!span_exists(scale)) return STATUS_OK;
+    memcpy(&layer->output_scale, loader->staging + scale.offset, sizeof layer->output_scale);
+    if (layer->output_scale == 0) return mismatch(loader, loader->name, "value", "0", "another number");
+    return STATUS_OK;
+}
+
 static enum status load_ffn(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
-    size_t hidden = config->hidden_size, ffn = config->ffn_size;
+    size_t hidden = config->hidden_size, ffn = config->layers[loader->layer].ffn_size;
     bool opt = config->family == FAMILY_OPT;
     const char *norm = family_find(config->family)->norms.before_ffn;
     TRY(load_norms(loader, norm != NULL ? norm : "ffn_norm.weight", "post_ffw_norm.weight", &layer->ffn_norm,
@@ -411,6 +507,12 @@ static enum status load_top(struct loader *loader) {
     model->output = model->token_embedding; /* tied, unless the file has another */
     if (has_output)
         TRY(load_matrix(loader, "output.weight", config->vocabulary_size, hidden, &model->output));
+    if (family_find(config->family)->norms.of_values) {
+        float *ones;
+        loader->ones = vector_take(loader, config->v_dimension, &ones);
+        for (size_t i = 0; i < config->v_dimension; i++) ones[i] = 1;
+    }
+    TRY(load_inputs(loader));
     return config->has_rope ? load_rope(loader) : STATUS_OK;
 }
 
@@ -447,7 +549,8 @@ static enum status refuse_unused(struct loader *loader) {
 static enum status vectors_reserve(struct loader *loader) {
     struct model *model = loader->model;
     uint64_t total = align_up(model->config.rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT) +
-                     align_up(model->config.sliding_rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT);
+                     align_up(model->config.sliding_rope_dimension / 2 * sizeof(float), VECTOR_ALIGNMENT) +
+                     align_up(model->config.v_dimension * sizeof(float), VECTOR_ALIGNMENT);
     for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
         const struct gguf_tensor *tensor = &model->gguf.tensors[i];
         uint64_t bytes;
@@ -492,6 +595,8 @@ static enum status load_all(struct loader *loader) {
         loader->kind = behind > model->device_layers ? MEMORY_SHARED : MEMORY_DEVICE;
         TRY(load_attention(loader, &model->layers[loader->layer]));
         TRY(load_ffn(loader, &model->layers[loader->layer]));
+        TRY(load_input(loader, &model->layers[loader->layer].input));
+        TRY(load_output_scale(loader, &model->layers[loader->layer]));
     }
     TRY(refuse_unused(loader));
     return vectors_flush(loader);
@@ -512,6 +617,7 @@ void layer_matrices(struct layer_weights *layer, struct weight *matrices[LAYER_M
     struct weight *const list[LAYER_MATRICES] = {
         &layer->q,    &layer->k,        &layer->v,     &layer->output, &layer->gate,  &layer->up,
         &layer->down, &mixture->router, &shared->gate, &shared->up,    &shared->down, &shared->router,
-        &state->in,   &state->out,      &state->gate,  &state->alpha,  &state->beta};
+        &state->in,   &state->out,      &state->gate,  &state->alpha,  &state->beta,
+        &layer->input.projection, &layer->input.gate, &layer->input.output};
     memcpy(matrices, list, sizeof list);
 }

@@ -463,7 +463,7 @@ static void test_experts(struct fixture *fixture) {
         if (!test_takes_next()) continue;
         const size_t rows = row_counts[round % 3], places = rows * USED;
         const enum tensor_type type = types[round / 3 % (sizeof types / sizeof *types)];
-        const bool per_pick = round % 2, mixed = round / 2 % 2;
+        const bool per_pick = round % 2, mixed = round / 2 % 2, replaces = round / 4 % 2;
         struct weight stack = host_weight(random_matrix(fixture, type, EXPERTS * OUTPUTS, COLUMNS));
         float *x = random_floats(fixture, PLACES * COLUMNS),
               *bias = random_floats(fixture, EXPERTS * OUTPUTS);
@@ -497,7 +497,7 @@ static void test_experts(struct fixture *fixture) {
             memcpy((mixed ? products : want) + i * OUTPUTS, scaled, sizeof scaled);
         }
         for (size_t i = 0; mixed && i < rows * OUTPUTS; i++) {
-            want[i] = 1;
+            want[i] = replaces ? 0 : 1;
             for (uint32_t e = 0; e < EXPERTS; e++)
                 for (size_t p = i / OUTPUTS * USED; p < (i / OUTPUTS + 1) * USED; p++)
                     if (picks[p] == e) want[i] += mix[p] * products[p * OUTPUTS + i % OUTPUTS];
@@ -526,6 +526,7 @@ static void test_experts(struct fixture *fixture) {
                     there[e] = e / each == turn ? own : NULL;
                 }
                 if (turns > 1) operation.places[0] = there;
+                operation.replaces = replaces && turn == 0;
                 fixture->devices[d]->operations->matmul_experts(fixture->streams[d], &operation);
             }
             for (size_t i = 0; i < (mixed ? rows : places) * OUTPUTS; i++)
@@ -560,25 +561,31 @@ static void test_rows(struct fixture *fixture) {
         float *b = random_floats(fixture, size), *expected = copy_of(x, count), *y = NULL;
         float *sum = random_floats(fixture, count), *sums = copy_of(sum, count);
         enum norm_kind kind = round % 2 == 0 ? NORM_RMS : NORM_LAYER;
+        const float scale = round % 3 == 0 ? 0 : 0.7f; /* 0: there is none */
         for (size_t i = 0; i < rows * segments; i++) {
             float *place = expected + i / segments * stride + i % segments * size;
             if (kind == NORM_RMS)
                 fixture->kernels.norm.rms(place, w, 1e-5f, size, place);
             else
                 fixture->kernels.norm.layer(place, w, b, 1e-5f, size, place);
-            for (size_t j = 0; j < size; j++) sums[place - expected + (ptrdiff_t)j] += place[j];
+            for (size_t j = 0; j < size; j++) {
+                float *all = &sums[place - expected + (ptrdiff_t)j];
+                *all += place[j];
+                if (scale != 0) *all *= scale;
+            }
         }
         for (size_t d = 0; d < DEVICES; d++) {
             y = copy_of(x, count);
             struct norm_operation operation = {kind,     host_span(y), stride,       rows,
                                                segments, size,         host_span(w), host_span(b),
-                                               1e-5f,    host_span(y), stride,       false};
+                                               1e-5f,    host_span(y), stride,       false,        0};
             fixture->devices[d]->operations->norm(fixture->streams[d], &operation);
             assert_memory_equal(y, expected, count * sizeof(float));
             float *added = copy_of(sum, count);
             memcpy(y, x, count * sizeof *y);
             operation.y = host_span(added);
             operation.adds = true;
+            operation.scale = scale;
             fixture->devices[d]->operations->norm(fixture->streams[d], &operation);
             assert_memory_equal(added, sums, count * sizeof(float));
             free(added);
@@ -639,12 +646,15 @@ static void rope_of_any_rows(void **state) {
     with_masks(test_rope);
 }
 
+#define CAP 3 /* of ACTIVATION_SOFTCAP */
+
 static float activate(enum activation_kind kind, float gate, float up) {
     double x = (double)gate;
     if (kind == ACTIVATION_SILU_MULTIPLY) return (float)(x / (1 + exp(-x)) * (double)up);
     if (kind == ACTIVATION_RELU) return gate > 0 ? gate : 0;
     if (kind == ACTIVATION_SWIGLU_CLAMPED)
         return (float)(fmin(x, 7) / (1 + exp(-1.702 * fmin(x, 7))) * (fmax(-7, fmin((double)up, 7)) + 1));
+    if (kind == ACTIVATION_SOFTCAP) return (float)(CAP * tanh(x / CAP));
     return (float)(0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))) * (double)up);
 }
 
@@ -654,14 +664,14 @@ static void test_activation(struct fixture *fixture) {
         size_t rows = between(fixture, 1, 12), count = between(fixture, 1, 3000),
                stride = count + between(fixture, 0, 9);
         float *gate = random_floats(fixture, rows * stride), *up = random_floats(fixture, rows * stride);
-        enum activation_kind kind = (enum activation_kind)(round % 4);
+        enum activation_kind kind = (enum activation_kind)(round % (ACTIVATION_SOFTCAP + 1));
         float *expected = copy_of(gate, rows * stride), *first = NULL;
         for (size_t i = 0; i < rows * stride; i++)
             if (i % stride < count) expected[i] = activate(kind, gate[i], up[i]);
         for (size_t d = 0; d < DEVICES; d++) {
             float *y = copy_of(gate, rows * stride);
             const struct activation_operation operation = {kind, host_span(y), host_span(up), stride,
-                                                           rows, count,        host_span(y)};
+                                                           rows, count,        CAP, host_span(y)};
             fixture->devices[d]->operations->activation(fixture->streams[d], &operation);
             assert_close(y, expected, rows * stride, 2e-5f);
             if (d == 0) {

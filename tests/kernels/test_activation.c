@@ -3,7 +3,7 @@
  * eps = 2^-24.  floats_exp is off by at most 2 units in the last place, 4 eps; its argument -x is exact in
  * silu, so silu(x) * up is off by (4 + 1 + 1 + 1) eps of itself, taken as 8; where exp overflows or
  * is flushed the result is below 2.4e-38 |x|.  gelu's exponent 2u is rounded 4 times, each worth |2u| eps, and its
- * product once. */
+ * product once.  softcap is off by 4e-7 of its cap (kernels/floats.h). */
 #include "check.h"
 
 #include "kernels/activation/activation.h"
@@ -57,6 +57,11 @@ static void functions_match(void **state) {
                            levels[l].name, v);
             }
             fill_nan(y, COUNT);
+            kernels->softcap(x, 30, COUNT, y);
+            for (size_t i = 0; i < COUNT; i++)
+                check_near(y[i], 30 * tanh((double)x[i] / 30), 4e-7 * 30, "%s softcap(%g)", levels[l].name,
+                           (double)x[i]);
+            fill_nan(y, COUNT);
             kernels->relu(x, COUNT, y);
             for (size_t i = 0; i < COUNT; i++) assert_true(y[i] == (x[i] < 0 ? 0 : x[i]));
             kernels->add(x, up, COUNT, y);
@@ -94,6 +99,11 @@ static void tails_match(void **state) {
                 check_near(got[i], want[i],
                            1e-5 * fabs((double)want[i]) + 3e-38 * fabs((double)x_in[i] * (double)up_in[i]),
                            "%s gelu count %zu", levels[l].name, count);
+            ref.softcap(x.data, 5, count, want);
+            fill_nan(got, count);
+            kernels->softcap(x.data, 5, count, got);
+            for (size_t i = 0; i < count; i++)
+                check_near(got[i], want[i], 4e-7 * 5, "%s softcap count %zu", levels[l].name, count);
             ref.add(x.data, up.data, count, want);
             fill_nan(got, count);
             kernels->add(x.data, up.data, count, got);

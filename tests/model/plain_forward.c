@@ -141,9 +141,12 @@ static void attention(const struct plain *p, size_t index) {
         multiply(&w->q, w->q_bias, h, config->has_gates ? gated : q, false);
         for (size_t i = 0; i < q_size && config->has_gates; i++)
             q[i] = gated[i / dimension * 2 * dimension + i % dimension];
+        double *v = p->v + index * p->layer_size + t * kv_size;
         if (kv_heads > 0) {
             multiply(&w->k, w->k_bias, h, k, false);
-            multiply(&w->v, w->v_bias, h, p->v + index * p->layer_size + t * kv_size, false);
+            if (w->v.matrix.data != NULL) multiply(&w->v, w->v_bias, h, v, false);
+            if (w->v.matrix.data == NULL) memcpy(v, k, kv_size * sizeof *v); /* gemma4 */
+            norm_heads(p, w->v_norm, kv_heads, dimension, v);
         }
         norm_heads(p, w->q_norm, config->head_count, dimension, q);
         norm_heads(p, w->k_norm, kv_heads, dimension, k);
@@ -300,8 +303,14 @@ static void add_gated(const struct gated *w, const double *h, double factor, dou
 
 static struct gated expert_gated(const struct model_config *model, const struct layer_weights *w, size_t expert) {
     const struct experts_config *config = &model->experts;
-    return (struct gated){.gate = expert_of(&w->gate, config->count, expert),
-                          .up = expert_of(&w->up, config->count, expert),
+    struct weight gate = expert_of(&w->gate, config->count, expert), up = expert_of(&w->up, config->count, expert);
+    if (config->is_fused) {
+        up = gate;
+        gate.matrix.rows = up.matrix.rows = config->size;
+        up.matrix.data = (const uint8_t *)gate.matrix.data + config->size * gate.matrix.row_bytes;
+    }
+    return (struct gated){.gate = gate,
+                          .up = up,
                           .down = expert_of(&w->down, config->count, expert),
                           .gate_bias = span_floats(w->mixture.gate_bias, expert * config->size),
                           .up_bias = span_floats(w->up_bias, expert * config->size),
@@ -341,16 +350,42 @@ static void judge(const struct experts_config *config, const float *bias, const 
     if (config->group_count > 1) drop_groups(config, choice);
 }
 
+/* x += norm(norm(shared) + norm(experts)), of gemma4; mixed: what the experts gave. */
+static void add_beside(const struct plain *p, const struct layer_weights *w, const double *x, const double *mixed,
+                       double *y) {
+    const struct model_config *model = &p->model->config;
+    const struct shared_weights *shared = &w->mixture.shared;
+    const size_t hidden = model->hidden_size;
+    const double epsilon = (double)model->norm_epsilon;
+    double *h = calloc(hidden, sizeof *h), *sum = calloc(hidden, sizeof *sum), *other = calloc(hidden, sizeof *other);
+    norm(x, w->ffn_norm, none, epsilon, hidden, h);
+    add_gated(&(struct gated){.gate = shared->gate, .up = shared->up, .down = shared->down,
+                              .activation = model->activation}, h, 1, sum);
+    norm(sum, w->mixture.shared_norm_behind, none, epsilon, hidden, sum);
+    norm(mixed, w->mixture.norm_behind, none, epsilon, hidden, other);
+    for (size_t i = 0; i < hidden; i++) sum[i] += other[i];
+    norm(sum, w->ffn_norm_behind, none, epsilon, hidden, sum);
+    for (size_t i = 0; i < hidden; i++) y[i] += sum[i];
+    free(h);
+    free(sum);
+    free(other);
+}
+
 static void experts(const struct plain *p, size_t index) {
     const struct model_config *model = &p->model->config;
     const struct experts_config *config = &model->experts;
     const struct layer_weights *w = &p->model->layers[index];
-    double score[64], worth[64], choice[64];
+    const size_t hidden = model->hidden_size;
+    const double epsilon = (double)model->norm_epsilon;
+    double score[64], worth[64], choice[64], *mixed = calloc(hidden, sizeof *mixed);
+    const bool is_beside = config->shared == SHARED_EXPERT_BESIDE;
     for (size_t t = 0; t < p->count; t++) {
-        double *x = p->x + t * model->hidden_size, *h = p->h + t * model->hidden_size, sum = 0;
+        double *x = p->x + t * hidden, *h = p->h + t * hidden, *into = is_beside ? mixed : x, sum = 0;
         size_t picks[64];
-        norm(x, w->ffn_norm, w->ffn_norm_bias, (double)model->norm_epsilon, model->hidden_size, h);
+        memset(mixed, 0, hidden * sizeof *mixed);
+        norm(x, is_beside ? w->mixture.router_norm : w->ffn_norm, w->ffn_norm_bias, epsilon, hidden, h);
         multiply(&w->mixture.router, w->mixture.router_bias, h, score, false);
+        if (is_beside) norm(x, w->mixture.norm, none, epsilon, hidden, h);
         judge(config, floats(w->mixture.choice_bias), score, worth, choice);
         for (size_t j = 0; j < config->used; j++) {
             picks[j] = 0;
@@ -362,15 +397,18 @@ static void experts(const struct plain *p, size_t index) {
         if (!config->normalises && config->router != ROUTER_SOFTMAX_OF_CHOSEN) sum = 1;
         for (size_t j = 0; j < config->used; j++) {
             const struct gated expert = expert_gated(model, w, picks[j]);
-            add_gated(&expert, h, worth[picks[j]] / sum * (double)config->scale, x);
+            const double own = w->down.scale != NULL ? (double)w->down.scale[picks[j]] : 1;
+            add_gated(&expert, h, worth[picks[j]] / sum * (double)config->scale * own, into);
         }
+        if (is_beside) add_beside(p, w, x, mixed, x);
         const struct shared_weights *shared = &w->mixture.shared;
         double factor = 0;
         if (config->shared == SHARED_EXPERT_GATED) multiply(&shared->router, none, h, &factor, false);
         factor = config->shared == SHARED_EXPERT_GATED ? 1 / (1 + exp(-factor)) : 1;
-        if (config->shared != SHARED_EXPERT_NONE)
+        if (config->shared != SHARED_EXPERT_NONE && !is_beside)
             add_gated(&(struct gated){.gate = shared->gate, .up = shared->up, .down = shared->down}, h, factor, x);
     }
+    free(mixed);
 }
 
 static void feed_forward(const struct plain *p, size_t index) {
@@ -380,18 +418,47 @@ static void feed_forward(const struct plain *p, size_t index) {
         experts(p, index);
         return;
     }
-    double *gate = calloc(config->ffn_size, sizeof *gate), *up = calloc(config->ffn_size, sizeof *up);
+    const size_t size = config->layers[index].ffn_size;
+    double *gate = calloc(size, sizeof *gate), *up = calloc(size, sizeof *up);
     for (size_t t = 0; t < p->count; t++) {
         double *x = p->x + t * config->hidden_size, *h = p->h + t * config->hidden_size;
         norm_before(p, x, w->ffn_norm, w->ffn_norm_bias, h);
         multiply(&w->up, w->up_bias, h, up, false);
         if (config->family != FAMILY_OPT) multiply(&w->gate, none, h, gate, false);
-        for (size_t i = 0; i < config->ffn_size; i++)
+        for (size_t i = 0; i < size; i++)
             up[i] = config->family == FAMILY_OPT ? fmax(up[i], 0) : activate(config->activation, gate[i], up[i]);
         add_product(p, &w->down, w->down_bias, up, w->ffn_norm_behind, x);
     }
     free(gate);
     free(up);
+}
+
+/* What tokens give a layer, x += norm(output * (gelu(gate * x) * ...)), and the layer's scale; gemma4. */
+static void end_layer(const struct plain *p, size_t index, const int32_t *tokens) {
+    const struct model_config *config = &p->model->config;
+    const struct layer_weights *w = &p->model->layers[index];
+    const size_t hidden = config->hidden_size, size = config->layer_input_size;
+    const double epsilon = (double)config->norm_epsilon;
+    double *e = calloc(hidden, sizeof *e), *given = calloc(size + 1, sizeof *given),
+           *gate = calloc(size + 1, sizeof *gate);
+    for (size_t t = 0; t < p->count; t++) {
+        double *x = p->x + t * hidden;
+        for (size_t i = 0; i < hidden && size > 0; i++) /* the embedding times root(hidden), over that root */
+            e[i] = element(&p->model->token_embedding.matrix, (size_t)tokens[t], i);
+        if (size > 0) {
+            multiply(&w->input.projection, none, e, given, false);
+            norm(given, w->input.norm, none, epsilon, size, given); /* by weights that have the factor root(1/2) */
+            for (size_t i = 0; i < size; i++)
+                given[i] += sqrt((double)size / 2) * element(&w->input.table.matrix, (size_t)tokens[t], i);
+            multiply(&w->input.gate, none, x, gate, false);
+            for (size_t i = 0; i < size; i++) gate[i] = activate(config->activation, gate[i], given[i]);
+            add_product(p, &w->input.output, none, gate, w->input.norm_behind, x);
+        }
+        for (size_t i = 0; i < hidden && w->output_scale != 0; i++) x[i] *= (double)w->output_scale;
+    }
+    free(e);
+    free(given);
+    free(gate);
 }
 
 void plain_forward(const struct model *model, const int32_t *tokens, size_t count, double *logits,
@@ -415,12 +482,16 @@ void plain_forward(const struct model *model, const int32_t *tokens, size_t coun
         const enum mixer mixer = config->layers[l].mixer;
         (mixer == MIXER_ATTENTION ? attention : mixer == MIXER_DELTA ? delta : convolve_gated)(&p, l);
         feed_forward(&p, l);
+        end_layer(&p, l, tokens);
         if (hidden != NULL) memcpy(hidden + l * count * width, p.x, count * width * sizeof(double));
     }
     for (size_t t = 0; t < count; t++) {
         norm(p.x + t * width, model->output_norm, model->output_norm_bias, (double)config->norm_epsilon,
              width, p.h);
-        multiply(&model->output, none, p.h, logits + t * config->vocabulary_size, false);
+        double *own = logits + t * config->vocabulary_size;
+        multiply(&model->output, none, p.h, own, false);
+        const double cap = (double)config->logit_softcap;
+        for (size_t i = 0; i < config->vocabulary_size && cap > 0; i++) own[i] = cap * tanh(own[i] / cap);
     }
     for (size_t i = 0; i < 6; i++) free(*buffers[i]);
 }

@@ -33,7 +33,7 @@ struct writer {
 
 const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3",   "opt",
                                                   "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3",
-                                                  "seed_oss", "gemma3", "olmo2", "exaone4", "mistral3"};
+                                                  "seed_oss", "gemma3", "gemma4", "olmo2", "exaone4", "mistral3"};
 
 const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35", "qwen35moe", "lfm2moe", "qwen3next"};
 
@@ -67,10 +67,11 @@ struct tiny_model tiny_model_default(const char *family) {
     if (strncmp(family, "qwen35", 6) == 0 || strcmp(family, "qwen3next") == 0) return tiny_model_qwen35(family);
     const bool mistral3 = strcmp(family, "mistral3") == 0;
     const bool glm = strcmp(family, "glm4moe") == 0, qwen2 = strcmp(family, "qwen2moe") == 0;
-    const bool gemma = strcmp(family, "gemma3") == 0, olmo = strcmp(family, "olmo2") == 0;
+    const bool gemma4 = strcmp(family, "gemma4") == 0, gemma = gemma4 || strcmp(family, "gemma3") == 0;
+    const bool olmo = strcmp(family, "olmo2") == 0;
     const bool oss = strcmp(family, "gpt-oss") == 0, has_yarn = mistral3 || oss || olmo;
     const bool slides = gemma || olmo || strcmp(family, "exaone4") == 0; /* every other layer */
-    bool opt = strcmp(family, "opt") == 0, experts = glm || qwen2 || oss || strcmp(family, "qwen3moe") == 0;
+    bool opt = strcmp(family, "opt") == 0, experts = glm || qwen2 || oss || gemma4 || strcmp(family, "qwen3moe") == 0;
     return (struct tiny_model){.family = family,
                                .layer_count = strcmp(family, "smollm3") == 0 ? 4 : 2, /* the last one: no rotation */
                                .hidden_size = 64,
@@ -85,6 +86,7 @@ struct tiny_model tiny_model_default(const char *family) {
                                .dense_layers = glm ? 1 : 0,
                                .window = oss || slides ? 40 : 0,
                                .window_period = slides ? 2 : 0,
+                               .input_size = gemma4 ? 32 : 0,
                                .scaling = has_yarn ? "yarn" : gemma ? "linear" : NULL,
                                .factor = has_yarn || gemma ? 4 : 0,
                                .original_context = has_yarn ? 24 : 0,
@@ -176,6 +178,8 @@ static void put_metadata(struct writer *w) {
         put_uint(w, "attention.key_length_swa", t->sliding_dimension);
         put_uint(w, "attention.value_length_swa", t->sliding_dimension);
     }
+    if (t->input_size != 0) put_uint(w, "embedding_length_per_layer_input", t->input_size);
+    if (is(t->family, "gemma4")) put_float(w, "final_logit_softcapping", 20);
     if (t->shared_layers != 0) put_uint(w, "attention.shared_kv_layers", t->shared_layers);
     if (t->window_period != 0) put_uint(w, "attention.sliding_window_pattern", t->window_period);
     if (t->scaling != NULL && !is(t->scaling, "tensor")) {
@@ -277,7 +281,8 @@ static void add_layer(struct writer *w, size_t layer) {
     const size_t interval = t->attention_interval;
     const bool attends = interval != 0 ? (layer + 1) % interval == 0 : t->taps == 0 || own > 0;
 #define LAYER(suffix) (snprintf(name, sizeof name, "blk.%zu." suffix, layer), name)
-    const bool olmo = is(t->family, "olmo2"), gemma = is(t->family, "gemma3");
+    const bool gemma4 = is(t->family, "gemma4"), gemma = gemma4 || is(t->family, "gemma3");
+    const bool olmo = is(t->family, "olmo2");
     const bool behind = olmo || is(t->family, "exaone4");
     if (!behind) add_norm(w, LAYER("attn_norm.weight"), t->hidden_size);
     if (behind || gemma) {
@@ -303,7 +308,8 @@ static void add_layer(struct writer *w, size_t layer) {
     } else {
         add_matrix(w, LAYER("attn_q.weight"), qwen35 ? 2 * q_size : q_size, t->hidden_size); /* with gates */
         if (stores) add_matrix(w, LAYER("attn_k.weight"), kv_size, t->hidden_size);
-        if (stores) add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
+        const bool is_full = gemma4 && t->window_period != 0 && layer % t->window_period == t->window_period - 1;
+        if (stores && !is_full) add_matrix(w, LAYER("attn_v.weight"), kv_size, t->hidden_size);
         add_output(w, LAYER("attn_output.weight"), t->hidden_size, q_size);
     }
     const bool is_named_so = seed_oss || glm || oss || qwen35;
@@ -312,8 +318,17 @@ static void add_layer(struct writer *w, size_t layer) {
     if (t->expert_count > 0 && layer >= t->dense_layers) {
         add(w, LAYER("ffn_gate_inp.weight"), t->expert_count, t->hidden_size, 0,
             4.0F / sqrtf((float)t->hidden_size));
-        add_stack(w, LAYER("ffn_gate_exps.weight"), t->expert_size, t->hidden_size);
-        add_stack(w, LAYER("ffn_up_exps.weight"), t->expert_size, t->hidden_size);
+        if (gemma4) {
+            add(w, LAYER("ffn_gate_inp.scale"), 0, t->hidden_size, sqrtf((float)t->hidden_size), 0.5F);
+            add_norm(w, LAYER("pre_ffw_norm_2.weight"), t->hidden_size);
+            add_norm(w, LAYER("post_ffw_norm_1.weight"), t->hidden_size);
+            add_norm(w, LAYER("post_ffw_norm_2.weight"), t->hidden_size);
+            add_stack(w, LAYER("ffn_gate_up_exps.weight"), 2 * t->expert_size, t->hidden_size);
+            add_typed(w, LAYER("ffn_down_exps.scale"), TENSOR_F32, 0, t->expert_count, 1, 0.2F);
+        } else {
+            add_stack(w, LAYER("ffn_gate_exps.weight"), t->expert_size, t->hidden_size);
+            add_stack(w, LAYER("ffn_up_exps.weight"), t->expert_size, t->hidden_size);
+        }
         add_stack(w, LAYER("ffn_down_exps.weight"), t->hidden_size, t->expert_size);
         if (glm || is(t->family, "lfm2moe")) add_bias(w, LAYER("exp_probs_b.bias"), t->expert_count);
         if (oss) {
@@ -328,7 +343,8 @@ static void add_layer(struct writer *w, size_t layer) {
             add_output(w, LAYER("ffn_down_shexp.weight"), t->hidden_size, t->shared_size);
             if (!glm) add_norm(w, LAYER("ffn_gate_inp_shexp.weight"), t->hidden_size);
         }
-    } else {
+    }
+    if (t->expert_count == 0 || layer < t->dense_layers || gemma4) {
         if (!opt) add_matrix(w, LAYER("ffn_gate.weight"), t->ffn_size, t->hidden_size);
         add_matrix(w, LAYER("ffn_up.weight"), t->ffn_size, t->hidden_size);
         add_output(w, LAYER("ffn_down.weight"), t->hidden_size, t->ffn_size);
@@ -348,6 +364,12 @@ static void add_layer(struct writer *w, size_t layer) {
         add_bias(w, LAYER("ffn_norm.bias"), t->hidden_size);
         add_bias(w, LAYER("ffn_up.bias"), t->ffn_size);
         add_bias(w, LAYER("ffn_down.bias"), t->hidden_size);
+    }
+    if (gemma4) add(w, LAYER("layer_output_scale.weight"), 0, 1, 1, t->adds_nothing ? 0 : 0.2F);
+    if (t->input_size != 0) {
+        add_matrix(w, LAYER("inp_gate.weight"), t->input_size, t->hidden_size);
+        add_output(w, LAYER("proj.weight"), t->hidden_size, t->input_size);
+        add_norm(w, LAYER("post_norm.weight"), t->hidden_size);
     }
     if (glm || gemma || behind || is(t->family, "qwen3") || is(t->family, "qwen3moe") || (t->taps != 0 && attends)) {
         add_norm(w, LAYER("attn_q_norm.weight"), olmo ? q_size : dimension);
@@ -395,6 +417,11 @@ void tiny_model_write(const struct tiny_model *tiny, const char *path) {
     if (is(tiny->family, "opt")) {
         add_matrix(&w, "position_embd.weight", 512 + 2, tiny->hidden_size);
         add_bias(&w, "output_norm.bias", tiny->hidden_size);
+    }
+    if (tiny->input_size != 0) {
+        add_matrix(&w, "per_layer_token_embd.weight", tiny->vocabulary_size, tiny->layer_count * tiny->input_size);
+        add_matrix(&w, "per_layer_model_proj.weight", tiny->layer_count * tiny->input_size, tiny->hidden_size);
+        add_norm(&w, "per_layer_proj_norm.weight", tiny->input_size);
     }
     if (is(tiny->scaling, "tensor")) add(&w, "rope_freqs.weight", 0, tiny->head_dimension / 2, 0, 0);
     for (size_t i = 0; i < tiny->layer_count; i++) add_layer(&w, i);

@@ -26,6 +26,7 @@ struct tiny_model {
     const int32_t *slides;          /* [layer_count]: which do, in place of the period; NULL: by it */
     size_t sliding_dimension;       /* of the heads of sliding layers; 0: head_dimension */
     size_t shared_layers;           /* so many, the last ones, attend to the KV of earlier ones */
+    size_t input_size;              /* gemma4: of what tokens give each layer */
     enum tensor_type type;          /* of the matrices */
     enum tensor_type vector_type;   /* of norms and biases */
     bool adds_nothing;              /* layers leave the residual stream as it is: each has the same input */
@@ -42,7 +43,7 @@ struct tiny_model {
 };
 
 /* Every family, llama first; the tests of all of them walk it. */
-enum { TINY_FAMILIES = 14 };
+enum { TINY_FAMILIES = 15 };
 extern const char *const tiny_families[TINY_FAMILIES];
 
 /* Those with layers that keep a state; first and last. */

@@ -39,6 +39,14 @@ DELTA = dict(num_hidden_layers=4, layer_types=["linear_attention", "full_attenti
              linear_num_value_heads=6, linear_key_head_dim=16, linear_value_head_dim=24,
              rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
                               "mrope_section": [1, 1, 0], "mrope_interleaved": True})
+# float32, or the factors of embeddings are rounded
+GEMMA4 = dict(BASE, model_type="gemma4_text", architectures=["Gemma4ForCausalLM"], num_hidden_layers=4, rms_norm_eps=1e-6,
+              torch_dtype="float32", hidden_activation="gelu_pytorch_tanh", attention_bias=False, sliding_window=20,
+              head_dim=8, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True, final_logit_softcapping=10.0,
+              hidden_size_per_layer_input=0, layer_types=["sliding_attention", "full_attention"] * 2, rope_theta=None,
+              rope_parameters={
+                  "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 100000.0},
+                  "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}})
 CASES = {
     "llama-gqa-tied": LLAMA,
     "llama-mha-untied": dict(LLAMA, num_key_value_heads=4, tie_word_embeddings=False),
@@ -116,6 +124,12 @@ CASES = {
                       moe_intermediate_size=32, shared_expert_intermediate_size=40, norm_topk_prob=True,
                       decoder_sparse_step=1, mlp_only_layers=[], rope_parameters={
                           "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}),
+    "gemma4": GEMMA4,
+    "gemma4-experts": dict(GEMMA4, num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"],
+                           enable_moe_block=True, num_experts=8, top_k_experts=3, num_experts_per_tok=3,
+                           moe_intermediate_size=32),
+    "gemma4-inputs": dict(GEMMA4, attention_k_eq_v=False, num_global_key_value_heads=None, num_kv_shared_layers=2,
+                          use_double_wide_mlp=True, hidden_size_per_layer_input=8, vocab_size_per_layer_input=288),
 }
 
 
@@ -153,14 +167,16 @@ def add_tokenizer(writer):
 
 def is_zero_centred(family, name):
     """Norms of Qwen3-Next, Qwen3.5 and Gemma multiply by 1 + weight, but those behind a delta net."""
-    return family.startswith(("qwen3_5", "qwen3_next", "gemma")) and name.endswith("norm.weight") and "linear_attn" not in name
+    return family.startswith(("qwen3_5", "qwen3_next", "gemma3")) and name.endswith("norm.weight") and "linear_attn" not in name
 
 
 def randomise(model, generator):
     favour = 2.0 if len(layers_of(model)) == 2 else 1.0  # the differences of K in 16 bits grow by layers
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if parameter.dim() == 1 and name.endswith("norm.weight"):
+        if name.endswith("router.scale"):  # so that scores are apart
+            value = 4 * parameter.shape[0] ** 0.5 * (0.2 * noise + 1)
+        elif parameter.dim() == 1 and name.endswith(("norm.weight", "norm_1.weight", "norm_2.weight", "expert_scale")):
             value = 0.2 * noise + (0 if is_zero_centred(model.config.model_type, name) else 1)
         elif name.endswith("A_log"):
             value = 0.5 * noise - 2  # some heads remember the whole text
@@ -180,6 +196,8 @@ def randomise(model, generator):
     for name, buffer in model.named_buffers():
         if name.endswith(("e_score_correction_bias", "expert_bias")):
             buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
+        if name.endswith("layer_scalar"):
+            buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator) + 1)
 
 
 def layers_of(model):
@@ -203,6 +221,10 @@ GGUF = {
     "lfm2_moe": dict(name="lfm2moe", mlp="feed_forward", ffn_gate_inp="feed_forward.gate", **LFM2),
     "qwen3_next": dict(name="qwen3next", norm="post_attention_norm"),
     "gemma3_text": dict(name="gemma3", ffn_norm="pre_feedforward_layernorm", post_attention_norm="post_attention_layernorm"),
+    "gemma4_text": dict(name="gemma4", ffn_norm="pre_feedforward_layernorm", post_attention_norm="post_attention_layernorm",
+                        ffn_gate_inp="router.proj", inp_gate="per_layer_input_gate", proj="per_layer_projection",
+                        post_norm="post_per_layer_input_norm", pre_ffw_norm_2="pre_feedforward_layernorm_2",
+                        post_ffw_norm_1="post_feedforward_layernorm_1", post_ffw_norm_2="post_feedforward_layernorm_2"),
     "olmo2": dict(name="olmo2", ffn_norm="", post_attention_norm="post_attention_layernorm"),
     "olmo3": dict(name="olmo2", ffn_norm="", post_attention_norm="post_attention_layernorm"),
     "exaone4": dict(name="exaone4", ffn_norm="", post_attention_norm="post_attention_layernorm"),
@@ -213,7 +235,28 @@ TENSORS = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k
            "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
            "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.gate",
            "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-           "ffn_gate_inp_shexp": "mlp.shared_expert_gate", "post_attention_norm": "", "post_ffw_norm": "post_feedforward_layernorm"}
+           "ffn_gate_inp_shexp": "mlp.shared_expert_gate", "post_attention_norm": "", "post_ffw_norm": "post_feedforward_layernorm",
+           "inp_gate": "", "proj": "", "post_norm": "", "pre_ffw_norm_2": "", "post_ffw_norm_1": "", "post_ffw_norm_2": ""}
+
+
+def add_gemma4_keys(writer, config):
+    layer_types, shared = config["layer_types"], config.get("num_kv_shared_layers", 0)
+    slides, count = [kind == "sliding_attention" for kind in layer_types], len(layer_types)
+    if config.get("use_double_wide_mlp"):
+        writer.add_feed_forward_length([config["intermediate_size"] * (1 + (layer >= count - shared)) for layer in range(count)])
+    else:
+        writer.add_feed_forward_length(config["intermediate_size"])
+    full = config["num_global_key_value_heads"] or config["num_key_value_heads"]
+    writer.add_head_count_kv([config["num_key_value_heads"] if slide else full for slide in slides])
+    writer.add_sliding_window_pattern(slides)
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    for add, size in ((writer.add_key_length, "global_head_dim"), (writer.add_value_length, "global_head_dim"),
+                      (writer.add_key_length_swa, "head_dim"), (writer.add_value_length_swa, "head_dim"),
+                      (writer.add_rope_dimension_count, "global_head_dim"), (writer.add_rope_dimension_count_swa, "head_dim")):
+        add(config[size])
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
 
 
 def write_gguf(model, config, path):
@@ -224,11 +267,15 @@ def write_gguf(model, config, path):
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     layer_types = config.get("layer_types")
-    writer.add_head_count_kv([config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in layer_types]
-                             if "conv_L_cache" in config else config["num_key_value_heads"])
+    is_gemma4 = config["model_type"] == "gemma4_text"
+    if is_gemma4:
+        add_gemma4_keys(writer, config)
+    else:
+        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_head_count_kv([config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in layer_types]
+                                 if "conv_L_cache" in config else config["num_key_value_heads"])
     if "conv_L_cache" in config:
         writer.add_shortconv_l_cache(config["conv_L_cache"])
     if "linear_num_key_heads" in config:
@@ -243,13 +290,14 @@ def write_gguf(model, config, path):
         writer.add_rope_dimension_sections([*config["rope_parameters"]["mrope_section"], 0])
     if "conv_L_cache" in config or "linear_num_key_heads" in config:  # those that the command line is tested with
         add_tokenizer(writer)
-    if "head_dim" in config:
+    if "head_dim" in config and not is_gemma4:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     writer.add_layer_norm_rms_eps(config.get("norm_eps", config["rms_norm_eps"]))
     rope = config.get("rope_parameters", config)
     if "full_attention" in rope:  # of each kind of layers; those that slide have no scaling
-        writer.add_uint32(family["name"] + ".attention.sliding_window_pattern", layer_types.index("full_attention") + 1)
+        if not is_gemma4:
+            writer.add_uint32(family["name"] + ".attention.sliding_window_pattern", layer_types.index("full_attention") + 1)
         rope = rope["full_attention"]
     if config["model_type"] == "gemma3_text":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -343,6 +391,13 @@ def write_gguf(model, config, path):
     add(family.get("output_norm", "output_norm") + ".weight", state[f"model.{family.get('their_norm', 'norm')}.weight"])
     if not config["tie_word_embeddings"]:
         add("output.weight", state["lm_head.weight"])
+    if is_gemma4:  # what is not rotated turns by next to nothing
+        pairs, turned = config["global_head_dim"] // 2, int(config["global_head_dim"] * rope["partial_rotary_factor"]) // 2
+        add("rope_freqs.weight", torch.tensor([1.0] * turned + [1e30] * (pairs - turned)))
+    if config.get("hidden_size_per_layer_input"):
+        add("per_layer_token_embd.weight", state["model.embed_tokens_per_layer.weight"])
+        add("per_layer_model_proj.weight", state["model.per_layer_model_projection.weight"])
+        add("per_layer_proj_norm.weight", state["model.per_layer_projection_norm.weight"])
     for layer in range(config["num_hidden_layers"]):
         ours, theirs = f"blk.{layer}.", f"model.layers.{layer}."
         for name, source in TENSORS.items():
@@ -353,6 +408,13 @@ def write_gguf(model, config, path):
                 if family.get("permutes") and name in ("attn_q", "attn_k"):
                     value = permuted(value, config["num_attention_heads" if name == "attn_q" else "num_key_value_heads"])
                 add(f"{ours}{family.get('norm', name) if name == 'ffn_norm' else name}.{kind}", value)
+        if is_gemma4:
+            add(ours + "layer_output_scale.weight", state[theirs + "layer_scalar"])
+        if theirs + "router.scale" in state:
+            add(ours + "ffn_gate_inp.scale", state[theirs + "router.scale"])
+            add(ours + "ffn_down_exps.scale", state[theirs + "router.per_expert_scale"])
+            add(ours + "ffn_gate_up_exps.weight", state[theirs + "experts.gate_up_proj"])
+            add(ours + "ffn_down_exps.weight", state[theirs + "experts.down_proj"])
         if theirs + "linear_attn.A_log" in state:
             (add_grouped_delta if "qwen3_next" in config["model_type"] else add_delta)(ours, theirs + "linear_attn.")
         if theirs + "conv.conv.weight" in state:
@@ -398,6 +460,9 @@ def router_of(mlp):
 def choices(mixture, x, config):
     """What the router chooses experts by, and how near the first that it does not pick comes to the last that it picks."""
     router = router_of(mixture)
+    if hasattr(router, "per_expert_scale"):  # gemma4
+        scores = router.proj(router.norm(x) * router.scale * router.scalar_root_size)
+        return scores, gap(scores, config["num_experts_per_tok"])
     scores = x @ router.weight.T + (router.bias if "bias" in dict(router.named_parameters()) else 0)
     bias = getattr(router, "e_score_correction_bias", getattr(mixture, "expert_bias", None))
     if bias is None:
@@ -435,13 +500,15 @@ def make_file(folder, config, seed):
         ids = torch.randint(2, config["vocab_size"], (1, TOKENS), generator=generator)
         ids[0, 0] = 0
         hidden, inputs = [], []
-        parts = [getattr(layer, "mlp", getattr(layer, "feed_forward", None)) for layer in layers_of(model)]
+        parts = [layer if hasattr(layer, "router") else getattr(layer, "mlp", getattr(layer, "feed_forward", None))
+                 for layer in layers_of(model)]
         mixtures = [part for part in parts if router_of(part) is not None]
         for layer in layers_of(model):
             layer.register_forward_hook(lambda module, given, output: hidden.append(
                 (output[0] if isinstance(output, tuple) else output).reshape(TOKENS, -1)))
         for mixture in mixtures:
-            mixture.register_forward_pre_hook(lambda module, given: inputs.append(given[0].reshape(TOKENS, -1)))
+            given_rows = mixture.router if hasattr(mixture, "experts") and hasattr(mixture, "self_attn") else mixture
+            given_rows.register_forward_pre_hook(lambda module, given: inputs.append(given[0].reshape(TOKENS, -1)))
         with torch.no_grad():
             logits = model(ids).logits[0]
             judged = [choices(mixture, x, config) for x, mixture in zip(inputs, mixtures)]

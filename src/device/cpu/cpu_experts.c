@@ -344,7 +344,7 @@ static void mix_run(const struct experts_run *run, size_t unit, uint8_t *own) {
         size_t order[ROUTE_USED_MAX];
         const size_t count = order_picks(run, i, order);
         float sum[MIXED_ROWS], *y = product->y + i * product->y_stride + begin;
-        memcpy(sum, y, rows * sizeof *y);
+        for (size_t r = 0; r < rows; r++) sum[r] = operation->replaces ? 0 : y[r];
         for (size_t j = 0; j < count; j++) {
             const float mix = cpu_floats(operation->mix)[order[j]];
             const float *output = outputs + run->place_of[order[j]] * (size_t)MIXED_ROWS;

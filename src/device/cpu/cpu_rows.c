@@ -89,6 +89,7 @@ static void norm_task(void *context, const struct pool_worker *worker) {
             run->kernels->layer(x, cpu_floats(operation->w), cpu_floats(operation->b), operation->epsilon,
                                 size, y);
         if (operation->adds) run->sums->add(sum, y, size, sum);
+        for (size_t i = 0; operation->adds && operation->scale != 0 && i < size; i++) sum[i] *= operation->scale;
     }
 }
 
@@ -167,6 +168,10 @@ static void activation_task(void *context, const struct pool_worker *worker) {
             run->kernels->gelu_multiply(cpu_floats(operation->gate) + first,
                                         cpu_floats(operation->up) + first, count,
                                         cpu_floats(operation->y) + first);
+            break;
+        case ACTIVATION_SOFTCAP:
+            run->kernels->softcap(cpu_floats(operation->gate) + first, operation->cap, count,
+                                  cpu_floats(operation->y) + first);
             break;
         }
     }

@@ -166,7 +166,8 @@ static void mix(const struct experts_run *run) {
                                                    .y = part.y + first * sizeof(float),
                                                    .used = (uint32_t)operation->used,
                                                    .count = part.rows,
-                                                   .y_stride = part.y_stride};
+                                                   .y_stride = part.y_stride,
+                                                   .replaces = operation->replaces};
         part.y = run->mixed;
         part.y_stride = part.rows;
         (run->many ? matmul : matvec)(run, type, &part, 1, (uint32_t)rows);

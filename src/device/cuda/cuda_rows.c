@@ -40,6 +40,7 @@ void cuda_norm(struct stream *stream, const struct norm_operation *operation) {
         .segment_size = (uint32_t)operation->segment_size,
         .epsilon = operation->epsilon,
         .adds = operation->adds,
+        .scale = operation->scale,
     };
     ASSERT(operation->kind == NORM_RMS || args.b != 0);
     ASSERT(!operation->adds || operation->segment_count == 1);
@@ -90,7 +91,8 @@ void cuda_activation(struct stream *stream, const struct activation_operation *o
                                               .row_count = (uint32_t)operation->row_count,
                                               .stride = (uint32_t)operation->stride,
                                               .count = (uint32_t)operation->count,
-                                              .kind = (uint32_t)operation->kind};
+                                              .kind = (uint32_t)operation->kind,
+                                              .cap = operation->cap};
     cuda_work_launch(stream, "activation",
                      (struct cuda_shape){args.row_count, blocks_of(operation->count, 1024), 1, 256, 0},
                      &args);

@@ -80,6 +80,7 @@ struct cuda_norm_args {
     uint32_t row_count, x_stride, y_stride, segment_count, segment_size;
     float epsilon;
     uint32_t adds; /* norm_rows: to y, which is not x then */
+    float scale;   /* of y where it adds; 0: 1 */
 };
 enum { NORM_HEAD_MAX = 512 };
 struct norm_shared {
@@ -102,6 +103,7 @@ struct cuda_rope_args { /* grid {row_count, ceil(head_count * pair_count / 256)}
 struct cuda_activation_args {
     uint64_t step, gate, up, y;
     uint32_t row_count, stride, count, kind; /* enum activation_kind */
+    float cap;
 };
 
 struct cuda_add_args { /* y += x; grid {row_count, ceil(count / 1024)} */
@@ -355,7 +357,7 @@ struct cuda_experts_mix_args {
     uint64_t products; /* floats [row][used][count] */
     uint64_t mix;      /* floats [row][used] */
     uint64_t y;
-    uint32_t used, count, y_stride, reserved;
+    uint32_t used, count, y_stride, replaces; /* replaces: y, to which the sums are added else */
 };
 
 /* attention_prefill_WIDTH_TYPES: rows of K and V of at most WIDTH (64, 128) elements, of an f16 cache without

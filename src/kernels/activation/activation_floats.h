@@ -74,6 +74,12 @@ static void gelu_multiply(const float *gate, const float *up, size_t count, floa
     gated(gelu_of, gate, up, count, y);
 }
 
+static void softcap(const float *x, float cap, size_t count, float *y) {
+    size_t i = 0;
+    for (; i + FLOATS <= count; i += FLOATS) floats_store(y + i, floats_softcap(floats_load(x + i), cap));
+    if (i < count) store_part(y + i, floats_softcap(load_part(x + i, count - i, 0), cap), count - i);
+}
+
 static void add(const float *a, const float *b, size_t count, float *y) {
     size_t i = 0;
     for (; i + FLOATS <= count; i += FLOATS)

@@ -5,6 +5,7 @@ void activation_neon_install(struct activation_kernels *kernels) {
     kernels->swiglu_clamped = swiglu_clamped;
     kernels->relu = relu;
     kernels->gelu_multiply = gelu_multiply;
+    kernels->softcap = softcap;
     kernels->add = add;
     kernels->softmax = softmax;
 }

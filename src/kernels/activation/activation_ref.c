@@ -33,6 +33,10 @@ static void gelu_multiply(const float *gate, const float *up, size_t count, floa
     }
 }
 
+static void softcap(const float *x, float cap, size_t count, float *y) {
+    for (size_t i = 0; i < count; i++) y[i] = (float)((double)cap * tanh((double)x[i] / (double)cap));
+}
+
 static void add(const float *a, const float *b, size_t count, float *y) {
     for (size_t i = 0; i < count; i++) y[i] = a[i] + b[i];
 }
@@ -52,6 +56,7 @@ void activation_ref_install(struct activation_kernels *kernels) {
                                            .swiglu_clamped = swiglu_clamped,
                                            .relu = relu,
                                            .gelu_multiply = gelu_multiply,
+                                           .softcap = softcap,
                                            .add = add,
                                            .softmax = softmax};
 }

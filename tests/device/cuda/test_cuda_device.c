@@ -173,14 +173,14 @@ static void rope_check(struct twin *twin) {
 static void activation_check(struct twin *twin) {
     const size_t rows = between(twin, 1, 5), count = between(twin, 1, 2500),
                  stride = count + between(twin, 0, 9);
-    const enum activation_kind kind = (enum activation_kind)random_below(&twin->random, 4);
+    const enum activation_kind kind = (enum activation_kind)random_below(&twin->random, ACTIVATION_SOFTCAP + 1);
     struct twin_floats gate, up;
     twin_floats_make(twin, &gate, MEMORY_DEVICE, rows * stride, 3);
     twin_floats_make(twin, &up, MEMORY_DEVICE, rows * stride, 3);
     for (size_t on = 0; on < TWINS; on++)
         twin_operations(twin, on)->activation(
             twin->stream[on], &(struct activation_operation){kind, twin_span(&gate, on), twin_span(&up, on),
-                                                             stride, rows, count, twin_span(&gate, on)});
+                                                             stride, rows, count, 3, twin_span(&gate, on)});
     twin_floats_read(twin, &gate);
     for (size_t i = 0; i < rows * stride; i++) {
         const bool clamps = kind == ACTIVATION_SWIGLU_CLAMPED;
@@ -192,6 +192,7 @@ static void activation_check(struct twin *twin) {
         double want = kind == ACTIVATION_RELU ? fmax(x, 0) : g / (1 + exp(-z)) * factor;
         double bound = kind == ACTIVATION_RELU ? 0 : (8 * fabs(z) + 24) * EPS * fabs(want) + 1e-36 * fabs(x);
         if (kind == ACTIVATION_GELU_MULTIPLY) bound += 8 * EPS * fabs(x * u); /* the cpu's tanh form cancels */
+        if (kind == ACTIVATION_SOFTCAP) want = 3 * tanh(x / 3), bound = 3 * 4e-7;
         if (i % stride >= count) want = x, bound = 0;
         for (size_t on = 0; on < TWINS; on++)
             check_near(gate.after[on][i], want, bound, "activation %d on %zu: %zu of %g", (int)kind, on, i,

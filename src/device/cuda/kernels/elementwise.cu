@@ -1,7 +1,8 @@
 /* elementwise: activation, add, gather, of which a block has 1,024 elements of a row; and update_places. */
 #include "device/cuda/rows.h"
 
-enum { KIND_SILU_MULTIPLY, KIND_RELU, KIND_GELU_MULTIPLY, KIND_SWIGLU_CLAMPED }; /* enum activation_kind */
+/* enum activation_kind */
+enum { KIND_SILU_MULTIPLY, KIND_RELU, KIND_GELU_MULTIPLY, KIND_SWIGLU_CLAMPED, KIND_SOFTCAP };
 
 /* kernels/activation; NaN stays. */
 DEVICE float swiglu_clamped(float gate, float up) {
@@ -26,6 +27,8 @@ KERNEL(activation, cuda_activation_args, 256, 4) {
             y[i] = x < 0 ? 0.0f : x; /* NaN stays */
         else if (args.kind == KIND_SWIGLU_CLAMPED)
             y[i] = swiglu_clamped(x, up[i]);
+        else if (args.kind == KIND_SOFTCAP) /* tanh(u) = 2 sigmoid(2 u) - 1 */
+            y[i] = args.cap * (2 * sigmoid(2 * x / args.cap) - 1);
         else
             y[i] = x * sigmoid(1.5957691216f * multiply_add(0.044715f * x * x, x, x)) * up[i];
     }

@@ -179,6 +179,6 @@ KERNEL(experts_mix, cuda_experts_mix_args, 256, 4) {
     for (uint32_t i = block_y() * 1024 + thread_index(); i < end; i += 256) {
         float sum = 0;
         for (uint32_t j = 0; j < args.used; j++) sum += mix[j] * products[(uint64_t)j * args.count + i];
-        y[i] += sum;
+        y[i] = args.replaces ? sum : y[i] + sum;
     }
 }

@@ -16,6 +16,8 @@ DEVICE void halves_norm(const struct cuda_norm_args &args, const float *x, float
             half_load(y, h, sum);
             UNROLL
             for (uint32_t i = 0; i < 16; i++) v[i] = sum[i] + v[i];
+            UNROLL
+            for (uint32_t i = 0; i < 16; i++) v[i] = args.scale != 0 ? v[i] * args.scale : v[i];
         }
         UNROLL
         for (uint32_t i = 0; i < 4; i++)
@@ -50,7 +52,8 @@ KERNEL(norm_rows, cuda_norm_args, 256, 4) {
         1.0f / __builtin_sqrtf(block_sum(sum, shared.sums[1]) / (float)count + args.epsilon);
     for (uint32_t i = thread_index(); i < count; i += 256) {
         const float normed = (x[i] - mean) * inverse * w[i] + (b != 0 ? b[i] : 0);
-        y[i] = args.adds ? y[i] + normed : normed;
+        const float whole = args.adds ? y[i] + normed : normed;
+        y[i] = args.adds && args.scale != 0 ? whole * args.scale : whole;
     }
 }
 
