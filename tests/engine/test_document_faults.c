@@ -14,7 +14,7 @@
 #include "engine/document_rig.h"
 #include "seed.h"
 
-enum { SEED = 20261121, STRIDE = 27 };
+enum { SEED = 20261121, STRIDE = 41 };
 
 struct counts {
     uint64_t runs, hits, answers, unsaved, anew, refused, refused_late; /* late: after the engine was made */
@@ -31,7 +31,8 @@ static void check_answer(const struct document_rig *rig, enum rig_prompt prompt,
         if (answer->saved == STATUS_OK) return;
     } else {
         counts->refused++;
-        counts->refused_late += answer->opened;
+        /* A folder that cannot be written, and has nothing for the prompt, refuses it before any work, too. */
+        counts->refused_late += answer->opened && strstr(answer->error.message, "nothing begins like the prompt") == NULL;
     }
     enum status status = answer->status != STATUS_OK ? answer->status : answer->saved;
     if (status != STATUS_IO && status != STATUS_DOCUMENT)

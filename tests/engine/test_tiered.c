@@ -168,7 +168,7 @@ static struct rig_shape shape_of_round(size_t round, size_t method_count, struct
  * still where everything is wanted, so that any budget reads. */
 static size_t draw_lengths(size_t lengths[SEQUENCES], const struct rig_shape *shape, bool all_long,
                            struct random *random) {
-    const size_t length_max = shape->mask != 0 ? PROMPT : all_long ? PROMPT / 5 : PROMPT / 3,
+    const size_t length_max = shape->mask != 0 ? 2 * PROMPT / 3 : all_long ? PROMPT / 5 : PROMPT / 3,
                  count = 1 + random_below(random, SEQUENCES);
     for (size_t i = 0; i < count; i++)
         lengths[i] = all_long || i == 0 ? length_max / 2 + random_below(random, length_max / 2)
