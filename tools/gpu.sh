@@ -173,7 +173,8 @@ bench_loam() { # part shape lines seconds arguments...
   within "$limit" "$loam" bench -m "$model" --device cuda --fill-random -o jsonl -q "$@" >"$scratch/made" 2>"$log"
   rc=$?
   cat "$scratch/made" >>"$out/$part-$shape.jsonl"
-  awk -v part="$part" -v shape="$shape" -v fake="$fake" -v layers="$(layers_of "$shape")" '
+  grep -q 'compute 9\.0' "$about" && tuned=1 || tuned=0 # kernels for such a card alone
+  awk -v part="$part" -v shape="$shape" -v fake="$fake" -v layers="$(layers_of "$shape")" -v tuned="$tuned" '
     function field(name,   at, text) {
       at = index($0, "\"" name "\":")
       if (at == 0) return ""
@@ -197,8 +198,13 @@ bench_loam() { # part shape lines seconds arguments...
       passes = (prompt > 0 ? 1 : steps) * n
       right = field("device") == "cuda" && middle > 0 && launches >= passes * layers * 5
       units = field("kv_unit_misses"); fetched = ""
+      if (prompt > 0) {
+        products = field("device_products") + 0; alone = field("device_tuned_products") + 0
+        fetched = sprintf("; %d of %d products by kernels for this kind of card alone", alone, products)
+        right = right && products >= passes * layers * 2 && alone == (tuned ? products : 0)
+      }
       if (units != "") {
-        fetched = sprintf("; units: %d hits %d misses %d read in RAM", field("kv_unit_hits"), units, field("kv_unit_direct"))
+        fetched = fetched sprintf("; units: %d hits %d misses %d read in RAM", field("kv_unit_hits"), units, field("kv_unit_direct"))
         what = what " KV in RAM"
         right = right && units > 0 && field("kv_unit_hits") > 0
       }
