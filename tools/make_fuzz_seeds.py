@@ -68,6 +68,8 @@ def model_keys(family):
                        "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2,
                        "rope.dimension_count": 8})
         floats["expert_weights_scale"] = 1.5
+    if family == "minimax-m2":
+        counts["rope.dimension_count"] = 8
     if family == "gpt-oss":
         counts["attention.sliding_window"] = 20
     if family == "qwen35moe":
@@ -107,7 +109,7 @@ def gguf_seeds():
     yield "twice", gguf([key("a", U8, 1), key("a", U8, 2)], [])
     yield "split", gguf([key("split.no", U16, 0), key("split.count", U16, 2), key("split.tensors.count", I32, 1)], [])
     for family in ("qwen2moe", "glm4moe", "gpt-oss", "mistral3", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next",
-                   "gemma3", "olmo2", "exaone4"):
+                   "gemma3", "olmo2", "exaone4", "minimax-m2"):
         yield "model_" + family, gguf(model_keys(family), [])
     words = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % i for i in range(8)] + ["\u2581a", "b"]
     yield "vocabulary", gguf([key("tokenizer.ggml.model", STRING, "llama"), array("tokenizer.ggml.tokens", STRING, words),

@@ -65,6 +65,8 @@ static const struct family families[] = {
      .windows = {.period = 4, .are_unscaled = true}},
     {"exaone4", FAMILY_EXAONE4, ROPE_SPLIT, RMS_EPSILON, .has_nextn = true,
      .norms = {NORMS_BEHIND, .of_heads = true}, .windows = {.period = 4, .rotate_alone = true}},
+    {"minimax-m2", FAMILY_MINIMAX_M2, ROPE_SPLIT, RMS_EPSILON, .norms = {.of_heads = true, .of_rows = true},
+     .experts = {.count = EXPERTS_MAX, .router = ROUTER_SIGMOID, .normalises = true, .has_choice_bias = true}},
     {"opt", FAMILY_OPT, ROPE_ADJACENT, "attention.layer_norm_epsilon", .has_biases = true, .has_output_bias = true},
 };
 enum { FAMILY_COUNT = sizeof families / sizeof families[0], KEY_BYTES = 96 };

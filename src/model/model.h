@@ -40,6 +40,7 @@ enum model_family {
     FAMILY_OLMO2,
     FAMILY_EXAONE4,
     FAMILY_GEMMA4,
+    FAMILY_MINIMAX_M2,
 };
 
 /* Where norms stand: before attention and the feed-forward, before and behind them, or behind them alone. */

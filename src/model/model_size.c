@@ -54,7 +54,8 @@ uint64_t model_work_bytes(const struct model_config *config, uint64_t row_count)
     uint64_t row = 2 * config->hidden_size + attention + 2 * model_ffn_width(config) + config->experts.count +
                    2 * config->experts.used + model_mixed_width(config);
     if (config->experts.shared == SHARED_EXPERT_BESIDE) row += 2 * config->hidden_size;
-    return (row_count * row + config->vocabulary_size) * sizeof(float);
+    const uint64_t ahead = FORWARD_AHEAD_MAX * config->state.layer_count * model_ahead_width(config);
+    return (row_count * row + config->vocabulary_size + ahead + config->state.layer_floats) * sizeof(float);
 }
 
 /* ---- weights ---- */

@@ -232,7 +232,7 @@ int main(void) {
         "seed-oss",       "mistral3",         "qwen2moe",     "glm4moe",
         "gpt-oss",        "lfm2",             "qwen35",       "qwen35moe",   "lfm2moe",      "qwen3next",
         "gemma3",         "olmo2",            "olmo3",        "exaone4",     "gemma4",         "gemma4-experts",
-        "gemma4-inputs"};
+        "gemma4-inputs",  "minimax-m2"};
     enum { CASES = sizeof names / sizeof names[0] };
     static struct golden_case cases[2][CASES];
     struct CMUnitTest tests[CASES];

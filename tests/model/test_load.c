@@ -156,7 +156,7 @@ static const struct bad bad_files[] = {
      {0},
      "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, qwen2moe, glm4moe, gpt-oss, "
      "smollm3, seed_oss, mistral3, lfm2, qwen35, qwen35moe, lfm2moe, "
-     "qwen3next, gemma3, gemma4, olmo2, exaone4, opt"},
+     "qwen3next, gemma3, gemma4, olmo2, exaone4, minimax-m2, opt"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},
@@ -239,6 +239,9 @@ static const struct bad bad_files[] = {
      {.reshape = "blk.0.ffn_gate_inp_shexp.weight"},
      "blk.0.ffn_gate_inp_shexp.weight: shape: found [65], expected [64, 1]"},
     {"qwen2moe", {.omit = "expert_shared_feed_forward_length"}, "found [64, 64], expected [64, 96]"},
+    {"minimax-m2", {.omit = "blk.1.exp_probs_b.bias"}, "blk.1.exp_probs_b.bias: missing"},
+    {"minimax-m2", {.reshape = "blk.1.attn_k_norm.weight"}, "attn_k_norm.weight: shape: found [33], expected [32]"},
+    {"minimax-m2", {.key = "expert_shared_count", .value = 1}, "expert_shared_count: this feature is not supported"},
     {"glm4moe", {.omit = "blk.1.exp_probs_b.bias"}, "blk.1.exp_probs_b.bias: missing"},
     {"glm4moe", {.omit = "blk.1.ffn_up_shexp.weight"}, "blk.1.ffn_up_shexp.weight: missing"},
     {"glm4moe", {.omit = "blk.1.attn_k_norm.weight"}, "blk.1.attn_k_norm.weight: missing"},

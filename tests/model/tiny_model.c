@@ -33,7 +33,8 @@ struct writer {
 
 const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3",   "opt",
                                                   "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3",
-                                                  "seed_oss", "gemma3", "gemma4", "olmo2", "exaone4", "mistral3"};
+                                                  "seed_oss", "gemma3", "gemma4", "olmo2", "exaone4", "mistral3",
+                                                  "minimax-m2"};
 
 const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35", "qwen35moe", "lfm2moe", "qwen3next"};
 
@@ -71,7 +72,9 @@ struct tiny_model tiny_model_default(const char *family) {
     const bool olmo = strcmp(family, "olmo2") == 0;
     const bool oss = strcmp(family, "gpt-oss") == 0, has_yarn = mistral3 || oss || olmo;
     const bool slides = gemma || olmo || strcmp(family, "exaone4") == 0; /* every other layer */
-    bool opt = strcmp(family, "opt") == 0, experts = glm || qwen2 || oss || gemma4 || strcmp(family, "qwen3moe") == 0;
+    const bool minimax = strcmp(family, "minimax-m2") == 0;
+    bool opt = strcmp(family, "opt") == 0;
+    const bool experts = glm || qwen2 || oss || gemma4 || minimax || strcmp(family, "qwen3moe") == 0;
     return (struct tiny_model){.family = family,
                                .layer_count = strcmp(family, "smollm3") == 0 ? 4 : 2, /* the last one: no rotation */
                                .hidden_size = 64,
@@ -149,6 +152,7 @@ static void put_metadata(struct writer *w) {
     if (is(t->family, "lfm2moe")) put_uint(w, "leading_dense_block_count", t->dense_layers);
     if (is(t->family, "qwen2moe") || is(t->family, "qwen35moe") || is(t->family, "qwen3next"))
         put_uint(w, "expert_shared_feed_forward_length", t->shared_size);
+    if (is(t->family, "minimax-m2")) put_uint(w, "rope.dimension_count", t->head_dimension / 2);
     if (is(t->family, "glm4moe")) {
         put_uint(w, "expert_shared_count", t->shared_size / t->expert_size);
         put_uint(w, "leading_dense_block_count", t->dense_layers);
@@ -282,7 +286,7 @@ static void add_layer(struct writer *w, size_t layer) {
     const bool attends = interval != 0 ? (layer + 1) % interval == 0 : t->taps == 0 || own > 0;
 #define LAYER(suffix) (snprintf(name, sizeof name, "blk.%zu." suffix, layer), name)
     const bool gemma4 = is(t->family, "gemma4"), gemma = gemma4 || is(t->family, "gemma3");
-    const bool olmo = is(t->family, "olmo2");
+    const bool olmo = is(t->family, "olmo2"), minimax = is(t->family, "minimax-m2"), of_rows = olmo || minimax;
     const bool behind = olmo || is(t->family, "exaone4");
     if (!behind) add_norm(w, LAYER("attn_norm.weight"), t->hidden_size);
     if (behind || gemma) {
@@ -330,7 +334,7 @@ static void add_layer(struct writer *w, size_t layer) {
             add_stack(w, LAYER("ffn_up_exps.weight"), t->expert_size, t->hidden_size);
         }
         add_stack(w, LAYER("ffn_down_exps.weight"), t->hidden_size, t->expert_size);
-        if (glm || is(t->family, "lfm2moe")) add_bias(w, LAYER("exp_probs_b.bias"), t->expert_count);
+        if (glm || minimax || is(t->family, "lfm2moe")) add_bias(w, LAYER("exp_probs_b.bias"), t->expert_count);
         if (oss) {
             add_bias(w, LAYER("ffn_gate_inp.bias"), t->expert_count);
             add_biases(w, LAYER("ffn_gate_exps.bias"), t->expert_size);
@@ -371,9 +375,10 @@ static void add_layer(struct writer *w, size_t layer) {
         add_output(w, LAYER("proj.weight"), t->hidden_size, t->input_size);
         add_norm(w, LAYER("post_norm.weight"), t->hidden_size);
     }
-    if (glm || gemma || behind || is(t->family, "qwen3") || is(t->family, "qwen3moe") || (t->taps != 0 && attends)) {
-        add_norm(w, LAYER("attn_q_norm.weight"), olmo ? q_size : dimension);
-        if (stores) add_norm(w, LAYER("attn_k_norm.weight"), olmo ? kv_size : dimension);
+    const bool qwen3 = is(t->family, "qwen3") || is(t->family, "qwen3moe");
+    if (glm || gemma || behind || minimax || qwen3 || (t->taps != 0 && attends)) {
+        add_norm(w, LAYER("attn_q_norm.weight"), of_rows ? q_size : dimension);
+        if (stores) add_norm(w, LAYER("attn_k_norm.weight"), of_rows ? kv_size : dimension);
     }
 #undef LAYER
 }

@@ -130,6 +130,10 @@ CASES = {
                            moe_intermediate_size=32),
     "gemma4-inputs": dict(GEMMA4, attention_k_eq_v=False, num_global_key_value_heads=None, num_kv_shared_layers=2,
                           use_double_wide_mlp=True, hidden_size_per_layer_input=8, vocab_size_per_layer_input=288),
+    "minimax-m2": dict(BASE, model_type="minimax_m2", architectures=["MiniMaxM2ForCausalLM"], rms_norm_eps=1e-6,
+                       tie_word_embeddings=False, intermediate_size=32, moe_intermediate_size=32, num_local_experts=8,
+                       num_experts_per_tok=3, rope_parameters={
+                           "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
 }
 
 
@@ -216,6 +220,7 @@ GGUF = {
     "seed_oss": dict(name="seed_oss", norm="post_attention_norm"),
     "qwen2_moe": dict(name="qwen2moe"),
     "glm4_moe": dict(name="glm4moe", norm="post_attention_norm"),
+    "minimax_m2": dict(name="minimax-m2"),
     "gpt_oss": dict(name="gpt-oss", norm="post_attention_norm", ffn_gate_inp="mlp.router"),
     "lfm2": dict(name="lfm2", **LFM2),
     "lfm2_moe": dict(name="lfm2moe", mlp="feed_forward", ffn_gate_inp="feed_forward.gate", **LFM2),
@@ -257,6 +262,9 @@ def add_gemma4_keys(writer, config):
         add(config[size])
     writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
     writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+CHOICE_BIASES = ("mlp.gate.e_score_correction_bias", "mlp.e_score_correction_bias", "feed_forward.expert_bias")
 
 
 def write_gguf(model, config, path):
@@ -327,11 +335,12 @@ def write_gguf(model, config, path):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
-    if "n_routed_experts" in config:
+    if config["model_type"] in ("glm4_moe", "minimax_m2"):
         writer.add_rope_dimension_count(int(config["head_dim"] * rope["partial_rotary_factor"]))
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if "n_routed_experts" in config:
         writer.add_expert_shared_count(config["n_shared_experts"])
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         writer.add_expert_weights_scale(config["routed_scaling_factor"])
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_group_count(config["n_group"])
@@ -426,7 +435,7 @@ def write_gguf(model, config, path):
                 value = state.get(f"{theirs}mlp.{shared}.{name}_proj.weight")
                 if value is not None:
                     add(f"{ours}ffn_{name}_shexp.weight", value)
-        bias = state.get(theirs + "mlp.gate.e_score_correction_bias", state.get(theirs + "feed_forward.expert_bias"))
+        bias = next((state[theirs + name] for name in CHOICE_BIASES if theirs + name in state), None)
         if bias is not None:
             add(ours + "exp_probs_b.bias", bias)
         experts = theirs + family.get("mlp", "mlp") + ".experts."
@@ -457,6 +466,11 @@ def router_of(mlp):
     return getattr(mlp, "gate", getattr(mlp, "router", None))
 
 
+def bias_of(mixture):
+    """What a router is given beside the rows, to choose experts by; None: nothing."""
+    return getattr(mixture, "expert_bias", getattr(mixture, "e_score_correction_bias", None))
+
+
 def choices(mixture, x, config):
     """What the router chooses experts by, and how near the first that it does not pick comes to the last that it picks."""
     router = router_of(mixture)
@@ -464,7 +478,7 @@ def choices(mixture, x, config):
         scores = router.proj(router.norm(x) * router.scale * router.scalar_root_size)
         return scores, gap(scores, config["num_experts_per_tok"])
     scores = x @ router.weight.T + (router.bias if "bias" in dict(router.named_parameters()) else 0)
-    bias = getattr(router, "e_score_correction_bias", getattr(mixture, "expert_bias", None))
+    bias = getattr(router, "e_score_correction_bias", bias_of(mixture))
     if bias is None:
         return scores, gap(scores, config["num_experts_per_tok"])
     scores = scores.sigmoid() + bias
@@ -514,7 +528,7 @@ def make_file(folder, config, seed):
             judged = [choices(mixture, x, config) for x, mixture in zip(inputs, mixtures)]
         near = min([NEAR] + [least for scores, least in judged])
         for (scores, least), mixture, x in zip(judged, mixtures, inputs):  # transformers' own picks are these
-            given = [x, mixture.expert_bias] if hasattr(mixture, "expert_bias") else [x]
+            given = [x] if bias_of(mixture) is None else [x, bias_of(mixture)]
             theirs = router_of(mixture)(*given)[2].sort(dim=-1).values
             assert torch.equal(theirs, scores.topk(theirs.shape[1], dim=-1).indices.sort(dim=-1).values)
         seed += 1000
