@@ -379,6 +379,16 @@ class Page(Driven):
         self.tab.reload()
         self.tab.until(lambda: self.tab.texts(NOW) == ["Its second name"])
 
+    def test_what_is_kept_outlives_a_page_that_goes_at_once(self):
+        self.tab.js("""() => { Object.assign(talk, { title: "Kept at once", named: true });
+            for (let i = 0; i < 40; i++) kept.save({ ...talk, id: "long-" + i, title: "x".repeat(200000) });
+            kept.save(talk); location.reload(); window.isOld = true; }""")
+        self.tab.until(lambda: self.tab.js("() => !window.isOld && document.readyState === 'complete'"))
+        self.tab.until(lambda: self.tab.text("#model") == "loam-nano")
+        self.assertIn("Kept at once", self.names())
+        self.tab.js("""async () => { for (const c of kept.all()) if (c.id.startsWith("long-")) await kept.remove(c);
+            Object.assign(talk, { title: "", named: false }); await kept.remove(talk); list.draw(); }""")
+
     def test_deletes_and_takes_it_back(self):
         self.attach("deleted.txt", "The gate is blue.")
         self.ask("To be deleted.")

@@ -38,6 +38,7 @@ const kept = (() => {
     const transaction = (await open()).transaction(["conversations", "texts"], mode);
     return new Promise((resolve, reject) => {
       const request = act(transaction.objectStore("conversations"), transaction.objectStore("texts"));
+      transaction.commit(); // else a page that goes away before the request is answered takes it back
       transaction.oncomplete = () => resolve(request.result);
       transaction.onabort = () => reject(transaction.error);
     });
