@@ -447,6 +447,7 @@ class WithKeys(Case):
         self.assertEqual(metrics['loam_request_seconds_bucket{le="+Inf"}'], metrics["loam_request_seconds_count"])
         self.assertGreater(metrics["loam_request_seconds_sum"], 0)
         self.assertEqual((metrics["loam_visible_rows_total"], metrics["loam_kept_ratio"]), (0, 1))  # attention is full
+        self.assertEqual([name for name in metrics if "weights" in name], [])  # all of them are in RAM
         self.assertEqual(metrics["loam_request_seconds_count"],
                          sum(value for name, value in metrics.items() if name.startswith("loam_requests_done_total{")))
         text = self.server.get("/metrics", headers={"X-Api-Key": KEYS[0]}).body.decode()
@@ -470,6 +471,28 @@ class WithKeys(Case):
             own = "".join(line + "\n" for line in text.split("\n") if "loam_" in line)
             checked = subprocess.run([promtool, "check", "metrics"], input=own, capture_output=True, text=True)
             self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""))
+
+
+class ExpertsAreRead(Case):
+    """What is read of weights is counted as `loam run` counts it, for the same tokens."""
+    model = os.path.join(ROOT, "tests", "golden", "lfm2moe", "model.gguf")
+    options = ("-np", "1", "-c", "256", "--weights-host", "170K", "--chat-template", "llama2")
+
+    def test_metrics(self):
+        reply = self.server.post("/v1/completions", {"prompt": "a b c", "max_tokens": 4, "temperature": 0})
+        self.assertEqual(reply.status, 200, reply.body)
+        told = subprocess.run([LOAM, "run", "-m", self.model, "-c", "256", "--weights-host", "170K", "--raw", "-p", "a b c", "-n", "4",
+                               "--temp", "0", "-q", "-t", "1", "--json", "/dev/stderr"], capture_output=True, check=True)
+        expected = json.loads(told.stderr)["weights"]
+        self.assertGreater(min(expected["expert_hits"], expected["expert_misses"], expected["read_bytes"]), 0)
+
+        def found():
+            rows = {name: value for name, value in self.server.metrics().items() if name.startswith("loam_weights_")}
+            return {name.removeprefix("loam_weights_").removesuffix("_total"): value for name, value in rows.items()}
+        self.assertTrue(wait_until(lambda: found()["expert_misses"] == expected["expert_misses"]), found())  # a turn of the loop late
+        self.assertGreater(found()["wait_seconds"], 0)
+        del expected["host_bytes"]  # the sum of three rows
+        self.assertEqual(found(), {**expected, "wait_seconds": found()["wait_seconds"]})
 
 
 class Beyond(unittest.TestCase):
