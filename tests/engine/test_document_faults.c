@@ -32,7 +32,8 @@ static void check_answer(const struct document_rig *rig, enum rig_prompt prompt,
     } else {
         counts->refused++;
         /* A folder that cannot be written, and has nothing for the prompt, refuses it before any work, too. */
-        counts->refused_late += answer->opened && strstr(answer->error.message, "nothing begins like the prompt") == NULL;
+        counts->refused_late +=
+            answer->opened && strstr(answer->error.message, "nothing begins like the prompt") == NULL;
     }
     enum status status = answer->status != STATUS_OK ? answer->status : answer->saved;
     if (status != STATUS_IO && status != STATUS_DOCUMENT)
