@@ -1,7 +1,7 @@
 /* loam bench: llama-bench's tests on loam.
  *
- * Each combination of -t, -b, -ub, -ctk and -ctv has an engine.  At each depth its sequences are filled once and cut
- * back to the depth before each repetition, so only the test is timed.  Token ids are random: the work does not
+ * Each combination of -t, -b, -ub, -ctk, -ctv and --preset has an engine.  At each depth its sequences are filled once
+ * and cut back to the depth before each repetition, so only the test is timed.  Token ids are random: the work does not
  * depend on them.
  */
 #include <stdio.h>
@@ -25,10 +25,13 @@
 #include "measure/kv_scratch.h"
 #include "platform/clock.h"
 
-enum { FILL_SEED = 1, TESTS_MAX = 4096 };
+enum { FILL_SEED = 1, TESTS_MAX = 4096, PRESETS_LISTED = 16 };
 
 struct bench {
     const struct options *options;
+    char *preset_names; /* owned: the texts of presets, as --preset has them: "hata:512" */
+    const char *presets[PRESETS_LISTED];
+    size_t preset_count;
     struct plan plan;
     struct session session;
     struct kv_scratch scratch; /* where KV on disk lies */
@@ -263,11 +266,15 @@ static enum status reserve_tokens(struct bench *bench, const struct test_list *l
 }
 
 /* As for `loam run`: the types of -ctk and -ctv, unless --set names a codec. */
-static enum status set_axes(struct plan *plan, const struct options *options, enum kv_type k_type,
+static enum status set_axes(const struct bench *bench, struct plan *plan, const char *preset, enum kv_type k_type,
                             enum kv_type v_type, struct error *error) {
+    const struct options *options = bench->options;
     plan->k_type = k_type;
     plan->v_type = v_type;
-    TRY(plan_read_axes(plan, options, error));
+    if (bench->preset_count == 1) /* what --set and --keep change, where none is named */
+        TRY(plan_read_axes(plan, options, error));
+    else
+        TRY(plan_read_preset(plan, options, preset, true, error));
     if ((option_given(options, OPTION_CACHE_K) && plan->k_type != k_type) ||
         (option_given(options, OPTION_CACHE_V) && plan->v_type != v_type))
         return error_set(error, STATUS_USAGE,
@@ -275,24 +282,38 @@ static enum status set_axes(struct plan *plan, const struct options *options, en
     return STATUS_OK;
 }
 
-/* Checks every combination before the first one runs. */
-static enum status check_axes(struct plan *plan, const struct options *options, struct error *error) {
-    const struct option_value *k_types = option_list(options, OPTION_CACHE_K),
-                              *v_types = option_list(options, OPTION_CACHE_V);
-    for (size_t k = 0; k < k_types->list_count; k++)
-        for (size_t v = 0; v < v_types->list_count; v++)
-            TRY(set_axes(plan, options, kv_type_of_choice(k_types->list[k]),
-                         kv_type_of_choice(v_types->list[v]), error));
+/* Reads --preset, and checks every combination before the first one runs. */
+static enum status check_axes(struct bench *bench, struct error *error) {
+    const struct option_value *k_types = option_list(bench->options, OPTION_CACHE_K),
+                              *v_types = option_list(bench->options, OPTION_CACHE_V);
+    struct bench_printer *printer = &bench->printer;
+    bench->preset_names = strdup(option_text(bench->options, OPTION_PRESET));
+    if (bench->preset_names == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    char *rest = bench->preset_names;
+    for (char *preset; (preset = strsep(&rest, ",")) != NULL; bench->presets[bench->preset_count++] = preset)
+        if (bench->preset_count == PRESETS_LISTED)
+            return error_set(error, STATUS_USAGE, "--preset: more than %d", PRESETS_LISTED);
+    for (size_t p = 0; p < bench->preset_count; p++)
+        for (size_t k = 0; k < k_types->list_count; k++)
+            for (size_t v = 0; v < v_types->list_count; v++) {
+                struct plan plan = bench->plan; /* borrows what it owns */
+                TRY(set_axes(bench, &plan, bench->presets[p], kv_type_of_choice(k_types->list[k]),
+                             kv_type_of_choice(v_types->list[v]), error));
+                printer->shows_k |= option_given(bench->options, OPTION_CACHE_K) || plan.k_type != KV_F16;
+                printer->shows_v |= option_given(bench->options, OPTION_CACHE_V) || plan.v_type != KV_F16;
+                printer->shows_reuse |= plan.select.reuse.kind == REUSE_SIMILARITY;
+                printer->shows_heads |= plan.persistent && plan.disk_directory != NULL;
+            }
     return STATUS_OK;
 }
 
-static enum status run_tests(struct bench *bench, const struct test_list *list, struct bench_test settings,
-                             struct error *error) {
+static enum status run_tests(struct bench *bench, const struct test_list *list, const char *preset,
+                             struct bench_test settings, struct error *error) {
     const struct engine_options engine_options = {.trace = bench->trace.trace};
     struct plan plan = bench->plan;
     plan.batch_size = min_size(settings.batch, settings.ubatch);
     plan.document_name = "bench";
-    TRY(set_axes(&plan, bench->options, settings.k_type, settings.v_type, error));
+    TRY(set_axes(bench, &plan, preset, settings.k_type, settings.v_type, error));
     settings.plan = &plan;
     settings.k_type = plan.k_type;
     settings.v_type = plan.v_type;
@@ -367,7 +388,8 @@ static enum status run_with_threads(struct bench *bench, const struct test_list 
                     settings.v_type = kv_type_of_choice(v_types->list[v]);
                     settings.batch = batches->list[b];
                     settings.ubatch = ubatches->list[u];
-                    TRY(run_tests(bench, list, settings, error));
+                    for (size_t p = 0; p < bench->preset_count; p++)
+                        TRY(run_tests(bench, list, bench->presets[p], settings, error));
                 }
     return STATUS_OK;
 }
@@ -389,25 +411,19 @@ enum status bench_command(const struct options *options, struct error *error) {
                              ? error_set(error, STATUS_MEMORY, "out of memory")
                              : list_tests(&list, options, error);
     if (status == STATUS_OK) status = plan_read_budgets(&bench->plan, options, error);
-    if (status == STATUS_OK) status = check_axes(&bench->plan, options, error);
+    if (bench != NULL) bench->options = options;
+    if (status == STATUS_OK) status = check_axes(bench, error);
     if (status == STATUS_OK) status = trace_file_open(&bench->trace, options, error);
     if (status == STATUS_OK) {
         status = use_scratch(bench, error);
         if (status == STATUS_OK && option_text(options, OPTION_REPLAY) != NULL)
             status = recording_open(&bench->recording, option_text(options, OPTION_REPLAY), error);
-        bench->options = options;
         bench->quiet = option_flag(options, OPTION_QUIET);
-        bench->printer = (struct bench_printer){
-            .format = (enum bench_format)option_list(options, OPTION_OUTPUT)->count,
-            .model = &bench->model,
-            .has_floor = option_flag(options, OPTION_FLOOR),
-            .shows_batch = option_given(options, OPTION_BATCH),
-            .shows_ubatch = option_given(options, OPTION_UBATCH),
-            .shows_k = option_given(options, OPTION_CACHE_K) || bench->plan.k_type != KV_F16,
-            .shows_reuse = bench->plan.select.reuse.kind == REUSE_SIMILARITY,
-            .shows_heads = bench->plan.persistent && bench->plan.disk_directory != NULL,
-            .shows_v = option_given(options, OPTION_CACHE_V) || bench->plan.v_type != KV_F16,
-        };
+        bench->printer.format = (enum bench_format)option_list(options, OPTION_OUTPUT)->count;
+        bench->printer.model = &bench->model;
+        bench->printer.has_floor = option_flag(options, OPTION_FLOOR);
+        bench->printer.shows_batch = option_given(options, OPTION_BATCH);
+        bench->printer.shows_ubatch = option_given(options, OPTION_UBATCH);
         random_init(&bench->random, FILL_SEED);
         const struct option_value *threads = option_list(options, OPTION_THREADS);
         for (size_t t = 0; status == STATUS_OK && t < threads->list_count; t++)
@@ -425,8 +441,11 @@ enum status bench_command(const struct options *options, struct error *error) {
         recording_close(&bench->recording);
         bandwidth_close(&bench->bandwidth);
         status = trace_file_close(&bench->trace, status, error);
-        plan_deinit(&bench->plan);
         free(bench->tokens);
+    }
+    if (bench != NULL) {
+        plan_deinit(&bench->plan);
+        free(bench->preset_names);
     }
     if (status == STATUS_INTERRUPTED) error->message[0] = '\0'; /* the user knows */
     free(list.tests);

@@ -18,9 +18,9 @@ static const struct {
     {"|mlock|", "leave it out, or bound what RAM holds by --weights-host"},
     {"|no-mmap|mmap|dio|direct-io|no-direct-io|",
      "the file is mapped; leave it out, or bound what RAM holds by --weights-host"},
-    {"|rope-scaling|rope-scale|rope-freq-base|rope-freq-scale|yarn-orig-ctx|yarn-ext-factor|yarn-attn-factor|"
+    {"|rope-scale|rope-freq-base|rope-freq-scale|yarn-orig-ctx|yarn-ext-factor|yarn-attn-factor|"
      "yarn-beta-slow|yarn-beta-fast|",
-     "the model's file says how its positions are scaled"},
+     "the model's file says how its positions are scaled; --rope-scaling yarn with -c stretches others"},
     {"|grammar|grammar-file|", "the form of an answer is a JSON schema: --json-schema"},
     {"|cnv|conversation|i|interactive|if|interactive-first|", "'loam chat' is for conversations"},
     {"|jinja|", "the model's own template is used; leave it out"},

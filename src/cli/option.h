@@ -63,6 +63,7 @@ enum option_id {
     OPTION_REASONING,
     OPTION_FORCE_PRE,
     OPTION_CONTEXT,
+    OPTION_ROPE_SCALING,
     OPTION_BATCH,
     OPTION_UBATCH,
     OPTION_THREADS,
@@ -139,6 +140,8 @@ enum option_id {
     OPTION_COUNT,
     OPTION_LIMIT = OPTION_COUNT + 32 /* those behind OPTION_COUNT are a program's own */
 };
+
+enum { ROPE_BY_FILE, ROPE_BY_YARN }; /* choices of OPTION_ROPE_SCALING */
 
 enum argument_kind {
     ARGUMENT_NONE,    /* a flag */

@@ -208,8 +208,13 @@ const struct option_spec option_table[] = {
 
     {.id = OPTION_CONTEXT, .name = "ctx-size", .short_name = "c",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "0", .max = 1e12,
-     .commands = GENERATE, .group = GROUP_MACHINE,
-     .help = "tokens of the context; 0: the model's, or what --kv-host holds"},
+     .commands = ANSWER, .group = GROUP_MACHINE,
+     .help = "tokens of the context, of each request; 0: the model's, or what --kv-host holds (for -np of them)"},
+    {.id = OPTION_ROPE_SCALING, .name = "rope-scaling",
+     .kind = ARGUMENT_WORD, .argument = "BY", .default_text = "model", .choices = "model|yarn",
+     .commands = ANSWER | BIT(PERPLEXITY), .group = GROUP_MACHINE,
+     .help = "yarn: positions of a model whose file scales none are stretched, so that its context is that of -c; "
+             "answers get worse, those to short texts too (docs/evaluation.md)"},
     {.id = OPTION_CONTEXT, .name = "ctx-size", .short_name = "c",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "0", .max = 1e9,
      .commands = BIT(PLAN), .group = GROUP_MACHINE,
@@ -231,10 +236,6 @@ const struct option_spec option_table[] = {
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "1", .min = 1, .max = 64,
      .commands = BIT(RUN), .group = GROUP_MACHINE,
      .help = "answers sampled together from the prompt, with seeds S, S+1, ..."},
-    {.id = OPTION_CONTEXT, .name = "ctx-size", .short_name = "c",
-     .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "0", .max = 1e12,
-     .commands = SERVICE, .group = GROUP_MACHINE,
-     .help = "tokens of the context of each request; 0: the model's, or what --kv-host holds for -np of them"},
     {.id = OPTION_PARALLEL, .name = "parallel", .short_name = "np",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "4", .min = 1, .max = 64,
      .commands = BIT(SERVE), .group = GROUP_MACHINE,
@@ -282,7 +283,8 @@ const struct option_spec option_table[] = {
     {.id = OPTION_PRESET, .name = "preset",
      .kind = ARGUMENT_TEXT, .argument = "NAME", .default_text = "full",
      .commands = BIT(BENCH) | BIT(PERPLEXITY) | BIT(TRACE), .group = GROUP_CACHE,
-     .help = "which parts of the context a token reads: {presets}"},
+     .help = "which parts of the context a token reads: {presets}; bench: several, by comma; NAME:KEEP:AXIS=METHOD "
+             "gives one its own settings"},
     {.id = OPTION_SET, .name = "set",
      .kind = ARGUMENT_TEXTS, .argument = "AXIS=METHOD", .commands = COMPUTE_USERS, .group = GROUP_CACHE,
      .help = "change one axis of the preset (select=meanstd), or a number of its method: {settings}; "
@@ -345,7 +347,7 @@ const struct option_spec option_table[] = {
      .kind = ARGUMENT_NUMBER, .argument = "T", .default_text = "0.8", .max = 1000,
      .commands = SAMPLE, .group = GROUP_SAMPLING,
      .help = "0: always the likeliest token; what the model's file says in general.sampling.* goes before this "
-             "default and those of the next options"},
+             "default (with documents 0.3) and those of the next options"},
     {.id = OPTION_TOP_K, .name = "top-k",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "40", .max = 4294967295.0,
      .commands = SAMPLE, .group = GROUP_SAMPLING,

@@ -100,15 +100,34 @@ enum status plan_take_auto(struct plan *plan, const struct options *options, str
     return session_take_choice(session, &choice, error);
 }
 
-enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error) {
-    char set[1024];
-    TRY(read_settings(set, sizeof set, option_text(options, OPTION_SET), options, error));
-    const char *preset = option_text(options, OPTION_PRESET), *keep = option_text(options, OPTION_KEEP);
-    const bool changes = option_given(options, OPTION_SET) || keep != NULL;
-    if (!option_given(options, OPTION_PRESET) && changes) preset = "full"; /* that is what they change */
-    TRY(plan_set_axes(plan, preset, set[0] != '\0' ? set : NULL, keep, error));
+enum status plan_read_preset(struct plan *plan, const struct options *options, const char *label, bool is_compared,
+                             struct error *error) {
+    char parts[160], set[1024] = "";
+    if (strlen(label) >= sizeof parts) return error_set(error, STATUS_USAGE, "--preset %.40s...: too long", label);
+    memcpy(parts, label, strlen(label) + 1);
+    char *rest = parts, *name = strsep(&rest, ":");
+    const char *keep = NULL;
+    if (!is_compared || strcmp(name, "full") != 0) {
+        keep = option_text(options, OPTION_KEEP);
+        TRY(read_settings(set, sizeof set - sizeof parts, option_text(options, OPTION_SET), options, error));
+    }
+    for (char *part; (part = strsep(&rest, ":")) != NULL;) {
+        const size_t used = strlen(set);
+        if (strchr(part, '=') == NULL)
+            keep = part;
+        else
+            snprintf(set + used, sizeof set - used, "%s%s", used > 0 ? "," : "", part);
+    }
+    TRY(plan_set_axes(plan, name, set[0] != '\0' ? set : NULL, keep, error));
     if (option_flag(options, OPTION_RECEIPT)) plan->select.receipt = true;
     return STATUS_OK;
+}
+
+enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error) {
+    const bool changes = option_given(options, OPTION_SET) || option_text(options, OPTION_KEEP) != NULL;
+    const char *preset = option_text(options, OPTION_PRESET);
+    if (!option_given(options, OPTION_PRESET) && changes) preset = "full"; /* that is what they change */
+    return plan_read_preset(plan, options, preset, false, error);
 }
 
 json_t *plan_json(const struct plan *plan) {

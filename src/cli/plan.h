@@ -11,7 +11,11 @@ struct session;
 
 /* The types of K and V, the budgets and the axes. */
 enum status plan_read(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
-/* Reads only --kv-device, --kv-host and --kv-disk; comes before the axes. */
+/* One of --preset: NAME, or NAME:KEEP:AXIS=METHOD, whose parts are as for --keep and --set and go before these.
+ * is_compared: with others, where full is what they are compared with: it has no --keep, --set and --loss. */
+enum status plan_read_preset(struct plan *plan, const struct options *options, const char *label, bool is_compared,
+                             struct error *error) STATUS_CHECKED;
+/* --preset, --set, --keep, --loss, --kld; the budgets come before them. */
 enum status plan_read_axes(struct plan *plan, const struct options *options, struct error *error)
     STATUS_CHECKED;
 /* --preset auto with --loss and --kld, for plan_take_auto or plan_choose. */

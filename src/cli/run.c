@@ -103,10 +103,12 @@ static enum status read_prompt(struct run *run, struct error *error) {
 
 static enum status check_length(const struct run *run, struct error *error) {
     const size_t prompt = run->prompt.count;
-    const uint64_t context = run->plan.context_size, trained = run->session.model->config.context_length;
+    const struct model_config *config = &run->session.model->config;
+    const uint64_t context = run->plan.context_size, trained = config->context_length;
+    const bool is_scalable = config->has_rope && config->rope_scaling == ROPE_SCALING_NONE;
     if (prompt <= context) return STATUS_OK;
     if (prompt <= trained && option_count(run->options, OPTION_CONTEXT) == 0) /* cut to the budget */
-        return plan_check_budget(&run->plan, &run->session.model->config, prompt, error);
+        return plan_check_budget(&run->plan, config, prompt, error);
     if (prompt <= trained)
         return error_set(error, STATUS_USAGE,
                          "the prompt has %zu tokens, the context holds %llu: give -c %zu", prompt,
@@ -114,8 +116,9 @@ static enum status check_length(const struct run *run, struct error *error) {
     return error_set(
         error, STATUS_USAGE,
         "the prompt has %zu tokens, the context holds %llu and the model was trained for %llu: shorten "
-        "it, or give -c %zu and expect worse answers",
-        prompt, (unsigned long long)context, (unsigned long long)trained, prompt + 512);
+        "it, or give -c %zu%s and expect worse answers",
+        prompt, (unsigned long long)context, (unsigned long long)trained, prompt + 512,
+        is_scalable ? " --rope-scaling yarn" : "");
 }
 
 /* Tokens to choose a plan for: prompt and answer, as far as the context goes. */

@@ -88,8 +88,12 @@ static enum status take_count(const struct options *options, enum option_id id, 
 enum status sampling_take_model(struct sampling *sampling, const struct options *options,
                                 const struct gguf *gguf, struct error *error) {
     struct sampler_options *s = &sampling->options;
-    TRY(take_float(options, OPTION_TEMPERATURE, gguf, "general.sampling.temp", 0, 1000, &s->temperature,
-                   error));
+    static const char temperature[] = "general.sampling.temp";
+    TRY(take_float(options, OPTION_TEMPERATURE, gguf, temperature, 0, 1000, &s->temperature, error));
+    const bool is_said = option_given(options, OPTION_TEMPERATURE) || gguf_find(gguf, temperature) != NULL;
+    sampling->about_documents = is_said ? s->temperature : 0.3F;
+    if (option_given(options, OPTION_FILE) && !option_flag(options, OPTION_RAW))
+        s->temperature = sampling->about_documents;
     TRY(take_float(options, OPTION_TOP_P, gguf, "general.sampling.top_p", 0, 1, &s->top_p, error));
     TRY(take_float(options, OPTION_MIN_P, gguf, "general.sampling.min_p", 0, 1, &s->min_p, error));
     TRY(take_float(options, OPTION_REPEAT_PENALTY, gguf, "general.sampling.penalty_repeat", 0.01F, 100,

@@ -139,6 +139,7 @@ struct server_model served_model_describe(const struct served_model *model) {
                                  .size_bytes = model_tensor_bytes(gguf),
                                  .service = model->service,
                                  .sampling = model->sampling.options,
+                                 .about_documents = model->sampling.about_documents,
                                  .has_seed = option_integer(model->options, OPTION_SEED) >= 0,
                                  .documents = model->plan.disk_directory,
                                  .in_tiers = model->plan.host_bytes > 0};

@@ -82,10 +82,27 @@ static enum status open_device(struct session *session, const char *path, const 
     return STATUS_OK;
 }
 
-static enum status load_model(struct session *session, const char *path, size_t layers,
-                              struct error *error) {
-    TRY(model_load_split(&session->model, path, session->device, layers, error));
+/* Of --rope-scaling yarn; *tokens 0: positions are as the file says. */
+static enum status stretched_context(const struct options *options, uint64_t *tokens, struct error *error) {
+    *tokens = 0;
+    if (!option_given(options, OPTION_ROPE_SCALING) || option_count(options, OPTION_ROPE_SCALING) != ROPE_BY_YARN)
+        return STATUS_OK;
+    *tokens = option_count(options, OPTION_CONTEXT);
+    if (*tokens > 0) return STATUS_OK;
+    return error_set(error, STATUS_USAGE, "--rope-scaling yarn: expected -c, the context that it stretches to");
+}
+
+static enum status load_model(struct session *session, const char *path, const struct options *options,
+                              size_t layers, struct error *error) {
+    uint64_t stretched;
+    TRY(stretched_context(options, &stretched, error));
+    TRY(model_load_split(&session->model, path, session->device, layers, stretched, error));
     const struct model *model = session->model;
+    if (stretched > 0 && !session->quiet)
+        fprintf(stderr,
+                "loam: note: YaRN stretches the %llu tokens that the model was trained for to %llu: answers get "
+                "worse, those to short texts too (docs/evaluation.md)\n",
+                (unsigned long long)model->config.stretched_from, (unsigned long long)stretched);
     if (model->bus_bytes > 0 && device_memory_free(session->device) != UINT64_MAX && !session->quiet)
         fprintf(
             stderr,
@@ -107,7 +124,7 @@ static enum status open_path(struct session *session, const char *path, const st
             &(struct device_options){.thread_count = session->thread_count, .mask = session->mask}, error));
     else
         TRY(open_device(session, path, options, error));
-    TRY(load_model(session, path, layers, error));
+    TRY(load_model(session, path, options, layers, error));
     if (option_given(options, OPTION_WEIGHTS_HOST))
         TRY(limit_weights(session, option_count(options, OPTION_WEIGHTS_HOST), error));
     session->load_seconds = clock_seconds() - began;

@@ -192,6 +192,9 @@ enum status documents_open(struct documents **result, const struct documents_opt
     for (uint32_t i = 0; i < model->gguf.file_count; i++)
         TRY(fingerprint_add(backing->model.fingerprint, &model->gguf.maps[i], device_pool(model->device),
                             error));
+    if (model->config.stretched_from > 0) /* other positions, of the same bytes */
+        store_fingerprint_add(backing->model.fingerprint, &model->config.context_length,
+                              sizeof model->config.context_length);
     TRY(gguf_check(&model->gguf, error)); /* the fingerprint is of what was loaded */
     set_kind(documents, plan, select != NULL);
     set_groups(documents, plan, options->cache);

@@ -79,6 +79,7 @@ struct reader {
     /* Dimensions of sliding layers; those of full ones are the configuration's until layers are filled in. */
     struct kv_geometry sliding;
     size_t attention_interval; /* MIXER_DELTA: every so manieth layer attends */
+    uint64_t stretched;        /* model_config_read_stretched */
     char key[KEY_BYTES]; /* the key in work, "llama.block_count" */
 };
 
@@ -467,6 +468,24 @@ static enum status read_yarn(struct reader *reader) {
     return STATUS_OK;
 }
 
+/* As of a file that says YaRN, with nothing but a factor. */
+static enum status stretch(struct reader *reader) {
+    struct model_config *config = reader->config;
+    if (!config->has_rope || config->rope_scaling != ROPE_SCALING_NONE)
+        return error_set(reader->error, STATUS_USAGE, "%s: YaRN: %s", reader->gguf->path,
+                         config->has_rope ? "the file scales its positions already" : "positions are learned");
+    if (reader->stretched <= config->context_length)
+        return error_set(reader->error, STATUS_USAGE,
+                         "%s: YaRN: found a context of %llu tokens, expected more than the %llu of the file",
+                         reader->gguf->path, (unsigned long long)reader->stretched,
+                         (unsigned long long)config->context_length);
+    config->rope_scaling = ROPE_SCALING_YARN;
+    config->rope_factor = (float)((double)reader->stretched / (double)config->context_length);
+    config->rope_original_context = config->stretched_from = config->context_length;
+    config->context_length = reader->stretched;
+    return read_yarn(reader);
+}
+
 static enum status read_rope(struct reader *reader) {
     struct model_config *config = reader->config;
     config->rope_factor = 1;
@@ -476,7 +495,7 @@ static enum status read_rope(struct reader *reader) {
         size_t offset = 2;
         TRY(read_count(reader, "position_offset", false, 0, 1024, &offset));
         config->position_offset = offset;
-        return STATUS_OK;
+        return reader->stretched > 0 ? stretch(reader) : STATUS_OK;
     }
     config->rope_order = reader->family->rope_order;
     config->yarn_is_exact = reader->family->yarn_is_exact;
@@ -519,6 +538,7 @@ static enum status read_rope(struct reader *reader) {
         if (config->rope_scaling == ROPE_SCALING_NONE) config->rope_scaling = ROPE_SCALING_LLAMA3;
         config->llama3_low_factor = config->llama3_high_factor = 0;
     }
+    if (reader->stretched > 0) TRY(stretch(reader));
     config->sliding_is_unscaled = reader->family->windows.are_unscaled && config->rope_scaling != ROPE_SCALING_NONE;
     if (sliding != config->rope_dimension || config->sliding_rope_base != config->rope_base ||
         config->sliding_is_unscaled)
@@ -725,8 +745,13 @@ static enum status read_name(struct reader *reader, struct arena *arena) {
 
 enum status model_config_read(struct model_config *config, const struct gguf *gguf, struct arena *arena,
                               struct error *error) {
+    return model_config_read_stretched(config, gguf, arena, 0, error);
+}
+
+enum status model_config_read_stretched(struct model_config *config, const struct gguf *gguf, struct arena *arena,
+                                        uint64_t tokens, struct error *error) {
     *config = (struct model_config){0};
-    struct reader reader = {.gguf = gguf, .config = config, .error = error};
+    struct reader reader = {.gguf = gguf, .config = config, .error = error, .stretched = tokens};
     TRY(read_family(&reader));
     config->family = reader.family->family;
     config->has_gates = reader.family->has_gates;

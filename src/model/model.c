@@ -6,26 +6,26 @@
 #include "model/model_internal.h"
 #include "model/weight_stream.h"
 
-static enum status load(struct model *model, const char *path, struct error *error) {
+static enum status load(struct model *model, const char *path, uint64_t stretched, struct error *error) {
     TRY(gguf_open(&model->gguf, path, error));
-    TRY(model_config_read(&model->config, &model->gguf, &model->arena, error));
+    TRY(model_config_read_stretched(&model->config, &model->gguf, &model->arena, stretched, error));
     TRY(weights_load(model, error));
     return gguf_check(&model->gguf, error);
 }
 
 enum status model_load(struct model **model, const char *path, struct device *device, struct error *error) {
-    return model_load_split(model, path, device, SIZE_MAX, error);
+    return model_load_split(model, path, device, SIZE_MAX, 0, error);
 }
 
 enum status model_load_split(struct model **model, const char *path, struct device *device,
-                             size_t device_layers, struct error *error) {
+                             size_t device_layers, uint64_t stretched, struct error *error) {
     *model = NULL;
     struct model *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the model");
     made->device = device;
     made->device_layers = device_layers;
     arena_init(&made->arena);
-    enum status status = load(made, path, error);
+    enum status status = load(made, path, stretched, error);
     if (status != STATUS_OK) {
         model_destroy(made);
         return status;

@@ -122,7 +122,8 @@ struct model_config {
     /* The most of any layer, for buffers; each layer's are in layers. */
     size_t head_count, kv_head_count, k_dimension, v_dimension;
     size_t vocabulary_size;
-    uint64_t context_length; /* trained */
+    uint64_t context_length; /* trained, or stretched to */
+    uint64_t stretched_from; /* trained (model_config_read_stretched); 0: as the file says */
     float norm_epsilon;
     bool has_rope;
     enum rope_order rope_order;
@@ -242,9 +243,10 @@ enum status model_load(struct model **model, const char *path, struct device *de
     STATUS_CHECKED;
 /* The weights of the last device_layers layers, and the output matrix, are in the device's memory.  Those of the layers
  * before, and an embedding that is not the output matrix too, are in RAM, and the device reads them over its bus in
- * each pass.  STATUS_MEMORY: the device is too small; the message says how many layers it has room for. */
+ * each pass.  STATUS_MEMORY: the device is too small; the message says how many layers it has room for.
+ * stretched: as of model_config_read_stretched. */
 enum status model_load_split(struct model **model, const char *path, struct device *device,
-                             size_t device_layers, struct error *error) STATUS_CHECKED;
+                             size_t device_layers, uint64_t stretched, struct error *error) STATUS_CHECKED;
 void model_destroy(struct model *model); /* NULL allowed */
 /* Keeps at most host_bytes of weights in memory and reads the others from the file for each pass (weight_stream.h).
  * Call before the first pass.  faults: tests; NULL: none. */
@@ -257,6 +259,10 @@ enum status model_check_numbers(const struct model *model, struct error *error) 
 /* Reads and checks the configuration only, for inspect and quantize.  layers and name live in arena. */
 enum status model_config_read(struct model_config *config, const struct gguf *gguf, struct arena *arena,
                               struct error *error) STATUS_CHECKED;
+/* With positions that YaRN stretches so that the context has so many tokens (Peng et al. 2023), as if the file said it;
+ * 0: as it is.  STATUS_USAGE: the file has a scaling already, or no positions to scale, or as large a context. */
+enum status model_config_read_stretched(struct model_config *config, const struct gguf *gguf, struct arena *arena,
+                                        uint64_t tokens, struct error *error) STATUS_CHECKED;
 
 /* The tensor is of a layer behind the last one (nextn_layers). */
 bool model_leaves_out(const struct model_config *config, const struct gguf_tensor *tensor);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "server/fields.h"
+#include "server/server.h"
 
 static bool read_stops(struct ask_options *options, const json_t *body, struct api_error *error) {
     const json_t *stop = field_get(body, "stop");
@@ -149,11 +150,13 @@ static bool read_sampling(struct ask_options *options, const json_t *body, uint6
     return true;
 }
 
-bool ask_options_read(struct ask_options *options, const json_t *body, const struct sampler_options *defaults,
-                      uint64_t fallback_seed, size_t vocabulary_size, struct api_error *error) {
+bool ask_options_read(struct ask_options *options, const json_t *body, const struct server_model *model,
+                      uint64_t fallback_seed, struct api_error *error) {
     int64_t choices = 1;
     const json_t *stream_options;
-    *options = (struct ask_options){.sampling = *defaults};
+    const size_t vocabulary_size = service_vocabulary_size(model->service);
+    *options = (struct ask_options){.sampling = model->sampling};
+    if (json_array_size(field_get(body, "documents")) > 0) options->sampling.temperature = model->about_documents;
     if (!refuse_samplers(body, error) || !read_sampling(options, body, fallback_seed, error) ||
         !read_stops(options, body, error) || !read_biases(options, body, vocabulary_size, error) ||
         !field_integer(body, "n", 1, ASK_CHOICES_MAX, &choices, error) ||

@@ -37,9 +37,10 @@ struct ask_options {
 
 /* temperature, top_p, top_k, min_p, penalties, logit_bias, seed, stop, n, stream, stream_options, ignore_eos, and the
  * form of the answer.  Samplers that this server does not have are refused, unless they are off.
- * defaults: for what is absent.  fallback_seed: where the request has none.  *options must not move afterwards. */
-bool ask_options_read(struct ask_options *options, const json_t *body, const struct sampler_options *defaults,
-                      uint64_t fallback_seed, size_t vocabulary_size, struct api_error *error);
+ * model: for what is absent.  fallback_seed: where the request has none.  *options must not move afterwards. */
+struct server_model;
+bool ask_options_read(struct ask_options *options, const json_t *body, const struct server_model *model,
+                      uint64_t fallback_seed, struct api_error *error);
 /* The first of these fields that is there: tokens at most. */
 bool ask_options_read_token_max(struct ask_options *options, const json_t *body, const char *const *names,
                                 size_t count, struct api_error *error);

@@ -65,8 +65,7 @@ static bool read_options(struct ask *ask, struct api_error *error) {
     static const char *const token_max[] = {"max_completion_tokens", "max_tokens", "n_predict"};
     static const char *const refused[] = {"functions", "audio", "web_search_options", "chat_template"};
     const struct server_model *model = &ask->server->model;
-    return ask_options_read(&ask->options, ask->body, &model->sampling, ask_seed(ask),
-                            service_vocabulary_size(model->service), error) &&
+    return ask_options_read(&ask->options, ask->body, model, ask_seed(ask), error) &&
            ask_options_read_token_max(&ask->options, ask->body, token_max, 3, error) &&
            ask_options_refuse(ask->body, refused, sizeof refused / sizeof *refused, error) &&
            read_log_probabilities(ask, error);

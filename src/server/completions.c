@@ -98,9 +98,7 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     static const char *const token_max[] = {"max_tokens", "max_completion_tokens", "n_predict"};
     static const char *const refused[] = {"suffix", "chat_template", "images", "documents"};
     const struct server_model *model = &ask->server->model;
-    if (!ask_options_read(&ask->options, ask->body, &model->sampling, ask_seed(ask),
-                          service_vocabulary_size(model->service), error))
-        return false;
+    if (!ask_options_read(&ask->options, ask->body, model, ask_seed(ask), error)) return false;
     ask->options.has_token_max = true;
     ask->options.token_max = COMPLETION_TOKENS_DEFAULT;
     int64_t best_of = (int64_t)ask->options.choices;

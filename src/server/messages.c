@@ -224,8 +224,7 @@ static bool read_request(struct ask *ask, struct api_error *error) {
     const struct server_model *model = &ask->server->model;
     struct token_list prompt = {0};
     struct conversation conversation = {0};
-    bool read = ask_options_read(&ask->options, ask->body, &model->sampling, ask_seed(ask),
-                                 service_vocabulary_size(model->service), error) &&
+    bool read = ask_options_read(&ask->options, ask->body, model, ask_seed(ask), error) &&
                 ask_options_read_token_max(&ask->options, ask->body, token_max, 1, error);
     if (read && !ask->options.has_token_max) read = wrong(error, "max_tokens", "expected a number");
     if (read && ask->options.choices != 1) read = wrong(error, "n", "expected 1");

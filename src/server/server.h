@@ -49,6 +49,7 @@ struct server_model {
     uint64_t parameter_count, size_bytes;
     struct service *service;
     struct sampler_options sampling; /* for what a request does not say */
+    float about_documents;           /* the temperature of one with documents, the same way */
     bool has_seed;                   /* sampling.seed too; else each request gets a new one */
     const char *documents;           /* the folder of saved documents; NULL: none */
     bool in_tiers;                   /* of KV a part is in RAM */

@@ -332,6 +332,37 @@ static void a_folder_is_asked(void **state) {
     process_deinit(&r);
 }
 
+/* 0.3, where neither the model's file nor the command line says one. */
+static void documents_are_asked_at_a_lower_temperature(void **state) {
+    (void)state;
+#define ASK(...) LOAM("run", "-m", chat_path, "-f", short_path, "-s", "3", "-n", "24", ##__VA_ARGS__)
+    assert_same_answer(ASK("-p", "who?"), ASK("-p", "who?", "--temp", "0.3"), true);
+    assert_same_answer(ASK("-p", "who?"), ASK("-p", "who?", "--temp", "0.8"), false);
+    assert_same_answer(ASK("--raw"), ASK("--raw", "--temp", "0.8"), true);
+#undef ASK
+}
+
+/* Its K and V have other positions than those of the same tokens in the model's own context, and are kept apart. */
+static void a_stretched_context_has_documents_of_its_own(void **state) {
+    (void)state;
+    char kv[200];
+    snprintf(kv, sizeof kv, "%s", scratch_path("stretched-kv"));
+#define ASK(...) RUN("-m", chat_path, "-f", short_path, "-p", "who?", "--kv-disk", kv, ##__VA_ARGS__)
+    const struct {
+        bool is_stretched, was_there;
+    } asked[] = {{false, false}, {true, false}, {true, true}, {false, true}};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        struct process_result r = asked[i].is_stretched ? ASK("--rope-scaling", "yarn", "-c", "16K") : ASK();
+        const bool is_told =
+            strstr(r.complaints, "YaRN stretches the 8192 tokens that the model was trained for to 16384") != NULL;
+        if (r.code != 0 || is_told != asked[i].is_stretched) fail_msg("%zu: %d: %s", i, r.code, r.complaints);
+        json_t *found = figures(r);
+        assert_int_equal(number_at(found, "prefill", "reused_tokens") > 0, asked[i].was_there);
+        json_decref(found);
+    }
+#undef ASK
+}
+
 static void what_cannot_be_asked_is_said(void **state) {
     (void)state;
     char latin_path[200], empty_path[200];
@@ -357,7 +388,11 @@ static void what_cannot_be_asked_is_said(void **state) {
         {{"run", "-m", chat_path, "-f", long_path, "-c", "1K"}, 2, "the context holds 1024: give -c "},
         {{"run", "-m", chat_path, "-f", long_path, "-f", long_path, "-f", long_path, "-p", "x"},
          2,
-         "the model was trained for 8192: shorten it"},
+         "the model was trained for 8192: shorten it, or give -c "},
+        {{"run", "-m", chat_path, "-f", short_path, "-p", "x", "--rope-scaling", "yarn"}, 2, "yarn: expected -c, "},
+        {{"run", "-m", chat_path, "-f", short_path, "-p", "x", "--rope-scaling", "yarn", "-c", "1K"},
+         2,
+         "found a context of 1024 tokens, expected more than the 8192 of the file"},
         {{"chat", "-m", chat_path, "-f", long_path, "-c", "1K"}, 2, "the documents have "},
         {{"run", "-m", chat_path, "-f", long_path, "--kv-host", "512K"}, 5, "try a larger --kv-host"},
         {{"chat", "-m", chat_path, "-f", long_path, "--kv-host", "512K"}, 5, "try a larger --kv-host"},
@@ -392,6 +427,8 @@ int main(void) {
         cmocka_unit_test(chat_talks_about_documents),
         cmocka_unit_test(chat_adds_documents),
         cmocka_unit_test(a_hint_says_how_the_next_one_is_cheap),
+        cmocka_unit_test(documents_are_asked_at_a_lower_temperature),
+        cmocka_unit_test(a_stretched_context_has_documents_of_its_own),
         cmocka_unit_test(what_cannot_be_asked_is_said),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -244,6 +244,23 @@ static void a_codec_that_is_set_is_measured(void **state) {
     process_deinit(&table);
 }
 
+/* Each its own row; --keep is not for full, with which others are compared. */
+static void presets_are_compared(void **state) {
+    (void)state;
+    static const char list[] = "full,meanstd,meanstd:16:page=8";
+    const char *arguments[] = {"bench", "-m", model_path, "-p", "0",    "-n",       "2",  "-d",     "64", "-r",
+                               "1",     "-q", "-o",       "json", "--preset", list, "--keep", "32", NULL};
+    json_t *rows = bench_json(arguments);
+    static const char *const expected[][2] = {{"full", "100%"}, {"meanstd", "32"}, {"meanstd", "16"}};
+    assert_int_equal(json_array_size(rows), 3);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *row = json_array_get(rows, i);
+        assert_string_equal(json_string_value(json_object_get(row, "preset")), expected[i][0]);
+        assert_string_equal(json_string_value(json_object_get(row, "keep")), expected[i][1]);
+    }
+    json_decref(rows);
+}
+
 static void csv_has_a_head_and_rows_of_its_width(void **state) {
     (void)state;
     struct process_result result =
@@ -292,6 +309,7 @@ static void failures(void **state) {
         {{"bench", "-m", "x", "-o", "sql"}, 2},
         {{"bench", "-m", "x", "-p", "1,,2"}, 2},
         {{"bench", "-m", "x", "--set", "codec=q8", "-ctk", "q8_0,f16"}, 2},
+        {{"bench", "-m", "x", "--preset", "full,nope"}, 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct process_result r = process_run(&(struct process_request){.arguments = cases[i].arguments});
@@ -442,6 +460,7 @@ int main(void) {
         cmocka_unit_test(json_rows_add_up),
         cmocka_unit_test(a_receipt_says_what_it_took),
         cmocka_unit_test(a_codec_that_is_set_is_measured),
+        cmocka_unit_test(presets_are_compared),
         cmocka_unit_test(csv_has_a_head_and_rows_of_its_width),
         cmocka_unit_test(statistics),
         cmocka_unit_test(failures),

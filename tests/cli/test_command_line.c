@@ -144,7 +144,7 @@ static void usage_errors_exit_2(void **state) {
         {{"run", "-fa"}, 2, "loam has no '-fa'"},
         {{"chat", "--mlock"}, 2, "--weights-host"},
         {{"run", "--no-mmap"}, 2, "the file is mapped"},
-        {{"run", "--rope-scaling", "yarn"}, 2, "loam has no '--rope-scaling'"},
+        {{"run", "--rope-scale", "4"}, 2, "loam has no '--rope-scale'"},
         {{"run", "--grammar=root"}, 2, "--json-schema"},
         {{"run", "--gramma"}, 2, "unknown option '--gramma'"},
         {{"run", "-m", "hf:org/repo:x.gguf", "-p", "x"}, 2, "loam pull hf:org/repo:x.gguf brings it"},

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "device/host_span.h"
 #include "model/model_size.h"
 #include "model/tiny_model.h"
 
@@ -352,6 +353,54 @@ static void test_config(void **state) {
     unlink(path);
 }
 
+/* A context that is stretched is as of a file that says so, also where layers with windows have a table of their
+ * own. */
+static void test_stretched(void **state) {
+    (void)state;
+    static const char *const families[] = {"llama", "olmo2"};
+    struct error error = {0};
+    char path[64];
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        struct tiny_model tiny = tiny_model_default(families[i]);
+        struct model *plain, *said, *asked;
+        if (i == 1) tiny.window = 32, tiny.window_period = 2;
+        tiny.scaling = NULL;
+        tiny_model_write(&tiny, tiny_model_path("stretched", path, sizeof path));
+        assert_ok(model_load(&plain, path, device, &error), error);
+        assert_ok(model_load_split(&asked, path, device, SIZE_MAX, 2048, &error), error);
+        assert_int_equal(model_load_split(&said, path, device, SIZE_MAX, 512, &error), STATUS_USAGE);
+        assert_non_null(strstr(error.message, "found a context of 512 tokens, expected more than the 512"));
+        tiny.scaling = "yarn", tiny.factor = 4, tiny.original_context = 512;
+        tiny_model_write(&tiny, path);
+        assert_ok(model_load(&said, path, device, &error), error);
+        for (size_t rope = 0; rope < ROPES_MAX; rope++) {
+            const float *frequency = span_memory(asked->rope_frequency[rope]),
+                        *expected = span_memory(said->rope_frequency[rope]);
+            assert_int_equal(frequency == NULL, expected == NULL);
+            if (frequency == NULL) continue;
+            assert_memory_equal(frequency, expected, plain->config.rope_dimension / 2 * sizeof *frequency);
+            const float *own = span_memory(plain->rope_frequency[rope]);
+            if (rope == ROPE_FULL)
+                assert_memory_not_equal(frequency, own, plain->config.rope_dimension / 2 * sizeof *own);
+        }
+        assert_true(asked->config.rope_attention_factor == said->config.rope_attention_factor);
+        assert_int_equal(asked->config.context_length, 2048);
+        assert_int_equal(asked->config.stretched_from, 512);
+        model_destroy(said);
+        assert_int_equal(model_load_split(&said, path, device, SIZE_MAX, 4096, &error), STATUS_USAGE);
+        assert_non_null(strstr(error.message, "the file scales its positions already"));
+        model_destroy(plain);
+        model_destroy(asked);
+        unlink(path);
+    }
+    const struct tiny_model learned = tiny_model_default("opt");
+    struct model *model;
+    tiny_model_write(&learned, path);
+    assert_int_equal(model_load_split(&model, path, device, SIZE_MAX, 1024, &error), STATUS_USAGE);
+    assert_non_null(strstr(error.message, "positions are learned"));
+    unlink(path);
+}
+
 /* What a file says of its experts, and what the family says where it does not. */
 static void test_experts(void **state) {
     (void)state;
@@ -438,7 +487,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_families_load), cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_bad_layers),    cmocka_unit_test(test_bad_sources),
-        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_config),        cmocka_unit_test(test_stretched),
         cmocka_unit_test(test_experts),       cmocka_unit_test(test_nextn),
         cmocka_unit_test(test_states_load),   cmocka_unit_test(test_gemma),
         cmocka_unit_test(test_declared_layers_take_nothing),

@@ -376,6 +376,7 @@ class OwnTemplate(Case):
         for name, value in (("temperature", 0.25), ("top_k", 1), ("top_p", 0.5), ("min_p", 0.125), ("repeat_penalty", 1.5),
                             ("repeat_last_n", 17)):
             self.assertEqual(params[name], value, name)
+        self.assertEqual(self.server.get("/v1/models").json["data"][0]["document_temperature"], 0.25)
         said = [run_loam("run", "-p", "a b", "-n", "12", "-s", seed, *more, model=self.model)
                 for more in ((), ("--top-k", "0", "--top-p", "1", "--min-p", "0", "--temp", "50")) for seed in ("1", "2")]
         self.assertEqual(said[0], said[1])

@@ -186,6 +186,14 @@ class Documents(unittest.TestCase):
         _, known, count = self.ask(text + "\n\nWhich colour?")
         self.assertGreater(known, count - 64)
 
+    def test_answers_about_documents_are_drawn_at_a_lower_temperature(self):
+        made, seed = self.upload("Drawn. " + OTHER).json, {"seed": 5, "max_tokens": 24}
+        def answer(**more):
+            body = {"messages": [{"role": "user", "content": "Who sleeps?"}], "documents": [made["id"]], **seed, **more}
+            return self.call("POST", CHAT, body).json["choices"][0]["message"]["content"]
+        self.assertEqual(answer(), answer(temperature=0.3))
+        self.assertNotEqual(answer(), answer(temperature=0.8))
+
     def test_a_document_survives_a_restart(self):
         made = self.upload(OTHER).json
         before = self.ask("Who sleeps?", documents=[made["id"]])

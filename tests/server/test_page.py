@@ -532,6 +532,11 @@ class Page(Driven):
         self.tab.until(lambda: self.tab.texts("#documents li span:first-child") == ["wide.txt", "page.html"])
         self.ask("Which?")
         said = self.tab.posted("chat")[-1]["messages"][0]["content"]
+        self.assertEqual(self.tab.posted("chat")[-1]["temperature"], 0)
+        self.begin(temperature="")
+        self.attach("again.txt", "The gate is green.")
+        self.ask("Which?")
+        self.assertAlmostEqual(self.tab.posted("chat")[-1]["temperature"], 0.3, 6)
         self.assertEqual(said.split("\n\n"), ["The gate is grün.", "The mill & the gate.", "Which?"])
 
     @unittest.skipIf(shutil.which("pdftotext") is None, "skipped: pdftotext (poppler-utils) is not installed")

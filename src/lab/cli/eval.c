@@ -11,32 +11,13 @@
 
 /* ---- presets ---- */
 
-/* "NAME", then parts after colons: AXIS=METHOD and NAME=NUMBER as for --set, others as for --keep. */
 static enum status read_preset(struct evaluation *evaluation, const char *label, struct plan *plan,
                                struct error *error) {
     const struct options *options = evaluation->options;
-    const char *set = option_text(options, OPTION_SET), *keep = option_text(options, OPTION_KEEP);
-    char parts[160], sets[320] = "";
-    if (strlen(label) >= sizeof parts || (set != NULL && strlen(set) + sizeof parts + 1 >= sizeof sets))
-        return error_set(error, STATUS_USAGE, "--preset %.40s...: too long", label);
-    memcpy(parts, label, strlen(label) + 1);
-    char *rest = parts, *name = strsep(&rest, ":");
-    /* --keep and --set belong to approximations, not to full, with which they are compared. */
-    bool is_full = strcmp(name, "full") == 0;
-    if (is_full) keep = NULL;
-    if (!is_full && set != NULL) snprintf(sets, sizeof sets, "%s", set);
-    for (char *part; (part = strsep(&rest, ":")) != NULL;) {
-        if (strchr(part, '=') == NULL) {
-            keep = part;
-            continue;
-        }
-        size_t used = strlen(sets);
-        snprintf(sets + used, sizeof sets - used, "%s%s", used > 0 ? "," : "", part);
-    }
     plan->k_type = kv_type_of_choice(option_count(options, OPTION_CACHE_K));
     plan->v_type = kv_type_of_choice(option_count(options, OPTION_CACHE_V));
     if (evaluation->tiers.used) TRY(plan_read_disk(plan, options, error));
-    return plan_set_axes(plan, name, sets[0] != '\0' ? sets : NULL, keep, error);
+    return plan_read_preset(plan, options, label, true, error);
 }
 
 static enum status add_preset(struct evaluation *evaluation, const char *label, struct error *error) {

@@ -345,6 +345,7 @@ async function receive(conversation, index) {
     const body = { messages: conversationOf(conversation, index, message.system), seed: message.seed,
       max_tokens: limit - before % limit }; // of one that was cut at the limit as many again
     if (conversation.temperature !== "") body.temperature = Number(conversation.temperature);
+    else if (conversation.messages.some((m) => m.documents?.length > 0)) body.temperature = server.documentTemperature;
     await chat(body, run.controller.signal, (event) => {
       noteEvent(run, message, event, before);
       redraw();
@@ -618,7 +619,8 @@ async function connect() {
   try {
     const [model] = (await (await request("v1/models")).json()).data;
     const failed = $("model").classList.contains("error");
-    server = { model: model.id, context: model.max_model_len, saves: await saved.refresh() };
+    server = { model: model.id, context: model.max_model_len, documentTemperature: model.document_temperature,
+      saves: await saved.refresh() };
     $("model").textContent = model.id;
     $("model").title = `${count(model.max_model_len)} tokens at once`;
     $("model").classList.remove("error");
