@@ -47,7 +47,7 @@ def model_keys(family):
               "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
               "attention.value_length": 16}
     floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e4}
-    dense = family in ("mistral3", "lfm2", "qwen35", "gemma3", "olmo2", "exaone4")
+    dense = family in ("mistral3", "lfm2", "qwen35", "gemma3", "gemma4", "olmo2", "exaone4")
     if not dense:
         counts.update({"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 16})
     if family in ("qwen2moe", "qwen3next"):
@@ -63,6 +63,11 @@ def model_keys(family):
     if family in ("gemma3", "olmo2", "exaone4"):
         counts.update({"attention.sliding_window": 20, "attention.sliding_window_pattern": 2})
         floats.update({"rope.freq_base_swa": 5e4, "rope.scaling.factor": 4})
+    if family == "gemma4":
+        counts.update({"attention.sliding_window": 20, "attention.key_length_swa": 8, "attention.value_length_swa": 8,
+                       "attention.shared_kv_layers": 2, "embedding_length_per_layer_input": 8})
+        floats.update({"rope.freq_base_swa": 5e4, "final_logit_softcapping": 30})
+        del counts["feed_forward_length"]
     if family == "glm4moe":
         counts.update({"nextn_predict_layers": 1, "leading_dense_block_count": 1, "expert_shared_count": 1,
                        "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2,
@@ -85,6 +90,8 @@ def model_keys(family):
             + [key(f"{family}.{name}", F32, n) for name, n in floats.items()]
             + [key(family + ".rope.scaling.type", STRING, "yarn")] * scaled
             + [array(family + ".attention.head_count_kv", I32, [0, 2, 0, 1])] * family.startswith("lfm2")
+            + [array(family + ".attention.sliding_window_pattern", BOOL, [1, 0, 1, 0]),
+               array(family + ".feed_forward_length", I32, [48, 48, 96, 96])] * (family == "gemma4")
             + [array(family + ".attention.recurrent_layers", BOOL, [1, 0, 1])] * (family == "qwen35moe"))
 
 
@@ -109,7 +116,7 @@ def gguf_seeds():
     yield "twice", gguf([key("a", U8, 1), key("a", U8, 2)], [])
     yield "split", gguf([key("split.no", U16, 0), key("split.count", U16, 2), key("split.tensors.count", I32, 1)], [])
     for family in ("qwen2moe", "glm4moe", "gpt-oss", "mistral3", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next",
-                   "gemma3", "olmo2", "exaone4", "minimax-m2"):
+                   "gemma3", "gemma4", "olmo2", "exaone4", "minimax-m2"):
         yield "model_" + family, gguf(model_keys(family), [])
     words = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % i for i in range(8)] + ["\u2581a", "b"]
     yield "vocabulary", gguf([key("tokenizer.ggml.model", STRING, "llama"), array("tokenizer.ggml.tokens", STRING, words),

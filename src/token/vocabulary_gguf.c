@@ -97,6 +97,7 @@ static enum status read_flags(const struct gguf *gguf, struct tokenizer_source *
     TRY(gguf_get_bool(gguf, KEY("add_eos_token"), &source->rules.adds_eos, error));
     TRY(gguf_get_bool(gguf, KEY("add_space_prefix"), &source->rules.adds_space_prefix, error));
     TRY(gguf_get_bool(gguf, KEY("remove_extra_whitespaces"), &source->rules.removes_extra_spaces, error));
+    if (!spm) source->rules.adds_space_prefix = source->rules.removes_extra_spaces = false;
     const struct gguf_entry *charsmap = gguf_find(gguf, KEY("precompiled_charsmap"));
     if (spm && charsmap && charsmap->type == GGUF_ARRAY && charsmap->count > 0)
         return error_set(error, STATUS_UNSUPPORTED,

@@ -415,7 +415,7 @@ static void test_windows(void **state) {
         assert_ok(kv_sequence_reserve(sequence, PROMPT, &error), error);
         kv_sequence_plan_snapshots(sequence, (const uint64_t[]){far, near, turn, PROMPT}, 4, turn);
         for (uint64_t end = SEGMENT; end <= PROMPT; end += SEGMENT) {
-            kv_sequence_begin_rows(sequence, end);
+            kv_sequence_begin_rows(sequence, end, end);
             assert_true(kv_cache_used_bytes(cache) <= kv_cache_sequence_bytes(&config, PROMPT + 63));
             kv_sequence_set_length(sequence, end);
         }
@@ -424,7 +424,7 @@ static void test_windows(void **state) {
         assert_bytes(cache, shape, PROMPT, seen);
         for (uint64_t end = PROMPT + 1; end <= PROMPT + ANSWER; end++) {
             assert_ok(kv_sequence_reserve(sequence, end, &error), error);
-            kv_sequence_begin_rows(sequence, end);
+            kv_sequence_begin_rows(sequence, end, end);
             kv_sequence_set_length(sequence, end);
         }
         assert_int_equal(kv_sequence_cut_of(sequence, PROMPT), PROMPT);

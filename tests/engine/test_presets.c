@@ -242,6 +242,7 @@ static void other_families(void **state) {
         const char *family, *preset, *lists;
     } rows[] = {
         {"glm4moe", "kvpr", NULL}, {"gpt-oss", "leoam", "hata"}, {"gemma3", "kvpr", NULL}, {"olmo2", "kvpr", NULL},
+        {"gemma4", "kvpr", "hata"},
         {"lfm2", "meanstd", "hata"}, {"qwen35", "clo", "clo-published"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *family = rows[i].family, *preset = rows[i].preset, *lists = rows[i].lists;

@@ -353,8 +353,8 @@ static uint64_t seen_chunks(const uint64_t *positions, size_t count, uint64_t wi
 static void test_windows(void **state) {
     (void)state;
     enum { WINDOW = 100, END = 1900, TURN = 1501, STEPS_BEHIND = 100, DEPTH = 1030, BLOCK = 64 };
-    static const char *const families[] = {"gemma3", "gpt-oss", "llama"};
-    for (size_t i = 0; i < 3; i++) {
+    static const char *const families[] = {"gemma3", "gpt-oss", "gemma4", "llama"};
+    for (size_t i = 0; i < 4; i++) {
         struct rig *rig = calloc(1, sizeof *rig);
         random_init(&rig->random, test_seed(75));
         struct tiny_model tiny = tiny_model_default(families[i]);
@@ -365,7 +365,7 @@ static void test_windows(void **state) {
         while (line->count < END) line->tokens[line->count++] = (int32_t)random_below(&rig->random, WIDTH);
         sequence_set_turn(line->sequence, TURN, false);
         prefill(rig, line, false, false);
-        const size_t sliding = i == 2 ? 6 : 3; /* all; or every other one */
+        const size_t sliding = i == 3 ? 6 : 3; /* all; or every other one */
         const uint64_t row = 2 * 2 * 16 * sizeof(uint16_t) * KV_CHUNK_TOKENS; /* K and V, heads, dimension */
         /* The end, behind the message, and distances of a window and of four, at whole chunks. */
         uint64_t positions[] = {1472, TURN, 1792, END, END};
