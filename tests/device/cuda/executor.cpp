@@ -601,8 +601,18 @@ void executor_matrix_multiply_bytes(int32_t *d, const uint32_t *a, uint32_t b0, 
 
 /* ---- sm_90a: barriers, tiles, products of warpgroups */
 
+/* What the executor does in a scope is no fibre's: of calls of the C library ThreadSanitizer sees reads and writes. */
+struct apart {
+    void *fibre = fiber_current();
+    apart() { fiber_enter(m->scheduler_tsan); }
+    ~apart() { fiber_enter(fibre); }
+};
+
 static void fibre_sleep(executor_site site) {
-    m->sleepers.push_back(m->now);
+    {
+        apart scope;
+        m->sleepers.push_back(m->now);
+    }
     fibre_wait(site);
 }
 static void sleepers_wake() {
@@ -639,6 +649,7 @@ static void phase_check(mbarrier *b) {
 }
 
 void executor_mbarrier_init(char *barrier, uint32_t arrivals, const char *file, int line) {
+    apart scope;
     (void)shared_offset(barrier, 8, 8, "a barrier at a wrong address", {file, line});
     if (m->barriers.empty()) memset(m->view, 0xff, m->shared_bytes);
     if (arrivals == 0 || mbarrier_find(barrier))
@@ -681,6 +692,7 @@ void executor_tensor_map(void *map, const void *halves, uint32_t columns, uint32
 void executor_tensor_copy(char *to, const void *map, char *barrier, uint32_t column, uint32_t row,
                           const char *file, int line) {
     const executor_site site = {file, line};
+    apart scope;
     tile_copy copy = {{}, to, barrier, (int32_t)column, (int32_t)row};
     memcpy(&copy.tensor, map, sizeof copy.tensor);
     const executor_tensor &t = copy.tensor;
@@ -699,6 +711,7 @@ void executor_tensor_copy(char *to, const void *map, char *barrier, uint32_t col
 
 /* One of those on their way, at random. */
 static void tile_copy_land() {
+    apart scope;
     const size_t drawn = random_draw((uint32_t)m->tile_copies.size());
     const tile_copy copy = m->tile_copies[drawn];
     const executor_tensor &t = copy.tensor;
@@ -720,7 +733,6 @@ static void tile_copy_land() {
             memcpy(m->view + to, m->shared + to, t.element_bytes);
         }
     mbarrier *b = mbarrier_find(copy.barrier);
-    release(copy.barrier);
     b->bytes -= (int64_t)t.box_rows * row_bytes;
     phase_check(b);
 }
@@ -827,6 +839,7 @@ static void product_end(product *p) {
 void executor_wgmma(float *d, uint32_t columns, uint64_t a, uint64_t b, const char *file, int line) {
     fibre *f = &m->fibres[m->now];
     warpgroup *g = &m->warpgroups[m->now / 128];
+    apart scope;
     if (!f->is_fenced) executor_fault("a product without wgmma_fence", {file, line});
     const uint32_t index = f->issued++ - g->done;
     if (index == g->products.size())
@@ -844,6 +857,7 @@ void executor_wgmma_wait(uint32_t groups, const char *file, int line) {
     f->waited = f->committed > groups ? f->committed - groups : 0;
     if (!warpgroup_meet(g, {file, line})) return fibre_wait({file, line});
     for (; !g->products.empty() && g->products.front().group < f->waited; g->done++) {
+        apart scope;
         product_end(&g->products.front());
         g->products.pop_front();
     }

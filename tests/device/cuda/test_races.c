@@ -19,6 +19,15 @@ __attribute__((visibility("default"))) const char *__tsan_default_options(void) 
 static _Alignas(16) uint16_t a[16 * PLANTED_K], b[16 * PLANTED_K];
 static float d[16 * 16], sums[16], input;
 static char text[65536];
+static _Alignas(16) uint16_t tiles_x[TILES_ROWS * TILES_K], tiles_w[TILES_OUTPUTS * TILES_K];
+static float tiles_d[TILES_ROWS * TILES_OUTPUTS];
+
+static void tiles_run(void) {
+    struct planted_tiles_args args = {.w = (uintptr_t)tiles_w, .d = (uintptr_t)tiles_d};
+    const uint32_t grid[3] = {1, 1, 1}, block[3] = {TILES_THREADS, 1, 1};
+    executor_tensor_map(&args.x, tiles_x, TILES_K, TILES_ROWS, TILES_ROWS);
+    executor_launch(executor_find("planted_tiles"), grid, block, TILES_SHARED, &args, test_seed(1));
+}
 
 static void product_run(enum planted_bug bug, uint64_t seed) {
     struct planted_args args = {
@@ -37,6 +46,7 @@ static void run_apart(enum planted_bug bug, uint64_t seed) {
     if (child == 0) {
         dup2(ends[1], 2);
         product_run(bug, seed);
+        if (bug == PLANTED_NONE) tiles_run();
         exit(0);
     }
     close(ends[1]);

@@ -120,11 +120,39 @@ static void test_add(void **state) {
     }
 }
 
+/* A map that the manual does not allow is the driver's error, and breaks the context. */
+static void test_tensor_maps(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t columns, rows, box_rows, offset;
+        bool is_right;
+    } cases[] = {{64, 8, 128, 0, true},  {72, 300, 256, 16, true}, {64, 8, 257, 0, false},
+                 {68, 8, 128, 0, false}, {64, 8, 128, 8, false},   {64, 8, 0, 0, false},
+                 {64, 0, 128, 0, false}, {64, 4096, 128, 0, false} /* more than there is */};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct rig rig;
+        struct error error = {0};
+        struct cuda_buffer memory;
+        struct tensor_map map;
+        rig_open(&rig, "capability=90");
+        assert_ok(cuda_buffer_create(&memory, &rig.context, (size_t)64 << 10, &error), error);
+        assert_int_equal(cuda_tensor_map(&rig.context, &map, memory.address + cases[i].offset,
+                                         cases[i].columns, cases[i].rows, cases[i].box_rows),
+                         cases[i].is_right);
+        assert_int_equal(cuda_context_status(&rig.context, &error) == STATUS_OK, cases[i].is_right);
+        if (!cases[i].is_right)
+            assert_non_null(strstr(error.message, "a tensor map: CUDA_ERROR_INVALID_VALUE"));
+        cuda_buffer_destroy(&memory);
+        rig_close(&rig);
+    }
+}
+
 int main(void) {
     if (cuda_image_count == 0) {
         printf("skipped: %s\n", cuda_images_missing);
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_entries), cmocka_unit_test(test_add)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_entries), cmocka_unit_test(test_add),
+                                       cmocka_unit_test(test_tensor_maps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
