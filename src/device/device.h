@@ -773,9 +773,8 @@ struct device {
     bool (*chooses_by)(const struct key_index_layout *layout, float alpha);
     size_t buffer_max;    /* bytes that it allocates at once, at most; 0: as many as there are */
     size_t head_max;      /* elements of a head's K and V, at most; 0: any. Models with more do not load on it */
-    bool rows_differ;     /* of an item of several attend gives other bits than of one: they are no steps */
-    size_t
-        rows_few; /* products of up to so many rows have other bits than the same rows among more; 0: none */
+    /* Up to so many rows have the bits that each has alone, and other ones among more; 0: always the same ones. */
+    size_t rows_few;
     const struct range_form *range_form; /* NULL: that of kernels/attention/attention.h */
     bool scores_leaves;   /* choose scores every leaf of a tree: there is no search to begin or to count */
     bool lacks_tokens;    /* choose and attend_rows of lists that are not whole units, but for their end */

@@ -69,8 +69,10 @@ size_t sequence_ahead_max(const struct sequence *sequence) {
     const uint64_t in_chunk = KV_CHUNK_TOKENS - 1 - length % KV_CHUNK_TOKENS,
                    in_context = engine->context_size - length;
     if (engine->watched || engine->replays != NULL || attention_rows_depend(engine->attention)) return 1;
-    if (engine->model->device->rows_differ) return 1;
-    const size_t rows = min_size(min_size(engine->batch_size, engine->logit_rows_max), ENGINE_AHEAD_MAX),
+    const size_t few = engine->model->device->rows_few;
+    if (few > 0 && kv_sequence_state(sequence->kv) != NULL) return 1; /* tried on the cpu device alone */
+    const size_t most = few > 0 ? few : ENGINE_AHEAD_MAX,
+                 rows = min_size(min_size(engine->batch_size, engine->logit_rows_max), most),
                  room = (size_t)(in_chunk < in_context ? in_chunk : in_context);
     return max_size(min_size(rows, room), 1);
 }

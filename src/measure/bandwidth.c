@@ -4,7 +4,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/size.h"
 #include "platform/clock.h"
+#include "platform/memory.h"
 
 enum { LANES = 8 };
 
@@ -44,6 +46,11 @@ static void fill_range(void *context, const struct pool_worker *worker) {
 
 static struct reading reading_of(const struct bandwidth *bandwidth) {
     return (struct reading){.data = bandwidth->memory, .word_count = bandwidth->size_bytes / sizeof(words)};
+}
+
+size_t bandwidth_beyond_caches(size_t times, size_t most) {
+    const uint64_t cache = memory_cache_bytes("");
+    return cache == 0 ? most : min_size(max_size(times * cache, most / 4), most);
 }
 
 enum status bandwidth_open(struct bandwidth *bandwidth, struct pool *pool, size_t size_bytes,

@@ -14,11 +14,6 @@
 static const size_t CACHES_BYTES = (size_t)96 << 20, COPY_BYTES = (size_t)32 << 20,
                     READ_BYTES = (size_t)256 << 20; /* at most */
 
-size_t measure_beyond_caches(size_t times, size_t most) {
-    const uint64_t cache = memory_cache_bytes("");
-    return cache == 0 ? most : min_size(max_size(times * cache, most / 4), most);
-}
-
 static double read_rate(const struct bandwidth *memory, struct pool *pool) {
     struct quickest pass = {0};
     while (quickest_is_open(&pass)) quickest_add(&pass, (double)bandwidth_pass_ns(memory, pool) * 1e-9);
@@ -45,7 +40,7 @@ static enum status measure_memory(struct measurement *measurement, struct error 
     struct pool *all = device_pool(measurement->device), *one;
     struct bandwidth memory = {0};
     TRY(measure_part(measurement, "memory", error));
-    TRY(bandwidth_open(&memory, all, measure_beyond_caches(4, READ_BYTES), error));
+    TRY(bandwidth_open(&memory, all, bandwidth_beyond_caches(4, READ_BYTES), error));
     measurement->machine->memory.all = read_rate(&memory, all);
     const enum status status = pool_create(&one, 1, error);
     if (status == STATUS_OK) {
@@ -66,7 +61,7 @@ static enum status open_measurement(struct measurement *measurement, struct erro
     uint64_t no_limit = 0;
     TRY(device_cpu_create(&measurement->device, &device, error));
     TRY(bandwidth_open(&measurement->caches, device_pool(measurement->device),
-                       options->is_short ? CACHES_BYTES / 16 : measure_beyond_caches(2, CACHES_BYTES), error));
+                       options->is_short ? CACHES_BYTES / 16 : bandwidth_beyond_caches(2, CACHES_BYTES), error));
     return kv_scratch_open(&measurement->folder, options->directory, &no_limit, error);
 }
 

@@ -28,8 +28,6 @@ STATUS_CHECKED static inline enum status measure_part(const struct measurement *
 static inline void measure_empty_caches(const struct measurement *measurement) {
     bandwidth_pass_ns(&measurement->caches, device_pool(measurement->device));
 }
-/* Bytes of memory that is so many times the largest cache; most, where the system does not say how large that is. */
-size_t measure_beyond_caches(size_t times, size_t most);
 /* The quickest of several rounds: as many as it takes until none is quicker by 2% any more.  Where others compute, one
  * always is: then it ends by the clock. */
 struct quickest {

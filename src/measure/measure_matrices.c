@@ -148,7 +148,7 @@ uint64_t measure_types_possible(uint64_t types, cpu_mask mask) {
 
 enum status measure_matrices(struct measurement *measurement, struct error *error) {
     struct device *device = measurement->device;
-    const size_t bytes = measurement->options->is_short ? BYTES_SHORT : measure_beyond_caches(4, BYTES);
+    const size_t bytes = measurement->options->is_short ? BYTES_SHORT : bandwidth_beyond_caches(4, BYTES);
     struct products products = {
         .measurement = measurement,
         .bytes = bytes,

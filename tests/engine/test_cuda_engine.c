@@ -21,6 +21,7 @@
 #include "seed.h"
 
 #define CHOOSES            "planes=1,page=8,sinks=8,recent=64,dense=0"
+#define CODES              "planes=1,page=8,sinks=8,recent=16,dense=0"
 #define CHOOSES_PAGES      "page=16,sinks=16,recent=40,dense=0"
 #define CHOOSES_LEAVES     "leaf=16,sinks=16,recent=40"
 #define REUSES(eta)        CHOOSES ",reused=0,power=0,eta=" eta
@@ -281,10 +282,8 @@ static void ahead_check(struct rig *rig, const struct plan *plan, const float *e
     assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
     const size_t count = min_size(sequence_ahead_max(sequence), STEPS);
     const int32_t *tokens = rig->tokens + PROMPT;
-    if (count > 1)
-        assert_ok(engine_step_ahead(engine, sequence, tokens, count, &logits, &rig->error), rig->error);
-    else
-        assert_ok(engine_step(engine, &sequence, tokens, 1, &logits, &rig->error), rig->error);
+    assert_int_equal(count, STEPS);
+    assert_ok(engine_step_ahead(engine, sequence, tokens, count, &logits, &rig->error), rig->error);
     assert_memory_equal(logits, expected, count * rig->width * sizeof *logits);
     sequence_destroy(sequence);
     engine_destroy(engine);
@@ -309,6 +308,22 @@ static void prompts_may_be_cut(void **state) {
     rig_close(&rig);
 }
 
+/* Rows that choose are steps as well. */
+static void rows_ahead_choose(void **state) {
+    (void)state;
+    struct rig rig;
+    struct tiny_model tiny = tiny_model_default("llama");
+    if (!test_takes_next()) return;
+    tiny.head_dimension = 32;
+    rig_open(&rig, &tiny, test_seed(23));
+    struct plan plan = plan_with(&rig, "hata", CODES, "64", KV_F16);
+    float *expected = answer(&rig, CUDA, &plan);
+    ahead_check(&rig, &plan, expected + PROMPT * rig.width);
+    free(expected);
+    plan_deinit(&plan);
+    rig_close(&rig);
+}
+
 /* ---- steps as graphs ---- */
 
 enum { GRAPH_STEPS = 4, GRAPH_STEPS_MAX = GRAPH_STEPS + 2 /* of states, which go two ways */ };
@@ -316,6 +331,28 @@ enum { GRAPH_STEPS = 4, GRAPH_STEPS_MAX = GRAPH_STEPS + 2 /* of states, which go
 static void nothing(void *context, const struct attention_event *event) {
     (void)context;
     (void)event;
+}
+
+/* How often the host waited for the card. */
+static struct {
+    struct device_operations table;
+    const struct device_operations *own;
+    uint64_t count;
+} waits;
+static enum status counted_synchronize(struct stream *stream, struct error *error) {
+    waits.count++;
+    return waits.own->stream_synchronize(stream, error);
+}
+static enum status counted_ticket_wait(struct ticket ticket, struct error *error) {
+    waits.count++;
+    return waits.own->ticket_wait(ticket, error);
+}
+static void count_waits(struct device *device) {
+    waits.own = device->operations;
+    waits.table = *device->operations;
+    waits.table.stream_synchronize = counted_synchronize;
+    waits.table.ticket_wait = counted_ticket_wait;
+    device->operations = &waits.table;
 }
 
 /* Three sequences together, then one alone; observed: operation by operation.  [2 * GRAPH_STEPS_MAX][3][width];
@@ -338,15 +375,20 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
     if (observed) engine_set_attention_observer(engine, nothing, NULL);
     const struct step_graph_counts before = engine_step_graph_counts(engine);
     const uint64_t launches = device_cuda_counts(rig->device[CUDA]).graph_launches;
+    count_waits(rig->device[CUDA]);
     for (size_t i = 0; i < 2 * steps; i++) {
         const size_t count = i < steps ? 3 : 1;
         if (i == steps + 2 && !has_states) sequence_truncate(sequences[0], lengths[0] - 20);
         *kernels = device_cuda_counts(rig->device[CUDA]).launches;
+        const uint64_t graphs = engine_step_graph_counts(engine).launches, waited = waits.count;
         assert_ok(engine_step(engine, sequences, rig->tokens + 100 + i, count, &logits, &rig->error),
                   rig->error);
+        if (engine_step_graph_counts(engine).launches > graphs) /* for the logits alone, states or none */
+            assert_int_equal(waits.count - waited, 1);
         memcpy(all + i * 3 * rig->width, logits, count * rig->width * sizeof *logits);
         *kernels = device_cuda_counts(rig->device[CUDA]).launches - *kernels;
     }
+    rig->device[CUDA]->operations = waits.own;
     const struct step_graph_counts counts = engine_step_graph_counts(engine);
     const size_t moved = plan->rows_in_host; /* what is cut has other slots */
     assert_int_equal(counts.captures - before.captures, observed ? 0 : 2 * ways + moved);
@@ -359,7 +401,6 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
     return all;
 }
 
-#define CODES  "planes=1,page=8,sinks=8,recent=16,dense=0"
 #define REUSED CODES ",age=5,reused=0,power=0,eta=0.3"
 
 /* A step that chooses, where all KV is on the card, and in RAM behind slots.  nodes: of a layer, that choose and build
@@ -925,6 +966,7 @@ int main(void) {
         cmocka_unit_test(weights_may_stay_in_ram),
         cmocka_unit_test(batches_give_the_same_bits),
         cmocka_unit_test(prompts_may_be_cut),
+        cmocka_unit_test(rows_ahead_choose),
         cmocka_unit_test(graphs_give_the_bits_of_their_operations),
         cmocka_unit_test(graphs_that_choose_give_the_bits_of_their_operations),
         cmocka_unit_test(documents_match),

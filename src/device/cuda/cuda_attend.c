@@ -114,9 +114,11 @@ struct attend_run {
     uint64_t inputs; /* of 8 bits, of all rows, in place of out; 0: none */
 };
 
-static bool is_prompt(const struct attend_item *item) {
+/* Few rows are steps, whose products go the same way (cuda_products.c). */
+static bool is_prompt(const struct attend_operation *operation, const struct attend_item *item) {
     const struct kv_layout *layout = item->view.layout;
-    return item->row_count > 1 && max_size(layout->k_dimension, layout->v_dimension) <= PREFILL_WIDTH_MAX;
+    return item->row_count > 1 && cuda_rows_of(operation->items, 0, operation->item_count) > CUDA_MATVEC_ROWS &&
+           max_size(layout->k_dimension, layout->v_dimension) <= PREFILL_WIDTH_MAX;
 }
 
 const char *attend_types(const struct kv_layout *layout) {
@@ -159,7 +161,7 @@ static void attend_init(struct attend_run *run, bool makes_inputs) {
     run->rows_max = max_size(PARTIAL_BYTES / row_bytes, 1);
     size_t rows = 1;
     for (size_t i = 0; i < operation->item_count; i++)
-        if (!is_prompt(&operation->items[i])) rows += operation->items[i].row_count;
+        if (!is_prompt(operation, &operation->items[i])) rows += operation->items[i].row_count;
     run->rows_max = min_size(run->rows_max, rows);
     const size_t partial_bytes = align_up(run->rows_max * row_bytes, INPUT_ALIGN);
     const size_t input_bytes = makes_inputs ? rows * input_bytes_of(operation) : 0;
@@ -254,10 +256,10 @@ static void prompts_attend(const struct attend_run *run, size_t first, size_t en
 /* The items behind `first` that one launch takes with it. */
 static size_t attend_end(const struct attend_operation *operation, size_t first) {
     const struct attend_item *items = operation->items;
-    const bool prompts = is_prompt(&items[first]);
+    const bool prompts = is_prompt(operation, &items[first]);
     size_t end = prompts ? operation->item_count : cuda_run_end(items, operation->item_count, first);
     for (size_t i = first; i < end; i++)
-        if (is_prompt(&items[i]) != prompts || items[i].view.pools != items[first].view.pools) end = i;
+        if (is_prompt(operation, &items[i]) != prompts || items[i].view.pools != items[first].view.pools) end = i;
     return end;
 }
 
@@ -278,7 +280,7 @@ static uint64_t attend(struct stream *stream, const struct attend_operation *ope
     for (size_t first = 0, end; first < operation->item_count; first = end) {
         end = attend_end(operation, first);
         const size_t count = cuda_rows_of(items, first, end), row = items[first].row_first;
-        if (is_prompt(&items[first])) {
+        if (is_prompt(operation, &items[first])) {
             prompts_attend(&run, first, end);
         } else {
             for (size_t done = 0, part; done < count; done += part) {

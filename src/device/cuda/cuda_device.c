@@ -161,7 +161,6 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
                                      .scores_leaves = true,
                                      .chooses_by = cuda_chooses_by,
                                      .head_max = CUDA_HEAD_MAX,
-                                     .rows_differ = true,
                                      .rows_few = CUDA_MATVEC_ROWS,
                                      .range_form = &cuda_range_form,
                                      .lacks_tokens = true,

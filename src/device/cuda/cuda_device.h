@@ -1,9 +1,9 @@
 /* cuda_device: one of NVIDIA's cards as a device (device.h): the dense operations, and weights in planes
- * (weight_layout.h).  It chooses by no key index.
+ * (weight_layout.h).
  *
- * Of up to CUDA_MATVEC_ROWS rows an output of matmul depends on its own row alone, to the bit; the products of more
- * rows take them as halves, which gives other bits, but always the same ones.  A query's attention depends on its own
- * row alone. */
+ * Of up to CUDA_MATVEC_ROWS rows an output of matmul or attention depends on its own row alone, to the bit; the
+ * products of more rows take them as halves, and rows of a prompt share attention's kernel, which gives other bits, but
+ * always the same ones. */
 #ifndef LOAM_DEVICE_CUDA_DEVICE_H
 #define LOAM_DEVICE_CUDA_DEVICE_H
 
