@@ -296,10 +296,9 @@ static void assert_begins_like(const struct client *expected, const struct clien
 }
 
 /* Drafts change no answer, wherever it ends, is cut by its reader or is given up, with the least RAM over the disk. */
-static void test_drafts(void **state) {
-    (void)state;
+static void try_drafts(const char *family) {
     char path[64], stop[8] = {0};
-    write_model("llama", path, sizeof path);
+    write_model(family, path, sizeof path);
     const struct service_rig_options options = {.parallel = PLACES, .sequences = PLACES, .context_size = CONTEXT,
                                                 .host_bytes = 16 << 20, .preset = "full", .model = path};
     struct service_rig rig;
@@ -324,7 +323,7 @@ static void test_drafts(void **state) {
     assert_int_equal(drafted[2].text_length, strstr(plain.text, stop) - plain.text);
     assert_int_equal(drafted[3].tokens.count, LONG);
     const struct service_statistics done = service_settled(rig.service);
-    print_message("%llu drafted, %llu accepted\n", (unsigned long long)done.tokens.drafted,
+    print_message("%s: %llu drafted, %llu accepted\n", family, (unsigned long long)done.tokens.drafted,
                   (unsigned long long)done.tokens.accepted);
     assert_true(done.tokens.accepted > 0);
     for (size_t i = 0; i < 4; i++) client_deinit(&drafted[i]);
@@ -332,6 +331,12 @@ static void test_drafts(void **state) {
     token_list_deinit(&prompt);
     service_rig_close(&rig);
     unlink(path);
+}
+
+static void test_drafts(void **state) {
+    (void)state;
+    try_drafts("llama");
+    try_drafts("qwen35");
 }
 
 int main(void) {
