@@ -139,7 +139,7 @@ struct experts_run {
     struct expert_product products[EXPERT_GROUP_MAX];
     uint32_t *input_of;           /* [place]: row of x */
     uint32_t *group_of;           /* [place] */
-    uint32_t *place_of;           /* [pick]: its place, or NOWHERE */
+    uint32_t *places_of;          /* [row][used]: the places of its picks, ascending, then NOWHERE */
     uint32_t *pick_at;            /* [place]: its pick */
     struct expert_inputs *groups; /* [group_count] */
     bool prepared;                /* by the caller */
@@ -184,12 +184,16 @@ static void sort_picks(struct experts_run *run) {
     for (size_t e = 0; e < operation->expert_count; e++) groups[e].count = 0;
     for (size_t i = 0; i < run->pick_count; i++) {
         struct expert_inputs *group = &groups[picks[i]];
-        run->place_of[i] = NOWHERE;
+        run->places_of[i] = NOWHERE;
         if (is_left_out(operation, picks[i])) continue;
         const uint32_t place = group->first + group->count++;
-        run->place_of[i] = place;
         run->pick_at[place] = (uint32_t)i;
         run->input_of[place] = (uint32_t)(operation->per_pick ? i : i / operation->used);
+    }
+    for (uint32_t place = 0; place < run->place_count; place++) {
+        uint32_t *next = run->places_of + run->pick_at[place] / operation->used * operation->used;
+        while (*next != NOWHERE) next++;
+        *next = place;
     }
     for (size_t e = 0; e < operation->expert_count; e++) {
         if (groups[e].count == 0) continue;
@@ -319,19 +323,7 @@ static void panel_run(const struct experts_run *run, size_t index, size_t unit, 
                outputs + i * PANEL_ROWS, rows * sizeof(float));
 }
 
-/* The row's picks that have places, in the order of these, which is that of their experts.  Returns how many. */
-static size_t order_picks(const struct experts_run *run, size_t row, size_t order[ROUTE_USED_MAX]) {
-    const size_t used = run->operation->used;
-    size_t count = 0;
-    for (size_t pick = row * used; pick < (row + 1) * used; pick++) {
-        if (run->place_of[pick] == NOWHERE) continue;
-        size_t at = count++;
-        for (; at > 0 && run->place_of[order[at - 1]] > run->place_of[pick]; at--) order[at] = order[at - 1];
-        order[at] = pick;
-    }
-    return count;
-}
-
+/* A row's products are added in the order of their places, which is that of the experts. */
 static void mix_run(const struct experts_run *run, size_t unit, uint8_t *own) {
     const struct matmul_experts_operation *operation = run->operation;
     const struct expert_product *product = run->products;
@@ -341,13 +333,12 @@ static void mix_run(const struct experts_run *run, size_t unit, uint8_t *own) {
         multiply(run, 0, &run->groups[g], begin, rows, outputs + run->groups[g].first * (size_t)MIXED_ROWS,
                  MIXED_ROWS, own + run->kernel_offset);
     for (size_t i = 0; i < operation->row_count; i++) {
-        size_t order[ROUTE_USED_MAX];
-        const size_t count = order_picks(run, i, order);
+        const uint32_t *places = run->places_of + i * operation->used;
         float sum[MIXED_ROWS], *y = product->y + i * product->y_stride + begin;
         for (size_t r = 0; r < rows; r++) sum[r] = operation->replaces ? 0 : y[r];
-        for (size_t j = 0; j < count; j++) {
-            const float mix = cpu_floats(operation->mix)[order[j]];
-            const float *output = outputs + run->place_of[order[j]] * (size_t)MIXED_ROWS;
+        for (size_t j = 0; j < operation->used && places[j] != NOWHERE; j++) {
+            const float mix = cpu_floats(operation->mix)[run->pick_at[places[j]]];
+            const float *output = outputs + places[j] * (size_t)MIXED_ROWS;
             for (size_t r = 0; r < rows; r++) sum[r] += mix * output[r];
         }
         memcpy(y, sum, rows * sizeof *y);
@@ -388,7 +379,7 @@ void cpu_matmul_experts(struct stream *stream, const struct matmul_experts_opera
     const size_t groups_at = cpu_scratch_add(&tables, operation->expert_count * sizeof *run.groups);
     size_t at[4];
     for (size_t i = 0; i < 4; i++) at[i] = cpu_scratch_add(&tables, picks * sizeof(uint32_t));
-    uint32_t **const lists[4] = {&run.input_of, &run.group_of, &run.place_of, &run.pick_at};
+    uint32_t **const lists[4] = {&run.input_of, &run.group_of, &run.places_of, &run.pick_at};
     size_t scratch_bytes = tables;
     for (int round = 0; round < 2; round++) { /* sorted in a small area, then again in one for everything */
         run.scratch = cpu_scratch_reserve(device, scratch_bytes);
