@@ -251,6 +251,7 @@ static void test_windows(void **state) {
     enum { COMMITS = 5 };
     static const uint64_t commits[COMMITS] = {64 * 2, 64 * 9 + 3, 64 * 9 + 40, 64 * 20 + 1, 64 * 37};
     struct random random;
+    size_t refused = 0;
     random_init(&random, seed + 41);
     for (size_t round = 0; round < 8; round++) {
         struct sample sample = sample_random(&random);
@@ -260,7 +261,7 @@ static void test_windows(void **state) {
         struct geometry geometry;
         struct error error;
         char text[STORE_TEXT_MAX];
-        uint64_t id, positions[STORE_STATES_MAX];
+        uint64_t id, other_id, positions[STORE_STATES_MAX];
         layout_format(layout, text);
         assert_int_equal(strncmp(text, "version=4 codec=", 16), 0);
         assert_ok(layout_parse(text, &again, &error), error);
@@ -303,6 +304,24 @@ static void test_windows(void **state) {
             assert_int_equal(found_of(store, &sample, asked), expected);
         }
         store_close(store);
+        /* As it is written its pages are reserved a few at a time, but never more than the limit has. */
+        struct scratch other;
+        scratch_create(&other, SCRATCH_MEMORY);
+        const uint64_t one = 64 * 200, all = document_bytes_max(&geometry, one),
+                       windows = window_pages_bytes(&geometry, one / 64);
+        struct store_options limited = {.directory = other.path, .limit_bytes = all - windows / 2};
+        assert_ok(store_open(&store, &limited, &error), error);
+        assert_ok(sample_save(&sample, store, &one, 1, &other_id, &error), error);
+        assert_ok(store_remove(store, other_id, &error), error);
+        store_close(store);
+        limited.limit_bytes = all - windows + window_room_bytes(&geometry, one / 64) + (1 << 20);
+        assert_ok(store_open(&store, &limited, &error), error);
+        const uint64_t twenty[] = {64 * 20, 64 * 40, 64 * 60, 64 * 80, 64 * 100, 64 * 120, 64 * 140, 64 * 160, one};
+        const enum status full = sample_save(&sample, store, twenty, 9, &other_id, &error);
+        assert_true(full == STATUS_OK || (full == STATUS_IO && strstr(error.message, "limit") != NULL));
+        refused += full != STATUS_OK;
+        store_close(store);
+        scratch_destroy(&other);
         flip_byte(id, kept);
         store = open_store(0);
         assert_int_equal(store_verify(store, id, &error), STATUS_DOCUMENT);
@@ -311,6 +330,7 @@ static void test_windows(void **state) {
         store_close(store);
         scratch_empty(&scratch);
     }
+    assert_true(refused > 0);
 }
 
 static void test_faulty_groups(void **state) {

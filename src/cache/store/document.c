@@ -206,11 +206,10 @@ static enum status document_load(struct document *document, uint64_t token_capac
     return catalog_see_commits(&document->store->catalog, row, commit_take, document, error);
 }
 
-/* Reserves what the document may become in that geometry, and writes its row. */
-static enum status row_reserve(struct document *document, const struct geometry *geometry,
+/* Reserves so many bytes for the document, of that geometry, and writes its row. */
+static enum status row_reserve(struct document *document, const struct geometry *geometry, uint64_t bytes_max,
                                struct document_row row, struct error *error) {
     struct store *store = document->store;
-    uint64_t bytes_max = document_bytes_max(geometry, document->token_capacity);
     uint64_t more = bytes_max > row.bytes ? bytes_max - row.bytes : 0;
     if (bytes_max == UINT64_MAX) more = UINT64_MAX;
     TRY(store_make_space(store, more, error));
@@ -230,8 +229,30 @@ static enum status row_reserve(struct document *document, const struct geometry 
 /* And says who writes it. */
 static enum status append_begin(struct document *document, struct error *error) {
     struct document_row row = document->row;
+    const struct geometry *geometry = &document->geometry;
+    const uint64_t chunks = chunks_full(row.token_count), windows = window_pages_bytes(geometry, chunks);
+    uint64_t bytes = document_bytes_reserved(geometry, document->token_capacity);
+    if (bytes != UINT64_MAX) bytes += windows - absent_bytes(geometry, &document->states, chunks);
     row.writer = (uint64_t)getpid();
-    return row_reserve(document, &document->geometry, row, error);
+    document->window_room = window_room_bytes(geometry, document->chunk_capacity);
+    return row_reserve(document, geometry, bytes, row, error);
+}
+
+enum status document_use_room(struct document *document, uint64_t bytes, struct error *error) {
+    struct writer *writer = document->store->writer;
+    const struct geometry *geometry = &document->geometry;
+    uint64_t more = window_room_bytes(geometry, document->chunk_capacity);
+    if (bytes > document->window_room) {
+        more = more > bytes ? more : bytes;
+        writer_wait_document(writer, document); /* the row is its thread's */
+        TRY(writer_failure(writer, document, error));
+        const enum status status = row_reserve(document, geometry, document->row.bytes + more, document->row, error);
+        if (status == STATUS_FULL && error != NULL) error->status = STATUS_IO; /* it is not the buffers */
+        if (status != STATUS_OK) return status == STATUS_FULL ? STATUS_IO : status;
+        document->window_room += more;
+    }
+    document->window_room -= bytes;
+    return STATUS_OK;
 }
 
 static bool is_written_from(const struct document *document, uint64_t chunk) {
@@ -269,7 +290,7 @@ enum status document_set_fractions(struct document *document, const struct page_
     TRY(writer_failure(document->store->writer, document, error));
     struct document_row row = document->row;
     layout_format(&layout, row.layout);
-    TRY(row_reserve(document, &geometry, row, error));
+    TRY(row_reserve(document, &geometry, document_bytes_max(&geometry, document->token_capacity), row, error));
     document->layout = layout;
     document->geometry = geometry;
     return STATUS_OK;

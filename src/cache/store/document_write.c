@@ -78,7 +78,7 @@ enum status document_create(struct document **result, struct store *store,
                          description->token_capacity, STORE_TOKENS_MAX);
     struct geometry geometry;
     geometry_init(&geometry, layout);
-    uint64_t bytes_max = document_bytes_max(&geometry, description->token_capacity);
+    uint64_t bytes_max = document_bytes_reserved(&geometry, description->token_capacity);
     TRY(store_make_space(store, bytes_max, error));
     TRY(writer_start(store, &geometry, error));
     struct document *document;
@@ -91,6 +91,7 @@ enum status document_create(struct document **result, struct store *store,
     copy_text(row->model, description->model->description);
     copy_text(row->name, description->name);
     layout_format(layout, row->layout);
+    document->window_room = window_room_bytes(&geometry, chunks_full(description->token_capacity));
     enum status status = document_tables(document, description->token_capacity, error);
     if (status == STATUS_OK) status = row_create(document, bytes_max, error);
     document->id = row->id;
@@ -265,7 +266,13 @@ enum status document_write_pages(struct document *document, size_t layer, size_t
     const struct geometry *geometry = &document->geometry;
     struct taken_buffers taken;
     range_assert(document, layer, kv_head, chunk_first, chunk_count);
-    TRY(take(document, chunk_first, chunk_count, &taken, error));
+    uint64_t windows = 0;
+    for (size_t i = 0; geometry->windows.tokens > 0 && geometry->windows.slides[layer] && i < chunk_count; i++)
+        windows += page_padded_bytes(geometry, layer, kv_head, chunk_first + i);
+    TRY(document_use_room(document, windows, error));
+    const enum status status = take(document, chunk_first, chunk_count, &taken, error);
+    if (status != STATUS_OK) document->window_room += windows;
+    TRY(status);
     for (size_t b = 0; b < taken.count; b++) {
         uint8_t *page = writer_buffer_memory(taken.buffers[b]);
         for (size_t i = 0; i < taken.counts[b]; i++) {
@@ -376,6 +383,7 @@ void document_drop_page(struct document *document, size_t layer, size_t kv_head,
                   page_padded_bytes(geometry, layer, kv_head, chunk));
     atomic_store_explicit(&document->page_states[page_index(geometry, layer, kv_head, chunk)], PAGE_NONE,
                           memory_order_relaxed);
+    document->window_room += page_padded_bytes(geometry, layer, kv_head, chunk);
 }
 
 enum status document_wait_buffer(struct document *document, struct error *error) {

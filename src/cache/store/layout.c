@@ -728,3 +728,18 @@ uint64_t document_bytes_max(const struct geometry *geometry, uint64_t token_coun
                 checked_add(sum, token_count * 5 + ROW_RESERVE + FILE_RESERVE, &sum);
     return fits && sum < UINT64_C(1) << 62 ? sum : UINT64_MAX;
 }
+
+uint64_t window_pages_bytes(const struct geometry *geometry, uint64_t chunks) {
+    return absent_bytes(geometry, &(struct document_states){.count = 0}, chunks);
+}
+
+uint64_t window_room_bytes(const struct geometry *geometry, uint64_t chunks) {
+    const uint64_t some = 2 * (geometry->windows.tokens / KV_CHUNK_TOKENS + 2); /* of two windows */
+    return window_pages_bytes(geometry, chunks < some ? chunks : some);
+}
+
+uint64_t document_bytes_reserved(const struct geometry *geometry, uint64_t token_count) {
+    const uint64_t all = document_bytes_max(geometry, token_count), chunks = chunks_full(token_count);
+    if (all == UINT64_MAX) return all;
+    return all - window_pages_bytes(geometry, chunks) + window_room_bytes(geometry, chunks);
+}

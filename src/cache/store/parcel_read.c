@@ -267,7 +267,7 @@ static enum status create_all(struct intake *intake, struct error *error) {
     for (size_t i = 0; i < count; i++) TRY(open_existing(intake, i, error));
     for (size_t i = 0; i < count; i++)
         if (taken[i].existing == NULL)
-            needed += document_bytes_max(&taken[i].geometry, taken[i].description.token_count);
+            needed += document_bytes_reserved(&taken[i].geometry, taken[i].description.token_count);
     if (needed == 0) return STATUS_OK;
     TRY(store_make_space(intake->store, needed, error));
     /* The write-behind buffers have the size of the first one's pages. */

@@ -115,6 +115,12 @@ uint64_t key_index_end(const struct geometry *geometry, uint64_t token_count);
  * disk is that large. */
 uint64_t document_bytes_max(const struct geometry *geometry, uint64_t token_count);
 
+/* Of layers with windows: pages of the first so many chunks; and what is reserved of them at a time, before they are
+ * written.  The rest of a document is reserved when it is made. */
+uint64_t window_pages_bytes(const struct geometry *geometry, uint64_t chunks);
+uint64_t window_room_bytes(const struct geometry *geometry, uint64_t chunks);
+uint64_t document_bytes_reserved(const struct geometry *geometry, uint64_t token_count);
+
 /* Rows (catalog.c) */
 
 struct document_row {
@@ -282,6 +288,7 @@ struct document {
     _Atomic uint8_t *page_states, *key_index_states; /* [chunk_capacity][layer][head] */
     uint8_t *tail_states;                            /* [layer][head]: written for the next commit */
     struct checksum *tail_next;                      /* [layer][head] */
+    uint64_t window_room; /* bytes that are reserved, of pages of layers with windows, and not used */
     uint64_t tail_tokens;                            /* the length of the tail that tail_states are of */
     uint64_t asked_tokens, asked_generation;         /* after the commits asked for */
     uint64_t opened_generation;
@@ -339,6 +346,9 @@ enum status document_allocate(struct document **document, struct store *store,
 enum status document_tables(struct document *document, uint64_t token_capacity, struct error *error)
     STATUS_CHECKED;
 void document_free(struct document *document);
+/* So many bytes of pages of layers with windows are about to be written: reserves more where that is used up.
+ * STATUS_IO: within the limit, or on the disk, there is no room for them. */
+enum status document_use_room(struct document *document, uint64_t bytes, struct error *error) STATUS_CHECKED;
 
 /* find.c: STATUS_UNSUPPORTED, with the file and the versions found and expected. */
 enum status document_is_other(const struct store *store, const struct document_row *row, struct error *error);
