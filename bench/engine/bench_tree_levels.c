@@ -1,7 +1,7 @@
 /* bench_tree_levels RECORDING [DEPTH,...] [KEEP,...] [LEAF,...]: how many nodes an exact search of LeoAM's tree must
  * evaluate, by the level that it starts from, with nodes of up to 4,096 tokens: more levels than kernels/tree has.
  *
- * RECORDING: of `loam-lab trace record`; contexts of other lengths are tiled of it (engine/recording.h).  For each
+ * RECORDING: of `loam-lab trace record`; contexts of other lengths are tiled of it (lab/replay/recording.h).  For each
  * recorded layer and KV head and every TREE_LANE_STRIDEth of the last TREE_LANE_STEPS rows; importances are the largest
  * over the group's heads.  A node is opened where its importance is at least that of the k-th best leaf, which no exact
  * search can do without.  Evaluations: all nodes of the start level, and the children of what is opened.

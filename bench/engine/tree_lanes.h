@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "engine/recording.h"
+#include "lab/replay/recording.h"
 
 enum { TREE_LANE_LEVELS = 7, TREE_LANE_STEPS = 144, TREE_LANE_STRIDE = 24, TREE_LANE_WINDOW = 80 };
 extern const size_t tree_lane_tokens[TREE_LANE_LEVELS];

@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "base/random.h"
+#include "cli/bench_replay.h"
 #include "cli/bench_result.h"
 #include "cli/bundled_model.h"
 #include "cli/command.h"
@@ -20,7 +21,6 @@
 #include "cli/progress.h"
 #include "cli/session.h"
 #include "cli/trace_file.h"
-#include "engine/recording.h"
 #include "measure/bandwidth.h"
 #include "measure/kv_scratch.h"
 #include "platform/clock.h"
@@ -41,15 +41,15 @@ struct bench {
     struct random random;
     struct sequence *sequences[ENGINE_SEQUENCES_MAX];
     size_t sequence_count;      /* created */
-    struct recording recording; /* of --replay; no rows: none */
-    struct replay replays[ENGINE_SEQUENCES_MAX];
-    const struct replay *replay_list[ENGINE_SEQUENCES_MAX];
+    void *replay;               /* owned, of --replay; NULL: none */
     struct bandwidth bandwidth; /* open with --floor */
     char kernels[128];
     token_id *tokens; /* [longest prompt or depth] random ids */
     size_t token_capacity;
     bool quiet;
 };
+
+const struct bench_replay *bench_replay;
 
 /* ---- one test ---- */
 
@@ -100,30 +100,6 @@ static enum status run_test_once(struct bench *bench, const struct bench_test *t
     return decode(bench, generate_count, test->sequence_count, read_ns, error);
 }
 
-static void destroy_replays(struct bench *bench) {
-    for (size_t i = 0; i < ENGINE_SEQUENCES_MAX; i++) replay_destroy(&bench->replays[i]);
-}
-
-/* A sequence at the test's depth, made of the recording.  Each sequence has different pieces in the middle. */
-static enum status fill_replay(struct bench *bench, const struct bench_test *test, size_t index,
-                               struct error *error) {
-    struct sequence *sequence = bench->sequences[index];
-    struct replay *replay = &bench->replays[index];
-    const uint64_t steps = test->generate_count > 0 ? test->generate_count : 1;
-    const bool made = replay->source != NULL && replay->depth == test->depth &&
-                      replay->first + steps == bench->recording.shape.token_count;
-    if (made && sequence_length(sequence) >= test->depth) {
-        sequence_truncate(sequence, test->depth);
-        if (sequence_length(sequence) == test->depth) return STATUS_OK;
-    }
-    replay_destroy(replay);
-    TRY(replay_create(replay, &bench->recording, test->depth, steps, FILL_SEED + index, error));
-    bench->replay_list[index] = replay;
-    engine_set_replay(bench->session.engine, bench->replay_list);
-    sequence_truncate(sequence, 0);
-    return engine_fill_replay(bench->session.engine, sequence, replay, error);
-}
-
 /* Afterwards every sequence of the test is depth tokens long. */
 static enum status set_depth(struct bench *bench, const struct bench_test *test, struct error *error) {
     for (size_t i = 0; i < test->sequence_count; i++) {
@@ -133,7 +109,8 @@ static enum status set_depth(struct bench *bench, const struct bench_test *test,
         }
         struct sequence *sequence = bench->sequences[i];
         if (test->replays) {
-            TRY(fill_replay(bench, test, i, error));
+            const struct replay_place place = {sequence, i, test->depth, max_size(test->generate_count, 1)};
+            TRY(bench_replay->fill(bench->replay, bench->session.engine, &place, error));
             continue;
         }
         sequence_truncate(sequence, test->depth);
@@ -247,7 +224,7 @@ static enum status list_tests(struct test_list *list, const struct options *opti
 /* ---- combinations ---- */
 
 static void destroy_sequences(struct bench *bench) {
-    destroy_replays(bench);
+    if (bench->replay != NULL) bench_replay->forget(bench->replay);
     while (bench->sequence_count > 0) sequence_destroy(bench->sequences[--bench->sequence_count]);
 }
 
@@ -378,7 +355,7 @@ static enum status run_with_threads(struct bench *bench, const struct test_list 
     TRY(open_model(bench, threads, error));
     if (bench->printer.row_count == 0) bench_print_head(&bench->printer);
     struct bench_test settings = {.random_depth = option_flag(options, OPTION_FILL_RANDOM),
-                                  .replays = bench->recording.rows != NULL,
+                                  .replays = bench->replay != NULL,
                                   .threads = bench->session.thread_count};
     for (size_t k = 0; k < k_types->list_count; k++)
         for (size_t v = 0; v < v_types->list_count; v++)
@@ -417,7 +394,7 @@ enum status bench_command(const struct options *options, struct error *error) {
     if (status == STATUS_OK) {
         status = use_scratch(bench, error);
         if (status == STATUS_OK && option_text(options, OPTION_REPLAY) != NULL)
-            status = recording_open(&bench->recording, option_text(options, OPTION_REPLAY), error);
+            status = bench_replay->open(&bench->replay, option_text(options, OPTION_REPLAY), error);
         bench->quiet = option_flag(options, OPTION_QUIET);
         bench->printer.format = (enum bench_format)option_list(options, OPTION_OUTPUT)->count;
         bench->printer.model = &bench->model;
@@ -438,7 +415,7 @@ enum status bench_command(const struct options *options, struct error *error) {
         destroy_sequences(bench);
         session_close(&bench->session);
         kv_scratch_close(&bench->scratch);
-        recording_close(&bench->recording);
+        if (bench->replay != NULL) bench_replay->close(bench->replay);
         bandwidth_close(&bench->bandwidth);
         status = trace_file_close(&bench->trace, status, error);
         free(bench->tokens);

@@ -208,14 +208,18 @@ struct step_graph_counts engine_step_graph_counts(const struct engine *engine);
 enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
                                uint64_t seed, struct error *error) STATUS_CHECKED;
 
-/* Fills an empty sequence to the replay's depth with rows of a recording (recording.h).  STATUS_USAGE: the dimensions
- * of the recording's heads differ from the model's. */
-struct replay;
-enum status engine_fill_replay(struct engine *engine, struct sequence *sequence, const struct replay *replay,
-                               struct error *error) STATUS_CHECKED;
-/* In later steps sequence i attends with the rows of replays[i], whose depth is at most the sequence's length.
- * Borrowed.  NULL: the model's own rows. */
-void engine_set_replay(struct engine *engine, const struct replay *const *replays);
+/* Rows that a benchmark gives in place of computed ones: of a position in a layer K and V, [kv_head_count][dimension],
+ * and queries, [head_count][k_dimension]. */
+struct given_rows {
+    void (*keys_values)(const void *context, size_t layer, uint64_t position, float *k, float *v);
+    void (*queries)(const void *context, size_t layer, uint64_t position, float *q);
+    const void *context; /* borrowed */
+};
+/* Fills an empty sequence with them.  STATUS_UNSUPPORTED: layers keep a state. */
+enum status engine_fill_given(struct engine *engine, struct sequence *sequence, const struct given_rows *given,
+                              uint64_t token_count, struct error *error) STATUS_CHECKED;
+/* In later steps sequence i attends with given[i].  Borrowed.  NULL: with the model's own rows. */
+void engine_set_given(struct engine *engine, const struct given_rows *given);
 
 /* engine_fill_random for an empty sequence of an engine with documents, saved as the KV of these tokens.  For
  * benchmarks of opening.  A later prompt with these tokens in this folder gets the random KV. */

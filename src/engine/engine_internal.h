@@ -3,7 +3,7 @@
  *   engine       makes and destroys it              prefill      prompts, by segments
  *   sequence     tokens and KV of one sequence      step         batches, decode steps
  *   selection    what is selected, key indexes      fill         KV that is not computed
- *   fractions    pages in 4 bits                    replay_step  recorded rows in place of computed ones
+ *   fractions    pages in 4 bits                    given_rows   rows in place of computed ones
  *   inputs       what K and V are computed from        paused  segments that stopped in between
  *   together     short prompts of several sequences
  *   share        prefixes that sequences in memory share
@@ -16,7 +16,6 @@
 #include "cache/inputs.h"
 #include "engine/documents.h"
 #include "engine/engine.h"
-#include "engine/recording.h"
 #include "plan/persistent_heads.h"
 #include "plan/quantized_pages.h"
 
@@ -78,8 +77,8 @@ struct engine {
     size_t hard_heads;                   /* engine_hard_heads */
     struct persistent_times persistent_times;
     bool hides_reads;                    /* reads overlap with the computation of the previous layer */
-    const struct replay *const *replays; /* borrowed, of the sequences of a step; NULL: nothing is replayed */
-    float *replay_rows;                  /* owned, of a step: queries, keys and values of every layer */
+    const struct given_rows *given; /* borrowed, [sequences of a step]; NULL: rows are computed */
+    float *given_floats;            /* owned, of a step: queries, keys and values of every layer */
     bool has_layer_seconds;
     double layer_seconds; /* engine_layer_seconds, where hides_reads; 0: not known */
     bool has_costs;
@@ -166,9 +165,8 @@ void sequence_note_whole(struct sequence *sequence, uint64_t position, const str
 /* Notes the tokens stored from position on, if the sequence is saved. */
 void sequence_note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count);
 
-struct replay_shape replay_shape_of(const struct engine *engine);
-/* The recorded rows for a step of count sequences; valid until the next call. */
-enum status replay_step(struct engine *engine, size_t count, struct forward_replay *replay,
-                        struct error *error) STATUS_CHECKED;
+/* The given rows of a step of count sequences; valid until the next call. */
+enum status given_rows_of_step(struct engine *engine, size_t count, struct forward_replay *replay,
+                               struct error *error) STATUS_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* fill: fills sequences with KV that is not computed: random or recorded rows, for benchmarks at depths where a prefill
+/* fill: fills sequences with KV that is not computed: random or given rows, for benchmarks at depths where a prefill
  * takes too long, and copied rows of another engine's sequence. */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ struct fill {
     void *chunk; /* owned; host memory; a chunk of the source */
     struct random random;
     const struct sequence *source; /* whose rows are copied; NULL: none */
-    const struct replay *replay;   /* whose recorded rows are used; NULL and no source: rows are random */
+    const struct given_rows *given; /* whose rows are used; NULL and no source: rows are random */
 };
 
 /* Approximately normal values: sums of four uniform numbers, mean 0 and variance 1, one generator call each. */
@@ -66,14 +66,12 @@ static enum status copy_rows(struct fill *fill, size_t layer, uint64_t position,
     return STATUS_OK;
 }
 
-/* Reads the same rows from the recording. */
-static void recorded_rows(struct fill *fill, size_t layer, uint64_t position, size_t count) {
+static void take_given(struct fill *fill, size_t layer, uint64_t position, size_t count) {
     const struct kv_cache_config *kv = &fill->engine->kv;
-    const struct replay_shape shape = replay_shape_of(fill->engine);
     const size_t k_size = kv->kv_head_count * kv->k_dimension, v_size = kv->kv_head_count * kv->v_dimension;
     float *k = fill->host, *v = k + count * k_size;
     for (size_t i = 0; i < count; i++)
-        replay_keys_values(fill->replay, &shape, layer, position + i, k + i * k_size, v + i * v_size);
+        fill->given->keys_values(fill->given->context, layer, position + i, k + i * k_size, v + i * v_size);
 }
 
 /* K and V of a row of a layer, at most. */
@@ -89,7 +87,7 @@ static size_t row_floats(const struct engine *engine) {
 /* Random rows are the same in all layers: attention's time does not depend on them, and generating them takes long. */
 static enum status fill_block(struct fill *fill, uint64_t position, size_t count, struct error *error) {
     const struct device_operations *operations = fill->engine->model->device->operations;
-    const bool made_up = fill->source == NULL && fill->replay == NULL;
+    const bool made_up = fill->source == NULL && fill->given == NULL;
     struct engine *engine = fill->engine;
     if (made_up) {
         fill_values(&fill->random, fill->host, count * row_floats(engine));
@@ -102,7 +100,7 @@ static enum status fill_block(struct fill *fill, uint64_t position, size_t count
         const size_t k_stride = kv->kv_head_count * kv->k_dimension,
                      v_stride = kv->kv_head_count * kv->v_dimension;
         if (fill->source != NULL) TRY(copy_rows(fill, layer, position, count, error));
-        if (fill->replay != NULL) recorded_rows(fill, layer, position, count);
+        if (fill->given != NULL) take_given(fill, layer, position, count);
         if (!made_up)
             operations->upload(fill->stream, span_of(&fill->rows, 0), fill->host,
                                count * (k_stride + v_stride) * sizeof(float));
@@ -179,22 +177,15 @@ static enum status check_states(const struct engine *engine, const char *what, s
                      config->name, config->state.layer_count, config->layer_count, what);
 }
 
-enum status engine_fill_replay(struct engine *engine, struct sequence *sequence, const struct replay *replay,
-                               struct error *error) {
-    const struct recording_shape *shape = &replay->recording->shape;
+enum status engine_fill_given(struct engine *engine, struct sequence *sequence, const struct given_rows *given,
+                              uint64_t token_count, struct error *error) {
     ASSERT(sequence_length(sequence) == 0);
     TRY(check_states(engine, "a recording", error));
-    if (shape->k_dimension != engine->kv.k_dimension || shape->v_dimension != engine->kv.v_dimension)
-        return error_set(
-            error, STATUS_USAGE, "--replay: found heads of %u and %u, expected the model's %zu and %zu",
-            shape->k_dimension, shape->v_dimension, engine->kv.k_dimension, engine->kv.v_dimension);
-    struct fill fill = {.engine = engine, .sequence = sequence, .replay = replay};
-    return fill_sequence(&fill, replay->depth, error);
+    struct fill fill = {.engine = engine, .sequence = sequence, .given = given};
+    return fill_sequence(&fill, token_count, error);
 }
 
-void engine_set_replay(struct engine *engine, const struct replay *const *replays) {
-    engine->replays = replays;
-}
+void engine_set_given(struct engine *engine, const struct given_rows *given) { engine->given = given; }
 
 enum status engine_copy(struct engine *engine, struct sequence *sequence, const struct sequence *source,
                         uint64_t token_count, struct error *error) {

@@ -9,5 +9,6 @@ int main(int argc, char **argv) {
                                     .more_options = lab_options,
                                     .more_option_count = lab_option_count,
                                     .described = command_table};
+    bench_replay = &lab_bench_replay;
     return command_main(&program, argc, argv);
 }

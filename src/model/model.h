@@ -366,7 +366,7 @@ struct attention_event {
 typedef void attention_observer(void *context, const struct attention_event *event);
 void forward_set_attention_observer(struct forward *forward, attention_observer *observer, void *context);
 
-/* For benchmarks (engine/recording.h): rows that replace the computed ones.  Host memory, valid while it is set.  There
+/* For benchmarks (engine/engine.h): rows that replace the computed ones.  Host memory, valid while it is set.  There
  * is no prefetch for the next layer then: the residual stream does not predict recorded queries. */
 struct forward_replay {
     size_t row_count;       /* of every pass */

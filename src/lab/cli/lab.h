@@ -4,6 +4,7 @@
 #ifndef LOAM_LAB_CLI_LAB_H
 #define LOAM_LAB_CLI_LAB_H
 
+#include "cli/bench_replay.h"
 #include "cli/command.h"
 
 /* Behind those of cli/option.h. */
@@ -37,6 +38,7 @@ _Static_assert((int)LAB_OPTIONS_END <= (int)OPTION_LIMIT, "each has a value in s
 
 extern const struct option_spec lab_options[]; /* [lab_option_count] */
 extern const size_t lab_option_count;
+extern const struct bench_replay lab_bench_replay;
 const struct command *lab_commands(void); /* [COMMAND_COUNT] */
 
 enum status perplexity_command(const struct options *options, struct error *error) STATUS_CHECKED;

@@ -1,4 +1,4 @@
-/* loam-lab trace record: queries, keys and values of a real run, for `loam bench --replay` (engine/recording.h). */
+/* loam-lab trace record: queries, keys and values of a real run, for `loam bench --replay` (lab/replay/recording.h). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "cli/progress.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
-#include "engine/recording.h"
 #include "lab/cli/lab.h"
+#include "lab/replay/recording.h"
 
 enum { LAYERS_MAX = 1024, LAYERS_DEFAULT = 8 };
 

@@ -10,7 +10,7 @@
 
 #include "base/random.h"
 #include "engine/engine.h"
-#include "engine/recording.h"
+#include "lab/replay/recording.h"
 #include "model/tiny_model.h"
 
 enum { TOKENS = 320, STEPS = 24, LAYERS = 3, DEPTH = 1500, CONTEXT = 512 };
@@ -91,9 +91,11 @@ static void steps_attend_as_the_run_did(void **state) {
         struct engine *engine = engine_of(&rig, &sequence);
         assert_ok(recording_open(&recording, rig.path, &rig.error), rig.error);
         assert_ok(replay_create(&replay, &recording, TOKENS - STEPS, STEPS, 1, &rig.error), rig.error);
-        assert_ok(engine_fill_replay(engine, sequence, &replay, &rig.error), rig.error);
+        struct given_rows given;
+        assert_ok(replay_give(&given, &replay, &rig.model->config, &rig.error), rig.error);
+        assert_ok(engine_fill_given(engine, sequence, &given, replay.depth, &rig.error), rig.error);
         assert_int_equal(sequence_length(sequence), TOKENS - STEPS);
-        engine_set_replay(engine, &(const struct replay *){&replay});
+        engine_set_given(engine, &given);
         for (size_t step = 0; step < STEPS; step++) {
             const float *logits;
             assert_ok(engine_step(engine, &sequence, &rig.tokens[step], 1, &logits, &rig.error), rig.error);

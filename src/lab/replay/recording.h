@@ -24,13 +24,14 @@
  * recording's length, content repeats: a token occurs several times.  Layers and heads of a larger model take those of
  * the recording in turn.  Attention's outputs go into the model as usual and do not change what is attended to next.
  */
-#ifndef LOAM_ENGINE_RECORDING_H
-#define LOAM_ENGINE_RECORDING_H
+#ifndef LOAM_LAB_REPLAY_RECORDING_H
+#define LOAM_LAB_REPLAY_RECORDING_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
+#include "engine/engine.h"
 #include "model/model.h"
 #include "platform/file.h"
 
@@ -68,11 +69,15 @@ void recording_close(struct recording *recording);
 
 enum { REPLAY_SINKS = 16 };
 
+struct replay_shape {
+    size_t layer_count, head_count, kv_head_count;
+};
 struct replay {
     const struct recording *recording; /* borrowed */
     uint64_t depth;
     uint32_t first;   /* the row decoded at position depth */
     uint32_t *source; /* owned, [depth]: the row at each position */
+    struct replay_shape shape; /* of the model that replay_give was called for */
 };
 /* STATUS_USAGE: the recording is too short for a context and step_count steps. */
 enum status replay_create(struct replay *replay, const struct recording *recording, uint64_t depth,
@@ -81,12 +86,13 @@ void replay_destroy(struct replay *replay);
 
 /* The rows of one position for one layer of a model of this shape; heads have the recording's dimensions.  Positions
  * from depth on are steps.  k, v: [kv_head_count][dimension]; q: [head_count][dimension]. */
-struct replay_shape {
-    size_t layer_count, head_count, kv_head_count;
-};
 void replay_keys_values(const struct replay *replay, const struct replay_shape *shape, size_t layer,
                         uint64_t position, float *k, float *v);
 void replay_queries(const struct replay *replay, const struct replay_shape *shape, size_t layer,
                     uint64_t position, float *q);
+/* The same for an engine of the model, from the replay, which is borrowed.  STATUS_USAGE: the dimensions of its heads
+ * differ. */
+enum status replay_give(struct given_rows *given, struct replay *replay, const struct model_config *config,
+                        struct error *error) STATUS_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-#include "engine/recording.h"
+#include "lab/replay/recording.h"
 
 #include <errno.h>
 #include <math.h>
@@ -325,4 +325,26 @@ void replay_queries(const struct replay *replay, const struct replay_shape *shap
         const size_t from = head / group % s->kv_head_count * own + head % group % own;
         from_halves(q + head * s->k_dimension, rows + row * q_row(s) + from * s->k_dimension, s->k_dimension);
     }
+}
+
+static void give_keys_values(const void *context, size_t layer, uint64_t position, float *k, float *v) {
+    const struct replay *replay = context;
+    replay_keys_values(replay, &replay->shape, layer, position, k, v);
+}
+
+static void give_queries(const void *context, size_t layer, uint64_t position, float *q) {
+    const struct replay *replay = context;
+    replay_queries(replay, &replay->shape, layer, position, q);
+}
+
+enum status replay_give(struct given_rows *given, struct replay *replay, const struct model_config *config,
+                        struct error *error) {
+    const struct recording_shape *shape = &replay->recording->shape;
+    if (shape->k_dimension != config->k_dimension || shape->v_dimension != config->v_dimension)
+        return error_set(error, STATUS_USAGE,
+                         "--replay: found heads of %u and %u, expected the model's %zu and %zu",
+                         shape->k_dimension, shape->v_dimension, config->k_dimension, config->v_dimension);
+    replay->shape = (struct replay_shape){config->layer_count, config->head_count, config->kv_head_count};
+    *given = (struct given_rows){give_keys_values, give_queries, replay};
+    return STATUS_OK;
 }
