@@ -39,6 +39,14 @@ struct expert_slot {
     uint64_t stamp; /* of the rows that it is there for, or was expected with; 0: it is not in work any more */
 };
 
+struct rows_in_work {
+    size_t layer;
+    uint64_t stamp;
+    uint32_t *wanted; /* owned, [expert_count]: what they use, ascending */
+    /* Of these: all; those taken before; with those taken now; with those that are there, or on their way. */
+    size_t wanted_count, done_count, taken_count, held_count;
+};
+
 struct expert_pages {
     const struct model *model;
     struct weight_reader *reader;   /* borrowed */
@@ -51,11 +59,7 @@ struct expert_pages {
     struct expert_slot *slots; /* owned; [slot_count] */
     size_t slot_count;
     uint64_t slot_bytes;
-    uint64_t stamp;     /* of the rows in work */
-    size_t layer;       /* theirs */
-    uint32_t *wanted;   /* owned, [expert_count]: what they use, ascending */
-    /* Of these: all; those taken before; with those taken now; with those that are there, or on their way. */
-    size_t wanted_count, done_count, taken_count, held_count;
+    struct rows_in_work work;
     uint32_t *expected; /* owned, [expert_count] */
     bool *is_wanted; /* owned, [expert_count]; once all are taken, of what is expected */
     const void **places; /* owned; [EXPERT_PARTS][expert_count] */
@@ -133,13 +137,13 @@ static enum status init(struct expert_pages *pages, uint64_t bytes, struct error
     pages->slots_of = calloc(layers * count, sizeof *pages->slots_of);
     pages->shares = calloc(2 * layers * count, sizeof *pages->shares);
     pages->slots = calloc(pages->slot_count, sizeof *pages->slots);
-    pages->wanted = calloc(count, sizeof *pages->wanted);
+    pages->work.wanted = calloc(count, sizeof *pages->work.wanted);
     pages->expected = calloc(count, sizeof *pages->expected);
     pages->is_wanted = calloc(count, sizeof *pages->is_wanted);
     pages->places = calloc(EXPERT_PARTS * count, sizeof *pages->places);
     pages->memory = memory_area_create(pages->slot_count * pages->slot_bytes);
     if (pages->layers == NULL || pages->slots_of == NULL || pages->shares == NULL || pages->slots == NULL ||
-        pages->wanted == NULL || pages->expected == NULL || pages->is_wanted == NULL || pages->places == NULL ||
+        pages->work.wanted == NULL || pages->expected == NULL || pages->is_wanted == NULL || pages->places == NULL ||
         pages->memory == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for %zu experts", pages->slot_count);
     for (size_t i = 0; i < layers * count; i++) pages->slots_of[i] = NOWHERE;
@@ -174,7 +178,7 @@ void expert_pages_destroy(struct expert_pages *pages) {
     free(pages->slots_of);
     free(pages->shares);
     free(pages->slots);
-    free(pages->wanted);
+    free(pages->work.wanted);
     free(pages->expected);
     free(pages->is_wanted);
     free(pages->places);
@@ -216,7 +220,7 @@ static void read_expert(struct expert_pages *pages, struct expert_slot *slot, si
     const size_t index = (size_t)(slot - pages->slots);
     uint8_t *memory = pages->memory + index * pages->slot_bytes;
     while (io_queue_free_count(pages->reader->queue) < requests_max(pages)) collect(pages, 1);
-    *slot = (struct expert_slot){.layer = (uint32_t)layer, .expert = expert, .stamp = pages->stamp};
+    *slot = (struct expert_slot){.layer = (uint32_t)layer, .expert = expert, .stamp = pages->work.stamp};
     pages->layers[layer].slot_of[expert] = (uint32_t)index;
     for (size_t p = 0; p < EXPERT_PARTS; p++) {
         const struct weight_run run = run_of(&pages->layers[layer].parts[p], expert);
@@ -230,8 +234,8 @@ static void read_expert(struct expert_pages *pages, struct expert_slot *slot, si
 
 /* Wanted by the rows in work, and not held yet. */
 static bool is_to_come(const struct expert_pages *pages, const struct expert_slot *slot) {
-    return slot->layer == pages->layer && pages->held_count < pages->wanted_count &&
-           slot->expert >= pages->wanted[pages->held_count] && pages->is_wanted[slot->expert];
+    return slot->layer == pages->work.layer && pages->work.held_count < pages->work.wanted_count &&
+           slot->expert >= pages->work.wanted[pages->work.held_count] && pages->is_wanted[slot->expert];
 }
 
 /* The one to evict, for rows of a layer; NULL: all are in work, or on their way, or, but at need, to come. */
@@ -243,7 +247,7 @@ static struct expert_slot *find_victim(const struct expert_pages *pages, size_t 
     for (size_t i = 0; i < pages->slot_count; i++) {
         struct expert_slot *slot = &pages->slots[i];
         if (slot->is_free) return slot;
-        if (slot->pending > 0 || slot->stamp == pages->stamp || (!at_need && is_to_come(pages, slot))) continue;
+        if (slot->pending > 0 || slot->stamp == pages->work.stamp || (!at_need && is_to_come(pages, slot))) continue;
         const float worth = pages->layers[slot->layer].worth[slot->expert];
         const size_t distance = (slot->layer + layers - layer - 1) % layers; /* layers until its own */
         if (best != NULL && (worth > best_worth || (worth == best_worth && distance <= best_distance))) continue;
@@ -276,17 +280,17 @@ void expert_pages_begin(struct expert_pages *pages, const struct expert_picks *r
     count_uses(pages, rows);
     memset(pages->is_wanted, 0, pages->expert_count * sizeof *pages->is_wanted);
     for (size_t i = 0; i < rows->row_count * pages->used; i++) pages->is_wanted[rows->picks[i]] = true;
-    pages->wanted_count = pages->done_count = pages->taken_count = pages->held_count = 0;
+    pages->work.wanted_count = pages->work.done_count = pages->work.taken_count = pages->work.held_count = 0;
     for (uint32_t e = 0; e < pages->expert_count; e++)
-        if (pages->is_wanted[e]) pages->wanted[pages->wanted_count++] = e;
-    pages->layer = rows->layer;
-    pages->stamp++;
+        if (pages->is_wanted[e]) pages->work.wanted[pages->work.wanted_count++] = e;
+    pages->work.layer = rows->layer;
+    pages->work.stamp++;
     pages->reader->failure.status = STATUS_OK; /* of what was read ahead, and is read again if it is wanted */
 }
 
 /* It is there, and in work. */
 static void hold(struct expert_pages *pages, struct expert_slot *slot) {
-    slot->stamp = pages->stamp;
+    slot->stamp = pages->work.stamp;
     if (slot->is_ahead)
         pages->figures->expert_ahead_used++;
     else
@@ -296,32 +300,33 @@ static void hold(struct expert_pages *pages, struct expert_slot *slot) {
 
 /* The next one is there, or on its way; false: no slot can be had without waiting. */
 static bool hold_next(struct expert_pages *pages, bool at_need) {
-    const uint32_t expert = pages->wanted[pages->held_count];
-    struct expert_slot *slot = slot_of(pages, pages->layer, expert);
+    const uint32_t expert = pages->work.wanted[pages->work.held_count];
+    struct expert_slot *slot = slot_of(pages, pages->work.layer, expert);
     while (slot != NULL && !slot->is_free && slot->has_failed) /* it is forgotten then, and read again */
         collect(pages, 1);
-    slot = slot_of(pages, pages->layer, expert);
+    slot = slot_of(pages, pages->work.layer, expert);
     if (slot != NULL) {
         hold(pages, slot);
     } else {
-        slot = take_slot(pages, pages->layer, at_need);
+        slot = take_slot(pages, pages->work.layer, at_need);
         if (slot == NULL) return false;
-        read_expert(pages, slot, pages->layer, expert);
+        read_expert(pages, slot, pages->work.layer, expert);
         pages->figures->expert_misses++;
     }
-    pages->held_count++;
+    pages->work.held_count++;
     return true;
 }
 
 size_t expert_pages_take(struct expert_pages *pages) {
-    for (size_t i = pages->done_count; i < pages->taken_count; i++) {
-        struct expert_slot *slot = slot_of(pages, pages->layer, pages->wanted[i]);
+    struct rows_in_work *work = &pages->work;
+    for (size_t i = work->done_count; i < work->taken_count; i++) {
+        struct expert_slot *slot = slot_of(pages, work->layer, work->wanted[i]);
         if (slot != NULL) slot->stamp = 0;
     }
-    pages->done_count = pages->taken_count;
-    ASSERT(pages->done_count < pages->wanted_count);
+    work->done_count = work->taken_count;
+    ASSERT(work->done_count < work->wanted_count);
     collect(pages, 0);
-    for (bool waits = pages->held_count == pages->done_count; pages->held_count < pages->wanted_count;) {
+    for (bool waits = work->held_count == work->done_count; work->held_count < work->wanted_count;) {
         if (hold_next(pages, waits))
             waits = false;
         else if (!waits)
@@ -330,10 +335,10 @@ size_t expert_pages_take(struct expert_pages *pages) {
             collect(pages, 1); /* what was expected is on its way into all of them */
     }
     weight_reader_flush(pages->reader);
-    const size_t held = pages->held_count - pages->done_count;
-    pages->taken_count = pages->held_count;
-    if (pages->held_count < pages->wanted_count && held > 1) pages->taken_count -= held / 2;
-    return pages->wanted_count - pages->taken_count;
+    const size_t held = work->held_count - work->done_count;
+    work->taken_count = work->held_count;
+    if (work->held_count < work->wanted_count && held > 1) work->taken_count -= held / 2;
+    return work->wanted_count - work->taken_count;
 }
 
 /* The experts of as many rows as there are slots for. */
@@ -353,11 +358,11 @@ static size_t find_expected(struct expert_pages *pages, const struct expert_pick
 }
 
 void expert_pages_expect(struct expert_pages *pages, const struct expert_picks *rows) {
-    ASSERT(pages->taken_count == pages->wanted_count); /* is_wanted is free */
+    ASSERT(pages->work.taken_count == pages->work.wanted_count); /* is_wanted is free */
     const size_t count = find_expected(pages, rows);
     for (size_t i = 0; i < count; i++) {
         struct expert_slot *slot = slot_of(pages, rows->layer, pages->expected[i]);
-        if (slot != NULL) slot->stamp = pages->stamp; /* not evicted for another one of them */
+        if (slot != NULL) slot->stamp = pages->work.stamp; /* not evicted for another one of them */
     }
     for (size_t i = 0; i < count; i++) {
         if (slot_of(pages, rows->layer, pages->expected[i]) != NULL) continue;
@@ -382,9 +387,9 @@ static const void *place_of(const struct expert_pages *pages, const struct exper
 enum status expert_pages_await(struct expert_pages *pages, const void *const *places[EXPERT_PARTS],
                                struct error *error) {
     for (size_t i = 0; i < EXPERT_PARTS * pages->expert_count; i++) pages->places[i] = NULL;
-    for (size_t i = pages->done_count; i < pages->taken_count; i++) {
-        const uint32_t expert = pages->wanted[i];
-        struct expert_slot *slot = slot_of(pages, pages->layer, expert);
+    for (size_t i = pages->work.done_count; i < pages->work.taken_count; i++) {
+        const uint32_t expert = pages->work.wanted[i];
+        struct expert_slot *slot = slot_of(pages, pages->work.layer, expert);
         while (slot != NULL && !slot->is_free && slot->pending > 0) collect(pages, 1);
         if (slot == NULL || slot->is_free) {
             ASSERT(pages->reader->failure.status != STATUS_OK);
