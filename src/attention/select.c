@@ -288,8 +288,8 @@ void select_destroy(struct select *select) {
 }
 
 size_t select_layer_first(const struct select_options *options, const struct select_shape *shape) {
-    if (shape->groups == NULL) return options->dense_layers;
-    return kv_layer_behind(shape->groups, shape->layer_count, options->dense_layers);
+    if (shape->groups == NULL && shape->windows == NULL) return options->dense_layers;
+    return kv_full_layer_behind(shape->groups, shape->windows, shape->layer_count, options->dense_layers);
 }
 
 const struct select_options *select_get_options(const struct select *select) { return &select->options; }
@@ -345,7 +345,8 @@ const double *select_reuse_thresholds(const struct select *select) { return sele
 
 static bool layer_selects(const struct select *select, size_t layer_index) {
     return kv_layer_source(select->shape.groups, layer_index) >= select->options.dense_layers &&
-           kv_layer_heads(select->shape.groups, select->shape.kv_head_count, layer_index) > 0;
+           kv_layer_heads(select->shape.groups, select->shape.kv_head_count, layer_index) > 0 &&
+           !kv_layer_slides(select->shape.groups, select->shape.windows, layer_index);
 }
 
 bool select_layer_chooses(const struct select *select, size_t layer_index) {

@@ -27,7 +27,7 @@
 #include "attention/choice.h"
 #include "attention/reuse_options.h"
 #include "base/status.h"
-#include "cache/kv_groups.h"
+#include "cache/kv_windows.h"
 #include "device/device.h"
 
 struct reuse_point;
@@ -40,6 +40,7 @@ struct select_shape {
     size_t layer_count, head_count;
     size_t kv_head_count, k_dimension, v_dimension; /* the most of any layer */
     const struct kv_groups *groups;                 /* borrowed; NULL: all layers are alike */
+    const struct kv_windows *windows;               /* borrowed; of layers that slide, and never choose; NULL: none */
 };
 
 /* What was learned from a model (docs/formats.md): matrices in host memory, each of a layer's [kv_head_count]
@@ -111,7 +112,7 @@ struct select_options {
     const struct select_method *method;
     struct select_keep keep;
     size_t sinks, recent; /* the window */
-    size_t dense_layers;  /* so many layers, the first ones with K and V, attend to everything */
+    size_t dense_layers;  /* so many of the layers without windows, the first ones, attend to everything */
     /* A keep that is a fraction takes at least so many units (tokens, pages, leaves, clusters) beside the window: the
      * same fraction of a short context is few pieces, and a head needs some places (docs/evaluation_studies.md). */
     size_t units_min;

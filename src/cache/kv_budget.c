@@ -118,14 +118,29 @@ static uint64_t quantized_chunks(const struct kv_cache_config *config, const str
     return sequences * quantized;
 }
 
+/* Chunks of a head's whole context, of all sequences: of a layer that slides, those that a sequence has at most. */
+static uint64_t lane_chunks(const struct kv_cache_config *config, size_t layer) {
+    const uint64_t all = kv_chunks_of(config->token_capacity);
+    if (!kv_slides(config, layer) || config->mixes_pages) return all;
+    return min_size(all, max_size(config->sequence_capacity, 1) *
+                             kv_window_columns(config->windows, config->batch_tokens));
+}
+
+/* The same of all heads of the first layers. */
+static uint64_t layer_chunks(const struct kv_cache_config *config, size_t layer_count) {
+    uint64_t chunks = 0;
+    for (size_t layer = 0; layer < layer_count; layer++) chunks += kv_heads(config, layer) * lane_chunks(config, layer);
+    return chunks;
+}
+
 /* Slots for the chunks of a head's whole context. */
 static struct slot_counts lane_slots(const struct kv_cache_config *config,
                                      const struct page_fractions *fractions, size_t lane) {
-    const uint64_t chunks = kv_chunks_of(config->token_capacity);
+    const struct kv_lane_place place = kv_lane_place(config, lane);
+    const uint64_t chunks = lane_chunks(config, place.layer);
     if (!config->mixes_pages)
         return config->quantized_pages ? (struct slot_counts){.quantized = chunks}
                                        : (struct slot_counts){.plain = chunks};
-    const struct kv_lane_place place = kv_lane_place(config, lane);
     const uint64_t quantized =
                        quantized_chunks(config, fractions, place.layer, place.kv_head, place.kv_head + 1),
                    rounding = max_size(config->sequence_capacity, 1); /* of chunks per sequence */
@@ -134,7 +149,7 @@ static struct slot_counts lane_slots(const struct kv_cache_config *config,
 
 static struct slot_counts layer_slots(const struct kv_cache_config *config,
                                       const struct page_fractions *fractions, size_t layer_count) {
-    const uint64_t all = kv_lane(config, layer_count, 0) * kv_chunks_of(config->token_capacity);
+    const uint64_t all = layer_chunks(config, layer_count);
     uint64_t quantized = 0;
     if (!config->mixes_pages)
         return config->quantized_pages ? (struct slot_counts){.quantized = all}
@@ -198,7 +213,7 @@ struct slot_counts kv_budget_slots(const struct kv_cache_config *config,
     counts.plain += resident.plain;
     counts.quantized += resident.quantized;
     uint64_t rest = config->host_bytes - kv_budget_fixed_bytes(config) - kv_budget_slot_bytes(config, counts);
-    uint64_t all = kv_lane_count(config) * (kv_chunks_of(config->token_capacity) + config->sequence_capacity);
+    uint64_t all = layer_chunks(config, config->layer_count) + kv_lane_count(config) * config->sequence_capacity;
     if (!config->quantized_pages) {
         counts.plain += rest / plain_cost(config);
     } else {

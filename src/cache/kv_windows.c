@@ -10,6 +10,15 @@
 /* Chunks that the window of one row lies in, at most, without the row's own. */
 static uint64_t tail_columns(const struct kv_windows *windows) { return kv_chunks_of(windows->tokens - 1) + 1; }
 
+size_t kv_full_layer_behind(const struct kv_groups *groups, const struct kv_windows *windows, size_t layer_count,
+                            size_t count) {
+    size_t layer = 0;
+    if (windows == NULL) return kv_layer_behind(groups, layer_count, count);
+    for (; layer < layer_count; layer++)
+        if (kv_layer_heads(groups, 1, layer) > 0 && !kv_layer_slides(groups, windows, layer) && count-- == 0) break;
+    return layer;
+}
+
 uint64_t kv_window_columns(const struct kv_windows *windows, size_t batch_rows) {
     const uint64_t tails = KV_WINDOW_SNAPSHOTS + 1; /* and the length */
     return tails * tail_columns(windows) + kv_chunks_of(batch_rows) + 1;

@@ -38,6 +38,13 @@ static inline bool kv_window_sees(uint64_t tokens, uint64_t position, uint64_t c
     return chunk >= kv_window_begin(tokens, position) && chunk * KV_CHUNK_TOKENS < position;
 }
 
+/* kv_layer_behind, of layers that attend to everything; windows NULL: all do. */
+size_t kv_full_layer_behind(const struct kv_groups *groups, const struct kv_windows *windows, size_t layer_count,
+                            size_t count);
+static inline bool kv_layer_slides(const struct kv_groups *groups, const struct kv_windows *windows, size_t layer) {
+    return windows != NULL && windows->slides[kv_layer_source(groups, layer)];
+}
+
 /* Columns of a sequence, at most, where a batch has so many rows of it. */
 uint64_t kv_window_columns(const struct kv_windows *windows, size_t batch_rows);
 

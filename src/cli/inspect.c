@@ -13,6 +13,7 @@
 #include "cli/utf8.h"
 #include "model/model.h"
 #include "model/model_size.h"
+#include "plan/plan.h"
 #include "server/json_text.h"
 
 enum { VALUES_SHOWN = 4, TYPE_NUMBER_MAX = 64 };
@@ -161,16 +162,19 @@ static void print_model(const struct inspection *inspection) {
     uint64_t q8_bytes = has_q8 ? kv_cache_bytes_per_token(&q8) : 0;
     output_text("\nMemory\n  KV cache per token: %" PRIu64 " bytes in f16", f16_bytes);
     if (has_q8) output_text(", %" PRIu64 " in q8_0", q8_bytes);
+    if (config->kv_windows != NULL)
+        output_text("\n  of layers with windows of %" PRIu64 " tokens for as long as a row to come may see it",
+                    config->kv_windows->tokens);
     output_text("\n  %12s  %12s  %12s  %12s  %12s\n", "context", "KV f16", "KV q8_0", "total f16",
                 "total q8_0");
     for (size_t i = 0; i < CONTEXT_SIZE_COUNT; i++) {
         uint64_t n = context_sizes[i];
         uint64_t fixed = inspection->weight_bytes + model_work_bytes(config, 512);
         char a[32], b[32] = "-", c[32], d[32] = "-";
-        bytes_text(n * f16_bytes, a, sizeof a);
-        bytes_text(n * f16_bytes + fixed, c, sizeof c);
-        if (has_q8) bytes_text(n * q8_bytes, b, sizeof b);
-        if (has_q8) bytes_text(n * q8_bytes + fixed, d, sizeof d);
+        bytes_text(plan_sequence_bytes(config, KV_F16, KV_F16, n), a, sizeof a);
+        bytes_text(plan_sequence_bytes(config, KV_F16, KV_F16, n) + fixed, c, sizeof c);
+        if (has_q8) bytes_text(plan_sequence_bytes(config, KV_Q8, KV_Q8, n), b, sizeof b);
+        if (has_q8) bytes_text(plan_sequence_bytes(config, KV_Q8, KV_Q8, n) + fixed, d, sizeof d);
         output_text("  %12" PRIu64 "  %12s  %12s  %12s  %12s%s\n", n, a, b, c, d,
                     n > config->context_length ? "  (beyond training)" : "");
     }
@@ -272,14 +276,17 @@ static json_t *model_json(const struct inspection *inspection) {
     json_put_uint(per_token, "f16", f16_bytes);
     if (has_q8) json_put_uint(per_token, "q8_0", q8_bytes);
     json_put(model, "kv_bytes_per_token", per_token);
+    if (config->kv_windows != NULL) json_put_uint(model, "window_tokens", config->kv_windows->tokens);
     uint64_t fixed = inspection->weight_bytes + model_work_bytes(config, 512);
     for (size_t i = 0; i < CONTEXT_SIZE_COUNT; i++) {
         json_t *need = json_object();
         json_put_uint(need, "context", context_sizes[i]);
-        json_put_uint(need, "kv_bytes_f16", context_sizes[i] * f16_bytes);
-        json_put_uint(need, "total_bytes_f16", context_sizes[i] * f16_bytes + fixed);
-        if (has_q8) json_put_uint(need, "kv_bytes_q8_0", context_sizes[i] * q8_bytes);
-        if (has_q8) json_put_uint(need, "total_bytes_q8_0", context_sizes[i] * q8_bytes + fixed);
+        const uint64_t f16_all = plan_sequence_bytes(config, KV_F16, KV_F16, context_sizes[i]),
+                       q8_all = has_q8 ? plan_sequence_bytes(config, KV_Q8, KV_Q8, context_sizes[i]) : 0;
+        json_put_uint(need, "kv_bytes_f16", f16_all);
+        json_put_uint(need, "total_bytes_f16", f16_all + fixed);
+        if (has_q8) json_put_uint(need, "kv_bytes_q8_0", q8_all);
+        if (has_q8) json_put_uint(need, "total_bytes_q8_0", q8_all + fixed);
         json_array_append_new(needs, need);
     }
     json_put(model, "needs", needs);

@@ -207,13 +207,19 @@ uint64_t engine_kv_row_bytes(const struct engine *engine) {
 
 uint64_t engine_step_bytes(const struct engine *engine, uint64_t length) {
     struct kv_cache_config plain = engine->kv;
+    const struct kv_windows *windows = engine->model->config.kv_windows;
     plain.key_index_bytes = 0;
-    const uint64_t lanes = kv_lane_count(&plain), lane_bytes = kv_cache_bytes_per_token(&plain) / lanes;
-    uint64_t key_index = engine_kv_bytes_per_token(engine) - kv_cache_bytes_per_token(&plain);
-    if (engine->select == NULL || length == 0) return length * lane_bytes * lanes;
-    const size_t first = min_size(select_get_options(engine->select)->dense_layers, plain.layer_count);
-    const uint64_t dense = kv_lane(&plain, first, 0);
-    uint64_t kept = select_kept_tokens(engine->select, length - 1);
-    return (length * dense + kept * (lanes - dense)) * lane_bytes +
-           (kept < length ? length * key_index : 0);
+    const uint64_t lane_bytes = kv_cache_bytes_per_token(&plain) / kv_lane_count(&plain),
+                   key_index = engine_kv_bytes_per_token(engine) - kv_cache_bytes_per_token(&plain);
+    uint64_t rows = 0, kept = length;
+    if (engine->select != NULL && length > 0) kept = select_kept_tokens(engine->select, length - 1);
+    for (size_t layer = 0; layer < plain.layer_count; layer++) {
+        uint64_t seen = length;
+        if (windows != NULL && windows->slides[layer])
+            seen = min_size(length, windows->tokens);
+        else if (engine->select != NULL && select_layer_chooses(engine->select, layer))
+            seen = kept;
+        rows += kv_heads(&plain, layer) * seen;
+    }
+    return rows * lane_bytes + (kept < length ? length * key_index : 0);
 }

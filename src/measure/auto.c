@@ -176,8 +176,7 @@ static enum status place_weights(const struct plan *plan, const struct model *mo
     TRY(plan_set_host_bytes(&sized, &model->config, error));
     uint64_t kv = sized.host_bytes;
     if (kv == 0) {
-        const struct kv_cache_config cache = model_cache_config(&model->config, plan->k_type, plan->v_type);
-        kv = kv_cache_bytes_per_token(&cache) * request->depth * plan->sequence_capacity;
+        kv = plan_sequence_bytes(&model->config, plan->k_type, plan->v_type, request->depth) * plan->sequence_capacity;
         if (plan->has_budget && plan->budget_bytes < kv) kv = plan->budget_bytes;
     }
     char all[32], size[32];

@@ -88,11 +88,11 @@ static enum status row_plan(const struct row *row, const char *set, const struct
 bool plan_may_read_disk(const struct choose_question *question, const struct model_config *config,
                         const struct weight_sizes *weights) {
     const struct plan *plan = question->plan;
-    const struct kv_cache_config cache = model_cache_config(config, plan->k_type, plan->v_type);
     uint64_t kv_bytes;
     if (plan->disk_directory != NULL || question->weights_host_bytes > 0) return true;
     if (question->memory_bytes == 0) return false; /* not known: there is enough */
-    if (!checked_multiply(2 * kv_cache_bytes_per_token(&cache), question->depth, &kv_bytes)) return true;
+    if (!checked_multiply(plan_sequence_bytes(config, plan->k_type, plan->v_type, question->depth), 2, &kv_bytes))
+        return true;
     return kv_bytes > question->memory_bytes || question->memory_bytes - kv_bytes < weights->all;
 }
 

@@ -109,8 +109,8 @@ static double unit_tokens(const struct select_options *select) {
     return (double)max_size(unit, select->take);
 }
 
-static double everything_seconds(const struct layer_work *work) {
-    return work->depth * work->kv_heads * work->row_bytes / work->row_rate;
+static double everything_seconds(const struct layer_work *work, double depth) {
+    return depth * work->kv_heads * work->row_bytes / work->row_rate;
 }
 
 static double score_seconds(const struct layer_work *work) {
@@ -145,14 +145,33 @@ static const struct machine_selection *selection_of(const struct machine *machin
 
 struct tiers {
     struct kv_cache_config cache;
-    double chunks;      /* of a KV head */
-    double chunk_bytes; /* of its rows */
-    double page_bytes;  /* as it is stored */
+    double chunks;       /* of a KV head of a layer without a window, as `heads` and `held` are */
+    double window_bytes; /* of those with one, which are in RAM before others */
+    double chunk_bytes;  /* of a chunk's rows */
+    double page_bytes;   /* as it is stored */
     double heads;       /* of all layers and sequences */
     double held;        /* 0..1, of all chunks */
     double resident;    /* layers that stay */
     double list_heads;  /* of all, that have a buffer of their list */
 };
+
+/* Layers that attend to a window; and the tokens that each row of them sees. */
+static size_t window_layers(const struct model_config *config) {
+    size_t count = 0;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        count += kv_layer_slides(config->kv_groups, config->kv_windows, layer);
+    return count;
+}
+static double window_tokens(const struct model_config *config, double depth) {
+    return config->kv_windows != NULL ? fmin(depth, (double)config->kv_windows->tokens) : depth;
+}
+static size_t window_heads(const struct model_config *config) {
+    size_t heads = 0;
+    for (size_t layer = 0; layer < config->layer_count; layer++)
+        if (kv_layer_slides(config->kv_groups, config->kv_windows, layer))
+            heads += kv_layer_heads(config->kv_groups, config->kv_head_count, layer);
+    return heads;
+}
 
 static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const struct model_config *config,
                             const struct cost_work *work, struct error *error) {
@@ -172,18 +191,23 @@ static enum status tiers_of(struct tiers *tiers, const struct plan *plan, const 
     struct kv_cache_config plain = tiers->cache;
     plain.key_index_bytes = 0;
     tiers->chunks = (double)kv_chunks_of(depth);
-    tiers->heads = model_heads * sequences;
+    const double sliding = (double)window_heads(config);
+    tiers->heads = (model_heads - sliding) * sequences;
     tiers->chunk_bytes = (double)(kv_cache_bytes_per_token(&plain) * KV_CHUNK_TOKENS) / model_heads;
     const uint8_t quantized = !plan->quantized_pages ? 0
                               : plan->fixes_fractions ? plan->quantized_of_16
                                                       : PAGE_FRACTION_WHOLE;
-    const double all = tiers->chunks * tiers->heads;
+    const double all = tiers->chunks * tiers->heads,
+                 window_chunks = sliding * sequences *
+                                 fmin(ceil(window_tokens(config, (double)depth) / KV_CHUNK_TOKENS) + 1, tiers->chunks);
     tiers->page_bytes = tiers->chunk_bytes;
     tiers->held = 1;
     if (plan->host_bytes > 0) {
+        const double slots = (double)kv_tier_chunk_slots(&tiers->cache, quantized) - window_chunks;
         tiers->page_bytes = kv_tier_page_bytes(&tiers->cache, quantized);
-        tiers->held = fmin((double)kv_tier_chunk_slots(&tiers->cache, quantized) / fmax(all, 1), 1);
+        if (all > 0) tiers->held = fmin(fmax(slots, 0) / all, 1);
     }
+    tiers->window_bytes = window_chunks * tiers->page_bytes;
     tiers->resident = (double)plan->resident_layers;
     if (tiers->cache.list_bytes == 0) return STATUS_OK;
     /* Buffers come before layers that stay. */
@@ -234,13 +258,16 @@ static double matrices_seconds(const struct step *step) {
 static void compute(struct step *step) {
     const struct machine *machine = step->model->machine;
     const double layers = (double)step->model->config->layer_count,
-                 dense = (double)model_attention_layers(step->model->config) - step->chosen_layers;
+                 windows = (double)window_layers(step->model->config),
+                 dense = (double)model_attention_layers(step->model->config) - windows - step->chosen_layers;
     double *parts = step->cost->parts;
     parts[COST_MATRICES] = matrices_seconds(step);
     parts[COST_LAYERS] =
         machine->step_seconds +
         layers * (machine->layer_seconds + (step->sequences - 1) * machine->layer_token_seconds);
-    parts[COST_ATTENTION] = dense * everything_seconds(&step->work);
+    parts[COST_ATTENTION] =
+        dense * everything_seconds(&step->work, step->work.depth) +
+        windows * everything_seconds(&step->work, window_tokens(step->model->config, step->work.depth));
     if (step->chosen_layers > 0) {
         parts[COST_SELECTION] = step->chosen_layers * score_seconds(&step->work);
         parts[COST_ATTENTION] += step->chosen_layers * rows_seconds(&step->work);
@@ -482,7 +509,7 @@ static void count_bytes(struct step *step, uint64_t depth) {
     plain.key_index_bytes = 0;
     const uint64_t per_token = kv_cache_bytes_per_token(&plain);
     cost->held = tiers->held;
-    cost->kv_bytes = (uint64_t)(tiers->chunks * tiers->heads * tiers->page_bytes);
+    cost->kv_bytes = (uint64_t)(tiers->chunks * tiers->heads * tiers->page_bytes + tiers->window_bytes);
     cost->key_index_bytes =
         (kv_cache_bytes_per_token(&tiers->cache) - per_token) * depth * (uint64_t)step->sequences;
     cost->host_bytes =
@@ -501,9 +528,11 @@ static double prompt_seconds(const struct step *step, uint64_t depth) {
     const struct machine *machine = step->model->machine;
     const struct model_config *config = step->model->config;
     const double tokens = (double)depth, layers = (double)config->layer_count;
-    const double products = (double)model_attention_layers(config) *
-                            (double)(config->head_count * (config->k_dimension + config->v_dimension)) *
-                            tokens * tokens / 2;
+    const double windows = (double)window_layers(config), seen = window_tokens(config, tokens),
+                 pairs = ((double)model_attention_layers(config) - windows) * tokens * tokens / 2 +
+                         windows * seen * (tokens - seen / 2);
+    const double products =
+        (double)(config->head_count * (config->k_dimension + config->v_dimension)) * pairs;
     const double computed = tokens * (step->model->token_seconds + layers * machine->layer_token_seconds) +
                             products / machine->attend_block;
     const double written = (double)step->cost->disk_bytes / step->sequences / machine->disk.write,
@@ -525,7 +554,8 @@ static void work_of(struct step *step, const struct plan *plan, uint64_t depth) 
         .kv_heads = (double)config->kv_head_count * step->sequences,
         .group = group,
         .dimensions = (double)(config->k_dimension + config->v_dimension) / (2 * MACHINE_DIMENSION),
-        .row_bytes = (double)kv_cache_bytes_per_token(&plain) * step->sequences / step->tiers.heads,
+        .row_bytes = (double)kv_cache_bytes_per_token(&plain) /
+                     (double)kv_layer_lane(config->kv_groups, config->kv_head_count, config->layer_count, 0),
         .row_rate = machine_by_group_at(f16 ? machine->attend_f16 : machine->attend_q8, group),
         .machine = machine};
 }
@@ -553,7 +583,7 @@ static enum status selection_work(struct step *step, const struct plan *plan, ui
         step->work.scored *= (double)select_options_default().leaf / (double)plan->select.leaf;
     if (plan->select.receipt || plan->select.loss > 0)
         step->work.sampled = (double)(depth * plan->select.sampled_keys) / KV_CHUNK_TOKENS;
-    const size_t attending = model_attention_layers(config);
+    const size_t attending = model_attention_layers(config) - window_layers(config);
     step->chosen_layers = (double)(attending - min_size(plan->select.dense_layers, attending));
     return STATUS_OK;
 }

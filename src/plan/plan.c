@@ -207,7 +207,8 @@ struct select_shape plan_select_shape(const struct model_config *config) {
                                  .kv_head_count = config->kv_head_count,
                                  .k_dimension = config->k_dimension,
                                  .v_dimension = config->v_dimension,
-                                 .groups = config->kv_groups};
+                                 .groups = config->kv_groups,
+                                 .windows = config->kv_windows};
 }
 
 uint64_t plan_context_size(const struct plan *plan, const struct model_config *config) {
@@ -228,6 +229,15 @@ size_t plan_segment_size(const struct plan *plan, const struct model_config *con
     return max_size(size / block * block, block);
 }
 
+uint64_t plan_sequence_bytes(const struct model_config *config, enum kv_type k_type, enum kv_type v_type,
+                             uint64_t token_count) {
+    const struct plan plan = {.context_size = token_count};
+    struct kv_cache_config cache = model_cache_config(config, k_type, v_type);
+    cache.windows = config->kv_windows;
+    cache.batch_tokens = plan_segment_size(&plan, config);
+    return kv_cache_sequence_bytes(&cache, token_count);
+}
+
 double plan_inputs_ratio(const struct plan *plan, const struct model_config *config) {
     const struct inputs_shape shape = {.layer_count = model_stored_layers(config),
                                        .hidden_size = config->hidden_size,
@@ -243,9 +253,9 @@ bool plan_keeps_inputs(const struct plan *plan, const struct model_config *confi
     return plan->rebuilds && plan_inputs_ratio(plan, config) < 1;
 }
 
-/* The first layer with K and V behind so many of those. */
+/* The first layer behind so many that attend to everything. */
 static size_t layer_behind(const struct model_config *config, size_t count) {
-    return kv_layer_behind(config->kv_groups, config->layer_count, count);
+    return kv_full_layer_behind(config->kv_groups, config->kv_windows, config->layer_count, count);
 }
 
 /* With the least workspace for what is computed again. */

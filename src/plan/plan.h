@@ -160,6 +160,10 @@ uint64_t plan_context_size(const struct plan *plan, const struct model_config *c
 /* Tokens of a block and of a segment of a prompt. */
 size_t plan_batch_size(const struct plan *plan);
 size_t plan_segment_size(const struct plan *plan, const struct model_config *config);
+/* Of K and V of a sequence of so many tokens, where all that a row to come may see is in memory; UINT64_MAX: they fit
+ * none. */
+uint64_t plan_sequence_bytes(const struct model_config *config, enum kv_type k_type, enum kv_type v_type,
+                             uint64_t token_count);
 /* Bytes of a layer's inputs over those of its KV, in the smallest form that inputs have there: halves on a device that
  * has its own memory. */
 double plan_inputs_ratio(const struct plan *plan, const struct model_config *config);

@@ -10,6 +10,7 @@
 
 #include "../platform/scratch.h"
 #include "base/random.h"
+#include "cache/kv_budget_internal.h"
 #include "cache/kv_cache.h"
 #include "cache/kv_tier.h"
 #include "cache/store/store.h"
@@ -389,6 +390,23 @@ static void assert_bytes(const struct kv_cache *cache, const struct window_shape
     assert_true(found >= formula && found < 1.01 * formula);
 }
 
+/* Of layers with windows a budget that is larger than all of it has slots for what a sequence has of them at most, and
+ * so have layers that stay. */
+static void assert_slots(const struct kv_cache_config *wanted, const struct window_shape *shape) {
+    struct kv_cache_config config = *wanted;
+    const uint64_t full = shape->layers / shape->period, chunks = config.token_capacity / 64,
+                   columns = kv_window_columns(config.windows, config.batch_tokens);
+    config.host_bytes = UINT64_C(1) << 40;
+    config.block_tokens = 512;
+    const struct page_fractions none = {.layer_count = 0};
+    const struct kv_residents nobody = {.layer_count = 0}, period = {.layer_count = shape->period};
+    assert_int_equal(kv_budget_slots(&config, &none, &nobody).plain,
+                     full * chunks + (shape->layers - full) * columns + shape->layers);
+    assert_int_equal(kv_budget_resident_slots(&config, &none, &period).plain, chunks + (shape->period - 1) * columns);
+    config.windows = NULL;
+    assert_int_equal(kv_budget_slots(&config, &none, &nobody).plain, shape->layers * (chunks + 1));
+}
+
 /* A prompt in segments, an answer, and the next prompt, which leaves the first one behind its newest message. */
 static void test_windows(void **state) {
     (void)state;
@@ -435,6 +453,7 @@ static void test_windows(void **state) {
         kv_sequence_destroy(sequence);
         assert_int_equal(kv_cache_used_bytes(cache), 0);
         kv_cache_destroy(cache);
+        assert_slots(&config, shape);
     }
     device->operations->stream_destroy(stream);
     device_destroy(device);

@@ -72,6 +72,23 @@ static void json_has_the_same(void **state) {
     json_decref(root);
 }
 
+/* All layers attend to a window of 100 tokens: of a long context a sequence has five of those, in 3 chunks each, and
+ * the chunks of a segment of a prompt, of 8,192 tokens. */
+static void windows_are_counted(void **state) {
+    (void)state;
+    char path[200];
+    snprintf(path, sizeof path, "%s", scratch_path("windows.gguf"));
+    tiny_model_write(path, &(struct tiny_model){.seed = 1, .window = 100});
+    json_t *root = inspect_json(path), *model = json_object_get(root, "model");
+    assert_int_equal(json_integer_value(json_object_get(model, "window_tokens")), 100);
+    json_t *need = json_array_get(json_object_get(model, "needs"), 3);
+    assert_int_equal(json_integer_value(json_object_get(need, "kv_bytes_f16")), (5 * 3 + 8192 / 64 + 1) * 64 * 512);
+    json_decref(root);
+    struct process_result result = LOAM("inspect", path);
+    assert_non_null(strstr(result.output, "of layers with windows of 100 tokens"));
+    process_deinit(&result);
+}
+
 static void a_vocabulary_is_enough(void **state) {
     (void)state;
     json_t *root = inspect_json(vocabulary_path);
@@ -119,6 +136,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_name_everything),
         cmocka_unit_test(json_has_the_same),
+        cmocka_unit_test(windows_are_counted),
         cmocka_unit_test(a_vocabulary_is_enough),
         cmocka_unit_test(failures),
         cmocka_unit_test(what_a_terminal_would_obey_is_escaped),

@@ -68,6 +68,8 @@ static void write_keys(struct gguf_writer *writer, const struct tiny_model *mode
     OK(gguf_writer_add_string(writer, "general.architecture", "llama", 5, &error));
     OK(gguf_writer_add_string(writer, "general.name", "tiny", 4, &error));
     OK(gguf_writer_add_uint(writer, "llama.context_length", (uint32_t)context, &error));
+    if (model->window != 0)
+        OK(gguf_writer_add_uint(writer, "llama.attention.sliding_window", model->window, &error));
     OK(gguf_writer_add_uint(writer, "llama.embedding_length", TINY_HIDDEN, &error));
     OK(gguf_writer_add_uint(writer, "llama.block_count", layers_of(model), &error));
     OK(gguf_writer_add_uint(writer, "llama.feed_forward_length", TINY_FFN, &error));

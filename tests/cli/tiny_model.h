@@ -35,6 +35,7 @@ struct tiny_model {
     bool without_tokenizer;
     const char *chat_template; /* NULL: none */
     uint64_t context;          /* 0: TINY_CONTEXT */
+    uint32_t window;           /* all layers attend to one of so many tokens; 0: none does */
     uint32_t layers;           /* 0: TINY_LAYERS; at most TINY_LAYERS_MAX */
     uint32_t heads;            /* 0: TINY_HEADS; at most TINY_HEADS_MAX */
     uint32_t kv_heads;         /* 0: TINY_KV_HEADS; divides the heads */

@@ -149,7 +149,7 @@ static struct select_options similar(double eta, double power, size_t age) {
 
 static void use_calibrated(struct rig *rig, struct select_options options, const float *importance,
                            const struct reuse_point *curves) {
-    const struct select_shape shape = {LAYERS, HEADS, KV_HEADS, DIMENSION, DIMENSION, NULL};
+    const struct select_shape shape = {LAYERS, HEADS, KV_HEADS, DIMENSION, DIMENSION, NULL, NULL};
     const struct select_calibration calibration = {
         .path = "none", .head_importance = importance, .reuse_curves = curves};
     attention_drop_select(rig->attention);
@@ -447,7 +447,7 @@ static void measured_thresholds(void **state) {
         step(&rig, 0); /* the same once more: above 1 nothing is reused */
         assert_int_equal(hits_of(&rig, STEP_LOOKUPS), round == 0 ? 2 : 0);
         options.reuse.eta = 0.8;
-        const struct select_shape shape = {LAYERS, HEADS, KV_HEADS, DIMENSION, DIMENSION, NULL};
+        const struct select_shape shape = {LAYERS, HEADS, KV_HEADS, DIMENSION, DIMENSION, NULL, NULL};
         const struct select_calibration calibration = {.path = "none", .head_importance = nothing};
         struct select *none;
         assert_int_equal(select_create(&none, rig.device,

@@ -287,6 +287,7 @@ static void a_fraction_takes_units(void **state) {
                                            units.kv_heads,
                                            rig.model->config.k_dimension,
                                            rig.model->config.v_dimension,
+                                           NULL,
                                            NULL};
         uint64_t kept_max;
         assert_ok(select_options_kept_max(&select, &shape, LENGTH + 1, &kept_max, &rig.error), rig.error);
@@ -356,6 +357,7 @@ static void heads_keep_by_importance(void **state) {
                                            kv_heads,
                                            rig.model->config.k_dimension,
                                            rig.model->config.v_dimension,
+                                           NULL,
                                            NULL};
         struct sequence *sequence = filled(&rig, LENGTH);
         struct watch watch = {&select, rig.model->config.layers, 0, KEEP, 0};

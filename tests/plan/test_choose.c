@@ -690,6 +690,39 @@ static void what_is_not_measured_is_not_chosen(void **state) {
         assert_false(same(choices.list[i].preset, "hata") || same(choices.list[i].preset, "clo"));
 }
 
+/* A step of layers with windows attends to those, and they are what there is of their K and V; `dense` counts the other
+ * layers. */
+static void windows_are_what_is_seen(void **state) {
+    (void)state;
+    enum { DEPTH = 65536, WINDOW = 1024, CHUNK_BYTES = 64 * 2 * (64 + 64) * 2 };
+    static const struct kv_windows windows = {.tokens = WINDOW, .slides = {true, true, false, true, true, true}};
+    struct model_config sliding = config;
+    sliding.kv_windows = &windows;
+    const struct machine machine = sample_machine(one, NULL);
+    struct cost_model whole = model_on(&machine), model = whole;
+    model.config = &sliding;
+    struct plan plan = sizes(false, 0);
+    struct cost all, cost;
+    struct error error;
+    const struct cost_work deep = {.depth = DEPTH};
+    assert_ok(plan_set_axes(&plan, "full", NULL, NULL, &error), error);
+    assert_ok(cost_of_plan(&all, &whole, &plan, &deep, &error), error);
+    assert_ok(cost_of_plan(&cost, &model, &plan, &deep, &error), error);
+    assert_int_equal(all.kv_bytes, 6 * DEPTH / 64 * CHUNK_BYTES);
+    assert_int_equal(cost.kv_bytes, (DEPTH / 64 + 5 * (WINDOW / 64 + 1)) * CHUNK_BYTES);
+    const double share = (DEPTH + 5.0 * WINDOW) / (6.0 * DEPTH);
+    assert_true(fabs(cost.parts[COST_ATTENTION] - share * all.parts[COST_ATTENTION]) <=
+                1e-9 * all.parts[COST_ATTENTION]);
+    assert_true(cost.prompt_seconds < all.prompt_seconds);
+    plan_deinit(&plan);
+    struct select_shape shape = plan_select_shape(&sliding);
+    struct select_options options = select_options_default();
+    for (options.dense_layers = 0; options.dense_layers < 3; options.dense_layers++)
+        assert_int_equal(select_layer_first(&options, &shape), options.dense_layers == 0 ? 2 : 6);
+    shape.windows = NULL;
+    assert_int_equal(select_layer_first(&options, &shape), 3);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_choice_is_the_quickest),
@@ -704,6 +737,7 @@ int main(void) {
         cmocka_unit_test(reading_weights_is_as_played),
         cmocka_unit_test(more_memory_keeps_more_layers),
         cmocka_unit_test(sequences_share_a_pass),
+        cmocka_unit_test(windows_are_what_is_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -133,7 +133,7 @@ static void only_bounds_give_a_mass_bound(void **state) {
     (void)state;
     static const struct select_method *const others[] = {&select_window, &select_hash, &select_h2o,
                                                          &select_exact};
-    const struct select_shape shape = {1, 4, 2, 64, 64, NULL};
+    const struct select_shape shape = {1, 4, 2, 64, 64, NULL, NULL};
     struct error error;
     size_t bytes;
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {

@@ -409,7 +409,7 @@ static void the_dial_needs_picks(void **state) {
     }
     for (size_t i = 0; i < 2; i++) {
         struct select_options options = select_options_default();
-        const struct select_shape shape = {1, 4, 2, 64, 64, NULL};
+        const struct select_shape shape = {1, 4, 2, 64, 64, NULL, NULL};
         size_t bytes;
         options.method = without[i];
         options.loss = 0.1;
