@@ -122,7 +122,7 @@ static void norm_check(struct twin *twin) {
         twin_operations(twin, on)->norm(
             twin->stream[on],
             &(struct norm_operation){kind, twin_span(&x, on), stride, rows, segments, size, twin_span(&w, on),
-                                     twin_span(&b, on), 1e-5f, twin_span(&x, on), stride, false});
+                                     twin_span(&b, on), 1e-5f, twin_span(&x, on), stride, false, 0});
     twin_floats_read(twin, &x);
     for (size_t i = 0; i < rows * segments; i++) {
         const size_t at = i / segments * stride + i % segments * size;
