@@ -13,6 +13,7 @@
 #include "../platform/scratch.h"
 #include "base/random.h"
 #include "cache/inputs.h"
+#include "counted_device.h"
 #include "device/cuda/card.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/images.h"
@@ -333,28 +334,6 @@ static void nothing(void *context, const struct attention_event *event) {
     (void)event;
 }
 
-/* How often the host waited for the card. */
-static struct {
-    struct device_operations table;
-    const struct device_operations *own;
-    uint64_t count;
-} waits;
-static enum status counted_synchronize(struct stream *stream, struct error *error) {
-    waits.count++;
-    return waits.own->stream_synchronize(stream, error);
-}
-static enum status counted_ticket_wait(struct ticket ticket, struct error *error) {
-    waits.count++;
-    return waits.own->ticket_wait(ticket, error);
-}
-static void count_waits(struct device *device) {
-    waits.own = device->operations;
-    waits.table = *device->operations;
-    waits.table.stream_synchronize = counted_synchronize;
-    waits.table.ticket_wait = counted_ticket_wait;
-    device->operations = &waits.table;
-}
-
 /* Three sequences together, then one alone; observed: operation by operation.  [2 * GRAPH_STEPS_MAX][3][width];
  * kernels: of the last step. */
 static float *graph_steps(struct rig *rig, const struct plan *plan, bool observed, uint64_t *kernels) {
@@ -375,20 +354,20 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
     if (observed) engine_set_attention_observer(engine, nothing, NULL);
     const struct step_graph_counts before = engine_step_graph_counts(engine);
     const uint64_t launches = device_cuda_counts(rig->device[CUDA]).graph_launches;
-    count_waits(rig->device[CUDA]);
+    count_device(rig->device[CUDA]);
     for (size_t i = 0; i < 2 * steps; i++) {
         const size_t count = i < steps ? 3 : 1;
         if (i == steps + 2 && !has_states) sequence_truncate(sequences[0], lengths[0] - 20);
         *kernels = device_cuda_counts(rig->device[CUDA]).launches;
-        const uint64_t graphs = engine_step_graph_counts(engine).launches, waited = waits.count;
+        const uint64_t graphs = engine_step_graph_counts(engine).launches, waited = counted.waits;
         assert_ok(engine_step(engine, sequences, rig->tokens + 100 + i, count, &logits, &rig->error),
                   rig->error);
         if (engine_step_graph_counts(engine).launches > graphs) /* for the logits alone, states or none */
-            assert_int_equal(waits.count - waited, 1);
+            assert_int_equal(counted.waits - waited, 1);
         memcpy(all + i * 3 * rig->width, logits, count * rig->width * sizeof *logits);
         *kernels = device_cuda_counts(rig->device[CUDA]).launches - *kernels;
     }
-    rig->device[CUDA]->operations = waits.own;
+    count_no_more(rig->device[CUDA]);
     const struct step_graph_counts counts = engine_step_graph_counts(engine);
     const size_t moved = plan->rows_in_host; /* what is cut has other slots */
     assert_int_equal(counts.captures - before.captures, observed ? 0 : 2 * ways + moved);
@@ -798,6 +777,7 @@ struct fetched {
     struct reuse_counts reuse;
     struct rebuild_statistics rebuilt;
     uint64_t kernels; /* of the third step, a graph that was captured before */
+    uint64_t bytes;   /* of the card's memory, at any time */
 };
 static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t rebuilt_chunks, struct fetched *counts) {
     static const uint8_t who[FETCH_STEPS] = {0, 0, 0, 2, 1, 1, 0, 2, 2, 0, 1, 2}; /* 2: both */
@@ -805,6 +785,8 @@ static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t reb
     struct sequence *sequences[2];
     const float *logits;
     float *all = rows_create((size_t)2 * FETCH_STEPS, rig->width);
+    struct device *device = rig->device[CUDA];
+    count_device(device);
     assert_ok(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), rig->error);
     attention_force_rebuild(engine_attention(engine), rebuilt_chunks);
     for (size_t i = 0; i < 2; i++) {
@@ -829,6 +811,9 @@ static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t reb
                          engine_kv_used_bytes(engine) * plan->near_layers);
     for (size_t i = 0; i < 2; i++) sequence_destroy(sequences[i]);
     engine_destroy(engine);
+    count_no_more(device);
+    assert_int_equal(counted.now, 0);
+    counts->bytes = counted.most;
     return all;
 }
 
@@ -875,10 +860,10 @@ static void units_are_fetched_from_ram(void **state) {
         const char *const *preset = cases[n].preset;
         const bool rebuilds = strcmp(preset[0], "kvpr") == 0;
         struct plan plan = plan_with(&rig, preset[0], preset[1], preset[2], KV_F16);
+        plan.rebuilds = rebuilds;
         float *expected = fetched_steps(&rig, &plan, 0, &none);
         assert_true(none.units.hits + none.units.misses + none.units.direct + none.rebuilt.layers == 0);
         plan.rows_in_host = true;
-        plan.rebuilds = rebuilds;
         for (size_t i = 0; i < 2 && cases[n].plans[i].unit_bytes > 0; i++) {
             const bool is_few = cases[n].plans[i].unit_bytes < 4 << 20, chooses = preset[1] != NULL;
             plan.unit_bytes = cases[n].plans[i].unit_bytes;
@@ -892,6 +877,9 @@ static void units_are_fetched_from_ram(void **state) {
             assert_int_equal(units.hits > 0 && units.misses > 0 && units.direct > 0, chooses);
             if (!is_few) assert_true(units.hits > units.misses);
             if (n == 0 && is_few) assert_true(units.misses > units.hits / 4); /* slots are too few */
+            /* Slots or a workspace in place of the rows of far layers, at every instant. */
+            const uint64_t far = tiny.layer_count - plan.near_layers, rows = far * 3 * CONTEXT * 2 * 32 * 2 * 2;
+            assert_in_range(counts.bytes + rows, none.bytes + (chooses || rebuilds), none.bytes + plan.unit_bytes);
             if (rebuilds) rebuilt_check(&none, &counts, cases[n].plans[i].rebuilt);
             free(found);
         }
