@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/size.h"
+#include "base/checked.h"
 #include "platform/clock.h"
 #include "platform/memory.h"
 
