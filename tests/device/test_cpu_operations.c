@@ -481,8 +481,7 @@ static void test_experts(struct fixture *fixture) {
             float scaled[OUTPUTS];
             struct weight one = stack;
             one.matrix.rows = OUTPUTS;
-            one.matrix.data =
-                (const uint8_t *)stack.matrix.data + picks[i] * OUTPUTS * stack.matrix.row_bytes;
+            one.matrix.data = (const uint8_t *)stack.matrix.data + picks[i] * OUTPUTS * stack.matrix.row_bytes;
             one = host_weight(one.matrix);
             if (stack.scale != NULL) one.scale = stack.scale + picks[i];
             struct matmul_operation product = {.x = host_span(x + (per_pick ? i : i / USED) * COLUMNS),
