@@ -59,7 +59,8 @@ class Driven(unittest.TestCase):
             Object.assign(talk, {system: '', temperature: '0', length: '12', ...settings}); }""", settings)
 
     def is_idle(self):
-        return self.tab.sees("#send") and self.tab.count(".text.wait") == 0
+        # Looked at together: between two looks an answer may begin.
+        return self.tab.js("() => $('send').checkVisibility() && document.querySelector('.text.wait') === null")
 
     def ask(self, words, waits=True):
         self.tab.focus("#question")
