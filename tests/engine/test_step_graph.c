@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/random.h"
 #include "cache/kv_watch.h"
 #include "device/queued_device.h"
@@ -52,8 +53,10 @@ static void rig_open(struct rig *rig, uint64_t seed, bool queued, const char *co
     /* The last family has no graphs. */
     struct tiny_model tiny = tiny_model_random(&rig->random, tiny_families, TINY_FAMILIES - 1);
     if (rig->chooses) tiny.head_dimension = 32;
-    if (rig->chooses && strcmp(tiny.family, "gpt-oss") != 0) tiny.window = 0; /* gpt-oss must have one */
-    if (rig->chooses && tiny.layer_count == 1) tiny.layer_count = 2; /* one may be dense */
+    const bool must_slide = strcmp(tiny.family, "gpt-oss") == 0 || strcmp(tiny.family, "gemma4") == 0;
+    if (rig->chooses && !must_slide) tiny.window = 0;
+    if (queued) tiny.input_size = 0; /* per-layer embeddings are the cpu device's alone */
+    if (rig->chooses) tiny.layer_count = must_slide ? 4 : max_size(tiny.layer_count, 2); /* one may be dense */
     struct plan plan = {.context_size = CONTEXT,
                         .sequence_capacity = SEQUENCES,
                         .batch_size = 40,

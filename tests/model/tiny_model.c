@@ -33,8 +33,8 @@ struct writer {
 
 const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3",   "opt",
                                                   "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3",
-                                                  "seed_oss", "gemma3", "gemma4", "olmo2", "exaone4", "mistral3",
-                                                  "minimax-m2"};
+                                                  "seed_oss", "gemma3", "gemma4", "olmo2", "exaone4", "minimax-m2",
+                                                  "mistral3"};
 
 const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35", "qwen35moe", "lfm2moe", "qwen3next"};
 
