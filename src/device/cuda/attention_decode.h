@@ -132,9 +132,7 @@ DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *
             float product = 0;
             UNROLL
             for (uint32_t d = 0; d < 8; d++) product = multiply_add(key[d], q[h][d], product);
-            UNROLL
-            for (uint32_t by = LANES / 2; by > 0; by >>= 1) product += lane_xor(product, by);
-            score[i][h] = score_of(product, args.scale, args.softcap);
+            score[i][h] = score_of(warp_sum<LANES>(product), args.scale, args.softcap);
         }
     }
     UNROLL

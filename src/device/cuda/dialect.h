@@ -317,24 +317,27 @@ DEVICE float lane_get(float value, uint32_t lane AND_HERE) {
     return bits_float(lane_get(float_bits(value), lane PASS_HERE));
 }
 
-DEVICE float warp_sum(float value AND_HERE) {
+/* Each step of a butterfly adds what half as many lanes have.  The executor takes all steps at once. */
+#ifndef LOAM_EXECUTOR
+template <uint32_t LANES = 32> DEVICE float warp_sum(float value) { /* of each LANES neighbours */
     UNROLL
-    for (uint32_t by = 16; by > 0; by >>= 1) value += lane_xor(value, by PASS_HERE);
+    for (uint32_t by = LANES / 2; by > 0; by >>= 1) value += lane_xor(value, by);
     return value;
 }
-DEVICE float warp_largest(float value AND_HERE) {
+DEVICE float warp_largest(float value) {
     UNROLL
-    for (uint32_t by = 16; by > 0; by >>= 1) value = larger(lane_xor(value, by PASS_HERE), value);
+    for (uint32_t by = 16; by > 0; by >>= 1) value = larger(lane_xor(value, by), value);
     return value;
 }
-DEVICE uint32_t warp_largest(uint32_t value AND_HERE) {
+DEVICE uint32_t warp_largest(uint32_t value) {
     UNROLL
     for (uint32_t by = 16; by > 0; by >>= 1) {
-        const uint32_t other = lane_xor(value, by PASS_HERE);
+        const uint32_t other = lane_xor(value, by);
         value = other > value ? other : value;
     }
     return value;
 }
+#endif
 
 /* e^x to some 2^-21 of itself at any x: what x log2 e loses in one float is made good. */
 DEVICE float exp_near(float x) {

@@ -172,7 +172,7 @@ static EXECUTOR_LOCAL void (*preceding)(void *);
 static EXECUTOR_LOCAL void *preceding_context;
 
 static executor_entry *entries;
-static float half_values[65536];
+float executor_half_values[65536];
 
 executor_entry::executor_entry(const char *name, void (*run)(const void *), size_t args_bytes,
                                uint32_t threads) {
@@ -416,16 +416,19 @@ void executor_barrier(const char *file, int line) {
     acquire(&m->barrier_sync);
 }
 
+[[noreturn, gnu::noinline]] static void report_divergence(const warp *w, executor_site site) {
+    char text[200];
+    snprintf(text, sizeof text, "its warp diverges: another lane is at %s:%d", w->site.file, w->site.line);
+    executor_fault(text, site);
+}
+
 /* Whether this lane is the last of its warp to come; `act` follows, then warp_leave. */
-static bool warp_meet(warp *w, int kind, executor_site site) {
+static inline bool warp_meet(warp *w, int kind, executor_site site) {
     if (w->arrived++ == 0) {
         w->kind = kind;
         w->site = site;
     } else if (w->kind != kind || w->site.line != site.line) {
-        static thread_local char text[200];
-        snprintf(text, sizeof text, "its warp diverges: another lane is at %s:%d", w->site.file,
-                 w->site.line);
-        executor_fault(text, site);
+        report_divergence(w, site);
     }
     return w->arrived == 32;
 }
@@ -435,7 +438,29 @@ static void warp_leave(warp *w) {
     warp_wake(m->now / 32);
 }
 
+/* Each step of it over all lanes. */
+template <typename FOLD> static void lanes_fold(warp *w, FOLD fold) {
+    for (uint32_t by = w->operand[0] / 2; by > 0; by >>= 1) {
+        uint32_t before[32];
+        memcpy(before, w->value, sizeof before);
+        for (uint32_t i = 0; i < 32; i++) w->value[i] = fold(before[i], before[i ^ by]);
+    }
+    memcpy(w->result, w->value, sizeof w->result);
+}
+
 static void lanes_exchange(warp *w, int kind) {
+    switch (kind) {
+    case EXECUTOR_SUM:
+        return lanes_fold(w, [](uint32_t own, uint32_t other) {
+            return float_bits(bits_float(own) + bits_float(other));
+        });
+    case EXECUTOR_LARGEST:
+        return lanes_fold(w, [](uint32_t own, uint32_t other) {
+            return float_bits(larger(bits_float(other), bits_float(own)));
+        });
+    case EXECUTOR_LARGEST_WORD:
+        return lanes_fold(w, [](uint32_t own, uint32_t other) { return other > own ? other : own; });
+    }
     if (kind == EXECUTOR_BALLOT) {
         uint32_t ballot = 0;
         for (uint32_t i = 0; i < 32; i++) ballot |= (uint32_t)(w->value[i] != 0) << i;
@@ -534,11 +559,11 @@ static void multiply_all(warp *w) {
         const uint32_t columns[2] = {w->value[lane], w->operand[lane]};
         for (uint32_t i = 0; i < 4; i++) {
             float *to = &a[g + i % 2 * 8][t * 2 + i / 2 * 8];
-            to[0] = half_values[words[i] & 0xffff], to[1] = half_values[words[i] >> 16];
+            to[0] = executor_half_values[words[i] & 0xffff], to[1] = executor_half_values[words[i] >> 16];
         }
         for (uint32_t i = 0; i < 2; i++) {
-            b[t * 2 + i * 8][g] = half_values[columns[i] & 0xffff];
-            b[t * 2 + i * 8 + 1][g] = half_values[columns[i] >> 16];
+            b[t * 2 + i * 8][g] = executor_half_values[columns[i] & 0xffff];
+            b[t * 2 + i * 8 + 1][g] = executor_half_values[columns[i] >> 16];
         }
     }
     for (uint32_t g = 0; g < 8; g++) {
@@ -799,7 +824,7 @@ static void row_read(uint64_t descriptor, uint32_t r, float to[16], executor_sit
         if (at + 2 > m->shared_bytes) executor_fault("a descriptor beyond shared memory", site);
         uint16_t half;
         memcpy(&half, m->view + at, 2);
-        to[k] = half_values[half];
+        to[k] = executor_half_values[half];
     }
 }
 
@@ -875,10 +900,8 @@ static float half_decode(uint32_t half) {
 }
 
 __attribute__((constructor)) static void half_values_fill() {
-    for (uint32_t i = 0; i < 65536; i++) half_values[i] = half_decode(i);
+    for (uint32_t i = 0; i < 65536; i++) executor_half_values[i] = half_decode(i);
 }
-
-float executor_half_value(uint32_t half) { return half_values[half & 0xffff]; }
 
 uint32_t executor_half_of(float x) { /* to the nearest, ties to even */
     const uint32_t bits = float_bits(x), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;

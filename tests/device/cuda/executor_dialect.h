@@ -58,7 +58,7 @@ void executor_matrix_multiply(float *d, const uint32_t *a, uint32_t b0, uint32_t
 void executor_matrix_multiply_bytes(int32_t *d, const uint32_t *a, uint32_t b0, uint32_t b1, HERE);
 float executor_exp2(float x);
 float executor_log2(float x);
-float executor_half_value(uint32_t half);
+extern float executor_half_values[65536];
 uint32_t executor_half_of(float x);
 [[noreturn]] void executor_fault(const char *what, struct executor_site site);
 
@@ -73,7 +73,16 @@ extern "C" void __tsan_write_range(void *address, unsigned long bytes);
 #define EXECUTOR_WRITES(address, bytes)
 #endif
 
-enum { EXECUTOR_XOR, EXECUTOR_GET, EXECUTOR_BELOW, EXECUTOR_BALLOT, EXECUTOR_WARP };
+enum {
+    EXECUTOR_XOR,
+    EXECUTOR_GET,
+    EXECUTOR_BELOW,
+    EXECUTOR_BALLOT,
+    EXECUTOR_WARP,
+    EXECUTOR_SUM, /* of floats; its operand, and of the next two: how many lanes */
+    EXECUTOR_LARGEST,
+    EXECUTOR_LARGEST_WORD
+};
 
 #define SHARED(type)       (*(type *)executor_shared(sizeof(type)))
 #define SHARED_ARRAY(type) ((type *)executor_shared(0))
@@ -98,6 +107,17 @@ DEVICE uint32_t lane_below(uint32_t value, uint32_t by, HERE) {
     return executor_lane(EXECUTOR_BELOW, value, by, file, line);
 }
 DEVICE uint32_t warp_ballot(bool holds, HERE) { return executor_lane(EXECUTOR_BALLOT, holds, 0, file, line); }
+DEVICE float executor_fold(int kind, float value, uint32_t lanes, HERE) {
+    return __builtin_bit_cast(
+        float, executor_lane(kind, __builtin_bit_cast(uint32_t, value), lanes, file, line));
+}
+template <uint32_t LANES = 32> DEVICE float warp_sum(float value, HERE) {
+    return executor_fold(EXECUTOR_SUM, value, LANES, file, line);
+}
+DEVICE float warp_largest(float value, HERE) { return executor_fold(EXECUTOR_LARGEST, value, 32, file, line); }
+DEVICE uint32_t warp_largest(uint32_t value, HERE) {
+    return executor_lane(EXECUTOR_LARGEST_WORD, value, 32, file, line);
+}
 DEVICE uint32_t warp_index(void) { return executor_now.index >> 5; }
 
 DEVICE void dependents_start(void) {}
@@ -174,7 +194,7 @@ DEVICE uint32_t bytes_pick(uint32_t a, uint32_t b, uint32_t s) {
 DEVICE uint32_t bits_count(uint32_t x) { return (uint32_t)__builtin_popcount(x); }
 DEVICE float exp2_near(float x) { return executor_exp2(x); }
 DEVICE float log2_near(float x) { return executor_log2(x); }
-DEVICE float half_value(uint32_t half) { return executor_half_value(half); }
+DEVICE float half_value(uint32_t half) { return executor_half_values[half & 0xffff]; }
 DEVICE uint32_t half_of(float x) { return executor_half_of(x); }
 DEVICE uint32_t halves_of(float low, float high) { return half_of(low) | half_of(high) << 16; }
 DEVICE float executor_half_at(uint32_t halves, int shift) { return half_value(halves >> shift & 0xffff); }
