@@ -12,7 +12,6 @@
 #include "document_rig.h"
 #include "engine/engine.h"
 #include "model/tiny_model.h"
-#include "real_model.h"
 
 enum { PROMPT = 70, PROMPT_LONG = 610, SEQUENCES = 8, STEPS = 3 };
 
@@ -187,52 +186,11 @@ static void reopened_document(void **state) {
     }
 }
 
-/* 300 tokens of a real model in 512 at once and one thread, against blocks of 7 with two threads and steps. */
-static void real_model(void **state) {
-    (void)state;
-    if (real_model_missing() != 0) skip();
-    cpu_mask masks[3];
-    const size_t mask_count = masks_known(masks);
-    for (size_t m = 1; m < mask_count && (masks[m] & CPU_NEON) == 0; m++) {
-        enum { TOKENS = 300, STEPPED = 8 };
-        float *logits[2] = {NULL};
-        size_t bytes = 0;
-        for (size_t w = 0; w < 2; w++) {
-            struct engine_rig rig = {0};
-            struct sequence *sequence;
-            const float *row;
-            const struct device_options device = {.thread_count = 1 + w, .mask = masks[m]};
-            const struct plan plan = {
-                .context_size = TOKENS, .sequence_capacity = 1, .batch_size = w == 0 ? 512 : 7};
-            assert_ok(device_cpu_create(&rig.device, &device, &rig.error), rig.error);
-            assert_ok(model_load(&rig.model, REAL_MODEL, rig.device, &rig.error), rig.error);
-            assert_ok(engine_create(&rig.engine, rig.model, &plan, NULL, &rig.error), rig.error);
-            assert_ok(sequence_create(&sequence, rig.engine, &rig.error), rig.error);
-            int32_t tokens[TOKENS];
-            struct random random;
-            random_init(&random, 5);
-            for (size_t i = 0; i < TOKENS; i++) tokens[i] = (int32_t)(1000 + random_below(&random, 20000));
-            struct prefill_request request = {.tokens = tokens, .token_count = TOKENS - w * STEPPED};
-            assert_ok(engine_prefill(rig.engine, sequence, &request, &row, &rig.error), rig.error);
-            for (size_t i = TOKENS - w * STEPPED; i < TOKENS; i++)
-                assert_ok(engine_step(rig.engine, &sequence, tokens + i, 1, &row, &rig.error), rig.error);
-            bytes = rig.model->config.vocabulary_size * sizeof *row;
-            logits[w] = malloc(bytes);
-            memcpy(logits[w], row, bytes);
-            sequence_destroy(sequence);
-            engine_rig_close(&rig);
-        }
-        assert_memory_equal(logits[0], logits[1], bytes);
-        free(logits[0]), free(logits[1]);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_weight_type),
         cmocka_unit_test(every_family),
         cmocka_unit_test(reopened_document),
-        cmocka_unit_test(real_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
