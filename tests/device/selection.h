@@ -7,9 +7,17 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/random.h"
 #include "device/device.h"
 #include "host_span.h"
 #include "testing.h"
+
+/* Nearly normal, 3.5 at most: four numbers of 16 bits, for the rows of long sequences. */
+static inline float random_bell(struct random *random) {
+    const uint64_t x = random_next(random);
+    const int32_t sum = (int32_t)((x & 65535) + (x >> 16 & 65535) + (x >> 32 & 65535) + (x >> 48));
+    return (float)(sum - 2 * 65535) * (1.7320508F / 65536);
+}
 
 struct selection {
     const float *q;

@@ -66,7 +66,7 @@ struct mass_bound_case {
     float scale, softcap;
     size_t stride; /* of lists */
     uint32_t *chosen;
-    double *mass_bound;
+    double *mass_bound, *scores; /* scores: see scores_make */
     float *out;
     double loosest, tightest; /* of exact - bound */
 };
@@ -100,7 +100,7 @@ static void layout_init(struct key_index_layout *layout, enum key_index_kind kin
 static float sign_of(size_t d) { return d % 2 == 0 ? 1 : -1; }
 
 static float element(struct mass_bound_case *c, uint64_t token, size_t d, const float *unit_key) {
-    float normal = (float)random_normal(&c->random);
+    const float normal = random_bell(&c->random);
     switch (c->shape) {
     case SAME: return token % c->layout.unit_tokens == 0 ? normal : unit_key[d];
     case EQUAL: return (float)(d % 3) - 0.5F;
@@ -135,7 +135,7 @@ static void sequence_init(struct mass_bound_case *c, const struct fixture *fixtu
                 memset(sequence->key_index[chunk], 0xff, c->layout.bytes); /* NaN, as others may leave it */
             }
             for (size_t d = 0; d < c->kv.k_dimension; d++) key[d] = element(c, t, d, key);
-            for (size_t d = 0; d < c->kv.v_dimension; d++) value[d] = (float)random_normal(&c->random);
+            for (size_t d = 0; d < c->kv.v_dimension; d++) value[d] = random_bell(&c->random);
             fixture->kernels.attention.store(&c->kv, sequence->chunks[chunk], t % KV_CHUNK_TOKENS, key,
                                              value);
         }
@@ -216,7 +216,7 @@ static void case_deinit(struct mass_bound_case *c) {
             free(c->sequences[i].all_quantized[j]);
         }
     for (size_t i = 0; i < c->row_count; i++) placed_free(&c->sequences[i].placed);
-    free(c->q), free(c->chosen), free(c->mass_bound), free(c->out);
+    free(c->q), free(c->chosen), free(c->mass_bound), free(c->scores), free(c->out);
 }
 
 static void build(const struct mass_bound_case *c, const struct fixture *fixture, size_t device,
@@ -275,47 +275,57 @@ static double score_of(const struct mass_bound_case *c, const float *q, const do
     return c->softcap > 0 ? (double)c->softcap * tanh(score / (double)c->softcap) : score;
 }
 
-/* Scores of a token: as its chunk lies, and the larger one of as a row and in 4 bits, if it has them. */
-static void scores_of(const struct mass_bound_case *c, const struct fixture *fixture, size_t row,
-                      size_t kv_head, uint64_t token, const float *q, double *as_it_lies, double *at_max) {
-    const struct sequence_case *sequence = &c->sequences[row];
-    size_t chunk = kv_head * CHUNKS_MAX + token / KV_CHUNK_TOKENS;
-    float key[128], value[128];
-    double exact[128] = {0};
-    fixture->kernels.attention.load(&c->kv, sequence->chunks[chunk], token % KV_CHUNK_TOKENS, key, value);
-    for (size_t d = 0; d < c->kv.k_dimension; d++) exact[d] = (double)key[d];
-    *as_it_lies = *at_max = score_of(c, q, exact);
-    if (sequence->all_quantized[chunk] == NULL) return;
-    packed_key(&c->kv, sequence->all_quantized[chunk], token % KV_CHUNK_TOKENS, exact);
-    double quantized = score_of(c, q, exact);
-    *at_max = fmax(*at_max, quantized);
-    if (sequence->quantized[chunk] != NULL) *as_it_lies = quantized;
+static double *scores_at(const struct mass_bound_case *c, size_t row, size_t head, uint64_t token) {
+    return c->scores + ((row * c->heads + head) * CHUNKS_MAX * KV_CHUNK_TOKENS + token) * 2;
+}
+
+/* Of each token two scores: as its chunk lies, and the larger one of as a row and in 4 bits, if it has them. */
+static void scores_make(struct mass_bound_case *c, const struct fixture *fixture) {
+    c->scores = calloc(c->row_count * c->heads * CHUNKS_MAX * KV_CHUNK_TOKENS * 2, sizeof *c->scores);
+    for (size_t entry = 0; entry < c->row_count * c->kv_heads; entry++) {
+        const size_t row = entry / c->kv_heads, kv_head = entry % c->kv_heads;
+        const struct sequence_case *sequence = &c->sequences[row];
+        for (uint64_t t = 0; t < sequence->length; t++) {
+            const size_t chunk = kv_head * CHUNKS_MAX + t / KV_CHUNK_TOKENS;
+            float key[128], value[128];
+            double exact[128], packed[128];
+            fixture->kernels.attention.load(&c->kv, sequence->chunks[chunk], t % KV_CHUNK_TOKENS, key, value);
+            for (size_t d = 0; d < c->kv.k_dimension; d++) exact[d] = (double)key[d];
+            const bool has_quantized = sequence->all_quantized[chunk] != NULL;
+            if (has_quantized) packed_key(&c->kv, sequence->all_quantized[chunk], t % KV_CHUNK_TOKENS, packed);
+            for (size_t i = 0; i < c->group; i++) {
+                const size_t head = kv_head * c->group + i;
+                const float *q = c->q + (row * c->heads + head) * c->kv.k_dimension;
+                double *scores = scores_at(c, row, head, t);
+                scores[0] = scores[1] = score_of(c, q, exact);
+                if (!has_quantized) continue;
+                const double quantized = score_of(c, q, packed);
+                scores[1] = fmax(scores[1], quantized);
+                if (sequence->quantized[chunk] != NULL) scores[0] = quantized;
+            }
+        }
+    }
 }
 
 /* The mass of the listed rows, with every other row in the form that takes most from them. */
-static double exact_share(const struct mass_bound_case *c, const struct fixture *fixture, size_t row,
-                          size_t kv_head, size_t query, const uint32_t *list) {
-    const float *q = c->q + ((row * c->kv_heads + kv_head) * c->group + query) * c->kv.k_dimension;
+static double exact_share(const struct mass_bound_case *c, size_t row, size_t head, const uint32_t *list) {
     const struct select_item *item = &c->items[row];
-    size_t kept = (size_t)select_item_kept(item, kv_head), next = 0;
-    double *caught = calloc(item->position + 1, sizeof *caught);
-    double *left = calloc(item->position + 1, sizeof *left), top = -INFINITY, sums[2] = {0};
-    for (uint64_t t = 0; t <= item->position; t++) {
-        caught[t] = left[t] = -INFINITY;
-        double lies, bound;
-        scores_of(c, fixture, row, kv_head, t, q, &lies, &bound);
-        bool is_listed = next < kept && list[next] == t;
-        next += is_listed;
-        *(is_listed ? &caught[t] : &left[t]) = is_listed ? lies : bound;
-        top = fmax(top, is_listed ? lies : bound);
+    const size_t kept = (size_t)select_item_kept(item, head / c->group);
+    double top = -INFINITY, sums[2] = {0}; /* of what is left, of what is listed */
+    for (int pass = 0; pass < 2; pass++) {
+        size_t next = 0;
+        for (uint64_t t = 0; t <= item->position; t++) {
+            const bool is_listed = next < kept && list[next] == t;
+            const double score = scores_at(c, row, head, t)[!is_listed];
+            next += is_listed;
+            if (pass == 0)
+                top = fmax(top, score);
+            else
+                sums[is_listed] += exp(score - top);
+        }
+        assert_int_equal(next, kept);
     }
-    assert_int_equal(next, kept);
-    for (uint64_t t = 0; t <= item->position; t++) {
-        sums[0] += exp(caught[t] - top);
-        sums[1] += exp(left[t] - top);
-    }
-    free(caught), free(left);
-    return sums[0] / (sums[0] + sums[1]);
+    return sums[1] / (sums[0] + sums[1]);
 }
 
 /* A unit's bound is what its keys give: then nothing is lost but what rounding is allowed for. */
@@ -323,13 +333,11 @@ static bool is_tight(const struct mass_bound_case *c) {
     return (c->shape == SAME || c->shape == EQUAL) && !c->has_quantized && c->kv.k_type == KV_F16;
 }
 
-static void check_mass_bounds(struct mass_bound_case *c, const struct fixture *fixture,
-                              const uint32_t *lists) {
+static void check_mass_bounds(struct mass_bound_case *c, const uint32_t *lists) {
     for (size_t row = 0; row < c->row_count; row++)
         for (size_t head = 0; head < c->heads; head++) {
             size_t kv_head = head / c->group;
-            double exact = exact_share(c, fixture, row, kv_head, head % c->group,
-                                       lists + (row * c->kv_heads + kv_head) * c->stride);
+            double exact = exact_share(c, row, head, lists + (row * c->kv_heads + kv_head) * c->stride);
             double bound = c->mass_bound[row * c->heads + head], gap = exact - bound;
             bool has_all = select_item_kept(&c->items[row], kv_head) == c->items[row].position + 1;
             if (!(bound >= 0 && gap >= 0) || (has_all && bound != 1) ||
@@ -392,6 +400,7 @@ static void check_by_heads(struct mass_bound_case *c, const struct fixture *fixt
 static void check_case(const struct fixture *fixture, uint64_t seed, double *loosest, double *tightest) {
     struct mass_bound_case made, *c = &made;
     case_init(c, fixture, seed);
+    scores_make(c, fixture);
     size_t bounds = c->row_count * c->heads, entries = c->row_count * c->kv_heads * c->stride;
     size_t outs = bounds * c->kv.v_dimension;
     double *first = calloc(bounds, sizeof *first);
@@ -413,7 +422,7 @@ static void check_case(const struct fixture *fixture, uint64_t seed, double *loo
         launch(fixture, device, &operation);
         assert_memory_equal(c->chosen, chosen, entries * sizeof *chosen);
         assert_memory_equal(c->out, out, outs * sizeof *out);
-        if (device < 2) check_mass_bounds(c, fixture, chosen);
+        if (device < 2) check_mass_bounds(c, chosen);
         if (device == 1) memcpy(first, c->mass_bound, bounds * sizeof *first);
         if (device > 1) assert_memory_equal(c->mass_bound, first, bounds * sizeof *first);
     }
@@ -423,7 +432,7 @@ static void check_case(const struct fixture *fixture, uint64_t seed, double *loo
     operation.chosen = NULL;
     operation.given = lists;
     launch(fixture, 2, &operation);
-    check_mass_bounds(c, fixture, lists);
+    check_mass_bounds(c, lists);
     *loosest = fmax(*loosest, c->loosest);
     *tightest = fmin(*tightest, c->tightest);
     free(first), free(chosen), free(out), free(lists);

@@ -132,8 +132,8 @@ static void sequence_init(struct select_case *c, struct sequence_case *sequence,
                 memset(sequence->key_index[chunk], 0xa5,
                        max_size(c->layout.bytes, 64)); /* as somebody before may have left it */
             }
-            for (size_t d = 0; d < c->kv.k_dimension; d++) key[d] = (float)random_normal(&c->random);
-            for (size_t d = 0; d < c->kv.v_dimension; d++) value[d] = (float)random_normal(&c->random);
+            for (size_t d = 0; d < c->kv.k_dimension; d++) key[d] = random_bell(&c->random);
+            for (size_t d = 0; d < c->kv.v_dimension; d++) value[d] = random_bell(&c->random);
             kernels->attention.store(&c->kv, sequence->chunks[chunk], t % KV_CHUNK_TOKENS, key, value);
         }
 }
@@ -422,30 +422,35 @@ static size_t expected_rows(const struct select_case *c, const struct kernels *k
     return count;
 }
 
-/* softmax(scale q . k) v over the rows, in double. */
+/* softmax(scale q . k) v over the rows, in double: of each query head of the group, [group][128]. */
 static void expected_output(const struct select_case *c, const struct kernels *kernels,
-                            const struct select_item *item, size_t head, size_t query, const uint32_t *rows,
-                            size_t count, double *out) {
-    const float *q = c->q + ((item->row * c->kv_heads + head) * c->group + query) * c->kv.k_dimension;
+                            const struct select_item *item, size_t head, const uint32_t *rows, size_t count,
+                            double out[][128]) {
+    const float *q = c->q + (item->row * c->kv_heads + head) * c->group * c->kv.k_dimension;
     void *const *chunks = c->sequences[item - c->items].chunks + head * CHUNKS_MAX;
-    double *scores = calloc(count, sizeof *scores), top = -INFINITY, sum = 0;
+    double *scores = calloc(c->group * count, sizeof *scores), top[8], sum[8] = {0};
     float key[128], value[128];
+    for (size_t query = 0; query < c->group; query++) top[query] = -INFINITY;
+    memset(out, 0, c->group * sizeof *out);
     for (size_t pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < count; i++) {
             kernels->attention.load(&c->kv, chunks[rows[i] / KV_CHUNK_TOKENS], rows[i] % KV_CHUNK_TOKENS, key,
                                     value);
-            if (pass == 0) {
-                for (size_t d = 0; d < c->kv.k_dimension; d++)
-                    scores[i] += (double)q[d] * (double)key[d] * (double)c->scale;
-                top = fmax(top, scores[i]);
-                continue;
+            for (size_t query = 0; query < c->group; query++) {
+                double *score = &scores[query * count + i];
+                if (pass == 0) {
+                    for (size_t d = 0; d < c->kv.k_dimension; d++)
+                        *score += (double)q[query * c->kv.k_dimension + d] * (double)key[d] * (double)c->scale;
+                    top[query] = fmax(top[query], *score);
+                    continue;
+                }
+                const double weight = exp(*score - top[query]);
+                sum[query] += weight;
+                for (size_t d = 0; d < c->kv.v_dimension; d++) out[query][d] += weight * (double)value[d];
             }
-            double weight = exp(scores[i] - top);
-            sum += weight;
-            for (size_t d = 0; d < c->kv.v_dimension; d++)
-                out[d] = (i == 0 ? 0 : out[d]) + weight * (double)value[d];
         }
-    for (size_t d = 0; d < c->kv.v_dimension; d++) out[d] /= sum;
+    for (size_t query = 0; query < c->group; query++)
+        for (size_t d = 0; d < c->kv.v_dimension; d++) out[query][d] /= sum[query];
     free(scores);
 }
 
@@ -453,7 +458,7 @@ static void check_item(struct select_case *c, const struct kernels *kernels, siz
                        const uint32_t *chosen, size_t stride) {
     const struct select_item *item = &c->items[row];
     uint32_t *rows = calloc(item->position + 1, sizeof *rows);
-    double expected[128];
+    double expected[8][128]; /* of the largest group */
     for (size_t head = 0; head < c->kv_heads; head++) {
         const uint32_t *found = chosen + (row * c->kv_heads + head) * stride;
         size_t count = expected_rows(c, kernels, item, head, rows);
@@ -463,12 +468,12 @@ static void check_item(struct select_case *c, const struct kernels *kernels, siz
                 fail_msg("seed %llu, kind %d, row %zu, head %zu: number %zu of %zu is token %u, expected %u",
                          (unsigned long long)c->seed, (int)c->layout.kind, row, head, i, count, found[i],
                          rows[i]);
+        expected_output(c, kernels, item, head, rows, count, expected);
         for (size_t query = 0; query < c->group; query++) {
-            expected_output(c, kernels, item, head, query, rows, count, expected);
             const float *o = out + ((row * c->kv_heads + head) * c->group + query) * c->kv.v_dimension;
             for (size_t d = 0; d < c->kv.v_dimension; d++)
                 c->worst =
-                    fmax(c->worst, fabs((double)o[d] - expected[d]) / 4); /* values are about 4 at most */
+                    fmax(c->worst, fabs((double)o[d] - expected[query][d]) / 4); /* values are about 4 at most */
         }
     }
     free(rows);
@@ -483,21 +488,23 @@ static double check_case(const struct fixture *fixture, uint64_t seed, enum key_
     size_t out_size = c.row_count * c.kv_heads * c.group * c.kv.v_dimension;
     size_t chosen_size = c.row_count * c.kv_heads * stride;
     float *out = calloc(out_size, sizeof *out), *first = calloc(out_size, sizeof *first);
-    uint32_t *chosen = calloc(chosen_size, sizeof *chosen);
+    uint32_t *chosen = calloc(chosen_size, sizeof *chosen), *first_chosen = calloc(chosen_size, sizeof *chosen);
     for (size_t device = 0; device < DEVICES; device++) {
         build(&c, fixture, device);
         receive_mass(&c);
         run(&c, fixture, device, 0, c.row_count, out, chosen, stride);
-        for (size_t i = 0; i < c.row_count; i++)
-            check_item(&c, &fixture->kernels[device > 0], i, out, chosen, stride);
+        for (size_t i = 0; i < c.row_count && device < 2; i++)
+            check_item(&c, &fixture->kernels[device], i, out, chosen, stride);
         if (device == 1) memcpy(first, out, out_size * sizeof *out);
+        if (device == 1) memcpy(first_chosen, chosen, chosen_size * sizeof *chosen);
         if (device > 1) assert_memory_equal(out, first, out_size * sizeof *out);
+        if (device > 1) assert_memory_equal(chosen, first_chosen, chosen_size * sizeof *chosen);
     }
     memset(out, 0, out_size * sizeof *out);
     for (size_t i = 0; i < c.row_count; i++) run(&c, fixture, 2, i, 1, out, NULL, 0); /* each alone */
     assert_memory_equal(out, first, out_size * sizeof *out);
     double worst = c.worst;
-    free(out), free(first), free(chosen);
+    free(out), free(first), free(chosen), free(first_chosen);
     case_deinit(&c);
     return worst;
 }
@@ -548,8 +555,8 @@ static void no_more_than_are_near(void **state) {
         case_init(&c, &fixture, seed + round, kinds[round % 3]);
         c.layout.aggregate = round % 2 ? SCORE_MAX : SCORE_SOFTMAX;
         if (kinds[round % 3] == KEY_INDEX_LEVEL) c.layout.aggregate = SCORE_SOFTMAX;
-        for (size_t device = 0; device < DEVICES; device++) {
-            const size_t heads = c.kv_heads, kernels = device > 0;
+        for (size_t kernels = 0; kernels < 2; kernels++) {
+            const size_t heads = c.kv_heads, device = kernels == 0 ? 0 : 1 + round / 3 % (DEVICES - 1);
             const float alpha = alphas[round / 3 % 5];
             struct row_list lists[ROWS_MAX * 3];
             uint64_t kept_sum = 0, own[ROWS_MAX][3];
@@ -601,7 +608,7 @@ static void no_more_than_are_near(void **state) {
         }
         case_deinit(&c);
     }
-    assert_met(fewer > 20 && allowed > 20);
+    assert_met(fewer > 10 && allowed > 10);
     device_variants_close(fixture.devices, fixture.streams, DEVICES);
 }
 

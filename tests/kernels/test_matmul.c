@@ -55,13 +55,19 @@ struct fixture {
     uint64_t seed, case_count;
 };
 
-/* What the variant's form keeps of x. */
-static void input_round(int form, const float *x, size_t columns, float *rounded) {
-    if (form == MATMUL_FORM_BF16) {
+/* What a form keeps of x. */
+enum rounding { ROUNDING_NONE, ROUNDING_BF16, ROUNDING_CODES, ROUNDINGS };
+static enum rounding rounding_of(int form) {
+    const bool codes = form == MATMUL_FORM_I8_PAIRS || form == MATMUL_FORM_I8_TOTALS || form == MATMUL_FORM_I16;
+    return form == MATMUL_FORM_BF16 ? ROUNDING_BF16 : codes ? ROUNDING_CODES : ROUNDING_NONE;
+}
+
+static void input_round(enum rounding rounding, const float *x, size_t columns, float *rounded) {
+    if (rounding == ROUNDING_BF16) {
         for (size_t c = 0; c < columns; c++) rounded[c] = bfloat_to_float(float_to_bfloat(x[c]));
         return;
     }
-    if (form != MATMUL_FORM_I8_PAIRS && form != MATMUL_FORM_I8_TOTALS && form != MATMUL_FORM_I16) {
+    if (rounding == ROUNDING_NONE) {
         memcpy(rounded, x, columns * sizeof *x);
         return;
     }
@@ -113,19 +119,37 @@ static void run(const struct matmul_method *method, const struct test_case *test
     guarded_destroy(&scratch);
 }
 
-static void compare(const struct fixture *fixture, const struct variant *variant,
-                    const struct test_case *test, const struct matrix *weight, const float *x) {
-    const struct matmul_method *method = &variant->kernels.method[test->type];
-    size_t stride = test->rows + 3, count = (test->input_count - 1) * stride + test->rows;
-    struct guarded got = guarded_create(count * sizeof(float)), want = guarded_create(count * sizeof(float));
-    float *rounded = malloc(test->input_count * test->columns * sizeof *rounded);
+/* What the reference makes of rounded inputs, once for all variants that round alike. */
+struct wanted {
+    float *rounded;         /* owned: [input_count][columns]; NULL: not yet */
+    struct guarded outputs; /* owned */
+};
+
+static size_t outputs_stride(const struct test_case *test) { return test->rows + 3; }
+static size_t outputs_count(const struct test_case *test) {
+    return (test->input_count - 1) * outputs_stride(test) + test->rows;
+}
+
+static void wanted_make(struct wanted *wanted, enum rounding rounding, const struct fixture *fixture,
+                        const struct test_case *test, const struct matrix *weight, const float *x) {
+    if (wanted->rounded != NULL) return;
+    wanted->rounded = malloc(test->input_count * test->columns * sizeof *x);
+    wanted->outputs = guarded_create(outputs_count(test) * sizeof *x);
     for (size_t i = 0; i < test->input_count; i++)
-        input_round(method->form, x + i * test->columns, test->columns, rounded + i * test->columns);
-    fill_nan(got.data, count);
-    fill_nan(want.data, count);
-    run(&fixture->variants[0].kernels.method[test->type], test, weight, rounded, want.data, stride);
+        input_round(rounding, x + i * test->columns, test->columns, wanted->rounded + i * test->columns);
+    fill_nan(wanted->outputs.data, outputs_count(test));
+    run(&fixture->variants[0].kernels.method[test->type], test, weight, wanted->rounded, wanted->outputs.data,
+        outputs_stride(test));
+}
+
+static void compare(const struct fixture *fixture, const struct variant *variant, const struct test_case *test,
+                    const struct matrix *weight, const float *x, const struct wanted *wanted) {
+    const struct matmul_method *method = &variant->kernels.method[test->type];
+    size_t stride = outputs_stride(test);
+    struct guarded got = guarded_create(outputs_count(test) * sizeof(float));
+    fill_nan(got.data, outputs_count(test));
     run(method, test, weight, x, got.data, stride);
-    const float *g = got.data, *w = want.data;
+    const float *g = got.data, *w = wanted->outputs.data, *rounded = wanted->rounded;
     float *magnitude = malloc(test->columns * sizeof *magnitude);
     for (size_t row = 0; row < test->rows; row++) {
         const char *name = tensor_type_info(test->type)->name;
@@ -145,9 +169,7 @@ static void compare(const struct fixture *fixture, const struct variant *variant
     free(magnitude);
     for (size_t i = 0; i + 1 < test->input_count; i++) /* between the rows of the outputs */
         for (size_t row = test->rows; row < stride; row++) assert_true(isnan(g[i * stride + row]));
-    free(rounded);
     guarded_destroy(&got);
-    guarded_destroy(&want);
 }
 
 static void run_case(struct fixture *fixture, const struct test_case *test) {
@@ -159,8 +181,17 @@ static void run_case(struct fixture *fixture, const struct test_case *test) {
     struct matrix weight = {test->type, data.data, test->rows, test->columns, row_bytes};
     struct guarded x = guarded_create(test->input_count * test->columns * sizeof(float));
     fill_input(&fixture->random, test->input, x.data, test->input_count * test->columns);
-    for (size_t v = 1; v < fixture->variant_count; v++)
-        compare(fixture, &fixture->variants[v], test, &weight, x.data);
+    struct wanted wanted[ROUNDINGS] = {{.rounded = NULL}};
+    for (size_t v = 1; v < fixture->variant_count; v++) {
+        const struct variant *variant = &fixture->variants[v];
+        const enum rounding rounding = rounding_of(variant->kernels.method[test->type].form);
+        wanted_make(&wanted[rounding], rounding, fixture, test, &weight, x.data);
+        compare(fixture, variant, test, &weight, x.data, &wanted[rounding]);
+    }
+    for (size_t i = 0; i < ROUNDINGS; i++) {
+        if (wanted[i].rounded != NULL) guarded_destroy(&wanted[i].outputs);
+        free(wanted[i].rounded);
+    }
     guarded_destroy(&x);
     guarded_destroy(&data);
 }
