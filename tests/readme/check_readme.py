@@ -1,10 +1,9 @@
 """Runs every command of README.md: check_readme.py LOAM SOURCE_DIR, as `ctest -R readme` does.
 
 A command is a line of an indented block that begins with `loam` or `./do`.  Those of `./do` must be known to it (running
-`./do test` from a test would not end); those of `loam` run, in a folder that has the files they name: a model (the real
-language model where `./do model` has brought it, else the bundled one) and a book; `loam pull` finds a registry that has
-the bundled one under the name of what it asks for.  Commands see each other's files, in
-the README's order.
+`./do test` from a test would not end); those of `loam` run, in a folder that has the files they name: the bundled model,
+under the README's name for one, and a book; `loam pull` finds a registry that has it under the name of what it
+asks for.  Commands see each other's files, in the README's order.
 The block of C is compiled.
 """
 import json
@@ -27,11 +26,7 @@ def commands(readme):
 
 
 def fill(folder, source):
-    real = os.path.join(source, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
-    bundled = os.path.join(source, "models", "loam-nano.gguf")
-    wanted = os.environ.get("LOAM_TEST_REAL_MODEL") != "none"
-    model = real if wanted and os.path.exists(real) else bundled
-    os.symlink(model, os.path.join(folder, "model.gguf"))
+    os.symlink(os.path.join(source, "models", "loam-nano.gguf"), os.path.join(folder, "model.gguf"))
     with open(os.path.join(source, "tests", "data", "a-scandal-in-bohemia.txt"), encoding="utf-8") as file:
         text = file.read(BOOK_BYTES)
     with open(os.path.join(folder, "book.txt"), "w", encoding="utf-8") as file:
@@ -46,7 +41,6 @@ def fill(folder, source):
     with open(os.path.join(folder, "requests.jsonl"), "w", encoding="utf-8") as file:
         body = {"prompt": "The king", "max_tokens": 4}
         file.write(json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}) + "\n")
-    return model
 
 
 def runs(command, folder, environment):
@@ -101,12 +95,11 @@ def main():
     known = subprocess.run([os.path.join(source, "do"), "help"], stdout=subprocess.PIPE, text=True, check=True).stdout
     folder, failures = tempfile.mkdtemp(prefix="loam-readme-"), 0
     environment = {**os.environ, "PATH": os.path.dirname(loam) + os.pathsep + os.environ["PATH"], "LOAM_ARG_N_PREDICT": "8",
-                   "LOAM_ARG_REPETITIONS": "1",
+                   "LOAM_ARG_REPETITIONS": "1", "LOAM_ARG_CHAT_TEMPLATE": "llama2",  # a reader's model has one
                    "LOAM_MODELS": os.path.join(folder, "models"), "HF_ENDPOINT": registry_of(loam, source).url,
                    "no_proxy": "*"}
     try:
-        model = os.path.basename(fill(folder, source))
-        print("model:", model)
+        fill(folder, source)
         failures += not compiles(readme, source, folder)
         for command in found:
             needed = "curl" if command.startswith("loam pull ") else "pdftotext" if ".pdf" in command else "sh"
@@ -115,13 +108,7 @@ def main():
             elif command.startswith("./do "):
                 code, said = (0, "") if command.split("#")[0].strip() in known else (1, "./do help does not list it")
             else:
-                more = {}
-                if model == "loam-nano.gguf" and command.startswith("loam chat"):
-                    more["LOAM_ARG_CHAT_TEMPLATE"] = "llama2"  # a reader's model has one
-                if command.startswith("loam serve"):
-                    code, said = serves(command, folder, {**environment, **more})
-                else:
-                    code, said = runs(command, folder, {**environment, **more})
+                code, said = (serves if command.startswith("loam serve") else runs)(command, folder, environment)
             print("ok  " if code == 0 else f"FAIL ({code})", command)
             if code != 0:
                 failures += 1
