@@ -21,7 +21,7 @@ void decode_rig_open(struct decode_rig *rig, const char *name, const char *archi
 void decode_rig_open_model(struct decode_rig *rig, const char *name, const struct tiny_model *tiny,
                            struct device *device, size_t token_count, uint64_t seed) {
     struct random random;
-    const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
+    const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
     *rig = (struct decode_rig){.device = device, .width = tiny->vocabulary_size};
     if (device == NULL) assert_ok(device_cpu_create(&rig->device, &options, &rig->error), rig->error);
     tiny_model_load_on(tiny, name, rig->device, &rig->model);

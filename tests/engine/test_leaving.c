@@ -15,13 +15,13 @@ enum {
     LAYERS = DECODE_RIG_LAYERS,
     SEQUENCES = 4, /* the first two decode; the others have a prompt's last token to read */
     DECODING = 2,
-    FIRST = 400, /* tokens of each before */
-    CUT = 384,   /* whole chunks, so that no row of a chunk in 4 bits is computed from again */
+    FIRST = 272, /* tokens of each before */
+    CUT = 256,   /* whole chunks, so that no row of a chunk in 4 bits is computed from again */
     STEPS = 2,
     BLOCK = 96,
     LONG = 2 * BLOCK, /* tokens of the prompt that pauses: two blocks */
     ASKS = 2 * LAYERS - 1,
-    CONTEXT = 640,
+    CONTEXT = 512,
     AMPLE_BYTES = 1 << 27
 };
 
