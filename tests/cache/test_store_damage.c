@@ -236,7 +236,7 @@ static void test_payload_flips(void **state) {
     set_scene(&scene, TOKENS);
     struct store *store = sample_store_open(scene.scratch.path);
     open_database(&scene);
-    size_t noticed = 0, cases = (size_t)(test_part(5200) * fuzz);
+    size_t noticed = 0, cases = (size_t)(test_part(1600) * fuzz);
     for (size_t i = 0; i < cases; i++) {
         size_t file = file_of(&scene, scene.id, random_below(&random_cases, 4) == 0 ? "metadata" : "pages");
         uint64_t offset = random_below(&random_cases, scene.files[file].size);
@@ -509,7 +509,7 @@ static void test_catalog_flips(void **state) {
     (void)state;
     struct scene scene;
     set_scene(&scene, TOKENS);
-    size_t file = file_of(&scene, 0, ""), lost = 0, cases = (size_t)(test_part(1000) * fuzz);
+    size_t file = file_of(&scene, 0, ""), lost = 0, cases = (size_t)(test_part(400) * fuzz);
     for (size_t i = 0; i < cases; i++) {
         uint64_t offset = i % 4 == 0 ? random_below(&random_cases, 4096)
                                      : random_below(&random_cases, scene.files[file].size);

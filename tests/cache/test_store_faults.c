@@ -90,8 +90,8 @@ static void assert_after(const struct scratch *scratch, const struct sample *bef
     if (scratch_count(scratch) > 2 + 2 * documents) fail_msg("%s: files were left behind", what);
 }
 
-/* `./do test` has an odd and an even seed, which share the calls; `./do fuzz` makes all of them. */
-enum { SEEDS = 2 };
+/* `./do test` has an odd and an even seed, each with one of STRIDE calls and both backends; `./do fuzz` makes all. */
+enum { SEEDS = 2, STRIDE = 3 * SEEDS };
 
 static struct scratch saved; /* a folder in which `before` is saved: where every run begins */
 
@@ -144,7 +144,7 @@ static bool run(const struct sample *before, const struct sample *sample, enum f
 }
 
 static void every_call(bool all) {
-    const uint64_t stride = (all ? 1 : SEEDS) * test_divisor();
+    const uint64_t stride = (all ? 1 : STRIDE) * test_divisor();
     struct random random;
     random_init(&random, seed);
     struct sample sample = sample_random(&random), before;

@@ -1,9 +1,9 @@
 /* Processes that die while they save, and several at once.
  *
- * A child saves documents and reports each flush that returned; SIGKILL ends it before its n-th call to the
- * system, for every n, and at random moments of the time that it takes.  Then: the document saved before is whole,
- * of each new one there is the prefix of some commit, no older than the last that was reported, equal byte for byte,
- * and the writing can be resumed where it ended. */
+ * A child saves documents and reports each flush that returned; SIGKILL ends it before its n-th call to the system, for
+ * one n in nine (`./do fuzz`: every one), and at random moments of the time that it takes.  Then: the document saved
+ * before is whole, of each new one there is the prefix of some commit, no older than the last that was reported, equal
+ * byte for byte, and the writing can be resumed where it ended. */
 #include "testing.h"
 
 #include <signal.h>
@@ -161,17 +161,17 @@ static struct sample make_sample(void) {
     return sample;
 }
 
-static void test_kill_at_every_call(void **state) {
+static void test_kill_at_calls(void **state) {
     (void)state;
     struct sample sample = make_sample();
     const char *more = getenv("LOAM_TEST_FUZZ");
-    uint64_t stride = more != NULL ? 1 : 4, points = 0, took_ns;
+    uint64_t stride = more != NULL ? 1 : 9, points = 0, took_ns; /* odd: both backends */
     for (uint64_t kill_at = seed % stride; kill_once(&sample, kill_at, NEVER, &took_ns); kill_at += stride) {
         assert_true(kill_at < CALLS_MAX); /* else something waits by calling again and again */
         points++;
     }
     printf("killed at %llu calls\n", (unsigned long long)points);
-    assert_true(points >= 100);
+    assert_true(points >= 50);
 }
 
 /* States of the sample, in place of pages of two forms. */
@@ -195,13 +195,13 @@ static struct sample make_sample_with_windows(void) {
 
 static void kill_some(struct sample sample, const char *with) {
     const char *more = getenv("LOAM_TEST_FUZZ");
-    uint64_t stride = more != NULL ? 1 : 7, points = 0, took_ns;
+    uint64_t stride = more != NULL ? 1 : 15, points = 0, took_ns;
     for (uint64_t kill_at = seed % stride; kill_once(&sample, kill_at, NEVER, &took_ns); kill_at += stride) {
         assert_true(kill_at < CALLS_MAX);
         points++;
     }
     printf("killed at %llu calls, with %s\n", (unsigned long long)points, with);
-    assert_true(points >= 50);
+    assert_true(points >= 20);
 }
 
 /* The same with states, or windows: a commit names new positions, and what it does without may be written over by the
@@ -218,7 +218,7 @@ static void test_kill_at_any_time(void **state) {
     struct random random;
     random_init(&random, seed + 1);
     const char *more = getenv("LOAM_TEST_FUZZ");
-    uint64_t killed = 0, rounds = 50 * (more != NULL ? strtoull(more, NULL, 0) : 1), clean_ns, took_ns;
+    uint64_t killed = 0, rounds = 20 * (more != NULL ? strtoull(more, NULL, 0) : 1), clean_ns, took_ns;
     assert_false(kill_once(&sample, NEVER, NEVER, &clean_ns));
     for (uint64_t i = 0; i < rounds || killed == 0; i++)
         if (kill_once(&sample, NEVER, random_below(&random, clean_ns), &took_ns))
@@ -385,7 +385,7 @@ static void test_killed_writer_lets_go_late(void **state) {
 int main(void) {
     seed = test_seed(20261121);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kill_at_every_call),
+        cmocka_unit_test(test_kill_at_calls),
         cmocka_unit_test(test_kill_with_positions),
         cmocka_unit_test(test_kill_at_any_time),
         cmocka_unit_test(test_two_processes),

@@ -19,7 +19,7 @@
 #include "platform/clock.h"
 #include "seed.h"
 
-enum { SEED = 20261121, POINTS_MIN = 100, STRIDE = 4, MOMENTS = 25 };
+enum { SEED = 20261121, POINTS_MIN = 40, STRIDE = 10, MOMENTS = 10 };
 #define NEVER UINT64_MAX
 
 /* An engine that keeps inputs measures the disk first, which takes longer than all the rest. */
@@ -99,7 +99,7 @@ static const struct select_method *method_of(enum rig_pages pages) {
 static void kill_everywhere(enum rig_pages pages) {
     struct document_rig rig;
     struct random random;
-    const uint64_t fewer = pages == RIG_STATES ? 2 : 1; /* most of what is called is as without them */
+    const uint64_t fewer = pages == RIG_STATES || pages == RIG_MIXED ? 2 : 1; /* most of what is called is as in rows */
     uint64_t stride = rig_fuzz() > 0 ? 1 : STRIDE * test_divisor() * fewer, points = 0, took_ns;
     document_rig_open(&rig, method_of(pages), pages);
     random_init(&random, test_seed(SEED));
