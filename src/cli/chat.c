@@ -176,6 +176,9 @@ static enum status generate_answer(struct chat *chat, const struct token_list *t
     chat->generation.figures = (struct generation_figures){0};
     answer_begin(answer);
     answer->prompt = &fresh;
+    const struct sampling *sampling = &chat->sampling; /* of a conversation that has documents now, by /add too */
+    sampler_set_temperature(answer->sampler,
+                            chat->told_count > 0 ? sampling->about_documents : sampling->options.temperature);
     TRY(message_add(chat, CHAT_ASSISTANT, "", error));
     enum status status = generation_run(&chat->generation, &answer, 1, error);
     answer->prompt = NULL;

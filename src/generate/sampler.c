@@ -121,6 +121,10 @@ void sampler_destroy(struct sampler *sampler) {
     free(sampler);
 }
 
+void sampler_set_temperature(struct sampler *sampler, float temperature) {
+    sampler->options.temperature = temperature;
+}
+
 void sampler_set_mask(struct sampler *sampler, const struct logit_mask *mask) { sampler->mask = mask; }
 
 bool sampler_is_complete(const struct sampler *sampler) {

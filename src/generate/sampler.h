@@ -57,6 +57,7 @@ enum status sampler_create(struct sampler **sampler, const struct sampler_option
 void sampler_destroy(struct sampler *sampler);
 /* Every pick is then of tokens that the mask permits, and is accepted by it.  Borrowed; NULL: none. */
 void sampler_set_mask(struct sampler *sampler, const struct logit_mask *mask);
+void sampler_set_temperature(struct sampler *sampler, float temperature); /* 0 or more */
 /* The mask permits nothing but the end (logit_mask.is_complete). */
 bool sampler_is_complete(const struct sampler *sampler);
 /* Adds a token of the text (prompt or answer) to the repetition penalty's history. */

@@ -340,6 +340,20 @@ static void documents_are_asked_at_a_lower_temperature(void **state) {
     assert_same_answer(ASK("-p", "who?"), ASK("-p", "who?", "--temp", "0.8"), false);
     assert_same_answer(ASK("--raw"), ASK("--raw", "--temp", "0.8"), true);
 #undef ASK
+    /* A conversation that gets its document by /add, at its beginning and later. */
+    static const char *const begins[] = {"", "hello\n"};
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
+        char lines[400];
+        snprintf(lines, sizeof lines, "%s/add %s\nwho?\n", begins[i], short_path);
+#define CHAT(...)                                                                                        \
+    process_run(                                                                                         \
+        &(struct process_request){.arguments = (const char *const[]){"chat", "-m", chat_path, "-s", "3", \
+                                                                     "-n", "24", __VA_ARGS__, NULL},     \
+                                  .input = lines})
+        assert_same_answer(CHAT("-q"), CHAT("-q", "--temp", "0.3"), i == 0);
+        assert_same_answer(CHAT("-q"), CHAT("-q", "--temp", "0.8"), false);
+#undef CHAT
+    }
 }
 
 /* Its K and V have other positions than those of the same tokens in the model's own context, and are kept apart. */
