@@ -77,13 +77,18 @@ struct loam_model_options {
     const char *device;
     /* Weights of the last so many layers in the card's memory; it reads the others in RAM, over its bus.  0: all. */
     size_t device_layers;
+    /* The context of a model whose file scales no positions becomes so many tokens, by YaRN: --rope-scaling yarn -c N.
+     * Answers get worse, those to short texts too; documents that are saved with it are its own.  0: as the file says.
+     * LOAM_USAGE: the file has a scaling, or as many tokens already. */
+    uint64_t yarn_context;
 };
 
 LOAM_API enum loam_status loam_model_open(struct loam_model **model, const char *path,
                                           const struct loam_model_options *options, struct loam_error *error);
 LOAM_API void loam_model_close(struct loam_model *model); /* destroy its sessions first; NULL allowed */
 LOAM_API const char *loam_model_name(const struct loam_model *model);
-LOAM_API uint64_t loam_model_context_length(const struct loam_model *model); /* in tokens, as trained */
+LOAM_API uint64_t
+loam_model_context_length(const struct loam_model *model); /* in tokens, as trained or stretched */
 /* Weights that each pass reads from the file, of experts what a pass that uses all of them may read; 0: all are in RAM,
  * or mapped. */
 LOAM_API uint64_t loam_model_pass_bytes(const struct loam_model *model);

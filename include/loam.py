@@ -35,7 +35,8 @@ class _Text(c.Structure):
 
 class _ModelOptions(c.Structure):
     _fields_ = [("size", c.c_size_t), ("thread_count", c.c_size_t), ("cpu_mask", c.c_char_p), ("force_pre", c.c_bool),
-                ("weights_host_bytes", c.c_uint64), ("device", c.c_char_p)]
+                ("weights_host_bytes", c.c_uint64), ("device", c.c_char_p), ("device_layers", c.c_size_t),
+                ("yarn_context", c.c_uint64)]
 
 
 class _Question(c.Structure):
@@ -144,10 +145,12 @@ class _Object:
 class Model(_Object):
     _end = "loam_model_close"
 
-    def __init__(self, path, *, threads=None, cpu_mask=None, weights_host_bytes=None, device=None):
+    def __init__(self, path, *, threads=None, cpu_mask=None, weights_host_bytes=None, device=None, device_layers=None,
+                 yarn_context=None):
         super().__init__()
         options = _options(_ModelOptions, thread_count=threads, cpu_mask=cpu_mask, device=device,
-                           weights_host_bytes=weights_host_bytes)
+                           weights_host_bytes=weights_host_bytes, device_layers=device_layers,
+                           yarn_context=yarn_context)
         _call("loam_model_open", c.byref(self._handle), os.fsencode(path), c.byref(options))
 
     @property

@@ -226,6 +226,37 @@ static void test_failures(void **state) {
     loam_session_destroy(NULL);
 }
 
+/* --rope-scaling yarn -c N of a program: other answers in a context of N tokens, or a line that says why not. */
+static void test_stretched(void **state) {
+    (void)state;
+    struct loam_error error;
+    struct loam_model *models[2];
+    uint64_t context;
+    int32_t ids[64];
+    float likeliest[2];
+    for (int i = 0; i < 64; i++) ids[i] = 'a' + i * i % 20;
+    assert_int_equal(loam_model_open(&models[0], path, NULL, &error), LOAM_OK);
+    context = loam_model_context_length(models[0]);
+    struct loam_model_options options = {.size = sizeof options, .yarn_context = 4 * context};
+    assert_int_equal(loam_model_open(&models[1], path, &options, &error), LOAM_OK);
+    assert_int_equal(loam_model_context_length(models[1]), 4 * context);
+    for (size_t m = 0; m < 2; m++) {
+        struct started started = start(models[m], NULL, NULL);
+        const struct loam_prompt prompt = {started.sequence, ids, 64};
+        const struct loam_generate_options generate = {.size = sizeof generate, .token_max = 1, .top_count = 1};
+        struct loam_answer answer = {.size = sizeof answer};
+        assert_int_equal(loam_generate(started.session, &prompt, 1, &generate, &error), LOAM_OK);
+        assert_int_equal(loam_sequence_answer(started.sequence, &answer, &error), LOAM_OK);
+        likeliest[m] = answer.top[0].log_probability;
+        stop(started);
+        loam_model_close(models[m]);
+    }
+    assert_true(likeliest[0] != likeliest[1]);
+    options.yarn_context = context;
+    assert_int_equal(loam_model_open(&models[0], path, &options, &error), LOAM_USAGE);
+    assert_non_null(strstr(error.message, "expected more than the"));
+}
+
 /* Of a model file that is cut short while it is mapped a program gets a status, not a signal. */
 static void test_cut_model(void **state) {
     (void)state;
@@ -331,11 +362,10 @@ static void test_nulls(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_generate),
-                                       cmocka_unit_test(test_selection),
-                                       cmocka_unit_test(test_selections_refused),
-                                       cmocka_unit_test(test_failures),
-                                       cmocka_unit_test(test_nulls),
-                                       cmocka_unit_test(test_cut_model)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_generate),           cmocka_unit_test(test_selection),
+        cmocka_unit_test(test_selections_refused), cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_stretched),          cmocka_unit_test(test_nulls),
+        cmocka_unit_test(test_cut_model)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -9,6 +9,7 @@ TEXT = "The report of the first day says that the ship left the harbour at dawn.
 
 with loam.Model(MODEL, threads=1) as model:
     assert model.context_length > 1000 and model.name
+    context = model.context_length
     ids = model.tokenize("a day")
     assert ids and ids[1:] == model.tokenize("a day", begin=False) or ids == model.tokenize("a day", begin=False)
     for _ in range(2):
@@ -31,6 +32,8 @@ with loam.Model(MODEL, threads=1) as model:
                 assert error.status == status and str(error), (error.status, str(error))
             else:
                 raise AssertionError("nothing was refused")
+with loam.Model(MODEL, yarn_context=2 * context) as stretched:
+    assert stretched.context_length == 2 * context
 try:
     model.tokenize("x")
 except ValueError:
