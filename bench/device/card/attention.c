@@ -294,6 +294,7 @@ static void prompt_bench(struct attention_rig *rig, size_t row_count, uint64_t b
     const struct cuda_counts before = device_cuda_counts(card->device);
     const struct card_time time = card_time(card, prompts_run, &p, p.count);
     verdict_launches(&verdict, card, before, card_rounds(card) * p.count);
+    verdict_wgmma(&verdict, card, before, card_rounds(card) * p.count);
     for (size_t i = 0; i < 3; i++) {
         const size_t row = i * (row_count - 1) / 2;
         row_check(rig, 0, row, behind + row, 2e-2, &verdict);

@@ -31,6 +31,12 @@ void verdict_launches(struct verdict *verdict, const struct card *card, struct c
                 found == expected ? "" : ": other than expected");
 }
 
+void verdict_wgmma(struct verdict *verdict, const struct card *card, struct cuda_counts before, uint64_t expected) {
+    const uint64_t found = device_cuda_counts(card->device).wgmma_products - before.wgmma_products;
+    const bool has_wgmma = card->cuda->context.properties.capability == 90;
+    verdict_add(verdict, found == (has_wgmma ? expected : 0), "; %llu by wgmma", (unsigned long long)found);
+}
+
 void verdict_near(struct verdict *verdict, double found, double want, double bound, const char *what,
                   size_t at) {
     if (!(fabs(found - want) <= bound)) /* NaN, too */

@@ -62,6 +62,8 @@ void verdict_add(struct verdict *verdict, bool holds, const char *format, ...)
 /* Launches since `before`, of which there must be as many as expected. */
 void verdict_launches(struct verdict *verdict, const struct card *card, struct cuda_counts before,
                       uint64_t expected);
+/* And products and attention by wgmma: as many on a card that has it, else none. */
+void verdict_wgmma(struct verdict *verdict, const struct card *card, struct cuda_counts before, uint64_t expected);
 /* |found - want| <= bound; only failures are told. */
 void verdict_near(struct verdict *verdict, double found, double want, double bound, const char *what,
                   size_t at);

@@ -284,10 +284,7 @@ void bench_matmul(struct card *card) {
         const struct cuda_counts before = device_cuda_counts(card->device);
         const struct card_time time = card_time(card, matmuls_run, &rig, rig.count);
         verdict_launches(&verdict, card, before, card_rounds(card) * rig.count * 2);
-        const uint64_t by_wgmma = device_cuda_counts(card->device).wgmma_products - before.wgmma_products;
-        const bool has_wgmma = card->cuda->context.properties.capability == 90;
-        verdict_add(&verdict, by_wgmma == (has_wgmma ? card_rounds(card) * rig.count : 0), "; %llu products by wgmma",
-                    (unsigned long long)by_wgmma);
+        verdict_wgmma(&verdict, card, before, card_rounds(card) * rig.count);
         matmul_check(&rig, &verdict);
         snprintf(what, sizeof what, "matmul %s", tensor_type_info(TYPES[t])->name);
         card_line(card, what, "TFLOP/s",

@@ -16,6 +16,17 @@ template <int WIDTH> DEVICE uint32_t wide_place(uint32_t row, uint32_t eighth) {
     return row * WIDTH * 2 + ((eighth ^ (row & 7)) << 4);
 }
 
+/* Where a kernel has queries, or K or V of a chunk: how it copies and stores 16 bytes of a row. */
+template <int WIDTH> struct wide_tile {
+    char *tile;
+    DEVICE_MEMBER void copy(uint32_t row, uint32_t eighth, const char *from, bool takes) const {
+        copy_async16_if(shared_of(tile) + wide_place<WIDTH>(row, eighth), from, takes);
+    }
+    DEVICE_MEMBER void store(uint32_t row, uint32_t eighth, struct u32x4 v) const {
+        *(struct u32x4 *)(void *)(tile + wide_place<WIDTH>(row, eighth)) = v;
+    }
+};
+
 /* The queries of a block. */
 struct query_block {
     uint32_t count;
@@ -44,11 +55,11 @@ DEVICE struct query_block query_block_of(const struct cuda_prefill_args &args) {
 }
 
 /* The queries as halves, times what makes scores powers of two; zeros where there is none. */
-template <int WIDTH>
-DEVICE void queries_store(const struct cuda_prefill_args &args, const struct query_block &block, char *tile) {
+template <int WIDTH, uint32_t THREADS, typename TILE>
+DEVICE void queries_store(const struct cuda_prefill_args &args, const struct query_block &block, const TILE &tile) {
     const uint32_t dimension = args.shape.k_dimension;
     const float factor = args.softcap == 0 ? args.scale * 1.44269504f : 1.0f;
-    for (uint32_t i = thread_index(); i < PREFILL_QUERIES * WIDTH / 8; i += 128) {
+    for (uint32_t i = thread_index(); i < PREFILL_QUERIES * WIDTH / 8; i += THREADS) {
         const uint32_t row = i / (WIDTH / 8), eighth = i % (WIDTH / 8);
         float v[8];
         const bool is_there = row < block.count && eighth * 8 < dimension;
@@ -56,16 +67,19 @@ DEVICE void queries_store(const struct cuda_prefill_args &args, const struct que
             at<float>(args.q) + (uint64_t)(block.row + row) * args.q_stride + block_y() * dimension;
         UNROLL
         for (uint32_t k = 0; k < 8; k++) v[k] = is_there ? q[eighth * 8 + k] * factor : 0;
-        *(struct u32x4 *)(void *)(tile + wide_place<WIDTH>(row, eighth)) = {
-            halves_of(v[0], v[1]), halves_of(v[2], v[3]), halves_of(v[4], v[5]), halves_of(v[6], v[7])};
+        tile.store(row, eighth,
+                   {halves_of(v[0], v[1]), halves_of(v[2], v[3]), halves_of(v[4], v[5]), halves_of(v[6], v[7])});
     }
 }
 
-/* K or V of chunk `number` into a tile, 16 bytes of a row at a time; zeros beyond the last row and the last element. */
-template <int WIDTH, bool ANY>
+/* K or V of chunk `number` into a tile, by 128 threads, 16 bytes of a row at a time; zeros beyond the last row and the
+ * last element, and of a chunk that nobody sees. */
+template <int WIDTH, bool ANY, typename TILE>
 DEVICE void chunk_load(const struct cuda_prefill_args &args, const struct query_block &queries,
-                       uint32_t number, bool is_v, char *tile) {
-    const char *chunk = chunk_at(at<struct cuda_pools>(args.pools), queries.places[number]);
+                       uint32_t number, bool is_v, const TILE &tile) {
+    const bool is_seen = number >= queries.chunk_first && number < queries.chunk_end;
+    const char *chunk =
+        chunk_at(at<struct cuda_pools>(args.pools), queries.places[is_seen ? number : queries.chunk_first]);
     uint32_t row_count =
         queries.position + queries.count - number * ATTENTION_CHUNK; /* that exist, or more */
     const struct kv_shape &shape = args.shape;
@@ -76,36 +90,103 @@ DEVICE void chunk_load(const struct cuda_prefill_args &args, const struct query_
     const bool is_q8 = ANY && (is_v ? shape.v_type : shape.k_type) == KV_Q8;
     /* Row first + i * STEP: the same place in its block of 8, STEP / 8 blocks on. */
     enum { STEP = 128 / (WIDTH / 8), ROUNDS = ATTENTION_CHUNK / STEP };
-    const uint32_t first = thread_index() / (WIDTH / 8), eighth = thread_index() % (WIDTH / 8),
+    const uint32_t thread = thread_index() % 128, first = thread / (WIDTH / 8), eighth = thread % (WIDTH / 8),
                    in_block = first % 8;
     const uint32_t step_bytes = STEP / KV_BLOCK_TOKENS * shape.block_bytes;
     const char *block = chunk + first / KV_BLOCK_TOKENS * shape.block_bytes;
     const uint32_t source = rows_at + in_block * row_bytes + eighth * (is_q8 ? 8 : 16);
-    char *to = tile + wide_place<WIDTH>(first, eighth);
-    if (eighth * 8 >= dimension) row_count = 0;
+    if (!is_seen || eighth * 8 >= dimension) row_count = 0;
+    if (!is_q8) {
+        UNROLL
+        for (uint32_t i = 0; i < ROUNDS; i++, block += step_bytes)
+            tile.copy(first + i * STEP, eighth, block + source, first + i * STEP < row_count);
+        return;
+    }
+    const uint32_t scale_at = scales_at + (in_block * (dimension / 32) + eighth / 4) * 2;
     UNROLL
     for (uint32_t i = 0; i < ROUNDS; i++, block += step_bytes) {
-        const bool is_there = first + i * STEP < row_count;
-        if (!is_q8) {
-            copy_async16_if(shared_of(to) + i * STEP * WIDTH * 2, is_there ? block + source : chunk,
-                            is_there);
-            continue;
-        }
         struct u32x2 codes = {0, 0};
-        float scale = 0;
-        if (is_there) {
+        uint32_t scale = 0;
+        if (first + i * STEP < row_count) {
             codes = load8_written(block + source);
-            scale =
-                half_value(load2_written(block + scales_at + (in_block * (dimension / 32) + eighth / 4) * 2));
+            scale = load2_written(block + scale_at) * 0x10001u;
         }
-        float v[8];
-        UNROLL
-        for (uint32_t k = 0; k < 8; k++)
-            v[k] = scale * (float)(int8_t)((k < 4 ? codes.x : codes.y) >> k % 4 * 8 & 255);
-        *(struct u32x4 *)(void *)(to + i * STEP * WIDTH * 2) = {halves_of(v[0], v[1]), halves_of(v[2], v[3]),
-                                                                halves_of(v[4], v[5]), halves_of(v[6], v[7])};
+        const auto halves = [scale](uint32_t four, uint32_t pick) { /* 1024 + 128 + code, and back; rounded once */
+            const uint32_t raised = bytes_pick(four ^ 0x80808080u, 0x64646464u, pick);
+            return halves_multiply(halves_subtract(raised, 0x64806480u), scale);
+        };
+        tile.store(first + i * STEP, eighth,
+                   {halves(codes.x, 0x4140), halves(codes.x, 0x4342), halves(codes.y, 0x4140),
+                    halves(codes.y, 0x4342)});
     }
 }
+
+/* 16 queries by 8 KEYS keys, as matrix_multiply and wgmma have them: score[j][e] of query lane / 4 + 8 (e / 2), key
+ * 8 j + 2 (lane % 4) + e % 2.  What a query does not see has no score. */
+template <uint32_t KEYS>
+DEVICE void scores_mask(const struct cuda_prefill_args &args, uint32_t key_first, uint32_t query_first,
+                        float (*score)[4]) {
+    const uint32_t lane = lane_index();
+    /* Of the lane's first query and key: how far the query is ahead, and the window's last that it does not see. */
+    const int32_t ahead = (int32_t)(query_first + lane / 4 - key_first - lane % 4 * 2),
+                  gone = args.window == 0 ? -(1 << 30) : ahead - (int32_t)smaller(args.window, 1u << 30);
+    UNROLL
+    for (int32_t i = 0; i < (int32_t)KEYS * 4; i++) {
+        const int32_t key = i / 4 * 8 + i % 2 - i % 4 / 2 * 8;
+        if (key > ahead || key <= gone) score[i / 4][i % 4] = SCORE_NONE;
+    }
+}
+
+/* Scores of 8 of the queries, half h, become weights; maximum and sum go on.  By what sums so far shrink. */
+template <uint32_t KEYS> DEVICE float weights_make(float (*score)[4], uint32_t h, float *m, float *s) {
+    float largest = SCORE_NONE, sum = 0;
+    UNROLL
+    for (uint32_t j = 0; j < KEYS; j++)
+        largest = larger(larger(largest, score[j][h * 2]), score[j][h * 2 + 1]);
+    largest = larger(largest, lane_xor(largest, 1));
+    largest = larger(largest, lane_xor(largest, 2));
+    largest = larger(largest, *m);
+    const float shrink = exp2_near(*m - largest);
+    *m = largest;
+    UNROLL
+    for (uint32_t j = 0; j < KEYS; j++) UNROLL
+    for (uint32_t e = 0; e < 2; e++) {
+        /* of a query that has seen nothing yet this is 1; its first score makes shrink 0 */
+        const float weight = exp2_near(score[j][h * 2 + e] - largest);
+        score[j][h * 2 + e] = weight;
+        sum += weight;
+    }
+    *s = multiply_add(*s, shrink, sum);
+    return shrink;
+}
+
+/* Of 16 queries from row `row` of the block on. */
+template <int WIDTH>
+DEVICE void outputs_write(const struct cuda_prefill_args &args, const struct query_block &block, uint32_t row,
+                          const float (*o)[4], const float (&m)[2], const float (&sums)[2]) {
+    const uint32_t dimension = args.shape.v_dimension, lane = lane_index();
+    const float sink = args.sinks != 0 ? at<float>(args.sinks)[block_y()] * 1.44269504f : 0;
+    row += lane / 4;
+    UNROLL
+    for (uint32_t h = 0; h < 2; h++, row += 8) {
+        float s = sums[h];
+        s += lane_xor(s, 1);
+        s += lane_xor(s, 2);
+        /* far above all scores it is infinite, and the output 0, as it would be but for the last bits of a float */
+        if (args.sinks != 0) s += exp2_near(sink - m[h]);
+        const float inverse = s == 0 ? 0 : 1.0f / s;
+        float *y = at<float>(args.y) + (uint64_t)(block.row + row) * args.y_stride + block_y() * dimension;
+        if (row >= block.count) continue;
+        UNROLL
+        for (uint32_t j = 0; j < WIDTH / 8; j++) {
+            const uint32_t column = j * 8 + lane % 4 * 2;
+            if (column >= dimension) continue;
+            *(struct f32x2 *)(void *)(y + column) = {o[j][h * 2] * inverse, o[j][h * 2 + 1] * inverse};
+        }
+    }
+}
+
+/* ---- by mma.sync */
 
 /* A warp's 32 queries: d[i] 16 of them; as in matrix_multiply, a lane has two rows of each 16. */
 template <int WIDTH> struct query_sums { float o[2][WIDTH / 8][4], m[2][2], s[2][2]; };
@@ -130,51 +211,6 @@ DEVICE void scores_make(shared_address queries, shared_address keys, uint32_t la
                 matrix_multiply(score[i][2 * j], a[i], b[0], b[1]);
                 matrix_multiply(score[i][2 * j + 1], a[i], b[2], b[3]);
             }
-        }
-    }
-}
-
-/* Keys from `key` on; those that a query does not see have no score. */
-DEVICE void scores_mask(const struct cuda_prefill_args &args, uint32_t key, uint32_t position,
-                        float score[2][4][4]) {
-    const uint32_t lane = lane_index();
-    UNROLL
-    for (uint32_t i = 0; i < 32; i++) {
-        const uint32_t half = i / 16, j = i / 4 % 4, e = i % 4;
-        const uint32_t at_key = key + j * 8 + lane % 4 * 2 + e % 2,
-                       at_query = position + half * 16 + lane / 4 + e / 2 * 8;
-        const bool is_seen = at_key <= at_query && (args.window == 0 || at_key + args.window > at_query);
-        score[half][j][e] = is_seen ? score[half][j][e] : SCORE_NONE;
-    }
-}
-
-/* Scores become weights; what was summed shrinks where a maximum has grown. */
-template <int WIDTH> DEVICE void weights_make(float score[2][4][4], struct query_sums<WIDTH> *sums) {
-    UNROLL
-    for (uint32_t i = 0; i < 2; i++) UNROLL
-    for (uint32_t h = 0; h < 2; h++) {
-        float m = SCORE_NONE, sum = 0;
-        UNROLL
-        for (uint32_t j = 0; j < 4; j++) m = larger(larger(m, score[i][j][h * 2]), score[i][j][h * 2 + 1]);
-        m = larger(m, lane_xor(m, 1));
-        m = larger(m, lane_xor(m, 2));
-        m = larger(m, sums->m[i][h]);
-        const float shrink = exp2_near(sums->m[i][h] - m);
-        sums->m[i][h] = m;
-        UNROLL
-        for (uint32_t j = 0; j < 4; j++) UNROLL
-        for (uint32_t e = 0; e < 2; e++) {
-            /* of a query that has seen nothing yet this is 1; its first score makes shrink 0 */
-            const float weight = exp2_near(score[i][j][h * 2 + e] - m);
-            score[i][j][h * 2 + e] = weight;
-            sum += weight;
-        }
-        sums->s[i][h] = multiply_add(sums->s[i][h], shrink, sum);
-        if (shrink == 1) continue;
-        UNROLL
-        for (uint32_t j = 0; j < WIDTH / 8; j++) {
-            sums->o[i][j][h * 2] *= shrink;
-            sums->o[i][j][h * 2 + 1] *= shrink;
         }
     }
 }
@@ -205,33 +241,6 @@ DEVICE void values_add(const float weight[2][4][4], shared_address values, uint3
     }
 }
 
-template <int WIDTH>
-DEVICE void outputs_write(const struct cuda_prefill_args &args, const struct query_block &block,
-                          uint32_t warp, uint32_t lane, const struct query_sums<WIDTH> &sums) {
-    const uint32_t dimension = args.shape.v_dimension;
-    const float sink = args.sinks != 0 ? at<float>(args.sinks)[block_y()] * 1.44269504f : 0;
-    UNROLL
-    for (uint32_t i = 0; i < 2; i++) UNROLL
-    for (uint32_t h = 0; h < 2; h++) {
-        float s = sums.s[i][h];
-        s += lane_xor(s, 1);
-        s += lane_xor(s, 2);
-        /* far above all scores it is infinite, and the output 0, as it would be but for the last bits of a float */
-        if (args.sinks != 0) s += exp2_near(sink - sums.m[i][h]);
-        const uint32_t row = warp * 32 + i * 16 + h * 8 + lane / 4;
-        const float inverse = s == 0 ? 0 : 1.0f / s;
-        float *y = at<float>(args.y) + (uint64_t)(block.row + row) * args.y_stride + block_y() * dimension;
-        if (row >= block.count) continue;
-        UNROLL
-        for (uint32_t j = 0; j < WIDTH / 8; j++) {
-            const uint32_t column = j * 8 + lane % 4 * 2;
-            if (column >= dimension) continue;
-            *(struct f32x2 *)(void *)(y + column) = {sums.o[i][j][h * 2] * inverse,
-                                                     sums.o[i][j][h * 2 + 1] * inverse};
-        }
-    }
-}
-
 template <int WIDTH, bool ANY> DEVICE void prefill_run(const struct cuda_prefill_args &args) {
     enum { TILE = ATTENTION_CHUNK * WIDTH * 2 };
     char *queries = SHARED_ARRAY(char), *keys = queries + PREFILL_QUERIES * WIDTH * 2,
@@ -241,10 +250,10 @@ template <int WIDTH, bool ANY> DEVICE void prefill_run(const struct cuda_prefill
     dependency_wait();
     const struct query_block block = query_block_of(args);
     if (block.count == 0) return;
-    chunk_load<WIDTH, ANY>(args, block, block.chunk_first, false, keys);
-    chunk_load<WIDTH, ANY>(args, block, block.chunk_first, true, values);
+    chunk_load<WIDTH, ANY>(args, block, block.chunk_first, false, wide_tile<WIDTH>{keys});
+    chunk_load<WIDTH, ANY>(args, block, block.chunk_first, true, wide_tile<WIDTH>{values});
     copy_async_commit();
-    queries_store<WIDTH>(args, block, queries);
+    queries_store<WIDTH, 128>(args, block, wide_tile<WIDTH>{queries});
     struct query_sums<WIDTH> sums;
     UNROLL
     for (uint32_t i = 0; i < 2; i++) {
@@ -259,8 +268,8 @@ template <int WIDTH, bool ANY> DEVICE void prefill_run(const struct cuda_prefill
         copy_async_wait<0>();
         block_barrier(); /* this chunk is there, and nobody reads the last one any more */
         if (c + 1 < block.chunk_end) {
-            chunk_load<WIDTH, ANY>(args, block, c + 1, false, keys + (tile ^ 1) * TILE);
-            chunk_load<WIDTH, ANY>(args, block, c + 1, true, values + (tile ^ 1) * TILE);
+            chunk_load<WIDTH, ANY>(args, block, c + 1, false, wide_tile<WIDTH>{keys + (tile ^ 1) * TILE});
+            chunk_load<WIDTH, ANY>(args, block, c + 1, true, wide_tile<WIDTH>{values + (tile ^ 1) * TILE});
         }
         copy_async_commit();
         const bool masks = args.window != 0 || (c + 1) * ATTENTION_CHUNK - 1 > block.position;
@@ -276,13 +285,26 @@ template <int WIDTH, bool ANY> DEVICE void prefill_run(const struct cuda_prefill
                     score[i / 16][i / 4 % 4][i % 4] =
                         score_of(score[i / 16][i / 4 % 4][i % 4], args.scale, args.softcap);
             }
-            if (masks) scores_mask(args, c * ATTENTION_CHUNK + half * 32, position, score);
-            weights_make<WIDTH>(score, &sums);
+            if (masks) {
+                UNROLL
+                for (uint32_t i = 0; i < 2; i++)
+                    scores_mask<4>(args, c * ATTENTION_CHUNK + half * 32, position + i * 16, score[i]);
+            }
+            UNROLL
+            for (uint32_t i = 0; i < 2; i++) UNROLL
+            for (uint32_t h = 0; h < 2; h++) {
+                const float shrink = weights_make<4>(score[i], h, &sums.m[i][h], &sums.s[i][h]);
+                if (shrink == 1) continue;
+                UNROLL
+                for (uint32_t k = 0; k < WIDTH / 4; k++) sums.o[i][k / 2][h * 2 + k % 2] *= shrink;
+            }
             values_add<WIDTH>(score, shared_of(values) + offset, lane, &sums);
         }
     }
     copy_async_wait<0>();
-    outputs_write<WIDTH>(args, block, warp, lane, sums);
+    UNROLL
+    for (uint32_t i = 0; i < 2; i++)
+        outputs_write<WIDTH>(args, block, warp * 32 + i * 16, sums.o[i], sums.m[i], sums.s[i]);
 }
 
 #define PREFILL_KERNELS(types, any)                                                                 \

@@ -17,7 +17,8 @@ struct cuda_counts {         /* since the context was opened */
     uint64_t graph_launches; /* replays */
     uint64_t copies, copied_bytes;
     uint64_t waits; /* for flags, by streams */
-    uint64_t products, wgmma_products; /* of many rows, put on a stream or into a graph; those by wgmma */
+    /* Of many rows, attention of prompts too, put on a stream or into a graph; those by wgmma. */
+    uint64_t products, wgmma_products;
 };
 
 struct cuda_options {

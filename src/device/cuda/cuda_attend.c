@@ -226,6 +226,8 @@ static void prompts_attend(const struct attend_run *run, size_t first, size_t en
     const struct kv_layout *layout = operation->items[0].view.layout;
     const uint32_t width = max_size(layout->k_dimension, layout->v_dimension) <= 64 ? 64 : 128;
     const bool halves = layout->k_type == KV_F16 && layout->v_type == KV_F16 && operation->softcap == 0;
+    const bool by_wgmma = cuda_has_wgmma(run->stream->device) && operation->softcap == 0;
+    struct cuda_counts *counts = &run->stream->device->context.counts;
     size_t rows = 0;
     for (size_t i = first; i < end; i++) rows = max_size(rows, operation->items[i].row_count);
     const struct cuda_prefill_args args = {.step = run->views->card_head,
@@ -245,11 +247,16 @@ static void prompts_attend(const struct attend_run *run, size_t first, size_t en
                                            .scale = operation->scale,
                                            .softcap = operation->softcap};
     char name[CUDA_KERNEL_NAME_MAX];
-    snprintf(name, sizeof name, "attention_prefill_%u_%s", width, halves ? "f16" : "any");
+    if (by_wgmma)
+        snprintf(name, sizeof name, "attention_prefill_wgmma_%u", width);
+    else
+        snprintf(name, sizeof name, "attention_prefill_%u_%s", width, halves ? "f16" : "any");
+    counts->products++, counts->wgmma_products += by_wgmma;
     cuda_work_launch(run->stream, name,
                      (struct cuda_shape){(uint32_t)((rows + PREFILL_QUERIES - 1) / PREFILL_QUERIES),
-                                         (uint32_t)operation->head_count, args.item_count, 128,
-                                         prefill_shared(width)},
+                                         (uint32_t)operation->head_count, args.item_count,
+                                         by_wgmma ? PREFILL_WGMMA_THREADS : 128,
+                                         by_wgmma ? prefill_wgmma_shared(width) : prefill_shared(width)},
                      &args);
 }
 

@@ -87,7 +87,7 @@ struct stream {
 
 /* The driver's calls are for the thread that has the context: before the first of an operation. */
 void cuda_device_enter(struct cuda_device *device);
-/* Products of more than CUDA_MATVEC_ROWS rows are by wgmma, which later cards do not have. */
+/* Products of more than CUDA_MATVEC_ROWS rows, and attention of prompts, are by wgmma, which later cards lack. */
 static inline bool cuda_has_wgmma(const struct cuda_device *device) {
     return device->context.properties.capability == 90;
 }

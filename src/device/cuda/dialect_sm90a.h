@@ -89,10 +89,13 @@ template <uint32_t COUNT> DEVICE void wgmma_results(float (&d)[COUNT]) {
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define WGMMA_32(i) WGMMA_8(i), WGMMA_8(i + 8), WGMMA_8(i + 16), WGMMA_8(i + 24)
-#define WGMMA_TEXT_64                                                                              \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
-    "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA_TEXT_32                                                                            \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
+    "%25,%26,%27,%28,%29,%30,%31"
+#define WGMMA_TEXT_64                                                                            \
+    WGMMA_TEXT_32                                                                                \
+        ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,"  \
+        "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define WGMMA_TEXT_128                                                                               \
     WGMMA_TEXT_64                                                                                    \
         ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,"              \
@@ -100,15 +103,15 @@ template <uint32_t COUNT> DEVICE void wgmma_results(float (&d)[COUNT]) {
         "%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121," \
         "%122,%123,%124,%125,%126,%127"
 
-/* d[64 x 2 COUNT] += a[64 x 16] b[16 x 2 COUNT], halves into floats, of matrices that descriptors name, 16 halves of a
- * row of each side by side.  With g = lane / 4, t = lane % 4: d[4 j + e] is row 16 (warp % 4) + g + 8 (e / 2), column
- * 8 j + 2 t + e % 2. */
-DEVICE void wgmma(float (&d)[64], uint64_t a, uint64_t b) {
-    PTX("{ .reg .pred adds; setp.eq.u32 adds, 0, 0;\n"
+/* d[64 x 2 COUNT] = a[64 x 16] b[16 x 2 COUNT], added to d where it adds: halves into floats, of matrices that
+ * descriptors name, 16 halves of a row of each side by side.  With g = lane / 4, t = lane % 4: d[4 j + e] is row
+ * 16 (warp % 4) + g + 8 (e / 2), column 8 j + 2 t + e % 2. */
+DEVICE void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool adds = true) {
+    PTX("{ .reg .pred adds; setp.ne.u32 adds, %66, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" WGMMA_TEXT_64
         "}, %64, %65, adds, 1, 1, 0, 0; }"
         : WGMMA_32(0), WGMMA_32(32)
-        : "l"(a), "l"(b));
+        : "l"(a), "l"(b), "r"((uint32_t)adds));
 }
 DEVICE void wgmma(float (&d)[128], uint64_t a, uint64_t b) {
     PTX("{ .reg .pred adds; setp.eq.u32 adds, 0, 0;\n"
@@ -116,6 +119,22 @@ DEVICE void wgmma(float (&d)[128], uint64_t a, uint64_t b) {
         "}, %128, %129, adds, 1, 1, 0, 0; }"
         : WGMMA_32(0), WGMMA_32(32), WGMMA_32(64), WGMMA_32(96)
         : "l"(a), "l"(b));
+}
+/* Adds, a of registers: of a warp's 16 rows as matrix_multiply has it, untouched until the wait; b's descriptor is a
+ * wgmma_descriptor_turned. */
+DEVICE void wgmma_turned(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+    PTX("{ .reg .pred adds; setp.eq.u32 adds, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" WGMMA_TEXT_32
+        "}, {%32, %33, %34, %35}, %36, adds, 1, 1, 1; }"
+        : WGMMA_32(0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+DEVICE void wgmma_turned(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+    PTX("{ .reg .pred adds; setp.eq.u32 adds, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" WGMMA_TEXT_64
+        "}, {%64, %65, %66, %67}, %68, adds, 1, 1, 1; }"
+        : WGMMA_32(0), WGMMA_32(32)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 #endif
@@ -125,6 +144,10 @@ DEVICE void wgmma(float (&d)[128], uint64_t a, uint64_t b) {
 DEVICE uint64_t wgmma_descriptor(shared_address first) {
     return (uint64_t)(shared_number(first) >> 4 & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
+}
+/* The same of a matrix whose rows are columns of the product's, 64 to a panel: where the first 16 of them begin. */
+DEVICE uint64_t wgmma_descriptor_turned(shared_address first, uint32_t panel_bytes) {
+    return wgmma_descriptor(first) ^ (uint64_t)1 << 16 ^ (uint64_t)(panel_bytes >> 4) << 16;
 }
 
 #endif

@@ -25,4 +25,12 @@ KERNELS_BOTH uint32_t matmul_wgmma_shared(uint32_t rows) { /* two barriers a sta
     return matmul_wgmma_stages(rows) * (matmul_wgmma_stage_bytes(rows) + 2 * 8);
 }
 
+/* attention_prefill_wgmma_WIDTH: as attention_prefill, K and V of any type, without soft cap, on cards of 9.0 alone.
+ * 384 threads; shared: prefill_wgmma_shared(WIDTH): queries, tiles of keys or values, two barriers a tile and one. */
+enum { PREFILL_WGMMA_THREADS = 384, PREFILL_KEYS = PREFILL_QUERIES };
+KERNELS_BOTH uint32_t prefill_wgmma_tiles(uint32_t width) { return 512 / width; }
+KERNELS_BOTH uint32_t prefill_wgmma_shared(uint32_t width) {
+    return (1 + prefill_wgmma_tiles(width)) * PREFILL_KEYS * width * 2 + (2 * prefill_wgmma_tiles(width) + 1) * 8;
+}
+
 #endif

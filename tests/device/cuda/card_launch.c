@@ -127,8 +127,15 @@ static void card_open(void) {
     of_driver_find();
 }
 
+/* Kernels by wgmma are for such a card alone. */
+static void wgmma_need(void) {
+    if (!card.is_open) card_open();
+    if (card.context.properties.capability != 90) skip();
+}
+
 const struct executor_kernel *executor_find(const char *name) {
     size_t i = 0;
+    if (strstr(name, "_wgmma_") != NULL) wgmma_need();
     while (i < card.kernel_count && strcmp(card.kernels[i].name, name) != 0) i++;
     assert_true(i < KERNELS_MAX);
     if (i == card.kernel_count) card.kernels[card.kernel_count++].name = strdup(name);
@@ -159,8 +166,7 @@ void executor_launch(const struct executor_kernel *kernel, const uint32_t grid[3
 
 void executor_tensor_map(void *map, const void *halves, uint32_t columns, uint32_t rows, uint32_t box_rows) {
     struct error error = {0};
-    if (!card.is_open) card_open();
-    if (card.context.properties.capability != 90) skip(); /* kernels that take one are for such a card */
+    wgmma_need();
     if (!cuda_tensor_map(&card.context, map, (uintptr_t)halves, columns, rows, box_rows))
         require(cuda_context_status(&card.context, &error), &error);
 }

@@ -40,7 +40,7 @@ dropped() {
   while read -r pattern; do expect "$pattern" "$out/dropped"; done <"$out/patterns"
   expect "^kernels,$3,.*,ok: " "$out/dropped"
 }
-dropped 'add matvec_q4_k_1 matmul_wgmma_f16_128 attention_merge attention_prefill_128_f16 unit_fetch' \
+dropped 'add matvec_q4_k_1 matmul_wgmma_f16_128 attention_merge attention_prefill_wgmma_128 unit_fetch' \
   'launch on a stream
 launch in a graph starting early
 matvec Q4_K

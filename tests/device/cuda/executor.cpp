@@ -82,7 +82,7 @@ struct pending {
     uint32_t group;
 };
 
-struct unseen { /* a store16_async that no async_fence is behind */
+struct unseen { /* a store16_async, or a copy that was waited for, that no async_fence is behind */
     char *to;
     u32x4 value;
 };
@@ -114,10 +114,11 @@ struct tile_copy {
 };
 
 struct product {
-    uint64_t a, b;
-    uint32_t columns, group, arrived;
+    executor_operands operands;
+    uint32_t group, arrived;
     executor_site site;
     float *d[128];
+    const uint32_t *fragments[128]; /* of a, where it is in registers */
     std::vector<float> sums; /* [64][columns]; empty: its matrices were not read yet */
 };
 
@@ -146,7 +147,7 @@ struct machine {
     warp warps[THREADS_MAX / 32];
     uint32_t ready[THREADS_MAX / 32]; /* by warp: a bit for each lane that can run */
     uint32_t ready_warps[THREADS_MAX / 32], ready_warp_count, favoured, thread_count, now, barrier_arrived,
-        done_count;
+        done_count, slow_first, slow_count, slow_picks;
     uint32_t dependents[THREADS_MAX], dependent_count; /* that wait for what precedes the launch */
     context scheduler;
     void *scheduler_tsan;
@@ -220,12 +221,30 @@ static void fibre_wake(uint32_t index) { lanes_wake(index / 32, 1u << index % 32
 /* All that wait but this one, which goes on. */
 static void warp_wake(uint32_t warp) { lanes_wake(warp, warp == m->now / 32 ? ~(1u << m->now % 32) : ~0u); }
 
-/* A lane of the favoured warp, at random: a warp that runs far ahead of the others shows what does not wait
- * for them, lanes out of order what relies on their order.  Now and then another warp is favoured. */
+/* Warps of a block that for a while go on only where no other can: none, one, or a warpgroup. */
+static bool is_slow(uint32_t warp) { return warp - m->slow_first < m->slow_count; }
+
+static void slow_draw() {
+    const uint32_t counts[] = {0, 1, 4, 4}, warps = m->thread_count / 32;
+    m->slow_picks = 256u << random_draw(6);
+    m->slow_count = counts[random_draw(4)];
+    if (warps <= m->slow_count) m->slow_count = 0;
+    if (m->slow_count > 0) m->slow_first = random_draw(warps / m->slow_count) * m->slow_count;
+}
+
+static uint32_t warp_pick() {
+    const uint32_t count = m->ready_warp_count, drawn = random_draw(count);
+    uint32_t i = 0;
+    while (i + 1 < count && is_slow(m->ready_warps[(drawn + i) % count])) i++;
+    return m->ready_warps[(drawn + i) % count];
+}
+
+/* A lane of the favoured warp, at random: a warp that runs far ahead of the others, or falls far behind, shows what does
+ * not wait for it, lanes out of order what relies on their order.  Now and then another warp is favoured. */
 static uint32_t fibre_pick() {
     const uint64_t drawn = random_next() >> 32;
-    if (m->ready[m->favoured] == 0 || (drawn >> 5 & 63) == 0)
-        m->favoured = m->ready_warps[random_draw(m->ready_warp_count)];
+    if (m->slow_picks-- == 0) slow_draw();
+    if (m->ready[m->favoured] == 0 || is_slow(m->favoured) || (drawn >> 5 & 63) == 0) m->favoured = warp_pick();
     const uint32_t w = m->favoured;
     const uint32_t left = m->ready[w], from = drawn & 31; /* the first that is ready, from there on */
     const uint32_t lane = (from + (uint32_t)__builtin_ctz(left >> from | left << (32 - from) % 32)) % 32;
@@ -293,6 +312,7 @@ static void block_run(const uint32_t block[3]) {
     for (int i = 0; i < 3; i++) executor_now.block[i] = block[i];
     memset(m->shared, 0xff, m->shared_bytes);
     m->barriers.clear();
+    slow_draw();
     m->round = m->registers_free = 0;
     for (warpgroup &g : m->warpgroups)
         g.done = g.arrived = 0,
@@ -494,7 +514,10 @@ uint32_t executor_lane(int kind, uint32_t value, uint32_t operand, const char *f
 }
 
 static void copy_land(const pending &copy) {
-    for (int i = 0; i < 16; i++) copy.to[i] = copy.from ? copy.from[i] : 0;
+    u32x4 value = {0, 0, 0, 0};
+    if (copy.from) memcpy(&value, copy.from, 16);
+    memcpy(copy.to, &value, 16);
+    if (!m->barriers.empty()) m->fibres[m->now].stores.push_back({copy.to, value}); /* products may want it */
 }
 
 void executor_copy(void *to, const void *from, bool takes, const char *file, int line) {
@@ -812,14 +835,17 @@ void executor_wgmma_commit() {
     m->fibres[m->now].is_fenced = false; /* what is touched between two groups is behind no fence */
 }
 
-/* Row r of a matrix that a descriptor names, 16 halves, by the PTX manual: K-major, the swizzle of 128 bytes. */
-static void row_read(uint64_t descriptor, uint32_t r, float to[16], executor_site site) {
+/* Row r of a matrix that a descriptor names, 16 halves, by the PTX manual, with the swizzle of 128 bytes: K-major, or
+ * turned, MN-major, 64 of its rows to a panel. */
+static void row_read(uint64_t descriptor, bool is_turned, uint32_t r, float to[16], executor_site site) {
     if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0)
         executor_fault("a descriptor of another kind", site);
-    const uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
+    const uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4,
+                   panel = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
     for (uint32_t k = 0; k < 16; k++) {
-        size_t at =
-            ((size_t)(descriptor & 0x3fff) << 4) - SHARED_NUMBER + r / 8 * stride + r % 8 * 128 + k * 2;
+        size_t at = ((size_t)(descriptor & 0x3fff) << 4) - SHARED_NUMBER;
+        at += is_turned ? k / 8 * stride + k % 8 * 128 + r / 64 * panel + r % 64 * 2
+                        : r / 8 * stride + r % 8 * 128 + k * 2;
         at ^= (at >> 7 & 7) << 4;
         if (at + 2 > m->shared_bytes) executor_fault("a descriptor beyond shared memory", site);
         uint16_t half;
@@ -830,14 +856,21 @@ static void row_read(uint64_t descriptor, uint32_t r, float to[16], executor_sit
 
 static void product_read(product *p) {
     float(*a)[16] = m->product_a, (*b)[256] = m->product_b, row[16];
-    for (uint32_t r = 0; r < 64; r++) row_read(p->a, r, a[r], p->site);
-    for (uint32_t c = 0; c < p->columns; c++) {
-        row_read(p->b, c, row, p->site);
+    const uint32_t columns = p->operands.columns;
+    const bool in_registers = p->operands.fragment != nullptr;
+    for (uint32_t r = 0; r < 64 && !in_registers; r++) row_read(p->operands.a, false, r, a[r], p->site);
+    for (uint32_t i = 0; i < 128 * 8 && in_registers; i++) {
+        const uint32_t t = i / 8, word = i / 2 % 4;
+        a[t / 32 * 16 + t % 32 / 4 + word % 2 * 8][t % 4 * 2 + word / 2 * 8 + i % 2] =
+            half_values[p->fragments[t][word] >> i % 2 * 16 & 0xffff];
+    }
+    for (uint32_t c = 0; c < columns; c++) {
+        row_read(p->operands.b, in_registers, c, row, p->site);
         for (uint32_t k = 0; k < 16; k++) b[k][c] = row[k];
     }
-    p->sums.resize((size_t)64 * p->columns);
+    p->sums.resize((size_t)64 * columns);
     for (uint32_t r = 0; r < 64; r++)
-        for (uint32_t c = 0; c < p->columns; c += 8) {
+        for (uint32_t c = 0; c < columns; c += 8) {
             four sums[2] = {};
             for (uint32_t k = 0; k < 16; k++)
                 for (uint32_t i = 0; i < 2; i++) {
@@ -845,7 +878,7 @@ static void product_read(product *p) {
                     memcpy(&column, &b[k][c + i * 4], sizeof column);
                     sums[i] += a[r][k] * column;
                 }
-            memcpy(&p->sums[(size_t)r * p->columns + c], sums, sizeof sums);
+            memcpy(&p->sums[(size_t)r * columns + c], sums, sizeof sums);
         }
 }
 
@@ -853,26 +886,30 @@ static void product_end(product *p) {
     if (p->arrived != 128) executor_fault("a product that not all of its warpgroup have come to", p->site);
     if (p->sums.empty()) product_read(p);
     for (uint32_t t = 0; t < 128; t++)
-        for (uint32_t i = 0; i < p->columns / 2; i++) {
+        for (uint32_t i = 0; i < p->operands.columns / 2; i++) {
             const uint32_t row = t / 32 * 16 + t % 32 / 4 + i % 4 / 2 * 8,
                            column = i / 4 * 8 + t % 4 * 2 + i % 2;
-            p->d[t][i] += p->sums[(size_t)row * p->columns + column];
+            const float sum = p->sums[(size_t)row * p->operands.columns + column];
+            p->d[t][i] = p->operands.adds ? p->d[t][i] + sum : sum;
         }
 }
 
 /* Reads its matrices here or at its wait, and is added there. */
-void executor_wgmma(float *d, uint32_t columns, uint64_t a, uint64_t b, const char *file, int line) {
+void executor_wgmma(float *d, const executor_operands *operands, const char *file, int line) {
     fibre *f = &m->fibres[m->now];
     warpgroup *g = &m->warpgroups[m->now / 128];
     apart scope;
     if (!f->is_fenced) executor_fault("a product without wgmma_fence", {file, line});
     const uint32_t index = f->issued++ - g->done;
     if (index == g->products.size())
-        g->products.push_back({a, b, columns, f->committed, 0, {file, line}, {}, {}});
+        g->products.push_back({*operands, f->committed, 0, {file, line}, {}, {}, {}});
     product *p = &g->products[index];
-    if (p->a != a || p->b != b || p->columns != columns || p->group != f->committed)
+    const executor_operands &first = p->operands;
+    if (first.a != operands->a || first.b != operands->b || first.columns != operands->columns ||
+        first.adds != operands->adds || p->group != f->committed)
         executor_fault("its warpgroup disagrees about a product", {file, line});
     p->d[m->now % 128] = d;
+    p->fragments[m->now % 128] = operands->fragment;
     if (++p->arrived == 128 && random_draw(2) == 0) product_read(p);
 }
 

@@ -14,7 +14,14 @@ void executor_async_fence(void);
 void executor_registers(uint32_t count, bool raises, HERE);
 uint32_t executor_shared_number(const char *address);
 void executor_wgmma_fence(void);
-void executor_wgmma(float *d, uint32_t columns, uint64_t a, uint64_t b, HERE);
+struct executor_operands {
+    uint64_t a; /* a descriptor */
+    const uint32_t *fragment; /* or, not NULL, a's part of this thread; b is turned then */
+    uint64_t b;
+    uint32_t columns;
+    bool adds;
+};
+void executor_wgmma(float *d, const struct executor_operands *operands, HERE);
 void executor_wgmma_commit(void);
 void executor_wgmma_wait(uint32_t groups, HERE);
 
@@ -50,8 +57,13 @@ template <int REGISTERS> DEVICE void registers_raise(HERE) {
 }
 DEVICE uint32_t shared_number(shared_address address) { return executor_shared_number(address); }
 DEVICE void wgmma_fence(void) { executor_wgmma_fence(); }
-template <uint32_t COUNT> DEVICE void wgmma(float (&d)[COUNT], uint64_t a, uint64_t b, HERE) {
-    executor_wgmma(d, COUNT * 2, a, b, file, line);
+template <uint32_t COUNT> DEVICE void wgmma(float (&d)[COUNT], uint64_t a, uint64_t b, bool adds = true, HERE) {
+    const struct executor_operands operands = {a, NULL, b, COUNT * 2, adds};
+    executor_wgmma(d, &operands, file, line);
+}
+template <uint32_t COUNT> DEVICE void wgmma_turned(float (&d)[COUNT], const uint32_t (&a)[4], uint64_t b, HERE) {
+    const struct executor_operands operands = {0, a, b, COUNT * 2, true};
+    executor_wgmma(d, &operands, file, line);
 }
 DEVICE void wgmma_commit(void) { executor_wgmma_commit(); }
 template <int GROUPS> DEVICE void wgmma_wait(HERE) { executor_wgmma_wait(GROUPS, file, line); }

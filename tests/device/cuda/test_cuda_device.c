@@ -768,6 +768,8 @@ static void attend_check(struct twin *twin, struct kv_rig *rig, bool is_step) {
     twin_floats_make(twin, &rig->q, MEMORY_DEVICE, total * operation.q_stride, 2);
     twin_floats_make(twin, &rig->out, MEMORY_DEVICE, total * operation.out_stride, 1);
     items_make(rig, counts, (const size_t[]){counts[1] + counts[2], 0, counts[1]});
+    const struct cuda_device *device = (const struct cuda_device *)twin->device[TWIN_CUDA];
+    const struct cuda_counts *counted = &device->context.counts, before = *counted;
     for (size_t on = 0; on < TWINS; on++) {
         operation.q = twin_span(&rig->q, on);
         operation.out = twin_span(&rig->out, on);
@@ -775,6 +777,10 @@ static void attend_check(struct twin *twin, struct kv_rig *rig, bool is_step) {
         operation.items = rig->items[on];
         twin_operations(twin, on)->attend(twin->stream[on], &operation);
     }
+    const bool by_wgmma = device->context.properties.capability == 90 && operation.softcap == 0;
+    if (is_step) assert_int_equal(counted->products, before.products);
+    assert_int_equal(counted->wgmma_products - before.wgmma_products,
+                     by_wgmma ? counted->products - before.products : 0);
     twin_floats_read(twin, &rig->out);
     for (size_t i = 0; i < ITEMS; i++)
         for (size_t r = 0; r < counts[i]; r += 1 + counts[i] / 4)

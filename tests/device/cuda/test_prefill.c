@@ -1,5 +1,6 @@
 /* Attention of prompts: several items, causal, windows, groups, soft caps, both widths and all types, against the
- * definition. */
+ * definition; by wgmma those without a soft cap. */
+#include "device/cuda/kernels_sm90a.h"
 #include "kv_rig.h"
 
 static const double eps = 0x1p-24, half_eps = 0x1p-11;
@@ -38,13 +39,22 @@ static void item_check(const struct prefill_case *test, const struct kv_rig *rig
         }
 }
 
-static void prefill_run(const struct prefill_case *test, struct random *random, uint64_t seed) {
+/* Chunks in front of what an item's first row sees are nowhere. */
+static void unseen_drop(const struct prefill_case *test, struct kv_rig *rig, size_t item) {
+    const uint64_t first = test->first[item], begin = first + 1 > test->window ? first + 1 - test->window : 0;
+    for (size_t h = 0; h < test->kv_heads; h++)
+        for (uint64_t c = 0; c < begin / 64 && test->window > 0; c++)
+            rig->pages[item][(KV_RIG_LAYER * rig->kv_heads + h) * rig->chunk_stride + c] = 0;
+}
+
+static void prefill_run(const struct prefill_case *test, bool wgmma, struct random *random, uint64_t seed) {
     static struct kv_rig rig;
     const uint64_t lengths[2] = {test->first[0] + test->count[0], test->first[1] + test->count[1]};
     const size_t heads = test->kv_heads * test->group, rows = 1 + test->count[0] + test->count[1];
     kv_rig_init(&rig, random, test->k_type, test->v_type, test->k_dimension, test->v_dimension,
                 test->kv_heads, lengths, 2);
     kv_rig_fill(&rig);
+    for (size_t i = 0; i < 2; i++) unseen_drop(test, &rig, i);
     uint32_t row_first = 1; /* a row of something else comes first */
     for (size_t i = 0; i < 2; i++) {
         rig.items[i].position_first = test->first[i];
@@ -75,8 +85,11 @@ static void prefill_run(const struct prefill_case *test, struct random *random, 
     const uint32_t width = test->k_dimension > 64 || test->v_dimension > 64 ? 128 : 64;
     const bool f16 = test->k_type == KV_F16 && test->v_type == KV_F16 && test->softcap == 0;
     char name[64];
-    snprintf(name, sizeof name, "attention_prefill_%u_%s", width, f16 ? "f16" : "any");
-    launch(name, 3, (uint32_t)heads, 3, 128, prefill_shared(width), &args, seed);
+    const uint32_t threads = wgmma ? PREFILL_WGMMA_THREADS : 128,
+                   shared = wgmma ? prefill_wgmma_shared(width) : prefill_shared(width);
+    snprintf(name, sizeof name, wgmma ? "attention_prefill_wgmma_%u" : "attention_prefill_%u_%s", width,
+             f16 ? "f16" : "any");
+    launch(name, 3, (uint32_t)heads, 3, threads, shared, &args, seed);
     for (size_t i = 0; i < 2; i++)
         item_check(test, &rig, i, rig.items[i].row_first, q.data, y.data, y_stride);
     for (size_t r = 0; r < rows; r++) /* and nothing else */
@@ -90,7 +103,7 @@ static void prefill_run(const struct prefill_case *test, struct random *random, 
     rig.items[0].row_count = cut;
     rig.items[1].row_first += cut, rig.items[1].row_count -= cut, rig.items[1].position_first += cut;
     args.y = address_of(again.data);
-    launch(name, 2, (uint32_t)heads, 2, 128, prefill_shared(width), &args, seed + 1);
+    launch(name, 2, (uint32_t)heads, 2, threads, shared, &args, seed + 1);
     for (size_t r = 1; r <= test->count[0]; r++)
         assert_memory_equal((float *)again.data + r * y_stride, (float *)y.data + r * y_stride,
                             (y_stride - 2) * 4);
@@ -98,22 +111,31 @@ static void prefill_run(const struct prefill_case *test, struct random *random, 
     kv_rig_deinit(&rig);
 }
 
-static void prefill_matches(void **state) {
-    (void)state;
+/* By wgmma the last two go round in shared memory. */
+static void prefills_run(bool wgmma) {
     static const struct prefill_case cases[] = {
         {KV_F16, KV_F16, 64, 64, 1, 2, 0, 0, {0, 130}, {131, 5}},
         {KV_F16, KV_F16, 128, 128, 1, 1, 0, 0, {60, 0}, {70, 64}},
         {KV_F16, KV_F16, 80, 72, 2, 1, 40, 0, {3, 100}, {129, 9}},
         {KV_Q8, KV_Q8, 64, 32, 1, 2, 0, 0, {10, 64}, {30, 65}},
-        {KV_F16, KV_Q8, 96, 128, 1, 1, 100, 30.0f, {190, 1}, {3, 62}},
+        {KV_F16, KV_Q8, 96, 128, 1, 1, 150, 30.0f, {270, 1}, {20, 62}},
+        {KV_F16, KV_F16, 64, 64, 1, 1, 0, 0, {2300, 200}, {20, 5}},
+        {KV_Q8, KV_F16, 128, 128, 1, 1, 900, 0, {1400, 0}, {70, 9}},
     };
     struct random random;
     random_init(&random, test_seed(501));
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        prefill_run(&cases[i], &random, test_seed(501) + i);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct prefill_case test = cases[i];
+        if (wgmma) test.softcap = 0;
+        prefill_run(&test, wgmma, &random, test_seed(501) + i);
+    }
 }
 
+static void prefill_matches(void **state) { (void)state, prefills_run(false); }
+static void prefill_by_wgmma_matches(void **state) { (void)state, prefills_run(true); }
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(prefill_matches)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(prefill_matches),
+                                       cmocka_unit_test(prefill_by_wgmma_matches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
