@@ -201,7 +201,8 @@ bench_loam() { # part shape lines seconds arguments...
       if (prompt > 0) {
         products = field("device_products") + 0; alone = field("device_tuned_products") + 0
         fetched = sprintf("; %d of %d products by kernels for this kind of card alone", alone, products)
-        right = right && products >= passes * layers * 2 && alone == (tuned ? products : 0)
+        # of a layer q k v, attention, output, gate and up, down; of the last one q k v
+        right = right && products >= passes * (layers * 5 - 4) && alone == (tuned ? products : 0)
       }
       if (units != "") {
         fetched = fetched sprintf("; units: %d hits %d misses %d read in RAM", field("kv_unit_hits"), units, field("kv_unit_direct"))

@@ -684,6 +684,7 @@ static mbarrier *mbarrier_find(const char *at) {
 static mbarrier *mbarrier_at(const char *at, executor_site site) {
     mbarrier *b = mbarrier_find(at);
     if (b == nullptr) executor_fault("a barrier that was not made", site);
+    if (!b->is_published) executor_fault("a barrier without mbarriers_publish", site);
     if (b->by != m->now && b->round == m->round)
         executor_fault("a barrier that was made, and nobody met since", site);
     return b;
@@ -749,8 +750,7 @@ void executor_tensor_copy(char *to, const void *map, char *barrier, uint32_t col
     const size_t bytes = (size_t)t.box_rows * t.box_columns * t.element_bytes;
     const size_t at =
         shared_offset(to, bytes, t.swizzle_bytes ? 1024 : 128, "a tile at a wrong address", site);
-    if (!mbarrier_at(barrier, site)->is_published)
-        executor_fault("the copy of a tile to a barrier without mbarriers_publish", site);
+    (void)mbarrier_at(barrier, site);
     memset(to, 0xff, bytes);
     memset(m->view + at, 0xff, bytes);
     m->tile_copies.push_back(copy);

@@ -89,11 +89,18 @@ DEVICE void stage_multiply(const struct planted_tiles_args &args, struct planted
         uint64_t b = wgmma_descriptor(shared_of(shared.x[stage]) + k * 32);
         if (bug == TILES_STRIDE) b ^= (uint64_t)96 << 32;
         if (bug == TILES_KIND) b ^= (uint64_t)1 << 62;
-        wgmma(d, wgmma_descriptor(shared_of(shared.w[stage]) + k * 32), b);
+        wgmma(d, wgmma_descriptor(shared_of(shared.w[stage]) + k * 32), b,
+              tile > 0 || k > 0 || bug == TILES_ADDS);
     }
     if (bug != TILES_UNCOMMITTED) wgmma_commit();
     wgmma_wait<1>();
     if ((tile > 0 || bug == TILES_RELEASE) && lane_index() == 0) mbarrier_arrive(shared_of(&shared.empty[other]));
+}
+
+DEVICE void tiles_store(const struct planted_tiles_args &args, const float (&d)[64]) {
+    const uint32_t t = thread_index(), output = t / 32 * 16 + t % 32 / 4, row = t % 4 * 2;
+    for (uint32_t i = 0; i < 64; i++)
+        at<float>(args.d)[(i / 4 * 8 + row + i % 2) * TILES_OUTPUTS + output + i % 4 / 2 * 8] = d[i];
 }
 
 KERNEL(planted_tiles, planted_tiles_args, TILES_THREADS, 1) {
@@ -112,14 +119,51 @@ KERNEL(planted_tiles, planted_tiles_args, TILES_THREADS, 1) {
         for (uint32_t tile = 0; tile < TILES_K / 64; tile++) stage_fill(args, shared, tile);
         return;
     }
-    float d[64] = {};
+    float d[64];
+    for (float &sum : d) sum = 1000; /* the first product does not add */
     registers_lower<128>(); /* a launch of 256 threads gives 256, the most */
     if (args.bug == TILES_REGISTERS && t >= 64) registers_raise<240>();
     if (args.bug != TILES_REGISTERS) registers_raise<240>();
     for (uint32_t tile = 0; tile < TILES_K / 64; tile++) stage_multiply(args, shared, tile, d);
     if (args.bug != TILES_RESULTS) wgmma_wait<0>();
     wgmma_results(d);
-    const uint32_t output = t / 32 * 16 + t % 32 / 4, row = t % 4 * 2;
-    for (uint32_t i = 0; i < 64; i++)
-        at<float>(args.d)[(i / 4 * 8 + row + i % 2) * TILES_OUTPUTS + output + i % 4 / 2 * 8] = d[i];
+    tiles_store(args, d);
+}
+
+KERNEL(planted_turned, planted_tiles_args, TURNED_THREADS, 1) {
+    char *tile = SHARED_ARRAY(char);
+    const uint32_t t = thread_index(), bug = args.bug, row = t / 32 * 16 + t % 32 / 4 + (bug == TURNED_ROWS ? 1 : 0);
+    const shared_address panels = shared_of(tile), barrier = panels + 64 * 256;
+    if (t == 0) {
+        mbarrier_init(barrier, TURNED_THREADS);
+        mbarriers_publish();
+    }
+    float d[64] = {};
+    uint32_t a[4][4];
+    for (uint32_t first = 0; first < TILES_K; first += 64) {
+        block_barrier(); /* nobody reads the last tile any more */
+        for (uint32_t n = t; n < 64 * 16; n += TURNED_THREADS) {
+            const uint32_t k = n / 16, eighth = n % 16;
+            copy_async16(panels + eighth / 8 * 64 * 128 + k * 128 + ((eighth % 8 ^ k % 8) << 4),
+                         at<uint16_t>(args.x_turned) + (first + k) * TILES_ROWS + eighth * 8);
+        }
+        copy_async_commit();
+        for (uint32_t i = 0; i < 16; i++) /* rows 8 apart, columns 8 apart, two at a time */
+            a[i / 4][i % 4] = at<uint32_t>(args.w)[((row + i % 2 * 8) % 64 * TILES_K + first + i / 2 * 8) / 2 + t % 4];
+        if (bug != TURNED_COPY) copy_async_wait<0>();
+        if (bug != TURNED_UNFENCED) async_fence();
+        mbarrier_arrive(barrier);
+        mbarrier_wait(barrier, first / 64 % 2);
+        wgmma_fence();
+        for (uint32_t step = 0; step < 4; step++) {
+            const shared_address from = panels + step * 16 * 128;
+            const uint64_t turned = wgmma_descriptor_turned(from, bug == TURNED_PANEL ? 4096 : 64 * 128);
+            wgmma_turned(d, a[step], bug == TURNED_PLAIN ? wgmma_descriptor(from) : turned);
+        }
+        wgmma_commit();
+        if (bug == TURNED_FRAGMENT) a[3][0] = 0;
+        wgmma_wait<0>();
+    }
+    copy_async_wait<0>();
+    tiles_store(args, d);
 }

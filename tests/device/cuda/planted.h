@@ -52,6 +52,14 @@ enum planted_tiles_bug {
     TILES_UNCOMMITTED, /* and without wgmma_commit */
     TILES_RESULTS,     /* sums are read before the wait for the last group */
     TILES_REGISTERS,   /* half a warpgroup raises its registers */
+    TILES_ADDS,        /* the first product adds to what its sums were */
+    TILES_TURNED,      /* from here on bugs of planted_turned */
+    TURNED_UNFENCED = TILES_TURNED, /* copies are not fenced from what products read */
+    TURNED_COPY,       /* and not waited for */
+    TURNED_FRAGMENT,   /* registers of a are overwritten before the wait */
+    TURNED_ROWS,       /* and of other rows */
+    TURNED_PANEL,      /* a descriptor has another distance of panels */
+    TURNED_PLAIN,      /* and is of a matrix that is not turned */
     TILES_END
 };
 
@@ -62,8 +70,12 @@ enum { TILES_SHARED = 2 * (TILES_ROWS + TILES_OUTPUTS) * 128 + 1024 };
  * multiplies. */
 struct planted_tiles_args {
     struct tensor_map x;
+    uint64_t x_turned; /* [512][128] */
     uint64_t w, d;
     uint32_t bug, reserved;
 };
+
+/* planted_turned: the same d, of x[512][128] turned, by copy_async, and w in registers.  One warpgroup, one tile. */
+enum { TURNED_THREADS = 128, TURNED_SHARED = 64 * 256 + 1024 };
 
 #endif
