@@ -47,7 +47,7 @@ def model_keys(family):
               "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
               "attention.value_length": 16}
     floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e4}
-    dense = family in ("mistral3", "lfm2", "qwen35", "gemma3", "gemma4", "olmo2", "exaone4")
+    dense = family in ("mistral3", "lfm2", "qwen35", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4")
     if not dense:
         counts.update({"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 16})
     if family in ("qwen2moe", "qwen3next"):
@@ -63,6 +63,8 @@ def model_keys(family):
     if family in ("gemma3", "olmo2", "exaone4"):
         counts.update({"attention.sliding_window": 20, "attention.sliding_window_pattern": 2})
         floats.update({"rope.freq_base_swa": 5e4, "rope.scaling.factor": 4})
+    if family == "gemma2":
+        floats.update({"attn_logit_softcapping": 50, "final_logit_softcapping": 30})
     if family == "gemma4":
         counts.update({"attention.sliding_window": 20, "attention.key_length_swa": 8, "attention.value_length_swa": 8,
                        "attention.shared_kv_layers": 2, "embedding_length_per_layer_input": 8})
@@ -116,7 +118,7 @@ def gguf_seeds():
     yield "twice", gguf([key("a", U8, 1), key("a", U8, 2)], [])
     yield "split", gguf([key("split.no", U16, 0), key("split.count", U16, 2), key("split.tensors.count", I32, 1)], [])
     for family in ("qwen2moe", "glm4moe", "gpt-oss", "mistral3", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen3next",
-                   "gemma3", "gemma4", "olmo2", "exaone4", "minimax-m2"):
+                   "gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "minimax-m2"):
         yield "model_" + family, gguf(model_keys(family), [])
     words = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % i for i in range(8)] + ["\u2581a", "b"]
     yield "vocabulary", gguf([key("tokenizer.ggml.model", STRING, "llama"), array("tokenizer.ggml.tokens", STRING, words),

@@ -70,7 +70,7 @@ struct head_run {
     struct attention_weights *weights;
     const struct kv_layout *layout;
     const float *q; /* [group][k_dimension] */
-    float scale;
+    float scale, softcap;
     size_t row_count;
     const void *chunks[CHUNKS_TOGETHER]; /* that the host reads */
     size_t chunk_first, chunk_count;
@@ -97,6 +97,7 @@ static void score_part(void *context, const struct pool_worker *worker) {
                                                    .q_stride = run->layout->k_dimension,
                                                    .group = weights->group,
                                                    .scale = run->scale,
+                                                   .softcap = run->softcap,
                                                    .m = weights->m + index * weights->group,
                                                    .s = weights->s + index * weights->group,
                                                    .o = (float *)(void *)room,
@@ -226,6 +227,7 @@ enum status attention_weights_add(struct attention_weights *weights, const struc
                            .layout = layout,
                            .q = query->q,
                            .scale = layer->scale,
+                           .softcap = weights->model->config.score_softcap,
                            .row_count = query->row_count,
                            .sums = sums};
     TRY(read_sinks(&run, query, error));

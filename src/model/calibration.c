@@ -58,6 +58,7 @@ static uint64_t mix_config(uint64_t hash, const struct model_config *config) {
         hash = mix_number(hash, layer->kv_layer);
     }
     if (config->temperature != 0) hash = mix_float(hash, config->temperature);
+    if (config->score_softcap != 0) hash = mix_float(hash, config->score_softcap);
     if (config->experts.count == 0) return hash;
     const uint64_t experts[] = {config->experts.count, config->experts.used, config->experts.size,
                                 config->experts.router, config->experts.normalises};

@@ -53,6 +53,9 @@ static const struct family families[] = {
      .norms = {.of_heads = true, .before_ffn = "post_attention_norm.weight"},
      .experts = {.count = EXPERTS_MAX, .router = ROUTER_SOFTMAX, .normalises = true,
                  .shared = SHARED_EXPERT_GATED}},
+    {"gemma2", FAMILY_GEMMA2, ROPE_SPLIT, RMS_EPSILON, .activation = ACTIVATION_GELU_MULTIPLY,
+     .scales = {.embedding = true, .wide_layers = 46, .score_softcap = 50, .logit_softcap = 30},
+     .norms = {NORMS_AROUND}, .windows = {.period = 2, .tokens = 4096}},
     {"gemma3", FAMILY_GEMMA3, ROPE_SPLIT, RMS_EPSILON, .activation = ACTIVATION_GELU_MULTIPLY,
      .scales = {.embedding = true, .wide_layers = 62}, .norms = {NORMS_AROUND, .of_heads = true},
      .windows = {.period = 6, .are_unscaled = true, .rope_base = 10000}},
@@ -194,7 +197,6 @@ static enum status refuse_unsupported(struct reader *reader) {
         const char *suffix;
         float neutral;
     } floats[] = {
-        {"attn_logit_softcapping", 0},
         {"attention.clamp_kqv", 0},
         {"attention.max_alibi_bias", 0},
         {"logit_scale", 0},
@@ -210,11 +212,17 @@ static enum status refuse_unsupported(struct reader *reader) {
     TRY(read_count(reader, "expert_count", false, 0, UINT32_MAX, &experts));
     if (experts > 0 && reader->family->experts.count == 0)
         return refuse(reader, reader->key, "mixtures of experts are not supported in this family");
-    if (!reader->family->has_temperature) {
-        float temperature = 0;
-        const char *key = reader_key(reader, "attention.temperature_scale");
-        TRY(gguf_get_float(reader->gguf, key, &temperature, reader->error));
-        if (temperature != 0) return refuse(reader, key, "this feature is not supported in this family");
+    const struct {
+        const char *suffix;
+        bool is_supported;
+    } of_families[] = {{"attention.temperature_scale", reader->family->has_temperature},
+                       {"attn_logit_softcapping", reader->family->scales.score_softcap != 0}};
+    for (size_t i = 0; i < sizeof of_families / sizeof of_families[0]; i++) {
+        float value = 0;
+        const char *key = reader_key(reader, of_families[i].suffix);
+        TRY(gguf_get_float(reader->gguf, key, &value, reader->error));
+        if (value != 0 && !of_families[i].is_supported)
+            return refuse(reader, key, "this feature is not supported in this family");
     }
     for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++) {
         float value = floats[i].neutral;
@@ -549,7 +557,7 @@ static enum status read_rope(struct reader *reader) {
 /* attention.sliding_window_pattern: a flag per layer, or n: every n-th layer is full.  Absent: all layers slide. */
 static enum status read_windows(struct reader *reader, struct layer_config *layers) {
     struct model_config *config = reader->config;
-    size_t window = 0, period = reader->family->windows.period;
+    size_t window = reader->family->windows.tokens, period = reader->family->windows.period;
     const bool needed = reader->family->windows.are_needed;
     TRY(read_count(reader, "attention.sliding_window", needed, needed, CONTEXT_MAX, &window));
     if (window == 0) return STATUS_OK;
@@ -762,6 +770,9 @@ enum status model_config_read_stretched(struct model_config *config, const struc
     TRY(refuse_unsupported(&reader));
     TRY(read_shape(&reader));
     TRY(read_experts(&reader));
+    config->score_softcap = reader.family->scales.score_softcap;
+    TRY(read_float(&reader, "attn_logit_softcapping", 0, 1e6, &config->score_softcap));
+    config->logit_softcap = reader.family->scales.logit_softcap;
     TRY(read_float(&reader, "final_logit_softcapping", 0, 1e6, &config->logit_softcap));
     TRY(read_count(&reader, "embedding_length_per_layer_input", false, 0, HIDDEN_MAX, &config->layer_input_size));
     TRY(read_vocabulary_size(&reader));

@@ -60,6 +60,7 @@ static struct attend_operation operation_of(const struct layer_pass *pass, size_
                                      .head_count = layer->head_count,
                                      .kv_head_count = layer->kv.kv_head_count,
                                      .scale = layer->scale,
+                                     .softcap = forward->model->config.score_softcap,
                                      .sinks = forward->model->layers[layer_index].sinks,
                                      .items = items,
                                      .item_count = item_count};

@@ -41,6 +41,7 @@ enum model_family {
     FAMILY_EXAONE4,
     FAMILY_GEMMA4,
     FAMILY_MINIMAX_M2,
+    FAMILY_GEMMA2,
 };
 
 /* Where norms stand: before attention and the feed-forward, before and behind them, or behind them alone. */
@@ -118,7 +119,8 @@ struct model_config {
     bool norms_rows; /* the norms of q and k are of all heads at once, not of each */
     enum activation_kind activation; /* of a dense feed-forward that has gates */
     float embedding_scale;           /* 0: 1 */
-    float logit_softcap; /* logits become softcap * tanh(logit / softcap); 0: they stay */
+    /* Scores of attention, scaled, and logits become softcap * tanh(x / softcap); 0: they stay. */
+    float score_softcap, logit_softcap;
     /* The most of any layer, for buffers; each layer's are in layers. */
     size_t head_count, kv_head_count, k_dimension, v_dimension;
     size_t vocabulary_size;

@@ -33,6 +33,7 @@ struct family {
     struct family_windows {
         size_t period;     /* the last of each so many layers has none, where a file does not say */
         bool are_needed;   /* without attention.sliding_window a file is of another model */
+        size_t tokens;     /* of one, where a file does not say; 0: then there are none */
         bool rotate_alone; /* where some layers have one, the others rotate nothing */
         bool are_unscaled; /* layers with one rotate without rope.scaling, */
         float rope_base;   /* and by this base, where a file does not say; 0: by that of the others */
@@ -52,6 +53,7 @@ struct family {
         bool embedding;     /* by the root of embedding_length */
         float attention;    /* where a file does not say; 0: 1 / sqrt(k_dimension) */
         size_t wide_layers; /* of so many layers, that of embedding_length / head_count elements */
+        float score_softcap, logit_softcap; /* where a file does not say; no score_softcap: it may not say any */
     } scales;
     bool has_temperature; /* of queries at positions beyond the original context */
     /* Of layers without KV heads: attention.head_count_kv has a number for each layer.  MIXER_ATTENTION: all have. */

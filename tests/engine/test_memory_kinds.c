@@ -162,7 +162,7 @@ static void copies_fills_and_observers(void **state) {
         options.select.mass_bound = true;
         const struct model_config *config = &rig.model->config;
         const struct recall_shape shape = {config->layer_count, config->head_count, config->kv_head_count,
-                                           config->k_dimension, config->attention_scale};
+                                           config->k_dimension, config->attention_scale, config->score_softcap};
         assert_ok(engine_create(&source_engine, rig.model, &plain, NULL, &rig.error), rig.error);
         struct sequence *source = decode_rig_prompt(&rig, source_engine, 300);
         assert_ok(engine_create(&engine, rig.model, &options, NULL, &rig.error), rig.error);

@@ -243,7 +243,7 @@ static void other_families(void **state) {
     static const struct {
         const char *family, *preset, *lists;
     } rows[] = {
-        {"glm4moe", "kvpr", NULL}, {"gpt-oss", "leoam", "hata"}, {"gemma3", "kvpr", NULL}, {"olmo2", "kvpr", NULL},
+        {"glm4moe", "kvpr", NULL}, {"gpt-oss", "leoam", "hata"}, {"gemma2", "kvpr", "hata"}, {"olmo2", "kvpr", NULL},
         {"gemma4", "kvpr", "hata"},
         {"lfm2", "meanstd", "hata"}, {"qwen35", "clo", "clo-published"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

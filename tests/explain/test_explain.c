@@ -51,7 +51,8 @@ static void note(void *context, const struct attention_event *event) {
             for (size_t i = 0; i < dimension; i++)
                 sum += (double)event->q[head * dimension + i] *
                        (double)keys[row * width + kv_head * dimension + i];
-            all += weights[row] = exp(sum * (double)layer->scale);
+            const double cap = (double)config->score_softcap, score = sum * (double)layer->scale;
+            all += weights[row] = exp(cap != 0 ? cap * tanh(score / cap) : score);
         }
         all += exp((double)plain->sinks[event->layer_index][head]);
         for (size_t row = 0; row < rows; row++) plain->steps[plain->step * ROWS + row] += weights[row] / all;
@@ -144,7 +145,7 @@ static void test_weights(void **state) {
     const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
     struct device *device;
     struct error error;
-    static const char *const families[] = {"llama", NULL, "gpt-oss", "lfm2", "qwen35"};
+    static const char *const families[] = {"llama", NULL, "gpt-oss", "gemma2", "lfm2", "qwen35"};
     enum { FAMILIES = sizeof families / sizeof *families };
     for (size_t i = 0; i < FAMILIES; i++) {
         assert_ok(device_cpu_create(&device, &options, &error), error);

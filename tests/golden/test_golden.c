@@ -231,8 +231,8 @@ int main(void) {
         "qwen2-bias",     "qwen2-yarn",       "qwen3-norms",  "opt",         "qwen3moe",       "smollm3",
         "seed-oss",       "mistral3",         "qwen2moe",     "glm4moe",
         "gpt-oss",        "lfm2",             "qwen35",       "qwen35moe",   "lfm2moe",      "qwen3next",
-        "gemma3",         "olmo2",            "olmo3",        "exaone4",     "minimax-m2",     "gemma4",
-        "gemma4-experts", "gemma4-inputs"};
+        "gemma2",         "gemma3",           "olmo2",        "olmo3",       "exaone4",        "minimax-m2",
+        "gemma4",         "gemma4-experts",   "gemma4-inputs"};
     enum { CASES = sizeof names / sizeof names[0] };
     static struct golden_case cases[2][CASES];
     struct CMUnitTest tests[CASES];

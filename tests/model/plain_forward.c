@@ -113,6 +113,8 @@ static void attend_head(const struct plain *p, size_t index, size_t t, size_t he
         for (size_t i = 0; i < dimension; i++)
             score[s] += p->q[t * q_size + head * dimension + i] * k[s * kv_size + kv * dimension + i];
         score[s] *= (double)layer->scale;
+        const double cap = (double)config->score_softcap;
+        if (cap != 0) score[s] = cap * tanh(score[s] / cap);
         maximum = fmax(maximum, score[s]);
     }
     const float *sinks = floats(p->model->layers[index].sinks);

@@ -157,7 +157,7 @@ static const struct bad bad_files[] = {
      {0},
      "general.architecture: found 'falcon', known are llama, qwen2, qwen3, qwen3moe, qwen2moe, glm4moe, gpt-oss, "
      "smollm3, seed_oss, mistral3, lfm2, qwen35, qwen35moe, lfm2moe, "
-     "qwen3next, gemma3, gemma4, olmo2, exaone4, minimax-m2, opt"},
+     "qwen3next, gemma2, gemma3, gemma4, olmo2, exaone4, minimax-m2, opt"},
     {"llama", {.omit = "block_count"}, "llama.block_count"},
     {"llama", {.omit = "embedding_length"}, "llama.embedding_length"},
     {"llama", {.omit = "attention.head_count"}, "llama.attention.head_count"},
@@ -214,6 +214,10 @@ static const struct bad bad_files[] = {
     {"lfm2moe", {.key = "expert_shared_count", .value = 1}, "expert_shared_count: this feature is not supported"},
     {"qwen3next", {.omit = "blk.0.ssm_ba.weight"}, "blk.0.ssm_ba.weight: missing"},
     {"qwen3next", {.omit = "blk.2.attn_qkv.weight"}, "blk.2.attn_qkv.weight: missing"},
+    {"gemma2", {.key = "attn_logit_softcapping", .value = -1.5F}, "gemma2.attn_logit_softcapping: found -1.5"},
+    {"gemma2", {.extra = "blk.0.attn_q_norm.weight"}, "blk.0.attn_q_norm.weight: not part of"},
+    {"gemma2", {.omit = "blk.0.post_ffw_norm.weight"}, "blk.0.post_ffw_norm.weight: missing"},
+    {"gemma3", {.key = "attn_logit_softcapping", .value = 50.5F}, "this feature is not supported in this family"},
     {"gemma3", {.omit = "blk.1.post_ffw_norm.weight"}, "blk.1.post_ffw_norm.weight: missing"},
     {"gemma3", {.omit = "blk.0.post_attention_norm.weight"}, "blk.0.post_attention_norm.weight: missing"},
     {"gemma3", {.reshape = "blk.0.attn_k_norm.weight"}, "blk.0.attn_k_norm.weight: shape: found [17], expected [16]"},
@@ -425,20 +429,32 @@ static void test_experts(void **state) {
 /* What windows and sizes make of a family's layers. */
 static void test_gemma(void **state) {
     (void)state;
-    struct tiny_model tiny = tiny_model_default("gemma3");
-    struct error error = {0};
-    char path[64];
-    tiny.window_period = 0;
-    tiny.head_dimension = 32;
-    for (tiny.layer_count = 61; tiny.layer_count <= 62; tiny.layer_count++) {
-        tiny_model_write(&tiny, tiny_model_path("gemma", path, sizeof path));
+    static const struct {
+        const char *family, *omit;
+        size_t layer_count, period, window, rope; /* of layers that slide */
+        float scale, softcap;
+    } rows[] = {{"gemma2", NULL, 45, 2, 40, ROPE_FULL, 0, 2},
+                {"gemma2", "attention.sliding_window", 46, 2, 4096, ROPE_FULL, 0.25F, 2},
+                {"gemma2", "attn_logit_softcapping", 2, 2, 40, ROPE_FULL, 0, 50},
+                {"gemma3", NULL, 61, 6, 40, ROPE_SLIDING, 0, 0},
+                {"gemma3", NULL, 62, 6, 40, ROPE_SLIDING, 0.25F, 0}};
+    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
+        struct tiny_model tiny = tiny_model_default(rows[row].family);
+        struct error error = {0};
         struct model *model;
+        char path[64];
+        tiny.layer_count = rows[row].layer_count, tiny.omit = rows[row].omit;
+        tiny.window_period = 0;
+        tiny.head_dimension = 32;
+        tiny_model_write(&tiny, tiny_model_path("gemma", path, sizeof path));
         assert_ok(model_load(&model, path, device, &error), error);
+        assert_true(model->config.score_softcap == rows[row].softcap);
         for (size_t i = 0; i < tiny.layer_count; i++) {
             const struct layer_config *layer = &model->config.layers[i];
-            assert_int_equal(layer->window, i % 6 == 5 ? 0 : 40);
-            assert_int_equal(layer->rope, i % 6 == 5 ? ROPE_FULL : ROPE_SLIDING);
-            assert_true(layer->scale == (tiny.layer_count == 62 ? 0.25F : (float)(1 / sqrt(32))));
+            const bool slides = i % rows[row].period < rows[row].period - 1;
+            assert_int_equal(layer->window, slides ? rows[row].window : 0);
+            assert_int_equal(layer->rope, slides ? rows[row].rope : ROPE_FULL);
+            assert_true(layer->scale == (rows[row].scale != 0 ? rows[row].scale : (float)(1 / sqrt(32))));
         }
         model_destroy(model);
         unlink(path);

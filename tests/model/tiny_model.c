@@ -33,8 +33,8 @@ struct writer {
 
 const char *const tiny_families[TINY_FAMILIES] = {"llama",    "qwen2",   "qwen3",   "opt",
                                                   "qwen3moe", "qwen2moe", "glm4moe", "gpt-oss", "smollm3",
-                                                  "seed_oss", "gemma3", "gemma4", "olmo2", "exaone4", "minimax-m2",
-                                                  "mistral3"};
+                                                  "seed_oss", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4",
+                                                  "minimax-m2", "mistral3"};
 
 const char *const tiny_state_families[TINY_STATE_FAMILIES] = {"lfm2", "qwen35", "qwen35moe", "lfm2moe", "qwen3next"};
 
@@ -69,9 +69,10 @@ struct tiny_model tiny_model_default(const char *family) {
     const bool mistral3 = strcmp(family, "mistral3") == 0;
     const bool glm = strcmp(family, "glm4moe") == 0, qwen2 = strcmp(family, "qwen2moe") == 0;
     const bool gemma4 = strcmp(family, "gemma4") == 0, gemma = gemma4 || strcmp(family, "gemma3") == 0;
+    const bool gemma2 = strcmp(family, "gemma2") == 0;
     const bool olmo = strcmp(family, "olmo2") == 0;
     const bool oss = strcmp(family, "gpt-oss") == 0, has_yarn = mistral3 || oss || olmo;
-    const bool slides = gemma || olmo || strcmp(family, "exaone4") == 0; /* every other layer */
+    const bool slides = gemma2 || gemma || olmo || strcmp(family, "exaone4") == 0; /* every other layer */
     const bool minimax = strcmp(family, "minimax-m2") == 0;
     bool opt = strcmp(family, "opt") == 0;
     const bool experts = glm || qwen2 || oss || gemma4 || minimax || strcmp(family, "qwen3moe") == 0;
@@ -183,7 +184,8 @@ static void put_metadata(struct writer *w) {
         put_uint(w, "attention.value_length_swa", t->sliding_dimension);
     }
     if (t->input_size != 0) put_uint(w, "embedding_length_per_layer_input", t->input_size);
-    if (is(t->family, "gemma4")) put_float(w, "final_logit_softcapping", 20);
+    if (is(t->family, "gemma2")) put_float(w, "attn_logit_softcapping", 2);
+    if (is(t->family, "gemma2") || is(t->family, "gemma4")) put_float(w, "final_logit_softcapping", 20);
     if (t->shared_layers != 0) put_uint(w, "attention.shared_kv_layers", t->shared_layers);
     if (t->window_period != 0) put_uint(w, "attention.sliding_window_pattern", t->window_period);
     if (t->scaling != NULL && !is(t->scaling, "tensor")) {
@@ -289,7 +291,7 @@ static void add_layer(struct writer *w, size_t layer) {
     const bool olmo = is(t->family, "olmo2"), minimax = is(t->family, "minimax-m2"), of_rows = olmo || minimax;
     const bool behind = olmo || is(t->family, "exaone4");
     if (!behind) add_norm(w, LAYER("attn_norm.weight"), t->hidden_size);
-    if (behind || gemma) {
+    if (behind || gemma || is(t->family, "gemma2")) {
         add_norm(w, LAYER("post_attention_norm.weight"), t->hidden_size);
         add_norm(w, LAYER("post_ffw_norm.weight"), t->hidden_size);
     }

@@ -134,6 +134,10 @@ CASES = {
                        tie_word_embeddings=False, intermediate_size=32, moe_intermediate_size=32, num_local_experts=8,
                        num_experts_per_tok=3, rope_parameters={
                            "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
+    "gemma2": dict(BASE, model_type="gemma2", architectures=["Gemma2ForCausalLM"], num_hidden_layers=4, rms_norm_eps=1e-6,
+                   torch_dtype="float32", hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=16,
+                   attention_bias=False, sliding_window=20, layer_types=["sliding_attention", "full_attention"] * 2,
+                   attn_logit_softcapping=4.0, final_logit_softcapping=10.0),
 }
 
 
@@ -171,7 +175,7 @@ def add_tokenizer(writer):
 
 def is_zero_centred(family, name):
     """Norms of Qwen3-Next, Qwen3.5 and Gemma multiply by 1 + weight, but those behind a delta net."""
-    return family.startswith(("qwen3_5", "qwen3_next", "gemma3")) and name.endswith("norm.weight") and "linear_attn" not in name
+    return family.startswith(("qwen3_5", "qwen3_next", "gemma2", "gemma3")) and name.endswith("norm.weight") and "linear_attn" not in name
 
 
 def randomise(model, generator):
@@ -225,6 +229,7 @@ GGUF = {
     "lfm2": dict(name="lfm2", **LFM2),
     "lfm2_moe": dict(name="lfm2moe", mlp="feed_forward", ffn_gate_inp="feed_forward.gate", **LFM2),
     "qwen3_next": dict(name="qwen3next", norm="post_attention_norm"),
+    "gemma2": dict(name="gemma2", ffn_norm="pre_feedforward_layernorm", post_attention_norm="post_attention_layernorm"),
     "gemma3_text": dict(name="gemma3", ffn_norm="pre_feedforward_layernorm", post_attention_norm="post_attention_layernorm"),
     "gemma4_text": dict(name="gemma4", ffn_norm="pre_feedforward_layernorm", post_attention_norm="post_attention_layernorm",
                         ffn_gate_inp="router.proj", inp_gate="per_layer_input_gate", proj="per_layer_projection",
@@ -307,6 +312,9 @@ def write_gguf(model, config, path):
         if not is_gemma4:
             writer.add_uint32(family["name"] + ".attention.sliding_window_pattern", layer_types.index("full_attention") + 1)
         rope = rope["full_attention"]
+    if "attn_logit_softcapping" in config:
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     if config["model_type"] == "gemma3_text":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])

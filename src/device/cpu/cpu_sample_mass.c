@@ -174,7 +174,7 @@ static float score_keys(const struct sampler *sampler, size_t head, float top) {
                              .scores = scores,
                              .scratch = sampler->score_scratch});
     for (size_t i = 0; i < sampler->key_count && rows->softcap > 0; i++) /* scores are scaled below */
-        scores[i] = rows->softcap * tanhf(scores[i] * rows->scale / rows->softcap) / rows->scale;
+        scores[i] = attention_score(scores[i], rows->scale, rows->softcap) / rows->scale;
     return mask_scores(sampler, top);
 }
 

@@ -8,11 +8,17 @@
 #ifndef LOAM_KERNELS_ATTENTION_H
 #define LOAM_KERNELS_ATTENTION_H
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/attention/kv_layout.h"
 #include "platform/cpu.h"
+
+/* What a softmax is taken of, of a product of query and key; softcap 0: none. */
+static inline float attention_score(float product, float scale, float softcap) {
+    return softcap > 0 ? softcap * tanhf(product * scale / softcap) : product * scale;
+}
 
 /* A query's rows are attended in ranges that begin at multiples of attention_range_rows, and the partials are merged
  * in the order of the ranges.  So the output of a row depends only on its position, not on which thread attends a

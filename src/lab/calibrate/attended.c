@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/checked.h"
-#include "lab/calibrate/dot.h"
 
 struct stretch {
     size_t begin, end;
@@ -36,7 +35,7 @@ static void attend(const struct attended_args *args, size_t query, size_t head, 
     float largest = -INFINITY, sum = 0;
     for (size_t s = 0; s < count; s++)
         for (size_t i = stretches[s].begin; i < stretches[s].end; i++) {
-            scores[i] = config->attention_scale * dot(q, keys + i * config->k_dimension, config->k_dimension);
+            scores[i] = samples_score(args->samples, q, keys + i * config->k_dimension);
             largest = fmaxf(largest, scores[i]);
         }
     memset(out, 0, config->v_dimension * sizeof *out);

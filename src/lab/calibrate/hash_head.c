@@ -248,10 +248,10 @@ static void top(const struct caught_run *run, const float *scores, size_t count,
 /* Softmax weights of tokens [0, position] for a query, not yet divided by their sum, which it returns. */
 static double weigh(const struct hash_head *h, const float *q, const float *keys, size_t position,
                     float *weights) {
-    float scale = h->samples->model->config.attention_scale, largest = -INFINITY;
+    float largest = -INFINITY;
     double sum = 0;
     for (size_t i = 0; i <= position; i++) {
-        weights[i] = scale * dot(q, keys + i * h->dimension, h->dimension);
+        weights[i] = samples_score(h->samples, q, keys + i * h->dimension);
         largest = weights[i] > largest ? weights[i] : largest;
     }
     for (size_t i = 0; i <= position; i++) {

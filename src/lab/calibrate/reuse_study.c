@@ -151,8 +151,7 @@ static void attend(const struct reuse_study *s, const struct lane *lane, const f
     const struct model_config *config = &s->samples->model->config;
     float largest = -INFINITY, sum = 0;
     for (size_t i = 0; i < end; i++) {
-        weights[i] =
-            config->attention_scale * dot(q, lane->keys + i * config->k_dimension, config->k_dimension);
+        weights[i] = samples_score(s->samples, q, lane->keys + i * config->k_dimension);
         largest = fmaxf(largest, weights[i]);
     }
     memset(out, 0, config->v_dimension * sizeof *out);

@@ -22,6 +22,8 @@
 
 #include "base/status.h"
 #include "cache/kv_cache.h"
+#include "kernels/attention/attention.h"
+#include "lab/calibrate/dot.h"
 #include "model/model.h"
 
 enum { SAMPLES_SPAN = 32 }; /* tokens of a copied span, as in a passkey of DuoAttention */
@@ -83,6 +85,11 @@ const float *samples_query(const struct samples *samples, size_t layer, size_t w
 /* The same, at a position of a run. */
 const float *samples_run_query(const struct samples *samples, size_t layer, size_t window, size_t step,
                                size_t head);
+/* A score of attention, of a query and a key, [k_dimension] each. */
+static inline float samples_score(const struct samples *samples, const float *q, const float *key) {
+    const struct model_config *config = &samples->model->config;
+    return attention_score(dot(q, key, config->k_dimension), config->attention_scale, config->score_softcap);
+}
 size_t samples_run_first(const struct samples *samples); /* position of a run's first step */
 size_t samples_position(const struct samples *samples, size_t window, size_t query);
 /* The keys (or values) of a window as floats: out[window_size][dimension]. */

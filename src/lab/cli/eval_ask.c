@@ -153,7 +153,8 @@ static enum status open_run(struct ask_run *run, struct error *error) {
                                        .head_count = config->head_count,
                                        .kv_head_count = config->kv_head_count,
                                        .k_dimension = config->k_dimension,
-                                       .scale = config->attention_scale};
+                                       .scale = config->attention_scale,
+                                       .softcap = config->score_softcap};
     return recall_create(&run->recall, &shape, run->document.count + longest, error);
 }
 

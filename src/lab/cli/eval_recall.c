@@ -188,7 +188,8 @@ static enum status open_run(struct recall_run *run, struct error *error) {
                                  .head_count = config->head_count,
                                  .kv_head_count = config->kv_head_count,
                                  .k_dimension = config->k_dimension,
-                                 .scale = config->attention_scale};
+                                 .scale = config->attention_scale,
+                                 .softcap = config->score_softcap};
     TRY(recall_create(&run->recall, &shape, run->reader.window_size, error));
     for (size_t preset = 0; preset < evaluation->preset_count; preset++)
         for (size_t length = 0; length < run->reader.length_count; length++) {

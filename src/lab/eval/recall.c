@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "kernels/attention/attention.h"
 #include "lab/eval/stored_key.h"
 
 enum { SCRATCH_ALIGNMENT = 64 };
@@ -70,7 +71,8 @@ static void score_rows(struct recall *recall, const struct select_event *step, s
         for (size_t g = 0; g < group; g++) {
             float sum = 0;
             for (size_t i = 0; i < dimension; i++) sum += q[g * dimension + i] * recall->keys[i];
-            recall->scores[g * recall->row_capacity + row] = sum * recall->shape.scale;
+            recall->scores[g * recall->row_capacity + row] =
+                attention_score(sum, recall->shape.scale, recall->shape.softcap);
         }
     }
 }

@@ -19,7 +19,7 @@
 
 struct recall_shape {
     size_t layer_count, head_count, kv_head_count, k_dimension;
-    float scale; /* of q . k */
+    float scale, softcap; /* of attention */
 };
 
 struct recall_cell {                  /* of one layer and query head, over the steps */

@@ -108,8 +108,7 @@ static void weigh(const struct rester *rester, const float *q, size_t clusters, 
                              .scores = rester->scores,
                              .scratch = rester->score_scratch});
     for (size_t i = 0; i < clusters; i++) {
-        float score = rester->scores[i] * rows->scale;
-        if (rows->softcap > 0) score = rows->softcap * tanhf(score / rows->softcap);
+        const float score = attention_score(rester->scores[i], rows->scale, rows->softcap);
         rester->scores[i] = rester->left[i] > 0 ? score : -INFINITY;
         top = rester->scores[i] > top ? rester->scores[i] : top;
     }

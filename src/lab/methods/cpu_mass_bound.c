@@ -204,8 +204,7 @@ static void add_weights(struct bounder *c, size_t head, size_t count) {
     float *scores = c->scores + head * PIECE, top = c->top[head];
     const float one = 1;
     for (size_t i = 0; i < count; i++) {
-        float score = scores[i] * rows->scale;
-        if (rows->softcap > 0) score = rows->softcap * tanhf(score / rows->softcap);
+        const float score = attention_score(scores[i], rows->scale, rows->softcap);
         scores[i] = c->left[i] > 0 ? score : -INFINITY;
         top = scores[i] > top ? scores[i] : top;
     }
