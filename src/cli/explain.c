@@ -95,7 +95,8 @@ static enum status generate(struct explaining *e, struct error *error) {
     enum status status = sequence_create(&sequence, e->session.engine, error);
     if (status == STATUS_OK)
         status =
-            sampler_create(&sampler, &e->sampling.options, e->session.model->config.vocabulary_size, error);
+            sampler_create(&sampler, &e->sampling.options, e->session.tokenizer,
+                           e->session.model->config.vocabulary_size, error);
     if (status == STATUS_OK) status = answer(e, sequence, sampler, error);
     sampler_destroy(sampler);
     sequence_destroy(sequence);

@@ -28,7 +28,7 @@ enum status answer_create(struct answer *answer, const struct generation *genera
                           const struct sampler_options *sampling, struct error *error) {
     *answer = (struct answer){.seed = sampling->seed};
     size_t vocabulary = engine_config(generation->engine)->vocabulary_size;
-    TRY(sampler_create(&answer->sampler, sampling, vocabulary, error));
+    TRY(sampler_create(&answer->sampler, sampling, generation->tokenizer, vocabulary, error));
     return sequence_create(&answer->sequence, generation->engine, error);
 }
 

@@ -30,7 +30,7 @@ struct sampler {
     float *maxima; /* [block_count]: most blocks hold no candidate and are skipped by this */
     size_t block_count;
     struct candidate *candidates;  /* [vocabulary_size] */
-    struct token_bias *biases;     /* [options.bias_count] */
+    struct token_bias *biases;     /* [options.bias_count], the tokenizer's behind those that were given */
     int32_t *recent;               /* [options.repeat_last], a ring */
     const struct logit_mask *mask; /* borrowed; NULL: none */
     size_t recent_count, recent_next;
@@ -78,7 +78,9 @@ static enum status options_check(const struct sampler_options *options, struct e
 }
 
 enum status sampler_create(struct sampler **sampler, const struct sampler_options *options,
-                           size_t vocabulary_size, struct error *error) {
+                           const struct tokenizer *tokenizer, size_t vocabulary_size, struct error *error) {
+    size_t suppressed_count = 0;
+    const token_id *suppressed = tokenizer != NULL ? tokenizer_suppressed(tokenizer, &suppressed_count) : NULL;
     *sampler = NULL;
     ASSERT(vocabulary_size > 0 && vocabulary_size <= INT32_MAX);
     TRY(options_check(options, error));
@@ -95,7 +97,7 @@ enum status sampler_create(struct sampler **sampler, const struct sampler_option
     made->penalised = calloc(vocabulary_size, sizeof *made->penalised);
     made->occurrences = calloc(vocabulary_size, sizeof *made->occurrences);
     made->recent = calloc(max_size(options->repeat_last, 1), sizeof *made->recent);
-    made->biases = calloc(max_size(options->bias_count, 1), sizeof *made->biases);
+    made->biases = calloc(max_size(options->bias_count + suppressed_count, 1), sizeof *made->biases);
     if (made->logits == NULL || made->maxima == NULL || made->candidates == NULL || made->penalised == NULL ||
         made->occurrences == NULL || made->recent == NULL || made->biases == NULL) {
         sampler_destroy(made);
@@ -104,6 +106,8 @@ enum status sampler_create(struct sampler **sampler, const struct sampler_option
     for (size_t i = vocabulary_size; i < made->block_count * BLOCK; i++) made->logits[i] = -INFINITY;
     if (options->bias_count > 0)
         memcpy(made->biases, options->biases, options->bias_count * sizeof *made->biases);
+    for (size_t i = 0; i < suppressed_count; i++)
+        made->biases[made->options.bias_count++] = (struct token_bias){suppressed[i], -INFINITY};
     made->options.biases = made->biases;
     *sampler = made;
     return STATUS_OK;

@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "generate/logit_mask.h"
+#include "token/tokenizer.h"
 
 struct token_bias {
     int32_t id;
@@ -52,8 +53,10 @@ struct token_probability {
     float log_probability;
 };
 
+/* tokenizer: what it suppresses is never sampled; NULL: all may be. */
 enum status sampler_create(struct sampler **sampler, const struct sampler_options *options,
-                           size_t vocabulary_size, struct error *error) STATUS_CHECKED;
+                           const struct tokenizer *tokenizer, size_t vocabulary_size, struct error *error)
+    STATUS_CHECKED;
 void sampler_destroy(struct sampler *sampler);
 /* Every pick is then of tokens that the mask permits, and is accepted by it.  Borrowed; NULL: none. */
 void sampler_set_mask(struct sampler *sampler, const struct logit_mask *mask);

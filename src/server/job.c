@@ -71,7 +71,8 @@ static enum status copy_sampling(struct job *job, const struct service *service,
     if (request->greedy) job->request.sampling = (struct sampler_options){.top_p = 1, .repeat_penalty = 1};
     job->answer.seed = job->request.sampling.seed;
     job->request.bytes += job->request.sampling.bias_count * sizeof *job->request.biases;
-    return sampler_create(&job->answer.sampler, &job->request.sampling, service->vocabulary_size, error);
+    return sampler_create(&job->answer.sampler, &job->request.sampling, service->options.tokenizer,
+                          service->vocabulary_size, error);
 }
 
 /* Appends whole characters of the answer, to be handed out with its token. */

@@ -76,6 +76,8 @@ bool tokenizer_adds_bos(const struct tokenizer *tokenizer);
 bool tokenizer_is_control(const struct tokenizer *tokenizer, token_id id);
 /* Whether id ends an answer: eos, eot, eom and similar. */
 bool tokenizer_is_end(const struct tokenizer *tokenizer, token_id id);
+/* Those that no answer may have, [*count]; NULL: none. */
+const token_id *tokenizer_suppressed(const struct tokenizer *tokenizer, size_t *count);
 token_id tokenizer_find(const struct tokenizer *tokenizer, const char *text); /* TOKEN_NONE: absent */
 
 #endif

@@ -100,6 +100,8 @@ struct tokenizer {
      * Each value is computed from constant data, so any thread may store it; relaxed is enough. */
     _Atomic uint8_t *whole;
     struct token_rules rules; /* ends: all tokens that end an answer, each once */
+    token_id *suppressed;     /* [suppressed_count] */
+    size_t suppressed_count;
 };
 
 /* Builds from arrays. STATUS_MODEL names the key at fault, STATUS_MEMORY. */

@@ -518,6 +518,11 @@ void tokenizer_destroy(struct tokenizer *tokenizer) {
 }
 
 size_t tokenizer_vocabulary_size(const struct tokenizer *tokenizer) { return tokenizer->token_count; }
+const token_id *tokenizer_suppressed(const struct tokenizer *tokenizer, size_t *count) {
+    *count = tokenizer->suppressed_count;
+    return tokenizer->suppressed;
+}
+
 token_id tokenizer_bos(const struct tokenizer *tokenizer) { return tokenizer->rules.bos; }
 token_id tokenizer_eos(const struct tokenizer *tokenizer) { return tokenizer->rules.eos; }
 

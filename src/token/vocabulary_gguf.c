@@ -179,6 +179,20 @@ static enum status read_source(const struct gguf *gguf, bool force_pre, struct t
     return read_flags(gguf, source, error);
 }
 
+/* What no answer may have; numbers that are no tokens are passed over, as llama.cpp does. */
+static enum status read_suppressed(const struct gguf *gguf, struct tokenizer *t, struct error *error) {
+    const struct gguf_entry *ids = NULL;
+    TRY(gguf_get_array(gguf, KEY("suppress_tokens"), GGUF_INT32, &ids, error));
+    if (ids == NULL || ids->count == 0) return STATUS_OK;
+    t->suppressed = arena_array(&t->arena, ids->count, sizeof *t->suppressed);
+    if (t->suppressed == NULL) return error_set(error, STATUS_MEMORY, "no memory for a vocabulary");
+    for (uint64_t i = 0; i < ids->count; i++) {
+        const int64_t id = gguf_array_int(ids, i);
+        if (id >= 0 && id < (int64_t)t->token_count) t->suppressed[t->suppressed_count++] = (token_id)id;
+    }
+    return STATUS_OK;
+}
+
 enum status tokenizer_create(struct tokenizer **tokenizer, const struct gguf *gguf, bool force_pre,
                              struct error *error) {
     struct tokenizer_source source = {0};
@@ -186,6 +200,8 @@ enum status tokenizer_create(struct tokenizer **tokenizer, const struct gguf *gg
     *tokenizer = NULL;
     enum status status = read_source(gguf, force_pre, &source, &numbers, error);
     if (status == STATUS_OK) status = tokenizer_build(tokenizer, &source, error);
+    if (status == STATUS_OK) status = read_suppressed(gguf, *tokenizer, error);
+    if (status != STATUS_OK) tokenizer_destroy(*tokenizer), *tokenizer = NULL;
     free(numbers.types);
     free(numbers.scores);
     if (status != STATUS_OK && error && gguf->path && strncmp(error->message, "tokenizer.", 10) == 0) {

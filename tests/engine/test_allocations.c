@@ -81,7 +81,7 @@ static size_t calls_of_decoding(const struct plan *options, struct error *error)
     sampling.seed = 3;
     tiny_model_load(&tiny, "allocations", &machine, &device, &model);
     assert_ok(engine_create(&engine, model, options, NULL, error), *error);
-    assert_ok(sampler_create(&sampler, &sampling, tiny.vocabulary_size, error), *error);
+    assert_ok(sampler_create(&sampler, &sampling, NULL, tiny.vocabulary_size, error), *error);
     for (size_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(i % tiny.vocabulary_size);
     for (size_t s = 0; s < SEQUENCES; s++) {
         struct prefill_request request = {.tokens = prompt, .token_count = PROMPT};

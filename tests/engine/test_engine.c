@@ -379,7 +379,7 @@ static void test_generation(void **state) {
         options.repeat_penalty = 1.1F;
         options.seed = 3;
         rig_open(&rig, &tiny, threads, &f16_options);
-        assert_ok(sampler_create(&sampler, &options, tiny.vocabulary_size, &rig.error), rig.error);
+        assert_ok(sampler_create(&sampler, &options, NULL, tiny.vocabulary_size, &rig.error), rig.error);
         struct sequence *sequence = new_sequence(&rig);
         const float *logits = prefill(&rig, sequence, rig.tokens, 20);
         for (size_t i = 0; i < 64; i++) {

@@ -10,16 +10,20 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { PRE_COUNT = 12, TOKENS_MAX = 600 };
+enum { PRE_COUNT = 13, TOKENS_MAX = 600 };
 
 static const char *const pres[PRE_COUNT] = {"llama-bpe", "qwen2",        "qwen35",         "gpt-2",
                                             "starcoder", "deepseek-llm", "deepseek-coder", "deepseek-v3",
-                                            "tekken",    "gpt-4o",       "falcon",         "default"};
+                                            "tekken",    "gpt-4o",       "falcon",         "default",
+                                            "gemma4"};
 
 static const char *const controls[] = {"<s>", "</s>",   "<|im_start|>", "<|im_end|>",
                                        "<|",  "[INST]", "[/INST]"};
 static const char *const merges[] = {"a a", "aa a", "aa aa", "Ġ a", "Ġ Ġ", "Ġa a",
                                      "1 2", "12 3", "Ã ©",   "Ċ Ċ", "' s"};
+/* Of characters (gemma4), and these. */
+static const char *const character_merges[] = {"a a", "aa a", "▁ ▁", "▁ a", "▁ aa", "▁a a", "1 2", "\n \n"};
+static const char *const characters[] = {"▁", "a", "é", "1", "2", "\n"};
 
 struct texts {
     struct gguf_string tokens[TOKENS_MAX];
@@ -39,9 +43,13 @@ static void add(struct texts *v, const char *text, size_t length, uint8_t type) 
     v->count++;
 }
 
-static struct tokenizer *build(bool spm, const char *pre) {
+/* pre NULL: SentencePiece. */
+static struct tokenizer *build(const char *pre) {
+    const bool spm = pre == NULL, by_characters = !spm && strcmp(pre, "gemma4") == 0;
     static struct texts v;
     v.count = v.used = 0;
+    const char *const *pairs = by_characters ? character_merges : merges;
+    const size_t pair_count = by_characters ? sizeof character_merges / sizeof *pairs : sizeof merges / sizeof *pairs;
     struct gguf_string rules[sizeof merges / sizeof merges[0]];
     size_t rule_count = 0;
     for (unsigned b = 0; b < 256; b++) {
@@ -49,30 +57,34 @@ static struct tokenizer *build(bool spm, const char *pre) {
         char byte[6] = {'<', '0', 'x', hex[b / 16], hex[b % 16], '>'};
         uint8_t text[4];
         size_t length = byte_level_encode((uint8_t)b, text);
-        if (spm)
+        if (spm || by_characters)
             add(&v, byte, 6, TOKEN_BYTE);
         else
             add(&v, (const char *)text, length, TOKEN_NORMAL);
     }
+    for (size_t i = 0; by_characters && i < sizeof characters / sizeof *characters; i++)
+        add(&v, characters[i], strlen(characters[i]), TOKEN_NORMAL);
     if (spm) {
         static const char *const pieces[] = {"▁", "▁▁", "a", "▁a", "aa", "▁aa", "aaa", "é", "1", "12"};
         for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)
             add(&v, pieces[i], strlen(pieces[i]), TOKEN_NORMAL);
     }
-    for (size_t i = 0; !spm && i < sizeof merges / sizeof merges[0]; i++) {
+    for (size_t i = 0; !spm && i < pair_count; i++) {
         char joined[16];
-        const char *space = strchr(merges[i], ' ');
-        size_t left = (size_t)(space - merges[i]), right = strlen(space + 1);
-        memcpy(joined, merges[i], left);
+        const char *space = strchr(pairs[i], ' ');
+        size_t left = (size_t)(space - pairs[i]), right = strlen(space + 1);
+        memcpy(joined, pairs[i], left);
         memcpy(joined + left, space + 1, right);
         add(&v, joined, left + right, TOKEN_NORMAL);
-        rules[rule_count++] = (struct gguf_string){merges[i], strlen(merges[i])};
+        rules[rule_count++] = (struct gguf_string){pairs[i], strlen(pairs[i])};
     }
     token_id bos = (token_id)v.count;
     for (size_t i = 0; i < sizeof controls / sizeof controls[0]; i++)
         add(&v, controls[i], strlen(controls[i]), TOKEN_CONTROL);
     add(&v, "<tool>", 6, TOKEN_USER_DEFINED);
-    struct tokenizer_source source = {.model = spm ? TOKENIZER_SPM : TOKENIZER_BPE,
+    struct tokenizer_source source = {.model = spm             ? TOKENIZER_SPM
+                                               : by_characters ? TOKENIZER_CHARACTER_BPE
+                                                               : TOKENIZER_BPE,
                                       .tokens = v.tokens,
                                       .token_count = v.count,
                                       .types = v.types,
@@ -83,7 +95,7 @@ static struct tokenizer *build(bool spm, const char *pre) {
                                       .rules.bos = bos,
                                       .rules.eos = bos + 1,
                                       .rules.unknown = TOKEN_NONE,
-                                      .rules.adds_space_prefix = true};
+                                      .rules.adds_space_prefix = spm};
     struct tokenizer *t = NULL;
     struct error error;
     enum status status = tokenizer_build(&t, &source, &error);
@@ -140,7 +152,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     size_t which = data[0] % (PRE_COUNT + 1);
     if (!tokenizers[which])
-        tokenizers[which] = build(which == PRE_COUNT, which < PRE_COUNT ? pres[which] : NULL);
+        tokenizers[which] = build(which < PRE_COUNT ? pres[which] : NULL);
     round_trip(tokenizers[which], data + 1, size - 1, data[0] & 0x80);
     converse(tokenizers[which], data + 1, size - 1);
     return 0;

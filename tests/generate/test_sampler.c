@@ -3,8 +3,10 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "generate/sampler.h"
 
@@ -15,7 +17,7 @@ static const struct sampler_options plain = {.temperature = 1, .top_p = 1, .repe
 static struct sampler *make(const struct sampler_options *options, size_t size) {
     struct sampler *sampler;
     struct error error;
-    assert_ok(sampler_create(&sampler, options, size, &error), error);
+    assert_ok(sampler_create(&sampler, options, NULL, size, &error), error);
     return sampler;
 }
 
@@ -265,7 +267,51 @@ static void test_biases(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         options.biases = &bad[i];
         options.bias_count = 1;
-        assert_int_equal(sampler_create(&sampler, &options, SMALL, &error), STATUS_USAGE);
+        assert_int_equal(sampler_create(&sampler, &options, NULL, SMALL, &error), STATUS_USAGE);
+    }
+}
+
+/* A vocabulary of SMALL tokens whose file suppresses some; and one whose list is no list of tokens. */
+static void test_suppressed(void **state) {
+    (void)state;
+    static const int32_t ids[] = {-1, 1, SMALL, 4};
+    const float logits[SMALL] = {0, 9, 1, 2, 8, 7, 3, 4}, scores[SMALL] = {0};
+    struct gguf_string words[SMALL];
+    for (size_t i = 0; i < SMALL; i++) words[i] = (struct gguf_string){"abcdefgh" + i, 1};
+    for (int is_list = 0; is_list < 2; is_list++) {
+        char path[64];
+        struct gguf_writer *w;
+        struct gguf gguf;
+        struct error error;
+        struct tokenizer *t;
+        snprintf(path, sizeof path, "test_sampler.%d.gguf", (int)getpid());
+        assert_ok(gguf_writer_create(&w, path, &error), error);
+        assert_ok(gguf_writer_add_string(w, "tokenizer.ggml.model", "llama", 5, &error), error);
+        assert_ok(gguf_writer_add_strings(w, "tokenizer.ggml.tokens", words, SMALL, &error), error);
+        assert_ok(gguf_writer_add_floats(w, "tokenizer.ggml.scores", scores, SMALL, &error), error);
+        if (is_list) assert_ok(gguf_writer_add_ints(w, "tokenizer.ggml.suppress_tokens", ids, 4, &error), error);
+        if (!is_list) assert_ok(gguf_writer_add_uint(w, "tokenizer.ggml.suppress_tokens", 1, &error), error);
+        assert_ok(gguf_writer_begin_data(w, &error), error);
+        assert_ok(gguf_writer_commit(w, &error), error);
+        gguf_writer_destroy(w);
+        assert_ok(gguf_open(&gguf, path, &error), error);
+        unlink(path);
+        const enum status status = tokenizer_create(&t, &gguf, false, &error);
+        gguf_close(&gguf);
+        assert_int_equal(status, is_list ? STATUS_OK : STATUS_MODEL);
+        if (!is_list) assert_non_null(strstr(error.message, "tokenizer.ggml.suppress_tokens"));
+        if (!is_list) continue;
+        const struct token_bias bias = {5, -INFINITY};
+        struct sampler_options options = plain;
+        options.temperature = 0;
+        struct sampler *sampler;
+        for (options.bias_count = 0; options.bias_count < 2; options.bias_count++) {
+            options.biases = &bias;
+            assert_ok(sampler_create(&sampler, &options, t, SMALL, &error), error);
+            assert_int_equal(pick(sampler, logits), options.bias_count == 0 ? 5 : 7);
+            sampler_destroy(sampler);
+        }
+        tokenizer_destroy(t);
     }
 }
 
@@ -295,7 +341,7 @@ static void test_broken_logits(void **state) {
         {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .frequency_penalty = -101},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_int_equal(sampler_create(&sampler, &bad[i], 4, &error), STATUS_USAGE);
+        assert_int_equal(sampler_create(&sampler, &bad[i], NULL, 4, &error), STATUS_USAGE);
 }
 
 static void test_seed(void **state) {
@@ -346,6 +392,7 @@ int main(void) {
         cmocka_unit_test(test_repetition_penalty),
         cmocka_unit_test(test_presence_and_frequency),
         cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_suppressed),
         cmocka_unit_test(test_broken_logits),
         cmocka_unit_test(test_seed),
         cmocka_unit_test(test_top),
