@@ -244,17 +244,22 @@ struct trial {
     size_t wanted_count;
 };
 
-/* Whether it renders the messages, and shows all of the words.  status (NULL allowed) and error: of a failure. */
-static bool shows(const struct chat_template *chat, const struct trial *trial, enum status *status,
-                  struct error *error) {
+static enum status try(const struct chat_template *chat, const struct trial *trial, struct jinja_output *output,
+                       struct error *error) {
     const struct marks marks = {.bos = "<s>", .eos = "</s>", .bos_length = 3, .eos_length = 4};
     const struct chat_conversation conversation = {.messages = trial->messages,
                                                    .more = trial->more,
                                                    .count = trial->count,
                                                    .add_generation_prompt = true,
                                                    .tools = trial->tools};
+    return render(chat, &conversation, &marks, output, error);
+}
+
+/* Whether it renders the messages, and shows all of the words.  status (NULL allowed) and error: of a failure. */
+static bool shows(const struct chat_template *chat, const struct trial *trial, enum status *status,
+                  struct error *error) {
     struct jinja_output output;
-    const enum status rendered = render(chat, &conversation, &marks, &output, error);
+    const enum status rendered = try(chat, trial, &output, error);
     bool shows_all = rendered == STATUS_OK;
     for (size_t i = 0; i < trial->wanted_count && shows_all; i++)
         shows_all = output.length > 0 && memmem(output.bytes, output.length, trial->wanted[i],
@@ -290,11 +295,27 @@ static bool drops(const struct chat_template *chat, const char *answer, const js
            !shows(chat, &(struct trial){messages, more, 3, NULL, thought, 1}, NULL, &ignored);
 }
 
+/* What begins an answer, an empty thought perhaps, is not in front of it in a later turn. */
+static bool drops_beginning(const struct chat_template *chat) {
+    const struct chat_message messages[] = {words(CHAT_USER, said_by_user), words(CHAT_ASSISTANT, said_by_model),
+                                            words(CHAT_USER, said_again)};
+    struct jinja_output begun, later;
+    struct error ignored;
+    const enum status first = try(chat, &(struct trial){messages, NULL, 1, NULL, NULL, 0}, &begun, &ignored);
+    const enum status next = try(chat, &(struct trial){messages, NULL, 3, NULL, NULL, 0}, &later, &ignored);
+    const bool drops = first == STATUS_OK && next == STATUS_OK &&
+                       (later.length < begun.length || memcmp(later.bytes, begun.bytes, begun.length) != 0);
+    jinja_output_deinit(&begun);
+    jinja_output_deinit(&later);
+    return drops;
+}
+
 /* Thoughts are a part of the text, or a channel of their own, which harmony's templates are given as a field. */
 static void try_thoughts(struct chat_template *chat, const char *text, size_t length) {
     const bool has_channels = memmem(text, length, "<|channel|>", 11) != NULL;
     json_t *fields = has_channels ? json_pack("{s:s}", "thinking", said_in_thought) : NULL;
-    chat->drops_thoughts = drops(chat, "<think>\nwordzthought\n</think>\n\nwordzmodel", NULL) ||
+    chat->drops_thoughts = drops_beginning(chat) ||
+                           drops(chat, "<think>\nwordzthought\n</think>\n\nwordzmodel", NULL) ||
                            drops(chat, "<|channel>thought\nwordzthought<channel|>wordzmodel", NULL) ||
                            (fields != NULL && drops(chat, said_by_model, fields));
     json_decref(fields);

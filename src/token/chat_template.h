@@ -82,8 +82,8 @@ enum status chat_template_of_model(const struct gguf *gguf, const struct chat_te
                                    struct error *error) STATUS_CHECKED;
 void chat_template_destroy(const struct chat_template *chat); /* NULL and built-in ones allowed */
 
-/* Whether it leaves out what the model thought in earlier turns, so that a conversation does not go on with the tokens
- * of its last answer. */
+/* Whether it leaves out what the model thought in earlier turns, or an empty thought that it began an answer with, so
+ * that a conversation does not go on with the tokens of its last answer. */
 bool chat_template_drops_thoughts(const struct chat_template *chat);
 
 /* Where a conversation's tokens lead to. */

@@ -362,7 +362,7 @@ static void turns_go_on(void **state) {
     static const struct {
         const char *name;
         bool drops;
-    } expected[] = {{"chatml", false}, {"qwen3", true}, {"harmony", true}, {"gemma-tools", false}, {"llama3.1", false}};
+    } expected[] = {{"chatml", false}, {"qwen3", true}, {"harmony", true}, {"gemma-tools", true}, {"llama3.1", false}};
     json_error_t why;
     json_t *recorded = json_load_file(LOAM_SOURCE_DIR "/tests/jinja/templates.json", 0, &why);
     const json_t *templates = json_object_get(recorded, "templates");
