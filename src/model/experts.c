@@ -37,6 +37,17 @@ static void route(const struct layer_pass *pass, const struct mixture *mixture, 
     operations->route(forward->stream, &route);
 }
 
+/* What experts are given of rows [first, first + row_count). */
+static struct span experts_input(const struct layer_pass *pass, size_t first, size_t row_count) {
+    const size_t hidden = pass->forward->model->config.hidden_size;
+    if (!span_exists(pass->mixed)) return span_floats(pass->normed, first * hidden);
+    struct layer_pass rows = *pass; /* by a norm of their own, of the residual stream, which is as it was */
+    rows.residual = span_floats(pass->residual, first * hidden);
+    rows.row_count = row_count;
+    layer_norm_into(&rows, pass->weights->mixture.norm, (struct span){.buffer = NULL}, pass->forward->normed);
+    return pass->forward->normed;
+}
+
 /* Of rows [first, first + row_count), whose experts lie in their stacks or at places. */
 static void multiply(struct layer_pass *pass, const struct mixture *mixture, size_t first, size_t row_count,
                      const void *const *const places[EXPERT_PARTS]) {
@@ -45,8 +56,8 @@ static void multiply(struct layer_pass *pass, const struct mixture *mixture, siz
     const struct model_config *config = &forward->model->config;
     const size_t hidden = config->hidden_size, size = mixture->size, used = mixture->route.used;
     const size_t stride = mixture->is_fused ? 2 * size : size;
-    const bool is_beside = config->experts.shared == SHARED_EXPERT_BESIDE;
-    struct matmul_experts_operation products = {.x = span_floats(pass->normed, first * hidden),
+    const bool is_beside = span_exists(pass->mixed);
+    struct matmul_experts_operation products = {.x = experts_input(pass, first, row_count),
                                                 .x_stride = hidden,
                                                 .row_count = row_count,
                                                 .expert_count = mixture->route.expert_count,
@@ -76,7 +87,7 @@ static void multiply(struct layer_pass *pass, const struct mixture *mixture, siz
     products.weights[0] = mixture->down;
     products.places[0] = places[2];
     products.biases[0] = mixture->down_bias;
-    products.y[0] = span_floats(is_beside ? forward->mixed_sum : pass->residual, first * hidden);
+    products.y[0] = span_floats(is_beside ? pass->mixed : pass->residual, first * hidden);
     products.y_stride[0] = hidden;
     products.replaces = is_beside && !pass->adds_experts;
     products.mix = span_floats(pass->routes.weights, first * used);
@@ -168,25 +179,23 @@ static enum status multiply_read(struct layer_pass *pass, const struct mixture *
     return STATUS_OK;
 }
 
-/* SHARED_EXPERT_BESIDE: sum = norm(shared), normed: what the experts are given. */
-static void begin_beside(struct layer_pass *pass, const struct matmul_operation *shared) {
+/* SHARED_EXPERT_BESIDE: residual += norm(norm(shared) + norm(what the experts gave)) */
+static void add_beside(struct layer_pass *pass) {
     struct forward *forward = pass->forward;
-    const struct mixture_weights *weights = &pass->weights->mixture;
-    struct matmul_operation product = *shared;
+    const struct model_config *config = &forward->model->config;
+    const struct layer_weights *weights = pass->weights;
+    const struct shared_weights *shared = &weights->mixture.shared;
+    layer_norm(pass, weights->ffn_norm, (struct span){.buffer = NULL});
+    struct matmul_operation product =
+        layer_gated(pass, config->activation, &shared->gate, &shared->up, &shared->down, config->experts.shared_size);
     product.row_count = pass->row_count;
     product.weight_count = 1;
     product.y[0] = pass->normed;
-    product.y_stride[0] = forward->model->config.hidden_size;
+    product.y_stride[0] = config->hidden_size;
     forward->model->device->operations->matmul(forward->stream, &product);
-    layer_norm_rows(pass, pass->normed, weights->shared_norm_behind, forward->beside, false, 0);
-    layer_norm_into(pass, weights->norm, (struct span){.buffer = NULL}, pass->normed);
-}
-
-/* residual += norm(sum + norm(what the experts gave)) */
-static void end_beside(const struct layer_pass *pass) {
-    struct forward *forward = pass->forward;
-    layer_norm_rows(pass, forward->mixed_sum, pass->weights->mixture.norm_behind, forward->beside, true, 0);
-    layer_norm_rows(pass, forward->beside, pass->weights->ffn_norm_behind, pass->residual, true, layer_ffn_scale(pass));
+    layer_norm_rows(pass, pass->normed, weights->mixture.shared_norm_behind, forward->beside, false, 0);
+    layer_norm_rows(pass, pass->mixed, weights->mixture.norm_behind, forward->beside, true, 0);
+    layer_norm_rows(pass, forward->beside, weights->ffn_norm_behind, pass->residual, true, layer_ffn_scale(pass));
 }
 
 enum status layer_experts(struct layer_pass *pass, struct error *error) {
@@ -197,16 +206,11 @@ enum status layer_experts(struct layer_pass *pass, struct error *error) {
     struct expert_pages *pages = weight_stream_experts(model->stream);
     const struct mixture mixture = mixture_of(model, pass->layer_index);
     const bool is_beside = experts->shared == SHARED_EXPERT_BESIDE;
-    struct span router_rows = pass->normed;
     /* The shared one first: tests read the picks of the others after the layer. */
-    if (experts->shared == SHARED_EXPERT_PLAIN || is_beside) {
-        const struct matmul_operation product =
-            layer_gated(pass, is_beside ? model->config.activation : ACTIVATION_SILU_MULTIPLY, &shared->gate,
-                        &shared->up, &shared->down, experts->shared_size);
-        if (is_beside)
-            begin_beside(pass, &product);
-        else
-            layer_add(pass, &product, (struct span){.buffer = NULL}, 0);
+    if (experts->shared == SHARED_EXPERT_PLAIN) {
+        const struct matmul_operation product = layer_gated(pass, ACTIVATION_SILU_MULTIPLY, &shared->gate,
+                                                            &shared->up, &shared->down, experts->shared_size);
+        layer_add(pass, &product, (struct span){.buffer = NULL}, 0);
     }
     if (experts->shared == SHARED_EXPERT_GATED) {
         const struct mixture one = {.size = experts->shared_size,
@@ -218,19 +222,21 @@ enum status layer_experts(struct layer_pass *pass, struct error *error) {
         route(pass, &one, pass->normed, &pass->routes);
         multiply(pass, &one, 0, pass->row_count, in_stacks);
     }
-    if (is_beside) router_rows = router_input(pass, pass->layer_index);
-    route(pass, &mixture, router_rows, &pass->routes);
+    route(pass, &mixture, is_beside ? router_input(pass, pass->layer_index) : pass->normed, &pass->routes);
+    if (pass->defers_experts) return STATUS_OK;
     if (pages == NULL)
         multiply(pass, &mixture, 0, pass->row_count, in_stacks);
-    else if (!pass->defers_experts)
+    else
         TRY(multiply_read(pass, &mixture, pages, error));
-    if (is_beside) end_beside(pass);
+    if (is_beside) add_beside(pass);
     return STATUS_OK;
 }
 
 enum status layer_deferred_experts(struct forward *forward, const struct forward_batch *batch, size_t layer,
                                    struct error *error) {
+    const struct model_config *config = &forward->model->config;
     const struct mixture mixture = mixture_of(forward->model, layer);
+    const bool is_beside = config->experts.shared == SHARED_EXPERT_BESIDE;
     struct layer_pass pass = {.forward = forward,
                               .batch = batch,
                               .weights = &forward->model->layers[layer],
@@ -240,8 +246,20 @@ enum status layer_deferred_experts(struct forward *forward, const struct forward
                               .normed = forward->segment.normed,
                               .routes = forward->segment.routes,
                               .row_count = batch->row_count};
+    if (is_beside) pass.mixed = pass.normed;
     ASSERT(!batch->beside);
-    return multiply_read(&pass, &mixture, weight_stream_experts(forward->model->stream), error);
+    TRY(multiply_read(&pass, &mixture, weight_stream_experts(forward->model->stream), error));
+    for (size_t first = 0; first < batch->row_count && is_beside; first += forward->block_capacity) {
+        struct layer_pass block = pass;
+        block.residual = span_floats(pass.residual, first * config->hidden_size);
+        block.mixed = span_floats(pass.mixed, first * config->hidden_size);
+        block.normed = forward->normed;
+        block.step = span_behind(forward->step, first * sizeof(struct step_row));
+        block.row_count = min_size(forward->block_capacity, batch->row_count - first);
+        add_beside(&block);
+        if (config->layer_input_size > 0) layer_add_inputs(&block);
+    }
+    return STATUS_OK;
 }
 
 enum status segment_rows_init(struct forward *forward, struct error *error) {

@@ -503,6 +503,7 @@ static enum status run_block(struct forward *forward, const struct block *block,
                              bool all_wanted, bool defers, struct error *error) {
     const struct model_config *config = &forward->model->config;
     const size_t picks = block->first * config->experts.used;
+    const struct span none = {.buffer = NULL};
     bool last = layer_index + 1 == config->layer_count;
     struct layer_pass pass = {.forward = forward,
                               .batch = &block->batch,
@@ -517,6 +518,7 @@ static enum status run_block(struct forward *forward, const struct block *block,
                               .step = step_of(forward, &block->batch, block->first),
                               .residual = hidden_of(forward, &block->batch, block->first),
                               .normed = forward->normed,
+                              .mixed = config->experts.shared == SHARED_EXPERT_BESIDE ? forward->mixed_sum : none,
                               .defers_experts = defers,
                               .routes = forward->routes,
                               .row_count = block->batch.row_count};
@@ -531,7 +533,7 @@ static enum status run_block(struct forward *forward, const struct block *block,
     if (forward->trace != NULL) trace_phase(forward->trace, NULL, TRACE_NONE);
     trace_engine(forward, "layer", began, layer_index, block->batch.row_count);
     TRY(status);
-    if (last && !all_wanted && !pass.narrow && block->batch.logit_row_count > 0)
+    if (last && !all_wanted && !pass.narrow && !defers && block->batch.logit_row_count > 0)
         gather_hidden(forward, pass.residual, block->batch.logit_rows, block->batch.logit_row_count,
                       span_floats(forward->narrow.hidden, block->narrow_first * config->hidden_size));
     return STATUS_OK;
@@ -585,14 +587,13 @@ static enum status let_leave(struct forward *forward, struct forward_batch *batc
     return STATUS_OK;
 }
 
-/* Experts that are read go through all blocks before the next ones are read.  In the last layer only rows whose logits
- * are wanted have some, and somebody who watches layers sees each block's rows behind theirs. */
+/* Experts that are read go through all blocks before the next ones are read.  In a last layer that is narrowed only
+ * rows whose logits are wanted have some, and somebody who watches layers sees each block's rows behind theirs. */
 static bool defers_experts(const struct forward *forward, const struct forward_batch *batch, size_t layer) {
     const struct model_config *config = &forward->model->config;
     return batch->block_rows != 0 && batch->row_count > batch->block_rows && !batch->beside &&
            weight_stream_experts(forward->model->stream) != NULL && model_layer_has_experts(config, layer) &&
-           layer + 1 < config->layer_count && config->experts.shared != SHARED_EXPERT_BESIDE &&
-           forward->watch.layer.observer == NULL;
+           (layer + 1 < config->layer_count || !may_narrow(forward, batch)) && forward->watch.layer.observer == NULL;
 }
 
 /* *batch: its items may leave. */
@@ -614,6 +615,9 @@ static enum status run_layers(struct forward *forward, struct forward_batch *bat
             TRY(run_block(forward, &block, layer, all_wanted, defers, error));
             const bool is_last = block.index + 1 == block.count;
             if (defers && is_last) TRY(layer_deferred_experts(forward, batch, layer, error));
+            if (defers && is_last && layer + 1 == layer_count && !all_wanted && batch->logit_row_count > 0)
+                gather_hidden(forward, forward->hidden, batch->logit_rows, batch->logit_row_count,
+                              forward->narrow.hidden);
             done += block.batch.row_count;
             if (done == total) break;
             if (batch->progress != NULL && batch->progress(batch->progress_context, done, total))

@@ -69,7 +69,7 @@ struct route_rows {
  * [row_capacity] rows, from the first such batch on. */
 struct segment_rows {
     struct buffer memory; /* owned */
-    struct span normed;   /* [hidden_size] a row */
+    struct span normed;   /* [hidden_size] a row; SHARED_EXPERT_BESIDE: layer_pass.mixed in its place */
     struct route_rows routes; /* but for the scores */
 };
 
@@ -135,6 +135,7 @@ struct layer_pass {
     struct span angles[ROPES_MAX], step; /* [rows of the block][dimension]; struct step_row [the same] */
     struct span residual;       /* in hidden, or in narrow.hidden once narrowed: [row_count][hidden_size] */
     struct span normed;         /* the same for the norm's output; each part's last product may overwrite it */
+    struct span mixed; /* SHARED_EXPERT_BESIDE: the same of what the experts give, before its norm; else none */
     struct route_rows routes;   /* of a mixture of experts */
     size_t row_count;           /* of residual */
     struct attention_rows rows; /* the block's new rows */
@@ -232,7 +233,7 @@ bool layer_mixer(struct layer_pass *pass);
 
 /* experts.c: residual += the feed-forward of a mixture of experts of normed.  Fails where experts cannot be read. */
 enum status layer_experts(struct layer_pass *pass, struct error *error) STATUS_CHECKED;
-/* Those of a layer that its blocks have deferred, for all rows of the batch. */
+/* Those of a layer that its blocks have deferred, and what follows them, for all rows of the batch. */
 enum status layer_deferred_experts(struct forward *forward, const struct forward_batch *batch, size_t layer,
                                    struct error *error) STATUS_CHECKED;
 /* Room for that. */
@@ -241,6 +242,9 @@ enum status segment_rows_init(struct forward *forward, struct error *error) STAT
 /* rebuild.c: layer_math.rebuild of a pass; and the inputs of its rows, to be kept where its sequences keep them. */
 void layer_rebuild(void *pass, struct rebuild_rows *rows);
 void layer_keep_inputs(const struct layer_pass *pass);
+
+/* llama.c: residual = (residual + what the tokens give this layer) times its factor, with layer_input_size. */
+void layer_add_inputs(struct layer_pass *pass);
 
 /* One layer of each family, on the residual stream. */
 enum status llama_layer(struct layer_pass *pass, struct error *error) STATUS_CHECKED; /* every family but opt */

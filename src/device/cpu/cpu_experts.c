@@ -391,7 +391,7 @@ void cpu_matmul_experts(struct stream *stream, const struct matmul_experts_opera
         scratch_bytes = tables;
         plan(&run, &scratch_bytes);
     }
-    if (run.place_count == 0) return;
+    if (run.place_count == 0 && !operation->replaces) return;
     if (run.place_count * run.columns <= PREPARE_ELEMENTS_ALONE) {
         for (size_t place = 0; place < run.place_count; place++) prepare_place(&run, place);
         run.prepared = true;
