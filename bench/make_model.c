@@ -15,7 +15,7 @@
 
 #include "base/random.h"
 #include "format/gguf.h"
-#include "kernels/kernels.h"
+#include "lab/quantize/quantizers.h"
 #include "model/rope_scaling.h"
 #include "platform/clock.h"
 #include "platform/pool.h"
@@ -68,7 +68,6 @@ struct maker {
     uint64_t seed, tensor_number;
     struct gguf_writer *gguf;
     struct pool *threads;
-    struct kernels kernels;
     uint8_t *blocks[TYPE_SLOTS]; /* [POOL_BLOCKS] quantised blocks of 256, by type; NULL until needed */
     uint8_t *piece;              /* [PIECE_BYTES] rows on their way to the file */
     bool writing;                /* second round: the first one declares */
@@ -100,7 +99,7 @@ static void quantise_pool(void *context, const struct pool_worker *worker) {
         if (fill->type == TENSOR_F32)
             memcpy(target, values, sizeof values);
         else
-            fill->maker->kernels.convert.quantize[fill->type](values, target, BLOCK);
+            row_quantizer_of(fill->type)(values, target, BLOCK);
     }
 }
 
@@ -359,7 +358,6 @@ static enum status key_index(struct maker *maker) {
 }
 
 static enum status make(struct maker *maker, const char *path) {
-    kernels_init(&maker->kernels, cpu_features());
     maker->piece = malloc(PIECE_BYTES);
     if (maker->piece == NULL) return error_set(&maker->error, STATUS_MEMORY, "no memory");
     TRY(pool_create(&maker->threads, 0, &maker->error));

@@ -58,8 +58,8 @@ function(loam_library name)
   cmake_parse_arguments(ARG "" "" "DEPENDS;SYSTEM" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.c)
   list(FILTER sources EXCLUDE REGEX "/main\\.c$")
-  if(name STREQUAL "lab") # its methods are objects of their own
-    list(FILTER sources EXCLUDE REGEX "/methods/")
+  if(name STREQUAL "lab") # its methods are objects of their own, its quantisers a library
+    list(FILTER sources EXCLUDE REGEX "/(methods|quantize)/")
   endif()
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64")
     list(FILTER sources EXCLUDE REGEX "_(avx2|avx512|avx512bf16|avx512popcnt|amx)\\.c$")
@@ -146,6 +146,7 @@ function(loam_test name)
   foreach(dep IN LISTS ARG_DEPENDS)
     target_link_libraries(test_${name} PRIVATE loam_${dep})
   endforeach()
+  target_link_libraries(test_${name} PRIVATE loam_quantize) # for the weights of tests' models
   if(ARG_DEPENDS MATCHES "plan|engine|measure|generate|server|lab") # tests see the lab's methods, too
     target_link_libraries(test_${name} PRIVATE loam_lab_methods)
   endif()

@@ -11,6 +11,7 @@
 #include "base/checked.h"
 #include "base/random.h"
 #include "device/cpu/cpu_device_internal.h"
+#include "lab/quantize/quantizers.h"
 #include "platform/clock.h"
 
 enum { COLUMNS = 2048, WEIGHT_BYTES = 48 << 20, MODEL_ROWS = 32, REPEATS_MAX = 15, INPUTS_MAX = 64 };
@@ -26,7 +27,7 @@ static void fail(const char *what) {
 }
 
 /* Random rows, repeated: the values do not matter to the time, the addresses do. */
-static struct matrix weight_create(const struct cpu_device *device, enum tensor_type type) {
+static struct matrix weight_create(enum tensor_type type) {
     struct random random;
     random_init(&random, 1);
     uint64_t row_bytes;
@@ -37,7 +38,7 @@ static struct matrix weight_create(const struct cpu_device *device, enum tensor_
     if (data == NULL || row == NULL) fail("out of memory");
     for (size_t r = 0; r < MODEL_ROWS; r++) {
         for (size_t c = 0; c < COLUMNS; c++) row[c] = (float)random_normal(&random) * 0.05f;
-        device->kernels.convert.quantize[type](row, data + r * weight.row_bytes, COLUMNS);
+        row_quantizer_of(type)(row, data + r * weight.row_bytes, COLUMNS);
     }
     for (size_t r = MODEL_ROWS; r < weight.rows; r++)
         memcpy(data + r * weight.row_bytes, data + r % MODEL_ROWS * weight.row_bytes, weight.row_bytes);
@@ -77,7 +78,7 @@ static struct ways measure(struct stream *stream, const struct matmul_operation 
 
 static void bench_type(struct cpu_device *device, struct stream *stream, enum tensor_type type) {
     const struct device_operations *operations = device->device.operations;
-    const struct matrix matrix = weight_create(device, type);
+    const struct matrix matrix = weight_create(type);
     struct weight weight = {.matrix = matrix};
     struct buffer inputs_memory, y;
     if (operations->weight_load(&device->device, &weight, NULL) != STATUS_OK ||

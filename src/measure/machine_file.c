@@ -73,7 +73,6 @@ static bool must_measure(struct machine *machine, const struct machine_request *
 static bool must_add(const struct machine *machine, struct measure_options *options, const char *path,
                      char note[400]) {
     options->use = machine_lacks(machine, options->use);
-    options->use.types = measure_types_possible(options->use.types, options->mask);
     options->thread_count = machine->thread_count; /* the others' */
     return (options->use.types != 0 || options->use.selections != 0 || options->use.disk) &&
            snprintf(note, 400, "measuring what %.300s has no numbers of yet, once", path) > 0;

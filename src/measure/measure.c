@@ -66,10 +66,8 @@ static enum status open_measurement(struct measurement *measurement, struct erro
 }
 
 static struct measurement measurement_of(struct machine *machine, const struct measure_options *options) {
-    struct measurement measurement = {
+    return (struct measurement){
         .options = options, .machine = machine, .use = machine_lacks(machine, options->use)};
-    measurement.use.types = measure_types_possible(measurement.use.types, options->mask);
-    return measurement;
 }
 
 static void close_measurement(struct measurement *measurement) {

@@ -31,8 +31,6 @@ enum status machine_measure(struct machine *machine, const struct measure_option
 /* Adds the types, the selections and the disk to numbers of this machine. */
 enum status machine_measure_more(struct machine *machine, const struct measure_options *options,
                                  struct error *error) STATUS_CHECKED;
-/* Of these types, those whose numbers can be measured: rows of them can be made. */
-uint64_t measure_types_possible(uint64_t types, cpu_mask mask);
 /* Only the rates at which the disk of options->directory reads and writes, and what steps pay for it; the other numbers
  * are brought to the pace that this machine has now, and stay if they are another machine's.  Some seconds. */
 enum status machine_measure_disk(struct machine *machine, const struct measure_options *options,

@@ -5,7 +5,6 @@
 
 #include "base/checked.h"
 #include "base/random.h"
-#include "kernels/kernels.h"
 #include "measure/measure_internal.h"
 #include "platform/clock.h"
 
@@ -16,7 +15,6 @@ static const size_t BYTES = (size_t)192 << 20, BYTES_SHORT = (size_t)24 << 20;
 struct products {
     struct measurement *measurement;
     struct stream *stream;
-    struct convert_kernels convert;
     uint8_t *weights; /* owned; [bytes] in small pages, as a mapped file is */
     size_t bytes;
     /* Owned MEMORY_DEVICE; float [MACHINE_BLOCK_ROWS][MACHINE_WIDE], [MACHINE_BLOCK_ROWS][rows] */
@@ -24,19 +22,16 @@ struct products {
     size_t x_bytes, y_bytes;
 };
 
-/* Every row of MACHINE_WIDE columns is the same random row; cut to fewer columns it is several.  Returns its bytes; 0:
- * the type has no such rows. */
+/* Every row of MACHINE_WIDE columns is the same random row; cut to fewer columns it is several.  The bytes of a row are
+ * 0x20 to 0x3f: whatever the type takes for a scale or a value is small and no subnormal.  Returns the bytes of a row;
+ * 0: the type has no such rows. */
 static size_t fill_rows(struct products *products, enum tensor_type type) {
     struct random random;
-    float values[MACHINE_WIDE];
     uint64_t row_bytes;
     if (!tensor_row_bytes(type, MACHINE_WIDE, &row_bytes)) return 0;
     random_init(&random, 1);
-    for (size_t i = 0; i < MACHINE_WIDE; i++) values[i] = (float)random_double(&random) - 0.5F;
-    if (type == TENSOR_F32)
-        memcpy(products->weights, values, row_bytes);
-    else
-        products->convert.quantize[type](values, products->weights, MACHINE_WIDE);
+    for (size_t i = 0; i < row_bytes; i++)
+        products->weights[i] = (uint8_t)(0x20 + random_below(&random, 0x20));
     for (size_t row = 1; row < products->bytes / row_bytes; row++)
         memcpy(products->weights + row * row_bytes, products->weights, row_bytes);
     return (size_t)row_bytes;
@@ -134,18 +129,6 @@ static enum status open_products(struct products *products, struct error *error)
     return status;
 }
 
-uint64_t measure_types_possible(uint64_t types, cpu_mask mask) {
-    struct convert_kernels convert;
-    uint64_t possible = 0;
-    convert_kernels_init(&convert, mask);
-    for (uint32_t type = 0; type < MACHINE_TYPES; type++) {
-        const struct tensor_type_info *info = tensor_type_find(type);
-        if (info != NULL && info->is_weight && (type == TENSOR_F32 || convert.quantize[type] != NULL))
-            possible |= UINT64_C(1) << type;
-    }
-    return types & possible;
-}
-
 enum status measure_matrices(struct measurement *measurement, struct error *error) {
     struct device *device = measurement->device;
     const size_t bytes = measurement->options->is_short ? BYTES_SHORT : bandwidth_beyond_caches(4, BYTES);
@@ -156,7 +139,6 @@ enum status measure_matrices(struct measurement *measurement, struct error *erro
         /* a block, or one row of the longest matrix: of the fewest bytes a row */
         .y_bytes = max_size((size_t)MACHINE_BLOCK_ROWS * BLOCK_MATRIX_ROWS, bytes / MATRIX_COUNT / 128) *
                    sizeof(float)};
-    convert_kernels_init(&products.convert, measurement->options->mask);
     enum status status = open_products(&products, error);
     if (status == STATUS_OK) status = measure_types(&products, error);
     if (products.stream != NULL) device->operations->stream_destroy(products.stream);

@@ -8,10 +8,9 @@
 enum { SEED = 1 };
 
 enum status probe_open_model(struct probe *probe, struct error *error) {
-    const struct measure_options *options = probe->measurement->options;
     char path[4096];
     snprintf(path, sizeof path, "%s/probe.gguf", probe->measurement->folder.path);
-    TRY(probe_model_write(path, probe->group, options->mask, error));
+    TRY(probe_model_write(path, probe->group, error));
     enum status status = model_load(&probe->model, path, probe->measurement->device, error);
     unlink(path); /* it stays mapped */
     return status;

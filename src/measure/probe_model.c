@@ -5,11 +5,11 @@
 
 #include "base/random.h"
 #include "format/gguf.h"
-#include "kernels/kernels.h"
+#include "tensor/block.h"
+#include "tensor/half.h"
 
 struct probe {
     struct gguf_writer *gguf;
-    struct convert_kernels convert;
     struct random random;
     uint32_t group;
     bool is_writing; /* second round: the first one declares */
@@ -17,17 +17,16 @@ struct probe {
 };
 
 static enum status matrix(struct probe *probe, const char *name, size_t rows, size_t columns) {
-    float values[PROBE_HIDDEN * 64];
-    uint8_t bytes[sizeof values];
-    uint64_t row_bytes;
+    struct block_q8_0 row[PROBE_HIDDEN * 64 / BLOCK_32];
     if (!probe->is_writing)
         return gguf_writer_declare_tensor(probe->gguf, name, TENSOR_Q8_0, 2, (uint64_t[2]){columns, rows},
                                           probe->error);
-    if (!tensor_row_bytes(TENSOR_Q8_0, columns, &row_bytes)) return STATUS_FAILED;
-    for (size_t row = 0; row < rows; row++) {
-        for (size_t i = 0; i < columns; i++) values[i] = 0.1F * ((float)random_double(&probe->random) - 0.5F);
-        probe->convert.quantize[TENSOR_Q8_0](values, bytes, columns);
-        TRY(gguf_writer_write(probe->gguf, bytes, row_bytes, probe->error));
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t i = 0; i < columns; i++) {
+            row[i / BLOCK_32].d = float_to_half(0.05F / 127); /* values of -0.05 to 0.05 */
+            row[i / BLOCK_32].qs[i % BLOCK_32] = (int8_t)(random_below(&probe->random, 255) - 127);
+        }
+        TRY(gguf_writer_write(probe->gguf, row, columns / BLOCK_32 * sizeof *row, probe->error));
     }
     return STATUS_OK;
 }
@@ -99,9 +98,8 @@ static enum status write_all(struct probe *probe) {
     return gguf_writer_commit(probe->gguf, probe->error);
 }
 
-enum status probe_model_write(const char *path, uint32_t group, cpu_mask mask, struct error *error) {
+enum status probe_model_write(const char *path, uint32_t group, struct error *error) {
     struct probe probe = {.group = group, .error = error};
-    convert_kernels_init(&probe.convert, mask);
     TRY(gguf_writer_create(&probe.gguf, path, error));
     enum status status = write_all(&probe);
     gguf_writer_destroy(probe.gguf);

@@ -2,8 +2,9 @@
 #ifndef LOAM_MEASURE_PROBE_MODEL_H
 #define LOAM_MEASURE_PROBE_MODEL_H
 
+#include <stdint.h>
+
 #include "base/status.h"
-#include "platform/cpu.h"
 
 enum {
     PROBE_LAYERS = 4,
@@ -15,7 +16,6 @@ enum {
 };
 
 /* Writes a GGUF file whose KV heads have so many query heads each. */
-enum status probe_model_write(const char *path, uint32_t group, cpu_mask mask, struct error *error)
-    STATUS_CHECKED;
+enum status probe_model_write(const char *path, uint32_t group, struct error *error) STATUS_CHECKED;
 
 #endif

@@ -46,8 +46,11 @@ uint32_t machine_use_planned(bool dials) {
 bool machine_knows_disk(const struct machine *machine) { return machine->disk.write > 0; }
 
 struct machine_use machine_lacks(const struct machine *machine, struct machine_use use) {
-    for (size_t i = 0; i < MACHINE_TYPES; i++)
-        if (machine->matrices[i].wide > 0) use.types &= ~(UINT64_C(1) << i);
+    for (uint32_t i = 0; i < 64; i++) {
+        const struct tensor_type_info *info = tensor_type_find(i);
+        if (info == NULL || !info->is_weight || machine->matrices[i].wide > 0)
+            use.types &= ~(UINT64_C(1) << i);
+    }
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++)
         if (machine->selections[i].name == NULL || machine->selections[i].rows.one > 0)
             use.selections &= ~(UINT32_C(1) << i);

@@ -93,10 +93,7 @@ static struct matrix random_matrix(struct fixture *fixture, enum tensor_type typ
     float *row = malloc(columns * sizeof *row);
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < columns; c++) row[c] = (float)random_normal(&fixture->random) * 0.1f;
-        if (fixture->kernels.convert.quantize[type] != NULL)
-            fixture->kernels.convert.quantize[type](row, data + r * matrix.row_bytes, columns);
-        else /* a type that is only read */
-            weight_fill(&fixture->random, type, WEIGHT_RANDOM, data + r * matrix.row_bytes, columns);
+        weight_store(&fixture->random, type, row, data + r * matrix.row_bytes, columns);
     }
     free(row);
     matrix.data = data;

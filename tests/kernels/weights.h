@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "lab/quantize/quantizers.h"
 #include "tensor/half.h"
 #include "tensor/type.h"
 
@@ -148,6 +149,16 @@ static inline void weight_fill(struct random *random, enum tensor_type type, enu
         }
         if (kind == WEIGHT_ZERO && b % 2) memset(block, 0, info->block_bytes);
     }
+}
+
+/* The row in the type; random blocks of one that is only read. */
+static inline void weight_store(struct random *random, enum tensor_type type, const float *row, void *target,
+                                size_t count) {
+    row_quantizer *quantize = row_quantizer_of(type);
+    if (quantize != NULL)
+        quantize(row, target, count);
+    else
+        weight_fill(random, type, WEIGHT_RANDOM, target, count);
 }
 
 #endif

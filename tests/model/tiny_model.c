@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "base/random.h"
-#include "kernels/kernels.h"
 #include "kernels/weights.h"
 #include "model/rope_scaling.h"
 #include "model/tiny_model.h"
@@ -386,8 +385,6 @@ static void add_layer(struct writer *w, size_t layer) {
 }
 
 static void write_values(struct writer *w, const struct declared *d) {
-    struct kernels kernels;
-    kernels_init(&kernels, 0);
     size_t count = d->columns;
     float *row = calloc(count, sizeof *row);
     uint64_t bytes;
@@ -404,10 +401,8 @@ static void write_values(struct writer *w, const struct declared *d) {
         if (is(w->tiny->poison, d->name)) row[count / 2] = NAN;
         if (d->type == TENSOR_F32 || d->type == TENSOR_I32)
             memcpy(stored, row, bytes);
-        else if (kernels.convert.quantize[d->type] == NULL) /* a type that is only read */
-            weight_fill(&w->random, d->type, WEIGHT_RANDOM, stored, count);
         else
-            kernels.convert.quantize[d->type](row, stored, count);
+            weight_store(&w->random, d->type, row, stored, count);
         assert_ok(gguf_writer_write(w->gguf, stored, bytes, &w->error), w->error);
     }
     free(row);

@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "card.h"
 #include "kernels/convert/convert.h"
+#include "lab/quantize/quantizers.h"
 #include "platform/clock.h"
 
 enum {
@@ -46,7 +47,7 @@ static void rows_make(struct card *card, struct product_rig *rig, size_t row_byt
     for (size_t r = 0; r < RANDOM_ROWS; r++) {
         float *row = rig->values + r * rig->columns;
         for (size_t c = 0; c < rig->columns; c++) row[c] = 0.1f * (float)random_normal(&card->random);
-        convert.quantize[rig->type](row, rig->file + r * row_bytes, rig->columns);
+        row_quantizer_of(rig->type)(row, rig->file + r * row_bytes, rig->columns);
         convert.dequantize[rig->type](rig->file + r * row_bytes, row, rig->columns);
     }
     for (size_t r = RANDOM_ROWS; r < rig->rows + RANDOM_ROWS; r++)

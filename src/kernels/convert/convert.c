@@ -7,8 +7,6 @@
 void convert_kernels_init(struct convert_kernels *kernels, cpu_mask mask) {
     memset(kernels, 0, sizeof *kernels);
     convert_init_dequantize_ref(kernels);
-    convert_init_quantize_32_ref(kernels);
-    convert_init_quantize_256_ref(kernels);
 #if defined(__x86_64__)
     if (mask & CPU_AVX2) convert_init_avx2(kernels);
 #else

@@ -1,8 +1,4 @@
-/* convert: rows between float and every element type.
- *
- * dequantize: y[i] = the value of element i.  quantize: the nearest representable row, by
- * the rounding rules of the GGUF types (error bounds in tests/kernels/test_convert.c).
- */
+/* convert: rows of every element type as floats: y[i] = the value of element i. */
 #ifndef LOAM_KERNELS_CONVERT_H
 #define LOAM_KERNELS_CONVERT_H
 
@@ -17,7 +13,6 @@ enum { CONVERT_TYPES = TENSOR_TYPES }; /* indexed by enum tensor_type; NULL wher
 struct convert_kernels {
     /* source: one row of `count` elements of the type; count a multiple of the type's block */
     void (*dequantize[CONVERT_TYPES])(const void *source, float *target, size_t count);
-    void (*quantize[CONVERT_TYPES])(const float *source, void *target, size_t count);
 };
 
 void convert_kernels_init(struct convert_kernels *kernels, cpu_mask mask);

@@ -5,8 +5,6 @@
 #include "kernels/convert/convert.h"
 
 void convert_init_dequantize_ref(struct convert_kernels *kernels);
-void convert_init_quantize_32_ref(struct convert_kernels *kernels);
-void convert_init_quantize_256_ref(struct convert_kernels *kernels);
 void convert_init_avx2(struct convert_kernels *kernels);
 
 #endif

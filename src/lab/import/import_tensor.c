@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "lab/import/import_internal.h"
+#include "lab/quantize/quantizers.h"
 #include "model/rope_scaling.h"
 
 enum size { /* a dimension that the configuration determines */
@@ -306,7 +307,7 @@ static enum status write_row(const struct row_writer *w, const uint8_t *data) {
         if (!(fabsf(w->values[i]) <= limit) || isinf(w->values[i]))
             return refuse(import, w->tensor->name, "value: found %g, which %s cannot hold",
                           (double)w->values[i], tensor_type_info(w->to)->name);
-    import->convert.quantize[w->to](w->values, w->target, w->columns);
+    row_quantizer_of(w->to)(w->values, w->target, w->columns);
     return gguf_writer_write(import->writer, w->target, w->to_bytes, import->error);
 }
 

@@ -15,6 +15,7 @@
 #include "base/checked.h"
 #include "format/gguf.h"
 #include "kernels/convert/convert.h"
+#include "lab/quantize/quantizers.h"
 #include "platform/cpu.h"
 #include "platform/pool.h"
 
@@ -168,13 +169,14 @@ static bool all_fit(const float *values, size_t count, enum tensor_type type) {
 static void convert_rows(void *context, const struct pool_worker *worker) {
     struct band *band = context;
     const struct convert_kernels *convert = &band->quantizer->convert;
+    row_quantizer *quantize = row_quantizer_of(band->to);
     float *row = band->rows + worker->index * band->columns;
     for (size_t i; (i = pool_ticket(worker)) < band->row_count;) {
         convert->dequantize[band->from](band->source + i * band->source_row_bytes, row, band->columns);
         if (!all_fit(row, band->columns, band->to))
             atomic_store_explicit(&band->all_fit, false, memory_order_relaxed);
         else
-            convert->quantize[band->to](row, band->target + i * band->target_row_bytes, band->columns);
+            quantize(row, band->target + i * band->target_row_bytes, band->columns);
     }
 }
 
@@ -226,7 +228,7 @@ static enum status write_tensor(struct quantizer *quantizer, const struct gguf_t
                 tensor_row_bytes(to, band.columns, &band.target_row_bytes);
     ASSERT(fits); /* the reader and type_for have checked both */
     if ((size_t)tensor->type >= CONVERT_TYPES || quantizer->convert.dequantize[tensor->type] == NULL ||
-        quantizer->convert.quantize[to] == NULL)
+        row_quantizer_of(to) == NULL)
         return fail(quantizer, tensor, STATUS_UNSUPPORTED, "its type cannot be converted");
     return convert_bands(quantizer, tensor, &band);
 }

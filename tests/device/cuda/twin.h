@@ -9,6 +9,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/weight_layout.h"
 #include "kernels/convert/convert.h"
+#include "lab/quantize/quantizers.h"
 
 enum { TWIN_CPU, TWIN_CUDA, TWINS };
 
@@ -130,7 +131,7 @@ static inline void twin_stack_make(struct twin *twin, struct twin_weight *weight
         float *row = weight->values + r * columns;
         fill_normal(&twin->random, row, columns, 0.1);
         if (weight_plane_type(type) == type)
-            convert.quantize[type](row, data + r * row_bytes, columns);
+            row_quantizer_of(type)(row, data + r * row_bytes, columns);
         else
             weight_fill(&twin->random, type, WEIGHT_RANDOM, data + r * row_bytes, columns);
         convert.dequantize[type](data + r * row_bytes, row, columns);

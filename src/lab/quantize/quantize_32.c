@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "kernels/convert/codes.h"
-#include "kernels/convert/convert_internal.h"
-#include "kernels/convert/quantize_search.h"
+#include "lab/quantize/quantizers.h"
+#include "lab/quantize/search.h"
 #include "tensor/half.h"
 
 static void quantize_f32(const float *source, void *target, size_t count) {
@@ -64,12 +64,6 @@ static void quantize_q5_0(const float *x, void *target, size_t count) {
     }
 }
 
-static uint8_t iq4_code(int8_t level) {
-    uint8_t code = 0;
-    while (iq4_levels[code] != level) code++;
-    return code;
-}
-
 static void quantize_iq4_nl(const float *x, void *target, size_t count) {
     static const struct grid grid = {.iq4 = true};
     struct block_iq4_nl *block = target;
@@ -110,14 +104,17 @@ static void quantize_q5_1(const float *x, void *target, size_t count) {
     }
 }
 
-void convert_init_quantize_32_ref(struct convert_kernels *kernels) {
-    kernels->quantize[TENSOR_F32] = quantize_f32;
-    kernels->quantize[TENSOR_F16] = quantize_f16;
-    kernels->quantize[TENSOR_BF16] = quantize_bf16;
-    kernels->quantize[TENSOR_Q4_0] = quantize_q4_0;
-    kernels->quantize[TENSOR_Q4_1] = quantize_q4_1;
-    kernels->quantize[TENSOR_Q5_0] = quantize_q5_0;
-    kernels->quantize[TENSOR_Q5_1] = quantize_q5_1;
-    kernels->quantize[TENSOR_Q8_0] = quantize_q8_0;
-    kernels->quantize[TENSOR_IQ4_NL] = quantize_iq4_nl;
+row_quantizer *row_quantizer_of(enum tensor_type type) {
+    switch (type) {
+    case TENSOR_F32: return quantize_f32;
+    case TENSOR_F16: return quantize_f16;
+    case TENSOR_BF16: return quantize_bf16;
+    case TENSOR_Q4_0: return quantize_q4_0;
+    case TENSOR_Q4_1: return quantize_q4_1;
+    case TENSOR_Q5_0: return quantize_q5_0;
+    case TENSOR_Q5_1: return quantize_q5_1;
+    case TENSOR_Q8_0: return quantize_q8_0;
+    case TENSOR_IQ4_NL: return quantize_iq4_nl;
+    default: return row_quantizer_of_256(type);
+    }
 }

@@ -1,4 +1,4 @@
-#include "kernels/convert/quantize_search.h"
+#include "lab/quantize/search.h"
 
 #include <math.h>
 
@@ -34,6 +34,12 @@ static void round_iq4(const float *x, size_t count, float inverse, int8_t *level
             if (2 * v > (float)(iq4_levels[k - 1] + iq4_levels[k])) nearest = iq4_levels[k];
         level[i] = nearest;
     }
+}
+
+uint8_t iq4_code(int8_t level) {
+    uint8_t code = 0;
+    while (iq4_levels[code] != level) code++;
+    return code;
 }
 
 void grid_round(const struct grid *grid, const float *x, size_t count, float inverse, int8_t *level) {

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "kernels/convert/codes.h"
-#include "kernels/convert/convert_internal.h"
-#include "kernels/convert/quantize_search.h"
+#include "lab/quantize/quantizers.h"
+#include "lab/quantize/search.h"
 #include "tensor/half.h"
 
 static int clamp_int(int value, int low, int high) { return value < low ? low : value > high ? high : value; }
@@ -250,12 +250,6 @@ static void quantize_q6_k(const float *x, void *target, size_t count) {
     }
 }
 
-static uint8_t iq4_code(int8_t level) {
-    uint8_t code = 0;
-    while (iq4_levels[code] != level) code++;
-    return code;
-}
-
 static void quantize_iq4_xs(const float *x, void *target, size_t count) {
     static const struct scaled_kind kind = {{.iq4 = true}, 32, -32, 31};
     struct block_iq4_xs *block = target;
@@ -277,11 +271,14 @@ static void quantize_iq4_xs(const float *x, void *target, size_t count) {
     }
 }
 
-void convert_init_quantize_256_ref(struct convert_kernels *kernels) {
-    kernels->quantize[TENSOR_Q2_K] = quantize_q2_k;
-    kernels->quantize[TENSOR_Q3_K] = quantize_q3_k;
-    kernels->quantize[TENSOR_Q4_K] = quantize_q4_k;
-    kernels->quantize[TENSOR_Q5_K] = quantize_q5_k;
-    kernels->quantize[TENSOR_Q6_K] = quantize_q6_k;
-    kernels->quantize[TENSOR_IQ4_XS] = quantize_iq4_xs;
+row_quantizer *row_quantizer_of_256(enum tensor_type type) {
+    switch (type) {
+    case TENSOR_Q2_K: return quantize_q2_k;
+    case TENSOR_Q3_K: return quantize_q3_k;
+    case TENSOR_Q4_K: return quantize_q4_k;
+    case TENSOR_Q5_K: return quantize_q5_k;
+    case TENSOR_Q6_K: return quantize_q6_k;
+    case TENSOR_IQ4_XS: return quantize_iq4_xs;
+    default: return NULL;
+    }
 }

@@ -1,12 +1,12 @@
-/* quantize_search: the least-squares searches that the quantisers are made of.
+/* search: the least-squares searches that the quantisers are made of.
  *
  * A group of values is written as step·level (levels on a grid) or step·code + minimum.  For given
  * levels the best step is a least-squares solution; for a given step the best levels are the nearest
  * ones.  A scan over steps finds the right basin, alternating the two polishes it.  All errors are
  * plain squared errors.  Values must be finite; a NaN becomes the lowest level.
  */
-#ifndef LOAM_KERNELS_CONVERT_QUANTIZE_SEARCH_H
-#define LOAM_KERNELS_CONVERT_QUANTIZE_SEARCH_H
+#ifndef LOAM_LAB_QUANTIZE_SEARCH_H
+#define LOAM_LAB_QUANTIZE_SEARCH_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,6 +40,9 @@ struct affine affine_find(const float *x, size_t count, int highest, bool below_
 
 /* The squared error with the nearest codes, which it leaves in code[count]. */
 float affine_error(struct affine affine, const float *x, size_t count, int highest, uint8_t *code);
+
+/* Of a level of IQ4. */
+uint8_t iq4_code(int8_t level);
 
 /* The nearest half, kept finite. */
 uint16_t half_finite(float value);
