@@ -142,7 +142,10 @@ static void wgmma_launch(const struct product *p, enum tensor_type type, struct 
     const uint32_t rows = p->row_count > 128 && wide >= blocks ? 256 : 128;
     const uint32_t tiles = (p->row_count + rows - 1) / rows * output_tiles;
     char name[CUDA_KERNEL_NAME_MAX];
-    if (!cuda_tensor_map(context, &args->x, p->halves, p->columns, p->row_count, rows)) return;
+    if (!cuda_tensor_map(context, &args->x, p->halves, p->columns, p->row_count, rows)) {
+        cuda_work_lacks(p->stream);
+        return;
+    }
     context->counts.wgmma_products++;
     cuda_kernel_name(name, "matmul_wgmma", type, rows);
     cuda_work_launch(p->stream, name,

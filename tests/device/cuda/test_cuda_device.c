@@ -410,7 +410,7 @@ struct experts_rig {
     struct buffer picks[TWINS];
     uint32_t *pick;
     size_t columns, outputs, experts, used, count;
-    bool per_pick, is_mixed;
+    bool per_pick, is_mixed, replaces;
 };
 
 static void experts_make(struct twin *twin, struct experts_rig *rig, size_t rows) {
@@ -423,6 +423,7 @@ static void experts_make(struct twin *twin, struct experts_rig *rig, size_t rows
     rig->used = between(twin, 1, 4);
     rig->outputs = turns[is_many] % 8 == 0 ? between(twin, 129, 140) : between(twin, 1, 40);
     rig->is_mixed = random_below(&twin->random, 2) == 0;
+    rig->replaces = random_below(&twin->random, 2) == 0;
     rig->per_pick = random_below(&twin->random, 2) == 0;
     rig->count = rig->is_mixed ? 1 : between(twin, 1, 2);
     const size_t picks = rows * rig->used;
@@ -463,7 +464,8 @@ static void experts_put(struct twin *twin, struct experts_rig *rig, size_t on, s
         .expert_count = rig->experts,
         .used = rig->used,
         .picks = span_of(&rig->picks[on], first * rig->used * sizeof(uint32_t)),
-        .weight_count = rig->count};
+        .weight_count = rig->count,
+        .replaces = rig->replaces};
     if (rig->is_mixed) operation.mix = span_floats(twin_span(&rig->mix, on), first * rig->used);
     for (size_t j = 0; j < rig->count; j++) {
         operation.weights[j] = &rig->stacks[j].on[on];
@@ -499,7 +501,8 @@ static void experts_compare(const struct experts_rig *rig, size_t rows) {
             check_near(y->after[TWIN_CUDA][i], y->after[TWIN_CPU][i], bound,
                        "%s, %zu rows, %zu of %zu experts%s%s: row %zu, output %zu",
                        tensor_type_info(matrix->type)->name, rows, rig->used, rig->experts,
-                       rig->per_pick ? ", an input a pick" : "", rig->is_mixed ? ", mixed" : "", row, output);
+                       rig->per_pick ? ", an input a pick" : "",
+                       !rig->is_mixed ? "" : rig->replaces ? ", mixed alone" : ", mixed", row, output);
         }
     }
 }
