@@ -306,11 +306,6 @@ size_t kv_sequence_source_layer(const struct kv_sequence *sequence, size_t layer
 
 const struct kv_cache_config *kv_cache_get_config(const struct kv_cache *cache) { return &cache->config; }
 
-/* A head's blocks of KEY_INDEX_RUN columns are neighbours, because one head after another is scored.  With the blocks
- * of all heads of a column together, 1,152 bytes in every 9,216, each block of a head lies in another page, which
- * misses the TLB where the host of a virtual machine has small pages. */
-enum { KEY_INDEX_RUN = 32 };
-
 static uint64_t key_index_columns(const struct kv_cache *cache) {
     return (cache->columns.count + KEY_INDEX_RUN - 1) / KEY_INDEX_RUN * KEY_INDEX_RUN;
 }

@@ -217,25 +217,28 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
                          sequence->pages->backing.layout.key_index_kind);
     if (config->key_index_on_disk) return STATUS_OK; /* read when a layer chooses */
     if (!same) return build_key_index(sequence, chunk_first, chunk_count, error);
-    const struct device_operations *operations = sequence->cache->device->operations;
-    struct stream *stream = sequence->cache->tier->stream;
-    uint8_t *run = malloc(kv_heads_max(config) * TIER_RUN_CHUNKS * bytes);
+    uint8_t *run = malloc(kv_heads_max(config) * KEY_INDEX_RUN * bytes);
     if (run == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
-        for (uint64_t first = chunk_first; !kv_slides(config, layer) && first < chunk_count && status == STATUS_OK;
-             first += TIER_RUN_CHUNKS) {
-            size_t count =
-                (size_t)(chunk_count - first < TIER_RUN_CHUNKS ? chunk_count - first : TIER_RUN_CHUNKS);
+        for (uint64_t first = chunk_first; !kv_slides(config, layer) && first < chunk_count && status == STATUS_OK;) {
+            const uint64_t run_end = (first / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN;
+            const size_t count = (size_t)((run_end < chunk_count ? run_end : chunk_count) - first);
             status = document_read_key_index(document, layer, first, count, run, error);
-            for (size_t head = 0; head < kv_heads(config, layer) && status == STATUS_OK; head++)
-                for (size_t i = 0; i < count; i++)
-                    operations->upload(stream, kv_key_index_block(sequence, layer, head, first + i),
-                                       run + (head * count + i) * bytes, bytes);
-            if (status == STATUS_OK) status = operations->stream_synchronize(stream, error);
+            if (status == STATUS_OK)
+                tier_move_blocks(sequence,
+                                 &(struct tier_blocks){.layer = layer,
+                                                       .head_count = kv_heads(config, layer),
+                                                       .chunk_first = first,
+                                                       .chunk_count = count,
+                                                       .memory = run},
+                                 true);
+            first += count;
         }
     free(run);
-    return status;
+    const enum status moved = sequence->cache->device->operations->stream_synchronize(
+        sequence->cache->tier->stream, status == STATUS_OK ? error : NULL);
+    return status == STATUS_OK ? moved : status;
 }
 
 /* The chunk that is not full is what rows are appended to: it leaves the document for good. */

@@ -37,6 +37,28 @@ void kv_sequence_keep_key_index(struct kv_sequence *sequence, struct stream *str
                                             cache->config.key_index_bytes);
 }
 
+static struct span block_of(const struct kv_sequence *sequence, const struct tier_blocks *blocks, size_t i) {
+    return block_at(sequence, blocks->layer, blocks->head_first + i / blocks->chunk_count,
+                    blocks->chunk_first + i % blocks->chunk_count);
+}
+
+void tier_move_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks, bool to_index) {
+    const struct kv_cache *cache = sequence->cache;
+    const struct device_operations *operations = cache->device->operations;
+    const size_t bytes = cache->config.key_index_bytes, count = blocks->head_count * blocks->chunk_count;
+    for (size_t i = 0, joined; i < count; i += joined) {
+        const struct span first = block_of(sequence, blocks, i);
+        for (joined = 1; i + joined < count; joined++) {
+            const struct span next = block_of(sequence, blocks, i + joined);
+            if (next.buffer != first.buffer || next.offset != first.offset + joined * bytes) break;
+        }
+        if (to_index)
+            operations->upload(cache->tier->stream, first, blocks->memory + i * bytes, joined * bytes);
+        else
+            operations->download(cache->tier->stream, blocks->memory + i * bytes, first, joined * bytes);
+    }
+}
+
 /* Blocks [first, end) of full chunks of a layer, all in one document, to where the view shows them. */
 static enum status read_blocks(struct kv_sequence *sequence, struct document *document, size_t layer,
                                uint64_t first, uint64_t end, struct error *error) {

@@ -270,6 +270,16 @@ void tier_read_blocks(struct kv_tier *tier, struct read_batch *batch, struct slo
 
 /* ---- kv_key_index.c ---- */
 
+/* Blocks of some chunks of some heads of a layer, in the host's memory: [head_count][chunk_count][key_index_bytes]. */
+struct tier_blocks {
+    size_t layer, head_first, head_count;
+    uint64_t chunk_first;
+    size_t chunk_count;
+    uint8_t *memory;
+};
+/* To where they lie in the key index, or from there, on the tier's stream: neighbours by one copy. */
+void tier_move_blocks(struct kv_sequence *sequence, const struct tier_blocks *blocks, bool to_index);
+
 /* A cut has made a chunk the growing one: its blocks of a layer are in memory again.  Nothing without
  * key_index_on_disk. */
 enum status tier_reopen_blocks(struct kv_sequence *sequence, size_t layer, uint64_t chunk,

@@ -42,11 +42,11 @@ static enum status write_key_index(struct kv_sequence *sequence, size_t layer, s
     bool has = kv_has_key_index(sequence) && layer >= config->key_index_layer_first;
     ASSERT(bytes == config->key_index_bytes && count <= TIER_RUN_CHUNKS);
     memset(tier->key_index_run, 0, count * bytes);
-    const struct device_operations *operations = sequence->cache->device->operations;
-    for (size_t i = 0; has && i < count; i++)
-        operations->download(tier->stream, tier->key_index_run + i * bytes,
-                             kv_key_index_block(sequence, layer, head, first + i), bytes);
-    TRY(operations->stream_synchronize(tier->stream, error));
+    if (has) {
+        const struct tier_blocks blocks = {layer, head, 1, first, count, tier->key_index_run};
+        tier_move_blocks(sequence, &blocks, false);
+        TRY(sequence->cache->device->operations->stream_synchronize(tier->stream, error));
+    }
     tier->statistics.write_bytes += count * bytes;
     WRITE(document,
           document_write_key_index(document, layer, head, first, count, tier->key_index_run, error));

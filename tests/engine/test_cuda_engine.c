@@ -503,6 +503,22 @@ static uint64_t device_bytes_of(struct rig *rig, struct plan *plan) {
     return bytes;
 }
 
+/* The first token behind an opened document: each head's blocks of the key index came by one copy, and beside them
+ * what launches are told, lists and places of chunks.  K and V are not copied: the card reads what is listed where it
+ * lies in RAM, and of a page RAM has the parts that are listed. */
+static void opening_check(const struct rig *rig, const struct plan *plan, const struct engine *engine,
+                          const struct cuda_counts *before) {
+    enum { LAUNCHES_OF_LAYER = 6, TOLD = 640, PAGE = 8192 };
+    const struct model_config *config = &rig->model[CUDA]->config;
+    const struct cuda_counts after = device_cuda_counts(rig->device[CUDA]);
+    const uint64_t lanes = config->layer_count * config->kv_head_count, chunks = DOCUMENT / KV_CHUNK_TOKENS,
+                   index = plan->device_bytes / kv_chunks_of(CONTEXT) * chunks,
+                   told = (config->layer_count + 1) * LAUNCHES_OF_LAYER;
+    assert_in_range(after.copies - before->copies, lanes, lanes + told);
+    assert_in_range(after.copied_bytes - before->copied_bytes, index, index + told * TOLD);
+    assert_in_range(engine_tier_statistics(engine).read_bytes, 1, lanes * (chunks + 1) * PAGE - 1);
+}
+
 /* Chunks come from the disk into slots that are pinned memory, few enough that they are used again; a second engine
  * opens what the first has saved. */
 static void documents_check(const char *preset, const char *settings, const char *keep, uint64_t seed) {
@@ -535,8 +551,10 @@ static void documents_check(const char *preset, const char *settings, const char
         assert_ok(engine_create(&engine, rig.model[CUDA], &plan, NULL, &rig.error), rig.error);
         if (plan.rebuilds) attention_force_rebuild(engine_attention(engine), forced[run]);
         assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
+        const struct cuda_counts before = device_cuda_counts(rig.device[CUDA]);
         assert_ok(engine_prefill(engine, sequence, &request, &logits, &rig.error), rig.error);
         assert_int_equal(sequence_reused_tokens(sequence) > 0, run >= 2);
+        if (run == 2 && keep != NULL) opening_check(&rig, &plan, engine, &before);
         for (size_t i = 0; i < STEPS; i++)
             assert_ok(engine_step(engine, &sequence, &rig.tokens[DOCUMENT + i], 1, &logits, &rig.error),
                       rig.error);
