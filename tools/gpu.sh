@@ -2,9 +2,9 @@
 # gpu.sh [--small] [--seconds N] [-o DIR] [PART...]: what loam does on a card of NVIDIA's, and whether it was right.
 # Run by `./do gpu`, from this tree or from a folder that `./do gpu pack` has filled (docs/cuda.md, "On a card").
 #
-# Parts: check tests limits kernels step prefill answers; without any, all of them.  All together end within --seconds
-# (350), and each has a limit of its own.  DIR (build/gpu) gets gpu.csv, a log for each part, and gpu.txt, the table that
-# is printed.  Exit 0: every line says what was asserted, and it held.  LOAM_GPU_BUILD: another build folder.
+# Parts: check tests limits kernels step prefill documents answers; without any, all of them.  All together end within
+# --seconds (350), and each has a limit of its own.  DIR (build/gpu) gets gpu.csv, a log for each part, and gpu.txt, the
+# table that is printed.  Exit 0: every line says what was asserted, and it held.  LOAM_GPU_BUILD: another build folder.
 #
 # --small: shapes that take a processor seconds; as ever over the fake driver, of which no speed is told.
 set -u
@@ -21,14 +21,14 @@ while [ $# -gt 0 ]; do
     --small) small=1 ;;
     --seconds) seconds=${2:-}; shift ;;
     -o) out=${2:-}; shift ;;
-    tests|check|limits|kernels|step|prefill|answers) parts="$parts $1" ;;
+    tests|check|limits|kernels|step|prefill|documents|answers) parts="$parts $1" ;;
     *) usage "$1" ;;
   esac
   shift || usage "the end"
 done
 case $seconds in ''|*[!0-9]*) usage "--seconds $seconds" ;; esac
 [ -n "$out" ] || usage "-o"
-: "${parts:=check tests limits kernels step prefill answers}"
+: "${parts:=check tests limits kernels step prefill documents answers}"
 
 mkdir -p "$out" || exit 1
 rows=$out/gpu.csv # there from the first line on, whatever ends the script
@@ -271,6 +271,54 @@ part_prefill() {
   fi
 }
 
+# ---- documents: the first token behind a saved one ----
+
+# Requests by turns behind two texts, a byte of which is a token: with one place each opens its document anew.
+requests_make() { # tokens of a text, requests
+  awk -v size="$1" -v count="$2" 'BEGIN {
+    for (n = 0; n < count; n++) {
+      srand(n % 2 + 1)
+      text = ""
+      for (i = 0; i < size; i++) text = text sprintf("%c", 97 + int(rand() * 26))
+      printf "{\"custom_id\":\"r%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"%s%d\",", n, text, n
+      print "\"max_tokens\":1,\"temperature\":0,\"ignore_eos\":true}}"
+    }
+  }' >"$scratch/requests.jsonl"
+}
+answers_make() { # shape, tokens, requests, arguments...: into $scratch/opened.jsonl
+  model=$scratch/$1.gguf size=$2
+  requests_make "$size" "$3"
+  shift 3
+  rm -f "$scratch/opened.jsonl"
+  within 60 "$loam" batch -m "$model" --device cuda -q -i "$scratch/requests.jsonl" -o "$scratch/opened.jsonl" -np 1 \
+    -c $((size + 256)) --kv-disk "$scratch/kv" --preset hata --set planes=1,page=8,dense=0 "$@" 2>"$out/documents.log"
+}
+FIRST_TOKEN=50 # ms, beside the upload of what it reads
+part_documents() {
+  models_wait
+  shape=1B size=32768 keep=2048 host=2G rounds=8
+  [ $small = 1 ] && shape=tiny size=400 keep=64 host=64M rounds=4
+  answers_make $shape $size 2 --keep $keep --kv-host $host &&
+    answers_make $shape $size $rounds --keep $keep --kv-host $host
+  rc=$?
+  [ $rc = 0 ] || { failed documents "$shape opened" "$(reason_of $rc "$out/documents.log")"; return; }
+  # The first one loads kernels, too.
+  awk -v shape=$shape -v size=$size -v rounds=$rounds -v fake="$fake" -v limit=$FIRST_TOKEN '
+    function field(name,   at) {
+      at = index($0, "\"" name "\":")
+      return at == 0 ? -1 : substr($0, at + length(name) + 3) + 0
+    }
+    field("cache_n") >= size - 1 { saved++ }
+    NR > 1 { ms[n++] = field("prompt_ms") }
+    END {
+      for (i = 1; i < n; i++) for (j = i; j > 0 && ms[j - 1] > ms[j]; j--) { t = ms[j]; ms[j] = ms[j - 1]; ms[j - 1] = t }
+      middle = ms[int(n / 2)]
+      printf "documents,%s first token of an opened document of %d tokens,ms,%s,%s,%s,%s: %d of %d requests found theirs\n",
+        shape, size, (fake ? "" : sprintf("%.1f", middle)), (fake ? "" : sprintf("%.1f%%", (ms[n - 1] - ms[0]) / middle * 100)),
+        (fake ? "" : limit), (saved == rounds && NR == rounds ? "ok" : "FAILED"), saved, NR
+    }' "$scratch/opened.jsonl" >>"$rows"
+}
+
 # ---- answers: the same text by the card and by the processor ----
 
 # The tokens of a run, and by how much the likeliest was ahead of the next, one a line.
@@ -339,10 +387,10 @@ part_answers() {
 
 limit_of() { # the most that a part takes, in seconds, of 350 for all
   case $1 in tests) echo 100 ;; check) echo 60 ;; limits) echo 30 ;; kernels) echo 70 ;; step) echo 120 ;;
-    prefill) echo 60 ;; answers) echo 45 ;; esac
+    prefill|documents) echo 60 ;; answers) echo 45 ;; esac
 }
 case "$parts" in *check*) ptxas_start ;; esac
-case "$parts" in *step*|*prefill*) models_start ;; esac
+case "$parts" in *step*|*prefill*|*documents*) models_start ;; esac
 for part in $parts; do
   case $part in check|tests) ;; *) ptxas_end; [ -z "${maker:-}" ] || models_wait ;; esac # nothing beside what is timed
   part_began=$(date +%s)
