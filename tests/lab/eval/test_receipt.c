@@ -23,8 +23,8 @@
 enum {
     TEXT_BYTES = 1 << 14,
     PROMPT_MAX = 2000,
-    REAL_PROMPT = 900,
-    DIAL_PROMPT = 700,
+    REAL_PROMPT = 700,
+    DIAL_PROMPT = 500,
     STEPS = 40,
     HEADS_MAX = 1024,
     BLOCKS = 128
@@ -239,8 +239,7 @@ static void right_on_the_bundled_model(void **state) {
 static void right_on_a_real_model(void **state) {
     (void)state;
     static const struct way ways[] = {{"hata", "receipt=1", "256", NULL, REAL_PROMPT, 0.005},
-                                      {"quest", "receipt=1", "256", NULL, REAL_PROMPT, 0.09},
-                                      {"streaming", "receipt=1", "256", NULL, REAL_PROMPT, 0.5}};
+                                      {"quest", "receipt=1", "256", NULL, REAL_PROMPT, 0.09}};
     if (real_model_missing() != 0) { /* it says so */
         skip();
         return;
