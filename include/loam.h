@@ -170,7 +170,7 @@ struct loam_session_options {
      * (docs/command_line.md).  Prompt tokens attend to everything. */
     /* "full", "flexgen", "kvpr", "meanstd", "hata", "leoam", "clo".  "auto": what is quickest on this machine
      * (docs/planner.md), exact unless set is "loss=SHARE" or "kld=NATS"; the first such session on a machine measures
-     * it, for up to a minute.  The first session of a model also chooses its threads and weights, where the model's
+     * it, for up to five seconds.  The first session of a model also chooses its threads and weights, where the model's
      * options are 0.  NULL: auto, which is full, and measures nothing, unless set is such a loss; full where set or
      * keep change anything else. */
     const char *preset;

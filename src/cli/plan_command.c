@@ -72,11 +72,14 @@ static struct choose_question question_of(struct planning *planning) {
 /* Without a model of all. */
 static struct machine_use use_of(struct planning *planning) {
     if (planning->gguf.path == NULL)
-        return (struct machine_use){.types = UINT64_MAX, .selections = UINT32_MAX, .disk = true};
+        return (struct machine_use){
+            .types = UINT64_MAX, .selections = UINT32_MAX, .q8 = true, .threads = true, .disk = true};
     const struct weight_sizes weights = weight_sizes_of(&planning->gguf, &planning->config);
     const struct choose_question question = question_of(planning);
     return (struct machine_use){.types = cost_matrix_types(&planning->config, &planning->gguf),
                                 .selections = machine_use_planned(false),
+                                .q8 = planning->plan.k_type != KV_F16,
+                                .threads = option_count(planning->options, OPTION_THREADS) == 0,
                                 .disk = plan_may_read_disk(&question, &planning->config, &weights)};
 }
 
@@ -332,7 +335,7 @@ static void print_measured(const struct machine *machine) {
     if (machine_when(machine, when)[0] != '\0') {
         output_text("  %s", when);
         if (machine->disk.spread > 0) output_text(", the disk within %.0f%%", 100 * machine->disk.spread);
-        if (machine_was_busy(machine))
+        if (machine_load_is_busy(machine->load))
             output_text(": its numbers are too low; loam plan --measure, once others rest");
         output_text("\n");
     }

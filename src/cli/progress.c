@@ -100,16 +100,16 @@ bool progress_engine(void *context, uint64_t done, uint64_t total) {
     return interrupt_requested();
 }
 
-bool progress_part(void *context, const char *part) {
+bool progress_part(void *context, const char *part, bool is_line) {
     struct progress_parts *parts = context;
-    if (!parts->quiet && !parts->is_told) {
+    if (parts->began == 0) parts->began = clock_seconds();
+    if (!parts->quiet && is_line) {
+        progress_parts_end(parts);
         fprintf(stderr, "loam: note: %s\n", part);
-        parts->began = clock_seconds();
     } else if (!parts->quiet && output_can_draw()) {
         fprintf(stderr, "\rmeasuring: %.20s, %.0f s\033[K", part, clock_seconds() - parts->began);
         parts->is_drawn = true;
     }
-    parts->is_told = true;
     return interrupt_requested();
 }
 

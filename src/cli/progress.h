@@ -37,15 +37,14 @@ void progress_line(const struct progress *progress, uint64_t done, uint64_t tota
 /* An engine_progress: context is a struct progress; stops when Ctrl-C was pressed. */
 bool progress_engine(void *context, uint64_t done, uint64_t total);
 
-/* What is measured: the first part is a line that says what this is about, the others one line that is drawn over,
- * where that can be. */
+/* What is measured: parts are one line that is drawn over, where that can be. */
 struct progress_parts {
-    bool quiet, is_told, is_drawn;
-    double began; /* clock_seconds */
+    bool quiet, is_drawn;
+    double began; /* clock_seconds; 0: not yet */
 };
 
 /* A measure_options.progress: context is a struct progress_parts; true, which stops, when Ctrl-C was pressed. */
-bool progress_part(void *context, const char *part);
+bool progress_part(void *context, const char *part, bool is_line);
 void progress_parts_end(struct progress_parts *parts); /* removes the line */
 
 #endif

@@ -75,7 +75,8 @@ static enum status take(struct plan *plan, const struct choosing *choosing,
                  choice->text, below, settings, candidate_rate(choice));
     if (machine_when(&choosing->machine, when)[0] != '\0' && used > 0 && used < AUTO_NOTE_BYTES)
         snprintf(taken->note + used, (size_t)(AUTO_NOTE_BYTES - used), ", by numbers %s%s", when,
-                 machine_was_busy(&choosing->machine) ? ": loam plan --measure, once others rest" : "");
+                 machine_load_is_busy(choosing->machine.load) ? ": loam plan --measure, once others rest"
+                                                              : "");
     return STATUS_OK;
 }
 
@@ -127,6 +128,8 @@ static enum status choose(struct choosing *choosing, struct plan *plan, const st
     struct error missing = {0};
     struct machine_request machine = request->machine;
     machine.measure.use.types = cost_matrix_types(&model->config, &model->gguf);
+    machine.measure.use.q8 = plan->k_type != KV_F16;
+    machine.measure.use.threads = request->thread_count == 0;
     if (plan->select.loss > 0 || plan->kld_max > 0)
         machine.measure.use.selections = machine_use_planned(plan->kld_max == 0);
     choosing->sizes = *plan;

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 static const char file_name[] = "machine.json";
+static const double seconds_max =
+    4.2; /* of measuring what a plan waits for: five with what is under way then */
 
 /* The folder of the file. */
 static enum status cache_folder(char path[MACHINE_PATH_BYTES], struct error *error) {
@@ -55,16 +57,39 @@ static bool is_of_this_machine(const struct machine *machine, const struct measu
            machine_with_threads(&fewer, machine, threads);
 }
 
+static enum status say(const struct measure_options *options, const char *note, struct error *error) {
+    if (options->progress == NULL || !options->progress(options->context, note, true)) return STATUS_OK;
+    return error_set(error, STATUS_INTERRUPTED, "interrupted");
+}
+
+/* One figure is looked at again: the file may be of a busy minute, or the machine another one than it was. */
+static bool is_off(const struct machine *machine, const struct measure_options *options, const char *path,
+                   char note[400]) {
+    double load;
+    struct error ignored;
+    if (getloadavg(&load, 1) != 1) load = -1;
+    const double then = machine->memory.all,
+                 now = then > 0 ? machine_measure_memory(machine->thread_count) : 0;
+    const enum machine_check check = machine_check_memory(machine, now, load);
+    if (check == MACHINE_HOLDS) return false;
+    snprintf(note, 400, "%s memory is read %.2g times as fast as %.200s says",
+             check == MACHINE_IS_OFF ? "measuring this machine again:" : "others compute, and", now / then,
+             path);
+    if (check == MACHINE_IS_BUSY && say(options, note, &ignored) == STATUS_OK) note[0] = '\0';
+    return check == MACHINE_IS_OFF;
+}
+
 /* Why the file's numbers do not hold; false: they do. */
 static bool must_measure(struct machine *machine, const struct machine_request *request, const char *path,
                          char note[400]) {
     struct error why;
     if (request->measures) return snprintf(note, 400, "measuring this machine") > 0;
     if (access(path, F_OK) != 0)
-        return snprintf(note, 400, "measuring this machine, which takes some seconds, once") > 0;
+        return snprintf(note, 400, "measuring this machine, which takes up to 5 s, once") > 0;
     if (machine_load(machine, path, &why) != STATUS_OK)
         return snprintf(note, 400, "%.300s; measuring this machine again", why.message) > 0;
-    if (is_of_this_machine(machine, &request->measure)) return false;
+    if (is_of_this_machine(machine, &request->measure))
+        return !request->never_measures && is_off(machine, &request->measure, path, note);
     return snprintf(note, 400, "measuring this machine: %.120s is of %s, %s, %u threads", path,
                     machine->processor, machine->kernels, machine->thread_count) > 0;
 }
@@ -74,8 +99,20 @@ static bool must_add(const struct machine *machine, struct measure_options *opti
                      char note[400]) {
     options->use = machine_lacks(machine, options->use);
     options->thread_count = machine->thread_count; /* the others' */
-    return (options->use.types != 0 || options->use.selections != 0 || options->use.disk) &&
-           snprintf(note, 400, "measuring what %.300s has no numbers of yet, once", path) > 0;
+    return !machine_use_is_empty(options->use) &&
+           snprintf(note, 400, "measuring what %.300s has no numbers of yet", path) > 0;
+}
+
+/* What there was no time for. */
+static enum status say_left_out(const struct machine *machine, const struct measure_options *options,
+                                struct error *error) {
+    const struct machine_use left = machine_lacks(machine, options->use);
+    char names[MACHINE_USE_BYTES], note[MACHINE_USE_BYTES + 100];
+    if (machine_use_is_empty(left)) return STATUS_OK;
+    snprintf(note, sizeof note,
+             "not measured in %.1f s: %s; the next plan goes on, loam plan --measure does all",
+             options->seconds, machine_use_text(machine, left, names));
+    return say(options, note, error);
 }
 
 static enum status open_file(struct machine *machine, const struct machine_request *request,
@@ -92,11 +129,13 @@ static enum status open_file(struct machine *machine, const struct machine_reque
     if (!is_whole && (request->never_measures || !must_add(machine, &options, path, note))) return STATUS_OK;
     if (request->never_measures) return error_set(error, STATUS_UNSUPPORTED, "%s", note);
     TRY(make_folder(folder, error));
-    if (options.progress != NULL && options.progress(options.context, note))
-        return error_set(error, STATUS_INTERRUPTED, "interrupted");
+    TRY(say(&options, note, error));
     if (options.directory == NULL) options.directory = folder;
-    TRY(is_whole ? machine_measure(machine, &options, error) : machine_measure_more(machine, &options, error));
-    return machine_save(machine, path, error);
+    if (!request->measures && options.seconds == 0) options.seconds = seconds_max;
+    TRY(is_whole ? machine_measure(machine, &options, error)
+                 : machine_measure_more(machine, &options, error));
+    TRY(machine_save(machine, path, error));
+    return say_left_out(machine, &options, error);
 }
 
 enum status machine_open(struct machine *machine, const struct machine_request *request,

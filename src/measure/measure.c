@@ -13,19 +13,37 @@
 
 static const size_t CACHES_BYTES = (size_t)96 << 20, COPY_BYTES = (size_t)32 << 20,
                     READ_BYTES = (size_t)256 << 20; /* at most */
+static const uint64_t CHECK_NS = 40000000;
 
-static double read_rate(const struct bandwidth *memory, struct pool *pool) {
+static double read_rate(const struct measurement *measurement, const struct bandwidth *memory,
+                        struct pool *pool) {
     struct quickest pass = {0};
-    while (quickest_is_open(&pass)) quickest_add(&pass, (double)bandwidth_pass_ns(memory, pool) * 1e-9);
+    while (quickest_is_open(&pass, measurement))
+        quickest_add(&pass, (double)bandwidth_pass_ns(memory, pool) * 1e-9);
     return (double)memory->size_bytes / pass.seconds;
 }
 
-static enum status copy_rate(double *bytes_per_second, struct error *error) {
+double machine_measure_memory(size_t thread_count) {
+    const struct measurement brief = {.ends = clock_ns() + CHECK_NS};
+    struct bandwidth memory = {0};
+    struct pool *pool;
+    struct error ignored;
+    double rate = 0;
+    if (pool_create(&pool, thread_count, &ignored) != STATUS_OK) return 0;
+    if (bandwidth_open(&memory, pool, bandwidth_beyond_caches(4, READ_BYTES), &ignored) == STATUS_OK)
+        rate = read_rate(&brief, &memory, pool);
+    bandwidth_close(&memory);
+    pool_destroy(pool);
+    return rate;
+}
+
+static enum status copy_rate(const struct measurement *measurement, double *bytes_per_second,
+                             struct error *error) {
     uint8_t *memory = malloc(2 * COPY_BYTES);
     struct quickest copy = {0};
     if (memory == NULL) return error_set(error, STATUS_MEMORY, "measuring memory: out of memory");
     memset(memory, 1, 2 * COPY_BYTES);
-    while (quickest_is_open(&copy)) {
+    while (quickest_is_open(&copy, measurement)) {
         const uint64_t began = clock_ns();
         memcpy(memory, memory + COPY_BYTES, COPY_BYTES);
         __asm__ volatile("" : : "r"(memory) : "memory"); /* it is wanted */
@@ -37,19 +55,13 @@ static enum status copy_rate(double *bytes_per_second, struct error *error) {
 }
 
 static enum status measure_memory(struct measurement *measurement, struct error *error) {
-    struct pool *all = device_pool(measurement->device), *one;
+    struct pool *all = device_pool(measurement->device);
     struct bandwidth memory = {0};
     TRY(measure_part(measurement, "memory", error));
     TRY(bandwidth_open(&memory, all, bandwidth_beyond_caches(4, READ_BYTES), error));
-    measurement->machine->memory.all = read_rate(&memory, all);
-    const enum status status = pool_create(&one, 1, error);
-    if (status == STATUS_OK) {
-        measurement->machine->memory.one = read_rate(&memory, one);
-        pool_destroy(one);
-    }
+    measurement->machine->memory.all = read_rate(measurement, &memory, all);
     bandwidth_close(&memory);
-    TRY(status);
-    return copy_rate(&measurement->machine->memory.copy, error);
+    return copy_rate(measurement, &measurement->machine->memory.copy, error);
 }
 
 /* The device with the threads that are asked for, memory that empties the caches, a folder on the disk. */
@@ -59,6 +71,11 @@ static enum status open_measurement(struct measurement *measurement, struct erro
                                                                                      : cpu_count(),
                                           .mask = options->mask};
     uint64_t no_limit = 0;
+    if (measurement->use.threads) {
+        measurement->threads = calloc(MACHINE_THREAD_COUNTS + 1, sizeof *measurement->threads);
+        if (measurement->threads == NULL) return error_set(error, STATUS_MEMORY, "measuring: out of memory");
+        for (size_t i = 0; i <= MACHINE_THREAD_COUNTS; i++) machine_init(&measurement->threads[i].machine);
+    }
     TRY(device_cpu_create(&measurement->device, &device, error));
     TRY(bandwidth_open(&measurement->caches, device_pool(measurement->device),
                        options->is_short ? CACHES_BYTES / 16 : bandwidth_beyond_caches(2, CACHES_BYTES), error));
@@ -67,13 +84,17 @@ static enum status open_measurement(struct measurement *measurement, struct erro
 
 static struct measurement measurement_of(struct machine *machine, const struct measure_options *options) {
     return (struct measurement){
-        .options = options, .machine = machine, .use = machine_lacks(machine, options->use)};
+        .options = options,
+        .machine = machine,
+        .use = machine_lacks(machine, options->use),
+        .ends = options->seconds > 0 ? clock_ns() + (uint64_t)(options->seconds * 1e9) : UINT64_MAX};
 }
 
 static void close_measurement(struct measurement *measurement) {
     kv_scratch_close(&measurement->folder);
     bandwidth_close(&measurement->caches);
     device_destroy(measurement->device);
+    free(measurement->threads);
 }
 
 static void name_machine(struct machine *machine, const struct measure_options *options) {
@@ -110,14 +131,14 @@ enum status machine_measure(struct machine *machine, const struct measure_option
     name_machine(machine, options);
     note_when(machine);
     struct measurement measurement = measurement_of(machine, options);
-    measurement.use.types |= measure_threads_use().types; /* the probe model's, too */
-    measurement.use.selections |= measure_threads_use().selections;
+    measurement.use.types |= UINT64_C(1) << TENSOR_Q8_0; /* the probe model's, too */
+    if (measurement.use.threads) measurement.use.selections |= UINT32_C(1) << measure_threads_selection();
     enum status status = open_measurement(&measurement, error);
     if (status == STATUS_OK) status = measure_memory(&measurement, error);
     if (status == STATUS_OK) status = measure_matrices(&measurement, error);
     if (status == STATUS_OK) status = measure_disk_used(&measurement, error);
     if (status == STATUS_OK) status = measure_steps(&measurement, error);
-    if (status == STATUS_OK) status = measure_threads(&measurement, error);
+    if (status == STATUS_OK) measure_threads(&measurement);
     close_measurement(&measurement);
     return status;
 }
@@ -126,11 +147,14 @@ enum status machine_measure_more(struct machine *machine, const struct measure_o
                                  struct error *error) {
     note_when(machine);
     struct measurement measurement = measurement_of(machine, options);
-    measurement.steps = STEPS_SELECTIONS;
+    measurement.adds = true;
+    const bool has_matrices = measurement.use.types != 0 || measurement.use.threads,
+               has_steps = measurement.use.selections != 0 || measurement.use.q8 || measurement.use.threads;
     enum status status = open_measurement(&measurement, error);
-    if (status == STATUS_OK && measurement.use.types != 0) status = measure_matrices(&measurement, error);
+    if (status == STATUS_OK && has_matrices) status = measure_matrices(&measurement, error);
     if (status == STATUS_OK) status = measure_disk_used(&measurement, error);
-    if (status == STATUS_OK && measurement.use.selections != 0) status = measure_steps(&measurement, error);
+    if (status == STATUS_OK && has_steps) status = measure_steps(&measurement, error);
+    if (status == STATUS_OK) measure_threads(&measurement);
     close_measurement(&measurement);
     return status;
 }

@@ -1,12 +1,12 @@
 /* measure: the numbers of this machine (plan/machine.h), found by running loam's own code.
  *
- *   memory, copy, checksum      plain loops over memory that no cache holds
+ *   memory, copy                plain loops over memory that no cache holds
  *   matrices                    the device's products, by type: one row, and a block of a prompt
  *   layers, attention,          an engine over a small model of random weights (probe_model.h), whose caches are
  *   selections                  emptied before every step; each time is the smallest of several steps
  *   disk                        an io_queue over a file of random bytes; steps of that engine with KV on disk
  *
- * Of types, selections and the disk what is used is measured, which takes some seconds.  Thread: the engine's.
+ * What of it is used is measured (struct machine_use), within a time.  Thread: the engine's.
  */
 #ifndef LOAM_MEASURE_MEASURE_H
 #define LOAM_MEASURE_MEASURE_H
@@ -18,19 +18,24 @@ struct measure_options {
     const char *directory; /* a folder on the disk to be measured; what is put there is removed */
     size_t thread_count;   /* 0: one per processor */
     cpu_mask mask;
-    /* What is measured of types, beside Q8_0, of selections and of the disk; what cannot be measured is not. */
+    /* What is measured, beside Q8_0; what cannot be measured is not. */
     struct machine_use use;
+    /* That it may take: behind them numbers are of two rounds, and what can wait is not measured; machine_lacks says
+     * what.  0: as long as it takes. */
+    double seconds;
     bool is_short; /* tests: with less of everything, for numbers that nobody plans by */
-    /* Called before each part.  true stops with STATUS_INTERRUPTED.  May be NULL. */
-    bool (*progress)(void *context, const char *part);
+    /* Called before each part, and with lines for the user.  true stops with STATUS_INTERRUPTED.  May be NULL. */
+    bool (*progress)(void *context, const char *part, bool is_line);
     void *context;
 };
 
 enum status machine_measure(struct machine *machine, const struct measure_options *options,
                             struct error *error) STATUS_CHECKED;
-/* Adds the types, the selections and the disk to numbers of this machine. */
+/* Adds what is used and not there to numbers of this machine. */
 enum status machine_measure_more(struct machine *machine, const struct measure_options *options,
                                  struct error *error) STATUS_CHECKED;
+/* memory.all as it is now, in a twentieth of a second; 0: it cannot be had. */
+double machine_measure_memory(size_t thread_count);
 /* Only the rates at which the disk of options->directory reads and writes, and what steps pay for it; the other numbers
  * are brought to the pace that this machine has now, and stay if they are another machine's.  Some seconds. */
 enum status machine_measure_disk(struct machine *machine, const struct measure_options *options,

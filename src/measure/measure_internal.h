@@ -2,11 +2,18 @@
 #ifndef LOAM_MEASURE_MEASURE_INTERNAL_H
 #define LOAM_MEASURE_MEASURE_INTERNAL_H
 
+#include <math.h>
+
 #include "device/device.h"
 #include "measure/bandwidth.h"
 #include "measure/kv_scratch.h"
 #include "measure/measure.h"
 #include "platform/clock.h"
+
+struct thread_numbers {
+    struct machine machine; /* attend_f16.one 0: it was too late */
+    double empty_seconds;   /* of a step of the empty sequence */
+};
 
 struct measurement {
     const struct measure_options *options;
@@ -15,48 +22,61 @@ struct measurement {
     struct bandwidth caches;  /* reading it empties them */
     struct kv_scratch folder; /* within the options' directory */
     struct machine_use use;
-    enum { STEPS_ALL, STEPS_BRIEF, STEPS_SELECTIONS } steps; /* brief: attention in f16 and groups of 1, for ratios */
+    uint64_t ends;                  /* clock_ns: then it is late */
+    bool adds;                      /* to numbers that are there */
+    struct thread_numbers *threads; /* owned; [MACHINE_THREAD_COUNTS + 1], the last of all; NULL: not asked for */
 };
 
 /* Asks the caller whether to go on; STATUS_INTERRUPTED: no. */
 STATUS_CHECKED static inline enum status measure_part(const struct measurement *measurement, const char *part,
                                                       struct error *error) {
     const struct measure_options *options = measurement->options;
-    if (options->progress == NULL || !options->progress(options->context, part)) return STATUS_OK;
+    if (options->progress == NULL || !options->progress(options->context, part, false)) return STATUS_OK;
     return error_set(error, STATUS_INTERRUPTED, "interrupted");
 }
 static inline void measure_empty_caches(const struct measurement *measurement) {
     bandwidth_pass_ns(&measurement->caches, device_pool(measurement->device));
 }
-/* The quickest of several rounds: as many as it takes until none is quicker by 2% any more.  Where others compute, one
- * always is: then it ends by the clock. */
-struct quickest {
-    double seconds;
-    unsigned rounds, stale; /* stale: rounds since the last that was quicker */
-    uint64_t began;         /* behind the first round */
-};
-enum { QUICKEST_ROUNDS_MIN = 4, QUICKEST_STALE = 3, QUICKEST_ROUNDS_MAX = 24, QUICKEST_NS = 150000000 };
-static inline bool quickest_is_open(const struct quickest *quickest) {
-    return quickest->rounds < QUICKEST_ROUNDS_MIN ||
-           (quickest->stale < QUICKEST_STALE && quickest->rounds < QUICKEST_ROUNDS_MAX &&
-            clock_ns() - quickest->began < QUICKEST_NS);
+static inline bool measure_is_late(const struct measurement *measurement) {
+    return clock_ns() > measurement->ends;
 }
-/* Whether it is the quickest so far. */
-static inline bool quickest_add(struct quickest *quickest, double seconds) {
-    const bool is_quickest = quickest->rounds == 0 || seconds < quickest->seconds;
+/* The quickest of several rounds: as many as it takes until the two quickest agree within 2%, since what others do only
+ * adds to a round.  Where they never agree it ends by the clock, and where it is late behind two. */
+struct quickest {
+    double seconds, second; /* the two quickest */
+    unsigned rounds;
+    uint64_t began; /* behind the first round */
+};
+enum { QUICKEST_ROUNDS_MIN = 2, QUICKEST_ROUNDS_MAX = 24, QUICKEST_NS = 150000000 };
+static inline bool quickest_is_open(const struct quickest *quickest, const struct measurement *measurement) {
+    if (quickest->rounds < QUICKEST_ROUNDS_MIN) return true;
+    return quickest->second > quickest->seconds * 1.02 && quickest->rounds < QUICKEST_ROUNDS_MAX &&
+           clock_ns() - quickest->began < QUICKEST_NS && !measure_is_late(measurement);
+}
+static inline void quickest_add(struct quickest *quickest, double seconds) {
     if (quickest->rounds == 0) quickest->began = clock_ns();
-    quickest->stale = quickest->rounds > 0 && seconds > quickest->seconds * 0.98 ? quickest->stale + 1 : 0;
-    if (is_quickest) quickest->seconds = seconds;
+    if (quickest->rounds == 0 || seconds < quickest->seconds) {
+        quickest->second = quickest->rounds == 0 ? INFINITY : quickest->seconds;
+        quickest->seconds = seconds;
+    } else if (seconds < quickest->second) {
+        quickest->second = seconds;
+    }
     quickest->rounds++;
-    return is_quickest;
 }
 
 enum status measure_matrices(struct measurement *measurement, struct error *error) STATUS_CHECKED;
 enum status measure_disk(struct measurement *measurement, struct error *error) STATUS_CHECKED;
-/* With which numbers of threads are compared; they stand for all types and selections. */
-struct machine_use measure_threads_use(void);
-/* What fewer threads reach of the speed of all: into machine->threads.  After the steps. */
-enum status measure_threads(struct measurement *measurement, struct error *error) STATUS_CHECKED;
+/* Of the types and selections with which numbers of threads are compared; it stands for all. */
+static const enum tensor_type measure_threads_type = TENSOR_Q8_0;
+size_t measure_threads_selection(void); /* hata's index */
+/* A part of the measurement with each number of threads, the most first, while there is time; where numbers are added,
+ * with all again, since a ratio is of one minute.  The device has them, and measurement->machine is that of the number.
+ */
+typedef enum status measure_count_part(void *context, struct thread_numbers *numbers, struct error *error);
+enum status measure_each_count(struct measurement *measurement, measure_count_part *part, void *context,
+                               struct error *error) STATUS_CHECKED;
+/* What fewer threads reach of the speed of all, where all parts are measured: into machine->threads. */
+void measure_threads(struct measurement *measurement);
 /* Numbers that are not the disk's. */
 enum measure_pace {
     PACE_REFERENCE, /* measured as well: steps in RAM say at which pace */

@@ -23,18 +23,18 @@ struct products {
 };
 
 /* Every row of MACHINE_WIDE columns is the same random row; cut to fewer columns it is several.  The bytes of a row are
- * 0x20 to 0x3f: whatever the type takes for a scale or a value is small and no subnormal.  Returns the bytes of a row;
- * 0: the type has no such rows. */
-static size_t fill_rows(struct products *products, enum tensor_type type) {
+ * 0x20 to 0x3f: whatever the type takes for a scale or a value is small and no subnormal.  false: the type has no such
+ * rows. */
+static bool fill_rows(struct products *products, enum tensor_type type) {
     struct random random;
     uint64_t row_bytes;
-    if (!tensor_row_bytes(type, MACHINE_WIDE, &row_bytes)) return 0;
+    if (!tensor_row_bytes(type, MACHINE_WIDE, &row_bytes)) return false;
     random_init(&random, 1);
     for (size_t i = 0; i < row_bytes; i++)
         products->weights[i] = (uint8_t)(0x20 + random_below(&random, 0x20));
     for (size_t row = 1; row < products->bytes / row_bytes; row++)
         memcpy(products->weights + row * row_bytes, products->weights, row_bytes);
-    return (size_t)row_bytes;
+    return true;
 }
 
 /* Seconds of x times matrix `index` of MATRIX_COUNT. */
@@ -67,7 +67,7 @@ static enum status row_rate(struct products *products, enum tensor_type type, si
                                  .columns = columns,
                                  .row_bytes = row_bytes};
     struct quickest pass = {0};
-    while (quickest_is_open(&pass)) {
+    while (quickest_is_open(&pass, products->measurement)) {
         double seconds = 0;
         for (size_t i = 0; i < MATRIX_COUNT; i++) TRY(product(products, &shape, i, 1, &seconds, error));
         quickest_add(&pass, seconds);
@@ -81,7 +81,7 @@ static enum status block_rate(struct products *products, enum tensor_type type, 
     const struct matrix shape = {
         .type = type, .rows = BLOCK_MATRIX_ROWS, .columns = MACHINE_WIDE, .row_bytes = wide_bytes};
     struct quickest block = {0};
-    while (quickest_is_open(&block)) {
+    while (quickest_is_open(&block, products->measurement)) {
         double seconds = 0;
         TRY(product(products, &shape, 0, MACHINE_BLOCK_ROWS, &seconds, error));
         quickest_add(&block, seconds);
@@ -90,17 +90,33 @@ static enum status block_rate(struct products *products, enum tensor_type type, 
     return STATUS_OK;
 }
 
+static enum status type_rates(struct products *products, enum tensor_type type, struct error *error) {
+    struct machine_matrix *matrix = &products->measurement->machine->matrices[type];
+    uint64_t wide_bytes;
+    if (!tensor_row_bytes(type, MACHINE_WIDE, &wide_bytes)) return STATUS_OK;
+    TRY(row_rate(products, type, (size_t)wide_bytes, MACHINE_NARROW, &matrix->narrow, error));
+    TRY(row_rate(products, type, (size_t)wide_bytes, MACHINE_WIDE, &matrix->wide, error));
+    return block_rate(products, type, (size_t)wide_bytes, &matrix->block, error);
+}
+
+static enum status rates_of_count(void *context, struct thread_numbers *numbers, struct error *error) {
+    (void)numbers;
+    return type_rates(context, measure_threads_type, error);
+}
+
+/* Behind the first a type can wait: until then it has the numbers of the one with the nearest bytes per element. */
 static enum status measure_types(struct products *products, struct error *error) {
+    struct measurement *measurement = products->measurement;
+    bool can_wait = measurement->adds;
     for (uint32_t type = 0; type < MACHINE_TYPES; type++) {
-        const struct tensor_type_info *info = tensor_type_find(type);
-        struct machine_matrix *matrix = &products->measurement->machine->matrices[type];
-        if ((products->measurement->use.types >> type & 1) == 0) continue;
-        TRY(measure_part(products->measurement, info->name, error));
-        const size_t wide_bytes = fill_rows(products, (enum tensor_type)type);
-        if (wide_bytes == 0) continue;
-        TRY(row_rate(products, (enum tensor_type)type, wide_bytes, MACHINE_NARROW, &matrix->narrow, error));
-        TRY(row_rate(products, (enum tensor_type)type, wide_bytes, MACHINE_WIDE, &matrix->wide, error));
-        TRY(block_rate(products, (enum tensor_type)type, wide_bytes, &matrix->block, error));
+        const bool is_used = (measurement->use.types >> type & 1) != 0,
+                   is_compared = type == measure_threads_type && measurement->threads != NULL;
+        if ((!is_used && !is_compared) || (can_wait && measure_is_late(measurement))) continue;
+        TRY(measure_part(measurement, tensor_type_find(type)->name, error));
+        if (!fill_rows(products, (enum tensor_type)type)) continue;
+        if (is_used) TRY(type_rates(products, (enum tensor_type)type, error));
+        can_wait = true;
+        if (is_compared) TRY(measure_each_count(measurement, rates_of_count, products, error));
     }
     return STATUS_OK;
 }
@@ -131,7 +147,7 @@ static enum status open_products(struct products *products, struct error *error)
 
 enum status measure_matrices(struct measurement *measurement, struct error *error) {
     struct device *device = measurement->device;
-    const size_t bytes = measurement->options->is_short ? BYTES_SHORT : bandwidth_beyond_caches(4, BYTES);
+    const size_t bytes = measurement->options->is_short ? BYTES_SHORT : bandwidth_beyond_caches(3, BYTES);
     struct products products = {
         .measurement = measurement,
         .bytes = bytes,

@@ -12,13 +12,16 @@
 #include "platform/clock.h"
 
 enum {
-    DEEP = 8192, /* tokens of the two contexts that are compared; caches are emptied before each step */
-    SHALLOW = 2048,
+    DEEP = 6144, /* tokens of the two contexts that are compared; caches are emptied before each step */
+    SHALLOW = 1536,
+    DEEP_MANY = 4096, /* of groups of MACHINE_GROUP query heads, which no step is taken apart by layers of */
+    SHALLOW_MANY = 1024,
     DEEP_SHORT = 2048, /* with measure_options.is_short */
     SHALLOW_SHORT = 768,
     KEEP_MANY = 3072,
     KEEP_FEW = 256,
     KEEP_MANY_SHORT = 704,
+    GROUPS = 2,
     ATTENDING = 192, /* rows of a prompt behind the shallow context: a block of the kernels */
 };
 
@@ -29,7 +32,7 @@ static enum status prefill(struct probe *probe, struct sequence *sequence, size_
     const uint64_t length = sequence_length(sequence);
     const float *logits;
     struct quickest quickest = {0};
-    while (quickest_is_open(&quickest)) {
+    while (quickest_is_open(&quickest, probe->measurement)) {
         const uint64_t began = clock_ns();
         TRY(engine_prefill(probe->engine, sequence, &request, &logits, error));
         quickest_add(&quickest, (double)(clock_ns() - began) * 1e-9);
@@ -48,42 +51,43 @@ static void set_group(struct machine_by_group *numbers, uint32_t group, double v
 
 /* ---- everything ---- */
 
-static enum status full_attention(struct probe *probe, const struct plan *plan, struct machine_by_group *rate,
-                                  struct error *error) {
+static enum status full_attention(struct probe *probe, struct machine_by_group *rate, struct error *error) {
+    const struct measurement *measurement = probe->measurement;
     struct quickest deep = {0}, empty = {0};
-    TRY(probe_open_engine(probe, plan, error));
-    while (quickest_is_open(&deep) || quickest_is_open(&empty)) { /* in turns, as selections */
+    TRY(measure_part(measurement, "attention", error));
+    while (quickest_is_open(&deep, measurement) || quickest_is_open(&empty, measurement)) { /* in turns */
         TRY(probe_step_once(probe, probe->deep, &deep, error));
         TRY(probe_step_once(probe, probe->empty, &empty, error));
     }
     const double bytes = (double)engine_kv_bytes_per_token(probe->engine) * probe->deep_tokens;
     set_group(rate, probe->group, bytes / difference(deep.seconds, empty.seconds));
+    probe->empty_seconds = empty.seconds;
     return STATUS_OK;
 }
 
 /* Elements of the matrices of all layers. */
-static double layer_elements(uint32_t group) {
+static double layer_elements(const struct probe *probe) {
     const double kv = PROBE_KV_HEADS * PROBE_DIMENSION, hidden = PROBE_HIDDEN;
-    return PROBE_LAYERS * hidden * (2 * kv * group + 2 * kv + 3 * hidden);
+    return probe->layers * hidden * (2 * kv * probe->group + 2 * kv + 3 * hidden);
 }
 
 /* What is left of a step, and of a prompt's token, beside the matrices: of the group whose matrices are small. */
 static enum status layers(struct probe *probe, struct error *error) {
     struct machine *machine = probe->measurement->machine;
-    const double elements = layer_elements(probe->group), block = machine_matrix_block(machine, TENSOR_Q8_0);
+    const double elements = layer_elements(probe), block = machine_matrix_block(machine, TENSOR_Q8_0);
     const double bytes = (elements + PROBE_VOCABULARY * PROBE_HIDDEN) * 34 / 32; /* Q8_0 */
-    double seconds, prompt, rows, shallow;
-    TRY(probe_step(probe, probe->empty, &seconds, error));
+    const double seconds = probe->empty_seconds;
+    double prompt, rows, shallow;
     const double rest = seconds - bytes / machine_matrix_rate(machine, TENSOR_Q8_0, PROBE_HIDDEN);
-    machine->layer_seconds = fmax(rest, seconds / 8) / PROBE_LAYERS;
+    machine->layer_seconds = fmax(rest, seconds / 8) / probe->layers;
     TRY(prefill(probe, probe->empty, PROBE_PROMPT, &prompt, error));
     TRY(prefill(probe, probe->empty, ATTENDING, &rows, error));
     TRY(prefill(probe, probe->shallow, ATTENDING, &shallow, error));
-    const double products = 2.0 * PROBE_DIMENSION * PROBE_LAYERS * PROBE_KV_HEADS * probe->group; /* a row, a key */
+    const double products = 2.0 * PROBE_DIMENSION * probe->layers * PROBE_KV_HEADS * probe->group; /* a row, a key */
     machine->attend_block = products * ATTENDING * probe->shallow_tokens / difference(shallow, rows);
     const double left = prompt - elements * PROBE_PROMPT / block -
                         products * PROBE_PROMPT * PROBE_PROMPT / 2 / machine->attend_block;
-    machine->layer_token_seconds = fmax(left, prompt / 16) / PROBE_PROMPT / PROBE_LAYERS;
+    machine->layer_token_seconds = fmax(left, prompt / 16) / PROBE_PROMPT / probe->layers;
     return STATUS_OK;
 }
 
@@ -102,9 +106,10 @@ static enum status keep_step(struct probe *probe, struct sequence *sequence, con
 /* In turns, so that what else the machine does is not in one of them alone. */
 static enum status selection_steps(struct probe *probe, const struct plan *plan,
                                    struct selection_steps *steps, struct error *error) {
+    const struct measurement *measurement = probe->measurement;
     *steps = (struct selection_steps){0};
-    while (quickest_is_open(&steps->many) || quickest_is_open(&steps->few) ||
-           quickest_is_open(&steps->shallow)) {
+    while (quickest_is_open(&steps->many, measurement) || quickest_is_open(&steps->few, measurement) ||
+           quickest_is_open(&steps->shallow, measurement)) {
         TRY(keep_step(probe, probe->deep, plan, probe->keep_many, &steps->many, error));
         TRY(keep_step(probe, probe->deep, plan, KEEP_FEW, &steps->few, error));
         TRY(keep_step(probe, probe->shallow, plan, KEEP_FEW, &steps->shallow, error));
@@ -112,19 +117,22 @@ static enum status selection_steps(struct probe *probe, const struct plan *plan,
     return STATUS_OK;
 }
 
-static enum status selection(struct probe *probe, struct machine_selection *selection, double empty,
-                             struct error *error) {
-    struct plan plan = probe_plan(probe);
-    struct selection_steps steps;
+static enum status select_with(struct probe *probe, const struct machine_selection *selection, struct plan *plan,
+                               struct error *error) {
     char set[64], keep[24];
+    *plan = probe_plan(probe);
     snprintf(set, sizeof set, "%s%sdense=0", selection->set != NULL ? selection->set : "",
              selection->set != NULL ? "," : "");
     snprintf(keep, sizeof keep, "%u", probe->keep_many);
-    TRY(measure_part(probe->measurement, selection->name, error));
-    TRY(plan_set_axes(&plan, selection->preset, set, keep, error));
-    TRY(engine_set_select(probe->engine, &plan.select, error));
-    TRY(selection_steps(probe, &plan, &steps, error));
-    const double heads = PROBE_LAYERS * PROBE_KV_HEADS;
+    TRY(plan_set_axes(plan, selection->preset, set, keep, error));
+    return engine_set_select(probe->engine, &plan->select, error);
+}
+
+static enum status selection(struct probe *probe, const struct plan *plan, struct machine_selection *selection,
+                             struct error *error) {
+    struct selection_steps steps;
+    TRY(selection_steps(probe, plan, &steps, error));
+    const double heads = probe->layers * PROBE_KV_HEADS;
     /* Chosen rows are not read faster than twice as fast as rows in order: less is noise. */
     const double in_order = 2.0 * PROBE_DIMENSION * sizeof(uint16_t) /
                             machine_by_group_at(probe->measurement->machine->attend_f16, probe->group);
@@ -133,58 +141,100 @@ static enum status selection(struct probe *probe, struct machine_selection *sele
              in_order / 2);
     const double score = fmax(steps.few.seconds - steps.shallow.seconds, 0) /
                          (heads * (probe->deep_tokens - probe->shallow_tokens));
-    const double rest =
-        steps.shallow.seconds - empty - heads * (row * KEEP_FEW + score * probe->shallow_tokens);
+    const double rest = steps.shallow.seconds - probe->empty_seconds -
+                        heads * (row * KEEP_FEW + score * probe->shallow_tokens);
     set_group(&selection->rows, probe->group, row);
     set_group(&selection->score, probe->group, fmax(score, 1e-13));
-    selection->seconds = fmax(fmax(rest, 0) / PROBE_LAYERS, selection->seconds);
+    selection->seconds = fmax(fmax(rest, 0) / probe->layers, selection->seconds);
     return STATUS_OK;
 }
 
-static enum status selections(struct probe *probe, struct error *error) {
-    struct machine *machine = probe->measurement->machine;
-    double empty;
-    if (probe->measurement->use.selections == 0) return STATUS_OK;
-    TRY(probe_step(probe, probe->empty, &empty, error));
-    for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++)
-        if ((probe->measurement->use.selections >> i & 1) != 0)
-            TRY(selection(probe, &machine->selections[i], empty, error));
-    return STATUS_OK;
+/* ---- fewer threads: the same engine, groups of 1 ---- */
+
+static enum status attention_of_count(void *context, struct thread_numbers *numbers, struct error *error) {
+    struct probe *probe = context;
+    const double empty = probe->empty_seconds;
+    enum status status = full_attention(probe, &numbers->machine.attend_f16, error);
+    if (status == STATUS_OK) status = layers(probe, error);
+    numbers->empty_seconds = probe->empty_seconds;
+    probe->empty_seconds = empty;
+    return status;
+}
+
+struct compared {
+    struct probe *probe;
+    const struct plan *plan;
+};
+
+static enum status selection_of_count(void *context, struct thread_numbers *numbers, struct error *error) {
+    const struct compared *compared = context;
+    struct probe probe = *compared->probe;
+    probe.empty_seconds = numbers->empty_seconds;
+    if (!(numbers->empty_seconds > 0)) return STATUS_OK; /* it was late then */
+    return selection(&probe, compared->plan, &numbers->machine.selections[measure_threads_selection()], error);
 }
 
 /* ---- both groups ---- */
 
-static enum status one_group(struct probe *probe, struct error *error) {
-    struct machine *machine = probe->measurement->machine;
+/* Of all groups, one selection after the other: each is whole, or not measured. */
+static enum status selections(struct probe *probes, struct error *error) {
+    struct measurement *measurement = probes->measurement;
+    for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
+        const bool is_used = (measurement->use.selections >> i & 1) != 0,
+                   is_compared = measurement->threads != NULL && i == measure_threads_selection();
+        struct machine_selection *measured = &measurement->machine->selections[i];
+        if ((!is_used && !is_compared) || measure_is_late(measurement)) continue;
+        for (size_t group = 0; group < (is_used ? GROUPS : 1); group++) {
+            struct probe *probe = &probes[group];
+            struct plan plan;
+            TRY(measure_part(measurement, measured->name, error));
+            if (!(probe->empty_seconds > 0)) TRY(probe_step(probe, probe->empty, &probe->empty_seconds, error));
+            TRY(select_with(probe, measured, &plan, error));
+            if (is_used) TRY(selection(probe, &plan, measured, error));
+            struct compared compared = {probe, &plan};
+            if (is_compared && group == 0) TRY(measure_each_count(measurement, selection_of_count, &compared, error));
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Leaves the engine open whose K and V are in f16, which selections are of. */
+static enum status attention(struct probe *probe, struct error *error) {
+    struct measurement *measurement = probe->measurement;
+    struct machine *machine = measurement->machine;
     struct plan q8 = probe_plan(probe), f16 = probe_plan(probe);
     q8.k_type = q8.v_type = KV_Q8;
     TRY(plan_set_axes(&q8, "full", NULL, NULL, error));
     TRY(plan_set_axes(&f16, "full", NULL, NULL, error));
-    if (probe->measurement->steps == STEPS_SELECTIONS) {
-        TRY(probe_open_engine(probe, &f16, error));
-    } else {
-        TRY(measure_part(probe->measurement, "attention", error));
-        if (probe->measurement->steps == STEPS_ALL)
-            TRY(full_attention(probe, &q8, &machine->attend_q8, error));
-        TRY(full_attention(probe, &f16, &machine->attend_f16, error));
-        if (probe->group == 1) TRY(layers(probe, error));
+    if (measurement->use.q8) {
+        TRY(probe_open_engine(probe, &q8, error));
+        TRY(full_attention(probe, &machine->attend_q8, error));
+        probe->empty_seconds = 0;
     }
-    return selections(probe, error);
+    if (measurement->adds && measurement->use.selections == 0 && measurement->threads == NULL) return STATUS_OK;
+    TRY(probe_open_engine(probe, &f16, error));
+    if (!measurement->adds) TRY(full_attention(probe, &machine->attend_f16, error));
+    if (probe->group != 1) return STATUS_OK;
+    if (!measurement->adds) TRY(layers(probe, error));
+    return measure_each_count(measurement, attention_of_count, probe, error);
 }
 
 enum status measure_steps(struct measurement *measurement, struct error *error) {
-    static const uint32_t groups[] = {1, MACHINE_GROUP};
-    for (size_t i = 0; i < (measurement->steps == STEPS_BRIEF ? 1 : 2); i++) {
-        const bool is_short = measurement->options->is_short;
-        struct probe probe = {.measurement = measurement,
-                              .group = groups[i],
-                              .deep_tokens = is_short ? DEEP_SHORT : DEEP,
-                              .shallow_tokens = is_short ? SHALLOW_SHORT : SHALLOW,
-                              .keep_many = is_short ? KEEP_MANY_SHORT : KEEP_MANY};
-        enum status status = probe_open_model(&probe, error);
-        if (status == STATUS_OK) status = one_group(&probe, error);
-        probe_close(&probe);
-        TRY(status);
+    static const uint32_t groups[GROUPS] = {1, MACHINE_GROUP};
+    const bool is_short = measurement->options->is_short;
+    struct probe probes[GROUPS] = {{.measurement = measurement}};
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < GROUPS; i++) {
+        probes[i] = (struct probe){.measurement = measurement,
+                                   .layers = i == 0 ? PROBE_LAYERS : PROBE_LAYERS / 2,
+                                   .group = groups[i],
+                                   .deep_tokens = is_short ? DEEP_SHORT : i == 0 ? DEEP : DEEP_MANY,
+                                   .shallow_tokens = is_short ? SHALLOW_SHORT : i == 0 ? SHALLOW : SHALLOW_MANY,
+                                   .keep_many = is_short ? KEEP_MANY_SHORT : KEEP_MANY};
+        status = probe_open_model(&probes[i], error);
+        if (status == STATUS_OK) status = attention(&probes[i], error);
     }
-    return STATUS_OK;
+    if (status == STATUS_OK) status = selections(probes, error);
+    for (size_t i = 0; i < GROUPS; i++) probe_close(&probes[i]);
+    return status;
 }

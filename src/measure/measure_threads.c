@@ -3,6 +3,8 @@
 
 #include "measure/measure_internal.h"
 
+static const double SELECTIONS_SHARE = 0.4; /* of the time, which numbers of threads leave to what may be chosen */
+
 enum { DEPTH = 16384, KEPT = 2048 }; /* of the selection whose time is compared */
 
 static const struct machine_selection *find_hata(const struct machine *machine) {
@@ -11,27 +13,31 @@ static const struct machine_selection *find_hata(const struct machine *machine) 
     return &machine->selections[i];
 }
 
-struct machine_use measure_threads_use(void) {
+size_t measure_threads_selection(void) {
     struct machine names;
     machine_init(&names);
-    return (struct machine_use){.types = UINT64_C(1) << TENSOR_Q8_0,
-                                .selections = UINT32_C(1) << (find_hata(&names) - names.selections)};
+    return (size_t)(find_hata(&names) - names.selections);
 }
 
-/* The parts of a machine with so many threads. */
-static enum status with_threads(const struct measurement *all, size_t thread_count, struct machine *machine,
-                                struct error *error) {
-    struct measurement brief = *all;
-    const struct device_options device = {.thread_count = thread_count, .mask = all->options->mask};
-    machine_init(machine);
-    brief.machine = machine;
-    brief.steps = STEPS_BRIEF;
-    brief.use = measure_threads_use();
-    TRY(device_cpu_create(&brief.device, &device, error));
-    enum status status = measure_matrices(&brief, error);
-    if (status == STATUS_OK) status = measure_steps(&brief, error);
-    device_destroy(brief.device);
-    return status;
+enum status measure_each_count(struct measurement *measurement, measure_count_part *part, void *context,
+                               struct error *error) {
+    struct machine *machine = measurement->machine;
+    enum status status = STATUS_OK;
+    if (measurement->threads == NULL) return STATUS_OK;
+    const double kept_ns = measurement->options->seconds * 1e9 * SELECTIONS_SHARE;
+    for (size_t i = MACHINE_THREAD_COUNTS + 1; status == STATUS_OK && i-- > 0;) {
+        const bool is_all = i == MACHINE_THREAD_COUNTS;
+        const size_t count = is_all ? machine->thread_count : (size_t)1 << i;
+        if (is_all ? !measurement->adds : count >= machine->thread_count) continue;
+        if (clock_ns() > measurement->ends - (uint64_t)kept_ns) break;
+        struct thread_numbers *numbers = &measurement->threads[i];
+        measurement->machine = &numbers->machine;
+        status = measure_part(measurement, "threads", error);
+        if (status == STATUS_OK) status = device_set_threads(measurement->device, count, error);
+        if (status == STATUS_OK) status = part(context, numbers, error);
+    }
+    measurement->machine = machine;
+    return status == STATUS_OK ? device_set_threads(measurement->device, machine->thread_count, error) : status;
 }
 
 /* Seconds of hata's selection, for a layer and KV head. */
@@ -41,7 +47,8 @@ static double select_seconds(const struct machine *machine) {
 }
 
 static struct machine_threads compare(const struct machine *fewer, const struct machine *all) {
-    const struct machine_matrix *a = &fewer->matrices[TENSOR_Q8_0], *b = &all->matrices[TENSOR_Q8_0];
+    const struct machine_matrix *a = &fewer->matrices[measure_threads_type],
+                                *b = &all->matrices[measure_threads_type];
     return (struct machine_threads){.narrow = a->narrow / b->narrow,
                                     .wide = a->wide / b->wide,
                                     .block = a->block / b->block,
@@ -52,13 +59,17 @@ static struct machine_threads compare(const struct machine *fewer, const struct 
                                     .select = select_seconds(all) / select_seconds(fewer)};
 }
 
-enum status measure_threads(struct measurement *measurement, struct error *error) {
-    struct machine *machine = measurement->machine, fewer;
-    if (machine->thread_count < 2) return STATUS_OK;
-    TRY(measure_part(measurement, "threads", error));
-    for (size_t i = 0; i < MACHINE_THREAD_COUNTS && (size_t)1 << i < machine->thread_count; i++) {
-        TRY(with_threads(measurement, (size_t)1 << i, &fewer, error));
-        machine->threads[i] = compare(&fewer, machine);
-    }
-    return STATUS_OK;
+static bool is_whole(const struct machine *machine) {
+    return machine->matrices[measure_threads_type].block > 0 && machine->attend_f16.one > 0 &&
+           find_hata(machine)->rows.one > 0;
+}
+
+void measure_threads(struct measurement *measurement) {
+    struct machine *machine = measurement->machine;
+    if (measurement->threads == NULL) return;
+    const struct machine *all =
+        measurement->adds ? &measurement->threads[MACHINE_THREAD_COUNTS].machine : machine;
+    for (size_t i = 0; i < MACHINE_THREAD_COUNTS; i++)
+        if (is_whole(all) && is_whole(&measurement->threads[i].machine))
+            machine->threads[i] = compare(&measurement->threads[i].machine, all);
 }

@@ -15,20 +15,22 @@
 #include "measure/probe.h"
 #include "plan/cost.h"
 #include "platform/clock.h"
+#include "rates/rates.h"
 
 enum { FEW, MANY, WINDOW, SCAN, KINDS };
 enum {
-    DEEP = 8192,
+    DEEP = 6144,
     DEEP_SHORT = 2048, /* with measure_options.is_short */
     PAGE = 16,         /* of the selection: a request is a page of 4 KiB */
     KEEP_FEW = 256,
     KEEP_MANY = 1024,
     KEEP_MANY_SHORT = 768,
     ROUNDS = 9,
-    ROUNDS_MIN = 3,
+    ROUNDS_MIN = 3,     /* on a slow disk, and where it is late */
     WARM_ROUNDS = 2, /* the first steps find other chunks in RAM */
 };
-static const uint64_t ROUNDS_NS = 1500000000; /* a slow disk has ROUNDS_MIN */
+static const uint64_t ROUNDS_NS = 1500000000;
+static const double SPREAD_MAX = 0.1;         /* between rounds that are enough */
 static const double MANY_SECONDS = 0.2;       /* that a step of many should not exceed */
 
 /* What a step paid. */
@@ -37,7 +39,7 @@ struct paid {
 };
 struct steps {
     struct paid of[ROUNDS][KINDS];
-    size_t rounds;
+    size_t rounds[KINDS];
 };
 
 static int by_size(const void *a, const void *b) {
@@ -51,10 +53,10 @@ static struct paid median(const struct steps *steps, size_t kind) {
     double *const numbers = (double *)&result;
     for (size_t i = 0; i < sizeof result / sizeof(double); i++) {
         double values[ROUNDS];
-        for (size_t round = 0; round < steps->rounds; round++)
+        for (size_t round = 0; round < steps->rounds[kind]; round++)
             values[round] = ((const double *)&steps->of[round][kind])[i];
-        qsort(values, steps->rounds, sizeof *values, by_size);
-        numbers[i] = values[steps->rounds / 2];
+        qsort(values, steps->rounds[kind], sizeof *values, by_size);
+        numbers[i] = values[steps->rounds[kind] / 2];
     }
     return result;
 }
@@ -78,25 +80,37 @@ static enum status one_step(struct probe *probe, size_t kind, int32_t token, str
     return STATUS_OK;
 }
 
+/* Enough: rounds have come that agree, of a disk RATE_SAMPLES of each kind, or it takes long. */
+static bool is_enough(const struct probe *probe, const struct rate *rates, size_t rounds, uint64_t began) {
+    const size_t agreeing = probe->engine_on_disk ? RATE_SAMPLES : ROUNDS_MIN;
+    bool agree = true;
+    if (rounds < ROUNDS_MIN) return false;
+    for (size_t kind = 0; kind < KINDS; kind++) agree &= rate_spread(&rates[kind]) < SPREAD_MAX;
+    return (agree && rounds >= agreeing) || clock_ns() - began > ROUNDS_NS || measure_is_late(probe->measurement);
+}
+
 static enum status some_steps(struct probe *probe, size_t first, size_t end, struct steps *steps,
                               struct error *error) {
     const uint64_t began = clock_ns();
+    const size_t most = probe->measurement->options->is_short ? ROUNDS_MIN : ROUNDS;
+    struct rate rates[KINDS] = {{.count = 0}};
     struct paid warm;
     int32_t token = 1;
+    size_t rounds = 0;
     for (int round = 0; round < WARM_ROUNDS; round++)
         for (size_t kind = first; kind < end; kind++) TRY(one_step(probe, kind, token++, &warm, error));
-    for (size_t round = 0; round < steps->rounds; round++) {
-        if (round >= ROUNDS_MIN && clock_ns() - began > ROUNDS_NS) steps->rounds = round;
-        for (size_t kind = first; kind < end && round < steps->rounds; kind++)
-            TRY(one_step(probe, kind, token++, &steps->of[round][kind], error));
-    }
+    for (; rounds < most && !is_enough(probe, rates, rounds, began); rounds++)
+        for (size_t kind = first; kind < end; kind++) {
+            TRY(one_step(probe, kind, token++, &steps->of[rounds][kind], error));
+            rate_note(&rates[kind], 1, steps->of[rounds][kind].seconds);
+        }
+    for (size_t kind = first; kind < end; kind++) steps->rounds[kind] = rounds;
     return STATUS_OK;
 }
 
 /* Selections in turns, so that what else the machine does is not in one kind alone.  Scans by themselves: their chunks
  * come in the order of memory, which selections break. */
 static enum status all_steps(struct probe *probe, struct steps *steps, struct error *error) {
-    steps->rounds = probe->measurement->options->is_short ? ROUNDS_MIN : ROUNDS;
     TRY(some_steps(probe, SCAN, KINDS, steps, error));
     return some_steps(probe, FEW, SCAN, steps, error);
 }
@@ -118,6 +132,7 @@ static enum status steps_with(struct probe *probe, bool on_disk, struct steps *s
     }
     if (status == STATUS_OK) status = probe_open_engine(probe, &plan, error);
     plan_deinit(&plan);
+    probe->engine_on_disk = on_disk;
     TRY(status);
     return all_steps(probe, steps, error);
 }
@@ -163,7 +178,7 @@ static double seconds_of(const struct steps *steps, bool at_their_quickest) {
     double sum = 0;
     for (size_t kind = 0; kind < KINDS; kind++) {
         double quickest = INFINITY;
-        for (size_t round = 0; round < steps->rounds; round++)
+        for (size_t round = 0; round < steps->rounds[kind]; round++)
             quickest = fmin(quickest, steps->of[round][kind].seconds);
         sum += at_their_quickest ? quickest : median(steps, kind).seconds;
     }
@@ -185,6 +200,7 @@ enum status measure_tier(struct measurement *measurement, enum measure_pace pace
     const double request_seconds = machine_disk_bytes[0] / machine->disk.read[0][MACHINE_DISK_DEPTHS - 1],
                  requests = MANY_SECONDS / request_seconds / PROBE_LAYERS / PROBE_KV_HEADS;
     struct probe probe = {.measurement = measurement,
+                          .layers = PROBE_LAYERS,
                           .group = 1,
                           .deep_tokens = is_short ? DEEP_SHORT : DEEP,
                           .keep_many = (uint32_t)fmin(fmax(requests * PAGE, 2 * KEEP_FEW),

@@ -10,7 +10,7 @@ enum { SEED = 1 };
 enum status probe_open_model(struct probe *probe, struct error *error) {
     char path[4096];
     snprintf(path, sizeof path, "%s/probe.gguf", probe->measurement->folder.path);
-    TRY(probe_model_write(path, probe->group, error));
+    TRY(probe_model_write(path, probe->layers, probe->group, error));
     enum status status = model_load(&probe->model, path, probe->measurement->device, error);
     unlink(path); /* it stays mapped */
     return status;
@@ -76,7 +76,8 @@ enum status probe_step_once(struct probe *probe, struct sequence *sequence, stru
 
 enum status probe_step(struct probe *probe, struct sequence *sequence, double *seconds, struct error *error) {
     struct quickest quickest = {0};
-    while (quickest_is_open(&quickest)) TRY(probe_step_once(probe, sequence, &quickest, error));
+    while (quickest_is_open(&quickest, probe->measurement))
+        TRY(probe_step_once(probe, sequence, &quickest, error));
     *seconds = quickest.seconds;
     return STATUS_OK;
 }

@@ -12,8 +12,10 @@ enum { PROBE_PROMPT = 512 }; /* a prefill block */
 struct probe {
     struct measurement *measurement;
     struct model *model; /* owned */
-    uint32_t group, deep_tokens, shallow_tokens, keep_many;
+    uint32_t layers, group, deep_tokens, shallow_tokens, keep_many;
+    double empty_seconds;  /* of a step of the empty one, without a selection; 0: not measured */
     struct engine *engine; /* owned, as are its sequences */
+    bool engine_on_disk;
     struct sequence *deep, *shallow, *empty;
 };
 

@@ -11,7 +11,7 @@
 struct probe {
     struct gguf_writer *gguf;
     struct random random;
-    uint32_t group;
+    uint32_t layers, group;
     bool is_writing; /* second round: the first one declares */
     struct error *error;
 };
@@ -64,7 +64,7 @@ static enum status tensors(struct probe *probe, bool is_writing) {
     probe->is_writing = is_writing;
     random_init(&probe->random, 1);
     TRY(matrix(probe, "token_embd.weight", PROBE_VOCABULARY, PROBE_HIDDEN));
-    for (uint32_t layer = 0; layer < PROBE_LAYERS; layer++) TRY(layer_tensors(probe, layer));
+    for (uint32_t layer = 0; layer < probe->layers; layer++) TRY(layer_tensors(probe, layer));
     return ones(probe, "output_norm.weight");
 }
 
@@ -72,7 +72,7 @@ static enum status configuration(struct probe *probe) {
     const struct {
         const char *key;
         uint32_t value;
-    } numbers[] = {{"llama.block_count", PROBE_LAYERS},
+    } numbers[] = {{"llama.block_count", probe->layers},
                    {"llama.context_length", PROBE_CONTEXT},
                    {"llama.embedding_length", PROBE_HIDDEN},
                    {"llama.feed_forward_length", PROBE_HIDDEN},
@@ -98,8 +98,8 @@ static enum status write_all(struct probe *probe) {
     return gguf_writer_commit(probe->gguf, probe->error);
 }
 
-enum status probe_model_write(const char *path, uint32_t group, struct error *error) {
-    struct probe probe = {.group = group, .error = error};
+enum status probe_model_write(const char *path, uint32_t layers, uint32_t group, struct error *error) {
+    struct probe probe = {.layers = layers, .group = group, .error = error};
     TRY(gguf_writer_create(&probe.gguf, path, error));
     enum status status = write_all(&probe);
     gguf_writer_destroy(probe.gguf);

@@ -545,7 +545,7 @@ static void work_of(struct step *step, const struct plan *plan, uint64_t depth) 
     const struct model_config *config = step->model->config;
     const struct machine *machine = step->model->machine;
     const double group = (double)config->head_count / (double)config->kv_head_count;
-    const bool f16 = plan->k_type == KV_F16;
+    const bool f16 = plan->k_type == KV_F16 || !(machine->attend_q8.one > 0); /* as many bytes a second */
     struct kv_cache_config plain = step->tiers.cache;
     plain.key_index_bytes = 0;
     step->work = (struct layer_work){

@@ -54,8 +54,36 @@ struct machine_use machine_lacks(const struct machine *machine, struct machine_u
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++)
         if (machine->selections[i].name == NULL || machine->selections[i].rows.one > 0)
             use.selections &= ~(UINT32_C(1) << i);
+    use.q8 &= !(machine->attend_q8.one > 0);
     use.disk &= !machine_knows_disk(machine);
+    bool knows_threads = true;
+    for (size_t i = 0; i < MACHINE_THREAD_COUNTS && (uint32_t)1 << i < machine->thread_count; i++)
+        knows_threads &= machine->threads[i].wide > 0;
+    use.threads &= !knows_threads;
     return use;
+}
+
+bool machine_use_is_empty(struct machine_use use) {
+    return use.types == 0 && use.selections == 0 && !use.q8 && !use.threads && !use.disk;
+}
+
+const char *machine_use_text(const struct machine *machine, struct machine_use use,
+                             char buffer[MACHINE_USE_BYTES]) {
+    size_t used = 0;
+    buffer[0] = '\0';
+    const char *names[MACHINE_TYPES + MACHINE_SELECTIONS_MAX + 3];
+    size_t count = 0;
+    for (uint32_t i = 0; i < MACHINE_TYPES; i++)
+        if ((use.types >> i & 1) != 0) names[count++] = tensor_type_find(i)->name;
+    for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++)
+        if ((use.selections >> i & 1) != 0) names[count++] = machine->selections[i].name;
+    if (use.q8) names[count++] = "K and V in Q8_0";
+    if (use.threads) names[count++] = "fewer threads";
+    if (use.disk) names[count++] = "the disk";
+    for (size_t i = 0; i < count && used < MACHINE_USE_BYTES; i++)
+        used +=
+            (size_t)snprintf(buffer + used, MACHINE_USE_BYTES - used, "%s%s", i > 0 ? ", " : "", names[i]);
+    return buffer;
 }
 
 /* ---- what the numbers say ---- */
@@ -71,7 +99,13 @@ const char *machine_when(const struct machine *machine, char buffer[MACHINE_WHEN
     return strcat(buffer, load);
 }
 
-bool machine_was_busy(const struct machine *machine) { return machine->load >= 0.5; }
+enum machine_check machine_check_memory(const struct machine *machine, double memory_all, double load) {
+    static const double off = 1.5;
+    const double then = machine->memory.all;
+    if (!(then > 0 && memory_all > 0) || (memory_all < then * off && memory_all * off > then))
+        return MACHINE_HOLDS;
+    return memory_all < then && machine_load_is_busy(load) ? MACHINE_IS_BUSY : MACHINE_IS_OFF;
+}
 
 static void scale_group(struct machine_by_group *numbers, double factor) {
     numbers->one *= factor;
@@ -276,8 +310,7 @@ static void visit_threads(struct visit *v, struct machine *machine) {
 static enum status visit_numbers(struct machine *machine, number_visitor *visitor, void *context) {
     struct visit v = {.visitor = visitor, .context = context};
     visit(&v, OPTIONAL, &machine->memory.bytes, "memory.bytes");
-    visit(&v, NEEDED, &machine->memory.one, "memory.one");
-    visit(&v, NEEDED, &machine->memory.all, "memory.all");
+    visit(&v, OPTIONAL, &machine->memory.all, "memory.all");
     visit(&v, NEEDED, &machine->memory.copy, "memory.copy");
     visit_matrices(&v, machine);
     visit_threads(&v, machine);
@@ -285,7 +318,7 @@ static enum status visit_numbers(struct machine *machine, number_visitor *visito
     visit(&v, OPTIONAL, &machine->layer_seconds, "layer.seconds");
     visit(&v, OPTIONAL, &machine->layer_token_seconds, "layer.token_seconds");
     visit_by_group(&v, NEEDED, &machine->attend_f16, "attend.f16");
-    visit_by_group(&v, NEEDED, &machine->attend_q8, "attend.q8");
+    visit_by_group(&v, OPTIONAL, &machine->attend_q8, "attend.q8");
     visit(&v, NEEDED, &machine->attend_block, "attend.block");
     visit_selections(&v, machine);
     for (size_t i = 0; i < MACHINE_DISK_SIZES; i++)
@@ -387,6 +420,9 @@ static enum status check_groups(const struct machine *machine, const char *path,
                              tensor_type_find(i)->name, found);
     }
     if (!any) return error_set(error, STATUS_USAGE, "%s: numbers: no matrix.TYPE.wide of any type", path);
+    if ((machine->attend_q8.one > 0) != (machine->attend_q8.many > 0))
+        return error_set(error, STATUS_USAGE, "%s: numbers: attend.q8: found one of group1 and group%d", path,
+                         MACHINE_GROUP);
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
         const struct machine_by_group rows = machine->selections[i].rows;
         if ((rows.one > 0) != (rows.many > 0))

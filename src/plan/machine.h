@@ -1,7 +1,7 @@
 /* machine: what a machine does in a second, as a table of numbers (docs/planner.md).
  *
  * measure/measure.h measures it by running loam's own code; plan/cost.h predicts a step from it.  A file of numbers is
- * JSON: {"loam_machine": 3, "processor": NAME, "kernels": NAMES, "threads": N, "numbers": {"memory.all": 3.1e10, ...}}.
+ * JSON: {"loam_machine": 4, "processor": NAME, "kernels": NAMES, "threads": N, "numbers": {"memory.all": 3.1e10, ...}}.
  * A machine that nobody has measured is planned for with such a file, in which what differs is changed.
  *
  * Times of attention and of selection are of heads of MACHINE_DIMENSION elements, for groups of 1 and of
@@ -18,7 +18,7 @@
 #include "tensor/type.h"
 
 enum {
-    MACHINE_VERSION = 3,
+    MACHINE_VERSION = 4,
     MACHINE_TYPES = TENSOR_TYPES, /* of tensors, by number */
     MACHINE_DIMENSION = 64,       /* of the measured heads */
     MACHINE_GROUP = 4,
@@ -78,9 +78,9 @@ struct machine_tier {
 };
 
 struct machine_memory {
-    double bytes;    /* RAM in all; 0: not known */
-    double one, all; /* bytes per second that one thread reads, and that all read */
-    double copy;     /* bytes per second copied by one thread */
+    double bytes; /* RAM in all; 0: not known */
+    double all;   /* bytes per second that all threads read: what a file is checked by; 0: it is not */
+    double copy;  /* bytes per second copied by one thread */
 };
 
 /* 0: not measured; none of its rates is there then. */
@@ -114,11 +114,12 @@ struct machine {
     double device_bytes, device_link;
 };
 
-/* The numbers of a model's matrices, of a plan's selections and of the disk, which are measured once somebody uses
- * them. */
+/* The numbers that not every plan needs, which are measured once somebody uses them. */
 struct machine_use {
     uint64_t types;      /* a bit for each of machine.matrices */
     uint32_t selections; /* a bit for each of machine.selections */
+    bool q8;             /* machine.attend_q8: of K and V in Q8_0 */
+    bool threads;        /* machine.threads */
     bool disk;           /* machine.disk, machine.tier */
 };
 _Static_assert(MACHINE_TYPES <= 64 && MACHINE_SELECTIONS_MAX <= 32, "a bit for each");
@@ -130,11 +131,20 @@ uint32_t machine_use_planned(bool dials);
 bool machine_knows_disk(const struct machine *machine);
 /* What of it is not there. */
 struct machine_use machine_lacks(const struct machine *machine, struct machine_use use);
+bool machine_use_is_empty(struct machine_use use);
+/* "leoam, Q4_K, 1 of 4 threads".  Returns buffer. */
+enum { MACHINE_USE_BYTES = 200 };
+const char *machine_use_text(const struct machine *machine, struct machine_use use,
+                             char buffer[MACHINE_USE_BYTES]);
 /* "measured 2026-11-27 17:10 UTC, beside a load of 0.3", as far as it is known; "": nothing is.  Returns buffer. */
 enum { MACHINE_WHEN_BYTES = 80 };
 const char *machine_when(const struct machine *machine, char buffer[MACHINE_WHEN_BYTES]);
-/* Measured while others computed, so that the numbers are too low. */
-bool machine_was_busy(const struct machine *machine);
+/* Beside such a load numbers are too low; below 0: not known. */
+static inline bool machine_load_is_busy(double load) { return load >= 0.5; }
+enum machine_check { MACHINE_HOLDS, MACHINE_IS_OFF, MACHINE_IS_BUSY };
+/* Whether the numbers hold that memory.all is one of, by what it is now, beside this load.  Off: by a factor of 1.5.
+ * Busy: slower by it because others compute; once they rest, the numbers hold.  0: it is not known. */
+enum machine_check machine_check_memory(const struct machine *machine, double memory_all, double load);
 /* The same machine with fewer threads: its rates are those.  false: that count was not measured. */
 bool machine_with_threads(struct machine *fewer, const struct machine *machine, size_t thread_count);
 /* The processor, at so many times its pace: another program, heat or a battery slows it.  The disk's numbers stay. */

@@ -596,6 +596,7 @@ static void keep_machine(struct scratch *folder) {
     snprintf(machine.processor, sizeof machine.processor, "%s", cpu_model_name());
     cpu_mask_text(cpu_default(), machine.kernels, sizeof machine.kernels);
     machine.thread_count = (uint32_t)cpu_count();
+    machine.memory.all = 0; /* by which the others would be found wrong */
     for (size_t i = 0; i < MACHINE_THREAD_COUNTS; i++)
         machine.threads[i] = 1U << i < machine.thread_count ? sample_machine_threads(i == 0 ? 2 : 0.5, i == 0 ? 2 : 0.5)
                                                             : (struct machine_threads){0};

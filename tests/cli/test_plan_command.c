@@ -268,6 +268,7 @@ static const char *cache_variable(const char *name) {
     snprintf(machine.processor, sizeof machine.processor, "%s", cpu_model_name());
     cpu_mask_text(cpu_default(), machine.kernels, sizeof machine.kernels);
     machine.thread_count = 2;
+    machine.memory.all = 0; /* by which the others would be found wrong */
     machine.threads[0] = sample_machine_threads(2, 2); /* one thread is the quicker number */
     machine.threads[1] = (struct machine_threads){0};
     snprintf(path, sizeof path, "%s", scratch_path(name));

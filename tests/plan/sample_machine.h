@@ -31,7 +31,6 @@ static inline struct machine sample_machine(double (*factor)(void *context), voi
     snprintf(machine.processor, sizeof machine.processor, "sample");
     snprintf(machine.kernels, sizeof machine.kernels, "avx2");
     machine.thread_count = 4;
-    machine.memory.one = 1e10 * factor(context);
     machine.memory.all = 3e10 * factor(context);
     machine.memory.copy = 8e9 * factor(context);
     for (uint32_t i = 0; i < MACHINE_TYPES; i++)

@@ -85,6 +85,26 @@ static void refused(const char *text, const char *what, const char *with, const 
     assert_true(machine.memory.all == 0); /* nothing of it is kept */
 }
 
+static void one_figure_says_whether_a_file_holds(void **state) {
+    (void)state;
+    static const struct {
+        double then, now, load;
+        enum machine_check check;
+    } cases[] = {
+        {3e10, 3e10, 0, MACHINE_HOLDS},      {3e10, 4.4e10, 9, MACHINE_HOLDS},
+        {3e10, 2.1e10, 9, MACHINE_HOLDS},    {3e10, 4.6e10, 0, MACHINE_IS_OFF},
+        {3e10, 4.6e10, 9, MACHINE_IS_OFF}, /* the file is of a busy minute */
+        {3e10, 1.9e10, 0.2, MACHINE_IS_OFF}, {3e10, 1.9e10, 0.5, MACHINE_IS_BUSY},
+        {3e10, 1.9e10, -1, MACHINE_IS_OFF},  {0, 1e10, 0, MACHINE_HOLDS},
+        {3e10, 0, 0, MACHINE_HOLDS},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct machine machine = {.memory.all = cases[i].then};
+        if (machine_check_memory(&machine, cases[i].now, cases[i].load) != cases[i].check)
+            fail_msg("case %zu", i);
+    }
+}
+
 static double one(void *context) {
     (void)context;
     return 1;
@@ -98,11 +118,11 @@ static void damaged_files_are_refused(void **state) {
     static const struct {
         const char *what, *with, *expected;
     } cases[] = {
-        {"\"loam_machine\": 3", "\"loam_machine\": 2", "found 2, expected 3"},
+        {"\"loam_machine\": 4", "\"loam_machine\": 3", "found 3, expected 4"},
         {"\"loam_machine\"", "\"other\"", "loam_machine: missing"},
         {"\"threads\": 4", "\"threads\": 0", "threads: expected"},
         {"\"processor\": \"sample\"", "\"processor\": 7", "processor: expected a text"},
-        {"\"memory.all\"", "\"memory.al\"", "memory.all: missing"},
+        {"\"memory.copy\"", "\"memory.cop\"", "memory.copy: missing"},
         {"\"disk.read.65536.depth8\"", "\"disk.read.65536.depth9\"", "depth9: no number of that name"},
         {"\"disk.write\": 8e8,", "", "disk: found 15 of its 16 rates"},
         {"\"memory.copy\": 8e9", "\"memory.copy\": \"fast\"", "memory.copy: found \"fast\""},
@@ -295,6 +315,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_saved_is_loaded),
         cmocka_unit_test(numbers_of_the_lab_are_passed_over),
+        cmocka_unit_test(one_figure_says_whether_a_file_holds),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(fewer_threads_are_slower),
         cmocka_unit_test(all_but_the_disk_has_a_pace),
