@@ -20,7 +20,7 @@ struct decode_rig {
 };
 
 /* DECODE_RIG_LAYERS layers, but for families with states.  name: of the model's file, the test program's own.  device:
- * taken over; NULL: the cpu device with two threads. */
+ * taken over; NULL: the cpu device. */
 void decode_rig_open(struct decode_rig *rig, const char *name, const char *architecture,
                      struct device *device, size_t token_count, uint64_t seed);
 /* The same of a model of other shapes, of f32. */

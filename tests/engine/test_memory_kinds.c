@@ -12,12 +12,12 @@
 #include "lab/eval/recall.h"
 #include "lab/methods/methods.h"
 
-enum { PROMPT = 900, STEPS = 8, CONTEXT = 1024, THREADS = 2 };
+enum { PROMPT = 900, STEPS = 8, CONTEXT = 1024 };
 
 enum side { CPU, QUEUED };
 
 static void rig_open(struct decode_rig *rig, const char *architecture, enum side side) {
-    const struct device_options options = {.thread_count = THREADS, .mask = cpu_default()};
+    const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
     struct device *device = side == CPU ? NULL : queued_device_create(&options, 1);
     decode_rig_open(rig, "memory_kinds", architecture, device, PROMPT + STEPS, 7);
 }

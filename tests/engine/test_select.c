@@ -121,14 +121,14 @@ static void everything_equals_full(void **state) {
         size_t first = 290, count = 12;
         const double bound = rounds[round].fast && rounds[round].gathers ? gather_bound : 0;
         struct rig full = {0};
-        rig_open(&full, mask, 2, select_options_default());
+        rig_open(&full, mask, 1, select_options_default());
         float *expected = decode(&full, first, count);
         rig_close(&full);
         for (size_t i = 0; i < METHODS; i++) {
             struct select_options select = small(methods[i], UINT64_MAX);
             select.gather_all = rounds[round].gathers;
             struct rig rig = {0};
-            rig_open(&rig, mask, 2, select);
+            rig_open(&rig, mask, 1, select);
             float *found = decode(&rig, first, count);
             double apart = difference(found, expected, count * rig.width);
             if (!(apart <= bound))
@@ -192,7 +192,7 @@ static void budgets_hold_at_every_edge(void **state) {
         struct select_options select = small(methods[round % METHODS], 100);
         if (round >= METHODS) select.page = 8;
         struct rig rig = {0};
-        rig_open(&rig, cpu_default(), 2, select);
+        rig_open(&rig, cpu_default(), 1, select);
         struct sequence *sequence = filled(&rig, 252);
         for (size_t k = 0; k < sizeof keeps / sizeof keeps[0]; k++) {
             select.keep.tokens = keeps[k];
@@ -215,15 +215,15 @@ static void budgets_hold_at_every_edge(void **state) {
  * full attention. */
 static void layers_with_states_are_passed_over(void **state) {
     (void)state;
-    enum { FIRST = 290, COUNT = 4 };
+    enum { FIRST = 170, COUNT = 4 };
     for (size_t i = 0; i < METHODS; i++) {
         const struct tiny_model tiny = tiny_model_default(tiny_state_families[i % TINY_STATE_FAMILIES]);
         struct select_options select = small(methods[i], UINT64_MAX);
         struct rig full = {0}, rig = {0};
-        rig_open_model(&full, &tiny, 0, 2, select_options_default());
+        rig_open_model(&full, &tiny, 0, 1, select_options_default());
         float *expected = decode(&full, FIRST, COUNT);
         select.gather_all = true;
-        rig_open_model(&rig, &tiny, 0, 2, select);
+        rig_open_model(&rig, &tiny, 0, 1, select);
         float *found = decode(&rig, FIRST, COUNT);
         if (memcmp(found, expected, COUNT * rig.width * sizeof *found) != 0)
             fail_msg("%s, select=%s: 100%% differs from full", tiny.family, methods[i]->name);
@@ -275,7 +275,7 @@ static void a_fraction_takes_units(void **state) {
         if (round % 4 != 3) select.keep = (struct select_keep){.ratio = 0.05};
         select.units_min = round % 4 == 2 ? 1000 : round % 4 == 1 ? 0 : 5;
         struct rig rig = {0};
-        rig_open(&rig, cpu_default(), 2, select);
+        rig_open(&rig, cpu_default(), 1, select);
         struct units units = {.unit = unit_of(&select),
                               .recent = select.recent,
                               .picked = round % 4 == 0 ? 5 : 0,
@@ -350,7 +350,7 @@ static void heads_keep_by_importance(void **state) {
         select.recent = 16;
         select.code = SELECT_CODE_SIGN; /* levels are of complete chunks: a longer window */
         struct rig rig = {0};
-        rig_open(&rig, cpu_default(), 2, select);
+        rig_open(&rig, cpu_default(), 1, select);
         const size_t kv_heads = rig.model->config.kv_head_count;
         const struct select_shape shape = {LAYERS,
                                            rig.model->config.head_count,
@@ -406,7 +406,7 @@ static void a_batch_equals_each_alone(void **state) {
         {.tokens = 60}, {.ratio = 0.5}, {.tokens = 40}, {.tokens = 100}};
     for (size_t m = 1; m < METHODS; m++) {
         struct rig rig = {0};
-        rig_open(&rig, 0, 2, small(methods[m], 110));
+        rig_open(&rig, 0, 1, small(methods[m], 110));
         const struct select_method *used[4] = {methods[m], methods[m], &select_window, &select_all};
         struct sequence *together[4], *alone[4];
         for (size_t i = 0; i < 4; i++) {
@@ -470,7 +470,7 @@ static void truncation_and_rebuilding_change_nothing(void **state) {
     for (size_t m = 1; m < METHODS; m++) {
         if (methods[m]->watches_prefill) continue; /* h2o has seen what was taken back */
         struct rig rig = {0};
-        rig_open(&rig, 0, 2, small(methods[m], 110));
+        rig_open(&rig, 0, 1, small(methods[m], 110));
         float *expected = decode(&rig, LENGTH, STEPS);
         struct sequence *sequence = filled(&rig, LENGTH);
         for (size_t i = 0; i < 100; i++) step(&rig, sequence, i); /* other tokens, into the next chunks */
@@ -512,7 +512,7 @@ static void h2o_learns_from_steps(void **state) {
     (void)state;
     struct rig rig = {0};
     uint32_t latest = 0;
-    rig_open(&rig, cpu_default(), 2, small(&select_h2o, 60));
+    rig_open(&rig, cpu_default(), 1, small(&select_h2o, 60));
     struct sequence *sequence = filled(&rig, 20);
     for (size_t i = 20; i < 300; i++) step(&rig, sequence, i);
     attention_set_observer(engine_attention(rig.engine), latest_heavy, &latest);
@@ -541,7 +541,7 @@ static void a_block_that_selects_equals_steps(void **state) {
         struct rig rig = {0};
         struct select_options select = small(methods[m], 100);
         select.recent = 16; /* the chunk that 256 completes is chosen from by none of the rows before */
-        rig_open(&rig, 0, 2, select);
+        rig_open(&rig, 0, 1, select);
         float *expected = decode(&rig, FIRST, COUNT);
         struct collected found = {calloc(COUNT, rig.width * sizeof(float)), rig.width};
         struct sequence *sequence = filled(&rig, FIRST);
@@ -564,7 +564,7 @@ static void short_contexts_are_exact(void **state) {
     (void)state;
     enum { FIRST = 250, COUNT = 40, BELOW = 270 }; /* the step at position p sees p + 1 tokens */
     struct rig rig = {0};
-    rig_open(&rig, cpu_default(), 2, select_options_default());
+    rig_open(&rig, cpu_default(), 1, select_options_default());
     float *full = decode(&rig, FIRST, COUNT);
     for (size_t m = 0; m < METHODS; m++) {
         struct select_options select = small(methods[m], 120);
@@ -589,7 +589,7 @@ static void less_is_different(void **state) {
     (void)state;
     float *found[METHODS + 1];
     struct rig rig = {0};
-    rig_open(&rig, cpu_default(), 2, select_options_default());
+    rig_open(&rig, cpu_default(), 1, select_options_default());
     found[METHODS] = decode(&rig, 300, 2);
     for (size_t m = 0; m < METHODS; m++) {
         struct select_options select = small(methods[m], 120);
@@ -613,7 +613,7 @@ static void a_tree_of_pages_is_quest(void **state) {
     struct select_options quest = small(&select_quest, 100), tree = small(&select_tree, 100);
     tree.leaf = quest.page = 16;
     struct rig rig = {0};
-    rig_open_layers(&rig, cpu_default(), 2, quest, LAYERS);
+    rig_open_layers(&rig, cpu_default(), 1, quest, LAYERS);
     float *expected = decode(&rig, FIRST, COUNT);
     assert_ok(engine_set_select(rig.engine, &tree, &rig.error), rig.error);
     float *found = decode(&rig, FIRST, COUNT);
@@ -643,7 +643,7 @@ static void pages_are_kept_by_their_best_leaf(void **state) {
     tree.leaf = quest.page = 16;
     tree.take = quest.take = alone.leaf = 64;
     struct rig rig = {0};
-    rig_open_layers(&rig, cpu_default(), 2, quest, LAYERS);
+    rig_open_layers(&rig, cpu_default(), 1, quest, LAYERS);
     float *expected = decode(&rig, FIRST, COUNT);
     char kinds[3][SELECT_KIND_BYTES];
     select_key_index_kind(engine_select(rig.engine), kinds[0]);
@@ -676,7 +676,7 @@ static void filled_rows_have_key_index(void **state) {
     for (size_t m = 1; m < METHODS; m++) {
         struct select_options select = small(methods[m], 110), all = select_options_default();
         struct rig rig = {0};
-        rig_open(&rig, cpu_default(), 2, select);
+        rig_open(&rig, cpu_default(), 1, select);
         struct sequence *sequence;
         assert_ok(sequence_create(&sequence, rig.engine, &rig.error), rig.error);
         assert_ok(engine_fill_random(rig.engine, sequence, 333, 1, &rig.error), rig.error);
@@ -706,7 +706,7 @@ static void evaluations_are_counted(void **state) {
                  {&select_window, 0, 0},
                  {&select_tree, 5, 2 * 256 / 16}};
     struct rig rig = {0};
-    rig_open(&rig, cpu_default(), 2, select_options_default());
+    rig_open(&rig, cpu_default(), 1, select_options_default());
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct select_options select = small(cases[i].method, 120);
         select.leaf = 16;

@@ -34,15 +34,15 @@ struct rig {
     struct line lines[SEQUENCES];
 };
 
-static struct device_options two_threads(const struct select_method *method) {
-    return (struct device_options){.thread_count = 2, .mask = method == NULL ? cpu_default() : 0};
+static struct device_options device_options_of(const struct select_method *method) {
+    return (struct device_options){.thread_count = 1, .mask = method == NULL ? cpu_default() : 0};
 }
 
 /* device: taken over; NULL: one of its own.  method, NULL: none: chooses all of the context, which on the reference
  * kernels has the bits of full attention. */
 static void rig_open_on(struct rig *rig, struct device *device, const struct tiny_model *tiny, size_t batch,
                         size_t segment, const struct select_method *method) {
-    const struct device_options options = two_threads(method);
+    const struct device_options options = device_options_of(method);
     struct plan plan = {.context_size = CONTEXT,
                         .sequence_capacity = SEQUENCES + 1,
                         .batch_size = batch,
@@ -228,7 +228,7 @@ static void test_histories(void **state) {
         const struct tiny_model tiny = has_states
                                            ? tiny_model_default(tiny_state_families[round])
                                            : tiny_model_of_windows(&rig->random, round - TINY_STATE_FAMILIES);
-        const struct device_options options = two_threads(method);
+        const struct device_options options = device_options_of(method);
         struct device *queued = !has_states && random_below(&rig->random, 2) == 0
                                     ? queued_device_create(&options, random_next(&rig->random))
                                     : NULL; /* whose work runs late, in an order that is drawn */
