@@ -196,16 +196,16 @@ static void run_runs(struct task *task) {
     free(text);
 }
 
-/* 10 MB of letters, digits and marks without a space: one word for some pre-tokenizers. */
+/* 3 MB of letters, digits and marks without a space: one word for some pre-tokenizers. */
 static void run_unbroken(struct task *task) {
-    enum { LENGTH = 10 * MEGABYTE };
+    enum { LENGTH = 3 * MEGABYTE };
     char *text = malloc(LENGTH);
     uint32_t random = 7;
     for (size_t i = 0; i < LENGTH; i++) {
         random = random * 1664525U + 1013904223U;
         text[i] = task->index % 2 == 0 ? "aaAaa1!'"[random >> 29] : "aA"[random >> 31];
     }
-    check(task, "10 MB", text, LENGTH);
+    check(task, "3 MB", text, LENGTH);
     free(text);
 }
 
