@@ -47,11 +47,13 @@ struct quickest {
     unsigned rounds;
     uint64_t began; /* behind the first round */
 };
-enum { QUICKEST_ROUNDS_MIN = 2, QUICKEST_ROUNDS_MAX = 24, QUICKEST_NS = 150000000 };
+enum { QUICKEST_ROUNDS_MIN = 3, QUICKEST_ROUNDS_LATE = 2, QUICKEST_ROUNDS_MAX = 24, QUICKEST_NS = 150000000 };
 static inline bool quickest_is_open(const struct quickest *quickest, const struct measurement *measurement) {
-    if (quickest->rounds < QUICKEST_ROUNDS_MIN) return true;
-    return quickest->second > quickest->seconds * 1.02 && quickest->rounds < QUICKEST_ROUNDS_MAX &&
-           clock_ns() - quickest->began < QUICKEST_NS && !measure_is_late(measurement);
+    if (quickest->rounds < QUICKEST_ROUNDS_LATE) return true;
+    if (measure_is_late(measurement)) return false;
+    return quickest->rounds < QUICKEST_ROUNDS_MIN ||
+           (quickest->second > quickest->seconds * 1.02 && quickest->rounds < QUICKEST_ROUNDS_MAX &&
+            clock_ns() - quickest->began < QUICKEST_NS);
 }
 static inline void quickest_add(struct quickest *quickest, double seconds) {
     if (quickest->rounds == 0) quickest->began = clock_ns();

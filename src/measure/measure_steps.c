@@ -14,8 +14,6 @@
 enum {
     DEEP = 6144, /* tokens of the two contexts that are compared; caches are emptied before each step */
     SHALLOW = 1536,
-    DEEP_MANY = 4096, /* of groups of MACHINE_GROUP query heads, which no step is taken apart by layers of */
-    SHALLOW_MANY = 1024,
     DEEP_SHORT = 2048, /* with measure_options.is_short */
     SHALLOW_SHORT = 768,
     KEEP_MANY = 3072,
@@ -226,10 +224,11 @@ enum status measure_steps(struct measurement *measurement, struct error *error) 
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < GROUPS; i++) {
         probes[i] = (struct probe){.measurement = measurement,
+                                   /* of the second group no step is taken apart */
                                    .layers = i == 0 ? PROBE_LAYERS : PROBE_LAYERS / 2,
                                    .group = groups[i],
-                                   .deep_tokens = is_short ? DEEP_SHORT : i == 0 ? DEEP : DEEP_MANY,
-                                   .shallow_tokens = is_short ? SHALLOW_SHORT : i == 0 ? SHALLOW : SHALLOW_MANY,
+                                   .deep_tokens = is_short ? DEEP_SHORT : DEEP,
+                                   .shallow_tokens = is_short ? SHALLOW_SHORT : SHALLOW,
                                    .keep_many = is_short ? KEEP_MANY_SHORT : KEEP_MANY};
         status = probe_open_model(&probes[i], error);
         if (status == STATUS_OK) status = attention(&probes[i], error);
