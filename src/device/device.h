@@ -75,8 +75,10 @@ struct embed_operation {
     struct span step;                    /* struct step_row [row_count] */
     uint64_t position_offset;
     size_t row_count;
-    struct span y; /* float [row_count][columns of the table] */
+    struct span y; /* float [row_count][column_count, or columns of the table] */
     float scale;   /* of the first table's rows; 0: 1 */
+    /* Of a table alone: columns from column_first on, whole blocks before and in them; column_count 0: all. */
+    size_t column_first, column_count;
 };
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
@@ -572,6 +574,7 @@ struct route_operation {
     size_t group_count, groups_used;
     bool normalises;     /* weights are divided by their sum */
     float scale;         /* they are multiplied by it */
+    struct span scales;  /* and by these: float [expert_count], an expert's own; or none */
     struct span picks;   /* uint32_t [row_count][used] */
     struct span weights; /* float [row_count][used] */
 };

@@ -186,7 +186,7 @@ static void copy_operation(struct adding *adding, const void *operation) {
         CASE(ROPE_ANGLES, rope_angles, SPAN(step); SPAN(frequency); SPAN(cosine_sine))
         CASE(ROPE, rope, SPAN(x); SPAN(cosine_sine))
         CASE(ACTIVATION, activation, SPAN(gate); SPAN(up); SPAN(y))
-        CASE(ROUTE, route, SPAN(scores); SPAN(bias); SPAN(picks); SPAN(weights))
+        CASE(ROUTE, route, SPAN(scores); SPAN(bias); SPAN(scales); SPAN(picks); SPAN(weights))
         CASE(MATMUL_EXPERTS, matmul_experts, SPAN(x); SPAN(picks); SPAN(mix); copy_experts(adding, own))
         CASE(CONVOLVE, convolve, SPAN(x); SPAN(in_gate); SPAN(out_gate); SPAN(w); SPAN(y);
              copy_states(adding, &own->items, own->item_count))

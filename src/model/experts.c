@@ -110,6 +110,7 @@ static struct mixture mixture_of(const struct model *model, size_t layer) {
                             .is_fused = experts->is_fused,
                             .route = {.router = experts->router,
                                       .bias = weights->mixture.choice_bias,
+                                      .scales = weights->mixture.scales,
                                       .expert_count = experts->count,
                                       .used = experts->used,
                                       .group_count = experts->group_count,

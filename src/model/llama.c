@@ -31,7 +31,9 @@ static void token_inputs(const struct layer_pass *pass) {
                                                                    .weights = {&input->projection},
                                                                    .y = {forward->gate},
                                                                    .y_stride = {size}});
-    embed.table = &input->table;
+    embed.table = &model->input_table;
+    embed.column_first = pass->layer_index * size;
+    embed.column_count = size;
     embed.y = forward->up;
     embed.scale = sqrtf((float)size / 2);
     operations->embed(forward->stream, &embed);

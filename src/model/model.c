@@ -48,6 +48,7 @@ static void release_weights(struct model *model) {
         operations->weight_release(model->device, &model->output);
     operations->weight_release(model->device, &model->token_embedding);
     operations->weight_release(model->device, &model->position_embedding);
+    operations->weight_release(model->device, &model->input_table);
     for (size_t i = 0; model->layers != NULL && i < model->config.layer_count; i++) {
         struct weight *weights[LAYER_MATRICES];
         layer_matrices(&model->layers[i], weights);

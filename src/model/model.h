@@ -204,6 +204,7 @@ struct layer_weights {
     struct mixture_weights {
         struct weight router;
         struct span router_bias, choice_bias, gate_bias; /* none where the family has none */
+        struct span scales;                              /* of what experts give; or none */
         /* The feed-forward that all rows share; router: the row whose product is its weight's sigmoid. */
         struct shared_weights {
             struct weight gate, up, down, router;
@@ -211,10 +212,10 @@ struct layer_weights {
         /* SHARED_EXPERT_BESIDE: before the router and before the experts, and behind these and the shared one. */
         struct span router_norm, norm, norm_behind, shared_norm_behind;
     } mixture; /* with experts; of stacks of gate and up in one, [expert][gate rows, then up rows], up has no data */
-    /* With layer_input_size: what a token gives the layer is (table[token] + norm(projection * its embedding)) times
-     * factors, and residual += norm_behind(output * (gelu(gate * residual) * that)). */
+    /* With layer_input_size: what a token gives the layer is (its columns of input_table[token] + norm(projection * its
+     * embedding)) times factors, and residual += norm_behind(output * (gelu(gate * residual) * that)). */
     struct layer_input_weights {
-        struct weight table, projection, gate, output;
+        struct weight projection, gate, output;
         struct span norm, norm_behind;
     } input;
     float output_scale; /* of the residual stream behind the layer; 0: 1 */
@@ -231,6 +232,7 @@ struct model {
     size_t device_layers;  /* at least layer_count: all weights are in its memory */
     uint64_t bus_bytes;    /* of the layers' weights that are not: read over the bus for each pass */
     struct weight token_embedding, position_embedding, output;
+    struct weight input_table; /* [vocabulary][layer_count * layer_input_size], in RAM: a pass reads few rows of it */
     struct span output_norm, output_norm_bias;
     struct span rope_frequency[ROPES_MAX]; /* [dimension / 2], scaling applied */
     struct layer_weights *layers; /* [layer_count] */

@@ -84,6 +84,8 @@ static struct weight_sizes sizes_of(const struct gguf *gguf, const struct model_
     struct weight_sizes sizes = {.layer_count = config->layer_count};
     for (uint64_t i = 0; i < gguf->tensor_count; i++)
         if (!model_leaves_out(config, &gguf->tensors[i])) sizes.all += own_bytes(&gguf->tensors[i], on_card);
+    if (on_card && config->layer_input_size > 0) /* it stays in RAM */
+        sizes.all -= tensor_bytes(gguf, "per_layer_token_embd.weight", true) - RUN_BYTES;
     const uint64_t output = tensor_bytes(gguf, "output.weight", on_card);
     sizes.top = (output > 0 ? output : tensor_bytes(gguf, "token_embd.weight", on_card)) +
                 tensor_bytes(gguf, "position_embd.weight", on_card);

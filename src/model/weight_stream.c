@@ -136,7 +136,7 @@ static void plan_top(struct weight_stream *stream) {
     if (locate(model, &model->position_embedding, &plan->places[plan->place_count])) plan->place_count++;
     plan_part(plan, 0, plan->place_count, GAP_BYTES, PART_REST);
     if (!tied) leave_mapped(stream, &model->token_embedding);
-    leave_mapped(stream, &model->layers[0].input.table); /* its rows are those of all layers */
+    leave_mapped(stream, &model->input_table);
 }
 
 static uint64_t matrix_bytes(const struct layer_plan *plan) {
@@ -330,7 +330,7 @@ void weight_stream_end_pass(struct weight_stream *stream) {
     if (stream == NULL) return;
     const struct model *model = stream->model;
     if (stream->scatter_bytes > 0) {
-        struct weight tables[] = {model->token_embedding, model->layers[0].input.table};
+        struct weight tables[] = {model->token_embedding, model->input_table};
         struct place place;
         for (size_t i = 0; i < 2; i++)
             if (locate(model, &tables[i], &place))

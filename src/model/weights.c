@@ -29,7 +29,7 @@ struct loader {
     enum memory_kind kind; /* of matrices */
     uint64_t free_bytes;   /* of the device, before the first matrix */
     struct span ones;      /* float [v_dimension], where values are normed */
-    struct weight input_table, input_projection; /* of all layers (layer_input_size) */
+    struct matrix input_projection; /* of all layers (layer_input_size) */
     struct span input_norm;
 };
 
@@ -87,7 +87,7 @@ static enum status load_scale(struct loader *loader, const char *matrix, size_t 
     snprintf(name, sizeof name, "%.*sscale", stem, matrix);
     const struct gguf *gguf = &loader->model->gguf;
     const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
-    /* used: ffn_gate_inp.scale is a norm */
+    /* used: gemma4's ffn_gate_inp.scale is a norm, its ffn_down_exps.scale the router's */
     if (tensor == NULL || loader->used[tensor - gguf->tensors]) return STATUS_OK;
     loader->used[tensor - gguf->tensors] = true;
     snprintf(expected, sizeof expected, "[%zu] in F32", count);
@@ -117,9 +117,9 @@ static enum status say_what_fits(struct loader *loader) {
                      first.message, config->layer_count, layers, layers);
 }
 
-/* The weight of a tensor whose shape is right, of `rows` rows in all; it may have so many scales. */
-static enum status adopt_matrix(struct loader *loader, const char *name, const struct gguf_tensor *tensor,
-                                size_t rows, size_t scale_count, struct weight *weight) {
+/* What a tensor has whose shape is right, of `rows` rows in all. */
+static enum status matrix_of(struct loader *loader, const char *name, const struct gguf_tensor *tensor, size_t rows,
+                             struct matrix *matrix) {
     const size_t columns = (size_t)tensor->dimensions[0];
     loader->used[tensor - loader->model->gguf.tensors] = true;
     const struct tensor_type_info *info = tensor_type_info(tensor->type);
@@ -130,27 +130,46 @@ static enum status adopt_matrix(struct loader *loader, const char *name, const s
     if (!tensor_row_bytes(tensor->type, columns, &row_bytes) || !checked_multiply(row_bytes, rows, &bytes) ||
         bytes != tensor->size_bytes)
         return mismatch(loader, name, "bytes", "another number", "rows of whole blocks");
-    weight->matrix = (struct matrix){tensor->type, tensor->data, rows, columns, row_bytes};
-    if (strncmp(name, "blk.", 4) == 0 || strcmp(name, "output.weight") == 0) /* not a table of rows */
-        TRY(load_scale(loader, name, scale_count, weight));
+    *matrix = (struct matrix){tensor->type, tensor->data, rows, columns, row_bytes};
+    return STATUS_OK;
+}
+
+/* Where the layer's weights go. */
+static enum status put_weight(struct loader *loader, struct weight *weight) {
+    struct model *model = loader->model;
     weight->kind = loader->kind;
-    if (loader->kind == MEMORY_SHARED && weight != &loader->model->token_embedding)
-        loader->model->bus_bytes += bytes;
-    struct device *device = loader->model->device;
-    const enum status status = device->operations->weight_load(device, weight, loader->error);
+    if (loader->kind == MEMORY_SHARED && weight != &model->token_embedding && weight != &model->input_table)
+        model->bus_bytes += weight->matrix.rows * weight->matrix.row_bytes;
+    const enum status status = model->device->operations->weight_load(model->device, weight, loader->error);
     return status == STATUS_MEMORY && loader->kind == MEMORY_DEVICE ? say_what_fits(loader) : status;
 }
 
-/* w[rows][columns]; absent is an error. */
-static enum status load_matrix(struct loader *loader, const char *name, size_t rows, size_t columns,
-                               struct weight *weight) {
+/* The weight of a tensor whose shape is right, of `rows` rows in all; it may have so many scales. */
+static enum status adopt_matrix(struct loader *loader, const char *name, const struct gguf_tensor *tensor,
+                                size_t rows, size_t scale_count, struct weight *weight) {
+    TRY(matrix_of(loader, name, tensor, rows, &weight->matrix));
+    if (strncmp(name, "blk.", 4) == 0 || strcmp(name, "output.weight") == 0) /* not a table of rows */
+        TRY(load_scale(loader, name, scale_count, weight));
+    return put_weight(loader, weight);
+}
+
+/* The tensor of w[rows][columns]; absent is an error. */
+static enum status find_matrix(struct loader *loader, const char *name, size_t rows, size_t columns,
+                               const struct gguf_tensor **tensor) {
     char expected[64], found[96];
     snprintf(expected, sizeof expected, "[%zu, %zu]", columns, rows);
-    const struct gguf_tensor *tensor = tensor_find(loader, name);
-    if (tensor == NULL) return missing(loader, name, expected);
-    uint64_t rest = tensor->dimensions[2] * tensor->dimensions[3];
-    if (tensor->dimensions[0] != columns || tensor->dimensions[1] != rows || rest != 1)
-        return mismatch(loader, name, "shape", shape_text(tensor, found, sizeof found), expected);
+    *tensor = tensor_find(loader, name);
+    if (*tensor == NULL) return missing(loader, name, expected);
+    const uint64_t *have = (*tensor)->dimensions;
+    if (have[0] != columns || have[1] != rows || have[2] * have[3] != 1)
+        return mismatch(loader, name, "shape", shape_text(*tensor, found, sizeof found), expected);
+    return STATUS_OK;
+}
+
+static enum status load_matrix(struct loader *loader, const char *name, size_t rows, size_t columns,
+                               struct weight *weight) {
+    const struct gguf_tensor *tensor;
+    TRY(find_matrix(loader, name, rows, columns, &tensor));
     return adopt_matrix(loader, name, tensor, rows, 1, weight);
 }
 
@@ -338,11 +357,13 @@ static enum status load_shared(struct loader *loader, struct shared_weights *sha
     return load_matrix(loader, layer_tensor(loader, "ffn_gate_inp_shexp.weight"), 1, hidden, &shared->router);
 }
 
-/* Of SHARED_EXPERT_BESIDE.  The router's is by ffn_gate_inp.scale over the root of hidden_size. */
-static enum status load_mixture_norms(struct loader *loader, struct mixture_weights *mixture) {
+/* Of SHARED_EXPERT_BESIDE.  The router's norm is by ffn_gate_inp.scale over the root of hidden_size. */
+static enum status load_mixture_vectors(struct loader *loader, struct mixture_weights *mixture) {
     const size_t hidden = loader->model->config.hidden_size;
     TRY(load_scaled(loader, layer_tensor(loader, "ffn_gate_inp.scale"), hidden, 1 / sqrtf((float)hidden),
                     &mixture->router_norm));
+    TRY(load_vector(loader, layer_tensor(loader, "ffn_down_exps.scale"), loader->model->config.experts.count, false,
+                    &mixture->scales));
     TRY(load_vector(loader, layer_tensor(loader, "pre_ffw_norm_2.weight"), hidden, true, &mixture->norm));
     TRY(load_vector(loader, layer_tensor(loader, "post_ffw_norm_1.weight"), hidden, true,
                     &mixture->shared_norm_behind));
@@ -379,7 +400,7 @@ static enum status load_expert_biases(struct loader *loader, struct layer_weight
 static enum status load_experts(struct loader *loader, struct layer_weights *layer) {
     const struct model_config *config = &loader->model->config;
     const size_t hidden = config->hidden_size, size = config->experts.size;
-    if (config->experts.shared == SHARED_EXPERT_BESIDE) TRY(load_mixture_norms(loader, &layer->mixture));
+    if (config->experts.shared == SHARED_EXPERT_BESIDE) TRY(load_mixture_vectors(loader, &layer->mixture));
     TRY(load_matrix(loader, layer_tensor(loader, "ffn_gate_inp.weight"), config->experts.count, hidden,
                     &layer->mixture.router));
     TRY(load_gates(loader, layer));
@@ -391,28 +412,16 @@ static enum status load_experts(struct loader *loader, struct layer_weights *lay
     return load_shared(loader, &layer->mixture.shared);
 }
 
-/* Rows and columns of a matrix, from bytes on, where it is in the file's form. */
-static struct weight part_of(const struct weight *all, size_t offset, size_t rows, size_t columns) {
-    struct weight part = *all;
-    part.matrix.data = (const uint8_t *)all->matrix.data + offset;
-    part.matrix.rows = rows;
-    part.matrix.columns = columns;
-    part.memory.address += offset;
-    return part;
-}
-
-/* Of each layer: columns of the table, rows of the projection. */
+/* The projection: the layer's rows of that of all layers. */
 static enum status load_input(struct loader *loader, struct layer_input_weights *input) {
     const struct model_config *config = &loader->model->config;
     const size_t hidden = config->hidden_size, size = config->layer_input_size;
-    const struct weight *table = &loader->input_table, *projection = &loader->input_projection;
-    uint64_t bytes;
+    struct matrix *projection = &input->projection.matrix;
     if (size == 0) return STATUS_OK;
-    if (!tensor_row_bytes(table->matrix.type, size, &bytes))
-        return mismatch(loader, "per_layer_token_embd.weight", "type", tensor_type_info(table->matrix.type)->name,
-                        "one whose blocks end where layers do");
-    input->table = part_of(table, loader->layer * (size_t)bytes, table->matrix.rows, size);
-    input->projection = part_of(projection, loader->layer * size * projection->matrix.row_bytes, size, hidden);
+    *projection = loader->input_projection;
+    projection->data = (const uint8_t *)projection->data + loader->layer * size * projection->row_bytes;
+    projection->rows = size;
+    TRY(put_weight(loader, &input->projection));
     input->norm = loader->input_norm;
     TRY(load_matrix(loader, layer_tensor(loader, "inp_gate.weight"), size, hidden, &input->gate));
     TRY(load_matrix(loader, layer_tensor(loader, "proj.weight"), hidden, size, &input->output));
@@ -421,16 +430,22 @@ static enum status load_input(struct loader *loader, struct layer_input_weights 
 
 /* The tensors of which each layer has a part. */
 static enum status load_inputs(struct loader *loader) {
-    const struct model *model = loader->model;
+    struct model *model = loader->model;
     const struct model_config *config = &model->config;
     const size_t size = config->layer_input_size, all = config->layer_count * size;
+    static const char table[] = "per_layer_token_embd.weight", projection[] = "per_layer_model_proj.weight";
+    const struct gguf_tensor *tensor;
+    uint64_t bytes;
     if (size == 0) return STATUS_OK;
-    if (model->token_embedding.memory.kind != MEMORY_SHARED) /* it has weights in a form of its own */
-        return error_set(loader->error, STATUS_UNSUPPORTED,
-                         "%s: per_layer_token_embd.weight: the %s device has no per-layer embeddings: try --device cpu",
-                         model->gguf.path, model->device->name);
-    TRY(load_matrix(loader, "per_layer_token_embd.weight", config->vocabulary_size, all, &loader->input_table));
-    TRY(load_matrix(loader, "per_layer_model_proj.weight", all, config->hidden_size, &loader->input_projection));
+    TRY(find_matrix(loader, table, config->vocabulary_size, all, &tensor));
+    if (!tensor_row_bytes(tensor->type, size, &bytes))
+        return mismatch(loader, table, "type", tensor_type_info(tensor->type)->name,
+                        "one whose blocks end where layers do");
+    loader->kind = MEMORY_SHARED;
+    TRY(adopt_matrix(loader, table, tensor, config->vocabulary_size, 1, &model->input_table));
+    loader->kind = MEMORY_DEVICE;
+    TRY(find_matrix(loader, projection, all, config->hidden_size, &tensor));
+    TRY(matrix_of(loader, projection, tensor, all, &loader->input_projection));
     return load_scaled(loader, "per_layer_proj_norm.weight", size, sqrtf(0.5F), &loader->input_norm);
 }
 

@@ -369,7 +369,8 @@ static bool route_plainly(const struct route_operation *route, const float *scor
         weights[j] = exp(weights[j]) / all;
     for (size_t j = 0; j < route->used; j++) total += weights[j];
     for (size_t j = 0; j < route->used; j++)
-        weights[j] *= (double)route->scale / (route->normalises ? total : 1);
+        weights[j] *= (double)route->scale / (route->normalises ? total : 1) *
+                      (span_exists(route->scales) ? (double)((float *)span_host(route->scales))[picks[j]] : 1);
     return true;
 }
 
@@ -393,6 +394,7 @@ static void test_route(struct fixture *fixture) {
                                             .normalises = round % 5 > 1,
                                             .scale = round % 7 == 0 ? 2.5F : 1};
         if (has_bias) operation.bias = host_span(bias);
+        if (round % 5 > 2) operation.scales = host_span(bias);
         for (size_t d = 0; d < DEVICES; d++) {
             operation.picks = host_span(d == 0 ? (void *)first : (void *)picks);
             operation.weights = host_span(d == 0 ? first_weights : weights);
@@ -693,7 +695,8 @@ static void test_embed_and_gather(struct fixture *fixture) {
     for (size_t round = 0; round < ROUNDS; round++) {
         if (!test_takes_next()) continue;
         size_t rows = between(fixture, 1, 90), columns = 256 * between(fixture, 1, 2), table_rows = 20;
-        struct matrix table = random_matrix(fixture, WEIGHT_TYPES[round % 9], table_rows, columns);
+        const size_t first = round % 2 == 0 ? 0 : 256; /* of the table's columns */
+        struct matrix table = random_matrix(fixture, WEIGHT_TYPES[round % 9], table_rows, first + columns);
         struct matrix positions_table = random_matrix(fixture, TENSOR_F16, 50, columns);
         const struct weight embedding = host_weight(table), position_embedding = host_weight(positions_table);
         const float scale = round % 3 == 0 ? 1.7F : 0;
@@ -706,8 +709,8 @@ static void test_embed_and_gather(struct fixture *fixture) {
             step[i].position = random_below(&fixture->random, 48);
             indices[i] = (uint32_t)random_below(&fixture->random, rows);
             const uint8_t *source = table.data, *more = positions_table.data;
-            fixture->kernels.convert.dequantize[table.type](source + step[i].token * table.row_bytes,
-                                                            expected + i * columns, columns);
+            source += step[i].token * table.row_bytes + table.row_bytes * first / (first + columns);
+            fixture->kernels.convert.dequantize[table.type](source, expected + i * columns, columns);
             fixture->kernels.convert.dequantize[TENSOR_F16](
                 more + (step[i].position + 2) * positions_table.row_bytes, position, columns);
             for (size_t c = 0; c < columns && scale != 0; c++) expected[i * columns + c] *= scale;
@@ -717,8 +720,8 @@ static void test_embed_and_gather(struct fixture *fixture) {
             float *y = random_floats(fixture, rows * columns),
                   *z = random_floats(fixture, rows * (columns + 1));
             const struct embed_operation embed = {
-                &embedding,  round % 2 == 0 ? &position_embedding : NULL, host_span(step), 2, rows,
-                host_span(y), scale};
+                &embedding,   round % 2 == 0 ? &position_embedding : NULL, host_span(step), 2, rows,
+                host_span(y), scale, first, first > 0 ? columns : 0};
             fixture->devices[d]->operations->embed(fixture->streams[d], &embed);
             assert_memory_equal(y, expected, rows * columns * sizeof(float));
             const struct gather_operation gather = {host_span(y), columns,      indices,    rows,
@@ -730,12 +733,8 @@ static void test_embed_and_gather(struct fixture *fixture) {
             free(y);
             free(z);
         }
-        free((void *)(uintptr_t)table.data);
-        free((void *)(uintptr_t)positions_table.data);
-        free(step);
-        free(indices);
-        free(expected);
-        free(position);
+        free((void *)(uintptr_t)table.data), free((void *)(uintptr_t)positions_table.data);
+        free(step), free(indices), free(expected), free(position);
     }
 }
 

@@ -399,7 +399,8 @@ static void experts(const struct plain *p, size_t index) {
         if (!config->normalises && config->router != ROUTER_SOFTMAX_OF_CHOSEN) sum = 1;
         for (size_t j = 0; j < config->used; j++) {
             const struct gated expert = expert_gated(model, w, picks[j]);
-            const double own = w->down.scale != NULL ? (double)w->down.scale[picks[j]] : 1;
+            const float *scales = w->down.scale != NULL ? w->down.scale : floats(w->mixture.scales);
+            const double own = scales != NULL ? (double)scales[picks[j]] : 1;
             add_gated(&expert, h, worth[picks[j]] / sum * (double)config->scale * own, into);
         }
         if (is_beside) add_beside(p, w, x, mixed, x);
@@ -451,7 +452,8 @@ static void end_layer(const struct plain *p, size_t index, const int32_t *tokens
             multiply(&w->input.projection, none, e, given, false);
             norm(given, w->input.norm, none, epsilon, size, given); /* by weights that have the factor root(1/2) */
             for (size_t i = 0; i < size; i++)
-                given[i] += sqrt((double)size / 2) * element(&w->input.table.matrix, (size_t)tokens[t], i);
+                given[i] += sqrt((double)size / 2) *
+                            element(&p->model->input_table.matrix, (size_t)tokens[t], index * size + i);
             multiply(&w->input.gate, none, x, gate, false);
             for (size_t i = 0; i < size; i++) gate[i] = activate(config->activation, gate[i], given[i]);
             add_product(p, &w->input.output, none, gate, w->input.norm_behind, x);

@@ -62,6 +62,7 @@ static void keep_groups(const struct route_operation *route, double *choice) {
 static void route_row(const struct route_operation *route, size_t row, double *worth, double *choice) {
     const size_t count = route->expert_count, used = route->used;
     const float *scores = cpu_floats(route->scores) + row * count, *bias = cpu_floats(route->bias);
+    const float *own = cpu_floats(route->scales);
     uint32_t *picks = (uint32_t *)cpu_address(route->picks) + row * used;
     float *weights = cpu_floats(route->weights) + row * used;
     size_t chosen[ROUTE_USED_MAX] = {0};
@@ -78,7 +79,7 @@ static void route_row(const struct route_operation *route, size_t row, double *w
     const double factor = (double)route->scale / (route->normalises ? fmax(sum, 0x1p-14) : 1);
     for (size_t j = 0; j < used; j++) {
         picks[j] = (uint32_t)chosen[j];
-        weights[j] = (float)(weight[j] * factor);
+        weights[j] = (float)(weight[j] * factor * (own != NULL ? (double)own[chosen[j]] : 1));
     }
 }
 

@@ -29,36 +29,43 @@ struct embed_run {
     size_t row_bytes;
 };
 
-static void dequantize_row(const struct cpu_device *device, const struct weight *weight, uint64_t row,
-                           float *y) {
+/* Of a row, columns [first, first + count). */
+static void dequantize_row(const struct cpu_device *device, const struct weight *weight, uint64_t row, size_t first,
+                           size_t count, float *y) {
     const struct matrix table = cpu_matrix(weight);
+    const struct tensor_type_info *info = tensor_type_info(table.type);
     ASSERT(row < table.rows);
-    device->kernels.convert.dequantize[table.type]((const uint8_t *)table.data + row * table.row_bytes, y,
-                                                   table.columns);
+    device->kernels.convert.dequantize[table.type]((const uint8_t *)table.data + row * table.row_bytes +
+                                                       first / info->block_elements * info->block_bytes,
+                                                   y, count);
+}
+
+static size_t columns_of(const struct embed_operation *operation) {
+    return operation->column_count != 0 ? operation->column_count : operation->table->matrix.columns;
 }
 
 static void embed_task(void *context, const struct pool_worker *worker) {
     const struct embed_run *run = context;
     const struct embed_operation *operation = run->operation;
-    size_t columns = operation->table->matrix.columns;
+    const size_t columns = columns_of(operation);
     struct range rows = pool_range(worker, operation->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++) {
         const struct step_row *step = cpu_step(operation->step) + row;
         float *y = cpu_floats(operation->y) + row * columns;
-        dequantize_row(run->device, operation->table, step->token, y);
+        dequantize_row(run->device, operation->table, step->token, operation->column_first, columns, y);
         if (operation->scale != 0)
             for (size_t i = 0; i < columns; i++) y[i] *= operation->scale;
         if (operation->position_table == NULL) continue;
         float *position = (float *)(void *)(run->scratch + worker->index * run->row_bytes);
         dequantize_row(run->device, operation->position_table,
-                       step->position + operation->position_offset, position);
+                       step->position + operation->position_offset, 0, columns, position);
         run->device->kernels.activation.add(y, position, columns, y);
     }
 }
 
 void cpu_embed(struct stream *stream, const struct embed_operation *operation) {
     struct cpu_device *device = stream->device;
-    size_t columns = operation->table->matrix.columns;
+    const size_t columns = columns_of(operation);
     struct embed_run run = {device, operation, NULL, align_up(columns * sizeof(float), 64)};
     if (operation->position_table != NULL) {
         ASSERT(operation->position_table->matrix.columns == columns);

@@ -19,6 +19,7 @@ void cuda_route(struct stream *stream, const struct route_operation *operation) 
     if (operation->row_count == 0) return;
     const struct cuda_route_args args = {.scores = cuda_address(operation->scores),
                                          .bias = cuda_address(operation->bias),
+                                         .scales = cuda_address(operation->scales),
                                          .picks = cuda_address(operation->picks),
                                          .weights = cuda_address(operation->weights),
                                          .expert_count = (uint32_t)operation->expert_count,

@@ -7,18 +7,21 @@ static uint32_t blocks_of(size_t count, size_t each) { return (uint32_t)((count 
 void cuda_embed(struct stream *stream, const struct embed_operation *operation) {
     cuda_device_enter(stream->device);
     const struct weight *table = operation->table, *positions = operation->position_table;
-    ASSERT(table->matrix.columns % 4 == 0);
+    const size_t columns = operation->column_count != 0 ? operation->column_count : table->matrix.columns;
+    ASSERT(columns % 4 == 0);
     struct cuda_embed_args args = {.table = cuda_planes(table),
                                    .rows = cuda_address(operation->step),
                                    .y = cuda_address(operation->y),
                                    .table_type = (uint32_t)cuda_weight_type(table),
                                    .positions_type = NO_WEIGHT,
                                    .row_count = (uint32_t)operation->row_count,
-                                   .columns = (uint32_t)table->matrix.columns,
+                                   .columns = (uint32_t)columns,
+                                   .table_columns = (uint32_t)table->matrix.columns,
+                                   .column_first = (uint32_t)operation->column_first,
                                    .position_offset = operation->position_offset,
                                    .scale = operation->scale != 0 ? operation->scale : 1};
     if (positions != NULL) {
-        ASSERT(positions->matrix.columns == table->matrix.columns);
+        ASSERT(positions->matrix.columns == columns);
         args.positions = cuda_planes(positions);
         args.positions_type = (uint32_t)cuda_weight_type(positions);
     }

@@ -68,6 +68,7 @@ struct cuda_embed_args {
     uint64_t step, rows, y;
     uint32_t table_type, positions_type; /* enum tensor_type; NO_WEIGHT: none */
     uint32_t row_count, columns;
+    uint32_t table_columns, column_first; /* of the table: y has `columns` of them, from column_first on */
     uint64_t position_offset;
     float scale; /* of the table's rows */
 };
@@ -297,7 +298,7 @@ KERNELS_BOTH uint32_t matmul_tiles(uint32_t rows) { return (rows + MATMUL_OUTPUT
  *
  * route: the definition's own arithmetic, in double.  Grid {row_count}, 32 threads; shared: route_shared_bytes. */
 struct cuda_route_args {
-    uint64_t scores, bias; /* bias: floats, or 0 */
+    uint64_t scores, bias, scales; /* bias, scales: floats, or 0 */
     uint64_t picks, weights;
     uint32_t expert_count, used, group_count, groups_used;
     uint32_t router, normalises; /* enum router */

@@ -32,11 +32,12 @@ static void check_same(const struct twin_floats *y, const char *what) {
 /* ---- rows ---- */
 
 static void embed_check(struct twin *twin) {
-    const size_t columns = 256 * between(twin, 1, 2), rows = between(twin, 1, 20);
-    const bool has_positions = random_below(&twin->random, 2) == 1;
+    const size_t all = 256 * between(twin, 1, 2), rows = between(twin, 1, 20);
+    const bool has_positions = random_below(&twin->random, 2) == 1, is_part = !has_positions && all > 256;
+    const size_t columns = is_part ? all - 256 : all;
     struct twin_weight table, positions;
     struct twin_floats y;
-    twin_weight_make(twin, &table, TYPES[between(twin, 0, TYPES_ALL - 2)], 30, columns);
+    twin_weight_make(twin, &table, TYPES[between(twin, 0, TYPES_ALL - 2)], 30, all);
     twin_weight_make(twin, &positions, TENSOR_F16, 40, columns);
     twin_floats_make(twin, &y, MEMORY_DEVICE, rows * columns, 1);
     struct step_row step[20];
@@ -54,7 +55,9 @@ static void embed_check(struct twin *twin) {
                                       .step = span_of(&memory[on], 0),
                                       .position_offset = 2,
                                       .row_count = rows,
-                                      .y = twin_span(&y, on)});
+                                      .y = twin_span(&y, on),
+                                      .column_first = is_part ? 256 : 0,
+                                      .column_count = is_part ? columns : 0});
     twin_floats_read(twin, &y);
     const bool is_rounded = weight_plane_type(table.on[0].matrix.type) != table.on[0].matrix.type;
     for (size_t i = 0; i < y.count && is_rounded; i++)
@@ -373,7 +376,7 @@ static void route_check(struct twin *twin) {
                                         .groups_used = kept,
                                         .normalises = random_below(&twin->random, 2) == 0,
                                         .scale = random_below(&twin->random, 2) ? 1.0f : 2.5f};
-    const bool has_bias = random_below(&twin->random, 2) == 0;
+    const bool has_bias = random_below(&twin->random, 2) == 0, has_scales = random_below(&twin->random, 2) == 0;
     twin_synchronize(twin);
     for (size_t on = 0; on < TWINS; on++) {
         float *host = span_host(twin_span(&scores, on));
@@ -381,6 +384,7 @@ static void route_check(struct twin *twin) {
         host[2 * experts + experts / 2] = NAN;
         operation.scores = twin_span(&scores, on);
         if (has_bias) operation.bias = twin_span(&bias, on);
+        if (has_scales) operation.scales = twin_span(&bias, on);
         operation.picks = twin_span(&picks, on);
         operation.weights = twin_span(&weights, on);
         twin_operations(twin, on)->route(twin->stream[on], &operation);

@@ -31,6 +31,7 @@ static void embed_is_exact(void **state) {
                                        .positions_type = t % 2 ? TENSOR_F16 : NO_WEIGHT,
                                        .row_count = 3,
                                        .columns = (uint32_t)columns,
+                                       .table_columns = (uint32_t)columns,
                                        .position_offset = 2,
                                        .scale = t % 3 ? 1 : 22.627417f};
         launch("embed", 3, 1, 1, 256, 0, &args, test_seed(101));

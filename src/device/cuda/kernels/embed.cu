@@ -73,7 +73,8 @@ KERNEL(embed, cuda_embed_args, 256, 4) {
     const struct step_row row = at<struct step_row>(args.rows)[block_x()];
     float *y = at<float>(args.y) + (uint64_t)block_x() * args.columns;
     for (uint32_t column = thread_index() * 4; column < args.columns; column += 1024) {
-        struct four v = table_values(args.table, args.table_type, row.token, args.columns, column);
+        struct four v =
+            table_values(args.table, args.table_type, row.token, args.table_columns, args.column_first + column);
         UNROLL
         for (uint32_t k = 0; k < 4; k++) v.v[k] *= args.scale;
         if (args.positions_type != NO_WEIGHT) {

@@ -109,7 +109,8 @@ KERNEL(route, cuda_route_args, 32, 16) {
         divisor = sum > 0x1p-14 ? sum : 0x1p-14;
     for (uint32_t j = lane_index(); j < args.used; j += 32) {
         picks[j] = shared->picks[j];
-        weights[j] = (float)(shared->weights[j] / divisor * (double)args.scale);
+        const double own = args.scales != 0 ? (double)at<float>(args.scales)[shared->picks[j]] : 1;
+        weights[j] = (float)(shared->weights[j] / divisor * (double)args.scale * own);
     }
 }
 
