@@ -36,6 +36,7 @@ static struct model *load(struct document_rig *rig, uint64_t seed, enum rig_page
     struct tiny_model tiny = tiny_model_default(rig->family);
     tiny.seed = seed;
     if (pages == RIG_INPUTS) tiny.kv_head_count = tiny.head_count;
+    if (pages == RIG_WINDOWS) tiny.window = 8; /* most chunks of a prompt are seen by none of its positions */
     assert_int_equal(tiny.vocabulary_size, RIG_WIDTH);
     tiny_model_write(&tiny, tiny_model_path("documents", path, sizeof path));
     assert_ok(model_load(&model, path, rig->device, &error), error);
@@ -78,7 +79,8 @@ static void set_expected(struct document_rig *rig) {
 }
 
 void document_rig_open(struct document_rig *rig, const struct select_method *method, enum rig_pages pages) {
-    document_rig_open_family(rig, pages == RIG_STATES ? "qwen35" : "llama", method, pages);
+    const char *family = pages == RIG_STATES ? "qwen35" : pages == RIG_WINDOWS ? "gemma3" : "llama";
+    document_rig_open_family(rig, family, method, pages);
 }
 
 void document_rig_open_family(struct document_rig *rig, const char *family, const struct select_method *method,

@@ -32,6 +32,7 @@ enum rig_pages {
     RIG_INDEX_APART, /* in f16, and the key index on disk; leaves of 16 tokens */
     RIG_INPUTS,      /* in f16, and the inputs of layers, from which all K and V are computed again */
     RIG_STATES,      /* in f16, of a model some of whose layers keep a state instead */
+    RIG_WINDOWS,     /* in f16, of a model of whose layers every other one has a window */
 };
 
 struct document_rig {

@@ -130,15 +130,16 @@ static void kill_at_any_time(enum rig_pages pages) {
 
 static void killed_at_any_time(void **state) {
     (void)state;
-    kill_at_any_time(RIG_ROWS);
+    kill_at_any_time(RIG_WINDOWS);
     kill_at_any_time(RIG_MIXED);
     kill_at_any_time(RIG_INPUTS);
     kill_at_any_time(RIG_STATES);
 }
 
+/* All pages of one layer, those that windows see of the other. */
 static void killed_while_saving(void **state) {
     (void)state;
-    kill_everywhere(RIG_ROWS);
+    kill_everywhere(RIG_WINDOWS);
 }
 
 static void killed_while_saving_pages_in_both_forms(void **state) {

@@ -8,20 +8,26 @@
 #include "cache/store/store_internal.h"
 #include "engine/document_rig.h"
 
+enum { NO_NUMBER = 99 }; /* before version 2, and with everything of layers with windows */
+
 /* Gives a document's row a version, with a valid checksum. */
 static void set_version(const struct document_rig *rig, uint64_t id, unsigned version) {
     struct io_folder folder;
     struct catalog catalog;
     struct document_row row;
     struct error error;
-    char rest[STORE_TEXT_MAX];
+    char rest[STORE_TEXT_MAX], number[24] = "";
     bool found;
     assert_ok(io_folder_open(&folder, rig->scratch.path, IO_FOLDER_READ, NULL, &error), error);
     assert_ok(catalog_open(&catalog, &folder, false, false, NULL, &error), error);
     assert_ok(catalog_find(&catalog, id, &row, &found, &error), error);
     assert_true(found && row.intact);
     snprintf(rest, sizeof rest, "%s", strstr(row.layout, "codec="));
-    snprintf(row.layout, sizeof row.layout, "version=%u %.230s", version, rest);
+    char *windows = strstr(rest, " windows=");
+    assert_true((windows != NULL) == (version == NO_NUMBER));
+    if (windows != NULL) memmove(windows, strchr(windows + 1, ' '), strlen(strchr(windows + 1, ' ')) + 1);
+    if (version != NO_NUMBER) snprintf(number, sizeof number, "version=%u ", version);
+    snprintf(row.layout, sizeof row.layout, "%s%.230s", number, rest);
     assert_ok(catalog_update(&catalog, &row, &error), error);
     catalog_close(&catalog);
     io_folder_close(&folder);
@@ -54,6 +60,9 @@ static void computed_anew(enum rig_pages pages, unsigned version) {
     snprintf(expected, sizeof expected,
              "%s/catalog.db: document 2: found version %u of documents, expected %d to %d; computed anew",
              rig.scratch.path, version, LAYOUT_VERSION_FIRST, LAYOUT_VERSION_LAST);
+    if (version == NO_NUMBER)
+        snprintf(expected, sizeof expected,
+                 "document 2 has all K and V of layers with windows, expected version 4; computed anew");
     assert_string_equal(answer.notice, expected);
     assert_string_equal(answer.warning, "");
     assert_int_equal(bytes_of(&rig, "2.pages"), bytes);
@@ -73,7 +82,13 @@ static void test_mixed(void **state) {
     computed_anew(RIG_MIXED, LAYOUT_VERSION_FIRST - 1);
 }
 
+static void test_windows(void **state) {
+    (void)state;
+    computed_anew(RIG_WINDOWS, NO_NUMBER);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_mixed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_mixed),
+                                       cmocka_unit_test(test_windows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
