@@ -112,8 +112,8 @@ static void is_measured_once(void **state) {
     request.measure.use = (struct machine_use){.disk = true}; /* the first plan that may read it */
     assert_ok(open_machine(&second, &request, &error), error);
     assert_string_equal(part_names, "disk pages ");
-    request.measure.use = use_of(type_bit(TENSOR_Q4_K) | type_bit(TENSOR_Q5_K) | type_bit(TENSOR_I32) /* of no weights */,
-                                 1U << HATA | 1U << MEANSTD);
+    const uint64_t types = type_bit(TENSOR_Q4_K) | type_bit(TENSOR_Q5_K) | type_bit(TENSOR_I32) /* of no weights */;
+    request.measure.use = use_of(types, 1U << HATA | 1U << MEANSTD);
     assert_ok(open_machine(&first, &request, &error), error);
     assert_non_null(strstr(note, "has no numbers of yet"));
     assert_null(strstr(part_names, "memory"));
