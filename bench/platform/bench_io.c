@@ -117,8 +117,8 @@ static void measure(const struct settings *settings, const struct run *run, enum
     }
     double ours = median(loam, settings->rounds), theirs = median(fio, settings->rounds);
     printf("%s,%s,%zu,%zu,%.0f,%.1f,%.1f,%.1f,", operation == IO_READ ? "random read" : "sequential write",
-           io_backend_name(io_queue_backend(run->queue)), block, depth, ours / (double)block, ours * 1e-6,
-           loam[0] * 1e-6, loam[settings->rounds - 1] * 1e-6);
+           io_queue_backend(run->queue) == IO_BACKEND_URING ? "io_uring" : "threads", block, depth,
+           ours / (double)block, ours * 1e-6, loam[0] * 1e-6, loam[settings->rounds - 1] * 1e-6);
     if (theirs > 0)
         printf("%.1f,%.3f\n", theirs * 1e-6, ours / theirs);
     else

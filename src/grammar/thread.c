@@ -356,26 +356,29 @@ static void step_text(struct stepper *s, struct thread thread, uint8_t byte, str
     thread_set_add(s, out, &thread);
 }
 
+/* Of a value that may end here: what follows it. */
+static void step_behind(struct stepper *s, const struct thread *value, uint8_t byte, struct thread_set *out) {
+    if (!is_value(s, value)) return;
+    const struct thread after = finished(s, value);
+    if (after.kind == THREAD_AFTER) step_after(s, &after, byte, out);
+}
+
 static void step_decimal(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
     const struct thread value = thread;
-    if (step_automaton(s, &thread, byte)) {
+    if (step_automaton(s, &thread, byte))
         thread_set_add(s, out, &thread);
-    } else if (is_value(s, &value)) {
-        thread = finished(s, &value);
-        if (thread.kind == THREAD_AFTER) step_after(s, &thread, byte, out);
-    }
+    else
+        step_behind(s, &value, byte, out);
 }
 
 static void step_number(struct stepper *s, struct thread thread, uint8_t byte, struct thread_set *out) {
     const struct thread value = thread;
     const bool only_integer = s->schema->forms[thread.form].kind == FORM_INTEGER;
     thread.state = (uint8_t)number_next(thread.state, &thread.offset, byte, only_integer);
-    if (thread.state != NUMBER_WRONG) {
+    if (thread.state != NUMBER_WRONG)
         thread_set_add(s, out, &thread);
-    } else if (is_value(s, &value)) {
-        thread = finished(s, &value);
-        if (thread.kind == THREAD_AFTER) step_after(s, &thread, byte, out);
-    }
+    else
+        step_behind(s, &value, byte, out);
 }
 
 /* A literal that others begin with ("1", "12"): by what follows, it ends or goes on. */
@@ -383,9 +386,7 @@ static void step_in_literal(struct stepper *s, const struct thread *thread, uint
                             struct thread_set *out) {
     const uint32_t count = out->count;
     step_literal(s, *thread, byte, out);
-    if (out->count > count || !is_value(s, thread)) return;
-    const struct thread after = finished(s, thread);
-    if (after.kind == THREAD_AFTER) step_after(s, &after, byte, out);
+    if (out->count == count) step_behind(s, thread, byte, out);
 }
 
 void thread_step(struct stepper *s, const struct thread *thread, uint8_t byte, struct thread_set *out) {

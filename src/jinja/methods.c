@@ -181,22 +181,23 @@ static struct jinja_value items(struct jinja_run *run, const struct jinja_value 
     return jinja_map_pairs(run, self->map);
 }
 
+static struct jinja_value column(struct jinja_run *run, const struct jinja_map *map, bool of_keys) {
+    struct jinja_value list = jinja_list(run, false);
+    for (size_t i = 0; i < map->count && !jinja_failed(run); i++)
+        jinja_list_add(run, list.list, of_keys ? map->entries[i].key : map->entries[i].value);
+    return list;
+}
+
 static struct jinja_value keys(struct jinja_run *run, const struct jinja_value *self,
                                const struct jinja_arguments *arguments) {
     (void)arguments;
-    struct jinja_value list = jinja_list(run, false);
-    for (size_t i = 0; i < self->map->count && !jinja_failed(run); i++)
-        jinja_list_add(run, list.list, self->map->entries[i].key);
-    return list;
+    return column(run, self->map, true);
 }
 
 static struct jinja_value values(struct jinja_run *run, const struct jinja_value *self,
                                  const struct jinja_arguments *arguments) {
     (void)arguments;
-    struct jinja_value list = jinja_list(run, false);
-    for (size_t i = 0; i < self->map->count && !jinja_failed(run); i++)
-        jinja_list_add(run, list.list, self->map->entries[i].value);
-    return list;
+    return column(run, self->map, false);
 }
 
 static struct jinja_value get(struct jinja_run *run, const struct jinja_value *self,

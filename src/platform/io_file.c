@@ -126,6 +126,16 @@ static size_t block_bytes_of(const struct io_file *file) {
     return IO_ALIGNMENT;
 }
 
+/* Of a file that was opened with O_NONBLOCK; 0, or an errno. */
+static int set_flags(struct io_file *file, bool direct) {
+    /* Off again: with it io_uring may answer EAGAIN where it would else wait for the disk. */
+    const int waiting = fcntl(file->fd, F_GETFL) & ~O_NONBLOCK;
+    if (fcntl(file->fd, F_SETFL, waiting) != 0) return errno;
+    /* Switched on after the opening, so that a file system without it has not created the file already. */
+    file->direct = direct && fcntl(file->fd, F_SETFL, waiting | O_DIRECT) == 0;
+    return 0;
+}
+
 enum status io_file_open(struct io_file *file, const struct io_folder *folder, const char *name,
                          enum io_file_mode mode, bool direct, struct error *error) {
     *file = (struct io_file){.fd = -1, .faults = folder->faults};
@@ -141,11 +151,7 @@ enum status io_file_open(struct io_file *file, const struct io_folder *folder, c
         file->fd = openat(folder->fd, name, flags, 0600);
         if (file->fd < 0) failed = errno;
     }
-    /* And off again: with it io_uring may answer EAGAIN where it would else wait for the disk. */
-    const int waiting = failed == 0 ? fcntl(file->fd, F_GETFL) & ~O_NONBLOCK : 0;
-    if (failed == 0 && fcntl(file->fd, F_SETFL, waiting) != 0) failed = errno;
-    /* Switched on after the opening, so that a file system without it has not created the file already. */
-    if (failed == 0 && direct && fcntl(file->fd, F_SETFL, waiting | O_DIRECT) == 0) file->direct = true;
+    if (failed == 0) failed = set_flags(file, direct);
     file->block_bytes = block_bytes_of(file);
     enum status status;
     if (failed == ELOOP)
@@ -168,9 +174,7 @@ enum status io_file_open_path(struct io_file *file, const char *path, bool direc
         file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (file->fd < 0 || fstat(file->fd, &info) != 0) failed = errno;
     }
-    const int waiting = failed == 0 ? fcntl(file->fd, F_GETFL) & ~O_NONBLOCK : 0;
-    if (failed == 0 && fcntl(file->fd, F_SETFL, waiting) != 0) failed = errno;
-    if (failed == 0 && direct && fcntl(file->fd, F_SETFL, waiting | O_DIRECT) == 0) file->direct = true;
+    if (failed == 0) failed = set_flags(file, direct);
     file->block_bytes = block_bytes_of(file);
     enum status status = STATUS_OK;
     if (failed != 0)

@@ -56,15 +56,6 @@ void io_queue_destroy(struct io_queue *queue) {
 
 enum io_backend io_queue_backend(const struct io_queue *queue) { return queue->backend; }
 
-const char *io_backend_name(enum io_backend backend) {
-    switch (backend) {
-    case IO_BACKEND_AUTOMATIC: return "automatic";
-    case IO_BACKEND_URING: return "io_uring";
-    case IO_BACKEND_THREADS: return "threads";
-    }
-    return "?";
-}
-
 bool io_queue_register_memory(struct io_queue *queue, void *memory, size_t bytes) {
     ASSERT(queue->in_flight == 0);
     return queue->operations->register_memory(queue->engine, memory, bytes);

@@ -69,7 +69,6 @@ enum status io_queue_create(struct io_queue **queue, const struct io_queue_optio
 void io_queue_destroy(struct io_queue *queue);
 
 enum io_backend io_queue_backend(const struct io_queue *queue); /* never AUTOMATIC */
-const char *io_backend_name(enum io_backend backend);
 
 /* Registers memory that many requests will use with io_uring, so that its pages are looked up once.  At most
  * IO_MEMORIES_MAX regions.  Only faster: without it, or after a refusal (lockable memory is limited),

@@ -132,12 +132,12 @@ static void settle(struct ask *ask) {
     if (last) finish(ask);
 }
 
-static void cancel_all(struct ask *ask) {
+static void tell_all(struct ask *ask, void (*tell)(struct service *service, service_ticket ticket)) {
     for (size_t i = 0; i < ask->choice_count; i++) {
         pthread_mutex_lock(&ask->end.mutex);
         const service_ticket ticket = ask->choices[i].ticket;
         pthread_mutex_unlock(&ask->end.mutex);
-        if (ticket != 0) service_cancel(ask->server->model.service, ticket);
+        if (ticket != 0) tell(ask->server->model.service, ticket);
     }
 }
 
@@ -148,7 +148,7 @@ static void fail(struct ask *ask, const struct api_error *error) {
     ask->end.has_failed = true;
     if (first) ask->end.failure = *error;
     pthread_mutex_unlock(&ask->end.mutex);
-    if (first) cancel_all(ask);
+    if (first) tell_all(ask, service_cancel);
 }
 
 /* ---- the service's callbacks ---- */
@@ -327,18 +327,10 @@ static void on_leave(void *context) {
     pthread_mutex_lock(&ask->end.mutex);
     ask->end.has_left = true;
     pthread_mutex_unlock(&ask->end.mutex);
-    cancel_all(ask);
+    tell_all(ask, service_cancel);
 }
 
-static void on_resume(void *context) {
-    struct ask *ask = context;
-    for (size_t i = 0; i < ask->choice_count; i++) {
-        pthread_mutex_lock(&ask->end.mutex);
-        const service_ticket ticket = ask->choices[i].ticket;
-        pthread_mutex_unlock(&ask->end.mutex);
-        if (ticket != 0) service_resume(ask->server->model.service, ticket);
-    }
-}
+static void on_resume(void *context) { tell_all(context, service_resume); }
 
 static void on_beat(void *context) {
     struct ask *ask = context;

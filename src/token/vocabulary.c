@@ -100,12 +100,15 @@ static uint64_t pair_key(token_id left, token_id right) {
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
+/* Where the rule of the pair is, or would be: TOKEN_NONE. */
+static struct merge_rule *merge_slot(const struct tokenizer *t, uint64_t pair) {
+    size_t slot = mix(pair ^ t->hash_seed) & t->merge_mask;
+    while (t->merges[slot].merged != TOKEN_NONE && t->merges[slot].pair != pair) slot = (slot + 1) & t->merge_mask;
+    return &t->merges[slot];
+}
+
 struct merge_rule vocabulary_find_merge(const struct tokenizer *t, token_id left, token_id right) {
-    uint64_t key = pair_key(left, right);
-    size_t slot = mix(key ^ t->hash_seed) & t->merge_mask;
-    for (; t->merges[slot].merged != TOKEN_NONE; slot = (slot + 1) & t->merge_mask)
-        if (t->merges[slot].pair == key) break;
-    return t->merges[slot];
+    return *merge_slot(t, pair_key(left, right));
 }
 
 /* ---- tokens ---- */
@@ -336,13 +339,11 @@ static enum status add_merge(struct tokenizer *t, struct gguf_string text, uint3
     if (a == TOKEN_NONE || b == TOKEN_NONE || merged == TOKEN_NONE)
         return error_set(error, STATUS_MODEL, KEY_MERGES "[%u]: '%.*s': a part or the result is no token",
                          rank, shown, text.text);
-    uint64_t key = pair_key(a, b);
-    size_t slot = mix(key ^ t->hash_seed) & t->merge_mask;
-    for (; t->merges[slot].merged != TOKEN_NONE; slot = (slot + 1) & t->merge_mask)
-        if (t->merges[slot].pair == key)
-            return error_set(error, STATUS_MODEL, KEY_MERGES "[%u]: '%.*s' is entry %u already", rank, shown,
-                             text.text, t->merges[slot].rank);
-    t->merges[slot] = (struct merge_rule){key, rank, merged};
+    struct merge_rule *rule = merge_slot(t, pair_key(a, b));
+    if (rule->merged != TOKEN_NONE)
+        return error_set(error, STATUS_MODEL, KEY_MERGES "[%u]: '%.*s' is entry %u already", rank, shown, text.text,
+                         rule->rank);
+    *rule = (struct merge_rule){pair_key(a, b), rank, merged};
     return STATUS_OK;
 }
 

@@ -117,36 +117,31 @@ static void dequantize_q3_k(const void *source, float *y, size_t count) {
     }
 }
 
-static void dequantize_q4_k(const void *source, float *y, size_t count) {
-    const struct block_q4_k *block = source;
-    for (size_t b = 0; b < count / BLOCK_256; b++, y += BLOCK_256) {
-        float d = half_to_float(block[b].d), dmin = half_to_float(block[b].dmin);
-        for (size_t j = 0; j < 8; j++) {
-            uint8_t scale, minimum;
-            q4_k_scale_get(block[b].scales, j, &scale, &minimum);
-            float step = d * (float)scale, offset = dmin * (float)minimum;
-            const uint8_t *qs = block[b].qs + j / 2 * 32;
-            for (size_t i = 0; i < 32; i++)
-                y[j * 32 + i] = step * (float)(qs[i] >> (j % 2 * 4) & 15) - offset;
+/* 256 values of Q4_K or, with fifth bits, of Q5_K. */
+static void dequantize_q45_k(uint16_t d_half, uint16_t dmin_half, const uint8_t scales[12], const uint8_t *qs,
+                             const uint8_t *qh, float *y) {
+    const float d = half_to_float(d_half), dmin = half_to_float(dmin_half);
+    for (size_t j = 0; j < 8; j++) {
+        uint8_t scale, minimum;
+        q4_k_scale_get(scales, j, &scale, &minimum);
+        const float step = d * (float)scale, offset = dmin * (float)minimum;
+        for (size_t i = 0; i < 32; i++) {
+            const int fifth = qh != NULL ? (qh[i] >> j & 1) << 4 : 0;
+            y[j * 32 + i] = step * (float)((qs[j / 2 * 32 + i] >> (j % 2 * 4) & 15) | fifth) - offset;
         }
     }
 }
 
+static void dequantize_q4_k(const void *source, float *y, size_t count) {
+    const struct block_q4_k *block = source;
+    for (; count > 0; count -= BLOCK_256, block++, y += BLOCK_256)
+        dequantize_q45_k(block->d, block->dmin, block->scales, block->qs, NULL, y);
+}
+
 static void dequantize_q5_k(const void *source, float *y, size_t count) {
     const struct block_q5_k *block = source;
-    for (size_t b = 0; b < count / BLOCK_256; b++, y += BLOCK_256) {
-        float d = half_to_float(block[b].d), dmin = half_to_float(block[b].dmin);
-        for (size_t j = 0; j < 8; j++) {
-            uint8_t scale, minimum;
-            q4_k_scale_get(block[b].scales, j, &scale, &minimum);
-            float step = d * (float)scale, offset = dmin * (float)minimum;
-            const uint8_t *qs = block[b].qs + j / 2 * 32;
-            for (size_t i = 0; i < 32; i++) {
-                int code = (qs[i] >> (j % 2 * 4) & 15) | (block[b].qh[i] >> j & 1) << 4;
-                y[j * 32 + i] = step * (float)code - offset;
-            }
-        }
-    }
+    for (; count > 0; count -= BLOCK_256, block++, y += BLOCK_256)
+        dequantize_q45_k(block->d, block->dmin, block->scales, block->qs, block->qh, y);
 }
 
 /* Element i of a half of 128: low nibbles of ql for i < 64, high ones after; two bits of qh[i % 32]. */
