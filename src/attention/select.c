@@ -303,7 +303,7 @@ void select_key_index_kind(const struct select *select, char kind[SELECT_KIND_BY
     const struct level_layout *level = &layout->level;
     const struct product_layout *product = &layout->product;
     size_t parameter = key_index_scored_tokens(layout);
-    const bool by_level = layout->kind == KEY_INDEX_LEVEL;
+    const bool by_level = layout->kind == KEY_INDEX_LEVEL || layout->kind == KEY_INDEX_NESTED;
     char codebook[24] = "";
     if (by_level) parameter = level->planes * level->dimension;
     if (layout->kind == KEY_INDEX_HASH) parameter = layout->hash.bits;

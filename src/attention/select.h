@@ -123,6 +123,9 @@ struct select_options {
     size_t planes; /* hash: bits of each coordinate of a key, at least, in place of `bits`; 0: by `bits` */
     size_t partitions; /* pq: of a key, each with codes of its own */
     size_t codebook;   /* pq: tokens whose centroids a code may name */
+    size_t candidates; /* nested: chunks that hold so many times what is picked are looked into; 0: all */
+    bool stays;        /* nested: chunks of the last list are, too */
+    double listed;     /* nested: the factor on scores of units that one of the last 8 lists had */
     size_t columns;    /* lowrank: of a partial key; 0: a fifth of the head, as published */
     size_t leaf;       /* tree: tokens of a leaf */
     size_t take; /* of pages and leaves: tokens kept together, by their best page or leaf; 0: each alone */

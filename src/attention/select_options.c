@@ -47,6 +47,7 @@ struct select_options select_options_default(void) {
                                    .partitions = 2,
                                    .codebook = 1024,
                                    .leaf = 8,
+                                   .listed = 1,
                                    .estimate = true,
                                    .sampled_keys = 4,
                                    .norms = true,

@@ -236,12 +236,21 @@ enum key_index_kind {
     /* Product codes of a full chunk's keys, and centroids that it adds to the codebook (lab/methods/product_codes.h).
      * Tokens of a chunk that is not full have none. */
     KEY_INDEX_PRODUCT,
+    KEY_INDEX_NESTED, /* as _LEVEL, with a mean and deviation of the chunk's keys, and when units were listed last */
 };
 
 struct product_layout {
     size_t partitions; /* of a key; k_dimension / partitions is a multiple of 8 */
     size_t centroids;  /* that a chunk adds to the codebook of a partition */
     size_t codebook_chunks;
+};
+
+/* lab/methods/nested.c; 0, false, 1: as _LEVEL. */
+struct nested_layout {
+    size_t candidates; /* times what is picked, in chunks that are looked into; 0: all */
+    bool stays;        /* chunks of the last list are candidates */
+    float listed;      /* factor on the score of units that were listed lately */
+    size_t stamps_offset;
 };
 
 struct key_index_layout {
@@ -262,6 +271,7 @@ struct key_index_layout {
     bool use_norms; /* KEY_INDEX_HASH */
     size_t columns; /* KEY_INDEX_PARTIAL, a multiple of 8 */
     struct product_layout product;
+    struct nested_layout nested;
     size_t cluster_count; /* KEY_INDEX_CLUSTER: of a chunk */
     bool estimates_rest;  /* KEY_INDEX_CLUSTER: attend_rest follows attend_rows */
     /* The number of randomly drawn keys of each chunk in the block, from sample_offset (a multiple of 16) on, for
@@ -282,7 +292,7 @@ static inline bool key_index_scores_tokens(const struct key_index_layout *layout
 /* Whether tokens of a chunk that is not full yet cannot be scored. */
 static inline bool key_index_needs_full_chunks(const struct key_index_layout *layout) {
     return layout->kind == KEY_INDEX_LEVEL || layout->kind == KEY_INDEX_CLUSTER ||
-           layout->kind == KEY_INDEX_PRODUCT;
+           layout->kind == KEY_INDEX_PRODUCT || layout->kind == KEY_INDEX_NESTED;
 }
 
 /* Tokens that one score is of. */
@@ -294,7 +304,7 @@ static inline size_t key_index_scored_tokens(const struct key_index_layout *layo
 /* Columns of a KV head's weights; 0: it has none. */
 static inline size_t key_index_weight_columns(const struct key_index_layout *layout, size_t k_dimension) {
     if (layout->kind == KEY_INDEX_HASH) return layout->hash.bits;
-    if (layout->kind == KEY_INDEX_LEVEL) return k_dimension; /* a rotation */
+    if (layout->kind == KEY_INDEX_LEVEL || layout->kind == KEY_INDEX_NESTED) return k_dimension; /* a rotation */
     return layout->kind == KEY_INDEX_PARTIAL ? layout->columns : 0;
 }
 

@@ -313,6 +313,7 @@ static void score_all(const struct select_case *c, const struct kernels *kernels
     case KEY_INDEX_NONE:
     case KEY_INDEX_CLUSTER: break; /* test_cpu_cluster.c */
     case KEY_INDEX_PRODUCT: break; /* test_cpu_product.c */
+    case KEY_INDEX_NESTED: break;  /* test_nested.c */
     case KEY_INDEX_ABSTRACT:
         kernels->abstract.score(&(struct abstract_score_args){
             &c->layout.abstract, c->layout.abstract_kind, c->layout.aggregate, blocks,

@@ -4,7 +4,7 @@
 
 static const struct cpu_scorer nothing; /* is built, and nobody chooses by it */
 
-static const struct cpu_scorer *scorers[KEY_INDEX_PRODUCT + 1] = {
+static const struct cpu_scorer *scorers[KEY_INDEX_NESTED + 1] = {
     [KEY_INDEX_NONE] = &nothing,
     [KEY_INDEX_ABSTRACT] = &cpu_scorer_abstract,
     [KEY_INDEX_HASH] = &cpu_scorer_hash,

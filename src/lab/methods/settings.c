@@ -7,6 +7,8 @@
 static const struct select_setting settings[] = {
     {"partitions", NULL, offsetof(struct select_options, partitions), false},
     {"codebook", NULL, offsetof(struct select_options, codebook), false},
+    {"candidates", NULL, offsetof(struct select_options, candidates), false},
+    {"stays", NULL, offsetof(struct select_options, stays), true},
     {"take", NULL, offsetof(struct select_options, take), false},
     {"mass_bound", NULL, offsetof(struct select_options, mass_bound), true},
     {"heads", "even or importance", 0, false},
@@ -17,6 +19,7 @@ static const struct select_setting settings[] = {
 static const struct select_real real_settings[] = {
     {"alpha", offsetof(struct select_options, alpha), 0, 100, "a number from 0 to 100"},
     {"eta", offsetof(struct select_options, reuse.eta), -1, 2, "a number from -1 to 2, above 1: reuses nothing"},
+    {"listed", offsetof(struct select_options, listed), 1, 100, "a factor from 1 to 100"},
     {"recent_fraction", offsetof(struct select_options, recent_fraction), 0, 1, "a fraction of keep, 0 to 1"},
     {"power", offsetof(struct select_options, reuse.power), 0, 100, "a number from 0 to 100"},
     {"epsilon", offsetof(struct select_options, reuse.epsilon), -2, 2, "a number from -2 to 2"},
