@@ -291,7 +291,7 @@ static void the_crossing_is_where_it_is_predicted(void **state) {
     for (size_t i = 0; i < sizeof links / sizeof *links && submissions > 0; i++) {
         double best = 1e9, best_predicted = 1e9, best_tokens = 0, predicted_tokens = 0;
         io_link_limit(links[i]);
-        for (size_t chunks = 3; chunks <= PROMPT / KV_CHUNK_TOKENS; chunks += 3) {
+        for (size_t chunks = 3; chunks <= PROMPT / KV_CHUNK_TOKENS; chunks += 5) {
             const struct point point = measure(&rig, chunks);
             const double expected = predicted(&point, links[i]);
             for (size_t settling = 0; settling < LINK_STEPS; settling++) (void)measure(&rig, chunks);

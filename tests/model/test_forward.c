@@ -15,7 +15,7 @@
 #include "model/model_size.h"
 #include "model/tiny_model.h"
 
-enum { TOKENS = 150 };
+enum { TOKENS = 100 };
 
 static const double bound = 1e-3;
 
@@ -97,7 +97,7 @@ static void run(struct model *model, const int32_t *tokens, struct observed *obs
 static void check(struct tiny_model tiny, const char *name) {
     struct device *device;
     struct model *model;
-    const struct device_options options = {.thread_count = 2, .mask = cpu_default()};
+    const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
     tiny_model_load(&tiny, "forward", &options, &device, &model);
     size_t width = tiny.hidden_size, vocabulary = tiny.vocabulary_size;
     int32_t tokens[TOKENS];
