@@ -141,7 +141,8 @@ function(loam_test name)
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(test_${name} PRIVATE _GNU_SOURCE ${ARG_DEFINES}
     LOAM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" LOAM_BINARY="$<TARGET_FILE:loam>" LOAM_LAB_BINARY="$<TARGET_FILE:loam-lab>")
-  target_compile_options(test_${name} PRIVATE ${LOAM_WARNINGS})
+  # As for kernels: with var-tracking gcc takes minutes for those that are emulated.
+  target_compile_options(test_${name} PRIVATE ${LOAM_WARNINGS} $<$<C_COMPILER_ID:GNU>:-fno-var-tracking>)
   loam_isa_flags(${ARG_SOURCES})
   foreach(dep IN LISTS ARG_DEPENDS)
     target_link_libraries(test_${name} PRIVATE loam_${dep})
