@@ -29,9 +29,9 @@ fi
 title "The bundled model"
 run loam inspect -m "$model" | head -n 14
 
-title "A logbook of 560 days, made from a seed; five questions about numbers noted in it, answered from all of it (full)"
+title "A logbook of 280 days, made from a seed; five questions about numbers noted in it, answered from all of it (full)"
 echo "   and from 1,024 of its tokens, chosen at each step by their hash codes (hata:1024)"
-run python3 tools/make_logbook.py --days 560 --seed 7 "$place/logbook.txt" "$place/questions.jsonl"
+run python3 tools/make_logbook.py --days 280 --seed 7 "$place/logbook.txt" "$place/questions.jsonl"
 run loam-lab eval ask -m "$model" -f "$place/logbook.txt" --questions "$place/questions.jsonl" --preset full,hata:1024 \
     --jsonl "$place/answers.jsonl"
 

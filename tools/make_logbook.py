@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a long made-up logbook and questions about it, the same for the same seed.
 
-    tools/make_logbook.py --days 560 --seed 7 LOGBOOK.txt QUESTIONS.jsonl
+    tools/make_logbook.py --days 280 --seed 7 LOGBOOK.txt QUESTIONS.jsonl
 
 Days of weather and small events; on a few of them a number is noted, in the sentence that the bundled model knows
 (src/lab/eval/ruler_text.h).  The questions ask for those numbers: loam-lab eval ask."""
@@ -27,7 +27,7 @@ def entries(name, text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--days", type=int, default=560)
+    parser.add_argument("--days", type=int, default=280)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("logbook")
     parser.add_argument("questions")
