@@ -315,7 +315,7 @@ static void what_ram_holds(const char *name, const char *const *settings) {
     struct process_result plain = {0};
     uint64_t before = sum_of(folder);
     size_t refused = 0, answers = 0;
-    for (uint64_t budget = 2560 << 10; budget < 10 << 20; budget += 448 << 10) {
+    for (uint64_t budget = 2560 << 10; budget < 10 << 20; budget += 640 << 10) {
         char host[32];
         snprintf(host, sizeof host, "%llu", (unsigned long long)budget);
         arguments[3] = host;
@@ -371,7 +371,7 @@ static void flip_bytes(const char *path, off_t first, off_t step) {
 /* It cannot be flagged, and is not used all the same, before the answer or within it; without RAM it is refused. */
 static void damage_costs_time(void **state) {
     (void)state;
-    enum { PLACES = 16 };
+    enum { PLACES = 10 };
     static const char *const settings[] = {"--preset", "meanstd",    "--set", "dense=0", "--keep",
                                            "256",      "--suffix", "auto",  NULL};
     char pages[200], budget[32];

@@ -202,6 +202,7 @@ static void every_family(void **state) {
         for (size_t f = 0; f < 4; f++) {
             struct tiny_model tiny = tiny_of(families[f], m % 2 == 0 ? TENSOR_F32 : TENSOR_Q8_0);
             tiny.kv_head_count = f == 3 ? 4 : 2;
+            if (masks[m] == 0 && f % 3 != 0) continue; /* as the others in what the kernels get: biases, norms */
             if (masks[m] == 0) shrink_for_reference(&tiny);
             check(&tiny, masks[m], KV_F16);
             if (m + 1 < mask_count) continue;
@@ -218,11 +219,10 @@ static void every_weight_type(void **state) {
                                              TENSOR_Q2_K, TENSOR_Q4_K, TENSOR_Q6_K, TENSOR_IQ4_XS};
     cpu_mask masks[3];
     const size_t mask_count = masks_known(masks);
-    for (size_t m = 1; m < mask_count; m++)
-        for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-            const struct tiny_model tiny = tiny_of("llama", types[t]);
-            check_as_far(&tiny, masks[m], KV_F16, false);
-        }
+    for (size_t t = 0; t < sizeof types / sizeof *types && mask_count > 1; t++) { /* each by one level */
+        const struct tiny_model tiny = tiny_of("llama", types[t]);
+        check_as_far(&tiny, masks[1 + t % (mask_count - 1)], KV_F16, false);
+    }
 }
 
 /* W_K and W_V come from the file for each pass (model/weight_stream.h), while K and V are computed again with them. */
