@@ -2,9 +2,9 @@
  * when it sees only the first and the last tokens.  A fast subset of `loam-lab eval ruler` that a broken selection
  * fails, as hash codes that are all alike show.
  *
- * 48 needles of 7 digits in eight texts of 2,048 tokens, of which a step may read 256 per KV head (h2o 1,024).
+ * 36 needles of 7 digits in six texts of 2,048 tokens, of which a step may read 256 per KV head (h2o 1,024).
  * infinigen is in test_lowrank.c, flexgen is full.  The seed fixes the samples; greedy answers differ between
- * instruction sets by rounding, for which the thresholds allow two samples of 24. */
+ * instruction sets by rounding, for which the thresholds allow a sample and a half of 18. */
 #include "testing.h"
 
 #include <jansson.h>
@@ -23,7 +23,7 @@ static const char *const presets[PRESET_COUNT] = {
     "full",      "hata:256", "hata:256:code=sign", "quest:256",     "quest:256:select=meanstd",
     "leoam:256", "h2o:1024", "streaming:256",      "streaming:1024"};
 /* How far below full each may be: the loss of two measurements whose rounding differs (2026-11-22: up to 0.010, 0.073,
- * 0.083 and 0.021), and two samples more. */
+ * 0.083 and 0.021), and a sample and a half of 18 more. */
 static const double short_max[PRESET_COUNT] = {
     [HATA] = 0.1, [SIGN] = 0.1, [QUEST] = 0.16, [MEANSTD] = 0.17, [LEOAM] = 0.11};
 enum { TASKS = 3 };
@@ -39,7 +39,7 @@ static void evaluate(const char *model, size_t first, size_t last, double figure
     struct process_result result = process_run(&(struct process_request){
         .arguments = (const char *const[]){"eval", "ruler", "-m", model, "--tasks",
                                            "niah_single_2,niah_multikey_2,niah_multivalue", "--shared-text",
-                                           "niah", "--lengths", "2048", "--samples", "8", "--seed", "1",
+                                           "niah", "--lengths", "2048", "--samples", "6", "--seed", "1",
                                            "--preset", names, "--json", json_path, NULL}});
     if (result.code != 0) fail_msg("exit %d: %s", result.code, result.complaints);
     fputs(result.output, stdout);
@@ -51,7 +51,7 @@ static void evaluate(const char *model, size_t first, size_t last, double figure
     json_array_foreach(json_object_get(root, "results"), index, row) for (size_t p = 0; p < PRESET_COUNT;
                                                                           p++) {
         if (strcmp(json_string_value(json_object_get(row, "preset")), presets[p]) != 0) continue;
-        assert_int_equal(json_integer_value(json_object_get(row, "samples")), 8);
+        assert_int_equal(json_integer_value(json_object_get(row, "samples")), 6);
         double score = json_number_value(json_object_get(row, "score"));
         figures[p] += score / TASKS;
         if (strcmp(json_string_value(json_object_get(row, "task")), "niah_single_2") == 0)
