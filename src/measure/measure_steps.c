@@ -177,11 +177,13 @@ static enum status selection_of_count(void *context, struct thread_numbers *numb
 /* Of all groups, one selection after the other: each is whole, or not measured. */
 static enum status selections(struct probe *probes, struct error *error) {
     struct measurement *measurement = probes->measurement;
+    bool can_wait = !measurement->adds; /* a plan that adds gets on by one at least */
     for (size_t i = 0; i < MACHINE_SELECTIONS_MAX; i++) {
         const bool is_used = (measurement->use.selections >> i & 1) != 0,
                    is_compared = measurement->threads != NULL && i == measure_threads_selection();
         struct machine_selection *measured = &measurement->machine->selections[i];
-        if ((!is_used && !is_compared) || measure_is_late(measurement)) continue;
+        if ((!is_used && !is_compared) || (can_wait && measure_is_late(measurement))) continue;
+        can_wait = true;
         for (size_t group = 0; group < (is_used ? GROUPS : 1); group++) {
             struct probe *probe = &probes[group];
             struct plan plan;
