@@ -47,7 +47,7 @@ static const struct counter counter_rows[] = {
     ROW(ITEMS, launches, "Kernels, of recorded steps too."),
     ROW(ITEMS, replays, "Recorded steps that were launched."),
     ROW(BYTES, copied_bytes, "Copied over the bus and within the device's memory."),
-    ROW(ITEMS, products, "Products of prompts' rows with the weights of a type, but experts', and their attention."),
+    ROW(ITEMS, products, "Products of prompts' rows with the weights of a type, and their attention."),
     ROW(ITEMS, tuned_products, "Those of them by kernels for this kind of card alone."),
 };
 #undef ROW

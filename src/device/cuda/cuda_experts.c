@@ -123,10 +123,15 @@ static void matmul(const struct experts_run *run, enum tensor_type type, const s
         args.matmul.part[i] = parts[i];
         tiles += matmul_tiles(parts[i].rows);
     }
+    const bool by_wgmma = cuda_has_wgmma(run->stream->device); /* however few the rows, as in cuda_products.c */
+    struct cuda_counts *counts = &run->stream->device->context.counts;
+    counts->products++, counts->wgmma_products += by_wgmma;
     char name[CUDA_KERNEL_NAME_MAX];
-    cuda_kernel_name(name, "matmul_experts", type, 0);
+    cuda_kernel_name(name, by_wgmma ? "matmul_wgmma_experts" : "matmul_experts", type, 0);
     cuda_work_launch(run->stream, name,
-                     (struct cuda_shape){run->tile_count, tiles, 1, 256, MATMUL_EXPERTS_SHARED}, &args);
+                     (struct cuda_shape){run->tile_count, tiles, 1, by_wgmma ? MATMUL_WGMMA_THREADS : 256,
+                                         by_wgmma ? matmul_wgmma_experts_shared() : MATMUL_EXPERTS_SHARED},
+                     &args);
 }
 
 /* Of each expert's rows those from `first` on. */

@@ -106,6 +106,13 @@ template <uint32_t COUNT> DEVICE void wgmma_results(float (&d)[COUNT]) {
 /* d[64 x 2 COUNT] = a[64 x 16] b[16 x 2 COUNT], added to d where it adds: halves into floats, of matrices that
  * descriptors name, 16 halves of a row of each side by side.  With g = lane / 4, t = lane % 4: d[4 j + e] is row
  * 16 (warp % 4) + g + 8 (e / 2), column 8 j + 2 t + e % 2. */
+DEVICE void wgmma(float (&d)[32], uint64_t a, uint64_t b) {
+    PTX("{ .reg .pred adds; setp.eq.u32 adds, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" WGMMA_TEXT_32
+        "}, %32, %33, adds, 1, 1, 0, 0; }"
+        : WGMMA_32(0)
+        : "l"(a), "l"(b));
+}
 DEVICE void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool adds = true) {
     PTX("{ .reg .pred adds; setp.ne.u32 adds, %66, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" WGMMA_TEXT_64

@@ -25,6 +25,12 @@ KERNELS_BOTH uint32_t matmul_wgmma_shared(uint32_t rows) { /* two barriers a sta
     return matmul_wgmma_stages(rows) * (matmul_wgmma_stage_bytes(rows) + 2 * 8);
 }
 
+/* matmul_wgmma_experts_TYPE: as matmul_experts_TYPE, 384 threads, on cards of 9.0 alone. */
+enum { MATMUL_EXPERT_ROWS_BYTES = MATMUL_ROWS * (int)sizeof(struct expert_row) };
+KERNELS_BOTH uint32_t matmul_wgmma_experts_shared(void) {
+    return matmul_wgmma_shared(MATMUL_ROWS) + MATMUL_EXPERT_ROWS_BYTES;
+}
+
 /* attention_prefill_wgmma_WIDTH: as attention_prefill, K and V of any type, without soft cap, on cards of 9.0 alone.
  * 384 threads; shared: prefill_wgmma_shared(WIDTH): queries, tiles of keys or values, two barriers a tile and one. */
 enum { PREFILL_WGMMA_THREADS = 384, PREFILL_KEYS = PREFILL_QUERIES };

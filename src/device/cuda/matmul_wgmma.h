@@ -8,7 +8,9 @@
  * empty when the eight warps' products of it are done.
  *
  * Weights are the first matrix of a product: 128 of them are expanded for as many rows as a product takes.  An output's
- * sum goes over the columns from the first to the last, 16 at a time, whatever ROWS and whoever else is in the tile. */
+ * sum goes over the columns from the first to the last, 16 at a time, whatever ROWS and whoever else is in the tile.
+ *
+ * Of experts a block has one tile, whose rows lie apart: the threads that fill copy them by cp.async. */
 #ifndef LOAM_DEVICE_CUDA_MATMUL_WGMMA_H
 #define LOAM_DEVICE_CUDA_MATMUL_WGMMA_H
 
@@ -21,7 +23,9 @@ enum {
     WGMMA_MULTIPLIERS = 256,
     /* of a thread; 128 * 104 + 256 * 200 are what 384 threads of 168 have, and 128 more than half of these are sums */
     WGMMA_FILLER_REGISTERS = 104,
-    WGMMA_MULTIPLIER_REGISTERS = 200
+    WGMMA_MULTIPLIER_REGISTERS = 200,
+    WGMMA_EXPERTS_FILLER_REGISTERS = 152, /* they copy rows themselves, and tiles are of 128 rows at most */
+    WGMMA_EXPERTS_MULTIPLIER_REGISTERS = 176
 };
 
 static_assert(WGMMA_FILLERS + WGMMA_MULTIPLIERS == MATMUL_WGMMA_THREADS, "as it is launched");
@@ -86,8 +90,50 @@ DEVICE void wgmma_fill(const struct cuda_matmul_args &args, const void *x_map,
     }
 }
 
+/* The same of a tile of an expert's rows: they lie apart, so threads copy them. */
+template <typename T>
+DEVICE void wgmma_fill_expert(const struct cuda_matmul_args &args, const struct matmul_place &place,
+                              struct wgmma_stage<MATMUL_ROWS> stage) {
+    const uint32_t thread = thread_index() - WGMMA_MULTIPLIERS;
+    shared_address last_full = 0;
+    T raw[2];
+    const auto stored = [&] {
+        async_fence();
+        warp_barrier();
+        if (lane_index() == 0) mbarrier_arrive(last_full);
+    };
+    UNROLL
+    for (uint32_t i = 0; i < 2; i++) w_load(args, place, &raw[i], 0, thread + i * WGMMA_FILLERS);
+    ROLLED
+    for (uint32_t column = 0; column < args.columns; column += MATMUL_COLUMNS) {
+        mbarrier_wait(stage.empty(), stage.turn ^ 1);
+        UNROLL
+        for (uint32_t i = 0; i < MATMUL_ROWS * 8 / WGMMA_FILLERS; i++) { /* x_copy of half as many threads */
+            const uint32_t n = thread + i * WGMMA_FILLERS, row = n / 8, eighth = n % 8, from = column + eighth * 8;
+            const bool is_there = place.row_first + row < place.row_end && from < args.columns;
+            const uint64_t source = is_there ? (uint64_t)place.rows[row].input * args.columns + from : 0;
+            copy_async16_if(stage.x() + tile_place(row, eighth), at<uint16_t>(args.x) + source, is_there);
+        }
+        copy_async_commit();
+        const shared_address w = stage.w();
+        UNROLL
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint32_t number = thread + i * WGMMA_FILLERS;
+            w_store(raw[i], column, number,
+                    [w](uint32_t at_byte, struct u32x4 v) { store16_async(w + at_byte, v); });
+            w_load(args, place, &raw[i], column + MATMUL_COLUMNS, number);
+        }
+        copy_async_wait<1>();
+        if (column > 0) stored();
+        last_full = stage.full();
+        stage.next();
+    }
+    copy_async_wait<0>();
+    stored();
+}
+
 /* 64 outputs from output_first on, of all rows of the tile. */
-template <uint32_t ROWS>
+template <uint32_t ROWS, bool EXPERTS>
 DEVICE void wgmma_store(const struct cuda_matmul_args &args, const struct matmul_place &place,
                         uint32_t output_first, const float (&d)[ROWS / 2]) {
     const uint32_t lane = lane_index(), output = output_first + warp_index() % 4 * 16 + lane / 4;
@@ -95,13 +141,14 @@ DEVICE void wgmma_store(const struct cuda_matmul_args &args, const struct matmul
     UNROLL
     for (uint32_t k = 0; k < 2; k++)
         if (place.part.bias != 0 && output + k * 8 < place.part.rows)
-            bias[k] = at<float>(place.part.bias)[output + k * 8];
+            bias[k] = at<float>(place.part.bias)[place.weight_first + output + k * 8];
     UNROLL
     for (uint32_t i = 0; i < ROWS / 4; i++) {
         const uint32_t row = place.row_first + i / 2 * 8 + lane % 4 * 2 + i % 2;
         if (row >= place.row_end) continue;
-        const float scale = at<float>(args.scales)[row];
-        float *y = at<float>(place.part.y) + (uint64_t)row * place.part.y_stride + output;
+        const struct expert_row from = EXPERTS ? place.rows[row - place.row_first] : expert_row{row, row};
+        const float scale = at<float>(args.scales)[from.input];
+        float *y = at<float>(place.part.y) + (uint64_t)from.pick * place.part.y_stride + output;
         UNROLL
         for (uint32_t k = 0; k < 2; k++) {
             if (output + k * 8 >= place.part.rows) continue;
@@ -112,35 +159,51 @@ DEVICE void wgmma_store(const struct cuda_matmul_args &args, const struct matmul
     }
 }
 
+/* A tile, of which ROWS rows are multiplied. */
+template <uint32_t ROWS, bool EXPERTS, uint32_t STAGE_ROWS>
+DEVICE void wgmma_tile(const struct cuda_matmul_args &args, const struct matmul_place &place,
+                       struct wgmma_stage<STAGE_ROWS> *stage) {
+    const uint32_t lane = lane_index(), output_part = warp_index() / 4 * 64;
+    float d[ROWS / 2];
+    shared_address last_empty = 0; /* of the stage whose products are under way */
+    UNROLL
+    for (uint32_t i = 0; i < ROWS / 2; i++) d[i] = 0;
+    ROLLED
+    for (uint32_t column = 0; column < args.columns; column += MATMUL_COLUMNS) {
+        const shared_address x = stage->x(), w = stage->w() + output_part * 128;
+        mbarrier_wait(stage->full(), stage->turn);
+        wgmma_fence();
+        UNROLL
+        for (uint32_t k = 0; k < MATMUL_COLUMNS / 16; k++)
+            wgmma(d, wgmma_descriptor(w + k * 32), wgmma_descriptor(x + k * 32));
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (column > 0 && lane == 0) mbarrier_arrive(last_empty);
+        last_empty = stage->empty();
+        stage->next();
+    }
+    wgmma_wait<0>();
+    wgmma_results(d);
+    if (lane == 0) mbarrier_arrive(last_empty);
+    wgmma_store<ROWS, EXPERTS>(args, place, place.output_first + output_part, d);
+}
+
 template <uint32_t ROWS>
 DEVICE void wgmma_multiply(const struct cuda_matmul_args &args, struct wgmma_stage<ROWS> stage) {
-    const uint32_t lane = lane_index(), output_part = warp_index() / 4 * 64;
     struct matmul_place place = {};
     ROLLED
-    for (uint32_t tile = block_x(); wgmma_place<ROWS>(args, tile, &place); tile += grid_x()) {
-        float d[ROWS / 2];
-        shared_address last_empty = 0; /* of the stage whose products are under way */
-        UNROLL
-        for (uint32_t i = 0; i < ROWS / 2; i++) d[i] = 0;
-        ROLLED
-        for (uint32_t column = 0; column < args.columns; column += MATMUL_COLUMNS) {
-            const shared_address x = stage.x(), w = stage.w() + output_part * 128;
-            mbarrier_wait(stage.full(), stage.turn);
-            wgmma_fence();
-            UNROLL
-            for (uint32_t k = 0; k < MATMUL_COLUMNS / 16; k++)
-                wgmma(d, wgmma_descriptor(w + k * 32), wgmma_descriptor(x + k * 32));
-            wgmma_commit();
-            wgmma_wait<1>();
-            if (column > 0 && lane == 0) mbarrier_arrive(last_empty);
-            last_empty = stage.empty();
-            stage.next();
-        }
-        wgmma_wait<0>();
-        wgmma_results(d);
-        if (lane == 0) mbarrier_arrive(last_empty);
-        wgmma_store<ROWS>(args, place, place.output_first + output_part, d);
+    for (uint32_t tile = block_x(); wgmma_place<ROWS>(args, tile, &place); tile += grid_x())
+        wgmma_tile<ROWS, false>(args, place, &stage);
+}
+
+/* By the thread that has x copied, which it may see from here on. */
+template <uint32_t ROWS> DEVICE void wgmma_barriers_make(struct wgmma_stage<ROWS> stage, uint32_t fillers) {
+    if (thread_index() != WGMMA_MULTIPLIERS) return;
+    for (uint32_t i = 0; i < matmul_wgmma_stages(ROWS); i++, stage.next()) {
+        mbarrier_init(stage.full(), fillers);
+        mbarrier_init(stage.empty(), WGMMA_MULTIPLIERS / 32);
     }
+    mbarriers_publish();
 }
 
 template <typename T, uint32_t ROWS>
@@ -150,15 +213,7 @@ DEVICE void matmul_wgmma_run(const struct cuda_matmul_wgmma_args &args, const vo
     };
     dependents_start();
     dependency_wait();
-    if (thread_index() ==
-        WGMMA_MULTIPLIERS) { /* the thread that has x copied, which it may see from here on */
-        for (uint32_t i = 0; i < matmul_wgmma_stages(ROWS); i++, stage.next()) {
-            mbarrier_init(stage.full(), 1 + WGMMA_FILLERS / 32);
-            mbarrier_init(stage.empty(), WGMMA_MULTIPLIERS / 32);
-        }
-        stage.turn = 0;
-        mbarriers_publish();
-    }
+    wgmma_barriers_make(stage, 1 + WGMMA_FILLERS / 32);
     block_barrier();
     if (warp_index() >= WGMMA_MULTIPLIERS / 32) {
         registers_lower<WGMMA_FILLER_REGISTERS>();
@@ -169,7 +224,34 @@ DEVICE void matmul_wgmma_run(const struct cuda_matmul_wgmma_args &args, const vo
     }
 }
 
+/* An expert's tile, of which few rows are multiplied as half a tile. */
+template <typename T> DEVICE void matmul_wgmma_experts_run(const struct cuda_matmul_experts_args &args) {
+    char *base = SHARED_ARRAY(char);
+    const struct wgmma_stage<MATMUL_ROWS> first = {shared_of(base), 0, 0};
+    struct matmul_place place = {};
+    dependents_start();
+    dependency_wait();
+    wgmma_barriers_make(first, WGMMA_FILLERS / 32);
+    if (!expert_place(args, &place, (struct expert_row *)(void *)(base + matmul_wgmma_shared(MATMUL_ROWS))) ||
+        !outputs_place(args.matmul, block_y(), &place))
+        return;
+    struct wgmma_stage<MATMUL_ROWS> stage = first;
+    if (warp_index() >= WGMMA_MULTIPLIERS / 32) {
+        registers_lower<WGMMA_EXPERTS_FILLER_REGISTERS>();
+        wgmma_fill_expert<T>(args.matmul, place, stage);
+        return;
+    }
+    registers_raise<WGMMA_EXPERTS_MULTIPLIER_REGISTERS>();
+    if (place.row_end - place.row_first <= MATMUL_ROWS / 2)
+        wgmma_tile<MATMUL_ROWS / 2, true>(args.matmul, place, &stage);
+    else
+        wgmma_tile<MATMUL_ROWS, true>(args.matmul, place, &stage);
+}
+
 #define MATMUL_WGMMA_KERNEL(name, type)                                                  \
+    KERNEL(matmul_wgmma_experts_##name, cuda_matmul_experts_args, MATMUL_WGMMA_THREADS, 1) { \
+        matmul_wgmma_experts_run<type>(args);                                            \
+    }                                                                                    \
     KERNEL(matmul_wgmma_##name##_128, cuda_matmul_wgmma_args, MATMUL_WGMMA_THREADS, 1) { \
         matmul_wgmma_run<type, 128>(args, ARGUMENTS_OF(matmul_wgmma_##name##_128));      \
     }                                                                                    \

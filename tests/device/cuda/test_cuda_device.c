@@ -332,6 +332,14 @@ static void product_alone(struct twin *twin, const struct product_rig *rig) {
     }
 }
 
+/* Of many rows, and all or none by wgmma. */
+static void products_counted(const struct twin *twin) {
+    const struct cuda_device *device = (const struct cuda_device *)twin->device[TWIN_CUDA];
+    const struct cuda_counts *counts = &device->context.counts;
+    assert_true(counts->products > 0);
+    assert_int_equal(counts->wgmma_products, device->context.properties.capability == 90 ? counts->products : 0);
+}
+
 static void products_match(struct twin *twin) {
     static const size_t rows[] = {1, 2, 3, 8, 9, 140};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -346,11 +354,7 @@ static void products_match(struct twin *twin) {
         }
         twin_floats_free(twin, &rig.x);
     }
-    const struct cuda_device *device = (const struct cuda_device *)twin->device[TWIN_CUDA];
-    const struct cuda_counts *counts = &device->context.counts;
-    assert_true(counts->products > 0);
-    assert_int_equal(counts->wgmma_products,
-                     device->context.properties.capability == 90 ? counts->products : 0);
+    products_counted(twin);
 }
 
 /* ---- mixtures of experts ---- */
@@ -423,6 +427,7 @@ static void experts_make(struct twin *twin, struct experts_rig *rig, size_t rows
     const enum tensor_type type = TYPES[turns[is_many]++ % TYPES_ALL];
     const size_t block = tensor_type_info(type)->block_elements;
     rig->columns = block > 64 ? block : 64;
+    if (is_many && turns[true] % 4 == 0) rig->columns = block > 64 ? 512 : 448; /* stages go round */
     rig->experts = between(twin, 2, is_many ? 5 : TWIN_STACK_MAX);
     rig->used = between(twin, 1, 4);
     rig->outputs = turns[is_many] % 8 == 0 ? between(twin, 129, 140) : between(twin, 1, 40);
@@ -549,6 +554,7 @@ static void experts_match(struct twin *twin) {
         experts_cut(twin, &rig, rows[i]);
         experts_free(twin, &rig);
     }
+    products_counted(twin);
 }
 
 /* ---- attention ---- */
