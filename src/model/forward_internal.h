@@ -243,7 +243,7 @@ enum status segment_rows_init(struct forward *forward, struct error *error) STAT
 void layer_rebuild(void *pass, struct rebuild_rows *rows);
 void layer_keep_inputs(const struct layer_pass *pass);
 
-/* llama.c: residual = (residual + what the tokens give this layer) times its factor, with layer_input_size. */
+/* layer_inputs.c: residual = (residual + what the tokens give this layer) times its factor, with layer_input_size. */
 void layer_add_inputs(struct layer_pass *pass);
 
 /* One layer of each family, on the residual stream. */

@@ -4,76 +4,7 @@
  * a mixture of experts.  In gemma2 to gemma4, olmo2 and exaone4 norms stand behind both parts (layer_add), in the last
  * two there alone, and layer_norm does nothing.  Small models of gemma4 have a third part, of what a token gives each
  * layer. */
-#include <math.h>
-
 #include "model/forward_internal.h"
-
-/* What the tokens give this layer, [row_count][layer_input_size], in forward->up.  The projection's rows are scaled by
- * the root of hidden_size first, which a norm sees in its epsilon alone. */
-static void token_inputs(const struct layer_pass *pass) {
-    struct forward *forward = pass->forward;
-    const struct model *model = forward->model;
-    const struct model_config *config = &model->config;
-    const struct device_operations *operations = model->device->operations;
-    const struct layer_input_weights *input = &pass->weights->input;
-    const size_t size = config->layer_input_size, hidden = config->hidden_size;
-    const size_t narrow_at = pass->narrow_first * sizeof(struct step_row);
-    struct embed_operation embed = {.table = &model->token_embedding,
-                                    .step = pass->narrow ? span_behind(forward->narrow.step, narrow_at) : pass->step,
-                                    .row_count = pass->row_count,
-                                    .y = pass->normed,
-                                    .scale = config->embedding_scale};
-    operations->embed(forward->stream, &embed);
-    operations->matmul(forward->stream, &(struct matmul_operation){.x = pass->normed,
-                                                                   .x_stride = hidden,
-                                                                   .row_count = pass->row_count,
-                                                                   .weight_count = 1,
-                                                                   .weights = {&input->projection},
-                                                                   .y = {forward->gate},
-                                                                   .y_stride = {size}});
-    embed.table = &model->input_table;
-    embed.column_first = pass->layer_index * size;
-    embed.column_count = size;
-    embed.y = forward->up;
-    embed.scale = sqrtf((float)size / 2);
-    operations->embed(forward->stream, &embed);
-    operations->norm(forward->stream, &(struct norm_operation){.kind = NORM_RMS,
-                                                               .x = forward->gate,
-                                                               .x_stride = size,
-                                                               .row_count = pass->row_count,
-                                                               .segment_count = 1,
-                                                               .segment_size = size,
-                                                               .w = input->norm,
-                                                               .epsilon = config->norm_epsilon * (float)hidden,
-                                                               .y = forward->up,
-                                                               .y_stride = size,
-                                                               .adds = true});
-}
-
-void layer_add_inputs(struct layer_pass *pass) {
-    struct forward *forward = pass->forward;
-    const struct model_config *config = &forward->model->config;
-    const struct device_operations *operations = forward->model->device->operations;
-    const size_t size = config->layer_input_size;
-    token_inputs(pass);
-    operations->matmul(forward->stream, &(struct matmul_operation){.x = pass->residual,
-                                                                   .x_stride = config->hidden_size,
-                                                                   .row_count = pass->row_count,
-                                                                   .weight_count = 1,
-                                                                   .weights = {&pass->weights->input.gate},
-                                                                   .y = {forward->gate},
-                                                                   .y_stride = {size}});
-    operations->activation(forward->stream, &(struct activation_operation){.kind = config->activation,
-                                                                           .gate = forward->gate,
-                                                                           .up = forward->up,
-                                                                           .stride = size,
-                                                                           .row_count = pass->row_count,
-                                                                           .count = size,
-                                                                           .y = forward->gate});
-    const struct layer_input_weights *input = &pass->weights->input;
-    layer_add(pass, &(struct matmul_operation){.x = forward->gate, .x_stride = size, .weights = {&input->output}},
-              input->norm_behind, pass->weights->output_scale);
-}
 
 enum status llama_layer(struct layer_pass *pass, struct error *error) {
     const struct layer_weights *weights = pass->weights;

@@ -862,7 +862,7 @@ static void product_read(product *p) {
     for (uint32_t i = 0; i < 128 * 8 && in_registers; i++) {
         const uint32_t t = i / 8, word = i / 2 % 4;
         a[t / 32 * 16 + t % 32 / 4 + word % 2 * 8][t % 4 * 2 + word / 2 * 8 + i % 2] =
-            half_values[p->fragments[t][word] >> i % 2 * 16 & 0xffff];
+            executor_half_values[p->fragments[t][word] >> i % 2 * 16 & 0xffff];
     }
     for (uint32_t c = 0; c < columns; c++) {
         row_read(p->operands.b, in_registers, c, row, p->site);
