@@ -1,9 +1,9 @@
 /* attention_decode: one row's query heads over one range of its KV head's rows.
  *
- * A row of K or V is LANES lanes of 8 elements; a warp has 4 * 32 / LANES rows at once, K and V both asked for
- * before any score, and each of its groups of LANES lanes keeps a partial of its own.  The partials of a
- * block's groups are added in their order.  So an output depends on the row's length alone, not on what else
- * is computed.  Bound by memory: K and V are read once for HEADS query heads, as they lie. */
+ * A row of K or V is LANES pieces of 8 elements, one of each lane of a group, of 64 two of each lane of a warp.  A warp
+ * has 4 * 32 / LANES rows at once, K and V both asked for before any score, and each of its groups keeps a partial of
+ * its own.  The partials of a block's groups are added in their order.  So an output depends on the row's length alone,
+ * not on what else is computed.  Bound by memory: K and V are read once for HEADS query heads, as they lie. */
 #ifndef LOAM_DEVICE_CUDA_ATTENTION_DECODE_H
 #define LOAM_DEVICE_CUDA_ATTENTION_DECODE_H
 
@@ -11,7 +11,10 @@
 #include "device/cuda/kv_places.h"
 #include "device/cuda/rows.h"
 
-enum { STEPS = 4 };
+/* EACH pieces of a lane, GROUP pieces apart; STEPS rows of a group at once, whose K and V are in registers. */
+template <int LANES> struct row_split {
+    enum { EACH = LANES > 32 ? LANES / 32 : 1, GROUP = LANES / EACH, STEPS = 4 / EACH };
+};
 
 /* What a cache has: halves in K and V; either in 8 bits; halves, with chunks in 4 bits among them. */
 enum cache_form { CACHE_F16, CACHE_ANY, CACHE_Q4 };
@@ -85,54 +88,64 @@ DEVICE void q4_load(const struct kv_shape &shape, uint64_t entry, uint32_t token
     }
 }
 
-template <int HEADS> struct partial { float m[HEADS], s[HEADS], o[HEADS][8]; };
+template <int HEADS, int EACH> struct partial { float m[HEADS], s[HEADS], o[HEADS][EACH * 8]; };
 
 /* What a thread is: which heads, which rows, which columns. */
 struct decode_place {
     uint32_t kv_head, head_first, head_count; /* of the group's */
-    uint32_t l;                               /* of LANES */
+    uint32_t l;                               /* of the group's lanes */
     uint32_t group;                           /* of lanes, in the block */
 };
 
 /* Rows row_of[i], of which those with `takes` count; the others are read, too, so they must be there. */
 template <int LANES, int HEADS, int FORM, bool LIST>
 DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *table, uint32_t table_first,
-                        const uint32_t row_of[STEPS], const bool takes[STEPS], uint32_t l,
-                        const float q[HEADS][8], struct partial<HEADS> *sum) {
+                        const uint32_t row_of[row_split<LANES>::STEPS],
+                        const bool takes[row_split<LANES>::STEPS], uint32_t l,
+                        const float q[HEADS][row_split<LANES>::EACH * 8],
+                        struct partial<HEADS, row_split<LANES>::EACH> *sum) {
+    enum { EACH = row_split<LANES>::EACH, GROUP = row_split<LANES>::GROUP, STEPS = row_split<LANES>::STEPS };
     const struct kv_shape &shape = args.shape;
     const bool k_q8 = FORM == CACHE_ANY && shape.k_type == KV_Q8,
                v_q8 = FORM == CACHE_ANY && shape.v_type == KV_Q8;
-    const bool has_k = l * 8 < shape.k_dimension, has_v = l * 8 < shape.v_dimension;
-    struct u32x4 k[STEPS], v[STEPS];
+    struct u32x4 k[STEPS][EACH], v[STEPS][EACH];
     UNROLL
     for (uint32_t i = 0; i < STEPS; i++) {
         const uint32_t token = row_of[i] % KV_BLOCK_TOKENS;
         const char *block = LIST ? at<char>(table[row_of[i] / KV_BLOCK_TOKENS - table_first])
                                  : at<char>(table[row_of[i] / KV_CHUNK_TOKENS - table_first]) +
                                        row_of[i] % KV_CHUNK_TOKENS / KV_BLOCK_TOKENS * shape.block_bytes;
-        k[i] = v[i] = {0, 0, 0, 0};
-        if (FORM == CACHE_Q4 && ((uint64_t)(uintptr_t)block & Q4_UNIT) != 0) {
-            q4_load(shape, (uint64_t)(uintptr_t)block, token, l, has_k, has_v, &k[i], &v[i]);
-            continue;
+        UNROLL
+        for (uint32_t e = 0; e < EACH; e++) {
+            const uint32_t piece = l + e * GROUP;
+            const bool has_k = piece * 8 < shape.k_dimension, has_v = piece * 8 < shape.v_dimension;
+            k[i][e] = v[i][e] = {0, 0, 0, 0};
+            if (FORM == CACHE_Q4 && ((uint64_t)(uintptr_t)block & Q4_UNIT) != 0) {
+                q4_load(shape, (uint64_t)(uintptr_t)block, token, piece, has_k, has_v, &k[i][e], &v[i][e]);
+                continue;
+            }
+            if (has_k)
+                k[i][e] =
+                    eight_load(k_q8, block + token * shape.k_row_bytes,
+                               block + shape.k_scales_offset + token * (shape.k_dimension / 32) * 2, piece);
+            if (has_v)
+                v[i][e] =
+                    eight_load(v_q8, block + shape.v_offset + token * shape.v_row_bytes,
+                               block + shape.v_scales_offset + token * (shape.v_dimension / 32) * 2, piece);
         }
-        if (has_k)
-            k[i] = eight_load(k_q8, block + token * shape.k_row_bytes,
-                              block + shape.k_scales_offset + token * (shape.k_dimension / 32) * 2, l);
-        if (has_v)
-            v[i] = eight_load(v_q8, block + shape.v_offset + token * shape.v_row_bytes,
-                              block + shape.v_scales_offset + token * (shape.v_dimension / 32) * 2, l);
     }
     float score[STEPS][HEADS];
     UNROLL
     for (uint32_t i = 0; i < STEPS; i++) {
-        float key[8];
-        eight_values(k_q8, k[i], key);
+        float key[EACH * 8];
+        UNROLL
+        for (uint32_t e = 0; e < EACH; e++) eight_values(k_q8, k[i][e], key + e * 8);
         UNROLL
         for (uint32_t h = 0; h < HEADS; h++) {
             float product = 0;
             UNROLL
-            for (uint32_t d = 0; d < 8; d++) product = multiply_add(key[d], q[h][d], product);
-            score[i][h] = score_of(warp_sum<LANES>(product), args.scale, args.softcap);
+            for (uint32_t d = 0; d < EACH * 8; d++) product = multiply_add(key[d], q[h][d], product);
+            score[i][h] = score_of(warp_sum<GROUP>(product), args.scale, args.softcap);
         }
     }
     UNROLL
@@ -144,7 +157,7 @@ DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *
         sum->m[h] = m;
         sum->s[h] *= shrink;
         UNROLL
-        for (uint32_t d = 0; d < 8; d++) sum->o[h][d] *= shrink;
+        for (uint32_t d = 0; d < EACH * 8; d++) sum->o[h][d] *= shrink;
         UNROLL
         for (uint32_t i = 0; i < STEPS; i++) {
             score[i][h] = takes[i] ? exp2_near(score[i][h] - m) : 0;
@@ -153,26 +166,29 @@ DEVICE void rows_attend(const struct cuda_attention_args &args, const uint64_t *
     }
     UNROLL
     for (uint32_t i = 0; i < STEPS; i++) {
-        float value[8];
-        eight_values(v_q8, v[i], value);
+        float value[EACH * 8];
+        UNROLL
+        for (uint32_t e = 0; e < EACH; e++) eight_values(v_q8, v[i][e], value + e * 8);
         UNROLL
         for (uint32_t h = 0; h < HEADS; h++) UNROLL
-        for (uint32_t d = 0; d < 8; d++) sum->o[h][d] = multiply_add(score[i][h], value[d], sum->o[h][d]);
+        for (uint32_t d = 0; d < EACH * 8; d++) sum->o[h][d] = multiply_add(score[i][h], value[d], sum->o[h][d]);
     }
 }
 
 /* The block's partials, as floats behind the table: [part][head] m, s, and [part][head][LANES * 8]. */
 template <int LANES, int HEADS>
 DEVICE void partials_store(const struct cuda_attention_args &args, float *shared,
-                           const struct decode_place &place, const struct partial<HEADS> &sum, uint64_t row,
+                           const struct decode_place &place,
+                           const struct partial<HEADS, row_split<LANES>::EACH> &sum, uint64_t row,
                            uint32_t range) {
-    enum { PARTS = 128 / LANES, WIDTH = LANES * 8 };
+    enum { EACH = row_split<LANES>::EACH, GROUP = row_split<LANES>::GROUP };
+    enum { PARTS = 128 / GROUP, WIDTH = LANES * 8 };
     float *numbers = shared, *outputs = shared + PARTS * HEADS * 2;
     UNROLL
     for (uint32_t h = 0; h < HEADS; h++) {
         UNROLL
-        for (uint32_t d = 0; d < 8; d++)
-            outputs[(place.group * HEADS + h) * WIDTH + place.l * 8 + d] = sum.o[h][d];
+        for (uint32_t d = 0; d < EACH * 8; d++)
+            outputs[(place.group * HEADS + h) * WIDTH + (place.l + d / 8 * GROUP) * 8 + d % 8] = sum.o[h][d];
         if (place.l == 0) {
             numbers[(place.group * HEADS + h) * 2] = sum.m[h];
             numbers[(place.group * HEADS + h) * 2 + 1] = sum.s[h];
@@ -241,15 +257,16 @@ DEVICE void table_fill(const struct cuda_attention_args &args, uint64_t *table, 
 template <int LANES, int HEADS, int FORM, bool LIST>
 DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists, uint64_t limits,
                           uint64_t addresses, uint32_t list_stride) {
-    enum { ROWS = 32 / LANES, BATCH = STEPS * ROWS }; /* of a warp at once */
+    enum { EACH = row_split<LANES>::EACH, GROUP = row_split<LANES>::GROUP, STEPS = row_split<LANES>::STEPS };
+    enum { ROWS = 32 / GROUP, BATCH = STEPS * ROWS }; /* of a warp at once */
     uint64_t *table = SHARED_ARRAY(uint64_t);
     const uint32_t lane = lane_index(), warp = warp_index(), passes = (args.group + HEADS - 1) / HEADS;
     struct decode_place place;
     place.kv_head = block_y() / passes;
     place.head_first = block_y() % passes * HEADS;
     place.head_count = smaller(args.group - place.head_first, HEADS);
-    place.l = lane % LANES;
-    place.group = thread_index() / LANES;
+    place.l = lane % GROUP;
+    place.group = thread_index() / GROUP;
     dependents_start();
     dependency_wait();
     if (block_z() >= step_rows(args.step, args.row_count)) return;
@@ -271,19 +288,23 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
     const uint32_t *places = head_places(item, args.layer_pages, place.kv_head);
     if (FORM == CACHE_Q4 && item->q4_pages != 0)
         list.q4_places = at<uint32_t>(item->q4_pages) + (uint64_t)place.kv_head * item->chunk_stride;
-    float q[HEADS][8];
-    struct partial<HEADS> sum;
+    float q[HEADS][EACH * 8];
+    struct partial<HEADS, EACH> sum;
     const float factor = args.softcap == 0 ? args.scale * 1.44269504f : 1.0f;
     UNROLL
     for (uint32_t h = 0; h < HEADS; h++) {
         const float *head = at<float>(args.q) + (uint64_t)block_z() * args.q_stride +
                             (place.kv_head * args.group + place.head_first + h) * args.shape.k_dimension;
-        const bool has = h < place.head_count && place.l * 8 < args.shape.k_dimension;
-        UNROLL
-        for (uint32_t d = 0; d < 8; d++) q[h][d] = has ? head[place.l * 8 + d] * factor : 0;
         sum.m[h] = SCORE_NONE, sum.s[h] = 0;
         UNROLL
-        for (uint32_t d = 0; d < 8; d++) sum.o[h][d] = 0;
+        for (uint32_t e = 0; e < EACH; e++) {
+            const uint32_t first = (place.l + e * GROUP) * 8;
+            const bool has = h < place.head_count && first < args.shape.k_dimension;
+            UNROLL
+            for (uint32_t d = 0; d < 8; d++) q[h][e * 8 + d] = has ? head[first + d] * factor : 0;
+        }
+        UNROLL
+        for (uint32_t d = 0; d < EACH * 8; d++) sum.o[h][d] = 0;
     }
     const uint32_t begin = seen.first + range * seen.range_rows,
                    end = smaller(begin + seen.range_rows, seen.end);
@@ -297,7 +318,7 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
             bool takes[STEPS];
             UNROLL
             for (uint32_t i = 0; i < STEPS; i++) {
-                const uint32_t r = row + i * ROWS + lane / LANES;
+                const uint32_t r = row + i * ROWS + lane / GROUP;
                 takes[i] = r >= seen.begin && r < tile_end;
                 row_of[i] = smaller(r, tile_end - 1);
             }
@@ -325,6 +346,7 @@ DEVICE void attention_run(const struct cuda_attention_args &args, uint64_t lists
 #define ATTENTION_KERNELS(what, types, form, four_blocks)    \
     ATTENTION_KERNELS_OF(what, 8, types, form, four_blocks)  \
     ATTENTION_KERNELS_OF(what, 16, types, form, four_blocks) \
-    ATTENTION_KERNELS_OF(what, 32, types, form, four_blocks)
+    ATTENTION_KERNELS_OF(what, 32, types, form, four_blocks) \
+    what(64, 1, types, form, 4) what(64, 4, types, form, 2)
 
 #endif

@@ -169,14 +169,14 @@ DEVICE void prefill_multiply(const struct cuda_prefill_args &args, const struct 
     values_begin<WIDTH>(sums.o, weights, tiles.place(2 * count - 1));
     wgmma_wait<0>();
     wgmma_results(sums.o);
-    outputs_write<WIDTH>(args, block, row, (const float(*)[4])sums.o, sums.m, sums.s);
+    outputs_write<WIDTH>(args, block, row, 0, (const float(*)[4])sums.o, sums.m, sums.s);
 }
 
 template <int WIDTH> DEVICE void prefill_wgmma_run(const struct cuda_prefill_args &args) {
     const struct prefill_tiles<WIDTH> tiles = {shared_of(SHARED_ARRAY(char))};
     dependents_start();
     dependency_wait();
-    const struct query_block block = query_block_of(args);
+    const struct query_block block = query_block_of<WIDTH>(args);
     if (block.count == 0) return;
     if (thread_index() == 0) {
         for (uint32_t i = 0; i < tiles.count(); i++) {

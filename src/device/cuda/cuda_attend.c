@@ -8,10 +8,6 @@
 #include "device/cuda/cuda_rows_attend.h"
 #include "device/cuda/cuda_views.h"
 
-enum {
-    PREFILL_WIDTH_MAX = 128, /* of the kernel for prompts */
-};
-
 /* ---- page tables ---- */
 
 _Static_assert(sizeof(struct place_delta) == sizeof(struct cuda_place_delta), "kernels read them as they are");
@@ -116,20 +112,23 @@ struct attend_run {
 
 /* Few rows are steps, whose products go the same way (cuda_products.c). */
 static bool is_prompt(const struct attend_operation *operation, const struct attend_item *item) {
-    const struct kv_layout *layout = item->view.layout;
-    return item->row_count > 1 && cuda_rows_of(operation->items, 0, operation->item_count) > CUDA_MATVEC_ROWS &&
-           max_size(layout->k_dimension, layout->v_dimension) <= PREFILL_WIDTH_MAX;
+    return item->row_count > 1 && cuda_rows_of(operation->items, 0, operation->item_count) > CUDA_MATVEC_ROWS;
 }
 
 const char *attend_types(const struct kv_layout *layout) {
     return layout->k_type == KV_F16 && layout->v_type == KV_F16 ? "f16" : "any";
 }
 
+/* Of the kernels that take its rows. */
+static uint32_t width_of(const struct kv_layout *layout) {
+    const size_t widest = max_size(layout->k_dimension, layout->v_dimension);
+    return widest <= 64 ? 64 : widest <= 128 ? 128 : widest <= 256 ? 256 : 512;
+}
+
 struct attend_kernel attend_kernel_of(const char *what, const char *types, const struct kv_layout *layout,
                                       uint32_t group) {
-    const size_t widest = max_size(layout->k_dimension, layout->v_dimension);
-    struct attend_kernel kernel = {.lanes = widest <= 64 ? 8 : widest <= 128 ? 16 : 32,
-                                   .heads = group == 1 ? 1 : group <= 4 ? 4 : 8};
+    const uint32_t lanes = width_of(layout) / 8;
+    struct attend_kernel kernel = {.lanes = lanes, .heads = group == 1 ? 1 : group <= 4 || lanes == 64 ? 4 : 8};
     kernel.passes = (group + kernel.heads - 1) / kernel.heads;
     snprintf(kernel.name, sizeof kernel.name, "attention_%s_%u_%u_%s", what, kernel.lanes, kernel.heads,
              types);
@@ -224,9 +223,9 @@ static void rows_attend(const struct attend_run *run, size_t item, size_t staged
 static void prompts_attend(const struct attend_run *run, size_t first, size_t end) {
     const struct attend_operation *operation = run->operation;
     const struct kv_layout *layout = operation->items[0].view.layout;
-    const uint32_t width = max_size(layout->k_dimension, layout->v_dimension) <= 64 ? 64 : 128;
+    const uint32_t width = width_of(layout), queries = prefill_queries(width);
     const bool halves = layout->k_type == KV_F16 && layout->v_type == KV_F16 && operation->softcap == 0;
-    const bool by_wgmma = cuda_has_wgmma(run->stream->device) && operation->softcap == 0;
+    const bool by_wgmma = cuda_has_wgmma(run->stream->device) && operation->softcap == 0 && width <= 128;
     struct cuda_counts *counts = &run->stream->device->context.counts;
     size_t rows = 0;
     for (size_t i = first; i < end; i++) rows = max_size(rows, operation->items[i].row_count);
@@ -253,9 +252,8 @@ static void prompts_attend(const struct attend_run *run, size_t first, size_t en
         snprintf(name, sizeof name, "attention_prefill_%u_%s", width, halves ? "f16" : "any");
     counts->products++, counts->wgmma_products += by_wgmma;
     cuda_work_launch(run->stream, name,
-                     (struct cuda_shape){(uint32_t)((rows + PREFILL_QUERIES - 1) / PREFILL_QUERIES),
-                                         (uint32_t)operation->head_count, args.item_count,
-                                         by_wgmma ? PREFILL_WGMMA_THREADS : 128,
+                     (struct cuda_shape){(uint32_t)((rows + queries - 1) / queries), (uint32_t)operation->head_count,
+                                         args.item_count, by_wgmma ? PREFILL_WGMMA_THREADS : 128,
                                          by_wgmma ? prefill_wgmma_shared(width) : prefill_shared(width)},
                      &args);
 }

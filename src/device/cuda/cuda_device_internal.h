@@ -20,7 +20,7 @@
 enum {
     CUDA_KERNELS_MAX = 192, /* that a device has found */
     CUDA_KERNEL_NAME_MAX = 40,
-    CUDA_HEAD_MAX = 256, /* elements of a head, of the widest kernels of attention */
+    CUDA_HEAD_MAX = 512, /* elements of a head, of the widest kernels of attention */
 };
 
 struct cuda_found {

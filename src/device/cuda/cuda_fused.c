@@ -3,7 +3,8 @@
 #include "base/checked.h"
 #include "device/cuda/cuda_products.h"
 
-enum { HEAD_MAX = 256 /* struct rope_append_shared */, QUANTIZED_BLOCK = 32 };
+enum { QUANTIZED_BLOCK = 32 };
+_Static_assert(sizeof(struct rope_append_shared) / sizeof(float) == CUDA_HEAD_MAX, "a head");
 
 /* ---- who reads what ---- */
 
@@ -255,7 +256,7 @@ static size_t heads_append(struct stream *stream, const struct operation *first)
                       q_rope->head_stride == layout->k_dimension &&
                       same(k_rope->cosine_sine, q_rope->cosine_sine) && k_rope->order == q_rope->order &&
                       k_rope->pair_count == q_rope->pair_count && k_rope->row_count == q_rope->row_count &&
-                      k_rope->row_count == append->item_count && layout->k_dimension <= HEAD_MAX;
+                      k_rope->row_count == append->item_count && layout->k_dimension <= CUDA_HEAD_MAX;
     const bool norms_fit =
         (k_norm == NULL) == (q_norm == NULL) &&
         (k_norm == NULL ||

@@ -6,7 +6,7 @@
 
 enum { PARTIAL_BYTES = 32 << 20 /* of the partials of as many rows as are attended to at once */ };
 
-/* Lanes of a row, heads of a group at once, and how often. */
+/* Pieces of a row, heads of a group at once, and how often. */
 struct attend_kernel {
     char name[CUDA_KERNEL_NAME_MAX];
     uint32_t lanes, heads, passes;

@@ -135,7 +135,7 @@ struct cuda_append_args {
 
 /* The node of a decode step between q, k, v and attention: RMSNorm of each head of q and k (weights 0: none),
  * the rotation of both, q in place, and append.  Grid {row_count, head_count + kv_head_count}, 128 threads;
- * shared: struct rope_append_shared; k_dimension at most 256. */
+ * shared: struct rope_append_shared; k_dimension at most 512. */
 struct cuda_rope_append_args {
     uint64_t step, rows, items, pools, q, k, v, cosine_sine, q_norm, k_norm;
     uint64_t layer_pages;
@@ -144,7 +144,7 @@ struct cuda_rope_append_args {
     float epsilon;
 };
 struct rope_append_shared {
-    float head[256];
+    float head[512];
 };
 
 /* ---- inputs of 8 bits: for each block of 32 columns a scale, whose precision is a half's, and 32 codes in
@@ -223,8 +223,8 @@ KERNELS_BOTH uint32_t attention_range(uint32_t row_count) {
     return (chunks + ATTENTION_RANGES_MAX - 1) / ATTENTION_RANGES_MAX * ATTENTION_CHUNK;
 }
 
-/* attention_decode_LANES_HEADS_TYPES: LANES lanes of 8 elements a row of K or V (8, 16, 32: up to 64, 128, 256
- * elements), HEADS query heads of a group at once (1, 4, 8), of an f16 cache or of `any`.  Grid
+/* attention_decode_LANES_HEADS_TYPES: LANES pieces of 8 elements a row of K or V (8, 16, 32, 64: up to 64, 128, 256,
+ * 512 elements), HEADS query heads of a group at once (1, 4, 8; of 64 pieces 1, 4), of an f16 cache or of `any`.  Grid
  * {ATTENTION_RANGES_MAX, kv_head_count * ceil(group / HEADS), row_count}, 128 threads; shared:
  * attention_decode_shared. */
 struct cuda_attention_args {
@@ -245,7 +245,7 @@ KERNELS_BOTH uint32_t attention_partial_stride(uint32_t v_dimension) {
 }
 enum { ATTENTION_TABLE = 128 }; /* addresses of chunks at hand */
 KERNELS_BOTH uint32_t attention_decode_shared(uint32_t lanes, uint32_t heads) {
-    const uint32_t parts = 128 / lanes; /* of a block, that each saw rows of their own */
+    const uint32_t parts = lanes < 32 ? 128 / lanes : 4; /* of a block, that each saw rows of their own */
     return ATTENTION_TABLE * 8 + parts * heads * (lanes * 8 + 2) * 4;
 }
 
@@ -262,7 +262,7 @@ struct cuda_merge_args {
 };
 struct merge_shared {
     float m[ATTENTION_RANGES_MAX], s[ATTENTION_RANGES_MAX];
-    float part[4][256];
+    float part[4][512];
 };
 
 /* ---- prompts: products of many rows, by halves
@@ -361,9 +361,9 @@ struct cuda_experts_mix_args {
     uint32_t used, count, y_stride, replaces; /* replaces: y, to which the sums are added else */
 };
 
-/* attention_prefill_WIDTH_TYPES: rows of K and V of at most WIDTH (64, 128) elements, of an f16 cache without
- * soft cap or of `any`.  Grid {ceil(rows of an item / PREFILL_QUERIES), head_count, item_count}, 128 threads;
- * shared: prefill_shared(WIDTH). */
+/* attention_prefill_WIDTH_TYPES: rows of K and V of at most WIDTH (64, 128, 256, 512) elements, of an f16 cache without
+ * soft cap or of `any`.  Grid {ceil(rows of an item / prefill_queries(WIDTH)), head_count, item_count}, 128 threads;
+ * shared: prefill_shared(WIDTH), at most 96 KiB. */
 struct cuda_prefill_args {
     uint64_t step, items, pools;
     uint64_t q, y; /* floats [row][stride] */
@@ -374,8 +374,13 @@ struct cuda_prefill_args {
     float scale, softcap;
 };
 enum { PREFILL_QUERIES = 128 };
+KERNELS_BOTH uint32_t prefill_queries(uint32_t width) {
+    const uint32_t wide = PREFILL_QUERIES * 128 / width;
+    return width <= 128 ? (uint32_t)PREFILL_QUERIES : wide;
+}
 KERNELS_BOTH uint32_t prefill_shared(uint32_t width) {
-    return (PREFILL_QUERIES + 4 * ATTENTION_CHUNK) * width * 2;
+    const uint32_t keys = ATTENTION_CHUNK * (width <= 128 ? 4 : 1); /* and values, in all tiles */
+    return (prefill_queries(width) + keys) * width * 2;
 }
 
 /* ---- layers that keep a state (kernels/recurrence, whose definitions these are; device.h)

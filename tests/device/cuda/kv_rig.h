@@ -147,7 +147,7 @@ static inline void kv_rig_attend(const struct kv_rig *rig, size_t item, size_t k
     const struct kv_layout *layout = &rig->layout;
     const uint64_t begin = window == 0 || position + 1 <= window ? 0 : position + 1 - window;
     double *scores = malloc((position + 1) * sizeof *scores), largest = -INFINITY, off = 0, sum = 0;
-    float k[256], v[256];
+    float k[512], v[512];
     void **chunks = rig->chunks[item] + kv_head * rig->chunk_stride;
     for (uint64_t r = begin; r <= position; r++) {
         if (takes != NULL && !takes[r]) continue;

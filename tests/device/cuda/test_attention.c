@@ -81,7 +81,7 @@ static void decode_check(const struct decode_case *test, const struct kv_rig *ri
     const size_t heads = test->kv_heads * test->group;
     for (size_t r = 0; r < 3; r++)
         for (size_t h = 0; h < heads; h++) {
-            double out[256], bound[256];
+            double out[512], bound[512];
             const float scale = 0.125f;
             /* dot products: chains of 8, then 5 levels, and two factors; weights: exp2 twice to 2^-22, chains of
              * sums over the rows of a range, and what the parts are merged with */
@@ -130,8 +130,8 @@ static void decode_run(const struct decode_case *test, struct random *random, ui
                                        .scale = 0.125f,
                                        .softcap = test->softcap};
     const size_t widest = test->k_dimension > test->v_dimension ? test->k_dimension : test->v_dimension;
-    const uint32_t lanes = widest <= 64 ? 8 : widest <= 128 ? 16 : 32;
-    const uint32_t at_once = test->group == 1 ? 1 : test->group <= 4 ? 4 : 8;
+    const uint32_t lanes = widest <= 64 ? 8 : widest <= 128 ? 16 : widest <= 256 ? 32 : 64;
+    const uint32_t at_once = test->group == 1 ? 1 : test->group <= 4 || lanes == 64 ? 4 : 8;
     const uint32_t passes = ((uint32_t)test->group + at_once - 1) / at_once;
     const bool f16 = test->k_type == KV_F16 && test->v_type == KV_F16;
     char name[64];
@@ -173,6 +173,8 @@ static void decode_matches(void **state) {
         {KV_F16, KV_F16, 128, 128, 2, 4, 0, 0, {64, 127, 517}},
         {KV_F16, KV_F16, 80, 80, 2, 1, 0, 0, {5, 65, 129}},
         {KV_F16, KV_F16, 256, 256, 1, 2, 0, 30.0f, {7, 100, 190}},
+        {KV_F16, KV_F16, 512, 512, 1, 5, 0, 0, {7, 70, 33}},
+        {KV_Q8, KV_F16, 320, 512, 1, 1, 60, 30.0f, {63, 64, 90}},
         {KV_F16, KV_F16, 128, 64, 1, 7, 100, 0, {31, 150, 263}},
         {KV_Q8, KV_Q8, 64, 64, 1, 8, 0, 0, {64, 1, 200}},
         {KV_Q8, KV_F16, 128, 128, 1, 12, 70, 0, {69, 70, 200}},
