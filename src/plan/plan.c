@@ -559,12 +559,13 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
 enum status plan_run_on(const struct plan *plan, const struct select_shape *shape,
                         const struct device *device, struct error *error) {
     TRY(select_options_run_on(&plan->select, shape, device, error));
-    if (device != NULL && device->lacks_groups && shape->groups != NULL && plan->select.method != NULL &&
+    const bool is_apart = plan->rows_in_host || plan->disk_directory != NULL;
+    if (device != NULL && device->lacks_groups && is_apart && shape->groups != NULL && plan->select.method != NULL &&
         plan->select.method != &select_all)
         return error_set(
             error, STATUS_UNSUPPORTED,
-            "select=%s: the %s device chooses where all layers have K and V of one shape, and this "
-            "model's are of %zu: try --preset full",
+            "select=%s: the %s device chooses from K and V of %zu shapes where it holds all of them: try a shorter "
+            "context, or --preset full",
             plan->select.method->name, device->name, shape->groups->group_count);
     return STATUS_OK;
 }

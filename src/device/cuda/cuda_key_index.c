@@ -6,7 +6,7 @@
 
 #include "base/checked.h"
 
-enum { HEAD_MAX = 256 };
+enum { LEVEL_HEAD_MAX = 256 }; /* of whose chunk level_build has all keys in shared memory */
 _Static_assert((int)TREE_LEVELS == (int)TREE_LEVEL_COUNT && (int)TREE_CHUNK_LEVEL == (int)TREE_64 &&
                    (int)TREE_RUN_LENGTH == (int)TREE_RUN_CHUNKS,
                "levels of a tree");
@@ -15,7 +15,7 @@ _Static_assert((int)TREE_LEVELS == (int)TREE_LEVEL_COUNT && (int)TREE_CHUNK_LEVE
 
 static bool chooses_by_level(const struct key_index_layout *layout) {
     return layout->unit_tokens % UNIT_TOKENS == 0 && layout->aggregate == SCORE_SOFTMAX &&
-           layout->level.dimension <= HEAD_MAX && layout->level.dimension % 32 == 0 &&
+           layout->level.dimension <= LEVEL_HEAD_MAX && layout->level.dimension % 32 == 0 &&
            (layout->level.planes == 1 || layout->level.planes == 2 || layout->level.planes == 4);
 }
 
@@ -42,7 +42,7 @@ static bool is_spread(const struct key_index_layout *layout) {
 bool cuda_chooses_by(const struct key_index_layout *layout, float alpha) {
     if (layout->sample_count != 0 || layout->has_bounds || alpha != 0) return false;
     if (layout->kind == KEY_INDEX_LEVEL) return chooses_by_level(layout);
-    return is_spread(layout) && pages_of(layout).dimension <= HEAD_MAX;
+    return is_spread(layout);
 }
 
 size_t cuda_query_bytes(const struct key_index_layout *layout) {
