@@ -1,4 +1,4 @@
-/* How far two rows of logits are apart. */
+/* How far two rows of logits are apart, and one spreads. */
 #ifndef LOAM_TESTS_ENGINE_LOGITS_H
 #define LOAM_TESTS_ENGINE_LOGITS_H
 
@@ -14,6 +14,14 @@ static inline double difference(const float *a, const float *b, size_t count) {
         largest = fmax(largest, fabs((double)b[i]));
     }
     return worst / largest;
+}
+
+/* The root of a row's mean square distance from its mean. */
+static inline double deviation_of(const float *x, size_t count) {
+    double mean = 0, squares = 0;
+    for (size_t i = 0; i < count; i++) mean += (double)x[i] / (double)count;
+    for (size_t i = 0; i < count; i++) squares += pow((double)x[i] - mean, 2) / (double)count;
+    return sqrt(squares);
 }
 
 #endif

@@ -18,6 +18,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/images.h"
 #include "engine/engine.h"
+#include "engine/logits.h"
 #include "model/tiny_model.h"
 #include "seed.h"
 
@@ -80,13 +81,6 @@ static struct plan plan_of(struct rig *rig, const char *preset, enum kv_type typ
 }
 
 /* ---- how near ---- */
-
-static double deviation_of(const float *x, size_t count) {
-    double mean = 0, squares = 0;
-    for (size_t i = 0; i < count; i++) mean += (double)x[i] / (double)count;
-    for (size_t i = 0; i < count; i++) squares += pow((double)x[i] - mean, 2) / (double)count;
-    return sqrt(squares);
-}
 
 /* share: of the logits' own spread, by which one may be off. */
 static void logits_check(const float *found, const float *expected, size_t width, double share,

@@ -89,7 +89,7 @@ DEVICE void queries_store(const struct cuda_prefill_args &args, const struct que
     }
 }
 
-/* Eight codes of 8 bits times their scale, two of the same halves, as halves: 1024 + 128 + code, and back; rounded once. */
+/* Eight codes of 8 bits times their scale, which both halves of a word have: 1024 + 128 + code, and back. */
 DEVICE struct u32x4 halves_of_codes(struct u32x2 codes, uint32_t scale) {
     const auto halves = [scale](uint32_t four, uint32_t pick) {
         const uint32_t raised = bytes_pick(four ^ 0x80808080u, 0x64646464u, pick);
@@ -182,8 +182,8 @@ template <uint32_t KEYS> DEVICE float weights_make(float (*score)[4], uint32_t h
 
 /* Of 16 queries from row `row` of the block on, COLUMNS columns from `first` on. */
 template <int COLUMNS>
-DEVICE void outputs_write(const struct cuda_prefill_args &args, const struct query_block &block, uint32_t row, uint32_t first,
-                          const float (*o)[4], const float (&m)[2], const float (&sums)[2]) {
+DEVICE void outputs_write(const struct cuda_prefill_args &args, const struct query_block &block, uint32_t row,
+                          uint32_t first, const float (*o)[4], const float (&m)[2], const float (&sums)[2]) {
     const uint32_t dimension = args.shape.v_dimension, lane = lane_index();
     const float sink = args.sinks != 0 ? at<float>(args.sinks)[block_y()] * 1.44269504f : 0;
     row += lane / 4;

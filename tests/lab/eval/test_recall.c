@@ -94,7 +94,7 @@ static void check(enum kv_type type) {
     scene_init(scene, type, 3 + (uint64_t)type);
     struct recall recall;
     struct error error;
-    struct recall_shape shape = {2, HEADS, KV_HEADS, DIMENSION, 0.125F};
+    struct recall_shape shape = {2, HEADS, KV_HEADS, DIMENSION, 0.125F, 0};
     assert_ok(recall_create(&recall, &shape, 200, &error), error);
     struct device *device;
     struct stream *stream;
@@ -160,7 +160,7 @@ static void all_is_all(void **state) {
     for (uint32_t i = 0; i < 30; i++) rows[i] = i;
     struct recall recall;
     struct error error;
-    struct recall_shape shape = {1, HEADS, KV_HEADS, DIMENSION, 0.125F};
+    struct recall_shape shape = {1, HEADS, KV_HEADS, DIMENSION, 0.125F, 0};
     assert_ok(recall_create(&recall, &shape, 30, &error), error);
     struct device *device;
     struct stream *stream;
