@@ -24,8 +24,7 @@ size_t kv_budget_quantized_bytes(const struct kv_cache_config *config) {
 }
 
 size_t kv_budget_key_index_run_bytes(const struct kv_cache_config *config) {
-    const size_t joined = config->key_index_on_disk ? 0 : KEY_INDEX_RUN; /* of what a document has in runs */
-    return kv_heads_max(config) * (TIER_RUN_CHUNKS + joined) * config->key_index_bytes;
+    return (config->key_index_on_disk ? kv_heads_max(config) : 1) * TIER_RUN_CHUNKS * config->key_index_bytes;
 }
 
 size_t kv_budget_ring_pages(const struct kv_cache_config *config) {

@@ -202,28 +202,11 @@ static uint64_t share_key_index(struct kv_sequence *sequence, const struct docum
     return most;
 }
 
-/* Key index of some chunks of a layer as they were saved, to where it lies; within a run of KEY_INDEX_RUN. */
-static enum status load_run(struct kv_sequence *sequence, struct document *document, size_t layer,
-                            uint64_t first, size_t count, struct error *error) {
-    const struct kv_cache_config *config = &sequence->cache->config;
-    const size_t bytes = config->key_index_bytes, heads = kv_heads(config, layer);
-    uint8_t *run = sequence->cache->tier->key_index_run;
-    uint8_t *part = run + kv_heads_max(config) * KEY_INDEX_RUN * bytes;
-    for (size_t done = 0, some; done < count; done += some) {
-        some = min_size(count - done, TIER_RUN_CHUNKS);
-        TRY(document_read_key_index_run(document, layer, first + done, some, part, error));
-        for (size_t head = 0; head < heads; head++)
-            memcpy(run + (head * count + done) * bytes, part + head * TIER_RUN_CHUNKS * bytes, some * bytes);
-    }
-    const struct tier_blocks blocks = {layer, 0, heads, first, count, run};
-    tier_move_blocks(sequence, &blocks, true);
-    return STATUS_OK;
-}
-
 /* Key index of chunks [chunk_first, chunk_count), as they were saved. */
 static enum status load_key_index(struct kv_sequence *sequence, struct document *document,
                                   uint64_t chunk_first, uint64_t chunk_count, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
+    size_t bytes = config->key_index_bytes;
     if (!kv_has_key_index(sequence)) return STATUS_OK;
     const struct store_layout *layout = document_layout(document);
     const bool same = strcmp(layout->key_index_kind, sequence->pages->backing.layout.key_index_kind) == 0 &&
@@ -234,14 +217,25 @@ static enum status load_key_index(struct kv_sequence *sequence, struct document 
                          sequence->pages->backing.layout.key_index_kind);
     if (config->key_index_on_disk) return STATUS_OK; /* read when a layer chooses */
     if (!same) return build_key_index(sequence, chunk_first, chunk_count, error);
+    uint8_t *run = malloc(kv_heads_max(config) * KEY_INDEX_RUN * bytes);
+    if (run == NULL) return error_set(error, STATUS_MEMORY, "key index: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = config->key_index_layer_first; layer < config->layer_count; layer++)
         for (uint64_t first = chunk_first; !kv_slides(config, layer) && first < chunk_count && status == STATUS_OK;) {
             const uint64_t run_end = (first / KEY_INDEX_RUN + 1) * KEY_INDEX_RUN;
             const size_t count = (size_t)((run_end < chunk_count ? run_end : chunk_count) - first);
-            status = load_run(sequence, document, layer, first, count, error);
+            status = document_read_key_index(document, layer, first, count, run, error);
+            if (status == STATUS_OK)
+                tier_move_blocks(sequence,
+                                 &(struct tier_blocks){.layer = layer,
+                                                       .head_count = kv_heads(config, layer),
+                                                       .chunk_first = first,
+                                                       .chunk_count = count,
+                                                       .memory = run},
+                                 true);
             first += count;
         }
+    free(run);
     const enum status moved = sequence->cache->device->operations->stream_synchronize(
         sequence->cache->tier->stream, status == STATUS_OK ? error : NULL);
     return status == STATUS_OK ? moved : status;
@@ -275,8 +269,7 @@ static enum status load_resident(struct kv_sequence *sequence, uint64_t token_co
     if (fetches == NULL) return error_set(error, STATUS_MEMORY, "KV tier: out of memory");
     enum status status = STATUS_OK;
     for (size_t layer = 0; layer < sequence->cache->config.layer_count && status == STATUS_OK; layer++) {
-        const uint64_t first =
-            kv_slides(config, layer) ? kv_window_begin(config->windows->tokens, token_count) : 0;
+        const uint64_t first = kv_slides(config, layer) ? kv_window_begin(config->windows->tokens, token_count) : 0;
         status = fetch_heads(sequence, fetches, layer, tier->lane_stays + kv_lane(config, layer, 0), first,
                              (size_t)(chunk_count - first), error);
         release_layer(sequence, fetches, layer);
