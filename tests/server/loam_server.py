@@ -1,4 +1,5 @@
 """A server under test, and the ways to ask it.  Everything stays on 127.0.0.1, or at a socket file."""
+import atexit
 import http.client
 import json
 import os
@@ -59,6 +60,7 @@ class Server:
             [*wrapper, LOAM, "serve", "-m", model, "--port", "0", "-t", "1", *options],
             stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, errors="replace",
             env={**os.environ, "LOAM_ARG_LOG": "none", **(environment or {})})
+        atexit.register(self.process.kill)  # a test that fails leaves none behind
         self.lines = []
         while True:
             line = self.process.stderr.readline()

@@ -11,7 +11,10 @@ import unittest
 from loam_server import LOAM, Server, main
 
 FAKE = sys.argv.pop(3)
-LONG = "The river is wide and the boat is small. " * 6  # more than a chunk
+# More than a chunk, and an answer that is no near-tie (models/README.md).
+LONG = "The river is wide and the boat is small. " * 4 + "One of the special magic numbers for wooden-castle is: 4821973. " \
+    "What is the special magic number for wooden-castle in the text above? " \
+    "The special magic number for wooden-castle in the text above is:"
 LOST = "CUDA_ERROR_LAUNCH_FAILED"
 
 
