@@ -318,8 +318,9 @@ class End(unittest.TestCase):
     def test_running_requests_end_well(self):
         server = Server("-np", "1", "-c", "512")
         running = server.open(PATH, {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True, "temperature": 0})
-        waiting = server.open(PATH, {"prompt": "x", "max_tokens": 1})
         received = running.recv(100)
+        waiting = server.open(PATH, {"prompt": "x", "max_tokens": 1})
+        wait_until(lambda: server.metrics()["loam_requests_queued"] > 0, 2)  # what is not read yet is reset
         server.process.send_signal(signal.SIGTERM)
         for connection, last in ((running, b"data: [DONE]\n\n"), (waiting, b"}")):
             while True:
