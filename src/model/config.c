@@ -55,7 +55,7 @@ static const struct family families[] = {
                  .shared = SHARED_EXPERT_GATED}},
     {"gemma2", FAMILY_GEMMA2, ROPE_SPLIT, RMS_EPSILON, .activation = ACTIVATION_GELU_MULTIPLY,
      .scales = {.embedding = true, .wide_layers = 46, .score_softcap = 50, .logit_softcap = 30},
-     .norms = {NORMS_AROUND}, .windows = {.period = 2, .tokens = 4096}},
+     .norms = {.place = NORMS_AROUND}, .windows = {.period = 2, .tokens = 4096}},
     {"gemma3", FAMILY_GEMMA3, ROPE_SPLIT, RMS_EPSILON, .activation = ACTIVATION_GELU_MULTIPLY,
      .scales = {.embedding = true, .wide_layers = 62}, .norms = {NORMS_AROUND, .of_heads = true},
      .windows = {.period = 6, .are_unscaled = true, .rope_base = 10000}},
