@@ -216,6 +216,8 @@ void layer_add(struct layer_pass *pass, const struct matmul_operation *product, 
 void layer_norm_rows(const struct layer_pass *pass, struct span x, struct span weight, struct span y, bool adds,
                      float scale);
 
+/* layer_rows.c: forward->gate = activation(gate, up), `size` of each row. */
+void layer_activation(const struct layer_pass *pass, enum activation_kind kind, size_t size);
 /* layer_rows.c: the product down(activation(gate(x), up(x))), x the layer's input, but for down, of `size` between. */
 struct matmul_operation layer_gated(struct layer_pass *pass, enum activation_kind activation, const struct weight *gate,
                                     const struct weight *up, const struct weight *down, size_t size);

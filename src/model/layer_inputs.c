@@ -59,13 +59,7 @@ void layer_add_inputs(struct layer_pass *pass) {
                                                                    .weights = {&pass->weights->input.gate},
                                                                    .y = {forward->gate},
                                                                    .y_stride = {size}});
-    operations->activation(forward->stream, &(struct activation_operation){.kind = config->activation,
-                                                                           .gate = forward->gate,
-                                                                           .up = forward->up,
-                                                                           .stride = size,
-                                                                           .row_count = pass->row_count,
-                                                                           .count = size,
-                                                                           .y = forward->gate});
+    layer_activation(pass, config->activation, size);
     const struct layer_input_weights *input = &pass->weights->input;
     layer_add(pass, &(struct matmul_operation){.x = forward->gate, .x_stride = size, .weights = {&input->output}},
               input->norm_behind, pass->weights->output_scale);

@@ -196,6 +196,18 @@ void layer_add(struct layer_pass *pass, const struct matmul_operation *given, st
     if (is_normed) layer_norm_rows(pass, pass->normed, norm, pass->residual, true, scale);
 }
 
+void layer_activation(const struct layer_pass *pass, enum activation_kind kind, size_t size) {
+    struct forward *forward = pass->forward;
+    forward->model->device->operations->activation(forward->stream,
+                                                   &(struct activation_operation){.kind = kind,
+                                                                                  .gate = forward->gate,
+                                                                                  .up = forward->up,
+                                                                                  .stride = size,
+                                                                                  .row_count = pass->row_count,
+                                                                                  .count = size,
+                                                                                  .y = forward->gate});
+}
+
 struct matmul_operation layer_gated(struct layer_pass *pass, enum activation_kind activation, const struct weight *gate,
                                     const struct weight *up, const struct weight *down, size_t size) {
     struct forward *forward = pass->forward;
@@ -208,12 +220,6 @@ struct matmul_operation layer_gated(struct layer_pass *pass, enum activation_kin
                                                                    .weights = {gate, up},
                                                                    .y = {forward->gate, forward->up},
                                                                    .y_stride = {size, size}});
-    operations->activation(forward->stream, &(struct activation_operation){.kind = activation,
-                                                                           .gate = forward->gate,
-                                                                           .up = forward->up,
-                                                                           .stride = size,
-                                                                           .row_count = pass->row_count,
-                                                                           .count = size,
-                                                                           .y = forward->gate});
+    layer_activation(pass, activation, size);
     return (struct matmul_operation){.x = forward->gate, .x_stride = size, .weights = {down}};
 }
