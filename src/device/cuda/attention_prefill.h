@@ -228,7 +228,7 @@ DEVICE void tile_load(const struct cuda_prefill_args &args, const struct query_b
     const char *block = chunk + (key % ATTENTION_CHUNK + first) / KV_BLOCK_TOKENS * shape.block_bytes;
     const uint32_t source = rows_at + eighth * (is_q8 ? 8 : 16);
     if (eighth * 8 >= dimension) row_count = 0;
-    enum { AT_ONCE = WIDTH > 256 ? 1 : 8 }; /* whose addresses are in registers */
+    enum { AT_ONCE = WIDTH > 256 ? 1 : 2 }; /* whose addresses are in registers */
     UNROLL_BY(AT_ONCE)
     for (uint32_t i = 0; i < ROUNDS; i++) {
         if (i > 0 && i * STEP % 8 == 0) block += BLOCKS * shape.block_bytes;
