@@ -87,8 +87,8 @@ LOAM_API enum loam_status loam_model_open(struct loam_model **model, const char 
                                           const struct loam_model_options *options, struct loam_error *error);
 LOAM_API void loam_model_close(struct loam_model *model); /* destroy its sessions first; NULL allowed */
 LOAM_API const char *loam_model_name(const struct loam_model *model);
-LOAM_API uint64_t
-loam_model_context_length(const struct loam_model *model); /* in tokens, as trained or stretched */
+/* In tokens, as trained or stretched. */
+LOAM_API uint64_t loam_model_context_length(const struct loam_model *model);
 /* Weights that each pass reads from the file, of experts what a pass that uses all of them may read; 0: all are in RAM,
  * or mapped. */
 LOAM_API uint64_t loam_model_pass_bytes(const struct loam_model *model);
@@ -170,7 +170,7 @@ struct loam_session_options {
      * (docs/command_line.md).  Prompt tokens attend to everything. */
     /* "full", "flexgen", "kvpr", "meanstd", "hata", "leoam", "clo".  "auto": what is quickest on this machine
      * (docs/planner.md), exact unless set is "loss=SHARE" or "kld=NATS"; the first such session on a machine measures
-     * it, for up to five seconds.  The first session of a model also chooses its threads and weights, where the model's
+     * it, for some five seconds.  The first session of a model also chooses its threads and weights, where the model's
      * options are 0.  NULL: auto, which is full, and measures nothing, unless set is such a loss; full where set or
      * keep change anything else. */
     const char *preset;

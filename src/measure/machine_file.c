@@ -85,7 +85,7 @@ static bool must_measure(struct machine *machine, const struct machine_request *
     struct error why;
     if (request->measures) return snprintf(note, 400, "measuring this machine") > 0;
     if (access(path, F_OK) != 0)
-        return snprintf(note, 400, "measuring this machine, which takes up to 5 s, once") > 0;
+        return snprintf(note, 400, "measuring this machine, which takes some 5 s, once") > 0;
     if (machine_load(machine, path, &why) != STATUS_OK)
         return snprintf(note, 400, "%.300s; measuring this machine again", why.message) > 0;
     if (is_of_this_machine(machine, &request->measure))

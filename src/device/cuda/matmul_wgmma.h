@@ -90,7 +90,8 @@ DEVICE void wgmma_fill(const struct cuda_matmul_args &args, const void *x_map,
     }
 }
 
-/* The same of a tile of an expert's rows: they lie apart, so threads copy them. */
+/* The same of a tile of an expert's rows: they lie apart, so threads copy them, as x_copy does with twice as many
+ * threads; an x_copy of any number of them spills in matmul_q4_0 on sm_80. */
 template <typename T>
 DEVICE void wgmma_fill_expert(const struct cuda_matmul_args &args, const struct matmul_place &place,
                               struct wgmma_stage<MATMUL_ROWS> stage) {
@@ -108,7 +109,7 @@ DEVICE void wgmma_fill_expert(const struct cuda_matmul_args &args, const struct 
     for (uint32_t column = 0; column < args.columns; column += MATMUL_COLUMNS) {
         mbarrier_wait(stage.empty(), stage.turn ^ 1);
         UNROLL
-        for (uint32_t i = 0; i < MATMUL_ROWS * 8 / WGMMA_FILLERS; i++) { /* x_copy of half as many threads */
+        for (uint32_t i = 0; i < MATMUL_ROWS * 8 / WGMMA_FILLERS; i++) {
             const uint32_t n = thread + i * WGMMA_FILLERS, row = n / 8, eighth = n % 8, from = column + eighth * 8;
             const bool is_there = place.row_first + row < place.row_end && from < args.columns;
             const uint64_t source = is_there ? (uint64_t)place.rows[row].input * args.columns + from : 0;
