@@ -16,6 +16,10 @@ RECORDER = """window.posted = []; const asked = window.fetch; window.fetch = (to
   if (typeof what?.body === 'string') window.posted.push({to: String(to), body: JSON.parse(what.body)}); return asked(to, what); };"""
 
 
+class Gone(AssertionError):
+    """The page went while it was asked."""
+
+
 class Browser:
     """One process.  Its tabs share their storage."""
 
@@ -41,7 +45,8 @@ class Browser:
             told = self.read()
             if told.get("id") == self.number:
                 if "error" in told:
-                    raise AssertionError(f"{method}: {told['error']['message']}")
+                    said = told["error"]["message"]
+                    raise (Gone if said == "Inspected target navigated or closed" else AssertionError)(f"{method}: {said}")
                 return told["result"]
             if told.get("sessionId") in self.tabs:
                 self.tabs[told["sessionId"]].hear(told)
@@ -147,12 +152,21 @@ class Tab:
 
     def go(self, address):
         self.call("Page.navigate", url=address)
-        self.until(lambda: self.js("() => document.readyState") == "complete")
+        self.arrive()
 
     def reload(self):
         self.js("() => { window.isOld = true; }")
         self.call("Page.reload")
-        self.until(lambda: self.js("() => !window.isOld && document.readyState === 'complete'"))
+        self.arrive()
+
+    def arrive(self):
+        """Waits for a page that is whole and has no window.isOld; the old one may go while it is asked."""
+        def is_there():
+            try:
+                return self.js("() => !window.isOld && document.readyState === 'complete'")
+            except Gone:
+                return False
+        self.until(is_there)
 
     def click(self, selector, at=0):
         """With the mouse, where it is seen."""

@@ -384,7 +384,7 @@ class Page(Driven):
         self.tab.js("""() => { Object.assign(talk, { title: "Kept at once", named: true });
             for (let i = 0; i < 40; i++) kept.save({ ...talk, id: "long-" + i, title: "x".repeat(200000) });
             kept.save(talk); location.reload(); window.isOld = true; }""")
-        self.tab.until(lambda: self.tab.js("() => !window.isOld && document.readyState === 'complete'"))
+        self.tab.arrive()
         self.tab.until(lambda: self.tab.text("#model") == "loam-nano")
         self.assertIn("Kept at once", self.names())
         self.tab.js("""async () => { for (const c of kept.all()) if (c.id.startsWith("long-")) await kept.remove(c);
