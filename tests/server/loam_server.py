@@ -19,7 +19,8 @@ REAL = os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")  # None: 
 if os.environ.get("LOAM_TEST_REAL_MODEL") == "none" or not os.path.exists(REAL):
     REAL = None
 WITHOUT_REAL = "skipped: without models/SmolLM2-135M-Instruct.Q4_1.gguf (./do model brings it)"
-TIMEOUT = 60
+TIMEOUT = 60  # seconds of any wait, which ends far sooner
+HAS_SLOT = ("prefilling", "decoding", "paused")
 
 
 class Reply:
@@ -104,22 +105,13 @@ class Server:
     def post(self, path, body, **options):
         return self.ask("POST", path, body=body, **options)
 
-    def raw(self, data, timeout=20, finish=False):
+    def raw(self, data, finish=False):
         """The whole answer to these bytes."""
-        with self.connect(timeout) as connection:
-            connection.sendall(data)
+        with self.connect() as connection:
+            send(connection, data)
             if finish:
                 connection.shutdown(socket.SHUT_WR)
-            received = b""
-            while True:
-                try:
-                    part = connection.recv(65536)
-                except ConnectionResetError:
-                    break
-                if not part:
-                    break
-                received += part
-            return received
+            return rest(connection)
 
     def open(self, path, body, headers=None):
         """A connection whose request was sent and whose answer was not read."""
@@ -137,6 +129,11 @@ class Server:
                 name, value = line.rsplit(" ", 1)
                 values[name] = float(value)
         return values
+
+    def count(self, *states, headers=None):
+        """Requests in these states: loam_requests_* of the metrics."""
+        metrics = self.metrics(headers)
+        return sum(metrics["loam_requests_" + state] for state in states)
 
     def stop(self, wait=TIMEOUT):
         """SIGTERM; the exit code."""
@@ -181,7 +178,29 @@ def leave(connection):
     connection.close()
 
 
-def wait_until(condition, seconds=20):
+def send(connection, data):
+    """All of it, unless the server has refused the request and waits no longer: its answer is there to be read."""
+    try:
+        connection.sendall(data)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+
+
+def rest(connection):
+    """What comes until the server closes it, or has closed it before all was sent."""
+    received = b""
+    while True:
+        try:
+            part = connection.recv(65536)
+        except ConnectionResetError:
+            break
+        if not part:
+            break
+        received += part
+    return received
+
+
+def wait_until(condition, seconds=TIMEOUT):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():

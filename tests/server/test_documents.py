@@ -222,8 +222,8 @@ class Documents(unittest.TestCase):
             part = connection.recv(65536)
             self.assertNotEqual(part, b"", seen)
             seen += part
-            for line in seen.split(b"\n"):
-                if line.startswith(b"data: {") and line.endswith(b"}") and b"prompt_progress" in line:
+            for line in seen.split(b"\n")[:-1]:
+                if line.startswith(b"data: {") and b"prompt_progress" in line:
                     processed = json.loads(line[6:])["prompt_progress"]["processed"]
         leave(connection)
         self.assertTrue(wait_until(lambda: self.ask("x", max_tokens=1)[2] > 0))

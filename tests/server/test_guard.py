@@ -7,7 +7,7 @@ import socket
 import subprocess
 import unittest
 
-from loam_server import LOAM, ROOT, Case, Server, main, wait_until
+from loam_server import LOAM, ROOT, Case, Server, main, rest, send, wait_until
 
 PATH, CHAT = "/v1/completions", "/v1/chat/completions"
 KEYS = ("the-first-key", "the-second-key")
@@ -171,13 +171,13 @@ class Open(Case):
             held.append(socket.create_connection((self.server.host, self.server.port), timeout=60))
             held[-1].sendall(post(["Transfer-Encoding: chunked"], b"", length=False))
             for _ in range(8):
-                held[-1].sendall(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
+                send(held[-1], b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
         for _ in range(40):
             hold()
         refused = self.server.raw(post(["Content-Length: 33554432"], b"", length=False), finish=True)
         for connection in held:
-            connection.sendall(b"0\r\n\r\n")
-            answer = connection.makefile("rb").read()
+            send(connection, b"0\r\n\r\n")
+            answer = rest(connection)
             connection.close()
             told[status_of(answer)] = answer
         self.assertEqual(set(told), {400, 429})  # blanks are no JSON
@@ -476,13 +476,13 @@ class WithKeys(Case):
 class ExpertsAreRead(Case):
     """What is read of weights is counted as `loam run` counts it, for the same tokens."""
     model = os.path.join(ROOT, "tests", "golden", "lfm2moe", "model.gguf")
-    options = ("-np", "1", "-c", "256", "--weights-host", "170K", "--chat-template", "llama2")
+    options = ("-np", "1", "-c", "256", "--weights-host", "170K", "--chat-template", "llama2", "--draft-max", "0")
 
     def test_metrics(self):
         reply = self.server.post("/v1/completions", {"prompt": "a b c", "max_tokens": 4, "temperature": 0})
         self.assertEqual(reply.status, 200, reply.body)
         told = subprocess.run([LOAM, "run", "-m", self.model, "-c", "256", "--weights-host", "170K", "--raw", "-p", "a b c", "-n", "4",
-                               "--temp", "0", "-q", "-t", "1", "--json", "/dev/stderr"], capture_output=True, check=True)
+                               "--temp", "0", "--draft-max", "0", "-q", "-t", "1", "--json", "/dev/stderr"], capture_output=True, check=True)
         expected = json.loads(told.stderr)["weights"]
         self.assertGreater(min(expected["expert_misses"], expected["expert_ahead_used"], expected["read_bytes"]), 0)
 

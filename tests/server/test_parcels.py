@@ -3,9 +3,10 @@ import contextlib
 import os
 import socket
 import tempfile
+import time
 import unittest
 
-from loam_server import NANO, Server, main, wait_until
+from loam_server import NANO, Server, main, send, wait_until
 
 PATH, CHAT, IMPORT = "/v1/loam/documents", "/v1/chat/completions", "/v1/loam/documents/import"
 TEXT = "The gate of the garden is painted green. Nobody knows who painted it, and nobody asks.\n" * 30
@@ -182,21 +183,23 @@ class Parcels(unittest.TestCase):
     def test_others_are_answered_meanwhile(self):
         """More files than there are threads for them come slowly; whoever asks in between is answered."""
         server = self.there.server
-        slow = [socket.create_connection((server.host, server.port), timeout=60) for _ in range(6)]
-        try:
-            for connection in slow:
-                connection.sendall(self.head(len(self.file), name=self.there.keys[3]) + self.file[:1000])
-            self.assertEqual(server.get("/health").status, 200)
-            self.assertEqual(self.there.call("GET", PATH).status, 200)
-            replies = []
-            for connection in slow:
-                connection.sendall(self.file[1000:])
-                replies.append(connection.recv(12))
-            self.assertEqual(set(replies), {b"HTTP/1.1 200", b"HTTP/1.1 429"})
-            self.assertEqual(replies.count(b"HTTP/1.1 200"), 4)
-        finally:
-            for connection in slow:
-                connection.close()
+        for _ in range(20):
+            began = time.monotonic()
+            with contextlib.ExitStack() as stack:
+                slow = [stack.enter_context(server.connect()) for _ in range(6)]
+                for connection in slow:
+                    connection.sendall(self.head(len(self.file), name=self.there.keys[3]) + self.file[:1000])
+                self.assertEqual(server.get("/health").status, 200)
+                self.assertEqual(self.there.call("GET", PATH).status, 200)
+                was_slow = time.monotonic() - began > 4  # a file that stands still for 5 s gives its place away
+                replies = []
+                for connection in slow:
+                    send(connection, self.file[1000:])
+                    replies.append(connection.recv(12))
+            if not was_slow:
+                break
+        self.assertEqual(set(replies), {b"HTTP/1.1 200", b"HTTP/1.1 429"})
+        self.assertEqual(replies.count(b"HTTP/1.1 200"), 4)
 
     def test_a_client_that_leaves_an_export(self):
         for _ in range(6):
