@@ -11,9 +11,13 @@ import time
 SECONDS_MAX = 120  # of one wait, beside busy programs
 KEYS = {"Enter": (13, "\r"), "Escape": (27, None), "Tab": (9, None), "ArrowUp": (38, None), "ArrowDown": (40, None),
         "ArrowLeft": (37, None), "ArrowRight": (39, None)}  # fmt: skip
-# Before a page's own script: what it posts, as {to, body}.
+# Before a page's own script: what it posts, as {to, body}; a stream comes as slowly as it is to (Tab.slowly), 200 bytes at a time.
 RECORDER = """window.posted = []; const asked = window.fetch; window.fetch = (to, what) => {
-  if (typeof what?.body === 'string') window.posted.push({to: String(to), body: JSON.parse(what.body)}); return asked(to, what); };"""
+  if (typeof what?.body === 'string') window.posted.push({to: String(to), body: JSON.parse(what.body)});
+  return asked(to, what).then((answer) => sessionStorage.getItem('is-slow') === null || !answer.body ||
+    answer.headers.get('content-type') !== 'text/event-stream' ? answer : new Response(answer.body.pipeThrough(new TransformStream({
+      async transform(part, out) { for (let i = 0; i < part.length; i += 200) {
+        out.enqueue(part.slice(i, i + 200)); await new Promise((done) => setTimeout(done, 10)); } } })), answer)); };"""
 
 
 class Gone(AssertionError):
@@ -99,6 +103,10 @@ class Tab:
     def motion(self, reduced):
         self.call("Emulation.setEmulatedMedia",
                   features=[{"name": "prefers-reduced-motion", "value": "reduce" if reduced else "no-preference"}])
+
+    def slowly(self, slow=True):
+        """Streams that begin from now on, after a reload, too: an answer of thousands of tokens takes half a minute."""
+        self.js("(s) => s ? sessionStorage.setItem('is-slow', '') : sessionStorage.removeItem('is-slow')", slow)
 
     # ---- what there is ----
 
