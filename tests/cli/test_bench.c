@@ -363,10 +363,10 @@ static void saved_documents_stay(void **state) {
                                "-d",        "192", "-r",        "2",     "-q", "-t", "1",
                                "--kv-host", "16M", "--kv-disk", limited, NULL};
     for (int interrupted = 0; interrupted < 2; interrupted++) {
-        if (interrupted) arguments[6] = "512", arguments[10] = "1000"; /* minutes */
+        if (interrupted) arguments[4] = "1", arguments[6] = "512", arguments[10] = "1000"; /* a row soon, one late */
         struct process_result result = process_run(&(struct process_request){.arguments = arguments,
                                                                              .interrupt_signal = SIGTERM,
-                                                                             .interrupt_after_ms = 500,
+                                                                             .interrupt_after = "pp1 @",
                                                                              .interrupt_count = interrupted});
         if (result.code != (interrupted ? 130 : 0)) fail_msg("exit %d: %s", result.code, result.complaints);
         char *after = process_listing(folder);
