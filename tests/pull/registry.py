@@ -85,6 +85,6 @@ class Handler(BaseHTTPRequestHandler):
             (count, event), registry.pause = registry.pause, None
             self.wfile.write(data[begin:begin + count])
             self.wfile.flush()
-            event.wait(30)
+            event.wait(60)
             begin += count
         self.wfile.write(data[begin:end])

@@ -112,7 +112,7 @@ class Pull(unittest.TestCase):
 
     def release_after(self, seconds, count, event):
         """The rest comes so long after the first `count` bytes were written, however late those are."""
-        deadline = time.time() + 20
+        deadline = time.time() + 60
         while not self.part_has(count) and time.time() < deadline:
             time.sleep(0.01)
         time.sleep(seconds)
@@ -124,12 +124,12 @@ class Pull(unittest.TestCase):
         self.registry.pause = (count, event)
         process = subprocess.Popen([LOAM, "pull", "hf:org/repo:" + NAME], env=self.environment,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        deadline = time.time() + 30
+        deadline = time.time() + 60
         while not self.part_has(before + count):
             self.assertLess(time.time(), deadline)
             time.sleep(0.01)
         process.send_signal(number)
-        said = process.communicate(timeout=30)[1]
+        said = process.communicate(timeout=60)[1]
         event.set()
         self.assertFalse(os.path.exists(self.path))
         return process.returncode, said
@@ -248,7 +248,7 @@ class Pull(unittest.TestCase):
             time.sleep(0.01)
         self.assertIn("another loam", self.pull(code=6).stderr)
         event.set()
-        self.assertEqual(first.wait(30), 0)
+        self.assertEqual(first.wait(60), 0)
         self.is_whole()
 
     def test_without_curl(self):
