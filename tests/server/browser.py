@@ -16,6 +16,7 @@ RECORDER = """window.posted = []; const asked = window.fetch; window.fetch = (to
   if (typeof what?.body === 'string') window.posted.push({to: String(to), body: JSON.parse(what.body)});
   return asked(to, what).then((answer) => sessionStorage.getItem('is-slow') === null || !answer.body ||
     answer.headers.get('content-type') !== 'text/event-stream' ? answer : new Response(answer.body.pipeThrough(new TransformStream({
+      start(out) { what.signal?.addEventListener('abort', () => out.error(what.signal.reason)); },
       async transform(part, out) { for (let i = 0; i < part.length; i += 200) {
         out.enqueue(part.slice(i, i + 200)); await new Promise((done) => setTimeout(done, 10)); } } })), answer)); };"""
 

@@ -348,6 +348,7 @@ class Page(Driven):
             other.until(lambda: "Another tab" in other.text("#status"))
             seen = len(other.text(ANSWERS + " .text"))
             other.until(lambda: len(other.text(ANSWERS + " .text")) > seen)  # it is followed
+            self.assertEqual(other.js("() => Promise.all([kept.claim(talk.id), kept.claim(talk.id)])"), [False, False])
             self.assertEqual(other.posted("chat"), [])
             self.tab.js("() => stop()")
             self.tab.until(self.is_idle)

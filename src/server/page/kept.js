@@ -15,7 +15,6 @@ const kept = (() => {
   let base = null;          // a promise of the database
   let heard = () => {};     // called with what another tab has done: {kind, id}
   let failed = () => {};    // called with the words where something cannot be kept
-  let answered = null;      // resolves claim()
 
   const makeId = () => Date.now().toString(36) + Math.random().toString(36).slice(2, 10);
 
@@ -126,10 +125,11 @@ const kept = (() => {
   /** Whether no other tab is writing in the conversation. */
   function claim(id) {
     if (!tabs) return Promise.resolve(true);
-    tabs.postMessage({ kind: "asks", id });
     return new Promise((resolve) => {
-      answered = () => resolve(false);
-      setTimeout(() => resolve(true), 150);
+      const hear = ({ data }) => { if (data.kind === "writes" && data.id === id) resolve(false); };
+      tabs.addEventListener("message", hear);
+      tabs.postMessage({ kind: "asks", id });
+      setTimeout(() => { tabs.removeEventListener("message", hear); resolve(true); }, 150);
     });
   }
 
@@ -139,8 +139,7 @@ const kept = (() => {
     failed = whenFailed;
     tabs?.addEventListener("message", ({ data }) => {
       if (data.kind === "asks") { if (isWriting(data.id)) tabs.postMessage({ kind: "writes", id: data.id }); }
-      else if (data.kind === "writes") answered?.();
-      else { if (data.kind === "removed") byId.delete(data.id); heard(data); }
+      else if (data.kind !== "writes") { if (data.kind === "removed") byId.delete(data.id); heard(data); }
     });
   }
 
