@@ -211,6 +211,12 @@ class Tab:
         found = self.call("Runtime.evaluate", expression=f"document.querySelector({json.dumps(selector)})")
         self.call("DOM.setFileInputFiles", files=list(paths), objectId=found["result"]["objectId"])
 
+    def drop(self, *paths):
+        """Files and folders, from another program."""
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.call("Input.dispatchDragEvent", type=kind, x=400, y=300,
+                      data={"items": [], "files": list(paths), "dragOperationsMask": 1})
+
     def picture(self, path):
         with open(path, "wb") as out:
             out.write(base64.b64decode(self.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)["data"]))

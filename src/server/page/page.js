@@ -455,6 +455,19 @@ async function textOfFile(file) {
   }
 }
 
+/** What was dropped: a file, or all those of a folder and the folders in it, by their names, numbers by value.  Names
+ * that begin with a dot are left out, as by `loam run -f FOLDER`. */
+async function filesOf(entry) {
+  const of = (begin) => new Promise(begin);
+  if (entry.isFile) return [new File([await of((done, fail) => entry.file(done, fail))], entry.fullPath.slice(1))];
+  const reader = entry.createReader(), inside = [], files = [];
+  for (let some; (some = await of((done, fail) => reader.readEntries(done, fail))).length > 0;) inside.push(...some);
+  inside.sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
+  for (const one of inside.filter(({ name }) => !name.startsWith("."))) files.push(...await filesOf(one));
+  return files;
+}
+
+/** files: an array, or a promise of one of arrays. */
 async function addFiles(files) {
   const conversation = talk, mine = opening = Promise.all([opening, openFiles(conversation, files)]);
   await mine;
@@ -463,7 +476,8 @@ async function addFiles(files) {
 }
 
 async function openFiles(conversation, files) {
-  for (const file of files) {
+  const found = await Promise.resolve(files).catch((error) => { refused.push({ name: "The folder", words: error.message }); });
+  for (const file of (found || []).flat()) {
     try {
       const { text, pages } = await textOfFile(file);
       if (text.trim() === "") throw new Error("is empty");
@@ -696,7 +710,8 @@ function bindDrop() {
     event.preventDefault();
     depth = 0;
     show(false);
-    addFiles([...event.dataTransfer.files]);
+    const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry()).filter(Boolean); // now, or never
+    addFiles(entries.some((entry) => entry.isDirectory) ? Promise.all(entries.map(filesOf)) : [...event.dataTransfer.files]);
   });
   $("attach").addEventListener("click", () => $("files").click());
   $("files").addEventListener("change", () => { addFiles([...$("files").files]); $("files").value = ""; });

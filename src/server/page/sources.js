@@ -36,7 +36,12 @@ const sources = (() => {
   /** Asks once; then shows them, or hides them. */
   async function toggle(article, index) {
     const conversation = talk, message = conversation.messages[index];
-    if (article.querySelector(".sources")) { article.querySelector(".sources").remove(); tell(article, false); return; }
+    if (article.querySelector(".sources")) {
+      article.querySelector(".sources").remove();
+      tell(article, false);
+      status.textContent = "";
+      return;
+    }
     while (running()?.reads) await running().ended;
     if (running() !== null) return;
     if (!message.sources) {
