@@ -332,11 +332,16 @@ static void print_choice(const struct planning *planning) {
 /* When, and beside what. */
 static void print_measured(const struct machine *machine) {
     char when[MACHINE_WHEN_BYTES];
+    const double spread = machine->disk.spread;
+    const bool is_busy = machine_load_is_busy(machine->load), is_unsteady = spread > 1; /* no share means more */
     if (machine_when(machine, when)[0] != '\0') {
         output_text("  %s", when);
-        if (machine->disk.spread > 0) output_text(", the disk within %.0f%%", 100 * machine->disk.spread);
-        if (machine_load_is_busy(machine->load))
-            output_text(": its numbers are too low; loam plan --measure, once others rest");
+        if (is_unsteady)
+            output_text(", the disk unsteady");
+        else if (spread > 0)
+            output_text(", the disk within %.0f%%", 100 * spread);
+        if (is_busy || is_unsteady)
+            output_text(": %sloam plan --measure, once others rest", is_busy ? "its numbers are too low; " : "");
         output_text("\n");
     }
     output_text("\n");

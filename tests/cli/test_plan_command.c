@@ -131,6 +131,19 @@ static void a_busy_machine_is_doubted(void **state) {
         fail_msg("%s", busy.output);
     process_deinit(&idle);
     process_deinit(&busy);
+    static const struct {
+        double spread;
+        const char *says;
+    } disks[] = {{0.12, "a load of 0.0, the disk within 12%\n"},
+                 {23, "a load of 0.0, the disk unsteady: loam plan --measure, once others rest\n"}};
+    machine.load = 0.04;
+    for (size_t i = 0; i < sizeof disks / sizeof *disks; i++) {
+        machine.disk.spread = disks[i].spread;
+        assert_int_equal(machine_save(&machine, path, &error), STATUS_OK);
+        struct process_result said = LOAM("plan", "--machine", path, "-c", "16K");
+        if (strstr(said.output, disks[i].says) == NULL) fail_msg("%s", said.output);
+        process_deinit(&said);
+    }
 }
 
 static void nothing_is_lost_unless_it_is_allowed(void **state) {
