@@ -1,9 +1,11 @@
 #include "cli/model_type.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/utf8.h"
+#include "model/model_size.h"
 
 /* general.file_type by its GGUF number. */
 static const struct {
@@ -62,21 +64,12 @@ uint64_t model_parameter_count(const struct gguf *gguf) {
 }
 
 uint64_t model_step_bytes(const struct model *model) {
-    const struct gguf *gguf = &model->gguf;
-    uint64_t bytes = model_tensor_bytes(gguf);
-    const struct gguf_tensor *embedding = gguf_find_tensor(gguf, "token_embd.weight"),
-                             *position = gguf_find_tensor(gguf, "position_embd.weight");
-    if (embedding != NULL && gguf_find_tensor(gguf, "output.weight") != NULL) bytes -= embedding->size_bytes;
-    if (position != NULL) bytes -= position->size_bytes;
-    for (uint64_t i = 0; i < gguf->tensor_count; i++) {
-        const struct gguf_tensor *tensor = &gguf->tensors[i];
-        if (model_leaves_out(&model->config, tensor))
-            bytes -= tensor->size_bytes;
-        else if (tensor->dimensions[2] > 1) /* a stack of experts */
-            bytes -= tensor->size_bytes / tensor->dimensions[2] *
-                     (tensor->dimensions[2] - model->config.experts.used);
+    double bytes = 0;
+    for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
+        const struct gguf_tensor *tensor = &model->gguf.tensors[i];
+        bytes += (double)tensor->size_bytes * model_step_share(&model->gguf, &model->config, tensor);
     }
-    return bytes;
+    return (uint64_t)llround(bytes); /* shares of experts are fractions */
 }
 
 static const char *main_type(const struct gguf *gguf) {

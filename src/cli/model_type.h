@@ -14,8 +14,7 @@ void model_type_text(const struct gguf *gguf, char *buffer, size_t buffer_bytes)
 
 uint64_t model_parameter_count(const struct gguf *gguf);
 uint64_t model_tensor_bytes(const struct gguf *gguf);
-/* Weight bytes that a decode step of one sequence reads: all except embedding tables that are only looked up (a tied
- * one is also the output matrix, so it is read) and experts that the token does not pick. */
+/* Weight bytes that a decode step of one sequence reads (model_step_share). */
 uint64_t model_step_bytes(const struct model *model);
 
 #endif

@@ -60,6 +60,15 @@ uint64_t model_work_bytes(const struct model_config *config, uint64_t row_count)
 
 /* ---- weights ---- */
 
+double model_step_share(const struct gguf *gguf, const struct model_config *config, const struct gguf_tensor *tensor) {
+    static const char *const tables[] = {"position_embd.weight", "per_layer_token_embd.weight", "token_embd.weight"};
+    const bool is_tied = gguf_find_tensor(gguf, "output.weight") == NULL;
+    for (size_t i = 0; i < sizeof tables / sizeof *tables - is_tied; i++)
+        if (gguf_find_tensor(gguf, tables[i]) == tensor) return 0;
+    if (model_leaves_out(config, tensor)) return 0;
+    return tensor->dimensions[2] > 1 ? (double)config->experts.used / (double)tensor->dimensions[2] : 1;
+}
+
 /* In the file, or as a card has it. */
 static uint64_t own_bytes(const struct gguf_tensor *tensor, bool on_card) {
     uint64_t elements = 1;
@@ -80,7 +89,7 @@ static struct weight_sizes sizes_of(const struct gguf *gguf, const struct model_
                                            "inp_gate",      "proj",
                                            "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ffn_gate_inp_shexp",
                                            "shortconv.in_proj", "shortconv.out_proj", "attn_qkv", "attn_gate",
-                                           "ssm_alpha", "ssm_beta", "ssm_out"};
+                                           "ssm_alpha", "ssm_beta", "ssm_ba", "ssm_out"};
     struct weight_sizes sizes = {.layer_count = config->layer_count};
     for (uint64_t i = 0; i < gguf->tensor_count; i++)
         if (!model_leaves_out(config, &gguf->tensors[i])) sizes.all += own_bytes(&gguf->tensors[i], on_card);

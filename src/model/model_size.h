@@ -19,6 +19,10 @@ bool model_cache_q8_possible(const struct model_config *config);
 /* Estimated buffers of a forward pass over row_count rows: the widest activations that exist at the same time. */
 uint64_t model_work_bytes(const struct model_config *config, uint64_t row_count);
 
+/* The share of a tensor that a step of one sequence reads: none of a table that rows are looked up in (one that is also
+ * the output matrix is read) or of what is left out, of a stack of experts those that a row picks. */
+double model_step_share(const struct gguf *gguf, const struct model_config *config, const struct gguf_tensor *tensor);
+
 /* What of a model's weights must stay in RAM, and what can be read for each pass (weight_stream.h), from the header of
  * its file. */
 struct weight_sizes {

@@ -49,18 +49,11 @@ static bool has_name(const struct gguf_tensor *tensor, const char *name) {
     return tensor->name.length == strlen(name) && memcmp(tensor->name.text, name, tensor->name.length) == 0;
 }
 
-/* A matrix that rows are multiplied with, or looked up in. */
-static bool is_matrix(const struct model_config *config, const struct gguf_tensor *tensor) {
-    return tensor->dimensions[1] > 1 && !has_name(tensor, "position_embd.weight") &&
-           !model_leaves_out(config, tensor);
-}
-
 uint64_t cost_matrix_types(const struct model_config *config, const struct gguf *gguf) {
-    const bool is_tied = gguf_find_tensor(gguf, "output.weight") == NULL;
     uint64_t types = 0;
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf->tensors[i];
-        if (is_matrix(config, tensor) && (is_tied || !has_name(tensor, "token_embd.weight")))
+        if (tensor->dimensions[1] > 1 && model_step_share(gguf, config, tensor) > 0)
             types |= UINT64_C(1) << tensor->type;
     }
     return types;
@@ -68,22 +61,19 @@ uint64_t cost_matrix_types(const struct model_config *config, const struct gguf 
 
 void cost_model_init(struct cost_model *model, const struct machine *machine,
                      const struct model_config *config, const struct gguf *gguf) {
-    const bool is_tied = gguf_find_tensor(gguf, "output.weight") == NULL;
     *model =
         (struct cost_model){.machine = machine, .config = config, .weights = weight_sizes_of(gguf, config)};
     for (uint64_t i = 0; i < gguf->tensor_count; i++) {
         const struct gguf_tensor *tensor = &gguf->tensors[i];
-        const bool is_embedding = has_name(tensor, "token_embd.weight"),
-                   is_output = has_name(tensor, "output.weight") || (is_embedding && is_tied);
-        if (!is_matrix(config, tensor)) continue;
-        model->weight_bytes += tensor->size_bytes;
-        if (is_embedding && !is_tied) continue; /* a row of it is looked up */
-        /* Of a stack of experts a row goes through those that it picks. */
-        const double matrices = tensor->dimensions[2] > 1 ? (double)config->experts.used : 1;
-        model->row_seconds += (double)tensor->size_bytes * matrices / (double)tensor->dimensions[2] /
+        const bool is_embedding = has_name(tensor, "token_embd.weight");
+        const double share = model_step_share(gguf, config, tensor);
+        if (tensor->dimensions[1] <= 1) continue;
+        if (share > 0 || is_embedding) model->weight_bytes += tensor->size_bytes;
+        if (share == 0) continue;
+        model->row_seconds += (double)tensor->size_bytes * share /
                               machine_matrix_rate(machine, tensor->type, (size_t)tensor->dimensions[0]);
-        *(is_output ? &model->output_seconds : &model->token_seconds) +=
-            (double)(tensor->dimensions[0] * tensor->dimensions[1]) * matrices /
+        *(is_embedding || has_name(tensor, "output.weight") ? &model->output_seconds : &model->token_seconds) +=
+            (double)(tensor->dimensions[0] * tensor->dimensions[1] * tensor->dimensions[2]) * share /
             machine_matrix_block(machine, tensor->type);
     }
 }

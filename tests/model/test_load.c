@@ -461,29 +461,75 @@ static void test_gemma(void **state) {
     }
 }
 
-/* Layers that predict tokens beyond the next one are no layers, and only those are left out. */
+/* What a step reads of each tensor. */
+static void test_step_share(void **state) {
+    (void)state;
+    static const struct {
+        const char *family, *table;
+        bool tied;
+    } rows[] = {{"gemma4", "per_layer_token_embd.weight", true},
+                {"opt", "position_embd.weight", true},
+                {"llama", "token_embd.weight", false},
+                {"qwen3moe", "", true}};
+    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
+        struct tiny_model tiny = tiny_model_default(rows[row].family);
+        struct model *model;
+        size_t zeros = 0;
+        tiny.tied = rows[row].tied;
+        tiny_model_load_on(&tiny, "share", device, &model);
+        for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
+            const struct gguf_tensor *tensor = &model->gguf.tensors[i];
+            const double share = model_step_share(&model->gguf, &model->config, tensor);
+            zeros += share == 0;
+            if (gguf_find_tensor(&model->gguf, rows[row].table) == tensor)
+                assert_true(share == 0);
+            else
+                assert_true(share == (tensor->dimensions[2] > 1 ? 2 / 6.0 : 1)); /* experts */
+        }
+        assert_int_equal(zeros, rows[row].table[0] != '\0');
+        model_destroy(model);
+    }
+}
+
+/* Layers that predict tokens beyond the next one are no layers, and only those are left out.  The last one of a delta
+ * net's families would have been one that keeps a state, had it been counted. */
 static void test_nextn(void **state) {
     (void)state;
-    struct tiny_model tiny = tiny_model_default("glm4moe");
-    struct error error = {0};
-    char path[64];
-    tiny.layer_count = 3, tiny.key = "nextn_predict_layers", tiny.value = 1;
-    tiny.extra = "blk.2.nextn.enorm.weight";
-    tiny_model_write(&tiny, tiny_model_path("nextn", path, sizeof path));
-    struct model *model;
-    assert_ok(model_load(&model, path, device, &error), error);
-    assert_int_equal(model->config.layer_count, 2);
-    assert_int_equal(model->config.nextn_layers, 1);
-    const struct weight_sizes sizes = weight_sizes_of(&model->gguf, &model->config);
-    uint64_t bytes = 0;
-    for (uint64_t i = 0; i < model->gguf.tensor_count; i++)
-        if (memcmp(model->gguf.tensors[i].name.text, "blk.2.", 6) != 0) bytes += model->gguf.tensors[i].size_bytes;
-    assert_int_equal(sizes.all, bytes);
-    model_destroy(model);
-    unlink(path);
-    tiny.extra = "blk.3.nextn.enorm.weight";
-    assert_int_equal(load(&tiny, &error), STATUS_MODEL);
-    assert_non_null(strstr(error.message, "blk.3.nextn.enorm.weight: not part of family glm4moe with 2 layers"));
+    static const struct {
+        const char *family;
+        size_t layers, states;
+    } rows[] = {{"glm4moe", 2, 0}, {"qwen35", 4, 2}, {"qwen35moe", 4, 2}, {"qwen3next", 4, 2}, {"exaone4", 2, 0}};
+    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
+        struct tiny_model tiny = tiny_model_default(rows[row].family);
+        struct error error = {0};
+        char path[64], own[32], extra[64], says[160];
+        tiny.layer_count = rows[row].layers + 1, tiny.key = "nextn_predict_layers", tiny.value = 1;
+        snprintf(own, sizeof own, "blk.%zu.", rows[row].layers);
+        snprintf(extra, sizeof extra, "%snextn.enorm.weight", own);
+        tiny.extra = extra;
+        tiny_model_write(&tiny, tiny_model_path("nextn", path, sizeof path));
+        struct model *model;
+        assert_ok(model_load(&model, path, device, &error), error);
+        assert_int_equal(model->config.layer_count, rows[row].layers);
+        assert_int_equal(model->config.nextn_layers, 1);
+        assert_int_equal(model->config.state.layer_count, rows[row].states);
+        const struct weight_sizes sizes = weight_sizes_of(&model->gguf, &model->config);
+        uint64_t bytes = 0;
+        for (uint64_t i = 0; i < model->gguf.tensor_count; i++) {
+            const struct gguf_tensor *tensor = &model->gguf.tensors[i];
+            const bool is_counted = memcmp(tensor->name.text, own, strlen(own)) != 0;
+            assert_true(is_counted || model_step_share(&model->gguf, &model->config, tensor) == 0);
+            if (is_counted) bytes += tensor->size_bytes;
+        }
+        assert_int_equal(sizes.all, bytes);
+        model_destroy(model);
+        unlink(path);
+        snprintf(extra, sizeof extra, "blk.%zu.nextn.enorm.weight", rows[row].layers + 1);
+        assert_int_equal(load(&tiny, &error), STATUS_MODEL);
+        snprintf(says, sizeof says, "%s: not part of family %s with %zu layers", extra, rows[row].family,
+                 rows[row].layers);
+        assert_non_null(strstr(error.message, says));
+    }
 }
 
 static int set_up(void **state) {
@@ -506,6 +552,7 @@ int main(void) {
         cmocka_unit_test(test_config),        cmocka_unit_test(test_stretched),
         cmocka_unit_test(test_experts),       cmocka_unit_test(test_nextn),
         cmocka_unit_test(test_states_load),   cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_step_share),
         cmocka_unit_test(test_declared_layers_take_nothing),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
