@@ -144,6 +144,8 @@ static void print_model(const struct inspection *inspection) {
     }
     output_text("  %zu layers, hidden %zu, feed-forward %zu, vocabulary %zu\n", config->layer_count,
                 config->hidden_size, config->ffn_size, config->vocabulary_size);
+    if (config->nextn_layers > 0)
+        output_text("  %zu more for tokens beyond the next one, which loam does not use\n", config->nextn_layers);
     if (config->experts.count > 0)
         output_text("  a mixture of %zu experts of feed-forward %zu, %zu of them for a token\n",
                     config->experts.count, config->experts.size, config->experts.used);
