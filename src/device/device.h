@@ -745,8 +745,7 @@ struct device_operations {
     void (*activation)(struct stream *stream, const struct activation_operation *operation);
     void (*route)(struct stream *stream, const struct route_operation *operation);
     void (*matmul_experts)(struct stream *stream, const struct matmul_experts_operation *operation);
-    /* Layers that keep a state; NULL: the device has none, and models with such layers do not load on it.  Not in
-     * graphs. */
+    /* Layers that keep a state; NULL: the device has none, and models with such layers do not load on it. */
     void (*convolve)(struct stream *stream, const struct convolve_operation *operation);
     void (*delta)(struct stream *stream, const struct delta_operation *operation);
     void (*gate)(struct stream *stream, const struct gate_operation *operation);
