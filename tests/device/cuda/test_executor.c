@@ -2,6 +2,7 @@
 #include "seed.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -10,6 +11,7 @@
 #include "base/random.h"
 #include "device/cuda/executor.h"
 #include "device/cuda/planted.h"
+#include "device/cuda/planted_experts.h"
 #include "tensor/half.h"
 
 enum { SEEDS = 20 };
@@ -97,6 +99,7 @@ static int run_apart(int (*work)(int bug, uint64_t seed), int bug, uint64_t seed
     assert_true(child >= 0);
     if (child == 0) {
         dup2(ends[1], 2);
+        (void)signal(SIGSEGV, SIG_DFL); /* cmocka would go on with the next test */
         _exit(work(bug, seed));
     }
     close(ends[1]);
@@ -211,21 +214,104 @@ static void bugs_of_tiles_are_seen(void **state) {
         }
 }
 
+/* ---- products of experts by wgmma, with bugs in their own text (plant.py) ---- */
+
+enum {
+    EXPERTS_COLUMNS = 512, /* stages go round */
+    EXPERTS_OUTPUTS = 128,
+    EXPERTS_FIRST = 3, /* place of the tile's first row, and behind its last: */
+    EXPERTS_LAST = EXPERTS_FIRST + 65,
+    EXPERTS_USED = 2,
+    EXPERTS_PICKS = 84
+};
+extern uint32_t planted_bug;
+
+static struct {
+    _Alignas(16) uint16_t x[EXPERTS_PICKS * EXPERTS_COLUMNS], w[2 * EXPERTS_OUTPUTS * EXPERTS_COLUMNS];
+    float scales[EXPERTS_PICKS], bias[2 * EXPERTS_OUTPUTS];
+    uint32_t places[EXPERTS_LAST];
+    struct expert_tile tile;
+    float want[EXPERTS_PICKS * EXPERTS_OUTPUTS], y[EXPERTS_PICKS * EXPERTS_OUTPUTS];
+} experts;
+
+/* A tile of the second expert's rows, some of all picks; what is not of it stays NaN. */
+static void experts_init(uint64_t seed) {
+    struct random random;
+    random_init(&random, seed);
+    for (size_t i = 0; i < sizeof experts.x / 2; i++) experts.x[i] = float_to_half((float)random_normal(&random));
+    for (size_t i = 0; i < sizeof experts.w / 2; i++) experts.w[i] = float_to_half((float)random_normal(&random));
+    for (size_t i = 0; i < 2 * EXPERTS_OUTPUTS; i++) experts.bias[i] = (float)random_normal(&random);
+    for (size_t i = 0; i < EXPERTS_PICKS; i++) experts.scales[i] = i % 2 ? 1 : 0.5F;
+    for (size_t i = 0; i < EXPERTS_PICKS * EXPERTS_OUTPUTS; i++) experts.want[i] = NAN;
+    experts.tile = (struct expert_tile){.expert = 1, .first = EXPERTS_FIRST, .end = EXPERTS_LAST};
+    for (uint32_t place = 0; place < EXPERTS_LAST; place++) {
+        const uint32_t pick = experts.places[place] = place + place / 5, input = pick / EXPERTS_USED;
+        for (size_t n = 0; n < EXPERTS_OUTPUTS && place >= EXPERTS_FIRST; n++) {
+            double sum = 0;
+            for (size_t k = 0; k < EXPERTS_COLUMNS; k++)
+                sum += (double)half_to_float(experts.x[input * EXPERTS_COLUMNS + k]) *
+                       (double)half_to_float(experts.w[(EXPERTS_OUTPUTS + n) * EXPERTS_COLUMNS + k]);
+            experts.want[pick * EXPERTS_OUTPUTS + n] =
+                (float)(sum * (double)experts.scales[input] + (double)experts.bias[EXPERTS_OUTPUTS + n]);
+        }
+    }
+}
+
+/* As near as tiles are. */
+static int experts_are_wrong(int bug, uint64_t seed) {
+    const uint32_t grid[3] = {1, 1, 1}, block[3] = {MATMUL_WGMMA_THREADS, 1, 1};
+    const struct cuda_matmul_experts_args args = {.matmul = {.part = {{.weight = {.codes = (uintptr_t)experts.w},
+                                                                       .bias = (uintptr_t)experts.bias,
+                                                                       .y = (uintptr_t)experts.y,
+                                                                       .rows = EXPERTS_OUTPUTS,
+                                                                       .y_stride = EXPERTS_OUTPUTS}},
+                                                             .x = (uintptr_t)experts.x,
+                                                             .scales = (uintptr_t)experts.scales,
+                                                             .columns = EXPERTS_COLUMNS},
+                                                  .places = (uintptr_t)experts.places,
+                                                  .tiles = (uintptr_t)&experts.tile,
+                                                  .used = EXPERTS_USED,
+                                                  .expert_rows = EXPERTS_OUTPUTS};
+    planted_bug = (uint32_t)bug;
+    for (uint64_t order = 0; order < (bug == EXPERTS_RIGHT ? 1 : 8); order++) {
+        for (size_t i = 0; i < EXPERTS_PICKS * EXPERTS_OUTPUTS; i++) experts.y[i] = NAN;
+        executor_launch(executor_find("planted_experts"), grid, block, matmul_wgmma_experts_shared(), &args,
+                        seed + order * SEEDS);
+        for (size_t i = 0; i < EXPERTS_PICKS * EXPERTS_OUTPUTS; i++)
+            if (isnan(experts.want[i]) != isnan(experts.y[i]) || fabsf(experts.y[i] - experts.want[i]) >= 4e-3f)
+                return 1;
+    }
+    return 0;
+}
+
+static void bugs_of_experts_are_seen(void **state) {
+    (void)state;
+    const uint64_t seed = test_seed(5);
+    char text[4096];
+    experts_init(seed);
+    for (int bug = EXPERTS_RIGHT; bug < EXPERTS_END; bug++)
+        for (uint64_t i = 0; i < SEEDS; i++) {
+            const int result = run_apart(experts_are_wrong, bug, seed + i, text, sizeof text);
+            if ((result == 0) != (bug == EXPERTS_RIGHT))
+                fail_msg("bug %d with seed %llu: %d, %s", bug, (unsigned long long)(seed + i), result, text);
+        }
+}
+
 static void kernels_are_found(void **state) {
     (void)state;
     assert_null(executor_find("planted"));
     assert_string_equal(executor_find("planted_product")->name, "planted_product");
-    assert_ptr_equal(executor_kernel_at(0), executor_find("planted_product"));
-    assert_ptr_equal(executor_kernel_at(1), executor_find("planted_tiles"));
-    assert_ptr_equal(executor_kernel_at(2), executor_find("planted_turned"));
-    assert_null(executor_kernel_at(3));
+    static const char *const names[] = {"planted_experts", "planted_product", "planted_tiles", "planted_turned"};
+    for (size_t i = 0; i < 4; i++) assert_ptr_equal(executor_kernel_at(i), executor_find(names[i]));
+    assert_null(executor_kernel_at(4));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_for_every_seed),   cmocka_unit_test(bugs_give_wrong_values),
         cmocka_unit_test(bugs_end_the_program),   cmocka_unit_test(tiles_are_right_for_every_seed),
-        cmocka_unit_test(bugs_of_tiles_are_seen), cmocka_unit_test(kernels_are_found),
+        cmocka_unit_test(bugs_of_tiles_are_seen), cmocka_unit_test(bugs_of_experts_are_seen),
+        cmocka_unit_test(kernels_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
