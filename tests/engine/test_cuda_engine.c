@@ -60,13 +60,16 @@ static void rig_open(struct rig *rig, const struct tiny_model *tiny, uint64_t se
     tiny_model_tokens(tiny, &random, rig->tokens, CONTEXT);
 }
 
-static void rig_close(struct rig *rig) {
-    const struct cuda_counts counts = device_cuda_counts(rig->device[CUDA]);
-    assert_true(counts.launches > 50 && counts.copies > 0); /* nothing else has computed */
+static void rig_free(struct rig *rig) {
     for (size_t on = 0; on < BOTH; on++) {
         model_destroy(rig->model[on]);
         device_destroy(rig->device[on]);
     }
+}
+static void rig_close(struct rig *rig) {
+    const struct cuda_counts counts = device_cuda_counts(rig->device[CUDA]);
+    assert_true(counts.launches > 50 && counts.copies > 0); /* nothing else has computed */
+    rig_free(rig);
 }
 
 static struct plan plan_with(struct rig *rig, const char *preset, const char *settings, const char *keep,
@@ -78,6 +81,22 @@ static struct plan plan_with(struct rig *rig, const char *preset, const char *se
 }
 static struct plan plan_of(struct rig *rig, const char *preset, enum kv_type type) {
     return plan_with(rig, preset, NULL, NULL, type);
+}
+
+static struct engine *engine_open(struct rig *rig, size_t on, const struct plan *plan) {
+    struct engine *engine;
+    assert_ok(engine_create(&engine, rig->model[on], plan, NULL, &rig->error), rig->error);
+    return engine;
+}
+
+/* It has read `count` tokens from number `first` on.  logits: of the last one; NULL: nobody wants them. */
+static struct sequence *sequence_read(struct rig *rig, struct engine *engine, size_t first, size_t count,
+                                      const float **logits) {
+    struct sequence *sequence;
+    const struct prefill_request request = {.tokens = rig->tokens + first, .token_count = count};
+    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
+    assert_ok(engine_prefill(engine, sequence, &request, logits, &rig->error), rig->error);
+    return sequence;
 }
 
 /* ---- how near ---- */
@@ -122,12 +141,11 @@ static float *rows_create(size_t rows, size_t width) {
 
 /* The logits of all tokens of a prompt, and of the steps behind it. */
 static float *answer(struct rig *rig, size_t on, const struct plan *plan) {
-    struct engine *engine;
+    struct engine *engine = engine_open(rig, on, plan);
     struct sequence *sequence;
     struct kept kept = {rows_create(PROMPT + STEPS, rig->width), rig->width};
     const struct prefill_request request = {
         .tokens = rig->tokens, .token_count = PROMPT, .each = keep_logits, .each_context = &kept};
-    assert_ok(engine_create(&engine, rig->model[on], plan, NULL, &rig->error), rig->error);
     assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
     assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
     for (size_t i = PROMPT; i < PROMPT + STEPS; i++) {
@@ -149,11 +167,11 @@ struct family {
 };
 
 /* As published models of gemma4 have them. */
-static void widen_heads(struct tiny_model *tiny) {
+static void widen_heads(struct tiny_model *tiny, size_t dimension) {
     static const int32_t slides[] = {1, 0};
     tiny->slides = slides, tiny->window_period = 0;
     tiny->head_count = 2, tiny->kv_head_count = 1;
-    tiny->head_dimension = 512, tiny->sliding_dimension = 256;
+    tiny->head_dimension = dimension, tiny->sliding_dimension = dimension / 2;
 }
 
 static void family_check(const struct family *family, uint64_t seed) {
@@ -163,7 +181,7 @@ static void family_check(const struct family *family, uint64_t seed) {
     if (family->kv == KV_Q8) tiny.head_dimension = 32;
     tiny.window = family->window;
     tiny.window_period = family->window > 0 ? 2 : 0;
-    if (strcmp(family->name, "gemma4") == 0) widen_heads(&tiny);
+    if (strcmp(family->name, "gemma4") == 0) widen_heads(&tiny, 512);
     tiny.expert_used = tiny.expert_count; /* of others a near-tie would pick; test_golden compares picks */
     rig_open(&rig, &tiny, seed);
     struct plan plan = plan_of(&rig, "full", family->kv);
@@ -250,15 +268,12 @@ static void batch_check(const char *family, uint64_t seed) {
     struct plan plan = plan_of(&rig, "full", KV_F16);
     float *steps[2] = {rows_create(3, rig.width), rows_create(3, rig.width)};
     for (int together = 0; together < 2; together++) {
-        struct engine *engine;
+        struct engine *engine = engine_open(&rig, CUDA, &plan);
         struct sequence *sequences[3];
         const float *logits;
         int32_t tokens[3];
-        assert_ok(engine_create(&engine, rig.model[CUDA], &plan, NULL, &rig.error), rig.error);
         for (size_t i = 0; i < 3; i++) {
-            const struct prefill_request request = {.tokens = rig.tokens + i, .token_count = lengths[i]};
-            assert_ok(sequence_create(&sequences[i], engine, &rig.error), rig.error);
-            assert_ok(engine_prefill(engine, sequences[i], &request, NULL, &rig.error), rig.error);
+            sequences[i] = sequence_read(&rig, engine, i, lengths[i], NULL);
             tokens[i] = rig.tokens[i + 100];
         }
         for (size_t i = 0; i < (together ? 1 : 3); i++) {
@@ -283,13 +298,9 @@ static void batches_give_the_same_bits(void **state) {
 
 /* Behind the prompt, as many steps in a pass as may be (engine_step_ahead): the logits of steps, bit for bit. */
 static void ahead_check(struct rig *rig, const struct plan *plan, const float *expected) {
-    struct engine *engine;
-    struct sequence *sequence;
+    struct engine *engine = engine_open(rig, CUDA, plan);
+    struct sequence *sequence = sequence_read(rig, engine, 0, PROMPT, NULL);
     const float *logits;
-    const struct prefill_request request = {.tokens = rig->tokens, .token_count = PROMPT};
-    assert_ok(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), rig->error);
-    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
-    assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig->error), rig->error);
     const size_t count = min_size(sequence_ahead_max(sequence), STEPS);
     const int32_t *tokens = rig->tokens + PROMPT;
     assert_int_equal(count, STEPS);
@@ -350,16 +361,11 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
     const size_t ways = has_states ? 2 : 1, steps = has_states ? GRAPH_STEPS_MAX : GRAPH_STEPS;
     /* One beyond a window of 40; a few rows go by the products of steps, which cost the executor least. */
     const size_t lengths[3] = {chooses ? 160 : has_states ? 4 : 60, chooses ? 80 : 1, chooses ? BLOCK : 6};
-    struct engine *engine;
+    struct engine *engine = engine_open(rig, CUDA, plan);
     struct sequence *sequences[3];
     const float *logits;
     float *all = rows_create((size_t)2 * GRAPH_STEPS_MAX * 3, rig->width);
-    assert_ok(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), rig->error);
-    for (size_t i = 0; i < 3; i++) {
-        const struct prefill_request request = {.tokens = rig->tokens + i, .token_count = lengths[i]};
-        assert_ok(sequence_create(&sequences[i], engine, &rig->error), rig->error);
-        assert_ok(engine_prefill(engine, sequences[i], &request, NULL, &rig->error), rig->error);
-    }
+    for (size_t i = 0; i < 3; i++) sequences[i] = sequence_read(rig, engine, i, lengths[i], NULL);
     if (observed) engine_set_attention_observer(engine, nothing, NULL);
     const struct step_graph_counts before = engine_step_graph_counts(engine);
     const uint64_t launches = device_cuda_counts(rig->device[CUDA]).graph_launches;
@@ -369,8 +375,7 @@ static float *graph_steps(struct rig *rig, const struct plan *plan, bool observe
         if (i == steps + 2 && !has_states) sequence_truncate(sequences[0], lengths[0] - 20);
         *kernels = device_cuda_counts(rig->device[CUDA]).launches;
         const uint64_t graphs = engine_step_graph_counts(engine).launches, waited = counted.waits;
-        assert_ok(engine_step(engine, sequences, rig->tokens + 100 + i, count, &logits, &rig->error),
-                  rig->error);
+        assert_ok(engine_step(engine, sequences, rig->tokens + 100 + i, count, &logits, &rig->error), rig->error);
         if (engine_step_graph_counts(engine).launches > graphs) /* for the logits alone, states or none */
             assert_int_equal(counted.waits - waited, 1);
         memcpy(all + i * 3 * rig->width, logits, count * rig->width * sizeof *logits);
@@ -530,14 +535,23 @@ static void opening_check(const struct rig *rig, const struct plan *plan, const 
     assert_in_range(engine_tier_statistics(engine).read_bytes, 1, lanes * (chunks + 1) * PAGE - 1);
 }
 
+struct documented {
+    const char *family, *preset, *settings, *keep;
+};
+
 /* Chunks come from the disk into slots that are pinned memory, few enough that they are used again; a second engine
  * opens what the first has saved. */
-static void documents_check(const char *preset, const char *settings, const char *keep, uint64_t seed) {
+static void documents_check(const struct documented *of, uint64_t seed) {
     struct rig rig;
     struct scratch scratch;
-    struct tiny_model tiny = tiny_model_default("llama");
-    tiny.layer_count = 4;
+    struct tiny_model tiny = tiny_model_default(of->family);
+    const char *const preset = of->preset, *const keep = of->keep;
+    const bool differs = tiny.window > 0; /* some layers from others */
+    const size_t length = differs ? 140 : DOCUMENT;
+    if (!differs) tiny.layer_count = 4;
     tiny.head_dimension = 32;
+    tiny.expert_used = tiny.expert_count;
+    if (strcmp(of->family, "gemma4") == 0) widen_heads(&tiny, 64);
     static const size_t forced[] = {0, 2, SIZE_MAX, REBUILD_NOTHING};
     const bool rebuilds = strcmp(preset, "kvpr") == 0;
     const size_t run_count = rebuilds ? 4 : 3;
@@ -545,31 +559,25 @@ static void documents_check(const char *preset, const char *settings, const char
     scratch_create(&scratch, SCRATCH_MEMORY);
     rig_open(&rig, &tiny, seed);
     for (size_t run = 0; run < run_count; run++) { /* in device memory; on disk; opened again */
-        struct plan plan = plan_with(&rig, preset, settings, keep, KV_F16);
-        struct engine *engine;
-        struct sequence *sequence;
+        struct plan plan = plan_with(&rig, preset, of->settings, keep, KV_F16);
         const float *logits;
         plan.sequence_capacity = 1;
         plan.rebuilds = rebuilds && run > 0;
         if (run > 0) {
             assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
-            assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error),
-                      rig.error);
+            assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error), rig.error);
             if (rebuilds) plan.host_bytes += WORKSPACE;
-            if (keep != NULL) plan.device_bytes = device_bytes_of(&rig, &plan);
+            if (keep != NULL && !differs) plan.device_bytes = device_bytes_of(&rig, &plan);
         }
-        const struct prefill_request request = {.tokens = rig.tokens, .token_count = DOCUMENT};
-        assert_ok(engine_create(&engine, rig.model[CUDA], &plan, NULL, &rig.error), rig.error);
+        struct engine *engine = engine_open(&rig, CUDA, &plan);
         if (plan.rebuilds) attention_force_rebuild(engine_attention(engine), forced[run]);
-        assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
         const struct cuda_counts before = device_cuda_counts(rig.device[CUDA]);
-        assert_ok(engine_prefill(engine, sequence, &request, &logits, &rig.error), rig.error);
+        struct sequence *sequence = sequence_read(&rig, engine, 0, length, &logits);
         assert_int_equal(sequence_reused_tokens(sequence) > 0, run >= 2);
-        if (run == 2 && keep != NULL) opening_check(&rig, &plan, engine, &before);
+        if (run == 2 && plan.device_bytes > 0) opening_check(&rig, &plan, engine, &before);
         for (size_t i = 0; i < STEPS; i++)
-            assert_ok(engine_step(engine, &sequence, &rig.tokens[DOCUMENT + i], 1, &logits, &rig.error),
-                      rig.error);
-        if (run > 0) assert_true(engine_tier_statistics(engine).read_pages > 0);
+            assert_ok(engine_step(engine, &sequence, &rig.tokens[length + i], 1, &logits, &rig.error), rig.error);
+        if (run > differs) assert_true(engine_tier_statistics(engine).read_pages > 0);
         if (plan.rebuilds) rebuild_check(&rig, engine, run);
         if (keep != NULL) { /* lists: by the host, where it fetches what they name */
             const struct select_statistics chosen = attention_statistics(engine_attention(engine));
@@ -577,8 +585,8 @@ static void documents_check(const char *preset, const char *settings, const char
             assert_int_equal(chosen.lists_read > 0, run > 0);
             const struct kv_tier_statistics tier = engine_tier_statistics(engine);
             /* Chunks that the next layer's expected queries choose are read before it does. */
-            if (run > 0) assert_in_range(tier.prefetch_hits, 1, tier.prefetched);
-            if (run > 0) assert_in_range(engine_kv_device_bytes(engine), 1, plan.device_bytes);
+            if (run > 0 && !differs) assert_in_range(tier.prefetch_hits, 1, tier.prefetched);
+            if (plan.device_bytes > 0) assert_in_range(engine_kv_device_bytes(engine), 1, plan.device_bytes);
         }
         last[run] = rows_create(1, rig.width);
         memcpy(last[run], logits, rig.width * sizeof *logits);
@@ -590,7 +598,7 @@ static void documents_check(const char *preset, const char *settings, const char
         plan_deinit(&plan);
     }
     assert_memory_equal(last[1], last[0], rig.width * sizeof(float)); /* the same chunks, elsewhere */
-    logits_check(last[2], last[0], rig.width, 0.01, "opened again", DOCUMENT + STEPS - 1);
+    logits_check(last[2], last[0], rig.width, 0.01, "opened again", length + STEPS - 1);
     if (rebuilds) assert_memory_equal(last[2], last[3], rig.width * sizeof(float));
     for (size_t i = 0; i < run_count; i++) free(last[i]);
     rig_close(&rig);
@@ -599,8 +607,14 @@ static void documents_check(const char *preset, const char *settings, const char
 
 static void documents_match(void **state) {
     (void)state;
-    if (test_takes_next()) documents_check("kvpr", NULL, NULL, test_seed(9)); /* full, but for that */
-    if (test_takes_next()) documents_check("hata", CHOOSES ",speculate=next-layer", "160", test_seed(10));
+    static const char chooses[] = CHOOSES ",speculate=next-layer";
+    static const struct documented cases[] = {{"llama", "kvpr", NULL, NULL}, /* full, but for that */
+                                              {"llama", "hata", chooses, "160"},
+                                              {"gemma3", "hata", chooses, "100"}, /* a window in every other layer */
+                                              {"gpt-oss", "full", NULL, NULL},    /* and sinks */
+                                              {"gemma4", "full", NULL, NULL}};    /* K and V of two shapes */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (test_takes_next()) documents_check(&cases[i], test_seed(9) + i);
 }
 
 /* Chunks that were written in 4 bits are attended to as they lie. */
@@ -613,21 +627,16 @@ static void pages_in_4_bits_check(const char *preset, const char *settings, cons
     rig_open(&rig, &tiny, seed);
     for (size_t on = 0; on < BOTH; on++) {
         struct scratch scratch;
-        struct engine *engine;
-        struct sequence *sequence;
         const float *logits;
         struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = BLOCK};
         scratch_create(&scratch, SCRATCH_MEMORY);
         assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
         assert_ok(plan_set_axes(&plan, preset, settings, keep, &rig.error), rig.error);
         assert_ok(plan_host_bytes_min(&plan, &rig.model[on]->config, &plan.host_bytes, &rig.error), rig.error);
-        const struct prefill_request request = {.tokens = rig.tokens, .token_count = DOCUMENT};
-        assert_ok(engine_create(&engine, rig.model[on], &plan, NULL, &rig.error), rig.error);
-        assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
-        assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig.error), rig.error);
+        struct engine *engine = engine_open(&rig, on, &plan);
+        struct sequence *sequence = sequence_read(&rig, engine, 0, DOCUMENT, NULL);
         for (size_t i = 0; i < 2; i++)
-            assert_ok(engine_step(engine, &sequence, &rig.tokens[DOCUMENT + i], 1, &logits, &rig.error),
-                      rig.error);
+            assert_ok(engine_step(engine, &sequence, &rig.tokens[DOCUMENT + i], 1, &logits, &rig.error), rig.error);
         const struct select_statistics chosen = attention_statistics(engine_attention(engine));
         assert_true(plan.quantized_pages && engine_tier_statistics(engine).read_pages > 0);
         assert_true(chosen.evaluated > 0 && chosen.kept < chosen.visible);
@@ -667,17 +676,13 @@ static void nano_says_the_same(void **state) {
     snprintf(path, sizeof path, "%s/models/loam-nano.gguf", card_source());
     devices_open(&rig, test_seed(3));
     for (size_t on = 0; on < BOTH; on++) {
-        struct engine *engine;
-        struct sequence *sequence;
         const float *logits;
         assert_ok(model_load(&rig.model[on], path, rig.device[on], &rig.error), rig.error);
         struct plan plan = plan_of(&rig, "full", KV_F16);
         const size_t width = rig.model[on]->config.vocabulary_size;
         for (size_t i = 0; i < TEXT; i++) rig.tokens[i] = (int32_t)((i % 20 * 37 + 11) % width);
-        const struct prefill_request request = {.tokens = rig.tokens, .token_count = TEXT};
-        assert_ok(engine_create(&engine, rig.model[on], &plan, NULL, &rig.error), rig.error);
-        assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
-        assert_ok(engine_prefill(engine, sequence, &request, &logits, &rig.error), rig.error);
+        struct engine *engine = engine_open(&rig, on, &plan);
+        struct sequence *sequence = sequence_read(&rig, engine, 0, TEXT, &logits);
         for (size_t i = 0; i < ANSWER; i++) {
             tokens[on][i] = (int32_t)greedy(logits, width);
             assert_ok(engine_step(engine, &sequence, &tokens[on][i], 1, &logits, &rig.error), rig.error);
@@ -724,29 +729,21 @@ static void choices_match(void **state) {
         float *logits_of[BOTH];
         if (!test_takes_next()) continue;
         tiny.head_dimension = 32;
-        if (n == 3) widen_heads(&tiny), tiny.expert_used = tiny.expert_count;
+        if (n == 3) widen_heads(&tiny, 512), tiny.expert_used = tiny.expert_count;
         rig_open(&rig, &tiny, test_seed(71) + n);
         struct plan plan = plan_with(&rig, presets[n][0], presets[n][1], "160", KV_F16);
         for (size_t on = 0; on < BOTH; on++) {
-            struct engine *engine;
+            struct engine *engine = engine_open(&rig, on, &plan);
             struct sequence *sequences[2];
             const float *logits;
-            assert_ok(engine_create(&engine, rig.model[on], &plan, NULL, &rig.error), rig.error);
-            for (size_t i = 0; i < 2; i++) {
-                const struct prefill_request request = {.tokens = rig.tokens + i,
-                                                        .token_count = DOCUMENT - 60 * i};
-                assert_ok(sequence_create(&sequences[i], engine, &rig.error), rig.error);
-                assert_ok(engine_prefill(engine, sequences[i], &request, NULL, &rig.error), rig.error);
-            }
+            for (size_t i = 0; i < 2; i++) sequences[i] = sequence_read(&rig, engine, i, DOCUMENT - 60 * i, NULL);
             chosen[on] = (struct chosen){.kv_head_count = tiny.kv_head_count};
             attention_set_observer(engine_attention(engine), keep_chosen, &chosen[on]);
-            assert_ok(engine_step(engine, sequences, &rig.tokens[DOCUMENT], 1, &logits, &rig.error),
-                      rig.error);
+            assert_ok(engine_step(engine, sequences, &rig.tokens[DOCUMENT], 1, &logits, &rig.error), rig.error);
             attention_set_observer(engine_attention(engine), NULL, NULL);
             logits_of[on] = rows_create(3, rig.width);
             memcpy(logits_of[on], logits, rig.width * sizeof *logits);
-            assert_ok(engine_step(engine, sequences, &rig.tokens[DOCUMENT + 1], 2, &logits, &rig.error),
-                      rig.error);
+            assert_ok(engine_step(engine, sequences, &rig.tokens[DOCUMENT + 1], 2, &logits, &rig.error), rig.error);
             memcpy(logits_of[on] + rig.width, logits, 2 * rig.width * sizeof *logits);
             const struct reuse_counts reuse = attention_statistics(engine_attention(engine)).reuse;
             assert_int_equal(reuse.hits, n == 4 ? tiny.layer_count * tiny.kv_head_count : 0);
@@ -773,17 +770,13 @@ static void windows_are_whole_units(void **state) {
     (void)state;
     struct rig rig;
     struct tiny_model tiny = tiny_model_default("llama");
-    struct engine *engine;
-    struct sequence *sequence;
     const float *logits;
     if (!test_takes_next()) return;
     tiny.head_dimension = 32;
     rig_open(&rig, &tiny, test_seed(97));
     struct plan plan = plan_with(&rig, "hata", CHOOSES, "160", KV_F16);
-    const struct prefill_request request = {.tokens = rig.tokens, .token_count = DOCUMENT};
-    assert_ok(engine_create(&engine, rig.model[CUDA], &plan, NULL, &rig.error), rig.error);
-    assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
-    assert_ok(engine_prefill(engine, sequence, &request, NULL, &rig.error), rig.error);
+    struct engine *engine = engine_open(&rig, CUDA, &plan);
+    struct sequence *sequence = sequence_read(&rig, engine, 0, DOCUMENT, NULL);
     assert_ok(sequence_set_select(sequence, &select_window, (struct select_keep){.tokens = 100}, &rig.error),
               rig.error);
     for (size_t i = 0; i < STEPS; i++)
@@ -811,19 +804,14 @@ struct fetched {
 };
 static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t rebuilt_chunks, struct fetched *counts) {
     static const uint8_t who[FETCH_STEPS] = {0, 0, 0, 2, 1, 1, 0, 2, 2, 0, 1, 2}; /* 2: both */
-    struct engine *engine;
     struct sequence *sequences[2];
     const float *logits;
     float *all = rows_create((size_t)2 * FETCH_STEPS, rig->width);
     struct device *device = rig->device[CUDA];
     count_device(device);
-    assert_ok(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), rig->error);
+    struct engine *engine = engine_open(rig, CUDA, plan);
     attention_force_rebuild(engine_attention(engine), rebuilt_chunks);
-    for (size_t i = 0; i < 2; i++) {
-        const struct prefill_request request = {.tokens = rig->tokens + i, .token_count = DOCUMENT - 60 * i};
-        assert_ok(sequence_create(&sequences[i], engine, &rig->error), rig->error);
-        assert_ok(engine_prefill(engine, sequences[i], &request, NULL, &rig->error), rig->error);
-    }
+    for (size_t i = 0; i < 2; i++) sequences[i] = sequence_read(rig, engine, i, DOCUMENT - 60 * i, NULL);
     for (size_t i = 0; i < FETCH_STEPS; i++) {
         const size_t first = who[i] == 1, count = who[i] == 2 ? 2 : 1;
         const uint64_t kernels = device_cuda_counts(rig->device[CUDA]).launches;
@@ -923,8 +911,9 @@ static void units_are_fetched_from_ram(void **state) {
 
 static void check_refused(struct rig *rig, const struct plan *plan, const char *message) {
     struct engine *engine;
-    assert_int_equal(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), STATUS_UNSUPPORTED);
+    const enum status status = engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error);
     assert_string_equal(rig->error.message, message);
+    assert_int_equal(status, STATUS_UNSUPPORTED);
 }
 
 static void what_it_cannot_choose_by_is_refused(void **state) {
@@ -945,10 +934,21 @@ static void what_it_cannot_choose_by_is_refused(void **state) {
         check_refused(&rig, &plan, message);
         plan_deinit(&plan);
     }
-    for (size_t on = 0; on < BOTH; on++) {
-        model_destroy(rig.model[on]);
-        device_destroy(rig.device[on]);
+    rig_free(&rig);
+    tiny = tiny_model_default("gemma4");
+    widen_heads(&tiny, 64);
+    rig_open(&rig, &tiny, 1);
+    for (int on_disk = 0; on_disk < 2; on_disk++) {
+        struct plan plan = plan_with(&rig, "hata", CODES, NULL, KV_F16);
+        plan.rows_in_host = !on_disk;
+        plan.host_bytes = 1 << 20;
+        if (on_disk) assert_ok(plan_set_disk(&plan, "none", 4, 0, &rig.error), rig.error);
+        check_refused(&rig, &plan,
+                      "select=hash: the cuda device chooses from K and V of 2 shapes where it holds all of them: "
+                      "try a shorter context, or --preset full");
+        plan_deinit(&plan);
     }
+    rig_free(&rig);
 }
 
 /* At load, before anything is on the card, which works on. */
