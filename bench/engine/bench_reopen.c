@@ -28,7 +28,7 @@
 
 #include "attention/select.h"
 #include "base/random.h"
-#include "engine/engine.h"
+#include "engine/engine_internal.h"
 #include "platform/clock.h"
 
 enum { QUESTIONS_MAX = 16, TAIL_MAX = 512, POINTS = 3, POINT_TOKENS = 256, POINT_ROUNDS = 3 };
@@ -204,8 +204,10 @@ static double fill(const struct request *request) {
         check(engine_prefill(opened.engine, opened.sequence, &prompt, NULL, &error), &error);
         check(sequence_flush(opened.sequence, &error), &error);
     } else {
-        check(engine_fill_document(opened.engine, opened.sequence, tokens, request->depth, 1, &error),
-              &error);
+        check(engine_fill_random(opened.engine, opened.sequence, request->depth, 1, &error), &error);
+        sequence_note_tokens(opened.sequence, 0, tokens, request->depth);
+        check(kv_sequence_commit(opened.sequence->kv, opened.sequence->tokens, &error), &error);
+        check(sequence_flush(opened.sequence, &error), &error);
     }
     double seconds = clock_seconds() - began;
     struct kv_tier_statistics tier = engine_tier_statistics(opened.engine);

@@ -1,6 +1,6 @@
 /* engine: makes the parts of an engine, in their order, and answers questions about them.
  *
- * After engine_create only fill.c and given_rows.c allocate.
+ * After engine_create only fill.c allocates.
  */
 #include <stdlib.h>
 
@@ -136,7 +136,6 @@ void engine_destroy(struct engine *engine) {
     free(engine->positions);
     free(engine->together);
     free(engine->logit_rows);
-    free(engine->given_floats);
     free(engine);
 }
 

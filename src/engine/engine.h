@@ -208,30 +208,24 @@ struct step_graph_counts engine_step_graph_counts(const struct engine *engine);
 enum status engine_fill_random(struct engine *engine, struct sequence *sequence, uint64_t token_count,
                                uint64_t seed, struct error *error) STATUS_CHECKED;
 
-/* Rows that a benchmark gives in place of computed ones: of a position in a layer K and V, [kv_head_count][dimension],
- * and queries, [head_count][k_dimension]. */
-struct given_rows {
-    void (*keys_values)(const void *context, size_t layer, uint64_t position, float *k, float *v);
-    void (*queries)(const void *context, size_t layer, uint64_t position, float *q);
-    const void *context; /* borrowed */
+/* Rows that are not computed, of positions [position, position + count) of a layer: from a recording, or copied. */
+struct rows_target {
+    float *k, *v; /* out: [count][kv_head_count][k_dimension], and v_dimension */
+    size_t count;
 };
-/* Fills an empty sequence with them.  STATUS_UNSUPPORTED: layers keep a state. */
-enum status engine_fill_given(struct engine *engine, struct sequence *sequence, const struct given_rows *given,
-                              uint64_t token_count, struct error *error) STATUS_CHECKED;
-/* In later steps sequence i attends with given[i].  Borrowed.  NULL: with the model's own rows. */
-void engine_set_given(struct engine *engine, const struct given_rows *given);
-
-/* engine_fill_random for an empty sequence of an engine with documents, saved as the KV of these tokens.  For
- * benchmarks of opening.  A later prompt with these tokens in this folder gets the random KV. */
-enum status engine_fill_document(struct engine *engine, struct sequence *sequence, const int32_t *tokens,
-                                 uint64_t token_count, uint64_t seed, struct error *error) STATUS_CHECKED;
-
-/* Copies the KV of the first token_count tokens of source into an empty sequence.  source belongs to another engine
- * over the same model.  So one run compares several engines after the same prompt.  The copy may spill to disk and is
- * not saved.  Source and target must be f16, and the source's KV all in memory.  STATUS_UNSUPPORTED: they are not, or
- * the target's selection watches prompts. */
-enum status engine_copy(struct engine *engine, struct sequence *sequence, const struct sequence *source,
+typedef enum status engine_rows(void *context, size_t layer, uint64_t position, const struct rows_target *target,
+                                struct error *error);
+/* Appends them, layer by layer; states are zeros behind them.  Nothing of the sequence is saved from then on. */
+enum status engine_fill(struct engine *engine, struct sequence *sequence, engine_rows *rows, void *context,
                         uint64_t token_count, struct error *error) STATUS_CHECKED;
+/* What later steps attend with, in place of computed queries, keys and values: asked in each, for rows at these
+ * positions.  Borrowed; NULL: the model's own. */
+struct step_replay {
+    enum status (*rows)(void *context, const uint64_t *positions, size_t count, struct forward_replay *replay,
+                        struct error *error);
+    void *context;
+};
+void engine_replay_steps(struct engine *engine, const struct step_replay *replay);
 
 /* Tokens, behind its length, of the segment in which the sequence's prefill has paused; 0: none.  *done: the work done
  * on them, as a number of tokens. */

@@ -3,12 +3,11 @@
  *   engine       makes and destroys it              prefill      prompts, by segments
  *   sequence     tokens and KV of one sequence      step         batches, decode steps
  *   selection    what is selected, key indexes      fill         KV that is not computed
- *   fractions    pages in 4 bits                    given_rows   rows in place of computed ones
- *   inputs       what K and V are computed from        paused  segments that stopped in between
- *   together     short prompts of several sequences
- *   share        prefixes that sequences in memory share
- *   documents    which saved KV a prompt has       persistent   heads that stay in RAM
- *   hard_heads   heads that choose anew
+ *   documents    which saved KV a prompt has        saved        the documents of a model and owner
+ *   share        prefixes shared in memory          paused       prompts that stopped in between
+ *   together     short prompts of several sequences inputs       what K and V are computed from
+ *   page_fractions    pages in 4 bits               hard_heads   heads that choose anew
+ *   persistent_heads  heads that stay in RAM
  */
 #ifndef LOAM_ENGINE_ENGINE_INTERNAL_H
 #define LOAM_ENGINE_ENGINE_INTERNAL_H
@@ -77,8 +76,7 @@ struct engine {
     size_t hard_heads;                   /* engine_hard_heads */
     struct persistent_times persistent_times;
     bool hides_reads;                    /* reads overlap with the computation of the previous layer */
-    const struct given_rows *given; /* borrowed, [sequences of a step]; NULL: rows are computed */
-    float *given_floats;            /* owned, of a step: queries, keys and values of every layer */
+    const struct step_replay *replay; /* borrowed; NULL: rows are computed */
     bool has_layer_seconds;
     double layer_seconds; /* engine_layer_seconds, where hides_reads; 0: not known */
     bool has_costs;
@@ -164,9 +162,5 @@ enum status sequence_grow(struct sequence *sequence, uint64_t token_count, struc
 void sequence_note_whole(struct sequence *sequence, uint64_t position, const struct select_rule *rule);
 /* Notes the tokens stored from position on, if the sequence is saved. */
 void sequence_note_tokens(struct sequence *sequence, uint64_t position, const int32_t *tokens, size_t count);
-
-/* The given rows of a step of count sequences; valid until the next call. */
-enum status given_rows_of_step(struct engine *engine, size_t count, struct forward_replay *replay,
-                               struct error *error) STATUS_CHECKED;
 
 #endif

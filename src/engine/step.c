@@ -48,8 +48,8 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
                                   .rules = rules,
                                   .beside = true};
     struct forward_replay replay;
-    if (engine->given != NULL) {
-        TRY(given_rows_of_step(engine, count, &replay, error));
+    if (engine->replay != NULL) {
+        TRY(engine->replay->rows(engine->replay->context, engine->positions, count, &replay, error));
         forward_set_replay(engine->forward, &replay);
     }
     enum status status = engine_run_batch(engine, &batch, logits, error);
@@ -62,13 +62,15 @@ enum status engine_step(struct engine *engine, struct sequence *const *sequences
     return STATUS_OK;
 }
 
+void engine_replay_steps(struct engine *engine, const struct step_replay *replay) { engine->replay = replay; }
+
 /* A chunk that is full is rounded, or on its way to the disk: what fills one is a step of its own. */
 size_t sequence_ahead_max(const struct sequence *sequence) {
     const struct engine *engine = sequence->engine;
     const uint64_t length = sequence_length(sequence);
     const uint64_t in_chunk = KV_CHUNK_TOKENS - 1 - length % KV_CHUNK_TOKENS,
                    in_context = engine->context_size - length;
-    if (engine->watched || engine->given != NULL || attention_rows_depend(engine->attention)) return 1;
+    if (engine->watched || engine->replay != NULL || attention_rows_depend(engine->attention)) return 1;
     const size_t few = engine->model->device->rows_few;
     if (few > 0 && kv_sequence_state(sequence->kv) != NULL) return 1; /* tried on the cpu device alone */
     const size_t most = few > 0 ? few : ENGINE_AHEAD_MAX,

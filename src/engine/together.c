@@ -18,7 +18,7 @@ bool sequence_prefills_together(const struct sequence *sequence) {
 }
 
 bool engine_mixes(const struct engine *engine) {
-    return engine->select == NULL && engine->given == NULL && !engine->watched && !engine->rebuilds;
+    return engine->select == NULL && engine->replay == NULL && !engine->watched && !engine->rebuilds;
 }
 
 size_t engine_batch_size(const struct engine *engine) { return engine->batch_size; }

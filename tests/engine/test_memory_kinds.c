@@ -10,6 +10,7 @@
 #include "engine/decode_rig.h"
 #include "engine/engine.h"
 #include "lab/eval/recall.h"
+#include "lab/replay/copy.h"
 #include "lab/methods/methods.h"
 
 enum { PROMPT = 900, STEPS = 8, CONTEXT = 1024 };
@@ -167,7 +168,7 @@ static void copies_fills_and_observers(void **state) {
         struct sequence *source = decode_rig_prompt(&rig, source_engine, 300);
         assert_ok(engine_create(&engine, rig.model, &options, NULL, &rig.error), rig.error);
         assert_ok(sequence_create(&sequence, engine, &rig.error), rig.error);
-        assert_ok(engine_copy(engine, sequence, source, 300, &rig.error), rig.error);
+        assert_ok(copy_kv(rig.model, engine, sequence, source, 300, &rig.error), rig.error);
         assert_ok(engine_fill_random(engine, sequence, 400, 5, &rig.error), rig.error);
         assert_ok(recall_create(&recall, &shape, CONTEXT, &rig.error), rig.error);
         attention_set_observer(engine_attention(engine), recall_add, &recall);

@@ -11,7 +11,8 @@ enum { FILL_SEED = 1 };
 struct replays {
     struct recording recording;
     struct replay list[ENGINE_SEQUENCES_MAX];
-    struct given_rows given[ENGINE_SEQUENCES_MAX];
+    struct replay_steps steps;
+    struct step_replay given;
 };
 
 static void forget(void *state) {
@@ -22,12 +23,15 @@ static void forget(void *state) {
 static void close_replays(void *state) {
     struct replays *replays = state;
     recording_close(&replays->recording);
+    free(replays->steps.floats);
     free(replays);
 }
 
 static enum status open_replays(void **state, const char *path, struct error *error) {
     struct replays *replays = calloc(1, sizeof *replays);
     if (replays == NULL) return error_set(error, STATUS_MEMORY, "out of memory");
+    replays->steps.replays = replays->list;
+    replays->given = (struct step_replay){replay_steps_rows, &replays->steps};
     const enum status status = recording_open(&replays->recording, path, error);
     if (status == STATUS_OK)
         *state = replays;
@@ -49,10 +53,10 @@ static enum status fill(void *state, struct engine *engine, const struct replay_
     replay_destroy(replay);
     TRY(replay_create(replay, &replays->recording, place->depth, place->step_count, FILL_SEED + place->index,
                       error));
-    TRY(replay_give(&replays->given[place->index], replay, engine_config(engine), error));
-    engine_set_given(engine, replays->given);
+    TRY(replay_fit(replay, engine_config(engine), error));
+    engine_replay_steps(engine, &replays->given);
     sequence_truncate(place->sequence, 0);
-    return engine_fill_given(engine, place->sequence, &replays->given[place->index], place->depth, error);
+    return engine_fill(engine, place->sequence, replay_rows, replay, place->depth, error);
 }
 
 const struct bench_replay lab_bench_replay = {open_replays, fill, forget, close_replays};

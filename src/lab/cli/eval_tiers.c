@@ -7,6 +7,7 @@
 #include "base/size.h"
 #include "cli/interrupt.h"
 #include "lab/cli/eval.h"
+#include "lab/replay/copy.h"
 #include "model/model_size.h"
 #include "platform/clock.h"
 #include "server/json_text.h"
@@ -98,8 +99,8 @@ enum status eval_tiers_fill(struct evaluation *evaluation, size_t preset, uint64
     sequence_destroy(tiers->sequences[preset]);
     tiers->sequences[preset] = NULL;
     TRY(sequence_create(&tiers->sequences[preset], tiers->engines[preset], error));
-    return engine_copy(tiers->engines[preset], tiers->sequences[preset], evaluation->sequence, token_count,
-                       error);
+    return copy_kv(evaluation->session.model, tiers->engines[preset], tiers->sequences[preset],
+                   evaluation->sequence, token_count, error);
 }
 
 static void add_work(struct eval_tier_work *work, const struct kv_tier_statistics *before,

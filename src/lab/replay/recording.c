@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/random.h"
+#include "lab/replay/copy.h"
 #include "model/rope_scaling.h"
 #include "tensor/half.h"
 
@@ -327,24 +328,45 @@ void replay_queries(const struct replay *replay, const struct replay_shape *shap
     }
 }
 
-static void give_keys_values(const void *context, size_t layer, uint64_t position, float *k, float *v) {
-    const struct replay *replay = context;
-    replay_keys_values(replay, &replay->shape, layer, position, k, v);
-}
-
-static void give_queries(const void *context, size_t layer, uint64_t position, float *q) {
-    const struct replay *replay = context;
-    replay_queries(replay, &replay->shape, layer, position, q);
-}
-
-enum status replay_give(struct given_rows *given, struct replay *replay, const struct model_config *config,
-                        struct error *error) {
+enum status replay_fit(struct replay *replay, const struct model_config *config, struct error *error) {
     const struct recording_shape *shape = &replay->recording->shape;
+    TRY(copy_check_states(config, "a recording", error));
     if (shape->k_dimension != config->k_dimension || shape->v_dimension != config->v_dimension)
         return error_set(error, STATUS_USAGE,
                          "--replay: found heads of %u and %u, expected the model's %zu and %zu",
                          shape->k_dimension, shape->v_dimension, config->k_dimension, config->v_dimension);
     replay->shape = (struct replay_shape){config->layer_count, config->head_count, config->kv_head_count};
-    *given = (struct given_rows){give_keys_values, give_queries, replay};
+    return STATUS_OK;
+}
+
+enum status replay_rows(void *context, size_t layer, uint64_t position, const struct rows_target *target,
+                        struct error *error) {
+    const struct replay *replay = context;
+    const struct recording_shape *s = &replay->recording->shape;
+    const size_t heads = replay->shape.kv_head_count;
+    (void)error;
+    for (size_t i = 0; i < target->count; i++)
+        replay_keys_values(replay, &replay->shape, layer, position + i, target->k + i * heads * s->k_dimension,
+                           target->v + i * heads * s->v_dimension);
+    return STATUS_OK;
+}
+
+enum status replay_steps_rows(void *context, const uint64_t *positions, size_t count, struct forward_replay *rows,
+                              struct error *error) {
+    struct replay_steps *steps = context;
+    const struct recording_shape *s = &steps->replays->recording->shape;
+    const struct replay_shape *shape = &steps->replays->shape;
+    const size_t q_size = shape->head_count * s->k_dimension, k_size = shape->kv_head_count * s->k_dimension,
+                 v_size = shape->kv_head_count * s->v_dimension, all = shape->layer_count * count;
+    if (steps->floats == NULL)
+        steps->floats = calloc(shape->layer_count * ENGINE_SEQUENCES_MAX, (q_size + k_size + v_size) * sizeof(float));
+    if (steps->floats == NULL) return error_set(error, STATUS_MEMORY, "no memory for rows of a recording");
+    float *q = steps->floats, *k = q + all * q_size, *v = k + all * k_size;
+    for (size_t row = 0; row < all; row++) {
+        const struct replay *replay = &steps->replays[row % count];
+        replay_queries(replay, shape, row / count, positions[row % count], q + row * q_size);
+        replay_keys_values(replay, shape, row / count, positions[row % count], k + row * k_size, v + row * v_size);
+    }
+    *rows = (struct forward_replay){.row_count = count, .q = q, .k = k, .v = v};
     return STATUS_OK;
 }

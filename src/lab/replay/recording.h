@@ -77,7 +77,7 @@ struct replay {
     uint64_t depth;
     uint32_t first;   /* the row decoded at position depth */
     uint32_t *source; /* owned, [depth]: the row at each position */
-    struct replay_shape shape; /* of the model that replay_give was called for */
+    struct replay_shape shape; /* of the model that replay_fit was called for */
 };
 /* STATUS_USAGE: the recording is too short for a context and step_count steps. */
 enum status replay_create(struct replay *replay, const struct recording *recording, uint64_t depth,
@@ -90,9 +90,18 @@ void replay_keys_values(const struct replay *replay, const struct replay_shape *
                         uint64_t position, float *k, float *v);
 void replay_queries(const struct replay *replay, const struct replay_shape *shape, size_t layer,
                     uint64_t position, float *q);
-/* The same for an engine of the model, from the replay, which is borrowed.  STATUS_USAGE: the dimensions of its heads
- * differ. */
-enum status replay_give(struct given_rows *given, struct replay *replay, const struct model_config *config,
-                        struct error *error) STATUS_CHECKED;
+/* For a model of this shape.  STATUS_USAGE: the dimensions of its heads differ.  STATUS_UNSUPPORTED: layers keep a
+ * state. */
+enum status replay_fit(struct replay *replay, const struct model_config *config, struct error *error) STATUS_CHECKED;
+/* The context's rows (engine_fill); context: the replay. */
+enum status replay_rows(void *context, size_t layer, uint64_t position, const struct rows_target *target,
+                        struct error *error);
+/* What sequences attend with in their steps, each from its replay (struct step_replay). */
+struct replay_steps {
+    const struct replay *replays; /* borrowed; [rows of a step] */
+    float *floats;                /* owned: queries, keys and values of every layer; NULL before the first step */
+};
+enum status replay_steps_rows(void *context, const uint64_t *positions, size_t count, struct forward_replay *rows,
+                              struct error *error);
 
 #endif

@@ -91,11 +91,12 @@ static void steps_attend_as_the_run_did(void **state) {
         struct engine *engine = engine_of(&rig, &sequence);
         assert_ok(recording_open(&recording, rig.path, &rig.error), rig.error);
         assert_ok(replay_create(&replay, &recording, TOKENS - STEPS, STEPS, 1, &rig.error), rig.error);
-        struct given_rows given;
-        assert_ok(replay_give(&given, &replay, &rig.model->config, &rig.error), rig.error);
-        assert_ok(engine_fill_given(engine, sequence, &given, replay.depth, &rig.error), rig.error);
+        struct replay_steps steps = {.replays = &replay};
+        const struct step_replay given = {replay_steps_rows, &steps};
+        assert_ok(replay_fit(&replay, &rig.model->config, &rig.error), rig.error);
+        assert_ok(engine_fill(engine, sequence, replay_rows, &replay, replay.depth, &rig.error), rig.error);
         assert_int_equal(sequence_length(sequence), TOKENS - STEPS);
-        engine_set_given(engine, &given);
+        engine_replay_steps(engine, &given);
         for (size_t step = 0; step < STEPS; step++) {
             const float *logits;
             assert_ok(engine_step(engine, &sequence, &rig.tokens[step], 1, &logits, &rig.error), rig.error);
@@ -109,6 +110,7 @@ static void steps_attend_as_the_run_did(void **state) {
                                  at, i, (double)rig.attended[place], (double)run[place]);
                 }
         free(run);
+        free(steps.floats);
         sequence_destroy(sequence);
         engine_destroy(engine);
         replay_destroy(&replay);
