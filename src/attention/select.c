@@ -7,7 +7,6 @@
 
 #include "attention/choice.h"
 #include "attention/dial.h"
-#include "attention/head_budgets.h"
 #include "attention/reuse_thresholds.h"
 #include "attention/select_method.h"
 #include "base/checked.h"
@@ -32,13 +31,15 @@ struct select {
     const char *fallback;
     size_t row_capacity;
     struct buffer sums;   /* owned MEMORY_DEVICE, struct softmax_sum [row_capacity][head_count]; or none */
-    struct buffer scores; /* owned MEMORY_DEVICE; KEY_INDEX_MASS; grows with the longest list */
+    struct buffer scores; /* owned MEMORY_DEVICE; of a method that attends itself */
     bool bounds_mass;
     /* Owned, [row_capacity][head_count]: mass bounds of the rows that attended last; or NULL */
     double *mass_bounds;
     struct dial *dial;               /* owned; NULL: heads keep what their rules say */
     struct mass_estimate *estimates; /* owned, [row_capacity][head_count]: the same of what they left out */
 };
+
+const struct select_division *select_division;
 
 /* ---- layers ---- */
 
@@ -137,38 +138,6 @@ static enum status load_weights(struct select *select, const struct select_calib
     return status;
 }
 
-/* A KV head's importance is that of the most important of the `group` query heads that share its choice. */
-static double kv_head_importance(const float *layer, size_t group, size_t kv_head) {
-    double importance_max = 0;
-    for (size_t i = 0; i < group; i++)
-        importance_max = fmax(importance_max, (double)layer[kv_head * group + i]);
-    return importance_max;
-}
-
-static enum status load_budgets(struct select *select, const struct select_calibration *calibration,
-                                struct error *error) {
-    const size_t layers = select->shape.layer_count, first = select->options.dense_layers;
-    if (select->options.heads != SELECT_HEADS_IMPORTANCE || first >= layers) return STATUS_OK;
-    if (calibration == NULL || calibration->head_importance == NULL) {
-        if (select->fallback == NULL)
-            select->fallback =
-                "heads=importance: no calibration of this model was found; every head keeps as much";
-        return STATUS_OK;
-    }
-    const size_t lanes = lane_of(select, layers, 0), lane_first = lane_of(select, first, 0);
-    select->head_budgets = calloc(lanes, sizeof *select->head_budgets);
-    if (select->head_budgets == NULL) return error_set(error, STATUS_MEMORY, "select: out of memory");
-    for (size_t layer = first; layer < layers; layer++) {
-        const size_t lane = lane_of(select, layer, 0), heads = lane_of(select, layer + 1, 0) - lane;
-        for (size_t head = 0; head < heads; head++)
-            select->head_budgets[lane + head] =
-                kv_head_importance(calibration->head_importance + layer * select->shape.head_count,
-                                   select->shape.head_count / heads, head);
-    }
-    head_budgets_divide(select->head_budgets + lane_first, lanes - lane_first);
-    return STATUS_OK;
-}
-
 static enum status load_importance(struct select *select, const struct select_calibration *calibration,
                                    struct error *error) {
     const size_t count = select->shape.layer_count * select->shape.head_count;
@@ -216,7 +185,8 @@ static enum status load_thresholds(struct select *select, const struct select_ca
 
 /* Of attention to what is chosen: what follows needs its sums. */
 static bool wants_sums(const struct select *select) {
-    return select->bounds_mass || layout_any(select)->sample_count > 0 || layout_any(select)->estimates_rest;
+    return select->bounds_mass || layout_any(select)->sample_count > 0 || layout_any(select)->estimates_rest ||
+           select->options.method->attend != NULL;
 }
 
 static enum status init(struct select *select, const struct select_setup *setup, struct error *error) {
@@ -226,7 +196,9 @@ static enum status init(struct select *select, const struct select_setup *setup,
     TRY(select_options_layouts(select->layouts, &select->layout_count, &select->options, &select->shape,
                                error));
     TRY(load_weights(select, calibration, error));
-    TRY(load_budgets(select, calibration, error));
+    if (select->options.heads == SELECT_HEADS_IMPORTANCE)
+        TRY(select_division->load(&select->head_budgets, &select->shape, select->options.dense_layers, calibration,
+                                  &select->fallback, error));
     TRY(load_importance(select, calibration, error));
     TRY(load_thresholds(select, calibration, error));
     select->row_capacity = row_capacity;
@@ -250,7 +222,7 @@ static enum status init(struct select *select, const struct select_setup *setup,
                                         .loss = select->options.loss};
         TRY(dial_create(&select->dial, &dial, error));
     }
-    if (!wants_sums(select) && layout_any(select)->kind != KEY_INDEX_MASS) return STATUS_OK;
+    if (!wants_sums(select)) return STATUS_OK;
     return select->device->operations->allocate(select->device, MEMORY_DEVICE,
                                                 heads * sizeof(struct softmax_sum), &select->sums, error);
 }
@@ -333,7 +305,7 @@ size_t select_tree_layers(const struct select *select) {
     return searches_trees(select) ? select->shape.layer_count : 0;
 }
 bool select_goes_row_by_row(const struct select *select) {
-    return layout_any(select)->kind == KEY_INDEX_MASS || select->dial != NULL;
+    return select->options.method->attend != NULL || select->dial != NULL;
 }
 const double *select_mass_bounds(const struct select *select) { return select->mass_bounds; }
 const struct mass_estimate *select_mass_estimates(const struct select *select) { return select->estimates; }
@@ -458,7 +430,7 @@ static bool plan_heads(const struct select *select, const struct choice_query *q
         picks[head] = even;
         if (select->head_budgets == NULL || rule->window_only || keep >= visible) continue;
         const size_t lane = lane_of(select, query->layer_index, query->kv_head_first + head);
-        uint64_t own = head_budget_keep(keep, visible, select->head_budgets[lane]);
+        uint64_t own = select_division->keep(keep, visible, select->head_budgets[lane]);
         picks[head] = own > window ? (own - window) / unit * unit : window == 0 ? unit : 0;
     }
     return true;
@@ -634,8 +606,7 @@ enum status select_pick(const struct select *select, struct stream *stream, cons
 }
 
 bool select_fits_graphs(const struct select *select) {
-    return !wants_sums(select) && layout_any(select)->kind != KEY_INDEX_MASS &&
-           !searches_trees(select) && select->options.alpha == 0 && select->dial == NULL &&
+    return !wants_sums(select) && !searches_trees(select) && select->options.alpha == 0 && select->dial == NULL &&
            !select_scans(select);
 }
 
@@ -665,35 +636,6 @@ enum status select_choose(const struct select *select, struct stream *stream,
 }
 
 /* ---- attention to it ---- */
-
-/* Of the lists of items as long as the longest: memory for their scores. */
-static enum status reserve_scores(struct select *select, struct stream *stream,
-                                  const struct attend_rows_operation *rows, struct error *error) {
-    const struct device_operations *operations = select->device->operations;
-    size_t bytes = rows->item_count * rows->head_count * rows->scores_stride * sizeof(float);
-    if (bytes <= select->scores.bytes) return STATUS_OK;
-    bytes += bytes / 2;                                 /* contexts grow token by token */
-    TRY(operations->stream_synchronize(stream, error)); /* the rows before may still add their mass */
-    operations->release(select->device, &select->scores);
-    return operations->allocate(select->device, MEMORY_DEVICE, bytes, &select->scores, error);
-}
-
-/* attend_rows with scores, whose shares of attention are added to the rows' mass. */
-static enum status attend_with_mass(struct select *select, struct stream *stream,
-                                    struct attend_rows_operation *rows, float weight, struct error *error) {
-    size_t longest = 0;
-    for (size_t i = 0; i < rows->item_count; i++)
-        for (size_t head = 0; head < rows->kv_head_count; head++)
-            longest = max_size(longest, rows->items[i].lists[head].count);
-    rows->scores_stride = align_up(longest, 16);
-    TRY(reserve_scores(select, stream, rows, error));
-    rows->scores = span_of(&select->scores, 0);
-    rows->sums = sums_of(select);
-    select->device->operations->attend_rows(stream, rows);
-    select->device->operations->add_mass(stream,
-                                         &(struct add_mass_operation){.rows = rows, .weight = weight});
-    return STATUS_OK;
-}
 
 static void bound_mass(struct select *select, struct stream *stream, const struct attend_rows_operation *rows,
                        const struct key_index_layout *layout, struct mass_bounds *bounds) {
@@ -784,8 +726,8 @@ enum status select_attend_chosen(struct select *select, struct stream *stream,
     rows.place_stride = choice->place_stride;
     rows.times = &choice->statistics.times;
     if (wants_sums(select)) rows.sums = sums_of(select);
-    if (layout_any(select)->kind == KEY_INDEX_MASS)
-        TRY(attend_with_mass(select, stream, &rows, 1, error));
+    if (select->options.method->attend != NULL)
+        TRY(select->options.method->attend(select->device, stream, &rows, 1, &select->scores, error));
     else
         select->device->operations->attend_rows(stream, &rows);
     account(select, stream, &rows, choice, 0, 0);
@@ -800,7 +742,7 @@ void select_attend_heads(struct select *select, struct stream *stream,
                  kv_head_first = part->kv_head_first;
     struct rows_item heads = choice->chosen[part->index], copies;
     struct attend_rows_operation rows = rows_operation(operation);
-    ASSERT(layout_any(select)->kind != KEY_INDEX_MASS); /* changes with every token: not of KV in tiers */
+    ASSERT(select->options.method->attend == NULL); /* what it sums up changes with every token: not of KV in tiers */
     rows.q = span_floats(rows.q, kv_head_first * group * heads.view.layout->k_dimension);
     rows.out = span_floats(rows.out, kv_head_first * group * heads.view.layout->v_dimension);
     rows.sinks = span_floats(rows.sinks, kv_head_first * group);
@@ -843,7 +785,8 @@ static enum status watch_row(struct select *select, struct stream *stream, const
     rows.out = (struct span){.buffer = NULL};
     rows.items = choice->chosen;
     rows.item_count = 1;
-    return attend_with_mass(select, stream, &rows, SELECT_WATCH_INTERVAL, error);
+    rows.sums = sums_of(select);
+    return select->options.method->attend(select->device, stream, &rows, SELECT_WATCH_INTERVAL, &select->scores, error);
 }
 
 enum status select_watch_prefill(struct select *select, struct stream *stream, size_t layer_index,

@@ -70,6 +70,10 @@ struct select_method {
                            const struct select_shape *shape, const struct select_options *options,
                            const struct select_calibration *calibration, const char **fallback,
                            struct error *error);
+    /* In place of the device's attend_rows: attends and sums up, times weight, what listed rows received.  rows: with
+     * sums.  scores: the method's, grows with the longest list.  Such rows go one by one.  NULL: attend_rows it is. */
+    enum status (*attend)(struct device *device, struct stream *stream, struct attend_rows_operation *rows,
+                          float weight, struct buffer *scores, struct error *error);
     double recent_fraction; /* of keep that goes to the most recent tokens, if that is more than `recent` */
     bool watches_prefill;   /* the key index needs the queries of the prompt */
     bool reads_keys;        /* choosing reads all keys, as halves */
@@ -97,8 +101,19 @@ static inline struct select_keep select_keep_all(void) { return (struct select_k
 enum status select_keep_parse(struct select_keep *keep, const char *text, struct error *error) STATUS_CHECKED;
 const char *select_keep_text(struct select_keep keep, char *buffer, size_t buffer_bytes);
 
-/* How keep is divided among the KV heads of all layers that choose: head_budgets.h. */
+/* How keep is divided among the KV heads of all layers that choose: evenly, or as a program adds it before main
+ * (lab/methods/head_budgets.h). */
 enum select_heads { SELECT_HEADS_EVEN, SELECT_HEADS_IMPORTANCE };
+struct select_division {
+    /* *budgets: newly allocated, [lane] (cache/kv_groups.h), of keep, 1 on average over layers from layer_first on; or
+     * left NULL: all alike, and *fallback says why. */
+    enum status (*load)(double **budgets, const struct select_shape *shape, size_t layer_first,
+                        const struct select_calibration *calibration, const char **fallback, struct error *error);
+    /* Tokens, of visible ones, that a head with this budget keeps where an even division gives `keep` to each. */
+    uint64_t (*keep)(uint64_t keep, uint64_t visible, double budget);
+    double budget_max;
+};
+extern const struct select_division *select_division; /* NULL: SELECT_HEADS_EVEN alone */
 
 /* How the scores of a group's query heads, who share one choice, become one: score.h. */
 enum select_group { SELECT_GROUP_OWN, SELECT_GROUP_MAX, SELECT_GROUP_SUM, SELECT_GROUP_SOFTMAX };

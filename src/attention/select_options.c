@@ -5,7 +5,6 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "attention/head_budgets.h"
 #include "attention/select_method.h"
 #include "device/key_sample.h"
 
@@ -345,7 +344,7 @@ enum status select_options_kept_max(const struct select_options *options, const 
     if (select_has_units_min(options, &rule) && keep < window + pick_min) keep = window + pick_min;
     if (keep > context_size) keep = context_size;
     if (options->heads == SELECT_HEADS_IMPORTANCE)
-        keep = head_budget_keep(keep, context_size, HEAD_BUDGET_MAX) + unit;
+        keep = select_division->keep(keep, context_size, select_division->budget_max) + unit;
     *kept = rule.dense ? 0 : keep > window ? keep : window;
     if (options->reuse.kind == REUSE_SIMILARITY && *kept > 0)
         *kept += options->reuse.age; /* its window grows */

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "attention/head_budgets.h"
+#include "lab/methods/head_budgets.h"
 #include "base/random.h"
 #include "seed.h"
 

@@ -3,6 +3,7 @@
  * can come back only when the heavy ones lose their lead; the prompt's column sums are estimated from every
  * SELECT_WATCH_INTERVAL-th query, times that; mass is summed over the group of a KV head. */
 #include "attention/select_method.h"
+#include "base/checked.h"
 #include "lab/methods/methods.h"
 #include "plan/presets.h"
 
@@ -14,9 +15,38 @@ static enum status layout(struct key_index_layout *layout, const struct select_s
     return STATUS_OK;
 }
 
+/* Of the lists of items as long as the longest: memory for their scores. */
+static enum status reserve_scores(struct device *device, struct stream *stream,
+                                  const struct attend_rows_operation *rows, struct buffer *scores,
+                                  struct error *error) {
+    const struct device_operations *operations = device->operations;
+    size_t bytes = rows->item_count * rows->head_count * rows->scores_stride * sizeof(float);
+    if (bytes <= scores->bytes) return STATUS_OK;
+    bytes += bytes / 2;                                 /* contexts grow token by token */
+    TRY(operations->stream_synchronize(stream, error)); /* the rows before may still add their mass */
+    operations->release(device, scores);
+    return operations->allocate(device, MEMORY_DEVICE, bytes, scores, error);
+}
+
+/* attend_rows with scores, whose shares of attention are added to the rows' mass. */
+static enum status attend(struct device *device, struct stream *stream, struct attend_rows_operation *rows,
+                          float weight, struct buffer *scores, struct error *error) {
+    size_t longest = 0;
+    for (size_t i = 0; i < rows->item_count; i++)
+        for (size_t head = 0; head < rows->kv_head_count; head++)
+            longest = max_size(longest, rows->items[i].lists[head].count);
+    rows->scores_stride = align_up(longest, 16);
+    TRY(reserve_scores(device, stream, rows, scores, error));
+    rows->scores = span_of(scores, 0);
+    device->operations->attend_rows(stream, rows);
+    device->operations->add_mass(stream, &(struct add_mass_operation){.rows = rows, .weight = weight});
+    return STATUS_OK;
+}
+
 const struct select_method select_h2o = {.name = "h2o",
                                          .summary = "tokens by the attention they received (H2O)",
                                          .layout = layout,
+                                         .attend = attend,
                                          .recent_fraction = 0.5,
                                          .watches_prefill = true};
 

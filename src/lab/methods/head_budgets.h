@@ -14,8 +14,8 @@
  * average at most keep.  Ada-KV divides a layer's budget by attention weights in the prompt; this one needs no prompt
  * and divides that of all layers.  decision 0017.
  */
-#ifndef LOAM_ATTENTION_HEAD_BUDGETS_H
-#define LOAM_ATTENTION_HEAD_BUDGETS_H
+#ifndef LOAM_LAB_METHODS_HEAD_BUDGETS_H
+#define LOAM_LAB_METHODS_HEAD_BUDGETS_H
 
 #include <stddef.h>
 #include <stdint.h>
