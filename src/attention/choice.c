@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
+#include "base/layout.h"
 
 static void add_worst(struct reuse_counts *counts, const struct mass_estimate *estimate) {
     if (counts->estimated == 0 || estimate->left_out > counts->worst.left_out) counts->worst = *estimate;
@@ -54,56 +54,46 @@ void select_statistics_add(struct select_statistics *sum, const struct select_st
     reuse_counts_merge(&sum->reuse, &more->reuse);
 }
 
+static void place(struct choice *choice, struct layout *layout) {
+    const size_t rows = choice->row_capacity, lists = rows * choice->kv_heads_max;
+    choice->dense = layout_take(layout, rows, sizeof *choice->dense);
+    choice->chosen = layout_take(layout, rows, sizeof *choice->chosen);
+    choice->dense_items = layout_take(layout, rows, sizeof *choice->dense_items);
+    choice->chosen_items = layout_take(layout, rows, sizeof *choice->chosen_items);
+    choice->slots = layout_take(layout, rows, sizeof *choice->slots);
+    choice->lists = layout_take(layout, lists, sizeof *choice->lists);
+    choice->candidates = layout_take(layout, rows, sizeof *choice->candidates);
+    choice->picks = layout_take(layout, lists, sizeof *choice->picks);
+    choice->kept = layout_take(layout, lists, sizeof *choice->kept);
+    choice->hits = layout_take(layout, lists, sizeof *choice->hits);
+    choice->read_lists = layout_take(layout, choice->kv_heads_max, sizeof *choice->read_lists);
+    choice->rows = layout_take(layout, 1, sizeof *choice->rows);
+    if (choice->tree_layers > 0) choice->trees = layout_take(layout, choice->tree_layers, sizeof *choice->trees);
+}
+
 enum status choice_init(struct choice *choice, struct device *device, const struct choice_options *options,
                         struct error *error) {
-    const size_t rows = options->row_capacity, lists = rows * options->kv_head_count;
+    struct layout layout = {0};
     *choice = (struct choice){.device = device,
-                              .row_capacity = rows,
+                              .row_capacity = options->row_capacity,
                               .kv_heads_max = options->kv_head_count,
                               .host_reads = options->host_reads,
                               .tree_layers = options->tree_layers,
                               .rows_max = options->list_rows != 0 ? (size_t)options->list_rows : SIZE_MAX};
-    choice->dense = calloc(rows, sizeof *choice->dense);
-    choice->chosen = calloc(rows, sizeof *choice->chosen);
-    choice->dense_items = calloc(rows, sizeof *choice->dense_items);
-    choice->chosen_items = calloc(rows, sizeof *choice->chosen_items);
-    choice->slots = calloc(rows, sizeof *choice->slots);
-    choice->lists = calloc(lists, sizeof *choice->lists);
-    choice->candidates = calloc(rows, sizeof *choice->candidates);
-    choice->picks = calloc(lists, sizeof *choice->picks);
-    choice->kept = calloc(lists, sizeof *choice->kept);
-    choice->hits = calloc(lists, sizeof *choice->hits);
-    choice->read_lists = calloc(options->kv_head_count, sizeof *choice->read_lists);
-    choice->rows = calloc(1, sizeof *choice->rows);
-    if (options->tree_layers > 0) choice->trees = calloc(options->tree_layers, sizeof *choice->trees);
-    enum status status = STATUS_OK;
-    if (choice->dense == NULL || choice->chosen == NULL || choice->dense_items == NULL ||
-        choice->chosen_items == NULL || choice->lists == NULL || choice->candidates == NULL ||
-        choice->picks == NULL || choice->hits == NULL || choice->slots == NULL || choice->rows == NULL ||
-        choice->kept == NULL || choice->read_lists == NULL ||
-        (options->tree_layers > 0 && choice->trees == NULL))
-        status = error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", rows);
-    if (status == STATUS_OK) status = choice_reserve(choice, NULL, (size_t)options->list_rows, error);
+    place(choice, &layout);
+    layout = (struct layout){.memory = calloc(1, layout.used)};
+    if (layout.memory == NULL)
+        return error_set(error, STATUS_MEMORY, "select: no memory for %zu rows", options->row_capacity);
+    place(choice, &layout);
+    const enum status status = choice_reserve(choice, NULL, (size_t)options->list_rows, error);
     if (status != STATUS_OK) choice_deinit(choice);
     return status;
 }
 
 void choice_deinit(struct choice *choice) {
-    free(choice->dense);
-    free(choice->chosen);
-    free(choice->dense_items);
-    free(choice->chosen_items);
-    free(choice->lists);
-    free(choice->candidates);
-    free(choice->picks);
-    free(choice->kept);
-    free(choice->hits);
-    free(choice->read_rows);
-    free(choice->read_lists);
-    free(choice->slots);
     if (choice->rows != NULL) choice->device->operations->release(choice->device, choice->rows);
-    free(choice->rows);
-    free(choice->trees);
+    free(choice->read_rows);
+    free(choice->dense); /* and all behind it */
     *choice = (struct choice){0};
 }
 

@@ -36,9 +36,10 @@ static uint64_t tables_bytes(const struct kv_cache_config *config) {
     uint64_t sequences = max_size(config->sequence_capacity, 1);
     size_t tables = (size_t)1 + (config->quantized_pages ? 1 : 0);
     return tables * sequences * page_table_bytes(lanes, kv_chunks_of(config->token_capacity / sequences)) +
-           lanes * chunks * sizeof(uint8_t) + chunks * (2 * sizeof(uint64_t) + sizeof(uint8_t)) +
-           sequences * kv_key_index_table_bytes(config, chunks / sequences) +
-           (config->windows != NULL ? chunks * sizeof(uint32_t) : 0) + sequences * lanes * sizeof(uint32_t) +
+           chunks * (2 * sizeof(uint64_t) + sizeof(uint8_t)) +
+           sequences * (tier_pages_bytes(config, chunks / sequences) +
+                        kv_key_index_table_bytes(config, chunks / sequences)) +
+           (config->windows != NULL ? chunks * sizeof(uint32_t) : 0) +
            kv_budget_ring_pages(config) * sizeof(struct tier_place);
 }
 

@@ -125,7 +125,7 @@ struct slot *tier_slot_at(const struct kv_tier *tier, uint32_t place) {
                              place_slot(place)];
 }
 
-uint32_t tier_slot_place(const struct kv_tier *tier, const struct slot *slot) {
+static uint32_t slot_place(const struct kv_tier *tier, const struct slot *slot) {
     const uint64_t index = (uint64_t)(slot - tier->slots.list);
     return tier_slot_is_quantized(tier, slot)
                ? place_make(POOL_QUANTIZED, index - tier->slots.quantized.first)
@@ -133,7 +133,7 @@ uint32_t tier_slot_place(const struct kv_tier *tier, const struct slot *slot) {
 }
 
 uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot) {
-    return span_host(kv_pools_chunk(&tier->cache->pools[0], tier_slot_place(tier, slot)));
+    return span_host(kv_pools_chunk(&tier->cache->pools[0], slot_place(tier, slot)));
 }
 
 /* The sequence's table of the slot's form. */
@@ -154,7 +154,7 @@ static void set_place(const struct kv_tier *tier, const struct slot *slot, struc
 /* Of the others that share the slot the first one from `s` on; NULL: none. */
 static struct kv_sequence *next_user(const struct kv_tier *tier, const struct slot *slot,
                                      struct kv_sequence *s) {
-    const uint32_t place = tier_slot_place(tier, slot);
+    const uint32_t place = slot_place(tier, slot);
     for (; slot->is_shared && s != NULL; s = s->next)
         if (s != slot->sequence && slot->chunk < s->column_count && place_in(tier, slot, s) == place)
             return s;
@@ -223,7 +223,7 @@ bool tier_slot_has_others(const struct kv_tier *tier, const struct slot *slot,
 }
 
 void tier_slot_leave(struct kv_tier *tier, struct slot *slot, struct kv_sequence *sequence) {
-    ASSERT(place_in(tier, slot, sequence) == tier_slot_place(tier, slot));
+    ASSERT(place_in(tier, slot, sequence) == slot_place(tier, slot));
     if (slot->sequence == sequence) {
         struct kv_sequence *heir = next_user(tier, slot, tier->cache->sequences);
         if (heir == NULL) {
@@ -356,5 +356,5 @@ void tier_slot_give(struct kv_tier *tier, struct slot *slot, struct kv_sequence 
                           .used_at = tier->use_clock,
                           .is_victim = slot->is_victim,
                           .reader = slot->reader};
-    set_place(tier, slot, sequence, tier_slot_place(tier, slot));
+    set_place(tier, slot, sequence, slot_place(tier, slot));
 }

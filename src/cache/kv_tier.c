@@ -51,31 +51,17 @@ static void destroy(struct kv_cache *cache) {
 
 static enum status add(struct kv_sequence *sequence, struct error *error) {
     const struct kv_cache_config *config = &sequence->cache->config;
-    struct sequence_pages *pages = calloc(1, sizeof *pages);
-    if (pages == NULL) return error_set(error, STATUS_MEMORY, "KV sequence: out of memory");
-    sequence->pages = pages;
-    pages->written = calloc(config->layer_count, sizeof *pages->written);
-    pages->complete = calloc(config->layer_count, sizeof *pages->complete);
-    pages->quantized_end = calloc(config->layer_count, sizeof *pages->quantized_end);
-    const size_t lanes = kv_lane_count(config);
-    pages->held = malloc(lanes * sizeof *pages->held);
-    for (size_t lane = 0; pages->held != NULL && lane < lanes; lane++) pages->held[lane] = TIER_NO_SLOT;
-    pages->uses = calloc(lanes, max_size(sequence->column_capacity, 1));
-    if (pages->written != NULL && pages->complete != NULL && pages->quantized_end != NULL &&
-        pages->uses != NULL && pages->held != NULL)
-        return STATUS_OK;
-    return error_set(error, STATUS_MEMORY, "KV sequence: out of memory");
+    struct layout layout = {.memory = calloc(1, tier_pages_bytes(config, sequence->column_capacity))};
+    if (layout.memory == NULL) return error_set(error, STATUS_MEMORY, "KV sequence: out of memory");
+    sequence->pages = tier_pages_place(&layout, config, sequence->column_capacity);
+    for (size_t lane = 0; lane < kv_lane_count(config); lane++) sequence->pages->held[lane] = TIER_NO_SLOT;
+    return STATUS_OK;
 }
 
 static void remove_sequence(struct kv_sequence *sequence) {
     struct sequence_pages *pages = sequence->pages;
     if (pages == NULL) return;
     if (sequence->column_count > 0 || pages->source_count > 0) tier_forget(sequence);
-    free(pages->written);
-    free(pages->complete);
-    free(pages->quantized_end);
-    free(pages->uses);
-    free(pages->held);
     free(pages);
     sequence->pages = NULL;
 }

@@ -18,6 +18,7 @@
 #ifndef LOAM_CACHE_KV_TIER_INTERNAL_H
 #define LOAM_CACHE_KV_TIER_INTERNAL_H
 
+#include "base/layout.h"
 #include "cache/kv_budget_internal.h"
 #include "cache/kv_cache_internal.h"
 #include "cache/kv_tier.h"
@@ -144,7 +145,7 @@ struct page_source {
     uint64_t chunk_first, chunk_end;
 };
 
-/* What the tier keeps of a sequence. */
+/* What the tier keeps of a sequence; the tables lie behind it. */
 struct sequence_pages {
     struct kv_backing backing;
     struct page_source sources[TIER_SOURCES_MAX]; /* in the order of their chunks, which do not overlap */
@@ -156,14 +157,33 @@ struct sequence_pages {
     struct error failure;
     uint64_t committed_tokens;       /* of what is saved */
     struct page_fractions fractions; /* which of its full chunks are in 4 bits; no layers: all are */
-    uint32_t *held; /* owned; [layer][kv head]: the first slot that the head holds (residency.h) */
+    uint32_t *held; /* [layer][kv head]: the first slot that the head holds (residency.h) */
     uint64_t warm_lane, warm_chunk; /* up to which kv_sequence_warm has looked */
-    uint8_t *uses; /* owned; [layer][kv head][column_capacity]: how often a chunk was chosen */
-    /* Owned; [layer] each. */
+    uint8_t *uses; /* [layer][kv head][column_capacity]: how often a chunk was chosen */
+    /* [layer] each. */
     uint64_t *written;       /* chunks below it are on disk or on their way */
     uint64_t *complete;      /* rows below it are complete */
     uint64_t *quantized_end; /* chunks below it hold what their 4-bit pages decode to */
 };
+
+/* Of a sequence of so many columns, in one piece. */
+static inline struct sequence_pages *tier_pages_place(struct layout *layout, const struct kv_cache_config *config,
+                                                      uint64_t columns) {
+    struct sequence_pages *pages = layout_take(layout, 1, sizeof *pages), unused;
+    struct sequence_pages *placed = pages != NULL ? pages : &unused;
+    const size_t layers = config->layer_count, lanes = kv_lane_count(config);
+    placed->written = layout_take(layout, layers, sizeof *placed->written);
+    placed->complete = layout_take(layout, layers, sizeof *placed->complete);
+    placed->quantized_end = layout_take(layout, layers, sizeof *placed->quantized_end);
+    placed->held = layout_take(layout, lanes, sizeof *placed->held);
+    placed->uses = layout_take(layout, lanes, (size_t)columns);
+    return pages;
+}
+static inline size_t tier_pages_bytes(const struct kv_cache_config *config, uint64_t columns) {
+    struct layout layout = {0};
+    (void)tier_pages_place(&layout, config, columns);
+    return layout.used;
+}
 
 /* Where a chunk in 4 bits is. */
 static inline uint32_t kv_quantized_place(const struct kv_sequence *sequence, size_t layer, size_t head,
@@ -197,9 +217,8 @@ enum status tier_without_disk(const struct kv_sequence *sequence, enum status st
                               const char *format, ...) __attribute__((format(printf, 4, 5)));
 void kv_tier_fail(struct kv_tier *tier, const struct error *error);
 struct tier_pool *tier_pool_of(struct kv_tier *tier, const struct slot *slot);
-/* The slot of a place, of either kind; and the place. */
+/* The slot of a place, of either kind. */
 struct slot *tier_slot_at(const struct kv_tier *tier, uint32_t place);
-uint32_t tier_slot_place(const struct kv_tier *tier, const struct slot *slot);
 uint8_t *tier_slot_memory(const struct kv_tier *tier, const struct slot *slot);
 bool tier_slot_is_quantized(const struct kv_tier *tier, const struct slot *slot);
 /* The slot holds what is to stay in memory. */
