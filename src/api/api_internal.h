@@ -71,11 +71,5 @@ enum status api_write(void *given, const void *own, size_t own_bytes, const char
 /* Copies at most capacity of count ids to the caller. */
 void api_copy_ids(const int32_t *from, size_t count, int32_t *ids, size_t capacity);
 
-void session_note(const struct loam_session *session, const char *line);
-/* Creates the engine from the plan and replaces the current one.  Sequences are empty afterwards. */
-enum status session_make_engine(struct loam_session *session, bool found_damage, struct error *error)
-    STATUS_CHECKED;
-/* Creates an engine sequence for a sequence that has none. */
-enum status sequence_revive(struct loam_sequence *sequence, struct error *error) STATUS_CHECKED;
 
 #endif

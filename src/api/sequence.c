@@ -48,7 +48,8 @@ static enum status check_engine(const struct loam_session *session, struct error
     return error_set(error, STATUS_FAILED, "the session has failed: create another one");
 }
 
-enum status sequence_revive(struct loam_sequence *sequence, struct error *error) {
+/* Creates an engine sequence for a sequence that has none. */
+static enum status revive(struct loam_sequence *sequence, struct error *error) {
     TRY(check_engine(sequence->session, error));
     if (sequence->answer.sequence != NULL) return STATUS_OK;
     sequence->answer.stored.count = sequence->answer.origins.count = 0;
@@ -180,7 +181,7 @@ static enum status feed(struct loam_sequence *sequence, const int32_t *tokens, s
     struct loam_session *session = sequence->session;
     const float *logits = NULL;
     atomic_store(&session->cancelled, false);
-    TRY(sequence_revive(sequence, error));
+    TRY(revive(sequence, error));
     TRY(settle(session, &sequence, 1, error));
     sequence->prompt = (struct token_list){.ids = (token_id *)tokens, .count = token_count};
     sequence->answer.prompt = &sequence->prompt;
@@ -248,7 +249,7 @@ static enum status sink(void *context, const char *bytes, size_t length, struct 
 static enum status begin_answer(const struct loam_prompt *prompt, size_t index, struct error *error) {
     struct loam_sequence *sequence = prompt->sequence;
     struct answer *answer = &sequence->answer;
-    TRY(sequence_revive(sequence, error));
+    TRY(revive(sequence, error));
     size_t shared = answer_keep_shared(answer, prompt->tokens, prompt->token_count);
     sequence->prompt = (struct token_list){.ids = (token_id *)prompt->tokens + shared,
                                            .count = prompt->token_count - shared};

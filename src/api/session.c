@@ -9,7 +9,7 @@
 #include "measure/auto.h"
 #include "platform/pool.h"
 
-void session_note(const struct loam_session *session, const char *line) {
+static void tell(const struct loam_session *session, const char *line) {
     if (session->options.note != NULL && line != NULL) session->options.note(session->options.context, line);
 }
 
@@ -31,7 +31,7 @@ static bool hear_stops(void *context) {
 
 static void hear_note(void *context, const char *line, bool amid_answer) {
     (void)amid_answer;
-    session_note(context, line);
+    tell(context, line);
 }
 
 /* ---- the engine ---- */
@@ -64,7 +64,7 @@ static void note_resident_layers(const struct loam_session *session) {
     if (plan->disk_directory == NULL || resident >= wanted) return;
     snprintf(line, sizeof line, "of the first %zu layers, which are to stay in RAM, the budget holds %zu",
              wanted, resident);
-    session_note(session, line);
+    tell(session, line);
 }
 
 static void note_context(const struct loam_session *session) {
@@ -73,10 +73,11 @@ static void note_context(const struct loam_session *session) {
     if (session->plan.context_size <= config->context_length) return;
     snprintf(line, sizeof line, "a context of %llu tokens, the model was trained for %llu",
              (unsigned long long)session->plan.context_size, (unsigned long long)config->context_length);
-    session_note(session, line);
+    tell(session, line);
 }
 
-enum status session_make_engine(struct loam_session *session, bool found_damage, struct error *error) {
+/* Creates the engine from the plan and replaces the current one.  Sequences are empty afterwards. */
+static enum status replace_engine(struct loam_session *session, bool found_damage, struct error *error) {
     const struct engine_options options = {.found_damage = found_damage, .trace = session->trace};
     keep_statistics(session);
     forget_sequences(session);
@@ -86,17 +87,17 @@ enum status session_make_engine(struct loam_session *session, bool found_damage,
     if (session->plan.disk_directory != NULL) session->plan.read_gap_bytes = machine_file_read_gap();
     TRY(engine_create(&session->engine, session->model->model, &session->plan, &options, error));
     session->generation.engine = session->engine;
-    session_note(session, engine_documents_warning(session->engine));
+    tell(session, engine_documents_warning(session->engine));
     note_resident_layers(session);
-    session_note(session, plan_caveat(&session->plan));
-    session_note(session, loam_session_note(session));
+    tell(session, plan_caveat(&session->plan));
+    tell(session, loam_session_note(session));
     if (!found_damage) note_context(session);
     return STATUS_OK;
 }
 
 static enum status make_again(void *context, struct engine **engine, struct error *error) {
     struct loam_session *session = context;
-    enum status status = session_make_engine(session, true, error);
+    enum status status = replace_engine(session, true, error);
     *engine = session->engine;
     return status;
 }
@@ -141,7 +142,7 @@ static enum status take_auto(struct loam_session *session, bool is_default, stru
         .depth =
             plan->wanted_tokens != 0 ? plan->wanted_tokens : plan_context_size(plan, &model->model->config)};
     TRY(auto_choose(plan, model->model, &request, &choice, error));
-    if (choice.note[0] != '\0') session_note(session, choice.note);
+    if (choice.note[0] != '\0') tell(session, choice.note);
     if (chooses_sequences && choice.sequences > 0) plan->sequence_capacity = choice.sequences;
     return settle_model(model, &choice, error);
 }
@@ -199,7 +200,7 @@ static void end_trace(struct loam_session *session) {
     if (fclose(session->trace_file) != 0 && status == STATUS_OK)
         status = error_set_os(&error, STATUS_IO, errno, "the timeline");
     trace_destroy(session->trace);
-    if (status != STATUS_OK) session_note(session, error.message);
+    if (status != STATUS_OK) tell(session, error.message);
 }
 
 /* ---- opening ---- */
@@ -220,7 +221,7 @@ static enum status session_open(struct loam_session *session, struct error *erro
         .listener = {.context = session, .progress = hear_progress, .stops = hear_stops, .note = hear_note},
         .make_engine = make_again,
         .make_engine_context = session};
-    return session_make_engine(session, false, error);
+    return replace_engine(session, false, error);
 }
 
 enum loam_status loam_session_create(struct loam_session **session, struct loam_model *model,

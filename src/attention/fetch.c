@@ -52,7 +52,8 @@ static struct kv_fetch *add(struct fetch *fetch, struct kv_sequence *sequence, s
     return &job->request;
 }
 
-void fetch_add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head,
+/* Adds a job of all chunks that rows [first, end) lie in. */
+static void add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head,
                      uint64_t first, uint64_t end) {
     struct kv_fetch *request = add(fetch, sequence, index, kv_head);
     request->chunk_first = first / KV_CHUNK_TOKENS;
@@ -209,7 +210,7 @@ void fetch_add_everything(struct fetch *fetch, const struct attention_layer *lay
     for (size_t i = 0; i < operation->item_count; i++)
         for (size_t head = 0; head < operation->kv_head_count; head++) {
             const struct attend_item *item = &operation->items[i];
-            fetch_add_range(fetch, layer->sequences[i], i, head, first_row(operation, item),
+            add_range(fetch, layer->sequences[i], i, head, first_row(operation, item),
                             item->position_first + item->row_count);
         }
 }

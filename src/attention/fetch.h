@@ -39,9 +39,6 @@ void fetch_deinit(struct fetch *fetch); /* zeroed is allowed */
 
 /* Releases what is not done, and forgets it all. */
 void fetch_drop(struct fetch *fetch);
-/* Adds a job of all chunks that rows [first, end) lie in. */
-void fetch_add_range(struct fetch *fetch, struct kv_sequence *sequence, size_t index, size_t kv_head,
-                     uint64_t first, uint64_t end);
 /* Adds jobs of the chunks of every list of a choice, with the blocks that a list has rows in.  sequences: those of the
  * items that the choice's rows are of.  lists: rows that a head's buffer has are left out; NULL: there are no buffers.
  * stays: what is read is soon wanted again.  STATUS_MEMORY: more chunks than there is memory for. */

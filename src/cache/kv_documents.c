@@ -120,8 +120,8 @@ void tier_reclaim(struct kv_tier *tier, bool spill) {
     }
 }
 
-/* All heads' chunks [first, first + count) of a layer, in memory until they are released, as their pages are. */
-/* wanted: [KV heads of the layer]; NULL: all heads. */
+/* Chunks [first, first + count) of a layer's heads, in memory until they are released, as their pages are.  wanted:
+ * [KV heads of the layer]; NULL: all. */
 static enum status fetch_heads(struct kv_sequence *sequence, struct kv_fetch *fetches, size_t layer,
                                const bool *wanted, uint64_t first, size_t count, struct error *error) {
     size_t heads = kv_heads(&sequence->cache->config, layer);
@@ -141,11 +141,6 @@ static enum status fetch_heads(struct kv_sequence *sequence, struct kv_fetch *fe
     return STATUS_OK;
 }
 
-static enum status fetch_layer(struct kv_sequence *sequence, struct kv_fetch *fetches, size_t layer,
-                               uint64_t first, size_t count, struct error *error) {
-    return fetch_heads(sequence, fetches, layer, NULL, first, count, error);
-}
-
 static void release_layer(struct kv_sequence *sequence, struct kv_fetch *fetches, size_t layer) {
     for (size_t head = 0; head < kv_heads(&sequence->cache->config, layer); head++)
         kv_fetch_release(&fetches[head]);
@@ -163,7 +158,7 @@ static enum status build_key_index(struct kv_sequence *sequence, uint64_t chunk_
         for (uint64_t first = chunk_first; !kv_slides(config, layer) && first < chunk_count && status == STATUS_OK;
              first += LAYER_CHUNKS) {
             size_t count = (size_t)(chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS);
-            status = fetch_layer(sequence, fetches, layer, first, count, error);
+            status = fetch_heads(sequence, fetches, layer, NULL, first, count, error);
             if (status == STATUS_OK)
                 status = backing->build_key_index(backing->build_context, sequence, layer,
                                                   first * KV_CHUNK_TOKENS, count * KV_CHUNK_TOKENS, error);
@@ -250,7 +245,7 @@ static enum status load_tail(struct kv_sequence *sequence, uint64_t token_count,
     enum status status = STATUS_OK;
     for (size_t layer = 0; layer < config->layer_count && status == STATUS_OK; layer++) {
         /* All heads are on their way together; alone each would wait for the disk. */
-        status = fetch_layer(sequence, fetches, layer, token_count / KV_CHUNK_TOKENS, 1, error);
+        status = fetch_heads(sequence, fetches, layer, NULL, token_count / KV_CHUNK_TOKENS, 1, error);
         release_layer(sequence, fetches, layer);
         for (size_t head = 0; head < kv_heads(config, layer) && status == STATUS_OK; head++)
             status = tier_make_dirty(sequence, layer, head, token_count / KV_CHUNK_TOKENS, error);
@@ -367,7 +362,7 @@ static enum status copy_layer(struct kv_sequence *sequence, struct kv_fetch *fet
         count = chunk_count - first < LAYER_CHUNKS ? chunk_count - first : LAYER_CHUNKS;
         if (kv_slides(&sequence->cache->config, layer)) count = 1; /* of which some are not there */
         if (kv_slides(&sequence->cache->config, layer) && !kv_windows_has(sequence, first)) continue;
-        enum status status = fetch_layer(sequence, fetches, layer, first, (size_t)count, error);
+        enum status status = fetch_heads(sequence, fetches, layer, NULL, first, (size_t)count, error);
         for (size_t head = 0; status == STATUS_OK && head < kv_heads(&sequence->cache->config, layer); head++)
             if (sequence->pages->writes &&
                 tier_copy_pages(sequence, layer, head, first, (size_t)count, &why) != STATUS_OK)

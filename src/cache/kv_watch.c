@@ -204,7 +204,8 @@ enum {
     RUN_BYTES_MIN = 6 /* 0,"A", */
 };
 
-size_t kv_map_run_bytes(struct kv_map_run run) {
+/* Of a run as JSON: OFFSET,"CELLS", */
+static size_t run_bytes(struct kv_map_run run) {
     size_t digits = 1;
     for (; run.first >= 10; run.first /= 10) digits++;
     return digits + run.count + 4;
@@ -216,7 +217,7 @@ static size_t add_changes(struct kv_watch *watch, struct kv_map *map, size_t fir
     for (size_t i = first; i < end; i++) {
         if (map->cells[i] == watch->cells[i]) continue;
         struct kv_map_run run = {i, 0};
-        const size_t frame = kv_map_run_bytes(run);
+        const size_t frame = run_bytes(run);
         if (*room <= frame) return i;
         size_t behind = i + 1;
         for (size_t at = behind; at < end && at < behind + GAP_MAX; at++)

@@ -15,7 +15,7 @@
 #include "cache/kv_cache.h"
 
 enum { KV_WATCH_SECONDS = 3, KV_MAP_COLUMNS_MAX = 512 };
-/* The changes of a map, written as kv_map_run_bytes counts. */
+/* The changes of a map as JSON. */
 enum { KV_MAP_CHANGES_BYTES = 14 << 10 };
 
 /* ---- noted by attention and by the tier ---- */
@@ -84,8 +84,6 @@ struct kv_map {
  * map, for its changes; any other number: all cells.  kv_map_deinit follows a failure too. */
 enum status kv_sequence_read_map(struct kv_sequence *sequence, uint64_t since, struct kv_map *map,
                                  struct error *error) STATUS_CHECKED;
-/* Of a run as JSON: OFFSET,"CELLS", */
-size_t kv_map_run_bytes(struct kv_map_run run);
 void kv_map_deinit(struct kv_map *map);
 bool kv_sequence_is_watched(const struct kv_sequence *sequence);
 

@@ -21,7 +21,7 @@ static uint64_t token_count(const struct bench_test *test) {
     return (test->prompt_count + test->generate_count) * test->sequence_count;
 }
 
-double bench_sample_rate(const struct bench_test *test, size_t index) {
+static double sample_rate(const struct bench_test *test, size_t index) {
     return (double)token_count(test) * 1e9 / (double)test->samples_ns[index];
 }
 
@@ -31,11 +31,11 @@ struct bench_statistics bench_statistics(const struct bench_test *test) {
     if (n == 0) return s;
     for (size_t i = 0; i < n; i++) {
         s.mean_ns += (double)test->samples_ns[i] / (double)n;
-        s.mean_rate += bench_sample_rate(test, i) / (double)n;
+        s.mean_rate += sample_rate(test, i) / (double)n;
     }
     if (n < 2) return s;
     for (size_t i = 0; i < n; i++) {
-        double ns = (double)test->samples_ns[i] - s.mean_ns, rate = bench_sample_rate(test, i) - s.mean_rate;
+        double ns = (double)test->samples_ns[i] - s.mean_ns, rate = sample_rate(test, i) - s.mean_rate;
         s.deviation_ns += ns * ns / (double)(n - 1);
         s.deviation_rate += rate * rate / (double)(n - 1);
     }
@@ -93,7 +93,7 @@ static double median(double *values, size_t count) {
 
 /* Of one repetition: a step compared with the reads between its steps. */
 static double sample_ratio(const struct bench_model *model, const struct bench_test *test, size_t index) {
-    double steps_per_second = bench_sample_rate(test, index) / (double)test->sequence_count;
+    double steps_per_second = sample_rate(test, index) / (double)test->sequence_count;
     return steps_per_second * (double)bench_step_bytes(model, test) / test->read_rates[index];
 }
 
@@ -213,7 +213,7 @@ static json_t *times_json(const struct bench_test *test) {
 static json_t *rates_json(const struct bench_test *test) {
     json_t *list = json_array();
     for (size_t i = 0; i < test->sample_count; i++)
-        json_array_append_new(list, json_real(bench_sample_rate(test, i)));
+        json_array_append_new(list, json_real(sample_rate(test, i)));
     return list;
 }
 

@@ -64,7 +64,6 @@ struct bench_statistics {
 };
 
 struct bench_statistics bench_statistics(const struct bench_test *test);
-double bench_sample_rate(const struct bench_test *test, size_t index);
 /* Whether the test only decodes: memory bandwidth does not limit prefill. */
 bool bench_measures_floor(const struct bench_test *test);
 /* Bytes that a decode step must read: the weights once and, for every sequence at mid test, the KV it attends to and

@@ -70,9 +70,8 @@ enum status devices_command(const struct options *options, struct error *error) 
 enum status help_command(const struct options *options, struct error *error) STATUS_CHECKED;
 enum status version_command(const struct options *options, struct error *error) STATUS_CHECKED;
 
-/* Prints the help of one command, or of all, on standard output. */
+/* Prints the help of one command on standard output. */
 enum status help_print_command(const struct program *program, const struct command *command,
                                struct error *error) STATUS_CHECKED;
-enum status help_print_all(const struct program *program, struct error *error) STATUS_CHECKED;
 
 #endif

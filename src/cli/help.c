@@ -84,7 +84,7 @@ enum status help_print_command(const struct program *program, const struct comma
     return output_flush(error);
 }
 
-enum status help_print_all(const struct program *program, struct error *error) {
+static enum status print_all(const struct program *program, struct error *error) {
     const char *name = program->name;
     output_text("%s: %s\n\nUsage: %s COMMAND [options]\n\nCommands:\n", name, program->summary, name);
     for (size_t i = 0; i < COMMAND_COUNT; i++)
@@ -110,7 +110,7 @@ enum status help_command(const struct options *options, struct error *error) {
     const struct program *program = options->program;
     if (option_given(options, OPTION_AS))
         return reference_print(program, option_count(options, OPTION_AS), error);
-    if (options->positional_count == 0) return help_print_all(program, error);
+    if (options->positional_count == 0) return print_all(program, error);
     const char *name = options->positionals[0];
     const struct command *command = command_find(program, name);
     if (command != NULL && command->run != NULL) return help_print_command(program, command, error);

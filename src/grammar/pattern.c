@@ -28,7 +28,7 @@ enum status pattern_add(struct pattern *p, enum pattern_kind kind, uint32_t next
     return STATUS_OK;
 }
 
-enum status pattern_add_edge(struct pattern *p, uint32_t from, uint8_t low, uint8_t high, uint32_t to,
+static enum status add_edge(struct pattern *p, uint32_t from, uint8_t low, uint8_t high, uint32_t to,
                              struct error *error) {
     struct pattern_state *state = &p->states[from];
     struct pattern_edge *grown = realloc(state->edges, (state->edge_count + 1) * sizeof *grown);
@@ -45,7 +45,7 @@ static enum status tail(struct pattern *p, uint32_t tails[4], uint32_t left, str
     for (uint32_t i = 1; i <= left; i++) {
         if (tails[i] != UINT32_MAX) continue;
         TRY(pattern_add(p, PATTERN_EDGES, 0, 0, &tails[i], error));
-        TRY(pattern_add_edge(p, tails[i], 0x80, 0xBF, tails[i - 1], error));
+        TRY(add_edge(p, tails[i], 0x80, 0xBF, tails[i - 1], error));
     }
     return STATUS_OK;
 }
@@ -71,11 +71,11 @@ static enum status add_sequence(struct pattern *p, uint32_t from, uint32_t low, 
             is_any = is_any && first[later] == 0x80 && last[later] == 0xBF;
         if (is_any) {
             TRY(tail(p, tails, left, error));
-            return pattern_add_edge(p, from, first[i], last[i], tails[left], error);
+            return add_edge(p, from, first[i], last[i], tails[left], error);
         }
         uint32_t next;
         TRY(pattern_add(p, PATTERN_EDGES, 0, 0, &next, error));
-        TRY(pattern_add_edge(p, from, first[i], last[i], next, error));
+        TRY(add_edge(p, from, first[i], last[i], next, error));
         from = next;
     }
     return STATUS_OK;
@@ -113,23 +113,23 @@ static enum status add_escape(struct pattern *p, struct escapes *made, uint32_t 
     static const char digits[] = "0123456789ABCDEF";
     if (made->escape == UINT32_MAX) {
         TRY(pattern_add(p, PATTERN_EDGES, 0, 0, &made->escape, error));
-        TRY(pattern_add_edge(p, made->from, '\\', '\\', made->escape, error));
+        TRY(add_edge(p, made->from, '\\', '\\', made->escape, error));
     }
     for (size_t i = 0; i + 1 < sizeof letters; i += 2)
         if ((uint32_t)letters[i] == c)
-            return pattern_add_edge(p, made->escape, (uint8_t)letters[i + 1], (uint8_t)letters[i + 1], to, error);
+            return add_edge(p, made->escape, (uint8_t)letters[i + 1], (uint8_t)letters[i + 1], to, error);
     if (made->zeros == UINT32_MAX) { /* u00 */
         uint32_t at = made->escape, next;
         for (const char *word = "u00"; *word != '\0'; word++, at = next) {
             TRY(pattern_add(p, PATTERN_EDGES, 0, 0, &next, error));
-            TRY(pattern_add_edge(p, at, (uint8_t)*word, (uint8_t)*word, next, error));
+            TRY(add_edge(p, at, (uint8_t)*word, (uint8_t)*word, next, error));
         }
         made->zeros = at;
     }
     uint32_t digit;
     TRY(pattern_add(p, PATTERN_EDGES, 0, 0, &digit, error));
-    TRY(pattern_add_edge(p, made->zeros, (uint8_t)digits[c >> 4], (uint8_t)digits[c >> 4], digit, error));
-    return pattern_add_edge(p, digit, (uint8_t)digits[c & 15], (uint8_t)digits[c & 15], to, error);
+    TRY(add_edge(p, made->zeros, (uint8_t)digits[c >> 4], (uint8_t)digits[c >> 4], digit, error));
+    return add_edge(p, digit, (uint8_t)digits[c & 15], (uint8_t)digits[c & 15], to, error);
 }
 
 enum status pattern_add_characters(struct pattern *p, const struct character_range *ranges, size_t count,

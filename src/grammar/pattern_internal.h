@@ -30,8 +30,6 @@ struct character_range {
 
 enum status pattern_add(struct pattern *pattern, enum pattern_kind kind, uint32_t next, uint32_t other,
                         uint32_t *state, struct error *error) STATUS_CHECKED;
-enum status pattern_add_edge(struct pattern *pattern, uint32_t from, uint8_t low, uint8_t high, uint32_t to,
-                             struct error *error) STATUS_CHECKED;
 /* One character of these ranges, which do not overlap, leads to state `to`. */
 enum status pattern_add_characters(struct pattern *pattern, const struct character_range *ranges,
                                    size_t count, uint32_t to, uint32_t *from, struct error *error)

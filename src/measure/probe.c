@@ -22,7 +22,7 @@ struct plan probe_plan(const struct probe *probe) {
                          .batch_size = PROBE_PROMPT};
 }
 
-void probe_close_engine(struct probe *probe) {
+static void close_engine(struct probe *probe) {
     sequence_destroy(probe->deep);
     sequence_destroy(probe->shallow);
     sequence_destroy(probe->empty);
@@ -32,7 +32,7 @@ void probe_close_engine(struct probe *probe) {
 }
 
 void probe_close(struct probe *probe) {
-    probe_close_engine(probe);
+    close_engine(probe);
     model_destroy(probe->model);
     probe->model = NULL;
 }
@@ -45,7 +45,7 @@ static enum status add_sequence(struct probe *probe, struct sequence **sequence,
 
 enum status probe_open_engine(struct probe *probe, const struct plan *plan, struct error *error) {
     struct plan whole = *plan;
-    probe_close_engine(probe);
+    close_engine(probe);
     whole.keeps_rows = true;
     TRY(engine_create(&probe->engine, probe->model, &whole, NULL, error));
     TRY(add_sequence(probe, &probe->deep, probe->deep_tokens, error));

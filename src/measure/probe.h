@@ -25,7 +25,6 @@ struct plan probe_plan(const struct probe *probe);
 /* With a plan for one sequence there is only the deep one.  Replaces the engine that is open. */
 enum status probe_open_engine(struct probe *probe, const struct plan *plan, struct error *error)
     STATUS_CHECKED;
-void probe_close_engine(struct probe *probe);
 /* The model as well.  Safe on zeros. */
 void probe_close(struct probe *probe);
 

@@ -7,7 +7,7 @@
 #include "base/array.h"
 #include "server/service_internal.h"
 
-bool account_is_active(const struct service *service, const char *owner) {
+static bool is_active(const struct service *service, const char *owner) {
     for (size_t i = 0; i < service->running.count; i++)
         if (strcmp(service->running.jobs[i]->request.owner, owner) == 0) return true;
     return false;
@@ -23,7 +23,7 @@ static struct owner_account *find_account(const struct service *service, const c
 static struct owner_account *new_account(struct service *service) {
     enum { ACCOUNTS_MAX = 1024 };
     for (size_t i = 0; i < service->accounts.count && service->accounts.count >= ACCOUNTS_MAX; i++)
-        if (!account_is_active(service, service->accounts.items[i].owner)) return &service->accounts.items[i];
+        if (!is_active(service, service->accounts.items[i].owner)) return &service->accounts.items[i];
     struct owner_accounts *accounts = &service->accounts;
     if (!array_reserve(&accounts->items, accounts->count, &accounts->capacity, sizeof *accounts->items))
         return NULL;
@@ -31,7 +31,7 @@ static struct owner_account *new_account(struct service *service) {
 }
 
 void account_open(struct service *service, const char *owner) {
-    if (account_is_active(service, owner)) return;
+    if (is_active(service, owner)) return;
     double least = INFINITY;
     for (size_t i = 0; i < service->running.count; i++) {
         const struct owner_account *account = find_account(service, service->running.jobs[i]->request.owner);

@@ -154,7 +154,7 @@ const char *exchange_if_none_match(const struct exchange *exchange) {
     return exchange->request.if_none_match;
 }
 
-bool exchange_is_anthropic(const struct exchange *exchange) {
+static bool is_anthropic(const struct exchange *exchange) {
     return api_error_is_anthropic(exchange->request.path, strlen(exchange->request.path));
 }
 
@@ -355,7 +355,7 @@ void exchange_reply_json(struct exchange *exchange, unsigned http_status, json_t
 }
 
 void exchange_reply_error(struct exchange *exchange, const struct api_error *error) {
-    const bool anthropic = exchange_is_anthropic(exchange);
+    const bool anthropic = is_anthropic(exchange);
     json_t *body = api_error_json(error, anthropic);
     if (anthropic) json_put(body, "request_id", json_string(exchange->request.id));
     reply_json(exchange, error->http_status, body, error);

@@ -56,7 +56,6 @@ const char *exchange_path(const struct exchange *exchange);
 const char *exchange_query(const struct exchange *exchange); /* "": none */
 uint32_t exchange_key(const struct exchange *exchange);      /* guard_check's */
 const char *exchange_id(const struct exchange *exchange);    /* for x-request-id */
-bool exchange_is_anthropic(const struct exchange *exchange); /* errors in Anthropic's form */
 /* The ETag that the client has; "": none. */
 const char *exchange_if_none_match(const struct exchange *exchange);
 /* The origin of a page from elsewhere that may read the response; "": none. */

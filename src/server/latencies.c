@@ -3,7 +3,7 @@
 const double histogram_bounds[HISTOGRAM_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                                     1,     2.5,    5,     10,   30,    60,   120, 300,  1200};
 
-void histogram_add(struct histogram *histogram, double seconds) {
+static void add(struct histogram *histogram, double seconds) {
     size_t bucket = 0;
     while (bucket < HISTOGRAM_BUCKETS && seconds > histogram_bounds[bucket]) bucket++;
     atomic_fetch_add(&histogram->counts[bucket], 1);
@@ -12,12 +12,12 @@ void histogram_add(struct histogram *histogram, double seconds) {
 
 void latencies_note(struct latencies *latencies, const struct service_figures *figures) {
     const double first = figures->queue_seconds + figures->prefill_seconds;
-    histogram_add(&latencies->queue, figures->queue_seconds);
-    if (figures->answer_tokens > 0) histogram_add(&latencies->first_token, first);
+    add(&latencies->queue, figures->queue_seconds);
+    if (figures->answer_tokens > 0) add(&latencies->first_token, first);
     if (figures->answer_tokens > 1)
-        histogram_add(&latencies->between_tokens,
+        add(&latencies->between_tokens,
                       figures->decode_seconds / (double)(figures->answer_tokens - 1));
-    histogram_add(&latencies->whole, first + figures->decode_seconds);
+    add(&latencies->whole, first + figures->decode_seconds);
     const uint64_t tokens = figures->prompt_tokens + figures->answer_tokens;
     uint64_t seen = atomic_load(&latencies->tokens_max);
     while (tokens > seen && !atomic_compare_exchange_weak(&latencies->tokens_max, &seen, tokens)) {}

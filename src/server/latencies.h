@@ -16,7 +16,6 @@ struct histogram {
     _Atomic uint64_t sum_ns;
 };
 
-void histogram_add(struct histogram *histogram, double seconds);
 
 struct latencies {
     struct histogram queue, first_token, between_tokens, whole;

@@ -247,7 +247,6 @@ void job_fail_running(struct service *service, struct job *job, const struct err
 void account_open(struct service *service, const char *owner);
 void account_charge(struct service *service, struct job *job, double seconds);
 double account_seconds(const struct service *service, const struct job *job);
-bool account_is_active(const struct service *service, const char *owner); /* a job of the owner runs */
 
 /* repair.c.  A step or slice of these jobs failed.  true: what can be done about it was done, so it can be tried
  * again: room made, or everything computed anew after damage.  Jobs may have gone back to the queue.  Where a page

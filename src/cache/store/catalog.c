@@ -65,7 +65,8 @@ static bool header_forbids_writing(sqlite3 *database) {
     return file->pMethods->xRead(file, &version, 1, WRITE_VERSION) == SQLITE_OK && version > WAL_VERSION;
 }
 
-enum status catalog_failed(struct catalog *catalog, int code, const char *doing, struct error *error) {
+/* The status and line of an SQLite error. */
+static enum status failed(struct catalog *catalog, int code, const char *doing, struct error *error) {
     sqlite3 *database = catalog->database;
     const char *reason = database != NULL ? sqlite3_errmsg(database) : sqlite3_errstr(code);
     if (code == SQLITE_READONLY_DBMOVED)
@@ -98,20 +99,20 @@ enum status catalog_failed(struct catalog *catalog, int code, const char *doing,
 enum status catalog_execute(struct catalog *catalog, const char *sql, const char *doing,
                             struct error *error) {
     int code = sqlite3_exec(catalog->database, sql, NULL, NULL, NULL);
-    return code == SQLITE_OK ? STATUS_OK : catalog_failed(catalog, code, doing, error);
+    return code == SQLITE_OK ? STATUS_OK : failed(catalog, code, doing, error);
 }
 
 enum status catalog_prepare(struct catalog *catalog, const char *sql, const char *doing,
                             sqlite3_stmt **statement, struct error *error) {
     int code = sqlite3_prepare_v2(catalog->database, sql, -1, statement, NULL);
-    return code == SQLITE_OK ? STATUS_OK : catalog_failed(catalog, code, doing, error);
+    return code == SQLITE_OK ? STATUS_OK : failed(catalog, code, doing, error);
 }
 
 enum status catalog_finish(struct catalog *catalog, sqlite3_stmt *statement, int code, const char *doing,
                            struct error *error) {
     enum status status = STATUS_OK;
     if (code != SQLITE_DONE && code != SQLITE_ROW && code != SQLITE_OK)
-        status = catalog_failed(catalog, code, doing, error); /* before finalize changes the message */
+        status = failed(catalog, code, doing, error); /* before finalize changes the message */
     sqlite3_finalize(statement);
     return status;
 }
@@ -280,7 +281,7 @@ enum status catalog_open(struct catalog *catalog, const struct io_folder *folder
         int flags = (read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE) | SQLITE_OPEN_FULLMUTEX;
         int code = sqlite3_open_v2(catalog->path, &catalog->database, flags, vfs);
         status = code == SQLITE_OK ? settle(catalog, read_only, may_create, error)
-                                   : catalog_failed(catalog, code, "opening", error);
+                                   : failed(catalog, code, "opening", error);
     }
     if (status != STATUS_OK) catalog_close(catalog);
     return status;

@@ -8,8 +8,6 @@
 
 #define CATALOG_NAME "catalog.db"
 
-/* The status and line of an SQLite error. */
-enum status catalog_failed(struct catalog *catalog, int code, const char *doing, struct error *error);
 enum status catalog_execute(struct catalog *catalog, const char *sql, const char *doing, struct error *error)
     STATUS_CHECKED;
 enum status catalog_prepare(struct catalog *catalog, const char *sql, const char *doing,
