@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "attention/rebuild.h"
 #include "attention/split.h"
 #include "base/checked.h"
 #include "cache/page_table.h"
@@ -278,15 +279,7 @@ static void compute(struct bus_rebuild *bus, struct stream *stream, const struct
         const struct attend_item item = {.view = own_view(bus, &layer->operation.items[0].view),
                                          .row_count = rows.row_count,
                                          .position_first = row};
-        bus->device->operations->append(
-            stream, &(struct append_operation){.k = rows.k,
-                                               .v = rows.v,
-                                               .k_stride = rows.k_stride,
-                                               .v_stride = rows.v_stride,
-                                               .kv_head_count = layer->operation.kv_head_count,
-                                               .items = &item,
-                                               .item_count = 1,
-                                               .step = rows.step});
+        rebuild_append(bus->device, stream, &rows, layer->operation.kv_head_count, &item);
     }
 }
 

@@ -423,6 +423,18 @@ static struct kv_view own_view(struct rebuild *rebuild, struct stream *stream, s
                             .chunk_stride = table->chunk_capacity};
 }
 
+void rebuild_append(struct device *device, struct stream *stream, const struct rebuild_rows *rows,
+                    size_t kv_head_count, const struct attend_item *item) {
+    device->operations->append(stream, &(struct append_operation){.k = rows->k,
+                                                                  .v = rows->v,
+                                                                  .k_stride = rows->k_stride,
+                                                                  .v_stride = rows->v_stride,
+                                                                  .kv_head_count = kv_head_count,
+                                                                  .items = item,
+                                                                  .item_count = 1,
+                                                                  .step = rows->step});
+}
+
 /* Chunks [first, first + count) of the run. */
 static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
                                 const struct attention_layer *layer, size_t first, size_t count,
@@ -443,14 +455,7 @@ static enum status compute_tile(struct rebuild *rebuild, struct stream *stream,
         item.view = kv_sequence_view(rebuild->layer.computing, stream, layer->index);
         item.view = kv_view_chunks(&item.view, rebuild->layer.run.chunk_first + first);
     }
-    rebuild->device->operations->append(
-        stream, &(struct append_operation){.k = rows.k,
-                                           .v = rows.v,
-                                           .k_stride = rows.k_stride,
-                                           .v_stride = rows.v_stride,
-                                           .kv_head_count = layer->operation.kv_head_count,
-                                           .items = &item,
-                                           .item_count = 1});
+    rebuild_append(rebuild->device, stream, &rows, layer->operation.kv_head_count, &item);
     return rebuild->device->operations->stream_synchronize(stream,
                                                            error); /* the tile's memory is used again */
 }

@@ -71,6 +71,10 @@ void rebuild_end_step(struct rebuild *rebuild);
 /* Sets the link's rate, measured while nothing else was under way. */
 void rebuild_set_link(struct rebuild *rebuild, double bytes_per_second);
 
+/* Stores rows that were computed again where the item's view shows them; bus_rebuild's, too. */
+void rebuild_append(struct device *device, struct stream *stream, const struct rebuild_rows *rows,
+                    size_t kv_head_count, const struct attend_item *item);
+
 /* For tests and benchmarks, as attention_force_rebuild. */
 void rebuild_force(struct rebuild *rebuild, size_t chunks);
 
