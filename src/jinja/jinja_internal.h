@@ -122,7 +122,7 @@ struct jinja_run {
     struct jinja_block *blocks; /* owned, newest first */
     size_t used_bytes, bytes_max;
     uint64_t steps, steps_max;
-    unsigned depth, macro_depth, line;
+    unsigned depth, line;
     int64_t now;
     struct jinja_scope *top;
     enum status status;

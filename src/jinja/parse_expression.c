@@ -456,23 +456,20 @@ static const struct jinja_node *parse_not(struct jinja_parser *parser) {
     return node;
 }
 
-static const struct jinja_node *parse_and(struct jinja_parser *parser) {
-    const struct jinja_node *left = parse_not(parser);
-    for (unsigned chain = 0; jinja_parser_skip(parser, TOKEN_WORD, "and");) {
-        if (++chain > PARSE_DEPTH_MAX) jinja_parser_fail(parser, "it nests too deeply");
-        left = node_of(parser, NODE_AND, left, parse_not(parser));
-    }
-    return left;
-}
+static const struct jinja_node *parse_and(struct jinja_parser *parser);
 
-static const struct jinja_node *parse_or(struct jinja_parser *parser) {
-    const struct jinja_node *left = parse_and(parser);
-    for (unsigned chain = 0; jinja_parser_skip(parser, TOKEN_WORD, "or");) {
+/* Operands of `and`, or, of those, of `or`. */
+static const struct jinja_node *parse_chain(struct jinja_parser *parser, bool is_or) {
+    const struct jinja_node *(*const operand)(struct jinja_parser *) = is_or ? parse_and : parse_not;
+    const struct jinja_node *left = operand(parser);
+    for (unsigned chain = 0; jinja_parser_skip(parser, TOKEN_WORD, is_or ? "or" : "and");) {
         if (++chain > PARSE_DEPTH_MAX) jinja_parser_fail(parser, "it nests too deeply");
-        left = node_of(parser, NODE_OR, left, parse_and(parser));
+        left = node_of(parser, is_or ? NODE_OR : NODE_AND, left, operand(parser));
     }
     return left;
 }
+static const struct jinja_node *parse_and(struct jinja_parser *parser) { return parse_chain(parser, false); }
+static const struct jinja_node *parse_or(struct jinja_parser *parser) { return parse_chain(parser, true); }
 
 static const struct jinja_node *parse_choice(struct jinja_parser *parser, bool without_choice) {
     if (++parser->depth > PARSE_DEPTH_MAX) jinja_parser_fail(parser, "it nests too deeply");

@@ -82,6 +82,15 @@ static inline struct matrix cpu_matrix(const struct weight *weight) {
 /* Runs the task on every thread, or, with `alone`, on the caller as the only worker, without a pool: such a task may
  * call pool_range, cpu_ticket and cpu_barrier, but neither tickets nor barriers of the pool. */
 void cpu_run(struct cpu_device *device, bool alone, pool_task *task, void *context);
+/* The run of a task that needs no more than its operation. */
+struct operation_run {
+    const struct kernels *kernels;
+    const void *operation;
+};
+static inline void cpu_run_operation(struct stream *stream, const void *operation, bool alone, pool_task *task) {
+    struct operation_run run = {&stream->device->kernels, operation};
+    cpu_run(stream->device, alone, task, &run);
+}
 /* Does the caller's pending work now, if there is any. */
 void cpu_run_overlap(struct cpu_device *device);
 static inline void cpu_barrier(const struct pool_worker *worker) {

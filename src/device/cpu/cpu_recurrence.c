@@ -6,15 +6,10 @@
 
 enum { CONVOLVE_ELEMENTS_ALONE = 4096, DELTA_ELEMENTS_ALONE = 4096, GATE_ELEMENTS_ALONE = 4096 };
 
-struct convolve_run {
-    const struct recurrence_kernels *kernels;
-    const struct convolve_operation *operation;
-};
-
 static const float *behind(const float *x, size_t count) { return x != NULL ? x + count : NULL; }
 
 static void convolve_task(void *context, const struct pool_worker *worker) {
-    const struct convolve_run *run = context;
+    const struct operation_run *run = context;
     const struct convolve_operation *operation = run->operation;
     const size_t pieces = (operation->channel_count + CONVOLVE_CHANNELS - 1) / CONVOLVE_CHANNELS;
     const struct range units = pool_range(worker, pieces, 1);
@@ -37,7 +32,7 @@ static void convolve_task(void *context, const struct pool_worker *worker) {
             args.from = behind(cpu_floats(item->from), first);
             args.to = cpu_floats(item->to) + first;
             args.y = cpu_floats(operation->y) + item->row_first * operation->y_stride + first;
-            run->kernels->convolve(&args);
+            run->kernels->recurrence.convolve(&args);
         }
     }
 }
@@ -49,19 +44,13 @@ static size_t rows_of(const struct recurrence_item *items, size_t count) {
 }
 
 void cpu_convolve(struct stream *stream, const struct convolve_operation *operation) {
-    struct convolve_run run = {&stream->device->kernels.recurrence, operation};
     ASSERT(operation->taps >= 2 && operation->taps <= CONVOLVE_TAPS_MAX);
     const size_t rows = rows_of(operation->items, operation->item_count);
-    cpu_run(stream->device, rows * operation->channel_count <= CONVOLVE_ELEMENTS_ALONE, convolve_task, &run);
+    cpu_run_operation(stream, operation, rows * operation->channel_count <= CONVOLVE_ELEMENTS_ALONE, convolve_task);
 }
 
-struct delta_run {
-    const struct recurrence_kernels *kernels;
-    const struct delta_operation *operation;
-};
-
 static void delta_task(void *context, const struct pool_worker *worker) {
-    const struct delta_run *run = context;
+    const struct operation_run *run = context;
     const struct delta_operation *operation = run->operation;
     const size_t k = operation->k_dimension, v = operation->v_dimension, keys = operation->key_heads * k,
                  width = operation->value_heads * v, group = operation->value_heads / operation->key_heads,
@@ -95,36 +84,29 @@ static void delta_task(void *context, const struct pool_worker *worker) {
             args.y = cpu_floats(operation->y) + row;
             args.from = behind(cpu_floats(item->from), state);
             args.to = cpu_floats(item->to) + state;
-            run->kernels->delta(&args);
+            run->kernels->recurrence.delta(&args);
         }
     }
 }
 
 void cpu_delta(struct stream *stream, const struct delta_operation *operation) {
-    struct delta_run run = {&stream->device->kernels.recurrence, operation};
     ASSERT(operation->k_dimension <= DELTA_DIMENSION_MAX && operation->v_dimension <= DELTA_DIMENSION_MAX);
     const size_t rows = rows_of(operation->items, operation->item_count),
                  elements = operation->value_heads * operation->k_dimension * operation->v_dimension;
-    cpu_run(stream->device, rows * elements <= DELTA_ELEMENTS_ALONE, delta_task, &run);
+    cpu_run_operation(stream, operation, rows * elements <= DELTA_ELEMENTS_ALONE, delta_task);
 }
 
-struct gate_run {
-    const struct recurrence_kernels *kernels;
-    const struct gate_operation *operation;
-};
-
 static void gate_task(void *context, const struct pool_worker *worker) {
-    const struct gate_run *run = context;
+    const struct operation_run *run = context;
     const struct gate_operation *operation = run->operation;
     const size_t size = operation->head_size;
     const struct range heads = pool_range(worker, operation->row_count * operation->head_count, 1);
     for (size_t head = heads.begin; head < heads.end; head++)
-        run->kernels->gate(cpu_floats(operation->gates) + (2 * head + 1) * size, size,
-                           cpu_floats(operation->y) + head * size);
+        run->kernels->recurrence.gate(cpu_floats(operation->gates) + (2 * head + 1) * size, size,
+                                      cpu_floats(operation->y) + head * size);
 }
 
 void cpu_gate(struct stream *stream, const struct gate_operation *operation) {
-    struct gate_run run = {&stream->device->kernels.recurrence, operation};
     const size_t elements = operation->row_count * operation->head_count * operation->head_size;
-    cpu_run(stream->device, elements <= GATE_ELEMENTS_ALONE, gate_task, &run);
+    cpu_run_operation(stream, operation, elements <= GATE_ELEMENTS_ALONE, gate_task);
 }

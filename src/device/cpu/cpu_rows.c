@@ -75,14 +75,8 @@ void cpu_embed(struct stream *stream, const struct embed_operation *operation) {
     cpu_run(device, operation->row_count * columns <= EMBED_ELEMENTS_ALONE, embed_task, &run);
 }
 
-struct norm_run {
-    const struct norm_kernels *kernels;
-    const struct activation_kernels *sums;
-    const struct norm_operation *operation;
-};
-
 static void norm_task(void *context, const struct pool_worker *worker) {
-    const struct norm_run *run = context;
+    const struct operation_run *run = context;
     const struct norm_operation *operation = run->operation;
     size_t segments = operation->segment_count, size = operation->segment_size;
     struct range units = pool_range(worker, operation->row_count * segments, 1);
@@ -91,103 +85,75 @@ static void norm_task(void *context, const struct pool_worker *worker) {
         float *x = cpu_floats(operation->x) + row * operation->x_stride + first;
         float *sum = cpu_floats(operation->y) + row * operation->y_stride + first, *y = operation->adds ? x : sum;
         if (operation->kind == NORM_RMS)
-            run->kernels->rms(x, cpu_floats(operation->w), operation->epsilon, size, y);
+            run->kernels->norm.rms(x, cpu_floats(operation->w), operation->epsilon, size, y);
         else
-            run->kernels->layer(x, cpu_floats(operation->w), cpu_floats(operation->b), operation->epsilon,
-                                size, y);
-        if (operation->adds) run->sums->add(sum, y, size, sum);
+            run->kernels->norm.layer(x, cpu_floats(operation->w), cpu_floats(operation->b), operation->epsilon,
+                                     size, y);
+        if (operation->adds) run->kernels->activation.add(sum, y, size, sum);
         for (size_t i = 0; operation->adds && operation->scale != 0 && i < size; i++) sum[i] *= operation->scale;
     }
 }
 
 void cpu_norm(struct stream *stream, const struct norm_operation *operation) {
-    struct norm_run run = {&stream->device->kernels.norm, &stream->device->kernels.activation, operation};
     size_t elements = operation->row_count * operation->segment_count * operation->segment_size;
-    cpu_run(stream->device, elements <= NORM_ELEMENTS_ALONE, norm_task, &run);
+    cpu_run_operation(stream, operation, elements <= NORM_ELEMENTS_ALONE, norm_task);
 }
 
-struct rope_run {
-    const struct rope_kernels *kernels;
-    const struct rope_operation *operation;
-    const struct rope_angles_operation *angles;
-};
-
 static void rope_angles_task(void *context, const struct pool_worker *worker) {
-    const struct rope_run *run = context;
-    const struct rope_angles_operation *angles = run->angles;
+    const struct operation_run *run = context;
+    const struct rope_angles_operation *angles = run->operation;
     struct range rows = pool_range(worker, angles->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++)
-        run->kernels->angles(cpu_step(angles->step)[row].position, cpu_floats(angles->frequency), angles->pair_count,
-                             angles->factor, cpu_floats(angles->cosine_sine) + row * 2 * angles->pair_count);
+        run->kernels->rope.angles(cpu_step(angles->step)[row].position, cpu_floats(angles->frequency),
+                                  angles->pair_count, angles->factor,
+                                  cpu_floats(angles->cosine_sine) + row * 2 * angles->pair_count);
 }
 
 void cpu_rope_angles(struct stream *stream, const struct rope_angles_operation *operation) {
-    struct rope_run run = {.kernels = &stream->device->kernels.rope, .angles = operation};
-    cpu_run(stream->device, operation->row_count * operation->pair_count <= ANGLES_ALONE, rope_angles_task,
-            &run);
+    const size_t pairs = operation->row_count * operation->pair_count;
+    cpu_run_operation(stream, operation, pairs <= ANGLES_ALONE, rope_angles_task);
 }
 
 static void rope_task(void *context, const struct pool_worker *worker) {
-    const struct rope_run *run = context;
+    const struct operation_run *run = context;
     const struct rope_operation *operation = run->operation;
     struct range rows = pool_range(worker, operation->row_count, 1);
     for (size_t row = rows.begin; row < rows.end; row++)
-        run->kernels->apply(cpu_floats(operation->x) + row * operation->x_stride, operation->head_count,
-                            operation->head_stride, operation->pair_count, operation->order,
-                            cpu_floats(operation->cosine_sine) + row * 2 * operation->pair_count);
+        run->kernels->rope.apply(cpu_floats(operation->x) + row * operation->x_stride, operation->head_count,
+                                 operation->head_stride, operation->pair_count, operation->order,
+                                 cpu_floats(operation->cosine_sine) + row * 2 * operation->pair_count);
 }
 
 void cpu_rope(struct stream *stream, const struct rope_operation *operation) {
-    struct rope_run run = {.kernels = &stream->device->kernels.rope, .operation = operation};
     size_t elements = operation->row_count * operation->head_count * operation->pair_count * 2;
-    cpu_run(stream->device, operation->row_count < 2 || elements <= ROPE_ELEMENTS_ALONE, rope_task, &run);
+    cpu_run_operation(stream, operation, operation->row_count < 2 || elements <= ROPE_ELEMENTS_ALONE, rope_task);
 }
 
-struct activation_run {
-    const struct activation_kernels *kernels;
-    const struct activation_operation *operation;
-};
-
 static void activation_task(void *context, const struct pool_worker *worker) {
-    const struct activation_run *run = context;
+    const struct operation_run *run = context;
     const struct activation_operation *operation = run->operation;
+    const struct activation_kernels *kernels = &run->kernels->activation;
     size_t pieces = (operation->count + ACTIVATION_PIECE - 1) / ACTIVATION_PIECE;
     struct range units = pool_range(worker, operation->row_count * pieces, 1);
     for (size_t unit = units.begin; unit < units.end; unit++) {
         size_t column = unit % pieces * ACTIVATION_PIECE;
         size_t first = unit / pieces * operation->stride + column;
         size_t count = min_size(ACTIVATION_PIECE, operation->count - column);
+        const float *gate = cpu_floats(operation->gate) + first, *up = cpu_floats(span_floats(operation->up, first));
+        float *y = cpu_floats(operation->y) + first;
         switch (operation->kind) {
-        case ACTIVATION_SILU_MULTIPLY:
-            run->kernels->silu_multiply(cpu_floats(operation->gate) + first,
-                                        cpu_floats(operation->up) + first, count,
-                                        cpu_floats(operation->y) + first);
-            break;
-        case ACTIVATION_SWIGLU_CLAMPED:
-            run->kernels->swiglu_clamped(cpu_floats(operation->gate) + first,
-                                         cpu_floats(operation->up) + first, count,
-                                         cpu_floats(operation->y) + first);
-            break;
-        case ACTIVATION_RELU:
-            run->kernels->relu(cpu_floats(operation->gate) + first, count, cpu_floats(operation->y) + first);
-            break;
-        case ACTIVATION_GELU_MULTIPLY:
-            run->kernels->gelu_multiply(cpu_floats(operation->gate) + first,
-                                        cpu_floats(operation->up) + first, count,
-                                        cpu_floats(operation->y) + first);
-            break;
-        case ACTIVATION_SOFTCAP:
-            run->kernels->softcap(cpu_floats(operation->gate) + first, operation->cap, count,
-                                  cpu_floats(operation->y) + first);
-            break;
+        case ACTIVATION_SILU_MULTIPLY: kernels->silu_multiply(gate, up, count, y); break;
+        case ACTIVATION_SWIGLU_CLAMPED: kernels->swiglu_clamped(gate, up, count, y); break;
+        case ACTIVATION_GELU_MULTIPLY: kernels->gelu_multiply(gate, up, count, y); break;
+        case ACTIVATION_RELU: kernels->relu(gate, count, y); break;
+        case ACTIVATION_SOFTCAP: kernels->softcap(gate, operation->cap, count, y); break;
         }
     }
 }
 
 void cpu_activation(struct stream *stream, const struct activation_operation *operation) {
-    struct activation_run run = {&stream->device->kernels.activation, operation};
-    cpu_run(stream->device, operation->row_count * operation->count <= ACTIVATION_ELEMENTS_ALONE,
-            activation_task, &run);
+    const size_t elements = operation->row_count * operation->count;
+    cpu_run_operation(stream, operation, elements <= ACTIVATION_ELEMENTS_ALONE, activation_task);
 }
 
 static void gather_task(void *context, const struct pool_worker *worker) {
