@@ -1,5 +1,6 @@
 /* A recording of a run, replayed: other tokens decoded with its rows attend as the run did, layer by layer; what is
- * made of it for other lengths and shapes holds its rows, rotated by as far as they were moved; damage is refused. */
+ * made of it for other lengths and shapes holds its rows, rotated by as far as they were moved; damage is refused.  And
+ * a copy of KV for another engine. */
 #include "testing.h"
 
 #include <math.h>
@@ -10,6 +11,7 @@
 
 #include "base/random.h"
 #include "engine/engine.h"
+#include "lab/replay/copy.h"
 #include "lab/replay/recording.h"
 #include "model/tiny_model.h"
 
@@ -117,6 +119,33 @@ static void steps_attend_as_the_run_did(void **state) {
         recording_close(&recording);
         rig_close(&rig);
     }
+}
+
+/* Behind a copy of its KV another engine computes what the source's does, to the bit. */
+static void a_copy_goes_on_as_its_source(void **state) {
+    (void)state;
+    struct rig rig;
+    struct sequence *sequences[2];
+    struct engine *engines[2];
+    rig_open(&rig, "llama");
+    for (size_t i = 0; i < 2; i++) engines[i] = engine_of(&rig, &sequences[i]);
+    const struct prefill_request request = {.tokens = rig.tokens, .token_count = TOKENS - 1};
+    assert_ok(engine_prefill(engines[0], sequences[0], &request, NULL, &rig.error), rig.error);
+    assert_ok(copy_kv(rig.model, engines[1], sequences[1], sequences[0], TOKENS - 1, &rig.error), rig.error);
+    const size_t bytes = rig.model->config.vocabulary_size * sizeof(float);
+    float *kept = malloc(bytes);
+    for (size_t i = 0; i < 2; i++) {
+        const float *logits;
+        assert_ok(engine_step(engines[i], &sequences[i], &rig.tokens[TOKENS - 1], 1, &logits, &rig.error), rig.error);
+        if (i == 0) memcpy(kept, logits, bytes);
+        if (i == 1) assert_memory_equal(kept, logits, bytes);
+    }
+    free(kept);
+    for (size_t i = 0; i < 2; i++) {
+        sequence_destroy(sequences[i]);
+        engine_destroy(engines[i]);
+    }
+    rig_close(&rig);
 }
 
 /* Of a recorded row of K, rotated on by the distance, in double. */
@@ -250,6 +279,7 @@ static void layers_that_rotate_differently_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_attend_as_the_run_did),
+        cmocka_unit_test(a_copy_goes_on_as_its_source),
         cmocka_unit_test(other_lengths_and_shapes_hold_its_rows),
         cmocka_unit_test(damage_is_refused),
         cmocka_unit_test(layers_that_rotate_differently_are_refused),
