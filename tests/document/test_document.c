@@ -299,13 +299,13 @@ static void programs_are_bounded(void **state) {
 
 /* A folder whose `pdftotext` is this script, alone in PATH with the system's. */
 static void put_pdftotext(const struct scratch *scratch, const char *script, const char *path) {
-    char line[400];
+    char line[8192];
     FILE *file = fopen(scratch_name(scratch, "pdftotext"), "w");
     assert_non_null(file);
     fprintf(file, "#!/bin/sh\n%s\n", script);
     assert_int_equal(fchmod(fileno(file), 0755), 0);
     fclose(file);
-    snprintf(line, sizeof line, "%s:%s", scratch->path, path);
+    assert_true((size_t)snprintf(line, sizeof line, "%s:%s", scratch->path, path) < sizeof line);
     setenv("PATH", line, 1);
 }
 
