@@ -11,9 +11,9 @@
 #include "platform/clock.h"
 #include "platform/memory.h"
 
-static const size_t CACHES_BYTES = (size_t)96 << 20, COPY_BYTES = (size_t)32 << 20,
-                    READ_BYTES = (size_t)256 << 20; /* at most */
-static const uint64_t CHECK_NS = 40000000;
+static const size_t CACHES_BYTES = (size_t)96 << 20, CACHES_BYTES_SHORT = (size_t)6 << 20, /* others empty them */
+    COPY_BYTES = (size_t)32 << 20, READ_BYTES = (size_t)256 << 20; /* at most */
+static const uint64_t CHECK_NS = 40000000, OTHERS_NS = 30000000;
 
 static double read_rate(const struct measurement *measurement, const struct bandwidth *memory,
                         struct pool *pool) {
@@ -58,10 +58,26 @@ static enum status measure_memory(struct measurement *measurement, struct error 
     struct pool *all = device_pool(measurement->device);
     struct bandwidth memory = {0};
     TRY(measure_part(measurement, "memory", error));
-    TRY(bandwidth_open(&memory, all, bandwidth_beyond_caches(4, READ_BYTES), error));
+    TRY(bandwidth_open(&memory, all, bandwidth_beyond_caches(4, READ_BYTES) / (measurement->is_short ? 4 : 1), error));
     measurement->machine->memory.all = read_rate(measurement, &memory, all);
     bandwidth_close(&memory);
     return copy_rate(measurement, &measurement->machine->memory.copy, error);
+}
+
+/* Others have half of the processors where all threads, which read memory, get less than half of the time it takes.
+ * The load of the last minute may not have them yet. */
+static enum status find_others(struct measurement *measurement, struct error *error) {
+    struct pool *all = device_pool(measurement->device);
+    struct bandwidth memory = {0};
+    TRY(bandwidth_open(&memory, all, CACHES_BYTES_SHORT, error));
+    const uint64_t began = clock_ns(), before = clock_processor_ns();
+    while (clock_ns() - began < OTHERS_NS) bandwidth_pass_ns(&memory, all);
+    const uint64_t took = clock_ns() - began, had = clock_processor_ns() - before;
+    bandwidth_close(&memory);
+    const size_t threads = pool_thread_count(all);
+    measurement->is_short = had < took * threads / 2;
+    if (measurement->is_short) measurement->machine->load = fmax(measurement->machine->load, (double)threads);
+    return STATUS_OK;
 }
 
 /* The device with the threads that are asked for, memory that empties the caches, a folder on the disk. */
@@ -77,8 +93,10 @@ static enum status open_measurement(struct measurement *measurement, struct erro
         for (size_t i = 0; i <= MACHINE_THREAD_COUNTS; i++) machine_init(&measurement->threads[i].machine);
     }
     TRY(device_cpu_create(&measurement->device, &device, error));
+    measurement->is_short = options->is_short;
+    if (!measurement->is_short && options->seconds > 0) TRY(find_others(measurement, error));
     TRY(bandwidth_open(&measurement->caches, device_pool(measurement->device),
-                       options->is_short ? CACHES_BYTES / 16 : bandwidth_beyond_caches(2, CACHES_BYTES), error));
+                       measurement->is_short ? CACHES_BYTES_SHORT : bandwidth_beyond_caches(2, CACHES_BYTES), error));
     return kv_scratch_open(&measurement->folder, options->directory, &no_limit, error);
 }
 
@@ -122,7 +140,7 @@ static bool is_this_machine(const struct machine *machine, const struct measure_
 
 static enum status measure_disk_used(struct measurement *measurement, struct error *error) {
     if (!measurement->use.disk) return STATUS_OK;
-    TRY(measure_disk(measurement, error));
+    if (!machine_knows_disk(measurement->machine)) TRY(measure_disk(measurement, error));
     return measure_tier(measurement, PACE_REFERENCE, error);
 }
 

@@ -21,7 +21,8 @@ struct measure_options {
     /* What is measured, beside Q8_0; what cannot be measured is not. */
     struct machine_use use;
     /* That it may take: behind them numbers are of two rounds, and what can wait is not measured; machine_lacks says
-     * what.  0: as long as it takes. */
+     * what.  Where others have half of the processors all numbers are of one round, with less of everything.  0: as
+     * long as it takes. */
     double seconds;
     bool is_short; /* tests: with less of everything, for numbers that nobody plans by */
     /* Called before each part, and with lines for the user.  true stops with STATUS_INTERRUPTED.  May be NULL. */

@@ -24,6 +24,7 @@ struct measurement {
     struct machine_use use;
     uint64_t ends;                  /* clock_ns: then it is late */
     bool adds;                      /* to numbers that are there */
+    bool is_short;                  /* with less of everything, in one round */
     struct thread_numbers *threads; /* owned; [MACHINE_THREAD_COUNTS + 1], the last of all; NULL: not asked for */
 };
 
@@ -41,7 +42,7 @@ static inline bool measure_is_late(const struct measurement *measurement) {
     return clock_ns() > measurement->ends;
 }
 /* The quickest of several rounds: as many as it takes until the two quickest agree within 2%, since what others do only
- * adds to a round.  Where they never agree it ends by the clock, and where it is late behind two. */
+ * adds to a round.  Where they never agree it ends by the clock, where it is late behind two, is_short behind one. */
 struct quickest {
     double seconds, second; /* the two quickest */
     unsigned rounds;
@@ -49,8 +50,8 @@ struct quickest {
 };
 enum { QUICKEST_ROUNDS_MIN = 3, QUICKEST_ROUNDS_LATE = 2, QUICKEST_ROUNDS_MAX = 24, QUICKEST_NS = 150000000 };
 static inline bool quickest_is_open(const struct quickest *quickest, const struct measurement *measurement) {
-    if (quickest->rounds < QUICKEST_ROUNDS_LATE) return true;
-    if (measure_is_late(measurement)) return false;
+    if (quickest->rounds < (measurement->is_short ? 1 : QUICKEST_ROUNDS_LATE)) return true;
+    if (measurement->is_short || measure_is_late(measurement)) return false;
     return quickest->rounds < QUICKEST_ROUNDS_MIN ||
            (quickest->second > quickest->seconds * 1.02 && quickest->rounds < QUICKEST_ROUNDS_MAX &&
             clock_ns() - quickest->began < QUICKEST_NS);

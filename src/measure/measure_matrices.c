@@ -147,7 +147,7 @@ static enum status open_products(struct products *products, struct error *error)
 
 enum status measure_matrices(struct measurement *measurement, struct error *error) {
     struct device *device = measurement->device;
-    const size_t bytes = measurement->options->is_short ? BYTES_SHORT : bandwidth_beyond_caches(3, BYTES);
+    const size_t bytes = measurement->is_short ? BYTES_SHORT : bandwidth_beyond_caches(3, BYTES);
     struct products products = {
         .measurement = measurement,
         .bytes = bytes,

@@ -14,7 +14,7 @@
 enum {
     DEEP = 6144, /* tokens of the two contexts that are compared; caches are emptied before each step */
     SHALLOW = 1536,
-    DEEP_SHORT = 2048, /* with measure_options.is_short */
+    DEEP_SHORT = 2048, /* with measurement.is_short */
     SHALLOW_SHORT = 768,
     KEEP_MANY = 3072,
     KEEP_FEW = 256,
@@ -221,7 +221,7 @@ static enum status attention(struct probe *probe, struct error *error) {
 
 enum status measure_steps(struct measurement *measurement, struct error *error) {
     static const uint32_t groups[GROUPS] = {1, MACHINE_GROUP};
-    const bool is_short = measurement->options->is_short;
+    const bool is_short = measurement->is_short || measure_is_late(measurement);
     struct probe probes[GROUPS] = {{.measurement = measurement}};
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < GROUPS; i++) {

@@ -20,13 +20,13 @@
 enum { FEW, MANY, WINDOW, SCAN, KINDS };
 enum {
     DEEP = 6144,
-    DEEP_SHORT = 2048, /* with measure_options.is_short */
+    DEEP_SHORT = 2048, /* with measurement.is_short */
     PAGE = 16,         /* of the selection: a request is a page of 4 KiB */
     KEEP_FEW = 256,
     KEEP_MANY = 1024,
     KEEP_MANY_SHORT = 768,
     ROUNDS = 9,
-    ROUNDS_MIN = 3,     /* on a slow disk, and where it is late */
+    ROUNDS_MIN = 3,  /* on a slow disk; measurement.is_short, or where it is late, one */
     WARM_ROUNDS = 2, /* the first steps find other chunks in RAM */
 };
 static const uint64_t ROUNDS_NS = 1500000000;
@@ -80,27 +80,36 @@ static enum status one_step(struct probe *probe, size_t kind, int32_t token, str
     return STATUS_OK;
 }
 
+/* Beside others these steps, which wait for disk and threads in turns, may take all of the time: they have half of it,
+ * and come with another plan.  Until then the disk's rates say what reads cost. */
+static bool is_given_up(const struct measurement *measurement) {
+    const double seconds = measurement->options->seconds;
+    return measurement->is_short && seconds > 0 && clock_ns() > measurement->ends - (uint64_t)(seconds / 2 * 1e9);
+}
+
 /* Enough: rounds have come that agree, of a disk RATE_SAMPLES of each kind, or it takes long. */
 static bool is_enough(const struct probe *probe, const struct rate *rates, size_t rounds, uint64_t began) {
     const size_t agreeing = probe->engine_on_disk ? RATE_SAMPLES : ROUNDS_MIN;
     bool agree = true;
+    if (rounds > 0 && measure_is_late(probe->measurement)) return true;
     if (rounds < ROUNDS_MIN) return false;
     for (size_t kind = 0; kind < KINDS; kind++) agree &= rate_spread(&rates[kind]) < SPREAD_MAX;
-    return (agree && rounds >= agreeing) || clock_ns() - began > ROUNDS_NS || measure_is_late(probe->measurement);
+    return (agree && rounds >= agreeing) || clock_ns() - began > ROUNDS_NS;
 }
 
 static enum status some_steps(struct probe *probe, size_t first, size_t end, struct steps *steps,
                               struct error *error) {
     const uint64_t began = clock_ns();
-    const size_t most = probe->measurement->options->is_short ? ROUNDS_MIN : ROUNDS;
+    const bool is_short = probe->measurement->is_short;
     struct rate rates[KINDS] = {{.count = 0}};
     struct paid warm;
     int32_t token = 1;
     size_t rounds = 0;
-    for (int round = 0; round < WARM_ROUNDS; round++)
-        for (size_t kind = first; kind < end; kind++) TRY(one_step(probe, kind, token++, &warm, error));
-    for (; rounds < most && !is_enough(probe, rates, rounds, began); rounds++)
-        for (size_t kind = first; kind < end; kind++) {
+    for (int round = 0; round < (is_short ? 1 : WARM_ROUNDS); round++)
+        for (size_t kind = first; kind < end && !is_given_up(probe->measurement); kind++)
+            TRY(one_step(probe, kind, token++, &warm, error));
+    for (; rounds < (is_short ? 1 : ROUNDS) && !is_enough(probe, rates, rounds, began); rounds++)
+        for (size_t kind = first; kind < end && !is_given_up(probe->measurement); kind++) {
             TRY(one_step(probe, kind, token++, &steps->of[rounds][kind], error));
             rate_note(&rates[kind], 1, steps->of[rounds][kind].seconds);
         }
@@ -196,7 +205,7 @@ static void set_pace(struct machine *machine, const struct steps *memory, enum m
 
 enum status measure_tier(struct measurement *measurement, enum measure_pace pace, struct error *error) {
     struct machine *machine = measurement->machine;
-    const bool is_short = measurement->options->is_short;
+    const bool is_short = measurement->is_short || measure_is_late(measurement);
     const double request_seconds = machine_disk_bytes[0] / machine->disk.read[0][MACHINE_DISK_DEPTHS - 1],
                  requests = MANY_SECONDS / request_seconds / PROBE_LAYERS / PROBE_KV_HEADS;
     struct probe probe = {.measurement = measurement,
@@ -206,12 +215,13 @@ enum status measure_tier(struct measurement *measurement, enum measure_pace pace
                           .keep_many = (uint32_t)fmin(fmax(requests * PAGE, 2 * KEEP_FEW),
                                                       is_short ? KEEP_MANY_SHORT : KEEP_MANY)};
     struct steps memory, disk;
+    if (is_given_up(measurement)) return STATUS_OK;
     TRY(measure_part(measurement, "pages", error));
     enum status status = probe_open_model(&probe, error);
     if (status == STATUS_OK) status = steps_with(&probe, false, &memory, error);
-    if (status == STATUS_OK) status = steps_with(&probe, true, &disk, error);
+    if (status == STATUS_OK && !is_given_up(measurement)) status = steps_with(&probe, true, &disk, error);
     probe_close(&probe);
-    TRY(status);
+    if (status != STATUS_OK || is_given_up(measurement)) return status;
     const struct paid scan = median(&disk, SCAN);
     set_scan(machine, &scan, median(&memory, SCAN).seconds);
     set_chosen(machine, &memory, &disk);

@@ -55,7 +55,7 @@ struct machine_use machine_lacks(const struct machine *machine, struct machine_u
         if (machine->selections[i].name == NULL || machine->selections[i].rows.one > 0)
             use.selections &= ~(UINT32_C(1) << i);
     use.q8 &= !(machine->attend_q8.one > 0);
-    use.disk &= !machine_knows_disk(machine);
+    use.disk &= !(machine_knows_disk(machine) && machine->tier.memory_seconds > 0);
     bool knows_threads = true;
     for (size_t i = 0; i < MACHINE_THREAD_COUNTS && (uint32_t)1 << i < machine->thread_count; i++)
         knows_threads &= machine->threads[i].wide > 0;

@@ -34,7 +34,8 @@ static enum status write_file(struct disk_probe *probe, double *seconds, struct 
     for (size_t i = 0; i < block; i += sizeof(uint64_t)) /* what a disk cannot compress */
         *(uint64_t *)(void *)(probe->memory + i) = random_next(&probe->random);
     const uint64_t began = clock_ns();
-    while (probe->bytes < bytes) {
+    const uint64_t most = probe->options.write_ns != 0 ? probe->options.write_ns : UINT64_MAX;
+    while (probe->bytes < bytes && (probe->bytes == 0 || clock_ns() - began < most)) {
         const size_t part = bytes - probe->bytes < block ? (size_t)(bytes - probe->bytes) : block;
         TRY(io_file_write(&probe->file, probe->bytes, probe->memory, part, error));
         probe->bytes += part;

@@ -44,6 +44,7 @@ struct disk_probe_options {
     struct io_folder *folder; /* borrowed */
     uint64_t bytes;           /* of the file, at least a place; rounded down to places */
     size_t place_bytes;       /* of the largest request: a multiple of 4096 */
+    uint64_t write_ns;        /* behind them the file stays as short as it is; 0: all of it is written */
     enum io_backend backend;
 };
 struct disk_probe;

@@ -66,9 +66,14 @@ static void what_there_is_no_time_for_comes_later(void **state) {
     struct machine_request request = request_of();
     parts_max = 1000;
     request.measure.seconds = 1e-9;
+    request.measure.use.disk = true;
     assert_ok(open_machine(&machine, &request, &error), error);
-    assert_string_equal(part_names, "memory Q8_0 attention attention ");
-    if (strstr(lines, "not measured in 0.0 s: Q4_K, hata, fewer threads; the next plan goes on") == NULL)
+    assert_string_equal(part_names, "memory Q8_0 disk attention attention ");
+    for (size_t i = 0; i < MACHINE_DISK_SIZES; i++) /* one is read, the others are as quick */
+        for (size_t j = 0; j < MACHINE_DISK_DEPTHS; j++)
+            assert_true(machine.disk.read[i][j] > 0 && machine.disk.read[i][j] == machine.disk.read[0][0]);
+    assert_true(machine.disk.write > 0 && machine.tier.scan_rate == 0);
+    if (strstr(lines, "not measured in 0.0 s: Q4_K, hata, fewer threads, the disk; the next plan goes on") == NULL)
         fail_msg("%s", lines);
     assert_true(machine.attend_f16.many > 0 && machine.layer_token_seconds > 0 && machine.attend_q8.one == 0);
     set_memory(0);
@@ -76,9 +81,10 @@ static void what_there_is_no_time_for_comes_later(void **state) {
     request.measure.use.q8 = true;
     assert_ok(open_machine(&machine, &request, &error), error);
     assert_string_equal(
-        part_names, "Q8_0 threads threads Q4_K attention threads attention threads attention attention "
+        part_names, "Q8_0 threads threads Q4_K pages attention threads attention threads attention attention "
                                     "hata threads threads hata ");
     assert_true(machine.attend_q8.one > 0 && machine.attend_q8.many > 0 && machine.threads[0].select > 0);
+    assert_true(machine.tier.scan_rate > 0 && machine.tier.memory_seconds > 0);
     assert_null(strstr(lines, "not measured"));
     assert_ok(open_machine(&machine, &request, &error), error);
     assert_int_equal(parts, 0);
