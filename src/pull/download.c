@@ -107,8 +107,11 @@ static enum status open_part(struct transfer *transfer, struct error *error) {
     transfer->file = open(transfer->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (transfer->file < 0 || fstat(transfer->file, &info) != 0)
         return error_set_os(error, STATUS_IO, errno, "%s", transfer->part);
-    if (flock(transfer->file, LOCK_EX | LOCK_NB) != 0)
+    if (flock(transfer->file, LOCK_EX | LOCK_NB) != 0) {
+        close(transfer->file);
+        transfer->file = -1; /* not ours to remove */
         return error_set(error, STATUS_IO, "%s: another loam is writing it", transfer->part);
+    }
     transfer->offset = (uint64_t)info.st_size;
     if (read_origin(transfer)) return digest_part(transfer, error);
     transfer->size_bytes = UINT64_MAX;
@@ -292,6 +295,10 @@ enum status download_file(const struct download *download, const struct download
         if (status == STATUS_OK) status = put_in_place(&transfer, error);
     }
     digest_abort(&transfer.digest);
+    if (status != STATUS_OK && transfer.file >= 0 && lseek(transfer.file, 0, SEEK_END) == 0) { /* no model came */
+        (void)unlink(transfer.part);
+        (void)unlink(transfer.origin);
+    }
     if (transfer.file >= 0) close(transfer.file);
     free(transfer.path);
     free(transfer.part);

@@ -145,6 +145,8 @@ static void usage_errors_exit_2(void **state) {
         {{"chat", "--mlock"}, 2, "--weights-host"},
         {{"run", "--no-mmap"}, 2, "the file is mapped"},
         {{"run", "--rope-scale", "4"}, 2, "loam has no '--rope-scale'"},
+        {{"run", "-st"}, 2, "loam has no '-st': 'loam run' is one turn"}, /* and not: did you mean --set */
+        {{"serve", "--no-webui"}, 2, "loam has no '--no-webui': the server has /metrics, /props and its page"},
         {{"run", "--grammar=root"}, 2, "--json-schema"},
         {{"run", "--gramma"}, 2, "unknown option '--gramma'"},
         {{"run", "-m", "hf:org/repo:x.gguf", "-p", "x"}, 2, "loam pull hf:org/repo:x.gguf brings it"},

@@ -224,6 +224,7 @@ class Pull(unittest.TestCase):
         for path, code, said in (("/none.gguf", 2, "404"), ("/page.gguf", 3, "a web page"), ("/loop.gguf", 6, "redirects"),
                                  ("/up.gguf", 6, "rotocol")):
             self.assertIn(said, self.pull(self.registry.url + path, code=code).stderr)
+            self.assertEqual(os.listdir(os.path.dirname(self.path)), [])
         self.registry.shutdown()
         self.registry.server_close()
         self.assertEqual(len(self.pull(code=6).stderr.splitlines()), 1)
