@@ -43,8 +43,7 @@ enum status measure_disk(struct measurement *measurement, struct error *error) {
     struct io_folder folder = {.fd = -1};
     struct disk_probe *probe = NULL;
     const struct disk_probe_options options = {.folder = &folder,
-                                               .bytes = measurement->is_short ? FILE_BYTES_SHORT
-                                                                                       : FILE_BYTES,
+                                               .bytes = measurement->is_short ? FILE_BYTES_SHORT : FILE_BYTES,
                                                .place_bytes = machine_disk_bytes[MACHINE_DISK_SIZES - 1],
                                                .write_ns = measurement->options->seconds > 0 ? WRITE_NS : 0};
     double write_seconds = 0;

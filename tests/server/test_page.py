@@ -558,6 +558,11 @@ class Page(Driven):
         self.ask("Which?")
         said = self.tab.posted("chat")[-1]["messages"][0]["content"]
         self.assertEqual(said.split("\n\n"), ["This is 9.txt.", "This is 10.txt.", "This is old/1.txt.", "Which?"])
+        self.tab.js("() => { refused = Array.from({length: 60}, (_, i) => ({name: 'notes/' + i, words: 'is empty'})); drawDocuments(); }")
+        self.tab.resize(320, 568, 2)
+        self.assertLessEqual(self.tab.box("#send")["bottom"], 568)
+        self.assertGreater(self.tab.box("#log")["height"], 100)
+        self.tab.resize(1100, 760)
 
     def test_reads_files_as_people_have_them(self):
         self.tab.choose("#files", self.file("wide.txt", "\ufeffThe gate is grün.".encode("utf-16-le")),
