@@ -520,7 +520,7 @@ static uint64_t bytes_on_disk(const struct scratch *scratch, const char *name) {
  * out of it, have the bits of an engine that keeps everything. */
 static void test_saved_windows(void **state) {
     (void)state;
-    enum { WINDOW = 100, END = 1900, PROMPTS = 12, ROW = 2 * 16 * sizeof(uint16_t) * KV_CHUNK_TOKENS, HEADS = 2 };
+    enum { WINDOW = 100, END = 1900, PROMPTS = 9, ROW = 2 * 16 * sizeof(uint16_t) * KV_CHUNK_TOKENS, HEADS = 2 };
     static const char *const families[] = {"gemma3", "gpt-oss", "gemma4", "llama"};
     static const int32_t slides[] = {1, 0, 1, 0, 1, 0};
     struct rig *rig = calloc(1, sizeof *rig);
