@@ -2,9 +2,11 @@
 # gpu.sh [--small] [--seconds N] [-o DIR] [PART...]: what loam does on a card of NVIDIA's, and whether it was right.
 # Run by `./do gpu`, from this tree or from a folder that `./do gpu pack` has filled (docs/cuda.md, "On a card").
 #
-# Parts: check tests limits kernels step prefill documents answers; without any, all of them.  All together end within
-# --seconds (350), and each has a limit of its own.  DIR (build/gpu) gets gpu.csv, a log for each part, and gpu.txt, the
-# table that is printed.  Exit 0: every line says what was asserted, and it held.  LOAM_GPU_BUILD: another build folder.
+# Parts: check answers tests limits kernels step prefill documents, in this order: what is right before what is quick.
+# Without any, all of them.  All together end within --seconds (350), of which each has a share; what one leaves the next
+# ones have, and none takes another one's.  DIR (build/gpu) gets gpu.csv, line by line, a log for each part, and gpu.txt,
+# the table that is printed at the end, also where something ends the script.  Exit 0: every line says what was asserted,
+# and it held.  LOAM_GPU_BUILD: another build folder.
 #
 # --small: shapes that take a processor seconds; as ever over the fake driver, of which no speed is told.
 set -u
@@ -21,19 +23,23 @@ while [ $# -gt 0 ]; do
     --small) small=1 ;;
     --seconds) seconds=${2:-}; shift ;;
     -o) out=${2:-}; shift ;;
-    tests|check|limits|kernels|step|prefill|documents|answers) parts="$parts $1" ;;
+    check|answers|tests|limits|kernels|step|prefill|documents) parts="$parts $1" ;;
     *) usage "$1" ;;
   esac
   shift || usage "the end"
 done
 case $seconds in ''|*[!0-9]*) usage "--seconds $seconds" ;; esac
 [ -n "$out" ] || usage "-o"
-: "${parts:=check tests limits kernels step prefill documents answers}"
+: "${parts:=check answers tests limits kernels step prefill documents}"
 
 mkdir -p "$out" || exit 1
 rows=$out/gpu.csv # there from the first line on, whatever ends the script
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/loam-gpu.XXXXXX") || exit 1
-trap 'rm -rf "$scratch"' EXIT
+finish() { # in front of what is measured: nothing
+  [ -z "${measures:-}" ] || awk -f "$root/tools/gpu_table.awk" "$root/bench/device/card/h100.csv" "$rows" | tee "$out/gpu.txt"
+  rm -rf "$scratch"
+}
+trap finish EXIT
 trap 'exit 130' HUP INT TERM
 # What the driver has compiled, for all programs of this run: the first one shows how long it takes.
 export CUDA_CACHE_PATH="$scratch/compiled" CUDA_CACHE_MAXSIZE=1073741824
@@ -87,40 +93,56 @@ head_print() {
   echo "part,what,unit,value,spread,limit,asserted"
 }
 head_print >"$rows"
+measures=1
 
 # ---- parts ----
 
 small_flag=
 [ $small = 1 ] && small_flag=--small
 
-# The tests of the kernels, of the device and of the engine on it, with this machine's driver: no executor, no fake.
+# The tests of the device, of the engine on it and of the kernels, with this machine's driver: no executor, no fake.  Side
+# by side, each in a program of its own: most of their time is the processor's.
 part_tests() {
-  for test in device/cuda/card_rows device/cuda/card_matvec device/cuda/card_attention device/cuda/card_matmul \
-    device/cuda/card_prefill device/cuda/card_layer device/cuda/card_choice device/cuda/card_fetch \
-    device/cuda/test_cuda_device device/cuda/test_cuda_graph engine/test_cuda_engine; do
-    name_of_test=${test##*/} log=$out/${test##*/}.log
-    (cd "$scratch" && LOAM_TEST_DRIVER=libcuda.so.1 LOAM_TEST_SOURCE=$root within 60 "$build/tests/$test") >"$log" 2>&1
-    rc=$?
-    passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log")
-    if [ $rc = 0 ] && [ "${passed:-0}" -gt 0 ]; then
-      row tests "$name_of_test" tests "$passed" "" "" "ok: all passed"
-    else
-      failed tests "$name_of_test" "$(grep -m 1 -A 1 'ERROR' "$log"); $(reason_of $rc "$log")"
-    fi
+  testers=
+  for test in device/cuda/test_cuda_device device/cuda/test_cuda_graph engine/test_cuda_engine device/cuda/card_rows \
+    device/cuda/card_matvec device/cuda/card_attention device/cuda/card_matmul device/cuda/card_prefill \
+    device/cuda/card_layer device/cuda/card_choice device/cuda/card_fetch; do
+    test_run "$test" &
+    testers="$testers $!"
   done
+  for tester in $testers; do wait "$tester"; done
+}
+test_run() {
+  name_of_test=${1##*/} log=$out/${1##*/}.log
+  (cd "$scratch" && LOAM_TEST_DRIVER=libcuda.so.1 LOAM_TEST_SOURCE=$root within 999 "$build/tests/$1") >"$log" 2>&1
+  rc=$?
+  passed=$(grep -c '^\[       OK ' "$log")
+  if [ $rc = 0 ] && [ "$passed" -gt 0 ]; then
+    row tests "$name_of_test" tests "$passed" "" "" "ok: all passed"
+  else
+    failed tests "$name_of_test" "$passed passed; $(grep -m 1 -A 1 'ERROR' "$log"); $(reason_of $rc "$log")"
+  fi
 }
 
-# Rows that bench_card prints itself.  Where it did not come to its end, one more row says so.
+# Rows that bench_card prints itself, at once.  Where it did not come to its end, one more row says so.
 bench_card() { # part, what of it, seconds
-  log=$out/$2.log
-  within "$3" "$card" $small_flag "$2" >"$scratch/made" 2>"$log"
+  log=$out/$2.log had=$(wc -l <"$rows")
+  within "$3" "$card" $small_flag "$2" >>"$rows" 2>"$log"
   rc=$?
-  cat "$scratch/made" >>"$rows"
   case $rc in
-    0) [ -s "$scratch/made" ] || failed "$1" "$2" "it said nothing" ;;
-    1) grep -q FAILED "$scratch/made" || failed "$1" "$2" "$(reason_of $rc "$log")" ;;
+    0) [ "$(wc -l <"$rows")" -gt "$had" ] || failed "$1" "$2" "it said nothing" ;;
+    1) tail -n "+$((had + 1))" "$rows" | grep -q FAILED || failed "$1" "$2" "$(reason_of $rc "$log")" ;;
     *) failed "$1" "$2" "$(reason_of $rc "$log")" ;;
   esac
+}
+# Whether each kind of kernel is right at all: small shapes, in a second each, of which no speed is told.
+kernels_check() {
+  for what in launches matvec matmul attention fetch; do
+    within 20 "$card" --small $what >"$scratch/made" 2>"$out/check-$what.log"
+    rc=$?
+    awk -F, '{ printf "check,small: %s,,,,,%s\n", $2, $7 }' "$scratch/made" >>"$rows"
+    [ $rc = 0 ] || grep -q FAILED "$scratch/made" || failed check "small: $what" "$(reason_of $rc "$out/check-$what.log")"
+  done
 }
 # The driver compiles each module when it is first used, by one thread; all processors together are done in seconds.
 compile_all() {
@@ -136,6 +158,7 @@ part_check() {
   compile_all
   echo "compiled in $(($(date +%s) - compile_began)) s" >&2
   bench_card check check 60
+  kernels_check
   [ -n "${assembler:-}" ] || left_out check ptxas "small shapes only; or there is no ptxas or no PTX here"
 }
 # NVIDIA's assembler takes a minute of one processor: it runs beside the tests, and is waited for before times count.
@@ -160,8 +183,8 @@ part_kernels() { # by programs of their own: after an error of the device nothin
   for what in launches matvec attention fetch matmul; do bench_card kernels $what 30; done
 }
 
-# One run of `loam bench`: its lines of JSON become rows.  Counts of the device say what has run: a step or a block of a
-# prompt is several launches a layer, and without them a line has failed, however fast.
+# One run of `loam bench`: its lines of JSON become rows, each at once.  Counts of the device say what has run: a step or
+# a block of a prompt is several launches a layer, and without them a line has failed, however fast.
 bench_loam() { # part shape lines seconds arguments...
   part=$1 shape=$2 lines=$3 limit=$4
   shift 4
@@ -170,10 +193,18 @@ bench_loam() { # part shape lines seconds arguments...
     failed "$part" "$shape" "there is no model: $(tail -n 1 "$out/$shape.log")"
     return
   fi
-  within "$limit" "$loam" bench -m "$model" --device cuda --fill-random -o jsonl -q "$@" >"$scratch/made" 2>"$log"
-  rc=$?
-  cat "$scratch/made" >>"$out/$part-$shape.jsonl"
   grep -q 'compute 9\.0' "$about" && tuned=1 || tuned=0 # kernels for such a card alone
+  had=$(wc -l <"$rows")
+  {
+    within "$limit" "$loam" bench -m "$model" --device cuda --fill-random -o jsonl -q "$@" 2>"$log"
+    echo $? >"$scratch/rc"
+  } | while read -r line; do
+    printf '%s\n' "$line" | tee -a "$out/$part-$shape.jsonl" | bench_row >>"$rows"
+  done
+  rc=$(cat "$scratch/rc") found=$(($(wc -l <"$rows") - had))
+  [ "$rc" = 0 ] && [ "$found" = "$lines" ] || failed "$part" "$shape $*" "$found of $lines lines: $(reason_of "$rc" "$log")"
+}
+bench_row() {
   awk -v part="$part" -v shape="$shape" -v fake="$fake" -v layers="$(layers_of "$shape")" -v tuned="$tuned" '
     function field(name,   at, text) {
       at = index($0, "\"" name "\":")
@@ -212,10 +243,7 @@ bench_loam() { # part shape lines seconds arguments...
       printf "%s,%s,t/s,%s,%s,,%s: %d launches and %d replays for %d %s of %d layers on %s%s\n", part, what,
         (fake ? "" : sprintf("%.1f", middle)), (fake ? "" : sprintf("%.1f%%", spread)), (right ? "ok" : "FAILED"),
         launches, replays, passes, (prompt > 0 ? "prompts" : "steps"), layers, field("device"), fetched
-    }' "$scratch/made" >"$scratch/lines"
-  cat "$scratch/lines" >>"$rows"
-  found=$(wc -l <"$scratch/lines")
-  [ $rc = 0 ] && [ "$found" = "$lines" ] || failed "$part" "$shape $*" "$found of $lines lines: $(reason_of $rc "$log")"
+    }'
 }
 layers_of() { case $1 in tiny) echo 2 ;; 1B) echo 16 ;; 8B) echo 32 ;; esac; }
 
@@ -225,7 +253,7 @@ model_make() { # name shape
 }
 models_start() {
   [ -z "${maker:-}" ] || return 0
-  if [ $small = 1 ]; then model_make tiny tiny & else (model_make 1B llama-1b; model_make 8B llama-8b) & fi
+  if [ $small = 1 ]; then model_make tiny tiny & else (model_make 1B llama-1b & model_make 8B llama-8b; wait) & fi
   maker=$!
 }
 models_wait() { models_start; wait "$maker"; }
@@ -233,13 +261,14 @@ models_wait() { models_start; wait "$maker"; }
 part_step() {
   models_wait
   if [ $small = 1 ]; then bench_loam step tiny 2 60 -p 0 -n 2 -r 2 -d 0,64; else
-    bench_loam step 1B 3 60 -p 0 -n 64 -r 5 -d 0,4096,32768
-    if fits step "1B decode behind 131072" 8000; then bench_loam step 1B 1 60 -p 0 -n 64 -r 5 -d 131072; fi
     if fits step "8B decode" 12000; then bench_loam step 8B 3 60 -p 0 -n 32 -r 5 -d 0,4096,32768; fi
     if fits step "8B decode behind 131072" 24000; then bench_loam step 8B 1 60 -p 0 -n 32 -r 5 -d 131072; fi
-    if fits step "8B decode behind 262144" 45000; then bench_loam step 8B 1 60 -p 0 -n 16 -r 3 -d 262144; fi
   fi
   choices_step
+  [ $small = 0 ] || return 0
+  bench_loam step 1B 3 60 -p 0 -n 64 -r 5 -d 0,4096,32768
+  if fits step "1B decode behind 131072" 8000; then bench_loam step 1B 1 60 -p 0 -n 64 -r 5 -d 131072; fi
+  if fits step "8B decode behind 262144" 45000; then bench_loam step 8B 1 60 -p 0 -n 16 -r 3 -d 262144; fi
 }
 # Whether the card has that much memory, for weights and KV of the largest test; if not, a row says so.
 fits() { # part what MiB
@@ -266,8 +295,8 @@ choices_step() {
 part_prefill() {
   models_wait
   if [ $small = 1 ]; then bench_loam prefill tiny 2 60 -p 16 -n 0 -r 2 -d 0,64; else
-    bench_loam prefill 1B 4 40 -p 512,2048 -n 0 -r 5 -ub 2048 -d 0,32768
     if fits prefill "8B prompts" 14000; then bench_loam prefill 8B 4 60 -p 512,2048 -n 0 -r 3 -ub 2048 -d 0,32768; fi
+    bench_loam prefill 1B 4 40 -p 512,2048 -n 0 -r 5 -ub 2048 -d 0,32768
   fi
 }
 
@@ -385,17 +414,19 @@ part_answers() {
 
 # ---- run ----
 
-limit_of() { # the most that a part takes, in seconds, of 350 for all
-  case $1 in tests) echo 100 ;; check) echo 60 ;; limits) echo 30 ;; kernels) echo 70 ;; step) echo 120 ;;
-    prefill|documents) echo 60 ;; answers) echo 45 ;; esac
+share_of() { # of a part, in seconds of the 350 for all
+  case $1 in check|answers) echo 40 ;; tests) echo 80 ;; limits) echo 15 ;; kernels) echo 45 ;; step) echo 75 ;;
+    prefill) echo 35 ;; documents) echo 20 ;; esac
 }
+shares=0 due=0
+for part in $parts; do shares=$((shares + $(share_of "$part"))); done
 case "$parts" in *check*) ptxas_start ;; esac
 case "$parts" in *step*|*prefill*|*documents*) models_start ;; esac
 for part in $parts; do
-  case $part in check|tests) ;; *) ptxas_end; [ -z "${maker:-}" ] || models_wait ;; esac # nothing beside what is timed
+  # Nothing runs beside what is timed.
+  case $part in check|answers|tests) ;; *) ptxas_end; [ -z "${maker:-}" ] || models_wait ;; esac
   part_began=$(date +%s)
-  part_ends=$((part_began + $(limit_of "$part") * seconds / 350))
-  [ $part_ends -lt $((began + seconds)) ] || part_ends=$((began + seconds))
+  due=$((due + $(share_of "$part"))) part_ends=$((began + due * seconds / shares))
   before=$(wc -l <"$rows")
   "part_$part"
   [ "$(wc -l <"$rows")" -gt "$before" ] || failed "$part" "$part" "no result"
@@ -404,5 +435,4 @@ done
 
 ptxas_end
 
-awk -f "$root/tools/gpu_table.awk" "$root/bench/device/card/h100.csv" "$rows" | tee "$out/gpu.txt"
 ! grep -q 'FAILED' "$rows"

@@ -16,13 +16,13 @@ complain() { echo "check_gpu: $*" >&2; failures=$((failures + 1)); }
 expect() { grep -qE "$1" "$2" || { complain "no line '$1' in:"; cat "$2" >&2; }; }
 
 export FAKE_CUDA=capability=90
-if ! sh "$source/tools/gpu.sh" --seconds 3500 -o "$out/all" check limits kernels step prefill documents answers >"$out/table" 2>"$out/log"; then
+if ! sh "$source/tools/gpu.sh" --seconds 3500 -o "$out/all" check answers limits kernels step prefill documents >"$out/table" 2>"$out/log"; then
   complain "a line failed, or the script did:"
   cat "$out/table" "$out/log" >&2
 fi
 csv=$out/all/gpu.csv
 expect '^# fake driver: no speeds' "$csv"
-for line in 'check,compiling all kernels' 'limits,copy within device memory' 'limits,device to host 1 MiB' \
+for line in 'check,compiling all kernels' 'check,small: matmul Q4_0' 'check,small: fetch of units of 8 tokens' 'limits,copy within device memory' 'limits,device to host 1 MiB' \
   'kernels,launch in a graph starting early' 'kernels,matvec IQ4_XS' 'kernels,matmul IQ4_XS' \
   'kernels,decode attention at 300' 'kernels,prompt attention of 24 behind 150' 'kernels,fetch of units of 8 tokens' \
   'step,tiny decode behind 64' 'step,tiny decode behind 192 KV in RAM' 'prefill,tiny prompt of 16 behind 64' \
@@ -59,7 +59,7 @@ FAKE_CUDA=capability=90,drop=matvec_q8_0_1 sh "$source/tools/gpu.sh" --seconds 3
   complain "answers without products: expected a failure"
 expect '^answers,.*,FAILED: ' "$out/answers/gpu.csv"
 
-FAKE_CUDA=stuck=3 sh "$source/tools/gpu.sh" --seconds 60 -o "$out/stuck" kernels limits >"$out/table" 2>&1 &&
+FAKE_CUDA=stuck=3 sh "$source/tools/gpu.sh" --seconds 24 -o "$out/stuck" kernels limits >"$out/table" 2>&1 &&
   complain "a kernel that never ends: expected a failure"
 expect '^kernels,launches,.*,FAILED: it did not end in time' "$out/stuck/gpu.csv"
 expect '^limits,copy within device memory,.*,ok: ' "$out/stuck/gpu.csv"
