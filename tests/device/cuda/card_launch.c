@@ -167,8 +167,10 @@ void executor_launch(const struct executor_kernel *kernel, const uint32_t grid[3
 void executor_tensor_map(void *map, const void *halves, uint32_t columns, uint32_t rows, uint32_t box_rows) {
     struct error error = {0};
     wgmma_need();
-    if (!cuda_tensor_map(&card.context, map, (uintptr_t)halves, columns, rows, box_rows))
-        require(cuda_context_status(&card.context, &error), &error);
+    if (!card.reads_all) memory_register(); /* a driver may ask for memory that the card reaches */
+    const bool made = cuda_tensor_map(&card.context, map, (uintptr_t)halves, columns, rows, box_rows);
+    if (!card.reads_all) memory_unregister();
+    if (!made) require(cuda_context_status(&card.context, &error), &error);
 }
 
 /* In front of the next launch, to its end. */
