@@ -20,6 +20,13 @@ void reuse_counts_add_estimates(struct reuse_counts *counts, const struct hit_es
             }
 }
 
+static void mass_bounds_merge(struct mass_bounds *sum, const struct mass_bounds *more) {
+    if (more->count == 0) return;
+    if (sum->count == 0 || more->min < sum->min) sum->min = more->min;
+    sum->sum += more->sum;
+    sum->count += more->count;
+}
+
 static void reuse_counts_merge(struct reuse_counts *sum, const struct reuse_counts *more) {
     if (more->estimated > 0) add_worst(sum, &more->worst);
     sum->hits += more->hits;

@@ -17,7 +17,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "attention/mass_bounds.h"
 #include "attention/receipt.h"
 #include "attention/tree_density.h"
 #include "base/counter.h"
@@ -40,6 +39,11 @@ struct hit_estimates {
     size_t hit_stride, row_count, kv_head_count, group;
 };
 void reuse_counts_add_estimates(struct reuse_counts *counts, const struct hit_estimates *more);
+
+struct mass_bounds { /* of all rows and query heads that chose (device.h, mass_bound) */
+    uint64_t count;  /* 0: no bounds were computed, and the rest is not set */
+    double sum, min; /* 0 to 1 */
+};
 
 struct select_statistics { /* since the last reset */
     /* (token, KV head, layer) triples attended to, and that there were; dense layers in */

@@ -643,8 +643,12 @@ static void bound_mass(struct select *select, struct stream *stream, const struc
         stream,
         &(struct mass_bound_operation){.rows = rows, .layout = layout, .mass_bounds = select->mass_bounds});
     /* A broken device says so to the step as well. */
-    if (select->device->operations->stream_synchronize(stream, NULL) == STATUS_OK)
-        mass_bounds_add(bounds, select->mass_bounds, rows->item_count * rows->head_count);
+    if (select->device->operations->stream_synchronize(stream, NULL) != STATUS_OK) return;
+    for (size_t i = 0; i < rows->item_count * rows->head_count; i++) {
+        const double mass = select->mass_bounds[i];
+        if (bounds->count++ == 0 || mass < bounds->min) bounds->min = mass;
+        bounds->sum += mass;
+    }
 }
 
 /* hits: [row] of hit_stride: KV heads whose lists are of an earlier step. */

@@ -169,9 +169,6 @@ const struct page_costs *engine_page_costs(const struct engine *engine) {
 }
 double engine_inputs_ratio(const struct engine *engine) { return engine->inputs_ratio; }
 size_t engine_hard_heads(const struct engine *engine) { return engine->hard_heads; }
-const struct persistent_times *engine_persistent_times(const struct engine *engine) {
-    return &engine->persistent_times;
-}
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine) {
     return kv_tier_statistics(engine->cache);
 }

@@ -257,7 +257,6 @@ enum status sequence_warm(struct sequence *sequence, bool *more, struct error *e
 uint64_t sequence_document(const struct sequence *sequence);
 /* All of its tokens are in that document, or the commit is under way. */
 bool sequence_is_saved(const struct sequence *sequence);
-bool sequence_uses_document(const struct sequence *sequence, uint64_t id);
 /* The saved documents of this model and owner, damaged ones too; nothing where nothing is saved.  Texts are good during
  * the call. */
 struct document_info;
@@ -275,14 +274,10 @@ enum status engine_document_tokens(struct engine *engine, const char *owner, uin
 struct document_terms;
 enum status engine_document_terms(const struct engine *engine, const char *owner, bool stores,
                                   struct document_terms *terms, struct error *error) STATUS_CHECKED;
-/* Its KV, for who reads stored rows between steps; as long as the sequence. */
+/* Its KV, for who reads stored rows between steps, or asks where chunks are (cache/kv_watch.h); as long as the
+ * sequence. */
 struct kv_sequence;
 struct kv_sequence *sequence_kv(const struct sequence *sequence);
-/* Where its chunks are, and what the last token did with them (cache/kv_watch.h); from now on that is noted, as long as
- * somebody reads maps. */
-struct kv_map;
-enum status sequence_read_map(struct sequence *sequence, uint64_t since, struct kv_map *map,
-                              struct error *error) STATUS_CHECKED;
 /* Zeros without host_bytes. */
 struct kv_tier_statistics engine_tier_statistics(const struct engine *engine);
 /* With rebuild=recompute: plan_inputs_ratio; from 1 on no inputs are kept.  0: nothing was to be computed again. */
@@ -290,10 +285,6 @@ double engine_inputs_ratio(const struct engine *engine);
 /* With place=persistent: KV heads of later layers than those that stay that are hard to reuse.  They choose anew in
  * each step; struct kv_tier_statistics says how many of them stay in RAM. */
 size_t engine_hard_heads(const struct engine *engine);
-struct persistent_times;
-/* With place=persistent and speculate=next-layer, KV on disk: the times behind how many heads of a layer need not stay,
- * as they are read meanwhile (plan/persistent_heads.h); zeros: nothing was measured. */
-const struct persistent_times *engine_persistent_times(const struct engine *engine);
 /* The measured costs behind the fractions of new documents (plan/quantized_pages.h); NULL: nothing was measured. */
 const struct page_costs *engine_page_costs(const struct engine *engine);
 

@@ -74,6 +74,7 @@ struct engine {
     bool prefetches;                     /* the plan's, but where RAM has one layer's key index alone */
     bool persists;                       /* struct plan.persistent */
     size_t hard_heads;                   /* engine_hard_heads */
+    /* Behind how many heads of a layer need not stay, as they are read meanwhile; zeros: nothing was measured */
     struct persistent_times persistent_times;
     bool hides_reads;                    /* reads overlap with the computation of the previous layer */
     const struct step_replay *replay; /* borrowed; NULL: rows are computed */

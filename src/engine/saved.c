@@ -23,10 +23,6 @@ bool sequence_is_saved(const struct sequence *sequence) {
            kv_sequence_is_committed(sequence->kv, sequence->tokens, sequence_saved_end(sequence));
 }
 
-bool sequence_uses_document(const struct sequence *sequence, uint64_t id) {
-    return kv_sequence_uses_document(sequence->kv, id);
-}
-
 uint64_t engine_failed_document(const struct engine *engine) {
     return kv_tier_failed_document(engine->cache);
 }

@@ -148,8 +148,3 @@ const char *sequence_notice(const struct sequence *sequence) { return sequence->
 const struct page_fractions *sequence_fractions(const struct sequence *sequence) {
     return kv_sequence_fractions(sequence->kv);
 }
-
-enum status sequence_read_map(struct sequence *sequence, uint64_t since, struct kv_map *map,
-                              struct error *error) {
-    return kv_sequence_read_map(sequence->kv, since, map, error);
-}

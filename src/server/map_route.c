@@ -46,7 +46,8 @@ static void read_map(void *context, struct engine *engine, const struct service_
     if (shown == NULL) return;
     reading->found = true;
     reading->runs = shown->ticket != 0;
-    reading->status = sequence_read_map(shown->sequence, reading->since, &reading->map, &reading->error);
+    struct kv_sequence *kv = sequence_kv(shown->sequence);
+    reading->status = kv_sequence_read_map(kv, reading->since, &reading->map, &reading->error);
 }
 
 /* ---- as JSON ---- */

@@ -119,10 +119,10 @@ static void try_alone(struct service *service, struct job *const *jobs, size_t c
                       const struct error *error) {
     bool is_theirs = false; /* else it was read for an earlier pass, or nobody knows */
     for (size_t i = 0; i < count; i++)
-        is_theirs = is_theirs || sequence_uses_document(jobs[i]->answer.sequence, document);
+        is_theirs = is_theirs || kv_sequence_uses_document(sequence_kv(jobs[i]->answer.sequence), document);
     for (size_t i = 0; i < count; i++) {
         struct job *job = jobs[i];
-        if (is_theirs && !sequence_uses_document(job->answer.sequence, document)) continue;
+        if (is_theirs && !kv_sequence_uses_document(sequence_kv(job->answer.sequence), document)) continue;
         if (count == 1 && job->failed_at != SIZE_MAX)
             job_fail_running(service, job, error);
         else

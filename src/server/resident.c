@@ -185,7 +185,7 @@ void resident_forget_document(struct service *service, const char *owner, uint64
     for (size_t i = service->resident_count; i > 0; i--) {
         const struct resident *resident = &service->residents[i - 1];
         if (resident->ticket != 0 || strcmp(resident->owner, owner) != 0) continue;
-        if (sequence_uses_document(resident->sequence, document)) drop(service, i - 1);
+        if (kv_sequence_uses_document(sequence_kv(resident->sequence), document)) drop(service, i - 1);
     }
 }
 

@@ -72,7 +72,7 @@ static void run_close(struct run *run) {
 /* It is watched from here on, however long this machine takes for a step. */
 static struct kv_map map_since(struct run *run, uint64_t since) {
     struct kv_map map;
-    assert_ok(sequence_read_map(run->sequence, since, &map, &run->base->error), run->base->error);
+    assert_ok(kv_sequence_read_map(sequence_kv(run->sequence), since, &map, &run->base->error), run->base->error);
     run->engine->cache->watch_until_ns = UINT64_MAX;
     return map;
 }
@@ -266,7 +266,7 @@ static void aggregates_columns(void **state) {
     assert_ok(engine_create(&engine, base->model, &plan, NULL, &base->error), base->error);
     assert_ok(sequence_create(&sequence, engine, &base->error), base->error);
     assert_ok(engine_fill_random(engine, sequence, LONG - 1, 3, &base->error), base->error);
-    assert_ok(sequence_read_map(sequence, 0, &map, &base->error), base->error);
+    assert_ok(kv_sequence_read_map(sequence_kv(sequence), 0, &map, &base->error), base->error);
     const size_t lanes = LAYERS * base->model->config.kv_head_count;
     assert_int_equal(map.chunk_count, LONG / 64);
     assert_int_equal(map.column_chunks, 2);
@@ -325,7 +325,7 @@ static void shows_layers_that_differ(void **state) {
     run_open(&run, &base, "full", false, false);
     for (int step = 0; step < 2; step++) {
         struct kv_map map;
-        assert_ok(sequence_read_map(run.sequence, 0, &map, &base.error), base.error);
+        assert_ok(kv_sequence_read_map(sequence_kv(run.sequence), 0, &map, &base.error), base.error);
         (void)decode_rig_step(&base, run.engine, run.sequence);
         assert_int_equal(strlen(map.cells), (tiny.layer_count - 1) * 4 * map.column_count);
         size_t chunks = 0;

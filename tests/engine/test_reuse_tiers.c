@@ -9,7 +9,7 @@
 #include "../platform/scratch.h"
 #include "base/random.h"
 #include "engine/decode_rig.h"
-#include "engine/engine.h"
+#include "engine/engine_internal.h"
 #include "plan/persistent_heads.h"
 #include "seed.h"
 
@@ -178,7 +178,7 @@ static void time_is_of_the_whole_context(void **state) {
     struct rig *rig = *state;
     static const char set[] = "dense=0,reused=0,epsilon=2,place=persistent";
     engine_open(rig, set, budget(rig, set, kv_bytes(rig) / 2, 1), 1);
-    const struct persistent_times *times = engine_persistent_times(rig->engine);
+    const struct persistent_times *times = &rig->engine->persistent_times;
     const struct select_options *options = select_get_options(engine_select(rig->engine));
     const size_t heads = rig->base.model->config.kv_head_count;
     assert_int_equal(times->evaluated, heads * (CONTEXT - options->sinks - options->recent));
@@ -187,7 +187,7 @@ static void time_is_of_the_whole_context(void **state) {
     assert_true(times->layer > 0 && times->choose > 0 && times->attend > 0 && times->thread_count > 0);
     engine_close(rig);
     engine_open(rig, set, 0, 1); /* nothing is read */
-    assert_int_equal(engine_persistent_times(rig->engine)->evaluated, 0);
+    assert_int_equal(rig->engine->persistent_times.evaluated, 0);
     engine_close(rig);
 }
 

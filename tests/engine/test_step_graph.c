@@ -148,7 +148,7 @@ static void give_back(struct rig *rig) {
 static void maps_compare(struct rig *rig, size_t index) {
     struct kv_map map[ENGINES];
     for (size_t i = 0; i < ENGINES; i++)
-        assert_ok(sequence_read_map(rig->sequences[i][index], 0, &map[i], &rig->error), rig->error);
+        assert_ok(kv_sequence_read_map(sequence_kv(rig->sequences[i][index]), 0, &map[i], &rig->error), rig->error);
     assert_int_equal(map[GRAPH].chunks.attended, map[PLAIN].chunks.attended);
     assert_int_equal(map[GRAPH].token.rows, map[PLAIN].token.rows);
     assert_int_equal(map[GRAPH].watched.rows, map[PLAIN].watched.rows);
