@@ -46,11 +46,10 @@ struct kv_cache {
     /* By group; POOL_ROWS, POOL_QUANTIZED: of its slab, or the owner's; POOL_NEAR_ROWS: near; POOL_OTHER: of
      * key_index */
     struct kv_pools pools[KV_GROUPS_MAX];
-    struct columns columns;        /* all but: */
-    struct columns window_columns; /* of the chunks of layers that slide (kv_windows.h); of other sequences' numbers */
-    uint64_t generations;  /* the last one that was given (kv_sequence_generation) */
-    uint64_t maps,
-        watch_until_ns; /* that were read, and until when the next one is waited for (kv_watch.h) */
+    struct columns columns;        /* of layers that do not slide */
+    struct columns window_columns; /* of layers that slide, numbered apart (kv_windows.h) */
+    uint64_t generations;          /* the last one that was given (kv_sequence_generation) */
+    uint64_t maps, watch_until_ns; /* maps that were read; until when sequences are watched for the next (kv_watch.h) */
     size_t sequence_count;
     struct kv_sequence *sequences;      /* all that live, a list */
     const struct kv_chunk_owner *owner; /* NULL: every chunk is in the slab */

@@ -21,9 +21,9 @@ enum { ENGINE_SEQUENCES_MAX = PLAN_SEQUENCES_MAX };
 
 struct engine;
 struct sequence;
+struct page_costs; /* plan/quantized_pages.h */
 
 /* Options outside of the plan.  Zeros are the defaults. */
-struct page_costs; /* plan/quantized_pages.h */
 struct engine_options {
     struct trace *trace; /* borrowed until the engine is destroyed; records a timeline; NULL: none */
     /* An earlier engine found damage.  In a read-only folder, where damage cannot be flagged, saved documents are
@@ -81,8 +81,7 @@ typedef enum status engine_each_logits(void *context, uint64_t index, const floa
 struct prefill_request {
     const int32_t *tokens;
     size_t token_count;
-    size_t
-        tokens_after; /* of the prompt, for later requests; at the end of this one what is stored is saved */
+    size_t tokens_after; /* of the prompt, in later requests; what is stored is saved at the end of this one, too */
     engine_progress *progress; /* may be NULL */
     void *progress_context;
     engine_each_logits *each; /* may be NULL: only the last token's logits are computed */
@@ -101,14 +100,15 @@ struct prefill_request {
  * copied; NULL or "": the documents that have no owner, the plan's name.  A prompt with a name is saved as a document
  * also where it shares nearly all of another one. */
 void sequence_set_owner(struct sequence *sequence, const char *owner, const char *name);
-/* Of the prompt that comes: its newest message ends behind so many tokens of the sequence, and what makes the model
- * answer follows; 0: not known, as before the first call.  Prompts to come begin with those tokens, so a state is kept
- * there.  is_dropped: they do not go on with what follows, where templates drop what a model thought: it is not saved,
- * and the next prompt goes on in the same document. */
+/* Before a prompt: its newest message ends at token `end` of the sequence, behind which the template asks for the
+ * answer; 0: not known, as before the first call.  Later prompts begin with the tokens before `end`, so a state is kept
+ * there.  is_dropped: they do not go on with those behind it, as templates drop what a model thought.  Then these are
+ * not saved, and the next prompt goes on in the same document. */
 void sequence_set_turn(struct sequence *sequence, uint64_t end, bool is_dropped);
-/* Takes the KV of the longest saved prefix of the tokens for an empty sequence, whose length it then is.  The first
- * prefill does so by itself, but for one token: this is for callers that want to know before, or that have tokens from
- * steps, too.  Nothing where nothing is saved.  With a name the token behind them is there, too: the prompt's last. */
+/* Gives an empty sequence the KV of the longest saved prefix of these tokens; its length says how long that is.  The
+ * first prefill does it by itself, for all of its prompt but the last token: this is for callers that ask before, or
+ * whose tokens come from steps, too.  Does nothing where nothing is saved.  With a name, tokens[token_count] is read,
+ * too: the prompt's last. */
 enum status sequence_attach(struct sequence *sequence, const int32_t *tokens, size_t token_count,
                             struct error *error) STATUS_CHECKED;
 /* The next prefill is of a suffix (--suffix), as behind a saved document: what follows a sequence that stayed in memory
@@ -130,13 +130,12 @@ uint64_t sequence_cut_of(const struct sequence *sequence, uint64_t token_count);
 bool engine_shares(const struct engine *engine);
 /* Whether steps attend to a part of what is stored; false: to all of it. */
 bool engine_selects(const struct engine *engine);
-/* For an empty sequence, where engine_shares: takes the first token_count tokens of another one, which goes on, and may
- * be cut to them.  Full
- * chunks are there once.  What follows has the bits that it has behind tokens which the sequence computed itself.
- * STATUS_MEMORY: there is no room for the chunk that is not full. */
+/* Where engine_shares: gives an empty sequence the first token_count tokens of another one, which may be cut to them
+ * and goes on.  Full chunks exist once.  What follows has the bits that it has behind tokens that the sequence computed
+ * itself.  STATUS_MEMORY: there is no room for the chunk that is not full. */
 enum status sequence_share(struct sequence *sequence, const struct sequence *source, uint64_t token_count,
                            struct error *error) STATUS_CHECKED;
-/* Whether it goes on in its document then: it has one, and nothing behind token_count is saved. */
+/* Whether the sequence, cut to token_count, goes on in its document: it has one, and nothing behind is saved. */
 bool sequence_cut_stays_saved(const struct sequence *sequence, uint64_t token_count);
 /* Whether other tokens may follow after sequence_truncate to token_count: not within a page in 4 bits, nor where layers
  * keep a state and that is not there. */
@@ -158,8 +157,8 @@ struct prefill_part {
     struct sequence *sequence;
     const int32_t *tokens;
     size_t token_count;  /* at least 1 */
-    size_t tokens_after; /* of the prompt, for later passes: what is stored is saved where a segment ends, */
-    bool saves;          /* or behind this part */
+    size_t tokens_after; /* of the prompt, in later passes: until the last one ends of segments are saved */
+    bool saves;          /* and at the end of this part */
     bool is_step;        /* an answer's token, which is saved later; of an engine that mixes */
 };
 /* Steps come before prompts.  pauses: NULL, or asked between two layers, but of an engine that reads weights; true: the
