@@ -39,8 +39,6 @@ struct select {
     struct mass_estimate *estimates; /* owned, [row_capacity][head_count]: the same of what they left out */
 };
 
-const struct select_division *select_division;
-
 /* ---- layers ---- */
 
 static size_t group_of(const struct select *select, size_t layer) {

@@ -8,6 +8,8 @@
 #include "attention/select_method.h"
 #include "device/key_sample.h"
 
+const struct select_division *select_division;
+
 /* ---- methods ---- */
 
 const struct select_method *select_methods[SELECT_METHODS_MAX] = {&select_all, &select_window, &select_meanstd,
