@@ -573,7 +573,9 @@ class Page(Driven):
         self.assertEqual(self.tab.posted("chat")[-1]["temperature"], 0)
         self.begin(temperature="")
         self.attach("again.txt", "The gate is green.")
+        asked = len(self.tab.posted("chat"))
         self.ask("Which?")
+        self.tab.until(lambda: len(self.tab.posted("chat")) > asked)
         self.assertAlmostEqual(self.tab.posted("chat")[-1]["temperature"], 0.3, 6)
         self.assertEqual(said.split("\n\n"), ["The gate is grün.", "The mill & the gate.", "Which?"])
 
