@@ -724,7 +724,8 @@ class Page(Driven):
         """The server's map, once the page tells of it."""
         found = self.server_json("/v1/loam/map")
         self.tab.js("() => map.soon()")
-        self.tab.until(lambda: f"{found['chunks']['attended']:,} and fetched" in self.tab.text("#map-summary"))
+        self.tab.until(lambda: f"{found['tokens']:,} tokens" in self.tab.text("#map-state")
+                       and f"{found['chunks']['attended']:,} and fetched" in self.tab.text("#map-summary"))
         return found
 
     def test_draws_the_state_of_the_server(self):
