@@ -71,5 +71,4 @@ enum status api_write(void *given, const void *own, size_t own_bytes, const char
 /* Copies at most capacity of count ids to the caller. */
 void api_copy_ids(const int32_t *from, size_t count, int32_t *ids, size_t capacity);
 
-
 #endif
