@@ -135,7 +135,7 @@ soak() {
 
 # What a card does.  `pack DIR`: for a machine that has a card and no compiler.
 gpu() {
-  build release loam loam-lab make_model bench_card test_cuda_device test_cuda_graph test_cuda_engine card_tests
+  build release loam loam-lab make_model bench_card test_cuda_device test_cuda_graph test_cuda_engine test_cuda_tiers card_tests
   [ "${1:-}" = pack ] || { sh tools/gpu.sh "$@"; return; }
   [ $# = 2 ] || { say "do gpu pack DIR"; exit 2; }
   sh tools/gpu_pack.sh build/release "$2"

@@ -104,9 +104,9 @@ small_flag=
 # by side, each in a program of its own: most of their time is the processor's.
 part_tests() {
   testers=
-  for test in device/cuda/test_cuda_device device/cuda/test_cuda_graph engine/test_cuda_engine device/cuda/card_rows \
-    device/cuda/card_matvec device/cuda/card_attention device/cuda/card_matmul device/cuda/card_prefill \
-    device/cuda/card_layer device/cuda/card_choice device/cuda/card_fetch; do
+  for test in device/cuda/test_cuda_device device/cuda/test_cuda_graph engine/test_cuda_engine engine/test_cuda_tiers \
+    device/cuda/card_rows device/cuda/card_matvec device/cuda/card_attention device/cuda/card_matmul \
+    device/cuda/card_prefill device/cuda/card_layer device/cuda/card_choice device/cuda/card_fetch; do
     test_run "$test" &
     testers="$testers $!"
   done

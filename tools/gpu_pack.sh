@@ -14,7 +14,7 @@ trap 'rm -rf "$tree"' EXIT
 trap 'exit 130' HUP INT TERM
 
 programs="loam loam-lab make_model bench/device/bench_card tests/device/cuda/test_cuda_device tests/device/cuda/test_cuda_graph
-  tests/engine/test_cuda_engine"
+  tests/engine/test_cuda_engine tests/engine/test_cuda_tiers"
 mkdir -p "$tree/lib"
 for program in $programs $(cd "$build" && find tests/device/cuda -name 'card_*' -type f -perm -u+x); do
   mkdir -p "$tree/build/release/$(dirname "$program")"

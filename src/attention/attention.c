@@ -202,17 +202,29 @@ static enum status make_units(struct attention *attention, const struct select *
         return STATUS_OK;
     if (attention->generations == NULL)
         attention->generations = calloc(options->sequence_capacity, sizeof *attention->generations);
-    if (attention->generations == NULL) return error_set(error, STATUS_MEMORY, "attention: out of memory");
-    return unit_cache_create(
-        &attention->units, attention->device,
-        &(struct unit_cache_options){.layer_first = select_get_options(select)->dense_layers,
-                                     .layer_count = options->layer_count,
-                                     .kv_head_count = options->kv_head_count,
-                                     .block_bytes = options->kv_block_bytes,
-                                     .context_size = options->context_size,
-                                     .sequence_capacity = options->sequence_capacity,
-                                     .bytes = options->unit_bytes},
-        error);
+    size_t *heads = calloc(options->layer_count, sizeof *heads), block_bytes = 0;
+    if (attention->generations == NULL || heads == NULL) {
+        free(heads);
+        return error_set(error, STATUS_MEMORY, "attention: out of memory");
+    }
+    for (size_t i = 0; i < options->layer_count; i++) {
+        if (!select_layer_chooses(select, i)) continue;
+        heads[i] = kv_layer_heads(options->groups, options->kv_head_count, i);
+        block_bytes = max_size(block_bytes, kv_cache_layer_layout(options->far, i)->block_bytes);
+    }
+    const enum status status = block_bytes == 0
+                                   ? STATUS_OK
+                                   : unit_cache_create(&attention->units, attention->device,
+                                                       &(struct unit_cache_options){
+                                                           .kv_head_counts = heads,
+                                                           .layer_count = options->layer_count,
+                                                           .block_bytes = block_bytes,
+                                                           .context_size = options->context_size,
+                                                           .sequence_capacity = options->sequence_capacity,
+                                                           .bytes = options->unit_bytes},
+                                                       error);
+    free(heads);
+    return status;
 }
 
 enum status attention_set_select(struct attention *attention, struct select *select, struct error *error) {

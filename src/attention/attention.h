@@ -45,7 +45,7 @@ struct attention_options {
     /* KV in the host's memory: of the device's, for slots of units (cache/unit_cache.h); 0: units are read where they
      * lie. */
     uint64_t unit_bytes;
-    size_t kv_block_bytes;  /* with unit_bytes */
+    const struct kv_cache *far; /* borrowed; with unit_bytes: whose units they are */
     struct kv_cache *cache; /* borrowed; whose chunks come and go.  NULL: all KV is in memory */
     struct trace *trace;    /* borrowed; shows choices and waits; NULL: none */
 };

@@ -21,9 +21,18 @@ struct unit_owner {
     uint64_t used;       /* when, of cache->clock */
 };
 
+/* What is sized by the layers that have slots. */
+struct unit_layers {
+    size_t count, kv_head_count; /* the most of any */
+};
+
 struct unit_cache {
     struct device *device; /* borrowed */
-    struct unit_cache_options options;
+    struct unit_cache_options options; /* without kv_head_counts */
+    struct unit_layers layers;
+    struct unit_layer {
+        size_t number, kv_head_count; /* of those with slots */
+    } *of_layer;                      /* owned, [layer_count] */
     size_t slot_count, unit_stride, place_stride;
     struct state_parts parts;
     struct slab memory,
@@ -37,8 +46,13 @@ struct unit_cache {
     uint64_t clock;
 };
 
-static size_t layers_of(const struct unit_cache_options *options) {
-    return options->layer_count - options->layer_first;
+static struct unit_layers layers_of(const struct unit_cache_options *options) {
+    struct unit_layers layers = {0, 0};
+    for (size_t i = 0; i < options->layer_count; i++) {
+        layers.count += options->kv_head_counts[i] > 0;
+        layers.kv_head_count = max_size(layers.kv_head_count, options->kv_head_counts[i]);
+    }
+    return layers;
 }
 
 static size_t unit_stride_of(const struct unit_cache_options *options) {
@@ -50,8 +64,7 @@ static size_t place_stride_of(const struct unit_cache_options *options) {
     return align_up(unit_stride_of(options) + 2, ALIGNMENT / sizeof(uint64_t));
 }
 
-static struct state_parts parts_of(const struct unit_cache_options *options, size_t slot_count) {
-    const size_t heads = options->kv_head_count;
+static struct state_parts parts_of(const struct unit_cache_options *options, size_t heads, size_t slot_count) {
     struct state_parts parts;
     parts.owners = align_up(heads * unit_stride_of(options) * sizeof(int32_t), ALIGNMENT);
     parts.stamps = parts.owners + align_up(heads * slot_count * sizeof(uint32_t), ALIGNMENT);
@@ -61,18 +74,18 @@ static struct state_parts parts_of(const struct unit_cache_options *options, siz
     return parts;
 }
 
-static uint64_t count_bytes(const struct unit_cache_options *options) {
-    return layers_of(options) * options->kv_head_count * sizeof(struct fetch_counts);
+static uint64_t count_bytes(const struct unit_layers *layers) {
+    return layers->count * layers->kv_head_count * sizeof(struct fetch_counts);
 }
-static uint64_t place_bytes(const struct unit_cache_options *options) {
-    return options->sequence_capacity * options->kv_head_count * place_stride_of(options) * sizeof(uint64_t);
+static uint64_t place_bytes(const struct unit_cache_options *options, const struct unit_layers *layers) {
+    return options->sequence_capacity * layers->kv_head_count * place_stride_of(options) * sizeof(uint64_t);
 }
 
 /* Slots that a KV head has of so many bytes; 0: they are too few for one. */
-static uint64_t unit_cache_slots(const struct unit_cache_options *options) {
-    const uint64_t layers = options->sequence_capacity * layers_of(options), heads = options->kv_head_count,
-                   fixed = (layers + 1) * parts_of(options, 0).bytes + count_bytes(options) +
-                           place_bytes(options),
+static uint64_t unit_cache_slots(const struct unit_cache_options *options, const struct unit_layers *with_slots) {
+    const uint64_t layers = options->sequence_capacity * with_slots->count, heads = with_slots->kv_head_count,
+                   fixed = (layers + 1) * parts_of(options, heads, 0).bytes + count_bytes(with_slots) +
+                           place_bytes(options, with_slots),
                    slot = heads * (options->block_bytes + 2 * sizeof(uint32_t) + 1);
     if (options->bytes <= fixed || layers == 0) return 0;
     const uint64_t left = (options->bytes - fixed) / (layers + 1), rounding = (uint64_t)4 * ALIGNMENT;
@@ -83,22 +96,29 @@ static uint64_t unit_cache_slots(const struct unit_cache_options *options) {
 static enum status memory_create(struct unit_cache *cache, struct error *error) {
     const struct unit_cache_options *options = &cache->options;
     const struct device_operations *operations = cache->device->operations;
-    const size_t places = options->sequence_capacity, layers = places * layers_of(options);
+    const size_t places = options->sequence_capacity, layers = places * cache->layers.count;
+    cache->of_layer = calloc(options->layer_count, sizeof *cache->of_layer);
     cache->owners = calloc(places, sizeof *cache->owners);
     cache->is_empty = calloc(layers, sizeof *cache->is_empty);
     cache->shown = calloc(places, sizeof *cache->shown);
-    if (cache->owners == NULL || cache->is_empty == NULL || cache->shown == NULL)
+    if (cache->of_layer == NULL || cache->owners == NULL || cache->is_empty == NULL || cache->shown == NULL)
         return error_set(error, STATUS_MEMORY, "no memory for slots of %zu sequences", places);
+    for (size_t i = 0, number = 0; i < options->layer_count; i++) {
+        cache->of_layer[i] = (struct unit_layer){number, options->kv_head_counts[i]};
+        number += options->kv_head_counts[i] > 0;
+    }
     TRY(slab_init(&cache->memory, cache->device, MEMORY_DEVICE,
-                  options->kv_head_count * cache->slot_count * options->block_bytes, layers, error));
+                  cache->layers.kv_head_count * cache->slot_count * options->block_bytes, layers, error));
     TRY(slab_init(&cache->states, cache->device, MEMORY_DEVICE, cache->parts.bytes, layers + 1, error));
-    TRY(operations->allocate(cache->device, MEMORY_DEVICE, count_bytes(options), &cache->counts, error));
-    return operations->allocate(cache->device, MEMORY_DEVICE, place_bytes(options), &cache->places, error);
+    TRY(operations->allocate(cache->device, MEMORY_DEVICE, count_bytes(&cache->layers), &cache->counts, error));
+    return operations->allocate(cache->device, MEMORY_DEVICE, place_bytes(options, &cache->layers), &cache->places,
+                                error);
 }
 
 enum status unit_cache_create(struct unit_cache **result, struct device *device,
                               const struct unit_cache_options *options, struct error *error) {
-    const uint64_t slots = unit_cache_slots(options);
+    const struct unit_layers layers = layers_of(options);
+    const uint64_t slots = unit_cache_slots(options, &layers);
     *result = NULL;
     if (slots == 0)
         return error_set(error, STATUS_MEMORY, "--kv-device: %" PRIu64 " bytes hold no unit of each KV head",
@@ -107,13 +127,15 @@ enum status unit_cache_create(struct unit_cache **result, struct device *device,
     if (cache == NULL) return error_set(error, STATUS_MEMORY, "no memory for slots");
     *cache = (struct unit_cache){.device = device,
                                  .options = *options,
+                                 .layers = layers,
                                  .slot_count = (size_t)slots,
                                  .unit_stride = unit_stride_of(options),
                                  .place_stride = place_stride_of(options),
-                                 .parts = parts_of(options, (size_t)slots),
+                                 .parts = parts_of(options, layers.kv_head_count, (size_t)slots),
                                  .memory = {.device = device},
                                  .states = {.device = device}};
     const enum status status = memory_create(cache, error);
+    cache->options.kv_head_counts = NULL;
     if (status != STATUS_OK) {
         unit_cache_destroy(cache);
         return status;
@@ -128,6 +150,7 @@ void unit_cache_destroy(struct unit_cache *cache) {
     slab_deinit(&cache->states);
     cache->device->operations->release(cache->device, &cache->counts);
     cache->device->operations->release(cache->device, &cache->places);
+    free(cache->of_layer);
     free(cache->owners);
     free(cache->is_empty);
     free(cache->shown);
@@ -138,7 +161,7 @@ void unit_cache_destroy(struct unit_cache *cache) {
 
 /* The place of a generation: its own, or the one that was used longest ago, which is emptied. */
 static size_t place_of(struct unit_cache *cache, uint64_t generation) {
-    const size_t count = cache->options.sequence_capacity, layers = layers_of(&cache->options);
+    const size_t count = cache->options.sequence_capacity, layers = cache->layers.count;
     size_t place = 0;
     for (size_t i = 0; i < count; i++) {
         if (cache->owners[i].generation == generation) {
@@ -166,7 +189,7 @@ static void make_empty_state(struct unit_cache *cache, struct stream *stream) {
 
 static struct unit_slots show(struct unit_cache *cache, struct stream *stream, size_t layer,
                               uint64_t generation) {
-    const size_t index = place_of(cache, generation) * layers_of(&cache->options) + layer;
+    const size_t index = place_of(cache, generation) * cache->layers.count + layer;
     const struct span state = slab_slot(&cache->states, index);
     if (cache->is_empty[index]) {
         make_empty_state(cache, stream);
@@ -190,7 +213,7 @@ void unit_cache_show(struct unit_cache *cache, struct stream *stream, const uint
     for (size_t i = 0; i < count; i++) (void)place_of(cache, generations[i]);
     for (size_t i = 0; i < count; i++) {
         if (places != NULL) places[i] = place_of(cache, generations[i]);
-        for (size_t layer = 0; layer < layers_of(&cache->options); layer++)
+        for (size_t layer = 0; layer < cache->layers.count; layer++)
             (void)show(cache, stream, layer, generations[i]);
     }
 }
@@ -198,17 +221,17 @@ void unit_cache_show(struct unit_cache *cache, struct stream *stream, const uint
 struct span unit_cache_fetch(struct unit_cache *cache, struct stream *stream, size_t layer_index,
                              const struct rows_item *items, const uint64_t *generations, size_t item_count,
                              const struct step_lists *at, size_t *place_stride) {
-    const struct unit_cache_options *options = &cache->options;
-    const size_t layer = layer_index - options->layer_first;
-    ASSERT(layer_index >= options->layer_first && layer < layers_of(options) &&
-           item_count <= options->sequence_capacity);
-    for (size_t i = 0; i < item_count; i++) cache->shown[i] = show(cache, stream, layer, generations[i]);
+    const struct unit_layer *layer = &cache->of_layer[layer_index];
+    ASSERT(layer_index < cache->options.layer_count && layer->kv_head_count > 0 &&
+           item_count <= cache->options.sequence_capacity);
+    for (size_t i = 0; i < item_count; i++) cache->shown[i] = show(cache, stream, layer->number, generations[i]);
     const struct fetch_operation fetch = {
         .items = items,
         .item_count = item_count,
-        .kv_head_count = options->kv_head_count,
+        .kv_head_count = layer->kv_head_count,
         .slots = cache->shown,
-        .counts = span_of(&cache->counts, layer * options->kv_head_count * sizeof(struct fetch_counts)),
+        .counts =
+            span_of(&cache->counts, layer->number * cache->layers.kv_head_count * sizeof(struct fetch_counts)),
         .places = span_of(&cache->places, 0),
         .place_stride = cache->place_stride,
         .at = *at};
@@ -219,7 +242,7 @@ struct span unit_cache_fetch(struct unit_cache *cache, struct stream *stream, si
 
 enum status unit_cache_counts(struct unit_cache *cache, struct stream *stream, struct fetch_counts *sum,
                               struct error *error) {
-    const size_t lanes = layers_of(&cache->options) * cache->options.kv_head_count;
+    const size_t lanes = cache->layers.count * cache->layers.kv_head_count;
     *sum = (struct fetch_counts){0, 0, 0, 0};
     struct fetch_counts *counts = calloc(lanes, sizeof *counts);
     if (counts == NULL) return error_set(error, STATUS_MEMORY, "no memory for counts of slots");

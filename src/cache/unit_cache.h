@@ -1,5 +1,6 @@
-/* unit_cache: slots of the device's memory above KV that lies in the host's.  Each layer and KV head of a sequence has
- * as many, which hold units of 8 tokens (device.h, unit_slots).
+/* unit_cache: slots of the device's memory above KV that lies in the host's.  Each KV head of a layer that chooses has
+ * as many, for each sequence, which hold units of 8 tokens (device.h, unit_slots).  Where such layers differ, each has
+ * what the largest of them takes.
  *
  * There are slots for sequence_capacity sequences.  A sequence has those that its generation had before; a new
  * generation takes the ones that were used longest ago, and begins with empty slots, so nothing of what was cut off is
@@ -13,11 +14,12 @@
 struct unit_cache;
 
 struct unit_cache_options {
-    size_t layer_first, layer_count;   /* layers [layer_first, layer_count) choose, and have slots */
-    size_t kv_head_count, block_bytes; /* of a layer, all alike */
-    uint64_t context_size;             /* tokens of a sequence */
-    size_t sequence_capacity;          /* of a step */
-    uint64_t bytes;                    /* of the device's memory, never exceeded */
+    const size_t *kv_head_counts; /* [layer_count], borrowed until it is made; 0: the layer has no slots */
+    size_t layer_count;
+    size_t block_bytes;       /* of a unit, of any layer that has slots */
+    uint64_t context_size;    /* tokens of a sequence */
+    size_t sequence_capacity; /* of a step */
+    uint64_t bytes;           /* of the device's memory, never exceeded */
 };
 /* STATUS_MEMORY: also where a KV head has no slot. */
 enum status unit_cache_create(struct unit_cache **cache, struct device *device,

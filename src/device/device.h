@@ -790,7 +790,6 @@ struct device {
     const struct range_form *range_form; /* NULL: that of kernels/attention/attention.h */
     bool scores_leaves;   /* choose scores every leaf of a tree: there is no search to begin or to count */
     bool lacks_tokens;    /* choose and attend_rows of lists that are not whole units, but for their end */
-    bool lacks_groups;    /* choose from K and V of several shapes (cache/kv_groups.h) that it does not hold */
 };
 
 struct device_options {

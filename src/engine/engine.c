@@ -15,7 +15,7 @@ static enum status make_forward(struct engine *engine, const struct plan *plan, 
     TRY(plan_attention_options(plan, &engine->model->config, &options, error));
     options.prefetches = engine->prefetches;
     options.cache = plan->host_bytes > 0 ? engine->cache : NULL;
-    options.kv_block_bytes = kv_cache_layer_layout(engine->cache, 0)->block_bytes;
+    options.far = engine->cache;
     options.rebuild.shares_link = engine->model->stream != NULL;
     options.rounds = engine->kv.quantized_pages;
     options.trace = trace;
@@ -101,7 +101,7 @@ enum status engine_create(struct engine **engine, struct model *model, const str
     *engine = NULL;
     const struct select_shape shape = plan_select_shape(&model->config);
     TRY(plan_check(plan, &model->config, error));
-    TRY(plan_run_on(plan, &shape, model->device, error));
+    TRY(select_options_run_on(&plan->select, &shape, model->device, error));
     struct engine *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(error, STATUS_MEMORY, "no memory for the engine");
     made->model = model;

@@ -297,7 +297,7 @@ static bool is_left_out(const struct row *row, const struct choose_question *que
     set_text(row, question, set);
     if (plan_set_axes(&plan, row->preset, set[0] != '\0' ? set : NULL, NULL, NULL) != STATUS_OK) return false;
     struct error found;
-    if (plan_run_on(&plan, &shape, question->device, &found) == STATUS_OK) return false;
+    if (select_options_run_on(&plan.select, &shape, question->device, &found) == STATUS_OK) return false;
     *why = found;
     return true;
 }

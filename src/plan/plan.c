@@ -556,20 +556,6 @@ enum status plan_host_bytes_around(const struct plan *plan, const struct model_c
 
 /* ---- the device ---- */
 
-enum status plan_run_on(const struct plan *plan, const struct select_shape *shape,
-                        const struct device *device, struct error *error) {
-    TRY(select_options_run_on(&plan->select, shape, device, error));
-    const bool is_apart = plan->rows_in_host || plan->disk_directory != NULL;
-    if (device != NULL && device->lacks_groups && is_apart && shape->groups != NULL && plan->select.method != NULL &&
-        plan->select.method != &select_all)
-        return error_set(
-            error, STATUS_UNSUPPORTED,
-            "select=%s: the %s device chooses from K and V of %zu shapes where it holds all of them: try a shorter "
-            "context, or --preset full",
-            plan->select.method->name, device->name, shape->groups->group_count);
-    return STATUS_OK;
-}
-
 /* Activations and what is computed with take the rest. */
 void plan_bound_device(struct plan *plan, struct device *device) {
     /* What a pass works in: an eighth, within bounds. */
@@ -631,7 +617,8 @@ static size_t near_layers_of(const struct plan *plan, const struct kv_cache_conf
 static uint64_t far_bytes_per_token(const struct plan *plan, const struct kv_cache_config *cache) {
     struct kv_cache_config held = *cache;
     held.key_index_bytes = 0; /* the device's */
-    return kv_cache_bytes_per_token(&held) / cache->layer_count * (cache->layer_count - plan->near_layers) +
+    const uint64_t all = kv_cache_bytes_per_token(&held);
+    return all - all / cache->layer_count * plan->near_layers +
            plan->input_row_bytes * (cache->layer_count - max_size(plan->near_layers, 1));
 }
 

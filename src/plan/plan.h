@@ -148,9 +148,6 @@ const char *plan_caveat(const struct plan *plan);
 enum status plan_check(const struct plan *plan, const struct model_config *config, struct error *error)
     STATUS_CHECKED;
 
-/* STATUS_UNSUPPORTED: the plan asks for something that this device cannot do.  device: NULL for any. */
-enum status plan_run_on(const struct plan *plan, const struct select_shape *shape,
-                        const struct device *device, struct error *error) STATUS_CHECKED;
 /* Before plan_fit_context, once, when the weights are loaded: KV in memory is bounded by what the device has free,
  * and by --kv-device; what is left of the budget is then RAM's. */
 void plan_bound_device(struct plan *plan, struct device *device);

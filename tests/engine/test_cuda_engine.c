@@ -1,123 +1,12 @@
-/* The engine on the cuda device, over the fake driver in orders that the seed draws: prompts by blocks, steps, batches
- * and saved documents of every family, against the cpu device with its reference kernels.  A bound for logits: the cuda
- * device rounds the inputs of products to halves, or to codes of 8 bits as the cpu does; each product's errors are
- * independent, and add up over the layers as random ones do. */
-#include "testing.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+/* The engine on the cuda device, against the cpu device (cuda_rig.h): prompts by blocks, steps and batches of every
+ * family. */
 #include <unistd.h>
 
-#include "../platform/scratch.h"
-#include "base/random.h"
-#include "cache/inputs.h"
-#include "counted_device.h"
-#include "device/cuda/card.h"
-#include "device/cuda/cuda_device.h"
-#include "device/cuda/images.h"
-#include "engine/engine.h"
-#include "engine/logits.h"
-#include "model/tiny_model.h"
-#include "seed.h"
+#include "cuda_rig.h"
 
-#define CHOOSES            "planes=1,page=8,sinks=8,recent=64,dense=0"
-#define CODES              "planes=1,page=8,sinks=8,recent=16,dense=0"
-#define CHOOSES_PAGES      "page=16,sinks=16,recent=40,dense=0"
-#define CHOOSES_LEAVES     "leaf=16,sinks=16,recent=40"
-#define REUSES(eta)        CHOOSES ",reused=0,power=0,eta=" eta
-#define CHOOSES_BEHIND_ONE "planes=1,page=8,sinks=8,recent=64,dense=1"
+#define CHOOSES_PAGES  "page=16,sinks=16,recent=40,dense=0"
+#define CHOOSES_LEAVES "leaf=16,sinks=16,recent=40"
 enum { LAYERS_MAX = 5, KV_HEADS_MAX = 4 };
-enum { PROMPT = 110, STEPS = 4, DOCUMENT = 330, CONTEXT = 512, BLOCK = 96, CPU = 0, CUDA = 1, BOTH = 2 };
-
-struct rig {
-    struct device *device[BOTH];
-    struct model *model[BOTH];
-    int32_t tokens[CONTEXT];
-    size_t width;
-    struct error error;
-};
-
-static void devices_open(struct rig *rig, uint64_t seed) {
-    char settings[80];
-    snprintf(settings, sizeof settings, "seed=%llu,capability=%d", (unsigned long long)seed,
-             seed % 2 ? 90 : 80);
-    (void)setenv("FAKE_CUDA", settings, 1);
-    const struct cuda_device_options cuda = {.driver_file = card_driver(FAKE_LIBRARY), .thread_count = 1};
-    const struct device_options cpu = {.thread_count = 1, .mask = cpu_default()};
-    assert_ok(device_cpu_create(&rig->device[CPU], &cpu, &rig->error), rig->error);
-    assert_ok(device_cuda_create(&rig->device[CUDA], &cuda, &rig->error), rig->error);
-}
-
-static void rig_open(struct rig *rig, const struct tiny_model *tiny, uint64_t seed) {
-    struct random random;
-    *rig = (struct rig){.width = tiny->vocabulary_size};
-    devices_open(rig, seed);
-    for (size_t on = 0; on < BOTH; on++)
-        tiny_model_load_on(tiny, "cuda-engine", rig->device[on], &rig->model[on]);
-    random_init(&random, seed);
-    tiny_model_tokens(tiny, &random, rig->tokens, CONTEXT);
-}
-
-static void rig_free(struct rig *rig) {
-    for (size_t on = 0; on < BOTH; on++) {
-        model_destroy(rig->model[on]);
-        device_destroy(rig->device[on]);
-    }
-}
-static void rig_close(struct rig *rig) {
-    const struct cuda_counts counts = device_cuda_counts(rig->device[CUDA]);
-    assert_true(counts.launches > 50 && counts.copies > 0); /* nothing else has computed */
-    rig_free(rig);
-}
-
-static struct plan plan_with(struct rig *rig, const char *preset, const char *settings, const char *keep,
-                             enum kv_type type) {
-    struct plan plan = {
-        .context_size = CONTEXT, .sequence_capacity = 3, .batch_size = BLOCK, .k_type = type, .v_type = type};
-    assert_ok(plan_set_axes(&plan, preset, settings, keep, &rig->error), rig->error);
-    return plan;
-}
-static struct plan plan_of(struct rig *rig, const char *preset, enum kv_type type) {
-    return plan_with(rig, preset, NULL, NULL, type);
-}
-
-static struct engine *engine_open(struct rig *rig, size_t on, const struct plan *plan) {
-    struct engine *engine;
-    assert_ok(engine_create(&engine, rig->model[on], plan, NULL, &rig->error), rig->error);
-    return engine;
-}
-
-/* It has read `count` tokens from number `first` on.  logits: of the last one; NULL: nobody wants them. */
-static struct sequence *sequence_read(struct rig *rig, struct engine *engine, size_t first, size_t count,
-                                      const float **logits) {
-    struct sequence *sequence;
-    const struct prefill_request request = {.tokens = rig->tokens + first, .token_count = count};
-    assert_ok(sequence_create(&sequence, engine, &rig->error), rig->error);
-    assert_ok(engine_prefill(engine, sequence, &request, logits, &rig->error), rig->error);
-    return sequence;
-}
-
-/* ---- how near ---- */
-
-/* share: of the logits' own spread, by which one may be off. */
-static void logits_check(const float *found, const float *expected, size_t width, double share,
-                         const char *what, size_t at) {
-    const double bound = share * deviation_of(expected, width);
-    size_t best[BOTH] = {0, 0};
-    double worst = 0;
-    for (size_t i = 0; i < width; i++) {
-        worst = fmax(worst, fabs((double)found[i] - (double)expected[i]));
-        if (!(worst <= bound))
-            fail_msg("%s, token %zu: logit %zu is %g, expected %g, by %g at most", what, at, i,
-                     (double)found[i], (double)expected[i], bound);
-        if (expected[i] > expected[best[CPU]]) best[CPU] = i;
-        if (found[i] > found[best[CUDA]]) best[CUDA] = i;
-    }
-    if (best[CPU] != best[CUDA]) /* a near-tie */
-        assert_true((double)(expected[best[CPU]] - expected[best[CUDA]]) <= 2 * bound);
-}
 
 /* ---- prompts and steps ---- */
 
@@ -131,12 +20,6 @@ static enum status keep_logits(void *context, uint64_t index, const float *logit
     (void)error;
     memcpy(kept->logits + index * kept->width, logits, kept->width * sizeof *logits);
     return STATUS_OK;
-}
-
-static float *rows_create(size_t rows, size_t width) {
-    float *made = calloc(rows * width, sizeof *made);
-    assert_non_null(made);
-    return made;
 }
 
 /* The logits of all tokens of a prompt, and of the steps behind it. */
@@ -165,14 +48,6 @@ struct family {
     uint32_t window;
     double share; /* of logits_check */
 };
-
-/* As published models of gemma4 have them. */
-static void widen_heads(struct tiny_model *tiny, size_t dimension) {
-    static const int32_t slides[] = {1, 0};
-    tiny->slides = slides, tiny->window_period = 0;
-    tiny->head_count = 2, tiny->kv_head_count = 1;
-    tiny->head_dimension = dimension, tiny->sliding_dimension = dimension / 2;
-}
 
 static void family_check(const struct family *family, uint64_t seed) {
     struct rig rig;
@@ -479,185 +354,6 @@ static void graphs_give_the_bits_of_their_operations(void **state) {
     }
 }
 
-/* ---- KV on disk ---- */
-
-enum { WORKSPACE = 48 << 10 }; /* beyond the least: for several chunks of all heads at once */
-
-/* Chunks that are not there are computed again from their inputs (kvpr): two of a layer; all; none. */
-static void rebuild_check(struct rig *rig, struct engine *engine, size_t run) {
-    const struct rebuild_statistics rebuilt = attention_rebuild_statistics(engine_attention(engine));
-    const struct model_config *config = &rig->model[CUDA]->config;
-    /* Halves and a power of two: what products of many rows are of. */
-    const struct inputs_shape halves = {config->layer_count, config->hidden_size, INPUTS_F16};
-    const uint64_t most[] = {0, 2 * rebuilt.layers, rebuilt.missing_chunks, 0}; /* a run of neighbours */
-    assert_true(rebuilt.refusals == 0 && rebuilt.missing_chunks > 2 * rebuilt.layers && rebuilt.layers > 0);
-    assert_true(rebuilt.chunks <= most[run] && (rebuilt.chunks > rebuilt.layers || run == 3));
-    assert_true(rebuilt.input_bytes == (double)inputs_chunk_bytes(&halves) / KV_CHUNK_TOKENS);
-}
-
-/* Inputs are kept of the prompt alone: rows of steps went through other products. */
-static void kept_check(struct rig *rig, const char *directory) {
-    struct store *store;
-    struct kept_inputs kept;
-    assert_ok(store_open(&store, &(struct store_options){.directory = directory}, &rig->error), rig->error);
-    assert_ok(kept_inputs_find(store, 1, &kept, &rig->error), rig->error);
-    assert_int_equal(kept.held, DOCUMENT);
-    store_close(store);
-}
-
-/* --kv-device beside KV on disk: what the key index of the context takes, and no byte less. */
-static uint64_t device_bytes_of(struct rig *rig, struct plan *plan) {
-    const struct model_config *config = &rig->model[CUDA]->config;
-    struct kv_cache_config cache;
-    struct engine *engine;
-    assert_ok(plan_cache_config(plan, config, &cache, &rig->error), rig->error);
-    const uint64_t bytes =
-        config->layer_count * cache.kv_head_count * cache.key_index_bytes * kv_chunks_of(CONTEXT);
-    plan->device_bytes = bytes - 1;
-    assert_int_equal(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), STATUS_MEMORY);
-    assert_non_null(strstr(rig->error.message, "the key index of 512 tokens needs"));
-    return bytes;
-}
-
-/* The first token behind an opened document: each head's blocks of the key index came by one copy, and lists and places
- * of chunks by a copy for two launches, in however many groups these come.  K and V are not copied: the card reads what
- * is listed where it lies in RAM, and of a page RAM has the parts that are listed. */
-static void opening_check(const struct rig *rig, const struct plan *plan, const struct engine *engine,
-                          const struct cuda_counts *before) {
-    enum { TOLD = 1024, PAGE = 8192 };
-    const struct model_config *config = &rig->model[CUDA]->config;
-    const struct cuda_counts after = device_cuda_counts(rig->device[CUDA]);
-    const uint64_t lanes = config->layer_count * config->kv_head_count, chunks = DOCUMENT / KV_CHUNK_TOKENS,
-                   index = plan->device_bytes / kv_chunks_of(CONTEXT) * chunks,
-                   told = (after.launches - before->launches) / 2;
-    assert_in_range(after.copies - before->copies, lanes, lanes + told);
-    assert_in_range(after.copied_bytes - before->copied_bytes, index, index + told * TOLD);
-    assert_in_range(engine_tier_statistics(engine).read_bytes, 1, lanes * (chunks + 1) * PAGE - 1);
-}
-
-struct documented {
-    const char *family, *preset, *settings, *keep;
-};
-
-/* Chunks come from the disk into slots that are pinned memory, few enough that they are used again; a second engine
- * opens what the first has saved. */
-static void documents_check(const struct documented *of, uint64_t seed) {
-    struct rig rig;
-    struct scratch scratch;
-    struct tiny_model tiny = tiny_model_default(of->family);
-    const char *const preset = of->preset, *const keep = of->keep;
-    const bool differs = tiny.window > 0; /* some layers from others */
-    const size_t length = differs ? 140 : DOCUMENT;
-    if (!differs) tiny.layer_count = 4;
-    tiny.head_dimension = 32;
-    tiny.expert_used = tiny.expert_count;
-    if (strcmp(of->family, "gemma4") == 0) widen_heads(&tiny, 64);
-    static const size_t forced[] = {0, 2, SIZE_MAX, REBUILD_NOTHING};
-    const bool rebuilds = strcmp(preset, "kvpr") == 0;
-    const size_t run_count = rebuilds ? 4 : 3;
-    float *last[4] = {NULL, NULL, NULL, NULL};
-    scratch_create(&scratch, SCRATCH_MEMORY);
-    rig_open(&rig, &tiny, seed);
-    for (size_t run = 0; run < run_count; run++) { /* in device memory; on disk; opened again */
-        struct plan plan = plan_with(&rig, preset, of->settings, keep, KV_F16);
-        const float *logits;
-        plan.sequence_capacity = 1;
-        plan.rebuilds = rebuilds && run > 0;
-        if (run > 0) {
-            assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
-            assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error), rig.error);
-            if (rebuilds) plan.host_bytes += WORKSPACE;
-            if (keep != NULL && !differs) plan.device_bytes = device_bytes_of(&rig, &plan);
-        }
-        struct engine *engine = engine_open(&rig, CUDA, &plan);
-        if (plan.rebuilds) attention_force_rebuild(engine_attention(engine), forced[run]);
-        const struct cuda_counts before = device_cuda_counts(rig.device[CUDA]);
-        struct sequence *sequence = sequence_read(&rig, engine, 0, length, &logits);
-        assert_int_equal(sequence_reused_tokens(sequence) > 0, run >= 2);
-        if (run == 2 && plan.device_bytes > 0) opening_check(&rig, &plan, engine, &before);
-        for (size_t i = 0; i < STEPS; i++)
-            assert_ok(engine_step(engine, &sequence, &rig.tokens[length + i], 1, &logits, &rig.error), rig.error);
-        if (run > differs) assert_true(engine_tier_statistics(engine).read_pages > 0);
-        if (plan.rebuilds) rebuild_check(&rig, engine, run);
-        if (keep != NULL) { /* lists: by the host, where it fetches what they name */
-            const struct select_statistics chosen = attention_statistics(engine_attention(engine));
-            assert_true(chosen.evaluated > 0 && chosen.kept < chosen.visible);
-            assert_int_equal(chosen.lists_read > 0, run > 0);
-            const struct kv_tier_statistics tier = engine_tier_statistics(engine);
-            /* Chunks that the next layer's expected queries choose are read before it does. */
-            if (run > 0 && !differs) assert_in_range(tier.prefetch_hits, 1, tier.prefetched);
-            if (plan.device_bytes > 0) assert_in_range(engine_kv_device_bytes(engine), 1, plan.device_bytes);
-        }
-        last[run] = rows_create(1, rig.width);
-        memcpy(last[run], logits, rig.width * sizeof *logits);
-        if (run == 1) assert_ok(sequence_save(sequence, &rig.error), rig.error);
-        assert_ok(sequence_flush(sequence, &rig.error), rig.error);
-        sequence_destroy(sequence);
-        engine_destroy(engine);
-        if (plan.rebuilds) kept_check(&rig, scratch.path);
-        plan_deinit(&plan);
-    }
-    assert_memory_equal(last[1], last[0], rig.width * sizeof(float)); /* the same chunks, elsewhere */
-    logits_check(last[2], last[0], rig.width, 0.01, "opened again", length + STEPS - 1);
-    if (rebuilds) assert_memory_equal(last[2], last[3], rig.width * sizeof(float));
-    for (size_t i = 0; i < run_count; i++) free(last[i]);
-    rig_close(&rig);
-    scratch_destroy(&scratch);
-}
-
-static void documents_match(void **state) {
-    (void)state;
-    static const char chooses[] = CHOOSES ",speculate=next-layer";
-    static const struct documented cases[] = {{"llama", "kvpr", NULL, NULL}, /* full, but for that */
-                                              {"llama", "hata", chooses, "160"},
-                                              {"gemma3", "hata", chooses, "100"}, /* a window in every other layer */
-                                              {"gpt-oss", "full", NULL, NULL},    /* and sinks */
-                                              {"gemma4", "full", NULL, NULL}};    /* K and V of two shapes */
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (test_takes_next()) documents_check(&cases[i], test_seed(9) + i);
-}
-
-/* Chunks that were written in 4 bits are attended to as they lie. */
-static void pages_in_4_bits_check(const char *preset, const char *settings, const char *keep, uint64_t seed) {
-    struct rig rig;
-    struct tiny_model tiny = tiny_model_default("llama");
-    float *last[BOTH];
-    tiny.layer_count = 4;
-    tiny.head_dimension = 32;
-    rig_open(&rig, &tiny, seed);
-    for (size_t on = 0; on < BOTH; on++) {
-        struct scratch scratch;
-        const float *logits;
-        struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = BLOCK};
-        scratch_create(&scratch, SCRATCH_MEMORY);
-        assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
-        assert_ok(plan_set_axes(&plan, preset, settings, keep, &rig.error), rig.error);
-        assert_ok(plan_host_bytes_min(&plan, &rig.model[on]->config, &plan.host_bytes, &rig.error), rig.error);
-        struct engine *engine = engine_open(&rig, on, &plan);
-        struct sequence *sequence = sequence_read(&rig, engine, 0, DOCUMENT, NULL);
-        for (size_t i = 0; i < 2; i++)
-            assert_ok(engine_step(engine, &sequence, &rig.tokens[DOCUMENT + i], 1, &logits, &rig.error), rig.error);
-        const struct select_statistics chosen = attention_statistics(engine_attention(engine));
-        assert_true(plan.quantized_pages && engine_tier_statistics(engine).read_pages > 0);
-        assert_true(chosen.evaluated > 0 && chosen.kept < chosen.visible);
-        last[on] = rows_create(1, rig.width);
-        memcpy(last[on], logits, rig.width * sizeof *logits);
-        sequence_destroy(sequence);
-        engine_destroy(engine);
-        plan_deinit(&plan);
-        scratch_destroy(&scratch);
-    }
-    logits_check(last[CUDA], last[CPU], rig.width, 0.1, preset, DOCUMENT + 1);
-    free(last[CPU]), free(last[CUDA]);
-    rig_close(&rig);
-}
-
-static void pages_in_4_bits_match(void **state) {
-    (void)state;
-    if (test_takes_next()) pages_in_4_bits_check("hata", CHOOSES ",codec=q4", "160", test_seed(19));
-    if (test_takes_next()) pages_in_4_bits_check("leoam", "units_min=1,sinks=64,recent=64", "256", test_seed(20));
-}
-
 /* ---- a model that says something ---- */
 
 static size_t greedy(const float *logits, size_t width) {
@@ -789,124 +485,6 @@ static void windows_are_whole_units(void **state) {
     rig_close(&rig);
 }
 
-/* ---- K and V in RAM ---- */
-
-enum { FETCH_STEPS = 12 };
-
-/* Two sequences read and go on, together and alone; one is cut back and goes on with other tokens.  The last logits of
- * each step. */
-struct fetched {
-    struct fetch_counts units;
-    struct reuse_counts reuse;
-    struct rebuild_statistics rebuilt;
-    uint64_t kernels; /* of the third step, a graph that was captured before */
-    uint64_t bytes;   /* of the card's memory, at any time */
-};
-static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t rebuilt_chunks, struct fetched *counts) {
-    static const uint8_t who[FETCH_STEPS] = {0, 0, 0, 2, 1, 1, 0, 2, 2, 0, 1, 2}; /* 2: both */
-    struct sequence *sequences[2];
-    const float *logits;
-    float *all = rows_create((size_t)2 * FETCH_STEPS, rig->width);
-    struct device *device = rig->device[CUDA];
-    count_device(device);
-    struct engine *engine = engine_open(rig, CUDA, plan);
-    attention_force_rebuild(engine_attention(engine), rebuilt_chunks);
-    for (size_t i = 0; i < 2; i++) sequences[i] = sequence_read(rig, engine, i, DOCUMENT - 60 * i, NULL);
-    for (size_t i = 0; i < FETCH_STEPS; i++) {
-        const size_t first = who[i] == 1, count = who[i] == 2 ? 2 : 1;
-        const uint64_t kernels = device_cuda_counts(rig->device[CUDA]).launches;
-        if (i == FETCH_STEPS / 2) sequence_truncate(sequences[0], 200);
-        assert_ok(engine_step(engine, sequences + first, &rig->tokens[i * 7], count, &logits, &rig->error),
-                  rig->error);
-        memcpy(all + i * 2 * rig->width, logits, count * rig->width * sizeof *logits);
-        if (i == 2) counts->kernels = device_cuda_counts(rig->device[CUDA]).launches - kernels;
-    }
-    assert_ok(engine_fetch_counts(engine, &counts->units, &rig->error), rig->error);
-    counts->reuse = attention_statistics(engine_attention(engine)).reuse;
-    counts->rebuilt = attention_rebuild_statistics(engine_attention(engine));
-    if (plan->rows_in_host && plan->select.method == NULL) /* no key index */
-        assert_int_equal(engine_kv_device_bytes(engine) * rig->model[CUDA]->config.layer_count,
-                         engine_kv_used_bytes(engine) * plan->near_layers);
-    for (size_t i = 0; i < 2; i++) sequence_destroy(sequences[i]);
-    engine_destroy(engine);
-    count_no_more(device);
-    assert_int_equal(counted.now, 0);
-    counts->bytes = counted.most;
-    return all;
-}
-
-/* Of the two layers behind the first one, in steps of a sequence alone whose prompt is as it was: a first part of K and
- * V is computed again, beside attention to the rest. */
-static void rebuilt_check(const struct fetched *read, const struct fetched *counts, size_t chunks) {
-    enum { ALONE = 3 + 3, CHUNKS = 3 * 5 + 3 * 4, EACH = 6 }; /* EACH: a tile; halves, angles, 2, rotation, append */
-    const struct rebuild_statistics *rebuilt = &counts->rebuilt;
-    assert_true(rebuilt->input_bytes == 64 * 2 + 4 && rebuilt->kv_bytes == 2 * 32 * 2 * 2);
-    assert_int_equal(rebuilt->layers, 2 * ALONE);
-    assert_int_equal(rebuilt->missing_chunks, 2 * CHUNKS);
-    if (chunks == 0) { /* three steps are timed */
-        assert_true(rebuilt->chunks >= 2 * 3 * 4 && rebuilt->bytes_per_second > 0);
-        return;
-    }
-    assert_int_equal(rebuilt->chunks, 2 * (3 * chunks + 3 * 4));
-    /* Attention in two parts, whose outputs are no inputs of 8 bits yet. */
-    assert_int_equal(counts->kernels, read->kernels + 2 * (2 * EACH + 2));
-}
-
-/* Slots change no bit, however few they are, nor do rows of the first layer on the device, nor rows that are computed
- * again. */
-static void units_are_fetched_from_ram(void **state) {
-    (void)state;
-    static const struct {
-        const char *preset[3];
-        struct {
-            size_t unit_bytes, near_layers; /* unit_bytes 0: no such plan */
-            size_t rebuilt;                 /* of kvpr: chunks; 0: as it is timed */
-        } plans[2];
-    } cases[] = {{{"hata", CHOOSES, "160"}, {{4 << 20, 0, 0}, {280 << 10, 0, 0}}}, /* many slots; few */
-                 {{"full", NULL, NULL}, {{280 << 10, 0, 0}}},                   /* nobody chooses; all attend to all */
-                 {{"kvpr", NULL, NULL}, {{280 << 10, 1, 5}, {280 << 10, 0, 0}}},
-                 {{"hata", CHOOSES_BEHIND_ONE, "160"}, {{280 << 10, 1, 0}}}, /* the first layer attends to all */
-                 {{"clo", REUSES("0.2"), "160"}, {{280 << 10, 0, 0}}}};      /* lists that are taken once more */
-    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
-        struct rig rig;
-        struct tiny_model tiny = tiny_model_default("llama");
-        struct fetched none, counts;
-        if (!test_takes_next()) continue;
-        tiny.head_dimension = 32;
-        if (n == 2) tiny.layer_count = 3, tiny.type = TENSOR_Q8_0;
-        rig_open(&rig, &tiny, test_seed(83) + n);
-        const char *const *preset = cases[n].preset;
-        const bool rebuilds = strcmp(preset[0], "kvpr") == 0;
-        struct plan plan = plan_with(&rig, preset[0], preset[1], preset[2], KV_F16);
-        plan.rebuilds = rebuilds;
-        float *expected = fetched_steps(&rig, &plan, 0, &none);
-        assert_true(none.units.hits + none.units.misses + none.units.direct + none.rebuilt.layers == 0);
-        plan.rows_in_host = true;
-        for (size_t i = 0; i < 2 && cases[n].plans[i].unit_bytes > 0; i++) {
-            const bool is_few = cases[n].plans[i].unit_bytes < 4 << 20, chooses = preset[1] != NULL;
-            plan.unit_bytes = cases[n].plans[i].unit_bytes;
-            plan.near_layers = cases[n].plans[i].near_layers;
-            float *found = fetched_steps(&rig, &plan, cases[n].plans[i].rebuilt, &counts);
-            const struct fetch_counts units = counts.units;
-            assert_memory_equal(found, expected, 2 * FETCH_STEPS * rig.width * sizeof *found);
-            assert_int_equal(units.absent, 0);
-            assert_int_equal(counts.reuse.hits, none.reuse.hits);
-            assert_int_equal(counts.reuse.hits > 0 && counts.reuse.misses > 0, strcmp(preset[0], "clo") == 0);
-            assert_int_equal(units.hits > 0 && units.misses > 0 && units.direct > 0, chooses);
-            if (!is_few) assert_true(units.hits > units.misses);
-            if (n == 0 && is_few) assert_true(units.misses > units.hits / 4); /* slots are too few */
-            /* Slots or a workspace in place of the rows of far layers, at every instant. */
-            const uint64_t far = tiny.layer_count - plan.near_layers, rows = far * 3 * CONTEXT * 2 * 32 * 2 * 2;
-            assert_in_range(counts.bytes + rows, none.bytes + (chooses || rebuilds), none.bytes + plan.unit_bytes);
-            if (rebuilds) rebuilt_check(&none, &counts, cases[n].plans[i].rebuilt);
-            free(found);
-        }
-        free(expected);
-        plan_deinit(&plan);
-        rig_close(&rig);
-    }
-}
-
 /* ---- what it cannot do ---- */
 
 static void check_refused(struct rig *rig, const struct plan *plan, const char *message) {
@@ -932,20 +510,6 @@ static void what_it_cannot_choose_by_is_refused(void **state) {
         snprintf(message, sizeof message, "select=%s: the cuda device cannot choose so: try --preset full",
                  settings[i][2]);
         check_refused(&rig, &plan, message);
-        plan_deinit(&plan);
-    }
-    rig_free(&rig);
-    tiny = tiny_model_default("gemma4");
-    widen_heads(&tiny, 64);
-    rig_open(&rig, &tiny, 1);
-    for (int on_disk = 0; on_disk < 2; on_disk++) {
-        struct plan plan = plan_with(&rig, "hata", CODES, NULL, KV_F16);
-        plan.rows_in_host = !on_disk;
-        plan.host_bytes = 1 << 20;
-        if (on_disk) assert_ok(plan_set_disk(&plan, "none", 4, 0, &rig.error), rig.error);
-        check_refused(&rig, &plan,
-                      "select=hash: the cuda device chooses from K and V of 2 shapes where it holds all of them: "
-                      "try a shorter context, or --preset full");
         plan_deinit(&plan);
     }
     rig_free(&rig);
@@ -987,12 +551,9 @@ int main(void) {
         cmocka_unit_test(rows_ahead_choose),
         cmocka_unit_test(graphs_give_the_bits_of_their_operations),
         cmocka_unit_test(graphs_that_choose_give_the_bits_of_their_operations),
-        cmocka_unit_test(documents_match),
-        cmocka_unit_test(pages_in_4_bits_match),
         cmocka_unit_test(nano_says_the_same),
         cmocka_unit_test(choices_match),
         cmocka_unit_test(windows_are_whole_units),
-        cmocka_unit_test(units_are_fetched_from_ram),
         cmocka_unit_test(what_it_cannot_choose_by_is_refused),
         cmocka_unit_test(wide_heads_are_refused),
     };

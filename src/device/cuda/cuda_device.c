@@ -163,8 +163,7 @@ enum status device_cuda_create(struct device **result, const struct cuda_device_
                                      .head_max = CUDA_HEAD_MAX,
                                      .rows_few = CUDA_MATVEC_ROWS,
                                      .range_form = &cuda_range_form,
-                                     .lacks_tokens = true,
-                                     .lacks_groups = true};
+                                     .lacks_tokens = true};
     device->number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
     const enum status status = device_init(device, options, error);
     if (status != STATUS_OK) {

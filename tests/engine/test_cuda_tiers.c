@@ -1,0 +1,363 @@
+/* The engine on the cuda device where its own memory does not hold all K and V: these are on disk, with documents, or
+ * in RAM behind slots.  The bits are those of K and V on the device, and near the cpu device (cuda_rig.h). */
+#include "../platform/scratch.h"
+#include "cache/inputs.h"
+#include "cuda_rig.h"
+
+#define CHOOSES_BEHIND_ONE "planes=1,page=8,sinks=8,recent=64,dense=1"
+
+/* ---- KV on disk ---- */
+
+enum { WORKSPACE = 48 << 10 }; /* beyond the least: for several chunks of all heads at once */
+
+/* Chunks that are not there are computed again from their inputs (kvpr): two of a layer; all; none. */
+static void rebuild_check(struct rig *rig, struct engine *engine, size_t run) {
+    const struct rebuild_statistics rebuilt = attention_rebuild_statistics(engine_attention(engine));
+    const struct model_config *config = &rig->model[CUDA]->config;
+    /* Halves and a power of two: what products of many rows are of. */
+    const struct inputs_shape halves = {config->layer_count, config->hidden_size, INPUTS_F16};
+    const uint64_t most[] = {0, 2 * rebuilt.layers, rebuilt.missing_chunks, 0}; /* a run of neighbours */
+    assert_true(rebuilt.refusals == 0 && rebuilt.missing_chunks > 2 * rebuilt.layers && rebuilt.layers > 0);
+    assert_true(rebuilt.chunks <= most[run] && (rebuilt.chunks > rebuilt.layers || run == 3));
+    assert_true(rebuilt.input_bytes == (double)inputs_chunk_bytes(&halves) / KV_CHUNK_TOKENS);
+}
+
+/* Inputs are kept of the prompt alone: rows of steps went through other products. */
+static void kept_check(struct rig *rig, const char *directory) {
+    struct store *store;
+    struct kept_inputs kept;
+    assert_ok(store_open(&store, &(struct store_options){.directory = directory}, &rig->error), rig->error);
+    assert_ok(kept_inputs_find(store, 1, &kept, &rig->error), rig->error);
+    assert_int_equal(kept.held, DOCUMENT);
+    store_close(store);
+}
+
+/* --kv-device beside KV on disk: what the key index of the context takes, and no byte less. */
+static uint64_t device_bytes_of(struct rig *rig, struct plan *plan) {
+    const struct model_config *config = &rig->model[CUDA]->config;
+    struct kv_cache_config cache;
+    struct engine *engine;
+    assert_ok(plan_cache_config(plan, config, &cache, &rig->error), rig->error);
+    const uint64_t bytes =
+        config->layer_count * cache.kv_head_count * cache.key_index_bytes * kv_chunks_of(CONTEXT);
+    plan->device_bytes = bytes - 1;
+    assert_int_equal(engine_create(&engine, rig->model[CUDA], plan, NULL, &rig->error), STATUS_MEMORY);
+    assert_non_null(strstr(rig->error.message, "the key index of 512 tokens needs"));
+    return bytes;
+}
+
+/* The first token behind an opened document: each head's blocks of the key index came by one copy, and lists and places
+ * of chunks by a copy for two launches, in however many groups these come.  K and V are not copied: the card reads what
+ * is listed where it lies in RAM, and of a page RAM has the parts that are listed. */
+static void opening_check(const struct rig *rig, const struct plan *plan, const struct engine *engine,
+                          const struct cuda_counts *before) {
+    enum { TOLD = 1024, PAGE = 8192 };
+    const struct model_config *config = &rig->model[CUDA]->config;
+    const struct cuda_counts after = device_cuda_counts(rig->device[CUDA]);
+    const uint64_t lanes = config->layer_count * config->kv_head_count, chunks = DOCUMENT / KV_CHUNK_TOKENS,
+                   index = plan->device_bytes / kv_chunks_of(CONTEXT) * chunks,
+                   told = (after.launches - before->launches) / 2;
+    assert_in_range(after.copies - before->copies, lanes, lanes + told);
+    assert_in_range(after.copied_bytes - before->copied_bytes, index, index + told * TOLD);
+    assert_in_range(engine_tier_statistics(engine).read_bytes, 1, lanes * (chunks + 1) * PAGE - 1);
+}
+
+struct documented {
+    const char *family, *preset, *settings, *keep;
+};
+
+/* Chunks come from the disk into slots that are pinned memory, few enough that they are used again; a second engine
+ * opens what the first has saved. */
+static void documents_check(const struct documented *of, uint64_t seed) {
+    struct rig rig;
+    struct scratch scratch;
+    struct tiny_model tiny = tiny_model_default(of->family);
+    const char *const preset = of->preset, *const keep = of->keep;
+    const bool differs = tiny.window > 0 || tiny.taps > 0; /* some layers from others */
+    const size_t length = differs ? 140 : DOCUMENT;
+    if (!differs) tiny.layer_count = 4;
+    tiny.head_dimension = 32;
+    tiny.expert_used = tiny.expert_count;
+    if (strcmp(of->family, "gemma4") == 0) widen_heads(&tiny, 64);
+    static const size_t forced[] = {0, 2, SIZE_MAX, REBUILD_NOTHING};
+    const bool rebuilds = strcmp(preset, "kvpr") == 0;
+    const size_t run_count = rebuilds ? 4 : 3;
+    float *last[4] = {NULL, NULL, NULL, NULL};
+    scratch_create(&scratch, SCRATCH_MEMORY);
+    rig_open(&rig, &tiny, seed);
+    for (size_t run = 0; run < run_count; run++) { /* in device memory; on disk; opened again */
+        struct plan plan = plan_with(&rig, preset, of->settings, keep, KV_F16);
+        const float *logits;
+        plan.sequence_capacity = 1;
+        plan.rebuilds = rebuilds && run > 0;
+        if (run > 0) {
+            assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
+            assert_ok(plan_host_bytes_min(&plan, &rig.model[CUDA]->config, &plan.host_bytes, &rig.error), rig.error);
+            if (rebuilds) plan.host_bytes += WORKSPACE;
+            if (keep != NULL && !differs) plan.device_bytes = device_bytes_of(&rig, &plan);
+        }
+        struct engine *engine = engine_open(&rig, CUDA, &plan);
+        if (plan.rebuilds) attention_force_rebuild(engine_attention(engine), forced[run]);
+        const struct cuda_counts before = device_cuda_counts(rig.device[CUDA]);
+        struct sequence *sequence = sequence_read(&rig, engine, 0, length, &logits);
+        assert_int_equal(sequence_reused_tokens(sequence) > 0, run >= 2);
+        if (run == 2 && plan.device_bytes > 0) opening_check(&rig, &plan, engine, &before);
+        for (size_t i = 0; i < STEPS; i++)
+            assert_ok(engine_step(engine, &sequence, &rig.tokens[length + i], 1, &logits, &rig.error), rig.error);
+        if (run > differs) assert_true(engine_tier_statistics(engine).read_pages > 0);
+        if (plan.rebuilds) rebuild_check(&rig, engine, run);
+        if (keep != NULL) { /* lists: by the host, where it fetches what they name */
+            const struct select_statistics chosen = attention_statistics(engine_attention(engine));
+            assert_true(chosen.evaluated > 0 && chosen.kept < chosen.visible);
+            assert_int_equal(chosen.lists_read > 0, run > 0);
+            const struct kv_tier_statistics tier = engine_tier_statistics(engine);
+            /* Chunks that the next layer's expected queries choose are read before it does. */
+            if (run > 0 && !differs) assert_in_range(tier.prefetch_hits, 1, tier.prefetched);
+            if (plan.device_bytes > 0) assert_in_range(engine_kv_device_bytes(engine), 1, plan.device_bytes);
+        }
+        last[run] = rows_create(1, rig.width);
+        memcpy(last[run], logits, rig.width * sizeof *logits);
+        if (run == 1) assert_ok(sequence_save(sequence, &rig.error), rig.error);
+        assert_ok(sequence_flush(sequence, &rig.error), rig.error);
+        sequence_destroy(sequence);
+        engine_destroy(engine);
+        if (plan.rebuilds) kept_check(&rig, scratch.path);
+        plan_deinit(&plan);
+    }
+    assert_memory_equal(last[1], last[0], rig.width * sizeof(float)); /* the same chunks, elsewhere */
+    logits_check(last[2], last[0], rig.width, 0.01, "opened again", length + STEPS - 1);
+    if (rebuilds) assert_memory_equal(last[2], last[3], rig.width * sizeof(float));
+    for (size_t i = 0; i < run_count; i++) free(last[i]);
+    rig_close(&rig);
+    scratch_destroy(&scratch);
+}
+
+static void documents_match(void **state) {
+    (void)state;
+    static const char chooses[] = CHOOSES ",speculate=next-layer";
+    static const struct documented cases[] = {{"llama", "kvpr", NULL, NULL}, /* full, but for that */
+                                              {"llama", "hata", chooses, "160"},
+                                              {"gemma3", "hata", chooses, "100"}, /* a window in every other layer */
+                                              {"gpt-oss", "full", NULL, NULL},    /* and sinks */
+                                              {"gemma4", "hata", chooses, "100"}, /* K and V of two shapes */
+                                              {"lfm2", "hata", chooses, "100"}};  /* and of none */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (test_takes_next()) documents_check(&cases[i], test_seed(9) + i);
+}
+
+/* Chunks that were written in 4 bits are attended to as they lie. */
+static void pages_in_4_bits_check(const char *preset, const char *settings, const char *keep, uint64_t seed) {
+    struct rig rig;
+    struct tiny_model tiny = tiny_model_default("llama");
+    float *last[BOTH];
+    tiny.layer_count = 4;
+    tiny.head_dimension = 32;
+    rig_open(&rig, &tiny, seed);
+    for (size_t on = 0; on < BOTH; on++) {
+        struct scratch scratch;
+        const float *logits;
+        struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = BLOCK};
+        scratch_create(&scratch, SCRATCH_MEMORY);
+        assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &rig.error), rig.error);
+        assert_ok(plan_set_axes(&plan, preset, settings, keep, &rig.error), rig.error);
+        assert_ok(plan_host_bytes_min(&plan, &rig.model[on]->config, &plan.host_bytes, &rig.error), rig.error);
+        struct engine *engine = engine_open(&rig, on, &plan);
+        struct sequence *sequence = sequence_read(&rig, engine, 0, DOCUMENT, NULL);
+        for (size_t i = 0; i < 2; i++)
+            assert_ok(engine_step(engine, &sequence, &rig.tokens[DOCUMENT + i], 1, &logits, &rig.error), rig.error);
+        const struct select_statistics chosen = attention_statistics(engine_attention(engine));
+        assert_true(plan.quantized_pages && engine_tier_statistics(engine).read_pages > 0);
+        assert_true(chosen.evaluated > 0 && chosen.kept < chosen.visible);
+        last[on] = rows_create(1, rig.width);
+        memcpy(last[on], logits, rig.width * sizeof *logits);
+        sequence_destroy(sequence);
+        engine_destroy(engine);
+        plan_deinit(&plan);
+        scratch_destroy(&scratch);
+    }
+    logits_check(last[CUDA], last[CPU], rig.width, 0.1, preset, DOCUMENT + 1);
+    free(last[CPU]), free(last[CUDA]);
+    rig_close(&rig);
+}
+
+static void pages_in_4_bits_match(void **state) {
+    (void)state;
+    if (test_takes_next()) pages_in_4_bits_check("hata", CHOOSES ",codec=q4", "160", test_seed(19));
+    if (test_takes_next()) pages_in_4_bits_check("leoam", "units_min=1,sinks=64,recent=64", "256", test_seed(20));
+}
+
+/* ---- K and V in RAM ---- */
+
+enum { FETCH_STEPS = 12 };
+
+/* Two sequences read and go on, together and alone; one is cut back and goes on with other tokens.  The last logits of
+ * each step. */
+struct fetched {
+    struct fetch_counts units;
+    struct reuse_counts reuse;
+    struct rebuild_statistics rebuilt;
+    uint64_t kernels; /* of the third step, a graph that was captured before */
+    uint64_t bytes;   /* of the card's memory, at any time */
+};
+static float *fetched_steps(struct rig *rig, const struct plan *plan, size_t rebuilt_chunks, struct fetched *counts) {
+    static const uint8_t who[FETCH_STEPS] = {0, 0, 0, 2, 1, 1, 0, 2, 2, 0, 1, 2}; /* 2: both */
+    struct sequence *sequences[2];
+    const float *logits;
+    float *all = rows_create((size_t)2 * FETCH_STEPS, rig->width);
+    struct device *device = rig->device[CUDA];
+    count_device(device);
+    struct engine *engine = engine_open(rig, CUDA, plan);
+    attention_force_rebuild(engine_attention(engine), rebuilt_chunks);
+    for (size_t i = 0; i < 2; i++) sequences[i] = sequence_read(rig, engine, i, DOCUMENT - 60 * i, NULL);
+    for (size_t i = 0; i < FETCH_STEPS; i++) {
+        const size_t first = who[i] == 1, count = who[i] == 2 ? 2 : 1;
+        const uint64_t kernels = device_cuda_counts(rig->device[CUDA]).launches;
+        if (i == FETCH_STEPS / 2) sequence_truncate(sequences[0], 200);
+        assert_ok(engine_step(engine, sequences + first, &rig->tokens[i * 7], count, &logits, &rig->error),
+                  rig->error);
+        memcpy(all + i * 2 * rig->width, logits, count * rig->width * sizeof *logits);
+        if (i == 2) counts->kernels = device_cuda_counts(rig->device[CUDA]).launches - kernels;
+    }
+    assert_ok(engine_fetch_counts(engine, &counts->units, &rig->error), rig->error);
+    counts->reuse = attention_statistics(engine_attention(engine)).reuse;
+    counts->rebuilt = attention_rebuild_statistics(engine_attention(engine));
+    if (plan->rows_in_host && plan->select.method == NULL) /* no key index */
+        assert_int_equal(engine_kv_device_bytes(engine) * rig->model[CUDA]->config.layer_count,
+                         engine_kv_used_bytes(engine) * plan->near_layers);
+    for (size_t i = 0; i < 2; i++) sequence_destroy(sequences[i]);
+    engine_destroy(engine);
+    count_no_more(device);
+    assert_int_equal(counted.now, 0);
+    counts->bytes = counted.most;
+    return all;
+}
+
+/* Of the two layers behind the first one, in steps of a sequence alone whose prompt is as it was: a first part of K and
+ * V is computed again, beside attention to the rest. */
+static void rebuilt_check(const struct fetched *read, const struct fetched *counts, size_t chunks) {
+    enum { ALONE = 3 + 3, CHUNKS = 3 * 5 + 3 * 4, EACH = 6 }; /* EACH: a tile; halves, angles, 2, rotation, append */
+    const struct rebuild_statistics *rebuilt = &counts->rebuilt;
+    assert_true(rebuilt->input_bytes == 64 * 2 + 4 && rebuilt->kv_bytes == 2 * 32 * 2 * 2);
+    assert_int_equal(rebuilt->layers, 2 * ALONE);
+    assert_int_equal(rebuilt->missing_chunks, 2 * CHUNKS);
+    if (chunks == 0) { /* three steps are timed */
+        assert_true(rebuilt->chunks >= 2 * 3 * 4 && rebuilt->bytes_per_second > 0);
+        return;
+    }
+    assert_int_equal(rebuilt->chunks, 2 * (3 * chunks + 3 * 4));
+    /* Attention in two parts, whose outputs are no inputs of 8 bits yet. */
+    assert_int_equal(counts->kernels, read->kernels + 2 * (2 * EACH + 2));
+}
+
+/* Slots change no bit, however few they are, nor do rows of the first layer on the device, nor rows that are computed
+ * again. */
+static void units_are_fetched_from_ram(void **state) {
+    (void)state;
+    static const struct {
+        const char *preset[3];
+        struct {
+            size_t unit_bytes, near_layers; /* unit_bytes 0: no such plan */
+            size_t rebuilt;                 /* of kvpr: chunks; 0: as it is timed */
+        } plans[2];
+    } cases[] = {{{"hata", CHOOSES, "160"}, {{4 << 20, 0, 0}, {280 << 10, 0, 0}}}, /* many slots; few */
+                 {{"full", NULL, NULL}, {{280 << 10, 0, 0}}},                   /* nobody chooses; all attend to all */
+                 {{"kvpr", NULL, NULL}, {{280 << 10, 1, 5}, {280 << 10, 0, 0}}},
+                 {{"hata", CHOOSES_BEHIND_ONE, "160"}, {{280 << 10, 1, 0}}}, /* the first layer attends to all */
+                 {{"clo", REUSES("0.2"), "160"}, {{280 << 10, 0, 0}}}};      /* lists that are taken once more */
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        struct rig rig;
+        struct tiny_model tiny = tiny_model_default("llama");
+        struct fetched none, counts;
+        if (!test_takes_next()) continue;
+        tiny.head_dimension = 32;
+        if (n == 2) tiny.layer_count = 3, tiny.type = TENSOR_Q8_0;
+        rig_open(&rig, &tiny, test_seed(83) + n);
+        const char *const *preset = cases[n].preset;
+        const bool rebuilds = strcmp(preset[0], "kvpr") == 0;
+        struct plan plan = plan_with(&rig, preset[0], preset[1], preset[2], KV_F16);
+        plan.rebuilds = rebuilds;
+        float *expected = fetched_steps(&rig, &plan, 0, &none);
+        assert_true(none.units.hits + none.units.misses + none.units.direct + none.rebuilt.layers == 0);
+        plan.rows_in_host = true;
+        for (size_t i = 0; i < 2 && cases[n].plans[i].unit_bytes > 0; i++) {
+            const bool is_few = cases[n].plans[i].unit_bytes < 4 << 20, chooses = preset[1] != NULL;
+            plan.unit_bytes = cases[n].plans[i].unit_bytes;
+            plan.near_layers = cases[n].plans[i].near_layers;
+            float *found = fetched_steps(&rig, &plan, cases[n].plans[i].rebuilt, &counts);
+            const struct fetch_counts units = counts.units;
+            assert_memory_equal(found, expected, 2 * FETCH_STEPS * rig.width * sizeof *found);
+            assert_int_equal(units.absent, 0);
+            assert_int_equal(counts.reuse.hits, none.reuse.hits);
+            assert_int_equal(counts.reuse.hits > 0 && counts.reuse.misses > 0, strcmp(preset[0], "clo") == 0);
+            assert_int_equal(units.hits > 0 && units.misses > 0 && units.direct > 0, chooses);
+            if (!is_few) assert_true(units.hits > units.misses);
+            if (n == 0 && is_few) assert_true(units.misses > units.hits / 4); /* slots are too few */
+            /* Slots or a workspace in place of the rows of far layers, at every instant. */
+            const uint64_t far = tiny.layer_count - plan.near_layers, rows = far * 3 * CONTEXT * 2 * 32 * 2 * 2;
+            assert_in_range(counts.bytes + rows, none.bytes + (chooses || rebuilds), none.bytes + plan.unit_bytes);
+            if (rebuilds) rebuilt_check(&none, &counts, cases[n].plans[i].rebuilt);
+            free(found);
+        }
+        free(expected);
+        plan_deinit(&plan);
+        rig_close(&rig);
+    }
+}
+
+/* The same where layers differ: of gemma4 two have windows, and the last one that chooses attends to the K and V of the
+ * one before; of lfm2 two attend, by 2 KV heads and by 1.  Slots are of the layers that choose. */
+static void layers_that_differ_have_slots(void **state) {
+    (void)state;
+    enum { UNITS_BYTES = 48 << 10, LENGTH = 140 };
+    static const int32_t slides[] = {1, 0, 1, 0};
+    static const char *const families[] = {"gemma4", "lfm2"};
+    for (size_t n = 0; n < sizeof families / sizeof *families; n++) {
+        struct rig rig;
+        struct tiny_model tiny = tiny_model_default(families[n]);
+        float *last[2];
+        if (!test_takes_next()) continue;
+        if (n == 0) {
+            widen_heads(&tiny, 64);
+            tiny.slides = slides;
+            tiny.layer_count = 4, tiny.shared_layers = 2;
+        }
+        rig_open(&rig, &tiny, test_seed(89) + n);
+        struct plan plan = plan_with(&rig, "hata", CODES, "100", KV_F16);
+        plan.sequence_capacity = 1;
+        for (size_t in_ram = 0; in_ram < 2; in_ram++) {
+            struct fetch_counts units;
+            plan.rows_in_host = in_ram;
+            plan.unit_bytes = in_ram ? UNITS_BYTES : 0;
+            last[in_ram] = rows_create(STEPS, rig.width);
+            struct engine *engine = engine_open(&rig, CUDA, &plan);
+            struct sequence *sequence = sequence_read(&rig, engine, 0, LENGTH, NULL);
+            for (size_t i = 0; i < STEPS; i++) {
+                const float *logits;
+                assert_ok(engine_step(engine, &sequence, &rig.tokens[LENGTH + i], 1, &logits, &rig.error), rig.error);
+                memcpy(last[in_ram] + i * rig.width, logits, rig.width * sizeof *logits);
+            }
+            assert_ok(engine_fetch_counts(engine, &units, &rig.error), rig.error);
+            assert_true(units.absent == 0 && (units.hits > 0) == in_ram && (units.misses > 0) == in_ram);
+            sequence_destroy(sequence);
+            engine_destroy(engine);
+        }
+        assert_memory_equal(last[1], last[0], STEPS * rig.width * sizeof *last[0]);
+        free(last[0]), free(last[1]);
+        plan_deinit(&plan);
+        rig_close(&rig);
+    }
+}
+
+int main(void) {
+    if (cuda_image_count == 0) {
+        printf("skipped: %s\n", cuda_images_missing);
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(documents_match),
+        cmocka_unit_test(pages_in_4_bits_match),
+        cmocka_unit_test(units_are_fetched_from_ram),
+        cmocka_unit_test(layers_that_differ_have_slots),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
