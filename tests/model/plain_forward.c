@@ -13,6 +13,7 @@ static const struct span none;
 struct plain {
     const struct model *model;
     size_t count;
+    bool rounds_kv;          /* to halves */
     double *x, *h;           /* [count][hidden]: residual stream, normed */
     double *q, *out;         /* [count][heads * dimension] */
     double *k, *v;           /* [layer] of layer_size, [count][heads * dimension] */
@@ -128,6 +129,8 @@ static void attend_head(const struct plain *p, size_t index, size_t t, size_t he
     free(score);
 }
 
+static double to_half(double x) { return (double)half_to_float(float_to_half((float)x)); }
+
 static void attention(const struct plain *p, size_t index) {
     const struct model_config *config = &p->model->config;
     const struct layer_weights *w = &p->model->layers[index];
@@ -160,6 +163,7 @@ static void attention(const struct plain *p, size_t index) {
                 q[i * dimension + j] *= 1 + (double)config->temperature * log(1 + contexts);
         }
         for (size_t i = 0; i < kv_heads; i++) rotate(p->model, layer->rope, t, k + i * dimension);
+        for (size_t i = 0; i < kv_size && p->rounds_kv; i++) k[i] = to_half(k[i]), v[i] = to_half(v[i]);
         for (size_t i = 0; i < config->head_count; i++) attend_head(p, index, t, i);
         for (size_t i = 0; i < q_size && config->has_gates; i++)
             p->out[t * q_size + i] /= (1 + exp(-gated[(i / dimension * 2 + 1) * dimension + i % dimension]));
@@ -465,11 +469,11 @@ static void end_layer(const struct plain *p, size_t index, const int32_t *tokens
     free(gate);
 }
 
-void plain_forward(const struct model *model, const int32_t *tokens, size_t count, double *logits,
+void plain_forward(const struct model *model, const int32_t *tokens, size_t count, bool rounds_kv, double *logits,
                    double *hidden) {
     const struct model_config *config = &model->config;
     size_t width = config->hidden_size, q_size = config->head_count * config->k_dimension;
-    struct plain p = {.model = model, .count = count};
+    struct plain p = {.model = model, .count = count, .rounds_kv = rounds_kv};
     double **buffers[] = {&p.x, &p.h, &p.q, &p.k, &p.v, &p.out};
     p.layer_size = count * q_size;
     for (size_t i = 0; i < 6; i++)

@@ -1,8 +1,8 @@
 /* The forward pass of every family and rope kind against plain_forward, layer by layer.
  *
- * Bound: weights are F32 and K, V are stored as halves (relative rounding 2^-12 each).  A layer's attention
- * output moves by about that fraction of |v| and the layers add up: 2.7e-4 of the largest value is the worst
- * measured, 1e-3 is asserted.  A wrong formula is off by tenths. */
+ * Bound: weights are F32, and K and V are halves in both.  An element of them close to the middle of two halves may
+ * become either: 1.3e-4 of the largest value is the worst measured, 1e-5 usual, 5e-4 is asserted.  A wrong formula is
+ * off by tenths. */
 #include "testing.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@
 
 enum { TOKENS = 100 };
 
-static const double bound = 1e-3;
+static const double bound = 5e-4;
 
 struct observed {
     const double *hidden; /* [layer][TOKENS][hidden_size], from plain_forward */
@@ -111,7 +111,7 @@ static void check(struct tiny_model tiny, const char *name) {
     double *expected = calloc(TOKENS * vocabulary, sizeof *expected);
     double *hidden = calloc(tiny.layer_count * TOKENS * width, sizeof *hidden);
     float *logits = calloc(TOKENS * vocabulary, sizeof *logits);
-    plain_forward(model, tokens, TOKENS, expected, hidden);
+    plain_forward(model, tokens, TOKENS, true, expected, hidden);
     struct observed observed = {.hidden = hidden, .width = width};
     run(model, tokens, &observed, rows, TOKENS, logits);
     double worst = difference(logits, expected, TOKENS * vocabulary);

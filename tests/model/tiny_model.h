@@ -79,9 +79,9 @@ void tiny_model_load_on(const struct tiny_model *tiny, const char *name, struct 
 void tiny_model_tokens(const struct tiny_model *tiny, struct random *random, int32_t *tokens, size_t count);
 
 /* Logits of every token by the formulas, in double, without cache or blocks: [count][vocabulary_size].
- * The model's matrices must be F32 or BF16.  hidden, when not NULL: the residual stream after every layer,
- * [layer_count][count][hidden_size]. */
-void plain_forward(const struct model *model, const int32_t *tokens, size_t count, double *logits,
+ * The model's matrices must be F32 or BF16.  rounds_kv: K and V to halves, as a cache of KV_F16 has them.  hidden, when
+ * not NULL: the residual stream after every layer, [layer_count][count][hidden_size]. */
+void plain_forward(const struct model *model, const int32_t *tokens, size_t count, bool rounds_kv, double *logits,
                    double *hidden);
 
 #endif
