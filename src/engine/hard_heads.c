@@ -10,7 +10,8 @@ enum status engine_ask_persistent(const struct engine *engine, struct persistent
                                   struct calibration **file, struct error *error) {
     const struct model_config *config = &engine->model->config;
     const struct select_options *options = select_get_options(engine->select);
-    const size_t behind_first = kv_layer_behind(config->kv_groups, config->layer_count, 1);
+    const size_t behind_first =
+        kv_full_layer_behind(config->kv_groups, config->kv_windows, config->layer_count, 1); /* as on disk (plan.c) */
     TRY(calibration_open(file, engine->model, NULL, error));
     *question = (struct persistent_question){
         .layer_count = config->layer_count,

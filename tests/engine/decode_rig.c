@@ -20,16 +20,25 @@ void decode_rig_open(struct decode_rig *rig, const char *name, const char *archi
 
 void decode_rig_open_model(struct decode_rig *rig, const char *name, const struct tiny_model *tiny,
                            struct device *device, size_t token_count, uint64_t seed) {
+    char path[64];
+    tiny_model_write(tiny, tiny_model_path(name, path, sizeof path));
+    decode_rig_open_file(rig, path, device, token_count, seed);
+    unlink(path);
+}
+
+void decode_rig_open_file(struct decode_rig *rig, const char *path, struct device *device, size_t token_count,
+                          uint64_t seed) {
     struct random random;
     const struct device_options options = {.thread_count = 1, .mask = cpu_default()};
-    *rig = (struct decode_rig){.device = device, .width = tiny->vocabulary_size};
+    *rig = (struct decode_rig){.device = device};
     if (device == NULL) assert_ok(device_cpu_create(&rig->device, &options, &rig->error), rig->error);
-    tiny_model_load_on(tiny, name, rig->device, &rig->model);
+    assert_ok(model_load(&rig->model, path, rig->device, &rig->error), rig->error);
+    rig->width = rig->model->config.vocabulary_size;
     rig->calibration = tiny_calibration_write(rig->model);
     rig->tokens = calloc(token_count, sizeof *rig->tokens);
     assert_non_null(rig->tokens);
     random_init(&random, seed);
-    tiny_model_tokens(tiny, &random, rig->tokens, token_count);
+    for (size_t i = 0; i < token_count; i++) rig->tokens[i] = (int32_t)random_below(&random, rig->width);
 }
 
 void decode_rig_close(struct decode_rig *rig) {
@@ -38,6 +47,21 @@ void decode_rig_close(struct decode_rig *rig) {
     free(rig->tokens);
     model_destroy(rig->model);
     device_destroy(rig->device);
+}
+
+struct plan decode_rig_plan(struct decode_rig *rig, const char *preset, const char *set, const char *keep,
+                            const char *folder) {
+    static const uint8_t sixteenths[] = {7, 12, 16, 0, 9, 4, 16, 11};
+    struct plan plan = {.sequence_capacity = 1, .k_type = KV_F16, .v_type = KV_F16};
+    if (folder != NULL) assert_ok(plan_set_disk(&plan, folder, strlen(folder), 0, &rig->error), rig->error);
+    assert_ok(plan_set_axes(&plan, preset, set, keep, &rig->error), rig->error);
+    if (plan.mixes_pages) {
+        plan.fractions.layer_count = (uint16_t)rig->model->config.layer_count;
+        assert_true(plan.fractions.layer_count <= sizeof sixteenths);
+        memcpy(plan.fractions.sixteenths, sixteenths, plan.fractions.layer_count);
+        page_fractions_keep_first(&plan.fractions);
+    }
+    return plan;
 }
 
 struct sequence *decode_rig_prompt(struct decode_rig *rig, struct engine *engine, size_t token_count) {

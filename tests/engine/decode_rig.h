@@ -27,8 +27,15 @@ void decode_rig_open(struct decode_rig *rig, const char *name, const char *archi
 struct tiny_model;
 void decode_rig_open_model(struct decode_rig *rig, const char *name, const struct tiny_model *tiny,
                            struct device *device, size_t token_count, uint64_t seed);
+/* Of a file that is there. */
+void decode_rig_open_file(struct decode_rig *rig, const char *path, struct device *device, size_t token_count,
+                          uint64_t seed);
 void decode_rig_close(struct decode_rig *rig);
 
+/* A plan of one sequence with KV in f16, over a folder with no budget yet, or with folder NULL in RAM.  Pages are of
+ * both forms, where the preset mixes them, independent of what this machine would choose.  The caller deinits it. */
+struct plan decode_rig_plan(struct decode_rig *rig, const char *preset, const char *set, const char *keep,
+                            const char *folder);
 /* A sequence of the first tokens, prefilled. */
 struct sequence *decode_rig_prompt(struct decode_rig *rig, struct engine *engine, size_t token_count);
 /* The sequence's next token: its logits, [width], valid until the next step. */

@@ -79,15 +79,11 @@ static void set_expected(struct document_rig *rig) {
 }
 
 void document_rig_open(struct document_rig *rig, const struct select_method *method, enum rig_pages pages) {
-    const char *family = pages == RIG_STATES ? "qwen35" : pages == RIG_WINDOWS ? "gemma3" : "llama";
-    document_rig_open_family(rig, family, method, pages);
-}
-
-void document_rig_open_family(struct document_rig *rig, const char *family, const struct select_method *method,
-                              enum rig_pages pages) {
     struct error error;
     struct random random;
-    *rig = (struct document_rig){.family = family};
+    *rig = (struct document_rig){.family = pages == RIG_STATES    ? "qwen35"
+                                           : pages == RIG_WINDOWS ? "gemma3"
+                                                                  : "llama"};
     /* Engines come by the thousand: a sixth of the time would go into clearing huge pages for their slabs. */
     (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     const struct device_options device = {.thread_count = 1, .mask = cpu_default()};

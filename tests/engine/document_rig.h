@@ -48,9 +48,6 @@ struct document_rig {
 };
 
 void document_rig_open(struct document_rig *rig, const struct select_method *method, enum rig_pages pages);
-/* Of another family than llama. */
-void document_rig_open_family(struct document_rig *rig, const char *family, const struct select_method *method,
-                              enum rig_pages pages);
 void document_rig_close(struct document_rig *rig);
 size_t rig_prompt_count(enum rig_prompt prompt); /* tokens */
 /* How many of them are reused if all were saved: the last one's logits are needed.  The rows of a chunk in 4 bits are

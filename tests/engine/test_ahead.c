@@ -73,16 +73,10 @@ static float *answers(struct rig *rig, const struct preset *preset, bool disk, b
     struct scratch scratch;
     struct engine *engine;
     scratch_create(&scratch, SCRATCH_MEMORY);
-    struct plan plan = {.context_size = CONTEXT, .sequence_capacity = 1, .batch_size = 96};
-    plan.k_type = plan.v_type = KV_F16;
-    if (disk) assert_ok(plan_set_disk(&plan, scratch.path, strlen(scratch.path), 0, &decode->error), decode->error);
     const char *keep = strcmp(preset->keep, "100%") == 0 ? NULL : "96";
-    assert_ok(plan_set_axes(&plan, preset->name, NULL, keep, &decode->error), decode->error);
-    if (plan.mixes_pages) {
-        plan.fractions.layer_count = (uint16_t)decode->model->config.layer_count;
-        memset(plan.fractions.sixteenths, 9, plan.fractions.layer_count);
-        page_fractions_keep_first(&plan.fractions);
-    }
+    struct plan plan = decode_rig_plan(decode, preset->name, NULL, keep, disk ? scratch.path : NULL);
+    plan.context_size = CONTEXT;
+    plan.batch_size = 96;
     if (disk)
         assert_ok(plan_host_bytes_min(&plan, &decode->model->config, &plan.host_bytes, &decode->error), decode->error);
     const enum status status = engine_create(&engine, decode->model, &plan, NULL, &decode->error);

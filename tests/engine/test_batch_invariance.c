@@ -1,5 +1,5 @@
-/* The same logits, bit for bit, however a prompt is split, batched or threaded, and reopened or not: for every weight
- * type and every level of instructions that this processor has but AMX, which multiplies many rows in bf16. */
+/* The same logits, bit for bit, however a prompt is split, batched or threaded: for every family, every weight type and
+ * every level of instructions that this processor has but AMX, which multiplies many rows in bf16. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -9,7 +9,6 @@
 
 #include "base/checked.h"
 #include "base/random.h"
-#include "document_rig.h"
 #include "engine/engine.h"
 #include "model/tiny_model.h"
 
@@ -171,26 +170,10 @@ static void every_family(void **state) {
         }
 }
 
-/* A prompt that was saved as a whole: its last token alone is computed again. */
-static void reopened_document(void **state) {
-    (void)state;
-    if ((cpu_default() & CPU_NEON) != 0) skip();
-    static const char *const families[] = {"llama",   "qwen2moe", "glm4moe", "gpt-oss",
-                                           "gemma2", "gemma4",   "exaone4"};
-    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
-        struct document_rig rig;
-        document_rig_open_family(&rig, families[f], &select_all, RIG_ROWS);
-        for (size_t p = 0; p < RIG_PROMPTS; p++)
-            assert_memory_equal(rig.expected[p], rig.repeated[p], (1 + RIG_STEPS) * RIG_WIDTH * sizeof(float));
-        document_rig_close(&rig);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_weight_type),
         cmocka_unit_test(every_family),
-        cmocka_unit_test(reopened_document),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
