@@ -7,7 +7,6 @@
 #include "base/checked.h"
 #include "cache/page_table.h"
 #include "cache/slab.h"
-#include "kernels/attention/attention.h"
 #include "platform/clock.h"
 
 enum {

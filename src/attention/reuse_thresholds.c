@@ -1,6 +1,5 @@
 #include "attention/reuse_thresholds.h"
 
-#include <math.h>
 
 const double reuse_curve_thresholds[REUSE_CURVE_POINTS] = {-1,   0,   0.3,  0.5, 0.6,  0.7,
                                                            0.75, 0.8, 0.85, 0.9, 0.95, 2};

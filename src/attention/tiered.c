@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "attention/watch.h"
-#include "base/assert.h"
 #include "base/checked.h"
 #include "platform/clock.h"
 

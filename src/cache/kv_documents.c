@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
 #include "cache/inputs.h"
 #include "cache/kv_tier_internal.h"
 #include "cache/residency.h"

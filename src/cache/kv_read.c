@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "cache/kv_budget_internal.h"
 #include "cache/kv_tier_internal.h"
 #include "cache/kv_watch_internal.h"
 #include "cache/residency.h"

@@ -1,7 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checked.h"
 #include "cache/kv_tier_internal.h"
 #include "cache/kv_watch_internal.h"
 #include "platform/clock.h"

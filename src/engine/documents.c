@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/assert.h"
 #include "engine/document_terms.h"
 #include "kernels/codec/codec.h"
 #include "plan/quantized_pages.h"

@@ -1,6 +1,5 @@
 /* saved: the documents of a model and owner, and which of them a sequence has. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
-#include "cache/kv_watch.h"
 #include "engine/engine_internal.h"
 
 enum status sequence_create(struct sequence **sequence, struct engine *engine, struct error *error) {

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
 #include "cache/kv_watch.h"
 #include "engine/engine_internal.h"
 

@@ -1,6 +1,5 @@
 #include "format/gguf.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"

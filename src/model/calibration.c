@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/checked.h"
 #include "model/model_internal.h"
 #include "tensor/half.h"
 

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
 #include "platform/clock.h"
 #include "platform/io_queue.h"
 #include "platform/memory.h"

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "base/checked.h"
 #include "model/model_internal.h"
 #include "model/weight_stream.h"
 

@@ -1,6 +1,5 @@
 #include "platform/cpu.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>

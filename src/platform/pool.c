@@ -13,7 +13,6 @@
  * begins by moving away from there. */
 #include "platform/pool.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checked.h"
 #include "cache/kv_windows.h"
 #include "cache/store/store_internal.h"
 

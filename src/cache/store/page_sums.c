@@ -1,6 +1,5 @@
 /* Checksums of pages: of each one whole, and behind it of its parts where it may be read in parts.  Commits have
  * them in the order of the pages; those of catalogs before version 4 have none of parts. */
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/assert.h"

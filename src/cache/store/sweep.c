@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "base/checked.h"
 #include "cache/store/store_internal.h"
 
 enum { DEAD_WRITER_MILLISECONDS = 1000 }; /* other processes wait for our transaction meanwhile */

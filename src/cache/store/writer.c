@@ -8,7 +8,6 @@
  *
  * Under `lock`: the two lists, and pending, failed and failure of every document.  What the thread knows of a
  * document besides (row, sums, in_flight) is its own from the first command on. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

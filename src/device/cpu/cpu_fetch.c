@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/checked.h"
 #include "device/cpu/cpu_device_internal.h"
 
 static const uint64_t UNIT_MISSES = UINT64_MAX; /* in place of a unit's address, between the two rounds */

@@ -1,4 +1,3 @@
-#include <math.h>
 
 #include "base/assert.h"
 #include "base/checked.h"

@@ -16,7 +16,6 @@
  * (bench/results/2026-11-26-xeon-amx-kernels.csv).  Tested on emulated tiles, and on the processor's where it has them.
  */
 #include "base/assert.h"
-#include "base/checked.h"
 #include "kernels/matmul/matmul_internal.h"
 #include "kernels/matmul/matmul_panel_internal.h"
 #include "kernels/vector.h"
