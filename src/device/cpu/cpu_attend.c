@@ -397,7 +397,7 @@ void cpu_attend(struct stream *stream, const struct attend_operation *operation)
     ASSERT(operation->ranges == NULL ||
            (operation->item_count == 1 && operation->items[0].row_count == 1 && operation->window == 0));
 
-    size_t rows, blocks, bytes = 0;
+    size_t rows, blocks;
     run.block_queries = max_size(kernels->prefill_block_rows / run.group, 1);
     count_entries(operation, &run, &rows, &blocks);
     const size_t heads = run.group * min_size(max_size(DECODE_HEADS_MAX / run.group, 1), rows),
@@ -407,11 +407,12 @@ void cpu_attend(struct stream *stream, const struct attend_operation *operation)
                                            kernels->prefill_scratch_bytes(run.group, layout)),
                                   64);
     run.thread_bytes = run.queries_offset + align_up(heads * layout->k_dimension * sizeof(float), 64);
-    size_t rows_offset = cpu_scratch_add(&bytes, rows * sizeof *run.rows);
-    size_t blocks_offset = cpu_scratch_add(&bytes, blocks * sizeof *run.blocks);
-    size_t threads_offset = cpu_scratch_add(&bytes, device->thread_count * run.thread_bytes);
-    size_t partials_offset = cpu_scratch_add(&bytes, partials * sizeof(float));
-    uint8_t *scratch = cpu_scratch_reserve(device, bytes);
+    struct layout parts = {0};
+    const size_t rows_offset = layout_offset(&parts, rows, sizeof *run.rows),
+                 blocks_offset = layout_offset(&parts, blocks, sizeof *run.blocks),
+                 threads_offset = layout_offset(&parts, device->thread_count, run.thread_bytes),
+                 partials_offset = layout_offset(&parts, partials, sizeof *run.partials);
+    uint8_t *scratch = cpu_scratch_reserve(device, parts.used);
     if (scratch == NULL) return;
     run.rows = (struct decode_rows *)(void *)(scratch + rows_offset);
     run.blocks = (struct prefill_block *)(void *)(scratch + blocks_offset);

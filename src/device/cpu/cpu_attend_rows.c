@@ -297,7 +297,7 @@ static void plan_batch(struct rows_run *run, size_t items_left) {
 
 static bool plan_scratch(struct rows_run *run, struct cpu_device *device) {
     const struct attention_kernels *kernels = &device->kernels.attention;
-    size_t used = 0;
+    struct layout parts = {0};
     for (size_t i = 0; i < run->item_count; i++)
         run->chunk_count = max_size(run->chunk_count, (size_t)(run->items[i].position / KV_CHUNK_TOKENS + 1));
     if (span_exists(run->operation->places)) {
@@ -312,10 +312,10 @@ static bool plan_scratch(struct rows_run *run, struct cpu_device *device) {
                                           kernels->gather_q4_scratch_bytes(run->group, run->kv)) +
                                      run->partial_stride * sizeof(float),
                                  64);
-    size_t partials =
-        cpu_scratch_add(&used, run->units[PHASE_ATTEND] * run->partial_stride * sizeof *run->partials);
-    size_t threads = cpu_scratch_add(&used, device->thread_count * run->thread_bytes);
-    uint8_t *memory = cpu_scratch_reserve(device, used);
+    const size_t partials =
+        layout_offset(&parts, run->units[PHASE_ATTEND], run->partial_stride * sizeof *run->partials);
+    const size_t threads = layout_offset(&parts, device->thread_count, run->thread_bytes);
+    uint8_t *memory = cpu_scratch_reserve(device, parts.used);
     if (memory == NULL) return false;
     run->partials = (float *)(void *)(memory + partials);
     run->threads = memory + threads;

@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/layout.h"
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
@@ -48,8 +49,6 @@ struct stream {
 /* Where to write the device's error; NULL if it has one already (only the first counts). */
 struct error *cpu_device_error(struct cpu_device *device);
 
-/* Adds size_bytes to a layout of scratch, rounded up to cache lines; returns the offset. */
-size_t cpu_scratch_add(size_t *total_bytes, size_t size_bytes);
 /* The scratch area: at least size_bytes, 64-byte aligned, contents undefined, valid until the next call.  NULL: out
  * of memory, and the device is broken. */
 uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes);
@@ -93,6 +92,29 @@ static inline void cpu_run_operation(struct stream *stream, const void *operatio
 }
 /* Does the caller's pending work now, if there is any. */
 void cpu_run_overlap(struct cpu_device *device);
+
+/* What looks again at the lists that attend_rows has attended to.  A unit of work is one KV head of one item. */
+struct heads_run {
+    struct cpu_device *device;
+    const void *operation; /* the caller's, behind: */
+    const struct attend_rows_operation *rows;
+    const struct kv_layout *kv; /* of the items */
+    size_t group;               /* query heads of a KV head */
+};
+struct head_unit {
+    const struct rows_item *item;
+    struct row_list list;
+    const uint32_t *places; /* of the key index */
+    size_t head_first;      /* of the group, among all items' query heads, */
+    size_t head;            /* and among the item's own */
+    const float *q;         /* [group][k_dimension] */
+    const struct softmax_sum *sums; /* [group] */
+};
+typedef void head_function(const struct heads_run *run, const struct head_unit *unit, struct layout *scratch);
+/* rows: with items, which have a key index. */
+struct heads_run cpu_heads_of(struct stream *stream, const void *operation, const struct attend_rows_operation *rows);
+/* scratch_bytes: of a thread. */
+void cpu_run_heads(const struct heads_run *run, size_t scratch_bytes, bool alone, head_function *function);
 static inline void cpu_barrier(const struct pool_worker *worker) {
     if (worker->pool != NULL) pool_barrier(worker);
 }

@@ -230,7 +230,7 @@ static void add_product(struct experts_run *run, size_t index) {
 }
 
 /* The inputs that each product has prepared, and what a thread needs. */
-static void plan(struct experts_run *run, size_t *scratch_bytes) {
+static void plan(struct experts_run *run, struct layout *scratch) {
     const bool mixed = span_exists(run->operation->mix);
     size_t kernel_bytes = 0, longest = 0;
     for (size_t i = 0; i < run->operation->weight_count; i++) add_product(run, i);
@@ -246,15 +246,17 @@ static void plan(struct experts_run *run, size_t *scratch_bytes) {
                 group->offset[i] = group->offset[product->form];
                 continue;
             }
-            group->offset[i] = cpu_scratch_add(
-                scratch_bytes, method != NULL ? method->prepared_bytes(group->count, run->columns)
+            group->offset[i] = layout_offset(
+                scratch, 1, method != NULL ? method->prepared_bytes(group->count, run->columns)
                                               : group->count * product->input_bytes);
         }
     }
     const size_t outputs = mixed ? run->place_count * MIXED_ROWS : longest * PANEL_ROWS;
-    (void)cpu_scratch_add(&run->thread_bytes, outputs * sizeof(float));
-    run->kernel_offset = cpu_scratch_add(&run->thread_bytes, kernel_bytes);
-    run->threads_offset = cpu_scratch_add(scratch_bytes, run->thread_bytes * run->device->thread_count);
+    struct layout thread = {0};
+    (void)layout_offset(&thread, outputs, sizeof(float));
+    run->kernel_offset = layout_offset(&thread, 1, kernel_bytes);
+    run->thread_bytes = thread.used;
+    run->threads_offset = layout_offset(scratch, run->device->thread_count, run->thread_bytes);
 }
 
 static void prepare_place(const struct experts_run *run, size_t place) {
@@ -366,6 +368,14 @@ static void experts_task(void *context, const struct pool_worker *worker) {
     }
 }
 
+/* They come first in the scratch: their sizes do not depend on the picks. */
+static void place_tables(struct experts_run *run, struct layout *layout) {
+    uint32_t **const lists[] = {&run->input_of, &run->group_of, &run->places_of, &run->pick_at};
+    run->groups = layout_take(layout, run->operation->expert_count, sizeof *run->groups);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        *lists[i] = layout_take(layout, run->pick_count, sizeof **lists);
+}
+
 void cpu_matmul_experts(struct stream *stream, const struct matmul_experts_operation *operation) {
     struct cpu_device *device = stream->device;
     const size_t picks = operation->row_count * operation->used;
@@ -375,22 +385,16 @@ void cpu_matmul_experts(struct stream *stream, const struct matmul_experts_opera
     if (picks == 0) return;
     struct experts_run run = {.device = device, .operation = operation, .pick_count = picks};
     run.columns = operation->weights[0]->matrix.columns;
-    /* The tables come first: their sizes do not depend on the picks. */
-    size_t tables = 0;
-    const size_t groups_at = cpu_scratch_add(&tables, operation->expert_count * sizeof *run.groups);
-    size_t at[4];
-    for (size_t i = 0; i < 4; i++) at[i] = cpu_scratch_add(&tables, picks * sizeof(uint32_t));
-    uint32_t **const lists[4] = {&run.input_of, &run.group_of, &run.places_of, &run.pick_at};
-    size_t scratch_bytes = tables;
+    struct layout scratch = {0};
+    place_tables(&run, &scratch);
     for (int round = 0; round < 2; round++) { /* sorted in a small area, then again in one for everything */
-        run.scratch = cpu_scratch_reserve(device, scratch_bytes);
+        run.scratch = cpu_scratch_reserve(device, scratch.used);
         if (run.scratch == NULL) return;
-        run.groups = (struct expert_inputs *)(void *)(run.scratch + groups_at);
-        for (size_t i = 0; i < 4; i++) *lists[i] = (uint32_t *)(void *)(run.scratch + at[i]);
-        run.group_count = run.unit_count = run.thread_bytes = 0;
+        scratch = (struct layout){.memory = run.scratch};
+        place_tables(&run, &scratch);
+        run.group_count = run.unit_count = 0;
         sort_picks(&run);
-        scratch_bytes = tables;
-        plan(&run, &scratch_bytes);
+        plan(&run, &scratch);
     }
     if (run.place_count == 0 && !operation->replaces) return;
     if (run.place_count * run.columns <= PREPARE_ELEMENTS_ALONE) {

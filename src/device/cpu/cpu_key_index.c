@@ -19,24 +19,17 @@ struct build_run {
     size_t thread_bytes;
 };
 
-static size_t scratch_layout(uint8_t *memory, const struct build_run *run, struct build_scratch *scratch) {
+static struct build_scratch scratch_in(const struct build_run *run, struct layout *layout) {
     const struct kv_layout *kv = run->operation->items[0].view.layout;
     const size_t block_count = cpu_chunks_before(run->scorer, run->operation->layout) + 1;
-    size_t used = 0;
-    size_t keys = cpu_scratch_add(&used, KV_CHUNK_TOKENS * kv->k_dimension * sizeof(float));
-    size_t value = cpu_scratch_add(&used, kv->v_dimension * sizeof(float));
-    size_t norms = cpu_scratch_add(&used, KV_CHUNK_TOKENS * sizeof(float));
-    size_t centroids = cpu_scratch_add(&used, KV_CHUNK_TOKENS * kv->k_dimension * sizeof(float));
-    size_t codes = cpu_scratch_add(&used, (size_t)KV_CHUNK_TOKENS * HASH_CODE_BYTES_MAX);
-    size_t blocks = cpu_scratch_add(&used, block_count * sizeof(void *));
-    if (memory != NULL)
-        *scratch = (struct build_scratch){.keys = (float *)(void *)(memory + keys),
-                                          .value = (float *)(void *)(memory + value),
-                                          .norms = (float *)(void *)(memory + norms),
-                                          .centroids = (float *)(void *)(memory + centroids),
-                                          .codes = memory + codes,
-                                          .blocks = (void **)(void *)(memory + blocks)};
-    return used;
+    struct build_scratch scratch;
+    scratch.keys = layout_take(layout, KV_CHUNK_TOKENS * kv->k_dimension, sizeof *scratch.keys);
+    scratch.value = layout_take(layout, kv->v_dimension, sizeof *scratch.value);
+    scratch.norms = layout_take(layout, KV_CHUNK_TOKENS, sizeof *scratch.norms);
+    scratch.centroids = layout_take(layout, KV_CHUNK_TOKENS * kv->k_dimension, sizeof *scratch.centroids);
+    scratch.codes = layout_take(layout, KV_CHUNK_TOKENS, HASH_CODE_BYTES_MAX);
+    scratch.blocks = layout_take(layout, block_count, sizeof *scratch.blocks);
+    return scratch;
 }
 
 static size_t item_chunks(const struct attend_item *item) {
@@ -100,8 +93,8 @@ static void build_range(const struct build_run *run, struct range range, bool ab
 
 static void build_task(void *context, const struct pool_worker *worker) {
     const struct build_run *run = context;
-    struct build_scratch scratch;
-    scratch_layout(run->threads + worker->index * run->thread_bytes, run, &scratch);
+    struct layout layout = {.memory = run->threads + worker->index * run->thread_bytes};
+    const struct build_scratch scratch = scratch_in(run, &layout);
     struct range range = pool_range(worker, run->unit_count, 1);
     build_range(run, range, false, &scratch);
     if (run->scorer->build_above == NULL || !run->scorer->builds_above(run->operation->layout)) return;
@@ -120,8 +113,9 @@ void cpu_key_index_build(struct stream *stream, const struct key_index_build_ope
     }
     if (run.unit_count == 0 || (run.scorer->build == NULL && operation->layout->sample_count == 0)) return;
     const struct kv_layout *kv = operation->items[0].view.layout;
-    struct build_scratch unused;
-    run.thread_bytes = scratch_layout(NULL, &run, &unused);
+    struct layout layout = {0};
+    (void)scratch_in(&run, &layout);
+    run.thread_bytes = layout.used;
     run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
     if (run.threads == NULL) return;
     cpu_run(device, rows * operation->kv_head_count * kv->k_dimension <= BUILD_ELEMENTS_ALONE, build_task,

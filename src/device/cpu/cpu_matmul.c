@@ -93,7 +93,7 @@ const struct matmul_method *cpu_matmul_method(const struct cpu_device *device, e
     return input_count <= device->few_inputs[type] ? &kernels->few[type] : &kernels->method[type];
 }
 
-static void add_form(struct matmul_run *run, struct product *product, size_t *scratch_bytes) {
+static void add_form(struct matmul_run *run, struct product *product, struct layout *scratch) {
     const struct kernels *kernels = &run->device->kernels;
     enum tensor_type type = product->weight.type;
     size_t rows = run->operation->row_count;
@@ -117,7 +117,7 @@ static void add_form(struct matmul_run *run, struct product *product, size_t *sc
         input.input_bytes = kernels->matvec.input_bytes((enum matvec_form)input.form, run->columns);
         bytes = rows * input.input_bytes;
     }
-    input.offset = cpu_scratch_add(scratch_bytes, bytes);
+    input.offset = layout_offset(scratch, 1, bytes);
     input.unit_first = run->unit_count;
     input.unit_count = (rows + input.unit_inputs - 1) / input.unit_inputs;
     run->unit_count += input.unit_count;
@@ -138,7 +138,7 @@ static void cut_panels(struct matmul_run *run, struct product *product, size_t t
     run->panel_count += product->panel_count;
 }
 
-static void plan(struct matmul_run *run, size_t *scratch_bytes) {
+static void plan(struct matmul_run *run, struct layout *scratch) {
     const struct matmul_operation *operation = run->operation;
     uint64_t total_bytes = 0;
     size_t sums_bytes = 0, kernel_bytes = 0;
@@ -152,7 +152,7 @@ static void plan(struct matmul_run *run, size_t *scratch_bytes) {
                                     .y = cpu_floats(operation->y[i]),
                                     .y_stride = operation->y_stride[i]};
         ASSERT(product->weight.columns == run->columns);
-        add_form(run, product, scratch_bytes);
+        add_form(run, product, scratch);
         cut_panels(run, product, total_bytes);
         const struct matmul_method *method = product->method;
         if (method != NULL) kernel_bytes = max_size(kernel_bytes, method->scratch_bytes(run->columns));
@@ -160,9 +160,11 @@ static void plan(struct matmul_run *run, size_t *scratch_bytes) {
             sums_bytes = max_size(sums_bytes, operation->row_count * product->panel_rows * sizeof(float));
     }
     run->product_count = operation->weight_count;
-    (void)cpu_scratch_add(&run->thread_bytes, sums_bytes);
-    run->kernel_offset = cpu_scratch_add(&run->thread_bytes, kernel_bytes);
-    run->threads_offset = cpu_scratch_add(scratch_bytes, run->thread_bytes * run->device->thread_count);
+    struct layout thread = {0};
+    (void)layout_offset(&thread, 1, sums_bytes);
+    run->kernel_offset = layout_offset(&thread, 1, kernel_bytes);
+    run->thread_bytes = thread.used;
+    run->threads_offset = layout_offset(scratch, run->device->thread_count, run->thread_bytes);
 }
 
 static void prepare_unit(const struct matmul_run *run, size_t unit) {
@@ -252,9 +254,9 @@ void cpu_matmul(struct stream *stream, const struct matmul_operation *operation)
     if (operation->row_count == 0) return;
     struct matmul_run run = {.device = device, .operation = operation};
     run.columns = operation->weights[0]->matrix.columns;
-    size_t scratch_bytes = 0;
-    plan(&run, &scratch_bytes);
-    run.scratch = cpu_scratch_reserve(device, scratch_bytes);
+    struct layout scratch = {0};
+    plan(&run, &scratch);
+    run.scratch = cpu_scratch_reserve(device, scratch.used);
     if (run.scratch == NULL) return;
     if (run.input_count * operation->row_count * run.columns <= PREPARE_ELEMENTS_ALONE) {
         for (size_t unit = 0; unit < run.unit_count; unit++) prepare_unit(&run, unit);

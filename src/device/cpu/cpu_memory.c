@@ -46,12 +46,6 @@ void cpu_release(struct device *device, struct buffer *buffer) {
     *buffer = (struct buffer){.device = NULL};
 }
 
-size_t cpu_scratch_add(size_t *total_bytes, size_t size_bytes) {
-    size_t offset = *total_bytes;
-    *total_bytes += align_up(size_bytes, 64);
-    return offset;
-}
-
 uint8_t *cpu_scratch_reserve(struct cpu_device *device, size_t size_bytes) {
     const size_t held = device->scratch.bytes;
     if (size_bytes > held) {

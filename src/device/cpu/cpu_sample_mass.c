@@ -54,21 +54,11 @@ typedef float floats __attribute__((vector_size(LANES * sizeof(float))));
 typedef int32_t masks __attribute__((vector_size(LANES * sizeof(int32_t))));
 typedef double doubles __attribute__((vector_size(LANES * sizeof(double))));
 
-struct sample_run {
-    const struct cpu_device *device;
-    const struct sample_mass_operation *operation;
-    const struct attend_rows_operation *rows; /* the operation's */
-    size_t group, dimension;
-    uint8_t *threads;
-    size_t thread_bytes;
-    size_t alone_next;
-};
-
 struct sampler {
-    const struct sample_run *run;
-    const struct rows_item *item;
-    const float *q; /* [group][dimension] */
-    void **blocks;  /* [chunk_count]: of the chunks that are looked at */
+    const struct heads_run *run;
+    const struct sample_mass_operation *operation;
+    size_t dimension;
+    void **blocks; /* [chunk_count]: of the chunks that are looked at */
     float *scores, *weights;
     int32_t *left; /* [key_count]: all ones where a key is seen and not listed, else 0 */
     void *score_scratch;
@@ -76,50 +66,43 @@ struct sampler {
     double keys_per_key; /* w */
 };
 
-static size_t sampler_init(struct sampler *sampler, const struct sample_run *run, uint8_t *memory) {
-    const size_t key_max = align_up(run->operation->key_max, LANES);
-    size_t used = 0;
-    size_t blocks = cpu_scratch_add(&used, key_max * sizeof(void *));
-    size_t scores = cpu_scratch_add(&used, key_max * sizeof(float));
-    size_t weights = cpu_scratch_add(&used, key_max * sizeof(float));
-    size_t left = cpu_scratch_add(&used, key_max * sizeof(int32_t));
-    size_t score = cpu_scratch_add(&used, run->device->kernels.score.scratch_bytes(run->dimension));
-    if (memory == NULL) return used;
-    *sampler = (struct sampler){.run = run,
-                                .blocks = (void **)(void *)(memory + blocks),
-                                .scores = (float *)(void *)(memory + scores),
-                                .weights = (float *)(void *)(memory + weights),
-                                .left = (int32_t *)(void *)(memory + left),
-                                .score_scratch = memory + score};
-    return used;
+static struct sampler sampler_in(const struct heads_run *run, struct layout *scratch) {
+    struct sampler sampler = {.run = run, .operation = run->operation, .dimension = run->kv->k_dimension};
+    const size_t key_max = align_up(sampler.operation->key_max, LANES);
+    sampler.blocks = layout_take(scratch, key_max, sizeof *sampler.blocks);
+    sampler.scores = layout_take(scratch, key_max, sizeof *sampler.scores);
+    sampler.weights = layout_take(scratch, key_max, sizeof *sampler.weights);
+    sampler.left = layout_take(scratch, key_max, sizeof *sampler.left);
+    sampler.score_scratch = layout_take(scratch, 1, run->device->kernels.score.scratch_bytes(sampler.dimension));
+    return sampler;
 }
 
 /* Which keys are looked at; whether any of them was left out. */
-static bool take_keys(struct sampler *sampler, const uint32_t *places, const struct row_list *list) {
-    const struct key_index_layout *layout = sampler->run->operation->layout;
-    const uint64_t position = sampler->item->position, chunks = position / KV_CHUNK_TOKENS + 1;
-    const size_t samples = layout->sample_count, chunk_max = sampler->run->operation->key_max / samples;
+static bool take_keys(struct sampler *sampler, const struct head_unit *unit) {
+    const struct key_index_layout *layout = sampler->operation->layout;
+    const uint64_t position = unit->item->position, chunks = position / KV_CHUNK_TOKENS + 1;
+    const size_t samples = layout->sample_count, chunk_max = sampler->operation->key_max / samples;
     const uint64_t stride = (chunks + chunk_max - 1) / chunk_max;
     size_t next = 0;
     bool any = false;
-    const uint32_t *listed = cpu_rows(*list);
+    const uint32_t *listed = cpu_rows(unit->list);
     sampler->chunk_count = sampler->key_count = 0;
     sampler->keys_per_key = (double)(KV_CHUNK_TOKENS * stride) / (double)samples;
     /* Samples are in no cache: they are asked for together, or each would be waited for. */
     for (uint64_t chunk = position % stride; chunk < chunks; chunk += stride) {
-        void *block = cpu_chunk(sampler->item->view.pools, places[chunk]);
+        void *block = cpu_chunk(unit->item->view.pools, unit->places[chunk]);
         const char *sample = (const char *)key_sample_keys(layout, block);
-        for (size_t byte = 0; byte < key_sample_bytes(samples, sampler->run->dimension); byte += 64)
+        for (size_t byte = 0; byte < key_sample_bytes(samples, sampler->dimension); byte += 64)
             __builtin_prefetch(sample + byte);
         sampler->blocks[sampler->chunk_count++] = block;
     }
     size_t taken = 0;
     for (uint64_t chunk = position % stride; chunk < chunks; chunk += stride) {
-        const uint8_t *tokens = key_sample_tokens(layout, sampler->run->dimension, sampler->blocks[taken++]);
+        const uint8_t *tokens = key_sample_tokens(layout, sampler->dimension, sampler->blocks[taken++]);
         for (size_t i = 0; i < samples; i++) {
             const uint64_t row = chunk * KV_CHUNK_TOKENS + tokens[i];
-            while (next < list->count && listed[next] < row) next++;
-            const bool left = row <= position && (next == list->count || listed[next] != row);
+            while (next < unit->list.count && listed[next] < row) next++;
+            const bool left = row <= position && (next == unit->list.count || listed[next] != row);
             sampler->left[sampler->key_count++] = left ? -1 : 0;
             any = any || left;
         }
@@ -156,19 +139,19 @@ static float mask_scores(const struct sampler *sampler, float top) {
 }
 
 /* Scores of the keys that were left out, as the softmax sees them; returns the greatest, at least `top`. */
-static float score_keys(const struct sampler *sampler, size_t head, float top) {
-    const struct sample_mass_operation *operation = sampler->run->operation;
+static float score_keys(const struct sampler *sampler, const float *q, float top) {
+    const struct sample_mass_operation *operation = sampler->operation;
     const struct attend_rows_operation *rows = sampler->run->rows;
     float *scores = sampler->scores;
     sampler->run->device->kernels.score.rows(
         &(struct score_args){.blocks = (const void *const *)sampler->blocks,
                              .block_offset = operation->layout->sample_offset,
                              .block_rows = operation->layout->sample_count,
-                             .columns = sampler->run->dimension,
+                             .columns = sampler->dimension,
                              .row_begin = 0,
                              .row_end = sampler->key_count,
-                             .q = sampler->q + head * sampler->run->dimension,
-                             .q_stride = sampler->run->dimension,
+                             .q = q,
+                             .q_stride = sampler->dimension,
                              .heads = 1,
                              .aggregate = SCORE_MAX,
                              .scores = scores,
@@ -206,9 +189,9 @@ static struct sample_sums add_weights(const struct sampler *sampler, double s) {
     return sums;
 }
 
-static struct mass_estimate estimate(const struct sampler *sampler, size_t head, struct softmax_sum listed) {
+static struct mass_estimate estimate(const struct sampler *sampler, const float *q, struct softmax_sum listed) {
     const struct mass_estimate unknown = {.left_out = 1, .upper = 1};
-    const float one = 1, top = score_keys(sampler, head, listed.largest);
+    const float one = 1, top = score_keys(sampler, q, listed.largest);
     const double w = sampler->keys_per_key, n = (double)sampler->key_count;
     const size_t padded = align_up(sampler->key_count, LANES);
     memset(sampler->weights, 0, padded * sizeof *sampler->weights);
@@ -229,47 +212,24 @@ static struct mass_estimate estimate(const struct sampler *sampler, size_t head,
     return found.left_out >= 0 && found.upper >= 0 && found.error >= 0 ? found : unknown;
 }
 
-/* One KV head of one item. */
-static void estimate_unit(const struct sample_run *run, size_t unit, uint8_t *scratch) {
+static void estimate_unit(const struct heads_run *run, const struct head_unit *unit, struct layout *scratch) {
     const struct sample_mass_operation *operation = run->operation;
-    const struct attend_rows_operation *rows = run->rows;
-    const struct rows_item *item = &rows->items[unit / rows->kv_head_count];
-    const size_t kv_head = unit % rows->kv_head_count;
-    struct mass_estimate *estimates = operation->estimates + unit * run->group;
-    struct sampler sampler;
-    sampler_init(&sampler, run, scratch);
-    sampler.item = item;
-    sampler.q = cpu_floats(rows->q) + item->row * rows->q_stride + kv_head * run->group * run->dimension;
-    const bool any = take_keys(&sampler, cpu_places(item->view.key_index) + kv_head * item->view.chunk_stride,
-                               &item->lists[kv_head]);
+    struct sampler sampler = sampler_in(run, scratch);
+    const bool any = take_keys(&sampler, unit);
     for (size_t head = 0; head < run->group; head++)
-        estimates[head] = any ? estimate(&sampler, head, cpu_sums(rows->sums)[unit * run->group + head])
-                              : (struct mass_estimate){0};
-}
-
-static void estimate_task(void *context, const struct pool_worker *worker) {
-    struct sample_run *run = context;
-    size_t unit, units = run->rows->item_count * run->rows->kv_head_count;
-    while ((unit = cpu_ticket(worker, &run->alone_next)) < units)
-        estimate_unit(run, unit, run->threads + worker->index * run->thread_bytes);
+        operation->estimates[unit->head_first + head] =
+            any ? estimate(&sampler, unit->q + head * sampler.dimension, unit->sums[head])
+                : (struct mass_estimate){0};
 }
 
 void cpu_sample_mass(struct stream *stream, const struct sample_mass_operation *operation) {
     const struct attend_rows_operation *rows = operation->rows;
-    struct cpu_device *device = stream->device;
+    struct layout scratch = {0};
     if (rows->item_count == 0) return;
-    struct sample_run run = {.device = device,
-                             .operation = operation,
-                             .rows = rows,
-                             .group = rows->head_count / rows->kv_head_count,
-                             .dimension = rows->items[0].view.layout->k_dimension};
-    ASSERT(run.group * rows->kv_head_count == rows->head_count);
+    const struct heads_run run = cpu_heads_of(stream, operation, rows);
     ASSERT(operation->layout->sample_count > 0 && operation->layout->sample_count <= operation->key_max &&
            operation->key_max <= MASS_SAMPLE_MAX);
-    for (size_t i = 0; i < rows->item_count; i++) ASSERT(span_exists(rows->items[i].view.key_index));
-    run.thread_bytes = align_up(sampler_init(NULL, &run, NULL), 64);
-    run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
-    if (run.threads != NULL)
-        cpu_run(device, rows->item_count * rows->head_count * operation->key_max <= SCORES_ALONE,
-                estimate_task, &run);
+    (void)sampler_in(&run, &scratch);
+    cpu_run_heads(&run, scratch.used, rows->item_count * rows->head_count * operation->key_max <= SCORES_ALONE,
+                  estimate_unit);
 }

@@ -342,29 +342,25 @@ static size_t unit_scratch(const struct select_run *run) {
 
 static bool plan_scratch(struct select_run *run, struct cpu_device *device) {
     const struct choose_operation *operation = run->operation;
-    size_t entries = run->row_count * operation->kv_head_count, used = 0;
-    bool prepares = run->units[PHASE_PREPARE] > 0;
+    const size_t entries = run->row_count * operation->kv_head_count;
+    const bool prepares = run->units[PHASE_PREPARE] > 0, counts = run->scorer->search != NULL,
+               has_alpha = run->units[PHASE_NEAR] > 0;
+    struct layout layout = {0};
     if (prepares) run->query_bytes = run->scorer->query_bytes(operation->layout, run->group);
     run->thread_bytes = unit_scratch(run);
-    size_t rows = cpu_scratch_add(&used, run->row_count * sizeof *run->rows);
-    size_t queries = cpu_scratch_add(&used, entries * run->query_bytes);
-    size_t scores =
-        cpu_scratch_add(&used, entries * run->score_heads * run->score_stride * sizeof *run->scores);
-    bool counts = run->scorer->search != NULL;
-    size_t tree_counts = cpu_scratch_add(&used, counts ? entries * sizeof *run->tree_counts : 0);
-    const bool has_alpha = run->units[PHASE_NEAR] > 0;
-    size_t near = cpu_scratch_add(&used, has_alpha ? entries * sizeof *run->near : 0);
-    size_t threads = cpu_scratch_add(&used, device->thread_count * run->thread_bytes);
-    uint8_t *memory = cpu_scratch_reserve(device, used);
-    if (memory == NULL) return false;
-    memcpy(memory + rows, run->rows, run->row_count * sizeof *run->rows);
-    run->rows = (struct select_row *)(void *)(memory + rows);
-    run->queries = memory + queries;
-    run->scores = (float *)(void *)(memory + scores);
-    run->tree_counts = counts ? (struct tree_counts *)(void *)(memory + tree_counts) : NULL;
-    run->near = has_alpha ? (size_t *)(void *)(memory + near) : NULL;
+    const struct select_row *rows = run->rows;
+    for (int round = 0; round < 2; round++) { /* counted, then with memory */
+        if (round > 0) layout = (struct layout){.memory = cpu_scratch_reserve(device, layout.used)};
+        if (round > 0 && layout.memory == NULL) return false;
+        run->rows = layout_take(&layout, run->row_count, sizeof *run->rows);
+        run->queries = layout_take(&layout, entries, run->query_bytes);
+        run->scores = layout_take(&layout, entries * run->score_heads * run->score_stride, sizeof *run->scores);
+        run->tree_counts = counts ? layout_take(&layout, entries, sizeof *run->tree_counts) : NULL;
+        run->near = has_alpha ? layout_take(&layout, entries, sizeof *run->near) : NULL;
+        run->threads = layout_take(&layout, device->thread_count, run->thread_bytes);
+    }
+    memcpy(run->rows, rows, run->row_count * sizeof *run->rows);
     if (counts) memset(run->tree_counts, 0, entries * sizeof *run->tree_counts);
-    run->threads = memory + threads;
     return true;
 }
 

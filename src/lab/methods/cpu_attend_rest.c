@@ -19,17 +19,6 @@ enum { PIECE = 512, DIMENSION_MAX = 1024 }; /* clusters at a time, of whole chun
 
 static const float NEGLIGIBLE = 1e-6F; /* of what is there so far: its value is not read */
 
-struct rest_run {
-    const struct cpu_device *device;
-    const struct attend_rest_operation *operation;
-    const struct attend_rows_operation *rows; /* the operation's */
-    const struct kv_layout *kv;
-    size_t group;
-    uint8_t *threads;
-    size_t thread_bytes;
-    size_t alone_next;
-};
-
 /* A query head's attention so far: un-normalised, by the greatest score. */
 struct rest_head {
     float top, sum, values[DIMENSION_MAX];
@@ -37,7 +26,8 @@ struct rest_head {
 };
 
 struct rester {
-    const struct rest_run *run;
+    const struct heads_run *run;
+    const struct key_index_layout *layout;
     void **blocks; /* [PIECE]: of the piece's chunks, the first of which is: */
     uint64_t chunk_first;
     float *scores, *weights; /* [PIECE] */
@@ -46,35 +36,29 @@ struct rester {
     void *score_scratch;
 };
 
-static size_t rester_init(struct rester *rester, const struct rest_run *run, uint8_t *memory) {
-    size_t used = 0;
-    size_t scores = cpu_scratch_add(&used, PIECE * sizeof(float));
-    size_t weights = cpu_scratch_add(&used, PIECE * sizeof(float));
-    size_t left = cpu_scratch_add(&used, PIECE);
-    size_t blocks = cpu_scratch_add(&used, PIECE * sizeof(void *));
-    size_t heads = cpu_scratch_add(&used, run->group * sizeof(struct rest_head));
-    size_t score = cpu_scratch_add(&used, run->device->kernels.score.scratch_bytes(run->kv->k_dimension));
-    if (memory == NULL) return used;
-    *rester = (struct rester){.run = run,
-                              .blocks = (void **)(void *)(memory + blocks),
-                              .scores = (float *)(void *)(memory + scores),
-                              .weights = (float *)(void *)(memory + weights),
-                              .left = memory + left,
-                              .heads = (struct rest_head *)(void *)(memory + heads),
-                              .score_scratch = memory + score};
-    return used;
+static struct rester rester_in(const struct heads_run *run, struct layout *scratch) {
+    const struct attend_rest_operation *operation = run->operation;
+    struct rester rester = {.run = run, .layout = operation->layout};
+    rester.scores = layout_take(scratch, PIECE, sizeof *rester.scores);
+    rester.weights = layout_take(scratch, PIECE, sizeof *rester.weights);
+    rester.left = layout_take(scratch, PIECE, sizeof *rester.left);
+    rester.blocks = layout_take(scratch, PIECE, sizeof *rester.blocks);
+    rester.heads = layout_take(scratch, run->group, sizeof *rester.heads);
+    rester.score_scratch =
+        layout_take(scratch, 1, run->device->kernels.score.scratch_bytes(run->kv->k_dimension));
+    return rester;
 }
 
 static struct cluster_block block_of(const struct rester *rester, uint64_t chunk) {
     const struct kv_layout *kv = rester->run->kv;
-    return cluster_block_of(rester->blocks[chunk - rester->chunk_first],
-                            rester->run->operation->layout->cluster_count, kv->k_dimension, kv->v_dimension);
+    return cluster_block_of(rester->blocks[chunk - rester->chunk_first], rester->layout->cluster_count,
+                            kv->k_dimension, kv->v_dimension);
 }
 
 /* Counts what chunks [first, end) have of rows that are not listed, from the entry *next on; whether it is any. */
 static bool count_left(const struct rester *rester, uint64_t first, uint64_t end, const struct row_list *list,
                        size_t *next) {
-    const size_t count = rester->run->operation->layout->cluster_count;
+    const size_t count = rester->layout->cluster_count;
     const uint32_t *rows = cpu_rows(*list);
     bool any = false;
     for (uint64_t chunk = first; chunk < end; chunk++) {
@@ -90,9 +74,8 @@ static bool count_left(const struct rester *rester, uint64_t first, uint64_t end
 
 /* Weights n exp(score - top), by a top that no score is above. */
 static void weigh(const struct rester *rester, const float *q, size_t clusters, struct rest_head *head) {
-    const struct attend_rest_operation *operation = rester->run->operation;
     const struct attend_rows_operation *rows = rester->run->rows;
-    const size_t count = operation->layout->cluster_count, dimension = rester->run->kv->k_dimension;
+    const size_t count = rester->layout->cluster_count, dimension = rester->run->kv->k_dimension;
     const float one = 1;
     float top = head->top;
     rester->run->device->kernels.score.rows(
@@ -129,8 +112,7 @@ static void weigh(const struct rester *rester, const float *q, size_t clusters, 
 }
 
 static void add_values(const struct rester *rester, uint64_t first, size_t clusters, struct rest_head *head) {
-    const size_t count = rester->run->operation->layout->cluster_count,
-                 v_dimension = rester->run->kv->v_dimension;
+    const size_t count = rester->layout->cluster_count, v_dimension = rester->run->kv->v_dimension;
     for (size_t i = 0; i < clusters; i++) {
         const float weight = (float)rester->left[i] * rester->weights[i];
         if (rester->left[i] == 0 || weight <= NEGLIGIBLE * head->sum) continue;
@@ -150,34 +132,25 @@ static void begin_head(struct rest_head *head, const float *out, struct softmax_
     for (size_t d = 0; d < v_dimension; d++) head->values[d] = out[d] * sum.sum;
 }
 
-/* One KV head of one item. */
-static void rest_unit(const struct rest_run *run, size_t unit, uint8_t *scratch) {
-    const struct attend_rest_operation *operation = run->operation;
+static void rest_unit(const struct heads_run *run, const struct head_unit *unit, struct layout *scratch) {
     const struct attend_rows_operation *rows = run->rows;
-    const struct rows_item *item = &rows->items[unit / rows->kv_head_count];
-    const size_t kv_head = unit % rows->kv_head_count, count = operation->layout->cluster_count;
-    const size_t v_dimension = run->kv->v_dimension, piece = PIECE / count;
-    const float *q =
-        cpu_floats(rows->q) + item->row * rows->q_stride + kv_head * run->group * run->kv->k_dimension;
-    float *out = cpu_floats(rows->out) + item->row * rows->out_stride + kv_head * run->group * v_dimension;
+    const struct rows_item *item = unit->item;
+    struct rester rester = rester_in(run, scratch);
+    const size_t count = rester.layout->cluster_count, v_dimension = run->kv->v_dimension, piece = PIECE / count;
+    float *out = cpu_floats(rows->out) + item->row * rows->out_stride + unit->head * v_dimension;
     const uint64_t chunks = (item->position + 1) / KV_CHUNK_TOKENS; /* full ones: the last is in the window */
-    struct rester rester;
     size_t next = 0;
-    rester_init(&rester, run, scratch);
-    const uint32_t *places = cpu_places(item->view.key_index) + kv_head * item->view.chunk_stride;
     for (size_t head = 0; head < run->group; head++) rester.heads[head].is_begun = false;
     for (uint64_t first = 0; first < chunks; first += piece) {
         const uint64_t end = first + piece < chunks ? first + piece : chunks;
         const size_t clusters = (size_t)(end - first) * count;
         rester.chunk_first = first;
-        cpu_find_chunks(item->view.pools, places + first, (size_t)(end - first), rester.blocks);
-        if (!count_left(&rester, first, end, &item->lists[kv_head], &next)) continue;
+        cpu_find_chunks(item->view.pools, unit->places + first, (size_t)(end - first), rester.blocks);
+        if (!count_left(&rester, first, end, &unit->list, &next)) continue;
         for (size_t head = 0; head < run->group; head++) {
             struct rest_head *own = &rester.heads[head];
-            if (!own->is_begun)
-                begin_head(own, out + head * v_dimension, cpu_sums(rows->sums)[unit * run->group + head],
-                           v_dimension);
-            weigh(&rester, q + head * run->kv->k_dimension, clusters, own);
+            if (!own->is_begun) begin_head(own, out + head * v_dimension, unit->sums[head], v_dimension);
+            weigh(&rester, unit->q + head * run->kv->k_dimension, clusters, own);
             add_values(&rester, first, clusters, own);
         }
     }
@@ -186,29 +159,15 @@ static void rest_unit(const struct rest_run *run, size_t unit, uint8_t *scratch)
             out[head * v_dimension + d] = rester.heads[head].values[d] / rester.heads[head].sum;
 }
 
-static void rest_task(void *context, const struct pool_worker *worker) {
-    struct rest_run *run = context;
-    size_t unit, units = run->rows->item_count * run->rows->kv_head_count;
-    while ((unit = cpu_ticket(worker, &run->alone_next)) < units)
-        rest_unit(run, unit, run->threads + worker->index * run->thread_bytes);
-}
-
 static void attend_rest(struct stream *stream, const struct attend_rest_operation *operation) {
     const struct attend_rows_operation *rows = operation->rows;
-    struct cpu_device *device = stream->device;
+    struct layout scratch = {0};
     if (rows->item_count == 0) return;
-    struct rest_run run = {.device = device,
-                           .operation = operation,
-                           .rows = rows,
-                           .kv = rows->items[0].view.layout,
-                           .group = rows->head_count / rows->kv_head_count};
-    ASSERT(run.group * rows->kv_head_count == rows->head_count);
+    const struct heads_run run = cpu_heads_of(stream, operation, rows);
     ASSERT(operation->layout->kind == KEY_INDEX_CLUSTER && operation->layout->cluster_count <= CLUSTERS_MAX);
     ASSERT(run.kv->v_dimension <= DIMENSION_MAX);
-    for (size_t i = 0; i < rows->item_count; i++) ASSERT(span_exists(rows->items[i].view.key_index));
-    run.thread_bytes = align_up(rester_init(NULL, &run, NULL), 64);
-    run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
-    if (run.threads != NULL) cpu_run(device, rows->item_count * rows->kv_head_count == 1, rest_task, &run);
+    (void)rester_in(&run, &scratch);
+    cpu_run_heads(&run, scratch.used, rows->item_count * rows->kv_head_count == 1, rest_unit);
 }
 
 __attribute__((constructor)) static void add(void) {

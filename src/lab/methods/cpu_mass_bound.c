@@ -31,25 +31,13 @@ enum { PIECE = 256 }; /* units at a time, of whole chunks: 64 KiB at dimension 6
 enum { LANES = 8 }; /* a register of halves on every machine; a dimension is a multiple of it */
 typedef int16_t halves __attribute__((vector_size(LANES * sizeof(int16_t))));
 
-struct bound_run {
-    const struct cpu_device *device;
-    const struct mass_bound_operation *operation;
-    const struct attend_rows_operation *rows; /* the operation's */
-    const struct kv_layout *kv;
-    size_t group;
-    uint8_t *threads;
-    size_t thread_bytes;
-    size_t alone_next;
-};
-
 struct bounder {
-    const struct bound_run *run;
-    const struct rows_item *item;
-    const uint32_t *places; /* of the key index */
+    const struct heads_run *run;
+    const struct head_unit *unit;
+    const struct key_index_layout *layout;
     void **blocks;          /* [PIECE]: of the piece's chunks, the first of which is: */
     uint64_t chunk_first;
     size_t unit_tokens, dimension;
-    const float *q; /* [group][dimension] */
     float *query;   /* [group][2 * dimension]: the factors of a box */
     float *scores;  /* [group][PIECE] */
     float *weights; /* [PIECE] */
@@ -61,27 +49,22 @@ struct bounder {
     double sum[GROUP_MAX]; /* of n exp(bound - top) */
 };
 
-static size_t bounder_init(struct bounder *c, const struct bound_run *run, uint8_t *memory) {
-    size_t used = 0, columns = 2 * run->kv->k_dimension;
-    size_t query = cpu_scratch_add(&used, run->group * columns * sizeof(float));
-    size_t scores = cpu_scratch_add(&used, run->group * PIECE * sizeof(float));
-    size_t weights = cpu_scratch_add(&used, PIECE * sizeof(float));
-    size_t widened = cpu_scratch_add(&used, run->kv->k_dimension * sizeof(float));
-    size_t left = cpu_scratch_add(&used, PIECE);
-    size_t blocks = cpu_scratch_add(&used, PIECE * sizeof(void *));
-    size_t score = cpu_scratch_add(&used, run->device->kernels.score.scratch_bytes(columns));
-    if (memory == NULL) return used;
-    *c = (struct bounder){.run = run,
-                          .unit_tokens = key_index_scored_tokens(run->operation->layout),
-                          .dimension = run->kv->k_dimension,
-                          .blocks = (void **)(void *)(memory + blocks),
-                          .query = (float *)(void *)(memory + query),
-                          .scores = (float *)(void *)(memory + scores),
-                          .weights = (float *)(void *)(memory + weights),
-                          .widened = (float *)(void *)(memory + widened),
-                          .left = memory + left,
-                          .score_scratch = memory + score};
-    return used;
+static struct bounder bounder_in(const struct heads_run *run, const struct head_unit *unit, struct layout *scratch) {
+    const struct mass_bound_operation *operation = run->operation;
+    const size_t dimension = run->kv->k_dimension;
+    struct bounder c = {.run = run,
+                        .unit = unit,
+                        .layout = operation->layout,
+                        .unit_tokens = key_index_scored_tokens(operation->layout),
+                        .dimension = dimension};
+    c.query = layout_take(scratch, run->group * 2 * dimension, sizeof *c.query);
+    c.scores = layout_take(scratch, run->group * PIECE, sizeof *c.scores);
+    c.weights = layout_take(scratch, PIECE, sizeof *c.weights);
+    c.widened = layout_take(scratch, dimension, sizeof *c.widened);
+    c.left = layout_take(scratch, PIECE, sizeof *c.left);
+    c.blocks = layout_take(scratch, PIECE, sizeof *c.blocks);
+    c.score_scratch = layout_take(scratch, 1, run->device->kernels.score.scratch_bytes(2 * dimension));
+    return c;
 }
 
 /* sum of max(q low, q high) = min(q, 0) . low + max(q, 0) . high; a NaN stays in one of them. */
@@ -89,7 +72,7 @@ static void prepare_query(const struct bounder *c) {
     for (size_t head = 0; head < c->run->group; head++) {
         float *low = c->query + head * 2 * c->dimension, *high = low + c->dimension;
         for (size_t d = 0; d < c->dimension; d++) {
-            float x = c->q[head * c->dimension + d];
+            float x = c->unit->q[head * c->dimension + d];
             low[d] = x > 0 ? 0 : x;
             high[d] = x > 0 ? x : 0;
         }
@@ -99,7 +82,7 @@ static void prepare_query(const struct bounder *c) {
 static void find_blocks(struct bounder *c, uint64_t first, size_t count) {
     const size_t chunk_units = KV_CHUNK_TOKENS / c->unit_tokens;
     c->chunk_first = first / chunk_units;
-    cpu_find_chunks(c->item->view.pools, c->places + c->chunk_first, (count + chunk_units - 1) / chunk_units,
+    cpu_find_chunks(c->unit->item->view.pools, c->unit->places + c->chunk_first, (count + chunk_units - 1) / chunk_units,
                     c->blocks);
 }
 
@@ -107,7 +90,7 @@ static void find_blocks(struct bounder *c, uint64_t first, size_t count) {
 static const uint16_t *unit_box(const struct bounder *c, uint64_t unit) {
     size_t chunk_units = KV_CHUNK_TOKENS / c->unit_tokens;
     const uint8_t *block = c->blocks[unit / chunk_units - c->chunk_first];
-    return (const uint16_t *)(const void *)(block + c->run->operation->layout->bounds_offset) +
+    return (const uint16_t *)(const void *)(block + c->layout->bounds_offset) +
            unit % chunk_units * 2 * c->dimension;
 }
 
@@ -117,7 +100,7 @@ static bool count_left(const struct bounder *c, uint64_t first, size_t count, co
     bool any = false;
     for (size_t i = 0; i < count; i++) {
         uint64_t begin = (first + i) * c->unit_tokens, end = begin + c->unit_tokens;
-        if (end > c->item->position + 1) end = c->item->position + 1;
+        if (end > c->unit->item->position + 1) end = c->unit->item->position + 1;
         size_t before = *next;
         while (*next < kept && list[*next] < end) ++*next;
         c->left[i] = (uint8_t)(end - begin - (*next - before));
@@ -147,7 +130,7 @@ static void find_largest(struct bounder *c, uint64_t first, size_t count) {
 
 /* A piece begins with a chunk. */
 static void score_piece(const struct bounder *c, size_t count) {
-    const struct key_index_layout *layout = c->run->operation->layout;
+    const struct key_index_layout *layout = c->layout;
     for (size_t head = 0; head < c->run->group; head++)
         c->run->device->kernels.score.rows(
             &(struct score_args){.blocks = (const void *const *)c->blocks,
@@ -183,7 +166,7 @@ static void widen_chunk(const struct bounder *c, uint64_t first, float *scores) 
     }
     for (size_t head = 0; head < c->run->group; head++) {
         float more = 0;
-        for (size_t d = 0; d < dimension; d++) more += fabsf(c->q[head * dimension + d]) * c->widened[d];
+        for (size_t d = 0; d < dimension; d++) more += fabsf(c->unit->q[head * dimension + d]) * c->widened[d];
         for (size_t unit = 0; unit < units; unit++) {
             float *score = &scores[head * PIECE + unit];
             *score = *score + more > error_max[head] ? error_max[head] : *score + more; /* NaN stays */
@@ -194,7 +177,7 @@ static void widen_chunk(const struct bounder *c, uint64_t first, float *scores) 
 static void widen_piece(const struct bounder *c, uint64_t first, size_t count) {
     const size_t units = KV_CHUNK_TOKENS / c->unit_tokens;
     for (size_t i = 0; i < count; i += units)
-        if ((first + i + units) * c->unit_tokens <= c->item->position + 1)
+        if ((first + i + units) * c->unit_tokens <= c->unit->item->position + 1)
             widen_chunk(c, first + i, c->scores + i);
 }
 
@@ -228,7 +211,7 @@ static void add_weights(struct bounder *c, size_t head, size_t count) {
 static double rounding_of(const struct bounder *c, size_t head) {
     const struct attend_rows_operation *rows = c->run->rows;
     double norm = 0;
-    for (size_t d = 0; d < c->dimension; d++) norm += fabs((double)c->q[head * c->dimension + d]);
+    for (size_t d = 0; d < c->dimension; d++) norm += fabs((double)c->unit->q[head * c->dimension + d]);
     double products = norm * (double)c->largest * (double)rows->scale;
     return (double)(4 * c->dimension + 16) * 0x1p-24 * products + 2e-6 * (double)rows->softcap + 0x1p-12;
 }
@@ -241,18 +224,10 @@ static double bound_share(const struct bounder *c, size_t head, double m, double
     return fraction >= 0 ? fraction : 0;
 }
 
-/* One KV head of one item. */
-static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratch) {
+static void bound_unit(const struct heads_run *run, const struct head_unit *unit, struct layout *scratch) {
     const struct mass_bound_operation *operation = run->operation;
-    const struct attend_rows_operation *rows = run->rows;
-    const struct rows_item *item = &rows->items[unit / rows->kv_head_count];
-    const size_t kv_head = unit % rows->kv_head_count;
-    const struct row_list list = item->lists[kv_head];
-    struct bounder c;
-    bounder_init(&c, run, scratch);
-    c.item = item;
-    c.places = cpu_places(item->view.key_index) + kv_head * item->view.chunk_stride;
-    c.q = cpu_floats(rows->q) + item->row * rows->q_stride + kv_head * run->group * c.dimension;
+    const struct rows_item *item = unit->item;
+    struct bounder c = bounder_in(run, unit, scratch);
     for (size_t head = 0; head < run->group; head++) c.top[head] = -INFINITY;
     prepare_query(&c);
     const uint64_t units = item->position / c.unit_tokens + 1;
@@ -261,40 +236,24 @@ static void bound_unit(const struct bound_run *run, size_t unit, uint8_t *scratc
         size_t count = (size_t)(units - first < PIECE ? units - first : PIECE);
         find_blocks(&c, first, count);
         find_largest(&c, first, count);
-        if (!count_left(&c, first, count, cpu_rows(list), list.count, &next)) continue;
+        if (!count_left(&c, first, count, cpu_rows(unit->list), unit->list.count, &next)) continue;
         score_piece(&c, count);
         if (cpu_places(item->view.quantized) != NULL) widen_piece(&c, first, count);
         for (size_t head = 0; head < run->group; head++) add_weights(&c, head, count);
     }
-    for (size_t head = 0; head < run->group; head++) {
-        const struct softmax_sum *sum = &cpu_sums(rows->sums)[unit * run->group + head];
-        operation->mass_bounds[unit * run->group + head] =
-            bound_share(&c, head, (double)sum->largest, (double)sum->sum);
-    }
-}
-
-static void bound_task(void *context, const struct pool_worker *worker) {
-    struct bound_run *run = context;
-    size_t unit, units = run->rows->item_count * run->rows->kv_head_count;
-    while ((unit = cpu_ticket(worker, &run->alone_next)) < units)
-        bound_unit(run, unit, run->threads + worker->index * run->thread_bytes);
+    for (size_t head = 0; head < run->group; head++)
+        operation->mass_bounds[unit->head_first + head] =
+            bound_share(&c, head, (double)unit->sums[head].largest, (double)unit->sums[head].sum);
 }
 
 static void mass_bound(struct stream *stream, const struct mass_bound_operation *operation) {
     const struct attend_rows_operation *rows = operation->rows;
-    struct cpu_device *device = stream->device;
+    struct layout scratch = {0};
     if (rows->item_count == 0) return;
-    struct bound_run run = {.device = device,
-                            .operation = operation,
-                            .rows = rows,
-                            .kv = rows->items[0].view.layout,
-                            .group = rows->head_count / rows->kv_head_count};
-    ASSERT(run.group * rows->kv_head_count == rows->head_count && run.group <= GROUP_MAX);
+    const struct heads_run run = cpu_heads_of(stream, operation, rows);
     ASSERT(operation->layout->has_bounds && rows->scale > 0);
-    for (size_t i = 0; i < rows->item_count; i++) ASSERT(span_exists(rows->items[i].view.key_index));
-    run.thread_bytes = align_up(bounder_init(NULL, &run, NULL), 64);
-    run.threads = cpu_scratch_reserve(device, device->thread_count * run.thread_bytes);
-    if (run.threads != NULL) cpu_run(device, rows->item_count * rows->kv_head_count == 1, bound_task, &run);
+    (void)bounder_in(&run, NULL, &scratch);
+    cpu_run_heads(&run, scratch.used, rows->item_count * rows->kv_head_count == 1, bound_unit);
 }
 
 __attribute__((constructor)) static void add(void) {
