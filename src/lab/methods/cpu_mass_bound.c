@@ -49,7 +49,8 @@ struct bounder {
     double sum[GROUP_MAX]; /* of n exp(bound - top) */
 };
 
-static struct bounder bounder_in(const struct heads_run *run, const struct head_unit *unit, struct layout *scratch) {
+static struct bounder bounder_in(const struct heads_run *run, const struct head_unit *unit,
+                                 struct layout *scratch) {
     const struct mass_bound_operation *operation = run->operation;
     const size_t dimension = run->kv->k_dimension;
     struct bounder c = {.run = run,
@@ -82,8 +83,8 @@ static void prepare_query(const struct bounder *c) {
 static void find_blocks(struct bounder *c, uint64_t first, size_t count) {
     const size_t chunk_units = KV_CHUNK_TOKENS / c->unit_tokens;
     c->chunk_first = first / chunk_units;
-    cpu_find_chunks(c->unit->item->view.pools, c->unit->places + c->chunk_first, (count + chunk_units - 1) / chunk_units,
-                    c->blocks);
+    cpu_find_chunks(c->unit->item->view.pools, c->unit->places + c->chunk_first,
+                    (count + chunk_units - 1) / chunk_units, c->blocks);
 }
 
 /* Low row, then high row. */
