@@ -44,8 +44,8 @@ const struct option_spec option_table[] = {
      .help = "read the text from a file; may be given several times; - is standard input"},
     {.id = OPTION_ENCODING, .name = "encoding",
      .kind = ARGUMENT_TEXT, .argument = "NAME", .commands = TEXT_READERS, .group = GROUP_INPUT,
-     .help = "the files are plain text in this encoding, latin1 for instance; utf-8: as it is, what is none replaced; "
-             "without: UTF-8, or UTF-16 where it shows"},
+     .help = "the files are plain text in this encoding, latin1 for instance; utf-8: HTML stays as it is written, "
+             "and what is no UTF-8 is replaced; without: UTF-8, or UTF-16 where the file shows it"},
     {.id = OPTION_KV_DISK, .name = "kv-disk",
      .kind = ARGUMENT_TEXT, .argument = "DIR", .commands = STORE_USERS, .group = GROUP_INPUT,
      .help = "the folder of saved documents (a size limit after a colon is ignored)"},
@@ -107,8 +107,9 @@ const struct option_spec option_table[] = {
     {.id = OPTION_ADDRESS_CONNECTIONS, .name = "connections-per-address",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "1024", .min = 1, .max = 2048,
      .commands = BIT(SERVE), .group = GROUP_INPUT,
-     .help = "connections, of 2,048, that one address (or IPv6 network of 64 bits) may have; further ones are closed; "
-             "this machine's own have no limit unless it is given, as a proxy may bring everybody"},
+     .help = "how many of the 2,048 connections one address (or IPv6 network of 64 bits) may have; further ones are "
+             "closed; this machine's own connections are counted only where the option is given: a proxy may bring "
+             "everybody"},
     {.id = OPTION_EXPLAIN_SPANS, .name = "spans",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "5", .min = 1, .max = 1000,
      .commands = BIT(EXPLAIN), .group = GROUP_OUTPUT,
@@ -213,8 +214,8 @@ const struct option_spec option_table[] = {
     {.id = OPTION_ROPE_SCALING, .name = "rope-scaling",
      .kind = ARGUMENT_WORD, .argument = "BY", .default_text = "model", .choices = "model|yarn",
      .commands = ANSWER | BIT(PERPLEXITY), .group = GROUP_MACHINE,
-     .help = "yarn: positions of a model whose file scales none are stretched, so that its context is that of -c; "
-             "answers get worse, those to short texts too (docs/evaluation.md)"},
+     .help = "yarn: stretch the positions of a model whose file scales none to the context of -c; answers get worse, "
+             "those to short texts too (docs/evaluation.md)"},
     {.id = OPTION_CONTEXT, .name = "ctx-size", .short_name = "c",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "0", .max = 1e9,
      .commands = BIT(PLAN), .group = GROUP_MACHINE,
@@ -243,8 +244,8 @@ const struct option_spec option_table[] = {
     {.id = OPTION_PARALLEL, .name = "parallel", .short_name = "np",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "16", .min = 1, .max = 64,
      .commands = BIT(BATCH), .group = GROUP_MACHINE,
-     .help = "requests that are answered at once: each pass over the weights is for all of them; --preset auto, where "
-             "it is named, chooses if this is not given"},
+     .help = "requests that are answered at once: each pass over the weights is for all of them; without it --preset "
+             "auto, where it is named, chooses"},
     {.id = OPTION_PARALLEL, .name = "parallel", .short_name = "np",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "1", .max = 64,
      .commands = BIT(PLAN), .group = GROUP_MACHINE,
@@ -258,8 +259,8 @@ const struct option_spec option_table[] = {
     {.id = OPTION_GPU_LAYERS, .name = "n-gpu-layers", .short_name = "ngl", .alias = "gpu-layers",
      .kind = ARGUMENT_COUNT, .argument = "N",
      .commands = COMPUTE_USERS, .group = GROUP_MACHINE,
-     .help = "weights of the last N layers in the device's memory, all unless it is given; it reads the others in RAM "
-             "over the bus.  0: --device cpu"},
+     .help = "the device's memory holds the weights of the last N layers, and without it those of all; the device "
+             "reads the others from RAM over the bus; 0: --device cpu"},
     {.id = OPTION_CPU_MASK, .name = "cpu-mask",
      .kind = ARGUMENT_WORD, .argument = "LEVEL", .default_text = "default",
      .choices = "default|ref|avx2|avx512|amx|neon|all",
@@ -283,12 +284,12 @@ const struct option_spec option_table[] = {
     {.id = OPTION_PRESET, .name = "preset",
      .kind = ARGUMENT_TEXT, .argument = "NAME", .default_text = "full",
      .commands = BIT(BENCH) | BIT(PERPLEXITY) | BIT(TRACE), .group = GROUP_CACHE,
-     .help = "which parts of the context a token reads: {presets}; bench: several, by comma; NAME:KEEP:AXIS=METHOD "
+     .help = "which parts of the context a token reads: {presets}; bench: several, by comma; NAME:KEEP:SETTING=VALUE "
              "gives one its own settings"},
     {.id = OPTION_SET, .name = "set",
-     .kind = ARGUMENT_TEXTS, .argument = "AXIS=METHOD", .commands = COMPUTE_USERS, .group = GROUP_CACHE,
-     .help = "change one axis of the preset (select=meanstd), or a number of its method: {settings}; "
-             "several by comma"},
+     .kind = ARGUMENT_TEXTS, .argument = "NAME=VALUE", .commands = COMPUTE_USERS, .group = GROUP_CACHE,
+     .help = "change one setting of the preset: select (select=meanstd), reuse, speculate, place, codec, rebuild "
+             "(docs/command_line.md has their values), {settings}; several by comma"},
     {.id = OPTION_KEEP, .name = "keep",
      .kind = ARGUMENT_TEXT, .argument = "RATIO|TOKENS", .commands = COMPUTE_USERS, .group = GROUP_CACHE,
      .help = "how much of the context a token reads, per KV head: 2048, 8K, 10%"},
@@ -311,8 +312,8 @@ const struct option_spec option_table[] = {
              "compute"},
     {.id = OPTION_KV_DEVICE, .name = "kv-device",
      .kind = ARGUMENT_COUNT, .argument = "SIZE", .commands = ANSWER | BIT(BENCH) | BIT(PLAN), .group = GROUP_CACHE,
-     .help = "KV cache budget in the device's memory: what it does not hold lies in RAM, behind slots in it (on a CPU "
-             "the same memory as --kv-host)"},
+     .help = "KV cache budget in the device's memory; what it does not hold lies in RAM, and steps fetch from there "
+             "what they choose (on a CPU it is the same memory as --kv-host)"},
     {.id = OPTION_KV_HOST, .name = "kv-host",
      .kind = ARGUMENT_COUNT, .argument = "SIZE", .commands = ANSWER | BIT(BENCH) | BIT(PLAN), .group = GROUP_CACHE,
      .help = "KV cache budget in RAM, never exceeded (K, M, G: 1024)"},
@@ -328,8 +329,9 @@ const struct option_spec option_table[] = {
     {.id = OPTION_SUFFIX, .name = "suffix",
      .kind = ARGUMENT_WORD, .argument = "HOW", .default_text = "dense", .choices = "dense|select|auto",
      .commands = ANSWER, .group = GROUP_CACHE,
-     .help = "how the tokens of a prompt that follow a saved document attend: dense to all of it, select as an "
-             "answer's tokens do; auto: whichever reads less (with these two an answer depends on what was saved)"},
+     .help = "how the tokens of a prompt that follow a saved document attend: dense: to all of it; select: as an "
+             "answer's tokens do; auto: whichever reads less (with select and auto an answer depends on what was "
+             "saved)"},
     {.id = OPTION_CACHE_K, .name = "cache-type-k", .short_name = "ctk",
      .kind = ARGUMENT_WORD, .argument = "TYPE", .default_text = "f16", .choices = "f16|q8_0",
      .commands = COMPUTE_USERS | BIT(PLAN), .lists = BIT(BENCH), .group = GROUP_CACHE,
@@ -346,8 +348,8 @@ const struct option_spec option_table[] = {
     {.id = OPTION_TEMPERATURE, .name = "temp", .alias = "temperature",
      .kind = ARGUMENT_NUMBER, .argument = "T", .default_text = "0.8", .max = 1000,
      .commands = SAMPLE, .group = GROUP_SAMPLING,
-     .help = "0: always the likeliest token; what the model's file says in general.sampling.* goes before this "
-             "default (with documents 0.3) and those of the next options"},
+     .help = "0: always the likeliest token; without it 0.3 with documents; general.sampling.* of the model's file "
+             "replaces the defaults of this option and the next ones"},
     {.id = OPTION_TOP_K, .name = "top-k",
      .kind = ARGUMENT_COUNT, .argument = "N", .default_text = "40", .max = 4294967295.0,
      .commands = SAMPLE, .group = GROUP_SAMPLING,

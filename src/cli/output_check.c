@@ -62,6 +62,8 @@ static bool is_same(const struct identity *a, const struct identity *b) {
 
 static enum status add_output(struct output_list *list, const char *option, const char *path) {
     if (path == NULL) return STATUS_OK;
+    if (strcmp(path, "-") == 0)
+        return error_set(list->error, STATUS_USAGE, "%s: '-' is no file: /dev/stdout is standard output", option);
     struct output output = {option, path, identify(path)};
     for (size_t i = 0; i < list->count; i++)
         if (is_same(&list->outputs[i].identity, &output.identity))

@@ -11,7 +11,7 @@ struct session;
 
 /* The types of K and V, the budgets and the axes. */
 enum status plan_read(struct plan *plan, const struct options *options, struct error *error) STATUS_CHECKED;
-/* One of --preset: NAME, or NAME:KEEP:AXIS=METHOD, whose parts are as for --keep and --set and go before these.
+/* One of --preset: NAME, or NAME:KEEP:SETTING=VALUE, whose parts are as for --keep and --set and go before these.
  * is_compared: with others, where full is what they are compared with: it has no --keep, --set and --loss. */
 enum status plan_read_preset(struct plan *plan, const struct options *options, const char *label, bool is_compared,
                              struct error *error) STATUS_CHECKED;

@@ -58,19 +58,16 @@ static enum status read_thinking(const struct options *options, enum chat_thinki
 
 enum status prompt_open(struct prompt_source *source, const struct options *options, struct error *error) {
     const char *paths[OPTION_LIST_MAX];
-    bool read_input = false;
+    size_t inputs = 0;
     *source = (struct prompt_source){.prompt = {.system = part_of(option_text(options, OPTION_SYSTEM)),
                                                 .question = part_of(option_text(options, OPTION_PROMPT))}};
     TRY(read_thinking(options, &source->prompt.thinking, error));
     const size_t count = option_texts(options, OPTION_FILE, paths);
-    for (size_t i = 0; i < count; i++) {
-        bool is_input = strcmp(paths[i], "-") == 0;
-        if (is_input && read_input)
-            return error_set(error, STATUS_USAGE, "%s: -f - twice: standard input can be read once",
-                             options->command->name);
-        read_input = read_input || is_input;
-        TRY(prompt_files_add(&source->files, options, paths[i], error));
-    }
+    for (size_t i = 0; i < count; i++) inputs += strcmp(paths[i], "-") == 0;
+    if (inputs > 1)
+        return error_set(error, STATUS_USAGE, "%s: -f - twice: standard input can be read once",
+                         options->command->name);
+    for (size_t i = 0; i < count; i++) TRY(prompt_files_add(&source->files, options, paths[i], error));
     return set_documents(source, error);
 }
 

@@ -80,8 +80,9 @@ static enum status add_file(struct prompt_files *files, const struct options *op
                             struct error *error) {
     struct document document;
     TRY(read_document(options, path, &document, error));
-    if (document.note[0] != '\0' && !option_flag(options, OPTION_QUIET))
-        fprintf(stderr, "loam: note: %s: %s\n", path, document.note);
+    const char *note = document.length == 0 ? "is empty" : document.note;
+    if (note[0] != '\0' && !option_flag(options, OPTION_QUIET))
+        fprintf(stderr, "loam: note: %s: %s\n", strcmp(path, "-") == 0 ? "standard input" : path, note);
     if (files->count == 0 || document.length == 0)
         return add(files, path, document.text, document.length, error);
     return add_marked(files, path, name_of(path), &document, error);

@@ -122,7 +122,7 @@ static enum status read_set(struct plan *plan, const char *text, bool *names_cod
     for (const char *c = text; *c != '\0';) {
         size_t length = strcspn(c, ","), method_length;
         if (strcspn(c, "=") >= length)
-            return error_set(error, STATUS_USAGE, "--set: found '%.*s', expected AXIS=METHOD",
+            return error_set(error, STATUS_USAGE, "--set: found '%.*s', expected NAME=VALUE",
                              (int)(length < 40 ? length : 40), c);
         bool is_number;
         TRY(read_number(plan, c, length, &is_number, error));

@@ -135,7 +135,7 @@ enum status axis_method_parse(const char *text, size_t length, enum axis *axis, 
             snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "", axis_table[i].name);
         }
         return error_set(error, STATUS_USAGE,
-                         "--set: no axis '%.*s'; the axes are %s; loam help run lists the numbers",
+                         "--set: no setting '%.*s'; there are %s, and those that loam help run lists",
                          (int)(axis_length < 40 ? axis_length : 40), text, names);
     }
     *axis = (enum axis)found;

@@ -190,7 +190,7 @@ static void test_selections_refused(void **state) {
         {"fast", NULL, NULL, "no preset 'fast'"},
         {"hata", NULL, "110%", "found '110%'"},
         {"hata", "bits=100,dense=0", NULL, "bits=100"},
-        {"hata", "colour=red", NULL, "no axis 'colour'"},
+        {"hata", "colour=red", NULL, "no setting 'colour'"},
         {NULL, NULL, "10%", "select=all keeps 100%"},
         {"clo", "dense=0", NULL, "there is no calibration of this model"},
     };

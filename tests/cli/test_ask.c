@@ -292,6 +292,10 @@ static void files_are_read_as_text(void **state) {
         assert_same_answer(r, RUN("-m", chat_path, "-p", "M\xC3\xBCller\n\nwho?"),
                            true);
     }
+    WRITE("empty.txt", "");
+    struct process_result r = RUN("-m", chat_path, "-f", scratch_path("empty.txt"), "-p", "who?");
+    if (strstr(r.complaints, "empty.txt: is empty\n") == NULL) fail_msg("exit %d: %s", r.code, r.complaints);
+    assert_same_answer(r, RUN("-m", chat_path, "-p", "who?"), true);
 }
 
 /* A folder is one document: its files in order, each behind its name; one more at the end is all that is read. */

@@ -408,7 +408,7 @@ static void failures_have_their_codes(void **state) {
         {{"run", "-m", model_path, "-p", "x", "--preset", "infinigen", "--set", "dense=0"},
          2,
          "needs skewing matrices"},
-        {{"run", "-m", model_path, "-p", "x", "--set", "colour=red"}, 2, "loam help run lists the numbers"},
+        {{"run", "-m", model_path, "-p", "x", "--set", "colour=red"}, 2, "those that loam help run lists"},
         {{"run", "-m", model_path, "-p", "x", "--keep", "10%"}, 2, "select=all keeps 100%"},
         {{"run", "-m", model_path, "-p", "x", "--kv-disk", ":8G"}, 2, "--kv-disk: found"},
         {{"run", "-m", model_path, "-p", "x", "--kv-disk", "/tmp"}, 6, "writable by others"},

@@ -127,7 +127,7 @@ const struct option_spec lab_options[] = {
     {.id = OPTION_PRESET, .name = "preset", .alias = "presets",
      .kind = ARGUMENT_TEXTS, .argument = "LIST", .default_text = "full",
      .commands = BIT(EVAL), .group = GROUP_CACHE,
-     .help = "presets to compare on the same samples ({presets}); NAME:KEEP:AXIS=METHOD gives one its own "
+     .help = "presets to compare on the same samples ({presets}); NAME:KEEP:SETTING=VALUE gives one its own "
              "settings"},
     {.id = OPTION_KV_HOST, .name = "kv-host",
      .kind = ARGUMENT_TEXT, .argument = "SIZE|FRACTION", .commands = BIT(EVAL), .group = GROUP_CACHE,
