@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/bundled_model.h"
 #include "cli/command.h"
@@ -273,19 +274,32 @@ static void put_command(const struct planning *planning, struct text *text) {
     put_number(text, "-t", choice->thread_count);
 }
 
-/* What measures what plans lose, into the file where they look for it. */
+/* Whether loam-lab can say what it loses: clo wants a calibration. */
+static bool has_loss(const struct preset *preset, const char *calibration) {
+    return preset->planning != PRESET_IS_NOT_PLANNED &&
+           (strcmp(preset->methods[AXIS_REUSE], "none") == 0 || access(calibration, R_OK) == 0);
+}
+
+/* What measures what plans lose, into the file where they look for it, at a length at which they do. */
 static void put_losses_command(const struct planning *planning, struct text *text) {
     struct error error;
-    char *path;
+    char *path = NULL, *calibration = NULL;
     text_add(text, "loam-lab eval kl");
     if (option_given(planning->options, OPTION_MODEL))
         put_option(text, "-m", option_text(planning->options, OPTION_MODEL));
-    text_add(text, " -f TEXT --lengths 4096 --stretch 64 --chunks 2 --preset full,quest,hata,leoam");
-    text->failed =
-        text->failed || model_companion_path(planning->gguf.path, ".kld.json", &path, &error) != STATUS_OK;
-    if (text->failed) return;
-    put_option(text, "--json", path);
+    if (model_companion_path(planning->gguf.path, ".kld.json", &path, &error) == STATUS_OK &&
+        calibration_path(planning->gguf.path, &calibration, &error) == STATUS_OK) {
+        const uint64_t depth = planning->depth,
+                       length = depth > 8192 ? depth / 2 : depth > 2048 ? 4096 : depth * 2;
+        text_format(text, " -f TEXT --lengths %" PRIu64 " --stretch 64 --chunks 2 --preset full", length);
+        for (size_t i = 0; i < preset_count; i++)
+            if (has_loss(preset_table[i], calibration)) text_format(text, ",%s", preset_table[i]->name);
+        put_option(text, "--json", path);
+    } else {
+        text->failed = true;
+    }
     free(path);
+    free(calibration);
 }
 
 static void print_commands(const struct planning *planning) {

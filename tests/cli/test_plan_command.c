@@ -103,12 +103,38 @@ static void the_choice_is_a_command(void **state) {
         strstr(printed.output, "loam-lab eval kl -f TEXT ") == NULL)
         fail_msg("%s", printed.output);
     process_deinit(&printed);
-    printed = LOAM("plan", "--machine", machine_path, "-m", model, "-c", "2K");
-    if (strstr(printed.output, "loam-lab eval kl -m " LOAM_SOURCE_DIR "/models/loam-nano.gguf -f TEXT ") ==
-            NULL ||
-        strstr(printed.output, " --json " LOAM_SOURCE_DIR "/models/loam-nano.kld.json\n") == NULL)
+}
+
+/* The other command measures what each preset of the table loses, at a length that the table takes. */
+static void what_is_lost_is_a_command(void **state) {
+    (void)state;
+    char model[200], calibration[200], line[1000];
+    snprintf(model, sizeof model, "%s", scratch_path("nano.gguf"));
+    snprintf(calibration, sizeof calibration, "%s", scratch_path("nano.calib.gguf"));
+    assert_int_equal(symlink(LOAM_SOURCE_DIR "/models/loam-nano.gguf", model), 0);
+    assert_int_equal(symlink(LOAM_SOURCE_DIR "/models/loam-nano.calib.gguf", calibration), 0);
+    struct process_result printed = LOAM("plan", "--machine", machine_path, "-m", model, "-c", "16K");
+    if (strstr(printed.output, " --lengths 8192 --stretch 64 --chunks 2 --preset full,meanstd,hata,leoam,clo ") == NULL)
         fail_msg("%s", printed.output);
     process_deinit(&printed);
+    printed = LOAM("plan", "--machine", machine_path, "-m", model, "-c", "256");
+    const char *command = strstr(printed.output, "loam-lab eval kl -m "), *text = strstr(command, " -f TEXT ");
+    assert_non_null(text);
+    snprintf(line, sizeof line, LOAM_LAB_BINARY "%.*s -f " LOAM_SOURCE_DIR "/tests/data/a-scandal-in-bohemia.txt%s",
+             (int)(text - command - 8), command + 8, text + strlen(" -f TEXT"));
+    process_deinit(&printed);
+    line[strcspn(line, "\n")] = '\0';
+    assert_int_equal(system(strcat(line, " -q >/dev/null")), 0);
+    json_t *root = PLANNED("-m", model, "-c", "256");
+    const json_t *plan;
+    size_t i, known = 0;
+    json_array_foreach(json_object_get(root, "others"), i, plan) {
+        if (strchr(json_string_value(json_object_get(plan, "plan")), ' ') != NULL) continue;
+        if (!json_is_number(json_object_get(plan, "kld"))) fail_msg("%s", json_dumps(plan, 0));
+        known++;
+    }
+    assert_true(known >= 4);
+    json_decref(root);
 }
 
 /* When the machine was measured and beside what is kept with its numbers, and said. */
@@ -511,6 +537,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_and_the_choice_are_printed),
         cmocka_unit_test(the_choice_is_a_command),
+        cmocka_unit_test(what_is_lost_is_a_command),
         cmocka_unit_test(a_busy_machine_is_doubted),
         cmocka_unit_test(nothing_is_lost_unless_it_is_allowed),
         cmocka_unit_test(tiers_are_filled),
