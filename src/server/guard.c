@@ -116,11 +116,18 @@ static bool is_type(struct head_text type, const char *name) {
     return type.length == length || strchr("; \t", type.text[length]) != NULL;
 }
 
+/* What curl -d sends unless it is told is named with the way out. */
+static bool check_type(const struct head *head, const char *expected, struct api_error *error) {
+    const struct head_text type = head->content_type;
+    if (is_type(type, expected)) return true;
+    return api_error_set(error, 415, NULL, "Content-Type: found %.*s, expected %s: curl -H 'Content-Type: %s'",
+                         type.text != NULL ? (int)(type.length < 60 ? type.length : 60) : 4,
+                         type.text != NULL ? type.text : "none", expected, expected);
+}
+
 static bool check_file(const struct head *head, struct api_error *error) {
     if (!head->has_length) return api_error_set(error, 411, NULL, "a file: Content-Length is needed");
-    if (!is_type(head->content_type, "application/octet-stream"))
-        return api_error_set(error, 415, NULL, "Content-Type: expected application/octet-stream");
-    return true;
+    return check_type(head, "application/octet-stream", error);
 }
 
 static bool check_body(const struct head *head, struct api_error *error) {
@@ -128,8 +135,7 @@ static bool check_body(const struct head *head, struct api_error *error) {
     if (head->method == HTTP_POST) {
         if (!head->has_length && !head->is_chunked)
             return api_error_set(error, 411, NULL, "POST: Content-Length is needed");
-        if (!is_type(head->content_type, "application/json"))
-            return api_error_set(error, 415, NULL, "Content-Type: expected application/json");
+        if (!check_type(head, "application/json", error)) return false;
     } else if (has_body) {
         return api_error_set(error, 400, NULL, "a body where none is expected");
     }
