@@ -1,9 +1,10 @@
-/* reuse_thresholds: what each KV head's queries must be alike by, so that all heads together lose least.
+/* reuse_thresholds: how alike each KV head's queries must be for it to reuse its list, so that all heads together lose
+ * least.
  *
  * Eq. 7 to 9 of [clo] say it by how important a head's far context is.  That is not what reuse loses: a head of little
  * importance whose list is never chosen anew loses more per list than an important one whose queries hardly turn
- * (decision 0028).  Here the loss itself is measured: `loam-lab calibrate` follows each head
- * through decode and notes, for some thresholds, how many lists are reused and how far the layer's output is off by it
+ * (decision 0028).  Here the loss itself is measured: `loam-lab calibrate` follows each head through decode and notes,
+ * for some thresholds, how many lists are reused and how far the layer's output is off by it
  * (lab/calibrate/reuse_study.h).  For a wanted fraction of reused lists the thresholds are those of the lowest sum of
  * losses: over all heads a reused list more costs as much. */
 #ifndef LOAM_ATTENTION_REUSE_THRESHOLDS_H

@@ -1,7 +1,8 @@
 /* option: one table of every option of every command.
  *
- * Parsing, `--help`, the LOAM_ARG_* environment, the nearest name for a typo and (later) completions all
- * come from option_table: an option exists because it has a row.  Names are llama.cpp's where they exist.
+ * Parsing, `--help`, the LOAM_ARG_* environment, the nearest name for a typo, the manual page, the lists in docs/ and
+ * the completions of shells all come from option_table: an option exists because it has a row.  Names are llama.cpp's
+ * where they exist.
  *
  *   argument beats environment beats the row's default.
  */

@@ -6,10 +6,9 @@
  *   max(N_d - N_p, 0) of each layer's heads persist, those of the largest D                           Eq. 13
  *
  * s_i is the mean similarity of a head's queries in adjacent decode steps (loam-lab calibrate), aggregated over its
- * group as lookups are; N_d are a layer's heads with D > 0; T_comp are the seconds of a layer of a
- * step at the whole context, B is the rate of the tier that
- * is read from, mem_head are the bytes that a head's list is read with.  [clo] prints Eq. 12 as T_comp / (B mem_head),
- * which is no number of heads.
+ * group as lookups are; N_d is the number of a layer's heads with D > 0; T_comp are the seconds that a layer of a step
+ * takes at the whole context; B is the rate of the tier that is read from; mem_head are the bytes that a head's list is
+ * read with.  [clo] prints Eq. 12 as T_comp / (B mem_head), which is no number of heads.
  *
  * Heads with D > 0 choose anew in every step, by the layer's own queries (4.2), whether they stay or not: so where
  * heads stay never changes an answer.  Differs from [clo]: there those that are prefetched reuse.
