@@ -119,6 +119,7 @@ const struct option_spec option_table[] = {
      .help = "the requests, one JSON object a line, as OpenAI's batches have them"},
     {.id = OPTION_BATCH_OUTPUT, .name = "output", .short_name = "o",
      .kind = ARGUMENT_TEXT, .argument = "FILE", .commands = BIT(BATCH), .group = GROUP_OUTPUT,
+     .writes = "-o",
      .help = "the answers, appended as they come; requests that have one there are not asked again"},
     {.id = OPTION_ALIAS, .name = "alias", .short_name = "a",
      .kind = ARGUMENT_TEXT, .argument = "NAME", .commands = SERVICE, .group = GROUP_INPUT,

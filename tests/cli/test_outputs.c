@@ -81,6 +81,8 @@ static void nothing_that_is_read_is_overwritten(void **state) {
          "would overwrite the model's calibration"},
         {{"run", "-m", "m.gguf", "-f", "t.txt", "--json", "t.txt"}, "would overwrite the text of -f"},
         {{"run", "-m", "m.gguf", "-p", "x", "--json", "-"}, "--json: '-' is no file: /dev/stdout is"},
+        {{"batch", "-m", "m.gguf", "-i", "t.txt", "-o", "-"}, "-o: '-' is no file: /dev/stdout is"},
+        {{"batch", "-m", "m.gguf", "-i", "t.txt", "-o", "hard.gguf"}, "-o: 'hard.gguf' would overwrite"},
         {{"run", "-m", "m.gguf", "-p", "x", "--kv-disk", "kv:1G", "--json", "kv/catalog.db"}, "of --kv-disk"},
         {{"run", "-m", "m.gguf", "-p", "x", "--json", "a.json", "--trace", "a.json"},
          "is the file of --json, too"},
