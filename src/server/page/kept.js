@@ -122,15 +122,32 @@ const kept = (() => {
 
   // ---- other tabs ----
 
-  /** Whether no other tab is writing in the conversation. */
-  function claim(id) {
-    if (!tabs) return Promise.resolve(true);
-    return new Promise((resolve) => {
+  const lockOf = (id) => "loam-" + id;
+
+  /** Keeps other tabs from writing in the conversation, from whenHeld on, until the function that it gives is called. */
+  function hold(id, whenHeld = () => {}) {
+    let release;
+    const over = new Promise((resolve) => { release = resolve; });
+    addEventListener("pagehide", release, { once: true }); // a page that may be shown again keeps its locks else
+    navigator.locks?.request(lockOf(id), () => { whenHeld(release); return over; });
+    return release;
+  }
+
+  /** The same once no other tab does, which is waited for: waits() says so.  Where a browser has no locks (plain http from
+   * another machine) the other tab is asked, and null: it writes. */
+  async function claim(id, waits) {
+    if (navigator.locks) {
+      if ((await navigator.locks.query()).held.some(({ name }) => name === lockOf(id))) waits();
+      return new Promise((resolve) => { hold(id, resolve); });
+    }
+    const isFree = !tabs || await new Promise((resolve) => {
       const hear = ({ data }) => { if (data.kind === "writes" && data.id === id) resolve(false); };
       tabs.addEventListener("message", hear);
       tabs.postMessage({ kind: "asks", id });
       setTimeout(() => { tabs.removeEventListener("message", hear); resolve(true); }, 150);
     });
+    if (!isFree) waits();
+    return isFree ? hold(id) : null;
   }
 
   /** isWriting(id): whether this tab is. */
@@ -143,7 +160,7 @@ const kept = (() => {
     });
   }
 
-  return { bind, load, all, get: (id) => byId.get(id), create, save, reload, remove, restore, addText, needTexts, textOf, claim };
+  return { bind, load, all, get: (id) => byId.get(id), create, save, reload, remove, restore, addText, needTexts, textOf, hold, claim };
 })();
 
 /** The tree of a conversation's messages; an index of -1 is what is before the first one. */

@@ -304,8 +304,8 @@ function noteEvent(run, message, event, before) {
 }
 
 /** Writes the answer, from its beginning or on from what there is of it: the server takes that as the answer's first
- * words.  Behind thoughts it begins anew, by the same seed: templates do not take thoughts back. */
-async function write(conversation, index) {
+ * words.  Behind thoughts it begins anew, by the same seed: templates do not take thoughts back.  release: kept.hold's. */
+async function write(conversation, index, release = kept.hold(conversation.id)) {
   const message = conversation.messages[index], reading = runs.get(conversation.id);
   if (message.reasoning) Object.assign(message, { content: "", reasoning: "", made: 0 });
   message.content = message.content.trimEnd(); // templates take white space off
@@ -319,12 +319,14 @@ async function write(conversation, index) {
   const isRead = !reading?.reads || await readingEnds(reading, index);
   if (isRead) await receive(conversation, index);
   else message.failed = "Stopped before the answer began.";
-  if (leaving || !kept.get(conversation.id)) return; // or it was deleted
-  message.writing = false;
-  kept.save(conversation);
-  const article = articleOf(conversation, index);
-  if (article) fillAnswer(article, message);
-  saved.refresh();
+  if (!leaving && kept.get(conversation.id)) { // or it was deleted
+    message.writing = false;
+    const isSaved = kept.save(conversation), article = articleOf(conversation, index);
+    if (article) fillAnswer(article, message);
+    saved.refresh();
+    await isSaved;
+  }
+  release();
 }
 
 async function receive(conversation, index) {
@@ -363,14 +365,25 @@ async function receive(conversation, index) {
   if (!leaving) endRunning(run);
 }
 
-/** Where the page went away in mid-answer, and no other tab writes it. */
+const unfinished = (conversation) => tree.shown(conversation).findLast((i) => conversation.messages[i].writing);
+
+/** Where the page went away in mid-answer, and no other tab writes it, nor has meanwhile. */
 async function resume(conversation) {
-  const index = tree.shown(conversation).findLast((i) => conversation.messages[i].writing);
-  if (index !== undefined && !runs.has(conversation.id)) {
-    const { id } = conversation, isOurs = await kept.claim(id);
-    if (isOurs && kept.get(id) && !runs.has(id)) write(kept.get(id), index);
-    else if (!isOurs && id === talk.id) status.textContent = "Another tab is writing this answer.";
-  } else if (index === undefined && conversation === talk && talk.attached.length > 0 && !runs.has(talk.id)) {
+  const { id } = conversation;
+  if (unfinished(conversation) !== undefined && !runs.has(id)) {
+    const release = await kept.claim(id, () => { if (id === talk.id) status.textContent = "Another tab is writing this answer."; });
+    const now = release && !runs.has(id) ? await kept.reload(id) : undefined;
+    if (now) takePartial(now);
+    const index = now && unfinished(now);
+    if (index === undefined) {
+      release?.();
+      if (now) heardOf({ kind: "saved", id });
+      return;
+    }
+    await kept.needTexts(now);
+    if (id === talk.id) talk = now;
+    write(now, index, release);
+  } else if (conversation === talk && talk.attached.length > 0 && !runs.has(id)) {
     readAhead();
   }
 }
@@ -584,12 +597,14 @@ function keepPartial() {
   sessionStorage.setItem("loam-partial", JSON.stringify(partial));
 }
 
-function takePartial() {
-  for (const { id, index, written } of JSON.parse(sessionStorage.getItem("loam-partial") || "[]")) {
-    const message = kept.get(id)?.messages[index];
-    if (message?.writing) Object.assign(message, written);
+const partials = JSON.parse(sessionStorage.getItem("loam-partial") || "[]");
+sessionStorage.removeItem("loam-partial");
+
+function takePartial(conversation) {
+  for (const { index, written } of partials.filter(({ id }) => id === conversation.id)) {
+    const message = conversation.messages[index];
+    if (message?.writing && written.made >= message.made) Object.assign(message, written);
   }
-  sessionStorage.removeItem("loam-partial");
 }
 
 /** Another tab has written or removed a conversation. */
@@ -733,7 +748,7 @@ async function begin() {
   list.bind();
   kept.bind(heardOf, list.tell, (id) => runs.has(id));
   await kept.load();
-  takePartial();
+  kept.all().forEach(takePartial);
   const before = kept.get(sessionStorage.getItem("loam-shown"));
   const shown = before || (sessionStorage.getItem("loam-shown") === null ? kept.all()[0] : undefined) || kept.create(keptSettings());
   await kept.needTexts(shown);
