@@ -124,7 +124,8 @@ const struct command command_table[COMMAND_COUNT] = {
                     .summary = "list the saved documents",
                     .description = "Every document in the folder, oldest first: number, name, tokens, bytes "
                                    "on disk, when it was last opened, whether it is ready, in use, damaged "
-                                   "or empty (nothing committed yet), and the model that computed it.",
+                                   "or empty (nothing committed yet), and the model that computed it.  Below "
+                                   "them, how many conversations of the server's page the folder keeps.",
                     .run = ls_command},
     [COMMAND_SHOW] = {.id = COMMAND_SHOW,
                       .name = "show",

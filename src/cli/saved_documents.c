@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "cache/inputs.h"
-#include "cache/store/store.h"
+#include "cache/store/conversations.h"
 #include "cli/command.h"
 #include "cli/json_file.h"
 #include "cli/kv_disk.h"
@@ -137,6 +137,26 @@ static enum status print_listing(const struct listing *listing, const struct opt
     return output_flush(error);
 }
 
+static void count_conversation(void *context, const struct conversation_row *row) {
+    struct listing *listing = context;
+    listing->count++;
+    listing->bytes += row->length;
+}
+
+/* A line where there are some: what people wrote is in the folder, too. */
+static enum status print_conversations(const struct options *options, struct error *error) {
+    struct listing found = {.count = 0};
+    struct kv_disk disk;
+    char size[32];
+    TRY(kv_disk_parse(&disk, option_text(options, OPTION_KV_DISK), error));
+    const enum status status = conversations_see(disk.directory, NULL, NULL, count_conversation, &found, error);
+    kv_disk_deinit(&disk);
+    if (status != STATUS_OK || found.count == 0) return status;
+    output_text("%zu conversation%s of the server's page, %s\n", found.count, found.count == 1 ? "" : "s",
+                bytes_text(found.bytes, size, sizeof size));
+    return output_flush(error);
+}
+
 enum status ls_command(const struct options *options, struct error *error) {
     static const char *const headings[] = {"id", "name", "tokens", "size", "last used", "state", "model"};
     enum { COLUMNS = sizeof headings / sizeof headings[0] };
@@ -147,6 +167,7 @@ enum status ls_command(const struct options *options, struct error *error) {
     for (size_t i = 0; i < COLUMNS; i++) table_cell(&listing.table, "%s", headings[i]);
     enum status status = store_list(store, list_document, &listing, error);
     if (status == STATUS_OK) status = print_listing(&listing, options, error);
+    if (status == STATUS_OK && listing.documents == NULL) status = print_conversations(options, error);
     json_decref(listing.documents);
     table_deinit(&listing.table);
     store_close(store);

@@ -16,6 +16,7 @@ static const char *method_name(enum http_method method) {
     case HTTP_GET: return "GET";
     case HTTP_HEAD: return "HEAD";
     case HTTP_POST: return "POST";
+    case HTTP_PUT: return "PUT";
     case HTTP_DELETE: return "DELETE";
     case HTTP_OPTIONS: return "OPTIONS";
     case HTTP_OTHER: break;

@@ -180,11 +180,7 @@ static bool list(struct server *server, struct exchange *exchange, uint64_t id, 
 void document_list_route(struct server *server, struct exchange *exchange) {
     json_t *data;
     if (!list(server, exchange, 0, &data)) return;
-    json_t *object = json_object();
-    json_put(object, "object", json_string("list"));
-    json_put(object, "saves", json_boolean(server->model.documents != NULL));
-    json_put(object, "data", data);
-    exchange_reply_json(exchange, 200, object);
+    server_reply_list(server, exchange, data);
 }
 
 void document_show_route(struct server *server, struct exchange *exchange) {
@@ -230,11 +226,7 @@ void document_remove_route(struct server *server, struct exchange *exchange) {
                 : service_remove_document(server->model.service,
                                           server_owner(server, exchange_key(exchange), owner), id, &reason);
     if (status == STATUS_OK) {
-        json_t *object = json_object();
-        json_put_uint(object, "id", id);
-        json_put(object, "object", json_string("loam.document.deleted"));
-        json_put(object, "deleted", json_true());
-        exchange_reply_json(exchange, 200, object);
+        server_reply_deleted(exchange, "loam.document.deleted", json_integer((json_int_t)id));
     } else if (status == STATUS_DOCUMENT) {
         document_id_reply_none(exchange);
     } else {

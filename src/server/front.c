@@ -144,7 +144,7 @@ static int print_head(char *text, size_t capacity, const struct front *front, co
                     "HTTP/1.1 %u Refused\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
                     "Connection: close\r\nx-request-id: " EXCHANGE_ID_FORMAT "\r\n%s%s%s\r\n",
                     error->http_status, body_length, (unsigned long long)number, retry, origin,
-                    error->http_status == 405 ? "Allow: GET, POST, DELETE\r\n" : "");
+                    error->http_status == 405 ? "Allow: GET, POST, PUT, DELETE\r\n" : "");
 }
 
 /* The error as a whole response, then the end; a client that still sends is read, else its system would throw the

@@ -132,9 +132,9 @@ static bool check_file(const struct head *head, struct api_error *error) {
 
 static bool check_body(const struct head *head, struct api_error *error) {
     const bool has_body = head->is_chunked || head->content_length > 0;
-    if (head->method == HTTP_POST) {
+    if (head->method == HTTP_POST || head->method == HTTP_PUT) {
         if (!head->has_length && !head->is_chunked)
-            return api_error_set(error, 411, NULL, "POST: Content-Length is needed");
+            return api_error_set(error, 411, NULL, "a body: Content-Length is needed");
         if (!check_type(head, "application/json", error)) return false;
     } else if (has_body) {
         return api_error_set(error, 400, NULL, "a body where none is expected");

@@ -18,7 +18,7 @@ static bool refuse(struct api_error *error, const char *what) {
 }
 
 static bool read_method(struct head_text word, enum http_method *method, struct api_error *error) {
-    static const char *const names[] = {"GET", "HEAD", "POST", "DELETE", "OPTIONS"};
+    static const char *const names[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
     if (word.length == 0) return refuse(error, "no method");
     for (size_t i = 0; i < word.length; i++)
         if (!is_token(word.text[i])) return refuse(error, "a method with unknown characters");

@@ -15,7 +15,7 @@
 
 enum { HEAD_BYTES_MAX = 24 << 10, HEAD_LINE_MAX = 8 << 10, HEAD_COUNT_MAX = 100 };
 
-enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_DELETE, HTTP_OPTIONS, HTTP_OTHER };
+enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_PUT, HTTP_DELETE, HTTP_OPTIONS, HTTP_OTHER };
 
 /* Borrowed bytes; text NULL: the header is absent. */
 struct head_text {

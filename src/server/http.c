@@ -72,7 +72,7 @@ static void add_headers(struct MHD_Response *response, const struct exchange *ex
     (void)MHD_add_response_header(response, "Vary", "Origin");
     (void)MHD_add_response_header(response, "Access-Control-Expose-Headers", "*");
     if (exchange_method(exchange) != HTTP_OPTIONS) return;
-    (void)MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST, DELETE");
+    (void)MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST, PUT, DELETE");
     /* "*" does not stand for authorization; OpenAI's and Anthropic's JavaScript send a dozen of their own. */
     (void)MHD_add_response_header(response, "Access-Control-Allow-Headers", "authorization, *");
     (void)MHD_add_response_header(response, "Access-Control-Max-Age", "600");

@@ -22,14 +22,6 @@ struct carriage {
     uint64_t id; /* of an export */
 };
 
-static void reply(struct exchange *exchange, const struct error *reason) {
-    struct api_error error;
-    api_error_from(&error, reason);
-    if (reason->status == STATUS_FULL) error.http_status = 507;
-    error.never_retry = reason->status != STATUS_MEMORY && reason->status != STATUS_INTERRUPTED;
-    exchange_reply_error(exchange, &error);
-}
-
 /* NULL: replied. */
 static struct carriage *prepare(struct server *server, struct exchange *exchange, bool stores) {
     struct error reason = {0};
@@ -45,7 +37,7 @@ static struct carriage *prepare(struct server *server, struct exchange *exchange
         return carriage;
     }
     free(carriage);
-    reply(exchange, &reason);
+    server_reply_disk_failure(exchange, &reason);
     return NULL;
 }
 
@@ -68,7 +60,7 @@ static bool check_own(const struct carriage *carriage, struct store *store, stru
     struct error reason;
     const enum status status = store_show(store, carriage->id, see, &own, &reason);
     if (status != STATUS_OK && status != STATUS_DOCUMENT) {
-        reply(exchange, &reason);
+        server_reply_disk_failure(exchange, &reason);
     } else if (status == STATUS_DOCUMENT || !own.is_own) {
         document_id_reply_none(exchange);
     } else if (own.is_empty) {
@@ -144,13 +136,13 @@ static void export_document(void *context, struct exchange *exchange) {
     char sum[2 * PARCEL_SUM_BYTES + 1];
     enum status status = store_open_existing(&store, carriage->directory, STORE_VERIFY, &reason);
     if (status != STATUS_OK) {
-        reply(exchange, &reason);
+        server_reply_disk_failure(exchange, &reason);
     } else if (check_own(carriage, store, exchange)) {
         status = open_checked(carriage, store, exchange, &parcel, sum, &reason);
         if (status == STATUS_OK)
             send_parcel(carriage, parcel, exchange, sum);
         else
-            reply(exchange, &reason);
+            server_reply_disk_failure(exchange, &reason);
     }
     parcel_close(parcel);
     store_close(store);
@@ -213,7 +205,7 @@ static void import_document(void *context, struct exchange *exchange) {
     } else if (status == STATUS_DOCUMENT) {
         exchange_refuse(exchange, 400, "%s", reason.message);
     } else {
-        reply(exchange, &reason);
+        server_reply_disk_failure(exchange, &reason);
     }
     free(carriage);
 }

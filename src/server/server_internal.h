@@ -46,6 +46,12 @@ const char *server_owner(const struct server *server, uint32_t key, char *buffer
 enum status server_mask(struct server *server, const struct json_schema *schema, struct logit_mask *mask,
                         struct error *error) STATUS_CHECKED;
 
+/* What the folder of --kv-disk has for this key, and whether there is one; takes data. */
+void server_reply_list(const struct server *server, struct exchange *exchange, json_t *data);
+void server_reply_deleted(struct exchange *exchange, const char *object, json_t *id); /* takes id */
+/* Of the folder: 507 where it has no room. */
+void server_reply_disk_failure(struct exchange *exchange, const struct error *reason);
+
 /* Parses the body; false: replied. */
 bool server_read_body(struct exchange *exchange, json_t **body);
 /* The same.  Where the field `name` is a plain array of token ids, they are in *ids and the field is an empty array. */

@@ -4,6 +4,7 @@
 
 #include "server/fields.h"
 #include "server/id_array.h"
+#include "server/json_text.h"
 #include "server/server_internal.h"
 
 const char *server_new_id(struct server *server, const char *prefix, char *buffer) {
@@ -27,6 +28,30 @@ enum status server_mask(struct server *server, const struct json_schema *schema,
     if (server->trie == NULL) status = token_trie_create(&server->trie, server->model.tokenizer, error);
     pthread_mutex_unlock(&server->trie_mutex);
     return status != STATUS_OK ? status : json_mask_create(mask, schema, server->trie, error);
+}
+
+void server_reply_list(const struct server *server, struct exchange *exchange, json_t *data) {
+    json_t *object = json_object();
+    json_put(object, "object", json_string("list"));
+    json_put(object, "saves", json_boolean(server->model.documents != NULL));
+    json_put(object, "data", data);
+    exchange_reply_json(exchange, 200, object);
+}
+
+void server_reply_deleted(struct exchange *exchange, const char *object, json_t *id) {
+    json_t *value = json_object();
+    json_put(value, "id", id);
+    json_put(value, "object", json_string(object));
+    json_put(value, "deleted", json_true());
+    exchange_reply_json(exchange, 200, value);
+}
+
+void server_reply_disk_failure(struct exchange *exchange, const struct error *reason) {
+    struct api_error error;
+    api_error_from(&error, reason);
+    if (reason->status == STATUS_FULL) error.http_status = 507;
+    error.never_retry = reason->status != STATUS_MEMORY && reason->status != STATUS_INTERRUPTED;
+    exchange_reply_error(exchange, &error);
 }
 
 bool server_read_body(struct exchange *exchange, json_t **body) {

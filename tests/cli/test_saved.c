@@ -407,7 +407,7 @@ static void a_lost_catalog_is_named(void **state) {
         for (; commands[i][count] != NULL; count++) arguments[count] = commands[i][count];
         arguments[count] = "--kv-disk", arguments[count + 1] = folder.path, arguments[count + 2] = NULL;
         expect(process_run(&(struct process_request){.arguments = arguments}), 4,
-               "put a copy of it back, or remove the folder");
+               "put a copy of it back, or remove all of the folder but conversations.db");
     }
 }
 

@@ -62,7 +62,7 @@ class Open(Case):
         self.assertIn(b"Access-Control-Allow-Headers: authorization, *\r\n", preflight)
         # A refusal, too, is for the page to read.
         for refused, status in ((request(path="/nothing", headers=["Origin: https://chat.example"]), 404),
-                                (request("PUT", headers=["Origin: https://chat.example"]), 405)):
+                                (request("PATCH", headers=["Origin: https://chat.example"]), 405)):
             reply = self.server.raw(refused)
             self.assertEqual(status_of(reply), status)
             self.assertIn(b"Access-Control-Allow-Origin: https://chat.example\r\n", reply)
@@ -130,7 +130,7 @@ class Open(Case):
                                (post(["Content-Length: 40000000"], length=False), 413),
                                (post(["Content-Length: 40000000", "Expect: 100-continue"], b"", length=False), 413),
                                (post(length=False, body=b""), 411), (post(["Content-Encoding: gzip"]), 415),
-                               (post(["Expect: 200-ok"]), 417), (request("PUT"), 405), (request("PATCH"), 405),
+                               (post(["Expect: 200-ok"]), 417), (request("PUT"), 411), (request("PATCH"), 405),
                                (request("TRACE"), 405), (request("BREW", "/nothing"), 404), (request("DELETE", "/props"), 405),
                                (request(path="/../../etc/passwd"), 404), (request(path="/%2e%2e/etc/passwd"), 404),
                                (request(path="//healthy"), 404), (request(path="/health/x"), 404)):

@@ -1,4 +1,4 @@
-/* catalog.db: one connection to it.
+/* catalog.db, or conversations.db: one connection to it.
  *
  * SQLite keeps transactions whole; it does not notice a flipped bit in a value.  So every row carries a
  * checksum of its own, and the commits of a document are chained: chain' = XXH3-128(chain, checksum of the commit).
@@ -37,9 +37,8 @@ enum {
 };
 
 /* What the user can do about a catalog that is gone. */
-#define REPAIR "; put a copy of it back, or remove the folder"
+#define REPAIR "; put a copy of it back, or remove all of the folder but conversations.db"
 
-/* In the order of their names; compared with what sqlite_schema says. */
 static const char *const schema[] = {
     "CREATE TABLE commits(document INTEGER NOT NULL, number INTEGER NOT NULL, token_first INTEGER NOT NULL, "
     "token_end INTEGER NOT NULL, tokens BLOB NOT NULL, page_sums BLOB NOT NULL, metadata_sums BLOB NOT NULL, "
@@ -53,7 +52,11 @@ static const char *const schema[] = {
     "CREATE INDEX documents_by_prefix ON documents(prefix)",
     "CREATE TABLE removals(id INTEGER PRIMARY KEY, checksum BLOB NOT NULL)",
 };
-enum { SCHEMA_COUNT = sizeof schema / sizeof *schema };
+static const struct catalog_kind of_documents = {.name = "catalog.db",
+                                                 .schema = schema,
+                                                 .schema_count = sizeof schema / sizeof *schema,
+                                                 .version_first = SCHEMA_VERSION,
+                                                 .version_last = WINDOWS_VERSION};
 
 /* A file whose header asks for a later SQLite to write it is opened for reading only, however it was to be opened. */
 static bool header_forbids_writing(sqlite3 *database) {
@@ -138,9 +141,10 @@ static enum status schema_check(struct catalog *catalog, struct error *error) {
         return error_set(error, STATUS_DOCUMENT,
                          "%s: not a catalog of loam (application id %lld, expected %d)", catalog->path,
                          (long long)id, APPLICATION_ID);
-    if (version < SCHEMA_VERSION || version > WINDOWS_VERSION)
+    const struct catalog_kind *kind = catalog->kind;
+    if (version < kind->version_first || version > kind->version_last)
         return error_set(error, STATUS_DOCUMENT, "%s: version %lld, this loam reads %d to %d", catalog->path,
-                         (long long)version, SCHEMA_VERSION, WINDOWS_VERSION);
+                         (long long)version, kind->version_first, kind->version_last);
     sqlite3_stmt *statement;
     TRY(catalog_prepare(catalog, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY name",
                         "opening", &statement, error));
@@ -149,22 +153,23 @@ static enum status schema_check(struct catalog *catalog, struct error *error) {
     bool same = true;
     while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
         const char *text = (const char *)sqlite3_column_text(statement, 0);
-        same = same && seen < SCHEMA_COUNT && text != NULL && strcmp(text, schema[seen]) == 0;
+        same = same && seen < kind->schema_count && text != NULL && strcmp(text, kind->schema[seen]) == 0;
         seen++;
     }
     TRY(catalog_finish(catalog, statement, code, "opening", error));
-    if (!same || seen != SCHEMA_COUNT)
+    if (!same || seen != kind->schema_count)
         return error_set(error, STATUS_DOCUMENT, "%s: damaged: its tables are not those of version %lld",
                          catalog->path, (long long)version);
     return STATUS_OK;
 }
 
 static enum status schema_create(struct catalog *catalog, struct error *error) {
-    for (size_t i = 0; i < SCHEMA_COUNT; i++)
-        TRY(catalog_execute(catalog, schema[i], "making the tables", error));
+    const struct catalog_kind *kind = catalog->kind;
+    for (size_t i = 0; i < kind->schema_count; i++)
+        TRY(catalog_execute(catalog, kind->schema[i], "making the tables", error));
     char sql[96];
     snprintf(sql, sizeof sql, "PRAGMA application_id=%d; PRAGMA user_version=%d", APPLICATION_ID,
-             SCHEMA_VERSION);
+             kind->version_first);
     return catalog_execute(catalog, sql, "making the tables", error);
 }
 
@@ -223,10 +228,11 @@ static enum status settle(struct catalog *catalog, bool read_only, bool may_crea
 }
 
 /* Looked at, never opened: closing a descriptor of it would drop the locks of other connections in this process. */
-static enum status file_check(const struct io_folder *folder, const char *path, bool to_write, bool *present,
-                              struct error *error) {
+static enum status file_check(const struct catalog *catalog, const struct io_folder *folder, bool to_write,
+                              bool *present, struct error *error) {
     struct stat info;
-    *present = fstatat(folder->fd, CATALOG_NAME, &info, AT_SYMLINK_NOFOLLOW) == 0;
+    const char *name = catalog->kind->name, *path = catalog->path;
+    *present = fstatat(folder->fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
     if (!*present) return errno == ENOENT ? STATUS_OK : error_set_os(error, STATUS_IO, errno, "%s", path);
     if (!S_ISREG(info.st_mode))
         return error_set(error, STATUS_IO, "%s: %s", path,
@@ -235,18 +241,20 @@ static enum status file_check(const struct io_folder *folder, const char *path, 
         return error_set(error, STATUS_IO, "%s: the file belongs to user %u, not to user %u", path,
                          (unsigned)info.st_uid, (unsigned)folder->owner);
     /* SQLite would open it for reading, and say so only when something is written. */
-    if (to_write && faccessat(folder->fd, CATALOG_NAME, W_OK, AT_EACCESS) != 0)
+    if (to_write && faccessat(folder->fd, name, W_OK, AT_EACCESS) != 0)
         return error_set_os(error, STATUS_IO, errno, "%s", path);
     return STATUS_OK;
 }
 
 /* SQLite opens these, too, and would wait for a fifo for ever. */
-static enum status files_beside_check(const struct io_folder *folder, const char *path, struct error *error) {
+static enum status files_beside_check(const struct catalog *catalog, const struct io_folder *folder,
+                                      struct error *error) {
     static const char *const suffixes[] = {"-journal", "-wal", "-shm"};
+    const char *path = catalog->path;
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
-        char name[sizeof CATALOG_NAME + 16];
+        char name[40];
         struct stat info;
-        snprintf(name, sizeof name, "%s%s", CATALOG_NAME, suffixes[i]);
+        snprintf(name, sizeof name, "%s%s", catalog->kind->name, suffixes[i]);
         if (fstatat(folder->fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
             if (errno == ENOENT) continue;
             return error_set_os(error, STATUS_IO, errno, "%s%s", path, suffixes[i]);
@@ -262,18 +270,24 @@ static enum status files_beside_check(const struct io_folder *folder, const char
 
 enum status catalog_open(struct catalog *catalog, const struct io_folder *folder, bool read_only,
                          bool may_create, const char *vfs, struct error *error) {
-    *catalog = (struct catalog){0};
-    if (asprintf(&catalog->path, "%s/%s", folder->path, CATALOG_NAME) < 0) {
+    *catalog = (struct catalog){.kind = &of_documents};
+    return catalog_open_kind(catalog, folder, read_only, may_create, vfs, error);
+}
+
+enum status catalog_open_kind(struct catalog *catalog, const struct io_folder *folder, bool read_only,
+                              bool may_create, const char *vfs, struct error *error) {
+    const char *name = catalog->kind->name;
+    if (asprintf(&catalog->path, "%s/%s", folder->path, name) < 0) {
         catalog->path = NULL;
-        return error_set(error, STATUS_MEMORY, "%s: out of memory", CATALOG_NAME);
+        return error_set(error, STATUS_MEMORY, "%s: out of memory", name);
     }
     bool present;
-    enum status status = file_check(folder, catalog->path, !read_only, &present, error);
-    if (status == STATUS_OK) status = files_beside_check(folder, catalog->path, error);
+    enum status status = file_check(catalog, folder, !read_only, &present, error);
+    if (status == STATUS_OK) status = files_beside_check(catalog, folder, error);
     if (status == STATUS_OK && !present && read_only)
         status = error_set(error, STATUS_IO, "%s: there is no catalog of saved documents", catalog->path);
     if (status == STATUS_OK && !present) { /* SQLite would make it readable by others */
-        int fd = openat(folder->fd, CATALOG_NAME, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        int fd = openat(folder->fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd < 0 && errno != EEXIST) status = error_set_os(error, STATUS_IO, errno, "%s", catalog->path);
         if (fd >= 0) close(fd);
     }

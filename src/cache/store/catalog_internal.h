@@ -1,4 +1,4 @@
-/* The two halves of the catalog: its connection (catalog.c) and its rows (catalog_rows.c). */
+/* What catalog.c, the connection, shares with catalog_rows.c, the rows of catalog.db, and with conversations.c. */
 #ifndef LOAM_CACHE_STORE_CATALOG_INTERNAL_H
 #define LOAM_CACHE_STORE_CATALOG_INTERNAL_H
 
@@ -6,7 +6,15 @@
 
 #include "cache/store/store_internal.h"
 
-#define CATALOG_NAME "catalog.db"
+struct catalog_kind {
+    const char *name;          /* of the file */
+    const char *const *schema; /* [schema_count] in the order of their names; compared with what sqlite_schema says */
+    size_t schema_count;
+    int version_first, version_last; /* a new one has the first */
+};
+/* catalog_open of a catalog whose kind is set, and whose other members are zeros. */
+enum status catalog_open_kind(struct catalog *catalog, const struct io_folder *folder, bool read_only,
+                              bool may_create, const char *vfs, struct error *error) STATUS_CHECKED;
 
 enum status catalog_execute(struct catalog *catalog, const char *sql, const char *doing, struct error *error)
     STATUS_CHECKED;

@@ -158,7 +158,7 @@ static enum status bytes_taken(struct store *store, const struct document_row *r
     struct nameless nameless = {rows, count, 0};
     TRY(store_see_files(store, see_nameless, &nameless, error));
     TRY(catalog_bytes(&store->catalog, bytes, error));
-    *bytes += CATALOG_RESERVE + nameless.bytes;
+    *bytes += CATALOG_RESERVE + nameless.bytes + conversations_bytes(store);
     for (size_t i = 0; i < count; i++)
         *bytes += reserved_bytes(store, &rows[i]); /* each below 2^62, and far fewer than disks hold */
     return STATUS_OK;

@@ -175,6 +175,7 @@ int64_t prefix_of(const int32_t *tokens);
 #define DOCUMENT_ID_MAX (UINT64_C(1) << 62)
 
 struct catalog {
+    const struct catalog_kind *kind; /* catalog_internal.h */
     struct sqlite3 *database;
     char *path; /* owned */
 };
@@ -320,6 +321,10 @@ enum status store_flag(struct store *store, uint64_t id, struct error *error);
 enum status store_make_space(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
 /* Whether they fit now; inside a transaction. */
 enum status store_check_space(struct store *store, uint64_t needed, struct error *error) STATUS_CHECKED;
+
+/* conversations.c */
+#define CONVERSATIONS_NAME "conversations.db"
+uint64_t conversations_bytes(const struct store *store); /* of the file */
 
 /* It is not found again as long as the store is open. */
 void store_refuse_state(struct store *store, uint64_t id, uint64_t position);
