@@ -74,9 +74,11 @@ class Browser:
 
 
 class Tab:
-    def __init__(self, browser, width=1100, height=760):
+    def __init__(self, browser, width=1100, height=760, is_other=False):
+        """is_other: as of another browser, with a storage of its own."""
         self.browser, self.errors = browser, []
-        self.target = browser.call("Target.createTarget", url="about:blank")["targetId"]
+        where = {"browserContextId": browser.call("Target.createBrowserContext")["browserContextId"]} if is_other else {}
+        self.target = browser.call("Target.createTarget", url="about:blank", **where)["targetId"]
         self.session = browser.call("Target.attachToTarget", targetId=self.target, flatten=True)["sessionId"]
         browser.tabs[self.session] = self
         for domain in ("Page", "Runtime", "Log"):

@@ -387,6 +387,115 @@ class Page(Driven):
         self.assertEqual(other.texts(ANSWERS + " .text"), self.answers())
         self.assertEqual(other.errors, [])
 
+    # ---- on the server's disk ----
+
+    THERE = "/v1/loam/conversations"
+
+    def keep_there(self, kept=True):
+        """Settings, as they are opened, switched and closed."""
+        self.tab.click("#settings-open")
+        if self.tab.js("() => $('remote-kept').checked") != kept:
+            self.tab.click("#remote label")
+        self.tab.click("#settings .end button", -1)
+        self.tab.until(lambda: self.tab.js("() => Boolean(talk.remote)") == kept)
+
+    def there(self, words):
+        """What the server has of the conversation of this name: the contents of its messages, sorted."""
+        rows = [row for row in self.server_json(self.THERE)["data"] if row["title"] == words]
+        if not rows:
+            return None
+        found = json.loads(self.server_json(f"{self.THERE}/{rows[0]['id']}")["content"])
+        return sorted(m["content"] for m in found["messages"])
+
+    def row_of(self, name, tab=None):
+        return (tab or self.tab).js("""(name) => [...document.querySelectorAll('#conversations li')].filter((e) =>
+            e.querySelector('.name')?.textContent === name).map((e) => e.lastChild.textContent)[0]""", name)
+
+    def other_browser(self):
+        other = Tab(browser, is_other=True)
+        self.addCleanup(other.close)
+        other.go(self.address)
+        other.until(lambda: other.text("#model") == "loam-nano")
+        return other
+
+    def open_in(self, tab, name):
+        tab.until(lambda: self.row_of(name, tab) == "on the server")
+        tab.click("#conversations .name", tab.texts("#conversations .name").index(name))
+        tab.until(lambda: tab.texts(NOW) == [name])
+
+    def ask_in(self, tab, words):
+        tab.js("() => { Object.assign(talk, {temperature: '0', length: '12'}); }")
+        tab.focus("#question")
+        tab.write(words)
+        tab.press("Enter")
+        tab.until(lambda: tab.texts(QUESTIONS + " .text")[-1:] == [words] and tab.js("() => !isBusy() && !talk.messages.some((m) => m.writing)"))
+
+    def test_two_browsers_have_one_conversation(self):
+        said = "() => talk.messages.map((m) => m.content).sort()"
+        name = "Of gates and mills."
+        self.read("gate.txt", "The gate is green.")
+        self.keep_there()
+        self.ask(name)
+        self.tab.until(lambda: self.there(name) == self.tab.js(said))
+        other = self.other_browser()
+        self.open_in(other, name)
+        self.assertEqual(other.js(said), self.tab.js(said))
+        self.assertEqual(other.js("() => kept.textOf(talk.messages[0].documents[0])"), "The gate is green.")
+        self.assertEqual(other.text(QUESTIONS + " .read li"), "gate.txt")
+        # Each goes on without the other's; then both have all.
+        self.ask_in(other, "And the mill?")
+        other.until(lambda: self.there(name) == other.js(said))
+        self.ask("And the door?")
+        self.tab.until(lambda: len(self.there(name)) == 6 and self.there(name) == self.tab.js(said))
+        self.assertEqual(self.said()[2], "And the door?")
+        self.button("›")
+        self.assertEqual(self.said()[2], "And the mill?")
+        other.click("#list-open")
+        other.click("#list-open")  # what is new is asked for
+        other.until(lambda: other.js(said) == self.tab.js(said))
+        self.assertEqual(len(set(self.tab.js("() => talk.messages.map((m) => m.id)"))), 6)
+        # Deleted in one, and kept in the other as its own; taken back, it is both's again.
+        delete = f"[aria-label='Delete: {name}']"
+        other.click(delete)
+        other.until(lambda: other.count("#undo") == 1)
+        self.assertIsNone(self.there(name))
+        self.tab.js("() => remote.refresh()")
+        self.tab.until(lambda: not self.tab.js("() => Boolean(talk.remote)"))
+        self.assertEqual((len(self.tab.js(said)), self.row_of(name)), (6, "×"))
+        other.click("#undo")
+        other.until(lambda: len(self.there(name) or []) == 6)
+        self.tab.js("() => remote.refresh()")
+        self.tab.until(lambda: self.row_of(name) == "on the server")
+        self.assertEqual(other.errors, [])
+
+    def test_is_sent_once_the_answer_is_whole(self):
+        self.begin(length="3000")
+        self.keep_there()
+        self.slowly()
+        self.ask("Of a long story.", waits=False)
+        self.tab.until(self.is_writing)
+        self.assertEqual(self.row_of("Of a long story."), "not yet on the server")
+        self.tab.reload()
+        self.tab.until(lambda: self.tab.posted("chat") != [] and self.is_writing())
+        self.assertIsNone(self.there("Of a long story."))
+        self.button("Stop")
+        self.tab.until(lambda: self.there("Of a long story.") == sorted(self.said()))
+        self.keep_there(False)
+        self.tab.until(lambda: self.there("Of a long story.") is None)
+        self.assertEqual(self.row_of("Of a long story."), "×")
+
+    def test_what_the_server_does_not_take_stays_here_and_is_sent_later(self):
+        self.tab.js("""() => { const ask = window.fetch; window.fetch = (to, what) => what?.method !== 'PUT' || window.isBack ? ask(to, what) :
+            Promise.resolve(new Response('{"error": {"message": "kv: 5 MiB are needed, 3 MiB are free"}}', {status: 507})); }""")
+        self.keep_there()
+        self.ask("Of a full disk.")
+        self.tab.until(lambda: self.row_of("Of a full disk.") == "Not on the server: kv: 5 MiB are needed, 3 MiB are free")
+        self.assertTrue(self.is_red("#conversations li .error"))
+        self.assertIn("5 MiB are needed", self.tab.text("#status"))
+        self.drop_stubs()
+        self.tab.until(lambda: self.there("Of a full disk.") == sorted(self.said()))
+        self.tab.until(lambda: self.row_of("Of a full disk.") == "on the server")
+
     # ---- the list of conversations ----
 
     def test_new_keeps_the_old(self):
@@ -947,6 +1056,9 @@ class WholeAndLocked(Driven):
 
     def test_says_that_nothing_is_saved(self):
         self.assertIn("--kv-disk", self.tab.text("#saved-note"))
+        self.tab.click("#settings-open")
+        self.assertFalse(self.tab.sees("#remote"))
+        self.tab.press("Escape")
         self.read("garden.txt")
         self.assertEqual(self.tab.posted("chat")[-1]["max_tokens"], 0)
 

@@ -2,8 +2,9 @@
 // What this browser keeps: conversations as trees of messages, the texts of their documents, and which of them other
 // tabs are writing in.
 //
-// A conversation: {id, title, named, used, system, temperature, length, first, messages, attached}.  named: by hand.
-// A message: {parent, last, role, content, reasoning, documents, figures, reason, sources, system, seed, writing, failed,
+// A conversation: {id, title, named, used, system, temperature, length, first, messages, attached, remote}.  named: by
+// hand.  remote: of one that is on the server's disk, too (remote.js).
+// A message: {id, parent, last, role, content, reasoning, documents, figures, reason, sources, system, seed, writing, failed,
 // reads}.  An edited question and an answer that is asked again are further messages of the same parent; `last` is the
 // one that is shown of those that follow, and `first` that of the beginning.  A document: {name, key, size, pages}; its text is
 // kept by the key, apart from the conversation, which is written several times a second while it is answered.
@@ -15,6 +16,7 @@ const kept = (() => {
   let base = null;          // a promise of the database
   let heard = () => {};     // called with what another tab has done: {kind, id}
   let failed = () => {};    // called with the words where something cannot be kept
+  let changed = () => {};   // called with a conversation that has been saved
 
   const makeId = () => Date.now().toString(36) + Math.random().toString(36).slice(2, 10);
 
@@ -68,10 +70,16 @@ const kept = (() => {
     return { id: makeId(), title: "", named: false, used: Date.now(), system, temperature, length, first: -1, messages: [], attached: [] };
   }
 
-  function save(conversation) {
+  /** As it is on the server, or nowhere else. */
+  function store(conversation) {
     byId.set(conversation.id, conversation);
     const done = write((conversations) => conversations.put(conversation));
     return done.then(() => tabs?.postMessage({ kind: "saved", id: conversation.id }));
+  }
+
+  function save(conversation) {
+    if (conversation.remote) conversation.remote.unsent++;
+    return store(conversation).then(() => changed(conversation));
   }
 
   /** What another tab has made of it; undefined: it is gone. */
@@ -97,7 +105,7 @@ const kept = (() => {
   }
 
   async function restore(conversation) {
-    await write((_, documents) => documentsOf(conversation).map((d) => documents.put(textOf(d), d.key))[0] ?? documents.count());
+    await takeTexts(Object.fromEntries(documentsOf(conversation).map((d) => [d.key, textOf(d)])));
     await save(conversation);
   }
 
@@ -108,6 +116,12 @@ const kept = (() => {
     texts.set(document.key, text);
     await write((_, documents) => documents.put(text, document.key));
     return document;
+  }
+
+  /** Texts by key, as they came from elsewhere. */
+  async function takeTexts(more) {
+    for (const [key, text] of Object.entries(more)) texts.set(key, text);
+    await write((_, documents) => Object.entries(more).map(([key, text]) => documents.put(text, key))[0] ?? documents.count());
   }
 
   /** Makes textOf ready. */
@@ -151,22 +165,24 @@ const kept = (() => {
   }
 
   /** isWriting(id): whether this tab is. */
-  function bind(whenHeard, whenFailed, isWriting) {
+  function bind(whenHeard, whenFailed, whenChanged, isWriting) {
     heard = whenHeard;
     failed = whenFailed;
+    changed = whenChanged;
     tabs?.addEventListener("message", ({ data }) => {
       if (data.kind === "asks") { if (isWriting(data.id)) tabs.postMessage({ kind: "writes", id: data.id }); }
       else if (data.kind !== "writes") { if (data.kind === "removed") byId.delete(data.id); heard(data); }
     });
   }
 
-  return { bind, load, all, get: (id) => byId.get(id), create, save, reload, remove, restore, addText, needTexts, textOf, hold, claim };
+  return { bind, load, all, get: (id) => byId.get(id), create, save, store, reload, remove, restore,
+    makeId, addText, takeTexts, needTexts, textOf, hold, claim };
 })();
 
 /** The tree of a conversation's messages; an index of -1 is what is before the first one. */
 const tree = {
   add(conversation, parent, message) {
-    conversation.messages.push({ parent, last: -1, ...message });
+    conversation.messages.push({ id: kept.makeId(), parent, last: -1, ...message });
     tree.show(conversation, conversation.messages.length - 1);
     return conversation.messages.length - 1;
   },

@@ -13,7 +13,7 @@ const list = (() => {
     panel.hidden = !open;
     $("list-open").setAttribute("aria-expanded", String(open));
     if (open) (panel.querySelector("[aria-current]") || panel.querySelector("button"))?.focus();
-    if (open) saved.refresh();
+    if (open) { saved.refresh(); remote.refresh(); }
     if (!narrow.matches) try { localStorage.setItem("loam-list", open ? "" : "closed"); } catch { /* not kept */ }
   }
 
@@ -54,6 +54,11 @@ const list = (() => {
 
   async function remove(conversation) {
     runs.get(conversation.id)?.controller.abort();
+    try {
+      conversation = await remote.open(conversation); // it may come back
+      await remote.remove(conversation);
+    } catch (error) { tell("Not deleted: " + error.message); return; }
+    tell("");
     await kept.remove(conversation);
     removed = conversation;
     sessionStorage.removeItem("loam-draft-" + conversation.id);
@@ -65,6 +70,7 @@ const list = (() => {
   async function undo() {
     const conversation = removed;
     removed = null;
+    if (conversation.remote) conversation.remote = { version: "", unsent: 0 };
     conversation.messages.forEach((m) => { if (m.writing) Object.assign(m, { writing: false, reason: "stopped" }); });
     await kept.restore(conversation);
     show(conversation);
@@ -97,13 +103,27 @@ const list = (() => {
   function row(conversation) {
     const name = nameOf(conversation), isShown = conversation.id === talk.id, isRunning = runs.has(conversation.id);
     const act = (sign, what, how) => element("button", { type: "button", class: "act", title: what, "aria-label": `${what}: ${name}`, onclick: how }, sign);
+    const { isElsewhere } = conversation, trouble = remote.trouble(conversation.id);
     const item = element("li", { "data-id": conversation.id },
-      element("button", { type: "button", class: "name", title: name, "aria-current": isShown && "true", onclick: () => { close(); show(conversation).then(() => question.focus()); } },
+      element("button", { type: "button", class: "name", title: name, "aria-current": isShown && "true", onclick: () => open(conversation) },
         isRunning ? element("span", { class: "busy", role: "img", "aria-label": "answering" }) : null, name),
-      act("✎", "Rename", () => rename(conversation, item)), act("↓", "Export as Markdown", () => download(conversation)),
-      act("×", "Delete", () => remove(conversation)));
+      isElsewhere ? null : act("✎", "Rename", () => rename(conversation, item)),
+      isElsewhere ? null : act("↓", "Export as Markdown", () => download(conversation)),
+      act("×", "Delete", () => remove(conversation)),
+      conversation.remote ? element("span", { class: trouble ? "error" : "more" }, trouble ? "Not on the server: " + trouble
+        : isElsewhere || conversation.remote.version ? "on the server" : "not yet on the server") : null);
     return item;
   }
+
+  async function open(conversation) {
+    close();
+    try {
+      await show(await remote.open(conversation));
+      question.focus();
+    } catch (error) { tell("Not opened: " + error.message); }
+  }
+
+  const all = () => [...kept.all(), ...remote.others()].sort((a, b) => b.used - a.used);
 
   /** The focus stays where it was. */
   function draw() {
@@ -113,8 +133,8 @@ const list = (() => {
     const undoing = focused.id === "undo";
     const undoes = removed ? element("li", { class: "removed" }, element("span", {}, "Deleted: " + nameOf(removed)),
       element("button", { type: "button", id: "undo", onclick: undo }, "Undo")) : null;
-    $("conversations").replaceChildren(...(undoes ? [undoes] : []), ...kept.all().map(row));
-    $("conversations-none").hidden = kept.all().length > 0;
+    $("conversations").replaceChildren(...(undoes ? [undoes] : []), ...all().map(row));
+    $("conversations-none").hidden = all().length > 0;
     if (undoing) $("undo")?.focus();
     else if (place) $("conversations").querySelector(`[data-id="${place[0]}"]`)?.children[place[1]]?.focus();
   }

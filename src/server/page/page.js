@@ -572,6 +572,7 @@ async function show(conversation) {
   list.draw();
   fitQuestion();
   resume(talk);
+  remote.soon(talk.id);
 }
 
 /** A new one; it is kept with its first question or document. */
@@ -609,7 +610,7 @@ function takePartial(conversation) {
 
 /** Another tab has written or removed a conversation. */
 async function heardOf({ kind, id }) {
-  if (kind === "removed") runs.get(id)?.controller.abort();
+  if (kind === "removed") { runs.get(id)?.controller.abort(); remote.refresh(); }
   else if (runs.has(id) || (id === talk.id && log.querySelector("textarea"))) return;
   const found = await kept.reload(id);
   if (id !== talk.id) { list.draw(); return; }
@@ -653,6 +654,7 @@ async function connect() {
     $("model").textContent = model.id;
     $("model").title = `${count(model.max_model_len)} tokens at once`;
     $("model").classList.remove("error");
+    remote.refresh();
     if (failed || !connect.done) { connect.done = true; resume(talk); }
   } catch (error) {
     $("model").textContent = error.message;
@@ -683,9 +685,12 @@ function bindSettings() {
   const fields = ["system", "temperature", "length"];
   $("settings-open").addEventListener("click", () => {
     for (const id of fields) $(id).value = talk[id];
+    $("remote").hidden = !server.saves;
+    $("remote-kept").checked = Boolean(talk.remote);
     $("settings").showModal();
   });
   $("settings").addEventListener("close", () => {
+    remote.choose(talk, $("remote-kept").checked);
     for (const id of fields) talk[id] = $(id).value.trim();
     const { system, temperature, length } = talk;
     try { localStorage.setItem("loam-settings", JSON.stringify({ system, temperature, length })); } catch { /* not kept */ }
@@ -746,7 +751,8 @@ async function begin() {
   map.bind();
   sources.bind();
   list.bind();
-  kept.bind(heardOf, list.tell, (id) => runs.has(id));
+  kept.bind(heardOf, list.tell, ({ id }) => remote.soon(id), (id) => runs.has(id));
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) remote.refresh(); });
   await kept.load();
   kept.all().forEach(takePartial);
   const before = kept.get(sessionStorage.getItem("loam-shown"));
