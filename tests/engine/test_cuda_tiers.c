@@ -78,7 +78,7 @@ static void documents_check(const struct documented *of, uint64_t seed) {
     if (!differs) tiny.layer_count = 4;
     tiny.head_dimension = 32;
     tiny.expert_used = tiny.expert_count;
-    if (strcmp(of->family, "gemma4") == 0) widen_heads(&tiny, 64);
+    if (strcmp(of->family, "gemma4") == 0) widen_heads(&tiny, 320);
     static const size_t forced[] = {0, 2, SIZE_MAX, REBUILD_NOTHING};
     const bool rebuilds = strcmp(preset, "kvpr") == 0;
     const size_t run_count = rebuilds ? 4 : 3;

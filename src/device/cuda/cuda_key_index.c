@@ -6,7 +6,6 @@
 
 #include "base/checked.h"
 
-enum { LEVEL_HEAD_MAX = 256 }; /* of whose chunk level_build has all keys in shared memory */
 _Static_assert((int)TREE_LEVELS == (int)TREE_LEVEL_COUNT && (int)TREE_CHUNK_LEVEL == (int)TREE_64 &&
                    (int)TREE_RUN_LENGTH == (int)TREE_RUN_CHUNKS,
                "levels of a tree");
@@ -15,7 +14,7 @@ _Static_assert((int)TREE_LEVELS == (int)TREE_LEVEL_COUNT && (int)TREE_CHUNK_LEVE
 
 static bool chooses_by_level(const struct key_index_layout *layout) {
     return layout->unit_tokens % UNIT_TOKENS == 0 && layout->aggregate == SCORE_SOFTMAX &&
-           layout->level.dimension <= LEVEL_HEAD_MAX && layout->level.dimension % 32 == 0 &&
+           layout->level.dimension % 32 == 0 &&
            (layout->level.planes == 1 || layout->level.planes == 2 || layout->level.planes == 4);
 }
 

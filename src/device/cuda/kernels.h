@@ -484,8 +484,12 @@ struct cuda_level_build_args {
     float step_size; /* of the levels of a normal distribution (kernels/level) */
 };
 enum { LEVEL_BUILD_TOKENS = 8 };
+/* Blocks of rotated keys that shared memory holds at once: all of a chunk; of heads above 256, one. */
+KERNELS_BOTH uint32_t level_build_blocks(uint32_t dimension) {
+    return dimension > 256 ? 1 : ATTENTION_CHUNK / LEVEL_BUILD_TOKENS;
+}
 KERNELS_BOTH uint32_t level_build_shared(uint32_t dimension) {
-    return (ATTENTION_CHUNK + LEVEL_BUILD_TOKENS) * dimension * 4;
+    return ((level_build_blocks(dimension) + 1) * LEVEL_BUILD_TOKENS + 1 /* the mean */) * dimension * 4;
 }
 
 /* Rotated queries as level_prepare leaves them, query_bytes apart.  Grid {head_count, row_count}, 128 threads;

@@ -10,31 +10,36 @@
 
 static const double eps = 0x1p-24;
 
-enum { DIMENSION = 64, KV_HEADS = 2, GROUP = 3, HEADS = KV_HEADS * GROUP, ITEMS = 2 };
+enum { DIMENSION = 64, WIDE = 512, KV_HEADS = 2, GROUP = 3, HEADS = KV_HEADS * GROUP, ITEMS = 2 };
 
 /* A rotation that is exact: coordinate i goes to places[i], with a sign. */
 struct turn {
-    uint16_t weights[KV_HEADS][DIMENSION][DIMENSION]; /* halves */
+    size_t dimension;
+    uint16_t weights[KV_HEADS * WIDE * WIDE]; /* halves [kv head][dimension][dimension] */
 };
 
-static void turn_init(struct turn *turn, struct random *random) {
+static void turn_init(struct turn *turn, struct random *random, size_t dimension) {
     memset(turn, 0, sizeof *turn);
+    turn->dimension = dimension;
     for (size_t h = 0; h < KV_HEADS; h++) {
-        size_t places[DIMENSION];
-        for (size_t i = 0; i < DIMENSION; i++) {
+        size_t places[WIDE];
+        for (size_t i = 0; i < dimension; i++) {
             const size_t j = (size_t)random_below(random, i + 1);
             places[i] = i;
             places[i] = places[j], places[j] = i;
         }
-        for (size_t i = 0; i < DIMENSION; i++)
-            turn->weights[h][i][places[i]] = float_to_half(random_below(random, 2) ? 1 : -1);
+        for (size_t i = 0; i < dimension; i++)
+            turn->weights[(h * dimension + i) * dimension + places[i]] =
+                float_to_half(random_below(random, 2) ? 1 : -1);
     }
 }
 
 static void turn_apply(const struct turn *turn, size_t head, const float *x, float *y) {
-    for (size_t i = 0; i < DIMENSION; i++)
-        for (size_t j = 0; j < DIMENSION; j++)
-            if (turn->weights[head][i][j] != 0) y[j] = half_to_float(turn->weights[head][i][j]) * x[i];
+    for (size_t i = 0; i < turn->dimension; i++)
+        for (size_t j = 0; j < turn->dimension; j++) {
+            const uint16_t weight = turn->weights[(head * turn->dimension + i) * turn->dimension + j];
+            if (weight != 0) y[j] = half_to_float(weight) * x[i];
+        }
 }
 
 struct choice_rig {
@@ -58,11 +63,11 @@ static uint8_t *index_at(const struct choice_rig *rig, size_t item, size_t head,
 }
 
 /* Blocks of so many bytes beside the chunks, which hold nothing yet. */
-static void index_init(struct choice_rig *rig, struct random *random, size_t bytes,
+static void index_init(struct choice_rig *rig, struct random *random, size_t dimension, size_t bytes,
                        const uint64_t lengths[ITEMS], enum kv_type type) {
-    kv_rig_init(&rig->kv, random, type, KV_F16, DIMENSION, DIMENSION, KV_HEADS, lengths, ITEMS);
+    kv_rig_init(&rig->kv, random, type, KV_F16, dimension, dimension, KV_HEADS, lengths, ITEMS);
     for (size_t i = 0; i < ITEMS; i++)
-        for (size_t n = 0; n < lengths[i] * KV_HEADS * DIMENSION; n++) rig->kv.k[i][n] += rig->shift;
+        for (size_t n = 0; n < lengths[i] * KV_HEADS * dimension; n++) rig->kv.k[i][n] += rig->shift;
     kv_rig_fill(&rig->kv);
     rig->index_bytes = (uint32_t)(bytes + 63) / 64 * 64;
     rig->slots = (uint32_t)(KV_HEADS * rig->kv.chunk_stride);
@@ -86,24 +91,24 @@ static uint8_t *want_at(const struct choice_rig *rig, size_t item, size_t head, 
     return rig->want[item] + (head * rig->kv.chunk_stride + chunk) * rig->index_bytes;
 }
 
-static void choice_init(struct choice_rig *rig, struct random *random, size_t planes,
+static void choice_init(struct choice_rig *rig, struct random *random, size_t dimension, size_t planes,
                         const uint64_t lengths[ITEMS], enum kv_type type) {
     rig->is_tree = false;
-    turn_init(&rig->turn, random);
-    level_layout_init(&rig->level, DIMENSION, planes);
-    index_init(rig, random, rig->level.bytes, lengths, type);
+    turn_init(&rig->turn, random, dimension);
+    level_layout_init(&rig->level, dimension, planes);
+    index_init(rig, random, dimension, rig->level.bytes, lengths, type);
     for (size_t i = 0; i < ITEMS; i++)
         for (size_t h = 0; h < KV_HEADS; h++)
             for (size_t c = 0; c < lengths[i] / 64; c++) {
-                float keys[64][DIMENSION], k[DIMENSION], v[DIMENSION];
+                static float keys[64 * WIDE], k[WIDE], v[WIDE];
                 uint8_t *block = want_at(rig, i, h, c);
                 for (size_t t = 0; t < 64; t++) {
                     rig->kv.attention.load(&rig->kv.layout, rig->kv.chunks[i][h * rig->kv.chunk_stride + c],
                                            t, k, v);
-                    turn_apply(&rig->turn, h, k, keys[t]);
+                    turn_apply(&rig->turn, h, k, keys + t * dimension);
                 }
-                level_set_center(&rig->level, block, keys[0]);
-                for (size_t t = 0; t < 64; t++) level_store(&rig->level, block, t, keys[t]);
+                level_set_center(&rig->level, block, keys);
+                for (size_t t = 0; t < 64; t++) level_store(&rig->level, block, t, keys + t * dimension);
             }
 }
 
@@ -128,7 +133,7 @@ static void index_build(struct choice_rig *rig, uint64_t seed) {
                                          .step_size = steps[rig->level.planes]};
     char name[32];
     snprintf(name, sizeof name, "level_build_%zu", rig->level.planes);
-    launch(name, 5, KV_HEADS, 3, 256, level_build_shared(DIMENSION), &args, seed);
+    launch(name, 5, KV_HEADS, 3, 256, level_build_shared((uint32_t)rig->level.dimension), &args, seed);
 }
 
 /* Codes and centers are the cpu's; a factor, which is a quotient of sums, may be a half's place beside. */
@@ -137,9 +142,9 @@ static void index_is_the_cpus(void **state) {
     static struct choice_rig rig;
     struct random random;
     random_init(&random, test_seed(701));
-    static const size_t planes[] = {1, 2, 4, 1};
-    for (size_t n = 0; n < 4; n++) {
-        choice_init(&rig, &random, planes[n], (const uint64_t[]){200, 128}, n == 3 ? KV_Q8 : KV_F16);
+    static const size_t planes[] = {1, 2, 4, 1, 2}, dimensions[] = {DIMENSION, DIMENSION, DIMENSION, DIMENSION, WIDE};
+    for (size_t n = 0; n < 5; n++) {
+        choice_init(&rig, &random, dimensions[n], planes[n], (const uint64_t[]){200, 128}, n == 3 ? KV_Q8 : KV_F16);
         rig.kv.items[0].position_first = 60, rig.kv.items[0].row_count = 140; /* chunks 0, 1, 2 of 0 to 3 */
         rig.kv.items[1].position_first = 127, rig.kv.items[1].row_count = 1;
         index_build(&rig, test_seed(701) + n);
@@ -151,7 +156,7 @@ static void index_is_the_cpus(void **state) {
                     if (memcmp(got, want, rig.level.factors_offset) != 0)
                         fail_msg("codes of %zu %zu %zu", i, h, c);
                     assert_memory_equal(got + rig.level.center_offset, want + rig.level.center_offset,
-                                        DIMENSION * 2);
+                                        dimensions[n] * 2);
                     for (size_t t = 0; t < 64; t++) {
                         const uint16_t a = ((const uint16_t *)(const void *)(got +
                                                                              rig.level.factors_offset))[t],
@@ -175,7 +180,7 @@ static void pages_init(struct choice_rig *rig, struct random *random, size_t pag
     abstract_layout_init(&rig->pages, page, DIMENSION, false, true);
     tree_layout_init(&rig->tree, page, DIMENSION, TREE_MEAN_DEVIATION, false);
     if (is_tree) rig->pages.bytes = rig->tree.bytes;
-    index_init(rig, random, rig->pages.bytes, lengths, type);
+    index_init(rig, random, DIMENSION, rig->pages.bytes, lengths, type);
 }
 
 static void tree_launch(struct choice_rig *rig, uint64_t seed) {
@@ -634,7 +639,7 @@ static void choices_match(void **state) {
     float sinks[HEADS];
     for (size_t n = 0; n < 5; n++) {
         const uint64_t seed = test_seed(702) + n * 10;
-        choice_init(&rig, &random, planes[n], (const uint64_t[]){470, 180}, KV_F16);
+        choice_init(&rig, &random, DIMENSION, planes[n], (const uint64_t[]){470, 180}, KV_F16);
         rig.kv.items[0].position_first = rig.kv.items[1].position_first = 0;
         rig.kv.items[0].row_count = 470, rig.kv.items[1].row_count = 180;
         index_build(&rig, seed); /* seven chunks: the first five blocks of a head */
