@@ -57,6 +57,93 @@ static void test_entries(void **state) {
     rig_close(&rig);
 }
 
+/* ---- what clang made of the words of programmatic dependent launch ---- */
+
+enum { LINE_BYTES = 400 };
+
+/* The next line of an entry's body, from its first word or label on. */
+static void line_next(const char **at, char line[LINE_BYTES]) {
+    *at += strspn(*at, "\n\t ");
+    const size_t bytes = strcspn(*at, "\n");
+    snprintf(line, LINE_BYTES, "%.*s", (int)bytes, *at);
+    *at += bytes;
+}
+
+static size_t count_of(const char *word, const char *begin, const char *end) {
+    size_t count = 0;
+    for (const char *at = begin; (at = strstr(at, word)) != NULL && at < end; at++) count++;
+    return count;
+}
+
+/* The body lets the next kernel start once, then waits once for the one before, on every way: no branch in front of the
+ * wait leads behind it.  In front of it nothing is read but parameters and weights, nothing is written, nothing ends.
+ * What is wrong; NULL: nothing. */
+static const char *early_fault(const char *body) {
+    static const char *const words[] = {"ld.", "st.", "atom.", "red.", "cp.", "ret;", "exit;", "call", "bar.", "brx"};
+    const char *const wait = strstr(body, "griddepcontrol.wait;"), *const end = strstr(body, "\n}\n"),
+               *const start = strstr(body, "griddepcontrol.launch_dependents;");
+    char line[LINE_BYTES], label[LINE_BYTES + 2];
+    if (wait == NULL || start == NULL || wait > end || start > wait || count_of("griddepcontrol.", body, end) != 2)
+        return "not one start and one wait, in this order";
+    for (const char *at = body; at < wait;) {
+        line_next(&at, line);
+        const char *word = line[0] == '@' ? line + strcspn(line, " \t") : line;
+        word += strspn(word, " \t");
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+            if (strncmp(word, words[i], strlen(words[i])) == 0 && strncmp(word, "ld.param.", 9) != 0 &&
+                strncmp(word, "ld.global.nc.", 13) != 0)
+                return "something in front of the wait";
+        if (strncmp(word, "bra", 3) != 0) continue;
+        word += strcspn(word, " \t");
+        word += strspn(word, " \t");
+        snprintf(label, sizeof label, "\n%.*s:", (int)strcspn(word, ";"), word);
+        const char *to = strstr(body, label);
+        if (to == NULL || to > wait) return "a way past the wait";
+    }
+    return NULL;
+}
+
+static void test_early_starts(void **state) {
+    (void)state;
+    size_t count = 0;
+    for (size_t i = 0; i < cuda_image_count; i++)
+        for (const char *at = cuda_images[i].ptx; (at = strstr(at, ".entry ")) != NULL; count++) {
+            const char *body = strstr(at, "\n{"), *fault = early_fault(body + 2);
+            if (fault != NULL) fail_msg("%.*s: %s", (int)strcspn(at + 7, "("), at + 7, fault);
+            at = body;
+        }
+    assert_true(count >= 200);
+}
+
+/* The same of a body with a bug. */
+static void bugs_of_early_starts_are_seen(void **state) {
+    (void)state;
+    static const struct {
+        const char *in_front, *behind; /* of the wait; NULL: it is not there */
+        bool is_right;
+    } cases[] = {{"ld.param.u64 %rd1, [p];\n@%p1 bra $L1;\nld.global.nc.u32 %r1, [%rd1];\n$L1:", "", true},
+                 {"", NULL, false},
+                 {"ld.global.u32 %r1, [%rd1];", "", false},
+                 {"ld.volatile.global.u32 %r1, [%rd1];", "", false},
+                 {"ld.shared.u32 %r1, [%rd1];", "", false},
+                 {"st.global.u32 [%rd1], %r1;", "", false},
+                 {"@%p1 st.shared.u32 [%rd1], %r1;", "", false},
+                 {"atom.global.add.u32 %r1, [%rd1], 1;", "", false},
+                 {"cp.async.cg.shared.global [%r1], [%rd1], 16;", "", false},
+                 {"@%p1 ret;", "", false},
+                 {"@%p1 bra $L1;", "$L1:", false},
+                 {"", "griddepcontrol.wait;", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[600];
+        snprintf(body, sizeof body,
+                 "\n//griddepcontrol.launch_dependents;\n%s\n//%s\n%s\nst.global.u32 [%%rd1], 1;\nret;\n}\n",
+                 cases[i].in_front, cases[i].behind == NULL ? "" : "griddepcontrol.wait;",
+                 cases[i].behind == NULL ? "" : cases[i].behind);
+        const char *fault = early_fault(body);
+        if ((fault == NULL) != cases[i].is_right) fail_msg("case %zu: %s", i, fault != NULL ? fault : "nothing");
+    }
+}
+
 /* y += x, three times: once on the stream and twice by a recorded step of two kernels, the second of which may start
  * early. */
 static void add_run(struct rig *rig, uint64_t seed) {
@@ -153,6 +240,7 @@ int main(void) {
         return 77;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_entries), cmocka_unit_test(test_add),
-                                       cmocka_unit_test(test_tensor_maps)};
+                                       cmocka_unit_test(test_tensor_maps), cmocka_unit_test(test_early_starts),
+                                       cmocka_unit_test(bugs_of_early_starts_are_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
