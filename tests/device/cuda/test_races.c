@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include "device/cuda/executor.h"
+#include "device/cuda/kernels_sm90a.h"
 #include "device/cuda/planted.h"
+#include "device/cuda/planted_experts.h"
 
 /* A child of this test has no threads to wait for at its end. */
 const char *__tsan_default_options(void);
@@ -29,6 +31,34 @@ static void tiles_run(void) {
     executor_launch(executor_find("planted_tiles"), grid, block, TILES_SHARED, &args, test_seed(1));
 }
 
+/* Products of experts by wgmma (plant.py): a tile of 65 rows, whose stages go round. */
+enum { EXPERTS_COLUMNS = 512, EXPERTS_ROWS = 65, EXPERTS_OUTPUTS = 128 };
+extern uint32_t planted_bug;
+static struct {
+    _Alignas(16) uint16_t x[EXPERTS_ROWS * EXPERTS_COLUMNS], w[EXPERTS_OUTPUTS * EXPERTS_COLUMNS];
+    float scales[EXPERTS_ROWS], y[EXPERTS_ROWS * EXPERTS_OUTPUTS];
+    uint32_t places[EXPERTS_ROWS];
+} experts;
+
+static void experts_run(enum planted_experts_bug bug, uint64_t seed) {
+    const struct expert_tile tile = {.end = EXPERTS_ROWS};
+    const struct cuda_matmul_experts_args args = {.matmul = {.part = {{.weight = {.codes = (uintptr_t)experts.w},
+                                                                       .y = (uintptr_t)experts.y,
+                                                                       .rows = EXPERTS_OUTPUTS,
+                                                                       .y_stride = EXPERTS_OUTPUTS}},
+                                                             .x = (uintptr_t)experts.x,
+                                                             .scales = (uintptr_t)experts.scales,
+                                                             .columns = EXPERTS_COLUMNS},
+                                                  .places = (uintptr_t)experts.places,
+                                                  .tiles = (uintptr_t)&tile,
+                                                  .used = 1,
+                                                  .expert_rows = EXPERTS_OUTPUTS};
+    const uint32_t grid[3] = {1, 1, 1}, block[3] = {MATMUL_WGMMA_THREADS, 1, 1};
+    for (uint32_t i = 0; i < EXPERTS_ROWS; i++) experts.places[i] = i;
+    planted_bug = (uint32_t)bug;
+    executor_launch(executor_find("planted_experts"), grid, block, matmul_wgmma_experts_shared(), &args, seed);
+}
+
 static void product_run(enum planted_bug bug, uint64_t seed) {
     struct planted_args args = {
         (uintptr_t)a, (uintptr_t)b, (uintptr_t)d, (uintptr_t)sums, (uintptr_t)&input, bug, 0};
@@ -36,8 +66,8 @@ static void product_run(enum planted_bug bug, uint64_t seed) {
     executor_launch(executor_find("planted_product"), grid, block, 2304, &args, seed);
 }
 
-/* What the sanitizer says, in `text`. */
-static void run_apart(enum planted_bug bug, uint64_t seed) {
+/* Of one kernel with a bug, or of all as they are: how the program ends, and, in `text`, what the sanitizer says. */
+static int run_apart(enum planted_bug bug, enum planted_experts_bug experts_bug, uint64_t seed) {
     int ends[2], result;
     size_t length = 0;
     assert_int_equal(pipe(ends), 0);
@@ -45,8 +75,9 @@ static void run_apart(enum planted_bug bug, uint64_t seed) {
     assert_true(child >= 0);
     if (child == 0) {
         dup2(ends[1], 2);
-        product_run(bug, seed);
-        if (bug == PLANTED_NONE) tiles_run();
+        if (experts_bug == EXPERTS_RIGHT) product_run(bug, seed);
+        if (bug == PLANTED_NONE) experts_run(experts_bug, seed);
+        if (bug == PLANTED_NONE && experts_bug == EXPERTS_RIGHT) tiles_run();
         exit(0);
     }
     close(ends[1]);
@@ -55,25 +86,31 @@ static void run_apart(enum planted_bug bug, uint64_t seed) {
     text[length] = 0;
     close(ends[0]);
     assert_int_equal(waitpid(child, &result, 0), child);
+    return result;
 }
 
 static void races_are_named(void **state) {
     (void)state;
-    static const enum planted_bug bugs[] = {PLANTED_BARRIER, PLANTED_REUSE};
-    for (size_t i = 0; i < sizeof bugs / sizeof bugs[0]; i++)
+    static const struct {
+        enum planted_bug bug;
+        enum planted_experts_bug experts_bug; /* two warpgroups store the same outputs */
+        const char *file;
+    } cases[] = {{PLANTED_BARRIER, EXPERTS_RIGHT, "planted.cu:"},
+                 {PLANTED_REUSE, EXPERTS_RIGHT, "planted.cu:"},
+                 {PLANTED_NONE, EXPERTS_WARPGROUP, "matmul_wgmma.h:"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (uint64_t seed = 0; seed < 3; seed++) {
-            run_apart(bugs[i], test_seed(1) + seed);
-            if (strstr(text, "data race") == NULL || strstr(text, "planted.cu:") == NULL)
-                fail_msg("bug %d, seed %llu: %s", bugs[i], (unsigned long long)seed, text);
+            const int result = run_apart(cases[i].bug, cases[i].experts_bug, test_seed(1) + seed);
+            if (result == 0 || strstr(text, "data race") == NULL || strstr(text, cases[i].file) == NULL)
+                fail_msg("case %zu, seed %llu: %s", i, (unsigned long long)seed, text);
         }
 }
 
 static void right_ones_are_quiet(void **state) {
     (void)state;
-    for (uint64_t seed = 0; seed < 3; seed++) {
-        run_apart(PLANTED_NONE, test_seed(1) + seed);
-        if (strstr(text, "data race") != NULL) fail_msg("seed %llu: %s", (unsigned long long)seed, text);
-    }
+    for (uint64_t seed = 0; seed < 3; seed++)
+        if (run_apart(PLANTED_NONE, EXPERTS_RIGHT, test_seed(1) + seed) != 0)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, text);
 }
 
 int main(void) {
